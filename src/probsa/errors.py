@@ -1,0 +1,70 @@
+"""Every error that probsa raises on purpose.
+
+ProbSAError
+├── InputError          a file, a table or a value that the user gave cannot be used
+│   ├── BagError        one bag: names it, and its file
+│   ├── GraphError      the neighbourhood graph of a bag is implausible
+│   └── TableError      labels and splits
+├── UnknownName         a model, key or argument that does not exist; suggests the right one
+├── OutputExists        an output folder that would be overwritten
+├── CheckpointError     a checkpoint of another model or version, or a damaged one
+└── MissingExtra        an optional dependency, which names itself
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ProbSAError(Exception):
+    """Base class: `except ProbSAError` catches what the library itself raised."""
+
+
+class InputError(ProbSAError, ValueError):
+    """What the user gave cannot be used."""
+
+
+class BagError(InputError):
+    """One bag, or its file, cannot be used."""
+
+
+class GraphError(InputError):
+    """The graph of a bag is implausible, or empty where one is needed."""
+
+
+class TableError(InputError):
+    """The table of labels or splits cannot be used."""
+
+
+class OutputExists(ProbSAError, FileExistsError):
+    """The output is there already, and neither resuming nor overwriting was asked for."""
+
+
+class CheckpointError(ProbSAError):
+    """A checkpoint is damaged, or belongs to another model or version."""
+
+
+class MissingExtra(ProbSAError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed: pip install 'probsa[{extra}]'")
+
+
+class UnknownName(ProbSAError, KeyError):
+    """A model, key or argument that does not exist."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        known = sorted(set(known))
+        guess = hint(name, known)
+        # a wall of names helps nobody who has the right one
+        listed = "" if guess and len(known) > 12 else f" Known: {', '.join(known)}."
+        super().__init__(f"no {kind} named {name!r}.{guess}{listed}")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?` with the nearest known name, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""
