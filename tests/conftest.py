@@ -1,0 +1,43 @@
+"""What every test may use: the real data and the reference outputs where they are, one thread."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Two threads on small tensors cost more than they bring.
+torch.set_num_threads(1)
+
+
+def _beside(name: str) -> Path:
+    given = os.environ.get("PROBSA_TEST_DATA")
+    if given and name == "data":
+        return Path(given)
+    return ROOT.parent / "shared" / name
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_every_time() -> None:
+    """What a test draws does not depend on the tests before it, or on the day."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real slides, scans and bags, which are not part of the project."""
+    folder = _beside("data")
+    if not folder.is_dir():
+        pytest.skip("the shared real data are not beside this checkout (or at PROBSA_TEST_DATA)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shared_golden() -> Path:
+    """Inputs, weights and outputs of the original implementations."""
+    folder = _beside("golden")
+    if not folder.is_dir():
+        pytest.skip("the reference outputs are not beside this checkout")
+    return folder
