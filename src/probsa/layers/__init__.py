@@ -1,0 +1,1 @@
+"""Blocks that two models or more use."""

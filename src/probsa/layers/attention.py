@@ -1,0 +1,111 @@
+"""From instance vectors to q(f | X): the networks μ(X) and log σ²(X) of the attention logits."""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..posteriors import Diagonal, Dirac
+
+Trunk = Literal["tanh", "gated", "mlp"]
+PosteriorKind = Literal["dirac", "diag"]
+
+
+class AttentionTrunk(nn.Module):
+    """t_n, what both heads read.
+
+    `tanh`  tanh(V h): the paper, eq. (1) of ABMIL;   `gated`  tanh(V h) ⊙ σ(U h): Ilse et al. 2018;
+    `mlp`   GELU(W₂ GELU(W₁ h)) of width 2 · attention_dim: the authors' library.
+    """
+
+    def __init__(self, dim: int, attention_dim: int, *, trunk: Trunk = "tanh") -> None:
+        super().__init__()
+        if trunk not in ("tanh", "gated", "mlp"):
+            raise InputError(f"trunk is {trunk!r}: 'tanh', 'gated' or 'mlp'")
+        if attention_dim < 1:
+            raise InputError(f"attention_dim is {attention_dim}: at least 1")
+        self.kind = trunk
+        self.out_dim = 2 * attention_dim if trunk == "mlp" else attention_dim
+        self.first = nn.Linear(dim, self.out_dim)
+        self.gate = nn.Linear(dim, attention_dim) if trunk == "gated" else None
+        self.second = nn.Linear(self.out_dim, self.out_dim) if trunk == "mlp" else None
+
+    def forward(self, h: Float[Tensor, "n d"]) -> Float[Tensor, "n t"]:
+        v = self.first(h)
+        if self.second is not None:
+            return nn.functional.gelu(self.second(nn.functional.gelu(v)))
+        if self.gate is not None:
+            return v.tanh() * self.gate(h).sigmoid()
+        return v.tanh()
+
+
+class AttentionPosterior(nn.Module):
+    """q(f | X) of every instance.
+
+    f is shift-free where softmax reads it, so μ has no bias (`mean_bias`; the `mlp` trunk of the
+    authors' library has one). log σ² is bounded smoothly, so that no variance leaves the floats.
+
+    Args:
+        kind: `dirac` (Σ = 0) or `diag` (Σ = Diag).
+        log_variance_bounds: log σ² = c + r tanh((ℓ − c)/r) between these; None leaves it free.
+        initial_log_variance: log σ² of every instance before the first step.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        attention_dim: int,
+        *,
+        kind: PosteriorKind,
+        trunk: Trunk = "tanh",
+        mean_bias: bool | None = None,
+        log_variance_bounds: tuple[float, float] | None = (-10.0, 4.0),
+        initial_log_variance: float = -2.0,
+    ) -> None:
+        super().__init__()
+        if kind not in ("dirac", "diag"):
+            raise InputError(f"posterior is {kind!r}: 'dirac' or 'diag'")
+        self.trunk = AttentionTrunk(dim, attention_dim, trunk=trunk)
+        self.bounds = log_variance_bounds
+        t = self.trunk.out_dim
+        self.mean = nn.Linear(t, 1, bias=trunk == "mlp" if mean_bias is None else mean_bias)
+        # skip_init draws nothing: one seed gives Dirac and Diag the same start everywhere else
+        self.log_variance: nn.Linear | None = None
+        if kind == "diag":
+            head = nn.utils.skip_init(nn.Linear, t, 1)
+            assert isinstance(head, nn.Linear)
+            nn.init.zeros_(head.weight)
+            nn.init.constant_(head.bias, self._unbounded(initial_log_variance))
+            self.log_variance = head
+
+    def forward(self, h: Float[Tensor, "n d"]) -> Dirac | Diagonal:
+        t = _full(self.trunk(h))
+        with torch.autocast(t.device.type, enabled=False):
+            mean = self.mean(t)[:, 0]
+            if self.log_variance is None:
+                return Dirac(mean)
+            return Diagonal(mean, self._bounded(self.log_variance(t)[:, 0]).exp())
+
+    def _bounded(self, ell: Tensor) -> Tensor:
+        if self.bounds is None:
+            return ell
+        low, high = self.bounds
+        centre, reach = (low + high) / 2, (high - low) / 2
+        return centre + reach * ((ell - centre) / reach).tanh()
+
+    def _unbounded(self, value: float) -> float:
+        if self.bounds is None:
+            return value
+        low, high = self.bounds
+        if not low < value < high:
+            raise InputError(f"initial_log_variance {value} lies outside the bounds {low}, {high}")
+        centre, reach = (low + high) / 2, (high - low) / 2
+        return centre + reach * math.atanh((value - centre) / reach)
+
+
+def _full(v: Tensor) -> Tensor:
+    """Half precision ends here: a map of log σ² rounded to 8 bits has a handful of levels."""
+    return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v
