@@ -1,0 +1,151 @@
+"""What ABMIL, T-ABMIL and ProbSA share: H(X), q(f | X), pooling, ψ. Each has its own arguments."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..bags import Bags
+from ..layers.attention import AttentionPosterior, PosteriorKind, Trunk
+from ..layers.embed import Embed, Widths
+from ..layers.pooling import (
+    Noise,
+    draw_noise,
+    pool_linear,
+    pool_streamed,
+    pool_vectors,
+    reparameterise,
+    sample_major,
+)
+from ..layers.transformer import Transformer
+from ..posteriors import Dirac, Posterior
+from ..segments import segment_softmax
+from ._base import Model, Output
+
+
+class AttentionModel(Model):
+    """p(Y | X, f) = ψ(Hᵀ softmax(f)), f ~ q(f | X). Subclasses build the parts in `__init__`."""
+
+    embed: Embed
+    encoder: Transformer | None
+    attention: AttentionPosterior
+    classifier: nn.Module
+    samples: int = 1
+    predict_samples: int = 1
+
+    def build_embed(
+        self,
+        in_dim: int,
+        widths: Widths,
+        *,
+        activation: Literal["relu", "identity"],
+        dropout: float,
+    ) -> None:
+        """The first layers (P → D); no encoder unless the subclass sets one."""
+        self.embed = Embed(in_dim, widths, activation=activation, dropout=dropout)
+        self.encoder = None
+
+    def build_attention(
+        self,
+        *,
+        attention_dim: int,
+        trunk: Trunk,
+        score_bias: bool | None = None,
+        posterior: PosteriorKind = "dirac",
+        bounds: tuple[float, float] | None = (-10.0, 4.0),
+        initial_log_variance: float = -2.0,
+        hidden: int | None = None,
+    ) -> None:
+        """q(f | X) on the instance vectors, and ψ: linear, or with a `hidden` layer."""
+        d = self.embed.out_dim
+        self.attention = AttentionPosterior(
+            d,
+            attention_dim,
+            kind=posterior,
+            trunk=trunk,
+            mean_bias=score_bias,
+            log_variance_bounds=bounds,
+            initial_log_variance=initial_log_variance,
+        )
+        if hidden is None:
+            self.classifier = nn.Linear(d, self.n_classes)
+        else:
+            self.classifier = nn.Sequential(
+                nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, self.n_classes)
+            )
+
+    def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
+        """H(X): instance vectors, by themselves or (with an encoder) in sight of their bag."""
+        h = self.embed(bags.x)
+        return h if self.encoder is None else self.encoder(h, bags.sizes)
+
+    def forward(
+        self,
+        bags: Bags,
+        *,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Output:
+        h = self.instances(bags)
+        q = self.attention(h)
+        linear = self.classifier if isinstance(self.classifier, nn.Linear) else None
+        extras: dict[str, Tensor] = {}
+        if isinstance(q, Dirac):
+            eps = None
+        elif noise is not None:
+            eps = sample_major(noise.to(q.mean.dtype), bags.sizes)
+        elif linear is not None and not torch.is_grad_enabled():
+            g = _project(linear, h, q)
+            return self._streamed(q, g, bags, bias=linear.bias, generator=generator)
+        else:
+            eps = self._draw(bags, q, generator)
+        if linear is not None:
+            logits = pool_linear(q, _project(linear, h, q), bags.sizes, eps=eps) + linear.bias
+        else:
+            f = q.mean[:, None] if eps is None else self._samples(q, eps, bags)
+            logits = self.classifier(pool_vectors(f, h.to(f.dtype), bags.sizes))
+            if not torch.is_grad_enabled():
+                a = segment_softmax(f, bags.sizes)
+                extras = {"weight_mean": a.mean(1), "weight_variance": a.var(1, correction=0)}
+        return Output(logits=logits, attention=q, likelihood=self.likelihood, extras=extras)
+
+    def _samples(self, q: Posterior, eps: Noise, bags: Bags) -> Float[Tensor, "n samples"]:
+        return reparameterise(q.mean, q.variance.sqrt(), eps, bags.sizes)
+
+    def _streamed(
+        self,
+        q: Posterior,
+        g: Float[Tensor, "n classes"],
+        bags: Bags,
+        *,
+        bias: Tensor,
+        generator: torch.Generator | None,
+    ) -> Output:
+        """Prediction: nothing of size n × samples is kept, and the weights' moments come along."""
+        pooled = pool_streamed(
+            q,
+            g,
+            bags.sizes,
+            samples=self._drawn,
+            generators=self.streams(bags, generator),
+        )
+        return Output(
+            logits=pooled.logits + bias,
+            attention=q,
+            likelihood=self.likelihood,
+            extras={"weight_mean": pooled.weight_mean, "weight_variance": pooled.weight_variance},
+        )
+
+    @property
+    def _drawn(self) -> int:
+        return self.samples if self.training else self.predict_samples
+
+    def _draw(self, bags: Bags, q: Posterior, generator: torch.Generator | None) -> Noise:
+        sources = self.streams(bags, generator)
+        return draw_noise(bags.sizes, self._drawn, like=q.mean.detach(), generators=sources)
+
+
+def _project(linear: nn.Linear, h: Tensor, q: Posterior) -> Float[Tensor, "n classes"]:
+    """g_n = uᵀh_n: the classifier on every instance, its bias left for after the pooling."""
+    return nn.functional.linear(h, linear.weight).to(q.mean.dtype)

@@ -1,0 +1,129 @@
+"""ProbSA: probabilistic smooth attention (Castro-Macías et al., arXiv:2507.14932).
+
+The paper's four variants are H (MLP or transformer) times q (Dirac or Diag), table 1. With λ = 0
+and Dirac they are ABMIL and T-ABMIL; with a constant λ, Dirac and the MLP, Smooth Attention (SA).
+The KL of a bag is divided by its size unless `kl_reduction="sum"`: the equations sum, the authors'
+code divides, and without it 10⁴ patches swamp one label.
+"""
+
+from typing import Literal
+
+from torch import Tensor
+
+from ..bags import Bags
+from ..errors import InputError
+from ..layers.attention import PosteriorKind, Trunk
+from ..layers.embed import Widths
+from ..layers.transformer import Transformer
+from ..priors import Dirichlet
+from ._attention import AttentionModel
+from ._base import Output
+from ._registry import register
+
+TRANSFORMER = ("layers", "heads", "width", "out_proj", "final_norm", "add_self")
+
+
+@register("abmil-probsa-dirac", encoder="mlp", posterior="dirac", without=TRANSFORMER)
+@register("abmil-probsa-diag", encoder="mlp", posterior="diag", without=TRANSFORMER)
+@register("tabmil-probsa-dirac", encoder="transformer", posterior="dirac")
+@register("tabmil-probsa-diag", encoder="transformer", posterior="diag")
+class ProbSA(AttentionModel):
+    """Attention with a distribution q(f | X) and a smoothness prior on the bag's graph.
+
+    Args:
+        in_dim: features of an instance.
+        encoder: `mlp` (ABMIL) or `transformer` (T-ABMIL).
+        posterior: `dirac` (Σ = 0) or `diag` (Σ = Diag).
+        n_classes: 1 (one logit) or the number of classes.
+        embed: width(s) of the first layer(s); None passes the features on.
+        activation: after each first layer; None: ReLU for the MLP, none before a transformer.
+        dropout: after each first layer and in the transformer, in training.
+        layers: transformer layers.
+        heads: attention heads of each.
+        width: D_qk = D_v; None: as wide as the instance vectors.
+        out_proj: a linear map after the heads.
+        final_norm: a layer norm after the last transformer layer.
+        add_self: the transformer's input is added again after every layer (torchmil).
+        attention_dim: D_f.
+        trunk: how μ and log σ² are computed.
+        classifier_hidden: width of a hidden layer in ψ; None: ψ is linear, and samples are cheap.
+        samples: S in training; a Dirac has one sample whatever is given.
+        predict_samples: S in prediction, likewise.
+        log_variance_bounds: between which log σ² stays, smoothly; None leaves it free.
+        initial_log_variance: log σ² before the first step.
+        kappa: precision κ of the prior.
+        ridge: ε of the prior.
+        laplacian: `combinatorial` (the paper) or `normalized` (the authors' code).
+        kl_reduction: `mean` over a bag's instances, or `sum`.
+        class_weights: of the likelihood, one a class.
+        seed: of everything random in prediction.
+    """
+
+    needs = frozenset({"edges"})
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        encoder: Literal["mlp", "transformer"],
+        posterior: PosteriorKind,
+        n_classes: int = 1,
+        embed: Widths = 512,
+        activation: Literal["relu", "identity"] | None = None,
+        dropout: float = 0.0,
+        layers: int = 2,
+        heads: int = 8,
+        width: int | None = None,
+        out_proj: bool = True,
+        final_norm: bool = True,
+        add_self: bool = False,
+        attention_dim: int = 128,
+        trunk: Trunk = "tanh",
+        classifier_hidden: int | None = None,
+        samples: int = 16,
+        predict_samples: int = 1000,
+        log_variance_bounds: tuple[float, float] | None = (-10.0, 4.0),
+        initial_log_variance: float = -2.0,
+        kappa: float = 1.0,
+        ridge: float = 0.01,
+        laplacian: Literal["combinatorial", "normalized"] = "combinatorial",
+        kl_reduction: Literal["mean", "sum"] = "mean",
+        class_weights: tuple[float, ...] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
+        if kl_reduction not in ("mean", "sum"):
+            raise InputError(f"kl_reduction is {kl_reduction!r}: 'mean' or 'sum'")
+        if min(samples, predict_samples) < 1:
+            raise InputError(f"samples are {samples} and {predict_samples}: at least 1 each")
+        self.samples, self.predict_samples = samples, predict_samples
+        self.kl_reduction = kl_reduction
+        self.prior = Dirichlet(kappa=kappa, ridge=ridge, laplacian=laplacian)
+        plain = "relu" if encoder == "mlp" else "identity"
+        self.build_embed(in_dim, embed, activation=activation or plain, dropout=dropout)
+        if encoder == "transformer":
+            self.encoder = Transformer(
+                self.embed.out_dim,
+                layers=layers,
+                heads=heads,
+                width=width,
+                out_proj=out_proj,
+                final_norm=final_norm,
+                add_self=add_self,
+                dropout=dropout,
+            )
+        self.build_attention(
+            attention_dim=attention_dim,
+            trunk=trunk,
+            posterior=posterior,
+            bounds=log_variance_bounds,
+            initial_log_variance=initial_log_variance,
+            hidden=classifier_hidden,
+        )
+
+    def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
+        """`nll`, −E_q[log p(Y | X, f)], and `kl`, eq. (5), both means over the bags."""
+        kl = out.attention.kl(self.prior, bags)
+        if self.kl_reduction == "mean":
+            kl = kl / bags.offsets.diff()
+        return {**super().losses(out, bags), "kl": kl.mean()}

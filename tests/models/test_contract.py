@@ -1,0 +1,412 @@
+"""What every registered model keeps to. A new model is under test by being registered.
+
+What is special about a model is said in the model (`order_matters`, `min_instances`), not here.
+"""
+
+import pytest
+import torch
+from random_bags import F64
+from torch import Tensor
+
+from probsa import Bag, graphs, pack
+from probsa.errors import InputError, UnknownName
+from probsa.models import Model, Output, arguments, build, names
+from probsa.objectives import objective
+from probsa.posteriors import Posterior
+
+IN_DIM = 6
+SMALL = {
+    "embed": 12,
+    "attention_dim": 5,
+    "layers": 2,
+    "heads": 2,
+    "samples": 3,
+    "predict_samples": 7,
+}
+SIZES = (9, 1, 4, 17)
+NAMES = names()
+SAMPLED = [n for n in NAMES if "samples" in arguments(n)]
+
+
+def make(name: str, **more) -> Model:
+    """A small one; the same one each time."""
+    small = {k: v for k, v in SMALL.items() if k in arguments(name)}
+    torch.manual_seed(0)
+    return build(name, in_dim=IN_DIM, **{**small, **more})
+
+
+def make_bag(
+    name: str, n: int, *, y: int | None = 1, dtype=F64, edges: Tensor | None = None
+) -> Bag:
+    """Patches on a grid with holes; the last one stands apart where there are four or more."""
+    g = torch.Generator().manual_seed(n)
+    cells = torch.randperm(2 * n + 4, generator=g)[:n].sort().values
+    coords = torch.stack([cells % 5, cells // 5], 1) * 10
+    if n >= 4:
+        coords[-1] += 1000
+    if edges is None:
+        edges = graphs.grid(coords, pitch=10.0)
+    weights = (0.5 + torch.rand(edges.shape[1], generator=g, dtype=F64)).to(dtype)
+    x = torch.randn(n, IN_DIM, generator=g, dtype=F64).to(dtype)
+    return Bag(name=name, x=x, edges=edges, weights=weights, y=y, coords=coords, pitch=10.0)
+
+
+def batch(model: Model, *, dtype=F64) -> list[Bag]:
+    sizes = [max(n, model.min_instances) for n in SIZES]
+    return [make_bag(f"bag{k}", n, y=k % 2, dtype=dtype) for k, n in enumerate(sizes)]
+
+
+def noise_for(n: int, *, samples: int = 3, seed: int = 0, dtype=F64) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(n, samples, generator=g, dtype=F64).to(dtype)
+
+
+def instances(bags: list[Bag]) -> int:
+    return sum(len(b.x) for b in bags)
+
+
+def same(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+
+
+@pytest.fixture(params=NAMES)
+def name(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def model(name) -> Model:
+    return make(name).double()
+
+
+def check_output(out: Output, sizes, classes: int) -> None:
+    n = sum(sizes)
+    assert out.logits.shape[0] == len(sizes) and out.logits.shape[2] == classes
+    assert out.probability.shape == out.spread.shape == (len(sizes), classes)
+    assert isinstance(out.attention, Posterior)
+    assert out.attention.mean.shape in ((n,), (n, classes))
+    assert out.attention.variance.shape == out.attention.mean.shape
+    assert bool((out.attention.variance >= 0).all())
+    assert bool(((out.probability >= 0) & (out.probability <= 1)).all())
+    for value in (out.logits, out.attention.mean, out.attention.variance, *out.extras.values()):
+        assert bool(value.isfinite().all())
+
+
+def check_losses(model: Model, out: Output, bags) -> dict[str, Tensor]:
+    losses = model.losses(out, bags)
+    assert "nll" in losses
+    assert set(model.loss_weights) <= set(losses)
+    for term in losses.values():
+        assert term.shape == () and bool(term.isfinite())
+    return losses
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_shapes_and_finite_losses(model, training):
+    bags = pack(batch(model))
+    out = model.train(training)(bags)
+    check_output(out, bags.sizes, 1)
+    check_losses(model, out, bags)
+
+
+def test_the_probability_is_the_mean_over_samples(model):
+    out = model.eval()(pack(batch(model)))
+    same(out.probability, out.logits.sigmoid().mean(1))
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_bag_does_not_see_its_batch_mates(model, given):
+    model.eval()
+    bags = batch(model)
+    noise = noise_for(instances(bags)) if given else None
+    parts = noise.split([len(b.x) for b in bags]) if given else [None] * len(bags)
+    whole = pack(bags)
+    with torch.no_grad():
+        together = model(whole, noise=noise)
+        terms = model.losses(together, whole)
+        start, alone_terms = 0, {k: [] for k in terms}
+        for k, (bag, own) in enumerate(zip(bags, parts, strict=True)):
+            single = pack([bag])
+            alone = model(single, noise=own)
+            rows = slice(start, start + len(bag.x))
+            start = rows.stop
+            same(together.logits[k], alone.logits[0])
+            same(together.attention.mean[rows], alone.attention.mean)
+            same(together.attention.variance[rows], alone.attention.variance)
+            for key, value in together.extras.items():
+                if len(value) == len(whole.x):
+                    same(value[rows], alone.extras[key])
+            for key, value in model.losses(alone, single).items():
+                alone_terms[key].append(value)
+    for key, value in terms.items():
+        same(value, torch.stack(alone_terms[key]).mean())
+
+
+def turned(bag: Bag, order: Tensor) -> Bag:
+    """The same bag with its instances in another order: row k is what row order[k] was."""
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order))
+    return Bag(
+        name=bag.name,
+        x=bag.x[order],
+        edges=place[bag.edges],
+        weights=bag.weights,
+        y=bag.y,
+        coords=bag.coords[order],
+        pitch=bag.pitch,
+    )
+
+
+def test_the_order_of_instances_is_irrelevant(model):
+    if model.order_matters:
+        pytest.skip("the model says that the order of instances matters to it")
+    model.eval()
+    bag = make_bag("a", 17)
+    order = torch.randperm(17, generator=torch.Generator().manual_seed(5))
+    noise = noise_for(17)
+    before = model(bags := pack([bag]), noise=noise)
+    after = model(bags_after := pack([turned(bag, order)]), noise=noise[order])
+    same(after.logits, before.logits)
+    same(after.attention.mean, before.attention.mean[order])
+    same(after.attention.variance, before.attention.variance[order])
+    terms = model.losses(before, bags)
+    for key, value in model.losses(after, bags_after).items():
+        same(value, terms[key])
+
+
+NOWHERE = torch.zeros(2, 0, dtype=torch.long)
+
+
+@pytest.mark.parametrize("case", ["one instance", "no edges", "isolated instances"])
+def test_odd_bags_have_finite_losses_and_gradients(model, case):
+    n = model.min_instances if case == "one instance" else max(7, model.min_instances)
+    edges = {"no edges": NOWHERE, "isolated instances": torch.tensor([[0, 1], [1, 2]])}.get(case)
+    if n == 1:
+        edges = NOWHERE
+    bags = pack([make_bag("a", n, edges=edges)])
+    out = model(bags)
+    check_output(out, bags.sizes, 1)
+    losses = check_losses(model, out, bags)
+    objective(losses, weights=model.loss_weights, kl_weight=1.0).backward()
+    for key, p in model.named_parameters():
+        assert p.grad is None or bool(p.grad.isfinite().all()), key
+
+
+def train_a_little(model: Model, bags, *, steps: int = 3) -> dict[str, float]:
+    """How much gradient each parameter has had in all."""
+    optimiser = torch.optim.Adam(model.parameter_groups(), lr=1e-2)
+    seen = dict.fromkeys((k for k, _ in model.named_parameters()), 0.0)
+    for step in range(steps):
+        optimiser.zero_grad()
+        out = model(bags, generator=torch.Generator().manual_seed(step))
+        losses = model.losses(out, bags)
+        objective(losses, weights=model.loss_weights, kl_weight=1.0).backward()
+        for key, p in model.named_parameters():
+            assert p.grad is not None, f"{key} has no gradient"
+            seen[key] += p.grad.abs().sum().item()
+        optimiser.step()
+        model.after_step(out, bags)
+    return seen
+
+
+def test_every_parameter_gets_a_gradient(model):
+    seen = train_a_little(model, pack(batch(model)))
+    assert {k for k, v in seen.items() if v == 0} == set()
+
+
+def test_training_lowers_the_loss(model):
+    bags = pack(batch(model))
+    noise = noise_for(len(bags.x))
+
+    def loss() -> float:
+        with torch.no_grad():
+            losses = model.losses(model(bags, noise=noise), bags)
+        return objective(losses, weights=model.loss_weights, kl_weight=1.0).item()
+
+    before = loss()
+    train_a_little(model, bags, steps=30)
+    assert loss() < before
+
+
+def test_by_name_arguments_and_weights_it_is_the_same_model(name):
+    first = make(name, seed=3).double()
+    train_a_little(first, pack(batch(first)))
+    again = build(first.name, **first.arguments).double()
+    again.load_state_dict(first.state_dict(), strict=True)
+    bags = pack(batch(first))
+    a, b = first.eval()(bags), again.eval()(bags)
+    assert torch.equal(a.logits, b.logits)
+    assert torch.equal(a.attention.mean, b.attention.mean)
+    assert torch.equal(a.attention.variance, b.attention.variance)
+
+
+def test_a_name_and_a_width_suffice(name):
+    model = build(name, in_dim=IN_DIM)
+    bags = pack(batch(model, dtype=torch.float32))
+    check_losses(model, model(bags), bags)
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_prediction_is_deterministic_and_knows_no_order_of_bags(model, gradients):
+    model.eval()
+    bags = batch(model)
+    with torch.set_grad_enabled(gradients):
+        first, again = model(pack(bags)), model(pack(bags))
+        backwards = model(pack(bags[::-1]))
+    assert torch.equal(first.logits, again.logits)
+    same(first.logits, backwards.logits.flip(0))
+
+
+def test_prediction_is_the_same_with_and_without_gradients(model):
+    model.eval()
+    bags = pack(batch(model))
+    with torch.no_grad():
+        without = model(bags)
+    same(model(bags).logits, without.logits)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_generator_decides_the_noise(model, training):
+    model.train(training)
+    bags = pack(batch(model))
+
+    def logits(seed: int) -> Tensor:
+        return model(bags, generator=torch.Generator().manual_seed(seed)).logits
+
+    assert torch.equal(logits(1), logits(1))
+    if bool((model(bags).attention.variance > 0).any()):
+        assert (logits(1) - logits(2)).abs().max().item() > 1e-6
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_training_draws_afresh_each_step_and_as_many_as_asked(name):
+    model = make(name, samples=3, predict_samples=7).double()
+    bags = pack(batch(model))
+    torch.manual_seed(5)
+    first, second = model(bags), model(bags)
+    torch.manual_seed(5)
+    assert torch.equal(model(bags).logits, first.logits)
+    with_noise = bool((first.attention.variance > 0).any())
+    assert torch.equal(first.logits, second.logits) == (not with_noise)
+    assert first.logits.shape[1] == (3 if with_noise else 1)
+    assert model.eval()(bags).logits.shape[1] == (7 if with_noise else 1)
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_noise_given_is_used_and_the_seed_is_not(name):
+    a, b = make(name, seed=1).double(), make(name, seed=2).double()
+    bags = pack(batch(a))
+    noise = noise_for(len(bags.x), samples=5)
+    for training in (True, False):
+        a.train(training)
+        b.train(training)
+        assert torch.equal(a(bags, noise=noise).logits, b(bags, noise=noise).logits)
+    has_noise = bool((a(bags).attention.variance > 0).any())
+    assert a(bags, noise=noise).logits.shape[1] == (5 if has_noise else 1)
+    assert torch.equal(a(bags).logits, b(bags).logits) == (not has_noise)
+
+
+def test_single_precision_is_double_precision_rounded(name):
+    single, double = make(name), make(name).double()
+    bags = pack(batch(single))
+    noise = noise_for(len(bags.x))
+    coarse = pack(batch(single, dtype=torch.float32))
+    a, b = single(coarse, noise=noise.float()), double(bags, noise=noise)
+    assert a.logits.dtype == torch.float32 and b.logits.dtype == F64
+    assert b.attention.mean.dtype == F64
+    torch.testing.assert_close(a.logits.double(), b.logits, rtol=1e-4, atol=1e-5)
+    terms = double.losses(b, bags)
+    for key, value in single.losses(a, coarse).items():
+        assert terms[key].dtype == F64
+        torch.testing.assert_close(value.double(), terms[key], rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_autocast_is_close_to_single_precision(name):
+    model = make(name)
+    bags = pack(batch(model, dtype=torch.float32))
+    noise = noise_for(len(bags.x), dtype=torch.float32)
+    want = model.losses(model(bags, noise=noise), bags)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(bags, noise=noise)
+        got = model.losses(out, bags)
+    assert out.logits.dtype == torch.float32
+    objective(got, weights=model.loss_weights, kl_weight=1.0).backward()
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters())
+    for key, value in got.items():
+        # a bfloat16 keeps 8 bits, 0.4 % a rounding; a transformer's ten roundings mostly cancel
+        torch.testing.assert_close(value, want[key], rtol=0.01, atol=1e-3)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_more_classes(name, classes):
+    if "n_classes" not in arguments(name):
+        pytest.skip("the model has one logit only")
+    model = make(name, n_classes=classes).double()
+    given = [make_bag(b.name, len(b.x), y=k % classes) for k, b in enumerate(batch(model))]
+    bags = pack(given)
+    out = model(bags)
+    check_output(out, bags.sizes, classes)
+    same(out.probability.sum(1), torch.ones(len(bags), dtype=F64))
+    check_losses(model, out, bags)
+    with pytest.raises(InputError, match=f"n_classes={classes} means 0 to {classes - 1}"):
+        wrong = pack([make_bag("a", model.min_instances + 3, y=classes)])
+        model.losses(model(wrong), wrong)
+
+
+def test_labels_are_needed_for_losses_only(model):
+    unlabelled = pack([make_bag("a", model.min_instances + 3, y=None)])
+    out = model.eval()(unlabelled)
+    check_output(out, unlabelled.sizes, 1)
+    with pytest.raises(InputError, match="no labels"):
+        model.losses(out, unlabelled)
+    wrong = pack([make_bag("a", model.min_instances + 3, y=2)])
+    with pytest.raises(InputError, match="labels go from 2 to 2, but n_classes=1 means 0 to 1"):
+        model.losses(out, wrong)
+
+
+def test_class_weights_reach_the_loss(name):
+    if "class_weights" not in arguments(name):
+        pytest.skip("the model takes no class weights")
+    plain, weighed = make(name).double(), make(name, class_weights=(0.5, 3.0)).double()
+    weighed.load_state_dict(plain.state_dict(), strict=False)
+    for y, weight in ((0, 0.5), (1, 3.0)):
+        bags = pack([make_bag("a", plain.min_instances + 3, y=y)])
+        noise = noise_for(len(bags.x))
+        want = plain.losses(plain(bags, noise=noise), bags)["nll"] * weight
+        same(weighed.losses(weighed(bags, noise=noise), bags)["nll"], want)
+
+
+def test_a_wrong_argument_is_answered_with_the_right_one(name):
+    with pytest.raises(UnknownName, match=f"no argument of {name} named 'in_dims'.*'in_dim'"):
+        build(name, in_dims=IN_DIM)
+
+
+def test_a_wrong_name_is_answered_with_the_right_one(name):
+    with pytest.raises(UnknownName, match=f"no model named '{name}x'. Did you mean '{name}'"):
+        build(f"{name}x", in_dim=IN_DIM)
+
+
+def test_one_instance_beside_very_many(name):
+    model = make(name)
+    # self-attention is quadratic: a transformer is tried at a size that takes seconds, not minutes
+    many = 3_000 if "heads" in arguments(name) else 50_000
+    few = max(1, model.min_instances)
+    i = torch.arange(many - 1)
+    large = Bag(
+        name="large",
+        x=torch.randn(many, IN_DIM, generator=torch.Generator().manual_seed(0)),
+        edges=torch.stack([i, i + 1]),
+        weights=torch.ones(many - 1),
+        y=1,
+        coords=torch.stack([torch.arange(many) * 10, torch.zeros(many).long()], 1),
+        pitch=10.0,
+    )
+    small = make_bag("small", few, y=0, dtype=torch.float32)
+    bags = pack([small, large])
+    noise = noise_for(len(bags.x), dtype=torch.float32)
+    out = model(bags, noise=noise)
+    check_output(out, bags.sizes, 1)
+    losses = check_losses(model, out, bags)
+    objective(losses, weights=model.loss_weights, kl_weight=1.0).backward()
+    alone = model(pack([small]), noise=noise[:few])
+    torch.testing.assert_close(out.logits[0], alone.logits[0], rtol=1e-5, atol=1e-6)

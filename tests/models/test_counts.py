@@ -1,0 +1,37 @@
+"""The parameters of each model at 2048 features, as the specification counts them."""
+
+import pytest
+
+from probsa.models import build
+
+FIRST = 2048 * 512 + 512
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "parameters"),
+    [
+        ("abmil", {}, 1_115_393),
+        ("abmil", {"score_bias": True}, 1_115_394),
+        ("abmil", {"score_bias": True, "trunk": "gated"}, 1_181_058),
+        ("abmil", {"trunk": "gated"}, 1_181_057),
+        ("abmil", {"n_classes": 3}, 1_115_393 + 2 * 513),
+        ("abmil-probsa-dirac", {}, 1_115_393),
+        ("abmil-probsa-diag", {}, 1_115_522),
+        ("abmil-probsa-dirac", {"trunk": "mlp"}, 1_246_978),
+        ("abmil-probsa-diag", {"trunk": "mlp"}, 1_247_235),
+        ("abmil-probsa-diag", {"classifier_hidden": 64}, 1_115_522 + 513 * 64 + 65 - 513),
+        ("tabmil", {}, 7_418_113),
+        ("tabmil", {"out_proj": False}, 6_892_801),
+        ("tabmil", {"out_proj": False, "final_norm": False}, 6_891_777),
+        ("tabmil-probsa-dirac", {}, 7_418_113),
+        ("tabmil-probsa-diag", {}, 7_418_113 + 129),
+    ],
+)
+def test_parameters(name, arguments, parameters):
+    model = build(name, in_dim=2048, **arguments)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+def test_the_first_layer_is_most_of_abmil():
+    model = build("abmil", in_dim=2048)
+    assert sum(p.numel() for p in model.embed.parameters()) == FIRST == 1_049_088

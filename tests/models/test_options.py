@@ -1,0 +1,180 @@
+"""No option without a test that it changes the result, and what is no option is refused."""
+
+import pytest
+import torch
+from random_bags import F64, random_bag, types_not_executed
+
+from probsa import pack
+from probsa.errors import InputError
+from probsa.models import arguments, build, names
+from probsa.posteriors import Diagonal
+
+BASE = {"in_dim": 6, "embed": 8, "attention_dim": 4}
+DIAG = {**BASE, "samples": 3}
+OTHERWISE = {
+    "in_dim": None,  # the width of the features
+    "encoder": None,  # fixed by the name
+    "posterior": None,
+    "class_weights": None,  # in the contract
+    "n_classes": None,
+    "seed": None,
+}
+CHANGES = {
+    "embed": (8, 6),
+    "activation": "identity",
+    "dropout": 0.5,
+    "attention_dim": 5,
+    "trunk": "gated",
+    "score_bias": True,
+    "layers": 1,
+    "heads": 4,
+    "width": 16,
+    "out_proj": False,
+    "final_norm": False,
+    "add_self": True,
+    "classifier_hidden": 7,
+    "samples": 4,
+    "predict_samples": 5,
+    "log_variance_bounds": (-4.0, 1.0),
+    "initial_log_variance": -1.0,
+    "kappa": 2.0,
+    "ridge": 0.5,
+    "laplacian": "normalized",
+    "kl_reduction": "sum",
+}
+# of one sibling: the others take them, so that a recipe need not ask which it was given
+OF_DIAGONAL = {"samples", "predict_samples", "log_variance_bounds", "initial_log_variance"}
+OF_ENCODER = {"layers", "heads", "width", "out_proj", "final_norm", "add_self"}
+CASES = [
+    (name, key)
+    for name in names()
+    if name.split("-")[0] in ("abmil", "tabmil")
+    for key in arguments(name)
+    if key not in OTHERWISE
+    and not (key in OF_DIAGONAL and "diag" not in name)
+    and not (key in OF_ENCODER and name.startswith("abmil"))
+]
+
+
+def bags():
+    return pack([random_bag(7, seed=1, features=6, y=1), random_bag(4, seed=2, features=6, y=0)])
+
+
+def results(name, **options):
+    """Training losses and a prediction, from weights and noise of one seed."""
+    start = {k: v for k, v in {**BASE, "heads": 2, "samples": 3, "predict_samples": 7}.items()
+             if k in arguments(name)}  # fmt: skip
+    torch.manual_seed(0)
+    model = build(name, **{**start, **options}).double()
+    if (head := model.attention.log_variance) is not None:
+        # off its start at zero, so that bounds have something to bound
+        torch.nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(9))
+    torch.manual_seed(1)
+    out = model(bags(), generator=torch.Generator().manual_seed(0))
+    losses = model.losses(out, bags())
+    predicted = model.eval()(bags()).logits.mean(1)
+    return torch.cat([torch.stack([v.detach() for v in losses.values()]), predicted.flatten()])
+
+
+@pytest.mark.parametrize(("name", "key"), CASES)
+def test_an_option_changes_the_result(name, key):
+    value = CHANGES[key]
+    if key == "activation" and name.startswith("tabmil"):
+        value = "relu"
+    changed, plain = results(name, **{key: value}), results(name)
+    assert (changed - plain).abs().max().item() > 1e-6
+
+
+@pytest.mark.parametrize("name", ["abmil-probsa-dirac", "abmil-probsa-diag"])
+def test_the_sum_is_the_mean_times_the_size(name):
+    terms = []
+    for reduction in ("mean", "sum"):
+        torch.manual_seed(0)
+        model = build(name, **BASE, kl_reduction=reduction).double()
+        single = pack([random_bag(7, seed=1, features=6, y=1)])
+        out = model(single, noise=torch.zeros(7, 1, dtype=F64))
+        terms.append(model.losses(out, single)["kl"])
+    torch.testing.assert_close(terms[1], 7 * terms[0], rtol=1e-13, atol=0)
+
+
+def test_the_kl_is_the_posteriors_own():
+    torch.manual_seed(0)
+    model = build("abmil-probsa-diag", **DIAG, kappa=1.5, ridge=0.2).double()
+    out = model(bags())
+    assert isinstance(out.attention, Diagonal)
+    each = out.attention.kl(model.prior, bags()) / torch.tensor([7.0, 4.0], dtype=F64)
+    got = model.losses(out, bags())["kl"]
+    torch.testing.assert_close(got, each.mean(), rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("plain", "dirac"), [("abmil", "abmil-probsa-dirac"), ("tabmil", "tabmil-probsa-dirac")]
+)
+def test_without_its_kl_the_dirac_is_the_plain_method(plain, dirac):
+    torch.manual_seed(0)
+    a = build(plain, in_dim=6).double()
+    torch.manual_seed(0)
+    b = build(dirac, in_dim=6).double()
+    assert a.state_dict().keys() == b.state_dict().keys()
+    out_a, out_b = a(bags()), b(bags())
+    assert torch.equal(out_a.logits, out_b.logits)
+    assert torch.equal(a.losses(out_a, bags())["nll"], b.losses(out_b, bags())["nll"])
+
+
+def test_a_hidden_layer_in_the_classifier_pools_vectors_first():
+    torch.manual_seed(0)
+    model = build("abmil-probsa-diag", **DIAG, classifier_hidden=5).double()
+    noise = torch.randn(11, 4, generator=torch.Generator().manual_seed(0), dtype=F64)
+    out = model(bags(), noise=noise)
+    h = model.instances(bags())
+    f = out.attention.rsample(4, noise=noise)
+    rows = []
+    for part_f, part_h in zip(f.split([7, 4]), h.split([7, 4]), strict=True):
+        rows.append(torch.stack([model.classifier(part_h.T @ s.softmax(0)) for s in part_f.T]))
+    torch.testing.assert_close(out.logits, torch.stack(rows), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("hidden", [None, 5])
+def test_prediction_gives_the_moments_of_the_normalised_weights(hidden):
+    torch.manual_seed(0)
+    model = build("abmil-probsa-diag", **BASE, classifier_hidden=hidden, predict_samples=4000)
+    model.double().eval()
+    with torch.no_grad():
+        out = model(bags())
+    f = out.attention.rsample(100_000, generator=torch.Generator().manual_seed(0))
+    a = torch.cat([part.softmax(0) for part in f.split([7, 4])])
+    mean, variance = out.extras["weight_mean"], out.extras["weight_variance"]
+    sums = torch.stack([part.sum() for part in mean.split([7, 4])])
+    torch.testing.assert_close(sums, torch.ones(2, dtype=F64), rtol=1e-12, atol=0)
+    # five standard errors of 4,000 samples
+    error = 5 * a.std(1) / 4000**0.5
+    assert bool(((mean - a.mean(1)).abs() < error).all())
+    torch.testing.assert_close(variance, a.var(1), rtol=0.25, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kl_reduction": "max"}, "kl_reduction is 'max': 'mean' or 'sum'"),
+        ({"samples": 0}, "samples are 0 and 1000: at least 1 each"),
+        ({"kappa": -1.0}, "kappa > 0"),
+        ({"n_classes": 0}, "n_classes is 0"),
+        ({"initial_log_variance": -11.0}, "lies outside the bounds"),
+    ],
+)
+def test_what_is_no_option_is_refused(options, message):
+    with types_not_executed(), pytest.raises(InputError, match=message):
+        build("abmil-probsa-diag", **{**BASE, **options})
+
+
+def test_two_models_cannot_share_a_name():
+    from probsa.models import register
+
+    with pytest.raises(ValueError, match="two models are named 'abmil'"):
+        register("abmil")(type(build("tabmil", in_dim=6)))
+
+
+@pytest.mark.parametrize("wrong", [{"embed": 0}, {"embed": (8, 0)}, {"attention_dim": 0}], ids=str)
+def test_widths_of_nothing_are_refused(wrong):
+    with pytest.raises(InputError, match="at least 1"):
+        build("abmil", in_dim=4, **wrong)
