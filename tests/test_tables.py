@@ -1,0 +1,335 @@
+"""Tables of labels and the splits made from them: what is read, what is refused, and why."""
+
+import csv
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probsa.datasets import Split, Table, make_split, match, read_clam_split, read_table
+from probsa.errors import InputError, TableError
+
+
+def table(tmp_path: Path, text: str, **options: object) -> Table:
+    path = tmp_path / "labels.csv"
+    path.write_text(text, encoding="utf-8")
+    return read_table(path, **options)
+
+
+def made(n: int, *, positive: int, groups: int | None = None) -> Table:
+    return Table(
+        bags=tuple(f"b{i:03}" for i in range(n)),
+        labels=tuple(int(i % n < positive) for i in range(n)),
+        groups=None if groups is None else tuple(f"p{i % groups}" for i in range(n)),
+        classes=("0", "1"),
+    )
+
+
+def test_a_table_is_read_with_ids_as_text(tmp_path: Path) -> None:
+    t = table(tmp_path, "bag,label,group,fold\n049,1,p1,0\n 050 ,0,,1\n\n51,1.0,p2,2\n")
+    assert t == Table(
+        path=tmp_path / "labels.csv",
+        bags=("049", "050", "51"),
+        labels=(1, 0, 1),
+        groups=("p1", "050", "p2"),  # a bag without a group is a group of its own
+        folds=(0, 1, 2),
+        splits=None,
+        classes=("0", "1"),
+    )
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_spreadsheets_and_pandas_write_tables_their_own_way(tmp_path: Path, delimiter: str) -> None:
+    text = "\ufeff,case_id,slide_id,label\r\n0,p1,a,1\r\n1,p1,b,0\r\n"
+    t = table(tmp_path, text.replace(",", delimiter))
+    assert (t.bags, t.labels, t.groups) == (("a", "b"), (1, 0), ("p1", "p1"))
+
+
+def test_named_classes(tmp_path: Path) -> None:
+    text = "bag,label\na,tumour\nb,normal\nc,2\n"
+    t = table(tmp_path, text, classes=["normal", "tumour", "other"])
+    assert (t.labels, t.classes) == ((1, 0, 2), ("normal", "tumour", "other"))
+
+
+def test_classes_are_at_least_two_and_without_gaps(tmp_path: Path) -> None:
+    assert table(tmp_path, "bag,label\na,1\n").classes == ("0", "1")
+    assert table(tmp_path, "bag,label\na,2\nb,0\nc,1\n").classes == ("0", "1", "2")
+    with pytest.raises(TableError, match="labels are 1, 2, expected 0 to 1: number the classes"):
+        table(tmp_path, "bag,label\na,1\nb,2\n")
+    with pytest.raises(TableError, match="classes are a, a: give two or more, each once"):
+        table(tmp_path, "bag,label\na,1\n", classes=["a", "a"])
+
+
+def test_labels_may_be_missing_where_that_is_allowed(tmp_path: Path) -> None:
+    text = "bag,label\na,\nb,1\n"
+    assert table(tmp_path, text, labels_required=False).labels == (None, 1)
+    assert table(tmp_path, "bag\na\n", labels_required=False).labels == (None,)
+    with pytest.raises(TableError, match=r"labels\.csv, line 2, bag 'a': the label is empty"):
+        table(tmp_path, text)
+    with pytest.raises(TableError, match="no column 'label': it has bag"):
+        table(tmp_path, "bag\na\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (
+            "bag,label\n\na,0\nb,tumor\n",  # the blank line counts: editors show line 4
+            {},
+            r"labels\.csv, line 4, bag 'b': the label 'tumor' is no number or class\. Expected a "
+            r"class number 0, 1, .*--classes",
+        ),
+        ("bag,label\na,0.5\n", {}, "the label '0.5' is no number or class"),
+        ("bag,label\na,-1\n", {}, "the label '-1' is no number or class"),
+        ("bag,label\na,2\n", {"classes": ["n", "t"]}, "bag 'a': the label '2'.*one of n, t"),
+        ("bag,label\na,0\nb,1\na,1\n", {}, "line 4: bag 'a' stands in line 2 already"),
+        ("bag,label\n,0\n", {}, "line 2: the column 'bag' is empty"),
+        ("bag,lable\na,0\n", {}, "unknown column 'lable'. Did you mean 'label'"),
+        ("bag,slide_id,label\na,a,0\n", {}, "two columns say 'bag'"),
+        ("bag,label,fold,split\na,0,1,val\n", {}, "both 'fold' and 'split'"),
+        ("bag,label,fold\na,0,x\n", {}, "line 2, bag 'a': the fold is 'x', expected a number"),
+        ("bag,label,fold\na,0,\n", {}, "line 2, bag 'a': the fold is ''"),
+        (
+            "bag,label,split\na,0,valid\n",
+            {},
+            "bag 'a': the split is 'valid', expected train, val or test. Did you mean 'val'",
+        ),
+        ("bag,label\n", {}, "a header and no bags"),
+        ("", {}, "is empty: expected a header bag,label"),
+        ("bag,label\na,0,1\n", {}, "line 2: 3 cells, but the header has 2"),
+    ],
+)
+def test_bad_tables(tmp_path: Path, text: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(TableError, match=message):
+        table(tmp_path, text, **options)
+
+
+def test_no_table_and_no_text(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match=r"there is no table .*labels\.csv"):
+        read_table(tmp_path / "labels.csv")
+    (tmp_path / "labels.xlsx").write_bytes(b"PK\x03\x04\xff\xfe")
+    with pytest.raises(
+        TableError, match=r"labels\.xlsx is no table in UTF-8 text .*save it as CSV"
+    ):
+        read_table(tmp_path / "labels.xlsx")
+
+
+def test_labels_and_bags_match_both_ways() -> None:
+    t = replace(made(8, positive=4), path=Path("labels.csv"))
+    match(t, t.bags, allow_unlabelled=False)
+    match(t, (*t.bags, "new"), allow_unlabelled=True)
+    with pytest.raises(TableError, match=r"labels\.csv .*: 1 bag \('new'\) without a label\."):
+        match(t, (*t.bags, "new"), allow_unlabelled=False)
+    message = (
+        r"7 labels \('b001', 'b002', 'b003', 'b004', 'b005' and 2 more\) without a bag and "
+        r"1 bag \('x01'\) without a label"
+    )
+    with pytest.raises(TableError, match=message):
+        match(t, ("b000", "x01"), allow_unlabelled=False)
+    unlabelled = replace(t, labels=(None, *t.labels[1:]))
+    with pytest.raises(TableError, match=r"1 bag \('b000'\) without a label\."):
+        match(unlabelled, t.bags, allow_unlabelled=False)
+
+
+@pytest.mark.parametrize(
+    ("row", "bag", "message"),
+    [
+        ("49", "049", "There is '049', not '49': ids are text, and the zeros in front count"),
+        ("tumor_01.svs", "tumor_01", "Did you mean 'tumor_01'"),
+        ("tumour_01", "tumor_01", "Did you mean 'tumor_01'"),
+    ],
+)
+def test_the_likely_cause_of_a_name_without_a_bag(row: str, bag: str, message: str) -> None:
+    t = Table(bags=(row,), labels=(0,), classes=("0", "1"))
+    with pytest.raises(TableError, match=message):
+        match(t, (bag,), allow_unlabelled=True)
+
+
+def test_folds_test_on_k_and_validate_on_the_next() -> None:
+    t = replace(made(10, positive=5), folds=(0, 1, 2, 3, 4) * 2)
+    split = make_split(t, test_fold=4)
+    assert split.test == ("b004", "b009")
+    assert split.val == ("b000", "b005")
+    assert split.train == ("b001", "b002", "b003", "b006", "b007", "b008")
+    assert split.origin == "fold 4 of the table tests, fold 0 validates"
+    assert make_split(t, test_fold=1).val == ("b002", "b007")
+
+
+def test_folds_that_do_not_fit() -> None:
+    t = replace(made(10, positive=5), folds=(0, 1, 2, 3, 4) * 2)
+    with pytest.raises(TableError, match=r"gives folds \(0, 1, 2, 3, 4\).*--test-fold"):
+        make_split(t)
+    with pytest.raises(TableError, match="no fold 5: it has 0, 1, 2, 3, 4"):
+        make_split(t, test_fold=5)
+    with pytest.raises(TableError, match="has 2 folds"):
+        make_split(replace(t, folds=(0, 1) * 5), test_fold=0)
+    with pytest.raises(TableError, match="no column 'fold'"):
+        make_split(replace(t, folds=None), test_fold=0)
+
+
+def test_a_split_column_is_taken_as_it_is() -> None:
+    t = replace(made(6, positive=3), splits=("train", "val", "test", "train", None, "val"))
+    split = make_split(t)
+    assert (split.train, split.val, split.test) == (("b000", "b003"), ("b001", "b005"), ("b002",))
+    assert [split.part_of(b) for b in t.bags] == ["train", "val", "test", "train", "unused", "val"]
+    assert Split.from_dict(split.to_dict()) == split
+
+
+def test_a_split_column_without_val_gives_up_part_of_train() -> None:
+    t = replace(made(50, positive=20), splits=("train",) * 40 + ("test",) * 10)
+    split = make_split(t, validation=0.25)
+    assert split.test == t.bags[40:]
+    assert len(split.val) == 10
+    assert set(split.train) | set(split.val) == set(t.bags[:40])
+    with pytest.raises(TableError, match="no bag is left to train on"):
+        make_split(replace(t, splits=("test",) * 50))
+
+
+def test_the_validation_part_is_stratified_and_follows_the_seed() -> None:
+    t = made(100, positive=30)
+    split = make_split(t)
+    labels = dict(zip(t.bags, t.labels, strict=True))
+    assert (len(split.train), len(split.val), split.test) == (80, 20, ())
+    assert sum(labels[b] for b in split.val) == 6
+    assert make_split(t) == split
+    assert make_split(t, seed=1).val != split.val
+    assert "seed 0" in split.origin
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    groups=st.lists(st.integers(0, 8), min_size=12, max_size=40),
+    seed=st.integers(0, 5),
+    data=st.data(),
+)
+def test_no_group_is_ever_in_two_parts(groups: list[int], seed: int, data: st.DataObject) -> None:
+    labels = data.draw(st.lists(st.integers(0, 1), min_size=len(groups), max_size=len(groups)))
+    t = Table(
+        bags=tuple(str(i) for i in range(len(groups))),
+        labels=tuple(labels),
+        groups=tuple(str(g) for g in groups),
+        classes=("0", "1"),
+    )
+    try:
+        split = make_split(t, seed=seed)
+    except TableError as error:  # too few groups, or one that holds all of a class
+        assert len(set(groups)) < 2 or "left to train on" in str(error) or "too few" in str(error)
+        return
+    assert sorted((*split.train, *split.val), key=int) == list(t.bags)
+    assert split.train
+    assert split.val
+    at = {b: split.part_of(b) for b in t.bags}
+    for g in set(groups):
+        assert len({at[str(i)] for i, other in enumerate(groups) if other == g}) == 1
+
+
+def test_a_split_that_leaks_a_group_is_refused() -> None:
+    t = replace(made(6, positive=3, groups=3), splits=("train", "val", "test") * 2)
+    make_split(t)
+    leaking = replace(t, groups=("p", "q", "r", "p", "q", "p"))
+    message = "group 'p' is in two parts: bag 'b000' in train, bag 'b005' in test"
+    with pytest.raises(TableError, match=message):
+        make_split(leaking)
+    with pytest.raises(TableError, match="bag 'b000' in test, bag 'b005' in train"):
+        make_split(replace(leaking, splits=None, folds=(0, 1, 2, 0, 1, 2)), test_fold=0)
+
+
+def test_bags_without_a_label_neither_train_nor_validate() -> None:
+    t = made(20, positive=10)
+    t = replace(t, labels=(None, *t.labels[1:]))
+    split = make_split(t)
+    assert split.part_of("b000") == "unused"
+    assert len(split.train) + len(split.val) == 19
+    tested = make_split(replace(t, splits=("test", *["train"] * 15, *["val"] * 4)))
+    assert tested.test == ("b000",)
+    with pytest.raises(TableError, match="bag 'b000' has no label, but is to be in train"):
+        make_split(replace(t, splits=("train",) * 16 + ("val",) * 4))
+
+
+def test_too_little_to_validate_on() -> None:
+    with pytest.raises(TableError, match="4 bags in 1 groups are too few"):
+        make_split(made(4, positive=2, groups=1))
+    with pytest.raises(TableError, match=r"no bag of class [01] would be left to train on"):
+        make_split(replace(made(4, positive=2), groups=("p", "p", "q", "q")))
+    for share in (0.0, 0.6):
+        with pytest.raises(InputError, match=f"validation is {share:g}: give a share"):
+            make_split(made(10, positive=5), validation=share)
+
+
+def test_a_rare_class_stays_in_training_without_a_warning() -> None:
+    split = make_split(made(20, positive=2))
+    rare = {"b000", "b001"}
+    assert len(rare & set(split.train)) == 1
+    assert len(rare & set(split.val)) == 1  # the first of the best offers, not the first
+
+
+def clam(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "splits_0.csv"
+    path.write_text(text)
+    return path
+
+
+def test_clam_splits_are_ragged(tmp_path: Path) -> None:
+    t = Table(bags=("049", "050", "51", "52", "53"), labels=(0, 1, 0, 1, 0), classes=("0", "1"))
+    path = clam(tmp_path, ",train,val,test\n0,51,049,050\n1,52,,\n")
+    split = read_clam_split(path, t)
+    assert (split.train, split.val, split.test) == (("51", "52"), ("049",), ("050",))
+    assert split.part_of("53") == "unused"
+    assert split.origin == f"as {path} says"
+    booleans = ",train,val,test\n049,False,True,False\n050,False,False,True\n51,True,False,False\n"
+    booleans += "52,True,False,False\n"
+    assert replace(read_clam_split(clam(tmp_path, booleans), t), origin="") == replace(
+        split, origin=""
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (",train,val,test\n0,49,050,\n", "line 2: bag '49' .train. is not in .* There is '049'"),
+        (
+            ",train,val,test\n0,049,050,\n1,050,,\n",
+            "line 3: bag '050' is in val already, and here in train",
+        ),
+        (",train,val\n0,049,050\n", r"has the columns \(no name\), train, val: expected"),
+        (",train,val,test\n0,,049,\n", "no bag is left to train on"),
+        (",train,val,test\n0,049,050,\n", "group 'p' is in two parts"),
+    ],
+)
+def test_bad_clam_splits(tmp_path: Path, text: str, message: str) -> None:
+    t = Table(bags=("049", "050"), labels=(0, 1), groups=("p", "p"), classes=("0", "1"))
+    with pytest.raises(TableError, match=message):
+        read_clam_split(clam(tmp_path, text), t)
+
+
+def test_the_five_folds_of_real_bags(shared_data: Path) -> None:
+    for folder, count in (("ct_ich", 82), ("colon_tiles", 100)):
+        t = read_table(shared_data / "bags" / folder / "labels.csv")
+        tested: Counter[str] = Counter()
+        for k in range(5):
+            split = make_split(t, test_fold=k)
+            assert split.val == make_split(t, test_fold=(k + 1) % 5).test
+            assert len({*split.train, *split.val, *split.test}) == count
+            tested.update(split.test)
+        assert tested == Counter(t.bags)
+
+
+def test_the_real_splits_of_camelyon16(shared_data: Path, tmp_path: Path) -> None:
+    with (shared_data / "labels_splits" / "camelyon16_labels_camil.csv").open() as f:
+        rows = list(csv.DictReader(f))
+    lines = [f"{r['case_id']},{r['slide_id']},{r['label']}" for r in rows]
+    path = tmp_path / "labels.csv"
+    path.write_text("\n".join(["case_id,slide_id,label", *lines]) + "\n")
+    t = read_table(path, classes=["normal_tissue", "tumor_tissue"])
+    assert (len(t.bags), sum(y or 0 for y in t.labels)) == (399, 160)
+    for k in range(5):
+        split = read_clam_split(
+            shared_data / "labels_splits" / f"camelyon16_camil_splits_{k}.csv", t
+        )
+        # the fourth names one bag twice in val, and so leaves another one out
+        assert len(split.train) + len(split.val) == (269 if k == 3 else 270)
+        assert len(split.test) == 129
+        assert all(b.startswith("test_") for b in split.test)
