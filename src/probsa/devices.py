@@ -1,0 +1,83 @@
+"""Where tensors live and how many processes share the work (torchrun sets the environment)."""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .errors import InputError
+
+
+def choose_device(wanted: str) -> torch.device:
+    """`auto` takes cuda, else mps, else cpu.
+
+    Raises:
+        InputError: the device asked for is not there.
+    """
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if wanted == "auto":
+        wanted = next(d for d in ("cuda", "mps", "cpu") if there[d])
+    if wanted not in there:
+        raise InputError(f"device is {wanted!r}: auto, cpu, cuda or mps")
+    if not there[wanted]:
+        raise InputError(f"device {wanted!r} was asked for, but this machine (or torch) has none")
+    if wanted == "cuda":
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device(wanted)
+
+
+def precision_context(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """bf16 autocast, or nothing."""
+    if precision == "bf16":
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """This process among those that train together."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes files and shows progress."""
+        return self.rank == 0
+
+    def gather(self, value: Any) -> list[Any]:
+        """What every process has, in rank order, at every process."""
+        if self.size == 1:
+            return [value]
+        out: list[Any] = [None] * self.size
+        dist.all_gather_object(out, value)
+        return out
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        if self.size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def world(device: torch.device) -> Iterator[World]:
+    """Joins the process group that torchrun describes; a world of one without it."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield World()
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield World(dist.get_rank(), size)
+    finally:
+        dist.destroy_process_group()
