@@ -1,0 +1,150 @@
+"""Stage 9: a trained model on bags: probabilities, and what the attention says of each instance."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..bags import Bag, Bags, pack
+from ..checkpoints import load_checkpoint, restore_model
+from ..config import RunConfig
+from ..devices import choose_device, precision_context
+from ..errors import BagError, CheckpointError, InputError
+from ..models import Model, Output
+from ..models._base import each_bag
+from ..preparation import Standardizer
+from ..runs import RunFolder
+from ..segments import segment_softmax
+from .prediction import Prediction
+
+TOGETHER = 8192
+"""Instances predicted at once: small bags share a step, a large one has its own."""
+
+
+class Predictor:
+    """A model with the standardisation that it was trained with; `probsa.load` makes one.
+
+    A bag's prediction depends on nothing but the bag and the run: noise is seeded by its name.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        standardizer: Standardizer,
+        *,
+        classes: Sequence[str] = ("0", "1"),
+        device: str = "cpu",
+        precision: str = "float32",
+        config: RunConfig | None = None,
+        about: dict[str, Any] | None = None,
+    ) -> None:
+        self.device = choose_device(device)
+        self.model = model.to(self.device).eval()
+        self.standardizer = standardizer.to(self.device)
+        self.classes, self.precision = tuple(classes), precision
+        self.config, self.about = config, about or {}
+
+    def predict(self, bags: Iterable[Bag]) -> Iterator[Prediction]:
+        """One `Prediction` for each bag, in order.
+
+        Raises:
+            BagError: a bag has another number of features than the model was trained on.
+        """
+        if isinstance(bags, Bag):
+            raise InputError("predict() takes several bags: give [bag]")
+        waiting: list[Bag] = []
+        for bag in bags:
+            if not isinstance(bag, Bag):
+                raise InputError(
+                    f"predict() takes Bags, not {type(bag).__name__}: for files, open_bags(folder) "
+                    "gives them (.bag(name)), and predict_folder does the whole folder"
+                )
+            if waiting and sum(map(len, waiting)) + len(bag) > TOGETHER:
+                yield from self._together(waiting)
+                waiting = []
+            waiting.append(bag)
+        if waiting:
+            yield from self._together(waiting)
+
+    @torch.no_grad()
+    def _together(self, bags: list[Bag]) -> Iterator[Prediction]:
+        wanted = self.model.arguments.get("in_dim")
+        for bag in bags:
+            if wanted is not None and bag.x.shape[1] != wanted:
+                raise BagError(
+                    f"bag {bag.name!r} has {bag.x.shape[1]} features an instance, but the model "
+                    f"was trained on {wanted}: extract them with the encoder it was trained on"
+                )
+        packed = pack([replace(b, x=b.x.float(), y=None) for b in bags])
+        packed = self.standardizer(packed.to(self.device, torch.float32))
+        with precision_context(self.precision, self.device):
+            out = self.model(packed)
+        yield from _unpack(out, packed, bags, kind=self.model.score_kind)
+
+
+def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") -> Predictor:
+    """The predictor of a run folder.
+
+    Args:
+        folder: of a training run.
+        checkpoint: `best` (by validation AUROC) or `last`.
+        device: auto, cpu, cuda or mps.
+
+    Raises:
+        InputError: no run folder.
+        CheckpointError: no, damaged or foreign checkpoint.
+    """
+    run = RunFolder(Path(folder))
+    config = run.config()
+    if checkpoint not in ("best", "last"):
+        raise CheckpointError(f"checkpoint is {checkpoint!r}: 'best' or 'last'")
+    path = run.best if checkpoint == "best" else run.last
+    held = load_checkpoint(path)
+    model = restore_model(held, path=path, expect=config.model)
+    fitted = held.part("standardize")
+    return Predictor(
+        model,
+        Standardizer(fitted["mean"], fitted["deviation"]),
+        classes=held.about["classes"],
+        device=device,
+        precision=config.training.precision,
+        config=config,
+        about={"model": config.model, "epoch": held.about["progress"]["epoch"]},
+    )
+
+
+def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterator[Prediction]:
+    q = out.attention
+    weight = out.extras.get("weight_mean")
+    if weight is None:
+        weight = segment_softmax(q.mean, packed.sizes)
+    spread = out.extras.get("weight_variance")
+    if spread is None:
+        spread = torch.zeros_like(weight)
+    columns = [_numpy(v) for v in (q.mean, q.variance, weight, spread, packed.degrees)]
+    probability, deviation = _numpy(out.probability), _numpy(out.spread)
+    for b, (bag, rows) in enumerate(zip(bags, each_bag(packed), strict=True)):
+        mean, variance, w_mean, w_variance, degree = (c[rows] for c in columns)
+        yield Prediction(
+            name=bag.name,
+            probability=probability[b],
+            spread=deviation[b],
+            coords=None if bag.coords is None else bag.coords.numpy(),
+            attention_mean=mean,
+            attention_variance=variance,
+            weight_mean=w_mean,
+            weight_variance=w_variance,
+            degree=degree,
+            score_kind=kind,
+            kind="ct" if bag.coords is not None and bag.coords.shape[1] == 1 else "slide",
+            pitch=bag.pitch,
+            instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),
+        )
+
+
+def _numpy(v: Tensor) -> np.ndarray:
+    return v.detach().float().cpu().numpy()

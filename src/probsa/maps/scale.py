@@ -1,0 +1,98 @@
+"""Stage 10: from which value to which the colours of a map go."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from ..errors import BagError
+from ..evaluation.prediction import Prediction
+from ..evaluation.tables import Predictions, read_predictions
+
+TAILS = (0.01, 0.99)
+"""Quantiles between which a fixed scale lies: one odd patch must not grey out all slides."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """(lowest, highest) value of the colours, for the mean and for the variance."""
+
+    mean: tuple[float, float]
+    variance: tuple[float, float]
+
+
+def bag_limits(p: Prediction) -> Limits:
+    """Smallest and largest value of one bag, as in the paper's maps.
+
+    Raises:
+        BagError: no value is finite.
+    """
+    for name in ("mean", "variance"):
+        if not np.isfinite(getattr(p, f"attention_{name}")).any():
+            raise BagError(f"bag {p.name!r}: its attention {name} holds no finite value")
+    return _limits([p.attention_mean], [p.attention_variance], tails=(0.0, 1.0))
+
+
+def map_limits(folder: Path) -> Limits:
+    """The fixed scale of a folder of predictions: one for all its bags, whichever are drawn.
+
+    Bags whose per-instance file is missing or damaged do not count; drawing them says so.
+
+    Raises:
+        InputError, TableError: no folder of predictions.
+        BagError: no bag has attention that could be read.
+    """
+    found = read_predictions(folder)
+    return common_limits(_readable(found))
+
+
+def _readable(found: Predictions) -> Iterator[Prediction]:
+    for bag in found.bags:
+        try:
+            yield found.instances(bag)
+        except BagError:
+            continue
+
+
+def common_limits(predictions: Iterable[Prediction]) -> Limits:
+    """Limits for all bags: the 1 and 99 % quantiles of all their instances.
+
+    A variance of 0 everywhere (Dirac) of some bags does not count: those show no variance.
+
+    Raises:
+        BagError: there are no bags, or none with a finite value.
+    """
+    means, variances = [], []
+    for p in predictions:
+        means.append(p.attention_mean.ravel())
+        if p.attention_variance.any():
+            variances.append(p.attention_variance.ravel())
+    if not any(np.isfinite(m).any() for m in means):
+        raise BagError("a fixed scale needs bags with attention to compute it from: got none")
+    return _limits(means, variances or [np.zeros(1, np.float32)], tails=TAILS)
+
+
+def _limits(
+    means: list[np.ndarray], variances: list[np.ndarray], *, tails: tuple[float, float]
+) -> Limits:
+    return Limits(mean=_range(means, tails=tails), variance=_range(variances, tails=tails))
+
+
+def _range(parts: list[np.ndarray], *, tails: tuple[float, float]) -> tuple[float, float]:
+    values = np.concatenate([np.asarray(v, np.float64).ravel() for v in parts])
+    low, high = np.quantile(values[np.isfinite(values)], tails)
+    if low == high:  # one instance, or all alike: colours need a range around the value
+        half = abs(low) / 2 or 0.5
+        return float(low - half), float(high + half)
+    return float(low), float(high)
+
+
+def extend(values: Float[np.ndarray, " n"], limits: tuple[float, float]) -> str:
+    """Which arrows the colour bar needs: `neither`, `min`, `max` or `both`."""
+    finite = values[np.isfinite(values)]
+    slack = 1e-6 * (limits[1] - limits[0])  # float32 values against float64 limits
+    below = bool((finite < limits[0] - slack).any())
+    above = bool((finite > limits[1] + slack).any())
+    return {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[below, above]

@@ -1,0 +1,327 @@
+"""Predictions on disk: what is written is read back, whole or not at all."""
+
+import csv
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import probsa
+from probsa.errors import BagError, InputError, OutputExists, TableError, UnknownName
+from probsa.evaluation.prediction import Prediction
+from probsa.evaluation.tables import (
+    read_instances,
+    read_predictions,
+    write_instances,
+    write_predictions,
+)
+
+
+def _prediction(name="a", *, probability=(0.25,), n=5, seed=0, **other):
+    rng = np.random.default_rng(seed)
+    values = {
+        k: rng.random(n).astype(np.float32)
+        for k in ("attention_mean", "attention_variance", "weight_mean", "weight_variance")
+    }
+    given = {
+        "probability": np.array(probability, dtype=np.float32),
+        "spread": np.full(len(probability), 0.1, dtype=np.float32),
+        "coords": rng.integers(0, 9999, size=(n, 2)),
+        "degree": rng.integers(0, 8, size=n).astype(np.float32),
+        "pitch": 512.0,
+        "instance_labels": rng.integers(-1, 2, size=n).astype(np.int8),
+    }
+    return Prediction(name=name, **(values | given | other))
+
+
+def _write(folder, predictions, *, classes=("0", "1"), **other):
+    given = {"labels": {}, "parts": {}, "threshold": None, "about": {}}
+    write_predictions(folder, predictions, classes=classes, **(given | other))
+
+
+def _rows(folder):
+    with (folder / "predictions.csv").open(newline="") as f:
+        return list(csv.reader(f))
+
+
+def _same(a: Prediction, b: Prediction) -> None:
+    for field in fields(Prediction):
+        left, right = getattr(a, field.name), getattr(b, field.name)
+        if isinstance(left, np.ndarray):
+            np.testing.assert_array_equal(left, right, err_msg=field.name)
+            assert left.dtype == right.dtype, field.name
+        else:
+            assert left == right, field.name
+
+
+def test_everything_comes_back(tmp_path):
+    given = [
+        _prediction("007", probability=(0.1,), kind="ct", score_kind="weight"),
+        _prediction("img 1.b", probability=(np.float32(1) / 3,), seed=1, instance_labels=None),
+        _prediction("é", probability=(0.9,), seed=2, coords=None, pitch=None, n=1),
+    ]
+    _write(
+        tmp_path / "p",
+        iter(given),
+        labels={"007": 0, "é": 1},
+        parts={"007": "test", "é": "val"},
+        threshold=0.75,
+        about={"model": "abmil", "epoch": 3},
+    )
+    read = read_predictions(tmp_path / "p")
+    assert read.bags == ("007", "img 1.b", "é")
+    assert read.labels == (0, None, 1)
+    assert read.parts == ("test", "new", "val")
+    assert read.classes == ("0", "1")
+    assert read.threshold == 0.75
+    assert read.about == {"model": "abmil", "epoch": 3}
+    assert read.probability.shape == (3, 1)
+    for p in given:
+        _same(read.instances(p.name), p)
+
+
+def test_columns_of_one_logit_and_of_classes(tmp_path):
+    _write(tmp_path / "one", [_prediction("a")])
+    assert _rows(tmp_path / "one")[0] == ["bag", "part", "label", "prediction", "p_1", "sd_1"]
+    assert _rows(tmp_path / "one")[1] == ["a", "new", "", "0", "0.25", "0.1"]
+    _write(tmp_path / "named", [_prediction("a")], classes=("normal", "tumour"))
+    assert _rows(tmp_path / "named")[0][-2:] == ["p_tumour", "sd_tumour"]
+    three = [
+        _prediction("a", probability=(0.25, 0.25, 0.5)),
+        _prediction("b", probability=(1, 0, 0)),
+    ]
+    _write(tmp_path / "three", three, classes=("x", "y", "z"))
+    header, a, b = _rows(tmp_path / "three")
+    assert header[4:] == ["p_x", "p_y", "p_z", "sd_x", "sd_y", "sd_z"]
+    assert (a[3], b[3]) == ("2", "0")
+    assert read_predictions(tmp_path / "three").probability.tolist() == [
+        [0.25, 0.25, 0.5],
+        [1, 0, 0],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "called"), [(None, "011"), (0.7, "001"), (0.25, "111"), (0.250001, "011")]
+)
+def test_a_bag_is_positive_from_the_threshold_on(tmp_path, threshold, called):
+    bags = [_prediction(str(p), probability=(p,)) for p in (0.25, 0.5, 0.7)]
+    _write(tmp_path / "p", bags, threshold=threshold)
+    assert "".join(row[3] for row in _rows(tmp_path / "p")[1:]) == called
+
+
+def test_two_columns_follow_the_threshold_where_there_is_one(tmp_path):
+    bags = [_prediction("a", probability=(0.6, 0.4))]
+    _write(tmp_path / "argmax", bags)
+    _write(tmp_path / "chosen", bags, threshold=0.3)
+    assert _rows(tmp_path / "argmax")[1][3] == "0"
+    assert _rows(tmp_path / "chosen")[1][3] == "1"
+
+
+def test_instance_files_hold_what_the_design_says(tmp_path):
+    p = _prediction("a", n=4)
+    write_instances(tmp_path / "a.h5", p)
+    with h5py.File(tmp_path / "a.h5") as f:
+        assert dict(f.attrs) == {
+            "name": "a",
+            "score_kind": "logit",
+            "kind": "slide",
+            "pitch": 512.0,
+            "probsa_version": probsa.__version__,
+        }
+        assert sorted(f) == (
+            [
+                "attention_mean",
+                "attention_variance",
+                "coords",
+                "degree",
+                "instance_labels",
+                "weight_mean",
+                "weight_variance",
+            ]
+        )
+        np.testing.assert_array_equal(f["attention_variance"][()], p.attention_variance)
+    empty = np.empty(0, dtype=np.float32)
+    _same(read_instances(tmp_path / "a.h5"), replace(p, probability=empty, spread=empty))
+
+
+def test_one_attention_a_class_comes_back(tmp_path):
+    mean = np.arange(10, dtype=np.float32).reshape(5, 2)
+    write_instances(tmp_path / "a.h5", _prediction("a", attention_mean=mean))
+    np.testing.assert_array_equal(read_instances(tmp_path / "a.h5").attention_mean, mean)
+
+
+# Whole or not at all
+
+
+def test_instances_are_written_as_they_come(tmp_path):
+    def predict():
+        for i in range(3):
+            written = sorted(p.name for p in tmp_path.glob(".p.*/instances/*"))
+            assert written == [f"{k}.h5" for k in range(i)]
+            assert not (tmp_path / "p").exists()
+            yield _prediction(str(i))
+
+    _write(tmp_path / "p", predict())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["p"]
+
+
+def test_nothing_is_left_when_prediction_fails_midway(tmp_path):
+    def predict():
+        yield _prediction("a")
+        yield _prediction("b")
+        raise BagError("bag 'c' is damaged")
+
+    with pytest.raises(BagError, match="'c' is damaged"):
+        _write(tmp_path / "p", predict())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_midway_keeps_what_was_there(tmp_path):
+    _write(tmp_path / "p", [_prediction("old")])
+
+    def predict():
+        yield _prediction("new")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _write(tmp_path / "p", predict(), overwrite=True)
+    assert read_predictions(tmp_path / "p").bags == ("old",)
+    assert [p.name for p in tmp_path.iterdir()] == ["p"]
+    _write(tmp_path / "p", [_prediction("new")], overwrite=True)
+    assert read_predictions(tmp_path / "p").bags == ("new",)
+    assert [p.name for p in (tmp_path / "p" / "instances").iterdir()] == ["new.h5"]
+    assert [p.name for p in tmp_path.iterdir()] == ["p"]
+
+
+def test_old_predictions_come_back_when_the_new_ones_cannot_take_their_place(tmp_path, monkeypatch):
+    _write(tmp_path / "p", [_prediction("old")])
+    plain = Path.replace
+
+    def refuse(self, target):
+        if self.suffix == ".tmp" and target == tmp_path / "p":
+            raise OSError("no space left on device")
+        return plain(self, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="no space left"):
+        _write(tmp_path / "p", [_prediction("new")], overwrite=True)
+    assert read_predictions(tmp_path / "p").bags == ("old",)
+    assert [p.name for p in tmp_path.iterdir()] == ["p"]
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    _write(tmp_path / "p", [_prediction("old")])
+    with pytest.raises(OutputExists, match="exists and is not empty: give a new folder or --over"):
+        _write(tmp_path / "p", [_prediction("new")])
+    (tmp_path / "p" / "thesis.txt").write_text("years of work")
+    with pytest.raises(OutputExists, match=r"holds 'thesis\.txt', which is no prediction"):
+        _write(tmp_path / "p", [_prediction("new")], overwrite=True)
+    assert (tmp_path / "p" / "thesis.txt").read_text() == "years of work"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputExists, match="is a file"):
+        _write(tmp_path / "file", [_prediction("new")])
+    (tmp_path / "empty").mkdir()
+    _write(tmp_path / "empty", [_prediction("new")])
+    assert read_predictions(tmp_path / "empty").bags == ("new",)
+
+
+@pytest.mark.parametrize(
+    ("bags", "error", "message"),
+    [
+        (["a", "a"], BagError, "two bags are named 'a'"),
+        (["../a"], BagError, "bag '../a' cannot be a file name"),
+        ([".."], BagError, "cannot be a file name"),
+        ([], InputError, "there is no prediction to write"),
+    ],
+)
+def test_bags_that_cannot_be_written(tmp_path, bags, error, message):
+    with pytest.raises(error, match=message):
+        _write(tmp_path / "p", [_prediction(b) for b in bags])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_probabilities_that_cannot_be_written(tmp_path):
+    with pytest.raises(BagError, match="bag 'a' was given the probability nan, expected 0 to 1"):
+        _write(tmp_path / "p", [_prediction("a", probability=(np.nan,))])
+    with pytest.raises(InputError, match="'a' has 3 probabilities, but there are 2 classes"):
+        _write(tmp_path / "p", [_prediction("a", probability=(0.2, 0.3, 0.5))])
+    with pytest.raises(InputError, match="'a' has 1 probabilities, but there are 3 classes"):
+        _write(tmp_path / "p", [_prediction("a")], classes=("x", "y", "z"))
+
+
+# What cannot be read
+
+
+@pytest.fixture
+def folder(tmp_path):
+    _write(tmp_path / "p", [_prediction("a"), _prediction("b")], labels={"a": 1})
+    return tmp_path / "p"
+
+
+def test_no_folder_and_no_table(tmp_path):
+    with pytest.raises(InputError, match=r"there is no folder .*nowhere"):
+        read_predictions(tmp_path / "nowhere")
+    with pytest.raises(TableError, match=r"has no predictions\.csv"):
+        read_predictions(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no rows"),
+        ("bag,label\na,1\n", "no column 'p_<class>': it has bag, label"),
+        ("bag,label,p_1\na,1,.5\n", "no column 'sd_1'"),
+        ("label,p_1,sd_1\n1,.5,0\n", "no column 'bag'"),
+        ("bag,label,p_1,sd_1\na,1,.5,0\na,1,.5,0\n", "bag 'a' has no name, or more than one row"),
+        ("bag,label,p_1,sd_1\n,1,.5,0\n", "bag '' has no name"),
+        ("bag,label,p_1,sd_1\na,yes,.5,0\n", "bag 'a': label 'yes' is no class number"),
+        ("bag,label,p_1,sd_1\na,1,nan,0\n", "bag 'a': p_1 is 'nan', expected 0 to 1"),
+        ("bag,label,p_1,sd_1\na,1,.5,\n", "bag 'a': sd_1 is '', expected 0 to 1"),
+    ],
+)
+def test_tables_that_cannot_be_used(folder, text, message):
+    (folder / "predictions.csv").write_text(text)
+    with pytest.raises(TableError, match="predictions.csv.*" + message.replace("<", ".")):
+        read_predictions(folder)
+
+
+def test_a_bare_table_is_enough(folder):
+    (folder / "predictions.json").unlink()
+    (folder / "predictions.csv").write_text("bag,p_1,sd_1\na,0.5,0\n")
+    read = read_predictions(folder)
+    assert (read.labels, read.parts, read.classes) == ((None,), ("new",), ("1",))
+    assert read.threshold is None
+
+
+def test_damaged_json(folder):
+    (folder / "predictions.json").write_text('{"threshold": 0.')
+    with pytest.raises(InputError, match=r"predictions\.json is no JSON"):
+        read_predictions(folder)
+    (folder / "predictions.json").write_text(json.dumps([1]))
+    with pytest.raises(InputError, match="holds a list"):
+        read_predictions(folder)
+
+
+def test_instances_that_cannot_be_read(folder):
+    read = read_predictions(folder)
+    with pytest.raises(UnknownName, match=r"no predicted bag named 'aa'\. Did you mean 'a'"):
+        read.instances("aa")
+    path = read.instance_path("a")
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(BagError, match=r"a\.h5 cannot be read as HDF5"):
+        read.instances("a")
+    path.unlink()
+    with pytest.raises(BagError, match=r"no per-instance outputs at .*a\.h5"):
+        read.instances("a")
+    with h5py.File(path, "w") as f:
+        f["features"] = np.zeros((3, 2))
+    with pytest.raises(BagError, match=r"holds no predictions: attention_mean, .* it has features"):
+        read.instances("a")
+    with h5py.File(read.instance_path("b"), "a") as f:
+        del f["degree"]
+        f["degree"] = np.zeros(4)
+    with pytest.raises(BagError, match=r"degree has shape \(4,\), but attention_mean has 5 rows"):
+        read.instances("b")
