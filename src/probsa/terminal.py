@@ -1,0 +1,112 @@
+"""What a person sees while a command runs: progress on stderr, never on stdout."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from .training import Reporter
+
+ERR = Console(stderr=True, highlight=False)
+OUT = Console(highlight=False)
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeRemainingColumn(),
+        console=ERR,
+        transient=False,
+        disable=not ERR.is_terminal,
+    )
+
+
+def spoken(row: Mapping[str, object]) -> str:
+    """An epoch's terms and validation scores in a few words."""
+    words = []
+    for key, value in row.items():
+        if key in ("epoch", "learning_rate", "seconds") or (key == "kl_weight" and "kl" not in row):
+            continue
+        name = (
+            key.replace("val_auroc", "val AUROC")
+            .replace("val_nll", "val NLL")
+            .replace("kl_weight", "λ")
+        )
+        shown = f"{value:.3f}" if isinstance(value, float) else "undefined"
+        words.append(f"{name} {shown}")
+    return "  ".join(words)
+
+
+class TrainingBar(Reporter):
+    """A bar that names the epoch, the loss terms and the validation AUROC.
+
+    Where stderr is no terminal (a log file), a line for every tenth of the epochs instead.
+    """
+
+    def __init__(self) -> None:
+        self.bar = _bar()
+        self.task = self.bar.add_task("training", total=1.0, said="")
+        self.epochs = 1
+        self.said = ""
+
+    def start(self, *, done: int, epochs: int) -> None:
+        self.epochs = epochs
+        self.bar.start()
+        self.bar.update(self.task, total=float(epochs), completed=float(done))
+        if done >= epochs:
+            self.note(f"all {epochs} epochs are done already")
+        elif done:
+            self.note(f"going on after epoch {done}")
+
+    def step(self, *, epoch: int, share: float) -> None:
+        text = f"epoch {epoch + 1}/{self.epochs}"
+        self.bar.update(self.task, completed=epoch + share, description=text)
+
+    def epoch(self, row: Mapping[str, object]) -> None:
+        self.said = spoken(row)
+        self.bar.update(self.task, said=self.said)
+        number = row["epoch"]
+        assert isinstance(number, int)
+        if not ERR.is_terminal and (number % max(1, self.epochs // 10) == 0 or number == 1):
+            self.note(f"epoch {number}/{self.epochs}  {self.said}")
+
+    def note(self, text: str) -> None:
+        ERR.print(text, markup=False)
+
+    def close(self) -> None:
+        self.bar.stop()
+
+
+@contextmanager
+def training_bar() -> Iterator[TrainingBar]:
+    """A `TrainingBar` that is taken down whatever happens."""
+    bar = TrainingBar()
+    try:
+        yield bar
+    finally:
+        bar.close()
+
+
+@contextmanager
+def counting(what: str) -> Iterator["Counter"]:
+    """Counts bags."""
+    bar = _bar()
+    task = bar.add_task(what, total=None, said="")
+    bar.start()
+    try:
+        yield Counter(bar, task)
+    finally:
+        bar.stop()
+
+
+class Counter:
+    """Called with (done, total)."""
+
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self.bar, self.task = bar, task
+
+    def __call__(self, done: int, total: int) -> None:
+        self.bar.update(self.task, completed=done, total=total, said=f"{done}/{total}")

@@ -1,0 +1,232 @@
+"""Whole commands as functions: predict a folder; train, predict, evaluate and draw a run."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from .bags import Bag
+from .config import RunConfig
+from .datasets import BagSet
+from .datasets.splits import Split
+from .datasets.tables import read_table
+from .errors import BagError
+from .evaluation.metrics import best_threshold
+from .evaluation.prediction import Prediction
+from .evaluation.predictor import Predictor, load
+from .evaluation.report import Report, evaluate
+from .evaluation.tables import write_predictions
+from .files import write_csv, write_json
+from .maps.render import render_folder
+from .preparation import open_data, read_split
+from .runs import RunFolder
+from .training import Reporter, train
+
+Failures = list[tuple[str, str]]
+"""(bag, reason) of what was left out."""
+OnBag = Callable[[int, int], None]
+"""Told how many bags of how many are done."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Predicted:
+    """A folder of predictions."""
+
+    folder: Path
+    bags: int
+    failures: Failures = field(default_factory=list)
+
+
+def predict_folder(
+    run: Path,
+    features: Path,
+    *,
+    out: Path,
+    labels: Path | None = None,
+    checkpoint: str = "best",
+    device: str = "auto",
+    overwrite: bool = False,
+    on_bag: OnBag | None = None,
+) -> Predicted:
+    """Predicts every bag of `features` with a trained run.
+
+    A bag that cannot be read is left out and named with its reason in `failed.csv`. Which part of
+    the run's split a bag was in goes into the table, so that no evaluation mixes training bags in.
+
+    Raises:
+        OutputExists: `out` is there and `overwrite` is not set, or it holds something else.
+        InputError: no run folder; features of another width.
+    """
+    predictor = load(run, checkpoint=checkpoint, device=device)
+    assert predictor.config is not None
+    bags = open_data(predictor.config.data, features=features)
+    table = None
+    if labels is not None:
+        table = read_table(labels, classes=predictor.config.data.classes, labels_required=False)
+    known = {} if table is None else dict(zip(table.bags, table.labels, strict=True))
+    return _predict(
+        predictor,
+        Source(bags, bags.names),
+        out=out,
+        labels=known,
+        split=_split_of(run),
+        threshold=_stored_threshold(run),
+        overwrite=overwrite,
+        on_bag=on_bag,
+    )
+
+
+def _split_of(run: Path) -> Split | None:
+    folder = RunFolder(run)
+    return read_split(folder) if folder.split_file.is_file() else None
+
+
+def _stored_threshold(run: Path) -> float | None:
+    file = RunFolder(run).path / "threshold.json"
+    if not file.is_file():
+        return None
+    return json.loads(file.read_text())["threshold"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Which bags of a set."""
+
+    bags: BagSet
+    names: Sequence[str]
+
+
+def _predict(
+    predictor: Predictor,
+    source: Source,
+    *,
+    out: Path,
+    labels: dict[str, int | None],
+    split: Split | None,
+    threshold: float | None,
+    overwrite: bool,
+    on_bag: OnBag | None,
+) -> Predicted:
+    failures: Failures = []
+    bags, names = source.bags, source.names
+    done = 0
+
+    def readable() -> Iterator[Bag]:
+        nonlocal done
+        for name in names:
+            try:
+                yield bags.bag(name)
+            except BagError as e:
+                failures.append((name, str(e)))
+            done += 1
+            if on_bag is not None:
+                on_bag(done, len(names))
+
+    parts = {n: "new" if split is None else split.part_of(n) for n in names}
+    write_predictions(
+        out,
+        predictor.predict(readable()),
+        labels={n: labels.get(n) for n in names},
+        parts=parts,
+        classes=predictor.classes,
+        threshold=threshold,
+        about=predictor.about,
+        overwrite=overwrite,
+    )
+    if failures:
+        rows = [{"bag": b, "reason": r} for b, r in failures]
+        write_csv(out / "failed.csv", ["bag", "reason"], rows)
+    return Predicted(folder=out, bags=len(names) - len(failures), failures=failures)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """A run with its report."""
+
+    run: RunFolder
+    report: Report
+    maps: int
+    failures: Failures
+
+    def to_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "run": str(self.run.path),
+            "evaluation": self.report.to_dict(),
+            "maps": self.maps,
+            "failed": [{"bag": b, "reason": r} for b, r in self.failures],
+        }
+
+
+def train_and_report(
+    config: RunConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    maps: Literal["test", "all", "none"] = "test",
+    reporter: Reporter | None = None,
+    on_bag: OnBag | None = None,
+) -> Trained | None:
+    """Trains a run, then predicts, evaluates and draws its held-out bags, all in the run folder.
+
+    Args:
+        config: the run.
+        out: the run folder.
+        resume: go on with the run that is there.
+        overwrite: remove the run that is there.
+        maps: for which bags: the test part (the validation part where there is none), those of both
+            parts, or none.
+        reporter: told of every epoch.
+        on_bag: told of every bag predicted or drawn.
+
+    Returns: the run and its report; None in a process that only helped to train it.
+    """
+    run = train(config, out, resume=resume, overwrite=overwrite, reporter=reporter)
+    if int(os.environ.get("RANK", "0")) != 0:
+        return None
+    predicted = predict_run(run, on_bag=on_bag)
+    report = evaluate(run.predictions, labels=config.data.labels, classes=config.data.classes)
+    # the training bags have labels and, here, no predictions: nothing to report
+    report = replace(report, without_prediction=())
+    write_json(run.path / "evaluation.json", report.to_dict())
+    split = read_split(run)
+    drawn = {"test": split.test or split.val, "all": split.val + split.test, "none": ()}[maps]
+    failures = list(predicted.failures)
+    if drawn:
+        failures += render_folder(
+            run.predictions, run.maps, bags=drawn, scale="per-bag", progress=on_bag
+        )
+    return Trained(run=run, report=report, maps=len(drawn), failures=failures)
+
+
+def predict_run(run: RunFolder, *, on_bag: OnBag | None = None) -> Predicted:
+    """Predicts the validation and test bags of a run; the threshold is chosen on validation."""
+    config = run.config()
+    predictor = load(run.path, device=config.training.device)
+    bags = open_data(config.data)
+    split = read_split(run)
+    table = read_table(config.data.labels, classes=config.data.classes)
+    labels = dict(zip(table.bags, table.labels, strict=True))
+    threshold = None
+    if len(predictor.classes) <= 2:
+        held: list[Prediction] = list(predictor.predict(bags.bag(n) for n in split.val))
+        y = np.array([labels[p.name] for p in held])
+        score = np.array([p.probability[-1] for p in held], dtype=np.float64)
+        threshold = best_threshold(y, score) if len(held) else None
+        chosen = f"largest F1 on {len(held)} validation bags"
+        write_json(run.path / "threshold.json", {"threshold": threshold, "chosen": chosen})
+    return _predict(
+        predictor,
+        Source(bags, split.val + split.test),
+        out=run.predictions,
+        labels=labels,
+        split=split,
+        threshold=threshold,
+        overwrite=True,
+        on_bag=on_bag,
+    )
