@@ -1,0 +1,372 @@
+"""What a training step and a prediction cost, as ratios within one run.
+
+Contestants take turns (A, B, A, B, …), so that whatever else the machine does meets all of them
+alike; a ratio is the median over rounds of paired ratios, beside its smallest and largest.
+
+    python benchmarks/bench_step.py [--only step,torchmil,bf16,tabmil,predict] [--out results.json]
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import probsa
+from probsa.bags import Bag, Bags, pack
+from probsa.config import TrainingConfig
+from probsa.graphs import chain, grid
+from probsa.objectives import objective
+from probsa.randomness import stream
+from probsa.training import make_optimizer
+
+try:
+    from torchmil.data import collate_fn
+    from torchmil.models import ProbSmoothABMIL, TransformerABMIL, TransformerProbSmoothABMIL
+except ImportError:
+    collate_fn = None
+
+P, D, D_F = 2048, 512, 128
+LARGE = "1,200+2,500+4,000+6,000"
+SIZES = {
+    "32 of 24-57": (24, 58, 32),
+    "32 of 10-120": (10, 121, 32),
+    "1 of 4,000": [4000],
+    LARGE: [1200, 2500, 4000, 6000],
+}
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One comparison: a over b (or b over a where `faster`), on one batch."""
+
+    section: str
+    batch: str
+    what: str
+    ratio: float
+    low: float
+    high: float
+    goal: str
+    met: bool | None
+    milliseconds: tuple[float, float]
+
+
+def batch_of(name: str) -> Bags:
+    """Bags of standard normal features; chains for scans (small bags), grids for slides."""
+    source = stream("bench", name)
+    sizes = SIZES[name]
+    if isinstance(sizes, tuple):
+        low, high, count = sizes
+        sizes = torch.randint(low, high, (count,), generator=source).tolist()
+    return pack([_bag(n, k, source, slide=n >= 1000) for k, n in enumerate(sizes)])
+
+
+def _bag(n: int, k: int, source: torch.Generator, *, slide: bool) -> Bag:
+    width = int(n**0.5)
+    cells = torch.stack([torch.arange(n) % width, torch.arange(n) // width], 1)
+    edges = grid(cells, pitch=1.0) if slide else chain(n)
+    weights = 0.5 + torch.rand(edges.shape[1], generator=source)
+    x = torch.randn(n, P, generator=source)
+    return Bag(name=f"bag{k}", x=x, edges=edges, weights=weights, y=float(k % 2))
+
+
+# ------------------------------------------------------------------------------------ contestants
+
+
+def ours(name: str, bags: Bags, *, bf16: bool = False, **arguments: Any) -> Step:
+    """Forward, loss and backward of one of our models in training."""
+    torch.manual_seed(0)
+    model = probsa.models.build(name, in_dim=P, **arguments).train()
+    weights, generator = model.loss_weights, stream("bench", name)
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+            out = model(bags, generator=generator)
+            terms = model.losses(out, bags)
+        objective(terms, weights=weights, kl_weight=1.0).backward()
+
+    return step
+
+
+def bare_products(n: int) -> Step:
+    """The matrix products of every linear layer of `abmil`, into memory that is already there."""
+    x, h, t, f = (torch.randn(n, d) for d in (P, D, D_F, 1))
+    w, v, u = torch.randn(D, P), torch.randn(D_F, D), torch.randn(1, D_F)
+    dh, dt = torch.empty_like(h), torch.empty_like(t)
+    dw, dv, du = torch.empty_like(w), torch.empty_like(v), torch.empty_like(u)
+
+    def step() -> None:
+        torch.mm(x, w.T, out=h)
+        torch.mm(h, v.T, out=t)
+        torch.mm(t, u.T, out=f)
+        torch.mm(f.T, t, out=du)
+        torch.mm(f, u, out=dt)
+        torch.mm(dt.T, h, out=dv)
+        torch.mm(dt, v, out=dh)
+        torch.mm(dh.T, x, out=dw)
+
+    return step
+
+
+def adam(name: str, **arguments: Any) -> Step:
+    """The optimiser's step, as the default recipe configures it."""
+    model = probsa.models.build(name, in_dim=P, **arguments)
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    return make_optimizer(model, TrainingConfig()).step
+
+
+def theirs(model: nn.Module, bags: Bags) -> Step:
+    """torchmil's forward, loss and backward on the padded batch of its own collate function."""
+    batch = padded(bags)
+    inputs = (batch["Y"], batch["X"])
+    if not isinstance(model, TransformerABMIL):
+        inputs += (batch["adj"],)
+    model.train()
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        _, terms = model.compute_loss(*inputs, mask=batch["mask"])
+        torch.stack(list(terms.values())).sum().backward()
+
+    return step
+
+
+def padded(bags: Bags) -> Any:
+    """The batch as torchmil trains on it: padded, masked, with normalised sparse adjacencies."""
+    assert collate_fn is not None and bags.y is not None
+    degree, items = bags.degrees, []
+    for b, (start, stop) in enumerate(zip(bags.offsets[:-1], bags.offsets[1:], strict=True)):
+        own = (bags.edges[0] >= start) & (bags.edges[0] < stop)
+        i, j = bags.edges[:, own]
+        w = bags.weights[own] * (degree[i] * degree[j]).rsqrt()
+        rows = torch.stack([torch.cat([i, j]), torch.cat([j, i])]) - start
+        n = int(stop - start)
+        adj = torch.sparse_coo_tensor(
+            rows, torch.cat([w, w]), (n, n), check_invariants=False
+        ).coalesce()
+        items.append({"X": bags.x[start:stop], "adj": adj, "Y": bags.y[b]})
+    return collate_fn(items)
+
+
+def first_layer(*, relu: bool) -> nn.Module:
+    return nn.Sequential(nn.Linear(P, D), nn.ReLU()) if relu else nn.Linear(P, D)
+
+
+# ------------------------------------------------------------------------------------------- race
+
+
+def race(contestants: dict[str, Step], *, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each in every round; who starts changes each time; the first one warms up."""
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    names = list(contestants)
+    for k in range(rounds + 1):
+        for name in names[k % len(names) :] + names[: k % len(names)]:
+            start = time.perf_counter()
+            contestants[name]()
+            times[name].append(time.perf_counter() - start)
+    return {name: seconds[1:] for name, seconds in times.items()}
+
+
+def compare(times: dict[str, list[float]], a: str, b: str, *, goal: float | None, **of: str) -> Row:
+    """The ratio a / b; a goal above 0 is an upper bound, below 0 a lower bound."""
+    ratios = [x / y for x, y in zip(times[a], times[b], strict=True)]
+    ratio = statistics.median(ratios)
+    met = None if goal is None else ratio <= goal if goal > 0 else ratio >= -goal
+    return Row(
+        what=f"{a} / {b}",
+        ratio=ratio,
+        low=min(ratios),
+        high=max(ratios),
+        goal="" if goal is None else f"{'<=' if goal > 0 else '>='} {abs(goal):g}",
+        met=met,
+        milliseconds=(1e3 * statistics.median(times[a]), 1e3 * statistics.median(times[b])),
+        **of,
+    )
+
+
+def rounds_for(bags: Bags, rounds: int) -> int:
+    """Small batches are quick and noisy: more rounds; the largest one is slow and steady: fewer."""
+    n = len(bags.x)
+    return rounds * 4 if n < 3000 else rounds if n < 10_000 else max(3, rounds // 2)
+
+
+def section_step(rounds: int) -> Iterator[Row]:
+    """ProbSA against plain attention, and plain attention against its matrix products."""
+    for batch in SIZES:
+        bags = batch_of(batch)
+        times = race(
+            {
+                "abmil": ours("abmil", bags),
+                "dirac": ours("abmil-probsa-dirac", bags),
+                "diag S=16": ours("abmil-probsa-diag", bags, samples=16),
+                "diag S=1000": ours("abmil-probsa-diag", bags, samples=1000),
+                "products": bare_products(len(bags.x)),
+                "adam": adam("abmil-probsa-diag"),
+            },
+            rounds=rounds_for(bags, rounds),
+        )
+        goals = {"dirac": 1.03, "diag S=16": 1.05, "diag S=1000": 1.20}
+        of = {"section": "step", "batch": batch}
+        for name, g in goals.items():
+            yield compare(times, name, "abmil", goal=g, **of)
+        yield compare(times, "abmil", "products", goal=1.30, **of)
+        yield compare(times, "adam", "abmil", goal=None, **of)
+
+
+def section_torchmil(rounds: int) -> Iterator[Row]:
+    """ProbSA against torchmil's ProbSmoothABMIL, at our default S and at theirs."""
+    goals = {16: (-1.4, -1.8, -1.3, None), 1000: (-3.5, -3.5, -1.6, None)}
+    for k, batch in enumerate(SIZES):
+        bags = batch_of(batch)
+        contestants: dict[str, Step] = {}
+        for s in goals:
+            model = ProbSmoothABMIL((P,), feat_ext=first_layer(relu=True), n_samples_train=s)
+            contestants[f"torchmil S={s}"] = theirs(model, bags)
+            contestants[f"ours S={s}"] = ours("abmil-probsa-diag", bags, samples=s)
+        times = race(contestants, rounds=rounds_for(bags, rounds))
+        of = {"section": "torchmil", "batch": batch}
+        for s, goal in goals.items():
+            yield compare(times, f"torchmil S={s}", f"ours S={s}", goal=goal[k], **of)
+
+
+def section_bf16(rounds: int) -> Iterator[Row]:
+    """Our bf16 option against torchmil in float32 (and against ourselves), S = 16."""
+    for batch in SIZES:
+        bags = batch_of(batch)
+        contestants = {
+            "ours bf16": ours("abmil-probsa-diag", bags, bf16=True),
+            "ours float32": ours("abmil-probsa-diag", bags),
+        }
+        if collate_fn is not None:
+            model = ProbSmoothABMIL((P,), feat_ext=first_layer(relu=True), n_samples_train=16)
+            contestants["torchmil S=16"] = theirs(model, bags)
+        times = race(contestants, rounds=rounds_for(bags, rounds))
+        of = {"section": "bf16", "batch": batch}
+        if collate_fn is not None:
+            goal = None if batch == LARGE else -2.5
+            yield compare(times, "torchmil S=16", "ours bf16", goal=goal, **of)
+        yield compare(times, "ours float32", "ours bf16", goal=None, **of)
+
+
+def section_tabmil(rounds: int) -> Iterator[Row]:
+    """Our transformers against torchmil's: 2 layers, 8 heads, width 512, S = 16."""
+    shape = {"transf_n_layers": 2, "transf_n_heads": 8, "transf_att_dim": 512}
+    for batch in SIZES:
+        bags = batch_of(batch)
+        plain = {"feat_ext": first_layer(relu=False), **shape}
+        contestants = {
+            "torchmil T-ABMIL": theirs(TransformerABMIL((P,), **plain), bags),
+            "tabmil": ours("tabmil", bags),
+            "torchmil T-ProbSA": theirs(
+                TransformerProbSmoothABMIL((P,), n_samples_train=16, **plain), bags
+            ),
+            "tabmil-probsa-diag": ours("tabmil-probsa-diag", bags),
+            "tabmil-probsa-diag bf16": ours("tabmil-probsa-diag", bags, bf16=True),
+        }
+        times = race(contestants, rounds=max(3, rounds_for(bags, rounds) // 4))
+        of = {"section": "tabmil", "batch": batch}
+        goal = None if batch == LARGE else -2.0
+        yield compare(times, "torchmil T-ABMIL", "tabmil", goal=goal, **of)
+        yield compare(times, "torchmil T-ProbSA", "tabmil-probsa-diag", goal=goal, **of)
+        yield compare(times, "torchmil T-ProbSA", "tabmil-probsa-diag bf16", goal=None, **of)
+
+
+def section_predict(rounds: int) -> Iterator[Row]:
+    """10,000 patches, S = 5000: logits (theirs), and the moments that maps need (ours too)."""
+    bags = pack([_bag(10_000, 0, stream("bench", "predict"), slide=True)])
+    torch.manual_seed(0)
+    model = probsa.models.build("abmil-probsa-diag", in_dim=P, predict_samples=5000).eval()
+    contestants: dict[str, Step] = {"ours": torch.no_grad()(lambda: model(bags).probability)}
+    halves = torch.autocast("cpu", dtype=torch.bfloat16)
+    contestants["ours bf16"] = halves(torch.no_grad()(lambda: model(bags).probability))
+    contestants["first layer"] = torch.no_grad()(lambda: model.instances(bags))
+    if collate_fn is not None:
+        other = ProbSmoothABMIL((P,), feat_ext=first_layer(relu=True)).eval()
+        batch = padded(bags)
+        contestants["torchmil"] = torch.no_grad()(
+            lambda: other(batch["X"], batch["adj"], batch["mask"]).sigmoid()
+        )
+    times = race(contestants, rounds=rounds)
+    of = {"section": "predict", "batch": "1 of 10,000, S=5000"}
+    yield compare(times, "ours", "first layer", goal=None, **of)
+    if collate_fn is not None:
+        yield compare(times, "torchmil", "ours", goal=-8.0, **of)
+        yield compare(times, "torchmil", "ours bf16", goal=None, **of)
+
+
+# ----------------------------------------------------------------------------------------- report
+
+SECTIONS = {
+    "step": section_step,
+    "torchmil": section_torchmil,
+    "bf16": section_bf16,
+    "tabmil": section_tabmil,
+    "predict": section_predict,
+}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    flags = set(info.partition("flags")[2].partition("\n")[0].split())
+    model = info.partition("model name")[2].partition("\n")[0].strip("\t :")
+    return {
+        "cpu": model or platform.processor(),
+        "threads": torch.get_num_threads(),
+        "flags": sorted(flags & {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile"}),
+        "torch": torch.__version__,
+        "probsa": probsa.__version__,
+    }
+
+
+HEAD = "| section | batch | ratio of | ms | ratio | range | goal | |\n" + "|---" * 8 + "|"
+
+
+def line(r: Row) -> str:
+    """A line of the markdown table."""
+    ms = " / ".join(f"{m:.3g}" for m in r.milliseconds)
+    verdict = "" if r.met is None else "met" if r.met else "**missed**"
+    return (
+        f"| {r.section} | {r.batch} | {r.what} | {ms} | {r.ratio:.3f} "
+        f"| {r.low:.2f}-{r.high:.2f} | {r.goal} | {verdict} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, comma-separated")
+    parser.add_argument("--rounds", type=int, default=15, help="of a large batch; small ones: 4 x")
+    parser.add_argument("--threads", type=int, help="of torch; default: as torch finds")
+    parser.add_argument("--out", type=Path, help="where to write the results as JSON")
+    given = parser.parse_args()
+    if given.threads:
+        torch.set_num_threads(given.threads)
+    about = machine()
+    print(json.dumps(about), HEAD, sep="\n\n", flush=True)
+    rows: list[Row] = []
+    for name in given.only.split(","):
+        if collate_fn is None and name in ("torchmil", "tabmil"):
+            print(
+                f"| {name} | not run: torchmil is absent (pip install torchmil==1.0.2) |" + " |" * 6
+            )
+            continue
+        for row in SECTIONS[name](given.rounds):
+            print(line(row), flush=True)
+            rows.append(row)
+    if given.out:
+        content = {"machine": about, "rows": [asdict(r) for r in rows]}
+        given.out.write_text(json.dumps(content, indent=1))
+
+
+if __name__ == "__main__":
+    main()
