@@ -1,13 +1,15 @@
 """Where tensors live and how many processes share the work (torchrun sets the environment)."""
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from .errors import InputError
 
@@ -61,6 +63,24 @@ class World:
         dist.all_gather_object(out, value)
         return out
 
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Puts the sum over the processes in each parameter's `.grad`.
+
+        One message for all of them. A parameter that no process gave a gradient keeps none, as
+        in a run of one process; losses may use parts of the model that `forward` does not.
+        """
+        if self.size == 1:
+            return
+        parameters = list(parameters)
+        given = [p.grad is not None for p in parameters]
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        device = parameters[0].device
+        flat = torch.cat([torch.tensor(given, device=device).float(), *map(torch.ravel, parts)])
+        dist.all_reduce(flat)
+        counts, *sums = flat.split([len(parts), *(p.numel() for p in parts)])
+        for p, count, total in zip(parameters, counts.tolist(), sums, strict=True):
+            p.grad = total.view_as(p) if count else None
+
     def wait(self) -> None:
         """Until every process is here."""
         if self.size > 1:
@@ -79,5 +99,9 @@ def world(device: torch.device) -> Iterator[World]:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield World(dist.get_rank(), size)
+        # Nobody leaves while another still talks to it: gloo's threads, which may hold tensors,
+        # have to be gone before the interpreter ends, or they abort it.
+        dist.barrier()
     finally:
         dist.destroy_process_group()
+        gc.collect()

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from .bags import Bags
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
@@ -133,9 +132,6 @@ class Trainer:
         if last is not None:
             restore_optimizer(self.optimizer, last)
             self.progress = Progress(**last.about["progress"])
-        self.parallel: nn.Module = self.model
-        if world.size > 1:
-            self.parallel = DistributedDataParallel(self.model)
         reader = BagReader(prepared.bags, prepared.labels)
         pin = device.type == "cuda"
         self.loader = Loader(reader, workers=self.settings.workers, pin=pin)
@@ -221,12 +217,13 @@ class Trainer:
         generator = stream(seed, "noise", step, device=self.device)
         self.optimizer.zero_grad(set_to_none=True)
         with precision_context(self.settings.precision, self.device):
-            out = self.parallel(bags, generator=generator)
+            out = self.model(bags, generator=generator)
             terms = self.model.losses(out, bags)
         loss = objective(terms, weights=self.model.loss_weights, kl_weight=weight)
-        # DDP averages over ranks: a rank's mean counts by the bags it has of the batch.
+        # a rank's mean counts by the bags it has of the batch
         share = 0.0 if part.idle else len(part.names) / part.whole
-        (loss * (share * self.world.size)).backward()
+        (loss * share).backward()
+        self.world.sum_gradients(self.model.parameters())
         if self.settings.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         self.optimizer.step()
