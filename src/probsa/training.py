@@ -127,10 +127,16 @@ class Trainer:
         self.device, self.world, self.reporter = device, world, reporter
         self.progress = Progress()
         self.model, last = self._model()
+        if world.size > 1 and self.model.couples_bags:
+            raise InputError(
+                f"{config.model} couples the bags of a batch in training: {world.size} processes "
+                "would each see a part of it. Train it in one"
+            )
         self.standardizer = prepared.standardizer.to(device)
         self.optimizer = make_optimizer(self.model, self.settings)
         if last is not None:
             restore_optimizer(self.optimizer, last)
+            self.model.restore_memory(last.part("memory"))
             self.progress = Progress(**last.about["progress"])
         reader = BagReader(prepared.bags, prepared.labels)
         pin = device.type == "cuda"
@@ -189,6 +195,7 @@ class Trainer:
 
     def _train_epoch(self, epoch: int) -> dict[str, Any]:
         self.model.train()
+        self.model.start_epoch(epoch, self.settings.epochs)
         rate = set_learning_rate(self.optimizer, self.settings, epoch=epoch)
         shards = [shard(b, rank=self.world.rank, world=self.world.size) for b in self.plans[epoch]]
         sums: dict[str, Tensor] = {}
@@ -224,8 +231,7 @@ class Trainer:
         share = 0.0 if part.idle else len(part.names) / part.whole
         (loss * share).backward()
         self.world.sum_gradients(self.model.parameters())
-        if self.settings.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+        clip_gradients(self.optimizer, self.settings.clip_norm)
         self.optimizer.step()
         self.model.after_step(out, bags)
         return {k: v.detach() * share for k, v in {**terms, "loss": loss}.items()}
@@ -276,6 +282,7 @@ class Trainer:
         }
         if better:
             save_checkpoint(self.folder.best, tensors, about=about)
+        state |= {f"memory.{k}": v for k, v in self.model.memory().items()}
         save_checkpoint(self.folder.last, {**tensors, **state}, about={**about, "groups": groups})
         self.folder.write_metrics(self.progress.history)
 
@@ -307,6 +314,18 @@ def make_optimizer(model: Model, settings: TrainingConfig) -> torch.optim.Optimi
     # one kernel a step instead of a dozen a parameter
     fused = all(p.device.type in ("cpu", "cuda") for p in model.parameters())
     return kind(groups, lr=rate, weight_decay=decay, fused=fused)
+
+
+def clip_gradients(optimizer: torch.optim.Optimizer, norm: float | None) -> None:
+    """Scales gradients down to `norm`, all together; a group with a `clip_norm` by itself."""
+    together: list[Tensor] = []
+    for group in optimizer.param_groups:
+        if group.get("clip_norm") is None:
+            together += group["params"]
+        else:
+            nn.utils.clip_grad_norm_(group["params"], group["clip_norm"])
+    if norm is not None:
+        nn.utils.clip_grad_norm_(together, norm)
 
 
 def set_learning_rate(

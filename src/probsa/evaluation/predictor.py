@@ -83,6 +83,7 @@ class Predictor:
         packed = self.standardizer(packed.to(self.device, torch.float32))
         with precision_context(self.precision, self.device):
             out = self.model(packed)
+            out = replace(out, attention=self.model.instance_scores(packed, out))
         yield from _unpack(out, packed, bags, kind=self.model.score_kind)
 
 
@@ -121,7 +122,7 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
     q = out.attention
     weight = out.extras.get("weight_mean")
     if weight is None:
-        weight = segment_softmax(q.mean, packed.sizes)
+        weight = _weights(q.mean, packed.sizes, kind=kind)
     spread = out.extras.get("weight_variance")
     if spread is None:
         spread = torch.zeros_like(weight)
@@ -144,6 +145,16 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
             pitch=bag.pitch,
             instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),
         )
+
+
+def _weights(score: Tensor, sizes: Sequence[int], *, kind: str) -> Tensor:
+    """Each instance's share of its bag: softmax of a logit; what is no logit is shared out."""
+    if kind == "logit":
+        return segment_softmax(score, sizes)
+    if kind == "weight":
+        return score
+    positive = score.clamp_min(0)
+    return torch.cat([s / s.sum(0).clamp_min(1e-30) for s in positive.split(list(sizes))])
 
 
 def _numpy(v: Tensor) -> np.ndarray:

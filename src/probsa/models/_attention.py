@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..bags import Bags
+from ..errors import InputError
 from ..layers.attention import AttentionPosterior, PosteriorKind, Trunk
 from ..layers.embed import Embed, Widths
 from ..layers.pooling import (
@@ -20,6 +21,7 @@ from ..layers.pooling import (
 )
 from ..layers.transformer import Transformer
 from ..posteriors import Dirac, Posterior
+from ..priors import Dirichlet
 from ..segments import segment_softmax
 from ._base import Model, Output
 
@@ -31,6 +33,8 @@ class AttentionModel(Model):
     encoder: Transformer | None
     attention: AttentionPosterior
     classifier: nn.Module
+    prior: Dirichlet | None = None
+    kl_reduction: Literal["mean", "sum"] = "mean"
     samples: int = 1
     predict_samples: int = 1
 
@@ -74,6 +78,35 @@ class AttentionModel(Model):
             self.classifier = nn.Sequential(
                 nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, self.n_classes)
             )
+
+    def build_prior(
+        self,
+        *,
+        kappa: float,
+        ridge: float,
+        laplacian: Literal["combinatorial", "normalized"],
+        kl_reduction: Literal["mean", "sum"],
+        samples: int,
+        predict_samples: int,
+    ) -> None:
+        """p(f | A) on the bag's graph: from here on the losses have a `kl`."""
+        if kl_reduction not in ("mean", "sum"):
+            raise InputError(f"kl_reduction is {kl_reduction!r}: 'mean' or 'sum'")
+        if min(samples, predict_samples) < 1:
+            raise InputError(f"samples are {samples} and {predict_samples}: at least 1 each")
+        self.samples, self.predict_samples = samples, predict_samples
+        self.kl_reduction = kl_reduction
+        self.prior = Dirichlet(kappa=kappa, ridge=ridge, laplacian=laplacian)
+
+    def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
+        """`nll`, −E_q[log p(Y | X, f)], and with a prior `kl`, eq. (5): means over the bags."""
+        terms = super().losses(out, bags)
+        if self.prior is None:
+            return terms
+        kl = out.attention.kl(self.prior, bags)
+        if self.kl_reduction == "mean":
+            kl = kl / bags.offsets.diff()
+        return {**terms, "kl": kl.mean()}
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
         """H(X): instance vectors, by themselves or (with an encoder) in sight of their bag."""

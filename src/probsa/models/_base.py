@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..bags import Bags
-from ..errors import InputError
+from ..errors import BagError, InputError
 from ..likelihoods import Likelihood, likelihood_of
 from ..posteriors import Posterior
 from ..randomness import draw_key, stream
@@ -44,11 +44,31 @@ class Output:
         return likelihood.probability(self.logits)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """Where a method comes from, for `probsa models` and docs/models.md. Whole sentences."""
+
+    paper: str
+    """Authors, title, place, year, link."""
+    code: str = "none published"
+    """The authors' repository."""
+    licence: str = "none"
+    """Of that repository, and what follows from it here."""
+    follows_paper: str
+    """What is built as the method's paper says."""
+    follows_code: str
+    """What is built as the authors' code does, where the two differ."""
+    fair: str
+    """What the ProbSA paper's comparison changed: the defaults here."""
+
+
 class Model(nn.Module, ABC):
     """A method: one file, one class, registered by name.
 
     Subclasses take `in_dim` and `n_classes` and call `super().__init__`.
     """
+
+    source: ClassVar[Source]
 
     score_kind: ClassVar[ScoreKind] = "logit"
     """What `attention.mean` is, so that maps and metrics treat it right."""
@@ -56,6 +76,8 @@ class Model(nn.Module, ABC):
     """What a bag must carry for the method to mean anything."""
     order_matters: ClassVar[bool] = False
     min_instances: ClassVar[int] = 1
+    couples_bags: ClassVar[bool] = False
+    """Training mixes the bags of a batch (batch statistics, a memory): one process only."""
 
     name: str = ""
     """The registered name, set by `build`."""
@@ -103,12 +125,45 @@ class Model(nn.Module, ABC):
         key = self.seed if fixed else draw_key(generator)
         return [stream(key, name, device=bags.x.device) for name in bags.names]
 
+    def instance_scores(self, bags: Bags, out: Output) -> Posterior:
+        """What evaluation and maps show of each instance; for methods whose scores cost more.
+
+        Called in `eval()`, maybe without gradients: a method that needs them turns them on.
+        """
+        del bags
+        return out.attention
+
+    def start_epoch(self, epoch: int, epochs: int) -> None:
+        """Called before each epoch (from 0); for methods with a warm-up or alternating steps.
+
+        A parameter that a step's losses do not reach keeps its value, and its optimiser's state.
+        """
+
     def after_step(self, out: Output, bags: Bags) -> None:
         """Called after the optimiser's step; for methods that keep a memory."""
 
+    def memory(self) -> dict[str, Tensor]:
+        """What must survive an interruption beside the state dict: its size may grow."""
+        return {}
+
+    def restore_memory(self, tensors: dict[str, Tensor]) -> None:
+        """Takes back what `memory` gave."""
+
     def parameter_groups(self) -> Iterable[dict[str, Any]]:
-        """What the optimiser is given; for methods with learning rates of their own."""
+        """What the optimiser is given; for methods with learning rates of their own.
+
+        A group's own `clip_norm` clips the norm of its gradients by themselves.
+        """
         return [{"params": [p for p in self.parameters() if p.requires_grad]}]
+
+    def check_coords(self, bags: Bags) -> Tensor:
+        """The coordinates, for a method that is nothing without them."""
+        if bags.coords is None:
+            raise BagError(
+                f"{self.name or type(self).__name__} lays instances out by their coordinates, but "
+                f"bag {bags.names[0]!r} (or another of its batch) has none"
+            )
+        return bags.coords
 
     def labels(self, bags: Bags) -> Tensor:
         """The bags' labels, checked against the number of classes."""

@@ -9,6 +9,7 @@ from typing import Literal
 from ..layers.attention import Trunk
 from ..layers.embed import Widths
 from ._attention import AttentionModel
+from ._base import Source
 from ._registry import register
 
 
@@ -28,6 +29,16 @@ class ABMIL(AttentionModel):
         class_weights: of the likelihood, one a class.
         seed: of everything random in prediction.
     """
+
+    source = Source(
+        paper="Ilse, Tomczak & Welling, Attention-based deep multiple instance learning, "
+        "ICML 2018, arXiv:1802.04712",
+        code="AMLab-Amsterdam/AttentionDeepMIL",
+        licence="MIT",
+        follows_paper="Attention pooling, plain or gated, and one classifier.",
+        follows_code="Biases in V, U and (`score_bias`) w; without the clamp of probabilities.",
+        fair="One linear layer to 512 with ReLU, D_f = 128, the plain form without a bias on w.",
+    )
 
     def __init__(
         self,

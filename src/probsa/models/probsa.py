@@ -8,16 +8,11 @@ code divides, and without it 10⁴ patches swamp one label.
 
 from typing import Literal
 
-from torch import Tensor
-
-from ..bags import Bags
-from ..errors import InputError
 from ..layers.attention import PosteriorKind, Trunk
 from ..layers.embed import Widths
 from ..layers.transformer import Transformer
-from ..priors import Dirichlet
 from ._attention import AttentionModel
-from ._base import Output
+from ._base import Source
 from ._registry import register
 
 TRANSFORMER = ("layers", "heads", "width", "out_proj", "final_norm", "add_self")
@@ -60,6 +55,15 @@ class ProbSA(AttentionModel):
     """
 
     needs = frozenset({"edges"})
+    source = Source(
+        paper="Castro-Macías et al., Probabilistic smooth attention, 2025, arXiv:2507.14932",
+        code="announced, not public; the authors' library is torchmil",
+        licence="Apache-2.0 (torchmil)",
+        follows_paper="The tanh trunk of ABMIL, D − A, the mean of probabilities over samples.",
+        follows_code="The KL of a bag is divided by its size; `trunk='mlp'`, "
+        "`laplacian='normalized'` and `ridge=0` give the rest of torchmil's model.",
+        fair="Nothing: the method is the paper's own.",
+    )
 
     def __init__(
         self,
@@ -92,13 +96,14 @@ class ProbSA(AttentionModel):
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        if kl_reduction not in ("mean", "sum"):
-            raise InputError(f"kl_reduction is {kl_reduction!r}: 'mean' or 'sum'")
-        if min(samples, predict_samples) < 1:
-            raise InputError(f"samples are {samples} and {predict_samples}: at least 1 each")
-        self.samples, self.predict_samples = samples, predict_samples
-        self.kl_reduction = kl_reduction
-        self.prior = Dirichlet(kappa=kappa, ridge=ridge, laplacian=laplacian)
+        self.build_prior(
+            kappa=kappa,
+            ridge=ridge,
+            laplacian=laplacian,
+            kl_reduction=kl_reduction,
+            samples=samples,
+            predict_samples=predict_samples,
+        )
         plain = "relu" if encoder == "mlp" else "identity"
         self.build_embed(in_dim, embed, activation=activation or plain, dropout=dropout)
         if encoder == "transformer":
@@ -120,10 +125,3 @@ class ProbSA(AttentionModel):
             initial_log_variance=initial_log_variance,
             hidden=classifier_hidden,
         )
-
-    def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """`nll`, −E_q[log p(Y | X, f)], and `kl`, eq. (5), both means over the bags."""
-        kl = out.attention.kl(self.prior, bags)
-        if self.kl_reduction == "mean":
-            kl = kl / bags.offsets.diff()
-        return {**super().losses(out, bags), "kl": kl.mean()}

@@ -10,6 +10,7 @@ from ..layers.attention import Trunk
 from ..layers.embed import Widths
 from ..layers.transformer import Transformer
 from ._attention import AttentionModel
+from ._base import Source
 from ._registry import register
 
 
@@ -34,6 +35,17 @@ class TABMIL(AttentionModel):
         class_weights: of the likelihood, one a class.
         seed: of everything random in prediction.
     """
+
+    source = Source(
+        paper="Castro-Macías et al., Sm: enhanced localization in multiple instance learning, "
+        "NeurIPS 2024, arXiv:2410.03276; here as in arXiv:2507.14932, appendix B",
+        code="Franblueee/torchmil",
+        licence="Apache-2.0",
+        follows_paper="Two pre-norm layers with an MLP of four times the width.",
+        follows_code="A final layer norm; heads scaled by 1/√d. `out_proj=False, add_self=True` is "
+        "torchmil's encoder.",
+        fair="Nothing: the comparison's own baseline.",
+    )
 
     def __init__(
         self,
