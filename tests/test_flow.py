@@ -37,6 +37,7 @@ ORDER = [
     "batching",
     "devices",
     "checkpoints",
+    "conversion",
     "preparation",
     "training",
     # 9 evaluation

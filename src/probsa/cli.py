@@ -24,6 +24,7 @@ commands:
   evaluate   figures of a folder of predictions
   map        pictures of where the evidence is and how sure the model is
   models     the models, or one model's arguments
+  convert-checkpoint   the weights of a published method's own code, for predict
   demo       all of it on handwritten digits, in a minute, without any file
 
 `probsa COMMAND --help` says more. Every command takes --json.
@@ -177,7 +178,7 @@ def _status(failures: list[tuple[str, str]], *, as_json: bool) -> int:
 def predict(arguments: list[str]) -> int:
     """probsa predict."""
     parser = Parser(prog="probsa predict", description="Predicts every bag of a folder.")
-    parser.add_argument("run", type=Path, help="folder of a training run")
+    parser.add_argument("run", type=Path, help="folder of a training run, or a converted model")
     parser.add_argument("--features", type=Path, required=True, help="folder of feature files")
     parser.add_argument("--out", type=Path, required=True, help="folder for the predictions")
     parser.add_argument("--labels", type=Path, help="table of labels, to stand in the predictions")
@@ -270,14 +271,19 @@ def models(arguments: list[str]) -> int:
     """probsa models."""
     parser = Parser(prog="probsa models", description="The models, or one model's arguments.")
     parser.add_argument("name", nargs="?", help="a model, to see its arguments")
+    parser.add_argument("--markdown", action="store_true", help="the page docs/models.md")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     a = parser.parse_args(arguments)
     from . import models as registry
+    from .models import _catalogue
     from .terminal import OUT
 
+    if a.markdown:
+        OUT.print(_catalogue.markdown(), markup=False, soft_wrap=True, highlight=False, end="")
+        return 0
     if a.name is None:
-        rows = {name: registry.summary(name) for name in registry.names()}
-        shown = [f"{name:<22} {text}" for name, text in rows.items()]
+        rows = _catalogue.rows()
+        shown = _catalogue.lines()
     else:
         found = registry.arguments(a.name)
         rows = {k: {"type": _type(p), "default": _default(p)} for k, p in found.items()}
@@ -297,6 +303,44 @@ def _type(parameter: Any) -> str:
 
 def _default(parameter: Any) -> Any:
     return "(required)" if parameter.default is parameter.empty else parameter.default
+
+
+def convert_checkpoint(arguments: list[str]) -> int:
+    """probsa convert-checkpoint."""
+    parser = Parser(
+        prog="probsa convert-checkpoint",
+        description="Original weights of a published method, as a model that probsa predict takes.",
+    )
+    parser.add_argument("file", type=Path, help="state dict: .pt, .pth, .ckpt or .safetensors")
+    parser.add_argument("--reference", required=True, help="which original: clam_sb, dsmil, …")
+    parser.add_argument("--out", type=Path, required=True, help="the .safetensors file to write")
+    parser.add_argument(
+        "--argument", action="append", default=[], metavar="NAME=VALUE",
+        help="of the original's constructor, under its name (k_sample=8); may be given again",
+    )  # fmt: skip
+    parser.add_argument("--classes", nargs="+", help="class names in the order of their indices")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file there")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    a = parser.parse_args(arguments)
+    from . import conversion
+    from .terminal import OUT
+
+    wrong = [text for text in a.argument if "=" not in text]
+    if wrong:
+        raise InputError(f"--argument is {wrong[0]!r}: expected NAME=VALUE, as in k_sample=8")
+    model = conversion.convert_checkpoint(
+        a.file,
+        a.out,
+        reference=a.reference,
+        arguments=dict(text.split("=", 1) for text in a.argument),
+        classes=a.classes,
+        overwrite=a.overwrite,
+    )
+    if a.json:
+        _json({"file": str(a.out), "model": model.name, "arguments": model.arguments})
+    else:
+        OUT.print(f"{model.name}, {model.arguments}: {a.out}", markup=False)
+    return 0
 
 
 def demo(arguments: list[str]) -> int:
@@ -323,5 +367,6 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "evaluate": evaluate,
     "map": map_,
     "models": models,
+    "convert-checkpoint": convert_checkpoint,
     "demo": demo,
 }

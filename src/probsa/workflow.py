@@ -11,7 +11,7 @@ import numpy as np
 
 from .bags import Bag
 from .config import RunConfig
-from .datasets import BagSet
+from .datasets import BagSet, open_bags
 from .datasets.splits import Split
 from .datasets.tables import read_table
 from .errors import BagError
@@ -52,7 +52,7 @@ def predict_folder(
     overwrite: bool = False,
     on_bag: OnBag | None = None,
 ) -> Predicted:
-    """Predicts every bag of `features` with a trained run.
+    """Predicts every bag of `features` with a trained run, or with a converted model's file.
 
     A bag that cannot be read is left out and named with its reason in `failed.csv`. Which part of
     the run's split a bag was in goes into the table, so that no evaluation mixes training bags in.
@@ -62,11 +62,14 @@ def predict_folder(
         InputError: no run folder; features of another width.
     """
     predictor = load(run, checkpoint=checkpoint, device=device)
-    assert predictor.config is not None
-    bags = open_data(predictor.config.data, features=features)
+    if predictor.config is None:  # a model by itself: how its bags were read is not known
+        bags, classes = open_bags(features), predictor.classes
+    else:
+        bags = open_data(predictor.config.data, features=features)
+        classes = predictor.config.data.classes
     table = None
     if labels is not None:
-        table = read_table(labels, classes=predictor.config.data.classes, labels_required=False)
+        table = read_table(labels, classes=classes, labels_required=False)
     known = {} if table is None else dict(zip(table.bags, table.labels, strict=True))
     return _predict(
         predictor,

@@ -88,17 +88,19 @@ class Predictor:
 
 
 def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") -> Predictor:
-    """The predictor of a run folder.
+    """The predictor of a run folder, or of a model file by itself.
 
     Args:
-        folder: of a training run.
-        checkpoint: `best` (by validation AUROC) or `last`.
+        folder: of a training run; or a file that `probsa convert-checkpoint` wrote.
+        checkpoint: `best` (by validation AUROC) or `last`, of a run.
         device: auto, cpu, cuda or mps.
 
     Raises:
         InputError: no run folder.
         CheckpointError: no, damaged or foreign checkpoint.
     """
+    if Path(folder).is_file():
+        return _load_file(Path(folder), device=device)
     run = RunFolder(Path(folder))
     config = run.config()
     if checkpoint not in ("best", "last"):
@@ -115,6 +117,17 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
         precision=config.training.precision,
         config=config,
         about={"model": config.model, "epoch": held.about["progress"]["epoch"]},
+    )
+
+
+def _load_file(path: Path, *, device: str) -> Predictor:
+    held = load_checkpoint(path)
+    return Predictor(
+        restore_model(held, path=path),
+        Standardizer(),
+        classes=held.about["classes"],
+        device=device,
+        about={"model": held.about["model"], "from": held.about["reference"]},
     )
 
 

@@ -38,8 +38,13 @@ def original(*families: str) -> Callable[[Builder], Builder]:
 
 def families() -> list[str]:
     """Every family of originals that can be read, sorted."""
+    return sorted(readers())
+
+
+def readers() -> dict[str, str]:
+    """Each family, and the module of the model that reads it."""
     _every_model()  # the models' files register them
-    return sorted(_builders)
+    return {family: builder.__module__ for family, builder in _builders.items()}
 
 
 def from_original(reference: str, state: Mapping[str, Tensor], **arguments: Any) -> Model:

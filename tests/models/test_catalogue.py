@@ -1,0 +1,48 @@
+"""The list of models and its page: made from the registry, and up to date."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from probsa.cli import main
+from probsa.models import _catalogue, names
+from probsa.models._registry import fixed
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
+
+
+def test_the_page_is_what_the_registry_says():
+    """`probsa models --markdown > docs/models.md` writes it."""
+    assert PAGE.read_text(encoding="utf-8") == _catalogue.markdown()
+
+
+def test_every_name_is_listed_once():
+    entries = list(_catalogue.catalogue())
+    listed = [name for entry in entries for name in entry.names]
+    assert sorted(listed) == names()
+    assert len({fixed(e.names[0])[0] for e in entries}) == len(entries)
+
+
+def test_the_command_lists_paper_licence_and_needs(capsys):
+    assert main(["models", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert sorted(rows) == names()
+    for row in rows.values():
+        assert all(row[k] for k in ("summary", "paper", "licence", "needs", "score"))
+    assert rows["abmil-probsa-diag"]["needs"] == "a graph"
+    assert main(["models"]) == 0
+    shown = capsys.readouterr().out
+    assert "arXiv:1802.04712" in shown and "licence: MIT" in shown and "needs: a graph" in shown
+
+
+def test_the_command_writes_the_page(capsys):
+    assert main(["models", "--markdown"]) == 0
+    assert capsys.readouterr().out == _catalogue.markdown()
+
+
+@pytest.mark.parametrize("name", ["abmil", "tabmil"])
+def test_an_entry_tells_where_it_follows_what(name):
+    section = _catalogue.markdown().partition(f"`{name}`")[2].partition("\n## ")[0]
+    for heading in ("Paper", "Code", "Needs", "As in its paper", "As in its code", "Changed by"):
+        assert f"**{heading}" in section
