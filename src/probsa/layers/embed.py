@@ -14,7 +14,8 @@ Widths = int | tuple[int, ...] | None
 class Embed(nn.Module):
     """h_n: Linear (+ ReLU, + dropout) for each width; `widths=None` passes the features on.
 
-    `activation="identity"` leaves every layer linear (the paper's transformers start so).
+    `activation="identity"` leaves every layer linear (the paper's transformers start so);
+    `bias=False` is DTFD-MIL's form.
     """
 
     def __init__(
@@ -24,6 +25,7 @@ class Embed(nn.Module):
         *,
         activation: Literal["relu", "identity"] = "relu",
         dropout: float = 0.0,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         given = () if widths is None else (widths,) if isinstance(widths, int) else tuple(widths)
@@ -32,7 +34,7 @@ class Embed(nn.Module):
             raise InputError(f"embed is {widths} on {in_dim} features: widths are at least 1")
         steps: list[nn.Module] = []
         for a, b in pairwise(dims):
-            steps.append(nn.Linear(a, b))
+            steps.append(nn.Linear(a, b, bias=bias))
             if activation == "relu":
                 steps.append(nn.ReLU(inplace=True))
             if dropout:
