@@ -30,7 +30,7 @@ class Posterior(Protocol):
         *,
         noise: Float[Tensor, "n samples"] | None = None,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "n drawn"]: ...
+    ) -> Float[Tensor, "n drawn *classes"]: ...
     def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]: ...
 
 
@@ -50,7 +50,7 @@ class Dirac:
         *,
         noise: Float[Tensor, "n samples"] | None = None,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "n 1"]:
+    ) -> Float[Tensor, "n 1 *classes"]:
         del samples, noise, generator  # one point is all there is to draw
         return self.mean[:, None]
 

@@ -213,7 +213,9 @@ def train_a_little(model: Model, bags, *, steps: int = 3) -> dict[str, float]:
 
 def test_every_parameter_gets_a_gradient(model):
     seen = train_a_little(model, pack(batch(model)))
-    assert {k for k, v in seen.items() if v == 0} == set()
+    assert {k for k, v in seen.items() if v == 0} <= model.without_effect
+    rounding = 1e-12 * max(seen.values())
+    assert all(seen[k] <= rounding for k in model.without_effect)
 
 
 def test_training_lowers_the_loss(model):

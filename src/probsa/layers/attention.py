@@ -19,27 +19,33 @@ class AttentionTrunk(nn.Module):
 
     `tanh`  tanh(V h): the paper, eq. (1) of ABMIL;   `gated`  tanh(V h) ⊙ σ(U h): Ilse et al. 2018;
     `mlp`   GELU(W₂ GELU(W₁ h)) of width 2 · attention_dim: the authors' library.
+    `dropout` acts after each tanh, σ and GELU, in training.
     """
 
-    def __init__(self, dim: int, attention_dim: int, *, trunk: Trunk = "tanh") -> None:
+    def __init__(
+        self, dim: int, attention_dim: int, *, trunk: Trunk = "tanh", dropout: float = 0.0
+    ) -> None:
         super().__init__()
         if trunk not in ("tanh", "gated", "mlp"):
             raise InputError(f"trunk is {trunk!r}: 'tanh', 'gated' or 'mlp'")
         if attention_dim < 1:
             raise InputError(f"attention_dim is {attention_dim}: at least 1")
+        if not 0 <= dropout < 1:
+            raise InputError(f"dropout in the attention is {dropout}: 0 or more, below 1")
         self.kind = trunk
         self.out_dim = 2 * attention_dim if trunk == "mlp" else attention_dim
         self.first = nn.Linear(dim, self.out_dim)
         self.gate = nn.Linear(dim, attention_dim) if trunk == "gated" else None
         self.second = nn.Linear(self.out_dim, self.out_dim) if trunk == "mlp" else None
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, h: Float[Tensor, "n d"]) -> Float[Tensor, "n t"]:
         v = self.first(h)
         if self.second is not None:
-            return nn.functional.gelu(self.second(nn.functional.gelu(v)))
-        if self.gate is not None:
-            return v.tanh() * self.gate(h).sigmoid()
-        return v.tanh()
+            v = self.second(self.dropout(nn.functional.gelu(v)))
+            return self.dropout(nn.functional.gelu(v))
+        t = self.dropout(v.tanh())
+        return t if self.gate is None else t * self.dropout(self.gate(h).sigmoid())
 
 
 class AttentionPosterior(nn.Module):
@@ -52,9 +58,11 @@ class AttentionPosterior(nn.Module):
         kind: `dirac` (Σ = 0) or `diag` (Σ = Diag).
         log_variance_bounds: log σ² = c + r tanh((ℓ − c)/r) between these; None leaves it free.
         initial_log_variance: log σ² of every instance before the first step.
+        columns: attention maps of a Dirac, f of shape (n, columns); None: one, of shape (n,).
+        dropout: inside the trunk.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a choice of its own
         self,
         dim: int,
         attention_dim: int,
@@ -64,14 +72,20 @@ class AttentionPosterior(nn.Module):
         mean_bias: bool | None = None,
         log_variance_bounds: tuple[float, float] | None = (-10.0, 4.0),
         initial_log_variance: float = -2.0,
+        columns: int | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if kind not in ("dirac", "diag"):
             raise InputError(f"posterior is {kind!r}: 'dirac' or 'diag'")
-        self.trunk = AttentionTrunk(dim, attention_dim, trunk=trunk)
+        if kind == "diag" and columns is not None:
+            raise InputError("a diagonal posterior has one attention map, not one a class")
+        self.trunk = AttentionTrunk(dim, attention_dim, trunk=trunk, dropout=dropout)
         self.bounds = log_variance_bounds
         t = self.trunk.out_dim
-        self.mean = nn.Linear(t, 1, bias=trunk == "mlp" if mean_bias is None else mean_bias)
+        self.columns = columns
+        bias = trunk == "mlp" if mean_bias is None else mean_bias
+        self.mean = nn.Linear(t, 1 if columns is None else columns, bias=bias)
         # skip_init draws nothing: one seed gives Dirac and Diag the same start everywhere else
         self.log_variance: nn.Linear | None = None
         if kind == "diag":
@@ -84,7 +98,10 @@ class AttentionPosterior(nn.Module):
     def forward(self, h: Float[Tensor, "n d"]) -> Dirac | Diagonal:
         t = _full(self.trunk(h))
         with torch.autocast(t.device.type, enabled=False):
-            mean = self.mean(t)[:, 0]
+            mean = self.mean(t)
+            if self.columns is not None:
+                return Dirac(mean)
+            mean = mean[:, 0]
             if self.log_variance is None:
                 return Dirac(mean)
             return Diagonal(mean, self._bounded(self.log_variance(t)[:, 0]).exp())

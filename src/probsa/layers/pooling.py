@@ -149,12 +149,14 @@ def pool_linear(
     """Logits of each posterior sample, from every instance's class scores g (without the bias).
 
     Args:
-        q: attention; a Dirac gives one sample.
+        q: attention; a Dirac gives one sample. A mean (n, classes) pools each class by its own.
         g: uᵀh_n for each class.
         sizes: instances in each bag.
         eps: ε of each instance and sample (`sample_major`); not used for a Dirac.
     """
     mean = q.mean.to(g.dtype)
+    if mean.ndim == 2:
+        return segment_sum(segment_softmax(mean, sizes) * g, sizes)[:, None]
     if isinstance(q, Dirac) or eps is None:
         sd = eps = None
     else:

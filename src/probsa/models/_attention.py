@@ -60,8 +60,13 @@ class AttentionModel(Model):
         bounds: tuple[float, float] | None = (-10.0, 4.0),
         initial_log_variance: float = -2.0,
         hidden: int | None = None,
+        columns: int | None = None,
+        dropout: float = 0.0,
     ) -> None:
-        """q(f | X) on the instance vectors, and ψ: linear, or with a `hidden` layer."""
+        """q(f | X) on the instance vectors, and ψ: linear, or with a `hidden` layer.
+
+        With `columns` each class is pooled by an attention of its own. `dropout` is the trunk's.
+        """
         d = self.embed.out_dim
         self.attention = AttentionPosterior(
             d,
@@ -71,6 +76,8 @@ class AttentionModel(Model):
             mean_bias=score_bias,
             log_variance_bounds=bounds,
             initial_log_variance=initial_log_variance,
+            columns=columns,
+            dropout=dropout,
         )
         if hidden is None:
             self.classifier = nn.Linear(d, self.n_classes)
@@ -120,7 +127,17 @@ class AttentionModel(Model):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        h = self.instances(bags)
+        return self.attend(self.instances(bags), bags, noise=noise, generator=generator)
+
+    def attend(
+        self,
+        h: Float[Tensor, "n d"],
+        bags: Bags,
+        *,
+        noise: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> Output:
+        """Everything after the instance vectors: q(f | X), pooling, ψ."""
         q = self.attention(h)
         linear = self.classifier if isinstance(self.classifier, nn.Linear) else None
         extras: dict[str, Tensor] = {}

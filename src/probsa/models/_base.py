@@ -76,6 +76,8 @@ class Model(nn.Module, ABC):
     """What a bag must carry for the method to mean anything."""
     order_matters: ClassVar[bool] = False
     min_instances: ClassVar[int] = 1
+    without_effect: ClassVar[frozenset[str]] = frozenset()
+    """Parameters that the original has and no loss depends on, like a bias before a softmax."""
     couples_bags: ClassVar[bool] = False
     """Training mixes the bags of a batch (batch statistics, a memory): one process only."""
 
