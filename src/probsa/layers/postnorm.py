@@ -1,0 +1,143 @@
+"""The transformer as it was first written: a layer norm after each sum (Vaswani et al. 2017).
+
+    y' = LN(y + MHA(y)),   y'' = LN(y' + W₂ ReLU(W₁ y'))
+
+These are PyTorch's own encoder and decoder layers, over packed bags.
+Shapes: b bags, q queries, n instances, h heads of e numbers, d = h e.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .transformer import bag_attention
+
+
+class MultiHead(nn.Module):
+    """Multi-head attention with biases: the instances of a bag, a few queries, or these over those.
+
+    Args:
+        dim: width of queries, keys, values and of what comes out.
+        heads: a divisor of `dim`.
+        dropout: of attention weights, in training.
+    """
+
+    def __init__(self, dim: int, *, heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        if heads < 1 or dim % heads:
+            raise InputError(f"heads is {heads}: give a divisor of the transformer's width, {dim}")
+        self.heads, self.dropout = heads, dropout
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+        nn.init.xavier_uniform_(self.qkv.weight)
+        nn.init.zeros_(self.qkv.bias)
+        nn.init.zeros_(self.out.bias)
+
+    @property
+    def _dropped(self) -> float:
+        return self.dropout if self.training else 0.0
+
+    def within(self, y: Float[Tensor, "n d"], sizes: Sequence[int]) -> Float[Tensor, "n d"]:
+        """Each instance looks at those of its bag; no N×N tensor where the kernel avoids it."""
+        qkv_n3he = self.qkv(y).unflatten(1, (3, self.heads, -1))
+        return self.out(bag_attention(qkv_n3he, sizes, dropout=self._dropped).flatten(1))
+
+    def among(self, y: Float[Tensor, "b q d"]) -> Float[Tensor, "b q d"]:
+        """Each query looks at those of its bag."""
+        q, k, v = self.qkv(y).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        o_bhqe = F.scaled_dot_product_attention(q, k, v, dropout_p=self._dropped)
+        return self.out(o_bhqe.transpose(1, 2).flatten(2))
+
+    def across(
+        self, y: Float[Tensor, "b q d"], x: Float[Tensor, "n d"], sizes: Sequence[int]
+    ) -> tuple[Float[Tensor, "b q d"], Float[Tensor, "n q"]]:
+        """Each query looks at the instances of its bag; also the weights, a mean over the heads.
+
+        Few queries meet many instances, so keys and values are never made, O(N q h d) instead of
+        O(N d²): qᵀ(W_k x_n) = (W_kᵀ q)ᵀ x_n, and Σ a_n W_v x_n = W_v Σ a_n x_n. The bias of the
+        keys shifts all scores of a query alike: softmax is blind to it.
+        """
+        split = (self.heads, -1)
+        w_q, w_k, w_v = self.qkv.weight.chunk(3)
+        b_q, _, b_v = self.qkv.bias.chunk(3)
+        q_bqhe = F.linear(y, w_q, b_q).unflatten(2, split)
+        folded = torch.einsum("bqhe,hed->bqhd", q_bqhe, w_k.unflatten(0, split))
+        folded = folded.flatten(1, 2) * q_bqhe.shape[3] ** -0.5
+        pooled, mass, seen = [], [], []
+        for f_sd, x_nd in zip(folded, x.split(list(sizes)), strict=True):
+            a_sn = (f_sd @ x_nd.T).softmax(1)
+            seen.append(a_sn.detach().unflatten(0, (-1, self.heads)).mean(1).T)
+            a_sn = F.dropout(a_sn, self.dropout, self.training)
+            pooled.append(a_sn @ x_nd)
+            mass.append(a_sn.sum(1))
+        z_bqhd = torch.stack(pooled).unflatten(1, (-1, self.heads))
+        m_bqh = torch.stack(mass).unflatten(1, (-1, self.heads))
+        v_bqhe = torch.einsum("bqhd,hed->bqhe", z_bqhd, w_v.unflatten(0, split))
+        v_bqhe = v_bqhe + m_bqh[..., None] * b_v.unflatten(0, split)
+        return self.out(v_bqhe.flatten(2)), torch.cat(seen)
+
+
+class FeedForward(nn.Module):
+    """W₂ ReLU(W₁ y), with dropout after the ReLU."""
+
+    def __init__(self, dim: int, hidden: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, y: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
+        return self.second(self.dropout(self.first(y).relu()))
+
+
+class PostNormLayer(nn.Module):
+    """One layer over each bag by itself.
+
+    Args:
+        dim: width.
+        heads: of the attention.
+        hidden: width of W₁.
+        dropout: of attention weights, after the ReLU, and before each sum, in training.
+    """
+
+    def __init__(self, dim: int, *, heads: int, hidden: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.attention = MultiHead(dim, heads=heads, dropout=dropout)
+        self.feed = FeedForward(dim, hidden, dropout=dropout)
+        self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, y: Float[Tensor, "n d"], sizes: Sequence[int]) -> Float[Tensor, "n d"]:
+        y = self.norm1(y + self.dropout(self.attention.within(y, sizes)))
+        return self.norm2(y + self.dropout(self.feed(y)))
+
+
+class QueryLayer(nn.Module):
+    """Queries look at one another, then at the instances of their bag: a decoder without a mask.
+
+    Args:
+        dim: width of queries and instances.
+        heads: of either attention.
+        hidden: width of W₁.
+        dropout: as in `PostNormLayer`.
+    """
+
+    def __init__(self, dim: int, *, heads: int, hidden: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.queries = MultiHead(dim, heads=heads, dropout=dropout)
+        self.instances = MultiHead(dim, heads=heads, dropout=dropout)
+        self.feed = FeedForward(dim, hidden, dropout=dropout)
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(dim) for _ in range(3))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, t: Float[Tensor, "b q d"], x: Float[Tensor, "n d"], sizes: Sequence[int]
+    ) -> tuple[Float[Tensor, "b q d"], Float[Tensor, "n q"]]:
+        """The queries as they leave, and where they looked."""
+        t = self.norm2(t + self.dropout(self.queries.among(t)))
+        read, weights = self.instances.across(t, x, sizes)
+        t = self.norm1(t + self.dropout(read))
+        return self.norm3(t + self.dropout(self.feed(t))), weights
