@@ -78,6 +78,10 @@ class Model(nn.Module, ABC):
     min_instances: ClassVar[int] = 1
     without_effect: ClassVar[frozenset[str]] = frozenset()
     """Parameters that the original has and no loss depends on, like a bias before a softmax."""
+    binary: ClassVar[bool] = False
+    """The method tells two classes apart and no more: one logit, `n_classes=1`."""
+    weighed_term: ClassVar[str] = "nll"
+    """The term of `losses` that class weights multiply."""
     couples_bags: ClassVar[bool] = False
     """Training mixes the bags of a batch (batch statistics, a memory): one process only."""
 
@@ -94,6 +98,11 @@ class Model(nn.Module, ABC):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        if self.binary and n_classes != 1:
+            raise InputError(
+                f"n_classes is {n_classes}: {type(self).__name__} tells two classes apart, by one "
+                "logit (n_classes=1)"
+            )
         self.arguments = {}
         self.likelihood = likelihood_of(n_classes, class_weights=class_weights)
         self.n_classes, self.seed = n_classes, seed
@@ -167,11 +176,16 @@ class Model(nn.Module, ABC):
             )
         return bags.coords
 
+    @property
+    def top_label(self) -> int:
+        """The largest label that a bag may have; 0 is the smallest."""
+        return max(self.n_classes - 1, 1)
+
     def labels(self, bags: Bags) -> Tensor:
         """The bags' labels, checked against the number of classes."""
         if bags.y is None:
             raise InputError("these bags have no labels: they can be predicted, not trained on")
-        top = max(self.n_classes - 1, 1)
+        top = self.top_label
         if bool(((bags.y < 0) | (bags.y > top)).any()):
             raise InputError(
                 f"labels go from {float(bags.y.min()):g} to {float(bags.y.max()):g}, "
