@@ -1,0 +1,242 @@
+"""A training step of every model beside torchmil 1.0.2's, on the same bags, in one run.
+
+Ours gets the packed batch, theirs the padded one of its own collate function. Contestants take
+turns; a ratio is the median of paired ratios. Peak memory is of a process of its own.
+
+    python benchmarks/bench_models.py [--only gtp,camil] [--rounds 5] [--out results.json]
+    python benchmarks/bench_models.py --large          (one bag of 50,000: ours alone)
+"""
+
+import argparse
+import inspect
+import json
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from bench_step import Step, batch_of, first_layer, machine, padded, race
+from torch import nn
+
+import probsa
+from probsa.bags import Bags, pack
+from probsa.graphs import grid
+from probsa.models import build
+from probsa.objectives import objective
+from probsa.randomness import stream
+
+try:
+    from torchmil import models as torchmil
+except ImportError:
+    torchmil = None
+
+P = 2048
+BATCHES = ("32 of 24-57", "32 of 10-120", "1 of 4,000")
+SHAPE = {"att_dim": 512, "n_heads": 8}
+# model → its arguments here, torchmil's class and arguments, and where the two are not alike
+PAIRS: dict[str, tuple[dict[str, Any], str, dict[str, Any], str]] = {
+    "abmil": ({}, "ABMIL", {}, "same"),
+    "clam-sb": ({}, "CLAM_SB", {"gated": True, "k_sample": 8}, "same"),
+    "dsmil": ({}, "DSMIL", {"nonlinear_q": True}, "same"),
+    "dtfdmil": ({}, "DTFDMIL", {"n_groups": 4, "distill_mode": "afs"}, "theirs: plain attention"),
+    "patchgcn": ({}, "PatchGCN", {}, "ours: 3 GENConv, 2-layer MLPs; theirs: 4 one-layer GCNConv"),
+    "smabmil": ({}, "SmABMIL", {"sm_where": "mid"}, "same"),
+    "tabmil": (
+        {},
+        "TransformerABMIL",
+        {"transf_n_layers": 2, "transf_add_self": False},
+        "theirs: no map after the heads",
+    ),
+    "transmil": (
+        {},
+        "TransMIL",
+        {**SHAPE, "n_landmarks": 256},
+        "theirs: no map after the heads, no convolution of the values",
+    ),
+    "setmil": (
+        {},
+        "SETMIL",
+        {"use_pmf": True, "set_n_layers": 2, "set_n_heads": 8},
+        "theirs: pyramid of width 512 (101 M parameters)",
+    ),
+    "gtp": ({}, "GTP", {**SHAPE, "n_layers": 2}, "theirs: MLP of four times the width"),
+    "iibmil": (
+        {},
+        "IIBMIL",
+        {**SHAPE, "n_layers_encoder": 2, "n_layers_decoder": 2},
+        "theirs: a plain encoder, no queries, prototypes never updated",
+    ),
+    "camil": (
+        {"layers": 1},
+        "CAMIL",
+        {"nystrom_att_dim": 512, "n_heads": 8, "n_landmarks": 256, "gated_pool": True},
+        "one layer each; theirs: no convolution of the values",
+    ),
+}
+DENSE = ("gtp", "camil")
+"""Theirs build N×N matrices: three times as fast is the goal at 4,000 patches."""
+
+
+def our_model(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return build(name, in_dim=P, **PAIRS[name][0]).train()
+
+
+def our_step(name: str, bags: Bags) -> Step:
+    model = our_model(name)
+    generator = stream("bench", name)
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        out = model(bags, generator=generator)
+        objective(model.losses(out, bags), weights=model.loss_weights, kl_weight=1.0).backward()
+
+    return step
+
+
+def their_model(name: str) -> nn.Module:
+    assert torchmil is not None
+    _, cls, arguments, _ = PAIRS[name]
+    torch.manual_seed(0)
+
+    return getattr(torchmil, cls)((P,), feat_ext=first_layer(relu=True), **arguments).train()
+
+
+def their_step(name: str, bags: Bags) -> Step:
+    """Every input of torchmil's `compute_loss`, by its name."""
+    model, batch = their_model(name), padded(bags)
+    assert bags.coords is not None
+    cells = bags.coords.split(list(bags.sizes))
+    coords = nn.utils.rnn.pad_sequence(cells, batch_first=True)
+    known = {**{k: batch[k] for k in ("Y", "X", "adj", "mask")}, "coords": coords}
+    wanted = inspect.signature(model.compute_loss).parameters
+    inputs = {k: known[k] for k in wanted if k in known}
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        _, terms = model.compute_loss(**inputs)
+        torch.stack([t.reshape(()) for t in terms.values()]).sum().backward()
+
+    return step
+
+
+def with_coords(bags: Bags) -> Bags:
+    """The same bags with their cells: chains are rows of slices, grids have √n columns."""
+    cells = []
+    for n in bags.sizes:
+        width = int(n**0.5) if n >= 1000 else n
+        cells.append(torch.stack([torch.arange(n) % width, torch.arange(n) // width], 1))
+    return replace(bags, coords=torch.cat(cells), pitch=(1.0,) * len(bags))
+
+
+def peak(name: str, side: str, batch: str) -> float:
+    """GB that a step needs beyond its batch, in a process of its own."""
+    command = [sys.executable, __file__, "--child", name, side, batch]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return float(done.stdout) if done.returncode == 0 else float("nan")
+
+
+def child(name: str, side: str, batch: str) -> None:
+    """Prints the growth of the largest resident size over two steps, in GB."""
+    bags = large_bag() if batch == "large" else with_coords(batch_of(batch))
+    step = our_step(name, bags) if side == "ours" else their_step(name, bags)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step()
+    step()
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
+
+
+def large_bag() -> Bags:
+    """A slide of 50,000 patches."""
+    n, width = 50_000, 250
+    cells = torch.stack([torch.arange(n) % width, torch.arange(n) // width], 1)
+    edges = grid(cells, pitch=1.0)
+    bag = probsa.Bag(
+        name="large",
+        x=torch.randn(n, P, generator=stream("bench", "large")),
+        edges=edges,
+        weights=torch.ones(edges.shape[1]),
+        y=1.0,
+        coords=cells,
+        pitch=1.0,
+    )
+    return pack([bag])
+
+
+def compare(name: str, batch: str, rounds: int) -> dict[str, Any]:
+    """One row: times, their ratio, parameters and peaks."""
+    bags = with_coords(batch_of(batch))
+    steps: dict[str, Step] = {"ours": our_step(name, bags)}
+    row: dict[str, Any] = {"model": name, "batch": batch, "alike": PAIRS[name][3]}
+    if torchmil is not None:
+        steps["theirs"] = their_step(name, bags)
+    times = race(steps, rounds=rounds)
+    row["ours_ms"] = 1e3 * statistics.median(times["ours"])
+    row["ours_gb"] = peak(name, "ours", batch)
+    if "theirs" in times:
+        ratios = [b / a for a, b in zip(times["ours"], times["theirs"], strict=True)]
+        row["theirs_ms"] = 1e3 * statistics.median(times["theirs"])
+        row |= {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+        row["theirs_gb"] = peak(name, "theirs", batch)
+        goal = 3.0 if name in DENSE and batch == BATCHES[2] else 1.0
+        row |= {"goal": goal, "met": row["ratio"] >= goal}
+    return row
+
+
+def show(row: dict[str, Any]) -> str:
+    text = f"| {row['model']} | {row['batch']} | {row['ours_ms']:.0f} ms, {row['ours_gb']:.2f} GB |"
+    if "theirs_ms" not in row:
+        return text
+    met = "" if row["met"] else " **missed**"
+    ratio = f"{row['ratio']:.2f} ({row['low']:.2f}-{row['high']:.2f})"
+    theirs = f"{row['theirs_ms']:.0f} ms, {row['theirs_gb']:.2f} GB"
+    return f"{text} {theirs} | {ratio}{met} | {row['alike']} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=",".join(PAIRS), help="models, by commas")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--large", action="store_true", help="one bag of 50,000, ours alone")
+    parser.add_argument("--out", type=Path, help="the rows as JSON")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    a = parser.parse_args()
+    torch.set_num_threads(2)
+    if a.child:
+        child(*a.child)
+        return
+    print(json.dumps(machine()))
+    rows = []
+    measure: Callable[[str], list[dict[str, Any]]] = large if a.large else every(a.rounds)
+    for name in a.only.split(","):
+        for row in measure(name):
+            rows.append(row)
+            print(show(row), flush=True)
+            if a.out is not None:
+                a.out.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))
+
+
+def every(rounds: int) -> Callable[[str], list[dict[str, Any]]]:
+    return lambda name: [compare(name, batch, rounds) for batch in BATCHES]
+
+
+def large(name: str) -> list[dict[str, Any]]:
+    bags = large_bag()
+    times = race({"ours": our_step(name, bags)}, rounds=1)
+    return [
+        {
+            "model": name,
+            "batch": "1 of 50,000",
+            "ours_ms": 1e3 * times["ours"][0],
+            "ours_gb": peak(name, "ours", "large"),
+        }
+    ]
+
+
+if __name__ == "__main__":
+    main()
