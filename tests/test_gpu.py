@@ -20,7 +20,7 @@ pytestmark = [
 SIZES = [1, 7, 300]
 
 
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "softmax", "logsumexp"])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "argmax", "softmax", "logsumexp"])
 def test_segments(reduce):
     v = torch.randn(sum(SIZES), 3, dtype=torch.float64)
     function = getattr(segments, f"segment_{reduce}")

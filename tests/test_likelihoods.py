@@ -6,7 +6,13 @@ import torch.nn.functional as F
 from random_bags import F64
 
 from probsa.errors import InputError
-from probsa.likelihoods import Bernoulli, Categorical, balanced_weights, likelihood_of
+from probsa.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Independent,
+    balanced_weights,
+    likelihood_of,
+)
 from probsa.models import Output
 from probsa.posteriors import Dirac
 
@@ -32,6 +38,20 @@ def test_categorical_is_the_mean_of_cross_entropies(classes):
     want = [[F.cross_entropy(ell[b, s], y[b]) for s in range(3)] for b in range(5)]
     want = torch.tensor(want, dtype=F64).mean(1)
     torch.testing.assert_close(Categorical().nll(ell, y), want, rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_independent_classes_are_binary_cross_entropies_on_one_hot_labels(classes):
+    ell, y = logits(classes + 1, 4, classes), torch.arange(classes + 1)
+    there = torch.cat([torch.eye(classes), torch.zeros(1, classes)]).double()  # the last: of none
+    each = F.binary_cross_entropy_with_logits(
+        ell, there[:, None].expand_as(ell), reduction="none"
+    ).mean((1, 2))
+    torch.testing.assert_close(Independent().nll(ell, y), each, rtol=1e-13, atol=1e-15)
+    weights = (0.5, 2.0, 3.0)[:classes]
+    weighed = Independent(class_weights=weights).nll(ell, y)
+    torch.testing.assert_close(weighed, each * torch.tensor([*weights, 1.0]), rtol=1e-7, atol=0)
+    assert torch.equal(Independent().probability(ell), ell.sigmoid())
 
 
 @pytest.mark.parametrize(("classes", "y"), [(1, [0, 1, 1]), (3, [2, 0, 1])])

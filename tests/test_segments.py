@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probsa.segments import (
+    segment_argmax,
     segment_index,
     segment_logsumexp,
     segment_max,
@@ -62,6 +63,17 @@ def test_topk_names_rows_of_the_packed_tensor_best_first(sizes, k, largest, seed
         start += size
 
 
+@pytest.mark.parametrize("trailing", [(), (3,), (2, 2)])
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(sizes=SIZES, seed=st.integers(0, 99))
+def test_argmax_names_the_row_of_the_packed_tensor(trailing, sizes, seed):
+    v = values(sum(sizes), *trailing, seed=seed).round()  # ties: the first of them
+    found, start = segment_argmax(v, sizes), 0
+    for own, rows in zip(v.split(sizes), found, strict=True):
+        assert torch.equal(rows, own.argmax(0) + start)
+        start += len(own)
+
+
 @pytest.mark.parametrize("name", [*REDUCTIONS, "softmax"])
 def test_gradients_agree_with_finite_differences(name):
     ours = segment_softmax if name == "softmax" else REDUCTIONS[name][0]
@@ -102,6 +114,7 @@ def test_an_empty_batch_reduces_to_nothing():
         assert got.shape == (0, 3)
         got.sum().backward()
     assert segment_topk(v[:, 0], (), k=2) == []
+    assert segment_argmax(v, ()).shape[0] == 0
     assert segment_index(()).tolist() == []
 
 

@@ -72,6 +72,33 @@ class Categorical(Likelihood):
         return logits.softmax(-1)
 
 
+class Independent(Likelihood):
+    """C logits, a yes or no each: p(class c is there) = σ(ℓ_c). Probabilities need not sum to 1.
+
+    The loss is the mean over classes of binary cross-entropies. A label y < C says that class y is
+    there and no other; y = C says that none is.
+    """
+
+    def nll(
+        self, logits: Float[Tensor, "bags samples classes"], y: Tensor
+    ) -> Float[Tensor, " bags"]:
+        ell = logits.float() if logits.dtype == torch.bfloat16 else logits
+        there = y.long()[:, None] == torch.arange(ell.shape[2], device=ell.device)
+        loss = F.softplus(ell) - there.to(ell.dtype)[:, None] * ell
+        return self._weigh(loss.mean((1, 2)), y)
+
+    def probability(
+        self, logits: Float[Tensor, "*batch classes"]
+    ) -> Float[Tensor, "*batch classes"]:
+        return logits.sigmoid()
+
+    def _weigh(self, nll: Tensor, y: Tensor) -> Tensor:
+        if self.class_weights is None:
+            return nll
+        with_none = torch.cat([self.class_weights, self.class_weights.new_ones(1)])
+        return nll * with_none[y.long()]
+
+
 def likelihood_of(n_classes: int, *, class_weights: tuple[float, ...] | None = None) -> Likelihood:
     """Bernoulli for one logit, Categorical for two and more."""
     if n_classes < 1:

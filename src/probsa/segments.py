@@ -85,6 +85,26 @@ def segment_softmax(v: Float[Tensor, "n *d"], sizes: Sizes) -> Float[Tensor, "n 
     return torch.cat([part.softmax(0) for part in v.split(list(sizes))])
 
 
+def segment_argmax(v: Float[Tensor, "n *d"], sizes: Sizes) -> Int[Tensor, "bags *d"]:
+    """Rows of the packed tensor with the largest value of each bag, for each trailing column.
+
+    The first of equal ones, as far as a bag's order goes.
+    """
+    if v.is_cuda:
+        shape = (-1, *[1] * (v.ndim - 1))
+        rows = torch.arange(len(v), device=v.device).view(shape).expand_as(v)
+        bag = segment_index(sizes, v.device)
+        found = rows.where(v == segment_max(v, sizes)[bag], len(v) - 1)
+        out = rows.new_full((len(sizes), *v.shape[1:]), len(v) - 1)
+        return out.scatter_reduce(0, bag.view(shape).expand_as(v), found, "amin")
+    if not sizes:
+        return v[:0].long()
+    start = torch.tensor([0, *sizes[:-1]]).cumsum(0)
+    return torch.stack(
+        [part.argmax(0) + s for part, s in zip(v.split(list(sizes)), start, strict=True)]
+    )
+
+
 def segment_topk(
     v: Float[Tensor, " n"], sizes: Sizes, *, k: int, largest: bool = True
 ) -> list[Int[Tensor, " k_b"]]:

@@ -53,13 +53,13 @@ def results(model: Model, bags: Bags) -> Tensor:
     return torch.cat([p.detach() for p in parts])
 
 
-def made(name: str, **options: object) -> Model:
+def made(name: str, /, **options: object) -> Model:
     """The same weights each time, as far as the shapes allow."""
     torch.manual_seed(0)
     return build(name, in_dim=6, **options)
 
 
-def changes(name: str, key: str, value: object, **base: object) -> float:
+def changes(name: str, key: str, value: object, /, **base: object) -> float:
     """The largest change of any result when one option is set to another value than its default."""
     default = arguments(name)[key].default
     assert default is inspect.Parameter.empty or value != base.get(key, default), key

@@ -6,7 +6,7 @@ function; a reference is one of those names, or one of them with a suffix (`clam
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -84,6 +84,17 @@ def part(state: State, key: str, *, of: str) -> Tensor:
             f"no {key!r} in this state dict: is it {of}? It holds {_some(sorted(state))}"
         )
     return state[key]
+
+
+def only(given: Mapping[str, Any], known: Collection[str], reference: str) -> None:
+    """Refuses what the original's constructor does not take.
+
+    Raises:
+        UnknownName: suggests the nearest argument.
+    """
+    for argument in given:
+        if argument not in known:
+            raise UnknownName(f"argument of {reference}", argument, known)
 
 
 def transplant(model: Model, state: State, rules: Rules) -> Model:

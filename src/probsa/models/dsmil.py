@@ -1,0 +1,337 @@
+"""DSMIL (Li, Li & Eliceiri, CVPR 2021, arXiv:2011.08939): two streams, one critical instance.
+
+As in the authors' code since 2022: a two-layer q, v the identity, scores divided by √d, the bag's
+stream alone as the bag's score; the publication has linear q and v, no √d and the mean of the two
+logits, each an argument. Ours: labels of one class a bag (`labels="independent"`: theirs), and the
+ProbSA paper's first layer to 512 (they have none).
+"""
+
+import math
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..bags import Bags
+from ..errors import InputError
+from ..layers.embed import Embed, Widths
+from ..likelihoods import Categorical, Independent, Likelihood
+from ..posteriors import Dirac
+from ..segments import segment_argmax
+from ._base import Model, Output, Source
+from ._originals import State, only, original, part, transplant
+from ._registry import build, register
+
+Query = Literal["mlp", "tanh", "linear"]
+Value = Literal["identity", "linear", "mlp"]
+BagScore = Literal["bag", "mean_prob", "mean_logit"]
+
+
+@register("dsmil", original={"embed": None, "labels": "independent"})
+class DSMIL(Model):
+    """Attention by likeness to the instance with the highest logit, class by class.
+
+    c_n = W h_n + b;  m_c = argmax_n c_nc;  U_nc = softmax_n(q(h_n)ᵀ q(h_{m_c}) / √d);
+    B_c = Σ_n U_nc v(h_n);  b_c = Σ_c' ⟨G_cc', B_c'⟩ + β_c.  Losses: `nll` of b, `instance` of
+    max_n c_n.
+
+    Args:
+        in_dim: features of an instance.
+        n_classes: 1 (one logit) or the number of classes.
+        embed: width(s) of the first layer(s); None passes the features on (the original).
+        activation: after each first layer.
+        dropout: after each first layer, in training.
+        query: q; `mlp` tanh(W₂ ReLU(W₁ h)), `tanh` tanh(W h) (their code of 2022), or `linear`.
+        query_dim: d.
+        value: v; `identity`, `linear`, or `mlp` ReLU(W h).
+        value_dropout: before v's layer, in training.
+        bag_layer: one more layer, ReLU(W h), that q and v see and the instances' logits do not
+            (their code of 2022).
+        scaled: divide by √d; the publication does not.
+        class_mixing: b_c sees every class's B; otherwise B_c alone.
+        bag_score: what the output's logits say: the bag's stream, the mean of both streams'
+            probabilities, or of their logits (the publication).
+        labels: with two classes or more. `exclusive`: one class a bag, softmax in both streams.
+            `independent`: a yes or no to each class, as the original's; label n_classes is then
+            a bag of none of them (its all-zero negative).
+        loss_weights: of the bag's stream and of the instances'.
+        init: orthogonal weights and zero biases, or torch's own.
+        class_weights: of the likelihood, one a class; in both streams.
+        seed: of everything random in prediction.
+    """
+
+    source = Source(
+        paper="Li, Li & Eliceiri, Dual-stream multiple instance learning network for whole slide "
+        "image classification with self-supervised contrastive learning, CVPR 2021, "
+        "arXiv:2011.08939",
+        code="binli123/dsmil-wsi",
+        licence="MIT",
+        follows_paper="Two streams with losses of weight 0.5 each; `query='linear', "
+        "value='linear', scaled=False, bag_score='mean_logit'` is its formula.",
+        follows_code="A two-layer q, v the identity, scores over √d, the bag's stream as the score "
+        "of the bag, orthogonal initial weights. `labels='independent'` is its multi-label loss.",
+        fair="One linear layer to 512 with ReLU before everything, d = 128.",
+    )
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        n_classes: int = 1,
+        embed: Widths = 512,
+        activation: Literal["relu", "identity"] = "relu",
+        dropout: float = 0.0,
+        query: Query = "mlp",
+        query_dim: int = 128,
+        value: Value = "identity",
+        value_dropout: float = 0.0,
+        bag_layer: bool = False,
+        scaled: bool = True,
+        class_mixing: bool = True,
+        bag_score: BagScore = "bag",
+        labels: Literal["exclusive", "independent"] = "exclusive",
+        loss_weights: tuple[float, float] = (0.5, 0.5),
+        init: Literal["orthogonal", "uniform"] = "orthogonal",
+        class_weights: tuple[float, ...] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
+        _one_of("bag_score", bag_score, ("bag", "mean_prob", "mean_logit"))
+        _one_of("labels", labels, ("exclusive", "independent"))
+        _one_of("init", init, ("orthogonal", "uniform"))
+        if query_dim < 1:
+            raise InputError(f"query_dim is {query_dim}: at least 1")
+        if len(loss_weights) != 2 or min(loss_weights) < 0:
+            raise InputError(f"loss_weights are {loss_weights}: two numbers, none below 0")
+        if labels == "independent" and n_classes > 1:
+            self.likelihood = Independent(class_weights=class_weights)
+        self.bag_score: BagScore = bag_score
+        self._loss_weights = loss_weights
+        self.scale = 1 / math.sqrt(query_dim) if scaled else 1.0
+        self.embed = Embed(in_dim, embed, activation=activation, dropout=dropout)
+        d = self.embed.out_dim
+        self.instance_classifier = nn.Linear(d, n_classes)
+        self.bag_layer = nn.Sequential(nn.Linear(d, d), nn.ReLU()) if bag_layer else nn.Identity()
+        self.query = _query(query, d, query_dim)
+        self.value = _value_layer(value, d, value_dropout)
+        groups = 1 if class_mixing else n_classes
+        self.classifier = nn.Conv1d(n_classes, n_classes, d, groups=groups)
+        if init == "orthogonal":
+            self.apply(_orthogonal)
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        return dict(zip(("nll", "instance"), self._loss_weights, strict=True))
+
+    @property
+    def top_label(self) -> int:
+        none_of_them = isinstance(self.likelihood, Independent)
+        return self.n_classes if none_of_them else super().top_label
+
+    def forward(
+        self,
+        bags: Bags,
+        *,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Output:
+        del noise, generator  # nothing here is random
+        h = self.embed(bags.x)
+        g = self.bag_layer(h)
+        q, v = _full(self.query(g)), _full(self.value(g))
+        # bfloat16 has ties among logits, and its sums over 10⁴ instances are off by 0.4 %
+        with torch.autocast(h.device.type, enabled=False):
+            c = self.instance_classifier(_full(h))
+            critical = segment_argmax(c.detach(), bags.sizes)
+            top = c.gather(0, critical)
+            attention, weight, vectors = self._attend(q, v, critical, bags)
+            logits = _per_class(self.classifier, vectors)
+        starts = bags.offsets[:-1, None].to(critical.device)
+        flat = self.n_classes == 1
+        return Output(
+            logits=_score(logits, top, how=self.bag_score, likelihood=self.likelihood)[:, None],
+            attention=Dirac(c[:, 0] if flat else c),
+            likelihood=self.likelihood,
+            extras={
+                "attention": attention[:, 0] if flat else attention,
+                "weight_mean": (weight[:, 0] if flat else weight).detach(),
+                "bag_logits": logits,
+                "max_logits": top,
+                "critical": critical - starts,
+                "bag_vectors": vectors.detach(),
+            },
+        )
+
+    def _attend(
+        self,
+        q: Float[Tensor, "n q"],
+        v: Float[Tensor, "n d"],
+        critical: Int[Tensor, "bags classes"],
+        bags: Bags,
+    ) -> tuple[
+        Float[Tensor, "n classes"], Float[Tensor, "n classes"], Float[Tensor, "bags classes d"]
+    ]:
+        """Scores before and after softmax, and B, one bag after another."""
+        sizes = list(bags.sizes)
+        scores, weights, vectors = [], [], []
+        q_critical = q[critical] * self.scale
+        for q_nd, v_nd, m_cd in zip(q.split(sizes), v.split(sizes), q_critical, strict=True):
+            a_nc = q_nd @ m_cd.T
+            u_nc = a_nc.softmax(0)
+            scores.append(a_nc.detach())
+            weights.append(u_nc)
+            vectors.append(u_nc.T @ v_nd)
+        return torch.cat(scores), torch.cat(weights), torch.stack(vectors)
+
+    def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
+        """`nll` of the bag's stream and `instance` of the largest logits: means over the bags."""
+        y = self.labels(bags)
+        streams = {"nll": out.extras["bag_logits"], "instance": out.extras["max_logits"]}
+        return {k: self.likelihood.nll(v[:, None], y).mean() for k, v in streams.items()}
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InputError(f"{name} is {value!r}: one of {', '.join(map(repr, known))}")
+
+
+def _query(kind: Query, dim: int, query_dim: int) -> nn.Sequential:
+    _one_of("query", kind, ("mlp", "tanh", "linear"))
+    steps: list[nn.Module] = [nn.Linear(dim, query_dim)]
+    if kind == "mlp":
+        steps += [nn.ReLU(), nn.Linear(query_dim, query_dim)]
+    if kind != "linear":
+        steps.append(nn.Tanh())
+    return nn.Sequential(*steps)
+
+
+def _value_layer(kind: Value, dim: int, dropout: float) -> nn.Module:
+    _one_of("value", kind, ("identity", "linear", "mlp"))
+    if kind == "identity":
+        return nn.Identity()
+    linear = [nn.Dropout(dropout), nn.Linear(dim, dim)]
+    return nn.Sequential(*linear, nn.ReLU()) if kind == "mlp" else nn.Sequential(*linear)
+
+
+def _orthogonal(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Conv1d):
+        nn.init.orthogonal_(module.weight)
+        assert module.bias is not None
+        nn.init.zeros_(module.bias)
+
+
+def _full(v: Tensor) -> Tensor:
+    return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v
+
+
+def _per_class(
+    conv: nn.Conv1d, vectors: Float[Tensor, "bags classes d"]
+) -> Float[Tensor, "bags classes"]:
+    """The convolution has one position only: a product, without a GPU's TF32 convolutions."""
+    assert conv.bias is not None
+    if conv.groups == 1:
+        return F.linear(vectors.flatten(1), conv.weight.flatten(1), conv.bias)
+    return (vectors * conv.weight[:, 0]).sum(2) + conv.bias
+
+
+def _score(
+    bag: Float[Tensor, "bags classes"],
+    top: Float[Tensor, "bags classes"],
+    *,
+    how: BagScore,
+    likelihood: Likelihood,
+) -> Float[Tensor, "bags classes"]:
+    """Logits whose probability is the bag's score."""
+    if how == "bag":
+        return bag
+    if how == "mean_logit":
+        return (bag + top) / 2
+    if isinstance(likelihood, Categorical):
+        return torch.logaddexp(bag.log_softmax(1), top.log_softmax(1)) - math.log(2)
+    yes = torch.logaddexp(F.logsigmoid(bag), F.logsigmoid(top))
+    return yes - torch.logaddexp(F.logsigmoid(-bag), F.logsigmoid(-top))
+
+
+# of both originals' arguments `bag_score` is ours: which score is meant, no state dict tells
+AUTHORS = (
+    *("K", "C", "input_size", "output_class", "nonlinear", "passing_v", "dropout_v"),
+    "bag_score",
+)
+AUTHORS_KEYS = [
+    (r"i_classifier\.feature_extractor\.", None),  # an embedder's: bags hold what it gives
+    (r"i_classifier\.fc\.(0\.)?", "instance_classifier."),
+    (r"b_classifier\.lin\.0\.", "bag_layer.0."),
+    (r"b_classifier\.q\.(weight|bias)$", r"query.0.\1"),
+    (r"b_classifier\.q\.", "query."),
+    (r"b_classifier\.v\.", "value."),
+    (r"b_classifier\.fcc\.", "classifier."),
+]
+TORCHMIL = ("in_shape", "att_dim", "nonlinear_q", "nonlinear_v", "dropout", "bag_score")
+TORCHMIL_KEYS = [
+    (r"inst_classifier\.", "instance_classifier."),
+    (r"q_nn\.(weight|bias)$", r"query.0.\1"),
+    (r"q_nn\.", "query."),
+    (r"v_nn\.", "value."),
+    (r"bag_classifier\.", "classifier."),
+]
+
+
+@original("dsmil", "ckpt_dsmil")
+def _from_authors(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """MILNet of dsmil-wsi, in every layout since 2021.
+
+    A linear q with a layer in v is either the code since 2022-09 (v has a ReLU; it is meant when
+    `nonlinear` or `passing_v` is given) or the publication's (it has none).
+    """
+    only(given, AUTHORS, reference)
+    of = "a DSMIL (binli123/dsmil-wsi)"
+    c, k = part(state, "b_classifier.fcc.weight", of=of).shape[-2:]
+    linear = "b_classifier.q.weight" in state
+    first = part(state, f"b_classifier.q.{'' if linear else '0.'}weight", of=of)
+    two = "b_classifier.q.2.weight" in state
+    flat = not given.get("nonlinear", not linear)
+    modern = bool({"nonlinear", "passing_v"} & set(given)) or not linear
+    layer = given.get("passing_v", "b_classifier.v.1.weight" in state)
+    model = build(
+        "dsmil",
+        in_dim=given.get("K", given.get("input_size", k)),
+        n_classes=given.get("C", given.get("output_class", c)),
+        embed=None,
+        query="linear" if flat else "mlp" if two or linear else "tanh",
+        query_dim=first.shape[0],
+        value=("mlp" if modern else "linear") if layer else "identity",
+        value_dropout=given.get("dropout_v", 0.0),
+        bag_layer="b_classifier.lin.0.weight" in state,
+        bag_score=given.get("bag_score", "bag"),
+        labels="independent",
+    )
+    return transplant(model, state, AUTHORS_KEYS)
+
+
+@original("torchmil_dsmil")
+def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """torchmil's: losses of weight 1 each. Its logits are the bag's stream, and what it predicts
+    is `bag_score="mean_logit"`.
+    """
+    only(given, TORCHMIL, reference)
+    state = {k.replace(".module.", "."): v for k, v in state.items()}
+    head = part(state, "bag_classifier.weight", of="torchmil's DSMIL")
+    linear = "q_nn.weight" in state
+    first = part(state, f"q_nn.{'' if linear else '0.'}weight", of="torchmil's DSMIL")
+    in_shape = given.get("in_shape", head.shape[-1:])
+    deep = given.get("nonlinear_q", not linear)
+    model = build(
+        "dsmil",
+        in_dim=in_shape[-1],
+        embed=None,
+        query="mlp" if deep else "linear",
+        query_dim=given.get("att_dim", first.shape[0]),
+        value="mlp" if given.get("nonlinear_v", "v_nn.1.weight" in state) else "identity",
+        value_dropout=given.get("dropout", 0.0),
+        bag_score=given.get("bag_score", "bag"),
+        loss_weights=(1.0, 1.0),
+        init="uniform",
+    )
+    return transplant(model, {**state, "bag_classifier.weight": head[None]}, TORCHMIL_KEYS)

@@ -1,0 +1,569 @@
+"""DSMIL against the reference outputs, the specification's values, and a computation by hand."""
+
+import math
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from golden import Golden, close
+from options import changes, options_of, some_bags
+from random_bags import F64, random_bag, types_not_executed
+from test_parity import features, q
+from torch import Tensor
+
+from probsa import Bag, pack
+from probsa.bags import Bags
+from probsa.errors import CheckpointError, InputError, UnknownName
+from probsa.models import Model, build, from_original
+from probsa.objectives import objective
+
+AUTHORS = ["dsmil_c1", "dsmil_c2", "dsmil_c3_linear_v", "ckpt_dsmil_c16"]
+OURS = {
+    **{f"i_classifier.fc.0.{k}": f"instance_classifier.{k}" for k in ("weight", "bias")},
+    **{f"b_classifier.q.{k}": f"query.0.{k}" for k in ("weight", "bias")},
+    **{f"b_classifier.q.{n}.{k}": f"query.{n}.{k}" for n in (0, 2) for k in ("weight", "bias")},
+    **{f"b_classifier.v.1.{k}": f"value.1.{k}" for k in ("weight", "bias")},
+    **{f"b_classifier.fcc.{k}": f"classifier.{k}" for k in ("weight", "bias")},
+}
+
+
+@pytest.fixture(scope="module", params=AUTHORS)
+def golden(request, shared_golden) -> Golden:
+    return Golden(shared_golden, request.param)
+
+
+def total(model: Model, out, bags: Bags) -> Tensor:
+    return objective(model.losses(out, bags), weights=model.loss_weights, kl_weight=1.0)
+
+
+def columns(v: Tensor) -> Tensor:
+    return v[:, None] if v.ndim == 1 else v
+
+
+@pytest.mark.parametrize("b", [0, 1, 2])
+def test_every_value_of_the_original(golden, b):
+    model, bags = golden.model(), pack([golden.bag(b)])
+    out = model(bags)
+    close(columns(out.attention.mean), golden.expected(f"bag{b}.inst_logits"))
+    attention = columns(out.extras["attention"])
+    close(attention * math.sqrt(128), golden.expected(f"bag{b}.att_raw"))
+    close(columns(out.extras["weight_mean"]), golden.expected(f"bag{b}.att"))
+    close(out.extras["bag_vectors"], golden.expected(f"bag{b}.B"))
+    assert torch.equal(out.extras["critical"][0], golden.expected(f"bag{b}.critical"))
+    close(out.extras["max_logits"], golden.expected(f"bag{b}.max_logits"))
+    close(out.logits[:, 0], golden.expected(f"bag{b}.logits"))
+    close(out.probability, golden.expected(f"bag{b}.prob"))
+    # theirs is the sum of both streams' probabilities
+    average = golden.model(bag_score="mean_prob")(bags)
+    close(2 * average.probability, golden.expected(f"bag{b}.prob_average"))
+
+
+@pytest.mark.parametrize("b", [0, 1, 2])
+def test_each_loss_and_every_gradient_of_the_original(golden, b):
+    model, bags = golden.model(), pack([bag := golden.bag(b)])
+    out = model(bags)
+    losses = model.losses(out, bags)
+    close(losses["nll"], golden.expected(f"bag{b}.bag_loss"))
+    close(losses["instance"], golden.expected(f"bag{b}.max_loss"))
+    assert set(losses) == {"nll", "instance"}
+    loss = total(model, out, bags)
+    close(loss, golden.expected(f"bag{b}.total"))
+    ours = {k: OURS[k] for k in golden.about["parameter_order"]}
+    assert set(ours.values()) == set(dict(model.named_parameters()))
+    golden.check_gradients(model, loss, bag.x, b=b, ours=ours)
+
+
+def test_three_bags_at_once(golden):
+    model, bags = golden.model(), pack([golden.bag(b) for b in range(3)])
+    out = model(bags)
+    close(out.logits[:, 0], torch.cat([golden.expected(f"bag{b}.logits") for b in range(3)]))
+    mean = torch.stack([golden.expected(f"bag{b}.total") for b in range(3)]).mean()
+    close(total(model, out, bags), mean)
+
+
+@pytest.mark.parametrize("average", ["bag", "mean_prob", "mean_logit"])
+def test_the_score_does_not_touch_the_losses(golden, average):
+    model, bags = golden.model(bag_score=average), pack([golden.bag(1)])
+    close(total(model, model(bags), bags), golden.expected("bag1.total"))
+
+
+# torchmil
+
+TORCHMIL_OURS = {
+    **{f"q_nn.{n}.{k}": f"query.{n}.{k}" for n in (0, 2) for k in ("weight", "bias")},
+    **{f"v_nn.1.{k}": f"value.1.{k}" for k in ("weight", "bias")},
+    **{f"inst_classifier.{k}": f"instance_classifier.{k}" for k in ("weight", "bias")},
+    "bag_classifier.bias": "classifier.bias",
+}
+
+
+@pytest.fixture(scope="module")
+def torchmil(shared_golden) -> Golden:
+    return Golden(shared_golden, "torchmil_dsmil")
+
+
+@pytest.mark.parametrize("b", [0, 1, 2])
+def test_every_value_of_torchmil(torchmil, b):
+    model, bags = torchmil.model(), pack([bag := torchmil.bag(b)])
+    out = model(bags)
+    close(out.logits[0, 0, 0], torchmil.expected(f"bag{b}.logit"))
+    close(out.probability[0, 0], torchmil.expected(f"bag{b}.prob"))
+    close(out.attention.mean, torchmil.expected(f"bag{b}.inst_logits"))
+    # theirs are softmaxed already, whatever they are called
+    close(out.extras["weight_mean"], torchmil.expected(f"bag{b}.att_raw"))
+    close(out.extras["attention"].softmax(0), torchmil.expected(f"bag{b}.att_raw"))
+    mean = torchmil.model(bag_score="mean_logit")(bags)
+    close(mean.logits[0, 0, 0], torchmil.expected(f"bag{b}.predict"))
+
+    losses = model.losses(out, bags)
+    close(losses["nll"], torchmil.expected(f"bag{b}.loss.BCEWithLogitsLoss"))
+    close(losses["instance"], torchmil.expected(f"bag{b}.loss.BCEWithLogitsLoss_max"))
+    loss = total(model, out, bags)
+    close(loss, torchmil.expected(f"bag{b}.total"))
+    torchmil.check_gradients(model, loss, bag.x, b=b, ours=TORCHMIL_OURS)
+    (grad,) = torch.autograd.grad(loss, [model.classifier.weight])
+    k = torchmil.about["parameter_order"].index("bag_classifier.weight")
+    close(grad.norm(), torchmil.expected(f"bag{b}.grad_norms")[k], relative=1e-4)
+
+
+def torchmil_padded(w: dict[str, Tensor], x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Their padded forward: the bag's logit and the largest instance logit. The mask is in the
+    softmax only, so a padded row may be the critical instance.
+    """
+    c = F.linear(x, w["inst_classifier.weight"], w["inst_classifier.bias"])[:, 0]
+    hidden = F.linear(x, w["q_nn.0.weight"], w["q_nn.0.bias"]).relu()
+    q_nd = F.linear(hidden, w["q_nn.2.weight"], w["q_nn.2.bias"]).tanh()
+    v = F.linear(x, w["v_nn.1.weight"], w["v_nn.1.bias"]).relu()
+    a = q_nd @ q_nd[c.argmax()] / math.sqrt(q_nd.shape[1])
+    z = a.masked_fill(~mask, -math.inf).softmax(0) @ v
+    return F.linear(z, w["bag_classifier.weight"], w["bag_classifier.bias"])[0], c.max()
+
+
+def test_a_batch_of_torchmil_lets_padding_be_critical_and_ours_does_not(torchmil):
+    given = [torchmil.bag(b) for b in range(3)]
+    most = max(map(len, given))
+    logits, tops = [], []
+    for bag in given:
+        x = F.pad(bag.x.detach(), (0, 0, 0, most - len(bag)))
+        b, top = torchmil_padded(torchmil.state, x, torch.arange(most) < len(bag))
+        logits.append(b)
+        tops.append(top)
+    logits, tops = torch.stack(logits), torch.stack(tops)
+    y = torch.tensor([float(bag.y) for bag in given])
+    close(logits, torchmil.expected("batch.logit"))
+    bce = F.binary_cross_entropy_with_logits
+    close(bce(logits, y), torchmil.expected("batch.loss.BCEWithLogitsLoss"))
+    close(bce(tops, y), torchmil.expected("batch.loss.BCEWithLogitsLoss_max"))
+
+    model, bags = torchmil.model(), pack(given)
+    out = model(bags)
+    alone = torch.stack([torchmil.expected(f"bag{b}.logit") for b in range(3)])
+    close(out.logits[:, 0, 0], alone)
+    losses = model.losses(out, bags)
+    for ours, theirs in (("nll", ""), ("instance", "_max")):
+        each = [torchmil.expected(f"bag{b}.loss.BCEWithLogitsLoss{theirs}") for b in range(3)]
+        close(losses[ours], torch.stack(each).mean())
+
+
+# the specification's values: local baselines, 10.4
+
+KEYS = {
+    "i_classifier.fc.0.weight": ("C", "K"),
+    "i_classifier.fc.0.bias": ("C",),
+    "b_classifier.fcc.weight": ("C", "C", "K"),
+    "b_classifier.fcc.bias": ("C",),
+}
+QUERIES = {
+    "mlp": {
+        "b_classifier.q.0.weight": (128, "K"),
+        "b_classifier.q.0.bias": (128,),
+        "b_classifier.q.2.weight": (128, 128),
+        "b_classifier.q.2.bias": (128,),
+    },
+    "tanh": {"b_classifier.q.0.weight": (128, "K"), "b_classifier.q.0.bias": (128,)},
+    "linear": {"b_classifier.q.weight": (128, "K"), "b_classifier.q.bias": (128,)},
+}
+LAYER = {"b_classifier.v.1.weight": ("K", "K"), "b_classifier.v.1.bias": ("K",)}
+LIN = {"b_classifier.lin.0.weight": ("K", "K"), "b_classifier.lin.0.bias": ("K",)}
+WITHOUT: dict[str, tuple] = {}
+
+
+def original_state(
+    c: int, query: str = "mlp", *more: dict[str, tuple], k: int = 512
+) -> dict[str, Tensor]:
+    shapes = {**KEYS, **QUERIES[query]}
+    for part in more:
+        shapes |= part
+    sizes = {"C": c, "K": k}
+    return {key: q(key, *(sizes.get(s, s) for s in shape)) for key, shape in shapes.items()}
+
+
+def one_bag(x: Tensor, y: int | None = None) -> Bags:
+    return pack([Bag(name="a", x=x, edges=torch.zeros(2, 0).long(), weights=torch.zeros(0), y=y)])
+
+
+FIXTURES = [
+    (1, "mlp", False, [0.026136109], [0.083230273, 0.075408673, 0.062378419], 0.55648923),
+    (1, "mlp", True, [0.42238148], [0.083230273, 0.075408673, 0.062378419], 0.46845366),
+    (1, "linear", False, [-0.41610276], [0.0066899458, 0.010644425, 0.005986074], 0.67775042),
+    (1, "linear", True, [0.13260339], [0.0066899458, 0.010644425, 0.005986074], 0.53092789),
+    (2, "mlp", False, [0.062632463, 0.023349505], [0.083230273, 0.075408673], 0.71489449),
+    (2, "mlp", True, [0.32160794, 0.54494533], [0.083230273, 0.075408673], 0.7599684),
+    (2, "linear", False, [0.18555476, -0.093596618], [0.0066899458], 0.68611941),
+    (2, "linear", True, [0.10285171, 0.82076355], [0.0066899458], 0.83022067),
+]
+
+
+@pytest.mark.parametrize(("c", "query", "layer", "logits", "weights", "loss"), FIXTURES)
+def test_the_specified_values(c, query, layer, logits, weights, loss):
+    state = original_state(c, query, LAYER if layer else WITHOUT)
+    # strings, as a command line gives them
+    given = {"K": "512", "C": str(c), "nonlinear": str(query == "mlp"), "passing_v": str(layer)}
+    model = from_original("dsmil", state, **given)
+    bags = one_bag(features(9, 512), y=1 if c == 1 else 0)
+    out = model(bags)
+    assert out.logits.flatten().tolist() == pytest.approx(logits, abs=1e-6)
+    found = columns(out.extras["weight_mean"])
+    assert found[: len(weights), 0].tolist() == pytest.approx(weights, abs=1e-7)
+    assert total(model, out, bags).item() == pytest.approx(loss, abs=1e-6)
+    instance = columns(out.attention.mean)[:3, 0].tolist()
+    assert instance == pytest.approx([0.05057281, -0.5901871, -0.24126232], abs=1e-6)
+    tops = [0.61324717] if c == 1 else [0.61324717, 0.63397039]
+    assert out.extras["max_logits"].flatten().tolist() == pytest.approx(tops, abs=1e-6)
+    assert out.extras["critical"].flatten().tolist() == ([3] if c == 1 else [3, 4])
+    if c == 2 and query == "mlp":
+        second = [0.066300636, 0.061033802, 0.083224424]
+        assert found[:3, 1].tolist() == pytest.approx(second, abs=1e-6)
+
+
+def test_the_published_weights(shared_golden):
+    state = {k: v.double() for k, v in Golden(shared_golden, "ckpt_dsmil_c16").state.items()}
+    out = from_original("dsmil", state)(one_bag(features(9, 512).abs()))
+    assert out.extras["max_logits"].item() == pytest.approx(-1.2825372, abs=1e-6)
+    assert out.extras["critical"].item() == 5
+    assert out.logits.item() == pytest.approx(0.15112476, abs=1e-6)
+    first = out.extras["weight_mean"][:3].tolist()
+    assert first == pytest.approx([0.11242229, 0.10274887, 0.11223428], abs=1e-6)
+
+
+# layouts
+
+
+def by_hand(state: dict[str, Tensor], x: Tensor, *, query: str, value: str, lin: bool = False):
+    """Instance logits, attention before softmax and bag logits of the original's formulas."""
+    c = F.linear(x, state["i_classifier.fc.0.weight"], state["i_classifier.fc.0.bias"])
+    under = {k.removeprefix("b_classifier."): v for k, v in state.items()}
+    h = F.linear(x, under["lin.0.weight"], under["lin.0.bias"]).relu() if lin else x
+
+    def question(rows: Tensor) -> Tensor:
+        if query == "linear":
+            return F.linear(rows, under["q.weight"], under["q.bias"])
+        first = F.linear(rows, under["q.0.weight"], under["q.0.bias"])
+        if query == "tanh":
+            return first.tanh()
+        return F.linear(first.relu(), under["q.2.weight"], under["q.2.bias"]).tanh()
+
+    v = h if value == "identity" else F.linear(h, under["v.1.weight"], under["v.1.bias"])
+    v = v.relu() if value == "mlp" else v
+    critical = torch.sort(c, 0, descending=True).indices[0]
+    a = question(h) @ question(h[critical]).T / math.sqrt(128)
+    vectors = a.softmax(0).T @ v
+    return c, a, F.conv1d(vectors[None], under["fcc.weight"], under["fcc.bias"])[0, :, 0]
+
+
+LAYOUTS = [
+    # the publication: linear q, v without ReLU; nothing in the keys says so but the arguments
+    ({"query": "linear", "value": "linear"}, (LAYER,), {}),
+    ({"query": "linear", "value": "mlp"}, (LAYER,), {"passing_v": True}),
+    ({"query": "linear", "value": "mlp"}, (LAYER,), {"nonlinear": 0, "passing_v": 1}),
+    ({"query": "linear", "value": "identity"}, (), {}),
+    ({"query": "mlp", "value": "mlp"}, (LAYER,), {}),
+    # 2022: one more layer before the bag's stream, one layer in q
+    ({"query": "tanh", "value": "identity", "lin": True}, (LIN,), {}),
+    ({"query": "tanh", "value": "mlp", "lin": True}, (LIN, LAYER), {"passing_v": True}),
+]
+
+
+@pytest.mark.parametrize(("form", "more", "given"), LAYOUTS, ids=str)
+@pytest.mark.parametrize("c", [1, 2])
+def test_every_layout_of_the_original(form, more, given, c):
+    state, x = original_state(c, form["query"], *more, k=24), features(9, 24)
+    want = by_hand(state, x, **form)
+    out = from_original("dsmil_any", state, **given)(one_bag(x))
+    got = columns(out.attention.mean), columns(out.extras["attention"]), out.logits[0, 0]
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+
+
+def test_wrapped_names_and_an_embedders_parts_are_read():
+    state, bags = original_state(2, k=24), one_bag(features(9, 24))
+    want = from_original("dsmil", state)(bags).logits
+    wrapped = {f"module.{k}": v for k, v in state.items()}
+    assert torch.equal(from_original("ckpt_dsmil_tcga", wrapped)(bags).logits, want)
+    # IClassifier: a network before the instance classifier, whose name has no number
+    embedder = {k.replace("fc.0.", "fc."): v for k, v in state.items()}
+    embedder["i_classifier.feature_extractor.conv1.weight"] = torch.zeros(4, 3, 7, 7)
+    assert torch.equal(from_original("dsmil", embedder)(bags).logits, want)
+
+
+def test_torchmils_other_layouts_are_read():
+    state = {
+        "q_nn.module.weight": q("q", 5, 12),
+        "q_nn.module.bias": q("qb", 5),
+        "inst_classifier.module.weight": q("i", 1, 12),
+        "inst_classifier.module.bias": q("ib", 1),
+        "bag_classifier.module.weight": q("b", 1, 12),
+        "bag_classifier.module.bias": q("bb", 1),
+    }
+    model = from_original("torchmil_dsmil", state, in_shape="(12,)", att_dim="5")
+    x = features(7, 12)
+    out = model(one_bag(x))
+    w = {k.replace(".module", ""): v for k, v in state.items()}
+    c = F.linear(x, w["inst_classifier.weight"], w["inst_classifier.bias"])[:, 0]
+    q_nd = F.linear(x, w["q_nn.weight"], w["q_nn.bias"])
+    a = q_nd @ q_nd[c.argmax()] / math.sqrt(5)
+    logit = F.linear(a.softmax(0) @ x, w["bag_classifier.weight"], w["bag_classifier.bias"])
+    torch.testing.assert_close(out.logits[0, 0], logit, rtol=1e-12, atol=1e-13)
+    assert model.loss_weights == {"nll": 1.0, "instance": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "message"),
+    [
+        ({}, {"C": 3}, r"i_classifier.fc.0.weight has shape \(2, 24\).*\(3, 24\)"),
+        ({}, {"K": 25}, r"i_classifier.fc.0.weight has shape \(2, 24\).*\(2, 25\)"),
+        ({}, {"passing_v": True}, "nothing given for value.1.bias"),
+        ({}, {"nonlinear": False}, "unknown are b_classifier.q.2"),
+        ({"b_classifier.fcc.weight": None}, {}, "no 'b_classifier.fcc.weight'.*is it a DSMIL"),
+        ({"b_classifier.q.0.weight": None}, {}, "no 'b_classifier.q.0.weight'"),
+        ({"i_classifier.fc.0.bias": None}, {}, "nothing given for instance_classifier.bias"),
+        ({"b_classifier.extra": (3,)}, {}, "unknown are b_classifier.extra"),
+        ({"b_classifier.q.2.weight": (128, 64)}, {}, r"\(128, 64\) where dsmil.*\(128, 128\)"),
+    ],
+)
+def test_another_state_dict_is_refused(change, given, message):
+    state = original_state(2, k=24)
+    for key, shape in change.items():
+        if shape is None:
+            del state[key]
+        else:
+            state[key] = torch.zeros(shape)
+    with pytest.raises(CheckpointError, match=message):
+        from_original("dsmil", state, **given)
+
+
+def test_the_partial_start_of_the_first_release_is_refused():
+    """`init.pth` holds q and v only."""
+    state = {
+        k: v for k, v in original_state(2, "linear", LAYER).items() if ".q." in k or ".v." in k
+    }
+    with pytest.raises(CheckpointError, match=r"no 'b_classifier.fcc.weight'"):
+        from_original("dsmil", state)
+
+
+def test_another_argument_of_the_original_is_refused():
+    with pytest.raises(UnknownName, match=r"no argument of dsmil_c1 named 'passing'.*'passing_v'"):
+        from_original("dsmil_c1", original_state(1), passing=True)
+
+
+# the method by itself
+
+
+@pytest.mark.parametrize("c", [1, 3])
+@pytest.mark.parametrize("labels", ["exclusive", "independent"])
+@pytest.mark.parametrize("mixing", [True, False])
+def test_both_streams_by_hand(c, labels, mixing):
+    model = build(
+        "dsmil", in_dim=6, embed=8, n_classes=c, labels=labels, class_mixing=mixing,
+        query="linear", query_dim=5, value="mlp", scaled=False, init="uniform",
+    ).double()  # fmt: skip
+    bags = pack([random_bag(7, seed=1, features=6, y=1), random_bag(4, seed=2, features=6, y=0)])
+    out = model(bags)
+    streams = [], []
+    for x in bags.x.split([7, 4]):
+        h = model.embed(x)
+        instance = model.instance_classifier(h)
+        row = []
+        for k in range(c):
+            a = (model.query(h) @ model.query(h)[instance[:, k].argmax()]).softmax(0)
+            row.append(a @ model.value(h))
+        weight, bias = model.classifier.weight, model.classifier.bias
+        row = torch.stack(row)
+        seen = [(weight[k] * (row if mixing else row[k])).sum() + bias[k] for k in range(c)]
+        streams[0].append(torch.stack(seen))
+        streams[1].append(instance.max(0).values)
+    terms = model.losses(out, bags)
+    for stream, name in zip(streams, ("nll", "instance"), strict=True):
+        logits = torch.stack(stream)
+        if c == 1:
+            want = F.binary_cross_entropy_with_logits(logits[:, 0], bags.y.double())
+        elif labels == "exclusive":
+            want = F.cross_entropy(logits, bags.y)
+        else:
+            one_hot = F.one_hot(bags.y, c).double()
+            want = F.binary_cross_entropy_with_logits(logits, one_hot)
+        torch.testing.assert_close(terms[name], want, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(out.logits[:, 0], torch.stack(streams[0]), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(("c", "labels"), [(1, "exclusive"), (3, "exclusive"), (3, "independent")])
+def test_the_score_is_a_mean_of_both_streams(c, labels):
+    models = {}
+    for score in ("bag", "mean_prob", "mean_logit"):
+        torch.manual_seed(0)
+        model = build("dsmil", in_dim=6, embed=8, n_classes=c, labels=labels, bag_score=score)
+        models[score] = model.double()
+    bags = some_bags()
+    outs = {k: m(bags) for k, m in models.items()}
+    bag, top = outs["bag"].logits[:, 0], outs["bag"].extras["max_logits"]
+    torch.testing.assert_close(outs["mean_logit"].logits[:, 0], (bag + top) / 2)
+    probability = models["bag"].likelihood.probability
+    mean = (probability(bag) + probability(top)) / 2
+    torch.testing.assert_close(outs["mean_prob"].probability, mean, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("c", [1, 2])
+def test_a_mean_of_probabilities_is_finite_where_they_saturate(c):
+    model = build("dsmil", in_dim=6, embed=None, n_classes=c, bag_score="mean_prob")
+    with torch.no_grad():
+        model.classifier.bias.fill_(200.0)
+        model.instance_classifier.bias.fill_(-200.0)
+    bags = some_bags(dtype=torch.float32)
+    out = model(bags)
+    out.logits.sum().backward()
+    assert bool(out.logits.isfinite().all())
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+
+
+def test_the_critical_instance_is_a_row_of_its_own_bag():
+    model = build("dsmil", in_dim=6, n_classes=3).double()
+    bags = some_bags()
+    out = model(bags)
+    for part, rows in zip(out.attention.mean.split(list(bags.sizes)), out.extras["critical"],
+                          strict=True):  # fmt: skip
+        assert torch.equal(part.argmax(0), rows)
+
+
+def test_the_gradient_reaches_both_queries():
+    """Of every instance and of the critical one: with the latter cut off it is another one."""
+    model = build("dsmil", in_dim=6, embed=None, query="linear", query_dim=4).double()
+    x = torch.randn(5, 6, dtype=F64, requires_grad=True)
+    model(one_bag(x)).logits.sum().backward()
+    query, critical = model.query, model.instance_classifier(x)[:, 0].argmax()
+
+    def grad(*, cut: bool) -> Tensor:
+        rows = x.detach().clone().requires_grad_()
+        m = query(rows)[critical]
+        a = query(rows) @ (m.detach() if cut else m) / 2
+        z = a.softmax(0) @ rows
+        F.linear(z, model.classifier.weight[0], model.classifier.bias).sum().backward()
+        return rows.grad
+
+    torch.testing.assert_close(x.grad, grad(cut=False), rtol=1e-12, atol=1e-13)
+    assert (x.grad - grad(cut=True)).abs().max().item() > 1e-3
+
+
+@pytest.mark.parametrize("c", [2, 3])
+def test_independent_classes_have_bags_of_none(c):
+    """The original's negatives: an all-zero vector of labels."""
+    model = build("dsmil", in_dim=6, preset="original", n_classes=c).double()
+    bags = one_bag(torch.randn(5, 6, dtype=F64), y=c)
+    out = model(bags)
+    want = F.softplus(out.logits[0, 0]).mean()
+    torch.testing.assert_close(model.losses(out, bags)["nll"], want, rtol=1e-13, atol=0)
+    assert out.probability.sum().item() != pytest.approx(1.0, abs=1e-3)
+    beyond = one_bag(torch.randn(5, 6, dtype=F64), y=c + 1)
+    with pytest.raises(InputError, match=f"n_classes={c} means 0 to {c}"):
+        model.losses(model(beyond), beyond)
+
+
+def test_class_weights_are_of_independent_classes_too():
+    given = {"in_dim": 6, "n_classes": 2, "labels": "independent"}
+    torch.manual_seed(0)
+    plain = build("dsmil", **given).double()
+    weighed = build("dsmil", **given, class_weights=(0.5, 3.0)).double()
+    weighed.load_state_dict(plain.state_dict(), strict=False)
+    for y, weight in ((0, 0.5), (1, 3.0), (2, 1.0)):
+        bags = one_bag(features(5, 6), y=y)
+        terms = plain.losses(plain(bags), bags)
+        for key, value in weighed.losses(weighed(bags), bags).items():
+            torch.testing.assert_close(value, terms[key] * weight, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("mixing", [True, False])
+def test_it_starts_orthogonal(mixing):
+    model = build("dsmil", in_dim=20, n_classes=3, embed=16, class_mixing=mixing)
+    for module in (model.embed.net[0], model.query[0], model.query[2],
+                   model.instance_classifier, model.classifier):  # fmt: skip
+        w = module.weight.flatten(1)
+        w = w if w.shape[0] <= w.shape[1] else w.T
+        torch.testing.assert_close(w @ w.T, torch.eye(len(w)), rtol=1e-5, atol=1e-5)
+        assert not module.bias.any()
+
+
+# options
+
+CHANGES = {
+    "embed": (8, 7),
+    "activation": "identity",
+    "dropout": 0.5,
+    "query": "tanh",
+    "query_dim": 16,
+    "value": "linear",
+    "value_dropout": 0.5,
+    "bag_layer": True,
+    "scaled": False,
+    "class_mixing": False,
+    "bag_score": "mean_prob",
+    "labels": "independent",
+    "loss_weights": (0.5, 1.0),
+    "init": "uniform",
+}
+BASE = {
+    "value_dropout": {"value": "mlp"},
+    "class_mixing": {"n_classes": 3},
+    "labels": {"n_classes": 3},
+}
+
+
+@pytest.mark.parametrize("key", options_of("dsmil"))
+def test_every_option_changes_the_result(key):
+    assert changes("dsmil", key, CHANGES[key], **BASE.get(key, {})) > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("query", "linear"), ("value", "mlp"), ("bag_score", "mean_logit")],
+)
+def test_every_choice_changes_the_result(key, value):
+    assert changes("dsmil", key, value) > 1e-6
+
+
+def test_every_query_with_every_value_trains():
+    for query, value, layer in product(
+        ("mlp", "tanh", "linear"), ("identity", "linear", "mlp"), (True, False)
+    ):
+        model = build("dsmil", in_dim=6, query=query, value=value, bag_layer=layer).double()
+        bags = some_bags()
+        total(model, model(bags), bags).backward()
+        assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"query": "cnn"}, "query is 'cnn': one of 'mlp', 'tanh', 'linear'"),
+        ({"value": "tanh"}, "value is 'tanh': one of 'identity', 'linear', 'mlp'"),
+        ({"bag_score": "max"}, "bag_score is 'max': one of 'bag', 'mean_prob', 'mean_logit'"),
+        ({"labels": "multi"}, "labels is 'multi': one of"),
+        ({"init": "xavier"}, "init is 'xavier': one of"),
+        ({"query_dim": 0}, "query_dim is 0: at least 1"),
+        ({"loss_weights": (0.5, -0.5)}, "two numbers, none below 0"),
+        ({"embed": 0}, "at least 1"),
+        ({"n_classes": 0}, "n_classes is 0"),
+    ],
+)
+def test_what_is_no_option_is_refused(options, message):
+    with types_not_executed(), pytest.raises(InputError, match=message):
+        build("dsmil", in_dim=6, **options)
