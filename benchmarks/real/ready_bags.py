@@ -41,6 +41,7 @@ class Cell:
     fold: int
     seed: int
     precision: str = "float32"
+    epochs: int = 100
 
     @property
     def method(self) -> str:
@@ -81,6 +82,7 @@ def config_of(cell: Cell, folder: Path) -> RunConfig:
         ),
         model=cell.model,
         training=TrainingConfig(
+            epochs=cell.epochs,
             batch_size=4,
             learning_rate=3e-4,
             kl_weight=cell.kl_weight,  # pyright: ignore[reportArgumentType]
