@@ -21,8 +21,10 @@ SMALL = {
     "attention_dim": 5,
     "layers": 2,
     "heads": 2,
+    "landmarks": 4,
     "samples": 3,
     "predict_samples": 7,
+    "k_sample": 2,
 }
 SIZES = (9, 1, 4, 17)
 NAMES = names()

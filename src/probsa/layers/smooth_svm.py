@@ -1,0 +1,60 @@
+"""The smooth top-1 SVM (Berrada, Zisserman & Kumar, ICLR 2018, arXiv:1802.07595).
+
+As the authors' library computes it: exact (hard) where the scores are so far apart that smoothing
+would change nothing. torchmil's copy takes the logarithm over instances instead of classes.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..likelihoods import Likelihood, likelihood_of
+
+THRESHOLD = 1000.0
+"""How many times likelier the first class is than the second where the hard loss takes over."""
+
+
+def smooth_top1_svm(
+    scores: Float[Tensor, "m classes"],
+    y: Int[Tensor, " m"],
+    *,
+    alpha: float = 1.0,
+    tau: float = 1.0,
+) -> Float[Tensor, " m"]:
+    """With m_j = s_j + α 1[j ≠ y] − s_y:  τ log Σ_j exp(m_j / τ), or max_j m_j.
+
+    The latter where the two largest scores are at least τ log 1000 apart.
+    """
+    s = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    other = torch.ones_like(s).scatter(1, y[:, None], 0.0)
+    m = s + alpha * other - s.gather(1, y[:, None])
+    first, second = s.detach().topk(2, dim=1).values.unbind(1)
+    hard = first - second >= tau * math.log(THRESHOLD)
+    return torch.where(hard, m.amax(1), tau * (m / tau).logsumexp(1))
+
+
+class SmoothSVM(Likelihood):
+    """The SVM in the place of −log p(Y | X, f). One logit ℓ has the scores 0 and ℓ.
+
+    `probability` reads its scores as logits, which they were not trained to be: uncalibrated.
+    """
+
+    def __init__(self, n_classes: int, *, class_weights: tuple[float, ...] | None = None) -> None:
+        super().__init__(class_weights=class_weights)
+        self.plain = likelihood_of(n_classes)
+
+    def nll(
+        self, logits: Float[Tensor, "bags samples classes"], y: Tensor
+    ) -> Float[Tensor, " bags"]:
+        if logits.shape[2] == 1:
+            logits = torch.cat([torch.zeros_like(logits), logits], 2)
+        target = y.long()[:, None].expand(logits.shape[:2])
+        loss = smooth_top1_svm(logits.flatten(0, 1), target.flatten())
+        return self._weigh(loss.view(target.shape).mean(1), y)
+
+    def probability(
+        self, logits: Float[Tensor, "*batch classes"]
+    ) -> Float[Tensor, "*batch classes"]:
+        return self.plain.probability(logits)

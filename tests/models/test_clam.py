@@ -1,0 +1,704 @@
+"""CLAM: equal to the original and to a plain loop; its layouts; what torchmil has otherwise."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from golden import Golden, close
+from options import changes, options_of, results, some_bags
+from random_bags import F64, random_bag, types_not_executed
+from test_parity import features, q
+from torch import Tensor
+
+from probsa import Bag, pack
+from probsa.errors import CheckpointError, InputError, UnknownName
+from probsa.layers.evidence import choose
+from probsa.layers.pooling import pool_vectors
+from probsa.layers.smooth_svm import smooth_top1_svm
+from probsa.models import build, from_original
+from probsa.objectives import objective
+from probsa.posteriors import Diagonal, Dirac
+
+SINGLE = ["clam_sb_gated", "clam_sb_plain", "ckpt_clam_sb"]
+MULTI = ["clam_mb_gated", "clam_mb_plain"]
+NAMES = ["clam-sb", "clam-mb", "clam-sb-probsa-diag"]
+SMALL = {"in_dim": 6, "embed": 8, "attention_dim": 4, "k_sample": 2}
+BAGS = [0, 1, 2]
+
+
+def ours(golden: Golden) -> dict[str, str]:
+    """The original's names of parameters → ours; CLAM_MB's bag classifiers are rows of one."""
+    inside = "attention_net.3."
+    gated = any("attention_b" in k for k in golden.state)
+    names = {
+        "attention_net.0": "embed.net.0",
+        f"{inside}attention_a.0" if gated else f"{inside}module.0": "attention.trunk.first",
+        f"{inside}attention_b.0": "attention.trunk.gate",
+        f"{inside}attention_c" if gated else f"{inside}module.2": "attention.mean",
+        "classifiers": "classifier",
+        **{f"instance_classifiers.{c}": f"evidence.classifiers.{c}" for c in range(3)},
+    }
+    known = set(golden.about["parameter_order"])
+    pairs = {f"{k}.{p}": f"{v}.{p}" for k, v in names.items() for p in ("weight", "bias")}
+    return {k: v for k, v in pairs.items() if k in known}
+
+
+# Equal to the original
+
+
+@pytest.fixture(scope="module", params=[*SINGLE, *MULTI])
+def golden(request, shared_golden) -> Golden:
+    return Golden(shared_golden, request.param)
+
+
+@pytest.mark.parametrize("b", BAGS)
+def test_every_value(golden, b):
+    model = golden.model()
+    assert model.name == ("clam-mb" if golden.name in MULTI else "clam-sb")
+    bags = pack([golden.bag(b)])
+    out = model(bags)
+    f = out.attention.mean if golden.name in MULTI else out.attention.mean[:, None]
+    h = model.instances(bags)
+    close(h, golden.expected(f"bag{b}.h"))
+    close(f.T, golden.expected(f"bag{b}.att_raw"))
+    close(f.softmax(0).T, golden.expected(f"bag{b}.att"))
+    close(pool_vectors(f, h, bags.sizes)[0], golden.expected(f"bag{b}.features"))
+    close(out.logits[:, 0], golden.expected(f"bag{b}.logits"))
+    close(out.probability, golden.expected(f"bag{b}.prob"))
+    assert out.probability.argmax().item() == golden.expected(f"bag{b}.y_hat").item()
+    instance = out.extras["instance_logits"].transpose(0, 1)
+    close(instance, golden.expected(f"bag{b}.inst_logits"))
+
+
+@pytest.mark.parametrize("subtyping", [False, True])
+@pytest.mark.parametrize("loss", ["ce", "svm"])
+@pytest.mark.parametrize("b", BAGS)
+def test_the_instance_loss(golden, b, loss, subtyping):
+    model = golden.model(inst_loss=loss, subtyping=subtyping)
+    bags = pack([golden.bag(b)])
+    out = model(bags)
+    key = f"bag{b}.{loss}.{'sub' if subtyping else 'nosub'}"
+    close(model.losses(out, bags)["instance"], golden.expected(f"{key}.instance_loss"))
+    chosen = list(model.evidence.choose(out.attention.mean, bags.y, bags.sizes))
+    chosen.sort(key=lambda c: c.classes[0].item())
+    logits = out.extras["instance_logits"]
+    called = [logits[c.rows, c.classes].argmax(1) for c in chosen]
+    assert torch.equal(torch.cat(called), golden.expected(f"{key}.inst_preds"))
+    targets = torch.cat([c.targets for c in chosen])
+    assert torch.equal(targets, golden.expected(f"{key}.inst_labels"))
+
+
+@pytest.mark.parametrize("loss", ["ce", "svm"])
+@pytest.mark.parametrize("b", BAGS)
+def test_bag_loss_total_and_every_gradient(golden, b, loss):
+    model = golden.model(bag_loss=loss, inst_loss=loss, subtyping=loss == "svm")
+    bags = pack([bag := golden.bag(b)])
+    terms = model.losses(model(bags), bags)
+    close(terms["nll"], golden.expected(f"bag{b}.bag_loss.{loss}"))
+    total = objective(terms, weights=model.loss_weights, kl_weight=1.0)
+    close(total, golden.expected(f"bag{b}.total.{loss}"))
+    key = "svm." if loss == "svm" else ""
+    golden.check_gradients(model, total, bag.x, b=b, ours=ours(golden), key=key)
+    if golden.name in MULTI:
+        order = golden.about["parameter_order"]
+        norms = golden.expected(f"bag{b}.{key}grad_norms")
+        for part in ("weight", "bias"):
+            (grad,) = torch.autograd.grad(
+                total, [model.get_parameter(f"classifier.{part}")], retain_graph=True
+            )
+            rows = torch.stack([g.norm() for g in grad])
+            at = [order.index(f"classifiers.{c}.{part}") for c in range(len(rows))]
+            close(rows, norms[at], relative=1e-4)
+
+
+def test_bags_together_are_the_mean_of_bags_alone(golden):
+    model = golden.model(subtyping=True)
+    bags = pack([golden.bag(b) for b in BAGS])
+    out = model(bags)
+    got = model.losses(out, bags)
+    want = torch.stack([golden.expected(f"bag{b}.ce.sub.instance_loss") for b in BAGS])
+    close(got["instance"], want.mean())
+    want = torch.stack([golden.expected(f"bag{b}.bag_loss.ce") for b in BAGS])
+    close(got["nll"], want.mean())
+
+
+# The specification's values, in float64
+
+
+def spec_state(*, gated: bool = True, classes: int = 2, multi: bool = False) -> dict[str, Tensor]:
+    rows = classes if multi else 1
+    shapes = {"attention_net.0": (512, 1024)}
+    if gated:
+        shapes |= {f"attention_net.3.attention_{k}.0": (256, 512) for k in "ab"}
+        shapes["attention_net.3.attention_c"] = (rows, 256)
+    else:
+        shapes["attention_net.3.module.0"] = (256, 512)
+        shapes["attention_net.3.module.2"] = (rows, 256)
+    if multi:
+        shapes |= {f"classifiers.{c}": (1, 512) for c in range(classes)}
+    else:
+        shapes["classifiers"] = (classes, 512)
+    shapes |= {f"instance_classifiers.{c}": (2, 512) for c in range(classes)}
+    weights = {f"{k}.weight": q(f"{k}.weight", *s) for k, s in shapes.items()}
+    return weights | {f"{k}.bias": q(f"{k}.bias", s[0]) for k, s in shapes.items()}
+
+
+def spec_bag(y: int) -> Bag:
+    nothing = {"edges": torch.zeros(2, 0).long(), "weights": torch.zeros(0, dtype=F64)}
+    return Bag(name="a", x=features(20, 1024), y=y, **nothing)
+
+
+def spec_run(state, *, y: int, reference: str = "clam_sb", **arguments):
+    model = from_original(reference, state, **arguments)
+    bags = pack([spec_bag(y)])
+    out = model(bags)
+    return out, model.losses(out, bags)["instance"].item()
+
+
+GATED_SB = {
+    (False, "ce"): (0.97156653, 0.64965315),
+    (False, "svm"): (1.6275003, 1.2203474),
+    (True, "ce"): (0.98271974, 0.85334065),
+    (True, "svm"): (1.6638032, 1.4905673),
+}
+
+
+@pytest.mark.parametrize(("subtyping", "loss"), GATED_SB)
+def test_golden_single_branch(subtyping, loss):
+    for y in (0, 1):
+        out, instance = spec_run(spec_state(), y=y, subtyping=subtyping, inst_loss=loss)
+        assert out.logits.flatten().tolist() == pytest.approx([-1.0116896, 0.067616839], abs=1e-6)
+        first = [-0.18686736, -0.23725003, -0.20971494, -0.38294689]
+        assert out.attention.mean[:4].tolist() == pytest.approx(first, abs=1e-6)
+        assert instance == pytest.approx(GATED_SB[subtyping, loss][y], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("subtyping", "loss", "value"),
+    [
+        (False, "ce", 0.77763126),
+        (False, "svm", 1.4045167),
+        (True, "ce", 1.0693105),
+        (True, "svm", 1.7679842),
+    ],
+)
+def test_golden_without_the_gate(subtyping, loss, value):
+    state = spec_state(gated=False)
+    out, instance = spec_run(state, y=1, subtyping=subtyping, inst_loss=loss)
+    assert out.logits.flatten().tolist() == pytest.approx([-1.0698026, 0.060385245], abs=1e-6)
+    first = [-0.86066921, -2.033473, -1.4386292, -1.275668]
+    assert out.attention.mean[:4].tolist() == pytest.approx(first, abs=1e-6)
+    assert instance == pytest.approx(value, abs=1e-6)
+
+
+def test_golden_branches():
+    state = spec_state(classes=3, multi=True)
+    out, instance = spec_run(state, y=2, reference="clam_mb", subtyping=True)
+    want = [0.45245185, -0.16529122, 0.71586049]
+    assert out.logits.flatten().tolist() == pytest.approx(want, abs=1e-6)
+    want = [-0.18686736, -0.10148648, 0.20964816]
+    assert out.attention.mean[0].tolist() == pytest.approx(want, abs=1e-6)
+    assert instance == pytest.approx(0.98232662, abs=1e-6)
+
+
+def test_golden_checkpoint(shared_golden):
+    state = {k: v.double() for k, v in Golden(shared_golden, "ckpt_clam_sb").state.items()}
+    bag = spec_bag(0)
+    out = from_original("clam_sb", state)(pack([Bag(**{**vars_of(bag), "x": bag.x.abs()})]))
+    assert out.logits.flatten().tolist() == pytest.approx([15.88416, -16.226811], rel=1e-6)
+    first = [-25.411094, -25.26243, -25.539984, -25.476559]
+    assert out.attention.mean[:4].tolist() == pytest.approx(first, rel=1e-6)
+
+
+def vars_of(bag: Bag) -> dict:
+    return {k: getattr(bag, k) for k in bag.__slots__}
+
+
+# The SVM
+
+
+@pytest.mark.parametrize("tau", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("b", BAGS)
+def test_the_svm_and_its_gradient(shared_golden, b, tau):
+    golden = Golden(shared_golden, "smooth_top1_svm")
+    s = golden.tensors[f"bag{b}.x"].clone().requires_grad_()
+    y = golden.tensors[f"bag{b}.y_inst"]
+    loss = smooth_top1_svm(s, y, tau=tau)
+    close(loss.mean(), golden.expected(f"bag{b}.loss.tau{tau}"))
+    (grad,) = torch.autograd.grad(loss.mean(), s)
+    close(grad, golden.expected(f"bag{b}.grad.tau{tau}"), relative=1e-4)
+    smooth = golden.expected(f"bag{b}.smooth.tau{tau}").bool()
+    first, second = s.topk(2, dim=1).values.T
+    assert torch.equal(first - second < tau * math.log(1000), smooth)
+    # where it is hard, the loss is the maximum itself
+    m = s + F.one_hot(y, s.shape[1]).logical_not() - s.gather(1, y[:, None])
+    torch.testing.assert_close(loss[~smooth], m.amax(1)[~smooth])
+
+
+def test_golden_svm():
+    s = torch.tensor([[0, 0], [2, -1], [-1, 2], [8, 0.5], [8, 0.5]], dtype=F64)
+    loss = smooth_top1_svm(s, torch.tensor([0, 0, 0, 0, 1]))
+    want = [1.31326169, 0.126928011, 4.01814993, 0.0, 8.5]
+    assert loss.tolist() == pytest.approx(want, abs=1e-8)
+    assert loss.mean().item() == pytest.approx(2.79166793, abs=1e-8)
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+def test_the_svm_of_bags(classes):
+    """One logit is the difference of two scores; class weights count; probabilities stay."""
+    model = build("clam-sb-probsa-diag", **SMALL, n_classes=classes, bag_loss="svm",
+                  class_weights=(0.5, 3.0) if classes == 1 else (0.5, 3.0, 1.0)).double()  # fmt: skip
+    bags = some_bags()
+    out = model(bags, noise=torch.randn(19, 4, dtype=F64))
+    each = []
+    for ell, y in zip(out.logits, bags.y.tolist(), strict=True):
+        m = 1 + (ell - ell[:, y : y + 1])
+        m[:, y : y + 1] -= 1
+        if classes == 1:
+            m = torch.cat([1 - (2 * y - 1) * ell, torch.zeros_like(ell)], 1)
+        each.append((0.5, 3.0)[y] * m.exp().sum(1).log().mean())
+    torch.testing.assert_close(model.losses(out, bags)["nll"], torch.stack(each).mean())
+    want = out.logits.sigmoid() if classes == 1 else out.logits.softmax(2)
+    torch.testing.assert_close(out.probability, want.mean(1))
+
+
+# A plain loop over bags, classes and instances says the same
+
+
+def by_hand(out, bags, *, k: int, classes: int, subtyping: bool) -> Tensor:
+    per_bag = []
+    start = 0
+    for n, y in zip(bags.sizes, bags.y.tolist(), strict=True):
+        rows = range(start, start + n)
+        start += n
+        total = torch.zeros((), dtype=F64)
+        for c in range(classes):
+            if c != y and not subtyping:
+                continue
+            f = out.attention.mean
+            f = f if f.ndim == 1 else f[:, min(c, f.shape[1] - 1)]
+            by_attention = sorted(rows, key=lambda i, f=f: -f[i].item())
+            pairs = [(i, int(c == y)) for i in by_attention[:k]]
+            if c == y:
+                pairs += [(i, 0) for i in by_attention[-k:]]
+            logits = out.extras["instance_logits"]
+            nll = [-logits[i, c].log_softmax(0)[t] for i, t in pairs]
+            total = total + torch.stack(nll).mean()
+        per_bag.append(total / classes if subtyping else total)
+    return torch.stack(per_bag).mean()
+
+
+@pytest.mark.parametrize("subtyping", [False, True])
+@pytest.mark.parametrize("classes", [1, 2, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_small_bags_overlaps_and_one_logit(name, classes, subtyping):
+    """Sizes: one instance, fewer than k, overlapping ends (k < N < 2k), and enough."""
+    model = build(name, **{**SMALL, "k_sample": 5}, n_classes=classes, subtyping=subtyping)
+    given = [random_bag(n, seed=n, features=6, y=n % max(classes, 2)) for n in (1, 3, 7, 20, 5, 30)]
+    bags = pack(given)
+    out = model.double()(bags)
+    assert out.attention.mean.shape == ((45 + 21, classes) if name == "clam-mb" else (66,))
+    want = by_hand(out, bags, k=5, classes=max(classes, 2), subtyping=subtyping)
+    torch.testing.assert_close(model.losses(out, bags)["instance"], want)
+
+
+def test_what_is_chosen():
+    score = torch.tensor([0.5, 3.0, -1.0, 2.0, 0.1, 9.0, 7.0])
+    y = torch.tensor([1, 0])
+    own, other = choose(score, y, [5, 2], k=3, classes=2, others=True)
+    assert own.rows.tolist() == [1, 3, 0, 2, 4, 0, 5, 6, 6, 5]
+    assert own.targets.tolist() == [1, 1, 1, 0, 0, 0, 1, 1, 0, 0]
+    assert own.classes.tolist() == [1] * 6 + [0] * 4
+    assert other.rows.tolist() == [1, 3, 0, 5, 6]
+    assert other.targets.tolist() == [0] * 5
+    assert other.classes.tolist() == [0, 0, 0, 1, 1]
+
+
+def test_the_choice_has_no_gradient_and_the_chosen_have():
+    model = build("clam-sb", **SMALL).double()
+    bags = some_bags()
+    x = bags.x.requires_grad_()
+    out = model(bags)
+    instance = model.losses(out, bags)["instance"]
+    names = dict(model.named_parameters())
+    grads = torch.autograd.grad(instance, [x, *names.values()], allow_unused=True)
+    reached = {k for k, g in zip(names, grads[1:], strict=True) if g is not None}
+    assert reached == {"embed.net.0.weight", "embed.net.0.bias"} | {
+        f"evidence.classifiers.{c}.{p}" for c in (0, 1) for p in ("weight", "bias")
+    }
+    (chosen,) = model.evidence.choose(out.attention.mean, bags.y, bags.sizes)
+    touched = grads[0].abs().sum(1).nonzero().flatten().tolist()
+    assert set(touched) <= set(chosen.rows.tolist())
+    assert len(chosen.rows) == 8
+
+
+# Branches, posterior and prior
+
+
+def test_each_branch_pools_for_its_class_alone():
+    model = build("clam-mb", **SMALL, n_classes=3).double()
+    bags = some_bags()
+    out = model(bags)
+    assert isinstance(out.attention, Dirac)
+    h = model.instances(bags)
+    for b, rows in enumerate((slice(0, 12), slice(12, 19))):
+        for c in range(3):
+            z = out.attention.mean[rows, c].softmax(0) @ h[rows]
+            logit = z @ model.classifier.weight[c] + model.classifier.bias[c]
+            torch.testing.assert_close(out.logits[b, 0, c], logit)
+
+
+def test_one_branch_of_one_logit_is_the_single_one():
+    torch.manual_seed(0)
+    single = build("clam-sb", **SMALL).double()
+    multi = build("clam-mb", **SMALL).double()
+    multi.load_state_dict(single.state_dict())
+    bags = some_bags()
+    a, b = single(bags), multi(bags)
+    torch.testing.assert_close(a.logits, b.logits)
+    assert torch.equal(a.attention.mean[:, None], b.attention.mean)
+    terms = multi.losses(b, bags)
+    for key, value in single.losses(a, bags).items():
+        torch.testing.assert_close(value, terms[key])
+
+
+def test_prior_and_posterior_come_from_elsewhere():
+    """CLAM with a distribution: the same weights, the same instances, and one more term."""
+    torch.manual_seed(0)
+    plain = build("clam-sb", **SMALL).double()
+    torch.manual_seed(0)
+    probsa = build("clam-sb-probsa-diag", **SMALL, samples=3, ridge=0.1).double()
+    mine = probsa.state_dict()
+    assert all(torch.equal(v, mine[k]) for k, v in plain.state_dict().items())
+    bags = some_bags()
+    a, b = plain(bags), probsa(bags)
+    assert isinstance(b.attention, Diagonal)
+    torch.testing.assert_close(a.attention.mean, b.attention.mean)
+    terms, more = plain.losses(a, bags), probsa.losses(b, bags)
+    assert set(more) == {"nll", "instance", "kl"}
+    torch.testing.assert_close(terms["instance"], more["instance"])
+    each = b.attention.kl(probsa.prior, bags) / torch.tensor(bags.sizes)
+    torch.testing.assert_close(more["kl"], each.mean())
+    assert probsa.loss_weights == pytest.approx({"nll": 0.7, "instance": 0.3})
+    # without noise and without the KL it is CLAM
+    quiet = probsa(bags, noise=torch.zeros(19, 1, dtype=F64))
+    torch.testing.assert_close(quiet.logits, a.logits)
+    assert "edges" in probsa.needs and "edges" not in plain.needs
+
+
+# Arguments
+
+
+CHANGES = {
+    "embed": 16,
+    "activation": "identity",
+    "dropout": 0.5,
+    "attention_dropout": 0.5,
+    "attention_dim": 5,
+    "trunk": "tanh",
+    "score_bias": False,
+    "k_sample": 3,
+    "subtyping": True,
+    "instance_loss": "svm",
+    "bag_loss": "svm",
+    "bag_weight": 0.5,
+    "init": "xavier_normal",
+    "samples": 4,
+    "predict_samples": 5,
+    "log_variance_bounds": (-4.0, 1.0),
+    "initial_log_variance": -1.0,
+    "kappa": 2.0,
+    "ridge": 0.5,
+    "laplacian": "normalized",
+    "kl_reduction": "sum",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [(n, k) for n in NAMES for k in options_of(n, without=["log_variance_bounds"])],
+)
+def test_an_option_changes_the_result(name, key):
+    base = {"embed": 8} if key != "embed" else {}
+    assert changes(name, key, CHANGES[key], **base) > 1e-6
+
+
+def test_bounds_change_the_variance_once_it_is_learnt():
+    found = []
+    for bounds in ((-10.0, 4.0), (-4.0, 1.0)):
+        torch.manual_seed(0)
+        model = build("clam-sb-probsa-diag", **SMALL, log_variance_bounds=bounds)
+        torch.nn.init.ones_(model.attention.log_variance.weight)
+        found.append(results(model, some_bags()))
+    assert (found[0] - found[1]).abs().max().item() > 1e-6
+
+
+def test_dropout_brings_that_of_the_attention():
+    def rates(**given) -> list[float]:
+        model = build("clam-sb", **SMALL, **given)
+        return [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)]
+
+    assert rates() == [0.0]
+    assert rates(dropout=0.1) == [0.1, 0.25]
+    assert rates(dropout=0.1, attention_dropout=0.4) == [0.1, 0.4]
+    assert rates(preset="original") == [0.25, 0.25]
+
+
+@pytest.mark.parametrize(("trunk", "factors"), [("tanh", 1), ("gated", 2)])
+def test_dropout_after_tanh_and_after_the_gate(trunk, factors):
+    """An instance's t keeps a value with 0.75 per factor, then 1/0.75 times as large each."""
+    model = build("clam-sb", **{**SMALL, "attention_dim": 4000}, dropout=0.1, trunk=trunk)
+    trunk_layer = model.attention.trunk
+    h = torch.randn(1, 8)
+    full, dropped = trunk_layer.eval()(h), trunk_layer.train()(h)
+    kept = dropped != 0
+    assert kept.float().mean().item() == pytest.approx(0.75**factors, abs=0.04)
+    torch.testing.assert_close(dropped[kept], full[kept] / 0.75**factors)
+
+
+@pytest.mark.parametrize("name", ["clam-sb", "clam-mb", "clam-sb-probsa-diag"])
+def test_xavier_is_the_originals(name):
+    torch.manual_seed(0)
+    model = build(name, in_dim=300, embed=400, n_classes=4, init="xavier_normal")
+    fans = {
+        "embed.net.0": 700,
+        "attention.trunk.first": 528,
+        "attention.trunk.gate": 528,
+        "attention.mean": 128 + (4 if name == "clam-mb" else 1),
+        # the original's classifiers of several branches are layers of one output each
+        "classifier": 400 + (1 if name == "clam-mb" else 4),
+        **{f"evidence.classifiers.{c}": 402 for c in range(4)},
+    }
+    for layer, fan in fans.items():
+        m = model.get_submodule(layer)
+        assert not m.bias.any(), layer
+        n = m.weight.numel()
+        # four standard errors of a standard deviation
+        want = math.sqrt(2 / fan)
+        assert m.weight.std().item() == pytest.approx(want, rel=4 / math.sqrt(2 * n)), layer
+    if name == "clam-sb-probsa-diag":
+        assert not model.attention.log_variance.weight.any()
+        assert model.attention.log_variance.bias.any()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"k_sample": 0}, "k_sample is 0: at least 1 instance"),
+        ({"bag_weight": 1.5}, "bag_weight is 1.5: from 0 to 1"),
+        ({"dropout": 1.0}, "dropout is 1.0: 0 or more, below 1"),
+        ({"attention_dropout": -0.1}, "dropout in the attention is -0.1"),
+        ({"instance_loss": "hinge"}, "instance_loss is 'hinge': 'ce' or 'svm'"),
+        ({"bag_loss": "mse"}, "bag_loss is 'mse': 'ce' or 'svm'"),
+        ({"init": "zeros"}, "init is 'zeros': 'default' or 'xavier_normal'"),
+        ({"n_classes": 0}, "n_classes is 0"),
+        ({"attention_dim": 0}, "attention_dim is 0: at least 1"),
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused(given, message):
+    with types_not_executed(), pytest.raises(InputError, match=message):
+        build("clam-mb", **{**SMALL, **given})
+
+
+def test_what_a_plain_clam_does_not_have_is_not_offered():
+    for name in ("clam-sb", "clam-mb"):
+        with pytest.raises(UnknownName, match=f"no argument of {name} named 'kappa'"):
+            build(name, **SMALL, kappa=1.0)
+
+
+# Layouts of checkpoints
+
+
+def small_state(*, gated=True, multi=False, classes=2, block=3) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    shapes = {"attention_net.0": (8, 6)}
+    inside = f"attention_net.{block}"
+    rows = classes if multi else 1
+    if gated:
+        shapes |= {f"{inside}.attention_{k}.0": (256, 8) for k in "ab"}
+        shapes[f"{inside}.attention_c"] = (rows, 256)
+    else:
+        shapes |= {f"{inside}.module.0": (256, 8), f"{inside}.module.{block}": (rows, 256)}
+    own = {f"classifiers.{c}": (1, 8) for c in range(classes)}
+    shapes |= own if multi else {"classifiers": (classes, 8)}
+    shapes |= {f"instance_classifiers.{c}": (2, 8) for c in range(classes)}
+    state = {f"{k}.weight": torch.randn(s, generator=g) for k, s in shapes.items()}
+    return state | {f"{k}.bias": torch.randn(s[0], generator=g) for k, s in shapes.items()}
+
+
+@pytest.mark.parametrize("multi", [False, True])
+@pytest.mark.parametrize("gated", [False, True])
+def test_layouts_of_the_same_weights(gated, multi):
+    reference = "clam_mb" if multi else "clam_sb"
+    plain = small_state(gated=gated, multi=multi)
+    bags = some_bags(dtype=torch.float32)
+    want = from_original(reference, plain)(bags).logits
+    wrapped = {k.replace("attention_net.", "attention_net.module."): v for k, v in plain.items()}
+    old = small_state(gated=gated, multi=multi, block=2)
+    everything = {f"module.{k}": v for k, v in plain.items()}
+    buffered = {**plain, "instance_loss_fn.labels": torch.arange(2)}
+    for state in (wrapped, old, everything, buffered):
+        assert torch.equal(from_original(reference, state)(bags).logits, want)
+
+
+def test_arguments_of_the_original():
+    state = small_state()
+    model = from_original(
+        "clam_sb", state, gate="True", size_arg="small", dropout="0.25", k_sample="3",
+        n_classes="2", subtyping="True", embed_dim="6", instance_loss="svm", bag_weight="0.5",
+    )  # fmt: skip
+    given = {"dropout": 0.25, "k_sample": 3, "subtyping": True, "instance_loss": "svm"}
+    assert given.items() <= model.arguments.items()
+    assert model.loss_weights == {"nll": 0.5, "instance": 0.5}
+    assert from_original("clam_sb", state, dropout="True").arguments["dropout"] == 0.25
+    assert from_original("clam_sb", state, dropout=False, inst_loss="None").evidence.kind == "ce"
+
+
+@pytest.mark.parametrize(
+    ("reference", "change", "given", "message"),
+    [
+        ("clam_sb", {}, {"n_classes": 3}, "n_classes is 3, but these weights have 2"),
+        ("clam_sb", {}, {"gate": "False"}, "gate is False, but these weights have True"),
+        ("clam_sb", {}, {"size_arg": "big"}, "size_arg is 'big', but these weights have 'small'"),
+        ("clam_sb", {"classifiers.weight": None}, {}, "no 'classifiers.weight' .* CLAM_SB"),
+        ("clam_sb", {"attention_net.0.weight": None}, {}, "no 'attention_net.0.weight'"),
+        (
+            "clam_sb",
+            {"attention_net.3.attention_c.weight": torch.zeros(2, 256)},
+            {},
+            r"attention_c.weight has shape \(2, 256\) where clam-sb .* \(1, 256\)",
+        ),
+        (
+            "clam_sb",
+            {"instance_classifiers.1.weight": None},
+            {},
+            r"nothing given for evidence.classifiers.1.weight",
+        ),
+        ("clam_sb", {"head.weight": torch.zeros(1)}, {}, "unknown are head.weight"),
+        ("clam_mb", {}, {}, r"classifiers.weight has shape \(2, 8\).*C × C logits"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_another_layout_is_refused(reference, change, given, message):
+    state = {**small_state(), **change}
+    with pytest.raises(CheckpointError, match=message):
+        from_original(reference, {k: v for k, v in state.items() if v is not None}, **given)
+
+
+def test_another_layout_of_branches_is_refused():
+    state = small_state(multi=True)
+    with pytest.raises(CheckpointError, match="no 'classifiers.weight'"):
+        from_original("clam_sb", state)
+    wrong = {**state, "classifiers.1.weight": torch.zeros(1, 9)}
+    with pytest.raises(CheckpointError, match=r"classifiers.1.weight has shape \(1, 9\) where"):
+        from_original("clam_mb", wrong)
+    del wrong["classifiers.0.weight"]
+    with pytest.raises(CheckpointError, match="no 'classifiers.0.weight'"):
+        from_original("clam_mb", wrong)
+
+
+def test_an_argument_that_the_original_has_not_is_refused():
+    with pytest.raises(UnknownName, match="'k_samples'.*'k_sample'"):
+        from_original("clam_sb", small_state(), k_samples=3)
+    with pytest.raises(UnknownName, match="'k_samples'.*'k_sample'"):
+        from_original("torchmil_clam_sb", {}, k_samples=3)
+    with pytest.raises(CheckpointError, match="att_act is 'relu': only 'tanh' can be read"):
+        from_original("torchmil_clam_sb", {}, att_act="relu")
+    with pytest.raises(CheckpointError, match=r"no 'pool.fc1.weight' .* torchmil's CLAM_SB"):
+        from_original("torchmil_clam_sb", {"a": torch.zeros(1)})
+
+
+# torchmil 1.0.2
+
+
+THEIR_NAMES = {
+    "pool.fc1.module": "attention.trunk.first",
+    "pool.fc_gated.module": "attention.trunk.gate",
+    "pool.fc2": "attention.mean",
+    "classifier.module": "classifier",
+    "inst_classifiers.0.module": "evidence.classifiers.0",
+    "inst_classifiers.1.module": "evidence.classifiers.1",
+}
+
+
+@pytest.fixture(scope="module")
+def torchmil(shared_golden) -> Golden:
+    return Golden(shared_golden, "torchmil_clam_sb")
+
+
+def their_svm(s: Tensor, y: Tensor) -> Tensor:
+    """Targets of shape (m, 1): logarithm and maximum go over the instances, one for each class.
+
+    Two rows far apart in their scores are each given the other's own score as well; three fail.
+    """
+    hard = (s[:, 0] - s[:, 1]).abs() >= math.log(1000)
+    own = s.gather(1, y[:, None])
+    total = torch.zeros(())
+    if not hard.all():
+        smooth = s[~hard] - own[~hard]
+        total = total + (~hard).sum() * (smooth.logsumexp(0).sum() + 1)
+    if hard.any():
+        count = int(hard.sum())
+        assert count in (1, 2)
+        total = total + count * (s[hard].amax(0).sum() + 1) - 2 * own[hard].sum()
+    return total / len(s)
+
+
+def their_instance_loss(model, bags, out) -> Tensor:
+    """Both classes, summed."""
+    logits, found = out.extras["instance_logits"], []
+    for c in model.evidence.choose(out.attention.mean, bags.y, bags.sizes):
+        found.append(their_svm(logits[c.rows, c.classes], c.targets))
+    return torch.stack(found).sum()
+
+
+@pytest.mark.parametrize("b", BAGS)
+def test_torchmil(torchmil, b):
+    model = torchmil.model()
+    bags = pack([bag := torchmil.bag(b)])
+    out = model(bags)
+    close(out.attention.mean, torchmil.expected(f"bag{b}.att_raw"))
+    close(out.attention.mean.softmax(0), torchmil.expected(f"bag{b}.att"))
+    close(out.logits[0, 0, 0], torchmil.expected(f"bag{b}.logit"))
+    close(out.probability[0, 0], torchmil.expected(f"bag{b}.prob"))
+    terms = model.losses(out, bags)
+    close(terms["nll"], torchmil.expected(f"bag{b}.loss.BCEWithLogitsLoss"))
+    theirs = their_instance_loss(model, bags, out)
+    close(theirs, torchmil.expected(f"bag{b}.loss.InstLoss"))
+    total = terms["nll"] + theirs
+    close(total, torchmil.expected(f"bag{b}.total"))
+    names = {f"{k}.{p}": f"{v}.{p}" for k, v in THEIR_NAMES.items() for p in ("weight", "bias")}
+    names = {k: v for k, v in names.items() if k in torchmil.state}
+    torchmil.check_gradients(model, total, bag.x, b=b, ours=names)
+    # ours is the SVM of each instance over its two classes, and the mean of the two classifiers
+    logits = out.extras["instance_logits"].double()
+    right = []
+    for c in model.evidence.choose(out.attention.mean, bags.y, bags.sizes):
+        s = logits[c.rows, c.classes]
+        margin = (2 * c.targets - 1) * (s[:, 1] - s[:, 0])
+        each = torch.where(
+            margin.abs() < math.log(1000), F.softplus(1 - margin), F.relu(1 - margin)
+        )
+        right.append(each.mean())
+    close(terms["instance"].double(), torch.stack(right).mean())
+    assert abs(terms["instance"].item() * 2 - theirs.item()) > 0.1
+
+
+def test_torchmil_ranks_its_padding(torchmil):
+    """Its batch is ours but for the instance loss, which it sums, over padded bags."""
+    model = torchmil.model()
+    given = [torchmil.bag(b) for b in BAGS]
+    bags = pack(given)
+    out = model(bags)
+    close(out.logits[:, 0, 0], torchmil.expected("batch.logit"))
+    close(model.losses(out, bags)["nll"], torchmil.expected("batch.loss.BCEWithLogitsLoss"))
+    theirs = []
+    for b, bag in enumerate(given):
+        x = F.pad(bag.x.detach(), (0, 0, 0, 150 - len(bag.x)))
+        padded = pack([Bag(name="a", x=x, edges=bag.edges, weights=bag.weights, y=bag.y)])
+        out = model(padded)
+        close(out.attention.mean, torchmil.expected("batch.att_raw")[b])
+        theirs.append(their_instance_loss(model, padded, out))
+    close(torch.stack(theirs).sum(), torchmil.expected("batch.loss.InstLoss"))
