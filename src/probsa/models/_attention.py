@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..bags import Bags
 from ..errors import InputError
-from ..layers.attention import AttentionPosterior, PosteriorKind, Trunk
+from ..layers.attention import Activation, AttentionPosterior, PosteriorKind, Trunk
 from ..layers.embed import Embed, Widths
 from ..layers.pooling import (
     Noise,
@@ -19,7 +19,6 @@ from ..layers.pooling import (
     reparameterise,
     sample_major,
 )
-from ..layers.transformer import Transformer
 from ..posteriors import Dirac, Posterior
 from ..priors import Dirichlet
 from ..segments import segment_softmax
@@ -30,7 +29,8 @@ class AttentionModel(Model):
     """p(Y | X, f) = ψ(Hᵀ softmax(f)), f ~ q(f | X). Subclasses build the parts in `__init__`."""
 
     embed: Embed
-    encoder: Transformer | None
+    encoder: nn.Module | None
+    """Takes the packed instance vectors and the sizes of the bags."""
     attention: AttentionPosterior
     classifier: nn.Module
     prior: Dirichlet | None = None
@@ -60,12 +60,15 @@ class AttentionModel(Model):
         bounds: tuple[float, float] | None = (-10.0, 4.0),
         initial_log_variance: float = -2.0,
         hidden: int | None = None,
+        hidden_dropout: float = 0.0,
         columns: int | None = None,
+        activation: Activation = "tanh",
         dropout: float = 0.0,
     ) -> None:
         """q(f | X) on the instance vectors, and ψ: linear, or with a `hidden` layer.
 
-        With `columns` each class is pooled by an attention of its own. `dropout` is the trunk's.
+        With `columns` each class is pooled by an attention of its own. `activation` and `dropout`
+        are the trunk's.
         """
         d = self.embed.out_dim
         self.attention = AttentionPosterior(
@@ -77,13 +80,17 @@ class AttentionModel(Model):
             log_variance_bounds=bounds,
             initial_log_variance=initial_log_variance,
             columns=columns,
+            activation=activation,
             dropout=dropout,
         )
         if hidden is None:
             self.classifier = nn.Linear(d, self.n_classes)
         else:
+            if hidden < 1:
+                raise InputError(f"classifier_hidden is {hidden}: at least 1, or None")
+            between = nn.Sequential(nn.ReLU(), nn.Dropout(hidden_dropout))
             self.classifier = nn.Sequential(
-                nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, self.n_classes)
+                nn.Linear(d, hidden), between, nn.Linear(hidden, self.n_classes)
             )
 
     def build_prior(

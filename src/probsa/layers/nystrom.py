@@ -1,0 +1,279 @@
+"""Nyström attention: self-attention through m landmarks, in time and memory linear in the tokens.
+
+Xiong et al., AAAI 2021, arXiv:2102.03902, with the convolution of the values that TransMIL's and
+CAMIL's code have. Departures: everything is of one bag (the usual code divides by maxima over the
+batch), n < m tokens are their own landmarks, and the zero rows that fill up a bag are not seen
+(`mask_padding=False`: they are). F and B are never stored: F W and B V are fused attention calls.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from ..errors import InputError
+
+Convolution = Literal["sequence", "heads", "none"]
+
+TAPS = 33
+"""Of the convolution of the values."""
+ALIKE = 16
+"""Bags whose numbers of landmarks differ by less go through together, filled up with zeros."""
+
+
+def pseudo_inverse(
+    a: Float[Tensor, "bags heads m m"], *, iterations: int
+) -> Float[Tensor, "bags heads m m"]:
+    """A⁺ by Z ← ¼ Z (13 I − A Z (15 I − A Z (7 I − A Z))), from Aᵀ / (‖A‖₁ ‖A‖_∞).
+
+    The norms are maxima over the heads of a bag. Rows and columns of zeros stay zero.
+    """
+    norms = a.abs().sum(-1).amax((1, 2)) * a.abs().sum(-2).amax((1, 2))
+    z = (a.mT / norms[:, None, None, None]).flatten(0, 1)
+    a = a.flatten(0, 1)
+    for _ in range(iterations):
+        az = a @ z
+        t = torch.baddbmm(az, az, az, beta=7, alpha=-1)
+        t = torch.baddbmm(az, az, t, beta=15, alpha=-1)
+        z = torch.baddbmm(z, z, t, beta=3.25, alpha=-0.25)
+    return z.unflatten(0, (*norms.shape, -1))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Bags that go through together, each at the end of its r rows; the rest are zeros."""
+
+    members: tuple[int, ...]
+    """Their places in the batch."""
+    sizes: tuple[int, ...]
+    q: Float[Tensor, "bags heads r d"]
+    k: Float[Tensor, "bags heads r d"]
+    v: Float[Tensor, "bags heads r d"]
+    seen: Bool[Tensor, "bags 1 1 r"] | None
+    """Which rows count; None: all of them."""
+    landmarks: Float[Tensor, "two bags heads m d"]
+    """Q̄ and K̄: the means of Q and of K over windows of consecutive rows."""
+    valid: Bool[Tensor, "bags 1 1 m"] | None
+    """Which windows hold a row that counts; None: all of them."""
+    inverse: Float[Tensor, "bags heads m m"]
+    """Z, the pseudo-inverse of softmax(Q̄ K̄ᵀ/√d)."""
+
+
+def update(g: Group) -> Float[Tensor, "bags heads r d"]:
+    """F Z B V with F = softmax(Q K̄ᵀ/√d) and B = softmax(Q̄ Kᵀ/√d)."""
+    q_bar, k_bar = g.landmarks
+    w = g.inverse @ F.scaled_dot_product_attention(q_bar, g.k, g.v, attn_mask=g.seen)
+    return F.scaled_dot_product_attention(g.q, k_bar, w, attn_mask=g.valid)
+
+
+def attention_row(g: Group, row: int) -> list[Float[Tensor, "n heads"]]:
+    """A row of F Z B for each bag: what its token number `row` attends to.
+
+    It approximates a row of softmax(Q Kᵀ/√d): entries may be negative, their sum is not quite 1.
+    """
+    q_bar, k_bar = g.landmarks
+    scale = q_bar.shape[3] ** -0.5
+    at = [g.q.shape[2] - n + row for n in g.sizes]
+    q = torch.stack([g.q[b, :, i] for b, i in enumerate(at)])
+    f = _masked((q[:, :, None] @ k_bar.mT) * scale, g.valid).softmax(-1)
+    weights = (f @ g.inverse)[:, :, 0]
+    heads = []
+    for h in range(q.shape[1]):  # one at a time: m × r numbers
+        b = _masked((q_bar[:, h] @ g.k[:, h].mT) * scale, _headless(g.seen)).softmax(-1)
+        heads.append((weights[:, h, None] @ b)[:, 0])
+    rows = torch.stack(heads, 2)
+    return [rows[b, -n:] for b, n in enumerate(g.sizes)]
+
+
+def _headless(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask[:, 0]
+
+
+def _masked(logits: Tensor, mask: Tensor | None) -> Tensor:
+    return logits if mask is None else logits.masked_fill(~mask, -torch.inf)
+
+
+def _window_sums(t: Float[Tensor, "bags r *rest"], width: int) -> Float[Tensor, "bags m *rest"]:
+    """Sums over windows counted from the end; the first one has what is left over."""
+    windows = -(-t.shape[1] // width)
+    first = t.shape[1] - (windows - 1) * width
+    rest = t[:, first:].unflatten(1, (windows - 1, width)).sum(2)
+    return torch.cat([t[:, :first].sum(1, keepdim=True), rest], 1)
+
+
+class NystromAttention(nn.Module):
+    """Self-attention within each bag of a packed batch.
+
+    Args:
+        dim: width of a token; `heads` must divide it.
+        heads: attention heads.
+        landmarks: m, the most landmarks that a bag has.
+        iterations: of the pseudo-inverse.
+        convolution: of the values, added to what is attended to: along the `sequence` (33 taps, one
+            kernel a head), over the `heads` axis (CAMIL's code), or `none`.
+        out_proj: a linear map after the heads.
+        mask_padding: the zero rows that fill a bag up to a multiple of m do not count; False: they
+            do, as in the usual code, and every bag has m landmarks.
+        legacy_crop: keeps the first n rows instead of the last n, though the zeros come first
+            (nystrom-attention 0.0.9): each token gets the update of one further ahead.
+        dropout: of what comes out, in training.
+
+    Raises:
+        InputError: numbers that do not fit one another.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a choice of its own
+        self,
+        dim: int,
+        *,
+        heads: int = 8,
+        landmarks: int = 256,
+        iterations: int = 6,
+        convolution: Convolution = "sequence",
+        out_proj: bool = True,
+        mask_padding: bool = True,
+        legacy_crop: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if heads < 1 or dim % heads:
+            raise InputError(f"heads is {heads}: give a divisor of the attention's width, {dim}")
+        if landmarks < 1 or iterations < 1:
+            raise InputError(
+                f"landmarks are {landmarks} and iterations {iterations}: at least 1 each"
+            )
+        if legacy_crop and mask_padding:
+            raise InputError("legacy_crop shifts by the padding: it needs mask_padding=False")
+        if not 0 <= dropout < 1:
+            raise InputError(f"dropout is {dropout}: 0 or more, below 1")
+        self.heads, self.landmarks, self.iterations = heads, landmarks, iterations
+        self.mask_padding, self.legacy_crop = mask_padding, legacy_crop
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.convolution = _convolution(convolution, heads=heads, width=dim // heads)
+        self.out = nn.Linear(dim, dim) if out_proj else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+
+    def look(self, x: Float[Tensor, "n dim"], sizes: Sequence[int]) -> list[Group]:
+        """Queries, keys, values, landmarks and pseudo-inverses, in single precision or better."""
+        qkv = self.qkv(x).unflatten(1, (3, self.heads, -1))
+        if qkv.dtype in (torch.float16, torch.bfloat16):
+            qkv = qkv.float()
+        parts = qkv.split(list(sizes))
+        with torch.autocast(x.device.type, enabled=False):
+            return [
+                self._group(members, [parts[b] for b in members], width=width)
+                for (width, _), members in self._alike(sizes).items()
+            ]
+
+    def attend(self, groups: list[Group]) -> Float[Tensor, "n dim"]:
+        """What each token is updated by."""
+        found: dict[int, Tensor] = {}
+        for g in groups:
+            with torch.autocast(g.q.device.type, enabled=False):
+                o = update(g)
+                o = o + self.convolution(g.v) if self.convolution else o
+            o = o.transpose(1, 2).flatten(2)
+            for b, (place, n) in enumerate(zip(g.members, g.sizes, strict=True)):
+                found[place] = o[b, :n] if self.legacy_crop else o[b, -n:]
+        return self.dropout(self.out(torch.cat([found[b] for b in range(len(found))])))
+
+    def forward(self, x: Float[Tensor, "n dim"], sizes: Sequence[int]) -> Float[Tensor, "n dim"]:
+        return self.attend(self.look(x, sizes))
+
+    def _alike(self, sizes: Sequence[int]) -> dict[tuple[int, int], tuple[int, ...]]:
+        """Which bags go through together, by the width of their windows and how many they have."""
+        groups: dict[tuple[int, int], tuple[int, ...]] = {}
+        for b, n in enumerate(sizes):
+            width = -(-n // self.landmarks)
+            windows = -(-n // width) if self.mask_padding else 0
+            key = width, -(-windows // ALIKE)
+            groups[key] = (*groups.get(key, ()), b)
+        return groups
+
+    def _group(self, members: tuple[int, ...], parts: list[Tensor], *, width: int) -> Group:
+        sizes = tuple(len(part) for part in parts)
+        rows = max(sizes) if self.mask_padding else width * self.landmarks
+        x = torch.stack([F.pad(p, (0, 0, 0, 0, 0, 0, rows - len(p), 0)) for p in parts])
+        counted = torch.ones(len(parts), rows, dtype=x.dtype, device=x.device)
+        if self.mask_padding:
+            for b, n in enumerate(sizes):
+                counted[b, : rows - n] = 0
+        counts = _window_sums(counted, width)
+        filled = self.mask_padding and min(sizes) < rows
+        means = _window_sums(x[:, :, :2], width) / counts.clamp_min(1)[:, :, None, None, None]
+        landmarks = means.permute(2, 0, 3, 1, 4)
+        valid = (counts > 0)[:, None, None] if filled else None
+        q, k, v = x.permute(2, 0, 3, 1, 4)
+        return Group(
+            members=members,
+            sizes=sizes,
+            q=q,
+            k=k,
+            v=v,
+            seen=(counted > 0)[:, None, None] if filled else None,
+            landmarks=landmarks,
+            valid=valid,
+            inverse=self._inverse(landmarks[0], landmarks[1], valid),
+        )
+
+    def _inverse(self, q_bar: Tensor, k_bar: Tensor, valid: Tensor | None) -> Tensor:
+        a = _masked(q_bar @ k_bar.mT * q_bar.shape[3] ** -0.5, valid).softmax(-1)
+        if valid is not None:
+            a = a * valid.mT
+        return pseudo_inverse(a, iterations=self.iterations)
+
+
+class HeadsConvolution(nn.Module):
+    """CAMIL's convolution of the values: over the heads axis, in `heads` groups of channels.
+
+    Of the 33 taps only those reach another head that lie less than `heads` from the middle.
+    """
+
+    def __init__(self, heads: int, width: int) -> None:
+        super().__init__()
+        if width % heads:
+            raise InputError(
+                f"a convolution over the heads splits a head's {width} channels into {heads} "
+                "groups, which do not divide them"
+            )
+        self.weight = nn.Conv1d(width, width, TAPS, groups=heads, bias=False).weight
+        self.heads = heads
+
+    def forward(self, v: Float[Tensor, "bags heads r d"]) -> Float[Tensor, "bags heads r d"]:
+        middle = TAPS // 2
+        reach = min(middle, self.heads - 1)
+        kernel = self.weight[:, :, middle - reach : middle + reach + 1]
+        columns = v.permute(0, 2, 3, 1)
+        o = F.conv1d(columns.flatten(0, 1), kernel, padding=reach, groups=self.heads)
+        return o.unflatten(0, columns.shape[:2]).permute(0, 3, 1, 2)
+
+
+def _convolution(kind: Convolution, *, heads: int, width: int) -> nn.Module | None:
+    if kind == "sequence":
+        return nn.Conv2d(heads, heads, (TAPS, 1), padding=(TAPS // 2, 0), groups=heads, bias=False)
+    if kind == "heads":
+        return HeadsConvolution(heads, width)
+    if kind == "none":
+        return None
+    raise InputError(f"convolution is {kind!r}: 'sequence', 'heads' or 'none'")
+
+
+class NystromLayer(nn.Module):
+    """x + attention(LN(x)), without an MLP; `norm=False` leaves the norm out too."""
+
+    def __init__(self, attention: NystromAttention, *, norm: bool = True) -> None:
+        super().__init__()
+        dim = attention.qkv.in_features
+        self.norm = nn.LayerNorm(dim) if norm else nn.Identity()
+        self.attention = attention
+
+    def look(self, x: Float[Tensor, "n dim"], sizes: Sequence[int]) -> list[Group]:
+        """What the attention of these tokens is made of."""
+        return self.attention.look(self.norm(x), sizes)
+
+    def forward(self, x: Float[Tensor, "n dim"], sizes: Sequence[int]) -> Float[Tensor, "n dim"]:
+        return x + self.attention.attend(self.look(x, sizes))
