@@ -33,6 +33,12 @@ FIRST = 2048 * 512 + 512
         ("clam-sb", {"n_classes": 2, "preset": "original"}, 790_791 + 1024 * 512),
         ("clam-mb", {"n_classes": 2}, 1_183_752),
         ("clam-sb-probsa-diag", {}, 1_183_110 + 129),
+        ("gtp", {}, 5_568_613),
+        ("gtp", {"clusters": 50}, 5_568_613 - 50 * 513),
+        ("gtp", {"gcn": "relu"}, 5_568_613 - 2 * 512),
+        # the specification's counts hold the layer norm that the original never calls
+        ("patchgcn", {}, 5_389_701 - 2 * 512),
+        ("patchgcn", {"preset": "original"}, 1_513_989 - 2 * 128),
     ],
 )
 def test_parameters(name, arguments, parameters):

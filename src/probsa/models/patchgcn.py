@@ -1,0 +1,317 @@
+"""PatchGCN: graph convolutions over neighbouring patches, then gated attention (Chen et al., 2021).
+
+As the ProbSA paper sets it: one linear layer to 512, three GENConv of that width, attention of 128,
+one linear classifier. `preset="original"` has the authors' widths. Departures: classes in place of
+survival times, GENConv's MLP with the biases that the authors' library had, and no layer norm on
+the first convolution (theirs makes one and never calls it).
+"""
+
+import re
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..bags import Bags
+from ..errors import CheckpointError, InputError
+from ..layers.attention import AttentionPosterior, Trunk
+from ..layers.embed import Embed, Widths
+from ..layers.graph import Arcs, aggregate_softmax, neighbourhoods, normalised, propagate
+from ._attention import AttentionModel
+from ._base import Model, Source
+from ._originals import Rules, State, only, original, part, transplant
+from ._registry import build, register
+
+EPSILON = 1e-7
+"""Added to messages, as in GENConv."""
+
+
+class GENConv(nn.Module):
+    """GEN(x)_i = MLP(x_i + s_i): Li et al. 2020, arXiv:2006.07739.
+
+    m_j = ReLU(x_j) + ε, s_i = Σ_j a_ij m_j with a_ij = softmax of t m_j over the arcs into i,
+    channel by channel (0 without any); MLP = W₂ ReLU(LN(W₁ x + b₁)) + b₂ of twice the width.
+    """
+
+    def __init__(self, width: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.t = nn.Parameter(torch.ones(1))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width, bias=bias),
+            nn.LayerNorm(2 * width),
+            nn.ReLU(inplace=True),
+            nn.Linear(2 * width, width, bias=bias),
+        )
+
+    def forward(self, x: Float[Tensor, "n d"], arcs: Arcs) -> Float[Tensor, "n d"]:
+        x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        return self.mlp(x + aggregate_softmax(arcs, x.relu() + EPSILON, self.t))
+
+
+class GCNConv(nn.Module):
+    """W(Â x + x) + b, with Â = D^-½ A D^-½: the convolution of the ProbSA authors' library."""
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dim, width)
+
+    def forward(self, x: Float[Tensor, "n d"], arcs: Arcs) -> Float[Tensor, "n w"]:
+        return self.linear(propagate(arcs, x) + x)
+
+
+class GraphLayer(nn.Module):
+    """A convolution by itself, or y = [x +] ReLU(LN(conv(x))) and dropout."""
+
+    def __init__(
+        self, conv: nn.Module, width: int, *, bare: bool, residual: bool, dropout: float
+    ) -> None:
+        super().__init__()
+        self.conv, self.residual = conv, residual
+        self.norm = None if bare else nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "n d"], arcs: Arcs) -> Float[Tensor, "n w"]:
+        y = self.conv(x, arcs)
+        if self.norm is None:
+            return y
+        y = self.norm(y).relu()
+        return self.dropout(x + y if self.residual else y)
+
+
+@register(
+    "patchgcn",
+    original={
+        "embed": 128,
+        "attention_dim": 512,
+        "rho": 512,
+        "dropout": 0.25,
+        "attention_dropout": 0.25,
+    },
+)
+class PatchGCN(AttentionModel):
+    """Graph convolutions, every layer's output side by side, then attention pooling.
+
+    x₀ = ReLU(W₀ x + b₀), x₁ = GEN₁(x₀), x_k = x_{k−1} + ReLU(LN(GEN_k(x_{k−1}))),
+    h = ReLU(W_φ [x₀ | … | x_L] + b_φ), then gated attention on h and one classifier.
+
+    Neighbourhoods are a bag's `arcs` (target, source), as directed as they are, where it has some
+    (the original: the sources whose 8 nearest include the target), else its edges both ways.
+
+    Args:
+        in_dim: features of an instance.
+        n_classes: 1 (one logit) or the number of classes.
+        embed: width(s) of the first layer(s); None passes the features on.
+        layers: graph convolutions.
+        conv: `gen` (the original) or `gcn` (Kipf & Welling's, as the authors' library has it).
+        width: of the graph convolutions; None: as wide as the first layer. Another one needs `gcn`.
+        mlp_bias: biases in GENConv's MLP (none in newer versions of the original's library).
+        block: `residual` (the original; the first convolution stands bare), or `plain`: no sum,
+            norm and ReLU after every convolution.
+        hidden: width(s) after the concatenation.
+        rho: width of a hidden layer in the classifier; None: the classifier is linear.
+        attention_dim: D_f.
+        trunk: how attention is computed.
+        score_bias: a bias on w, to which softmax is blind.
+        dropout: after the first layer(s) and after the concatenation's, in training.
+        layer_dropout: after each graph layer but a bare one, in training.
+        attention_dropout: inside the trunk, in training.
+        class_weights: of the likelihood, one a class.
+        seed: of everything random in prediction.
+    """
+
+    needs = frozenset({"edges"})
+    without_effect = frozenset({"attention.mean.bias"})
+    source = Source(
+        paper="Chen, Lu, Shaban, Chen, Chen, Williamson & Mahmood, Whole slide images are 2D point "
+        "clouds: context-aware survival prediction using patch-based graph convolutional "
+        "networks, MICCAI 2021, arXiv:2107.13048",
+        code="mahmoodlab/Patch-GCN",
+        licence="GPL-3.0, for non-commercial academic purposes by its README: neither code nor "
+        "weights of it are in this package",
+        follows_paper="GENConv with a learned softmax temperature, residual layers, dense "
+        "connections, gated attention.",
+        follows_code="A bare first convolution; no dropout in the graph layers (the authors' "
+        "version of their library ignored it; `layer_dropout=0.1` is what was meant) and none "
+        "after rho (removed in 2024). Of survival analysis only the network is here: its last "
+        "layer gives classes.",
+        fair="One linear layer to 512, convolutions 512 wide, D_f = 128, no rho, no dropout, "
+        "one logit.",
+    )
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        n_classes: int = 1,
+        embed: Widths = 512,
+        layers: int = 3,
+        conv: Literal["gen", "gcn"] = "gen",
+        width: int | None = None,
+        mlp_bias: bool = True,
+        block: Literal["residual", "plain"] = "residual",
+        hidden: int | tuple[int, ...] = 512,
+        rho: int | None = None,
+        attention_dim: int = 128,
+        trunk: Trunk = "gated",
+        score_bias: bool = True,
+        dropout: float = 0.0,
+        layer_dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        class_weights: tuple[float, ...] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
+        self.build_embed(in_dim, embed, activation="relu", dropout=dropout)
+        dim = self.embed.out_dim
+        w = dim if width is None else width
+        _check(dim, w, layers=layers, conv=conv, block=block, rho=rho)
+        self.conv = conv
+        self.layers = nn.ModuleList(
+            GraphLayer(
+                GENConv(w, bias=mlp_bias) if conv == "gen" else GCNConv(w if k else dim, w),
+                w,
+                bare=block == "residual" and k == 0,
+                residual=block == "residual",
+                dropout=layer_dropout,
+            )
+            for k in range(layers)
+        )
+        self.phi = Embed(dim + layers * w, hidden, activation="relu", dropout=dropout)
+        d = self.phi.out_dim
+        self.attention = AttentionPosterior(
+            d,
+            attention_dim,
+            kind="dirac",
+            trunk=trunk,
+            mean_bias=score_bias,
+            dropout=attention_dropout,
+        )
+        self.classifier = nn.Linear(d, n_classes)
+        if rho is not None:
+            self.classifier = nn.Sequential(nn.Linear(d, rho), nn.ReLU(), nn.Linear(rho, n_classes))
+
+    def graph(self, bags: Bags) -> list[Tensor]:
+        """x₀, …, x_L."""
+        arcs = neighbourhoods(bags)
+        if self.conv == "gcn":
+            arcs = normalised(arcs)
+        x = [self.embed(bags.x)]
+        for layer in self.layers:
+            x.append(layer(x[-1], arcs))
+        return x
+
+    def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
+        return self.phi(torch.cat(self.graph(bags), 1))
+
+
+def _check(dim: int, width: int, *, layers: int, conv: str, block: str, rho: int | None) -> None:
+    if conv not in ("gen", "gcn") or block not in ("residual", "plain"):
+        raise InputError(
+            f"conv is {conv!r} and block {block!r}: 'gen' or 'gcn', 'residual' or 'plain'"
+        )
+    if min(layers, width, 1 if rho is None else rho) < 1:
+        raise InputError(f"layers, width and rho are {layers}, {width} and {rho}: at least 1 each")
+    if conv == "gen" and width != dim:
+        raise InputError(
+            f"width is {width}, but GENConv keeps the {dim} channels that it is given: leave width "
+            "out, or take conv='gcn'"
+        )
+
+
+ORIGINAL = (
+    "input_dim", "num_layers", "edge_agg", "multires", "resample", "fusion", "num_features",
+    "hidden_dim", "linear_dim", "use_edges", "pool", "dropout", "n_classes",
+)  # fmt: skip
+ORIGINAL_RULES: Rules = [
+    (r"fc\.0\.", "embed.net.0."),
+    # made, but never called
+    (r"layers\.0\.norm\.", None),
+    (r"layers\.(\d+)\.conv\.(?:aggr_module\.)?t$", r"layers.\1.conv.t"),
+    # theirs has a dropout of 0 before the last
+    (r"layers\.(\d+)\.conv\.mlp\.4\.", r"layers.\1.conv.mlp.3."),
+    (r"path_phi\.0\.", "phi.net.0."),
+    (r"path_attention_head\.attention_a\.0\.", "attention.trunk.first."),
+    (r"path_attention_head\.attention_b\.0\.", "attention.trunk.gate."),
+    (r"path_attention_head\.attention_c\.", "attention.mean."),
+    (r"path_rho\.0\.", "classifier.0."),
+    (r"classifier\.", "classifier.2."),
+]
+
+
+@original("patchgcn")
+def _from_authors(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """`PatchGCN_Surv`, of any version of PyG; its survival bins are classes here."""
+    only(given, ORIGINAL, reference)
+    if given.get("resample", 0) > 0:
+        raise CheckpointError("resample is above 0: the original built so cannot be run, nor read")
+    of = "PatchGCN_Surv"
+    first = part(state, "fc.0.weight", of=of)
+    layers = _count(state, r"layers\.(\d+)\.conv\.mlp\.0\.weight")
+    if given.get("num_layers", layers + 1) != layers + 1:
+        raise CheckpointError(
+            f"num_layers is {given['num_layers']}, which means {given['num_layers'] - 1} graph "
+            f"layers, but these weights have {layers}"
+        )
+    rate = given.get("dropout", 0.25)
+    model = build(
+        "patchgcn",
+        in_dim=first.shape[1],
+        n_classes=len(part(state, "classifier.weight", of=of)),
+        embed=first.shape[0],
+        layers=layers,
+        mlp_bias="layers.0.conv.mlp.0.bias" in state,
+        hidden=len(part(state, "path_phi.0.weight", of=of)),
+        rho=len(part(state, "path_rho.0.weight", of=of)),
+        attention_dim=len(part(state, "path_attention_head.attention_a.0.weight", of=of)),
+        dropout=rate,
+        attention_dropout=rate,
+    )
+    return transplant(model, state, ORIGINAL_RULES)
+
+
+TORCHMIL = (
+    "in_shape", "n_gcn_layers", "mlp_depth", "hidden_dim", "att_dim", "dropout", "criterion",
+)  # fmt: skip
+TORCHMIL_RULES: Rules = [
+    (r"gcn_layers\.(\d+)\.conv\.fc\.module\.", r"layers.\1.conv.linear."),
+    (r"gcn_layers\.", "layers."),
+    (r"pool\.fc1\.module\.", "attention.trunk.first."),
+    (r"pool\.fc2\.", "attention.mean."),
+    (r"classifier\.module\.", "classifier."),
+]
+
+
+@original("torchmil_patchgcn")
+def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """GCN layers without residuals, plain attention, no rho."""
+    only(given, TORCHMIL, reference)
+    of = "torchmil's PatchGCN"
+    first = part(state, "gcn_layers.0.conv.fc.module.weight", of=of)
+    rate = given.get("dropout", 0.0)
+    depth = _count(state, r"mlp\.(\d+)\.0\.module\.weight")
+    step = 3 if rate else 2
+    phi = [(rf"mlp\.{k}\.0\.module\.", f"phi.net.{step * k}.") for k in range(depth)]
+    model = build(
+        "patchgcn",
+        in_dim=first.shape[1],
+        embed=None,
+        layers=_count(state, r"gcn_layers\.(\d+)\.conv\.fc\.module\.weight"),
+        conv="gcn",
+        width=first.shape[0],
+        block="plain",
+        hidden=(first.shape[0],) * depth,
+        attention_dim=len(part(state, "pool.fc1.module.weight", of=of)),
+        trunk="tanh",
+        score_bias=False,
+        dropout=rate,
+        layer_dropout=rate,
+    )
+    return transplant(model, state, [*phi, *TORCHMIL_RULES])
+
+
+def _count(state: State, pattern: str) -> int:
+    found = sum(re.fullmatch(pattern, k) is not None for k in state)
+    if not found:
+        raise CheckpointError(f"no name in this state dict is like {pattern!r}: not a PatchGCN")
+    return found
