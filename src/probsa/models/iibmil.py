@@ -81,7 +81,8 @@ class IIBMIL(Model):
     """Bag labels for queries that read the bag; instance labels that prototypes correct.
 
     With one logit the instances still have two classes. An instance's label starts as its bag's; it
-    is kept by bag name and row, for training bags only, and moves in `after_step`.
+    is kept by bag name and row, for training bags only, and moves in `after_step` once
+    `start_epoch` has ended the warm-up.
 
     Args:
         in_dim: features of an instance.
@@ -151,24 +152,13 @@ class IIBMIL(Model):
         self.embed = Embed(in_dim, embed, activation="identity")
         raw = self.embed.out_dim
         z = raw if width is None else width
-        each = {"width": z, "layers": layers, "hidden": hidden, "queries": queries,
-                "decoder_layers": decoder_layers}  # fmt: skip
-        for name, value in {
-            **each,
-            "bank_epochs": 1 if bank_epochs is None else bank_epochs,
-        }.items():
-            if value < 1:
-                raise InputError(f"{name} is {value}: at least 1")
-        _check_shares(
-            dropout=dropout,
-            prototype_momentum=prototype_momentum,
-            top_share=top_share,
-            bank_momentum=bank_momentum,
-        )
-        if min(warmup_epochs, instance_weight) < 0:
-            raise InputError(
-                f"warmup_epochs is {warmup_epochs}, instance_weight {instance_weight}: at least 0"
-            )
+        _check(
+            {"width": z, "layers": layers, "hidden": hidden, "queries": queries,
+             "decoder_layers": decoder_layers, "bank_epochs": bank_epochs},
+            {"warmup_epochs": warmup_epochs, "instance_weight": instance_weight},
+            {"dropout": dropout, "prototype_momentum": prototype_momentum, "top_share": top_share,
+             "bank_momentum, at first,": bank_momentum[0], "bank_momentum": bank_momentum[1]},
+        )  # fmt: skip
         self.encoder = nn.ModuleList(
             Residual(raw if k == 0 else z, raw, z, heads=heads, hidden=hidden, dropout=dropout)
             for k in range(layers)
@@ -324,10 +314,17 @@ def _full(v: Tensor) -> Tensor:
     return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v
 
 
-def _check_shares(**given: float | tuple[float, float]) -> None:
-    for name, value in given.items():
-        each = value if isinstance(value, tuple) else (value,)
-        if not all(0 <= v <= 1 for v in each) or (name == "top_share" and value == 0):
+def _check(
+    counts: dict[str, int | None],
+    positive: dict[str, int | float],
+    shares: dict[str, int | float],
+) -> None:
+    for name, value in {**counts, **positive}.items():
+        least = int(name in counts)
+        if value is not None and value < least:
+            raise InputError(f"{name} is {value}: at least {least}")
+    for name, value in shares.items():
+        if not 0 <= value <= 1 or (name == "top_share" and value == 0):
             raise InputError(f"{name} is {value}: a share, from 0 to 1")
 
 

@@ -1,0 +1,593 @@
+"""IIB-MIL: the authors' numbers, what prototypes and instance labels do, runs that are resumed."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from golden import Golden, close
+from options import options_of, some_bags
+from random_bags import F64, random_bag, types_not_executed
+from stored import write_folder
+from torch import nn
+
+from probsa import Bag, pack
+from probsa.checkpoints import load_checkpoint
+from probsa.config import DataConfig, RunConfig, TrainingConfig
+from probsa.errors import BagError, CheckpointError, InputError
+from probsa.layers.postnorm import MultiHead, PostNormLayer, QueryLayer
+from probsa.layers.transformer import TransformerLayer, bag_attention
+from probsa.models import Output, build, from_original
+from probsa.models._originals import _ours
+from probsa.models.iibmil import ALMOST, _names, pulled, softened
+from probsa.posteriors import Dirac
+from probsa.preparation import prepare
+from probsa.training import Reporter, train
+
+SMALL = {"in_dim": 6, "embed": 8, "heads": 2, "hidden": 16, "layers": 1, "decoder_layers": 1}
+BAGS = pytest.mark.parametrize("b", [0, 1, 2])
+
+
+@pytest.fixture(scope="module")
+def golden(shared_golden):
+    return Golden(shared_golden, "iibmil")
+
+
+def labelled(model, golden, b):
+    """Bag b, with the stored soft labels remembered for its instances."""
+    model.restore_memory({f"bag{b}": golden.tensors[f"bag{b}.confidence"]})
+    return golden.bag(b)
+
+
+# the authors' numbers
+
+
+@BAGS
+def test_the_original_s_values(golden, b):
+    model, bag = golden.model(), golden.bag(b)
+    bags = pack([bag])
+    out = model(bags)
+    close(out.logits[0], golden.expected(f"bag{b}.logits"))
+    close(out.probability, golden.expected(f"bag{b}.prob"))
+    close(out.extras["instance_logits"][None], golden.expected(f"bag{b}.inst_logits"))
+    close(out.extras["instance_features"][None], golden.expected(f"bag{b}.x_instance"))
+    close(out.extras["prototype_score"], golden.expected(f"bag{b}.score_prot"))
+    p = golden.expected(f"bag{b}.inst_logits")[0].softmax(1)
+    close(out.attention.mean, p)
+    assert model.instance_scores(bags, out) is out.attention and model.score_kind == "probability"
+
+
+@BAGS
+def test_where_the_original_s_queries_look_and_what_they_become(golden, b):
+    model = golden.model()
+    bags = pack([golden.bag(b)])
+    t, x = model.queries[None], model.instances(bags)
+    for k, layer in enumerate(model.decoder):
+        t, weights = layer(t, x, bags.sizes)
+        close(weights.T[None], golden.expected(f"bag{b}.cross_att{k}"))
+    close(t, golden.expected(f"bag{b}.decoder"))
+    close(model(bags).extras["cross_attention"].T[None], golden.expected(f"bag{b}.cross_att1"))
+
+
+@BAGS
+def test_the_original_s_losses_and_every_gradient(golden, b):
+    model = golden.model()
+    bag = labelled(model, golden, b)
+    bags = pack([bag])
+    out = model(bags)
+    losses = model.losses(out, bags)
+    assert set(losses) == {"nll", "instance"} and model.loss_weights == {"instance": 5.0}
+    close(losses["nll"], golden.expected(f"bag{b}.ce"))
+    close(losses["instance"], golden.expected(f"bag{b}.partial_loss"))
+    total = sum(losses.values())
+    close(total, golden.expected(f"bag{b}.total"))
+    # what their evaluation logs takes the softmax twice
+    twice = F.cross_entropy(out.probability, bags.y)
+    close(twice, golden.expected(f"bag{b}.ce_double_softmax"))
+    ours = {k: name for k in golden.about["parameter_order"] if (name := _ours(k, _names()))}
+    assert set(ours.values()) == {k for k, _ in model.named_parameters()}
+    golden.check_gradients(model, total, bag.x, b=b, ours=ours)
+
+
+@BAGS
+def test_a_step_of_the_original_s_memory(golden, b):
+    """Candidates are class 0 and the bag's: `restrict_negative_bags` with more than two classes."""
+    model = golden.model()
+    bags = pack([labelled(model, golden, b)])
+    out = model(bags)
+    assert not model.restrict and model.bank_epochs == 200
+    model.restrict, model.warmup_epochs = True, 0
+    model.start_epoch(100, 300)
+    assert model._momentum == pytest.approx(golden.expected(f"bag{b}.conf_ema_m_epoch100").item())
+    model.start_epoch(0, 300)
+    model.after_step(out, bags)
+    close(model.memory()[f"bag{b}"], golden.expected(f"bag{b}.confidence_after"))
+    close(model.prototypes, golden.expected(f"bag{b}.prototypes_after"))
+
+
+@BAGS
+def test_the_original_s_labels_from_its_own_candidates(golden, b):
+    new = softened(
+        golden.tensors[f"bag{b}.confidence"],
+        golden.expected(f"bag{b}.score_prot"),
+        golden.tensors[f"bag{b}.partial_y"].bool(),
+        momentum=0.95,
+    )
+    close(new, golden.expected(f"bag{b}.confidence_after"))
+
+
+def test_a_class_with_two_bags_of_three(golden):
+    """Their batch: seven instances a bag, of which a mask hides the first from the prototypes."""
+    model = golden.model()
+    given = [golden.bag(b, y=y) for b, y in enumerate((1, 0, 1))]
+    nowhere = {"edges": torch.zeros(2, 0).long(), "weights": torch.zeros(0), "coords": None}
+    seven = pack([replace(bag, x=bag.x.detach()[:7], **nowhere) for bag in given])
+    six = pack([replace(bag, x=bag.x.detach()[1:7], **nowhere) for bag in given])
+    out = model(seven)
+    close(out.logits[:, 0], golden.expected("batch.logits"))
+    keep = torch.arange(21) % 7 > 0
+    model.after_step(replace(out, extras={k: v[keep] for k, v in out.extras.items()}), six)
+    close(model.prototypes, golden.expected("batch.prototypes_after"))
+    assert not model.memory()  # the first ten epochs leave instance labels alone
+
+
+def test_wrappers_and_layers_that_were_never_called_change_nothing(golden):
+    bags = pack([golden.bag(1)])
+    want = golden.model()(bags).logits
+    state = golden.state
+    dead = [k for k in state if _ours(k, _names()) is None]
+    assert sum(state[k].numel() for k in dead) > 0
+    lean = {k: v for k, v in state.items() if k not in dead}
+    wrapped = {f"model.module.{k}": v for k, v in state.items()}
+    for other in (lean, wrapped):
+        assert torch.equal(from_original("iibmil", other)(bags).logits, want)
+    assert from_original("iibmil", state).arguments["n_classes"] == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        ({"wsi_classifier.weight": None}, {}, "no 'wsi_classifier.weight' in this state dict"),
+        ({"prototypes": None}, {}, "nothing given for prototypes"),
+        ({"more.weight": (2, 2)}, {}, "unknown are more.weight"),
+        ({"prototypes": (2, 16)}, {}, r"prototypes has shape \(2, 16\) where .* \(3, 16\)"),
+        ({}, {"dim": 32}, "dim is 32, but the state dict's shapes say 16"),
+        ({}, {"num_classes": "2"}, "num_classes is 2, but the state dict's shapes say 3"),
+    ],
+)
+def test_another_state_dict_is_refused(golden, change, arguments, message):
+    state = {**golden.state, **{k: v and torch.zeros(v) for k, v in change.items()}}
+    state = {k: v for k, v in state.items() if v is not None}
+    with pytest.raises(CheckpointError, match=message):
+        from_original("iibmil", state, **arguments)
+
+
+def test_torchmil_s_is_another_network(shared_golden):
+    with pytest.raises(CheckpointError, match="is it the authors' IIBMIL"):
+        from_original("iibmil", Golden(shared_golden, "torchmil_iibmil").state)
+
+
+# layers
+
+
+def test_the_layers_are_pytorch_s():
+    ours = PostNormLayer(8, heads=2, hidden=12).double()
+    theirs = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True).double().eval()
+    names = {"self_attn.in_proj_": "attention.qkv.", "self_attn.out_proj.": "attention.out.",
+             "linear1": "feed.first", "linear2": "feed.second"}  # fmt: skip
+    load(ours, theirs, names)
+    x = torch.randn(9, 8, dtype=F64)
+    want = torch.cat([theirs(part[None])[0] for part in x.split([2, 7])])
+    torch.testing.assert_close(ours(x, (2, 7)), want, rtol=1e-12, atol=1e-12)
+
+
+def test_the_query_layer_is_pytorch_s_decoder_layer():
+    ours = QueryLayer(8, heads=2, hidden=12).double()
+    theirs = nn.TransformerDecoderLayer(8, 2, 12, dropout=0.0, batch_first=True).double()
+    # theirs numbers its norms in the order of use, the authors begin with the second
+    names = {"self_attn.in_proj_": "queries.qkv.", "self_attn.out_proj.": "queries.out.",
+             "multihead_attn.in_proj_": "instances.qkv.", "norm1": "norm2", "norm2": "norm1",
+             "multihead_attn.out_proj.": "instances.out.",
+             "linear1": "feed.first", "linear2": "feed.second"}  # fmt: skip
+    load(ours, theirs, names)
+    x, t = torch.randn(9, 8, dtype=F64), torch.randn(2, 3, 8, dtype=F64)
+    want = [theirs(t[k][None], part[None])[0] for k, part in enumerate(x.split([2, 7]))]
+    got, weights = ours(t, x, (2, 7))
+    torch.testing.assert_close(got, torch.stack(want), rtol=1e-12, atol=1e-12)
+    for part in weights.split([2, 7]):
+        torch.testing.assert_close(part.sum(0), torch.ones(3, dtype=F64), rtol=1e-12, atol=0)
+
+
+def load(ours, theirs, names):
+    """Their random weights, biases and norms in our layer."""
+    generator = torch.Generator().manual_seed(3)
+    for p in theirs.parameters():
+        nn.init.normal_(p, generator=generator)
+    state = {}
+    for key, value in theirs.state_dict().items():
+        start = max((k for k in names if key.startswith(k)), key=len, default="")
+        state[names.get(start, "") + key.removeprefix(start)] = value
+    ours.load_state_dict(state, strict=True)
+
+
+def test_it_starts_as_pytorch_s_attention_does():
+    torch.manual_seed(4)
+    theirs = nn.MultiheadAttention(64, 4)
+    ours = MultiHead(64, heads=4)
+    assert not ours.qkv.bias.any() and not ours.out.bias.any()
+    for a, b in (
+        (ours.qkv.weight, theirs.in_proj_weight),
+        (ours.out.weight, theirs.out_proj.weight),
+    ):
+        assert a.std().item() == pytest.approx(b.std().item(), rel=0.05)
+        assert a.abs().max().item() == pytest.approx(b.abs().max().item(), rel=0.01)
+
+
+def test_dropped_weights_drop_their_share_of_the_bias():
+    layer = MultiHead(8, heads=2, dropout=0.5).double()
+    nn.init.normal_(layer.qkv.bias, generator=torch.Generator().manual_seed(1))
+    x, t = torch.randn(7, 8, dtype=F64), torch.randn(1, 3, 8, dtype=F64)
+    torch.manual_seed(5)
+    got, _ = layer.across(t, x, (7,))
+    q = layer.qkv(t)[0, :, :8].unflatten(1, (2, 4))
+    _, k, v = layer.qkv(x).unflatten(1, (3, 2, 4)).unbind(1)
+    a = (torch.einsum("qhe,nhe->qhn", q, k) / 2).softmax(2)
+    torch.manual_seed(5)
+    a = F.dropout(a.flatten(0, 1), 0.5).view_as(a)
+    want = layer.out(torch.einsum("qhn,nhe->qhe", a, v).flatten(1))
+    torch.testing.assert_close(got[0], want, rtol=1e-12, atol=1e-12)
+
+
+# prototypes and instance labels
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 40])
+@pytest.mark.parametrize("momentum", [0.0, 0.68, 0.99, 1.0])
+def test_one_row_after_another_at_once(rows, momentum):
+    prototype, x = torch.randn(4, dtype=F64), torch.randn(rows, 4, dtype=F64)
+    want = prototype
+    for row in x:
+        want = momentum * want + (1 - momentum) * row
+    got = pulled(prototype, x, momentum=momentum)
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-14)
+
+
+def memory_step(model, bags, *, epoch=0, epochs=1):
+    model.start_epoch(epoch, epochs)
+    out = model(bags)
+    model.after_step(out, bags)
+    return out
+
+
+def sequential(model, x, p, bags):
+    """Specification 6.4 (a), one instance after another, over the bags' rows."""
+    prototypes = model.prototypes.clone()
+    of = bags.bag
+    for c in range(model.instance_classes):
+        mine = [b for b in range(len(bags)) if int(bags.y[b]) == c]
+        rows = [n for n in range(len(x)) if int(of[n]) in mine]
+        order = sorted(rows, key=lambda n: -float(p[n, c]))
+        m = 1 - (1 - model.prototype_momentum) * len(bags) / max(len(mine), 1)
+        for n in order[: len(rows) // 10]:
+            prototypes[c] = m * prototypes[c] + (1 - m) * x[n]
+    return prototypes
+
+
+def four_bags():
+    sizes = (25, 9, 31, 4)
+    return pack([random_bag(n, seed=k, features=6, y=k % 2) for k, n in enumerate(sizes)])
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+def test_prototypes_move_to_the_surest_of_their_class(classes):
+    model = build("iibmil", **SMALL, n_classes=classes).double()
+    bags = four_bags()
+    for step in range(3):
+        with torch.no_grad():
+            before = model.prototypes.clone()
+        out = model(bags)
+        p = out.extras["instance_logits"].softmax(1)
+        want = sequential(model, out.extras["instance_features"], p.detach(), bags)
+        model.after_step(out, bags)
+        torch.testing.assert_close(model.prototypes, want, rtol=1e-12, atol=1e-13)
+        moved = (model.prototypes - before).abs().amax(1) > 0
+        assert moved.tolist() == [True, True], step
+    assert not model.prototypes.requires_grad
+
+
+def test_too_few_instances_move_no_prototype():
+    model = build("iibmil", **SMALL).double()
+    memory_step(model, pack([random_bag(9, seed=0, features=6, y=1)]))
+    assert not model.prototypes.any()
+    memory_step(model, pack([random_bag(10, seed=0, features=6, y=1)]))
+    assert model.prototypes.any(1).tolist() == [False, True]
+
+
+def test_a_rare_class_in_a_large_batch_does_not_swing():
+    """m' = 1 − (1 − m) B/B_c is −1 here; from 0 down a prototype is its last instance."""
+    model = build("iibmil", **SMALL, prototype_momentum=0.5).double()
+    bags = pack([random_bag(30, seed=k, features=6, y=int(k == 0)) for k in range(4)])
+    out = memory_step(model, bags)
+    sure = out.extras["instance_logits"].softmax(1)[:30, 1].topk(3).indices
+    torch.testing.assert_close(model.prototypes[1], out.extras["instance_features"][sure[-1]])
+
+
+def test_warm_up_moves_prototypes_and_no_labels():
+    model = build("iibmil", **SMALL, warmup_epochs=2).double()
+    bags = four_bags()
+    for epoch in range(2):
+        memory_step(model, bags, epoch=epoch, epochs=4)
+        assert not model.memory() and model.prototypes.any()
+    memory_step(model, bags, epoch=2, epochs=4)
+    assert {k: len(v) for k, v in model.memory().items()} == dict(
+        zip(bags.names, bags.sizes, strict=True)
+    )
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+def test_instance_labels_are_distributions_that_start_at_the_bag_s(classes):
+    model = build("iibmil", **SMALL, n_classes=classes, warmup_epochs=0).double()
+    c = model.instance_classes
+    bags = pack([random_bag(20, seed=k, features=6, y=k % c) for k in range(4)])
+    for k, own in enumerate(model.confidence(bags)):
+        want = torch.full((20, c), ALMOST / (c - 1), dtype=F64)
+        want[:, k % c] = 1 - ALMOST
+        torch.testing.assert_close(own, want, rtol=1e-12, atol=0)
+    for _ in range(30):
+        memory_step(model, bags, epoch=1, epochs=2)
+    for k, name in enumerate(bags.names):
+        beta = model.memory()[name]
+        torch.testing.assert_close(beta.sum(1), torch.ones(20, dtype=F64), rtol=1e-12, atol=0)
+        assert beta.min().item() >= 0
+        others = [j for j in range(c) if j not in (0, k % c)]
+        assert beta[:, others].max().item() <= ALMOST if others else True
+        if k % c == 0:  # a negative bag's instances stay negative
+            assert beta[:, 0].min().item() >= 1 - ALMOST
+    assert model.memory()[bags.names[1]][:, 0].max().item() > 0.9  # some of a positive bag's do not
+
+
+def test_unrestricted_labels_turn_up_in_negative_bags():
+    model = build("iibmil", **SMALL, warmup_epochs=0, restrict_negative_bags=False).double()
+    model.prototypes[1] = torch.randn(8, dtype=F64)
+    memory_step(model, four_bags())
+    assert model.memory()["bag0"][:, 1].max().item() == pytest.approx(0.05, abs=1e-5)
+
+
+def test_labels_use_the_prototypes_that_the_step_has_seen():
+    model = build("iibmil", **SMALL, warmup_epochs=0, bank_momentum=(0.5, 0.5)).double()
+    bags = four_bags()
+    model.prototypes.copy_(torch.randn(2, 8, dtype=F64))
+    out = memory_step(model, bags)
+    score = out.extras["prototype_score"][25:34]  # bag 1 is positive
+    want = 0.5 * torch.tensor([ALMOST, 1 - ALMOST], dtype=F64) + 0.5 * F.one_hot(
+        (score > 0.5).long()
+    )
+    torch.testing.assert_close(model.memory()["bag1"], want, rtol=1e-12, atol=0)
+
+
+def test_the_schedule_of_the_instance_labels_momentum():
+    model = build("iibmil", **SMALL)
+    seen = []
+    for epoch, epochs in ((0, 100), (50, 100), (100, 100), (7, 10)):
+        model.start_epoch(epoch, epochs)
+        seen.append(model._momentum)
+    assert seen == pytest.approx([0.95, 0.875, 0.8, 0.845])
+    model = build("iibmil", **SMALL, bank_epochs=200)
+    model.start_epoch(300, 400)
+    assert model._momentum == pytest.approx(0.8)
+
+
+def test_what_is_remembered_reaches_the_loss_and_nothing_else_does():
+    model = build("iibmil", **SMALL, warmup_epochs=0).double().eval()
+    bags = four_bags()
+    out = model(bags)
+    fresh = model.losses(out, bags)
+    log_p = out.extras["instance_logits"].log_softmax(1)
+    want = []
+    for k, part in enumerate(log_p.split(list(bags.sizes))):
+        beta = torch.full((2,), ALMOST, dtype=F64)
+        beta[k % 2] = 1 - ALMOST
+        want.append(-(part @ beta).mean())
+    torch.testing.assert_close(fresh["instance"], torch.stack(want).mean(), rtol=1e-12, atol=0)
+    assert not model.memory()  # neither a prediction nor its loss leaves anything behind
+    model.restore_memory({"bag1": torch.tensor([[0.3, 0.7]], dtype=F64).expand(9, 2)})
+    part = log_p.split(list(bags.sizes))[1]
+    want[1] = -(part @ torch.tensor([0.3, 0.7], dtype=F64)).mean()
+    again = model.losses(out, bags)
+    torch.testing.assert_close(again["instance"], torch.stack(want).mean(), rtol=1e-12, atol=0)
+    assert torch.equal(again["nll"], fresh["nll"])
+
+
+def test_two_bags_of_one_name_are_noticed():
+    model = build("iibmil", **SMALL, warmup_epochs=0).double()
+    memory_step(model, pack([random_bag(7, seed=1, features=6, y=1)]))
+    other = pack([random_bag(5, seed=1, features=6, y=1)])
+    with pytest.raises(BagError, match="'bag1' has 5 instances, but 7 instance labels are kept"):
+        model.losses(model(other), other)
+
+
+def test_a_prediction_without_gradients_is_no_step():
+    model = build("iibmil", **SMALL).double()
+    bags = four_bags()
+    with torch.no_grad():
+        out = model(bags)
+    assert "instance_features" not in out.extras
+    with pytest.raises(InputError, match="with gradients on"):
+        model.after_step(out, bags)
+
+
+# a run
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["between epochs", "inside an epoch"])
+def test_two_epochs_and_two_more_are_four(tmp_path, inside):
+    """Weights, prototypes, instance labels and optimiser, bit for bit."""
+    features, labels = write_folder(tmp_path / "data", bags=18)
+    arguments = {**SMALL, "dropout": 0.2, "warmup_epochs": 1, "top_share": 0.3}
+    del arguments["in_dim"]
+    config = RunConfig(
+        data=DataConfig(features=features, labels=labels, test_fold=0),
+        model="iibmil",
+        model_arguments=arguments,
+        training=TrainingConfig(
+            epochs=4, batch_size=4, learning_rate=0.01, device="cpu", tensorboard=False, threads=1
+        ),
+    )
+
+    class Killed(Reporter):
+        def epoch(self, row):
+            if row["epoch"] == 2 and not inside:
+                raise KeyboardInterrupt
+
+        def step(self, *, epoch, share):
+            if inside and epoch == 2 and share > 0.4:
+                raise KeyboardInterrupt
+
+    whole = train(config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "parts", reporter=Killed())
+    parts = train(config, tmp_path / "parts", resume=True)
+    a, b = load_checkpoint(whole.last), load_checkpoint(parts.last)
+    assert a.tensors.keys() == b.tensors.keys()
+    assert all(torch.equal(v, b.tensors[k]) for k, v in a.tensors.items())
+    assert a.tensors["model.prototypes"].any(1).all()
+    bank = a.part("memory")
+    assert set(bank) == set(prepare(config).split.train)  # and none that was validated on
+    # labels have moved, by steps that differ from epoch to epoch
+    assert len({round(v, 4) for own in bank.values() for v in own.flatten().tolist()}) > 3
+
+
+# options
+
+
+CHANGES = {
+    "embed": (8, 6),
+    "width": 4,
+    "layers": 2,
+    "heads": 4,
+    "hidden": 7,
+    "queries": 2,
+    "decoder_layers": 2,
+    "decoder_heads": 4,
+    "dropout": 0.5,
+    "instance_weight": 2.0,
+    "prototype_momentum": 0.5,
+    "top_share": 0.3,
+    "bank_momentum": (0.6, 0.3),
+    "bank_epochs": 2,
+    "warmup_epochs": 2,
+    "restrict_negative_bags": False,
+}
+
+
+def after_three_epochs(**options):
+    """Losses, prediction and memory: no weight moves but those of the memory."""
+    torch.manual_seed(0)
+    model = build("iibmil", **{**SMALL, "warmup_epochs": 1, **options}).double()
+    bags = some_bags()
+    torch.manual_seed(1)
+    for epoch in range(3):
+        memory_step(model, bags, epoch=epoch, epochs=3)
+    out = model(bags)
+    losses = [model.loss_weights.get(k, 1.0) * v for k, v in model.losses(out, bags).items()]
+    out = model.eval()(bags)
+    parts = [torch.stack(losses), out.logits.flatten(), out.attention.mean]
+    bank = [v.flatten() for _, v in sorted(model.memory().items())]
+    return torch.cat([p.detach() for p in (*parts, model.prototypes.flatten(), *bank)])
+
+
+@pytest.mark.parametrize("key", options_of("iibmil"))
+def test_an_option_changes_the_result(key):
+    plain, other = after_three_epochs(), after_three_epochs(**{key: CHANGES[key]})
+    assert plain.shape != other.shape or (plain - other).abs().max().item() > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"width": 0}, "width is 0: at least 1"),
+        ({"layers": 0}, "layers is 0: at least 1"),
+        ({"hidden": 0}, "hidden is 0"),
+        ({"queries": 0}, "queries is 0"),
+        ({"decoder_layers": 0}, "decoder_layers is 0"),
+        ({"bank_epochs": 0}, "bank_epochs is 0"),
+        ({"warmup_epochs": -1}, "warmup_epochs is -1: at least 0"),
+        ({"instance_weight": -0.5}, "instance_weight is -0.5"),
+        ({"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
+        ({"decoder_heads": 5}, "heads is 5: give a divisor"),
+        ({"dropout": 1.5}, "dropout is 1.5: a share, from 0 to 1"),
+        ({"top_share": 0.0}, "top_share is 0.0"),
+        ({"prototype_momentum": 1.1}, "prototype_momentum is 1.1"),
+        ({"bank_momentum": (0.9, -0.1)}, "bank_momentum is -0.1"),
+    ],
+)
+def test_nonsense_is_refused(options, message):
+    with types_not_executed(), pytest.raises(InputError, match=message):
+        build("iibmil", **{**SMALL, **options})
+
+
+@pytest.mark.parametrize(
+    ("classes", "shape"), [(1, (12,)), (2, (12,)), (3, (12, 3))], ids=["one", "two", "three"]
+)
+def test_the_score_is_the_positive_class_s_or_every_class_s(classes, shape):
+    model = build("iibmil", **SMALL, n_classes=classes).double()
+    out = model(pack([random_bag(12, seed=1, features=6, y=1)]))
+    p = out.extras["instance_logits"].softmax(1)
+    assert p.shape == (12, max(classes, 2))
+    assert out.attention.mean.shape == out.extras["prototype_score"].shape == shape
+    assert torch.equal(out.attention.mean, p[:, 1] if classes < 3 else p)
+
+
+# torchmil's, a network of another kind: a pre-norm encoder, a class token that reads the bag
+
+
+@BAGS
+def test_torchmil_s_numbers_follow_from_its_own_formulas(shared_golden, b):
+    reference = Golden(shared_golden, "torchmil_iibmil")
+    state = reference.state
+    x = reference.tensors[f"bag{b}.x"]
+    encoder = TransformerLayer(32, 24, heads=4, out_proj=False)
+    theirs = {"att_module.qkv_nn": "qkv", "att_proj": "skip", "mlp_module": "mlp"}
+    own = {}
+    for key, value in reference.under("state.encoder.layers.0").items():
+        start = max((k for k in theirs if key.startswith(k)), key=len, default="")
+        own[theirs.get(start, "") + key.removeprefix(start)] = value
+    encoder.load_state_dict(own, strict=True)
+
+    def norm(v, where):
+        return F.layer_norm(v, (24,), state[f"{where}.weight"], state[f"{where}.bias"])
+
+    h = norm(encoder(x, (len(x),)), "encoder.norm")
+    close(h, reference.expected(f"bag{b}.x_enc"))  # as torchmil's other transformers: ours too
+    z = h @ state["inst_classifier.weight"][0] + state["inst_classifier.bias"]
+    close(z, reference.expected(f"bag{b}.att_raw"))
+    t = torch.cat([state["cls_token"][0], h])
+    qkv = norm(t, "decoder.layers.0.norm1") @ state["decoder.layers.0.att_module.qkv_nn.weight"].T
+    t = t + bag_attention(qkv.unflatten(1, (3, 4, -1)), (len(t),)).flatten(1)
+    token = norm(t, "decoder.norm")[0]
+    logit = token @ state["bag_classifier.weight"][0] + state["bag_classifier.bias"][0]
+    close(logit, reference.expected(f"bag{b}.logit"))
+    hard = (h @ state["prototypes"].T).argmax(1).float()  # no soft labels are kept
+    loss = F.binary_cross_entropy_with_logits(z, hard)
+    close(loss, reference.expected(f"bag{b}.loss.InstLoss"))
+
+
+@BAGS
+def test_torchmil_s_prototypes_change_places(shared_golden, b):
+    """Its prototype 0 follows the highest instance logits; here, as in the paper, 1 does."""
+    reference = Golden(shared_golden, "torchmil_iibmil")
+    h, z = reference.expected(f"bag{b}.x_enc"), reference.expected(f"bag{b}.att_raw")
+    before, k = reference.state["prototypes"], len(z) // 10
+    top, low = z.topk(k).indices, z.topk(k, largest=False).indices
+    theirs = torch.stack(
+        [pulled(before[0], h[top], momentum=0.9), pulled(before[1], h[low], momentum=0.9)]
+    )
+    close(theirs, reference.expected(f"bag{b}.prototypes_after"))
+    model = build("iibmil", in_dim=32, embed=24, hidden=8, prototype_momentum=0.9)
+    model.prototypes.copy_(before)
+    bags = pack([Bag(name="a", x=h, edges=torch.zeros(2, 0).long(), weights=torch.zeros(0), y=1)])
+    extras = {"instance_logits": torch.stack([-z, z], 1) / 2, "instance_features": h}
+    out = Output(logits=torch.zeros(1, 1, 1), attention=Dirac(z), extras=extras)
+    model.after_step(out, bags)
+    close(model.prototypes[1], pulled(before[1], h[top], momentum=0.9))
+    assert torch.equal(model.prototypes[0], before[0])
