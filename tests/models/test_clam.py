@@ -247,8 +247,9 @@ def test_golden_svm():
 @pytest.mark.parametrize("classes", [1, 3])
 def test_the_svm_of_bags(classes):
     """One logit is the difference of two scores; class weights count; probabilities stay."""
-    model = build("clam-sb-probsa-diag", **SMALL, n_classes=classes, bag_loss="svm",
-                  class_weights=(0.5, 3.0) if classes == 1 else (0.5, 3.0, 1.0)).double()  # fmt: skip
+    weights = (0.5, 3.0) if classes == 1 else (0.5, 3.0, 1.0)
+    given = {**SMALL, "n_classes": classes, "class_weights": weights}
+    model = build("clam-sb-probsa-diag", **given, bag_loss="svm").double()
     bags = some_bags()
     out = model(bags, noise=torch.randn(19, 4, dtype=F64))
     each = []
@@ -589,20 +590,20 @@ def test_another_layout_is_refused(reference, change, given, message):
 
 def test_another_layout_of_branches_is_refused():
     state = small_state(multi=True)
-    with pytest.raises(CheckpointError, match="no 'classifiers.weight'"):
+    with pytest.raises(CheckpointError, match=r"no 'classifiers\.weight'"):
         from_original("clam_sb", state)
     wrong = {**state, "classifiers.1.weight": torch.zeros(1, 9)}
     with pytest.raises(CheckpointError, match=r"classifiers.1.weight has shape \(1, 9\) where"):
         from_original("clam_mb", wrong)
     del wrong["classifiers.0.weight"]
-    with pytest.raises(CheckpointError, match="no 'classifiers.0.weight'"):
+    with pytest.raises(CheckpointError, match=r"no 'classifiers\.0\.weight'"):
         from_original("clam_mb", wrong)
 
 
 def test_an_argument_that_the_original_has_not_is_refused():
-    with pytest.raises(UnknownName, match="'k_samples'.*'k_sample'"):
+    with pytest.raises(UnknownName, match=r"'k_samples'.*'k_sample'"):
         from_original("clam_sb", small_state(), k_samples=3)
-    with pytest.raises(UnknownName, match="'k_samples'.*'k_sample'"):
+    with pytest.raises(UnknownName, match=r"'k_samples'.*'k_sample'"):
         from_original("torchmil_clam_sb", {}, k_samples=3)
     with pytest.raises(CheckpointError, match="att_act is 'relu': only 'tanh' can be read"):
         from_original("torchmil_clam_sb", {}, att_act="relu")
