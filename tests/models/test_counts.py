@@ -39,6 +39,14 @@ FIRST = 2048 * 512 + 512
         # the specification's counts hold the layer norm that the original never calls
         ("patchgcn", {}, 5_389_701 - 2 * 512),
         ("patchgcn", {"preset": "original"}, 1_513_989 - 2 * 128),
+        ("iibmil", {}, 26_814_468 - 2561),
+        ("iibmil", {"n_classes": 2}, 26_814_468),
+        # counted at 1280 features, which one embedding and three residuals read
+        (
+            "iibmil",
+            {"n_classes": 2, "preset": "original"},
+            11_783_684 + 768 * (512 + 3 * 256),
+        ),
     ],
 )
 def test_parameters(name, arguments, parameters):
