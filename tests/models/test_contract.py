@@ -27,6 +27,9 @@ SMALL = {
     "k_sample": 2,
     "hidden": 10,
     "clusters": 6,
+    "reduced_dim": 7,
+    "pyramid_dim": 5,
+    "set_dim": 8,
 }
 SIZES = (9, 1, 4, 17)
 NAMES = names()

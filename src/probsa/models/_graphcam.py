@@ -1,0 +1,126 @@
+"""GraphCAM: which tokens raise a class's logit (Zheng et al., IEEE TMI 2022, arXiv:2205.09671).
+
+Relevance goes back through the transformer by the rules of Chefer, Gur & Wolf (CVPR 2021,
+arXiv:2012.09838) with α = 1 and biases left out; in each block it meets the gradient at the
+attention matrix. The rules divide by sums that nearly cancel: in float32 a map may be wrong by a
+third, so tokens and weights are to be float64.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..layers.tokens import BlockTrace, TokenBlock
+
+TINY = 1e-9
+
+
+def divide(a: Tensor, b: Tensor) -> Tensor:
+    """a ⊘ b: a / (b + 10⁻⁹), and 0 where b = 0."""
+    shifted = b + TINY
+    quotient = a / torch.where(shifted == 0, TINY, shifted)
+    return torch.where(b == 0, 0.0, quotient)
+
+
+def through_linear(
+    r: Float[Tensor, "*c o"], x: Float[Tensor, "*t i"], weight: Float[Tensor, "o i"]
+) -> Float[Tensor, "*ct i"]:
+    """y = W x: relevance to each input by its share of what adds up (products above 0)."""
+    w_up, w_down = weight.clamp_min(0), weight.clamp_max(0)
+    x_up, x_down = x.clamp_min(0), x.clamp_max(0)
+    s = divide(r, x_up @ w_up.T + x_down @ w_down.T)
+    return x_up * (s @ w_up) + x_down * (s @ w_down)
+
+
+def through_sum(r: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """a + b: first term by term, then rescaled so that each side has its part of the whole."""
+    s = divide(r, a + b)
+    r_a, r_b = a * s, b * s
+    all_a, all_b, total = (v.sum((-2, -1), keepdim=True) for v in (r_a, r_b, r))
+    size = all_a.abs() + all_b.abs()
+    return (
+        r_a * divide(divide(all_a.abs(), size) * total, all_a),
+        r_b * divide(divide(all_b.abs(), size) * total, all_b),
+    )
+
+
+def through_branch(x: Tensor, r_1: Tensor, r_2: Tensor) -> Tensor:
+    """x went two ways."""
+    return x * (divide(r_1, x) + divide(r_2, x))
+
+
+def through_attention(r: Tensor, block: TokenBlock, t: BlockTrace) -> tuple[Tensor, Tensor]:
+    """Relevance of the attention matrix, and of what the heads were made from.
+
+    A product's relevance is shared half and half between its factors.
+    """
+    if isinstance(block.out, nn.Linear):
+        r = through_linear(r, t.mixed, block.out.weight)
+    r = r.unflatten(-1, (block.heads, -1)).transpose(-3, -2)
+    s = divide(r, t.attention @ t.v)
+    r_attention = t.attention * (s @ t.v.mT) / 2
+    r_v = t.v * (t.attention.mT @ s) / 2
+    s = divide(r_attention, t.q @ t.k.mT)
+    r_q = t.q * (s @ t.k) / 2
+    r_k = t.k * (s.mT @ t.q) / 2
+    r_qkv = torch.cat([v.transpose(-3, -2).flatten(-2) for v in (r_q, r_k, r_v)], -1)
+    return r_attention, through_linear(r_qkv, t.normed, block.qkv.weight)
+
+
+def through_block(r: Tensor, block: TokenBlock, t: BlockTrace) -> tuple[Tensor, Tensor]:
+    """Relevance of the attention matrix (c, heads, t, t) and of the block's input (c, t, d)."""
+    r_skip, r_mlp = through_sum(r, t.z, t.mlp)
+    r_mlp = through_linear(r_mlp, t.active, block.second.weight)
+    r_mlp = through_linear(r_mlp, t.normed_z, block.first.weight)
+    r = through_branch(t.z, r_skip, r_mlp)
+    r_skip, r_attended = through_sum(r, t.x, t.attended)
+    r_attention, r_attended = through_attention(r_attended, block, t)
+    return r_attention, through_branch(t.x, r_skip, r_attended)
+
+
+def graph_cam(
+    tokens: Float[Tensor, "t d"],
+    blocks: Sequence[TokenBlock],
+    norm: nn.LayerNorm,
+    classifier: nn.Linear,
+    *,
+    unit_init: bool,
+) -> Float[Tensor, "classes rest"]:
+    """What every token but the first (the class token) says for each class.
+
+    u = row of the class token in J = (I + C_L) … (I + C_1), where
+    C_l = mean over heads of max(0, ∂ℓ_c/∂A_l ⊙ R_A_l).
+
+    Args:
+        tokens: one bag's, the class token first.
+        blocks: of the transformer.
+        norm: after the last block.
+        classifier: reads the class token.
+        unit_init: relevance starts at 1. Otherwise, as in the original, at the logit ℓ_c, by
+            which the gradient is multiplied too: the scale of a map then follows ℓ_c².
+    """
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        x = tokens.detach().clone().requires_grad_()
+        traces: list[BlockTrace] = []
+        for block in blocks:
+            traces.append(block.trace(x))
+            x = traces[-1].out
+        last = norm(x)[0]
+        logits = classifier(last)
+        matrices = [t.attention for t in traces]
+        gradients = [torch.autograd.grad(v, matrices, retain_graph=True) for v in logits]
+    with torch.no_grad():
+        start = torch.ones_like(logits) if unit_init else logits
+        r = torch.zeros(len(logits), *tokens.shape, dtype=tokens.dtype, device=tokens.device)
+        r[:, 0] = last * divide(through_linear(start.diag(), last, classifier.weight), last)
+        u = torch.zeros(len(logits), 1, len(tokens), dtype=tokens.dtype, device=tokens.device)
+        u[..., 0] = 1
+        for layer in range(len(traces) - 1, -1, -1):
+            r_attention, r = through_block(r, blocks[layer], traces[layer])
+            g = torch.stack([of_class[layer] for of_class in gradients])
+            if not unit_init:
+                g = g * logits[:, None, None, None]
+            u = u + u @ (g * r_attention).clamp_min(0).mean(1)
+        return u[:, 0, 1:]
