@@ -4,10 +4,10 @@
 
 Departures, each an argument: `out_proj` (W_O after the heads) and `final_norm` are on, as in the
 usual transformer; the printed equations have neither. `add_self` (the input added again after every
-layer) is torchmil's.
+layer) is torchmil's; without `use_mlp` a layer ends at Z, as in the paper's research code.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import InputError
+
+After = Callable[[Tensor], Tensor]
 
 
 def bag_attention(
@@ -62,6 +64,7 @@ class TransformerLayer(nn.Module):
         *,
         heads: int,
         out_proj: bool = True,
+        use_mlp: bool = True,
         mlp_ratio: float = 4.0,
         dropout: float = 0.0,
     ) -> None:
@@ -71,17 +74,22 @@ class TransformerLayer(nn.Module):
         self.qkv = nn.Linear(in_dim, 3 * width, bias=False)
         self.out = nn.Linear(width, width) if out_proj else nn.Identity()
         self.skip = nn.Linear(in_dim, width) if in_dim != width else nn.Identity()
-        self.norm2 = nn.LayerNorm(width)
-        hidden = int(mlp_ratio * width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, width)
-        )
+        self.use_mlp = use_mlp
+        if use_mlp:
+            self.norm2 = nn.LayerNorm(width)
+            hidden = int(mlp_ratio * width)
+            self.mlp = nn.Sequential(
+                nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, width)
+            )
 
-    def forward(self, y: Float[Tensor, "n i"], sizes: Sequence[int]) -> Float[Tensor, "n w"]:
+    def forward(
+        self, y: Float[Tensor, "n i"], sizes: Sequence[int], *, after: After | None = None
+    ) -> Float[Tensor, "n w"]:
         qkv_n3hd = self.qkv(self.norm1(y)).unflatten(1, (3, self.heads, -1))
-        attended = bag_attention(qkv_n3hd, sizes, dropout=self.dropout if self.training else 0.0)
-        z = self.skip(y) + self.out(attended.flatten(1))
-        return z + self.mlp(self.norm2(z))
+        heads = bag_attention(qkv_n3hd, sizes, dropout=self.dropout if self.training else 0.0)
+        attended = self.out(heads.flatten(1))
+        z = self.skip(y) + (attended if after is None else after(attended))
+        return z + self.mlp(self.norm2(z)) if self.use_mlp else z
 
 
 class Transformer(nn.Module):
@@ -95,7 +103,7 @@ class Transformer(nn.Module):
         InputError: the heads do not divide the width.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a choice of its own
         self,
         dim: int,
         *,
@@ -103,6 +111,7 @@ class Transformer(nn.Module):
         heads: int = 8,
         width: int | None = None,
         out_proj: bool = True,
+        use_mlp: bool = True,
         final_norm: bool = True,
         add_self: bool = False,
         dropout: float = 0.0,
@@ -114,17 +123,25 @@ class Transformer(nn.Module):
         self.add_self = add_self
         self.blocks = nn.ModuleList(
             TransformerLayer(
-                dim if k == 0 else w, w, heads=heads, out_proj=out_proj, dropout=dropout
+                dim if k == 0 else w,
+                w,
+                heads=heads,
+                out_proj=out_proj,
+                use_mlp=use_mlp,
+                dropout=dropout,
             )
             for k in range(layers)
         )
         self.back = nn.Linear(w, dim) if w != dim else nn.Identity()
         self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
 
-    def forward(self, h: Float[Tensor, "n d"], sizes: Sequence[int]) -> Float[Tensor, "n d"]:
+    def forward(
+        self, h: Float[Tensor, "n d"], sizes: Sequence[int], *, after: Sequence[After] = ()
+    ) -> Float[Tensor, "n d"]:
+        """`after`, one a block: what is done with its attention before that joins the sum."""
         y = h
-        for block in self.blocks:
-            y = block(y, sizes)
+        for k, block in enumerate(self.blocks):
+            y = block(y, sizes, after=after[k] if after else None)
             if self.add_self:
                 y = y + h
         return self.norm(self.back(y))
