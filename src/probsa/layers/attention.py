@@ -11,7 +11,9 @@ from ..errors import InputError
 from ..posteriors import Diagonal, Dirac
 
 Trunk = Literal["tanh", "gated", "mlp"]
+Activation = Literal["tanh", "relu", "gelu"]
 PosteriorKind = Literal["dirac", "diag"]
+ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "gelu": nn.functional.gelu}
 
 
 class AttentionTrunk(nn.Module):
@@ -19,23 +21,36 @@ class AttentionTrunk(nn.Module):
 
     `tanh`  tanh(V h): the paper, eq. (1) of ABMIL;   `gated`  tanh(V h) ⊙ σ(U h): Ilse et al. 2018;
     `mlp`   GELU(W₂ GELU(W₁ h)) of width 2 · attention_dim: the authors' library.
-    `dropout` acts after each tanh, σ and GELU, in training.
+    `activation` stands in for tanh in the first two; `dropout` acts after each activation and
+    after σ, in training; `bias` is that of V and U.
     """
 
     def __init__(
-        self, dim: int, attention_dim: int, *, trunk: Trunk = "tanh", dropout: float = 0.0
+        self,
+        dim: int,
+        attention_dim: int,
+        *,
+        trunk: Trunk = "tanh",
+        activation: Activation = "tanh",
+        dropout: float = 0.0,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         if trunk not in ("tanh", "gated", "mlp"):
             raise InputError(f"trunk is {trunk!r}: 'tanh', 'gated' or 'mlp'")
+        if activation not in ACTIVATIONS:
+            raise InputError(f"attention_activation is {activation!r}: 'tanh', 'relu' or 'gelu'")
+        if trunk == "mlp" and activation != "tanh":
+            raise InputError("the 'mlp' trunk has GELUs: attention_activation is for the others")
         if attention_dim < 1:
             raise InputError(f"attention_dim is {attention_dim}: at least 1")
         if not 0 <= dropout < 1:
             raise InputError(f"dropout in the attention is {dropout}: 0 or more, below 1")
         self.kind = trunk
+        self.activation = ACTIVATIONS[activation]
         self.out_dim = 2 * attention_dim if trunk == "mlp" else attention_dim
-        self.first = nn.Linear(dim, self.out_dim)
-        self.gate = nn.Linear(dim, attention_dim) if trunk == "gated" else None
+        self.first = nn.Linear(dim, self.out_dim, bias=bias)
+        self.gate = nn.Linear(dim, attention_dim, bias=bias) if trunk == "gated" else None
         self.second = nn.Linear(self.out_dim, self.out_dim) if trunk == "mlp" else None
         self.dropout = nn.Dropout(dropout)
 
@@ -44,7 +59,7 @@ class AttentionTrunk(nn.Module):
         if self.second is not None:
             v = self.second(self.dropout(nn.functional.gelu(v)))
             return self.dropout(nn.functional.gelu(v))
-        t = self.dropout(v.tanh())
+        t = self.dropout(self.activation(v))
         return t if self.gate is None else t * self.dropout(self.gate(h).sigmoid())
 
 
@@ -59,7 +74,9 @@ class AttentionPosterior(nn.Module):
         log_variance_bounds: log σ² = c + r tanh((ℓ − c)/r) between these; None leaves it free.
         initial_log_variance: log σ² of every instance before the first step.
         columns: attention maps of a Dirac, f of shape (n, columns); None: one, of shape (n,).
+        activation: inside the trunk.
         dropout: inside the trunk.
+        trunk_bias: biases of V and U; CAMIL's code has none.
     """
 
     def __init__(  # noqa: PLR0913 - each is a choice of its own
@@ -73,14 +90,23 @@ class AttentionPosterior(nn.Module):
         log_variance_bounds: tuple[float, float] | None = (-10.0, 4.0),
         initial_log_variance: float = -2.0,
         columns: int | None = None,
+        activation: Activation = "tanh",
         dropout: float = 0.0,
+        trunk_bias: bool = True,
     ) -> None:
         super().__init__()
         if kind not in ("dirac", "diag"):
             raise InputError(f"posterior is {kind!r}: 'dirac' or 'diag'")
         if kind == "diag" and columns is not None:
             raise InputError("a diagonal posterior has one attention map, not one a class")
-        self.trunk = AttentionTrunk(dim, attention_dim, trunk=trunk, dropout=dropout)
+        self.trunk = AttentionTrunk(
+            dim,
+            attention_dim,
+            trunk=trunk,
+            activation=activation,
+            dropout=dropout,
+            bias=trunk_bias,
+        )
         self.bounds = log_variance_bounds
         t = self.trunk.out_dim
         self.columns = columns
