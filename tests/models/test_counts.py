@@ -14,6 +14,7 @@ FIRST = 2048 * 512 + 512
         ("abmil", {"score_bias": True}, 1_115_394),
         ("abmil", {"score_bias": True, "trunk": "gated"}, 1_181_058),
         ("abmil", {"trunk": "gated"}, 1_181_057),
+        ("abmil", {"preset": "original"}, 2048 * 500 + 500 + 500 * 128 + 128 + 129 + 501),
         ("abmil", {"n_classes": 3}, 1_115_393 + 2 * 513),
         ("abmil-probsa-dirac", {}, 1_115_393),
         ("abmil-probsa-diag", {}, 1_115_522),
@@ -25,6 +26,7 @@ FIRST = 2048 * 512 + 512
         ("dsmil", {"query": "linear", "value": "linear"}, 1_378_434),
         ("tabmil", {}, 7_418_113),
         ("tabmil", {"out_proj": False}, 6_892_801),
+        ("tabmil", {"out_proj": False, "use_mlp": False}, 2_691_329),
         ("tabmil", {"out_proj": False, "final_norm": False}, 6_891_777),
         ("tabmil-probsa-dirac", {}, 7_418_113),
         ("tabmil-probsa-diag", {}, 7_418_113 + 129),
@@ -47,6 +49,11 @@ FIRST = 2048 * 512 + 512
             {"n_classes": 2, "preset": "original"},
             11_783_684 + 768 * (512 + 3 * 256),
         ),
+        ("dtfdmil", {}, 1_313_542 - 2 * 513),
+        ("dtfdmil", {"n_classes": 2}, 1_313_542),
+        ("dtfdmil", {"n_classes": 2, "preset": "original"}, 1_313_542),
+        ("dtfdmil", {"res_blocks": 1}, 1_313_542 - 2 * 513 + 2 * 512**2),
+        ("vmil", {}, 2 * FIRST + 512 * 513 + 2 * 513 + 2 * 3_152_384),
     ],
 )
 def test_parameters(name, arguments, parameters):

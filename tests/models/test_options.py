@@ -16,6 +16,7 @@ OTHERWISE = {
     "encoder": None,  # fixed by the name
     "posterior": None,
     "class_weights": None,  # in the contract
+    "preset": None,
     "n_classes": None,
     "seed": None,
 }
@@ -25,11 +26,14 @@ CHANGES = {
     "dropout": 0.5,
     "attention_dim": 5,
     "trunk": "gated",
+    "attention_activation": "gelu",
+    "attention_dropout": 0.5,
     "score_bias": True,
     "layers": 1,
     "heads": 4,
     "width": 16,
     "out_proj": False,
+    "use_mlp": False,
     "final_norm": False,
     "add_self": True,
     "classifier_hidden": 7,
@@ -44,7 +48,7 @@ CHANGES = {
 }
 # of one sibling: the others take them, so that a recipe need not ask which it was given
 OF_DIAGONAL = {"samples", "predict_samples", "log_variance_bounds", "initial_log_variance"}
-OF_ENCODER = {"layers", "heads", "width", "out_proj", "final_norm", "add_self"}
+OF_ENCODER = {"layers", "heads", "width", "out_proj", "use_mlp", "final_norm", "add_self"}
 CASES = [
     (name, key)
     for name in names()

@@ -3,17 +3,17 @@
 The rule is that of the reference outputs: max|a − b| ≤ 2·10⁻⁵ max|ref| + 10⁻⁶, 10⁻⁴ for gradients.
 """
 
-import json
 import re
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from golden import Golden, close
 from torch import Tensor
 
 from probsa import Bag, pack
 from probsa.layers.pooling import pool_linear, pool_vectors
 from probsa.models import Model, build
+from probsa.models import arguments as arguments_of
 from probsa.posteriors import Dirac
 
 PLAIN = {"embed": None, "in_dim": 32}
@@ -79,33 +79,26 @@ class Reference:
     """One set: their weights in our model, their bags, their numbers."""
 
     def __init__(self, folder, name: str) -> None:
-        self.tensors = load_file(folder / f"{name}.safetensors")
+        self.golden = Golden(folder, name)
+        self.tensors = self.golden.tensors
+        self.model: Model = self.golden.model()
         model, arguments = SETS[name]
-        self.model: Model = build(model, **arguments)
-        state = {
-            ours(k.removeprefix("state.")): v
-            for k, v in self.tensors.items()
-            if k.startswith("state.")
-        }
-        self.model.load_state_dict(state, strict=True)
-        self.model.eval()
+        assert self.model.name == model
+        assert arguments.items() <= {**self.defaults(model), **self.model.arguments}.items()
+        self.order = self.golden.about["parameter_order"]
+
+    @staticmethod
+    def defaults(model: str) -> dict[str, object]:
+        return {k: p.default for k, p in arguments_of(model).items()}
 
     def bag(self, b: int) -> Bag:
-        """Their edges come in both directions; x is a leaf whose gradient is asked for."""
-        edges = self.tensors[f"bag{b}.edge_index"]
-        return Bag(
-            name=f"bag{b}",
-            x=self.tensors[f"bag{b}.x"].clone().requires_grad_(),
-            edges=edges,
-            weights=torch.ones(edges.shape[1]),
-            y=int(self.tensors[f"bag{b}.y"]),
-        )
+        return self.golden.bag(b)
 
     def noise(self, b: int) -> Tensor | None:
         return self.tensors.get(f"bag{b}.eps")
 
     def expected(self, what: str) -> Tensor:
-        return self.tensors[f"expected.{what}"]
+        return self.golden.expected(what)
 
     def run(self, b: int):
         bags = pack([bag := self.bag(b)])
@@ -120,13 +113,6 @@ def reference(request, shared_golden) -> Reference:
 @pytest.fixture
 def named(request, shared_golden) -> Reference:
     return Reference(shared_golden, request.param)
-
-
-def close(got: Tensor, want: Tensor, *, relative: float = 2e-5) -> None:
-    got = got.detach()
-    assert got.shape == want.shape
-    worst = (got - want).abs().max().item()
-    assert worst <= relative * want.abs().max().item() + 1e-6
 
 
 def mean_path(reference, bags, out):
@@ -174,9 +160,8 @@ def test_losses_and_every_gradient(reference, b):
 
 
 @pytest.mark.parametrize("named", SETS, indirect=True)
-def test_the_norm_of_every_gradient(named, request, shared_golden):
-    name = request.node.callspec.params["named"]
-    order = json.loads((shared_golden / f"{name}.json").read_text())["parameter_order"]
+def test_the_norm_of_every_gradient(named):
+    order = named.order
     for b in range(3):
         _, bags, out = named.run(b)
         total = sum(named.model.losses(out, bags).values())

@@ -1,19 +1,23 @@
-"""ABMIL: attention-based deep MIL (Ilse, Tomczak & Welling, ICML 2018), arXiv:1802.04712.
+"""ABMIL (Ilse, Tomczak & Welling, ICML 2018): instances weighed by attention, then a classifier.
 
-As the paper sets it for its comparison: one linear layer to 512 with ReLU, f_n = wᵀ tanh(V h_n)
-with no bias on w, one linear classifier. `trunk="gated"` is the original's gate.
+As the ProbSA paper sets it for its comparison: one linear layer to 512 with ReLU,
+f_n = wᵀ tanh(V h_n) with no bias on w, one linear classifier. `preset="original"` is the authors'
+plain form after their convolutions (500 wide, a bias on w); `trunk="gated"` is their gate.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
-from ..layers.attention import Trunk
+from ..errors import CheckpointError
+from ..layers.attention import Activation, Trunk
 from ..layers.embed import Widths
+from . import _torchmil as torchmil
 from ._attention import AttentionModel
-from ._base import Source
-from ._registry import register
+from ._base import Model, Source
+from ._originals import State, only, original, part, transplant
+from ._registry import build, register
 
 
-@register("abmil")
+@register("abmil", original={"embed": 500, "score_bias": True})
 class ABMIL(AttentionModel):
     """Attention pooling: z = Hᵀ softmax(f), with f_n = wᵀ tanh(V h_n).
 
@@ -22,10 +26,13 @@ class ABMIL(AttentionModel):
         n_classes: 1 (one logit) or the number of classes.
         embed: width(s) of the first layer(s); None passes the features on.
         activation: after each first layer.
-        dropout: after each first layer, in training.
+        dropout: after each first layer and after the classifier's hidden layer, in training.
         attention_dim: D_f.
         trunk: how attention is computed.
+        attention_activation: in place of tanh, for the plain and the gated trunk.
+        attention_dropout: after each activation of the attention, in training.
         score_bias: a bias on w, to which softmax is blind (the original has one); None: with `mlp`.
+        classifier_hidden: width of a hidden layer, with ReLU, in the classifier; None: linear.
         class_weights: of the likelihood, one a class.
         seed: of everything random in prediction.
     """
@@ -50,10 +57,109 @@ class ABMIL(AttentionModel):
         dropout: float = 0.0,
         attention_dim: int = 128,
         trunk: Trunk = "tanh",
+        attention_activation: Activation = "tanh",
+        attention_dropout: float = 0.0,
         score_bias: bool | None = None,
+        classifier_hidden: int | None = None,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
         self.build_embed(in_dim, embed, activation=activation, dropout=dropout)
-        self.build_attention(attention_dim=attention_dim, trunk=trunk, score_bias=score_bias)
+        self.build_attention(
+            attention_dim=attention_dim,
+            trunk=trunk,
+            activation=attention_activation,
+            dropout=attention_dropout,
+            score_bias=score_bias,
+            hidden=classifier_hidden,
+            hidden_dropout=dropout,
+        )
+
+
+AUTHORS_KEYS = [
+    (r"feature_extractor_part[12]\.", None),  # of MNIST's digits: bags hold what comes out of it
+    (r"attention(?:_V)?\.0\.", "attention.trunk.first."),
+    (r"attention_U\.0\.", "attention.trunk.gate."),
+    (r"attention(?:\.2|_w)\.", "attention.mean."),
+    (r"classifier\.0\.", "classifier."),
+]
+AMIL_KEYS = [
+    (r"attention_net\.0\.", "embed.net.0."),
+    (r"attention_net\.3\.attention_a\.0\.", "attention.trunk.first."),
+    (r"attention_net\.3\.attention_b\.0\.", "attention.trunk.gate."),
+    (r"attention_net\.3\.attention_c\.", "attention.mean."),
+    (r"rho\.0\.", "classifier.0."),
+    (r"classifier\.", "classifier.2."),
+]
+
+
+@original("abmil")
+def _from_authors(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """`Attention` and `GatedAttention` of AttentionDeepMIL, after the feature extractor."""
+    only(given, (), reference)
+    gated = "attention_V.0.weight" in state
+    key = "attention_V.0.weight" if gated else "attention.0.weight"
+    first = part(state, key, of="an ABMIL (AMLab-Amsterdam/AttentionDeepMIL)")
+    branches = part(
+        state, "attention_w.weight" if gated else "attention.2.weight", of="an ABMIL"
+    ).shape[0]
+    if branches != 1:
+        raise CheckpointError(
+            f"{branches} branches of attention: the original's classifier takes one only"
+        )
+    model = build(
+        "abmil",
+        in_dim=first.shape[1],
+        embed=None,
+        attention_dim=first.shape[0],
+        trunk="gated" if gated else "tanh",
+        score_bias=True,
+    )
+    return transplant(model, state, AUTHORS_KEYS)
+
+
+@original("ckpt_patchgcn_repo_amil", "patchgcn_repo_amil")
+def _from_amil(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """`MIL_Attention_FC_surv` of mahmoodlab/Patch-GCN on slides: gated ABMIL with a layer rho.
+
+    Its hazards are σ of our logits, and their survival S_t = Π_{s ≤ t} (1 − hazard_s).
+    """
+    only(given, ("size_arg", "dropout", "n_classes"), reference)
+    state = {k.replace(".module.", "."): v for k, v in state.items()}
+    of = "an AMIL (mahmoodlab/Patch-GCN)"
+    width, features = part(state, "attention_net.0.weight", of=of).shape
+    inner = part(state, "attention_net.3.attention_a.0.weight", of=of).shape[0]
+    bins, hidden = part(state, "classifier.weight", of=of).shape
+    drop = float(given.get("dropout", 0.25))
+    model = build(
+        "abmil",
+        in_dim=features,
+        n_classes=given.get("n_classes", bins),
+        embed=width,
+        dropout=drop,
+        attention_dim=inner,
+        trunk="gated",
+        # as CLAM's: there only if the other one is, and 0.25 whatever that is
+        attention_dropout=0.25 if drop else 0.0,
+        score_bias=True,
+        classifier_hidden=hidden,
+    )
+    return transplant(model, state, AMIL_KEYS)
+
+
+@original("torchmil_abmil")
+def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """torchmil's ABMIL: no first layer, no bias on w."""
+    only(given, ("in_shape", "att_dim", "att_act", "gated"), reference)
+    first = torchmil.either(state, torchmil.FIRST, of="torchmil's ABMIL")
+    gated = any(k.startswith("pool.fc_gated.") for k in state)
+    model = build(
+        "abmil",
+        in_dim=torchmil.in_dim(given, first.shape[1]),
+        embed=None,
+        attention_dim=given.get("att_dim", first.shape[0]),
+        trunk="gated" if given.get("gated", gated) else "tanh",
+        attention_activation=given.get("att_act", "tanh"),
+    )
+    return transplant(model, state, torchmil.RULES)

@@ -6,16 +6,18 @@ The KL of a bag is divided by its size unless `kl_reduction="sum"`: the equation
 code divides, and without it 10⁴ patches swamp one label.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from ..layers.attention import PosteriorKind, Trunk
 from ..layers.embed import Widths
 from ..layers.transformer import Transformer
+from . import _torchmil as torchmil
 from ._attention import AttentionModel
-from ._base import Source
-from ._registry import register
+from ._base import Model, Source
+from ._originals import State, only, original, transplant
+from ._registry import build, register
 
-TRANSFORMER = ("layers", "heads", "width", "out_proj", "final_norm", "add_self")
+TRANSFORMER = ("layers", "heads", "width", "out_proj", "use_mlp", "final_norm", "add_self")
 
 
 @register("abmil-probsa-dirac", encoder="mlp", posterior="dirac", without=TRANSFORMER)
@@ -37,6 +39,7 @@ class ProbSA(AttentionModel):
         heads: attention heads of each.
         width: D_qk = D_v; None: as wide as the instance vectors.
         out_proj: a linear map after the heads.
+        use_mlp: the second half of each layer, an MLP of four times the width.
         final_norm: a layer norm after the last transformer layer.
         add_self: the transformer's input is added again after every layer (torchmil).
         attention_dim: D_f.
@@ -79,6 +82,7 @@ class ProbSA(AttentionModel):
         heads: int = 8,
         width: int | None = None,
         out_proj: bool = True,
+        use_mlp: bool = True,
         final_norm: bool = True,
         add_self: bool = False,
         attention_dim: int = 128,
@@ -113,6 +117,7 @@ class ProbSA(AttentionModel):
                 heads=heads,
                 width=width,
                 out_proj=out_proj,
+                use_mlp=use_mlp,
                 final_norm=final_norm,
                 add_self=add_self,
                 dropout=dropout,
@@ -125,3 +130,34 @@ class ProbSA(AttentionModel):
             initial_log_variance=initial_log_variance,
             hidden=classifier_hidden,
         )
+
+
+@original("torchmil_smoothabmil", "torchmil_probsmoothabmil", "torchmil_transformerprobsmoothabmil")
+def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """torchmil's three: no first layer, its trunk, a normalised Laplacian, κ = 1 and no ridge."""
+    known = ("in_shape", "att_dim", "pool_att_dim", "covar_mode", *torchmil.ENCODER)
+    only(given, (*known, "n_samples_train", "n_samples_test"), reference)
+    of = "torchmil's smooth attention"
+    hidden, width = torchmil.either(state, torchmil.HIDDEN, of=of).shape
+    transformer = any(k.startswith("transformer_encoder.") for k in state)
+    diag = any(k.startswith("pool.log_diag_Sigma_nn.") for k in state)
+    covariance = given.get("covar_mode", "diag" if diag else "zero")
+    posterior = "diag" if covariance == "diag" else "dirac"
+    encoder = torchmil.encoder_arguments(state, given, of=of) if transformer else {}
+    samples = given.get("n_samples_train", 1)
+    model = build(
+        f"{'tabmil' if transformer else 'abmil'}-probsa-{posterior}",
+        in_dim=torchmil.in_dim(given, width),
+        embed=None,
+        **encoder,
+        attention_dim=given.get("att_dim", given.get("pool_att_dim", hidden // 2)),
+        trunk="mlp",
+        log_variance_bounds=None,
+        samples=samples,
+        predict_samples=given.get("n_samples_test", samples),
+        laplacian="normalized",
+        ridge=0.0,
+    )
+    if encoder and not encoder["use_mlp"]:
+        state = {k: v for k, v in state.items() if ".norm2." not in k}
+    return transplant(model, state, torchmil.RULES)

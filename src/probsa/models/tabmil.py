@@ -1,17 +1,20 @@
 """T-ABMIL: a transformer over the bag, then attention pooling (ProbSA paper, appendix B).
 
 Linear to 512 without activation, 2 pre-norm layers, 8 heads. Departures from the printed equations,
-each an argument: `out_proj` and `final_norm` are on (7,418,113 parameters at 2048 features).
+each an argument: `out_proj` and `final_norm` are on (7,418,113 parameters at 2048 features). The
+paper's research code has `out_proj=False, use_mlp=False, add_self=True` and GELU in the pooling.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
-from ..layers.attention import Trunk
+from ..layers.attention import Activation, Trunk
 from ..layers.embed import Widths
 from ..layers.transformer import Transformer
+from . import _torchmil as torchmil
 from ._attention import AttentionModel
-from ._base import Source
-from ._registry import register
+from ._base import Model, Source
+from ._originals import State, only, original, transplant
+from ._registry import build, register
 
 
 @register("tabmil")
@@ -28,10 +31,12 @@ class TABMIL(AttentionModel):
         heads: attention heads of each.
         width: D_qk = D_v; None: as wide as the instance vectors.
         out_proj: a linear map after the heads.
+        use_mlp: the second half of each layer, an MLP of four times the width.
         final_norm: a layer norm after the last layer.
         add_self: the transformer's input is added again after every layer (torchmil).
         attention_dim: D_f of the pooling.
         trunk: how attention is computed.
+        attention_activation: in place of tanh, for the plain and the gated trunk.
         class_weights: of the likelihood, one a class.
         seed: of everything random in prediction.
     """
@@ -59,10 +64,12 @@ class TABMIL(AttentionModel):
         heads: int = 8,
         width: int | None = None,
         out_proj: bool = True,
+        use_mlp: bool = True,
         final_norm: bool = True,
         add_self: bool = False,
         attention_dim: int = 128,
         trunk: Trunk = "tanh",
+        attention_activation: Activation = "tanh",
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
@@ -74,8 +81,34 @@ class TABMIL(AttentionModel):
             heads=heads,
             width=width,
             out_proj=out_proj,
+            use_mlp=use_mlp,
             final_norm=final_norm,
             add_self=add_self,
             dropout=dropout,
         )
-        self.build_attention(attention_dim=attention_dim, trunk=trunk)
+        self.build_attention(
+            attention_dim=attention_dim, trunk=trunk, activation=attention_activation
+        )
+
+
+@original("torchmil_transformerabmil")
+def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """torchmil's TransformerABMIL: no first layer; without an MLP its second norm lies idle."""
+    known = ("in_shape", "pool_att_dim", "pool_act", "pool_gated", *torchmil.ENCODER)
+    only(given, known, reference)
+    of = "torchmil's TransformerABMIL"
+    first = torchmil.either(state, torchmil.FIRST, of=of)
+    encoder = torchmil.encoder_arguments(state, given, of=of)
+    gated = any(k.startswith("pool.fc_gated.") for k in state)
+    model = build(
+        "tabmil",
+        in_dim=torchmil.in_dim(given, first.shape[1]),
+        embed=None,
+        **encoder,
+        attention_dim=given.get("pool_att_dim", first.shape[0]),
+        trunk="gated" if given.get("pool_gated", gated) else "tanh",
+        attention_activation=given.get("pool_act", "tanh"),
+    )
+    if not encoder["use_mlp"]:
+        state = {k: v for k, v in state.items() if ".norm2." not in k}
+    return transplant(model, state, torchmil.RULES)
