@@ -38,6 +38,9 @@ from .randomness import seed_of, stream
 from .runs import RunFolder, open_run
 from .schedules import kl_weight
 
+SAME = 1e-6
+"""Predictions that differ by less are one."""
+
 
 class Reporter:
     """Who is told how a run goes: this one says nothing, the command line's shows a bar."""
@@ -125,7 +128,7 @@ class Trainer:
         self.config, self.settings = config, config.training
         self.folder, self.prepared = folder, prepared
         self.device, self.world, self.reporter = device, world, reporter
-        self.progress = Progress()
+        self.progress, self.collapsed = Progress(), False
         self.model, last = self._model()
         if world.size > 1 and self.model.couples_bags:
             raise InputError(
@@ -254,7 +257,20 @@ class Trainer:
                 labels = [self.prepared.labels[name] for name in batch]
                 found += zip(labels, p.double().cpu().tolist(), strict=True)
         everyone = [pair for part in self.world.gather(found) for pair in part]
+        self._note_collapse([p for _, p in everyone])
         return validation_scores([y for y, _ in everyone], [p for _, p in everyone])
+
+    def _note_collapse(self, predicted: Sequence[Sequence[float]]) -> None:
+        """Says once if a model has come to predict the same for every bag."""
+        if self.collapsed or len(predicted) < 2:
+            return
+        p = torch.tensor(predicted, dtype=torch.float64)
+        if bool((p.amax(0) - p.amin(0) < SAME).all()):
+            self.collapsed = True
+            self.reporter.note(
+                f"epoch {self.progress.epoch + 1}: all {len(p)} validation bags are predicted the "
+                f"same ({p[0, -1]:.3f}): {self.config.model} has collapsed, or has yet to learn"
+            )
 
     def _is_better(self, row: Mapping[str, Any]) -> bool:
         """Higher AUROC; where equal or undefined, lower NLL; the earlier epoch keeps a tie."""

@@ -342,7 +342,7 @@ def test_bfloat16_autocast_is_close_to_single_precision(name):
         got = model.losses(out, bags)
     assert out.logits.dtype == torch.float32
     objective(got, weights=model.loss_weights, kl_weight=1.0).backward()
-    assert all(bool(p.grad.isfinite().all()) for p in model.parameters())
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
     for key, value in got.items():
         # a bfloat16 keeps 8 bits, 0.4 % a rounding; a transformer's ten roundings mostly cancel
         torch.testing.assert_close(value, want[key], rtol=0.01, atol=1e-3)

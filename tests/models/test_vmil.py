@@ -1,0 +1,431 @@
+"""VMIL against the reference outputs, its schedule, and computations by hand."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from golden import Golden, close
+from options import changes, made, options_of, some_bags
+from random_bags import F64, random_bag, types_not_executed
+from stored import write_folder
+from torch import Tensor
+
+from probsa import pack
+from probsa.config import DataConfig, RunConfig, TrainingConfig
+from probsa.devices import World
+from probsa.errors import CheckpointError, InputError
+from probsa.models import build, from_original
+from probsa.models.vmil import schedule, threshold
+from probsa.preparation import prepare
+from probsa.runs import RunFolder
+from probsa.training import Reporter, Trainer
+
+PAIRS = {
+    **{f"fe_1dcnn.{k}": f"p_branch.0.net.{k}" for k in (0, 1, 3, 4, 6, 7)},
+    "fe_fc.0": "p_branch.1",
+    "inst_classifier.0": "p_head",
+    "trans_dim.0": "q_embed.net.0",
+    "bag_classifier.0": "q_head",
+}
+LAYER = {
+    "self_attn.in_proj_weight": "attention.qkv.weight",
+    "self_attn.in_proj_bias": "attention.qkv.bias",
+    "self_attn.out_proj.weight": "attention.out.weight",
+    "self_attn.out_proj.bias": "attention.out.bias",
+    **{f"linear1.{k}": f"feed.first.{k}" for k in ("weight", "bias")},
+    **{f"linear2.{k}": f"feed.second.{k}" for k in ("weight", "bias")},
+    **{f"norm{n}.{k}": f"norm{n}.{k}" for n in (1, 2) for k in ("weight", "bias")},
+}
+EPOCH_OF = {"e": 1, "m1": 0, "m2": 14}
+"""Of 30 epochs, each an example."""
+
+
+@pytest.fixture(scope="module")
+def golden(shared_golden) -> Golden:
+    return Golden(shared_golden, "vmil")
+
+
+def ours(golden: Golden) -> dict[str, str]:
+    """Their names → ours, without the layer that they never use."""
+    names = {}
+    for theirs in golden.about["parameter_order"]:
+        start, _, end = theirs.rpartition(".")
+        if start in PAIRS:
+            names[theirs] = f"{PAIRS[start]}.{end}"
+        elif theirs.startswith("transformer_encoder"):
+            layer, _, rest = theirs.removeprefix("transformer_encoder.layers.").partition(".")
+            names[theirs] = f"q_layers.{layer}.{LAYER[rest]}"
+    return names
+
+
+def at(model, step: str):
+    model.start_epoch(EPOCH_OF[step], 30)
+    assert (model.turns, model.warming) == ((step[0],), step != "m2")
+    return model
+
+
+@pytest.mark.parametrize("b", [0, 1, 2])
+def test_every_value_of_the_original(golden, b):
+    model, bags = at(golden.model(), "m2"), pack([golden.bag(b)])
+    out = model(bags)
+    expected = lambda what: golden.expected(f"bag{b}.{what}")  # noqa: E731
+    close(model.p_branch(bags.x), expected("p_embedding"))
+    close(model.instances_in_context(bags), expected("q_embedding"))
+    close(out.extras["p_logit"], expected("p_logit"))
+    close(out.extras["q_logit"], expected("q_logit"))
+    close(out.attention.mean, expected("p"))
+    close(out.extras["q"], expected("q"))
+    y = bags.y[0]
+    close(y * out.attention.mean, expected("e_target"))
+    close(threshold(out.extras["q"], bags.sizes, gamma=model.gamma)[0], expected("m2_tau"))
+    assert torch.equal(y * model.marked(out.extras["q"], bags), expected("m2_pseudo"))
+    close(out.probability[0, 0], expected("p").max())
+
+
+@pytest.mark.parametrize("step", ["e", "m1", "m2"])
+@pytest.mark.parametrize("b", [0, 1, 2])
+def test_each_step_and_every_gradient_of_the_original(golden, b, step):
+    model, bags = at(golden.model(), step), pack([bag := golden.bag(b)])
+    losses = model.losses(model(bags), bags)
+    assert set(losses) == {f"{step[0]}_step"}
+    loss = losses[f"{step[0]}_step"]
+    close(loss, golden.expected(f"bag{b}.{step}_loss"))
+    names = ours(golden)
+    assert set(names.values()) == set(dict(model.named_parameters()))
+    golden.check_gradients(model, loss, bag.x, b=b, ours=names, key=f"{step}_")
+    # −1: no gradient there, none here
+    loss.backward()
+    norms = dict(
+        zip(
+            golden.about["parameter_order"],
+            golden.expected(f"bag{b}.{step}_grad_norms").tolist(),
+            strict=True,
+        )
+    )
+    for theirs, name in names.items():
+        assert (dict(model.named_parameters())[name].grad is None) == (norms[theirs] == -1)
+
+
+def test_three_bags_at_once(golden):
+    n = golden.about["sizes"][0]
+    bags = pack([golden.bag(b, **first(golden, b, n)) for b in range(3)])
+    for step in EPOCH_OF:
+        model = at(golden.model(), step)
+        out = model(bags)
+        close(out.attention.mean.view(3, n), golden.expected("batch.p"))
+        close(out.extras["q"].view(3, n), golden.expected("batch.q"))
+        # theirs is a sum over bags, ours the mean
+        close(3 * model.losses(out, bags)[f"{step[0]}_step"], golden.expected(f"batch.{step}_loss"))
+    q = out.extras["q"]
+    close(threshold(q, bags.sizes, gamma=0.15), golden.expected("batch.m2_tau"))
+    marked = model.marked(q, bags).view(3, n) * bags.y[:, None]
+    assert torch.equal(marked, golden.expected("batch.m2_pseudo"))
+
+
+def first(golden: Golden, b: int, n: int) -> dict[str, Tensor]:
+    """The first n instances, without a graph, which the method does not read."""
+    x, coords = golden.tensors[f"bag{b}.x"][:n], golden.tensors[f"bag{b}.coords"][:n]
+    nothing = {"edges": torch.zeros(2, 0, dtype=torch.long), "weights": torch.zeros(0)}
+    return {"x": x, "coords": coords, **nothing}
+
+
+def test_a_bag_of_one_is_marked_negative(golden):
+    model = at(golden.model(), "m2")
+    bags = pack([golden.bag(0, **first(golden, 0, 1))])
+    out = model(bags)
+    close(out.attention.mean, golden.expected("single.p"))
+    close(out.extras["q"], golden.expected("single.q"))
+    close(threshold(out.extras["q"], [1], gamma=0.15)[0], golden.expected("single.m2_tau"))
+    assert torch.equal(
+        model.marked(out.extras["q"], bags).long(), golden.expected("single.m2_pseudo")
+    )
+    close(model.losses(out, bags)["m_step"], golden.expected("single.m2_loss"))
+
+
+def test_the_schedule_of_the_original(golden):
+    stored = ["me"[k] for k in golden.expected("schedule").tolist()]
+    assert [schedule(e, 10) for e in range(1, 31)] == stored
+    assert "".join(stored).upper() == "MEEMMEEMMEEEEEMMMMMEEEEEMMMMME"
+    model = build("vmil", in_dim=4, embed=8, warmup=1 / 3)
+    stages = golden.expected("schedule_stage").tolist()
+    for epoch, (turn, stage) in enumerate(zip(stored, stages, strict=True)):
+        model.start_epoch(epoch, 30)
+        assert model.turns == (turn,) and model.warming == (stage == 1)
+    # the original's own 500 of its 1,999
+    model.warmup = build("vmil", in_dim=4, preset="original").warmup
+    assert [warming(model, e, 1999) for e in (499, 500)] == [True, False]
+
+
+def warming(model, epoch: int, epochs: int) -> bool:
+    model.start_epoch(epoch, epochs)
+    return model.warming
+
+
+def test_the_threshold_is_passed_strictly():
+    q = torch.tensor([0.1, 0.2, 0.9, 0.4, 0.4], dtype=F64)
+    assert threshold(q, [3, 2], gamma=0.15).tolist() == pytest.approx([0.22, 0.4])
+    model, bags = made("vmil"), pack([random_bag(3, features=6), random_bag(2, features=6)])
+    assert model.marked(q, bags).tolist() == [False, False, True, False, False]
+
+
+def test_the_original_counts():
+    model = build("vmil", in_dim=211, preset="original")
+    assert sum(p.numel() for p in model.parameters()) == 1_967_189 == 2_264_469 - 297_280
+
+
+# --- turns
+
+
+def test_an_epoch_trains_its_own_branch_and_leaves_the_other_alone():
+    model, bags = made("vmil").double(), some_bags()
+    optimiser = torch.optim.Adam(model.parameter_groups(), lr=1e-2, weight_decay=0.1)
+    seen = []
+    for step in ("m1", "e", "m2"):
+        at(model, step)
+        before = {k: v.clone() for k, v in model.state_dict().items()}
+        counts = {k: optimiser.state[p].get("step", 0) for k, p in model.named_parameters()}
+        counts = {k: float(v) for k, v in counts.items()}
+        optimiser.zero_grad()
+        sum(model.losses(model(bags), bags).values()).backward()
+        optimiser.step()
+        changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
+        seen.append({k[0] for k in changed})
+        for k, p in model.named_parameters():
+            now = float(optimiser.state[p].get("step", 0))
+            assert now == counts[k] + (k in changed)
+    assert seen == [{"p"}, {"q"}, {"p"}]
+
+
+def test_both_steps_at_once_are_each_by_itself():
+    one, bags = made("vmil").double(), some_bags()
+    both = made("vmil", alternate="steps").double()
+    for epoch in (0, 14):
+        both.start_epoch(epoch, 30)
+        terms = both.losses(both(bags), bags)
+        assert set(terms) == {"e_step", "m_step"} and both.warming == (epoch == 0)
+        sum(terms.values()).backward()
+        for step in ("e", "m1" if epoch == 0 else "m2"):
+            at(one, step)
+            one.zero_grad()
+            (loss,) = one.losses(one(bags), bags).values()
+            torch.testing.assert_close(loss, terms[f"{step[0]}_step"])
+            loss.backward()
+            for (k, a), b in zip(one.named_parameters(), both.parameters(), strict=True):
+                if k.startswith("q" if step == "e" else "p"):
+                    torch.testing.assert_close(a.grad, b.grad)
+        both.zero_grad()
+
+
+@pytest.mark.parametrize("step", EPOCH_OF)
+@pytest.mark.parametrize("training", [True, False])
+def test_a_bag_does_not_see_its_batch_mates_in_any_step(step, training):
+    model = at(made("vmil", class_weights=(0.5, 2.0)).double().train(training), step)
+    bags = [random_bag(n, seed=n, features=6, y=n % 2) for n in (13, 1, 4, 30)]
+    out = model(whole := pack(bags))
+    each = []
+    for bag, logits in zip(bags, out.logits, strict=True):
+        alone = model(single := pack([bag]))
+        torch.testing.assert_close(alone.logits[0], logits)
+        each += model.losses(alone, single).values()
+    (loss,) = model.losses(out, whole).values()
+    torch.testing.assert_close(loss, torch.stack(each).mean())
+
+
+def test_a_branch_that_nobody_reads_is_not_computed():
+    model, bags = made("vmil"), some_bags(dtype=torch.float32)
+    assert set(model(bags).extras) == {"p_logit"}
+    assert set(at(model, "e")(bags).extras) == {"p_logit", "q_logit", "q"}
+    assert set(at(model, "m1").eval()(bags).extras) == {"p_logit", "q_logit", "q"}
+
+
+@pytest.mark.parametrize("step", EPOCH_OF)
+def test_bfloat16_autocast_trains_every_step(step):
+    model, bags = at(made("vmil"), step), some_bags(dtype=torch.float32)
+    (want,) = model.losses(model(bags), bags).values()
+    with torch.autocast("cpu", torch.bfloat16):
+        (loss,) = model.losses(model(bags), bags).values()
+    assert loss.dtype == torch.float32
+    loss.backward()
+    torch.testing.assert_close(loss, want, rtol=0.05, atol=1e-3)
+
+
+# --- the bag's probability
+
+
+def by_hand(p: Tensor, how: str) -> Tensor:
+    if how == "noisy-or":
+        return 1 - (1 - p).prod()
+    if how == "top-k":
+        return p.sort(descending=True).values[:3].mean()
+    return p.max() if how == "max" else (p * p).sum() / p.sum()
+
+
+WAYS = ["max", "noisy-or", "top-k", "linear-softmax"]
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_the_bags_probability(how):
+    model = made("vmil", aggregation=how, top_k=3).double().eval()
+    bags = pack([random_bag(n, seed=n, features=6) for n in (9, 1, 2)])
+    out = model(bags)
+    for got, logits in zip(
+        out.probability[:, 0], out.extras["p_logit"].split([9, 1, 2]), strict=True
+    ):
+        torch.testing.assert_close(got, by_hand(logits.sigmoid(), how), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_extreme_instances_have_finite_log_odds(how, dtype):
+    """Also where probabilities are 0 or 1 to every digit; one instance keeps its log-odds."""
+    model = made("vmil", aggregation=how, top_k=2)
+    sizes = [2, 2, 2, 1, 1, 1]
+    ell = torch.tensor([-1e4, -9e3, 1e4, 9e3, 1e4, -1e4, 60.0, -60.0, 1.5], dtype=dtype)
+    ell.requires_grad_()
+    got = model.bag_logit(ell, sizes)
+    assert bool(got.isfinite().all())
+    assert (got[:2] < -80).tolist() == [True, False] and got[1] > 80
+    torch.testing.assert_close(got[3:], ell[6:], rtol=1e-5, atol=1e-6)
+    got.sum().backward()
+    assert bool(ell.grad.isfinite().all())
+
+
+# --- options
+
+
+CHANGES = {
+    "branch": "cnn",
+    "embed": 16,
+    "activation": "identity",
+    "dropout": 0.5,
+    "reduction": "sum",
+    "aggregation": "noisy-or",
+    "top_k": 3,
+    "alternate": "steps",
+}
+OF_SCHEDULE = {"gamma": 0.5, "warmup": 0.5, "warmup_block": 3, "block": 4}
+OF_Q = {"layers": 1, "heads": 4, "feedforward": 7}
+"""Of the branch that only E steps train, and that the bag's probability does not read."""
+
+
+@pytest.mark.parametrize("key", options_of("vmil", without={*OF_SCHEDULE, *OF_Q}))
+def test_an_option_changes_the_result(key):
+    base = {"aggregation": "top-k"} if key == "top_k" else {}
+    assert changes("vmil", key, CHANGES[key], **base) > 1e-6
+
+
+@pytest.mark.parametrize("key", OF_Q)
+def test_an_option_of_q_changes_q(key):
+    bags = some_bags()
+    plain, other = made("vmil").double().eval(), made("vmil", **{key: OF_Q[key]}).double().eval()
+    assert (plain(bags).extras["q"] - other(bags).extras["q"]).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("key", ["warmup", "warmup_block", "block"])
+def test_an_option_of_the_schedule_changes_it(key):
+    assert turns(**{key: OF_SCHEDULE[key]}) != turns()
+
+
+def turns(**options) -> list[tuple]:
+    model, seen = build("vmil", in_dim=4, embed=8, **options), []
+    for epoch in range(100):
+        model.start_epoch(epoch, 100)
+        seen.append((model.turns, model.warming))
+    return seen
+
+
+def test_gamma_decides_who_is_marked():
+    bags, losses = some_bags(), []
+    for gamma in (0.15, OF_SCHEDULE["gamma"]):
+        model = at(made("vmil", gamma=gamma).double(), "m2")
+        losses.append(model.losses(model(bags), bags)["m_step"])
+    assert (losses[0] - losses[1]).abs() > 1e-6
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3, 8])
+def test_pseudo_labels_wait_for_the_first_e_epochs(epochs):
+    model = build("vmil", in_dim=4, embed=8, warmup=0.0)
+    seen = []
+    for epoch in range(epochs):
+        model.start_epoch(epoch, epochs)
+        seen.append((*model.turns, model.warming))
+    assert seen[:3] == [("m", True), ("e", True), ("e", True)][:epochs]
+    assert not any(warm for _, warm in seen[3:])
+
+
+def test_a_short_spectrum_is_filled_up_with_zeros():
+    model, bags = made("vmil", branch="cnn", embed=8).eval(), some_bags(dtype=torch.float32)
+    filled = F.pad(bags.x, (0, 16))
+    torch.testing.assert_close(model.p_branch(bags.x), model.p_branch[1:](
+        model.p_branch[0].net(filled[None, None])[0].transpose(0, 1).flatten(1)
+    ))  # fmt: skip
+    assert build("vmil", in_dim=22, branch="cnn").p_branch[0].out_dim == 64
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_classes": 2}, "n_classes is 2: VMIL tells two classes apart, by one logit"),
+        ({"branch": "lstm"}, "branch is 'lstm': one of mlp, cnn"),
+        ({"alternate": "bags"}, "alternate is 'bags': one of epochs, steps"),
+        ({"reduction": "max"}, "reduction is 'max': one of mean, sum"),
+        ({"aggregation": "mean"}, "aggregation is 'mean': one of max, noisy-or, top-k"),
+        ({"heads": 3}, "heads is 3: give a divisor of the transformer's width, 512"),
+        ({"layers": 0}, "layers is 0: at least 1"),
+        ({"top_k": 0}, "top_k is 0: at least 1"),
+        ({"block": 0}, "block is 0: at least 1"),
+        ({"gamma": 1.0}, "gamma is 1.0: from 0 up to, not including, 1"),
+        ({"warmup": -0.1}, "warmup is -0.1"),
+        ({"embed": 0}, "embed is 0 on 6 features"),
+    ],
+)
+def test_what_is_no_option_is_refused(options, message):
+    with types_not_executed(), pytest.raises(InputError, match=message):
+        build("vmil", in_dim=6, **options)
+
+
+def test_other_layouts_and_sizes_are_refused(golden):
+    state, given = golden.state, golden.constructor
+    parallel = {f"module.{k}": v for k, v in state.items()}
+    same = from_original("vmil", parallel, **given)
+    assert torch.equal(same.p_head.weight, state["inst_classifier.0.weight"])
+    without = {k: v for k, v in state.items() if not k.startswith("encoder_layer")}
+    assert from_original("vmil", without, **given).gamma == 0.15
+    with pytest.raises(CheckpointError, match=r"no 'trans_dim.0.weight'.*is it VMIL"):
+        from_original("vmil", {"fc.weight": torch.zeros(2, 2)})
+    wrong = {**state, "fe_fc.0.weight": torch.zeros(256, 128)}
+    message = r"fe_fc.0.weight has shape \(256, 128\) where vmil.*\(256, 192\)"
+    with pytest.raises(CheckpointError, match=message):
+        from_original("vmil", wrong, **given)
+    with pytest.raises(CheckpointError, match=r"unknown are extra.weight"):
+        from_original("vmil", {**state, "extra.weight": torch.zeros(1)}, **given)
+
+
+# --- training
+
+
+def test_a_collapse_is_told_once(tmp_path):
+    features, labels = write_folder(tmp_path / "data")
+    config = RunConfig(
+        data=DataConfig(features=features, labels=labels, test_fold=0),
+        model="vmil",
+        model_arguments={"embed": 8, "heads": 2, "feedforward": 8},
+        training=TrainingConfig(epochs=4, batch_size=4, device="cpu", tensorboard=False),
+    )
+    notes = []
+
+    class Listener(Reporter):
+        def note(self, text):
+            notes.append(text)
+
+    trainer = Trainer(
+        config, RunFolder(tmp_path / "a"), prepare(config), device=torch.device("cpu"),
+        world=World(), reporter=Listener(),
+    )  # fmt: skip
+    trainer._validate()
+    assert notes == []
+    torch.nn.init.zeros_(trainer.model.p_head.weight)
+    trainer._validate()
+    trainer._validate()
+    (note,) = notes
+    assert note.startswith("epoch 1: all 4 validation bags are predicted the same (0.")
+    assert "vmil has collapsed" in note
