@@ -76,8 +76,11 @@ class Model(nn.Module, ABC):
     """What a bag must carry for the method to mean anything."""
     order_matters: ClassVar[bool] = False
     min_instances: ClassVar[int] = 1
-    without_effect: ClassVar[frozenset[str]] = frozenset()
-    """Parameters that the original has and no loss depends on, like a bias before a softmax."""
+    without_effect: frozenset[str] = frozenset()
+    """Parameters that the original has and no loss depends on, like a bias before a softmax.
+
+    Of the class, or of one model where it depends on the arguments.
+    """
     binary: ClassVar[bool] = False
     """The method tells two classes apart and no more: one logit, `n_classes=1`."""
     weighed_term: ClassVar[str] = "nll"

@@ -1,0 +1,59 @@
+"""SETMIL's augmentation of maps (Zhao et al., MICCAI 2022), each bag from its own generator.
+
+Flips (each one time in two), nearest-neighbour rescaling by 0.8 to 1.2 about the centre (one in
+two), a square of an eighth of the side filled with the map's mean (one in two), a turn by 0 to 3
+quarters. As index arithmetic: for each cell of the new map, which cell of the old one it shows.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .cells import Cells
+
+
+def source_cells(cells: Cells, generators: Sequence[torch.Generator]) -> Int[Tensor, " t"]:
+    """The old cell of each new one; t for a cell beyond the old map, t + 1 for the mean.
+
+    Args:
+        cells: every cell of square maps.
+    """
+    t, found = len(cells), []
+    parts = zip(*(v.split(list(cells.sizes)) for v in (cells.bag, cells.row, cells.col)),
+                strict=True)  # fmt: skip
+    for (bag, row, col), side, generator in zip(parts, cells.heights, generators, strict=True):
+        u = torch.rand(8, generator=generator, device=generator.device).tolist()
+        for _ in range(int(4 * u[0])):
+            row, col = col, side - 1 - row
+        hidden = _square(row, col, side=side, at=(u[1], u[2])) if u[3] < 0.5 else None
+        if u[4] < 0.5:
+            scaled = round(side * (0.8 + 0.4 * u[5]))
+            row, col = (_rescaled(v, side=side, scaled=scaled) for v in (row, col))
+        if u[6] < 0.5:
+            row = side - 1 - row
+        if u[7] < 0.5:
+            col = side - 1 - col
+        at = cells.find(bag, row, col)
+        found.append(at if hidden is None else at.masked_fill(hidden, t + 1))
+    return torch.cat(found)
+
+
+def _square(row: Tensor, col: Tensor, *, side: int, at: tuple[float, float]) -> Tensor:
+    cut = max(1, side // 8)
+    top, left = (int(u * (side - cut + 1)) for u in at)
+    return (row >= top) & (row < top + cut) & (col >= left) & (col < left + cut)
+
+
+def _rescaled(v: Tensor, *, side: int, scaled: int) -> Tensor:
+    """Which old row (or column) a cell shows when `side` of them are stretched to `scaled`."""
+    return ((v + (scaled - side) // 2) * side).div(max(scaled, 1), rounding_mode="floor")
+
+
+def show(g: Float[Tensor, "t d"], source: Int[Tensor, " t"], cells: Cells) -> Float[Tensor, "t d"]:
+    """The new map's features."""
+    means = torch.stack([part.mean(0) for part in g.split(list(cells.sizes))])
+    old = F.pad(g, (0, 0, 0, 1))
+    return torch.where((source > len(g))[:, None], means[cells.bag], old[source.clamp_max(len(g))])

@@ -1,0 +1,394 @@
+"""SETMIL: a map of the slide, windows of three sizes as tokens, a transformer that knows distances.
+
+Zhao et al., MICCAI 2022. By default as the ProbSA paper's comparison has it, on each bag's own map:
+nothing is cropped or padded, and empty cells are no tokens (windows read 0 there, as beyond the
+map's edge). `empty="tokens"` and `canvas` are the original's.
+Shapes: n instances, t tokens, d width of the transformer.
+"""
+
+import re
+from math import isqrt
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..bags import Bags
+from ..errors import CheckpointError, InputError
+from ..layers.augment import show, source_cells
+from ..layers.cells import lay_out, reduced
+from ..layers.embed import Embed, Widths
+from ..layers.irpe import Kind, Method, Mode, On
+from ..layers.spatial import SETBlock, TokenMap, places_of, sinusoid
+from ..layers.t2t import WindowToken
+from ..posteriors import Dirac
+from ._base import Model, Output, Source
+from ._originals import State, original, part, transplant
+from ._registry import build, register
+
+
+@register(
+    "setmil",
+    original={
+        "embed": None,
+        "reduction": 5,
+        "pyramid_dim": 64,
+        "set_dim": None,
+        "layers": 6,
+        "heads": 16,
+        "dropout": 0.2,
+        "attention_dropout": 0.2,
+        "pyramid_dropout": 0.2,
+        "pyramid_attention_dropout": 0.2,
+        "empty": "tokens",
+        "canvas": 48,
+        "augment": True,
+    },
+)
+class SETMIL(Model):
+    """Windows of three sizes on the slide's map become tokens of a transformer.
+
+    Args:
+        in_dim: features of an instance.
+        n_classes: 1 (one logit) or the number of classes; the original's heads have 2 or more.
+        embed: width(s) of the first layer(s); None passes the features on.
+        reduction: window of the first reduction, k cells a side and (k − 1) / 2 apart; 1: a linear
+            map of each cell.
+        reduced_dim: its width, t.
+        windows: sides of the pyramid's windows, one cell apart; () leaves it out.
+        pyramid_dim: width of each, e.
+        pyramid_dropout: in the pyramid, in training.
+        pyramid_attention_dropout: on its attention weights.
+        set_dim: width of the transformer, by a linear map; None: as wide as what comes in.
+        layers: transformer blocks.
+        heads: attention heads of each.
+        mlp_ratio: hidden width of their MLPs, in widths.
+        qkv_bias: a bias on their queries, keys and values.
+        dropout: on tokens, projections and MLPs, in training.
+        attention_dropout: on attention weights.
+        relative: buckets of relative positions: by distance (`euc`), its square (`quant`), rows and
+            columns at once (`product`) or each by itself (`cross`).
+        relative_mode: a learned `bias`, or a `contextual` vector that meets queries, keys, values.
+        relative_on: which of them.
+        relative_shared: one table for all heads.
+        pyramid_relative: the same in the pyramid.
+        pyramid_relative_mode: the same.
+        pyramid_relative_on: the same.
+        empty: cells without an instance are `masked`, or (the original's) `tokens`.
+        canvas: maps are cropped about their centre, or centred, to this side; None: never.
+        layout: cells by coordinates (`map`), or moved together into a square (`packed`).
+        augment: flip, rescale, cut and turn the maps in training (layers/augment.py says how);
+            for a canvas with empty cells as tokens.
+        class_weights: of the likelihood, one a class.
+        seed: of everything random in prediction.
+    """
+
+    source = Source(
+        paper="Zhao et al., SETMIL: spatial encoding transformer-based multiple instance learning "
+        "for pathological image analysis, MICCAI 2022, "
+        "https://doi.org/10.1007/978-3-031-16434-7_7",
+        code="TencentAILabHealthcare/SETMIL",
+        licence="none stated (parts from T2T-ViT, Clear BSD, and from iRPE, MIT): written from a "
+        "description alone",
+        follows_paper="Pyramid of windows, class token, transformer with relative positions, "
+        "cross-entropy.",
+        follows_code="Logits of a window's attention are scaled by the width of the window; its "
+        "values are the skip connection; far buckets are cut at 3. `preset='original'` pads and "
+        "crops to 48 × 48 with empty cells as tokens, and augments maps.",
+        fair="A linear layer to 512 first; each bag on its own map, empty cells masked; a linear "
+        "map to 128 instead of the 5 × 5 reduction; 2 blocks, 512 wide, 8 heads, no dropout.",
+    )
+    score_kind = "weight"
+    needs = frozenset({"coords"})
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        n_classes: int = 1,
+        embed: Widths = 512,
+        reduction: int = 1,
+        reduced_dim: int = 128,
+        windows: tuple[int, ...] = (3, 5, 7),
+        pyramid_dim: int = 128,
+        pyramid_dropout: float = 0.0,
+        pyramid_attention_dropout: float = 0.0,
+        set_dim: int | None = 512,
+        layers: int = 2,
+        heads: int = 8,
+        mlp_ratio: float = 4.0,
+        qkv_bias: bool = False,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        relative: Method = "euc",
+        relative_mode: Mode = "bias",
+        relative_on: On = "q",
+        relative_shared: bool = False,
+        pyramid_relative: Method = "none",
+        pyramid_relative_mode: Mode = "bias",
+        pyramid_relative_on: On = "q",
+        empty: Literal["masked", "tokens"] = "masked",
+        canvas: int | None = None,
+        layout: Literal["map", "packed"] = "map",
+        augment: bool = False,
+        class_weights: tuple[float, ...] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
+        rates = (dropout, attention_dropout, pyramid_dropout, pyramid_attention_dropout)
+        _check(reduction, windows=windows, rates=rates, empty=empty, layout=layout, canvas=canvas)
+        self.whole, self.canvas, self.packed = empty == "tokens", canvas, layout == "packed"
+        self.windows, self.dropout, self.augment = windows, dropout, augment
+        if augment and not (canvas and self.whole):
+            raise InputError("augment=True turns square maps: it needs canvas and empty='tokens'")
+        self.size, self.stride = reduction, max(1, (reduction - 1) // 2)
+
+        self.embed = Embed(in_dim, embed, activation="identity")
+        wide = self.embed.out_dim
+        fused = len(windows) * pyramid_dim or reduced_dim
+        d = fused if set_dim is None else set_dim
+        if min(reduced_dim, pyramid_dim, d, layers, int(mlp_ratio * d)) < 1:
+            raise InputError(
+                f"reduced_dim {reduced_dim}, pyramid_dim {pyramid_dim}, set_dim {set_dim}, layers "
+                f"{layers} and mlp_ratio {mlp_ratio}: at least 1 (of each, and hidden unit)"
+            )
+        if heads < 1 or d % heads:
+            raise InputError(f"heads is {heads}: give a divisor of the transformer's width, {d}")
+        near = Kind(method=pyramid_relative, mode=pyramid_relative_mode, on=pyramid_relative_on)
+        far = Kind(method=relative, mode=relative_mode, on=relative_on, shared=relative_shared)
+        self.reduce = (
+            nn.Linear(wide, reduced_dim)
+            if reduction == 1
+            else WindowToken(wide, reduced_dim, size=reduction)
+        )
+        self.pyramid = nn.ModuleList(
+            WindowToken(
+                reduced_dim, pyramid_dim, size=size, relative=near,
+                dropout=pyramid_dropout, attention_dropout=pyramid_attention_dropout,
+            )
+            for size in windows
+        )  # fmt: skip
+        self.widen = nn.Identity() if set_dim is None else nn.Linear(fused, d)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, d))
+        self.blocks = nn.ModuleList(
+            SETBlock(
+                d, heads=heads, mlp_ratio=mlp_ratio, qkv_bias=qkv_bias,
+                dropout=dropout, attention_dropout=attention_dropout, relative=far,
+            )
+            for _ in range(layers)
+        )  # fmt: skip
+        self.norm = nn.LayerNorm(d)
+        self.classifier = nn.Linear(d, n_classes)
+        last = self.blocks[-1]
+        assert isinstance(last, SETBlock)
+        self.without_effect = frozenset(f"blocks.{layers - 1}.{k}" for k in last.unread())
+        self._start()
+
+    def _start(self) -> None:
+        """The original's start: truncated normal weights of 0.02, no biases, tables at 0."""
+        nn.init.trunc_normal_(self.class_token, std=0.02)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def token_map(self, bags: Bags, generator: torch.Generator | None = None) -> TokenMap:
+        """Instances on their maps, and the first reduction."""
+        self.check_coords(bags)
+        layout = lay_out(bags, canvas=self.canvas, packed=self.packed, whole=self.whole)
+        g, source = layout.scatter(self.embed(bags.x)), None
+        if self.augment and self.training:
+            source = source_cells(layout.cells, self.streams(bags, generator))
+            g = show(g, source, layout.cells)
+        if not isinstance(self.reduce, WindowToken):
+            return TokenMap(layout=layout, cells=layout.cells, g=self.reduce(g), source=source)
+        cells = reduced(layout.cells, size=self.size, stride=self.stride, whole=self.whole)
+        index = layout.cells.windows(cells, size=self.size, stride=self.stride)
+        g = self.reduce(g, index, sizes=cells.sizes, places=places_of(cells, first=False))
+        return TokenMap(layout=layout, cells=cells, g=g, source=source)
+
+    def fuse(self, tokens: TokenMap) -> Float[Tensor, "t c"]:
+        """The pyramid's windows of all sizes, side by side."""
+        if not self.windows:
+            return tokens.g
+        largest = max(self.windows)
+        around = tokens.cells.windows(tokens.cells, size=largest)
+        around = around.unflatten(1, (largest, largest))
+        places, parts = places_of(tokens.cells, first=False), []
+        for size, level in zip(self.windows, self.pyramid, strict=True):
+            cut = slice((largest - size) // 2, (largest + size) // 2)
+            index = around[:, cut, cut].flatten(1)
+            parts.append(level(tokens.g, index, sizes=tokens.cells.sizes, places=places))
+        return torch.cat(parts, 1)
+
+    def sequence(self, tokens: TokenMap) -> Float[Tensor, "t_plus_bags d"]:
+        """[class token, tokens] of each bag with their sinusoid: what the first block reads."""
+        z = self.widen(self.fuse(tokens))
+        cells, d = tokens.cells, z.shape[1]
+        p = 1 + cells.row * cells.width + cells.col
+        z = z + sinusoid(p, d).to(self.class_token.dtype)
+        head = self.class_token[0] + sinusoid(p.new_zeros(1), d).to(self.class_token.dtype)
+        bags = len(cells.sizes)
+        order = torch.empty(len(z) + bags, dtype=torch.long, device=z.device)
+        starts = torch.tensor([0, *cells.sizes[:-1]], device=z.device).cumsum(0)
+        number = torch.arange(bags, device=z.device)
+        order[starts + number] = number
+        order[torch.arange(len(z), device=z.device) + cells.bag + 1] = (
+            torch.arange(len(z), device=z.device) + bags
+        )
+        z = torch.cat([head.expand(bags, d), z])[order]
+        return F.dropout(z, self.dropout, self.training)
+
+    def forward(
+        self,
+        bags: Bags,
+        *,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Output:
+        del noise
+        tokens = self.token_map(bags, generator)
+        z, places = self.sequence(tokens), places_of(tokens.cells, first=True)
+        for block in self.blocks[:-1]:
+            z = block(z, places)
+        # of the last block only the class token is read: the other queries are never computed
+        last = self.blocks[-1]
+        assert isinstance(last, SETBlock)
+        head, rows = last.class_rows(z, places)
+        with torch.autocast(head.device.type, enabled=False):
+            head = head.to(self.class_token.dtype)
+            logits = self.classifier(self.norm(head))
+        score = self._score(torch.cat([a.mean(0)[1:] for a in rows]), tokens)
+        return Output(logits=logits[:, None], attention=Dirac(score), likelihood=self.likelihood)
+
+    def _score(self, weight: Float[Tensor, " t"], tokens: TokenMap) -> Float[Tensor, " n"]:
+        """The class token's weight of each instance's cell, bilinear between coarser tokens."""
+        cells = tokens.layout.cells
+        if self.size > 1:
+            at, share = tokens.cells.around(cells, stride=self.stride)
+            weight = (F.pad(weight, (0, 1))[at] * share.to(weight.dtype)).sum(1)
+        if tokens.source is not None:  # what a cell weighs wherever the augmented map shows it
+            weight = weight.new_zeros(len(cells) + 2).index_add(0, tokens.source, weight)[:-2]
+        return F.pad(weight, (0, 1))[tokens.layout.place]
+
+
+def _check(
+    reduction: int,
+    *,
+    windows: tuple[int, ...],
+    rates: tuple[float, ...],
+    empty: str,
+    layout: str,
+    canvas: int | None,
+) -> None:
+    for size in (reduction, *windows):
+        if size < 1 or size % 2 == 0:
+            raise InputError(f"a window (reduction, windows) of side {size}: odd, 1 or more")
+    for rate in rates:
+        if not 0 <= rate < 1:
+            raise InputError(f"a dropout of {rate}: at least 0, below 1")
+    if empty not in ("masked", "tokens"):
+        raise InputError(f"empty is {empty!r}: 'masked' or 'tokens'")
+    if layout not in ("map", "packed"):
+        raise InputError(f"layout is {layout!r}: 'map' or 'packed'")
+    if canvas is not None and canvas < 1:
+        raise InputError(f"canvas is {canvas}: a side of 1 or more, or None")
+
+
+LEAVES = {
+    r"(norm[12])\.": r"\1.",
+    r"attn\.(qkv|proj)\.": r"\1.",
+    r"mlp\.(fc[12])\.": r"\1.",
+    r"attn\.rpe_([qkv])\.rp_cols\.lookup_table_\w+$": r"relative.on_\1.tables.1",
+    r"attn\.rpe_([qkv])\.(rp_rows\.)?lookup_table_\w+$": r"relative.on_\1.tables.0",
+}
+"""Names within the original's blocks → ours."""
+
+
+@original("setmil")
+def _from_setmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
+    """Arguments are its constructor's; sizes not given are read off shapes."""
+    del reference
+    of = "SETMIL's"
+    levels = [f"aspp.p{k}.attention" for k in (1, 2, 3)]
+    depth = len({k.split(".")[1] for k in state if k.startswith("blocks.")})
+    k = int(arguments.get("channel_reduce_rate", 5))
+    window = part(state, "channel_reduce.reduce.attention.norm1.weight", of=of)
+    reduced_dim = len(part(state, "channel_reduce.reduce.attention.attn.proj.bias", of=of))
+    pyramid_dim = len(part(state, f"{levels[0]}.attn.proj.bias", of=of))
+    hidden = len(part(state, "blocks.0.mlp.fc1.bias", of=of))
+    stated = part(state, "pos_embed", of=of)
+    stride = max(1, (k - 1) // 2)
+    model = build(
+        "setmil",
+        preset="original",
+        in_dim=int(arguments.get("in_chans", max(1, len(window) // k**2))),
+        n_classes=len(part(state, "head.weight", of=of)),
+        reduction=k,
+        reduced_dim=reduced_dim,
+        pyramid_dim=pyramid_dim,
+        layers=int(arguments.get("depth", depth)),
+        heads=int(arguments.get("num_heads", 16)),
+        mlp_ratio=float(arguments.get("mlp_ratio", hidden / (3 * pyramid_dim))),
+        qkv_bias="blocks.0.attn.qkv.bias" in state,
+        dropout=float(arguments.get("drop_rate", 0.2)),
+        attention_dropout=float(arguments.get("attn_drop_rate", 0.2)),
+        canvas=int(arguments.get("img_size", stride * isqrt(stated.shape[1] - 1))),
+        **_relative(arguments.get("irpe"), state, stem="blocks.0", ours="relative"),
+        **_pyramid(arguments.get("token_t"), state, stem=levels[0]),
+    )
+    _check_positions(stated, model)
+    stems = {"channel_reduce.reduce.attention": "reduce"}
+    stems |= {stem: f"pyramid.{i}" for i, stem in enumerate(levels)}
+    stems |= {f"blocks.{i}": f"blocks.{i}" for i in range(depth)}
+    rules = [
+        (rf"{re.escape(theirs)}\.{leaf}", f"{ours}.{name}")
+        for theirs, ours in stems.items()
+        for leaf, name in LEAVES.items()
+    ]
+    rules += [(r"cls_token$", "class_token"), (r"head\.", "classifier."), (r"pos_embed$", None)]
+    return transplant(model, state, rules)
+
+
+def _relative(
+    given: dict[str, Any] | None, state: State, *, stem: str, ours: str
+) -> dict[str, Any]:
+    """The original's `irpe` in our arguments; what is not given is as in its own configuration."""
+    there = any(k.startswith(f"{stem}.attn.rpe_") for k in state)
+    given = {"rpe": there, **(given or {})}
+    if not given["rpe"]:
+        return {ours: "none"}
+    mode = given.get("mode", "bias")
+    kind = {
+        ours: given.get("method", "euc"),
+        f"{ours}_mode": "contextual" if mode in ("ctx", "contextual") else mode,
+        f"{ours}_on": given.get("rpe_on", "q"),
+    }
+    return kind | ({f"{ours}_shared": bool(given.get("shared_head"))} if ours == "relative" else {})
+
+
+def _pyramid(given: dict[str, Any] | None, state: State, *, stem: str) -> dict[str, Any]:
+    given = given or {}
+    return {
+        **_relative(given or None, state, stem=stem, ours="pyramid_relative"),
+        "pyramid_dropout": float(given.get("drop", 0.2)),
+        "pyramid_attention_dropout": float(given.get("attn_drop", 0.2)),
+    }
+
+
+def _check_positions(stated: Tensor, model: Model) -> None:
+    """The original stores its sinusoid; ours is computed: they are the same or the model is not."""
+    assert isinstance(model, SETMIL) and model.canvas is not None
+    side = (model.canvas - 1) // model.stride + 1
+    p = torch.arange(side**2 + 1)
+    want = sinusoid(p, model.norm.weight.numel())
+    if stated.shape[1:] != want.shape:
+        raise CheckpointError(
+            f"pos_embed has shape {tuple(stated.shape)} where a map of {model.canvas} × "
+            f"{model.canvas} cells in steps of {model.stride} has {(1, *want.shape)}"
+        )
+    if not torch.allclose(stated[0].double(), want, rtol=0, atol=1e-4):
+        raise CheckpointError("pos_embed is not SETMIL's sinusoid: ours is computed, not stored")
