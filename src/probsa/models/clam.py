@@ -152,12 +152,14 @@ class CLAM(AttentionModel):
             columns=n_classes if branches == "multi" else None,
             dropout=(0.25 if dropout else 0.0) if attention_dropout is None else attention_dropout,
         )
-        d, classes = self.embed.out_dim, max(n_classes, 2)
-        self.evidence = InstanceEvidence(
-            d, classes=classes, k=k_sample, others=subtyping, loss=instance_loss
-        )
+        self._build_evidence(k=k_sample, others=subtyping, loss=instance_loss)
         if init == "xavier_normal":
             self._init_xavier(apart=branches == "multi")
+
+    def _build_evidence(self, *, k: int, others: bool, loss: InstanceLoss) -> None:
+        """One logit has two classes of instances all the same."""
+        d, classes = self.embed.out_dim, max(self.n_classes, 2)
+        self.evidence = InstanceEvidence(d, classes=classes, k=k, others=others, loss=loss)
 
     def _init_xavier(self, *, apart: bool) -> None:
         """Every layer of the original's; `apart`: its classifiers are one layer a class."""
