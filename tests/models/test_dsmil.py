@@ -1,6 +1,7 @@
 """DSMIL against the reference outputs, the specification's values, and a computation by hand."""
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -140,7 +141,7 @@ def torchmil_padded(w: dict[str, Tensor], x: Tensor, mask: Tensor) -> tuple[Tens
     return F.linear(z, w["bag_classifier.weight"], w["bag_classifier.bias"])[0], c.max()
 
 
-def test_a_batch_of_torchmil_lets_padding_be_critical_and_ours_does_not(torchmil):
+def test_a_batch_of_torchmil_by_its_formula_and_ours_without_padding(torchmil):
     given = [torchmil.bag(b) for b in range(3)]
     most = max(map(len, given))
     logits, tops = [], []
@@ -164,6 +165,22 @@ def test_a_batch_of_torchmil_lets_padding_be_critical_and_ours_does_not(torchmil
     for ours, theirs in (("nll", ""), ("instance", "_max")):
         each = [torchmil.expected(f"bag{b}.loss.BCEWithLogitsLoss{theirs}") for b in range(3)]
         close(losses[ours], torch.stack(each).mean())
+
+
+def test_padding_may_be_critical_in_torchmil_and_never_is_in_ours(torchmil):
+    """Where all instance logits are below the bias, a row of zeros has the largest one."""
+    w = torchmil.state
+    sign = w["inst_classifier.weight"][0].sign()
+    given = [replace(b, x=-b.x.detach().abs() * sign) for b in map(torchmil.bag, range(3))]
+    short, most = given[0].x, len(given[2])
+    everyone = torch.ones(len(short), dtype=torch.bool)
+    alone, top = torchmil_padded(w, short, everyone)
+    x = F.pad(short, (0, 0, 0, most - len(short)))
+    padded, top_padded = torchmil_padded(w, x, torch.arange(most) < len(short))
+    assert (top_padded - top).item() > 1e-2 and (padded - alone).abs().item() > 1e-5
+    out = torchmil.model()(pack(given))
+    close(out.logits[0, 0, 0], alone)
+    close(out.extras["max_logits"][0, 0], top)
 
 
 # the specification's values: local baselines, 10.4
