@@ -54,11 +54,8 @@ FIRST = 2048 * 512 + 512
         ("dtfdmil", {"n_classes": 2, "preset": "original"}, 1_313_542),
         ("dtfdmil", {"res_blocks": 1}, 1_313_542 - 2 * 513 + 2 * 512**2),
         ("vmil", {}, 2 * FIRST + 512 * 513 + 2 * 513 + 2 * 3_152_384),
-        ("dtfdmil", {}, 1_313_542 - 2 * 513),
-        ("dtfdmil", {"n_classes": 2}, 1_313_542),
-        ("dtfdmil", {"n_classes": 2, "preset": "original"}, 1_313_542),
-        ("dtfdmil", {"res_blocks": 1}, 1_313_542 - 2 * 513 + 2 * 512**2),
-        ("vmil", {}, 2 * FIRST + 512 * 513 + 2 * 513 + 2 * 3_152_384),
+        ("smabmil", {}, 1_115_393 + 1),
+        ("smabmil", {"encoder": "transformer"}, 7_418_113 + 3),
     ],
 )
 def test_parameters(name, arguments, parameters):

@@ -1,0 +1,273 @@
+"""SmABMIL: attention pooling with the Sm operator (Castro-Macías et al., NeurIPS 2024).
+
+Sm smooths over the bag's graph the instance vectors (`early`), what attention makes of them (`mid`)
+or the attention itself (`late`); with a transformer, also what each layer's attention gives.
+Defaults are those of the ProbSA authors' runs: mid, trained α, 10 steps, spectral norm. Departure:
+α means the same in both modes of Sm (in their library one has 1 − α).
+"""
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from ..bags import Bags
+from ..errors import CheckpointError, InputError
+from ..layers.attention import ACTIVATIONS, Activation
+from ..layers.embed import Embed, Widths
+from ..layers.graph import Arcs, both_ways, normalised
+from ..layers.pooling import pool_linear
+from ..layers.smooth import Sm, SmMode
+from ..layers.transformer import Transformer
+from ..posteriors import Dirac
+from . import _torchmil as torchmil
+from ._base import Model, Output, Source
+from ._originals import State, only, original, transplant
+from ._registry import build, register
+
+Where = Literal["early", "mid", "late"]
+
+
+class SmAttention(nn.Module):
+    """f_n = wᵀ act(V h_n), with Sm on h, on V h or on f.
+
+    With `normed` the linear maps that come after Sm have spectral norm 1 (none does after `late`).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        attention_dim: int,
+        *,
+        sm: Sm,
+        where: Where,
+        activation: Activation,
+        normed: bool,
+    ) -> None:
+        super().__init__()
+        if where not in ("early", "mid", "late"):
+            raise InputError(f"where is {where!r}: 'early', 'mid' or 'late'")
+        if activation not in ACTIVATIONS:
+            raise InputError(f"attention_activation is {activation!r}: 'tanh', 'relu' or 'gelu'")
+        if attention_dim < 1:
+            raise InputError(f"attention_dim is {attention_dim}: at least 1")
+        self.sm, self.where = sm, where
+        self.activation = ACTIVATIONS[activation]
+        self.first = nn.Linear(dim, attention_dim)
+        self.last = nn.Linear(attention_dim, 1, bias=False)
+        if normed and where == "early":
+            spectral_norm(self.first)
+        if normed and where != "late":
+            spectral_norm(self.last)
+
+    def forward(
+        self, h: Float[Tensor, "n d"], arcs: Arcs
+    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"]]:
+        """The instance vectors, smoothed if that comes early, and f."""
+        # a spectral norm in half precision would be off by 0.4 %
+        with torch.autocast(h.device.type, enabled=False):
+            first, last = self.first.weight, self.last.weight
+        if self.where == "early":
+            h = self.sm(h, arcs)
+        v = F.linear(h, first, self.first.bias)
+        if self.where == "mid":
+            v = self.sm(v, arcs)
+        t = self.activation(v).to(last.dtype)
+        with torch.autocast(t.device.type, enabled=False):
+            f = F.linear(t, last)
+        return h, (self.sm(f, arcs) if self.where == "late" else f)[:, 0]
+
+
+@register("smabmil", original={"embed": None, "where": "early", "spectral_norm": False})
+class SmABMIL(Model):
+    """Attention pooling that is smooth over the bag's graph by construction, not by a prior.
+
+    Sm(U) = (I + γL)⁻¹U with γ = α/(1 − α) and L = I − D^-½ A D^-½.
+
+    Args:
+        in_dim: features of an instance.
+        n_classes: 1 (one logit) or the number of classes.
+        encoder: `mlp`, or `transformer` with Sm after each layer's attention.
+        embed: width(s) of the first layer(s); None passes the features on.
+        activation: after each first layer; None: ReLU for the MLP, none before a transformer.
+        dropout: after each first layer and in the transformer, in training.
+        where: Sm on instance vectors (`early`), after V (`mid`), on the attention (`late`).
+        alpha: α of Sm, 0 to 1: how much; where it starts if it is trained.
+        train_alpha: whether α is trained, one for each Sm.
+        mode: of Sm: `approximate`, or `exact`.
+        steps: of the approximate mode.
+        spectral_norm: on the attention's linear maps after Sm (none comes after `late`).
+        attention_dim: D_f.
+        attention_activation: between V and w.
+        layers: transformer layers; this and what follows is for `encoder="transformer"`.
+        heads: attention heads of each.
+        width: D_qk = D_v; None: as wide as the instance vectors.
+        out_proj: a linear map after the heads.
+        use_mlp: the second half of each layer.
+        final_norm: a layer norm after the last layer.
+        add_self: the transformer's input is added again after every layer (torchmil).
+        class_weights: of the likelihood, one a class.
+        seed: of everything random in prediction.
+    """
+
+    needs = frozenset({"edges"})
+    source = Source(
+        paper="Castro-Macías, Morales-Álvarez, Wu, Molina & Katsaggelos, Sm: enhanced localization "
+        "in multiple instance learning for medical imaging classification, NeurIPS 2024, "
+        "arXiv:2410.03276",
+        code="Franblueee/SmMIL is announced and empty; the authors' library is Franblueee/torchmil",
+        licence="Apache-2.0",
+        follows_paper="The operator in its exact and its approximate mode, early, mid and late; "
+        "α is kept between 0 and 1.",
+        follows_code="Mid, spectral norm, trained α and 10 steps, as the authors ran it; "
+        '`preset="original"` has their library\'s defaults. Its approximate mode smooths with '
+        "1 − α where α is asked for: here α means the same in both.",
+        fair="One linear layer to 512 with ReLU, D_f = 128.",
+    )
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        n_classes: int = 1,
+        encoder: Literal["mlp", "transformer"] = "mlp",
+        embed: Widths = 512,
+        activation: Literal["relu", "identity"] | None = None,
+        dropout: float = 0.0,
+        where: Where = "mid",
+        alpha: float = 0.5,
+        train_alpha: bool = True,
+        mode: SmMode = "approximate",
+        steps: int = 10,
+        spectral_norm: bool = True,
+        attention_dim: int = 128,
+        attention_activation: Activation = "tanh",
+        layers: int = 2,
+        heads: int = 8,
+        width: int | None = None,
+        out_proj: bool = True,
+        use_mlp: bool = True,
+        final_norm: bool = True,
+        add_self: bool = False,
+        class_weights: tuple[float, ...] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
+        if encoder not in ("mlp", "transformer"):
+            raise InputError(f"encoder is {encoder!r}: 'mlp' or 'transformer'")
+
+        def sm() -> Sm:
+            return Sm(alpha=alpha, trainable=train_alpha, mode=mode, steps=steps)
+
+        plain = "relu" if encoder == "mlp" else "identity"
+        self.embed = Embed(in_dim, embed, activation=activation or plain, dropout=dropout)
+        d = self.embed.out_dim
+        self.encoder: Transformer | None = None
+        if encoder == "transformer":
+            self.encoder = Transformer(
+                d,
+                layers=layers,
+                heads=heads,
+                width=width,
+                out_proj=out_proj,
+                use_mlp=use_mlp,
+                final_norm=final_norm,
+                add_self=add_self,
+                dropout=dropout,
+            )
+            self.smooths = nn.ModuleList(sm() for _ in range(layers))
+        self.attention = SmAttention(
+            d,
+            attention_dim,
+            sm=sm(),
+            where=where,
+            activation=attention_activation,
+            normed=spectral_norm,
+        )
+        self.classifier = nn.Linear(d, n_classes)
+
+    def forward(
+        self,
+        bags: Bags,
+        *,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Output:
+        del noise, generator  # nothing is drawn
+        arcs = normalised(both_ways(bags))
+        h = self.embed(bags.x)
+        if self.encoder is not None:
+            after = [lambda v, sm=sm: sm(v, arcs) for sm in self.smooths]
+            h = self.encoder(h, bags.sizes, after=after)
+        h, f = self.attention(h, arcs)
+        q = Dirac(f)
+        g = F.linear(h, self.classifier.weight).to(f.dtype)
+        logits = pool_linear(q, g, bags.sizes) + self.classifier.bias
+        return Output(logits=logits, attention=q, likelihood=self.likelihood)
+
+
+SM = {"sm_mode": "approx", "sm_alpha": "trainable", "sm_steps": 10}
+"""Their arguments of Sm, and their defaults."""
+POOL = {**SM, "sm_where": "early", "spectral_norm": False}
+RULES = (
+    (r"pool\.proj1\.", "attention.first."),
+    (r"pool\.proj2\.", "attention.last."),
+    (r"pool\.sm\.sm\.coef$", "attention.sm.logit"),
+    (r"transformer_encoder\.layers\.(\d+)\.att_module\.sm\.sm\.coef$", r"smooths.\1.logit"),
+    *torchmil.RULES,
+)
+
+
+@original("torchmil_smabmil", "torchmil_smtransformerabmil")
+def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """`SmABMIL` and `SmTransformerABMIL`, as they compute: α where they smooth with 1 − α."""
+    transformer = "smtransformer" in reference
+    of = "torchmil's SmTransformerABMIL" if transformer else "torchmil's SmABMIL"
+    pool = "pool_" if transformer else ""
+    act = "pool_act" if transformer else "att_act"
+    known = ["in_shape", "criterion", act, f"{pool}att_dim", *(f"{pool}{k}" for k in POOL)]
+    if transformer:
+        known += [*torchmil.ENCODER, *(f"transf_{k}" for k in SM)]
+    only(given, known, reference)
+    told = {k: given.get(f"{pool}{k}", default) for k, default in POOL.items()}
+    for k in SM if transformer else ():
+        theirs = given.get(f"transf_{k}", SM[k])
+        if theirs != told[k]:
+            raise CheckpointError(
+                f"transf_{k} is {theirs!r} and pool_{k} {told[k]!r}: here one holds for both"
+            )
+    names = ("pool.proj1.weight", "pool.proj1.parametrizations.weight.original")
+    first = torchmil.either(state, names, of=of)
+    exact, alpha = told["sm_mode"] == "exact", told["sm_alpha"]
+    trained = alpha == "trainable"
+    more: dict[str, Any] = {}
+    if transformer:
+        more = torchmil.encoder_arguments(state, {"transf_n_heads": 4, **given}, of=of)
+    model = build(
+        "smabmil",
+        in_dim=torchmil.in_dim(given, first.shape[1]),
+        encoder="transformer" if transformer else "mlp",
+        embed=None,
+        where=told["sm_where"],
+        alpha=0.5 if trained else alpha if exact or alpha == 0 else 1 - alpha,
+        train_alpha=trained,
+        mode="exact" if exact else "approximate",
+        steps=told["sm_steps"],
+        spectral_norm=told["spectral_norm"],
+        attention_dim=first.shape[0],
+        attention_activation=given.get(act, "tanh"),
+        **more,
+    )
+    read = {k: _logit(v, key=k, exact=exact) if k.endswith(".coef") else v
+            for k, v in state.items()}  # fmt: skip
+    return transplant(model, read, RULES)
+
+
+def _logit(coef: Tensor, *, key: str, exact: bool) -> Tensor:
+    """log α/(1 − α): their coefficient is that quotient, or (approximate mode) its inverse."""
+    if not bool(coef > 0):
+        raise CheckpointError(f"{key} is {float(coef):g}: only above 0 is there an α to read")
+    return coef.log() if exact else -coef.log()
