@@ -1,0 +1,436 @@
+"""CAMIL equals its original code, torchmil's, and the paper's equations with dense matrices."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from golden import Golden, close
+from options import changes, options_of
+from random_bags import F64, adjacency, random_bag, types_not_executed
+from test_contract import make, same
+from torch import Tensor
+
+from probsa import Bag, pack
+from probsa.errors import CheckpointError, GraphError, InputError, UnknownName
+from probsa.models import build, from_original
+from probsa.models.camil import nearest_arcs
+
+ORIGINALS = ["camil_tf_binary", "camil_tf_subtyping"]
+SMALL = {"embed": 12, "heads": 2, "landmarks": 4, "attention_dim": 5}
+TF = {
+    "encoder.nyst_att.to_qkv.kernel": "layers.0.attention.qkv.weight",
+    "encoder.nyst_att.to_out.0.kernel": "layers.0.attention.out.weight",
+    "encoder.nyst_att.to_out.0.bias": "layers.0.attention.out.bias",
+    "encoder.nyst_att.res_conv.0.kernel": "layers.0.attention.convolution.weight",
+    "encoder.custom_att.wq_weight_params": "queries.weight",
+    "encoder.custom_att.wk_weight_params": "keys.weight",
+    "encoder.wv.kernel": "values.weight",
+    "encoder.wv.bias": "values.bias",
+    "attcls.v_weight_params": "attention.trunk.first.weight",
+    "attcls.w_weight_params": "attention.mean.weight",
+    "attcls.u_weight_params": "attention.trunk.gate.weight",
+    "class_fc.kernel": "classifier.weight",
+    "class_fc.bias": "classifier.bias",
+}
+TORCHMIL = {
+    "nystrom_transformer_layer.att_module.qkv_nn.weight": ["layers.0.attention.qkv.weight"],
+    "nystrom_transformer_layer.norm1.weight": ["layers.0.norm.weight"],
+    "nystrom_transformer_layer.norm1.bias": ["layers.0.norm.bias"],
+    "camil_self_attention.qk_nn.weight": ["queries.weight", "keys.weight"],
+    "camil_self_attention.v_nn.weight": ["values.weight"],
+    "camil_att_pool.fc1.weight": ["attention.trunk.first.weight"],
+    "camil_att_pool.fc1.bias": ["attention.trunk.first.bias"],
+    "camil_att_pool.fc2.weight": ["attention.mean.weight"],
+    "camil_att_pool.fc_gated.weight": ["attention.trunk.gate.weight"],
+    "camil_att_pool.fc_gated.bias": ["attention.trunk.gate.bias"],
+    "classifier.weight": ["classifier.weight"],
+    "classifier.bias": ["classifier.bias"],
+}
+
+
+def as_keras(v: Tensor) -> Tensor:
+    """One of our parameters' gradients in Keras's shape."""
+    if v.ndim == 3:
+        return v.permute(2, 1, 0)[:, None]
+    return v.T if v.ndim == 2 else v
+
+
+@pytest.fixture(scope="module", params=ORIGINALS)
+def golden(request, shared_golden) -> Golden:
+    return Golden(shared_golden, request.param)
+
+
+def original_bag(golden: Golden, b: int) -> Bag:
+    """Bag b with the arcs and similarities of the original's data generator."""
+    arcs = golden.expected(f"bag{b}.adj_index")
+    return golden.bag(b, arcs=arcs, arc_weights=golden.expected(f"bag{b}.adj_value"))
+
+
+@pytest.mark.parametrize("b", [0, 1, 2])
+def test_logits_and_every_intermediate_of_the_code(golden, b):
+    model, bag = golden.model(), original_bag(golden, b)
+    bags = pack([bag])
+
+    def expect(got, what):
+        close(got, golden.expected(f"bag{b}.{what}"))
+
+    attended = model.layers[0].attention(bag.x, bags.sizes)
+    expect(attended, "nystrom")
+    t = model.layers[0](bag.x, bags.sizes)
+    expect(t, "encoder_output")
+    q, k = model.queries(t), model.keys(t)
+    expect(q @ k.T / q.shape[1] ** 0.5, "att_matrix")
+    e = model.neighbour_scores(t, bags)
+    expect(e, "alpha_raw")
+    expect(e.softmax(0), "alpha")
+    m = model.fused(e.softmax(0), model.values(bag.x), t)
+    expect(m, "xo")
+    f = model.attention(m).mean[:, None]
+    expect(f, "k_alpha_raw")
+    expect(f.softmax(0), "k_alpha")
+    expect(f.softmax(0) * m, "weighted")
+    expect((f.softmax(0) * m).sum(0)[None], "pooled")
+    out = model(bags)
+    expect(out.logits[0], "logits")
+    expect(out.probability, "prob")
+    expect(out.attention.mean[:, None], "k_alpha_raw")
+    expect(out.extras["neighbour_score"], "alpha_raw")
+
+
+@pytest.mark.parametrize("b", [0, 1, 2])
+def test_the_loss_and_every_gradient_of_the_code(golden, b):
+    model, bag = golden.model(), original_bag(golden, b)
+    bags = pack([bag])
+    out = model(bags)
+    loss = model.losses(out, bags)["nll"]
+    close(loss, golden.expected(f"bag{b}.loss"))
+    if golden.name == "camil_tf_binary":  # Keras adds 1e-7 to both probabilities
+        p = out.probability[0, 0]
+        p = p if bag.y else 1 - p
+        close(-(p + 1e-7).log(), golden.expected(f"bag{b}.loss"))
+    parameters = dict(model.named_parameters())
+    assert set(TF) == set(golden.about["parameter_order"])
+    assert set(TF.values()) == set(parameters)
+    grads = torch.autograd.grad(loss, [bag.x, *parameters.values()])
+    close(grads[0], golden.expected(f"bag{b}.grad_x"), relative=1e-4)
+    grads = dict(zip(parameters, grads[1:], strict=True))
+    full = golden.under(f"expected.bag{b}.grad")
+    assert len(full) == 4
+    for theirs, want in full.items():
+        close(as_keras(grads[TF[theirs]]), want, relative=1e-4)
+    norms = torch.stack([grads[TF[k]].norm() for k in golden.about["parameter_order"]])
+    close(norms, golden.expected(f"bag{b}.grad_norms"), relative=1e-4)
+
+
+def in_order(arcs: Tensor, weights: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    order = (arcs[0] * n + arcs[1]).argsort()
+    return arcs[:, order], weights[order]
+
+
+@pytest.mark.parametrize("b", [0, 1, 2])
+def test_the_originals_neighbourhoods_and_similarities(golden, b):
+    bag = golden.bag(b)
+    n = len(bag)
+    cells = golden.tensors[f"bag{b}.coords"]
+    arcs, weights = nearest_arcs(cells, bag.x.detach())
+    near = arcs[1].view(n, -1)
+    assert torch.equal(near, golden.tensors[f"bag{b}.indices"])
+    got, values = in_order(arcs, weights, n)
+    assert torch.equal(got, golden.expected(f"bag{b}.adj_index"))
+    close(values, golden.expected(f"bag{b}.adj_value"))
+    out = golden.model()(pack([replace(bag, arcs=arcs, arc_weights=weights)]))
+    close(out.logits[0], golden.expected(f"bag{b}.logits"))
+
+
+@pytest.mark.parametrize("b", [0, 1, 2])
+def test_torchmil(shared_golden, b):
+    golden = Golden(shared_golden, "torchmil_camil")
+    model, bag = golden.model(), golden.bag(b, weights=golden.tensors[f"bag{b}.edge_weight"])
+    bags = pack([bag])
+    out = model(bags)
+    close(out.logits[0, 0, 0], golden.expected(f"bag{b}.logit"))
+    close(out.probability[0, 0], golden.expected(f"bag{b}.prob"))
+    close(out.attention.mean, golden.expected(f"bag{b}.att_raw"))
+    close(out.attention.mean.softmax(0), golden.expected(f"bag{b}.att"))
+    loss = model.losses(out, bags)["nll"]
+    close(loss, golden.expected(f"bag{b}.loss.BCEWithLogitsLoss"))
+    parameters = dict(model.named_parameters())
+    grads = torch.autograd.grad(loss, [bag.x, *parameters.values()])
+    close(grads[0], golden.expected(f"bag{b}.grad_x"), relative=1e-4)
+    grads = dict(zip(parameters, grads[1:], strict=True))
+    assert {name for names in TORCHMIL.values() for name in names} == set(parameters)
+
+    def theirs(key: str) -> Tensor:
+        return torch.cat([grads[name] for name in TORCHMIL[key]])
+
+    for key, want in golden.under(f"expected.bag{b}.grad").items():
+        close(theirs(key), want, relative=1e-4)
+    norms = golden.expected(f"bag{b}.grad_norms")
+    for key, norm in zip(golden.about["parameter_order"], norms, strict=True):
+        if key in TORCHMIL:
+            close(theirs(key).norm(), norm, relative=1e-4)
+        else:
+            assert norm == -1, key
+
+
+# the equations, with dense matrices
+
+
+def by_the_equations(model, bag: Bag, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(logit, f, e) of the paper's equations with A dense."""
+    t = model.embed(bag.x)
+    for layer in model.layers:
+        t = t + layer.attention(layer.norm(t), (len(bag),))
+    q, k, v = model.queries(t), model.keys(t), model.values(t)
+    e = (a * (q @ k.T)).sum(1) / q.shape[1] ** 0.5
+    ell = e.softmax(0)[:, None] * v
+    m = ell.sigmoid() * ell + (1 - ell.sigmoid()) * t
+    trunk = model.attention.trunk
+    f = model.attention.mean(trunk.first(t).tanh() * trunk.gate(t).sigmoid())[:, 0]
+    return model.classifier(f.softmax(0) @ m), f, e
+
+
+def test_edges_count_both_ways_with_their_weights():
+    model = make("camil").double()
+    bags = [random_bag(11, features=6), random_bag(6, seed=1, features=6),
+            random_bag(5, seed=2, features=6, density=0.0)]  # fmt: skip
+    out = model(pack(bags))
+    start = 0
+    for b, bag in enumerate(bags):
+        logit, f, e = by_the_equations(model, bag, adjacency(bag))
+        rows = slice(start, start := start + len(bag))
+        same(out.logits[b, 0], logit)
+        same(out.attention.mean[rows], f)
+        same(out.extras["neighbour_score"][rows], e.detach())
+
+
+def test_arcs_go_before_edges_and_have_a_direction():
+    model = make("camil").double()
+    bag = random_bag(9, features=6)
+    g = torch.Generator().manual_seed(0)
+    a = torch.rand(9, 9, generator=g, dtype=F64) * (torch.rand(9, 9, generator=g) < 0.4)
+    arcs = a.nonzero().T
+    assert bool((arcs[0] == arcs[1]).any())  # an instance may be its own neighbour
+    directed = replace(bag, arcs=arcs, arc_weights=a[arcs[0], arcs[1]])
+    out = model(pack([directed]))
+    logit, _, e = by_the_equations(model, bag, a)
+    same(out.logits[0, 0], logit)
+    same(out.extras["neighbour_score"], e.detach())
+    turned = replace(directed, arcs=arcs.flip(0))
+    assert (model(pack([turned])).extras["neighbour_score"] - e).abs().max() > 1e-3
+
+
+def test_queries_of_nothing_weigh_every_instance_alike():
+    for variant in ("paper", "tf-code"):
+        model = make("camil", variant=variant).double()
+        torch.nn.init.zeros_(model.queries.weight)
+        bag = random_bag(8, features=6)
+        bags = pack([bag])
+        out = model(bags)
+        assert not out.extras["neighbour_score"].any()
+        h = model.embed(bag.x)
+        t = h
+        for layer in model.layers:
+            t = layer(t, bags.sizes)
+        ell = model.values(h if variant == "tf-code" else t) / 8
+        if variant == "paper":
+            m = ell.sigmoid() * ell + (1 - ell.sigmoid()) * t
+            pooled = model.attention(t).mean.softmax(0) @ m
+        else:
+            g = (-ell).sigmoid().square()
+            m = 2 * ell * g + 2 * t * (1 - g)
+            pooled = model.attention(m).mean.softmax(0) @ m
+        same(out.logits[0, 0], model.classifier(pooled))
+
+
+def test_the_codes_loss_is_kerass_and_the_papers_is_exact():
+    bags = pack([random_bag(4, features=6, y=1), random_bag(5, seed=1, features=6, y=0)])
+    for variant, extra in (("paper", 0.0), ("tf-code", 1e-7)):
+        model = make("camil", variant=variant).double()
+        torch.nn.init.constant_(model.classifier.bias, -9.0)  # p near 1e-4
+        out = model(bags)
+        p = out.logits[:, 0, 0].sigmoid()
+        each = torch.stack([-(p[0] + extra).log(), -(1 - p[1] + extra).log()])
+        got = model.losses(out, bags)["nll"]
+        torch.testing.assert_close(got, each.mean(), rtol=0, atol=3e-7)
+        grads = [
+            torch.autograd.grad(v, model.classifier.bias, retain_graph=True)[0]
+            for v in (got, each.mean())
+        ]
+        torch.testing.assert_close(*grads, rtol=1e-8, atol=0)
+    model = make("camil", variant="tf-code", class_weights=(1.0, 3.0)).double()
+    weighed = model.losses(model(bags), bags)["nll"]
+    plain = make("camil", variant="tf-code").double()
+    out = plain(bags)
+    p = out.logits[:, 0, 0].sigmoid()
+    want = (-3 * (p[0] + 1e-7).log() - (1 - p[1] + 1e-7).log()) / 2
+    torch.testing.assert_close(weighed, want, rtol=0, atol=1e-6)
+
+
+def test_the_code_starts_as_keras_does():
+    model = make("camil", variant="tf-code")
+    assert not model.classifier.bias.any() and not model.values.bias.any()
+    bound = (6 / (12 + 12)) ** 0.5
+    assert 0.9 * bound < model.values.weight.abs().max() <= bound
+
+
+def test_fifty_thousand_patches_beside_one():
+    many = 50_000
+    i = torch.arange(many - 1)
+    large = Bag(name="large", x=torch.randn(many, 6), edges=torch.stack([i, i + 1]),
+                weights=torch.ones(many - 1), y=1)  # fmt: skip
+    small = Bag(name="small", x=torch.randn(1, 6), edges=i[:0].repeat(2, 1),
+                weights=torch.ones(0), y=0)  # fmt: skip
+    for variant in ("paper", "tf-code"):
+        model = make("camil", landmarks=64, variant=variant)
+        bags = pack([small, large])
+        out = model(bags)
+        model.losses(out, bags)["nll"].backward()
+        assert all(bool(p.grad.isfinite().all()) for p in model.parameters())
+        alone = model(pack([small]))
+        torch.testing.assert_close(out.logits[0], alone.logits[0], rtol=1e-5, atol=1e-6)
+
+
+# neighbourhoods
+
+
+def by_brute_force(coords: Tensor, x: Tensor, *, kept: int, compared: int, kind: str) -> Tensor:
+    """The matrix of similarities, instance by instance."""
+    n = len(x)
+    a = torch.zeros(n, n, dtype=x.dtype)
+    for i in range(n):
+        far = (coords.double() - coords[i].double()).square().sum(1).tolist()
+        others = sorted((j for j in range(n) if j != i), key=lambda j: (far[j], j))[:compared]
+        if kind == "cosine":
+            unit = x / x.norm(dim=1, keepdim=True)
+            d = 1 - unit[others] @ unit[i]
+        else:
+            d = (x[others] - x[i]).norm(dim=1)
+        s = (-d / d.norm()).exp()
+        a[i, i] = s.max()
+        a[i, others[:kept]] = s[:kept]
+    return a
+
+
+@pytest.mark.parametrize("kind", ["euclidean", "cosine"])
+@pytest.mark.parametrize(("kept", "compared"), [(7, 7), (7, 15), (3, 4), (7, 60)])
+def test_nearest_arcs_are_those_of_a_search(kind, kept, compared):
+    g = torch.Generator().manual_seed(0)
+    cells = torch.randperm(100, generator=g)[:40]
+    coords = torch.stack([cells % 10, cells // 10], 1) * 256
+    x = torch.randn(40, 5, generator=g, dtype=F64)
+    arcs, weights = nearest_arcs(coords, x, kept=kept, compared=compared, distance=kind)
+    a = torch.zeros(40, 40, dtype=F64)
+    a[arcs[0], arcs[1]] = weights
+    assert arcs.shape[1] == 40 * (kept + 1)
+    same(a, by_brute_force(coords, x, kept=kept, compared=compared, kind=kind))
+
+
+def test_nearest_arcs_of_few_of_equal_and_of_crowded_instances():
+    arcs, weights = nearest_arcs(torch.zeros(1, 2), torch.randn(1, 3))
+    assert arcs.tolist() == [[0], [0]] and weights.tolist() == [1.0]
+    arcs, weights = nearest_arcs(torch.tensor([[0, 0], [0, 1]]), torch.randn(2, 3))
+    assert arcs.tolist() == [[0, 0, 1, 1], [0, 1, 1, 0]]
+    same(weights, torch.full((4,), -1.0).exp())  # a single distance is its own norm
+    arcs, weights = nearest_arcs(torch.arange(10)[:, None], torch.ones(10, 3))
+    assert bool((weights == 1).all())  # no distance at all: as alike as can be
+    assert arcs[1, :8].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    two = torch.zeros(12, 2)
+    assert bool((nearest_arcs(two, torch.randn(12, 3))[0][:, ::8].diff(dim=0) == 0).all())
+    with pytest.raises(GraphError, match="were the coordinates filled in"):
+        nearest_arcs(torch.zeros(300, 2), torch.randn(300, 3))
+    for options, message in (
+        ({"kept": 8}, "kept is 8 and compared 7"),
+        ({"kept": 0}, "kept is 0"),
+        ({"distance": "l1"}, "distance is 'l1': 'euclidean' or 'cosine'"),
+    ):
+        with types_not_executed(), pytest.raises(InputError, match=message):
+            nearest_arcs(two, torch.randn(12, 3), **options)
+
+
+# what can be chosen, and what cannot
+
+CHANGES = {
+    "variant": "tf-code",
+    "embed": (12, 10),
+    "layers": 1,
+    "heads": 4,
+    "landmarks": 3,
+    "pinv_iterations": 4,
+    "convolution": False,
+    "out_proj": False,
+    "mask_padding": False,
+    "query_dim": 7,
+    "attention_dim": 6,
+    "trunk": "tanh",
+    "dropout": 0.5,
+}
+
+
+@pytest.mark.parametrize("key", options_of("camil"))
+def test_an_option_changes_the_result(key):
+    assert changes("camil", key, CHANGES[key], **SMALL) > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"variant": "tf"}, "variant is 'tf': 'paper' or 'tf-code'"),
+        ({"trunk": "mlp"}, "trunk is 'mlp': 'tanh' or 'gated'"),
+        ({"layers": 0}, "layers are 0 and query_dim None: at least 1 each"),
+        ({"query_dim": 0}, "layers are 2 and query_dim 0: at least 1 each"),
+        ({"heads": 5}, "heads is 5: give a divisor of the attention's width, 12"),
+        ({"heads": 4, "variant": "tf-code"}, "a head's 3 channels into 4 groups"),
+        ({"attention_dim": 0}, "attention_dim is 0: at least 1"),
+    ],
+)
+def test_what_is_no_option_is_refused(options, message):
+    with types_not_executed(), pytest.raises(InputError, match=message):
+        build("camil", in_dim=6, **{**SMALL, **options})
+
+
+def test_parameters_as_the_specification_counts_them():
+    def count(**options):
+        return sum(p.numel() for p in build("camil", **options).parameters())
+
+    assert count(in_dim=2048, layers=1) == 3_017_865
+    assert count(in_dim=2048) == 3_017_865 + 1_050_376
+    assert count(in_dim=512, preset="original") == 1_722_497
+
+
+# weights in other layouts
+
+
+def test_another_layout_is_refused(shared_golden):
+    golden = Golden(shared_golden, "camil_tf_binary")
+    state = golden.state
+    with pytest.raises(CheckpointError, match=r"no 'encoder\.nyst_att\.res_conv\.0\.kernel'"):
+        from_original("camil_tf", {"a": torch.zeros(1)})
+    with pytest.raises(CheckpointError, match="heads is 8, but the state dict's shapes say 4"):
+        golden.model(heads=8)
+    with pytest.raises(CheckpointError, match=r"subtyping is True, but .* say False"):
+        golden.model(subtyping=True)
+    wrong = {**state, "encoder.wv.kernel": torch.zeros(64, 63)}
+    with pytest.raises(CheckpointError, match=r"encoder\.wv\.kernel has shape \(63, 64\) where"):
+        from_original("camil_tf", wrong)
+    flat = {**state, "class_fc.kernel": torch.zeros(64)}
+    with pytest.raises(CheckpointError, match=r"\(64,\)\] are not the authors' CAMIL"):
+        from_original("camil_tf", flat)
+    with pytest.raises(CheckpointError, match=r"unknown are encoder\.other"):
+        from_original("camil_tf", {**state, "encoder.other": torch.zeros(1)})
+    with pytest.raises(UnknownName, match="no argument of camil_tf named 'landmarks'"):
+        from_original("camil_tf", state, landmarks=16)
+
+
+def test_torchmils_other_layouts(shared_golden):
+    golden = Golden(shared_golden, "torchmil_camil")
+    first = {"fc1.weight": torch.randn(32, 48), "fc1.bias": torch.randn(32)}
+    model = from_original(golden.name, {**golden.state, **first}, n_heads=4, n_landmarks=16)
+    x = torch.randn(9, 48)
+    bag = Bag(name="a", x=x, edges=torch.tensor([[0, 1], [1, 2]]), weights=torch.ones(2))
+    plain = golden.model()(pack([replace(bag, x=x @ first["fc1.weight"].T + first["fc1.bias"])]))
+    torch.testing.assert_close(model(pack([bag])).logits, plain.logits)
+    ungated = {k: v for k, v in golden.state.items() if "fc_gated" not in k}
+    assert from_original(golden.name, ungated).attention.trunk.gate is None
+    with pytest.raises(CheckpointError, match="use_mlp"):
+        golden.model(use_mlp=True)
