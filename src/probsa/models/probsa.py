@@ -17,6 +17,7 @@ from ._base import Model, Source
 from ._originals import State, only, original, transplant
 from ._registry import build, register
 
+PLAIN: dict[str, Literal["relu", "identity"]] = {"mlp": "relu", "transformer": "identity"}
 TRANSFORMER = ("layers", "heads", "width", "out_proj", "use_mlp", "final_norm", "add_self")
 
 
@@ -108,19 +109,17 @@ class ProbSA(AttentionModel):
             samples=samples,
             predict_samples=predict_samples,
         )
-        plain = "relu" if encoder == "mlp" else "identity"
-        self.build_embed(in_dim, embed, activation=activation or plain, dropout=dropout)
+        self.build_embed(in_dim, embed, activation=activation or PLAIN[encoder], dropout=dropout)
+        parts = {"out_proj": out_proj, "final_norm": final_norm, "add_self": add_self}
         if encoder == "transformer":
             self.encoder = Transformer(
                 self.embed.out_dim,
                 layers=layers,
                 heads=heads,
                 width=width,
-                out_proj=out_proj,
                 use_mlp=use_mlp,
-                final_norm=final_norm,
-                add_self=add_self,
                 dropout=dropout,
+                **parts,
             )
         self.build_attention(
             attention_dim=attention_dim,
