@@ -35,4 +35,10 @@ def ortho(gram: Float[Tensor, "bags clusters clusters"]) -> Float[Tensor, " bags
     """‖SᵀS / ‖SᵀS‖ − I / √K‖ of each bag (Frobenius)."""
     k = gram.shape[1]
     even = torch.eye(k, dtype=gram.dtype, device=gram.device) / k**0.5
-    return (gram / gram.norm(dim=(1, 2), keepdim=True) - even).norm(dim=(1, 2))
+    return _size(gram / _size(gram)[:, None, None] - even)
+
+
+def _size(v: Float[Tensor, "bags r c"]) -> Float[Tensor, " bags"]:
+    # torch.norm adds these K² squares one by one: in float32 that costs four digits of the gradient
+    squares = v.square().flatten(1).sum(1)
+    return squares.clamp_min(torch.finfo(v.dtype).tiny).sqrt()

@@ -108,7 +108,7 @@ class GTP(Model):
             raise InputError(f"clusters is {clusters}, layers is {layers}: at least 1 of each")
         if adjacency not in ("binary", "weighted", "normalized"):
             raise InputError(f"adjacency is {adjacency!r}: 'binary', 'weighted' or 'normalized'")
-        if not min(mincut_weight, ortho_weight) >= 0:
+        if not (mincut_weight >= 0 and ortho_weight >= 0):
             raise InputError(
                 f"mincut_weight is {mincut_weight}, ortho_weight is {ortho_weight}: 0 or more"
             )

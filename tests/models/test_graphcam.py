@@ -1,0 +1,294 @@
+"""GraphCAM: parity with the original, the rules written a second time, what a map may not see."""
+
+import pytest
+import torch
+from golden import Golden, close
+from options import some_bags
+from random_bags import F64, random_bag
+from torch import Tensor
+
+from probsa import Bag, pack
+from probsa.evaluation.predictor import Predictor
+from probsa.layers.mincut import pool
+from probsa.models import build
+from probsa.models._graphcam import through_linear
+from probsa.models.gtp import GTP, graph
+from probsa.preparation import Standardizer
+
+EACH = [0, 1, 2]
+SMALL = {"in_dim": 6, "embed": 8, "clusters": 5, "heads": 2}
+
+
+@pytest.fixture(scope="module")
+def gtp(shared_golden) -> Golden:
+    return Golden(shared_golden, "gtp")
+
+
+@pytest.fixture(scope="module")
+def torchmil(shared_golden) -> Golden:
+    return Golden(shared_golden, "torchmil_gtp")
+
+
+@pytest.mark.parametrize("b", EACH)
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_every_class_is_the_originals(gtp, b, dtype):
+    """In single precision as well: theirs is a third off there, against itself in double."""
+    model = gtp.model().to(dtype)
+    bags = pack([gtp.bag(b, dtype=dtype)])
+
+    def want(key: str) -> Tensor:
+        return gtp.expected(f"bag{b}.graphcam.{key}", double=True)
+
+    soft, u = model.relevance(bags)
+    close(soft, want("s").softmax(1))
+    assert torch.equal(soft.argmax(1), want("s_argmax"))
+    out = model(bags)
+    scores = model.instance_scores(bags, out).mean
+    assert scores.dtype == dtype and scores.shape == (len(bags.x), 3)
+    for c in range(3):
+        close(u[0, c][None], want(f"cam{c}"))
+        close(scores[:, c].double(), want(f"node{c}"))
+        node = scores[:, c].double()
+        span = (node - node.min()) / (node.max() - node.min())
+        shown = (out.probability[0, c].clip(0.4, 1) * span).clip(0, 1)
+        close(shown, want(f"vis{c}"))
+
+
+# the rules a second time: by automatic differentiation, and with what torchmil does otherwise
+
+
+def ratio(a: Tensor, b: Tensor) -> Tensor:
+    low = b.clamp(min=1e-9) + b.clamp(max=1e-9)
+    return a / (low + (low == 0) * 1e-9) * (b != 0)
+
+
+def shares(f, inputs: list[Tensor], r: Tensor) -> list[Tensor]:
+    """x ⊙ ∂f/∂x applied to R ⊘ f(x)."""
+    given = [x.detach().requires_grad_() for x in inputs]
+    with torch.enable_grad():
+        z = f(*given)
+        grads = torch.autograd.grad(z, given, ratio(r, z))
+    return [x.detach() * g for x, g in zip(given, grads, strict=True)]
+
+
+def linear(r: Tensor, x: Tensor, w: Tensor, *, alpha: float) -> Tensor:
+    up, down = w.clamp(min=0).T, w.clamp(max=0).T
+    parts = [x.clamp(min=0), x.clamp(max=0)]
+    active = sum(shares(lambda p, n: p @ up + n @ down, parts, r))
+    if alpha == 1:
+        return active
+    return alpha * active + (1 - alpha) * sum(shares(lambda p, n: p @ down + n @ up, parts, r))
+
+
+def added(r: Tensor, a: Tensor, b: Tensor) -> list[Tensor]:
+    parts = shares(torch.add, [a, b], r)
+    sums = [v.sum() for v in parts]
+    size = sum(v.abs() for v in sums)
+    return [v * ratio(ratio(s.abs(), size) * r.sum(), s) for v, s in zip(parts, sums, strict=True)]
+
+
+def second_time(model: GTP, t: Tensor, *, start: float | None, theirs: bool) -> Tensor:
+    """What each cluster says for the one class, from its tokens (bags, t, d), class token first.
+
+    start: the relevance of the logit (None: the logit itself).
+    theirs: torchmil's variant: half of what inhibits, the attention's branch dropped for a second
+        share of the skip connection, nothing halved, no gradient, layers multiplied elementwise,
+        and sums over the whole batch.
+    """
+    alpha = 0.5 if theirs else 1.0
+    traces, x = [], t
+    for block in model.blocks:
+        traces.append(block.trace(x))
+        x = traces[-1].out
+    last = model.norm(x)[:, 0]
+    logit = model.classifier(last)
+    matrices = [one.attention for one in traces]
+    gradients = torch.autograd.grad(logit.sum(), matrices)
+    begin = logit if start is None else torch.full_like(logit, start)
+    r = torch.zeros_like(t)
+    first = linear(begin, last, model.classifier.weight, alpha=alpha)
+    r[:, 0] = shares(lambda v: v, [last], first)[0]
+    eye = torch.eye(t.shape[1], dtype=t.dtype)
+    layers: list[Tensor] = []
+    for block, one, g in reversed(list(zip(model.blocks, traces, gradients, strict=True))):
+        skip, mlp = added(r, one.z, one.mlp)
+        mlp = linear(mlp, one.active, block.second.weight, alpha=alpha)
+        mlp = linear(mlp, one.normed_z, block.first.weight, alpha=alpha)
+        r = one.z * (ratio(skip, one.z) + ratio(mlp, one.z))
+        skip, mixed = added(r, one.x, one.attended)
+        if isinstance(block.out, torch.nn.Linear):
+            mixed = linear(mixed, one.mixed, block.out.weight, alpha=alpha)
+        mixed = mixed.unflatten(2, (block.heads, -1)).transpose(1, 2)
+        half = 1 if theirs else 2
+        r_a, r_v = (v / half for v in shares(torch.matmul, [one.attention, one.v], mixed))
+        pair = shares(lambda q, k: q @ k.transpose(2, 3), [one.q, one.k], r_a)
+        qkv = torch.stack([*(v / half for v in pair), r_v]).permute(1, 3, 0, 2, 4).flatten(2)
+        other = linear(qkv, one.normed, block.qkv.weight, alpha=alpha)
+        r = one.x * (ratio(skip, one.x) + ratio(skip if theirs else other, one.x))
+        factor = begin[:, :, None, None] if start is None else start
+        c = r_a if theirs else (g * factor * r_a).clamp(min=0)
+        layers.append(c.mean(1) + eye)
+    j = layers[0]
+    for c in layers[1:]:
+        j = j * c if theirs else j @ c
+    return j[:, 0, 1:].detach()
+
+
+def tokens_of(model: GTP, bags) -> tuple[Tensor, Tensor]:
+    """Assignment logits and tokens."""
+    h, s = model.nodes(model.embed(bags.x), graph(bags, model.adjacency, dtype=bags.x.dtype))
+    return s.detach(), model.tokens(pool(s.softmax(1), h, bags.sizes)[0])
+
+
+def test_torchmils_map_and_ours_of_its_weights(torchmil):
+    model = torchmil.model().double()
+    together = []
+    for b in EACH:
+        bag = torchmil.bag(b, dtype=F64, weights=torchmil.tensors[f"bag{b}.edge_weight"].double())
+        bags = pack([bag])
+        s, t = tokens_of(model, bags)
+        # theirs: before softmax
+        got = s @ second_time(model, t, start=None, theirs=True)[0]
+        close(got, torchmil.expected(f"bag{b}.att_raw", double=True))
+        together.append((s, t))
+        # ours: the original's rules, from the logit and from 1
+        for unit in (False, True):
+            model.unit_init = unit
+            want = second_time(model, t, start=1.0 if unit else None, theirs=False)[0]
+            scores = model.instance_scores(bags, model(bags)).mean
+            torch.testing.assert_close(scores, s.softmax(1) @ want, rtol=1e-7, atol=1e-12)
+    # of a padded batch, where theirs sums over all bags
+    u = second_time(model, torch.cat([t for _, t in together]), start=None, theirs=True)
+    batch = torchmil.expected("batch.att_raw", double=True)
+    for b, (s, _) in enumerate(together):
+        close(s @ u[b], batch[b, : len(s)])
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_one_logit_of_a_vit_by_the_rules_a_second_time(unit):
+    model = small(unit_init=unit)
+    bags = some_bags()
+    s, t = tokens_of(model, bags)
+    scores = model.instance_scores(bags, model(bags)).mean
+    want = [
+        s[rows].softmax(1)
+        @ second_time(model, t[[b]], start=1.0 if unit else None, theirs=False)[0]
+        for b, rows in enumerate((slice(0, 12), slice(12, 19)))
+    ]
+    torch.testing.assert_close(scores, torch.cat(want), rtol=1e-8, atol=1e-12)
+    assert scores.min().item() >= 0 and scores.max().item() > 1e-6
+
+
+# invariances
+
+
+def small(*, seed: int = 0, **options) -> GTP:
+    """In eval(), float64, off its start: a class token of its own, statistics of a batch."""
+    torch.manual_seed(seed)
+    model = build("gtp", **{**SMALL, **options}).double()
+    assert isinstance(model, GTP)
+    torch.nn.init.normal_(model.class_token)
+    model(some_bags())
+    return model.eval()
+
+
+def test_relevance_is_kept_by_a_linear_layer():
+    g = torch.Generator().manual_seed(0)
+    w, x, r = (torch.randn(*s, generator=g, dtype=F64) for s in ((7, 40), (4, 40), (2, 4, 7)))
+    got = through_linear(r, x, w)
+    torch.testing.assert_close(got.sum(2), r.sum(2), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize(("unit", "power"), [(False, 3), (True, 1)])
+def test_a_scaled_classifier_scales_the_map(unit, power):
+    model = small(layers=1, unit_init=unit, n_classes=2)  # one layer: u is a row of C
+    bags = some_bags()
+    before = model.relevance(bags)[1]
+    with torch.no_grad():
+        model.classifier.weight.mul_(3)
+        model.classifier.bias.mul_(3)
+    torch.testing.assert_close(model.relevance(bags)[1], 3**power * before, rtol=1e-6, atol=1e-14)
+
+
+def test_from_the_logit_a_map_is_that_from_one_times_its_square():
+    bags = some_bags()
+    model = small(layers=1, n_classes=3)
+    unit = model.relevance(bags)[1]
+    model.unit_init = False
+    logits = model(bags).logits[:, 0]
+    got = model.relevance(bags)[1]
+    torch.testing.assert_close(got, logits.square()[:, :, None] * unit, rtol=1e-6, atol=1e-14)
+    assert bool((got[logits < 0] > 0).any())  # what raises the logit shows below 0 as well
+
+
+@pytest.mark.parametrize("classes", [1, 2, 4])
+def test_a_score_for_each_class(classes):
+    model = small(n_classes=classes)
+    bags = some_bags()
+    out = model(bags)
+    scores = model.instance_scores(bags, out)
+    n = len(bags.x)
+    assert scores.mean.shape == ((n,) if classes == 1 else (n, classes))
+    assert scores.mean.shape == out.attention.mean.shape and not scores.variance.any()
+    if classes > 1:
+        for c in range(classes):  # a class's map is that of a model with this logit alone
+            alone = small()
+            state = model.state_dict()
+            for key in ("classifier.weight", "classifier.bias"):
+                state[key] = state[key][c : c + 1]
+            alone.load_state_dict(state)
+            one = alone.instance_scores(bags, alone(bags)).mean
+            torch.testing.assert_close(scores.mean[:, c], one, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_a_map_knows_neither_batch_mates_nor_order(dtype):
+    model = small().to(dtype)
+    bags = [random_bag(n, seed=n, features=6, dtype=dtype, density=0.3) for n in (9, 1, 4, 30, 17)]
+    whole = pack(bags)
+    together = model.instance_scores(whole, model(whole)).mean
+    for bag, rows in zip(bags, together.split([len(b) for b in bags]), strict=True):
+        order = torch.randperm(len(bag), generator=torch.Generator().manual_seed(1))
+        place = order.argsort()
+        turned = Bag(name="t", x=bag.x[order], edges=place[bag.edges], weights=bag.weights)
+        for single, want in ((bag, rows), (turned, rows[order])):
+            alone = pack([single])
+            got = model.instance_scores(alone, model(alone)).mean
+            torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-9)
+
+
+def test_a_map_is_the_same_wherever_it_is_asked_for():
+    """Without gradients, in inference mode, under autocast, of a model that is in training."""
+    model = small().float()
+    bags = some_bags(dtype=torch.float32)
+    out = model(bags)
+    want = model.instance_scores(bags, out).mean
+    assert want.any() and not want.requires_grad
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    for mode in (torch.no_grad(), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16)):
+        with mode:
+            assert torch.equal(model.instance_scores(bags, out).mean, want)
+    model.train()
+    assert torch.equal(model.instance_scores(bags, out).mean, want)
+    assert all(m.training for m in model.modules())
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_few_instances_many_clusters_no_edges(n):
+    model = small(clusters=40)
+    bags = pack([random_bag(n, seed=n, features=6, density=0.0)])
+    scores = model.instance_scores(bags, model(bags)).mean
+    assert scores.shape == (n,) and bool(scores.isfinite().all())
+
+
+def test_prediction_shows_graphcam():
+    model = small().float()
+    bag = random_bag(9, seed=1, features=6, dtype=torch.float32, y=1)
+    plain = Standardizer(torch.zeros(6), torch.ones(6))
+    [p] = Predictor(model, plain).predict([bag])
+    want = model.instance_scores(pack([bag]), model(pack([bag]))).mean
+    assert p.score_kind == "relevance" and p.attention_mean.shape == (9,)
+    torch.testing.assert_close(torch.from_numpy(p.attention_mean), want, rtol=1e-5, atol=1e-7)
+    assert p.weight_mean.sum() == pytest.approx(1, abs=1e-5) and not p.attention_variance.any()

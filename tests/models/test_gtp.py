@@ -1,0 +1,438 @@
+"""GTP: parity with its authors' code and torchmil's, the sparse graph, pooling, training."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from golden import Golden, close
+from options import changes, made, options_of, some_bags
+from random_bags import F64, adjacency, graphs_of_all_kinds, random_bag, types_not_executed
+from torch import Tensor
+
+from probsa import Bag, pack
+from probsa.errors import CheckpointError, InputError, UnknownName
+from probsa.layers.mincut import mincut, ortho, pool
+from probsa.models import build, from_original
+from probsa.models.gtp import GTP, graph
+
+EACH = [0, 1, 2]
+SMALL = {"in_dim": 6, "embed": 8, "clusters": 5, "heads": 2}
+
+
+@pytest.fixture(scope="module")
+def gtp(shared_golden) -> Golden:
+    return Golden(shared_golden, "gtp")
+
+
+@pytest.fixture(scope="module")
+def torchmil(shared_golden) -> Golden:
+    return Golden(shared_golden, "torchmil_gtp")
+
+
+def names_of(model: GTP, reference: Golden) -> dict[str, str]:
+    """The original's parameter names → ours, which stand in the same order of shapes and places."""
+    ours = {}
+    for theirs in reference.about["parameter_order"]:
+        name = theirs
+        for a, b in (
+            ("cls_token", "class_token"),
+            ("conv1.bn_layer", "gcn.norm"),
+            ("conv1", "gcn"),
+            ("gcn_conv.fc.module", "gcn"),
+            ("pool1", "assign"),
+            ("cluster_proj", "assign"),
+            ("transformer.head", "classifier"),
+            ("transformer_encoder.layers", "blocks"),
+            ("transformer_encoder.", ""),
+            ("transformer.", ""),
+            ("attn.qkv", "qkv"),
+            ("att_module.qkv_nn", "qkv"),
+            ("attn.proj", "out"),
+            ("mlp.fc1", "first"),
+            ("mlp.fc2", "second"),
+            ("mlp_module.0", "first"),
+            ("mlp_module.3", "second"),
+        ):
+            name = name.replace(a, b, 1)
+        ours[theirs] = name
+    assert set(ours.values()) == {k for k, _ in model.named_parameters()}
+    return ours
+
+
+def traces(model: GTP, bags):
+    """H, S, what is pooled, and each block's trace."""
+    x = model.embed(bags.x)
+    a = graph(bags, model.adjacency, dtype=x.dtype)
+    h, s = model.nodes(x, a)
+    pooled, _ = pool(s.softmax(1), h, bags.sizes)
+    t, found = model.tokens(pooled), []
+    for block in model.blocks:
+        found.append(block.trace(t))
+        t = found[-1].out
+    return h, s, pooled, found
+
+
+# the authors' code
+
+
+@pytest.mark.parametrize("b", EACH)
+@pytest.mark.parametrize("double", [False, True])
+def test_a_prediction_is_the_originals(gtp, b, double):
+    model = gtp.model()
+    if double:
+        model = model.double()
+    bags = pack([gtp.bag(b, dtype=F64 if double else torch.float32)])
+    out = model(bags)
+    losses = model.losses(out, bags)
+    for key in ("logits", "mincut", "ortho", "loss"):
+        got = {"logits": out.logits[0], **losses, "loss": sum(losses.values())}[key]
+        close(got, gtp.expected(f"bag{b}.{key}", double=double))
+    close(losses["nll"], gtp.expected(f"bag{b}.ce"))
+    close(out.probability, gtp.expected(f"bag{b}.graphcam.prob", double=double))
+    assert torch.equal(out.logits[0].argmax(1), gtp.expected(f"bag{b}.pred"))
+    assert not out.attention.mean.any() and out.attention.mean.shape == (len(bags.x), 3)
+
+
+@pytest.mark.parametrize("b", EACH)
+def test_every_step_is_the_originals(gtp, b):
+    model = gtp.model()
+    h, s, pooled, blocks = traces(model, pack([gtp.bag(b)]))
+    close(h[None], gtp.expected(f"bag{b}.gcn"))
+    close(s[None], gtp.expected(f"bag{b}.s"))
+    close(pooled, gtp.expected(f"bag{b}.pool_x"))
+    assert len(blocks) == 3
+    for k, block in enumerate(blocks):
+        close(block.attention[:, :, 0], gtp.expected(f"bag{b}.attn{k}"))
+
+
+@pytest.mark.parametrize("b", EACH)
+def test_gradients_are_the_originals(gtp, b):
+    model = gtp.model()
+    bag = gtp.bag(b)
+    bags = pack([bag])
+    total = sum(model.losses(model(bags), bags).values())
+    gtp.check_gradients(model, total, bag.x, b=b, ours=names_of(model, gtp))
+
+
+@pytest.mark.parametrize("b", EACH)
+def test_training_is_the_originals(gtp, b):
+    model = gtp.model().train()
+    bag = gtp.bag(b)
+    bags = pack([bag])
+    out = model(bags)
+    losses = model.losses(out, bags)
+    total = sum(losses.values())
+    close(out.logits[0], gtp.expected(f"bag{b}.train.logits"))
+    close(losses["mincut"], gtp.expected(f"bag{b}.train.mincut"))
+    close(losses["ortho"], gtp.expected(f"bag{b}.train.ortho"))
+    close(total, gtp.expected(f"bag{b}.train.loss"))
+    close(traces(model, bags)[0][None], gtp.expected(f"bag{b}.train.gcn"))
+    gtp.check_gradients(model, total, bag.x, b=b, ours=names_of(model, gtp), key="train.")
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_three_bags_at_once_without_padding(gtp, training):
+    model = gtp.model().train(training)
+    bags = pack([gtp.bag(b) for b in EACH])
+    out = model(bags)
+    losses = model.losses(out, bags)
+    key = "train_" if training else ""
+    close(out.logits[:, 0], gtp.expected(f"batch.{key}logits"))
+    close(sum(losses.values()), gtp.expected(f"batch.{key}loss"))
+    if not training:
+        close(losses["mincut"], gtp.expected("batch.mincut"))
+        close(losses["ortho"], gtp.expected("batch.ortho"))
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "state_dict."])
+def test_a_wrappers_prefix_is_read(gtp, prefix):
+    state = {f"{prefix}{k}": v for k, v in gtp.state.items()}
+    model = from_original("gtp", state, n_class="3")
+    for k, v in model.state_dict().items():
+        assert torch.equal(v, gtp.model().state_dict()[k])
+    assert not model.training and model.arguments["heads"] == 8
+
+
+# torchmil: other sizes and activations, the same pooling; its own way to a score: test_graphcam.py
+
+
+def theirs(torchmil: Golden, b: int, **more) -> Bag:
+    return torchmil.bag(b, weights=torchmil.tensors[f"bag{b}.edge_weight"], **more)
+
+
+@pytest.mark.parametrize("b", EACH)
+def test_torchmil_where_it_agrees(torchmil, b):
+    model = torchmil.model()
+    bag = theirs(torchmil, b)
+    bags = pack([bag])
+    out = model(bags)
+    losses = model.losses(out, bags)
+    close(out.logits[0, 0, 0], torchmil.expected(f"bag{b}.logit"))
+    close(out.probability[0, 0], torchmil.expected(f"bag{b}.prob"))
+    close(losses["nll"], torchmil.expected(f"bag{b}.loss.BCEWithLogitsLoss"))
+    close(losses["mincut"], torchmil.expected(f"bag{b}.loss.MinCutLoss"))
+    close(losses["ortho"], torchmil.expected(f"bag{b}.loss.OrthoLoss"))
+    total = sum(losses.values())
+    close(total, torchmil.expected(f"bag{b}.total"))
+
+    name = "gcn_conv.fc.module.weight"  # theirs is (out, in): turned round, then as the others
+    [grad] = torch.autograd.grad(total, [model.gcn.weight], retain_graph=True)
+    close(grad.T, torchmil.expected(f"bag{b}.grad.{name}"), relative=1e-4)
+    turned = Golden.__new__(Golden)
+    turned.about, turned.tensors = torchmil.about, dict(torchmil.tensors)
+    turned.tensors[f"expected.bag{b}.grad.{name}"] = torchmil.expected(f"bag{b}.grad.{name}").T
+    turned.check_gradients(model, total, bag.x, b=b, ours=names_of(model, torchmil))
+
+
+def test_torchmils_padded_batch(torchmil):
+    model = torchmil.model()
+    bags = pack([theirs(torchmil, b) for b in EACH])
+    out = model(bags)
+    losses = model.losses(out, bags)
+    close(out.logits[:, 0, 0], torchmil.expected("batch.logit"))
+    close(losses["nll"], torchmil.expected("batch.loss.BCEWithLogitsLoss"))
+    close(losses["mincut"], torchmil.expected("batch.loss.MinCutLoss"))
+    close(losses["ortho"], torchmil.expected("batch.loss.OrthoLoss"))
+
+
+# against the definition, dense
+
+
+def dense_forward(model: GTP, bag: Bag, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, mincut and ortho of one bag from an N × N matrix, in eval mode."""
+    p = model.state_dict()
+    x = bag.x @ p["embed.net.0.weight"].T + p["embed.net.0.bias"]
+    y = (a @ x + x) @ p["gcn.weight"] + p["gcn.bias"]
+    y = y / y.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    scale = (p["gcn.norm.running_var"] + 1e-5).sqrt()
+    h = (y - p["gcn.norm.running_mean"]) / scale * p["gcn.norm.weight"] + p["gcn.norm.bias"]
+    s = (h @ p["assign.weight"].T + p["assign.bias"]).softmax(1)
+    t = torch.cat([p["class_token"][0], s.T @ h])
+    for k in range(len(model.blocks)):
+        start = f"blocks.{k}."
+        own = {n.removeprefix(start): v for n, v in p.items() if n.startswith(start)}
+        n = F.layer_norm(t, t.shape[1:], own["norm1.weight"], own["norm1.bias"], 1e-6)
+        heads = []
+        for q_kv in (n @ own["qkv.weight"].T).view(len(t), 3, model.blocks[k].heads, -1).unbind(2):
+            q, key, v = q_kv.unbind(1)
+            heads.append((q @ key.T / q.shape[1] ** 0.5).softmax(1) @ v)
+        t = t + torch.cat(heads, 1) @ own["out.weight"].T + own["out.bias"]
+        n = F.layer_norm(t, t.shape[1:], own["norm2.weight"], own["norm2.bias"], 1e-6)
+        m = F.gelu(n @ own["first.weight"].T + own["first.bias"])
+        t = t + m @ own["second.weight"].T + own["second.bias"]
+    t = F.layer_norm(t[0], t.shape[1:], p["norm.weight"], p["norm.bias"], 1e-5)
+    possible = (s.T @ torch.diag(a.sum(1)) @ s).trace()
+    cut = -(s.T @ a @ s).trace() / possible if possible > 0 else torch.zeros((), dtype=F64)
+    gram = s.T @ s
+    k = len(gram)
+    far = (gram / gram.square().sum().sqrt() - torch.eye(k, dtype=F64) / k**0.5).square().sum()
+    return t @ p["classifier.weight"].T + p["classifier.bias"], cut, far.sqrt()
+
+
+@pytest.mark.parametrize("kind", ["binary", "weighted", "normalized"])
+def test_the_edge_list_is_the_matrix(kind):
+    torch.manual_seed(0)
+    model = build("gtp", **SMALL, adjacency=kind).double()
+    torch.nn.init.normal_(model.gcn.norm.running_mean)
+    torch.nn.init.normal_(model.class_token)
+    model.eval()
+    bags = [replace(b, x=torch.randn(len(b.x), 6, dtype=F64)) for b in graphs_of_all_kinds()]
+    out = model(pack(bags))
+    for k, bag in enumerate(bags):
+        a = adjacency(bag)
+        if kind == "binary":
+            a = (a > 0).double()
+        if kind == "normalized":
+            r = a.sum(1).clamp_min(1e-300).rsqrt() * (a.sum(1) > 0)
+            a = r[:, None] * a * r
+        logits, cut, far = dense_forward(model, bag, a)
+        torch.testing.assert_close(out.logits[k, 0], logits, rtol=1e-10, atol=1e-11)
+        torch.testing.assert_close(out.extras["mincut"][k], cut, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(out.extras["ortho"][k], far, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 4, 100])
+def test_even_clusters_cut_nothing_and_are_no_clusters(k):
+    bags = pack([random_bag(9, seed=1, density=0.5), random_bag(5, seed=2, density=0.9)])
+    soft = torch.full((14, k), 1 / k, dtype=F64)
+    _, gram = pool(soft, soft, bags.sizes)
+    cut = mincut(soft, graph(bags, "binary", dtype=F64))
+    assert cut.tolist() == pytest.approx([-1.0, -1.0], abs=1e-14)
+    want = max(2 - 2 / k**0.5, 0) ** 0.5
+    assert ortho(gram).tolist() == pytest.approx([want, want], abs=1e-12)
+    if k == 100:
+        assert want == pytest.approx(1.341641, abs=1e-6)
+
+
+def test_one_cluster_a_component_is_the_optimum():
+    pairs = torch.tensor([[0, 1, 3, 4, 6, 7], [1, 2, 4, 5, 7, 8]])  # three chains of three
+    bag = Bag(name="a", x=torch.zeros(9, 1), edges=pairs, weights=torch.rand(6, dtype=F64) + 0.1)
+    bags = pack([bag])
+    soft = torch.eye(3, dtype=F64).repeat_interleave(3, 0).requires_grad_()
+    a = graph(bags, "weighted", dtype=F64)
+    assert mincut(soft, a).item() == pytest.approx(-1, abs=1e-14)
+    far = ortho(pool(soft, soft, bags.sizes)[1])
+    assert far.item() == pytest.approx(0, abs=1e-14)
+    [grad] = torch.autograd.grad(far.sum(), [soft])
+    assert bool(grad.isfinite().all())
+
+
+def test_without_edges_nothing_is_cut():
+    bags = pack([random_bag(4, seed=1, density=0.0), random_bag(1, seed=2)])
+    soft = torch.rand(5, 3, dtype=F64, requires_grad=True)
+    cut = mincut(soft, graph(bags, "normalized", dtype=F64))
+    assert cut.tolist() == [0.0, 0.0]
+    cut.sum().backward()
+    assert not soft.grad.any()
+
+
+# training
+
+
+def test_one_instance_in_training_uses_the_running_statistics():
+    torch.manual_seed(0)
+    model = build("gtp", **SMALL).double()
+    model(some_bags())  # off the start
+    before = {k: v.clone() for k, v in model.gcn.norm.named_buffers()}
+    bags = pack([random_bag(1, seed=3, features=6, y=1)])
+    out = model.train()(bags)
+    assert torch.equal(out.logits, model.eval()(bags).logits)
+    for k, v in model.gcn.norm.named_buffers():
+        assert torch.equal(v, before[k])
+    sum(model.losses(out, bags).values()).backward()
+    assert bool(model.gcn.weight.grad.isfinite().all()) and model.gcn.norm.bias.grad.any()
+
+
+def test_bags_meet_in_training_and_only_in_batch_normalisation():
+    bags = some_bags()
+    alone = pack([Bag(name="a", x=bags.x[:12], edges=bags.edges[:, bags.edges[1] < 12],
+                      weights=bags.weights[bags.edges[1] < 12], y=1)])  # fmt: skip
+    for kind, meet in (("normalized", True), ("relu", False)):
+        model = made("gtp", **{k: v for k, v in SMALL.items() if k != "in_dim"}, gcn=kind).double()
+        assert model.couples_bags
+        apart = (model(bags).logits[0] - model(alone).logits[0]).abs().max().item()
+        assert (apart > 1e-3) == meet
+        model.eval()
+        assert (model(bags).logits[0] - model(alone).logits[0]).abs().max().item() < 1e-12
+
+
+def test_a_slide_of_50_000_patches_in_linear_memory():
+    n = 50_000
+    i = torch.arange(n - 300)
+    edges = torch.cat([torch.stack([i, i + 1]), torch.stack([i, i + 300])], 1)
+    torch.manual_seed(0)
+    bag = Bag(name="a", x=torch.randn(n, 6), edges=edges, weights=torch.ones(edges.shape[1]), y=1)
+    model = build("gtp", **SMALL)
+    bags = pack([bag, random_bag(1, seed=1, features=6, y=0, dtype=torch.float32)])
+    out = model(bags)
+    sum(model.losses(out, bags).values()).backward()
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters())
+    scores = model.eval().instance_scores(bags, out).mean
+    assert scores.shape == (n + 1,) and bool(scores.isfinite().all())
+
+
+def test_the_terms_have_the_originals_weights_and_others_if_asked():
+    assert build("gtp", **SMALL).loss_weights == {"mincut": 1.0, "ortho": 1.0}
+    model = build("gtp", **SMALL, mincut_weight=0.5, ortho_weight=0.0)
+    assert model.loss_weights == {"mincut": 0.5, "ortho": 0.0}
+
+
+def test_the_originals_size_is_a_preset():
+    model = build("gtp", preset="original", in_dim=512, n_classes=3)
+    assert sum(p.numel() for p in model.parameters()) == 139_687
+    assert len(model.blocks) == 3 and model.blocks[0].heads == 8 and not model.unit_init
+    assert not model.class_token.any() and not model.gcn.bias.any()
+    bound = 5 * (2 / (512 + 64)) ** 0.5  # Xavier: five standard deviations
+    assert model.gcn.weight.abs().max().item() < bound
+
+
+# options and refusals
+
+CHANGES = {
+    "embed": (8, 6),
+    "activation": "relu",
+    "dropout": 0.5,
+    "width": 12,
+    "gcn": "relu",
+    "adjacency": "weighted",
+    "clusters": 7,
+    "layers": 1,
+    "heads": 4,
+    "mlp_ratio": 3.0,
+    "blocks": "torchmil",
+    "mincut_weight": 0.5,
+    "ortho_weight": 0.5,
+    "unit_init": False,
+}
+
+
+@pytest.mark.parametrize("key", options_of("gtp"))
+def test_an_option_changes_the_result(key):
+    base = {k: v for k, v in SMALL.items() if k not in ("in_dim", key)}
+    assert changes("gtp", key, CHANGES[key], **base) > 1e-6
+
+
+@pytest.mark.parametrize("first", ["binary", "weighted", "normalized"])
+def test_adjacencies_differ(first):
+    base = {k: v for k, v in SMALL.items() if k != "in_dim"}
+    for other in {"binary", "weighted", "normalized"} - {first, "binary"}:
+        assert changes("gtp", "adjacency", other, **base) > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clusters": 0}, "clusters is 0, layers is 2: at least 1 of each"),
+        ({"layers": 0}, "clusters is 5, layers is 0"),
+        ({"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
+        ({"heads": 0}, "heads is 0"),
+        ({"mlp_ratio": 0.0}, "mlp_ratio is 0.0: the MLP needs at least one hidden unit"),
+        ({"width": 0}, "width is 0: at least 1"),
+        ({"gcn": "gelu"}, "gcn is 'gelu': 'normalized' or 'relu'"),
+        ({"adjacency": "full"}, "adjacency is 'full': 'binary', 'weighted' or 'normalized'"),
+        ({"blocks": "swin"}, "blocks is 'swin': 'vit' or 'torchmil'"),
+        ({"mincut_weight": -1.0}, "mincut_weight is -1.0, ortho_weight is 1.0: 0 or more"),
+        ({"ortho_weight": float("nan")}, "ortho_weight is nan: 0 or more"),
+    ],
+)
+def test_nonsense_is_refused(options, message):
+    with types_not_executed(), pytest.raises(InputError, match=message):
+        build("gtp", **{**SMALL, **options})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s.pop("pool1.bias"), "no 'pool1.bias' in this state dict: is it GTP"),
+        (lambda s: s.pop("cls_token"), "no 'cls_token'"),
+        (lambda s: s.update(extra=torch.zeros(1)), "unknown are extra"),
+        (lambda s: s.pop("conv1.bn_layer.running_var"), "nothing given for gcn.norm.running_var"),
+        (
+            lambda s: s.update({"conv1.weight": s["conv1.weight"].T}),
+            r"conv1.weight has shape \(64, 512\) where gtp .* has \(64, 64\) \(gcn.weight\)",
+        ),
+        (
+            lambda s: s.update({"pool1.weight": s["pool1.weight"][:50]}),
+            r"pool1.weight has shape \(50, 64\) where gtp .* has \(100, 64\)",
+        ),
+    ],
+)
+def test_another_layout_is_refused(gtp, change, message):
+    state = gtp.state
+    change(state)
+    with pytest.raises(CheckpointError, match=message):
+        from_original("gtp", state)
+
+
+def test_another_originals_weights_are_refused(gtp, torchmil):
+    with pytest.raises(CheckpointError, match=r"no 'conv1.weight' .* is it GTP"):
+        from_original("gtp", torchmil.state)
+    with pytest.raises(CheckpointError, match=r"no 'gcn_conv.fc.module.weight' .* torchmil's GTP"):
+        from_original("torchmil_gtp", gtp.state)
+    with pytest.raises(CheckpointError, match=r"head.bias has shape \(3,\) where .* has \(2,\)"):
+        from_original("gtp", gtp.state, n_class=2)
+    with pytest.raises(UnknownName, match="no argument of gtp named 'n_classes'"):
+        from_original("gtp", gtp.state, n_classes=3)
+    with pytest.raises(CheckpointError, match=r"cluster_proj.bias has shape \(10,\) .* \(12,\)"):
+        from_original("torchmil_gtp", torchmil.state, n_clusters=12)
