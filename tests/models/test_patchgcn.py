@@ -407,6 +407,9 @@ def test_weights_of_edges_reach_the_gcn_only():
         ({"rho": 0}, "layers, width and rho are 3, 512 and 0: at least 1 each"),
         ({"width": 64}, "width is 64, but GENConv keeps the 512 channels .* conv='gcn'"),
         ({"hidden": 0}, "widths are at least 1"),
+        ({"dropout": 1.0}, r"dropout is 1.0: 0 or more, below 1"),
+        ({"layer_dropout": -0.1}, r"layer_dropout is -0.1: 0 or more, below 1"),
+        ({"attention_dropout": 2.0}, r"dropout in the attention is 2.0"),
         ({"attention_dim": 0}, "attention_dim is 0"),
     ],
 )

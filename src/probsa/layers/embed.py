@@ -32,6 +32,8 @@ class Embed(nn.Module):
         dims = (in_dim, *given)
         if min(dims) < 1:
             raise InputError(f"embed is {widths} on {in_dim} features: widths are at least 1")
+        if not 0 <= dropout < 1:
+            raise InputError(f"dropout is {dropout}: 0 or more, below 1")
         steps: list[nn.Module] = []
         for a, b in pairwise(dims):
             steps.append(nn.Linear(a, b, bias=bias))

@@ -166,6 +166,8 @@ class PatchGCN(AttentionModel):
         dim = self.embed.out_dim
         w = dim if width is None else width
         _check(dim, w, layers=layers, conv=conv, block=block, rho=rho)
+        if not 0 <= layer_dropout < 1:
+            raise InputError(f"layer_dropout is {layer_dropout}: 0 or more, below 1")
         self.conv = conv
         self.layers = nn.ModuleList(
             GraphLayer(
