@@ -233,7 +233,9 @@ def test_a_bag_does_not_see_its_batch_mates_in_any_step(step, training):
 def test_a_branch_that_nobody_reads_is_not_computed():
     model, bags = made("vmil"), some_bags(dtype=torch.float32)
     assert set(model(bags).extras) == {"p_logit"}
-    assert set(at(model, "e")(bags).extras) == {"p_logit", "q_logit", "q"}
+    extras = at(model, "e")(bags).extras
+    assert set(extras) == {"p_logit", "q_logit", "q"}
+    assert [extras[k].requires_grad for k in ("p_logit", "q_logit")] == [False, True]
     assert set(at(model, "m1").eval()(bags).extras) == {"p_logit", "q_logit", "q"}
 
 

@@ -53,6 +53,9 @@ class DTFDMIL(Model):
     against the first. With more the last class decides what is distilled, as in the authors' code,
     and scores have a column a class.
 
+    Extras: `attention` (tier 1's, before softmax), `cam` ((W₁ − W₀)·h_n, without attention) and
+    `group_logits` (bags, groups, partitions, classes; no loss reads those that a small bag lacks).
+
     Args:
         in_dim: features of an instance.
         n_classes: 1 (one logit) or the number of classes; the original has 2 logits.

@@ -71,6 +71,8 @@ class VMIL(Model):
     Training starts with M. The step changes at every epoch (from 1) that `warmup_block`, after the
     warm-up `block`, divides. Before the first `start_epoch` it is M in the warm-up.
 
+    Extras: `p_logit`, and `q_logit` and `q` (in training only where the step reads them).
+
     Where few instances of a positive bag are positive, γ = 0.15 marks most of them, and training
     can end with the same prediction for every bag: look at `val_auroc` and the training's notes.
 
