@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .cells import Cells
+from .cells import Cells, centred
 
 
 def source_cells(cells: Cells, generators: Sequence[torch.Generator]) -> Int[Tensor, " t"]:
@@ -49,7 +49,8 @@ def _square(row: Tensor, col: Tensor, *, side: int, at: tuple[float, float]) -> 
 
 def _rescaled(v: Tensor, *, side: int, scaled: int) -> Tensor:
     """Which old row (or column) a cell shows when `side` of them are stretched to `scaled`."""
-    return ((v + (scaled - side) // 2) * side).div(max(scaled, 1), rounding_mode="floor")
+    stretched = v - centred(scaled, side)
+    return (stretched * side).div(max(scaled, 1), rounding_mode="floor")
 
 
 def show(g: Float[Tensor, "t d"], source: Int[Tensor, " t"], cells: Cells) -> Float[Tensor, "t d"]:

@@ -192,7 +192,7 @@ def lay_out(bags: Bags, *, canvas: int | None, packed: bool, whole: bool) -> Lay
         col = rank - row * side
     if canvas is not None:
         row, col = (
-            at + torch.tensor([_shift(v, canvas) for v in extents], device=bag.device)[bag]
+            at + torch.tensor([centred(v, canvas) for v in extents], device=bag.device)[bag]
             for at, extents in ((row, heights), (col, widths))
         )
         heights = widths = [canvas] * len(bags)
@@ -205,7 +205,7 @@ def lay_out(bags: Bags, *, canvas: int | None, packed: bool, whole: bool) -> Lay
     return Layout(cells=cells, place=cells.find(bag, row, col))
 
 
-def _shift(extent: int, canvas: int) -> int:
+def centred(extent: int, canvas: int) -> int:
     """By how much a map moves to lie about the centre: half of what is free, or of what is cut."""
     return (canvas - extent) // 2 if extent <= canvas else -((extent - canvas) // 2)
 

@@ -262,12 +262,15 @@ def weights(
     keys: list[Tensor] | None = None,
 ) -> Float[Tensor, "h b t"]:
     """softmax(scale · qkᵀ + bias) of these queries, in single precision or better."""
-    logits = (q * scale) @ k.transpose(1, 2)
-    if relative is not None:
-        profiles = relative.key_profiles(k * scale) if keys is None else keys
-        bias = relative.bias(q * scale, rows, keys=profiles, places=places)
-        logits = logits if bias is None else logits + bias
-    return logits.softmax(2, dtype=torch.promote_types(logits.dtype, torch.float32))
+    with torch.autocast(q.device.type, enabled=False):
+        wide = torch.promote_types(q.dtype, torch.float32)
+        q, k = q.to(wide) * scale, k.to(wide)
+        logits = q @ k.transpose(1, 2)
+        if relative is not None:
+            profiles = relative.key_profiles(k * scale) if keys is None else keys
+            bias = relative.bias(q, rows, keys=profiles, places=places)
+            logits = logits if bias is None else logits + bias
+        return logits.softmax(2)
 
 
 def _fused(

@@ -42,6 +42,16 @@ def places_of(cells: Cells, *, first: bool) -> list[Places]:
     return [Places(row=row, col=col, first=first) for row, col in zip(*parts, strict=True)]
 
 
+def with_first(
+    z: Float[Tensor, "t d"], head: Float[Tensor, "1 d"], cells: Cells
+) -> Float[Tensor, "t_plus_bags d"]:
+    """The class token before the tokens of each bag."""
+    bags, t = len(cells.sizes), torch.arange(len(z), device=z.device)
+    order = z.new_zeros(len(z) + bags, dtype=torch.long)
+    order[t + cells.bag + 1] = t + 1
+    return torch.cat([head.to(z.dtype), z])[order]
+
+
 class SETBlock(nn.Module):
     """z ← z + W_o Attn(LN z); z ← z + MLP(LN z), with relative positions in the attention."""
 

@@ -21,7 +21,7 @@ from ..layers.augment import show, source_cells
 from ..layers.cells import lay_out, reduced
 from ..layers.embed import Embed, Widths
 from ..layers.irpe import Kind, Method, Mode, On
-from ..layers.spatial import SETBlock, TokenMap, places_of, sinusoid
+from ..layers.spatial import SETBlock, TokenMap, places_of, sinusoid, with_first
 from ..layers.t2t import WindowToken
 from ..posteriors import Dirac
 from ._base import Model, Output, Source
@@ -138,53 +138,60 @@ class SETMIL(Model):
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
         rates = (dropout, attention_dropout, pyramid_dropout, pyramid_attention_dropout)
-        _check(reduction, windows=windows, rates=rates, empty=empty, layout=layout, canvas=canvas)
+        _check((reduction, *windows), rates=rates, empty=empty, layout=layout, canvas=canvas)
+        if augment and (canvas is None or empty != "tokens"):
+            raise InputError("augment=True turns square maps: it needs canvas and empty='tokens'")
         self.whole, self.canvas, self.packed = empty == "tokens", canvas, layout == "packed"
         self.windows, self.dropout, self.augment = windows, dropout, augment
-        if augment and not (canvas and self.whole):
-            raise InputError("augment=True turns square maps: it needs canvas and empty='tokens'")
         self.size, self.stride = reduction, max(1, (reduction - 1) // 2)
-
         self.embed = Embed(in_dim, embed, activation="identity")
-        wide = self.embed.out_dim
         fused = len(windows) * pyramid_dim or reduced_dim
         d = fused if set_dim is None else set_dim
         if min(reduced_dim, pyramid_dim, d, layers, int(mlp_ratio * d)) < 1:
             raise InputError(
                 f"reduced_dim {reduced_dim}, pyramid_dim {pyramid_dim}, set_dim {set_dim}, layers "
-                f"{layers} and mlp_ratio {mlp_ratio}: at least 1 (of each, and hidden unit)"
+                f"{layers}, mlp_ratio {mlp_ratio}: at least 1 of each, and of hidden units"
             )
-        if heads < 1 or d % heads:
-            raise InputError(f"heads is {heads}: give a divisor of the transformer's width, {d}")
         near = Kind(method=pyramid_relative, mode=pyramid_relative_mode, on=pyramid_relative_on)
         far = Kind(method=relative, mode=relative_mode, on=relative_on, shared=relative_shared)
+        self._build_windows(reduced_dim, pyramid_dim, relative=near, rates=rates[2:])
+        self.widen = nn.Identity() if set_dim is None else nn.Linear(fused, d)
+        shape = {"heads": heads, "mlp_ratio": mlp_ratio, "qkv_bias": qkv_bias}
+        self._build_transformer(d, layers=layers, relative=far, rates=rates[:2], **shape)
+        self._start()
+
+    def _build_windows(
+        self, reduced_dim: int, dim: int, *, relative: Kind, rates: tuple[float, ...]
+    ) -> None:
+        wide, (dropout, attention_dropout) = self.embed.out_dim, rates
         self.reduce = (
             nn.Linear(wide, reduced_dim)
-            if reduction == 1
-            else WindowToken(wide, reduced_dim, size=reduction)
+            if self.size == 1
+            else WindowToken(wide, reduced_dim, size=self.size)
         )
         self.pyramid = nn.ModuleList(
             WindowToken(
-                reduced_dim, pyramid_dim, size=size, relative=near,
-                dropout=pyramid_dropout, attention_dropout=pyramid_attention_dropout,
+                reduced_dim, dim,
+                size=size, dropout=dropout, attention_dropout=attention_dropout, relative=relative,
             )
-            for size in windows
+            for size in self.windows
         )  # fmt: skip
-        self.widen = nn.Identity() if set_dim is None else nn.Linear(fused, d)
-        self.class_token = nn.Parameter(torch.zeros(1, 1, d))
-        self.blocks = nn.ModuleList(
-            SETBlock(
-                d, heads=heads, mlp_ratio=mlp_ratio, qkv_bias=qkv_bias,
-                dropout=dropout, attention_dropout=attention_dropout, relative=far,
-            )
+
+    def _build_transformer(
+        self, d: int, *, layers: int, heads: int, rates: tuple[float, ...], **more: Any
+    ) -> None:
+        if heads < 1 or d % heads:
+            raise InputError(f"heads is {heads}: give a divisor of the transformer's width, {d}")
+        dropout, attention_dropout = rates
+        blocks = [
+            SETBlock(d, heads=heads, dropout=dropout, attention_dropout=attention_dropout, **more)
             for _ in range(layers)
-        )  # fmt: skip
+        ]
+        self.class_token = nn.Parameter(torch.zeros(1, 1, d))
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(d)
-        self.classifier = nn.Linear(d, n_classes)
-        last = self.blocks[-1]
-        assert isinstance(last, SETBlock)
-        self.without_effect = frozenset(f"blocks.{layers - 1}.{k}" for k in last.unread())
-        self._start()
+        self.classifier = nn.Linear(d, self.n_classes)
+        self.without_effect = frozenset(f"blocks.{layers - 1}.{k}" for k in blocks[-1].unread())
 
     def _start(self) -> None:
         """The original's start: truncated normal weights of 0.02, no biases, tables at 0."""
@@ -227,20 +234,11 @@ class SETMIL(Model):
     def sequence(self, tokens: TokenMap) -> Float[Tensor, "t_plus_bags d"]:
         """[class token, tokens] of each bag with their sinusoid: what the first block reads."""
         z = self.widen(self.fuse(tokens))
-        cells, d = tokens.cells, z.shape[1]
+        cells, dtype = tokens.cells, self.class_token.dtype
         p = 1 + cells.row * cells.width + cells.col
-        z = z + sinusoid(p, d).to(self.class_token.dtype)
-        head = self.class_token[0] + sinusoid(p.new_zeros(1), d).to(self.class_token.dtype)
-        bags = len(cells.sizes)
-        order = torch.empty(len(z) + bags, dtype=torch.long, device=z.device)
-        starts = torch.tensor([0, *cells.sizes[:-1]], device=z.device).cumsum(0)
-        number = torch.arange(bags, device=z.device)
-        order[starts + number] = number
-        order[torch.arange(len(z), device=z.device) + cells.bag + 1] = (
-            torch.arange(len(z), device=z.device) + bags
-        )
-        z = torch.cat([head.expand(bags, d), z])[order]
-        return F.dropout(z, self.dropout, self.training)
+        z = z + sinusoid(p, z.shape[1]).to(dtype)
+        head = self.class_token[0] + sinusoid(p.new_zeros(1), z.shape[1]).to(dtype)
+        return F.dropout(with_first(z, head, cells), self.dropout, self.training)
 
     def forward(
         self,
@@ -276,17 +274,11 @@ class SETMIL(Model):
 
 
 def _check(
-    reduction: int,
-    *,
-    windows: tuple[int, ...],
-    rates: tuple[float, ...],
-    empty: str,
-    layout: str,
-    canvas: int | None,
+    sides: tuple[int, ...], *, rates: tuple[float, ...], empty: str, layout: str, canvas: int | None
 ) -> None:
-    for size in (reduction, *windows):
-        if size < 1 or size % 2 == 0:
-            raise InputError(f"a window (reduction, windows) of side {size}: odd, 1 or more")
+    for side in sides:
+        if side < 1 or side % 2 == 0:
+            raise InputError(f"a window (reduction, windows) of side {side}: odd, 1 or more")
     for rate in rates:
         if not 0 <= rate < 1:
             raise InputError(f"a dropout of {rate}: at least 0, below 1")

@@ -1,0 +1,188 @@
+"""SETMIL written out for one bag: a dense map, `unfold`, t × t tables and masks. For tests.
+
+Nothing of the library's layers is used but the weights, by name.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from probsa import Bag
+from probsa.models.setmil import SETMIL
+
+
+def g(x: float) -> int:
+    """The piecewise index of specification 4.4, word by word (Python rounds half to even)."""
+    alpha, beta, gamma = 1.9, 3.8, 15.2
+    if abs(x) <= alpha:
+        return round(x)
+    size = round(alpha + math.log(abs(x) / alpha) / math.log(gamma / alpha) * (beta - alpha))
+    return int(math.copysign(1, x) * min(size, beta))
+
+
+def bucket(method: str, dr: int, dc: int) -> list[int]:
+    """One bucket, or two for `cross`."""
+    if method == "euc":
+        return [g(round(math.sqrt(dr**2 + dc**2))) + 3]
+    if method == "quant":
+        return [g(dr**2 + dc**2) + 3]
+    if method == "product":
+        return [(g(dr) + 3) * 7 + g(dc) + 3]
+    return [g(dr) + 3, g(dc) + 3]
+
+
+def bucket_matrices(method: str, rows: list[int], cols: list[int], *, first: bool) -> list[Tensor]:
+    """Of every pair of tokens; with a class token first, which has a bucket of its own."""
+    count = {"euc": 7, "quant": 7, "product": 49, "cross": 7}[method]
+    t = len(rows) + first
+    found = [torch.full((t, t), count) for _ in range(2 if method == "cross" else 1)]
+    for i in range(len(rows)):
+        for j in range(len(rows)):
+            for m, b in zip(
+                found, bucket(method, rows[i] - rows[j], cols[i] - cols[j]), strict=True
+            ):
+                m[i + first, j + first] = b
+    return found
+
+
+class Dense:
+    """The model's maths on one bag in eval mode."""
+
+    def __init__(self, model: SETMIL, **options) -> None:
+        self.s = model.state_dict(keep_vars=True)
+        self.o = {
+            "windows": (3, 5, 7), "reduction": 1, "heads": 2, "layers": 2, "empty": "masked",
+            "relative": "euc", "relative_on": "q", "pyramid_relative": "none",
+            "pyramid_relative_on": "q", **options,
+        }  # fmt: skip
+
+    def linear(self, x: Tensor, key: str) -> Tensor:
+        if f"{key}.weight" not in self.s:
+            return x
+        return F.linear(x, self.s[f"{key}.weight"], self.s.get(f"{key}.bias"))
+
+    def norm(self, x: Tensor, key: str) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], self.s[f"{key}.weight"], self.s[f"{key}.bias"])
+
+    def attention(self, q, k, v, *, scale, key, method, where, first, keep):
+        """(h, t, d) → (output, weights); `keep` says which tokens are keys."""
+        logits = (q * scale) @ k.transpose(1, 2)
+        tables = [] if method == "none" else bucket_matrices(method, *where, first=first)
+        names = [f"{key}.relative.on_{{}}.tables.{i}" for i in range(len(tables))]
+        heads = range(len(q))
+
+        def own(name: str, on: str) -> Tensor | None:
+            table = self.s.get(name.format(on))
+            return None if table is None else table.expand(len(q), *table.shape[1:])
+
+        for ids, name in zip(tables, names, strict=True):
+            for on, t in (("k", q * scale), ("q", k * scale)):
+                if (table := own(name, on)) is None:
+                    continue
+                if table.ndim == 2:
+                    term = torch.stack([table[h][ids] for h in heads])
+                else:  # term_ij = t_i · Table[:, bucket_ij]
+                    term = torch.einsum("hid,hdij->hij", t, table[:, :, ids])
+                logits = logits + (term if on == "k" else term.transpose(1, 2))
+        a = logits.masked_fill(~keep, -torch.inf).softmax(2)
+        out = a @ v
+        for ids, name in zip(tables, names, strict=True):
+            if (table := own(name, "v")) is not None:
+                out = out + torch.einsum("hij,hijd->hid", a, table[:, ids])
+        return out, a
+
+    def window(self, grid: Tensor, keep: Tensor, key: str, *, size: int, stride: int):
+        """(C, H, W) → (e, H', W') and which cells of the new map exist."""
+        u = F.unfold(grid[None], size, padding=size // 2, stride=stride)[0].T
+        seen = keep
+        if key == "reduce":
+            seen = F.max_pool2d(keep[None].double(), size, stride=stride, padding=size // 2)[0] > 0
+        if self.o["empty"] == "tokens":
+            seen = torch.ones_like(seen)
+        q, k, v = self.linear(self.norm(u, f"{key}.norm1"), f"{key}.qkv").chunk(3, 1)
+        high, wide = seen.shape
+        where = ([i // wide for i in range(high * wide)], [i % wide for i in range(high * wide)])
+        out, _ = self.attention(
+            q[None], k[None], v[None], scale=u.shape[1] ** -0.5, key=key, where=where,
+            method="none" if key == "reduce" else self.o["pyramid_relative"],
+            first=False, keep=seen.flatten(),
+        )  # fmt: skip
+        x = v + self.linear(out[0], f"{key}.proj")
+        x = x + self.linear(
+            F.gelu(self.linear(self.norm(x, f"{key}.norm2"), f"{key}.fc1")), f"{key}.fc2"
+        )
+        if self.o["empty"] == "masked":
+            x = x * seen.flatten()[:, None]
+        return x.T.unflatten(1, (high, wide)), seen
+
+    def __call__(self, x: Tensor, rows: Tensor, cols: Tensor, *, high: int, wide: int):
+        """Logits, the last block's weights of the class token (h, 1 + T), and of the cells."""
+        h = self.linear(x, "embed.net.0")
+        grid, count = h.new_zeros(h.shape[1], high, wide), h.new_zeros(high, wide)
+        for n in range(len(h)):
+            grid = grid.index_put(
+                (torch.arange(h.shape[1]), rows[n], cols[n]), h[n], accumulate=True
+            )
+            count[rows[n], cols[n]] += 1
+        keep = count > 0
+        grid = grid / count.clamp_min(1)
+        k = self.o["reduction"]
+        if k == 1:
+            grid = self.linear(grid.movedim(0, 2), "reduce").movedim(2, 0)
+            if self.o["empty"] == "masked":
+                grid = grid * keep
+            else:
+                keep = torch.ones_like(keep)
+        else:
+            grid, keep = self.window(grid, keep, "reduce", size=k, stride=max(1, (k - 1) // 2))
+        parts = [
+            self.window(grid, keep, f"pyramid.{i}", size=size, stride=1)[0]
+            for i, size in enumerate(self.o["windows"])
+        ]
+        fused = torch.cat(parts) if parts else grid
+        high, wide = keep.shape
+        tokens = self.linear(fused.flatten(1).T, "widen")
+        z = torch.cat([self.s["class_token"][0], tokens])
+        d = z.shape[1]
+        pe = [
+            [(math.cos if i % 2 else math.sin)(p / 10000 ** ((i - i % 2) / d)) for i in range(d)]
+            for p in range(len(z))
+        ]
+        z = z + torch.tensor(pe, dtype=z.dtype)
+        keys = torch.cat([torch.ones(1).bool(), keep.flatten()])
+        where = ([i // wide for i in range(high * wide)], [i % wide for i in range(high * wide)])
+        a = None
+        for i in range(self.o["layers"]):
+            key, heads = f"blocks.{i}", self.o["heads"]
+            qkv = self.linear(self.norm(z, f"{key}.norm1"), f"{key}.qkv")
+            q, k, v = (p.unflatten(1, (heads, -1)).transpose(0, 1) for p in qkv.chunk(3, 1))
+            out, a = self.attention(
+                q, k, v, scale=q.shape[2] ** -0.5, key=key, method=self.o["relative"],
+                where=where, first=True, keep=keys,
+            )  # fmt: skip
+            z = z + self.linear(out.transpose(0, 1).flatten(1), f"{key}.proj")
+            m = F.gelu(self.linear(self.norm(z, f"{key}.norm2"), f"{key}.fc1"))
+            z = z + self.linear(m, f"{key}.fc2")
+        logits = self.linear(self.norm(z[0], "norm"), "classifier")
+        weight = a[:, 0, 1:].mean(0).unflatten(0, (high, wide))
+        return logits, weight
+
+
+def at_cells(weight: Tensor, rows: Tensor, cols: Tensor, *, stride: int) -> Tensor:
+    """Bilinear between token centres, which lie on every stride-th cell."""
+    high, wide = weight.shape
+    rows, cols = (v.to(weight.dtype) / stride for v in (rows, cols))
+    spot = torch.stack([cols / max(wide - 1, 1), rows / max(high - 1, 1)], 1)
+    found = F.grid_sample(
+        weight[None, None], (2 * spot - 1)[None, None],
+        mode="bilinear", padding_mode="border", align_corners=True,
+    )  # fmt: skip
+    return found[0, 0, 0]
+
+
+def cells_of(bag: Bag, *, pitch: float = 10.0) -> tuple[Tensor, Tensor, int, int]:
+    """Rows, columns, height and width by plain division."""
+    c = ((bag.coords - bag.coords.min(0).values) / pitch).round().long()
+    return c[:, 1], c[:, 0], int(c[:, 1].max()) + 1, int(c[:, 0].max()) + 1

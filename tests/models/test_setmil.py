@@ -1,0 +1,622 @@
+"""SETMIL: equal to the original, to its maths written out, and to what torchmil got wrong."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from dense_setmil import Dense, at_cells, bucket_matrices, cells_of
+from golden import Golden, close
+from options import made, options_of, results, some_bags
+from random_bags import F64, types_not_executed
+from torch import Tensor
+
+from probsa import Bag, pack
+from probsa.errors import BagError, CheckpointError, InputError
+from probsa.layers import irpe, t2t
+from probsa.layers.spatial import places_of, sinusoid
+from probsa.models import Model, arguments, build, from_original
+
+ORIGINALS = ["setmil_default_irpe", "setmil_cross_bias", "setmil_product_ctx"]
+SMALL = {
+    "in_dim": 6, "embed": 8, "reduced_dim": 4, "pyramid_dim": 3, "set_dim": 8, "heads": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(params=ORIGINALS)
+def reference(request, shared_golden) -> Golden:
+    return Golden(shared_golden, request.param)
+
+
+def theirs_to_ours(order: list[str]) -> dict[str, str]:
+    """By hand, not by the rules under test."""
+    names = {}
+    for theirs in order:
+        ours = theirs.replace("channel_reduce.reduce.attention", "reduce")
+        for k in (1, 2, 3):
+            ours = ours.replace(f"aspp.p{k}.attention", f"pyramid.{k - 1}")
+        for cut in ("lookup_table_weight", "lookup_table_bias"):
+            ours = ours.replace(f"rp_rows.{cut}", "tables.0").replace(f"rp_cols.{cut}", "tables.1")
+            ours = ours.replace(cut, "tables.0")
+        ours = ours.replace("attn.rpe_", "relative.on_").replace("attn.", "").replace("mlp.", "")
+        names[theirs] = ours.replace("cls_token", "class_token").replace("head.", "classifier.")
+    return names
+
+
+@pytest.mark.parametrize("b", [0, 1, 2])
+def test_every_stage_is_the_originals(reference, b):
+    model = reference.model()
+    bags = pack([reference.bag(b)])
+
+    def want(what: str) -> Tensor:
+        return reference.expected(f"bag{b}.{what}")
+
+    tokens = model.token_map(bags)
+    g = reference.tensors[f"bag{b}.map"]
+    close(tokens.layout.scatter(bags.x).T.unflatten(1, g.shape[1:]), g)
+    close(tokens.g.T.unflatten(1, (8, 8))[None], want("reduced"))
+    close(model.fuse(tokens)[None], want("aspp"))
+    z, places = model.sequence(tokens), places_of(tokens.cells, first=True)
+    close(z[None], want("tokens"))
+    for i, block in enumerate(model.blocks):
+        heads, rows = block.class_rows(z, places)
+        close(rows[0][None], want(f"attn{i}"))
+        z = block(z, places)
+        close(z[None], want(f"block{i}"))
+        close(heads, want(f"block{i}")[:, 0])
+    close(model.norm(z[:1]), want("z"))
+    out = model(bags)
+    close(out.logits[0], want("logits"))
+    close(out.probability, want("prob"))
+    close(model.losses(out, bags)["nll"], want("ce"))
+    y = torch.tensor([reference.bag(b).y])
+    close(F.cross_entropy(out.probability, y), want("ce_double_softmax"))
+
+
+@pytest.mark.parametrize("b", [0, 1, 2])
+def test_every_gradient_is_the_originals(reference, b):
+    model, bag = reference.model(), reference.bag(b)
+    bags = pack([bag])
+    total = model.losses(model(bags), bags)["nll"]
+    ours = theirs_to_ours(reference.about["parameter_order"])
+    parameters = dict(model.named_parameters())
+    assert set(ours.values()) == set(parameters)
+    grad_x, *found = torch.autograd.grad(total, [bag.x, *parameters.values()])
+    grads = dict(zip(parameters, found, strict=True))
+    full = reference.under(f"expected.bag{b}.grad")
+    assert len(full) >= 2
+    for theirs, want in full.items():
+        close(grads[ours[theirs]], want, relative=1e-4)
+    norms = torch.stack([grads[ours[k]].norm() for k in reference.about["parameter_order"]])
+    close(norms, reference.expected(f"bag{b}.grad_norms"), relative=1e-4)
+    # the map's gradient at the instances' cells is theirs: each is alone in its cell
+    want = reference.expected(f"bag{b}.grad_map").flatten(1).T
+    close(grad_x, want[model.token_map(bags).layout.place], relative=1e-4)
+
+
+def test_the_references_at_once_are_the_references_alone(reference):
+    model = reference.model()
+    out = model(pack([reference.bag(b) for b in range(3)]))
+    close(out.logits[:, 0], torch.cat([reference.expected(f"bag{b}.logits") for b in range(3)]))
+
+
+def test_scores_are_bilinear_between_the_originals_tokens(reference):
+    """Token (i, j) sits on cell (2i, 2j); maps are centred on 16 × 16."""
+    model = reference.model()
+    for b in range(3):
+        bag = reference.bag(b)
+        rows, cols, high, wide = cells_of(bag, pitch=1.0)
+        weight = reference.expected(f"bag{b}.attn1")[0, :, 1:].mean(0).unflatten(0, (8, 8))
+        rows, cols = rows + (16 - high) // 2, cols + (16 - wide) // 2
+        close(model(pack([bag])).attention.mean, at_cells(weight, rows, cols, stride=2))
+
+
+# what is not this state dict
+
+
+def test_wrappers_names_and_strings_are_read(shared_golden):
+    golden = Golden(shared_golden, "setmil_product_ctx")
+    wrapped = {f"module.{k}": v for k, v in golden.state.items()}
+    given = {k: str(v) for k, v in golden.constructor.items()}
+    model = from_original("setmil", wrapped, **given)
+    bags = pack([golden.bag(1)])
+    assert torch.equal(model(bags).logits, golden.model()(bags).logits)
+
+
+def test_shapes_tell_what_is_not_given(shared_golden):
+    golden = Golden(shared_golden, "setmil_default_irpe")
+    model = from_original("setmil", golden.state, num_heads=4)
+    for b in range(3):
+        close(model(pack([golden.bag(b)])).logits[0], golden.expected(f"bag{b}.logits"))
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        ({"cls_token": None}, {}, "nothing given for class_token"),
+        ({"extra": torch.zeros(1)}, {}, "unknown are extra"),
+        ({"aspp.p1.attention.attn.proj.bias": None}, {}, "no 'aspp.p1.attention.attn.proj.bias'"),
+        ({"pos_embed": torch.zeros(1, 65, 24)}, {}, "pos_embed is not SETMIL's sinusoid"),
+        ({}, {"img_size": 32}, r"pos_embed has shape \(1, 65, 24\).*32 × 32 .* \(1, 257, 24\)"),
+        ({}, {"in_chans": 16}, r"has shape \(36, 800\) where setmil .* \(36, 400\)"),
+        ({}, {"depth": 3}, "nothing given for blocks.2"),
+        ({}, {"channel_reduce_rate": 3}, "pos_embed has shape"),
+        ({}, {"irpe": {"rpe": 0}}, "unknown are blocks.0.attn.rpe_q.lookup_table_bias"),
+        ({}, {"irpe": {"rpe": 1, "method": "product"}}, r"\(4, 8\) where .* \(4, 50\)"),
+    ],
+)
+def test_other_state_dicts_are_refused(shared_golden, change, arguments, message):
+    golden = Golden(shared_golden, "setmil_default_irpe")
+    state = {k: v for k, v in {**golden.state, **change}.items() if v is not None}
+    with pytest.raises(CheckpointError, match=message):
+        from_original("setmil", state, **{**golden.constructor, **arguments})
+
+
+# the maths written out
+
+
+def filled(model: Model, *, seed: int = 3) -> Model:
+    """Tables and biases start at 0 and weights are small: numbers that something depends on."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.double().parameters():
+            p.copy_(torch.randn(p.shape, generator=generator, dtype=F64) * 0.4 + (p == 1))
+    return model.eval()
+
+
+def scattered(n: int = 9, *, seed: int = 0, wide: int = 7, high: int = 6) -> Bag:
+    generator = torch.Generator().manual_seed(seed)
+    cells = torch.randperm(wide * high, generator=generator)[:n]
+    return Bag(
+        name=f"bag{seed}", x=torch.randn(n, 6, generator=generator, dtype=F64).requires_grad_(),
+        edges=torch.zeros(2, 0).long(), weights=torch.zeros(0, dtype=F64), y=seed % 2,
+        coords=torch.stack([cells % wide, cells // wide], 1) * 10 + 70, pitch=10.0,
+    )  # fmt: skip
+
+
+CASES = [
+    {},
+    {"relative": "none"},
+    {"windows": ()},
+    {"windows": (1, 5), "layers": 1},
+    {"reduction": 3},
+    {"reduction": 5},
+    {"reduction": 7},
+    {"set_dim": None, "heads": 3, "qkv_bias": True, "mlp_ratio": 2.0},
+    {"relative": "quant", "relative_shared": True},
+    {"relative": "product", "relative_on": "q"},
+    {"relative": "product", "relative_on": "qk"},
+    {"relative": "cross", "relative_on": "k"},
+    {"relative": "cross", "relative_mode": "contextual", "relative_on": "qkv"},
+    {"relative": "product", "relative_mode": "contextual", "relative_on": "qv"},
+    {"relative_mode": "contextual", "relative_on": "kv", "relative_shared": True},
+    {"pyramid_relative": "product", "pyramid_relative_on": "qk"},
+    {"pyramid_relative": "cross", "pyramid_relative_mode": "contextual",
+     "pyramid_relative_on": "qkv", "reduction": 5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("empty", ["masked", "tokens"])
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_it_is_its_maths(options, empty):
+    """Sparse, in blocks and for several bags at once, against a dense map and t × t tables."""
+    options = {**options, "empty": empty}
+    model = filled(build("setmil", **{**SMALL, **options}))
+    dense = Dense(model, **{"heads": 2, **options})
+    given = [scattered(9), scattered(1, seed=1), scattered(14, seed=2)]
+    out = model(pack(given))
+    wants, scores = [], []
+    for bag in given:
+        rows, cols, high, wide = cells_of(bag)
+        logits, weight = dense(bag.x, rows, cols, high=high, wide=wide)
+        wants.append(logits)
+        stride = max(1, (options.get("reduction", 1) - 1) // 2)
+        scores.append(at_cells(weight, rows, cols, stride=stride))
+    want = torch.stack(wants)
+    torch.testing.assert_close(out.logits[:, 0], want, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(out.attention.mean, torch.cat(scores), rtol=1e-9, atol=1e-10)
+    leaves = [bag.x for bag in given] + list(model.parameters())
+    ours = torch.autograd.grad(out.logits.square().sum(), leaves, materialize_grads=True)
+    theirs = torch.autograd.grad(want.square().sum(), leaves, materialize_grads=True)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("options", CASES[-3:] + CASES[:1], ids=str)
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_blocks_change_nothing(monkeypatch, options, dropout):
+    """Attention and windows in blocks that are computed again: the same values and gradients."""
+    rates = {"attention_dropout": dropout, "pyramid_attention_dropout": dropout}
+    model = filled(build("setmil", **{**SMALL, **options, **rates})).train()
+    bag = scattered(14, seed=2)
+
+    def run() -> tuple[Tensor, ...]:
+        torch.manual_seed(5)
+        logits = model(pack([bag])).logits
+        return logits, *torch.autograd.grad(logits.sum(), [bag.x, *model.parameters()])
+
+    if not dropout:
+        whole = run()
+        with torch.no_grad():
+            quick = model(pack([bag])).logits
+        torch.testing.assert_close(quick, whole[0], rtol=1e-10, atol=1e-11)
+    monkeypatch.setattr(irpe, "BLOCK", {"cpu": 60})
+    monkeypatch.setattr(t2t, "BLOCK", 500)
+    kept = run()  # in blocks, nothing computed again
+    monkeypatch.setattr(irpe, "KEEP", 50)
+    again = run()
+    for a, b in zip(kept, again, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+    if not dropout:
+        for a, b in zip(again, whole, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+
+def test_with_tables_at_zero_it_is_a_plain_transformer():
+    torch.manual_seed(0)
+    model = build("setmil", **SMALL)
+    plain = build("setmil", **SMALL, relative="none")
+    plain.load_state_dict(model.state_dict(), strict=False)
+    bags = pack([scattered()])
+    same = model.double()(bags).logits, plain.double()(bags).logits
+    torch.testing.assert_close(*same, rtol=1e-12, atol=1e-13)
+    assert model.without_effect == {"blocks.1.relative.on_q.tables.0"}
+    assert plain.without_effect == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("options", "dead"),
+    [
+        ({"relative_on": "qk"}, {"q", "k"}),
+        ({"relative_on": "qkv", "relative_mode": "contextual"}, {"k"}),
+        ({"relative_on": "qv", "relative_mode": "contextual"}, set()),
+    ],
+)
+def test_gradients_reach_the_tables_but_what_softmax_drops(options, dead):
+    model = filled(build("setmil", **SMALL, **options))
+    model(pack([scattered(14)])).logits.sum().backward()
+    named = dict(model.named_parameters())
+    tables = {k for k in named if ".tables." in k}
+    none = {k for k in tables if named[k].grad.abs().max() < 1e-12}
+    assert none == {f"blocks.1.relative.on_{on}.tables.0" for on in dead} == model.without_effect
+    assert len(tables) == 2 * len(options["relative_on"])
+
+
+# where instances are
+
+
+def test_places_matter_and_nothing_else_of_coordinates():
+    model = filled(build("setmil", **SMALL))
+    bag = scattered()
+    before = model(pack([bag]))
+
+    def moved(coords: Tensor, *, pitch: float | None = 10.0):
+        return model(pack([Bag(name="a", x=bag.x, edges=bag.edges, weights=bag.weights,
+                               coords=coords, pitch=pitch)]))  # fmt: skip
+
+    for other in (
+        moved(bag.coords + 12345),
+        moved(bag.coords.double() * 0.5, pitch=5.0),
+        moved(bag.coords + torch.arange(9)[:, None] % 3, pitch=10.0),
+        moved(bag.coords, pitch=None),
+    ):
+        assert torch.equal(other.logits, before.logits)
+        assert torch.equal(other.attention.mean, before.attention.mean)
+    swapped = bag.coords[torch.tensor([1, 0, *range(2, 9)])]
+    assert (moved(swapped).logits - before.logits).abs().item() > 1e-3
+
+
+def test_instances_in_one_cell_are_averaged_and_share_its_score():
+    model = filled(build("setmil", **SMALL))
+    bag = scattered()
+    x, coords = bag.x.detach(), bag.coords
+    twice = Bag(name="a", x=torch.cat([x, x[:1] + 2.0, x[:1] - 2.0]), edges=bag.edges,
+                weights=bag.weights, coords=torch.cat([coords, coords[:1], coords[:1] + 3]),
+                pitch=10.0)  # fmt: skip
+    a, b = model(pack([bag])), model(pack([twice]))
+    torch.testing.assert_close(b.logits, a.logits, rtol=1e-10, atol=1e-11)
+    want = torch.cat([a.attention.mean, a.attention.mean[:1].expand(2)])
+    torch.testing.assert_close(b.attention.mean, want, rtol=1e-10, atol=1e-11)
+
+
+def test_slices_of_a_scan_are_one_column():
+    model = filled(build("setmil", **SMALL))
+    bag, at = scattered(), torch.tensor([0, 1, 2, 4, 5, 6, 9, 10, 11])[:, None] * 5 + 40
+
+    def run(coords: Tensor, pitch: float | None) -> Tensor:
+        return model(pack([Bag(name="a", x=bag.x, edges=bag.edges, weights=bag.weights,
+                               coords=coords, pitch=pitch)])).logits  # fmt: skip
+
+    want = run(torch.cat([torch.zeros_like(at), at], 1), 5.0)
+    assert torch.equal(run(at, 5.0), want)
+    assert torch.equal(run(at, None), want)
+
+
+def test_weights_are_shares_of_the_class_tokens_attention():
+    out = filled(build("setmil", **SMALL))(pack([scattered(), scattered(14, seed=2)]))
+    for part in out.attention.mean.split([9, 14]):
+        assert (part > 0).all() and 0 < part.sum().item() < 1
+
+
+def test_pieces_far_apart_cost_what_they_hold():
+    """A dense map of these would hold 10¹² cells."""
+    model = build("setmil", **SMALL, reduction=5).double()
+    bag = scattered()
+    coords = bag.coords.clone()
+    coords[-1] += 10_000_000
+    far = replace(bag, coords=coords)
+    out = model(pack([far, bag]))
+    assert bool(out.logits.isfinite().all())
+    torch.testing.assert_close(out.logits[1], model(pack([bag])).logits[0], rtol=1e-10, atol=0)
+
+
+def test_a_canvas_crops_and_pads_about_the_centre():
+    """9 × 7 cells on a canvas of 6: rows 1 to 6 are left (3 // 2 cut above), columns 0 to 5."""
+    model = filled(build("setmil", **SMALL, canvas=6, empty="tokens"))
+    rows, cols = torch.meshgrid(torch.arange(9), torch.arange(7), indexing="ij")
+    coords = torch.stack([cols.flatten(), rows.flatten()], 1)
+    x = torch.randn(63, 6, dtype=F64)
+    bag = Bag(name="a", x=x, edges=torch.zeros(2, 0).long(), weights=torch.zeros(0, dtype=F64),
+              coords=coords, pitch=1.0)  # fmt: skip
+    kept = (coords[:, 1] >= 1) & (coords[:, 1] <= 6) & (coords[:, 0] <= 5)
+    out = model(pack([bag]))
+    logits, weight = Dense(model, empty="tokens")(
+        x[kept], coords[kept, 1] - 1, coords[kept, 0], high=6, wide=6
+    )
+    torch.testing.assert_close(out.logits[0, 0], logits, rtol=1e-9, atol=1e-10)
+    want = torch.zeros(63, dtype=F64)
+    want[kept] = weight.flatten()
+    torch.testing.assert_close(out.attention.mean, want, rtol=1e-9, atol=1e-10)
+
+
+def test_a_canvas_may_crop_everything_away():
+    model = filled(build("setmil", **SMALL, canvas=3, reduction=5))
+    coords = torch.tensor([[0, 0], [1000, 1000]])
+    bag = Bag(name="a", x=torch.randn(2, 6, dtype=F64), edges=torch.zeros(2, 0).long(),
+              weights=torch.zeros(0, dtype=F64), y=1, coords=coords, pitch=10.0)  # fmt: skip
+    out = model(pack([bag, scattered()]))
+    assert bool(out.logits.isfinite().all())
+    assert out.attention.mean[:2].tolist() == [0, 0]
+
+
+def test_a_packed_map_is_a_square_of_cells_in_their_order():
+    model = filled(build("setmil", **SMALL, layout="packed"))
+    bag = scattered(7)
+    order = (bag.coords[:, 1] * 1000 + bag.coords[:, 0]).argsort()
+    rank = torch.empty(7).long()
+    rank[order] = torch.arange(7)
+    logits, weight = Dense(model)(bag.x, rank // 3, rank % 3, high=3, wide=3)
+    out = model(pack([bag]))
+    torch.testing.assert_close(out.logits[0, 0], logits, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(out.attention.mean, weight.flatten()[rank], rtol=1e-9, atol=1e-10)
+
+
+# options and what is none
+
+ORIGINAL = {"canvas": 8, "empty": "tokens"}
+CHANGES = {
+    "embed": ((8, 6), {}),
+    "reduction": (5, {}),
+    "reduced_dim": (5, {}),
+    "windows": ((3, 5), {}),
+    "pyramid_dim": (5, {}),
+    "pyramid_dropout": (0.5, {}),
+    "pyramid_attention_dropout": (0.5, {}),
+    "set_dim": (16, {}),
+    "layers": (1, {}),
+    "heads": (4, {}),
+    "mlp_ratio": (2.0, {}),
+    "qkv_bias": (True, {}),
+    "dropout": (0.5, {}),
+    "attention_dropout": (0.5, {}),
+    "relative": ("product", {}),
+    "relative_mode": ("contextual", {}),
+    "relative_on": ("k", {"relative": "product"}),
+    "relative_shared": (True, {}),
+    "pyramid_relative": ("euc", {}),
+    "pyramid_relative_mode": ("contextual", {"pyramid_relative": "euc"}),
+    "pyramid_relative_on": ("k", {"pyramid_relative": "product"}),
+    "empty": ("tokens", {}),
+    "canvas": (3, {}),
+    "layout": ("packed", {}),
+    "augment": (True, ORIGINAL),
+}
+
+
+@pytest.mark.parametrize("key", options_of("setmil"))
+def test_an_option_changes_the_result(key):
+    value, base = CHANGES[key]
+    start = {**{k: v for k, v in SMALL.items() if k != "in_dim"}, **base}
+    plain, other = (filled(made("setmil", **{**start, **more})) for more in ({}, {key: value}))
+    assert value != start.get(key, arguments("setmil")[key].default)
+    a, b = results(plain, some_bags()), results(other, some_bags())
+    assert (a - b).abs().max().item() > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"windows": (3, 4)}, "a window .* of side 4: odd, 1 or more"),
+        ({"reduction": 2}, "a window .* of side 2"),
+        ({"dropout": 1.0}, "a dropout of 1.0: at least 0, below 1"),
+        ({"pyramid_dropout": -0.1}, "a dropout of -0.1"),
+        ({"empty": "dropped"}, "empty is 'dropped': 'masked' or 'tokens'"),
+        ({"layout": "list"}, "layout is 'list'"),
+        ({"canvas": 0}, "canvas is 0"),
+        ({"augment": True}, "augment=True turns square maps: it needs canvas and empty='tokens'"),
+        ({"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
+        ({"heads": 0}, "heads is 0"),
+        ({"layers": 0}, "layers 0, .* at least 1"),
+        ({"pyramid_dim": 0}, "pyramid_dim 0"),
+        ({"mlp_ratio": 0.01}, "mlp_ratio 0.01"),
+        ({"relative": "far"}, "method of relative positions is 'far'"),
+        ({"relative_mode": "ctx"}, "mode of relative positions is 'ctx'"),
+        ({"relative_on": "kq"}, "on of relative positions is 'kq'"),
+        ({"relative_on": "v"}, "relative positions on 'v' with mode 'bias'"),
+        ({"pyramid_relative": "far"}, "method of relative positions is 'far'"),
+    ],
+)
+def test_what_is_no_option_is_refused(options, message):
+    with types_not_executed(), pytest.raises(InputError, match=message):
+        build("setmil", **{**SMALL, **options})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"coords": None}, "setmil lays instances out by their coordinates, but bag 'bag0'"),
+        ({"pitch": 0.0}, "bag 'bag0': its pitch is 0.0, not a distance above 0"),
+        ({"pitch": math.nan}, "its pitch is nan"),
+        ({"coords": torch.zeros(9, 3)}, "not 3 numbers an instance"),
+        ({"coords": torch.full((9, 2), math.nan)}, "NaN or inf"),
+    ],
+)
+def test_bags_without_places_are_refused(change, message):
+    bag = scattered()
+    fields = {k: getattr(bag, k) for k in ("name", "x", "edges", "weights", "coords", "pitch")}
+    with pytest.raises(BagError, match=message):
+        build("setmil", **SMALL).double()(pack([Bag(**{**fields, **change})]))
+
+
+@pytest.mark.parametrize(
+    ("options", "parameters"),
+    [
+        ({}, 11_865_985),
+        ({"reduction": 5}, 16_790_913),
+        ({"preset": "original", "in_dim": 1280, "n_classes": 2}, 17_168_130),
+    ],
+)
+def test_parameters(options, parameters):
+    model = build("setmil", **{"in_dim": 2048, **options})
+    assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+# training on the original's augmented maps
+
+
+def test_augmentation_follows_the_generator_and_ends_with_training():
+    model = filled(build("setmil", **SMALL, canvas=8, empty="tokens", augment=True)).train()
+    bags = pack([scattered(), scattered(14, seed=2)])
+
+    def run(seed: int, given=bags) -> Tensor:
+        return model(given, generator=torch.Generator().manual_seed(seed)).logits
+
+    assert torch.equal(run(1), run(1))
+    assert len({run(k)[0].item() for k in range(8)}) > 5  # some turns are the same as two flips
+    torch.testing.assert_close(run(1, pack([scattered()]))[0], run(1)[0], rtol=1e-10, atol=1e-11)
+    assert torch.equal(model.eval()(bags).logits, run(1))
+
+
+# torchmil
+
+
+def torchmil(
+    golden: Golden, x: Tensor, cells: Tensor, *, scrambled: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Its SETMIL from the stored weights: logit, tokens, the class row of the last layer.
+
+    `scrambled`: the map is reshaped to tokens without a transposition (without its pyramid), and
+    heads are split off by a reshape of (t, d) to (h, t, d / h), so that tokens and heads mix.
+    """
+    s = {k: v.to(x.dtype) for k, v in golden.state.items()}
+    heads, d = 4, 24
+
+    def linear(v: Tensor, key: str) -> Tensor:
+        return F.linear(v, s[f"{key}.weight"], s.get(f"{key}.bias"))
+
+    def norm(v: Tensor, key: str) -> Tensor:
+        return F.layer_norm(v, v.shape[-1:], s[f"{key}.weight"], s[f"{key}.bias"])
+
+    def rest(v: Tensor, key: str) -> Tensor:
+        hidden = F.gelu(linear(norm(v, f"{key}.norm2"), f"{key}.mlp_module.0"))
+        return v + linear(hidden, f"{key}.mlp_module.3")
+
+    h = linear(x, "proj")
+    side = int(cells.max()) + 1
+    grid = h.new_zeros(d, side, side).index_put((torch.arange(d)[:, None], *cells.T), h.T)
+    if "pmf.out_proj.weight" in s:
+        parts = []
+        for i, size in enumerate((3, 5, 7)):
+            key = f"pmf.layers.{i}.transf_layer"
+            u = F.unfold(grid[None], size, padding=size // 2)[0].T
+            qkv = linear(norm(u, f"{key}.norm1"), f"{key}.att_module.qkv_nn")
+            q, k, v = (p.unflatten(1, (heads, -1)).transpose(0, 1) for p in qkv.chunk(3, 1))
+            a = (q @ k.transpose(1, 2) * q.shape[2] ** -0.5).softmax(2) @ v
+            parts.append(rest(linear(u, f"{key}.att_proj") + a.transpose(0, 1).flatten(1), key))
+        tokens = linear(torch.cat(parts, 1), "pmf.out_proj")
+    else:
+        tokens = grid.reshape(-1, d) if scrambled else grid.flatten(1).T
+    z = torch.cat([s["cls_token"][0], tokens])
+    z = start = z + sinusoid(torch.arange(len(z)), d).to(z.dtype)
+    at = torch.arange(side**2)
+    ids = bucket_matrices("product", (at // side).tolist(), (at % side).tolist(), first=True)[0]
+    a = None
+    for i in range(sum(k.endswith("qkv_nn.weight") for k in s if k.startswith("se_transf"))):
+        key = f"se_transf.layers.{i}"
+        qkv = linear(norm(z, f"{key}.norm1"), f"{key}.att_module.qkv_nn").chunk(3, 1)
+        if scrambled:
+            q, k, v = (p.reshape(heads, len(z), -1) for p in qkv)
+        else:
+            q, k, v = (p.unflatten(1, (heads, -1)).transpose(0, 1) for p in qkv)
+        q = q * q.shape[2] ** -0.5
+        table = s[f"{key}.att_module.rpe_k.lookup_table_weight"][0]
+        a = (q @ k.transpose(1, 2) + torch.einsum("hid,dij->hij", q, table[:, ids])).softmax(2)
+        z = rest(z + (a @ v).transpose(0, 1).flatten(1), key)
+    logit = linear(norm(z[0], "se_transf.norm"), "classifier")
+    return logit[0], start, a[:, 0]
+
+
+@pytest.mark.parametrize("name", ["torchmil_setmil_nopmf", "torchmil_setmil_pmf"])
+@pytest.mark.parametrize("b", [0, 1, 2])
+def test_torchmils_numbers_are_those_of_its_formula(shared_golden, name, b):
+    golden = Golden(shared_golden, name)
+    x, cells = golden.bag(b).x, golden.tensors[f"bag{b}.coords"]
+    logit, _, row = torchmil(golden, x, cells, scrambled=True)
+    close(logit, golden.expected(f"bag{b}.logit"))
+    loss = F.binary_cross_entropy_with_logits(logit, golden.tensors[f"bag{b}.y"].float())
+    close(loss, golden.expected(f"bag{b}.loss.BCEWithLogitsLoss"))
+    close(torch.autograd.grad(loss, x)[0], golden.expected(f"bag{b}.grad_x"), relative=1e-4)
+    side = int(cells.max()) + 1
+    if name.endswith("nopmf"):
+        score = row[:, 1:].mean(0)[cells[:, 0] * side + cells[:, 1]]
+        close(score, golden.expected(f"bag{b}.att_raw"))
+    right, _, _ = torchmil(golden, x, cells, scrambled=False)
+    assert (right - logit).abs().item() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["torchmil_setmil_nopmf", "torchmil_setmil_pmf"])
+def test_unscrambled_torchmils_transformer_is_ours(shared_golden, name):
+    """Its weights, with no linear map after the heads, on the tokens that it reads."""
+    golden = Golden(shared_golden, name)
+    layers = 2 if name.endswith("nopmf") else 1
+    model = build(
+        "setmil", in_dim=32, embed=None, reduced_dim=24, windows=(), set_dim=None, heads=4,
+        layers=layers, relative="product", relative_mode="contextual", relative_on="k",
+        relative_shared=True, empty="tokens", canvas=15,
+    )  # fmt: skip
+    state = dict(model.state_dict())
+    for key, value in golden.state.items():
+        ours = key.replace("se_transf.layers", "blocks").replace("se_transf.norm", "norm")
+        ours = ours.replace("att_module.qkv_nn", "qkv").replace("mlp_module.0", "fc1")
+        ours = ours.replace("att_module.rpe_k.lookup_table_weight", "relative.on_k.tables.0")
+        ours = ours.replace("mlp_module.3", "fc2").replace("cls_token", "class_token")
+        ours = f"reduce.{ours.removeprefix('proj.')}" if ours.startswith("proj.") else ours
+        if ours in state:
+            assert state[ours].shape == value.shape
+            state[ours] = value
+    for i in range(layers):
+        state[f"blocks.{i}.proj.weight"] = torch.eye(24)
+        state[f"blocks.{i}.proj.bias"] = torch.zeros(24)
+    state["reduce.bias"] = golden.state["proj.bias"]
+    model.load_state_dict(state)
+    x, cells = golden.bag(2).x, golden.tensors["bag2.coords"]
+    want, start, row = torchmil(golden, x, cells, scrambled=False)
+    bags = pack([golden.bag(2)])
+    z = start
+    places = places_of(model.token_map(bags).cells, first=True)
+    for block in model.blocks[:-1]:
+        z = block(z, places)
+    heads, rows = model.blocks[-1].class_rows(z, places)
+    close(model.classifier(model.norm(heads))[0, 0], want.detach())
+    close(rows[0], row.detach())
