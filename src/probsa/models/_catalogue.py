@@ -44,6 +44,9 @@ def catalogue() -> Iterator[Entry]:
         model, own = fixed(its_names[0])[0], dict[str, object]()
         for name in its_names:
             own |= original(name)
+        own_file = cls.__module__
+        # original weights become the method itself, not what was made of it
+        variant = any(other is not cls and issubclass(cls, other) for other in by_class)
         yield Entry(
             names=tuple(its_names),
             summary=summary(its_names[0]).partition(" (")[0],
@@ -51,7 +54,9 @@ def catalogue() -> Iterator[Entry]:
             needs=_needs(model),
             score=model.score_kind,
             original=own,
-            originals=tuple(sorted(k for k, module in reading.items() if module == cls.__module__)),
+            originals=()
+            if variant
+            else tuple(sorted(k for k, m in reading.items() if m == own_file)),
         )
 
 
