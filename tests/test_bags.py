@@ -83,6 +83,16 @@ def test_dtypes_are_kept(dtype):
     assert bags.degrees.dtype == F64
 
 
+def test_arcs_of_some_bags_only_are_refused():
+    """Without them a directed method would take the edges: for all bags, because of one."""
+    arcs = torch.tensor([[0], [1]])
+    with pytest.raises(BagError, match=r"bag 'b' has none: a bag's result would depend"):
+        pack([bag(arcs=arcs), bag(name="b")])
+    weights = torch.tensor([0.5])
+    with pytest.raises(BagError, match="have arc_weights and bag 'b' has none"):
+        pack([bag(arcs=arcs, arc_weights=weights), bag(name="b", arcs=arcs)])
+
+
 def test_optional_parts_are_joined_where_every_bag_has_them():
     full = bag(
         coords=torch.tensor([[0, 0], [1, 0], [2, 0], [3, 0]]),
@@ -96,7 +106,7 @@ def test_optional_parts_are_joined_where_every_bag_has_them():
     assert both.pitch == (1.0, 1.0)
     assert both.arc_weights.tolist() == [0.5, 0.5]
     assert both.instance_labels.tolist() == [0, 1, 0, 1] * 2
-    mixed = pack([full, bag()])
+    mixed = pack([dataclasses.replace(full, arcs=None, arc_weights=None), bag()])
     assert mixed.coords is None and mixed.arcs is None and mixed.instance_labels is None
     assert mixed.pitch == (1.0, None)
     assert pack([bag()]).pitch is None

@@ -177,8 +177,17 @@ def _labels(labels: Sequence[Label], device: torch.device) -> Tensor | None:
 
 
 def _joined(bags: Sequence[Bag], name: str, *, shift: Sequence[int] | None = None) -> Tensor | None:
-    """The optional tensor `name` of all bags, or None unless every bag has it."""
+    """The optional tensor `name` of all bags, or None unless every bag has it.
+
+    Arcs decide what a method computes: a batch in which some bags have none is refused.
+    """
     parts = [getattr(b, name) for b in bags]
+    if name.startswith("arc") and len({p is None for p in parts}) == 2:
+        without = next(b.name for b, p in zip(bags, parts, strict=True) if p is None)
+        raise BagError(
+            f"some bags of the batch have {name} and bag {without!r} has none: a bag's result would "
+            "depend on its batch-mates. Give them to all bags, or to none"
+        )
     if any(p is None for p in parts):
         return None
     if shift is None:
