@@ -185,8 +185,8 @@ def _joined(bags: Sequence[Bag], name: str, *, shift: Sequence[int] | None = Non
     if name.startswith("arc") and len({p is None for p in parts}) == 2:
         without = next(b.name for b, p in zip(bags, parts, strict=True) if p is None)
         raise BagError(
-            f"some bags of the batch have {name} and bag {without!r} has none: a bag's result would "
-            "depend on its batch-mates. Give them to all bags, or to none"
+            f"some bags of the batch have {name} and bag {without!r} has none: a bag's result "
+            "would depend on its batch-mates. Give them to all bags, or to none"
         )
     if any(p is None for p in parts):
         return None
