@@ -137,9 +137,12 @@ def test_three_bags_at_once_are_the_original_three_times(golden):
             close(losses[term], torch.stack(want).mean())
 
 
-@pytest.fixture(scope="module", params=["afs", "max", "maxmin"])
+TORCHMIL_SETS = ["torchmil_dtfdmil_afs", "torchmil_dtfdmil_max", "torchmil_dtfdmil_maxmin"]
+
+
+@pytest.fixture(scope="module", params=TORCHMIL_SETS)
 def torchmil(request, shared_golden) -> Golden:
-    return Golden(shared_golden, f"torchmil_dtfdmil_{request.param}")
+    return Golden(shared_golden, request.param)
 
 
 @pytest.mark.parametrize("b", [0, 1, 2])

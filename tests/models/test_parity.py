@@ -4,6 +4,7 @@ The rule is that of the reference outputs: max|a − b| ≤ 2·10⁻⁵ max|ref|
 """
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -211,6 +212,68 @@ def test_three_bags_at_once_without_padding(named):
         # theirs divides by the padded length and counts padding: ours is the mean of bags alone
         alone = torch.stack([named.expected(f"bag{b}.kl") for b in range(3)])
         close(losses["kl"], alone.mean())
+
+
+# every set of an original, in one place; losses, intermediates and gradients are in the files of
+# the families
+
+LOGITS = {"abmil_gated": "logit", "abmil_plain": "logit", "dtfd": "train.AFS.slide_logits"}
+
+
+def originals(folder) -> list[str]:
+    """The sets that whole models made, torchmil's copies and the bare loss aside."""
+    names = sorted(p.stem for p in folder.glob("*.safetensors"))
+    return [n for n in names if not n.startswith("torchmil") and n != "smooth_top1_svm"]
+
+
+def test_every_original_gives_its_logits_through_one_function(shared_golden):
+    """By name, state dict and constructor alone, each bag by itself and all three as one batch."""
+    names = originals(shared_golden)
+    assert len(names) >= 23
+    for name in names:
+        golden = Golden(shared_golden, name)
+        model = golden.model()
+        assert not model.training
+        bags = [golden.bag(b, **arcs_of(golden, b)) for b in range(3)]
+        noise = [order_of(golden, b) for b in range(3)]
+        singles = [model(pack([bag]), noise=n) for bag, n in zip(bags, noise, strict=True)]
+        for b, out in enumerate(singles):
+            if name == "vmil":  # no logit of a bag there: the instances' probabilities
+                close(out.attention.mean, golden.expected(f"bag{b}.p"))
+            else:
+                want = golden.expected(f"bag{b}.{LOGITS.get(name, 'logits')}")
+                close(out.logits[0, 0].reshape(want.shape), want)
+        together = model(pack(bags), noise=None if noise[0] is None else torch.cat(noise))
+        alone = torch.cat([out.logits for out in singles])
+        torch.testing.assert_close(together.logits, alone, rtol=1e-5, atol=1e-5)
+
+
+def arcs_of(golden, b: int) -> dict[str, Tensor]:
+    """CAMIL's neighbours are directed, with similarities of their own."""
+    if f"expected.bag{b}.adj_index" not in golden.tensors:
+        return {}
+    return {
+        "arcs": golden.expected(f"bag{b}.adj_index"),
+        "arc_weights": golden.expected(f"bag{b}.adj_value"),
+    }
+
+
+def order_of(golden, b: int) -> Tensor | None:
+    """DTFD's order of instances, as noise that sorts to it."""
+    if f"bag{b}.perm" not in golden.tensors:
+        return None
+    order = golden.tensors[f"bag{b}.perm"]
+    noise = torch.empty(len(order))
+    noise[order] = torch.arange(len(order), dtype=noise.dtype)
+    return noise[:, None]
+
+
+def test_every_set_of_reference_outputs_is_compared_with(shared_golden):
+    """Each is named in a test of this folder."""
+    texts = "\n".join(p.read_text() for p in Path(__file__).parent.glob("test_*.py"))
+    sets = sorted(p.stem for p in shared_golden.glob("*.safetensors"))
+    assert sets
+    assert [name for name in sets if not re.search(rf"\b{name}\b", texts)] == []
 
 
 # specification of the local baselines, 10.1 and 10.2
