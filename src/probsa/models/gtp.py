@@ -38,6 +38,7 @@ class GTP(Model):
     Batch normalisation takes its mean and variance over the instances of all bags of a training
     batch: there, and only there, a bag's output depends on its batch-mates. A training batch of a
     single instance has no variance: it uses the running statistics and leaves them as they are.
+    (`gcn="relu"` couples nothing; that it is refused in several processes all the same is caution.)
 
     `forward` has no score of an instance (0 for all); `instance_scores` gives GraphCAM, (n,) for
     one logit (of the positive class) and (n, classes) otherwise.
@@ -174,7 +175,10 @@ class GTP(Model):
         return torch.cat([self.class_token.expand(len(pooled), -1, -1), pooled], 1)
 
     def instance_scores(self, bags: Bags, out: Output) -> Posterior:
-        """GraphCAM: s_n = Σ_k softmax(cluster logits)_nk u_k, with u_k the clusters' relevance."""
+        """GraphCAM: s_n = Σ_k softmax(cluster logits)_nk u_k, with u_k the clusters' relevance.
+
+        Costs a few forward passes a bag, however small the bag: there are always K + 1 tokens.
+        """
         soft, u = self.relevance(bags)
         each = [soft[rows] @ u_b.T for rows, u_b in zip(each_bag(bags), u, strict=True)]
         scores = torch.cat(each).to(out.attention.mean.device, out.attention.mean.dtype)
