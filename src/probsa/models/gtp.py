@@ -80,6 +80,7 @@ class GTP(Model):
         "heads, one classifier; K = 100 as in the original (the comparison's code had 50).",
     )
     score_kind: ClassVar[ScoreKind] = "relevance"
+    needs = frozenset({"edges"})
     couples_bags: ClassVar[bool] = True
 
     def __init__(
