@@ -186,8 +186,9 @@ def test_autocast_leaves_everything_between_the_linear_maps_in_single_precision(
     x = torch.randn(50, 32)
     with torch.autocast("cpu", torch.bfloat16):
         (group,) = layer.look(x, (50,))
-        rough = layer(x, (50,))
+        rough, (row,) = layer(x, (50,)), attention_row(group, 0)
     assert {group.q.dtype, group.inverse.dtype, update(group).dtype} == {torch.float32}
+    assert torch.equal(row, attention_row(group, 0)[0])
     assert (rough - layer(x, (50,))).abs().max() < 0.02
 
 

@@ -155,6 +155,16 @@ def test_ppeg_is_three_convolutions_and_the_identity():
     assert torch.equal(ppeg(x, (17, 5)), x)
 
 
+def test_the_convolutions_come_after_the_first_layer_alone():
+    encoder = make("transmil", layers=3).double().encoder
+    h = torch.randn(7, 12, dtype=F64)
+    x, counts = encoder.tokens(h, (5, 2))
+    x = encoder.ppeg(encoder.blocks[0](x, counts), counts)
+    for block in encoder.blocks[1:]:
+        x = block(x, counts)
+    same(encoder.encode(h, (5, 2)).x, x)
+
+
 def test_the_order_of_storage_matters():
     model = make("transmil").double().eval()
     bag = random_bag(12, features=6)

@@ -75,6 +75,12 @@ def attention_row(g: Group, row: int) -> list[Float[Tensor, "n heads"]]:
 
     It approximates a row of softmax(Q Kᵀ/√d): entries may be negative, their sum is not quite 1.
     """
+    with torch.autocast(g.q.device.type, enabled=False):
+        rows = _rows(g, row)
+    return [rows[b, -n:] for b, n in enumerate(g.sizes)]
+
+
+def _rows(g: Group, row: int) -> Float[Tensor, "bags r heads"]:
     q_bar, k_bar = g.landmarks
     scale = q_bar.shape[3] ** -0.5
     at = [g.q.shape[2] - n + row for n in g.sizes]
@@ -85,8 +91,7 @@ def attention_row(g: Group, row: int) -> list[Float[Tensor, "n heads"]]:
     for h in range(q.shape[1]):  # one at a time: m × r numbers
         b = _masked((q_bar[:, h] @ g.k[:, h].mT) * scale, _headless(g.seen)).softmax(-1)
         heads.append((weights[:, h, None] @ b)[:, 0])
-    rows = torch.stack(heads, 2)
-    return [rows[b, -n:] for b, n in enumerate(g.sizes)]
+    return torch.stack(heads, 2)
 
 
 def _headless(mask: Tensor | None) -> Tensor | None:
