@@ -165,3 +165,21 @@ def test_help_names_choices_and_defaults():
     text = "\n".join(described("abmil-probsa-diag"))
     assert "model.trunk: 'tanh', 'gated' or 'mlp'; default tanh" in text
     assert "training.epochs: a whole number; default 100" in text
+
+
+def test_a_preset_changes_the_defaults_and_what_is_given_goes_before_it(tmp_path):
+    flags = {"data.features": tmp_path, "data.labels": tmp_path / "l.csv", "model": None}
+    flags = {**{k: str(v) for k, v in flags.items() if v}, "model.name": "clam-sb"}
+    plain = read_run(None, flags).model_arguments
+    theirs = read_run(None, {**flags, "model.preset": "original"}).model_arguments
+    assert (plain["attention_dim"], plain["dropout"], plain["preset"]) == (128, 0.0, "paper")
+    assert (theirs["attention_dim"], theirs["dropout"]) == (256, 0.25)
+    both = read_run(None, {**flags, "preset": "original", "dropout": 0.5}).model_arguments
+    assert (both["attention_dim"], both["dropout"]) == (256, 0.5)
+    # what a run file resolves to builds the same model again
+    model = models.build("clam-sb", in_dim=6, **theirs)
+    assert model.arguments["attention_dim"] == 256
+    with pytest.raises(InputError, match=r"preset is 'orginal'; expected .*'original'"):
+        read_run(None, {**flags, "model.preset": "orginal"})
+    with pytest.raises(UnknownName, match="preset"):
+        read_run(None, {**flags, "model.name": "abmil-probsa-diag", "model.preset": "original"})

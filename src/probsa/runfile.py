@@ -13,15 +13,18 @@ from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from .config import SECTIONS, RunConfig, flatten, load_yaml, section_of
 from .errors import InputError, UnknownName, hint
 from .models import arguments, build, names
-from .models._registry import fixed
+from .models._registry import PRESET, fixed, original
 
 FROM_DATA = {"in_dim", "class_weights", "seed"}
 """What the data, the loss settings and the run's seed say of a model, not its own section."""
 
 
 @cache
-def run_parser(model: str) -> ArgumentParser:
-    """The parser of a run with this model: its sections are constructors' signatures."""
+def run_parser(model: str, preset: str = "paper") -> ArgumentParser:
+    """The parser of a run with this model: its sections are constructors' signatures.
+
+    `preset` says whose defaults the model's section has.
+    """
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     parser = ArgumentParser(prog="probsa train", exit_on_error=False, default_env=False)
     for name, section in SECTIONS.items():
@@ -30,6 +33,11 @@ def run_parser(model: str) -> ArgumentParser:
     cls, _ = fixed(model)
     hidden = set(inspect.signature(cls).parameters) - set(arguments(model))
     parser.add_class_arguments(cls, "model", skip={*FROM_DATA, *hidden})
+    if PRESET.name in arguments(model):
+        words = "Whose defaults: the ProbSA paper's, or those of the method's authors."
+        parser.add_argument("--model.preset", type=PRESET.annotation, default=preset, help=words)
+    if preset == "original":
+        parser.set_defaults({f"model.{k}": v for k, v in original(model).items()})
     # one logit or C is read off the labels unless it is given
     parser.set_defaults({"model.n_classes": None} if "model.n_classes" in keys(parser) else {})
     parser.add_argument("--seed", type=int, default=0, help="Of weights, order, noise and split.")
@@ -57,7 +65,9 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
         raise InputError(f"no model is named: give --model, one of {', '.join(names())}")
     if name not in names():
         raise UnknownName(f"model{origin['model.name']}", str(name), names())
-    parser = run_parser(name)
+    preset = given.get("model.preset", given.get("preset", PRESET.default))
+    known_presets = PRESET.name in arguments(name) and preset in get_args(PRESET.annotation)
+    parser = run_parser(name, preset if known_presets else PRESET.default)
     known = keys(parser)
     short = [k for k in given if "." not in k and f"model.{k}" in known]
     given = {f"model.{k}" if k in short else k: v for k, v in given.items()}
@@ -118,7 +128,8 @@ def _said(
 
 def _annotation(key: str, model: str) -> Any:
     section, _, short = key.rpartition(".")
-    known = inspect.signature(SECTIONS.get(section) or fixed(model)[0]).parameters
+    of = SECTIONS.get(section)
+    known = arguments(model) if of is None else inspect.signature(of).parameters
     return known[short].annotation if short in known else int
 
 
