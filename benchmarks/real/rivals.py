@@ -4,8 +4,8 @@
     python benchmarks/real/rivals.py --out RUNS --table
 
 As ready_bags.py (batch 4, learning rate 3e-4, standardised features), with 40 epochs, or 20 for the
-methods with interactions over the bag (SLOW); models with a prior use the cyclical λ. An instance's
-score is what maps show of it.
+methods with interactions over the bag (SLOW), of which HALF multiply matrices in bf16; models with
+a prior use the cyclical λ. An instance's score is what maps show of it.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from probsa import models
 
 DATA, SEEDS = "colon_tiles", 3
 SLOW = ("camil", "gtp", "iibmil", "patchgcn", "setmil", "tabmil", "transmil", "vmil")
+HALF = ("gtp", "iibmil", "patchgcn", "setmil", "tabmil")
 
 
 def cells(names: list[str]) -> Iterator[Cell]:
@@ -38,6 +39,7 @@ def cells(names: list[str]) -> Iterator[Cell]:
                     fold=fold,
                     seed=seed,
                     epochs=20 if model.startswith(SLOW) else 40,
+                    precision="bf16" if model.startswith(HALF) else "float32",
                 )
 
 
