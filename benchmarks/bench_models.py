@@ -87,14 +87,16 @@ def our_model(name: str) -> nn.Module:
     return build(name, in_dim=P, **PAIRS[name][0]).train()
 
 
-def our_step(name: str, bags: Bags) -> Step:
+def our_step(name: str, bags: Bags, *, bf16: bool = False) -> Step:
     model = our_model(name)
     generator = stream("bench", name)
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
-        out = model(bags, generator=generator)
-        objective(model.losses(out, bags), weights=model.loss_weights, kl_weight=1.0).backward()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+            out = model(bags, generator=generator)
+            terms = model.losses(out, bags)
+        objective(terms, weights=model.loss_weights, kl_weight=1.0).backward()
 
     return step
 
@@ -175,6 +177,8 @@ def compare(name: str, batch: str, rounds: int) -> dict[str, Any]:
     row: dict[str, Any] = {"model": name, "batch": batch, "alike": PAIRS[name][3]}
     if torchmil is not None:
         steps["theirs"] = their_step(name, bags)
+        if name in DENSE:
+            steps["bf16"] = our_step(name, bags, bf16=True)
     times = race(steps, rounds=rounds)
     row["ours_ms"] = 1e3 * statistics.median(times["ours"])
     row["ours_gb"] = peak(name, "ours", batch)
@@ -183,6 +187,9 @@ def compare(name: str, batch: str, rounds: int) -> dict[str, Any]:
         row["theirs_ms"] = 1e3 * statistics.median(times["theirs"])
         row |= {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
         row["theirs_gb"] = peak(name, "theirs", batch)
+        if "bf16" in times:
+            halves = [b / a for a, b in zip(times["bf16"], times["theirs"], strict=True)]
+            row["ratio_bf16"] = statistics.median(halves)
         goal = 3.0 if name in DENSE and batch == BATCHES[2] else 1.0
         row |= {"goal": goal, "met": row["ratio"] >= goal}
     return row
@@ -194,6 +201,8 @@ def show(row: dict[str, Any]) -> str:
         return text
     met = "" if row["met"] else " **missed**"
     ratio = f"{row['ratio']:.2f} ({row['low']:.2f}-{row['high']:.2f})"
+    if "ratio_bf16" in row:
+        ratio += f", our bf16 {row['ratio_bf16']:.2f}"
     theirs = f"{row['theirs_ms']:.0f} ms, {row['theirs_gb']:.2f} GB"
     return f"{text} {theirs} | {ratio}{met} | {row['alike']} |"
 
