@@ -99,7 +99,7 @@ def test_files_that_are_no_run_files(tmp_path):
         read_run(tmp_path / "none.yaml", {})
     file = tmp_path / "run.yaml"
     file.write_text("a: [")
-    with pytest.raises(InputError, match="is not YAML"):
+    with pytest.raises(InputError, match="cannot be read as YAML"):
         read_run(file, {})
     file.write_text("- a\n")
     with pytest.raises(InputError, match="not keys and values"):
@@ -183,3 +183,12 @@ def test_a_preset_changes_the_defaults_and_what_is_given_goes_before_it(tmp_path
         read_run(None, {**flags, "model.preset": "orginal"})
     with pytest.raises(UnknownName, match="preset"):
         read_run(None, {**flags, "model.name": "abmil-probsa-diag", "model.preset": "original"})
+
+
+def test_a_key_that_is_there_twice_is_refused(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("model: abmil\ntraining:\n  epochs: 3\n  batch_size: 2\n  epochs: 4\n")
+    with pytest.raises(InputError, match=r"run\.yaml, line 5 .*'epochs' is there twice"):
+        load_yaml(file)
+    file.write_text("epochs: 3\ndata: {features: f}\n")
+    assert load_yaml(file) == {"epochs": 3, "data": {"features": "f"}}

@@ -191,6 +191,20 @@ def section_of(key: str) -> str | None:
     return None
 
 
+class _OnceLoader(yaml.SafeLoader):
+    """YAML whose keys stand once: of two values of a key, one would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - yaml's own
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node)
+            if isinstance(key, str) and key in seen:
+                problem = f"the key {key!r} is there twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            seen.add(str(key))
+        return super().construct_mapping(node, deep)
+
+
 def load_yaml(path: Path) -> dict[str, Any]:
     """A run file as nested plain values.
 
@@ -198,14 +212,14 @@ def load_yaml(path: Path) -> dict[str, Any]:
         InputError: missing, not YAML, or not a mapping; names the file.
     """
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_OnceLoader)  # a SafeLoader
     except OSError as e:
         raise InputError(f"cannot read the run file {path}: {e.strerror}") from e
     except yaml.YAMLError as e:
         mark = getattr(e, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(e, "problem", None) or "it cannot be parsed"
-        raise InputError(f"the run file {path}{where} is not YAML: {problem}") from e
+        raise InputError(f"the run file {path}{where} cannot be read as YAML: {problem}") from e
     if value is None:
         raise InputError(f"the run file {path} is empty: it needs at least data and model")
     if not isinstance(value, dict):
