@@ -196,7 +196,7 @@ def compare(name: str, batch: str, rounds: int) -> dict[str, Any]:
     return row
 
 
-def affordable(steps: dict[str, Step], rounds: int, *, seconds: float = 20.0) -> int:
+def affordable(steps: dict[str, Step], rounds: int, *, seconds: float = 8.0) -> int:
     """Fewer rounds where a round takes long: theirs may need half a minute for a step."""
     start = time.perf_counter()
     for step in steps.values():
