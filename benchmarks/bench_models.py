@@ -10,7 +10,6 @@ turns; a ratio is the median of paired ratios. Peak memory is of a process of it
 import argparse
 import inspect
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -148,10 +147,16 @@ def child(name: str, side: str, batch: str) -> None:
     """Prints the growth of the largest resident size over two steps, in GB."""
     bags = large_bag() if batch == "large" else with_coords(batch_of(batch))
     step = our_step(name, bags) if side == "ours" else their_step(name, bags)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = high_water()
     step()
     step()
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
+    print(high_water() - before)
+
+
+def high_water() -> float:
+    """GB: the largest resident size of this process (`getrusage` would count its parent's)."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 2**20
 
 
 def large_bag() -> Bags:
