@@ -43,14 +43,24 @@ PAIRS: dict[str, tuple[dict[str, Any], str, dict[str, Any], str]] = {
     "abmil": ({}, "ABMIL", {}, "same"),
     "clam-sb": ({}, "CLAM_SB", {"gated": True, "k_sample": 8}, "same"),
     "dsmil": ({}, "DSMIL", {"nonlinear_q": True}, "same"),
-    "dtfdmil": ({}, "DTFDMIL", {"n_groups": 4, "distill_mode": "afs"}, "theirs: plain attention"),
-    "patchgcn": ({}, "PatchGCN", {}, "ours: 3 GENConv, 2-layer MLPs; theirs: 4 one-layer GCNConv"),
+    "dtfdmil": (
+        {"trunk": "tanh"},
+        "DTFDMIL",
+        {"n_groups": 4, "distill_mode": "afs"},
+        "same (plain attention)",
+    ),
+    "patchgcn": (
+        {"conv": "gcn", "block": "plain", "layers": 4, "trunk": "tanh", "score_bias": False},
+        "PatchGCN",
+        {},
+        "same (4 GCNConv)",
+    ),
     "smabmil": ({}, "SmABMIL", {"sm_where": "mid"}, "same"),
     "tabmil": (
-        {},
+        {"out_proj": False},
         "TransformerABMIL",
         {"transf_n_layers": 2, "transf_add_self": False},
-        "theirs: no map after the heads",
+        "same (no map after the heads)",
     ),
     "transmil": (
         {},
