@@ -67,8 +67,8 @@ def figures(out: Path, of: list[Cell]) -> tuple[float, float, float]:
 
 
 def table(out: Path, names: list[str]) -> None:
-    print("| model | bag AUROC | instance AUROC, pooled | instance AUROC, within a bag |")
-    print("|---|---|---|---|")
+    print("| model | seeds | bag AUROC | instance AUROC, pooled | instance AUROC, within a bag |")
+    print("|---|---|---|---|---|")
     for name in names:
         seeds: dict[int, list[Cell]] = {}
         for cell in cells([name]):
@@ -76,15 +76,13 @@ def table(out: Path, names: list[str]) -> None:
                 seeds.setdefault(cell.seed, []).append(cell)
         whole = [figures(out, found) for found in seeds.values() if len(found) == 5]
         if not whole:
-            print(f"| `{name}` | not run | | |")
+            print(f"| `{name}` | not run | | | |")
             continue
         columns = np.array(whole)
-        text = [
-            f"{100 * m:.1f} ± {100 * s:.1f}"
-            for m, s in zip(columns.mean(0), columns.std(0), strict=True)
-        ]
-        more = "" if len(whole) == SEEDS else f" ({len(whole)} seeds)"
-        print(f"| `{name}`{more} | {' | '.join(text)} |")
+        text = [f"{100 * m:.1f}" for m in columns.mean(0)]
+        if len(whole) > 1:
+            text = [f"{m} ± {100 * s:.1f}" for m, s in zip(text, columns.std(0), strict=True)]
+        print(f"| `{name}` | {len(whole)} | {' | '.join(text)} |")
 
 
 def main() -> None:
