@@ -48,6 +48,7 @@ ORDER = [
     "workflow",
     "demo",
     "terminal",
+    "commands",
     "cli",
     "__main__",
 ]

@@ -37,7 +37,7 @@ def test_the_python_example_runs():
 def test_the_commands_exist_with_their_flags():
     shown = [line for block in blocks("bash") for line in block.splitlines()]
     used = [line.split()[1] for line in shown if line.startswith("probsa ")]
-    assert set(used) == {"train", "predict", "evaluate", "map"} and set(used) <= COMMANDS.keys()
+    assert set(used) == {"train", "predict", "evaluate", "map"} and set(used) <= set(COMMANDS)
 
 
 def test_its_two_commands_are_those_of_ci():
