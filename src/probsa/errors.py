@@ -2,6 +2,9 @@
 
 ProbSAError
 ├── InputError          a file, a table or a value that the user gave cannot be used
+│   ├── SlideError      a slide or a scan cannot be opened, or lacks what is needed of it
+│   │   └── RegionError a part of it cannot be decoded; the rest may be
+│   ├── WeightsError    an encoder's weights are missing or belong to another
 │   ├── BagError        one bag: names it, and its file
 │   ├── GraphError      the neighbourhood graph of a bag is implausible
 │   └── TableError      labels and splits
@@ -21,6 +24,18 @@ class ProbSAError(Exception):
 
 class InputError(ProbSAError, ValueError):
     """What the user gave cannot be used."""
+
+
+class SlideError(InputError):
+    """A slide or a scan cannot be opened, or lacks what is needed of it."""
+
+
+class RegionError(SlideError):
+    """A part of a slide cannot be decoded; the rest may be."""
+
+
+class WeightsError(InputError):
+    """An encoder's weights are missing, or belong to another."""
 
 
 class BagError(InputError):

@@ -1,0 +1,49 @@
+"""Stage 2: what the patches of a slide are to the stages after it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Patches:
+    """The squares of a slide that hold tissue, in a stated order."""
+
+    coords: Int[np.ndarray, "n 2"]
+    """int64: level-0 (x, y) of each top-left corner."""
+    size: int
+    """Side in pixels, as an encoder is given them."""
+    size_level0: float
+    """Side in level-0 pixels: size · mpp / mpp_level0, not rounded."""
+    overlap: int
+    """Pixels of `size` that neighbours share; the pitch is (size − overlap) of them."""
+    mpp: float | None
+    """Micrometres per pixel of `size`; None: patches are in level-0 pixels, whatever those are."""
+    mpp_level0: float | None
+    slide_size: tuple[int, int]
+    """(width, height) of the slide at level 0."""
+
+    def __len__(self) -> int:
+        return len(self.coords)
+
+    @property
+    def pitch(self) -> float:
+        """Level-0 pixels between neighbours."""
+        return self.size_level0 * (self.size - self.overlap) / self.size
+
+    @property
+    def attributes(self) -> dict[str, object]:
+        """TRIDENT's attributes of `coords`, and the exact pitch, which theirs round."""
+        return {
+            "patch_size": self.size,
+            "patch_size_level0": round(self.size_level0),
+            "level0_magnification": None if self.mpp_level0 is None else 10 / self.mpp_level0,
+            "target_magnification": None if self.mpp is None else 10 / self.mpp,
+            "overlap": self.overlap,
+            "level0_width": self.slide_size[0],
+            "level0_height": self.slide_size[1],
+            "mpp": self.mpp,
+            "mpp_level0": self.mpp_level0,
+            "pitch": self.pitch,
+        }
