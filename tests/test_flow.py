@@ -15,12 +15,20 @@ ORDER = [
     "files",
     "randomness",
     "segments",
+    # 1 slide
+    "slides",
+    # 2 patches
+    "patches",
+    # 3 features
+    "features",
     # 4 graph
     "graphs",
     # 5 bags
     "bags",
     "store",
     "datasets",
+    # 1 to 3 for many slides
+    "cohorts",
     # 6 model
     "likelihoods",
     "priors",

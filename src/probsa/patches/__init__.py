@@ -1,0 +1,1 @@
+"""Stage 2: tissue, and the patches that hold it."""
