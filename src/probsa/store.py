@@ -5,13 +5,13 @@ Files without the stamps (TRIDENT's, CLAM's) are read as they are. A file that e
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 import h5py
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Bool, Shaped
 
 from .errors import BagError
 from .files import replacing
@@ -76,8 +76,11 @@ def checked(bag: StoredBag, *, source: Path) -> StoredBag:
     return bag
 
 
-def read_bag(path: Path) -> StoredBag:
+def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
     """Reads a bag: ours, TRIDENT's, or CLAM's (which states nothing but features and coordinates).
+
+    Instances whose pixels could not be read when the features were made are left out, unless they
+    are asked for: their features are zeros.
 
     Raises:
         BagError: the file is missing, damaged, foreign, or its content does not hold together.
@@ -91,6 +94,8 @@ def read_bag(path: Path) -> StoredBag:
         pitch = None if corners is None else _pitch(corners.attrs)
         labels = None if marks is None else marks[...].reshape(-1).astype(np.int64)
         kind = _kind(f, path)
+        lost = _dataset(f, "unreadable")
+        unreadable = None if lost is None or keep_unreadable else lost[...].reshape(-1) != 0
     bag = StoredBag(
         name=path.stem,
         features=as_features(values, source=path),
@@ -99,7 +104,31 @@ def read_bag(path: Path) -> StoredBag:
         kind=kind,
         pitch=pitch,
     )
-    return checked(bag, source=path)
+    return checked(bag if unreadable is None else _without(bag, unreadable, path), source=path)
+
+
+def _without(bag: StoredBag, lost: Bool[np.ndarray, " n"], path: Path) -> StoredBag:
+    """The bag without the instances that could not be read."""
+    checked(bag, source=path)
+    if len(lost) != len(bag.features):
+        raise BagError(
+            f"bag {bag.name!r} ({path}): features have {len(bag.features)} rows, unreadable "
+            f"{len(lost)}. Extract the features again"
+        )
+    if not lost.any():
+        return bag
+    if lost.all():
+        raise BagError(
+            f"bag {bag.name!r} ({path}): none of its {len(lost)} instances could be read when its "
+            "features were made. Leave the file out"
+        )
+    there = ~lost
+    return replace(
+        bag,
+        features=bag.features[there],
+        coords=None if bag.coords is None else bag.coords[there],
+        instance_labels=None if bag.instance_labels is None else bag.instance_labels[there],
+    )
 
 
 def peek_bag(path: Path) -> tuple[int, int]:
@@ -110,7 +139,20 @@ def peek_bag(path: Path) -> tuple[int, int]:
     """
     with _opened(path) as f:
         n, width = _features(f, path).shape[-2:]
-    return int(n), int(width)
+        lost = _dataset(f, "unreadable")
+        unreadable = 0 if lost is None else int(np.count_nonzero(lost[...]))
+    return int(n) - unreadable, int(width)
+
+
+def stamp(path: Path, key: str) -> str | None:
+    """One of the stamps that `write_bag` left on a file; None where there is none.
+
+    Raises:
+        BagError: the file is missing or damaged.
+    """
+    with _opened(path) as f:
+        found = f.attrs.get(f"probsa_{key}")
+    return None if found is None else str(found)
 
 
 def stated_pitch(path: Path) -> float | None:
@@ -133,7 +175,9 @@ def write_bag(
     kind: BagKind,
     coords: Shaped[np.ndarray, "rows axes"] | None = None,
     instance_labels: Shaped[np.ndarray, " labels"] | None = None,
+    unreadable: Shaped[np.ndarray, " flags"] | None = None,
     attributes: Mapping[str, object] | None = None,
+    stamps: Mapping[str, str] | None = None,
 ) -> None:
     """Writes one bag atomically, after the same checks as reading makes.
 
@@ -145,6 +189,8 @@ def write_bag(
         instance_labels: for evaluation only.
         attributes: TRIDENT's (`patch_size`, `patch_size_level0`, `overlap`, …), kept on `coords`,
             or on `features` where there are no coordinates.
+        unreadable: 1 for each instance whose pixels could not be read; left out when none is.
+        stamps: what the features were made with (`made_with`, `encoder`, …), on the file's root.
     """
     if kind not in get_args(BagKind):
         raise BagError(f"bag {path.stem!r}: kind is {kind!r}, expected 'slide' or 'ct'")
@@ -160,12 +206,16 @@ def write_bag(
     with replacing(path) as temporary, h5py.File(temporary, "w") as f:
         f.attrs["probsa_kind"] = kind
         f.attrs["probsa_version"] = FORMAT
+        for key, value in (stamps or {}).items():
+            f.attrs[f"probsa_{key}"] = value
         described = f.create_dataset("features", data=bag.features)
         if bag.coords is not None:
             described = f.create_dataset("coords", data=bag.coords)
         if labels is not None:
             small = labels.min() >= -128 and labels.max() <= 127
             f.create_dataset("instance_labels", data=labels.astype(np.int8) if small else labels)
+        if unreadable is not None and unreadable.any():
+            f.create_dataset("unreadable", data=unreadable.astype(np.int8))
         for key, value in (attributes or {}).items():
             described.attrs[key] = "None" if value is None else value
 

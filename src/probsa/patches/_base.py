@@ -38,6 +38,7 @@ class Patches:
         return {
             "patch_size": self.size,
             "patch_size_level0": round(self.size_level0),
+            "size_level0": self.size_level0,
             "level0_magnification": None if self.mpp_level0 is None else 10 / self.mpp_level0,
             "target_magnification": None if self.mpp is None else 10 / self.mpp,
             "overlap": self.overlap,

@@ -1,0 +1,83 @@
+"""The coordinates of one slide's patches, or the positions of one scan's slices, on disk.
+
+TRIDENT's file of patches: `coords` with its attributes, ours on the root.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+from jaxtyping import Shaped
+
+from ..errors import BagError
+from ..files import replacing
+from ..patches import Patches
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coordinates:
+    """What one file holds."""
+
+    coords: Shaped[np.ndarray, "n axes"]
+    """(n, 2) level-0 corners, or (n, 1) positions in millimetres."""
+    attributes: Mapping[str, object]
+    made_with: str
+    """Digest of the source and the settings."""
+
+    def patches(self) -> Patches:
+        """Those of a slide, as they were cut."""
+        a = self.attributes
+        return Patches(
+            coords=self.coords,
+            size=int(_number(a, "patch_size")),
+            size_level0=_number(a, "size_level0"),
+            overlap=int(_number(a, "overlap")),
+            mpp=_number_or_none(a, "mpp"),
+            mpp_level0=_number_or_none(a, "mpp_level0"),
+            slide_size=(int(_number(a, "level0_width")), int(_number(a, "level0_height"))),
+        )
+
+
+def write_coordinates(path: Path, held: Coordinates) -> None:
+    """Atomically."""
+    with replacing(path) as temporary, h5py.File(temporary, "w") as f:
+        f.attrs["probsa_made_with"] = held.made_with
+        described = f.create_dataset("coords", data=held.coords)
+        for key, value in held.attributes.items():
+            described.attrs[key] = "None" if value is None else value
+
+
+def read_coordinates(path: Path) -> Coordinates:
+    """Reads what `write_coordinates` wrote.
+
+    Raises:
+        BagError: the file is missing, damaged or foreign; the message says to patch again.
+    """
+    again = "Run `probsa patch` again: it makes what is missing"
+    if not path.is_file():
+        raise BagError(f"there is no file {path}. {again}")
+    try:
+        with h5py.File(path, "r") as f:
+            d = f["coords"]
+            coords = np.asarray(d[...])
+            attributes = dict(d.attrs)
+            made_with = str(f.attrs["probsa_made_with"])
+    except (OSError, RuntimeError, KeyError, AttributeError) as e:
+        raise BagError(f"{path} is damaged, or no file of ours ({e}). {again}") from e
+    if coords.ndim != 2 or coords.shape[1] not in (1, 2) or not np.isfinite(coords).all():
+        raise BagError(f"{path}: coords have the shape {coords.shape} or are not finite. {again}")
+    return Coordinates(coords=coords, attributes=attributes, made_with=made_with)
+
+
+def _number(attributes: Mapping[str, object], key: str) -> float:
+    found = _number_or_none(attributes, key)
+    if found is None:
+        raise BagError(f"coords have no attribute {key!r}: they were not written by probsa patch")
+    return found
+
+
+def _number_or_none(attributes: Mapping[str, object], key: str) -> float | None:
+    value = attributes.get(key)
+    return float(value) if isinstance(value, int | float | np.number) else None

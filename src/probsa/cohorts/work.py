@@ -1,0 +1,215 @@
+"""A work folder: everything that stages 1 to 3 make of one cohort, laid out as TRIDENT's job folder.
+
+WORK/contours_geojson/ thumbnails/ contours/     tissue of each slide, and pictures of it
+WORK/20x_512px_0px_overlap/patches/              one set of patches: coordinates, one file a slide
+                           features_resnet50/    features, one bag a slide
+                           settings.json patch.csv features_resnet50.csv records/
+WORK/slices/                                     the same for the slices of CT series
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, hint
+from ..files import write_json
+from ..store import BagKind
+
+SLICES = "slices"
+"""Name of the set of a work folder that holds CT series."""
+ENDS = 1 << 20
+"""Bytes at the start, the middle and the end of a file that tell it from another version of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """What is known of one slide or series after a stage worked on it."""
+
+    name: str
+    kind: BagKind
+    source: str
+    """Path of the slide, or of the folder or file that the series is in."""
+    status: str
+    reason: str = ""
+    files: tuple[str, ...] = ()
+    """The slices of a DICOM series."""
+    format: str = ""
+    mpp: float | None = None
+    """Micrometres per level-0 pixel that were used."""
+    count: int = 0
+    unreadable: int = 0
+    seconds: float = 0.0
+    content: str = ""
+    """Digest of the source."""
+    made_with: str = ""
+    """Digest of the source, the settings and whatever else the result depends on."""
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @classmethod
+    def read(cls, path: Path) -> "Record | None":
+        """The record, or None where there is none or it cannot be read (then it is made anew)."""
+        try:
+            held = json.loads(path.read_text(encoding="utf-8"))
+            known = {f.name for f in fields(cls)}
+            held = {k: tuple(v) if isinstance(v, list) else v for k, v in held.items()}
+            return cls(**{k: v for k, v in held.items() if k in known})
+        except (OSError, ValueError, TypeError, AttributeError):
+            return None
+
+    def write(self, path: Path) -> None:
+        """Atomically."""
+        write_json(path, asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class PatchSet:
+    """Paths of one set of patches, and of the features made of it."""
+
+    path: Path
+
+    @property
+    def settings_file(self) -> Path:
+        return self.path / "settings.json"
+
+    @property
+    def patches(self) -> Path:
+        """Folder of the coordinates."""
+        return self.path / "patches"
+
+    def patches_file(self, name: str) -> Path:
+        return self.patches / f"{name}_patches.h5"
+
+    def features(self, encoder: str) -> Path:
+        """Folder of the features of an encoder."""
+        return self.path / f"features_{file_name(encoder)}"
+
+    def record(self, stage: str, name: str) -> Path:
+        """`stage` is `patch` or the name of a folder of features."""
+        return self.path / "records" / stage / f"{name}.json"
+
+    def report(self, stage: str) -> Path:
+        return self.path / f"{stage}.csv"
+
+    def records(self, stage: str = "patch") -> Iterator[Record]:
+        """Every record of a stage, by name."""
+        for path in sorted((self.path / "records" / stage).glob("*.json")):
+            found = Record.read(path)
+            if found is not None:
+                yield found
+
+    def feature_sets(self) -> list[str]:
+        """Names of the folders of features that are there."""
+        return sorted(p.name for p in self.path.glob("features_*") if p.is_dir())
+
+
+@dataclass(frozen=True, slots=True)
+class WorkFolder:
+    """Paths of a cohort."""
+
+    path: Path
+
+    @property
+    def tissue_file(self) -> Path:
+        """How the tissue of this cohort was found."""
+        return self.path / "tissue.json"
+
+    def contours(self, name: str) -> Path:
+        return self.path / "contours_geojson" / f"{name}.geojson"
+
+    def thumbnail(self, name: str) -> Path:
+        return self.path / "thumbnails" / f"{name}.jpg"
+
+    def overview(self, name: str) -> Path:
+        """Thumbnail with the tissue's outline and the patches."""
+        return self.path / "contours" / f"{name}.jpg"
+
+    def sets(self) -> dict[str, PatchSet]:
+        """The sets of patches that are there, by name."""
+        found = sorted(self.path.glob("*/settings.json"))
+        return {p.parent.name: PatchSet(p.parent) for p in found}
+
+    def choose(self, name: str | None = None) -> PatchSet:
+        """The set of that name, or the only one.
+
+        Raises:
+            InputError: no work folder, no such set, or several and none named.
+        """
+        sets = self.sets()
+        if not sets:
+            raise InputError(
+                f"{self.path} is no work folder, or holds no patches yet: run "
+                f"`probsa patch SLIDES --out {self.path}` first"
+            )
+        if name is not None and name not in sets:
+            raise InputError(
+                f"{self.path} has no set of patches {name!r}.{hint(name, sets)} "
+                f"There are: {', '.join(sets)}"
+            )
+        if name is None and len(sets) > 1:
+            raise InputError(
+                f"{self.path} holds several sets of patches: {', '.join(sets)}. Choose with --set"
+            )
+        return sets[name if name is not None else next(iter(sets))]
+
+
+def file_name(name: str) -> str:
+    """A name as a file's: without what file systems refuse."""
+    kept = "".join(c if c.isalnum() or c in "-_.@+=() " else "_" for c in name).strip(". ")
+    return kept or "unnamed"
+
+
+def digest(*parts: Any) -> str:
+    """16 hexadecimal digits that differ where any part does; parts are JSON values."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def content_of(files: tuple[Path, ...]) -> str:
+    """Digest of files: their sizes and a megabyte each of their start, middle and end.
+
+    Reading whole slides would cost as much as encoding them; a slide that is scanned or converted
+    anew differs in all four.
+    """
+    h = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        h.update(f"{path.name}:{size};".encode())
+        with path.open("rb") as f:
+            for start in sorted({0, max(0, size // 2 - ENDS // 2), max(0, size - ENDS)}):
+                f.seek(start)
+                h.update(f.read(ENDS))
+    return h.hexdigest()[:16]
+
+
+def settle(path: Path, wanted: Mapping[str, Any], *, overwrite: bool, what: str) -> None:
+    """Writes what a folder is made with; what is there already must be the same.
+
+    Raises:
+        InputError: it was made with something else, and `overwrite` is not set.
+    """
+    plain = json.loads(json.dumps(wanted, default=str))
+    if path.is_file() and not overwrite:
+        try:
+            held = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            held = {}
+        changed = [
+            f"{k}: {_shown(held.get(k))} there, {_shown(plain.get(k))} asked for"
+            for k in sorted({*held, *plain})
+            if held.get(k) != plain.get(k)
+        ]
+        if changed:
+            raise InputError(
+                f"{path.parent} was made with other {what} ({'; '.join(changed)}). Give another "
+                "--out, the same settings, or --overwrite to make everything in it anew"
+            )
+        return
+    write_json(path, plain)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 60 else text[:57] + "..."
