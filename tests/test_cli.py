@@ -147,7 +147,7 @@ def test_a_map_of_a_training_bag_says_so(trained, tmp_path, monkeypatch):
         part = {r["bag"]: r["part"] for r in csv.DictReader(f)}
     titles = {}
     monkeypatch.setattr(
-        "probsa.maps.render.render_map", lambda p, path, **given: titles.update({p.name: given})
+        "probsa.maps.folder.render_map", lambda p, path, **given: titles.update({p.name: given})
     )
     assert main(["map", str(preds), "--out", str(tmp_path / "m")]) == 0
     for bag, given in titles.items():

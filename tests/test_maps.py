@@ -15,7 +15,7 @@ from PIL import Image
 from probsa.evaluation.prediction import Prediction
 from probsa.maps import Limits, draw_map, render_map
 from probsa.maps.layout import place
-from probsa.maps.render import BACKGROUND, PALETTE
+from probsa.maps.panels import BACKGROUND, PALETTE
 from probsa.maps.scale import common_limits
 
 PITCH = 256.0

@@ -21,7 +21,7 @@ from .evaluation.predictor import Predictor, load
 from .evaluation.report import Report, evaluate
 from .evaluation.tables import write_predictions
 from .files import write_csv, write_json
-from .maps.render import render_folder
+from .maps.folder import render_folder
 from .preparation import open_data, read_split
 from .runs import RunFolder
 from .training import Reporter, train

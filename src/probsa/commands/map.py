@@ -17,7 +17,7 @@ def run(arguments: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON document")
     a = parser.parse_args(arguments)
-    from ..maps.render import render_folder
+    from ..maps.folder import render_folder
     from ..terminal import OUT, counting
 
     with counting("drawing") as count:

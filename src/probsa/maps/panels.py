@@ -1,0 +1,216 @@
+"""Stage 10: what every map shares: its quantities, their colours and colour bars, its axes."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+from ..evaluation.prediction import Prediction
+from ..files import replacing
+from .geometry import Sheet
+from .layout import Layout
+from .scale import Limits, extend
+
+Scale = Literal["fixed", "per-bag"]
+Quantity = Literal["mean", "variance", "labels"]
+
+BACKGROUND = "#dcdcdc"
+"""Where there is no tissue: lighter than the lowest colour and greyer than the highest."""
+PALETTE: dict[Quantity, Colormap] = {
+    "mean": colormaps["cividis"],
+    "variance": colormaps["inferno"],
+    # Okabe and Ito's sky blue and vermillion: told apart by colour-blind eyes too
+    "labels": ListedColormap(["#56B4E9", "#D55E00"]),
+}
+SMALL, NORMAL, LARGE = 8, 9.5, 11
+"""Font sizes in points."""
+ROUND = {"integer": True, "steps": [1, 2, 5, 10]}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Panel:
+    """One quantity of one class: a number for each instance, and its colours."""
+
+    quantity: Quantity
+    title: str
+    values: Float[np.ndarray, " n"]
+    limits: tuple[float, float]
+    bar: str
+    empty: str = ""
+    """What to say instead of drawing."""
+
+
+def heading(p: Prediction, *, label: int | None = None) -> str:
+    """`bag 049 · p = 0.87 ± 0.05 · label 1`; with several classes the likeliest is named."""
+    k = int(np.argmax(p.probability))
+    which = f"p(class {k})" if len(p.probability) > 1 else "p"
+    spread = f" ± {p.spread[k]:.2f}" if p.spread[k] > 0 else ""
+    known = "" if label is None else f" · label {label}"
+    return f"{p.name} · {which} = {p.probability[k]:.2f}{spread}{known}"
+
+
+def panels_of(p: Prediction, limits: Limits, *, scale: Scale) -> Iterator[Panel]:
+    """Row by row: the quantities of one class, then those of the next."""
+    n = len(p.attention_mean)
+    mean = np.asarray(p.attention_mean, np.float64).reshape(n, -1)
+    variance = np.asarray(p.attention_variance, np.float64).reshape(n, -1)
+    for c in range(mean.shape[1]):
+        of = f", class {c}" if mean.shape[1] > 1 else ""
+        score = "attention" if p.score_kind in ("logit", "weight") else "instance score"
+        yield Panel(
+            quantity="mean",
+            title=f"{score} mean μ{of}",
+            values=mean[:, c],
+            limits=limits.mean,
+            bar=f"{score} mean μ{of} ({p.score_kind}), {scale} scale",
+        )
+        yield Panel(
+            quantity="variance",
+            title=f"{score} variance σ²{of}",
+            values=variance[:, c],
+            limits=limits.variance,
+            bar=f"{score} variance σ²{of} ({p.score_kind}²), {scale} scale",
+            empty=""
+            if variance.any()
+            else "no variance: this model gives\none number a patch (Dirac)",
+        )
+        if p.instance_labels is not None:
+            known = p.instance_labels >= 0
+            positive = np.where(known, p.instance_labels > 0, np.nan)
+            yield Panel(
+                quantity="labels",
+                title=f"instance labels: {int(np.nansum(positive)):,} of {n:,} positive",
+                values=positive,
+                limits=(-0.5, 1.5),
+                bar="true instance label, never used in training",
+            )
+
+
+def dress_axes(ax: Axes, *, layout: Layout, sheet: Sheet, k: int) -> None:
+    """Limits, ticks and names of the axes of panel `k`."""
+    ax.set_facecolor(BACKGROUND)
+    ax.set_xlim(*sheet.x_limits)
+    ax.set_ylim(*sheet.y_limits)
+    ax.tick_params(labelsize=SMALL, length=3)
+    for spine in ax.spines.values():
+        spine.set_linewidth(0.6)
+    if layout.strip:
+        ax.set_yticks([])
+        at, text = _slice_ticks(layout, width=sheet.panels[k][2])
+        ax.set_xticks(at, text if sheet.last[k] else [""] * len(at))
+    else:
+        across, down = sheet.panels[k][2:]
+        ax.xaxis.set_major_locator(MaxNLocator(max(1, int(across / 0.9)), **ROUND))
+        ax.yaxis.set_major_locator(MaxNLocator(max(2, int(down / 0.6)), **ROUND))
+        ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        ax.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        ax.tick_params(labelleft=sheet.first[k])
+        if sheet.first[k]:
+            ax.set_ylabel(layout.y_label, fontsize=SMALL)
+    if sheet.last[k]:
+        ax.set_xlabel(layout.x_label, fontsize=SMALL)
+
+
+def _slice_ticks(layout: Layout, *, width: float) -> tuple[list[float], list[str]]:
+    """The middles of the slices, each one or every second, fifth, … numbered: what has room."""
+    n = len(layout.corners)
+    longest = max(len(v) for v in layout.numbers) * 0.075 + 0.08
+    room = width / layout.shape[1]
+    step = next((s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500) if s * room >= longest), n)
+    middle = layout.corners[:, 0] + layout.size / 2
+    return list(middle[::step]), list(layout.numbers[::step])
+
+
+def norm_of(panel: Panel) -> Normalize:
+    """From values to the range of the colours."""
+    if panel.quantity == "labels":
+        return BoundaryNorm([-0.5, 0.5, 1.5], PALETTE["labels"].N)
+    return Normalize(*panel.limits, clip=True)
+
+
+def draw_title(figure: Figure, text: str, *, sheet: Sheet) -> None:
+    """The line above the panels."""
+    figure.text(
+        sheet.panels[0][0] / sheet.width,
+        1 - 0.14 / sheet.height,
+        fitted(text, width=sheet.width),
+        fontsize=LARGE,
+        fontweight="bold",
+        va="top",
+        parse_math=False,  # a name may hold a dollar sign
+    )
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure as a PNG, atomically."""
+    with replacing(path) as temporary, warnings.catch_warnings():
+        # a bag's name may hold letters that the font lacks: they become boxes, the map is right
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(temporary, format="png")
+
+
+def draw_bar(
+    figure: Figure, panel: Panel, *, norm: Normalize, sheet: Sheet, k: int, name: str
+) -> None:
+    """The colour bar of panel `k`: what the number is, and which colours it has."""
+    ax = figure.add_axes(share(sheet.bars[k], sheet), label=name)
+    labels = panel.quantity == "labels"
+    bar = figure.colorbar(
+        ScalarMappable(norm, PALETTE[panel.quantity]),
+        cax=ax,
+        orientation="horizontal" if sheet.horizontal else "vertical",
+        extend="neither" if labels else extend(panel.values, panel.limits),
+    )
+    bar.outline.set_linewidth(0.6)  # type: ignore[operator]
+    ax.tick_params(labelsize=SMALL, length=2)
+    short = not sheet.horizontal and sheet.bars[k][3] < 1
+    if labels:
+        upright = {} if short or sheet.horizontal else {"rotation": 90, "va": "center"}
+        bar.set_ticks([0, 1], labels=["negative", "positive"], **upright)
+    elif (only := _only_value(panel)) is not None:
+        bar.set_ticks([only], labels=[number(only)])
+    elif short:
+        bar.set_ticks(list(panel.limits), labels=[number(v) for v in panel.limits])
+    if not short:
+        tight = not sheet.horizontal and sheet.bars[k][3] < 3.2
+        bar.set_label(",\n".join(panel.bar.rsplit(", ", 1)) if tight else panel.bar, fontsize=SMALL)
+
+
+def _only_value(panel: Panel) -> float | None:
+    """What all instances have in common: the ends of the bar would be numbers that none has."""
+    finite = panel.values[np.isfinite(panel.values)]
+    value = float(finite[0]) if len(finite) and finite.min() == finite.max() else None
+    inside = value is not None and panel.limits[0] <= value <= panel.limits[1]
+    return value if inside else None
+
+
+def number(value: float) -> str:
+    """Three digits."""
+    return f"{value:.3g}".replace("-", "−")
+
+
+def share(box: tuple[float, ...], sheet: Sheet) -> tuple[float, float, float, float]:
+    """A box in inches as shares of the sheet."""
+    x, y, w, h = box
+    return x / sheet.width, y / sheet.height, w / sheet.width, h / sheet.height
+
+
+def fitted(text: str, *, width: float) -> str:
+    """A long name loses its middle: its ends tell files apart."""
+    room = int((width - 0.6) / 0.098)
+    if len(text) <= room:
+        return text
+    name, _, rest = text.partition(" · ")
+    keep = max(8, (room - len(rest) - 6) // 2)
+    short = f"{name[:keep]}…{name[-keep:]}" if len(name) > 2 * keep else name
+    return f"{short} · {rest}" if rest else short
