@@ -421,6 +421,8 @@ CHANGES = {
     "canvas": (3, {}),
     "layout": ("packed", {}),
     "augment": (True, ORIGINAL),
+    "loss": ("focal", {}),
+    "focal": ((0.5, 1.0), {"loss": "focal"}),
 }
 
 
@@ -455,6 +457,8 @@ def test_an_option_changes_the_result(key):
         ({"relative_on": "kq"}, "on of relative positions is 'kq'"),
         ({"relative_on": "v"}, "relative positions on 'v' with mode 'bias'"),
         ({"pyramid_relative": "far"}, "method of relative positions is 'far'"),
+        ({"loss": "hinge"}, "loss is 'hinge': 'ce' or 'focal'"),
+        ({"focal": (2.0, 2.0)}, r"focal is \(2.0, 2.0\): a weight from 0 to 1"),
     ],
 )
 def test_what_is_no_option_is_refused(options, message):
@@ -490,6 +494,22 @@ def test_bags_without_places_are_refused(change, message):
 def test_parameters(options, parameters):
     model = build("setmil", **{"in_dim": 2048, **options})
     assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+def test_the_focal_loss_is_of_the_models_logits(classes):
+    weights = (0.5, 3.0)
+    model = filled(build("setmil", **SMALL, n_classes=classes, loss="focal", class_weights=weights))
+    bags = pack([replace(scattered(k, seed=k), y=k % 2) for k in (5, 8, 9)])
+    out = model(bags)
+    p = out.probability[:, 0] if classes == 1 else out.probability[:, 1]
+    ((name, term),) = model.losses(out, bags).items()
+    y = bags.y.long()
+    p_y = torch.where(y == 1, p, 1 - p)
+    want = torch.tensor(weights)[y] * (1 + 2 * y) / 4 * (1 - p_y) ** 2 * -p_y.log()
+    assert name == "nll" and term.item() == pytest.approx(want.mean().item(), rel=1e-9)
+    term.backward()
+    assert model.classifier.weight.grad.abs().max() > 0
 
 
 # training on the original's augmented maps

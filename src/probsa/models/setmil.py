@@ -20,6 +20,7 @@ from ..errors import CheckpointError, InputError
 from ..layers.augment import show, source_cells
 from ..layers.cells import lay_out, reduced
 from ..layers.embed import Embed, Widths
+from ..layers.focal import bag_loss
 from ..layers.irpe import Kind, Method, Mode, On
 from ..layers.spatial import SETBlock, TokenMap, places_of, sinusoid, with_first
 from ..layers.t2t import WindowToken
@@ -81,6 +82,8 @@ class SETMIL(Model):
         layout: cells by coordinates (`map`), or moved together into a square (`packed`).
         augment: flip, rescale, cut and turn the maps in training (layers/augment.py says how);
             for a canvas with empty cells as tokens.
+        loss: `ce` (the paper's) or `focal` (the code's other one), both named `nll`.
+        focal: its α, the weight of class 0 (the others have 1 − α), and its γ.
         class_weights: of the likelihood, one a class.
         seed: of everything random in prediction.
     """
@@ -96,7 +99,8 @@ class SETMIL(Model):
         "cross-entropy.",
         follows_code="Logits of a window's attention are scaled by the width of the window; its "
         "values are the skip connection; far buckets are cut at 3. `preset='original'` pads and "
-        "crops to 48 × 48 with empty cells as tokens, and augments maps.",
+        "crops to 48 × 48 with empty cells as tokens, and augments maps. Its configuration names "
+        "cross-entropy or `loss='focal'`; the preset has the paper's.",
         fair="A linear layer to 512 first; each bag on its own map, empty cells masked; a linear "
         "map to 128 instead of the 5 × 5 reduction; 2 blocks, 512 wide, 8 heads, no dropout.",
     )
@@ -133,10 +137,13 @@ class SETMIL(Model):
         canvas: int | None = None,
         layout: Literal["map", "packed"] = "map",
         augment: bool = False,
+        loss: Literal["ce", "focal"] = "ce",
+        focal: tuple[float, float] = (0.25, 2.0),
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
+        self.likelihood = bag_loss(loss, n_classes, focal=focal, class_weights=class_weights)
         rates = (dropout, attention_dropout, pyramid_dropout, pyramid_attention_dropout)
         _check((reduction, *windows), rates=rates, empty=empty, layout=layout, canvas=canvas)
         if augment and (canvas is None or empty != "tokens"):

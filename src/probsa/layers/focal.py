@@ -1,0 +1,86 @@
+"""The focal loss (Lin et al., ICCV 2017, arXiv:1708.02002), as SETMIL's configuration offers it.
+
+Bags that are told apart already count little. Departure from Lin et al.: the weight α is that of
+class 0, and every other class has 1 − α.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..errors import InputError
+from ..likelihoods import Likelihood, likelihood_of
+
+
+def focal_loss(
+    scores: Float[Tensor, "m classes"], y: Int[Tensor, " m"], *, alpha: float, gamma: float
+) -> Float[Tensor, " m"]:
+    """−α_y (1 − p_y)^γ log p_y with p = softmax(s), α_0 = α and α_c = 1 − α otherwise."""
+    s = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    log_p = s.log_softmax(1).gather(1, y[:, None])[:, 0]
+    # at p = 1 the slope of a power below 1 is infinite, and there is nothing to learn
+    off = (-log_p.expm1()).clamp_min(torch.finfo(s.dtype).tiny)
+    weight = torch.where(y == 0, alpha, 1 - alpha).to(s.dtype)
+    return -weight * off.pow(gamma) * log_p
+
+
+class Focal(Likelihood):
+    """The focal loss in the place of −log p(Y | X, f). One logit ℓ has the scores 0 and ℓ.
+
+    Raises:
+        InputError: α outside [0, 1], or γ below 0 or infinite.
+    """
+
+    def __init__(
+        self,
+        n_classes: int,
+        *,
+        alpha: float,
+        gamma: float,
+        class_weights: tuple[float, ...] | None = None,
+    ) -> None:
+        super().__init__(class_weights=class_weights)
+        if not 0 <= alpha <= 1 or not 0 <= gamma < math.inf:
+            raise InputError(
+                f"focal is ({alpha}, {gamma}): a weight from 0 to 1, and a power of 0 or more"
+            )
+        self.plain = likelihood_of(n_classes)
+        self.alpha, self.gamma = alpha, gamma
+
+    def nll(
+        self, logits: Float[Tensor, "bags samples classes"], y: Tensor
+    ) -> Float[Tensor, " bags"]:
+        if logits.shape[2] == 1:
+            logits = torch.cat([torch.zeros_like(logits), logits], 2)
+        target = y.long()[:, None].expand(logits.shape[:2])
+        loss = focal_loss(
+            logits.flatten(0, 1), target.flatten(), alpha=self.alpha, gamma=self.gamma
+        )
+        return self._weigh(loss.view(target.shape).mean(1), y)
+
+    def probability(
+        self, logits: Float[Tensor, "*batch classes"]
+    ) -> Float[Tensor, "*batch classes"]:
+        return self.plain.probability(logits)
+
+
+def bag_loss(
+    loss: Literal["ce", "focal"],
+    n_classes: int,
+    *,
+    focal: tuple[float, float],
+    class_weights: tuple[float, ...] | None = None,
+) -> Likelihood:
+    """The likelihood itself, or the focal loss of these α and γ in its place.
+
+    Raises:
+        InputError: another name, or numbers that `Focal` refuses.
+    """
+    if loss not in ("ce", "focal"):
+        raise InputError(f"loss is {loss!r}: 'ce' or 'focal'")
+    alpha, gamma = focal
+    other = Focal(n_classes, alpha=alpha, gamma=gamma, class_weights=class_weights)
+    return other if loss == "focal" else likelihood_of(n_classes, class_weights=class_weights)
