@@ -1,1 +1,12 @@
 """Stage 1: slides and scans: what is read, whatever the format."""
+
+from .scans import ScanFailure as ScanFailure
+from .scans import ScanListing as ScanListing
+from .scans import ScanSource as ScanSource
+from .scans import list_scans as list_scans
+from .scans import open_scan as open_scan
+from .scans import open_scans as open_scans
+from .windows import WINDOWS as WINDOWS
+from .windows import Windows as Windows
+from .windows import slice_image as slice_image
+from .windows import windowed as windowed

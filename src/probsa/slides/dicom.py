@@ -1,0 +1,350 @@
+"""A DICOM series as a `Scan`: Hounsfield units, padding taken out, slices in order of position.
+
+Files are read one by one; what cannot be decoded is left out and named.
+"""
+
+import importlib.util
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Bool, Float, Shaped
+
+from ..errors import MissingExtra, SlideError
+from . import _base, series
+from .dicom_headers import (
+    DAMAGED,
+    MAY_BE_OPENED,
+    Header,
+    Plane,
+    number,
+    quiet,
+    read,
+    read_header,
+)
+
+if TYPE_CHECKING:
+    from pydicom.dataset import Dataset
+
+AIR_LIMIT = -1024.0
+"""Hounsfield units: what scanners reconstruct does not lie below; what does is padding."""
+_LONELY = 100.0
+"""Hounsfield units: undeclared padding is one value with no other so near to it."""
+_LARGE = 2 * 1024**3
+
+
+def open_series(name: str, path: Path, *, files: Sequence[Path]) -> _base.Scan:
+    """Reads the slices of one series.
+
+    Args:
+        name: what the scan is called.
+        path: the file or folder that it is from.
+        files: the files of the series, in any order.
+
+    Raises:
+        SlideError: no slice can be read, or they make no volume; the message names the file.
+        MissingExtra: pydicom is missing, or a decoder for compressed pixels.
+    """
+    headers, notes = _headers(path, files)
+    try:
+        stack = series.stack([plane for header in headers for plane in header.planes])
+    except SlideError as error:
+        raise SlideError(f"{path}: {error}") from error
+    modality = headers[0].modality
+    lossy = any(header.lossy for header in headers)
+    reader = _Reader(hounsfield=modality in ("CT", ""), lossy=lossy)
+    with quiet():
+        read_ = _volume(path, stack, reader)
+    kept = read_.planes
+    positions = np.array(read_.positions)
+    notes += [
+        *stack.notes,
+        *series.tilt_notes(kept, stack.display),
+        *series.spacing_notes(positions, kept),
+        *read_.notes,
+        *_value_notes(modality, kept, reader),
+        *_header_notes(headers, kept),
+    ]
+    if read_.volume.nbytes > _LARGE:
+        notes.append(f"The volume takes {read_.volume.nbytes / 1024**3:.1f} GiB of memory.")
+    return _base.Scan(
+        name=name,
+        path=path,
+        format="dicom",
+        volume=read_.volume,
+        positions=positions,
+        spacing=_spacing(kept, stack.display),
+        thickness=_thickness(kept),
+        notes=tuple(notes),
+        properties={**headers[0].properties, "TransferSyntax": reader.syntax},
+    )
+
+
+def _headers(path: Path, files: Sequence[Path]) -> tuple[list[Header], list[str]]:
+    """The headers of images, and notes on the files that are none."""
+    headers: list[Header] = []
+    wrong: list[str] = []
+    for file in files:
+        try:
+            header = read_header(file)
+        except SlideError as error:
+            wrong.append(str(error))
+            continue
+        if header.other and (len(files) > 1 or header.other not in MAY_BE_OPENED):
+            wrong.append(f"{file.name} is no slice ({header.other})")
+        elif not header.grey:
+            wrong.append(
+                f"{file.name} has colours ({header.photometric or 'no photometric interpretation'})"
+                ", where MONOCHROME1 or MONOCHROME2 was expected"
+            )
+        else:
+            headers.append(header)
+    if not headers:
+        reason = series.listed(wrong) or "there are no files"
+        raise SlideError(f"{path} holds no slice that can be read: {reason}")
+    notes = [f"Left out: {series.listed(wrong)}."] if wrong else []
+    if headers[0].other:
+        notes.append(f"The image is a {headers[0].other}, not a slice of a scan.")
+    return headers, notes
+
+
+@dataclass(slots=True)
+class _Volume:
+    """What `_volume` read."""
+
+    volume: Float[np.ndarray, "slices height width"]
+    positions: list[float]
+    planes: list[Plane]
+    notes: list[str]
+
+
+def _volume(path: Path, stack: series.Stack, reader: "_Reader") -> _Volume:
+    """The slices at their places, one file in memory at a time; padding is filled in last."""
+    first = stack.places[0].planes[0]
+    shape = (first.columns, first.rows) if stack.display.transpose else (first.rows, first.columns)
+    held = _Volume(np.empty((len(stack.places), *shape), np.float32), [], [], [])
+    broken: list[str] = []
+    twice: list[str] = []
+    for place in stack.places:
+        kept: Plane | None = None
+        index = len(held.planes)
+        for plane in place.planes:
+            try:
+                image = stack.display.apply(reader.read(plane))
+            except SlideError as error:
+                broken.append(str(error))
+                continue
+            if kept is None:
+                kept = plane
+                held.volume[index] = image
+                held.positions.append(place.position)
+                held.planes.append(plane)
+            else:
+                same = np.array_equal(held.volume[index], image, equal_nan=True)
+                pixels = "the same pixels" if same else "OTHER pixels"
+                twice.append(
+                    f"{plane.label} lies at {place.position:.2f} mm like {kept.label}, "
+                    f"with {pixels}"
+                )
+    if not held.planes:
+        raise SlideError(f"{path} holds no slice that can be decoded: {series.listed(broken)}")
+    if twice:
+        held.notes.append(f"Duplicate slices left out: {series.listed(twice)}.")
+    if broken:
+        held.notes.append(f"Slices that cannot be decoded left out: {series.listed(broken)}.")
+    held.volume = held.volume[: len(held.planes)]
+    if not np.isfinite(reader.smallest):
+        raise SlideError(f"{path} holds nothing but padding")
+    for image in held.volume:
+        image[np.isnan(image)] = reader.smallest
+    return held
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Decodes planes, keeping the last file, for several frames lie in one."""
+
+    hounsfield: bool
+    lossy: bool
+    smallest: float = np.inf
+    """Of all values so far that are not padding."""
+    padding: Counter[float] = field(default_factory=Counter)
+    """Values that were padding, with the number of pixels."""
+    pixels: int = 0
+    inverted: bool = False
+    syntax: str = ""
+    _path: Path | None = None
+    _dataset: "Dataset | None" = None
+
+    def read(self, plane: Plane) -> Float[np.ndarray, "h w"]:
+        """The image as it is stored, rescaled, float32; padding is NaN.
+
+        Raises:
+            SlideError: it cannot be decoded; names the file.
+        """
+        if self._dataset is None or self._path != plane.path:
+            self._dataset, self._path = read(plane.path, pixels=True), plane.path
+        dataset = self._dataset
+        self.syntax = dataset.file_meta.TransferSyntaxUID.name
+        stored = _decode(dataset, plane)
+        if stored.shape != (plane.rows, plane.columns):
+            raise SlideError(
+                f"{plane.label} decodes to {stored.shape}, but its header says "
+                f"{plane.rows} x {plane.columns}"
+            )
+        values = _rescale(stored, dataset, plane)
+        real = ~_declared_padding(stored, dataset)
+        if self.hounsfield:
+            real &= ~_undeclared_padding(values, real, lossy=self.lossy)
+        self._count(values, real)
+        if dataset.PhotometricInterpretation == "MONOCHROME1" and not self.hounsfield:
+            # Hounsfield units are the same however they are shown; a brightness is not
+            self.inverted = True
+            lowest, highest = _range(dataset)
+            ends = _rescale(np.array([[lowest, highest]]), dataset, plane)
+            values = ends.sum() - values
+        if real.any():
+            self.smallest = min(self.smallest, float(values[real].min()))
+        return np.where(real, values, np.nan).astype(np.float32)
+
+    def _count(self, values: Float[np.ndarray, "h w"], real: Bool[np.ndarray, "h w"]) -> None:
+        self.pixels += values.size
+        found, counts = np.unique(values[~real], return_counts=True)
+        for value, count in zip(found.tolist(), counts.tolist(), strict=True):
+            self.padding[value] += count
+
+
+def _decode(dataset: "Dataset", plane: Plane) -> Shaped[np.ndarray, "..."]:
+    from pydicom.pixels.utils import pixel_array
+
+    try:
+        return pixel_array(dataset, index=plane.frame)
+    except DAMAGED as error:
+        compressed = dataset.file_meta.TransferSyntaxUID.is_compressed
+        if compressed and importlib.util.find_spec("gdcm") is None:
+            raise MissingExtra("python-gdcm", "ct") from error
+        reason = " ".join(str(error).split())
+        raise SlideError(f"{plane.label}: {reason}") from error
+
+
+def _rescale(
+    stored: Shaped[np.ndarray, "h w"], dataset: "Dataset", plane: Plane
+) -> Float[np.ndarray, "h w"]:
+    if dataset.get("ModalityLUTSequence") and plane.slope is None:
+        from pydicom.pixels.processing import apply_modality_lut
+
+        return np.asarray(apply_modality_lut(stored, dataset), dtype=np.float64)
+    slope = 1.0 if plane.slope is None else plane.slope
+    return stored.astype(np.float64) * slope + (plane.intercept or 0.0)
+
+
+def _range(dataset: "Dataset") -> tuple[int, int]:
+    """The smallest and the largest value that can be stored."""
+    bits = int(dataset.BitsStored)
+    signed = int(dataset.PixelRepresentation) == 1
+    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+
+
+def _declared_padding(
+    stored: Shaped[np.ndarray, "h w"], dataset: "Dataset"
+) -> Bool[np.ndarray, "h w"]:
+    """Where PixelPaddingValue stands, or what lies between it and PixelPaddingRangeLimit."""
+    value = _padding_value(dataset, "PixelPaddingValue", stored.dtype)
+    if value is None:
+        return np.zeros(stored.shape, dtype=bool)
+    limit = _padding_value(dataset, "PixelPaddingRangeLimit", stored.dtype)
+    ends = sorted((value, value if limit is None else limit))
+    return (stored >= ends[0]) & (stored <= ends[1])
+
+
+def _padding_value(dataset: "Dataset", key: str, kind: np.dtype) -> int | None:
+    """As the pixels are stored: writers mix the signs up, -2000 for 63536 and the reverse."""
+    value = dataset.get(key)
+    if isinstance(value, bytes) and len(value) == 2:
+        value = int.from_bytes(value, "little")
+    elif value is not None:
+        value = number(dataset, key)
+    if value is None or kind.kind not in "iu":
+        return None
+    value, limits = int(value), np.iinfo(kind)
+    if limits.min <= value <= limits.max:
+        return value
+    wrapped = value % 2**limits.bits
+    return wrapped - 2**limits.bits if wrapped > limits.max else wrapped
+
+
+def _undeclared_padding(
+    values: Float[np.ndarray, "h w"], real: Bool[np.ndarray, "h w"], *, lossy: bool
+) -> Bool[np.ndarray, "h w"]:
+    """The smallest value, where it is below any that is scanned and alone: -2000, -3024, …
+
+    Lossy compression smears padding into many values: all that lie as low are padding then.
+    """
+    known = values[real]
+    if not known.size or known.min() >= AIR_LIMIT:
+        return np.zeros(values.shape, dtype=bool)
+    if lossy:
+        return real & (values < AIR_LIMIT - _LONELY)
+    smallest = known.min()
+    others = known[known > smallest]
+    alone = not others.size or others.min() > smallest + _LONELY
+    return real & (values == smallest) if alone else np.zeros(values.shape, dtype=bool)
+
+
+def _value_notes(modality: str, planes: Sequence[Plane], reader: _Reader) -> list[str]:
+    notes = []
+    if not reader.hounsfield:
+        notes.append(f"The modality is {modality}: values are not Hounsfield units.")
+    elif any(p.slope is None and p.intercept is None for p in planes):
+        notes.append("The rescale is missing: values are as stored, maybe not Hounsfield units.")
+    units = {p.units for p in planes} - {"", "HU"}
+    if units and reader.hounsfield:
+        notes.append(f"RescaleType is {', '.join(sorted(units))}: maybe not Hounsfield units.")
+    if len({(p.slope, p.intercept) for p in planes}) > 1:
+        notes.append("The rescale differs from slice to slice; each has its own.")
+    if reader.inverted:
+        notes.append("MONOCHROME1: the values were inverted, so that large is bright.")
+    if reader.padding:
+        common = [f"{value:g}" for value, _ in reader.padding.most_common(3)]
+        more = ", …" if len(reader.padding) > 3 else ""
+        share = 100 * reader.padding.total() / reader.pixels
+        notes.append(
+            f"Padding ({', '.join(common)}{more}) is {share:.1f} % of the pixels; it is set to "
+            f"{reader.smallest:g}, the smallest real value."
+        )
+    return notes
+
+
+def _header_notes(headers: Sequence[Header], planes: Sequence[Plane]) -> list[str]:
+    notes = []
+    if not headers[0].modality:
+        notes.append("The modality is missing: it is taken as CT.")
+    if any(header.lossy for header in headers):
+        notes.append("The pixels were compressed with loss.")
+    if len(planes) == 1:
+        notes.append("There is a single slice.")
+    spacings = {p.spacing for p in planes}
+    if None in spacings:
+        notes.append("PixelSpacing is missing: 1 x 1 mm is assumed.")
+    elif len(spacings) > 1:
+        told = sorted(f"{s[0]:g} x {s[1]:g}" for s in spacings if s)
+        notes.append(f"PixelSpacing differs: {series.listed(told)} mm; the first slice's is kept.")
+    thick = Counter(p.thickness for p in planes if p.thickness)
+    if len(thick) > 1:
+        told = ", ".join(f"{count} x {t:g}" for t, count in thick.most_common())
+        notes.append(f"Slice thickness changes: {told} mm.")
+    return notes
+
+
+def _spacing(planes: Sequence[Plane], display: series.Display) -> tuple[float, float]:
+    rows, columns = planes[0].spacing or (1.0, 1.0)
+    return (columns, rows) if display.transpose else (rows, columns)
+
+
+def _thickness(planes: Sequence[Plane]) -> float | None:
+    """The most common; of equals the first."""
+    known = Counter(p.thickness for p in planes if p.thickness)
+    return known.most_common(1)[0][0] if known else None

@@ -1,0 +1,317 @@
+"""What a DICOM file says of itself without its pixels: the slices it holds, or what else it is.
+
+Enhanced multi-frame objects give one `Plane` a frame, from their functional groups.
+"""
+
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MissingExtra, SlideError
+
+if TYPE_CHECKING:
+    from pydicom.dataset import Dataset
+
+SCANS = ("CT", "MR", "PT", "NM", "OT", "")
+"""Modalities whose images are slices of a volume; OT and none: what converters write."""
+MAY_BE_OPENED = ("localizer", "screenshot")
+"""Left out of a folder, but opened where the file itself is named."""
+SUFFIXES = (".dcm", ".dicom", ".ima")
+# what pydicom raises on damaged files, beside its own InvalidDicomError
+DAMAGED = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    NotImplementedError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+)
+_DIRECTORY = "1.2.840.10008.1.3.10"
+_STORAGE = "1.2.840.10008.5.1.4.1.1."
+_SECONDARY_CAPTURE = _STORAGE + "7"
+# CT, MR, PET, NM and their enhanced forms: an object of these without an image is broken
+_IMAGE_CLASSES = tuple(_STORAGE + end for end in ("2", "2.1", "2.2", "4", "4.1", "20", "128"))
+_DESCRIBED = (
+    "Modality",
+    "Manufacturer",
+    "ManufacturerModelName",
+    "SeriesDescription",
+    "SeriesNumber",
+    "ConvolutionKernel",
+    "KVP",
+    "PatientPosition",
+    "SeriesInstanceUID",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plane:
+    """One slice: where its pixels are, and where it lies in the patient."""
+
+    path: Path
+    frame: int | None
+    """Which frame of a multi-frame file; None: the file is the slice."""
+    rows: int
+    columns: int
+    instance: int | None
+    """InstanceNumber; of a frame its place in the file."""
+    position: tuple[float, ...] | None
+    """ImagePositionPatient, mm: left, posterior, superior."""
+    orientation: tuple[float, ...] | None
+    """ImageOrientationPatient: where columns lead, where rows lead."""
+    location: float | None
+    """SliceLocation, mm."""
+    spacing: tuple[float, ...] | None
+    thickness: float | None
+    between: float | None
+    """SpacingBetweenSlices, mm."""
+    slope: float | None
+    intercept: float | None
+    units: str
+    """RescaleType."""
+    tilt: float | None
+    """GantryDetectorTilt, degrees."""
+
+    @property
+    def label(self) -> str:
+        """What a note calls it."""
+        return (
+            self.path.name if self.frame is None else f"frame {self.frame + 1} of {self.path.name}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Header:
+    """One DICOM file."""
+
+    path: Path
+    other: str | None
+    """What it is if it is no slice of a scan: `SR`, `DICOMDIR`, `localizer`, …"""
+    series: str
+    number: str
+    modality: str
+    grey: bool
+    """Whether its pixels are one channel of grey."""
+    photometric: str
+    lossy: bool
+    planes: tuple[Plane, ...]
+    properties: dict[str, str]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without pydicom's warnings on values that the standard forbids: the files are read anyway."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def looks_like_dicom(path: Path) -> bool:
+    """By its first bytes: the preamble, or a header of group 2 or 8 without one."""
+    with path.open("rb") as f:
+        start = f.read(132)
+    if start[128:] == b"DICM":
+        return True
+    headless = start[:2] in (b"\x02\x00", b"\x08\x00") and len(start) == 132
+    return headless and struct.unpack("<H", start[2:4])[0] <= 0x0100
+
+
+def read(path: Path, *, pixels: bool) -> "Dataset":
+    """The dataset of a file, with a transfer syntax even where the file states none.
+
+    Raises:
+        SlideError: it is empty, damaged, or not DICOM.
+        MissingExtra: pydicom is not installed.
+    """
+    dcmread, invalid = _pydicom()
+    if path.stat().st_size == 0:
+        raise SlideError(f"{path} is empty: copy it again")
+    if not looks_like_dicom(path):
+        raise SlideError(f"{path} is not DICOM: neither a preamble nor a DICOM header begins it")
+    try:
+        with path.open("rb") as f:
+            dataset = dcmread(f, force=True, stop_before_pixels=not pixels)
+            # pydicom stops where the pixels begin, so that what is left tells whether there are any
+            left = path.stat().st_size - f.tell()
+        _give_a_syntax(dataset)
+    except (invalid, *DAMAGED) as error:
+        raise SlideError(f"{path} is damaged: {error}") from error
+    deflated = str(dataset.file_meta.TransferSyntaxUID) == "1.2.840.10008.1.2.1.99"
+    if not pixels and "Rows" in dataset and left < 8 and not deflated:
+        raise SlideError(f"{path} has the header of an image, but no pixels: copy it again")
+    return dataset
+
+
+def read_header(path: Path) -> Header:
+    """What one file is.
+
+    Raises:
+        SlideError: it is damaged, or an image that cannot be placed.
+    """
+    with quiet():
+        dataset = read(path, pixels=False)
+        try:
+            return _header(path, dataset)
+        except DAMAGED as error:
+            if isinstance(error, SlideError):
+                raise
+            raise SlideError(f"{path} has a damaged header: {error}") from error
+
+
+def number(dataset: "Dataset", key: str) -> float | None:
+    """A value as a number; None where it is missing, empty or no number."""
+    found = numbers(dataset, key, 1)
+    return None if found is None else found[0]
+
+
+def numbers(dataset: "Dataset", key: str, count: int) -> tuple[float, ...] | None:
+    """`count` values as numbers; None where they are missing or anything else."""
+    try:
+        value = dataset.get(key)
+        several = [value] if isinstance(value, (int, float, str)) else list(value or ())
+        found = tuple(float(v) for v in several)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return None
+    finite = all(abs(v) < float("inf") for v in found)
+    return found if len(found) == count and finite else None
+
+
+def _pydicom() -> tuple[Any, type[Exception]]:
+    try:
+        from pydicom import dcmread
+        from pydicom.errors import InvalidDicomError
+    except ImportError as error:
+        raise MissingExtra("pydicom", "ct") from error
+    return dcmread, InvalidDicomError
+
+
+def _give_a_syntax(dataset: "Dataset") -> None:
+    """Files without file meta information say nothing of their encoding; pydicom has seen it."""
+    from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
+
+    if "TransferSyntaxUID" in dataset.file_meta:
+        return
+    implicit, little = dataset.original_encoding
+    explicit = ExplicitVRLittleEndian if little else ExplicitVRBigEndian
+    dataset.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian if implicit else explicit
+
+
+def _text(dataset: "Dataset", key: str) -> str:
+    value = dataset.get(key)
+    if value is None:
+        return ""
+    several = isinstance(value, (list, tuple)) or type(value).__name__ == "MultiValue"
+    return "\\".join(map(str, value)) if several else str(value).strip()
+
+
+def _header(path: Path, dataset: "Dataset") -> Header:
+    photometric = _text(dataset, "PhotometricInterpretation")
+    modality = _text(dataset, "Modality")
+    other = _other(path, dataset, modality)
+    lossy = _text(dataset, "LossyImageCompression") == "01"
+    return Header(
+        path=path,
+        other=other,
+        series=_text(dataset, "SeriesInstanceUID"),
+        number=_text(dataset, "SeriesNumber"),
+        modality=modality,
+        grey=photometric in ("MONOCHROME1", "MONOCHROME2"),
+        photometric=photometric,
+        lossy=lossy,
+        planes=_planes(path, dataset) if other in (None, *MAY_BE_OPENED) else (),
+        properties={key: text for key in _DESCRIBED if (text := _text(dataset, key))},
+    )
+
+
+def _other(path: Path, dataset: "Dataset", modality: str) -> str | None:
+    """What the file is if it is no slice of a scan; None if it is one.
+
+    Raises:
+        SlideError: it should be an image and has none.
+    """
+    kind = _text(dataset, "SOPClassUID") or _text(dataset.file_meta, "MediaStorageSOPClassUID")
+    if kind == _DIRECTORY:
+        return "DICOMDIR"
+    if "Rows" not in dataset or "Columns" not in dataset:
+        if kind in _IMAGE_CLASSES or (not kind and modality in SCANS):
+            raise SlideError(f"{path} holds no image: it is empty or cut short; copy it again")
+        return modality or "no image"
+    if modality not in SCANS:
+        return modality
+    if kind.startswith(_SECONDARY_CAPTURE) and not _text(dataset, "ImageOrientationPatient"):
+        several = (number(dataset, "NumberOfFrames") or 1) > 1
+        return "film" if several else "screenshot"
+    return "localizer" if "LOCALIZER" in _text(dataset, "ImageType").upper() else None
+
+
+def _planes(path: Path, dataset: "Dataset") -> tuple[Plane, ...]:
+    frames = dataset.get("PerFrameFunctionalGroupsSequence")
+    if frames:
+        shared = dataset.get("SharedFunctionalGroupsSequence") or [None]
+        return tuple(
+            _plane(path, dataset, _Groups(dataset, frame, shared[0]), index)
+            for index, frame in enumerate(frames)
+        )
+    count = number(dataset, "NumberOfFrames") or 1
+    if count > 1:
+        raise SlideError(
+            f"{path} holds {count:.0f} frames without a position each "
+            "(PerFrameFunctionalGroupsSequence): convert it to enhanced CT, or to one file a slice"
+        )
+    return (_plane(path, dataset, _Groups(dataset, None, None), None),)
+
+
+class _Groups:
+    """Looks values up in a frame's functional groups, then the shared ones, then the dataset."""
+
+    def __init__(
+        self, dataset: "Dataset", frame: "Dataset | None", shared: "Dataset | None"
+    ) -> None:
+        self._dataset = dataset
+        self._places = [place for place in (frame, shared) if place is not None]
+
+    def holder(self, sequence: str, key: str) -> "Dataset":
+        """The dataset that `key` is read from."""
+        for place in self._places:
+            items = place.get(sequence)
+            if items and key in items[0]:
+                return items[0]
+        return self._dataset
+
+    def number(self, sequence: str, key: str) -> float | None:
+        return number(self.holder(sequence, key), key)
+
+    def numbers(self, sequence: str, key: str, count: int) -> tuple[float, ...] | None:
+        return numbers(self.holder(sequence, key), key, count)
+
+
+def _plane(path: Path, dataset: "Dataset", groups: _Groups, frame: int | None) -> Plane:
+    instance = number(dataset, "InstanceNumber") if frame is None else frame + 1
+    rescale = "PixelValueTransformationSequence"
+    measures = "PixelMeasuresSequence"
+    return Plane(
+        path=path,
+        frame=frame,
+        rows=int(dataset.Rows),
+        columns=int(dataset.Columns),
+        instance=None if instance is None else int(instance),
+        position=groups.numbers("PlanePositionSequence", "ImagePositionPatient", 3),
+        orientation=groups.numbers("PlaneOrientationSequence", "ImageOrientationPatient", 6),
+        location=number(dataset, "SliceLocation") if frame is None else None,
+        spacing=groups.numbers(measures, "PixelSpacing", 2),
+        thickness=groups.number(measures, "SliceThickness"),
+        between=groups.number(measures, "SpacingBetweenSlices"),
+        slope=groups.number(rescale, "RescaleSlope"),
+        intercept=groups.number(rescale, "RescaleIntercept"),
+        units=_text(groups.holder(rescale, "RescaleType"), "RescaleType"),
+        tilt=groups.number("CTAcquisitionDetailsSequence", "GantryDetectorTilt"),
+    )

@@ -1,0 +1,161 @@
+"""A NIfTI file as a `Scan`: slices along the axis that its affine calls superior.
+
+Turned as DICOM series are, so that the same volume in both formats gives equal arrays.
+"""
+
+import re
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from ..errors import MissingExtra, SlideError
+from . import _base
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
+
+SUFFIXES = (".nii", ".nii.gz")
+_MILLIMETRES = {"meter": 1000.0, "mm": 1.0, "micron": 0.001, "unknown": 1.0}
+_OBLIQUE = 1.0
+"""Degrees between the slices and the axial plane that are worth a note."""
+
+
+def is_nifti(path: Path) -> bool:
+    """By its name."""
+    return path.name.lower().endswith(SUFFIXES)
+
+
+def stem(path: Path) -> str:
+    """The file's name without `.nii` or `.nii.gz`."""
+    return re.sub(r"\.nii(\.gz)?$", "", path.name, flags=re.IGNORECASE)
+
+
+def open_nifti(name: str, path: Path) -> _base.Scan:
+    """Reads one file.
+
+    Args:
+        name: what the scan is called.
+        path: a .nii or .nii.gz file.
+
+    Raises:
+        SlideError: it is damaged, has more than three dimensions, or colours.
+        MissingExtra: nibabel is not installed.
+    """
+    image = _load(path)
+    data, notes = _voxels(path, image)
+    affine, scale = _affine(path, image, notes)
+    from nibabel.orientations import aff2axcodes, apply_orientation, inv_ornt_aff, io_orientation
+
+    toward = io_orientation(affine)
+    stored = "".join(str(code) for code in aff2axcodes(affine))
+    if np.isnan(toward).any():
+        raise SlideError(f"{path} has an affine that leaves out an axis:\n{affine}")
+    data = apply_orientation(data, toward)
+    affine = affine @ inv_ornt_aff(toward, image.shape[:3])
+    # x to the right and y to the front become columns to the left and rows to the back
+    volume = np.ascontiguousarray(data.transpose(2, 1, 0)[:, ::-1, ::-1], dtype=np.float32)
+    x, y, z = affine[:3, 0], affine[:3, 1], affine[:3, 2]
+    normal = np.cross(x, y) / np.linalg.norm(np.cross(x, y))
+    positions = affine[:3, 3] @ normal + np.arange(len(volume)) * (z @ normal)
+    angle = float(np.degrees(np.arccos(min(1.0, abs(normal[2])))))
+    if angle > _OBLIQUE:
+        notes.append(f"The slices lie {angle:.1f} degrees off the axial plane.")
+    if stored[2] not in "SI":
+        notes.append(f"The voxels are stored as {stored}; slices were taken along the body's axis.")
+    if volume.shape[0] == 1:
+        notes.append("There is a single slice.")
+    return _base.Scan(
+        name=name,
+        path=path,
+        format="nifti",
+        volume=volume,
+        positions=positions,
+        spacing=(float(np.linalg.norm(y)), float(np.linalg.norm(x))),
+        thickness=None,
+        notes=tuple(notes),
+        properties={
+            "axes": stored,
+            "units": scale,
+            "datatype": str(image.get_data_dtype()),
+            "description": _text(image.header["descrip"]),
+        },
+    )
+
+
+def _load(path: Path) -> "Nifti1Image":
+    try:
+        import nibabel
+        from nibabel.filebasedimages import ImageFileError
+        from nibabel.spatialimages import HeaderDataError
+        from nibabel.wrapstruct import WrapStructError
+    except ImportError as error:
+        raise MissingExtra("nibabel", "ct") from error
+    if path.stat().st_size == 0:
+        raise SlideError(f"{path} is empty: copy it again")
+    # nibabel's two classes: a .nii may be NIfTI-1 or NIfTI-2
+    wrong: list[str] = []
+    for kind in (nibabel.Nifti1Image, nibabel.Nifti2Image):
+        try:
+            return kind.from_filename(path)
+        except (ImageFileError, HeaderDataError, WrapStructError) as error:
+            wrong.append(str(error))
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise SlideError(f"{path} is damaged: {error}") from error
+    raise SlideError(f"{path} is not NIfTI, though its name says so: {wrong[0]}")
+
+
+def _voxels(path: Path, image: "Nifti1Image") -> tuple[Float[np.ndarray, "i j k"], list[str]]:
+    """The scaled values, float32; what is no number is the smallest that is one."""
+    shape = image.shape
+    if len(shape) < 3 or any(extra != 1 for extra in shape[3:]) or 0 in shape:
+        raise SlideError(
+            f"{path} has the shape {' x '.join(map(str, shape))}, where three dimensions were "
+            "expected: write each volume into a file of its own"
+        )
+    if np.dtype(image.get_data_dtype()).kind not in "iuf":
+        raise SlideError(
+            f"{path} holds {image.get_data_dtype()}, where one number a voxel was expected"
+        )
+    try:
+        data = np.asarray(image.get_fdata(dtype=np.float32, caching="unchanged"))
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise SlideError(f"{path} is damaged: {error}") from error
+    data = data.reshape(shape[:3])
+    known = np.isfinite(data)
+    if known.all():
+        return data, []
+    if not known.any():
+        raise SlideError(f"{path} holds no finite value")
+    smallest = data[known].min()
+    share = 100 * float(np.mean(~known))
+    told = (
+        f"{share:.1f} % of the voxels are no numbers; they are set to {smallest:g}, the smallest."
+    )
+    return np.where(known, data, smallest), [told]
+
+
+def _affine(
+    path: Path, image: "Nifti1Image", notes: list[str]
+) -> tuple[Float[np.ndarray, "4 4"], str]:
+    """Voxels to millimetres (right, anterior, superior), and the unit that the file states."""
+    header = image.header
+    if int(header["sform_code"]) == 0 and int(header["qform_code"]) == 0:
+        notes.append("The file states no orientation: the slices are taken as axial, as stored.")
+    try:
+        unit = str(header.get_xyzt_units()[0])
+    except KeyError:
+        unit = "unknown"
+    if unit == "unknown":
+        notes.append("The file states no unit of length: millimetres are assumed.")
+    affine = np.array(image.affine, dtype=np.float64)
+    affine[:3] *= _MILLIMETRES[unit]
+    if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-9:
+        raise SlideError(f"{path} has an affine that cannot be used:\n{affine}")
+    return affine, unit
+
+
+def _text(value: np.ndarray) -> str:
+    return bytes(value.tobytes()).split(b"\0")[0].decode("latin-1").strip()

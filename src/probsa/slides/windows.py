@@ -1,0 +1,95 @@
+"""Windows of Hounsfield units: three of them make the channels of the image an encoder is given.
+
+The defaults are the brain, subdural and bone windows that are usual for RSNA's haemorrhage
+challenge: 40:80, 80:200, 600:2800 (level:width), after its "see like a radiologist" notebook.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from ..errors import InputError, UnknownName
+from ._base import Scan
+
+WINDOWS: dict[str, tuple[float, float]] = {
+    "brain": (40.0, 80.0),
+    "subdural": (80.0, 200.0),
+    "bone": (600.0, 2800.0),
+    "stroke": (40.0, 40.0),
+    "soft-tissue": (40.0, 380.0),
+    "lung": (-600.0, 1500.0),
+    "abdomen": (50.0, 400.0),
+}
+"""(level, width) in Hounsfield units: the window's middle, and how much it spans."""
+_FORM = (
+    "three windows are wanted, by name or as LEVEL:WIDTH in Hounsfield units, with commas between "
+    "them: brain,subdural,bone or 40:80,80:200,600:2800"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Three (level, width) pairs: what red, green and blue show."""
+
+    channels: tuple[tuple[float, float], tuple[float, float], tuple[float, float]] = (
+        WINDOWS["brain"],
+        WINDOWS["subdural"],
+        WINDOWS["bone"],
+    )
+
+    def __post_init__(self) -> None:
+        for level, width in self.channels:
+            if not (np.isfinite(level) and np.isfinite(width) and width > 0):
+                raise InputError(
+                    f"the window {level:g}:{width:g} has no width: a finite level and a width "
+                    "above 0 were expected"
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From `brain,subdural,bone` or `40:80,80:200,600:2800`, also mixed.
+
+        Raises:
+            InputError: these are not three, or one is no pair of numbers.
+            UnknownName: no window has this name.
+        """
+        parts = [part.strip() for part in text.split(",")]
+        if len(parts) != 3:
+            raise InputError(f"{text!r} is {len(parts)} window(s): {_FORM}")
+        one, two, three = (_window(part) for part in parts)
+        return cls((one, two, three))
+
+    def __str__(self) -> str:
+        """What `parse` reads."""
+        return ",".join(f"{level:g}:{width:g}" for level, width in self.channels)
+
+
+def windowed(hounsfield: Float[np.ndarray, "h w"], windows: Windows) -> UInt8[np.ndarray, "h w 3"]:
+    """The slice through each window: 0 up to level − width/2, 255 from level + width/2 on.
+
+    v = 255 · clip((x − level) / width + 1/2, 0, 1), rounded: DICOM's function LINEAR_EXACT.
+    """
+    image = np.empty((*hounsfield.shape, 3), np.uint8)
+    for channel, (level, width) in enumerate(windows.channels):
+        share = np.clip((hounsfield - level) / width + 0.5, 0.0, 1.0)
+        image[..., channel] = np.rint(255.0 * share)
+    return image
+
+
+def slice_image(scan: Scan, i: int, windows: Windows) -> UInt8[np.ndarray, "h w 3"]:
+    """Slice `i` of a scan, as an encoder is given it."""
+    return windowed(scan.volume[i], windows)
+
+
+def _window(text: str) -> tuple[float, float]:
+    if ":" not in text:
+        if text not in WINDOWS:
+            raise UnknownName("window", text, WINDOWS)
+        return WINDOWS[text]
+    level, _, width = text.partition(":")
+    try:
+        return float(level), float(width)
+    except ValueError as error:
+        raise InputError(f"{text!r} is no window: {_FORM}") from error
