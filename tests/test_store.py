@@ -108,7 +108,11 @@ def test_a_refused_bag_leaves_the_file_that_was_there(tmp_path: Path) -> None:
         ({"patch_size_level0": 512}, 512.0),
         ({"patch_size": 512}, None),
         ({"patch_size": 256, "patch_level": 1, "downsample": np.array([4.0, 4.0])}, 1024.0),
-        ({"patch_size": 256, "patch_level": 1, "custom_downsample": 2}, 512.0),
+        ({"patch_size": 256, "patch_level": 0, "custom_downsample": 2}, 512.0),
+        # relative to a level whose own downsample the file does not state
+        ({"patch_size": 256, "patch_level": 1, "custom_downsample": 2}, None),
+        ({"patch_size": 512, "patch_size_level0": 966, "pitch": 966.0377}, 966.0377),
+        ({"patch_size": 512, "patch_size_level0": 966, "size_level0": 966.0377}, 966.0377),
         ({}, None),
     ],
 )

@@ -6,6 +6,7 @@ ProbSAError
 │   │   └── RegionError a part of it cannot be decoded; the rest may be
 │   ├── WeightsError    an encoder's weights are missing or belong to another
 │   ├── BagError        one bag: names it, and its file
+│   │   └── EmptyBag    it has no instances: no tissue was found, say
 │   ├── GraphError      the neighbourhood graph of a bag is implausible
 │   └── TableError      labels and splits
 ├── UnknownName         a model, key or argument that does not exist; suggests the right one
@@ -40,6 +41,10 @@ class WeightsError(InputError):
 
 class BagError(InputError):
     """One bag, or its file, cannot be used."""
+
+
+class EmptyBag(BagError):
+    """A bag without instances: no tissue was found, say."""
 
 
 class GraphError(InputError):

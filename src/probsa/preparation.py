@@ -16,7 +16,7 @@ from .bags import Bags
 from .config import DataConfig, RunConfig
 from .datasets import BagSet, GraphOptions, open_bags
 from .datasets.splits import Split, make_split, read_clam_split
-from .datasets.tables import Table, match, read_table
+from .datasets.tables import Table, match, read_table, without
 from .errors import GraphError, InputError
 from .files import write_json
 from .likelihoods import balanced_weights
@@ -100,6 +100,7 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> Prepared:
     table = read_table(config.data.labels, classes=config.data.classes)
     bags = open_data(config.data)
     match(table, bags.names, allow_unlabelled=False)
+    table = without(table, bags.empty())
     split = _split(config, table, previous)
     labels = {b: y for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
     n_classes = _n_classes(config, table)

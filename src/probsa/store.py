@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 from jaxtyping import Bool, Shaped
 
-from .errors import BagError
+from .errors import BagError, EmptyBag
 from .files import replacing
 
 BagKind = Literal["slide", "ct"]
@@ -54,7 +54,7 @@ def checked(bag: StoredBag, *, source: Path) -> StoredBag:
     """
     where, n = f"bag {bag.name!r} ({source})", len(bag.features)
     if n == 0:
-        raise BagError(f"{where} is empty: a bag needs at least one instance. Leave the file out")
+        raise EmptyBag(f"{where} is empty: a bag needs at least one instance. Leave the file out")
     for what, rows in (("coords", bag.coords), ("instance_labels", bag.instance_labels)):
         if rows is not None and len(rows) != n:
             raise BagError(
@@ -85,13 +85,13 @@ def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
     Raises:
         BagError: the file is missing, damaged, foreign, or its content does not hold together.
     """
-    with _opened(path) as f:
+    with opened(path) as f:
         features = _features(f, path)
         values = np.empty(features.shape, features.dtype)
         features.read_direct(values)
         corners, marks = _dataset(f, "coords"), _dataset(f, "instance_labels")
         coords = None if corners is None else as_columns(corners[...])
-        pitch = None if corners is None else _pitch(corners.attrs)
+        pitch = None if corners is None else pitch_of(corners.attrs)
         labels = None if marks is None else marks[...].reshape(-1).astype(np.int64)
         kind = _kind(f, path)
         lost = _dataset(f, "unreadable")
@@ -118,7 +118,7 @@ def _without(bag: StoredBag, lost: Bool[np.ndarray, " n"], path: Path) -> Stored
     if not lost.any():
         return bag
     if lost.all():
-        raise BagError(
+        raise EmptyBag(
             f"bag {bag.name!r} ({path}): none of its {len(lost)} instances could be read when its "
             "features were made. Leave the file out"
         )
@@ -137,7 +137,7 @@ def peek_bag(path: Path) -> tuple[int, int]:
     Raises:
         BagError: the file is missing, damaged or foreign.
     """
-    with _opened(path) as f:
+    with opened(path) as f:
         n, width = _features(f, path).shape[-2:]
         lost = _dataset(f, "unreadable")
         unreadable = 0 if lost is None else int(np.count_nonzero(lost[...]))
@@ -150,7 +150,7 @@ def stamp(path: Path, key: str) -> str | None:
     Raises:
         BagError: the file is missing or damaged.
     """
-    with _opened(path) as f:
+    with opened(path) as f:
         found = f.attrs.get(f"probsa_{key}")
     return None if found is None else str(found)
 
@@ -161,11 +161,11 @@ def stated_pitch(path: Path) -> float | None:
     Raises:
         BagError: the file is damaged or holds no `coords`.
     """
-    with _opened(path) as f:
+    with opened(path) as f:
         corners = _dataset(f, "coords")
         if corners is None:
             raise BagError(f"{path} has no dataset 'coords': it is no file of patch coordinates")
-        return _pitch(corners.attrs)
+        return pitch_of(corners.attrs)
 
 
 def write_bag(
@@ -221,7 +221,7 @@ def write_bag(
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[h5py.File]:
+def opened(path: Path) -> Iterator[h5py.File]:
     """The open file; whatever HDF5 cannot read becomes one sentence that names the file."""
     if not path.is_file():
         raise BagError(f"there is no file {path}")
@@ -249,7 +249,7 @@ def _features(f: h5py.File, path: Path) -> h5py.Dataset:
     found = _dataset(f, "features")
     if found is None:
         held = ", ".join(repr(k) for k in f) or "nothing"
-        hint = " (STAMP's files are not read yet)" if "feats" in f else ""
+        hint = ". STAMP's files need a folder of their own" if "feats" in f else ""
         raise BagError(f"{path} has no dataset 'features': it holds {held}{hint}")
     version = f.attrs.get("probsa_version", FORMAT)
     if int(version) > FORMAT:
@@ -258,7 +258,7 @@ def _features(f: h5py.File, path: Path) -> h5py.Dataset:
         )
     shape = found.shape
     if shape[:1] == (0,):
-        raise BagError(
+        raise EmptyBag(
             f"bag {path.stem!r} ({path}) is empty: a bag needs at least one instance. "
             "Leave the file out"
         )
@@ -279,26 +279,37 @@ def _kind(f: h5py.File, path: Path) -> BagKind | None:
     raise BagError(f"{path}: probsa_kind is {stated!r}, expected 'slide' or 'ct'")
 
 
-def _pitch(attributes: Mapping[str, object]) -> float | None:
-    """Level-0 pixels between neighbours, from TRIDENT's or CLAM's attributes of `coords`."""
-    size, at_level_0 = _number(attributes, "patch_size"), _number(attributes, "patch_size_level0")
-    overlap = _number(attributes, "overlap") or 0.0
-    if at_level_0 is not None:
-        return at_level_0 if not size else (size - overlap) * at_level_0 / size
-    downsample = _number(attributes, "downsample")
-    if downsample is None:  # TRIDENT's name for what CLAM's coordinates were made with
-        downsample = _number(attributes, "custom_downsample")
-    return None if size is None or downsample is None else (size - overlap) * downsample
+def pitch_of(attributes: Mapping[str, object]) -> float | None:
+    """Level-0 pixels between neighbours, from our, TRIDENT's or CLAM's attributes of `coords`."""
+    exact = number(attributes, "pitch")  # ours: TRIDENT's sizes are rounded
+    if exact:
+        return exact
+    size, overlap = number(attributes, "patch_size"), number(attributes, "overlap") or 0.0
+    whole = size_level0(attributes)
+    return whole if not size or whole is None else (size - overlap) * whole / size
 
 
-def _number(attributes: Mapping[str, object], key: str) -> float | None:
+def size_level0(attributes: Mapping[str, object]) -> float | None:
+    """Side of a patch in level-0 pixels, from our, TRIDENT's or CLAM's attributes of `coords`."""
+    for key in ("size_level0", "patch_size_level0"):
+        stated = number(attributes, key)
+        if stated is not None:
+            return stated
+    size, downsample = number(attributes, "patch_size"), number(attributes, "downsample")
+    if downsample is None and not number(attributes, "patch_level"):
+        # TRIDENT's name for what CLAM's coordinates were made with, relative to their level
+        downsample = number(attributes, "custom_downsample")
+    return None if size is None or downsample is None else size * downsample
+
+
+def number(attributes: Mapping[str, object], key: str) -> float | None:
     """An attribute as a number; TRIDENT writes what it does not know as the string 'None'."""
     value = np.asarray(attributes.get(key, np.nan)).reshape(-1)[:1]
     try:
-        number = float(value[0])
+        found = float(value[0])
     except (ValueError, IndexError):
         return None
-    return number if np.isfinite(number) and number >= 0 else None
+    return found if np.isfinite(found) and found >= 0 else None
 
 
 def as_features(values: np.ndarray, *, source: Path) -> Shaped[np.ndarray, "n features"]:

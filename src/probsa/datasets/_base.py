@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,9 +12,10 @@ from jaxtyping import Shaped
 
 from .. import graphs
 from ..bags import Bag
-from ..errors import BagError, GraphError, InputError, hint
+from ..errors import BagError, EmptyBag, GraphError, InputError, hint
 from ..graphs import GraphKind, WeightKind
 from ..store import BagKind, StoredBag
+from ._about import About
 from ._cache import Cache, Graph
 
 SHOWN = 5
@@ -52,6 +53,9 @@ class BagSet(ABC):
         cache_gb: gigabytes (10⁹ bytes) of features and graphs kept in memory; 0 keeps none.
     """
 
+    unit: Literal["px", "um"] = "px"
+    """Of coordinates and pitch: level-0 pixels, or micrometres where the resolution is unknown."""
+
     def __init__(
         self, folder: Path, files: dict[str, Path], *, graph: GraphOptions, cache_gb: float
     ) -> None:
@@ -83,12 +87,40 @@ class BagSet(ABC):
 
     @cached_property
     def in_dim(self) -> int:
-        """Width of the features: that of the first bag, which every other must have."""
-        return self._shape(self.names[0])[1]
+        """Width of the features: that of the first bag with instances; every other must have it."""
+        return self._shape(self._first)[1]
+
+    @cached_property
+    def _first(self) -> str:
+        for name in self.names:
+            try:
+                if self.size(name):
+                    return name
+            except EmptyBag:
+                continue
+        raise EmptyBag(f"none of the {len(self)} bags in {self.folder} has an instance")
 
     def size(self, name: str) -> int:
         """Instances of a bag, without reading its features."""
         return self._shape(name)[0]
+
+    def empty(self) -> tuple[str, ...]:
+        """Bags without instances (no tissue was found, say), noted as left out.
+
+        A bag that cannot be read is not among them: that is said where it is read.
+        """
+        found = []
+        for name in self.names:
+            try:
+                without = self.size(name) == 0
+            except EmptyBag:
+                without = True
+            except BagError:
+                continue
+            if without:
+                found.append(name)
+                self.notes[name] = "left out: it has no instances"
+        return tuple(found)
 
     def stored_kind(self, name: str) -> BagKind:
         """What the instances are: patches of a slide or slices of a scan."""
@@ -111,7 +143,7 @@ class BagSet(ABC):
         if width != self.in_dim:
             raise BagError(
                 f"bag {name!r} ({self._files[name]}) has {width} features an instance, "
-                f"{self.names[0]!r} has {self.in_dim}: all must come from one encoder"
+                f"{self._first!r} has {self.in_dim}: all must come from one encoder"
             )
         self._shapes[name] = (len(stored.features), width)
         self._kinds[name] = stored.nature
@@ -124,6 +156,26 @@ class BagSet(ABC):
         bag = replace(bag, edges=graph.edges, weights=graph.weights, pitch=graph.pitch)
         self._cache.put_bag(name, bag)
         return bag
+
+    def stored(self, name: str) -> StoredBag:
+        """The checked content of a bag's file, without a graph, not kept.
+
+        Raises:
+            BagError: no bag of that name, or a file that cannot be used.
+        """
+        return self._read(self._known(name))
+
+    @abstractmethod
+    def about(self, name: str) -> About:
+        """What the files state of a bag beside its rows.
+
+        Raises:
+            BagError: no bag of that name, or a file that cannot be used.
+        """
+
+    @abstractmethod
+    def formats(self) -> frozenset[str]:
+        """Which tools' files these can be, by the first of them."""
 
     @abstractmethod
     def _read(self, name: str) -> StoredBag:

@@ -3,11 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import BagError
-from ..store import StoredBag, peek_bag, read_bag, stated_pitch
-from ._base import BagSet, GraphOptions
+import h5py
+import numpy as np
 
-SUFFIXES = (".h5", ".hdf5")
+from ..errors import BagError
+from ..store import StoredBag, opened, peek_bag, read_bag
+from ._about import About, from_attributes
+from ._base import BagSet, GraphOptions
+from ._names import by_name, hdf5_files
+from .clam import PatchFile, at_level_0, patch_file, patches_folder
 
 
 class Hdf5Bags(BagSet):
@@ -19,45 +23,66 @@ class Hdf5Bags(BagSet):
 
     def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
         super().__init__(folder, by_name(hdf5_files(folder)), graph=graph, cache_gb=cache_gb)
-        beside = (folder, folder.parent, folder.parent.parent)
-        self._patches = next((f / "patches" for f in beside if (f / "patches").is_dir()), None)
+        self._patches = patches_folder(folder)
+
+    def about(self, name: str) -> About:
+        path = self._files[self._known(name)]
+        with opened(path) as f:
+            attributes = _attributes(f, "coords")
+            encoder = f.attrs.get("probsa_encoder", _attributes(f, "features").get("encoder"))
+            flags = f.get("unreadable")
+            unreadable = int(np.count_nonzero(flags[...])) if isinstance(flags, h5py.Dataset) else 0
+        beside = None if from_attributes(attributes).size_level0 else self._beside(name)
+        found = from_attributes({**(beside.attributes if beside else {}), **attributes})
+        if encoder is None and path.parent.name.startswith("features_"):
+            encoder = path.parent.name.removeprefix("features_")
+        scaled = beside is not None and beside.scale != 1
+        return replace(
+            found,
+            encoder=None if encoder in (None, "None") else str(encoder),
+            unreadable=unreadable,
+            remarks=("corners were at the level of the patches, now at level 0",) if scaled else (),
+        )
+
+    def formats(self) -> frozenset[str]:
+        for path in self._files.values():
+            try:
+                return self._formats(path)
+            except BagError:  # said where the bag is read
+                continue
+        return frozenset({"clam", "trident", "probsa"})
+
+    def _formats(self, path: Path) -> frozenset[str]:
+        with opened(path) as f:
+            if "probsa_version" in f.attrs:
+                return frozenset({"probsa"})
+            stated = set(_attributes(f, "coords")) | set(_attributes(f, "features"))
+        if stated & {"patch_size_level0", "custom_downsample", "savetodir", "encoder"}:
+            return frozenset({"trident"})
+        beside = self._patches
+        if path.parent.name == "h5_files" or (beside and (beside / f"{path.stem}.h5").is_file()):
+            return frozenset({"clam"})
+        if beside and (beside / f"{path.stem}_patches.h5").is_file():
+            return frozenset({"trident"})
+        return frozenset({"clam", "trident", "probsa"})
+
+    def _beside(self, name: str) -> PatchFile | None:
+        return patch_file(self._patches, name)
 
     def _read(self, name: str) -> StoredBag:
         stored = read_bag(self._files[name])
-        if stored.pitch is None and stored.nature == "slide" and self._patches is not None:
-            for path in (self._patches / f"{name}.h5", self._patches / f"{name}_patches.h5"):
-                if path.is_file():
-                    return replace(stored, pitch=stated_pitch(path))
-        return stored
+        if stored.pitch is not None or stored.nature != "slide":
+            return stored
+        patches = self._beside(name)
+        if patches is None or stored.coords is None:
+            return stored
+        coords = at_level_0(stored.coords, patches.scale)
+        return replace(stored, coords=coords, pitch=patches.pitch)
 
     def _peek(self, name: str) -> tuple[int, int]:
         return peek_bag(self._files[name])
 
 
-def hdf5_files(folder: Path) -> list[Path]:
-    """The HDF5 files of a folder and those below it that can be bags."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES
-        and path.is_file()
-        and not path.name.startswith(".")
-        and "patches" not in path.relative_to(folder).parts[:-1]
-    )
-
-
-def by_name(files: list[Path]) -> dict[str, Path]:
-    """Files by the name of their bag, which is the file's name without its ending.
-
-    Raises:
-        BagError: two files would be bags of one name.
-    """
-    found: dict[str, Path] = {}
-    for path in files:
-        if path.stem in found:
-            raise BagError(
-                f"two bags are named {path.stem!r}: {found[path.stem]} and {path}. "
-                "Names must be unique: rename one, or give the folder that holds only one of them"
-            )
-        found[path.stem] = path
-    return found
+def _attributes(f: h5py.File, dataset: str) -> dict[str, object]:
+    found = f.get(dataset)
+    return dict(found.attrs) if isinstance(found, h5py.Dataset) else {}

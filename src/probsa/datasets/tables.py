@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import TableError, hint
@@ -89,6 +89,20 @@ def read_table(
         if "split" in header
         else None,
         classes=tuple(classes) if classes is not None else _numbered(path, labels),
+    )
+
+
+def without(table: Table, bags: Sequence[str]) -> Table:
+    """The table without these bags; the classes stay."""
+    dropped = set(bags)
+    kept = [row for row, b in enumerate(table.bags) if b not in dropped]
+    return replace(
+        table,
+        bags=tuple(table.bags[r] for r in kept),
+        labels=tuple(table.labels[r] for r in kept),
+        groups=None if table.groups is None else tuple(table.groups[r] for r in kept),
+        folds=None if table.folds is None else tuple(table.folds[r] for r in kept),
+        splits=None if table.splits is None else tuple(table.splits[r] for r in kept),
     )
 
 

@@ -5,10 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import BagError
+from ..errors import BagError, TableError
 from ..store import StoredBag, as_columns, as_features, checked
+from ._about import About
+from ._arrays import load_array
 from ._base import BagSet, GraphOptions
-from .hdf5 import by_name
+from ._names import by_name, npy_files
+from .tables import read_rows
 
 INSTANCE_LABELS = ("patch_labels", "slice_labels")
 
@@ -21,11 +24,39 @@ class TorchmilBags(BagSet):
     """
 
     def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
-        files = by_name(npy_files(folder))
-        super().__init__(folder, files, graph=graph, cache_gb=cache_gb)
+        super().__init__(folder, by_name(npy_files(folder)), graph=graph, cache_gb=cache_gb)
         self._root = folder.parent.parent if folder.parent.name == "features" else folder.parent
         size = re.match(r"patches_(\d+)", self._root.name)
         self._pitch = float(size[1]) if size else None
+
+    def about(self, name: str) -> About:
+        slide = (self._root / "coords").is_dir()
+        folder = self._files[self._known(name)].parent.name
+        encoder = folder.removeprefix("features_")
+        return About(
+            size_level0=self._pitch if slide else None,
+            encoder=None if encoder == folder else encoder,
+        )
+
+    def formats(self) -> frozenset[str]:
+        return frozenset({"torchmil"})
+
+    def label(self, name: str) -> int | None:
+        """The bag's label, where there is a file of it."""
+        found = self._beside("labels", self._known(name))
+        return None if found is None or not found.size else int(found.reshape(-1)[0])
+
+    def parts(self) -> dict[str, str]:
+        """`train` or `test` of each bag, as `splits.csv` says; empty without such a file."""
+        for folder in (self._root, self._root.parent):
+            path = folder / "splits.csv"
+            if path.is_file():
+                header, rows = read_rows(path)
+                if not {"bag_name", "split"} <= set(header):
+                    raise TableError(f"{path}: expected the columns bag_name and split")
+                name, part = header.index("bag_name"), header.index("split")
+                return {r[name]: r[part] for _, r in rows if len(r) > max(name, part)}
+        return {}
 
     def _read(self, name: str) -> StoredBag:
         path = self._files[name]
@@ -38,7 +69,7 @@ class TorchmilBags(BagSet):
         )
         bag = StoredBag(
             name=name,
-            features=as_features(_loaded(path), source=path),
+            features=as_features(load_array(path), source=path),
             coords=None if coords is None else as_columns(coords),
             instance_labels=None if labels is None else labels.reshape(-1).astype(np.int64),
             kind="slide" if is_slide else "ct",
@@ -47,7 +78,7 @@ class TorchmilBags(BagSet):
         return checked(bag, source=path)
 
     def _peek(self, name: str) -> tuple[int, int]:
-        shape = _loaded(self._files[name], mapped=True).shape
+        shape = load_array(self._files[name], mapped=True).shape
         if len(shape) not in (2, 3):
             raise BagError(
                 f"{self._files[name]}: features have the shape {shape}, expected (instances, width)"
@@ -56,19 +87,4 @@ class TorchmilBags(BagSet):
 
     def _beside(self, kind: str, name: str) -> np.ndarray | None:
         path = self._root / kind / f"{name}.npy"
-        return _loaded(path) if path.is_file() else None
-
-
-def npy_files(folder: Path) -> list[Path]:
-    """The .npy files of a folder, not of those below."""
-    return sorted(p for p in folder.glob("*.npy") if not p.name.startswith("."))
-
-
-def _loaded(path: Path, *, mapped: bool = False) -> np.ndarray:
-    try:
-        return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise BagError(
-            f"{path} cannot be read as .npy: it is truncated, damaged or foreign ({error}). "
-            "Copy or make it again"
-        ) from error
+        return load_array(path) if path.is_file() else None
