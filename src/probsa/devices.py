@@ -36,6 +36,11 @@ def choose_device(wanted: str) -> torch.device:
     return torch.device(wanted)
 
 
+def gpus() -> int:
+    """CUDA devices that this process may use, at least 1."""
+    return max(1, torch.cuda.device_count())
+
+
 def precision_context(precision: str, device: torch.device) -> AbstractContextManager[Any]:
     """bf16 autocast, or nothing."""
     if precision == "bf16":

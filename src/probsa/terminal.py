@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from .cohorts._base import Outcome
 from .training import Reporter
 
 ERR = Console(stderr=True, highlight=False)
@@ -88,6 +89,40 @@ def training_bar() -> Iterator[TrainingBar]:
         yield bar
     finally:
         bar.close()
+
+
+class OutcomeBar:
+    """Called with (outcome, total): a bar with the time that is left, and every failure as a line.
+
+    Where stderr is no terminal, a line for every tenth instead of the bar.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.bar = _bar()
+        self.task = self.bar.add_task(what, total=None, said="")
+        self.done = 0
+
+    def __call__(self, outcome: Outcome, total: int) -> None:
+        self.done += 1
+        self.bar.update(
+            self.task, completed=self.done, total=total, said=f"{self.done}/{total} {outcome.name}"
+        )
+        if outcome.status != "done":
+            ERR.print(f"{outcome.name}: {outcome.reason}", markup=False, soft_wrap=True)
+        if not ERR.is_terminal and self.done % max(1, total // 10) == 0:
+            ERR.print(f"{self.what} {self.done}/{total}", markup=False)
+
+
+@contextmanager
+def counting_outcomes(what: str) -> Iterator[OutcomeBar]:
+    """An `OutcomeBar` that is taken down whatever happens."""
+    counter = OutcomeBar(what)
+    counter.bar.start()
+    try:
+        yield counter
+    finally:
+        counter.bar.stop()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A work folder: everything that stages 1 to 3 make of one cohort, laid out as TRIDENT's job folder.
+"""A work folder: what stages 1 to 3 make of a cohort, laid out as TRIDENT's job folder.
 
 WORK/contours_geojson/ thumbnails/ contours/     tissue of each slide, and pictures of it
 WORK/20x_512px_0px_overlap/patches/              one set of patches: coordinates, one file a slide
@@ -10,58 +10,18 @@ WORK/slices/                                     the same for the slices of CT s
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, hint
 from ..files import write_json
-from ..store import BagKind
+from .records import Record
 
 SLICES = "slices"
 """Name of the set of a work folder that holds CT series."""
 ENDS = 1 << 20
 """Bytes at the start, the middle and the end of a file that tell it from another version of it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
-    """What is known of one slide or series after a stage worked on it."""
-
-    name: str
-    kind: BagKind
-    source: str
-    """Path of the slide, or of the folder or file that the series is in."""
-    status: str
-    reason: str = ""
-    files: tuple[str, ...] = ()
-    """The slices of a DICOM series."""
-    format: str = ""
-    mpp: float | None = None
-    """Micrometres per level-0 pixel that were used."""
-    count: int = 0
-    unreadable: int = 0
-    seconds: float = 0.0
-    content: str = ""
-    """Digest of the source."""
-    made_with: str = ""
-    """Digest of the source, the settings and whatever else the result depends on."""
-    notes: tuple[str, ...] = field(default_factory=tuple)
-
-    @classmethod
-    def read(cls, path: Path) -> "Record | None":
-        """The record, or None where there is none or it cannot be read (then it is made anew)."""
-        try:
-            held = json.loads(path.read_text(encoding="utf-8"))
-            known = {f.name for f in fields(cls)}
-            held = {k: tuple(v) if isinstance(v, list) else v for k, v in held.items()}
-            return cls(**{k: v for k, v in held.items() if k in known})
-        except (OSError, ValueError, TypeError, AttributeError):
-            return None
-
-    def write(self, path: Path) -> None:
-        """Atomically."""
-        write_json(path, asdict(self))
 
 
 @dataclass(frozen=True, slots=True)

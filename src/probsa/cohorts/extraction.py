@@ -1,0 +1,326 @@
+"""Stage 3 for many slides: the features of every patch or slice, one bag a slide.
+
+Slides follow one another through the same readers and the same encoder, so neither waits while
+another slide begins. A bag is written whole when its last instance is there.
+"""
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from ..errors import BagError, InputError, ProbSAError
+from ..features import Encoder, build
+from ..features._base import Precision
+from ..files import full_disk
+from ..slides.windows import Windows
+from ..store import read_bag, stamp, write_bag
+from ._base import Outcome, Stage, Task
+from .coordinates import Coordinates, read_coordinates
+from .patching import BROKEN
+from .reading import READERS_DIED, Chunk, Read, chunks_of, reading
+from .records import Record
+from .work import PatchSet, content_of, digest
+
+BRAIN_SUBDURAL_BONE = Windows()
+TRIES = 2
+"""Times that a slide is begun whose reading process was killed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExtractOptions:
+    """How features are made; what the result depends on is in `described`."""
+
+    encoder: str = "handcrafted"
+    weights: str | None = None
+    """A file, or `hub`; None where the encoder has none."""
+    device: str = "cpu"
+    precision: Precision = "float32"
+    dtype: Literal["float32", "float16"] = "float32"
+    """Of the features on disk."""
+    batch: int = 32
+    readers: int = 0
+    """Processes that read and decode; 0 reads where the encoder runs."""
+    threads: int = 0
+    """Of the encoder; 0 leaves torch's own choice."""
+    windows: Windows = BRAIN_SUBDURAL_BONE
+    """Of CT: which become the three channels."""
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.readers < 0 or self.threads < 0:
+            raise InputError(
+                f"batch is {self.batch}, readers {self.readers}, threads {self.threads}: "
+                "give at least 1, 0 and 0"
+            )
+
+    def build(self) -> Encoder:
+        """The encoder, with its weights, on its device."""
+        return build(self.encoder, weights=self.weights, device=self.device)
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A slide under way."""
+
+    task: Task
+    record: Record
+    held: Coordinates
+    made_with: dict[str, Any]
+    features: np.ndarray
+    unreadable: np.ndarray
+    began: float
+    done: int = 0
+    tries: int = 1
+
+
+class Extraction(Stage):
+    """Makes the features of the slides of one set of patches.
+
+    Args:
+        patch_set: of the work folder.
+        options: how.
+        identity: of the encoder with its weights, so that what is there can be told from what
+            other weights made without loading them again.
+        encoder: the encoder itself, where it is loaded already; it is not pickled.
+    """
+
+    def __init__(
+        self,
+        patch_set: PatchSet,
+        options: ExtractOptions,
+        *,
+        identity: str,
+        encoder: Encoder | None = None,
+    ) -> None:
+        self.set, self.options, self.identity = patch_set, options, identity
+        self.folder = patch_set.features(options.encoder)
+        self._encoder = encoder
+        self._checked: dict[str, tuple[int, Outcome]] = {}
+        self._contents: dict[str, str] = {}
+        self._made: dict[str, Record] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_encoder": None}
+
+    @property
+    def encoder(self) -> Encoder:
+        """Loaded when first needed."""
+        if self._encoder is None:
+            self._encoder = self.options.build()
+        return self._encoder
+
+    def start(self) -> None:
+        if self.options.threads:
+            torch.set_num_threads(self.options.threads)
+        if self.encoder.identity != self.identity:
+            raise InputError(
+                f"the weights of {self.options.encoder} are others here than where the run began "
+                f"({self.encoder.identity}, expected {self.identity})"
+            )
+
+    def known(self, task: Task) -> Outcome | None:
+        record = Record.read(self.set.record(self.folder.name, task.name))
+        if record is not None and record.status == "failed":
+            return record.outcome()
+        if not task.target.is_file():
+            return None
+        changed = task.target.stat().st_mtime_ns
+        if task.name in self._checked and self._checked[task.name][0] == changed:
+            return self._checked[task.name][1]
+        found = self._examine(task, record)
+        if found is not None:
+            self._checked[task.name] = changed, found
+        return found
+
+    def _examine(self, task: Task, record: Record | None) -> Outcome | None:
+        """What is to be said of a file of features that is there; None: it has to be made."""
+        try:
+            source = task.payload
+            wanted = self._made_with(source, read_coordinates(self.set.patches_file(task.name)))
+            held = json.loads(stamp(task.target, "made_with") or "{}")
+            if held != wanted:
+                differs = [k for k in wanted if held.get(k) != wanted[k]] or ["format"]
+                reason = (
+                    f"{task.target.name} was made with another {', '.join(differs)}. Give "
+                    "--overwrite to make it anew"
+                )
+                return Outcome(name=task.name, status="failed", reason=reason, source=source.source)
+            bag = read_bag(task.target, keep_unreadable=True)
+        except (ProbSAError, OSError, ValueError):
+            return None  # damaged: made anew
+        if len(bag.features) != source.count:
+            return None
+        return (record or replace(source, status="done")).outcome(kept=True)
+
+    def prepare(self, tasks: Sequence[Task], *, overwrite: bool) -> None:
+        """Forgets what failed before, and everything if it is to be made anew."""
+        for task in tasks:
+            path = self.set.record(self.folder.name, task.name)
+            record = Record.read(path)
+            if overwrite or record is None or record.status == "failed":
+                path.unlink(missing_ok=True)
+            if overwrite:
+                task.target.unlink(missing_ok=True)
+
+    def record(self, task: Task, outcome: Outcome) -> None:
+        made = self._made.pop(task.name, None) or task.payload
+        made.with_outcome(outcome).write(self.set.record(self.folder.name, task.name))
+
+    def run(self, tasks: Iterator[Task]) -> Iterator[Outcome]:
+        under_way: dict[int, _Begun] = {}
+        ended: deque[Outcome] = deque()
+        fresh = self._begin(tasks, under_way, ended)
+        # readers are only started when there is something to read
+        again = list(islice(fresh, 1))
+        while again:
+            chunks = self._chunks(chain(again, fresh), under_way)
+            o = self.options
+            try:
+                for read in reading(chunks, windows=o.windows, readers=o.readers):
+                    self._take(read, under_way, ended)
+                    while ended:
+                        yield ended.popleft()
+                break
+            except RuntimeError as e:
+                if not str(e).startswith(READERS_DIED):
+                    raise
+                again = self._after_death(under_way, ended)
+                while ended:
+                    yield ended.popleft()
+        while ended:
+            yield ended.popleft()
+
+    def _begin(
+        self, tasks: Iterator[Task], under_way: dict[int, _Begun], ended: deque[Outcome]
+    ) -> Iterator[int]:
+        """Opens a slide's coordinates when the readers have room for it; gives its number."""
+        for job, task in enumerate(tasks):
+            began, record = time.perf_counter(), task.payload
+            assert isinstance(record, Record)
+            try:
+                held = read_coordinates(self.set.patches_file(task.name))
+                if len(held.coords) != record.count:
+                    raise BagError(
+                        f"{self.set.patches_file(task.name)} holds {len(held.coords)} "
+                        f"instances, {record.count} were recorded: run `probsa patch` again"
+                    )
+                under_way[job] = _Begun(
+                    task=task,
+                    record=record,
+                    held=held,
+                    made_with=self._made_with(record, held),
+                    features=np.zeros((record.count, self.encoder.width), self.options.dtype),
+                    unreadable=np.zeros(record.count, bool),
+                    began=began,
+                )
+            except BROKEN as e:
+                ended.append(self._failed(task, str(e) or type(e).__name__))
+                continue
+            yield job
+
+    def _chunks(self, jobs: Iterable[int], under_way: dict[int, _Begun]) -> Iterator[Chunk]:
+        for job in jobs:
+            b = under_way[job]
+            patches = b.held.patches() if b.record.kind == "slide" else None
+            yield from chunks_of(b.record, patches, job=job, size=self.options.batch)
+
+    def _take(self, read: Read, under_way: dict[int, _Begun], ended: deque[Outcome]) -> None:
+        """Encodes what was read; when it was a slide's last, writes the bag."""
+        b = under_way.get(read.job)
+        if b is None:  # given up already
+            return
+        try:
+            if read.error:
+                raise BagError(read.error)
+            rows = slice(read.start, read.stop)
+            there = ~read.unreadable.numpy()
+            if there.any():
+                f = self.encoder.encode(
+                    read.pixels[torch.from_numpy(there)], precision=self.options.precision
+                )
+                b.features[rows][there] = f.numpy()
+            b.unreadable[rows] = ~there
+            b.done += read.stop - read.start
+            if b.done == b.record.count:
+                ended.append(self._finish(under_way.pop(read.job)))
+        except BROKEN as e:
+            if full_disk(e):
+                raise
+            under_way.pop(read.job, None)
+            ended.append(self._failed(b.task, str(e) or type(e).__name__))
+
+    def _finish(self, b: _Begun) -> Outcome:
+        lost = int(b.unreadable.sum())
+        if lost == b.record.count:
+            return self._failed(b.task, "none of its instances could be read: the file is damaged")
+        write_bag(
+            b.task.target,
+            features=b.features,
+            kind=b.record.kind,
+            coords=b.held.coords,
+            unreadable=b.unreadable,
+            attributes={k: v for k, v in b.held.attributes.items() if k != "kind"},
+            stamps={
+                "made_with": json.dumps(b.made_with, sort_keys=True),
+                "encoder": self.identity,
+                "source": b.record.source,
+            },
+        )
+        reason = f"{lost} of {b.record.count} instances could not be read" if lost else ""
+        self._made[b.task.name] = b.record
+        return Outcome(
+            name=b.task.name,
+            status="done",
+            reason=reason,
+            count=b.record.count,
+            unreadable=lost,
+            seconds=time.perf_counter() - b.began,
+            source=b.record.source,
+        )
+
+    def _failed(self, task: Task, reason: str) -> Outcome:
+        source = task.payload.source
+        return Outcome(name=task.name, status="failed", reason=reason, source=source)
+
+    def _after_death(self, under_way: dict[int, _Begun], ended: deque[Outcome]) -> list[int]:
+        """Which slides are begun again once a reading process was killed.
+
+        The first of them was being read, so it is the suspect: after two tries it is given up.
+        """
+        for job, b in list(under_way.items())[:1]:
+            if b.tries == TRIES:
+                reason = (
+                    "a reading process was killed while at this slide, twice: probably out of "
+                    "memory, or of shared memory (/dev/shm). Give fewer --readers or a smaller "
+                    "--batch"
+                )
+                ended.append(self._failed(under_way.pop(job).task, reason))
+            else:
+                b.tries += 1
+        for b in under_way.values():
+            b.done = 0
+        return list(under_way)
+
+    def _made_with(self, record: Record, held: Coordinates) -> dict[str, Any]:
+        """What the features depend on, part by part, so that a difference can be named."""
+        o = self.options
+        if record.name not in self._contents:
+            sources = record.files or (record.source,)
+            self._contents[record.name] = content_of(tuple(map(Path, sources)))
+        parts = {
+            "slide": self._contents[record.name],
+            "patches": digest(held.made_with, held.coords.tolist()),
+            "encoder": self.identity,
+            "precision": o.precision,
+            "dtype": o.dtype,
+        }
+        if record.kind == "ct":
+            parts["windows"] = str(o.windows)
+        return parts

@@ -1,0 +1,161 @@
+"""Pixels for an encoder: read and decoded by worker processes while the encoder works."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from ..errors import ProbSAError, RegionError
+from ..patches import Patches, read_patch
+from ..slides import Scan, ScanSource, Slide, open_scan, open_slide
+from ..slides.windows import Windows, slice_image
+from .records import Record
+
+PREFETCHED = 2
+"""Chunks that each reader has ready or in work."""
+READERS_DIED = "DataLoader worker"
+"""How torch's error begins when a reading process is gone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """Some instances of one slide or scan, read together; pickled to a reader."""
+
+    job: int
+    """Counts the slides of a run."""
+    record: Record
+    start: int
+    stop: int
+    patches: Patches | None
+    """Those of this chunk; None for the slices of a scan."""
+
+
+class Read(NamedTuple):
+    """What came of a chunk; a tuple, so that the tensors travel through shared memory."""
+
+    job: int
+    start: int
+    stop: int
+    pixels: Tensor
+    """uint8 (n, height, width, 3)."""
+    unreadable: Tensor
+    """bool (n,): the pixels of these could not be decoded, and are zeros."""
+    error: str
+    """Why the slide cannot be read at all; empty where it can."""
+
+
+class Pixels(Dataset[Read]):
+    """Reads chunks. Each reader keeps the slide open that it read last."""
+
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
+        self._job = -1
+        self._open: Slide | Scan | None = None
+        self._error = ""
+
+    def __getitem__(self, chunk: Chunk) -> Read:
+        try:
+            source = self._source(chunk)
+            read = _slices if isinstance(source, Scan) else _patches
+            pixels, lost = read(self, source, chunk)
+            return Read(chunk.job, chunk.start, chunk.stop, pixels, lost, "")
+        except (ProbSAError, OSError, ValueError, RuntimeError, MemoryError) as e:
+            self._error = str(e) or type(e).__name__
+            nothing = torch.zeros(0, 0, 0, 3, dtype=torch.uint8)
+            return Read(
+                chunk.job, chunk.start, chunk.stop, nothing, torch.zeros(0).bool(), self._error
+            )
+
+    def _source(self, chunk: Chunk) -> Slide | Scan:
+        if chunk.job == self._job:
+            if self._open is None:  # it failed before: fail alike, and as fast
+                raise ProbSAError(self._error)
+            return self._open
+        self.close()
+        self._job = chunk.job
+        self._open = open_source(chunk.record)
+        return self._open
+
+    def close(self) -> None:
+        """Frees the slide that is open."""
+        if isinstance(self._open, Slide):
+            self._open.close()
+        self._job, self._open = -1, None
+
+
+def open_source(record: Record) -> Slide | Scan:
+    """The slide or the series that a record speaks of.
+
+    Raises:
+        SlideError: it is gone, or cannot be read.
+    """
+    if record.kind == "slide":
+        return open_slide(Path(record.source), mpp=record.mpp)
+    return open_scan(
+        ScanSource(
+            name=record.name,
+            path=Path(record.source),
+            files=tuple(Path(f) for f in record.files),
+            format="nifti" if record.format == "nifti" else "dicom",
+        )
+    )
+
+
+def _patches(pixels: Pixels, source: Slide, chunk: Chunk) -> tuple[Tensor, Tensor]:
+    assert chunk.patches is not None, "the chunks of a slide name their patches"
+    size, n = chunk.patches.size, len(chunk.patches)
+    out, lost = np.zeros((n, size, size, 3), np.uint8), np.zeros(n, bool)
+    for i in range(n):
+        try:
+            out[i] = read_patch(source, chunk.patches, i)
+        except RegionError:
+            lost[i] = True
+    return torch.from_numpy(out), torch.from_numpy(lost)
+
+
+def _slices(pixels: Pixels, source: Scan, chunk: Chunk) -> tuple[Tensor, Tensor]:
+    images = [slice_image(source, i, pixels.windows) for i in range(chunk.start, chunk.stop)]
+    return torch.from_numpy(np.stack(images)), torch.zeros(len(images), dtype=torch.bool)
+
+
+def chunks_of(record: Record, patches: Patches | None, *, job: int, size: int) -> Iterator[Chunk]:
+    """The instances of a slide or scan, `size` at a time, in order."""
+    n = record.count
+    for start in range(0, n, size):
+        stop = min(start + size, n)
+        some = None if patches is None else replace(patches, coords=patches.coords[start:stop])
+        yield Chunk(job=job, record=record, start=start, stop=stop, patches=some)
+
+
+def reading(chunks: Iterator[Chunk], *, windows: Windows, readers: int) -> Iterator[Read]:
+    """Reads chunks in order, ahead of who asks for them where there are reading processes.
+
+    `chunks` is drawn from lazily: at most `readers` · PREFETCHED are under way.
+
+    Raises:
+        RuntimeError: a reading process was killed; its text begins with READERS_DIED.
+    """
+    yield from DataLoader(
+        Pixels(windows),
+        sampler=_Once(chunks),
+        batch_size=None,
+        num_workers=readers,
+        prefetch_factor=PREFETCHED if readers else None,
+        # a fork would copy the encoder's threads in whatever state they are
+        multiprocessing_context="spawn" if readers else None,
+    )
+
+
+class _Once:
+    """An iterator where torch wants something that can be iterated."""
+
+    def __init__(self, chunks: Iterator[Chunk]) -> None:
+        self.chunks = chunks
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self.chunks
