@@ -1,5 +1,12 @@
 """Stage 1: slides and scans: what is read, whatever the format."""
 
+from ._base import Level as Level
+from ._base import Scan as Scan
+from ._base import Slide as Slide
+from .finding import SLIDE_SUFFIXES as SLIDE_SUFFIXES
+from .finding import slide_files as slide_files
+from .opening import open_slide as open_slide
+from .resolution import resolution_advice as resolution_advice
 from .scans import ScanFailure as ScanFailure
 from .scans import ScanListing as ScanListing
 from .scans import ScanSource as ScanSource

@@ -1,0 +1,82 @@
+"""Stage 1: which files of a folder look like slides."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..errors import SlideError
+
+_PLAIN_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".jp2")
+SLIDE_SUFFIXES = (
+    ".svs", ".tif", ".tiff", ".btf", ".tf8", ".ndpi", ".vms", ".vmu", ".scn", ".mrxs", ".svslide",
+    ".bif", ".czi", ".dcm", *_PLAIN_SUFFIXES,
+)  # fmt: skip
+"""Endings of files that may be slides, in lower case."""
+_SM_CLASS = b"1.2.840.10008.5.1.4.1.1.77.1.6"
+"""DICOM's class of whole-slide images; it stands in the first bytes of a file."""
+
+
+def slide_files(folder: str | Path) -> list[Path]:
+    """The files below a folder that look like slides by their ending, sorted.
+
+    Left out: hidden files and folders, the parts of slides of many files (the folder of a .mrxs,
+    the images of a .vms), DICOM files that are no slides; of a DICOM slide its largest file stands
+    for all.
+
+    Raises:
+        SlideError: `folder` is none.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise SlideError(f"{folder} is no folder")
+    found, seen = [], set()
+    for at, folders, names in os.walk(folder, followlinks=True):
+        here = Path(at)
+        real = here.resolve()
+        if real in seen:  # a link that leads back
+            folders.clear()
+            continue
+        seen.add(real)
+        lower = {n.lower() for n in names}
+        folders[:] = sorted(
+            f for f in folders if not f.startswith(".") and f"{f.lower()}.mrxs" not in lower
+        )
+        found += _slides_among(here / n for n in names if not n.startswith("."))
+    return sorted(found)
+
+
+def _slides_among(paths: Iterable[Path]) -> list[Path]:
+    likely = [p for p in paths if p.suffix.lower() in SLIDE_SUFFIXES and p.is_file()]
+    whole = [p.stem for p in likely if p.suffix.lower() in (".vms", ".vmu")]
+    dicom = [p for p in likely if p.suffix.lower() == ".dcm"]
+    others = [
+        p
+        for p in likely
+        if p.suffix.lower() != ".dcm"
+        and not (p.suffix.lower() in _PLAIN_SUFFIXES and any(p.stem.startswith(s) for s in whole))
+    ]
+    return others + _dicom_slides([p for p in dicom if _is_slide_class(p)])
+
+
+def _is_slide_class(path: Path) -> bool:
+    with path.open("rb") as f:
+        return _SM_CLASS in f.read(1024)
+
+
+def _dicom_slides(paths: list[Path]) -> list[Path]:
+    """One file a series: the largest, which holds level 0; what cannot be opened for itself."""
+    if len(paths) < 2:
+        return paths
+    try:
+        import openslide
+    except ImportError:
+        return paths
+    series: dict[str, Path] = {}
+    for path in sorted(paths, key=lambda p: (-p.stat().st_size, p)):
+        try:
+            with openslide.OpenSlide(path) as slide:
+                key = slide.properties.get("dicom.SeriesInstanceUID", str(path))
+        except openslide.OpenSlideError:
+            key = str(path)
+        series.setdefault(key, path)
+    return list(series.values())

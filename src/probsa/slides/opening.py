@@ -1,0 +1,145 @@
+"""Stage 1: which reader opens a file, and what to say of a file that none opens.
+
+OpenSlide decides: formats of vendors are its own; a generic TIFF goes to tifffile, which sees more
+levels and reads faster; a plain image to Pillow. Readers are imported when they are needed.
+"""
+
+from pathlib import Path
+
+from ..errors import MissingExtra, SlideError
+from ._base import Slide
+from .resolution import check_mpp
+from .truncation import check_complete, is_tiff
+
+_GENERIC = "generic-tiff"
+_PLAIN_TIFF_VENDORS = (None, _GENERIC, "aperio")
+"""Their structure is a TIFF's own, so a cut can be told; others store offsets in ways of theirs."""
+_READABLE = (
+    "readable are the formats of OpenSlide (Aperio .svs, Hamamatsu .ndpi, Leica .scn, MIRAX .mrxs, "
+    "Philips and Ventana .tif/.bif, Zeiss .czi, DICOM slides .dcm, …), tiled TIFF, OME-TIFF, "
+    "PNG, JPEG, BMP, WebP and JPEG 2000"
+)
+
+
+def open_slide(path: str | Path, *, mpp: float | None = None) -> Slide:
+    """Opens a slide of any format.
+
+    `mpp`: micrometres per level-0 pixel, for a slide that does not state them. It also holds
+    against a file that states others (by more than 2 %); `Slide.mpp_source` then says both.
+
+    Raises:
+        SlideError: the file is missing, damaged, or no slide; says which, and what can be read.
+        MissingExtra: the readers are not installed.
+    """
+    path = Path(path)
+    check_mpp(mpp)
+    if path.is_dir():
+        raise SlideError(
+            f"{path} is a folder, and a slide is a file; a folder of DICOM files is a scan"
+        )
+    if not path.exists():
+        raise SlideError(f"{path} does not exist")
+    with path.open("rb") as f:
+        head = f.read(1024)
+    name = slide_name(path)
+    from .images import PlainSlide, looks_plain
+
+    # the .mrxs file itself is a JPEG
+    if looks_plain(head) and path.suffix.lower() != ".mrxs":
+        return PlainSlide(path, name=name, mpp=mpp)
+    vendor = _vendor(path)
+    # the unused 128 bytes before a DICOM file may look like another format's
+    if vendor is None and head[128:132] == b"DICM":
+        raise SlideError(f"{path} {_dicom(path)}")
+    if is_tiff(head) and vendor in _PLAIN_TIFF_VENDORS:
+        check_complete(path)
+    if vendor not in (None, _GENERIC):
+        from .wsi import WsiSlide
+
+        return WsiSlide(path, name=name, mpp=mpp)
+    if is_tiff(head):
+        from .tiff import TiffSlide
+
+        _need_tifffile()
+        return TiffSlide(path, name=name, mpp=mpp, vendor=vendor)
+    raise SlideError(f"{path} {_what_it_is(path, head)}; {_READABLE}")
+
+
+def slide_name(path: Path) -> str:
+    """A slide's name: its file's without the ending, `.ome.tiff` counting as one."""
+    stem = path.stem
+    return stem[:-4] if stem.lower().endswith(".ome") and len(stem) > 4 else stem
+
+
+def _vendor(path: Path) -> str | None:
+    try:
+        import openslide
+    except ImportError as e:
+        raise MissingExtra("openslide-python with openslide-bin", "slides") from e
+    return openslide.OpenSlide.detect_format(path)
+
+
+def _need_tifffile() -> None:
+    try:
+        import imagecodecs
+        import tifffile
+    except ImportError as e:
+        raise MissingExtra("tifffile with imagecodecs", "slides") from e
+    del imagecodecs, tifffile
+
+
+def _what_it_is(path: Path, head: bytes) -> str:
+    """What a file that no reader opens appears to be, to follow its name."""
+    if not head:
+        return "is empty (0 bytes): copy it again"
+    if not head.strip(b"\0"):
+        return "begins with zeros alone: its copy was not finished; copy it again"
+    if path.suffix.lower() == ".mrxs":
+        return f"is a MIRAX slide whose folder {path.stem}/ does not lie beside it, or is damaged"
+    for begin, what in _MAGIC.items():
+        if head.startswith(begin):
+            return what
+    text = _as_text(head)
+    if text is not None:
+        return f"is a text file that begins with {text!r}"
+    return f"is of no known kind: it begins with the bytes {head[:8].hex(' ')}"
+
+
+_MAGIC = {
+    b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: git lfs pull",
+    b"PK\x03\x04": "is a ZIP archive: unpack it",
+    b"\x1f\x8b": "is a gzip archive: unpack it",
+    b"7z\xbc\xaf": "is a 7z archive: unpack it",
+    b"\x89HDF": "is an HDF5 file, which holds no slide (features? they need no slide)",
+    b"%PDF": "is a PDF",
+    b"<!DOCTYPE": "is a web page: the download was refused; open it in a browser to see why",
+    b"<html": "is a web page: the download was refused; open it in a browser to see why",
+}
+
+
+def _as_text(head: bytes) -> str | None:
+    # 1024 bytes may end inside of a letter
+    text = head.decode("utf-8", errors="ignore")
+    if len(text.encode()) < len(head) - 3 or any(c < " " and c not in "\t\r\n" for c in text):
+        return None
+    return text.strip().splitlines()[0][:40] if text.strip() else None
+
+
+def _dicom(path: Path) -> str:
+    try:
+        import pydicom
+    except ImportError:
+        modality = None
+    else:
+        from .dicom_headers import DAMAGED
+
+        try:
+            header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=["Modality"])
+        except DAMAGED:
+            return "is a damaged DICOM file"
+        modality = header.get("Modality")
+    if modality == "CT":
+        return "is a CT slice, not a slide: give the folder of its series"
+    if modality == "SM":
+        return "is a DICOM slide that OpenSlide cannot read (damaged, or an image of no pyramid)"
+    return f"is a DICOM file of modality {modality or 'unknown'}, not a slide"

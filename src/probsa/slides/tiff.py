@@ -1,0 +1,156 @@
+"""Stage 1: generic tiled TIFFs, OME-TIFFs (their pyramids too) and striped TIFFs, by tifffile.
+
+OpenSlide sees one level of a pyramid whose levels hang below its first page (SubIFDs), as OME-TIFFs
+have them. What OpenSlide does see is given here with the same levels and the same pixels.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import UInt8
+
+from ..errors import SlideError
+from . import ome
+from ._base import Level, Slide
+from .regions import block_pixels, blocks, check
+from .resolution import Resolution, from_density, settle
+from .tiff_colours import word
+from .tiff_levels import Cache, TiffLevel
+
+if TYPE_CHECKING:
+    import tifffile
+
+_REDUCED = 1
+_UNITS = {2: "inch", 3: "centimeter"}
+_ASPECT = 0.05
+"""A striped page is a level if its aspect differs by less; a label's or an overview's does not."""
+
+
+class TiffSlide(Slide):
+    """A TIFF that is read by pieces."""
+
+    def __init__(
+        self, path: Path, *, name: str, mpp: float | None = None, vendor: str | None = None
+    ) -> None:
+        import tifffile
+
+        self.path, self.name = path, name
+        with _quiet():
+            try:
+                self._file = tifffile.TiffFile(path)
+            except (tifffile.TiffFileError, ValueError, OSError) as e:
+                raise SlideError(f"{path} is a damaged TIFF: {e}") from e
+            try:
+                self._read_structure(vendor, mpp)
+            except SlideError:
+                self.close()
+                raise
+            except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as e:
+                self.close()
+                raise SlideError(f"{path} is a TIFF of a structure that is not read: {e}") from e
+
+    def _read_structure(self, vendor: str | None, mpp: float | None) -> None:
+        image = ome.find(self._file) if self._file.is_ome else None
+        pages = image.pages if image is not None else _pages(self._file)
+        if not pages:
+            raise SlideError(f"{self.path} is a TIFF without an image")
+        first = pages[0]
+        self.format = "ome-tiff" if image is not None else vendor or "tiff"
+        self._cache = Cache()
+        self._levels = [
+            TiffLevel(page, number=i, cache=self._cache) for i, page in enumerate(pages)
+        ]
+        self.levels = tuple(_level(page, first) for page in pages)
+        stated = image.resolution if image is not None else Resolution()
+        resolution = settle(stated if stated.mpp is not None else _from_tags(first), mpp)
+        self.mpp, self.mpp_source = resolution.mpp, resolution.source
+        words = {
+            "reader": f"tifffile {version('tifffile')}",
+            "tile size": f"{first.tilewidth} x {first.tilelength}" if first.is_tiled else "",
+            "strips": "" if first.is_tiled else f"{len(first.dataoffsets)}",
+            "compression": word(first.compression),
+            "objective power": image.power or "" if image is not None else "",
+            "associated images": ", ".join(image.others) if image is not None else "",
+            "tiff.ImageDescription": first.description,
+            "tiff.Software": first.software,
+        }  # fmt: skip
+        self.properties = {k: v for k, v in words.items() if v}
+
+    def read(
+        self, *, x: int, y: int, level: int, width: int, height: int
+    ) -> UInt8[np.ndarray, "height width 3"]:
+        """A region as RGB; see `Slide.read`. Decodes the tiles it touches, and no others."""
+        check(self, level, width, height)
+        if self._file.filehandle.closed:
+            raise SlideError(f"{self.path.name} is closed")
+        downsample = self.levels[level].downsample
+        out = np.empty((height, width, 3), np.uint8)
+        for b in blocks(x, y, width, height, downsample=downsample):
+            out[b.top : b.top + b.height, b.left : b.left + b.width] = block_pixels(
+                b, self._levels[level].pixels, downsample=downsample
+            )
+        return out
+
+    def close(self) -> None:
+        """Frees the file and what was decoded of it; harmless when done twice."""
+        if hasattr(self, "_cache"):
+            self._cache.clear()
+        self._file.close()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """tifffile logs what it finds odd; what matters is looked at here, and raised."""
+    logger = logging.getLogger("tifffile")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _pages(file: "tifffile.TiffFile") -> "list[tifffile.TiffPage]":
+    """The levels, largest first.
+
+    Of a tiled file: its first page and the tiled pages marked as reduced, as OpenSlide takes them,
+    and those below its first page. Of a striped one: reduced pages of the same shape.
+    """
+    pages = [page.aspage() for page in file.pages]
+    if not pages:
+        return []
+    first, rest = pages[0], pages[1:]
+    below = [page.aspage() for page in first.pages] if first.pages else []
+    found = [first]
+    for page in [*rest, *below]:
+        reduced = int(page.subfiletype) & _REDUCED or page in below
+        like = page.is_tiled if first.is_tiled else _same_shape(page, first)
+        if reduced and like:
+            found.append(page)
+    return sorted(found, key=lambda page: -page.imagewidth)
+
+
+def _same_shape(page: "tifffile.TiffPage", first: "tifffile.TiffPage") -> bool:
+    aspect = page.imagewidth * first.imagelength / (page.imagelength * first.imagewidth)
+    return abs(aspect - 1) < _ASPECT and page.samplesperpixel == first.samplesperpixel
+
+
+def _level(page: "tifffile.TiffPage", first: "tifffile.TiffPage") -> Level:
+    across, down = first.imagewidth / page.imagewidth, first.imagelength / page.imagelength
+    return Level(width=page.imagewidth, height=page.imagelength, downsample=(across + down) / 2)
+
+
+def _from_tags(page: "tifffile.TiffPage") -> Resolution:
+    tags = page.tags
+    unit = _UNITS.get(int(tags.valueof("ResolutionUnit", 2)), "")
+    across, down = (_ratio(tags.valueof(f"{axis}Resolution")) for axis in "XY")
+    return from_density(across, down, unit=unit)
+
+
+def _ratio(value: tuple[int, int] | None) -> float | None:
+    return value[0] / value[1] if value and value[0] > 0 and value[1] > 0 else None
