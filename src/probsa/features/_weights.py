@@ -1,0 +1,268 @@
+"""Weights of encoders: where they are, read without running code, and fitted key by key.
+
+What the user names is taken: a file, a folder that holds one, an address. What lies in the local
+caches is found. Nothing is downloaded unasked: that needs an address or the word `hub`.
+"""
+
+import hashlib
+import os
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import WeightsError
+from ._base import Card, Encoder, Origin
+
+HUB = "hub"
+FILES = ("model.safetensors", "pytorch_model.bin", "pytorch_model_vision.bin")
+# keys under which training scripts keep the weights beside their other state
+NESTED = ("state_dict", "model", "model_state_dict", "teacher", "encoder", "backbone")
+COUNTER = "num_batches_tracked"
+"""A count of training steps: not read in `eval()`, absent from older files."""
+
+
+def locate(name: str, card: Card, weights: str | os.PathLike[str] | None) -> Path:
+    """The file with an encoder's weights.
+
+    Raises:
+        WeightsError: there is none, or it could not be fetched; says how to get it.
+    """
+    origin = card.weights or Origin()
+    text = os.fspath(weights) if weights is not None else ""
+    if text == HUB:
+        return _download(name, card, origin)
+    if text.startswith(("https://", "http://")):
+        return _fetch(name, card, text)
+    if text:
+        return _named(name, card, Path(text))
+    found = cached(origin)
+    if found is None:
+        raise WeightsError(
+            f"{name} needs its weights, and the local caches do not hold them. " + advice(card)
+        )
+    return found
+
+
+def cached(origin: Origin) -> Path | None:
+    """The weights in the local caches of PyTorch and of the Hugging Face Hub, without a network."""
+    if origin.url and (kept := _kept(origin.url)).is_file():
+        return kept
+    if not origin.repository:
+        return None
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ModuleNotFoundError:
+        return None
+    found = (try_to_load_from_cache(origin.repository, file) for file in origin.files)
+    return next((Path(f) for f in found if isinstance(f, str)), None)
+
+
+def advice(card: Card) -> str:
+    """How to get an encoder's weights, and how to pass them."""
+    origin = card.weights or Origin()
+    page = f"https://huggingface.co/{origin.repository}" if origin.repository else ""
+    said = [
+        "Pass the file with weights=FILE (--weights FILE): .safetensors, or .pt, .pth or .bin with "
+        "tensors alone."
+    ]
+    if origin.url or page:
+        said.append(f"It is at {' or '.join(filter(None, (origin.url, page)))}.")
+        fetch = 'With a network, weights="hub" (--weights hub) downloads it'
+        if card.gated:
+            fetch += f", once you have accepted its licence at {page} and logged in "
+            fetch += "(`hf auth login`, formerly `huggingface-cli login`)"
+        said.append(fetch + ".")
+    return " ".join([*said, f"Licence: {card.licence}"])
+
+
+def _named(name: str, card: Card, path: Path) -> Path:
+    if path.is_dir():
+        wanted = (*(card.weights or Origin()).files, *FILES)
+        found = next((path / file for file in wanted if (path / file).is_file()), None)
+        if found is None:
+            raise WeightsError(
+                f"{path}: no weights of {name} in it; looked for {', '.join(dict.fromkeys(wanted))}"
+            )
+        return found
+    if not path.is_file():
+        raise WeightsError(f"{path}: no such file of weights for {name}. {advice(card)}")
+    return path
+
+
+def _kept(url: str) -> Path:
+    file = url.rpartition("/")[2].partition("?")[0]
+    if not url.startswith("https://download.pytorch.org/"):
+        # many addresses end in model.safetensors
+        file = f"{hashlib.sha256(url.encode()).hexdigest()[:8]}_{file}"
+    return Path(torch.hub.get_dir()) / "checkpoints" / file
+
+
+def _fetch(name: str, card: Card, url: str) -> Path:
+    kept = _kept(url)
+    if not kept.is_file():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        # torchvision's names end in the beginning of the file's digest
+        digest = re.search(r"-([0-9a-f]{8,})\.", kept.name)
+        try:
+            torch.hub.download_url_to_file(
+                url, str(kept), hash_prefix=digest[1] if digest else None, progress=False
+            )
+        except (OSError, RuntimeError) as e:
+            raise WeightsError(
+                f"{url}: the weights of {name} could not be downloaded: {e}. " + advice(card)
+            ) from e
+    return kept
+
+
+def _download(name: str, card: Card, origin: Origin) -> Path:
+    if not origin.repository:
+        if not origin.url:
+            raise WeightsError(f"{name} has no weights on a hub. {advice(card)}")
+        return _fetch(name, card, origin.url)
+    from ._torchvision import optional
+
+    hub, errors = optional("huggingface_hub"), optional("huggingface_hub.errors")
+    why = ""
+    for file in origin.files:
+        try:
+            return Path(hub.hf_hub_download(origin.repository, file))
+        except errors.GatedRepoError as e:
+            why = f"the licence has to be accepted first ({e})"
+            break
+        except errors.LocalEntryNotFoundError as e:
+            why = f"the hub cannot be reached ({e})"
+            break
+        except errors.EntryNotFoundError:
+            why = f"the repository holds none of {', '.join(origin.files)}"
+        except (errors.HfHubHTTPError, OSError) as e:
+            why = str(e)
+            break
+    raise WeightsError(
+        f"{name}: no weights from {origin.repository} on the Hugging Face Hub: "
+        f"{why}. {advice(card)}"
+    )
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, mapped into memory where its format allows, as float32.
+
+    Raises:
+        WeightsError: not a file of weights, damaged, or one that would run code to be read.
+    """
+    held = _safetensors(path) if path.suffix == ".safetensors" else _torch(path)
+    for _ in NESTED:
+        inner = next((k for k in NESTED if isinstance(held.get(k), Mapping)), None)
+        if inner is None:
+            break
+        held = held[inner]
+    tensors = {k: v for k, v in held.items() if isinstance(k, str) and isinstance(v, Tensor)}
+    if not tensors:
+        keys = ", ".join(map(str, list(held)[:3])) or "nothing"
+        raise WeightsError(f"{path}: no weights in it, but {keys}; expected names with tensors")
+    return {k: v.float() if v.is_floating_point() else v for k, v in tensors.items()}
+
+
+def _safetensors(path: Path) -> Mapping[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as e:
+        raise WeightsError(f"{path}: not a safetensors file, or a damaged one: {e}") from e
+
+
+def _torch(path: Path) -> Mapping[str, Any]:
+    mapped = zipfile.is_zipfile(path)
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except pickle.UnpicklingError as e:
+        # PyTorch's own message proposes to trust the file
+        raise WeightsError(
+            f"{path}: it holds more than tensors, or is damaged, and is not unpickled, because "
+            "that can run code. Where you trust it, save the tensors alone with the code that "
+            "wrote it: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')"
+        ) from e
+    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError) as e:
+        raise WeightsError(f"{path}: not a file of weights, or a damaged one: {e}") from e
+    if not isinstance(held, Mapping):
+        raise WeightsError(
+            f"{path}: expected names with tensors (a state dict), got {type(held).__name__}"
+        )
+    return held
+
+
+def load(encoder: Encoder, path: Path) -> None:
+    """Gives an encoder the weights of a file, without a copy of what the file holds as float32.
+
+    Prefixes of wrappers (`module.`, `model.`, `backbone.` ...) are taken off.
+
+    Raises:
+        WeightsError: keys missing, left over or of other shapes; names some of each.
+    """
+    state = _unwrapped(read(path), encoder, path=path)
+    # after the conversion, which may adapt the module to what the file holds
+    own = encoder.core.state_dict()
+    counters = {k: torch.tensor(0) for k in own if k.endswith(COUNTER)}
+    state = {**counters, **state}
+    missing = [f"{k} {tuple(v.shape)}" for k, v in own.items() if k not in state]
+    extra = [k for k in state if k not in own and not k.startswith(encoder.heads)]
+    other = [
+        f"{k} {tuple(state[k].shape)} instead of {tuple(v.shape)}"
+        for k, v in own.items()
+        if k in state and state[k].shape != v.shape
+    ]
+    if missing or extra or other:
+        parts = (("missing", missing), ("left over", extra), ("of another shape", other))
+        said = "; ".join(f"{what}: {_some(keys)}" for what, keys in parts if keys)
+        raise WeightsError(f"{path}: these are not the weights of {encoder.name}. {said}")
+    encoder.core.load_state_dict({k: state[k] for k in own}, assign=True)
+
+
+def _some(keys: list[str]) -> str:
+    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+
+
+def _unwrapped(held: dict[str, Tensor], encoder: Encoder, *, path: Path) -> dict[str, Tensor]:
+    """The part of a state dict that is the encoder, its wrappers' prefix taken off."""
+    named = {k for k in encoder.core.state_dict() if not k.endswith(COUNTER)}
+    prefixes = sorted({"", *(k[: m.end()] for k in held for m in re.finditer(r"\.", k))})
+    fits: dict[str, int] = {}
+    parts: dict[str, dict[str, Tensor]] = {}
+    for prefix in prefixes:
+        part = {k.removeprefix(prefix): v for k, v in held.items() if k.startswith(prefix)}
+        parts[prefix] = encoder.convert(part)
+        fits[prefix] = len(named & parts[prefix].keys())
+        if not prefix and fits[prefix]:
+            return parts[prefix]
+    best = max(fits.values())
+    chosen = [p for p, fit in fits.items() if fit == best] if best else [""]
+    if len(chosen) > 1:
+        raise WeightsError(
+            f"{path}: several networks that fit, under {', '.join(chosen)}; save the one that is "
+            "meant alone"
+        )
+    return parts[chosen[0]]
+
+
+def digest(module: nn.Module, *, also: str = "") -> str:
+    """Of a module's weights, whatever file they came from: 16 hexadecimal digits of SHA-256.
+
+    Args:
+        module: its tensors count under their names, in the order of the names.
+        also: what else makes the features what they are.
+    """
+    seen = hashlib.sha256(also.encode())
+    for key, tensor in sorted(module.state_dict().items()):
+        if key.endswith(COUNTER):
+            continue
+        seen.update(f"{key} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        flat = tensor.detach().cpu().contiguous().flatten()
+        seen.update(memoryview(flat.view(torch.uint8).numpy()))
+    return seen.hexdigest()[:16]

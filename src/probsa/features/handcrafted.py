@@ -1,0 +1,300 @@
+"""Stain and texture statistics: 128 numbers a patch, without weights; the encoder by default.
+
+Made for H&E; the three windows of a CT slice are three channels like others, so that it serves
+there too. `BLOCKS` says what the numbers are. All are defined on a patch of one colour.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import pi
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..errors import InputError
+from ._base import Card, Encoder
+from ._registry import register
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Numbers that belong together."""
+
+    name: str
+    members: tuple[str, ...]
+    about: str
+
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+SCALES = (1, 2, 4)
+SHIFTS = (1, 2, 4, 8)
+DIRECTIONS = 8
+PATTERNS = 10
+SMALLEST = 16
+"""Pixels of a side: at the coarsest scale there have to be neighbours."""
+LUMA = (0.299, 0.587, 0.114)
+# Ruifrok and Johnston 2001: optical densities of haematoxylin, eosin and DAB in red, green, blue
+STAINS = ((0.65, 0.70, 0.29), (0.07, 0.99, 0.11), (0.27, 0.57, 0.78))
+LOWEST, STEP = -0.5, 0.01
+"""Stain densities are counted in 256 steps from here."""
+TISSUE = 0.15
+"""Mean optical density above which a pixel is stained at all."""
+PIXELS = 2**16
+"""Handled at a time: the intermediate arrays stay in a processor's cache, whatever the batch."""
+
+
+def _spread(channels: str, *, quantiles: tuple[float, ...] = QUANTILES) -> tuple[str, ...]:
+    of = ("mean", "sd", *(f"q{round(100 * q):02d}" for q in quantiles))
+    return tuple(f"{channel}_{what}" for channel in channels.split() for what in of)
+
+
+BLOCKS = (
+    Block(
+        "colour",
+        _spread("red green blue"),
+        "mean, standard deviation and the 5, 25, 50, 75 and 95 % quantiles of each channel, 0 to 1",
+    ),
+    Block(
+        "stains",
+        (*_spread("haematoxylin eosin residual"), "stain_correlation", "stained_share"),
+        "the same of the densities of haematoxylin, eosin and what is left (Ruifrok's vectors); "
+        "the correlation of the first two; the share of pixels with a mean optical density over "
+        "0.15",
+    ),
+    Block(
+        "saturation",
+        ("saturation_mean", "saturation_sd", "saturation_q50", "saturation_q95"),
+        "of (max - min) / max over the channels",
+    ),
+    Block(
+        "grey",
+        ("grey_skewness", "grey_kurtosis", "grey_entropy"),
+        "of the luma: skewness, excess kurtosis, entropy in bits / 8",
+    ),
+    Block(
+        "patterns",
+        tuple(f"pattern{k}_scale{s}" for s in SCALES for k in range(PATTERNS)),
+        "shares of the local binary patterns of eight neighbours, uniform and up to rotation "
+        "(0 to 8 brighter neighbours in one run; 9 the rest), at scales 1, 2 and 4",
+    ),
+    Block(
+        "gradients",
+        tuple(
+            f"{what}_scale{s}"
+            for s in SCALES
+            for what in ("gradient_mean", "gradient_sd", *(f"edge{k}" for k in range(DIRECTIONS)))
+        ),
+        "mean and standard deviation of the grey gradient's size, and the share of each of eight "
+        "directions of 22.5 degrees in it, at scales 1, 2 and 4",
+    ),
+    Block(
+        "grain",
+        tuple(f"{channel}_shift{d}" for channel in ("grey", "haematoxylin") for d in SHIFTS),
+        "correlation of grey and of haematoxylin with themselves 1, 2, 4 and 8 pixels away",
+    ),
+    Block(
+        "bands",
+        tuple(
+            f"haematoxylin_band{s}_{what}" for s in SCALES for what in ("mean", "sd", "skewness")
+        ),
+        "size, standard deviation and skewness of haematoxylin less its mean over squares of 2, 4 "
+        "and 8 pixels: nuclei against their surroundings",
+    ),
+)
+NAMES = tuple(member for block in BLOCKS for member in block.members)
+
+
+@register(
+    "handcrafted",
+    card=Card(
+        width=len(NAMES),
+        summary="Stain and texture statistics (colour quantiles, Ruifrok's stains, local binary "
+        "patterns, gradients, at three scales); no weights, any patch of 16 pixels or more.",
+        licence="Apache-2.0 (this package).",
+        source="doi:10.1109/TPAMI.2002.1017623 (patterns), Ruifrok and Johnston 2001 (stains)",
+    ),
+)
+class Handcrafted(Encoder):
+    """Statistics of the colours, stains and textures of a patch, in the order of `NAMES`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        unit = torch.nn.functional.normalize(torch.tensor(STAINS, dtype=torch.float64), dim=1)
+        self.register_buffer("unmixing", torch.linalg.inv(unit).float(), persistent=False)
+
+    def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n width"]:
+        """The numbers of each patch of pixels in [0, 1].
+
+        Raises:
+            InputError: patches of less than 16 pixels.
+        """
+        height, width = x.shape[-2:]
+        if min(height, width) < SMALLEST:
+            raise InputError(
+                f"{self.name} needs patches of {SMALLEST} pixels or more, got {width} by {height}"
+            )
+        together = max(1, PIXELS // (height * width))
+        with torch.autocast(x.device.type, enabled=False):
+            return torch.cat([self._numbers(part.float()) for part in x.split(together)])
+
+    def _numbers(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n width"]:
+        rgb = (255 * x).round().contiguous()
+        grey = _mixed(rgb, LUMA)
+        # one more than the byte, so that black has a density
+        density = -((rgb + 1) / 256).log10()
+        columns = self.get_buffer("unmixing").T.tolist()
+        stains = torch.stack([_mixed(density, column) for column in columns], dim=1)
+        parts = [
+            *(_spread_of(_counts(rgb[:, c]), low=0, step=1 / 255) for c in range(3)),
+            *self._stains(stains, density),
+            *_saturation(rgb),
+            _shape_of(_counts(grey.round())),
+            *(_texture(level) for level in _pyramid(grey)),
+            *(_edges(level) for level in _pyramid(grey)),
+            *(_grain(channel) for channel in (grey, stains[:, 0])),
+            *(_band(level) for level in _pyramid(stains[:, 0])),
+        ]
+        return torch.cat(parts, dim=1).float()
+
+    def _stains(
+        self, stains: Float[Tensor, "n 3 height width"], density: Float[Tensor, "n 3 height width"]
+    ) -> Iterator[Tensor]:
+        for s in range(3):
+            steps = ((stains[:, s] - LOWEST) / STEP).round().clamp(0, 255)
+            yield _spread_of(_counts(steps), low=LOWEST, step=STEP)
+        pair = stains[:, :2].flatten(2)
+        pair = pair - pair.mean(dim=2, keepdim=True)
+        yield _ratio((pair[:, 0] * pair[:, 1]).mean(1), pair.square().mean(2).prod(1).sqrt())[
+            :, None
+        ]
+        stained = density.mean(dim=1) > TISSUE
+        yield stained.flatten(1).float().mean(dim=1, keepdim=True)
+
+
+def _mixed(x: Float[Tensor, "n 3 height width"], of: Sequence[float]) -> Float[Tensor, "n h w"]:
+    """A weighted sum of the channels: quicker than a matrix product three wide."""
+    return x[:, 0] * of[0] + x[:, 1] * of[1] + x[:, 2] * of[2]
+
+
+def _counts(levels: Float[Tensor, "n height width"]) -> Float[Tensor, "n 256"]:
+    """How many pixels have each of 256 levels: exact, so that sums do not depend on the batch."""
+    n = levels.shape[0]
+    first = 256 * torch.arange(n, device=levels.device, dtype=torch.int32)
+    shifted = levels.flatten(1).int() + first[:, None]
+    return torch.bincount(shifted.flatten(), minlength=256 * n).view(n, 256).double()
+
+
+def _moments(counts: Float[Tensor, "n 256"]) -> Iterator[Tensor]:
+    """Shares, mean, and the central moments of second to fourth order, of the levels."""
+    share = counts / counts.sum(dim=1, keepdim=True)
+    levels = torch.arange(256, device=counts.device, dtype=counts.dtype)
+    mean = share @ levels
+    away = levels - mean[:, None]
+    yield share
+    yield mean
+    for order in (2, 3, 4):
+        yield (share * away**order).sum(dim=1)
+
+
+def _quantiles(
+    counts: Float[Tensor, "n 256"], which: tuple[float, ...] = QUANTILES
+) -> Float[Tensor, "n q"]:
+    """The lowest level that at least this share of the pixels do not exceed."""
+    total = counts.sum(dim=1, keepdim=True)
+    wanted = torch.tensor(which, device=counts.device, dtype=counts.dtype)
+    # half a pixel less: a share times a count may come out a rounding above the whole number
+    return torch.searchsorted(counts.cumsum(dim=1), wanted * total - 1e-6).to(counts.dtype)
+
+
+def _spread_of(counts: Float[Tensor, "n 256"], *, low: float, step: float) -> Float[Tensor, "n 7"]:
+    _, mean, variance, *_ = _moments(counts)
+    levels = torch.cat((mean[:, None], _quantiles(counts)), dim=1) * step + low
+    return torch.cat((levels[:, :1], variance.sqrt()[:, None] * step, levels[:, 1:]), dim=1)
+
+
+def _saturation(rgb: Float[Tensor, "n 3 height width"]) -> Iterator[Tensor]:
+    highest, lowest = rgb.amax(dim=1), rgb.amin(dim=1)
+    counts = _counts((255 * (highest - lowest) / highest.clamp(min=1)).round())
+    spread = _spread_of(counts, low=0, step=1 / 255)
+    yield spread[:, [0, 1, 4, 6]]
+
+
+def _shape_of(counts: Float[Tensor, "n 256"]) -> Float[Tensor, "n 3"]:
+    share, _, variance, third, fourth = _moments(counts)
+    sd = variance.sqrt()
+    entropy = -torch.special.xlogy(share, share).sum(dim=1) / torch.log(torch.tensor(2.0)) / 8
+    excess = _ratio(fourth, variance**2) - 3 * (variance > 0)
+    return torch.stack((_ratio(third, sd**3), excess, entropy), dim=1)
+
+
+def _ratio(above: Tensor, below: Tensor) -> Tensor:
+    """0 where there is nothing to divide by: a patch of one colour."""
+    flat = below <= 1e-9
+    return torch.where(flat, 0, above / torch.where(flat, 1, below))
+
+
+def _halved(x: Float[Tensor, "n height width"]) -> Float[Tensor, "n h w"]:
+    """Means of squares of two by two pixels; an odd last row or column is left out."""
+    height, width = (side // 2 * 2 for side in x.shape[1:])
+    rows = x[:, 0:height:2, :width] + x[:, 1:height:2, :width]
+    return (rows[:, :, 0::2] + rows[:, :, 1::2]) / 4
+
+
+def _pyramid(x: Float[Tensor, "n height width"]) -> list[Tensor]:
+    """At scales 1, 2 and 4."""
+    half = _halved(x)
+    return [x, half, _halved(half)]
+
+
+def _texture(grey: Float[Tensor, "n height width"]) -> Float[Tensor, "n 10"]:
+    """Shares of uniform local binary patterns (Ojala et al. 2002), up to rotation."""
+    levels = grey.round().to(torch.uint8)
+    height, width = grey.shape[1:]
+    middle = levels[:, 1:-1, 1:-1]
+    ring = ((0, 0), (0, 1), (0, 2), (1, 2), (2, 2), (2, 1), (2, 0), (1, 0))
+    brighter = torch.stack(
+        [levels[:, i : height - 2 + i, j : width - 2 + j] >= middle for i, j in ring]
+    ).to(torch.uint8)
+    changes = (brighter ^ brighter.roll(1, dims=0)).sum(dim=0, dtype=torch.uint8)
+    ones = brighter.sum(dim=0, dtype=torch.uint8)
+    kind = torch.where(changes <= 2, ones, PATTERNS - 1)
+    counts = _counts(kind)[:, :PATTERNS]
+    return counts / counts.sum(dim=1, keepdim=True)
+
+
+def _edges(grey: Float[Tensor, "n height width"]) -> Float[Tensor, "n 10"]:
+    """Size of the gradient, and the directions that it has, opposite ones as one."""
+    across = (grey[:, 1:-1, 2:] - grey[:, 1:-1, :-2]).flatten(1) / 510
+    down = (grey[:, 2:, 1:-1] - grey[:, :-2, 1:-1]).flatten(1) / 510
+    size = torch.hypot(across, down)
+    # bins lie about the axes, so that noise does not throw an edge along one into two bins
+    turn = torch.atan2(down, across) * (DIRECTIONS / pi)
+    kind: Int[Tensor, "n pixels"] = turn.round().to(torch.int8) % DIRECTIONS
+    total = size.sum(dim=1)
+    shares = [_ratio((size * (kind == k)).sum(dim=1), total) for k in range(DIRECTIONS)]
+    return torch.stack((size.mean(dim=1), _deviation(size), *shares), dim=1)
+
+
+def _deviation(x: Float[Tensor, "n pixels"]) -> Float[Tensor, " n"]:
+    return (x - x.mean(dim=1, keepdim=True)).square().mean(dim=1).sqrt()
+
+
+def _grain(x: Float[Tensor, "n height width"]) -> Float[Tensor, "n 4"]:
+    away = x - x.mean(dim=(1, 2), keepdim=True)
+    variance = away.square().mean(dim=(1, 2))
+    found = []
+    for d in SHIFTS:
+        across = (away[:, :, d:] * away[:, :, :-d]).mean(dim=(1, 2))
+        down = (away[:, d:] * away[:, :-d]).mean(dim=(1, 2))
+        found.append(_ratio((across + down) / 2, variance))
+    return torch.stack(found, dim=1)
+
+
+def _band(x: Float[Tensor, "n height width"]) -> Float[Tensor, "n 3"]:
+    height, width = (side // 2 * 2 for side in x.shape[1:])
+    x = x[:, :height, :width]
+    around = _halved(x)[:, :, None, :, None]
+    away = (x.unflatten(1, (-1, 2)).unflatten(3, (-1, 2)) - around).flatten(1)
+    sd = away.square().mean(dim=1).sqrt()
+    return torch.stack((away.abs().mean(dim=1), sd, _ratio(away.pow(3).mean(dim=1), sd**3)), dim=1)

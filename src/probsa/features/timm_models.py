@@ -1,0 +1,83 @@
+"""Any model of timm by its name (`timm:vit_small_patch14_dinov2`), pooled, with its own recipe."""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import UnknownName, WeightsError
+from ._base import Card, Origin, Preprocessing
+from ._network import Network
+from ._registry import register
+from ._torchvision import optional
+
+OF_A_HUB = ("hf-hub:", "hf_hub:")
+
+
+@register(
+    "timm:MODEL",
+    card=Card(
+        width=0,
+        summary="Any model of timm by its name: pooled features, with its own input size and "
+        "normalisation.",
+        licence="The model's own; timm itself is Apache-2.0.",
+        source="https://huggingface.co/timm",
+        weights=Origin(),
+        packages=("timm",),
+    ),
+)
+class TimmModel(Network):
+    """A model of timm without its classifier.
+
+    Args:
+        model: its name, with or without the tag of its weights; `hf-hub:OWNER/REPOSITORY` for one
+            that others put on the hub.
+    """
+
+    def __init__(self, *, model: str) -> None:
+        # some of timm's networks compute tables while they are built: they need memory for it
+        with torch.device("cpu"):
+            super().__init__(_create(model))
+        made: Any = self.network
+        card: dict[str, Any] = made.pretrained_cfg
+        how = optional("timm.data").resolve_model_data_config(made)
+        size, share = how["input_size"][-1], how["crop_pct"]
+        self.preprocessing = Preprocessing(
+            size=size,
+            mean=tuple(how["mean"]),
+            std=tuple(how["std"]),
+            resampling="bilinear" if how["interpolation"] == "bilinear" else "bicubic",
+            resize=None if share == 1 else math.floor(size / share),
+        )
+        repository = card.get("hf_hub_id") or ""
+        named = card.get("hf_hub_filename")
+        self.card = Card(
+            width=int(getattr(made, "head_hidden_size", None) or made.num_features),
+            summary=f"{model} of timm; pooled features.",
+            licence=f"{card.get('license') or 'see its page'}.",
+            source=f"https://huggingface.co/{repository or 'timm'}",
+            weights=Origin(
+                url=card.get("url") or "",
+                repository=repository,
+                files=(named,) if named else Origin().files,
+            ),
+            packages=("timm",),
+        )
+        classifier = card.get("classifier") or ()
+        classifiers = (classifier,) if isinstance(classifier, str) else tuple(classifier)
+        self.heads = tuple(f"{c}." for c in classifiers)
+
+
+def _create(model: str) -> nn.Module:
+    timm = optional("timm")
+    if not model.startswith(OF_A_HUB):
+        # a name may carry the tag of its weights after a dot
+        if not timm.is_model(model):
+            raise UnknownName("model of timm", model, timm.list_models())
+        return timm.create_model(model, num_classes=0)
+    errors = optional("huggingface_hub.errors")
+    try:
+        return timm.create_model(model, num_classes=0)
+    except (errors.HfHubHTTPError, errors.EntryNotFoundError, OSError) as e:
+        raise WeightsError(f"timm:{model}: its description cannot be read from the hub: {e}") from e
