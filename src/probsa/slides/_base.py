@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -64,7 +63,7 @@ class Slide(ABC):
     def close(self) -> None:
         """Frees what the reader holds."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Slide":
         return self
 
     def __exit__(
