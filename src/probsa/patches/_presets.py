@@ -1,0 +1,124 @@
+"""Settings by name: CLAM's four, the paper's two, and how flags change them."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+from ..errors import InputError, UnknownName
+from .options import PatchSettings, TissueOptions
+
+
+def _clam(
+    *,
+    threshold: int = 8,
+    median: int = 7,
+    closing: int = 4,
+    min_area: float = 100.0,
+    min_hole: float = 16.0,
+    max_holes: int = 8,
+) -> TissueOptions:
+    """CLAM's sthresh, mthresh, close, a_t, a_h and max_n_holes; areas in its reference patches."""
+    return TissueOptions(
+        threshold=threshold,
+        median=median,
+        closing=closing,
+        min_area=min_area,
+        min_hole=min_hole,
+        max_holes=max_holes,
+        unit="patches",
+        resolution=None,
+    )
+
+
+BIOPSY = _clam(threshold=15, median=11, closing=2, min_area=1.0, min_hole=1.0, max_holes=2)
+
+
+def _cut_as_clam(
+    name: str, tissue: TissueOptions, *, size: int = 256, mpp: float | None = None
+) -> PatchSettings:
+    return PatchSettings(
+        size=size, mpp=mpp, grid="contour", rule="four_pt", tissue=tissue, preset=name
+    )
+
+
+_PRESETS: dict[str, tuple[str, PatchSettings]] = {
+    "clam": (
+        "CLAM's defaults, 256 level-0 pixels; keeps only pieces of more than 100 squares of 512",
+        _cut_as_clam("clam", _clam()),
+    ),
+    "clam-biopsy": (
+        "CLAM's bwh_biopsy, 256 level-0 pixels: pieces of more than one square of 512",
+        _cut_as_clam("clam-biopsy", BIOPSY),
+    ),
+    "clam-resection": (
+        "CLAM's bwh_resection, 256 level-0 pixels: large pieces, many holes",
+        _cut_as_clam("clam-resection", _clam(threshold=15, median=11)),
+    ),
+    "clam-tcga": (
+        "CLAM's tcga, 256 level-0 pixels: pieces of more than 16 squares of 512",
+        _cut_as_clam("clam-tcga", _clam(min_area=16.0, min_hole=4.0)),
+    ),
+    "paper": (
+        "512 level-0 pixels by clam-biopsy: inferred from the files that the paper's authors "
+        "published (CAMELYON16, PANDA), which do not name the preset",
+        _cut_as_clam("paper", BIOPSY, size=512),
+    ),
+    "paper-text": (
+        "512 pixels at 0.5 µm (20x, as the paper's text reads for CAMELYON16) by clam-biopsy; "
+        "with --mpp 1.0 its 10x for PANDA",
+        _cut_as_clam("paper-text", BIOPSY, size=512, mpp=0.5),
+    ),
+}
+_CUT = {f.name for f in fields(PatchSettings)} - {"tissue", "preset"}
+_TISSUE = {f.name for f in fields(TissueOptions)} - {"level"}
+
+
+def presets() -> dict[str, str]:
+    """Every preset's name and what it is, in one line."""
+    return {name: text for name, (text, _) in _PRESETS.items()}
+
+
+def preset(name: str) -> PatchSettings:
+    """The settings of that name.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    return _named(name)
+
+
+def _named(name: str) -> PatchSettings:
+    if name not in _PRESETS:
+        raise UnknownName("preset", name, _PRESETS)
+    return _PRESETS[name][1]
+
+
+def settings(preset: str | None = None, **flags: Any) -> PatchSettings:
+    """A preset, or our defaults, with what was given besides.
+
+    `flags` are the fields of `PatchSettings` and of `TissueOptions`, the latter's level as
+    `mask_level`; None is "not given". A `level` stands for pixels of that level instead of
+    micrometres, a `mask_level` for a mask of that level instead of at a resolution.
+
+    Raises:
+        UnknownName: no such preset or setting.
+        InputError: a value that cannot be.
+    """
+    start = PatchSettings() if preset is None else _named(preset)
+    given = {name: value for name, value in flags.items() if value is not None}
+    for name in given:
+        if name not in _CUT | _TISSUE | {"mask_level"}:
+            raise UnknownName("setting", name, _CUT | _TISSUE | {"mask_level"})
+    tissue = {name: value for name, value in given.items() if name in _TISSUE}
+    if "mask_level" in given:
+        tissue = {"resolution": None, **tissue, "level": given["mask_level"]}
+    elif "resolution" in given:
+        tissue["level"] = None
+    cut = {name: value for name, value in given.items() if name in _CUT}
+    if "level" in cut:
+        cut = {"mpp": None, **cut}
+        if cut["mpp"] is not None:
+            raise InputError(
+                f"patches are in pixels of {cut['mpp']:g} µm or in pixels of level "
+                f"{cut['level']}, not in both: give one of --mpp and --level"
+            )
+    return replace(start, tissue=replace(start.tissue, **tissue), **cut)

@@ -1,0 +1,126 @@
+"""A slide made small: exact area averages of any level, a block at a time.
+
+Memory is that of one block and of the result, whatever the size of the slide.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import UInt8
+from scipy.sparse import csr_array
+
+from ..errors import RegionError
+from ..slides._base import Slide
+
+BLOCK = 2048
+"""Side of what is read at once, in pixels of the level."""
+SMALLEST = 256
+"""Where a block cannot be decoded, its quarters are tried, down to this side: a tile's."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Picture:
+    """An image of a whole slide, and what of it could not be read."""
+
+    pixels: UInt8[np.ndarray, "height width 3"]
+    level: int
+    """What it was made from."""
+    lost: tuple[tuple[int, int, int, int], ...] = ()
+    """(x, y, width, height) at level 0 of what could not be decoded; white in the picture."""
+
+
+@dataclass(kw_only=True)
+class _Reader:
+    """Reads a level by its own pixels, around what cannot be decoded."""
+
+    slide: Slide
+    level: int
+    lost: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        here = self.slide.levels[self.level]
+        self.size = here.width, here.height
+        self.scale = here.downsample  # how readers find a region's corner, in both directions
+
+    def read(
+        self, x: int, y: int, *, width: int, height: int
+    ) -> UInt8[np.ndarray, "height width 3"]:
+        left, top = round(x * self.scale), round(y * self.scale)
+        try:
+            return self.slide.read(x=left, y=top, level=self.level, width=width, height=height)
+        except RegionError as error:
+            if max(width, height) <= SMALLEST:
+                extent = round(width * self.scale), round(height * self.scale)
+                self.lost.append((left, top, *extent))
+                gone = sum(w * h for _, _, w, h in self.lost)
+                if 2 * gone > self.slide.size[0] * self.slide.size[1]:
+                    raise RegionError(
+                        f"{self.slide.path}: more than half of level {self.level} cannot be "
+                        f"decoded: {error}"
+                    ) from error
+                return np.full((height, width, 3), 255, np.uint8)
+        w, h = (width + 1) // 2, (height + 1) // 2
+        found = np.empty((height, width, 3), np.uint8)
+        for part_y in range(0, height, h):
+            for part_x in range(0, width, w):
+                down, across = min(h, height - part_y), min(w, width - part_x)
+                part = self.read(x + part_x, y + part_y, width=across, height=down)
+                found[part_y : part_y + down, part_x : part_x + across] = part
+        return found
+
+
+def whole_level(slide: Slide, level: int) -> Picture:
+    """A level as it is, read at once: at block borders of a pyramid readers may interpolate."""
+    reader = _Reader(slide=slide, level=level)
+    pixels = reader.read(0, 0, width=reader.size[0], height=reader.size[1])
+    return Picture(pixels=pixels, level=level, lost=tuple(reader.lost))
+
+
+def reduced(slide: Slide, *, width: int, height: int) -> Picture:
+    """The slide at width x height: each pixel the mean of what it covers, parts of pixels too.
+
+    Made from the smallest level that is not smaller than the result (by more than 1 %).
+    """
+    fine = [k for k, at in enumerate(slide.levels) if at.width >= 0.99 * width]
+    level = max(fine, key=lambda k: slide.levels[k].downsample, default=0)
+    reader = _Reader(slide=slide, level=level)
+    ratio_x, ratio_y = reader.size[0] / width, reader.size[1] / height
+    step_x, step_y = max(1, int(BLOCK / ratio_x)), max(1, int(BLOCK / ratio_y))
+    pixels = np.empty((height, width, 3), np.uint8)
+    for top in range(0, height, step_y):
+        bottom = min(top + step_y, height)
+        y, h, rows = _shares(top, bottom, ratio=ratio_y, end=reader.size[1])
+        for left in range(0, width, step_x):
+            right = min(left + step_x, width)
+            x, w, columns = _shares(left, right, ratio=ratio_x, end=reader.size[0])
+            block = reader.read(x, y, width=w, height=h)
+            pixels[top:bottom, left:right] = _average(block, rows, columns)
+    return Picture(pixels=pixels, level=level, lost=tuple(reader.lost))
+
+
+def _shares(start: int, stop: int, *, ratio: float, end: int) -> tuple[int, int, csr_array]:
+    """The first input pixel under outputs start to stop, how many, and their shares in each."""
+    edges = np.minimum(np.arange(start, stop + 1) * ratio, end)
+    first = int(edges[0])
+    last = max(first + 1, min(int(np.ceil(edges[-1])), end))
+    low, high = edges[:-1], edges[1:]
+    many = np.ceil(high).astype(np.int64) - low.astype(np.int64)
+    output = np.repeat(np.arange(stop - start), many)
+    inputs = np.arange(len(output)) - np.repeat(np.cumsum(many) - many, many)
+    inputs += low.astype(np.int64)[output]
+    cover = np.minimum(inputs + 1, high[output]) - np.maximum(inputs, low[output])
+    cover = np.maximum(cover, 0) / (high - low)[output]
+    kept = inputs < last
+    entries = (output[kept], inputs[kept] - first)
+    shape = (stop - start, last - first)
+    return first, last - first, csr_array((cover[kept].astype(np.float32), entries), shape=shape)
+
+
+def _average(
+    block: UInt8[np.ndarray, "h w 3"], rows: csr_array, columns: csr_array
+) -> UInt8[np.ndarray, "height width 3"]:
+    height, width = block.shape[:2]
+    down = rows @ block.reshape(height, width * 3).astype(np.float32)
+    turned = down.reshape(-1, width, 3).transpose(1, 0, 2).reshape(width, -1)
+    mean = (columns @ turned).reshape(-1, down.shape[0], 3).transpose(1, 0, 2)
+    return np.clip(np.floor(mean + 0.5), 0, 255).astype(np.uint8)

@@ -1,0 +1,178 @@
+"""Where a slide has tissue: the saturation rule of CLAM, at a stated resolution or at a level.
+
+After Lu et al. 2021 (10.1038/s41551-020-00682-w). Departures from CLAM, none of them with its
+presets: a physical resolution, areas in µm², outlines along the pixels' borders. Nor do we stop
+where there is no outline, or where the image is large.
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped, UInt8
+
+from ..errors import MissingExtra, SlideError
+from ..slides._base import Slide
+from .options import TissueOptions
+from .polygons import Polygon, Tissue, ring_area
+from .reduction import Picture, reduced, whole_level
+
+REFERENCE = 512
+"""Side in level-0 pixels of the square that CLAM counts areas in."""
+CLAM_DOWNSAMPLE = 64
+CLAM_PIXELS = 100_000_000
+"""CLAM gives up on a mask larger than this; ours is made smaller, and says so."""
+FINER = 2
+"""Each pixel of our mask is split so often before it is outlined: an outline runs through centres,
+and those of the parts lie a quarter of a pixel from the border instead of a half."""
+
+
+def find_tissue(slide: Slide, options: TissueOptions | None = None) -> Tissue:
+    """The pieces of tissue of a slide; a slide without any has none, which is no error.
+
+    Raises:
+        SlideError: a resolution is needed and unknown, or the level does not exist.
+        RegionError: more than half of the slide cannot be decoded.
+    """
+    options = options or TissueOptions()
+    if options.needs_mpp and slide.mpp is None:
+        raise SlideError(
+            f"{slide.path}: how many µm a pixel has is not in the file, and the tissue's areas are "
+            "in µm². Give --slide-mpp, or a preset that counts level-0 pixels (--preset "
+            "clam-biopsy)"
+        )
+    picture, notes = _picture(slide, options)
+    height, width = picture.pixels.shape[:2]
+    scale = slide.size[0] / width, slide.size[1] / height
+    mask, otsu = _mask(picture.pixels, options)
+    if otsu is not None and otsu < options.threshold:
+        notes.append(
+            f"Otsu's threshold is {otsu:g} of 255, below {options.threshold}: "
+            "the slide may hold no tissue at all."
+        )
+    if picture.lost:
+        notes.append(
+            f"{len(picture.lost)} regions cannot be decoded at level {picture.level} and count as "
+            f"background, the first at {picture.lost[0][:2]}."
+        )
+    return Tissue(
+        polygons=tuple(_pieces(mask, options, slide=slide, scale=scale)),
+        slide_size=slide.size,
+        level=picture.level,
+        scale=scale,
+        notes=tuple(notes),
+    )
+
+
+def _picture(slide: Slide, options: TissueOptions) -> tuple[Picture, list[str]]:
+    """The image to segment, and what to say of it."""
+    width, height = slide.size
+    if options.resolution is not None:
+        assert slide.mpp is not None
+        factor = slide.mpp / options.resolution
+        size = max(1, round(width * factor)), max(1, round(height * factor))
+        return reduced(slide, width=size[0], height=size[1]), []
+    level = _clam_level(slide) if options.level is None else options.level
+    if level >= len(slide.levels):
+        raise SlideError(
+            f"{slide.path}: there is no level {level} to find tissue at; "
+            f"its levels are 0 to {len(slide.levels) - 1}"
+        )
+    here = slide.levels[level]
+    if here.width * here.height <= CLAM_PIXELS:
+        return whole_level(slide, level), []
+    size = max(1, round(width / CLAM_DOWNSAMPLE)), max(1, round(height / CLAM_DOWNSAMPLE))
+    note = (
+        f"Level {level} has {here.width}x{here.height} pixels, more than CLAM accepts; tissue is "
+        f"found on an image reduced to {size[0]}x{size[1]}."
+    )
+    return reduced(slide, width=size[0], height=size[1]), [note]
+
+
+def _clam_level(slide: Slide) -> int:
+    """The level before the first one beyond the downsample, as OpenSlide's own choice."""
+    beyond = [k for k, level in enumerate(slide.levels) if level.downsample > CLAM_DOWNSAMPLE]
+    return max(beyond[0] - 1, 0) if beyond else len(slide.levels) - 1
+
+
+def opencv() -> Any:
+    """OpenCV, which is an extra."""
+    try:
+        import cv2
+    except ImportError as error:
+        raise MissingExtra("opencv-python-headless", "slides") from error
+    return cv2
+
+
+def _mask(
+    pixels: UInt8[np.ndarray, "height width 3"], options: TissueOptions
+) -> tuple[UInt8[np.ndarray, "height width"], float | None]:
+    """255 where there is tissue, and Otsu's threshold where it was used."""
+    cv2 = opencv()
+    saturation = np.ascontiguousarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV)[..., 1])
+    if options.median > 1:
+        saturation = cv2.medianBlur(saturation, options.median)
+    kind = cv2.THRESH_BINARY
+    if options.method == "otsu":
+        kind += cv2.THRESH_OTSU
+    used, mask = cv2.threshold(saturation, options.threshold, 255, kind)
+    if options.closing:
+        square = np.ones((options.closing, options.closing), np.uint8)
+        mask = cv2.morphologyEx(mask, cv2.MORPH_CLOSE, square)
+    return mask, float(used) if options.method == "otsu" else None
+
+
+def _pieces(
+    mask: UInt8[np.ndarray, "height width"],
+    options: TissueOptions,
+    *,
+    slide: Slide,
+    scale: tuple[float, float],
+) -> list[Polygon]:
+    """Outlines of a mask that are large enough, in OpenCV's order, at level 0."""
+    if options.resolution is None:  # as CLAM: every pixel of the outline, through their centres
+        finer, compact = 1, False
+    else:
+        finer, compact = FINER, True
+        mask = mask.repeat(finer, axis=0).repeat(finer, axis=1)
+    pixel_x, pixel_y = scale[0] / finer, scale[1] / finer
+    if options.unit == "patches":
+        unit = float(int(REFERENCE**2 / (pixel_x * pixel_y)))
+    else:
+        assert slide.mpp is not None
+        unit = 1 / (pixel_x * pixel_y * slide.mpp**2)
+    least, least_hole = options.min_area * unit, options.min_hole * unit
+    found = []
+    for outer, holes in _outlines(mask, compact=compact):
+        net = ring_area(outer) - sum(ring_area(hole) for hole in holes)
+        if net == 0 or not net > least:
+            continue
+        largest = sorted(holes, key=ring_area, reverse=True)[: options.max_holes]
+        kept = [hole for hole in largest if ring_area(hole) > least_hole]
+        shift = 0.5 if compact else 0.0
+        at_level_0 = [_scaled(r, scale=(pixel_x, pixel_y), shift=shift) for r in (outer, *kept)]
+        found.append(Polygon(outer=at_level_0[0], holes=tuple(at_level_0[1:])))
+    return found
+
+
+def _outlines(
+    mask: UInt8[np.ndarray, "height width"], *, compact: bool
+) -> list[tuple[Shaped[np.ndarray, "points 2"], list[Shaped[np.ndarray, "_ 2"]]]]:
+    """Each outline with its holes, in pixels of the mask."""
+    cv2 = opencv()
+    how = cv2.CHAIN_APPROX_SIMPLE if compact else cv2.CHAIN_APPROX_NONE
+    rings, tree = cv2.findContours(mask, cv2.RETR_CCOMP, how)
+    if tree is None:
+        return []
+    parents = tree.reshape(-1, 4)[:, 3]
+    inner: dict[int, list[np.ndarray]] = {}
+    for k in np.flatnonzero(parents >= 0):
+        inner.setdefault(int(parents[k]), []).append(rings[k].reshape(-1, 2))
+    return [(rings[k].reshape(-1, 2), inner.get(int(k), [])) for k in np.flatnonzero(parents == -1)]
+
+
+def _scaled(
+    ring: Shaped[np.ndarray, "points 2"], *, scale: tuple[float, float], shift: float
+) -> Shaped[np.ndarray, "points 2"]:
+    """At level 0; CLAM truncates."""
+    at = (ring + shift) * np.array(scale)
+    return at.astype(np.int32) if shift == 0 else np.rint(at).astype(np.int32)
