@@ -5,7 +5,6 @@ challenge: 40:80, 80:200, 600:2800 (level:width), after its "see like a radiolog
 """
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -48,7 +47,7 @@ class Windows:
                 )
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: str) -> "Windows":
         """From `brain,subdural,bone` or `40:80,80:200,600:2800`, also mixed.
 
         Raises:
