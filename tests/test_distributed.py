@@ -17,7 +17,7 @@ def free_port():
         return s.getsockname()[1]
 
 
-def command(shared_data, out, *, processes):
+def command(shared_data, out, *, processes, more=()):
     launcher = [sys.executable, "-m", "probsa"]
     if processes > 1:
         launcher = [
@@ -29,17 +29,24 @@ def command(shared_data, out, *, processes):
         *launcher, "train", "--features", str(bags / "features"), "--labels",
         str(bags / "labels.csv"), "--model", "abmil-probsa-diag", "--test-fold", "0",
         "--standardize", "--epochs", "3", "--batch-size", "5", "--device", "cpu", "--threads", "1",
-        "--tensorboard", "false", "--maps", "none", "--out", str(out),
+        "--tensorboard", "false", "--maps", "none", "--out", str(out), *more,
     ]  # fmt: skip
 
 
+LOOKAHEAD = (
+    "--optimizer", "radam", "--lookahead", "7", "--schedule", "plateau", "--schedule-epochs", "1",
+    "--weight-decay", "0.1", "--decay-vectors", "false",
+)  # fmt: skip
+
+
 @pytest.mark.slow
-def test_two_processes_give_the_weights_of_one(shared_data, tmp_path):
+@pytest.mark.parametrize("more", [(), LOOKAHEAD], ids=["adam", "lookahead"])
+def test_two_processes_give_the_weights_of_one(shared_data, tmp_path, more):
     """Three epochs of ct_ich; 50 bags in fives, so a rank has three bags and the other two."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for processes, out in ((1, tmp_path / "one"), (2, tmp_path / "two")):
         done = subprocess.run(
-            command(shared_data, out, processes=processes),
+            command(shared_data, out, processes=processes, more=more),
             env=environment, capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]

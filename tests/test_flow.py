@@ -47,6 +47,8 @@ ORDER = [
     "checkpoints",
     "conversion",
     "preparation",
+    "lookahead",
+    "optimizers",
     "training",
     # 9 evaluation
     "evaluation",

@@ -70,6 +70,37 @@ def test_stopping_after_an_epoch_and_going_on(config, tmp_path):
     assert_same_run(whole, train(config, tmp_path / "broken", resume=True))
 
 
+def test_every_kind_of_state_goes_on(config, tmp_path):
+    """RAdam's moments, Lookahead's slow weights and count, the plateau that the rate waits on."""
+
+    class Stop(Exception):
+        pass
+
+    class Breaker(Reporter):
+        def step(self, *, epoch, share):
+            if epoch in self.at and share > 0.4:
+                raise Stop
+
+    settings = replace(
+        config.training, epochs=14, optimizer="radam", lookahead=5, lookahead_alpha=0.7,
+        learning_rate=0.3, warmup_epochs=2, schedule="plateau", schedule_epochs=1,
+        schedule_factor=0.5, weight_decay=0.1, decay_vectors=False, clip_norm=1.0,
+    )  # fmt: skip
+    config = replace(config, training=settings)
+    whole = train(config, tmp_path / "whole")
+    last = load_checkpoint(whole.last)
+    rates = [row["learning_rate"] for row in last.about["progress"]["history"]]
+    assert rates[-1] < max(rates) and last.about["progress"]["step"] % 5
+    parameters = [v for k, v in last.tensors.items() if k.startswith("model.")]
+    slow = [v for k, v in last.tensors.items() if k.endswith(".slow")]
+    assert slow and not any(torch.equal(s, p) for s in slow for p in parameters if s.ndim > 1)
+    for at in (3, 11):
+        Breaker.at = (at,)
+        with pytest.raises(Stop):
+            train(config, tmp_path / "broken", resume=True, reporter=Breaker())
+    assert_same_run(whole, train(config, tmp_path / "broken", resume=True))
+
+
 SLOW_WRITES = """
 import time, pathlib, contextlib
 from probsa import checkpoints

@@ -96,6 +96,10 @@ def test_best_is_the_highest_auroc_then_the_lowest_nll(config, tmp_path):
         {"max_instances": 9},
         {"optimizer": "sgd"},
         {"optimizer": "adamw", "weight_decay": 0.5},
+        {"optimizer": "radam"},
+        {"lookahead": 2},
+        {"schedule": "cosine"},
+        {"schedule": "step", "schedule_epochs": 2},
         {"learning_rate": 2e-2},
         {"warmup_epochs": 0},
         {"weight_decay": 0.1},
@@ -110,6 +114,55 @@ def test_every_option_changes_the_weights(config, tmp_path, change):
     plain = train(config, tmp_path / "plain")
     other = train(with_training(config, **change), tmp_path / "other")
     assert not same(weights(plain), weights(other))
+
+
+@pytest.mark.parametrize(
+    ("base", "change"),
+    [
+        ({"lookahead": 2}, {"lookahead_alpha": 0.8}),
+        ({"schedule": "step", "schedule_epochs": 1}, {"schedule_factor": 0.5}),
+        ({"schedule": "step"}, {"schedule_epochs": 1}),
+        ({"weight_decay": 0.5}, {"decay_vectors": False}),
+    ],
+    ids=str,
+)
+def test_an_option_of_an_option_changes_the_weights(config, tmp_path, base, change):
+    plain = train(with_training(config, **base), tmp_path / "plain")
+    other = train(with_training(config, **base, **change), tmp_path / "other")
+    assert not same(weights(plain), weights(other))
+
+
+def test_a_plateau_of_the_validation_loss_lowers_the_rate(config, tmp_path):
+    run = train(
+        with_training(
+            config,
+            epochs=9,
+            learning_rate=1e-8,
+            warmup_epochs=0,
+            schedule="plateau",
+            schedule_epochs=2,
+        ),
+        tmp_path / "a",
+    )
+    rows = load_checkpoint(run.last).about["progress"]["history"]
+    # steps of that size move nothing: after the first epoch the loss does not fall by 1e-4
+    assert max(r["val_nll"] for r in rows) - min(r["val_nll"] for r in rows) < 1e-4
+    rates = [1, 1, 1, 0.2, 0.2, 0.04, 0.04, 0.008, 0.008]
+    assert [r["learning_rate"] for r in rows] == pytest.approx(
+        [1e-8 * r for r in rates], rel=1e-9, abs=0
+    )
+
+
+def test_a_plateau_needs_bags_that_validate(config, tmp_path):
+    split = tmp_path / "splits_0.csv"
+    names = [f"{k:03d}" for k in range(12)]
+    split.write_text(
+        "\n".join([",train,val,test", *(f"{k},{n},," for k, n in enumerate(names[:8])), "8,,,011"])
+    )
+    config = replace(config, data=replace(config.data, test_fold=None, split=split))
+    train(config, tmp_path / "a")
+    with pytest.raises(InputError, match=r"schedule is 'plateau', .* but no bag validates"):
+        train(with_training(config, schedule="plateau"), tmp_path / "b")
 
 
 def test_class_weights_change_an_unbalanced_run_alone(config, tmp_path):

@@ -14,7 +14,7 @@ import yaml
 
 from .errors import InputError
 from .graphs import GraphKind, WeightKind
-from .schedules import KLWeight
+from .schedules import KLWeight, RateSchedule
 
 LIMITS: dict[str, tuple[float, float]] = {
     "validation": (0.01, 0.9),
@@ -29,6 +29,10 @@ LIMITS: dict[str, tuple[float, float]] = {
     "learning_rate": (0, math.inf),
     "warmup_epochs": (0, math.inf),
     "weight_decay": (0, math.inf),
+    "lookahead": (1, math.inf),
+    "lookahead_alpha": (1e-12, 1),
+    "schedule_factor": (0, 1),
+    "schedule_epochs": (1, math.inf),
     "kl_weight": (0, math.inf),
     "clip_norm": (1e-12, math.inf),
     "patience": (1, math.inf),
@@ -103,14 +107,26 @@ class TrainingConfig:
     """Bags in a step."""
     max_instances: int | None = None
     """Most instances in a step: a batch is closed early rather than exceed it."""
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
-    """PyTorch's defaults; sgd has momentum 0.9."""
+    optimizer: Literal["adam", "adamw", "radam", "sgd"] = "adam"
+    """PyTorch's defaults; sgd has momentum 0.9, adamw and radam decoupled weight decay."""
+    lookahead: int | None = None
+    """k of Lookahead, around any optimiser: every k steps slow weights follow (TransMIL: 6)."""
+    lookahead_alpha: float = 0.5
+    """How far the slow weights go towards the fast ones then; these go back to them."""
     learning_rate: float = 1e-4
     """Of the optimiser, after the warm-up."""
     warmup_epochs: int = 10
     """Epochs over which the learning rate rises linearly from a tenth."""
+    schedule: RateSchedule = "constant"
+    """Of the learning rate: constant, cosine, step, or plateau (of the validation NLL)."""
+    schedule_factor: float = 0.2
+    """What step and plateau multiply the rate by; the share of it at which cosine ends."""
+    schedule_epochs: int = 10
+    """step: every so many epochs; plateau: after so many whose NLL was not lower by 1e-4."""
     weight_decay: float = 0.0
     """Of the optimiser."""
+    decay_vectors: bool = True
+    """Weight decay of biases and of the scales of norms too, not of matrices alone."""
     kl_weight: KLWeight = "cyclical"
     """λ of the KL: a number, linear or cyclical. Nothing for a model without a KL."""
     balanced: bool = False

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from sklearn.metrics import roc_auc_score
-from torch import Tensor, nn
+from torch import Tensor
 
 from .bags import Bags
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
@@ -28,11 +28,12 @@ from .checkpoints import (
     restore_optimizer,
     save_checkpoint,
 )
-from .config import RunConfig, TrainingConfig
+from .config import RunConfig
 from .devices import World, choose_device, precision_context, world
 from .errors import InputError, ProbSAError
 from .models import Model, arguments, build
 from .objectives import objective
+from .optimizers import clip_gradients, make_optimizer, set_learning_rate
 from .preparation import Prepared, prepare
 from .randomness import seed_of, stream
 from .runs import RunFolder, open_run
@@ -135,6 +136,11 @@ class Trainer:
                 f"{config.model} couples the bags of a batch in training: {world.size} processes "
                 "would each see a part of it. Train it in one"
             )
+        if self.settings.schedule == "plateau" and not prepared.split.val:
+            raise InputError(
+                "schedule is 'plateau', which follows the validation loss, but no bag validates "
+                f"({prepared.split.origin})"
+            )
         self.standardizer = prepared.standardizer.to(device)
         self.optimizer = make_optimizer(self.model, self.settings)
         if last is not None:
@@ -199,7 +205,8 @@ class Trainer:
     def _train_epoch(self, epoch: int) -> dict[str, Any]:
         self.model.train()
         self.model.start_epoch(epoch, self.settings.epochs)
-        rate = set_learning_rate(self.optimizer, self.settings, epoch=epoch)
+        losses = [row["val_nll"] for row in self.progress.history]
+        rate = set_learning_rate(self.optimizer, self.settings, epoch=epoch, losses=losses)
         shards = [shard(b, rank=self.world.rank, world=self.world.size) for b in self.plans[epoch]]
         sums: dict[str, Tensor] = {}
         weight = 0.0
@@ -318,41 +325,6 @@ def seed_dropout(seed: int, device: torch.device) -> None:
         torch.cuda.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
-
-
-def make_optimizer(model: Model, settings: TrainingConfig) -> torch.optim.Optimizer:
-    """Adam (the paper), AdamW or SGD with momentum, over the model's own parameter groups."""
-    rate, decay = settings.learning_rate, settings.weight_decay
-    groups = list(model.parameter_groups())
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=rate, momentum=0.9, weight_decay=decay)
-    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
-    # one kernel a step instead of a dozen a parameter
-    fused = all(p.device.type in ("cpu", "cuda") for p in model.parameters())
-    return kind(groups, lr=rate, weight_decay=decay, fused=fused)
-
-
-def clip_gradients(optimizer: torch.optim.Optimizer, norm: float | None) -> None:
-    """Scales gradients down to `norm`, all together; a group with a `clip_norm` by itself."""
-    together: list[Tensor] = []
-    for group in optimizer.param_groups:
-        if group.get("clip_norm") is None:
-            together += group["params"]
-        else:
-            nn.utils.clip_grad_norm_(group["params"], group["clip_norm"])
-    if norm is not None:
-        nn.utils.clip_grad_norm_(together, norm)
-
-
-def set_learning_rate(
-    optimizer: torch.optim.Optimizer, settings: TrainingConfig, *, epoch: int
-) -> float:
-    """LinearLR(0.1, warmup_epochs), stepped per epoch, as a function of the epoch."""
-    warm = settings.warmup_epochs
-    factor = 0.1 + 0.9 * min(epoch, warm) / warm if warm else 1.0
-    for group in optimizer.param_groups:
-        group["lr"] = factor * group.setdefault("initial_lr", settings.learning_rate)
-    return factor * settings.learning_rate
 
 
 def validation_scores(

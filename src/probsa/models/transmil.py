@@ -24,7 +24,7 @@ from ._originals import Rules, State, only, original, part, transplant
 from ._registry import build, register
 
 OWN: dict[str, object] = {"activation": "relu", "dropout": 0.1, "mask_padding": False}
-"""The original's setting, at its own 1024 features; its optimiser was Lookahead(RAdam)."""
+"""The original's setting, at its own 1024 features; how it was trained is the run file's."""
 SOURCE = Source(
     paper="Shao et al., TransMIL: transformer based correlated multiple instance learning for "
     "whole slide image classification, NeurIPS 2021, arXiv:2106.00908",
@@ -34,7 +34,9 @@ SOURCE = Source(
     follows_paper="A square of tokens behind a class token, two Nyström layers of 8 heads with "
     "256 landmarks, three depthwise convolutions between them.",
     follows_code="A convolution of 33 taps over the values, no MLP in the layers. The package "
-    "that it pins cuts its padding off at the wrong end: `legacy_crop`, for old weights only.",
+    "that it pins cuts its padding off at the wrong end: `legacy_crop`, for old weights only. Its "
+    "training, in a run file: `optimizer: radam`, `lookahead: 6`, `learning_rate: 2e-4`, "
+    "`warmup_epochs: 0`, `weight_decay: 1e-5`, `decay_vectors: false`.",
     fair="One linear layer to 512 without activation, one linear classifier, no dropout.",
 )
 
