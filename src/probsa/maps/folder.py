@@ -4,10 +4,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import ProbSAError, UnknownName
+from ..evaluation.prediction import Prediction
 from ..evaluation.tables import read_predictions
+from .over import Over, Sources, draw_over
 from .panels import Scale, heading
+from .qupath import write_qupath
 from .render import render_map
-from .scale import map_limits
+from .scale import Limits, map_limits
+
+BROKEN = (ProbSAError, OSError, RuntimeError, MemoryError)
+"""What a damaged file may raise, in the libraries that decode it too."""
 
 
 def render_folder(
@@ -16,6 +22,8 @@ def render_folder(
     *,
     bags: Sequence[str] | None = None,
     scale: Scale = "per-bag",
+    over: tuple[Sources, Over] | None = None,
+    geojson: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[tuple[str, str]]:
     """Writes `out/<bag>.png` for these bags of a folder of predictions (None: all).
@@ -25,9 +33,11 @@ def render_folder(
         out: made if need be; maps of these bags that are there are replaced.
         bags: names of bags.
         scale: `fixed` takes the colours from all bags of the folder, drawn or not.
+        over: draws over the slides and scans there; where one cannot be read, the map without it.
+        geojson: whether to write `out/<bag>.geojson` for QuPath as well.
         progress: told (done, total) after each bag.
 
-    Returns: (bag, reason) of every bag that could not be drawn; the others are.
+    Returns: (bag, reason) of every bag of which something could not be drawn; all else is.
 
     Raises:
         UnknownName: a bag that is not in the predictions; nothing is drawn then.
@@ -48,9 +58,47 @@ def render_folder(
             # a map of a bag that was trained on flatters: it says so
             seen = " · a training bag" if parts[bag] == "train" else ""
             title = heading(p, label=labels[bag]) + seen
-            render_map(p, out / f"{bag}.png", scale=scale, title=title, limits=limits)
+            failures += _draw(p, out, over=over, scale=scale, title=title, limits=limits)
+            if geojson:
+                failures += _tiles(p, out, classes=found.classes, over=over)
         except (ProbSAError, OSError) as error:
             failures.append((bag, str(error)))
         if progress is not None:
             progress(k + 1, len(wanted))
     return failures
+
+
+def _draw(
+    p: Prediction,
+    out: Path,
+    *,
+    over: tuple[Sources, Over] | None,
+    scale: Scale,
+    title: str,
+    limits: Limits | None,
+) -> list[tuple[str, str]]:
+    failures = []
+    if over is not None:
+        sources, how = over
+        try:
+            lost = draw_over(
+                p, out, sources=sources, how=how, scale=scale, title=title, limits=limits
+            )
+        except BROKEN as error:
+            failures.append((p.name, f"its slide, the map is drawn without it: {error}"))
+        else:
+            return [(p.name, lost)] if lost else []
+    render_map(p, out / f"{p.name}.png", scale=scale, title=title, limits=limits)
+    return failures
+
+
+def _tiles(
+    p: Prediction, out: Path, *, classes: Sequence[str], over: tuple[Sources, Over] | None
+) -> list[tuple[str, str]]:
+    try:
+        patches = None if over is None else over[0].patches(p)
+        side = None if patches is None else patches.size_level0
+        write_qupath(out / f"{p.name}.geojson", p, classes=classes, side=side)
+    except (ProbSAError, OSError) as error:
+        return [(p.name, f"its GeoJSON: {error}")]
+    return []

@@ -1,0 +1,208 @@
+"""Stage 10: the page of a slide's map: tissue, mean, variance and labels side by side.
+
+All panels show the same part of the slide, one pixel of the picture to one pixel of the page.
+"""
+
+import math
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from ..evaluation.prediction import Prediction
+from .geometry import BAR, HEADING, STACK_FROM, TITLE, WIDE, Sheet
+from .layout import Layout, place
+from .overlay import ALPHA, Squares, blend, owners
+from .panels import (
+    NORMAL,
+    SMALL,
+    Scale,
+    draw_bar,
+    draw_title,
+    dress_axes,
+    heading,
+    norm_of,
+    panels_of,
+    save,
+    share,
+)
+from .scale import Limits, bag_limits
+from .tissue import View
+
+SIDE = 6.0
+"""Inches of a panel's long side."""
+NARROWEST = 2.7
+"""Room for a panel's title."""
+LEAST_DPI = 100
+
+
+def draw_page(
+    p: Prediction,
+    seen: View,
+    s: Squares,
+    *,
+    alpha: float = ALPHA,
+    scale: Scale = "per-bag",
+    title: str | None = None,
+    limits: Limits | None = None,
+) -> Figure:
+    """The map of a bag over its slide; the arguments are those of `render_page`.
+
+    The axes are labelled `tissue`, `mean`, `variance`, `labels` (`mean 1`, … where there is one
+    attention per class), their colour bars `mean bar` and so on.
+    """
+    panels = list(panels_of(p, limits or bag_limits(p), scale=scale))
+    classes = p.attention_mean.shape[1] if p.attention_mean.ndim == 2 else 1
+    columns = 1 + len(panels) // classes
+    sheet = page_sheet(seen, rows=classes, columns=columns)
+    figure = Figure(figsize=(sheet.width, sheet.height), dpi=sheet.dpi)
+    FigureCanvasAgg(figure)
+    draw_title(figure, title if title is not None else heading(p), sheet=sheet)
+    layout, owner = place(p), owners(s, seen)
+    tissue = _image(figure, seen.image, seen, layout=layout, sheet=sheet, k=0, name="tissue")
+    tissue.set_title(_what(seen), fontsize=NORMAL, loc="left", pad=4)
+    if seen.mpp is not None:
+        _scale_bar(tissue, seen, sheet=sheet)
+    for j, panel in enumerate(panels):
+        row, column = divmod(j, columns - 1)
+        k = row * columns + column + 1
+        name = panel.quantity + (f" {row}" if classes > 1 else "")
+        if panel.empty:
+            ax = figure.add_axes(share(sheet.panels[k], sheet), label=name, xticks=[], yticks=[])
+            ax.text(
+                0.5, 0.5, panel.empty, transform=ax.transAxes,
+                ha="center", va="center", fontsize=NORMAL,
+            )  # fmt: skip
+        else:
+            mixed = blend(seen, owner, panel, alpha=alpha)
+            ax = _image(figure, mixed, seen, layout=layout, sheet=sheet, k=k, name=name)
+            draw_bar(figure, panel, norm=norm_of(panel), sheet=sheet, k=k, name=f"{name} bar")
+        ax.set_title(panel.title, fontsize=NORMAL, loc="left", pad=4)
+    return figure
+
+
+def render_page(
+    p: Prediction,
+    path: Path,
+    seen: View,
+    s: Squares,
+    *,
+    alpha: float = ALPHA,
+    scale: Scale = "per-bag",
+    title: str | None = None,
+    limits: Limits | None = None,
+) -> None:
+    """Writes the map of a bag over its slide as a PNG, atomically.
+
+    Args:
+        p: the bag's prediction.
+        path: of the PNG.
+        seen: the part of the slide.
+        s: the bag's patches.
+        alpha: share of the colour in what is shown; the rest is tissue.
+        scale: which scale `limits` are: for the words at the colour bars.
+        title: above the map; None: the bag's name and its probability.
+        limits: of the colours; None: this bag's own.
+    """
+    save(draw_page(p, seen, s, alpha=alpha, scale=scale, title=title, limits=limits), path)
+
+
+def page_sheet(seen: View, *, rows: int, columns: int) -> Sheet:
+    """Panels of the picture's own size in pixels, on whole pixels of the page."""
+    height, width = seen.image.shape[:2]
+    stacked = width / height > STACK_FROM
+    dpi = max(LEAST_DPI, math.ceil(max(width, height) / (WIDE if stacked else SIDE)))
+
+    def whole(inches: float) -> float:
+        return round(inches * dpi) / dpi
+
+    w, h = width / dpi, height / dpi
+    left, below = whole(0.9), whole(0.55)
+    beside, heading_room = whole(1.05), whole(HEADING)
+    slot = max(w, whole(NARROWEST)) + beside
+    panels, bars = [], []
+    if stacked:
+        under = below + whole(0.5) + BAR
+        pitch = whole(TITLE + under) + h
+        page = (left + max(w, whole(5.0)) + whole(0.35), heading_room + rows * columns * pitch)
+        for k in range(rows * columns):
+            bottom = whole(page[1] - heading_room - k * pitch - TITLE) - h
+            panels.append((left, bottom, w, h))
+            bars.append((left, bottom - 0.5 - BAR, w, BAR))
+    else:
+        pitch = whole(TITLE + 0.55) + h
+        page = (left + columns * slot, heading_room + rows * pitch + whole(0.1))
+        for row in range(rows):
+            bottom = whole(page[1] - heading_room - row * pitch - TITLE) - h
+            for column in range(columns):
+                x = left + column * slot
+                panels.append((x, bottom, w, h))
+                bars.append((x + w + 0.08, bottom, BAR, h))
+    n = rows * columns
+    shown = seen.extent
+    return Sheet(
+        width=page[0],
+        height=page[1],
+        dpi=dpi,
+        panels=tuple(panels),
+        bars=tuple(bars),
+        horizontal=stacked,
+        x_limits=shown[:2],
+        y_limits=shown[2:],
+        # the tissue stands in the first row only: the next panel carries the axis in the others
+        first=tuple(stacked or k == 0 or (k > columns and k % columns == 1) for k in range(n)),
+        last=(True,) * n,
+    )
+
+
+def _image(
+    figure: Figure,
+    pixels: UInt8[np.ndarray, "height width 3"],
+    seen: View,
+    *,
+    layout: Layout,
+    sheet: Sheet,
+    k: int,
+    name: str,
+) -> Axes:
+    ax = figure.add_axes(share(sheet.panels[k], sheet), label=name)
+    ax.imshow(pixels, extent=seen.extent, interpolation="none", aspect="auto")
+    dress_axes(ax, layout=layout, sheet=sheet, k=k)
+    return ax
+
+
+def _what(seen: View) -> str:
+    part = "tissue, whole slide" if seen.whole else "tissue around the patches"
+    if seen.undecoded:
+        part += f"; grey: {seen.undecoded} of {seen.blocks} parts unreadable"
+    return part
+
+
+def _scale_bar(ax: Axes, seen: View, *, sheet: Sheet) -> None:
+    """A bar of a round length, about a fifth of the panel, on white: legible on any tissue."""
+    assert seen.mpp is not None
+    left, right, bottom, _ = seen.extent
+    width = right - left
+    per_pixel = seen.mpp / seen.scale
+    long = round_length(0.22 * width * per_pixel)
+    text = f"{long / 1000:g} mm" if long >= 1000 else f"{long:g} µm"
+    inch = width / sheet.panels[0][2]  # of level-0 pixels on paper
+    bar = long / per_pixel
+    box = max(bar, 0.55 * inch) + 0.16 * inch
+    x, y = right - box - 0.08 * inch, bottom - 0.4 * inch
+    ax.add_patch(Rectangle((x, y), box, 0.32 * inch, color="white", alpha=0.85, linewidth=0))
+    middle = x + box / 2
+    ax.add_patch(
+        Rectangle((middle - bar / 2, y + 0.23 * inch), bar, 0.05 * inch, color="black", linewidth=0)
+    )
+    ax.text(middle, y + 0.2 * inch, text, fontsize=SMALL, ha="center", va="bottom")
+
+
+def round_length(micrometres: float) -> float:
+    """The largest of 1, 2, 5 · 10ᵏ that is no longer."""
+    k = 10.0 ** math.floor(math.log10(micrometres))
+    return max(m * k for m in (1, 2, 5) if m * k <= micrometres * (1 + 1e-9))
