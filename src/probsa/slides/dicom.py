@@ -297,12 +297,14 @@ def _undeclared_padding(
 def _value_notes(modality: str, planes: Sequence[Plane], reader: _Reader) -> list[str]:
     notes = []
     if not reader.hounsfield:
-        notes.append(f"The modality is {modality}: values are not Hounsfield units.")
+        notes.append(f"The modality is {modality}: values are no Hounsfield units.")
     elif any(p.slope is None and p.intercept is None for p in planes):
-        notes.append("The rescale is missing: values are as stored, maybe not Hounsfield units.")
+        notes.append("The rescale is missing: values are as stored, maybe no Hounsfield units.")
+    else:
+        notes += series.air_notes(reader.smallest)
     units = {p.units for p in planes} - {"", "HU"}
     if units and reader.hounsfield:
-        notes.append(f"RescaleType is {', '.join(sorted(units))}: maybe not Hounsfield units.")
+        notes.append(f"RescaleType is {', '.join(sorted(units))}: maybe no Hounsfield units.")
     if len({(p.slope, p.intercept) for p in planes}) > 1:
         notes.append("The rescale differs from slice to slice; each has its own.")
     if reader.inverted:

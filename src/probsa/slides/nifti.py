@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from ..errors import MissingExtra, SlideError
 from . import _base
+from .series import air_notes
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
@@ -65,6 +66,7 @@ def open_nifti(name: str, path: Path) -> _base.Scan:
         notes.append(f"The slices lie {angle:.1f} degrees off the axial plane.")
     if stored[2] not in "SI":
         notes.append(f"The voxels are stored as {stored}; slices were taken along the body's axis.")
+    notes += air_notes(float(volume.min()))
     if volume.shape[0] == 1:
         notes.append("There is a single slice.")
     return _base.Scan(

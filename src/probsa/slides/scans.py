@@ -108,8 +108,10 @@ def open_scans(path: Path | str) -> list[_base.Scan]:
             failed.append(f"{source.name}: {error}")
     if not scans:
         skipped = [f"{count} x {kind}" for kind, count in listing.skipped.items()]
-        reason = listed(failed or skipped) or "it holds no files"
-        raise SlideError(f"{path} holds no scan that can be read: {reason}")
+        reason = listed(failed or skipped) or "it is an empty folder"
+        raise SlideError(
+            f"{path} holds no scan that can be read, neither DICOM slices nor NIfTI: {reason}"
+        )
     beside = (f"Beside it there are what cannot be read: {listed(failed)}.",) if failed else ()
     return [_with_notes(scan, beside) for scan in scans]
 
@@ -124,8 +126,10 @@ def _list_file(path: Path) -> ScanListing:
         source = ScanSource(name=nifti.stem(path), path=path, files=(path,), format="nifti")
         return ScanListing(sources=(source,), failures=(), skipped={})
     try:
+        if not (path.suffix.lower() in SUFFIXES or looks_like_dicom(path)):
+            return ScanListing(sources=(), failures=(), skipped={"other file": 1})
         header = read_header(path)
-    except SlideError as error:
+    except (SlideError, OSError) as error:
         failure = ScanFailure(name=path.stem, files=(path,), reason=str(error))
         return ScanListing(sources=(), failures=(failure,), skipped={})
     if header.other is not None and header.other not in MAY_BE_OPENED:
@@ -150,15 +154,16 @@ class _Found:
             self.skipped["hidden file"] += 1
         elif nifti.is_nifti(file):
             self.niftis.append(file)
-        elif not looks_like_dicom(file) and file.suffix.lower() not in SUFFIXES:
-            self.skipped["other file"] += 1
         else:
-            self._take_dicom(file)
+            self._take_other(file)
 
-    def _take_dicom(self, file: Path) -> None:
+    def _take_other(self, file: Path) -> None:
         try:
+            if not (file.suffix.lower() in SUFFIXES or looks_like_dicom(file)):
+                self.skipped["other file"] += 1
+                return
             header = read_header(file)
-        except SlideError as error:
+        except (SlideError, OSError) as error:
             self.broken[file.parent].append((file, str(error)))
             return
         if header.other is None:

@@ -17,6 +17,7 @@ from .dicom_headers import Plane
 SAME_PLACE = 0.01
 """Millimetres: slices nearer than this lie at the same position."""
 _LISTED = 6
+_AIR = -500.0
 _AXES = ("sagittal", "coronal", "axial")
 
 
@@ -173,6 +174,15 @@ def tilt_notes(planes: Sequence[Plane], display: Display) -> list[str]:
     said = " and ".join(f"{tilt:+.1f}" for tilt in stated) or "nothing"
     shown = "" if seen is None else f"; the positions show {seen:.1f} degrees"
     return [f"Gantry tilt: the file states {said}{' degrees' if stated else ''}{shown}."]
+
+
+def air_notes(smallest: float) -> list[str]:
+    """Every CT has air somewhere; values without are raw, or a mask, or rescaled wrongly."""
+    if smallest < _AIR:
+        return []
+    return [
+        f"The smallest value is {smallest:g}, where air is near -1000: maybe no Hounsfield units."
+    ]
 
 
 def listed(items: Sequence[str]) -> str:

@@ -70,10 +70,11 @@ def windowed(hounsfield: Float[np.ndarray, "h w"], windows: Windows) -> UInt8[np
 
     v = 255 · clip((x − level) / width + 1/2, 0, 1), rounded: DICOM's function LINEAR_EXACT.
     """
+    # multiplied before it is divided, so that whole numbers stay exact in float32
     image = np.empty((*hounsfield.shape, 3), np.uint8)
     for channel, (level, width) in enumerate(windows.channels):
-        share = np.clip((hounsfield - level) / width + 0.5, 0.0, 1.0)
-        image[..., channel] = np.rint(255.0 * share)
+        above = np.clip(hounsfield - (level - width / 2), 0.0, width)
+        image[..., channel] = np.rint(255.0 * above / width)
     return image
 
 
