@@ -18,7 +18,7 @@ class About:
     """Side of a patch in the pixels that it was cut or given to the encoder at."""
     size_level0: float | None = None
     """The same side in level-0 pixels."""
-    overlap: float = 0.0
+    overlap: float | None = None
     """Pixels of `patch_size` that neighbours share."""
     mpp: float | None = None
     """Micrometres per pixel of `patch_size`."""
@@ -52,7 +52,7 @@ def from_attributes(attributes: Mapping[str, object]) -> About:
     return About(
         patch_size=number(attributes, "patch_size"),
         size_level0=size_level0(attributes),
-        overlap=number(attributes, "overlap") or 0.0,
+        overlap=number(attributes, "overlap"),
         mpp=mpp,
         mpp_level0=mpp_level0,
         magnification=number(attributes, "target_magnification"),

@@ -87,18 +87,19 @@ class BagSet(ABC):
 
     @cached_property
     def in_dim(self) -> int:
-        """Width of the features: that of the first bag with instances; every other must have it."""
+        """Width of the features: that of the first usable bag, which every other must have."""
         return self._shape(self._first)[1]
 
     @cached_property
     def _first(self) -> str:
+        why = EmptyBag(f"none of the {len(self)} bags in {self.folder} has an instance")
         for name in self.names:
             try:
                 if self.size(name):
                     return name
-            except EmptyBag:
-                continue
-        raise EmptyBag(f"none of the {len(self)} bags in {self.folder} has an instance")
+            except BagError as e:  # said where that bag is read
+                why = e
+        raise why
 
     def size(self, name: str) -> int:
         """Instances of a bag, without reading its features."""

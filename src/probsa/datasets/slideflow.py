@@ -107,13 +107,15 @@ def side_level0(centres: np.ndarray, *, about: About, mpp: float, name: str) -> 
     Raises:
         BagError: the tiles lie at distances that this resolution does not explain.
     """
+    found = pitch_of_centres(centres)
     if about.patch_size is None or about.mpp is None:
+        if found is not None:
+            return found
         raise BagError(
-            f"bag {name!r}: {CONFIG} does not state tile_px and tile_um in µm, so the resolution "
-            "of the slide does not tell the size of its tiles. Leave --slide-mpp out"
+            f"bag {name!r} has a single tile, and {CONFIG} does not state its size (tile_px and "
+            "tile_um in µm): leave the bag out"
         )
     side = about.patch_size * about.mpp / mpp
-    found = pitch_of_centres(centres)
     if found is None:
         return side
     strides = side / found
