@@ -23,6 +23,8 @@ commands:
   evaluate   figures of a folder of predictions
   map        pictures of where the evidence is and how sure the model is
   models     the models, or one model's arguments
+  convert    bags of CLAM, TRIDENT, STAMP, slideflow or torchmil as files of another tool
+  encoders   the encoders, their licences and what they need
   convert-checkpoint   the weights of a published method's own code, for predict
   demo       all of it on handwritten digits, in a minute, without any file
 
@@ -35,6 +37,8 @@ COMMANDS = (
     "evaluate",
     "map",
     "models",
+    "convert",
+    "encoders",
     "convert-checkpoint",
     "demo",
 )

@@ -73,8 +73,8 @@ def _discover() -> None:
     for module in pkgutil.iter_modules(import_module(package).__path__):
         if not module.name.startswith("_"):
             import_module(f"{package}.{module.name}")
-    for entry in entry_points(group="probsa.encoders"):
-        entry.load()
+    for point in entry_points(group="probsa.encoders"):
+        point.load()
 
 
 def names() -> list[str]:
@@ -106,14 +106,19 @@ def look_up(name: str) -> Entry:
     return _registered[name]
 
 
+def entry(name: str) -> Entry:
+    """The same, of a name that stands for many as well."""
+    return _registered[name] if name in names() else look_up(name)
+
+
 def construct(name: str) -> Encoder:
     """An encoder without weights: its large tensors have shapes and no memory."""
-    entry = look_up(name)
-    with torch.device("meta" if entry.card.weights else "cpu"):
-        encoder = entry.cls(**entry.fixed)
+    of = look_up(name)
+    with torch.device("meta" if of.card.weights else "cpu"):
+        encoder = of.cls(**of.fixed)
     # an encoder of many knows its own only when it is built
-    encoder.card = getattr(encoder, "card", entry.card)
-    encoder.preprocessing = encoder.preprocessing or entry.preprocessing
+    encoder.card = getattr(encoder, "card", of.card)
+    encoder.preprocessing = encoder.preprocessing or of.preprocessing
     encoder.name = name
     return encoder
 
@@ -152,8 +157,7 @@ def build(
 
 def describe(name: str) -> dict[str, object]:
     """What an encoder's makers say of it, as one row of a table; builds nothing."""
-    entry = look_up(name) if not name.endswith(OPEN) else _registered[name]
-    card, how = entry.card, entry.preprocessing
+    card, how = entry(name).card, entry(name).preprocessing
     origin = card.weights
     return {
         "name": name,
@@ -178,7 +182,7 @@ def readiness(name: str) -> str:
 
     `ready`, or what is missing: a package, or weights in the local caches.
     """
-    card = (look_up(name) if not name.endswith(OPEN) else _registered[name]).card
+    card = entry(name).card
     absent = [p for p in card.packages if find_spec(p) is None]
     if absent:
         return str(MissingExtra(absent[0], "encoders"))

@@ -8,6 +8,7 @@ import hashlib
 import os
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -140,7 +141,7 @@ def _download(name: str, card: Card, origin: Origin) -> Path:
             break
         except errors.EntryNotFoundError:
             why = f"the repository holds none of {', '.join(origin.files)}"
-        except (errors.HfHubHTTPError, OSError) as e:
+        except OSError as e:
             why = str(e)
             break
     raise WeightsError(
@@ -181,7 +182,10 @@ def _safetensors(path: Path) -> Mapping[str, Any]:
 def _torch(path: Path) -> Mapping[str, Any]:
     mapped = zipfile.is_zipfile(path)
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        with warnings.catch_warnings():
+            # a file that is no checkpoint of PyTorch's: what follows is an error of ours
+            warnings.filterwarnings("ignore", message="Detected pickle protocol")
+            held = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as e:
         # PyTorch's own message proposes to trust the file
         raise WeightsError(

@@ -79,5 +79,5 @@ def _create(model: str) -> nn.Module:
     errors = optional("huggingface_hub.errors")
     try:
         return timm.create_model(model, num_classes=0)
-    except (errors.HfHubHTTPError, errors.EntryNotFoundError, OSError) as e:
+    except (errors.EntryNotFoundError, OSError) as e:
         raise WeightsError(f"timm:{model}: its description cannot be read from the hub: {e}") from e
