@@ -86,10 +86,12 @@ def owners(s: Squares, seen: View) -> Int[np.ndarray, "height width"]:
     height, width = seen.image.shape[:2]
     corners, side = s.cells
     low = (corners - (seen.left, seen.top)) / seen.scale
-    # both edges are rounded, so that neighbours meet; a patch below a pixel still has one
-    first = np.rint(low + 1e-9).astype(np.int64)
-    last = np.maximum(np.rint(low + side / seen.scale + 1e-9).astype(np.int64), first + 1)
-    first, last = np.maximum(first, 0), np.minimum(last, (width, height))
+    high = low + side / seen.scale
+    # both edges are rounded, so that neighbours meet; a patch below a pixel has that of its centre
+    first, last = (np.rint(v + 1e-9).astype(np.int64) for v in (low, high))
+    first = np.where(last > first, first, np.floor((low + high) / 2).astype(np.int64))
+    first = first.clip(0, (width - 1, height - 1))
+    last = np.minimum(np.maximum(last, first + 1), (width, height))
     found = np.full((height, width), -1, np.int32)
     for row, ((x, y), (right, bottom)) in enumerate(zip(first, last, strict=True)):
         found[y:bottom, x:right] = row

@@ -173,7 +173,7 @@ def _level(slide: Slide, scale: float) -> int:
 def _averaged(
     slide: Slide, corner: tuple[float, float], *, level: int, shape: tuple[int, ...], scale: float
 ) -> np.ndarray:
-    """One block: each of its pixels is the mean of what it covers at the level."""
+    """One block: each of its pixels is the mean of those of the level whose centres it covers."""
     down = slide.levels[level].downsample
     height, width = shape
     left, top = corner[0] / down, corner[1] / down
