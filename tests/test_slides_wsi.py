@@ -322,12 +322,15 @@ def test_slide_files_are_found_by_ending_and_parts_of_slides_are_not(tmp_path):
     (tmp_path / "folder.svs").mkdir()
     assert slide_files(tmp_path) == [tmp_path / name for name in wanted]
     assert slide_files(str(tmp_path / "b")) == [tmp_path / name for name in wanted[1:3]]
-    with pytest.raises(SlideError, match="no folder"):
-        slide_files(tmp_path / "a.SVS")
+    assert slide_files(tmp_path / "notes.txt") == [tmp_path / "notes.txt"]  # named, so meant
+    with pytest.raises(SlideError, match="no file or folder"):
+        slide_files(tmp_path / "gone")
     assert {".svs", ".ndpi", ".dcm", ".png"} <= set(SLIDE_SUFFIXES)
 
 
 def test_ct_slices_are_no_slide_files(shared_data, tmp_path):
     source = shared_data / "ct_volumes" / "pydicom_CT_small.dcm"
     (tmp_path / "slice.dcm").write_bytes(source.read_bytes())
-    assert slide_files(tmp_path) == []
+    assert slide_files(tmp_path) == [] and slide_files(tmp_path / "slice.dcm") == []
+    (tmp_path / "a.nii.gz").write_bytes(b"")
+    assert slide_files(tmp_path / "a.nii.gz") == []

@@ -23,6 +23,7 @@ commands:
   evaluate   figures of a folder of predictions
   map        pictures of where the evidence is and how sure the model is
   models     the models, or one model's arguments
+  info       what is understood of a slide or a scan, and what is missing
   convert    bags of CLAM, TRIDENT, STAMP, slideflow or torchmil as files of another tool
   encoders   the encoders, their licences and what they need
   convert-checkpoint   the weights of a published method's own code, for predict
@@ -37,6 +38,7 @@ COMMANDS = (
     "evaluate",
     "map",
     "models",
+    "info",
     "convert",
     "encoders",
     "convert-checkpoint",

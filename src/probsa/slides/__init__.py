@@ -4,8 +4,10 @@ from ._base import Level as Level
 from ._base import Scan as Scan
 from ._base import Slide as Slide
 from .finding import SLIDE_SUFFIXES as SLIDE_SUFFIXES
+from .finding import is_scan as is_scan
 from .finding import slide_files as slide_files
 from .opening import open_slide as open_slide
+from .opening import slide_name as slide_name
 from .resolution import resolution_advice as resolution_advice
 from .scans import ScanFailure as ScanFailure
 from .scans import ScanListing as ScanListing

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import SlideError
+from . import nifti
+from .dicom_headers import looks_like_dicom
 
 _PLAIN_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".jp2")
 SLIDE_SUFFIXES = (
@@ -16,19 +18,29 @@ _SM_CLASS = b"1.2.840.10008.5.1.4.1.1.77.1.6"
 """DICOM's class of whole-slide images; it stands in the first bytes of a file."""
 
 
+def is_scan(path: str | Path) -> bool:
+    """Whether a file is for `open_scans`: NIfTI, or DICOM that is no whole-slide image."""
+    path = Path(path)
+    return nifti.is_nifti(path) or (looks_like_dicom(path) and not _is_slide_class(path))
+
+
 def slide_files(folder: str | Path) -> list[Path]:
-    """The files below a folder that look like slides by their ending, sorted.
+    """The files below a folder that look like slides by their ending, sorted; or the file given.
+
+    A file is taken whatever its ending, unless it is a scan.
 
     Left out: hidden files and folders, the parts of slides of many files (the folder of a .mrxs,
     the images of a .vms), DICOM files that are no slides; of a DICOM slide its largest file stands
     for all.
 
     Raises:
-        SlideError: `folder` is none.
+        SlideError: there is no such path.
     """
     folder = Path(folder)
+    if folder.is_file():
+        return [] if is_scan(folder) else [folder]
     if not folder.is_dir():
-        raise SlideError(f"{folder} is no folder")
+        raise SlideError(f"there is no file or folder {folder}")
     found, seen = [], set()
     for at, folders, names in os.walk(folder, followlinks=True):
         here = Path(at)
