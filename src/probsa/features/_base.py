@@ -102,7 +102,7 @@ class Encoder(nn.Module, ABC):
         return torch.device("cpu") if held is None else held.device
 
     @abstractmethod
-    def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n width"]:
+    def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
         """Features of preprocessed patches."""
 
     def convert(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

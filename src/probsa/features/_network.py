@@ -26,7 +26,7 @@ class Network(Encoder):
         """The network alone."""
         return self.network
 
-    def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n width"]:
+    def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
         """The pooled output of the network."""
         return self.network(x)
 

@@ -123,7 +123,7 @@ class Handcrafted(Encoder):
         unit = torch.nn.functional.normalize(torch.tensor(STAINS, dtype=torch.float64), dim=1)
         self.register_buffer("unmixing", torch.linalg.inv(unit).float(), persistent=False)
 
-    def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n width"]:
+    def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
         """The numbers of each patch of pixels in [0, 1].
 
         Raises:
@@ -138,7 +138,7 @@ class Handcrafted(Encoder):
         with torch.autocast(x.device.type, enabled=False):
             return torch.cat([self._numbers(part.float()) for part in x.split(together)])
 
-    def _numbers(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n width"]:
+    def _numbers(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
         rgb = (255 * x).round().contiguous()
         grey = _mixed(rgb, LUMA)
         # one more than the byte, so that black has a density

@@ -73,6 +73,6 @@ class PhikonV2(Network):
             self.network.get_submodule("embeddings").position_embeddings = empty
         return found
 
-    def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n width"]:
+    def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
         """The class token after the last layer's normalisation."""
         return self.network(x).last_hidden_state[:, 0]

@@ -145,7 +145,7 @@ class ResNet(Encoder):
             self.add_module(f"layer{k + 1}", nn.Sequential(*layers))
         self.heads = ("fc.", *(f"layer{k}." for k in range(stages + 1, 5)))
 
-    def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n width"]:
+    def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
         """Mean over the positions of the last maps."""
         x = self.maxpool(self.bn1(self.conv1(x)).relu())
         for k in range(self.stages):

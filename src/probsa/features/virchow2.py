@@ -48,7 +48,7 @@ class Virchow2(Network):
         )
         super().__init__(network)
 
-    def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n width"]:
+    def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
         """[class token, mean of patch tokens]."""
         tokens = self.network(x)
         return torch.cat((tokens[:, 0], tokens[:, 1 + REGISTERS :].mean(dim=1)), dim=1)

@@ -1,0 +1,226 @@
+"""ResNets against torchvision's and timm's, with the same weights."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from probsa import features
+from probsa.errors import WeightsError
+from probsa.features import _torchvision
+
+NAMES = {"resnet18": "resnet18", "resnet50": "resnet50", "resnet50-bt": "resnet50"}
+
+
+def reference(name: str):
+    """torchvision's network with random weights and statistics, its classifier included."""
+    models = _torchvision.optional("torchvision.models")
+    torch.manual_seed(1)
+    network = getattr(models, name)(weights=None)
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_(std=0.1)
+            module.running_var.uniform_(0.5, 1.5)
+            module.weight.data.uniform_(0.5, 1.5)
+            module.bias.data.normal_(std=0.1)
+    return network.eval()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Weights of both depths, as torchvision saves them."""
+    folder = tmp_path_factory.mktemp("weights")
+    for name in ("resnet18", "resnet50"):
+        torch.save(reference(name).state_dict(), folder / f"{name}.pth")
+    yield folder
+    for file in folder.iterdir():
+        file.unlink()
+
+
+@pytest.fixture(scope="module")
+def built(files):
+    """`resnet50` with those weights."""
+    return features.build("resnet50", weights=files / "resnet50.pth")
+
+
+def tiles(n: int = 3, side: int = 224) -> torch.Tensor:
+    return torch.randint(0, 256, (n, side, side, 3), dtype=torch.uint8)
+
+
+def normalised(x: torch.Tensor, encoder) -> torch.Tensor:
+    how = encoder.preprocessing
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (how.mean, how.std))
+    return (x.permute(0, 3, 1, 2) / 255 - mean) / std
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    torch.testing.assert_close(found, wanted, rtol=0, atol=2e-5 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_features_are_what_torchvision_hands_to_its_classifier(name, files):
+    encoder = features.build(name, weights=files / f"{NAMES[name]}.pth")
+    network = reference(NAMES[name])
+    network.fc = torch.nn.Identity()
+    x = tiles()
+    with torch.no_grad():
+        wanted = network(normalised(x, encoder))
+    assert encoder.width == wanted.shape[1]
+    close(encoder.encode(x), wanted)
+
+
+def test_cut_after_the_third_stage_it_gives_1024_numbers(files):
+    encoder = features.build("resnet50-1024", weights=files / "resnet50.pth")
+    network = reference("resnet50")
+    x = normalised(tiles(), encoder)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        h = network.maxpool(network.relu(network.bn1(network.conv1(x))))
+        wanted = network.layer3(network.layer2(network.layer1(h))).mean(dim=(2, 3))
+    assert encoder.width == wanted.shape[1] == 1024
+    found = encoder.features(x)
+    close(found, wanted)
+
+
+def test_features_are_what_timm_pools(files):
+    timm = _torchvision.optional("timm")
+    network = timm.create_model("resnet50", num_classes=0)
+    state = torch.load(files / "resnet50.pth", weights_only=True)
+    del state["fc.weight"], state["fc.bias"]
+    network.load_state_dict(state)
+    encoder = features.build("resnet50", weights=files / "resnet50.pth")
+    x = tiles(2)
+    with torch.no_grad():
+        wanted = network.eval()(normalised(x, encoder))
+    close(encoder.encode(x), wanted)
+
+
+def test_any_model_of_timm_by_its_name(files, built):
+    through_timm = features.build("timm:resnet50.tv_in1k", weights=files / "resnet50.pth")
+    how = through_timm.preprocessing
+    assert (how.size, how.resize, how.resampling) == (224, 256, "bilinear")
+    assert through_timm.width == 2048
+    assert through_timm.card.licence == "bsd-3-clause."
+    x = normalised(tiles(2), built)
+    close(through_timm.features(x), built.features(x))
+
+
+def test_timm_models_of_other_kinds_are_saved_loaded_and_pooled(tmp_path):
+    """One whose pooled features are wider than its maps, and one that computes tables at birth."""
+    timm = _torchvision.optional("timm")
+    for model, width in (("mobilenetv3_small_050", 1024), ("swin_tiny_patch4_window7_224", 768)):
+        torch.manual_seed(2)
+        whole = timm.create_model(model).eval()
+        torch.save(whole.state_dict(), tmp_path / "w.pt")
+        encoder = features.build(f"timm:{model}", weights=tmp_path / "w.pt")
+        x = torch.randn(2, 3, 224, 224)
+        with torch.no_grad():
+            wanted = whole.forward_head(whole.forward_features(x), pre_logits=True)
+            found = encoder.features(x)
+        assert wanted.shape == (2, width) == (2, encoder.width)
+        close(found, wanted)
+        assert encoder.encode(tiles(1, 100)).shape == (1, width)
+
+
+def test_a_patch_gives_the_same_in_any_batch(built):
+    x = tiles(5)
+    together = built.encode(x)
+    alone = torch.cat([built.encode(x[i : i + 1]) for i in range(5)])
+    close(together, alone)
+    close(built.encode(x.flip(0)), together.flip(0))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_lower_precision_is_close(built, precision):
+    x = tiles(3, 160)
+    full, lower = built.encode(x), built.encode(x, precision=precision)
+    assert lower.dtype == torch.float32
+    assert not torch.equal(full, lower)
+    away = (full - lower).norm(dim=1) / full.norm(dim=1)
+    assert float(away.max()) < 0.02
+
+
+@pytest.mark.parametrize("side", [100, 224, 512])
+def test_patches_of_any_size_are_resized_and_not_cut(built, side):
+    """A bright frame around a patch is seen; a recipe that cuts a border off would see none."""
+    plain = torch.full((1, side, side, 3), 120, dtype=torch.uint8)
+    framed = plain.clone()
+    edge = max(2, side // 40)
+    for part in (framed[:, :edge], framed[:, -edge:], framed[:, :, :edge], framed[:, :, -edge:]):
+        part.fill_(250)
+    found = built.encode(torch.cat((plain, framed)))
+    assert found.shape == (2, 2048)
+    assert float((found[0] - found[1]).norm() / found[0].norm()) > 0.01
+
+
+def test_files_in_the_old_format_without_counters_are_read(files, built, tmp_path):
+    """As torchvision's resnet50-19c8e357.pth, which CLAM used."""
+    state = torch.load(files / "resnet50.pth", weights_only=True)
+    old = {k: v for k, v in state.items() if not k.endswith("num_batches_tracked")}
+    torch.save(old, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    assert features.build("resnet50", weights=tmp_path / "old.pth").identity == built.identity
+    (tmp_path / "old.pth").unlink()
+
+
+def test_the_release_of_barlow_twins_has_no_classifier_and_its_own_normalisation(files, tmp_path):
+    state = torch.load(files / "resnet50.pth", weights_only=True)
+    release = {k: v for k, v in state.items() if not k.startswith("fc.")}
+    torch.save(release, tmp_path / "bt_rn50_ep200.torch")
+    encoder = features.build("resnet50-bt", weights=tmp_path / "bt_rn50_ep200.torch")
+    # https://github.com/lunit-io/benchmark-ssl-pathology/releases/tag/pretrained-weights
+    assert encoder.preprocessing.mean == (0.70322989, 0.53606487, 0.66096631)
+    assert encoder.preprocessing.std == (0.21716536, 0.26081574, 0.20723464)
+    plain = features.build("resnet50", weights=files / "resnet50.pth")
+    x = tiles(1)
+    assert not torch.allclose(encoder.encode(x), plain.encode(x))
+    assert encoder.identity != plain.identity.replace("resnet50@", "resnet50-bt@")
+    (tmp_path / "bt_rn50_ep200.torch").unlink()
+
+
+def test_barlow_twins_weights_are_for_non_commercial_use_and_not_bundled():
+    with pytest.raises(WeightsError) as caught:
+        features.build("resnet50-bt")
+    said = str(caught.value)
+    assert "non-commercial use only" in said
+    assert "benchmark-ssl-pathology/releases/download/pretrained-weights/bt_rn50_ep200" in said
+
+
+def test_imagenet_weights_that_are_missing_say_where_they_are():
+    with pytest.raises(WeightsError) as caught:
+        features.build("resnet50", weights="nowhere.pth")
+    said = str(caught.value)
+    assert "nowhere.pth: no such file" in said
+    assert "https://download.pytorch.org/models/resnet50-0676ba61.pth" in said
+    assert "https://huggingface.co/timm/resnet50.tv_in1k" in said
+
+
+def test_the_addresses_are_torchvisions_own():
+    models = _torchvision.optional("torchvision.models")
+    for name, theirs in (
+        ("resnet18", models.ResNet18_Weights.IMAGENET1K_V1),
+        ("resnet50", models.ResNet50_Weights.IMAGENET1K_V1),
+        ("resnet50-1024", models.ResNet50_Weights.IMAGENET1K_V1),
+    ):
+        assert (
+            features.describe(name)["weights"] == "timm/" + name.removesuffix("-1024") + ".tv_in1k"
+        )
+        with pytest.raises(WeightsError, match=theirs.url):
+            features.build(name, weights="nowhere.pth")
+
+
+def test_weights_of_another_depth_are_refused(files, tmp_path):
+    with pytest.raises(
+        WeightsError, match=r"missing: .*layer1\.0\.conv3\.weight \(256, 64, 1, 1\)"
+    ):
+        features.build("resnet50", weights=files / "resnet18.pth")
+    with pytest.raises(WeightsError, match=r"left over: layer1\.0\.conv3"):
+        features.build("resnet18", weights=files / "resnet50.pth")
+    # a deeper network holds every key of this one, in the same shapes
+    deeper = torch.load(files / "resnet50.pth", weights_only=True)
+    deeper |= {
+        k.replace("layer3.5.", "layer3.6."): v for k, v in deeper.items() if "layer3.5." in k
+    }
+    save_file({k: v.clone() for k, v in deeper.items()}, tmp_path / "w.safetensors")
+    for name in ("resnet50", "resnet50-1024"):
+        with pytest.raises(WeightsError, match=r"left over: layer3\.6\."):
+            features.build(name, weights=tmp_path / "w.safetensors")
+    (tmp_path / "w.safetensors").unlink()
