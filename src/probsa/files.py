@@ -1,8 +1,10 @@
 """Files that exist are complete: written under a temporary name, flushed, renamed."""
 
 import csv
+import errno
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +28,32 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def unfinished(path: Path) -> list[Path]:
+    """Temporary files that killed processes left of `path`, and those of whoever writes it now."""
+    if not path.parent.is_dir():
+        return []
+    name = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]+\.tmp")
+    return sorted(p for p in path.parent.iterdir() if name.fullmatch(p.name))
+
+
+def unfinished_below(folder: Path) -> list[Path]:
+    """The same of every file below a folder."""
+    name = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
+    return sorted(p for p in folder.rglob(".*.tmp") if name.fullmatch(p.name))
+
+
+def full_disk(error: BaseException) -> bool:
+    """Whether an error says that a disk, or a user's share of it, is full.
+
+    HDF5 has its own words for it, and does not always pass the number on.
+    """
+    if not isinstance(error, OSError | RuntimeError):
+        return False
+    number = error.errno if isinstance(error, OSError) else None
+    words = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+    return number in (errno.ENOSPC, errno.EDQUOT) or any(w in str(error) for w in words)
 
 
 def write_text(path: Path, text: str) -> None:
