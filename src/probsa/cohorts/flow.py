@@ -1,5 +1,6 @@
 """Stages 1 to 3 of a whole cohort: a folder of slides or studies to patches, and to features."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from .work import SLICES, PatchSet, WorkFolder, settle
 OnOutcome = Callable[[Outcome, int], None]
 """Told each outcome as it becomes known, and how many there will be."""
 T = TypeVar("T")
+MOST_WORKERS = 8
+"""Where nobody says how many: more of them wait for the disk, and each holds a slide."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +29,7 @@ class RunOptions:
 
     engine: Engine = "local"
     workers: int = 1
-    """Processes or actors at work at a time."""
+    """Processes or actors at work at a time; 0: by the cores, and by how much there is to do."""
     gpus: bool = False
     """Whether each has a GPU of its own."""
     shard: tuple[int, int] = (0, 1)
@@ -76,15 +79,12 @@ def patch_cohort(
         patch_set = _settled(work, own, overwrite=run.overwrite)
         stage = Patching(work, patch_set, settings=own, contours=contours)
         tasks = [
-            Task(name=i.name, target=patch_set.patches_file(i.name), payload=i) for i in of_kind
+            Task(name=i.name, target=patch_set.patches_file(i.name), payload=i)
+            for i in part(of_kind, run.shard)
         ]
-        tasks = part(tasks, shard)
-        stage.prepare(tasks, overwrite=overwrite)
-        outcomes = each(
-            stage, tasks, engine=engine, workers=workers, on_outcome=_told(on_outcome, len(tasks))
-        )
+        outcomes = _done(stage, tasks, run=run, on_outcome=on_outcome)
         what = "patches" if kind == "slide" else "slices"
-        table, records = patch_set.report(_name("patch", shard)), patch_set.records()
+        table, records = patch_set.report(_name("patch", run.shard)), patch_set.records()
         reports.append(write_report(table, outcomes, records, what=what))
     return tuple(reports)
 
@@ -166,6 +166,8 @@ def _done(
 ) -> list[Outcome]:
     """Every task's outcome."""
     stage.prepare(tasks, overwrite=run.overwrite)
+    # starting a process takes as long as a few slides
+    few = max(1, min(MOST_WORKERS, cores(), len(tasks) // 4))
 
     def told(outcome: Outcome) -> None:
         if on_outcome is not None:
@@ -175,7 +177,7 @@ def _done(
         stage,
         tasks,
         engine=run.engine,
-        workers=run.workers,
+        workers=run.workers or few,
         gpus=run.gpus,
         on_outcome=told,
     )
@@ -196,3 +198,10 @@ def part(items: Sequence[T], shard: tuple[int, int]) -> list[T]:
 def _name(stage: str, shard: tuple[int, int]) -> str:
     """Of the report: machines that share a cohort have one each."""
     return stage if shard[1] == 1 else f"{stage}_{shard[0]}of{shard[1]}"
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

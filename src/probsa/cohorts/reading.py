@@ -140,15 +140,19 @@ def reading(chunks: Iterator[Chunk], *, windows: Windows, readers: int) -> Itera
     Raises:
         RuntimeError: a reading process was killed; its text begins with READERS_DIED.
     """
-    yield from DataLoader(
-        Pixels(windows),
-        sampler=_Once(chunks),
-        batch_size=None,
-        num_workers=readers,
-        prefetch_factor=PREFETCHED if readers else None,
-        # a fork would copy the encoder's threads in whatever state they are
-        multiprocessing_context="spawn" if readers else None,
-    )
+    pixels = Pixels(windows)
+    try:
+        yield from DataLoader(
+            pixels,
+            sampler=_Once(chunks),
+            batch_size=None,
+            num_workers=readers,
+            prefetch_factor=PREFETCHED if readers else None,
+            # a fork would copy the encoder's threads in whatever state they are
+            multiprocessing_context="spawn" if readers else None,
+        )
+    finally:
+        pixels.close()
 
 
 class _Once:

@@ -1,12 +1,8 @@
 """What the commands over many slides share."""
 
-import os
 from argparse import ArgumentParser
 
 from ..errors import InputError
-
-MOST_WORKERS = 8
-"""Processes by default at most: more of them wait for the disk, and each holds a slide."""
 
 
 def add_run_flags(parser: ArgumentParser, *, workers: str) -> None:
@@ -41,10 +37,3 @@ def workers_of(given: int | None, *, default: int) -> int:
     if given is not None and given < 1:
         raise InputError(f"--workers is {given}: give 1 or more")
     return default if given is None else given
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

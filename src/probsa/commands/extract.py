@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ._cohort import add_run_flags, cores, shard_of, workers_of
+from ._cohort import add_run_flags, shard_of, workers_of
 from ._shared import Parser, write_json
 
 
@@ -34,7 +34,7 @@ def run(arguments: list[str]) -> int:
     a = _parser().parse_args(arguments)
     from ..cohorts.estimates import estimate_features
     from ..cohorts.extraction import ExtractOptions
-    from ..cohorts.flow import RunOptions, extract_cohort
+    from ..cohorts.flow import RunOptions, cores, extract_cohort
     from ..devices import choose_device, gpus
     from ..slides.windows import Windows
     from ..terminal import OUT, counting_outcomes

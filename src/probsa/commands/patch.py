@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ._cohort import MOST_WORKERS, add_run_flags, cores, shard_of, workers_of
+from ._cohort import add_run_flags, shard_of, workers_of
 from ._shared import Parser, write_json
 
 
@@ -30,7 +30,7 @@ def _parser() -> Parser:
     t.add_argument("--min-hole-area", type=float, help="of a hole, in µm² (clam-*: its a_h)")
     t.add_argument("--max-holes", type=int, help="of each piece, the largest")
     t.add_argument("--contours", type=Path, help="instead: folder of GeoJSON files, one a slide")
-    add_run_flags(p, workers=f"processes (as many as cores, at most {MOST_WORKERS})")
+    add_run_flags(p, workers="processes (by cores and slides, at most 8)")
     return p
 
 
@@ -58,9 +58,9 @@ def run(arguments: list[str]) -> int:
         max_holes=a.max_holes,
     )
     mpp = None if a.slide_mpp is None else read_resolutions(a.slide_mpp)
-    workers = workers_of(a.workers, default=min(MOST_WORKERS, cores()))
+    workers = workers_of(a.workers, default=0)
     if a.dry_run:
-        found = estimate_patches(a.source, settings=chosen, mpp=mpp, workers=workers)
+        found = estimate_patches(a.source, settings=chosen, mpp=mpp, workers=max(1, workers))
         if a.json:
             write_json(found.to_dict())
         else:
