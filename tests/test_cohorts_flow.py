@@ -137,7 +137,7 @@ def test_other_patch_settings_are_refused_before_anything_is_done(slides, work):
     (report,) = patch_cohort(slides, work, settings=settings(size=256, mpp=0.5))
     assert report.counts == {"done": 3}
     assert sorted(WorkFolder(work).sets()) == [NAME, "20x_256px_0px_overlap"]
-    with pytest.raises(InputError, match="several sets of patches.*--set"):
+    with pytest.raises(InputError, match=r"several sets of patches.*--set"):
         extract_cohort(work, ExtractOptions())
     assert extract_cohort(work, ExtractOptions(batch=7), patch_set=NAME).counts["kept"] == 3
 
@@ -302,7 +302,7 @@ def test_two_slides_of_one_name_and_an_empty_folder(tmp_path):
     (tmp_path / "none" / "read.me").write_text("hello")
     with pytest.raises(InputError, match=r"no slides, DICOM series or NIfTI.*\.me"):
         patch_cohort(tmp_path / "none", tmp_path / "w", settings=SMALL)
-    with pytest.raises(InputError, match="is no work folder.*probsa patch"):
+    with pytest.raises(InputError, match=r"is no work folder.*probsa patch"):
         extract_cohort(tmp_path / "none", ExtractOptions())
 
 

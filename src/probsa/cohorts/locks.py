@@ -123,6 +123,11 @@ def holder(target: Path) -> Owner | None:
     return found and found[0]
 
 
+def dead_locks(folder: Path, *, stale: float = STALE) -> list[Path]:
+    """The locks below a folder whose owners are gone."""
+    return sorted(p for p in folder.rglob(".*.lock") if _dead(p, stale) is not None)
+
+
 def _acquire(path: Path, me: Owner, stale: float) -> Literal["new", "taken over"] | None:
     """Makes `path` ours if nobody alive holds it.
 
