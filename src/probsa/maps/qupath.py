@@ -6,7 +6,7 @@ A FeatureCollection in level-0 pixels, the form that QuPath 0.4 and later read a
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -79,30 +79,23 @@ def _probability(p: Prediction) -> np.ndarray:
 
 
 def _features(s: Squares, columns: dict[str, np.ndarray]) -> Iterator[str]:
-    low = np.rint(s.corners).astype(np.int64)
-    high = np.rint(s.corners + s.side).astype(np.int64)
-    number = [_shortest(v) for v in columns.values()]
-    for k, ((x, y), (right, bottom)) in enumerate(
-        zip(low.tolist(), high.tolist(), strict=True)  # one bag's corners: some 10 MB at most
-    ):
-        ring = [[x, y], [right, y], [right, bottom], [x, bottom], [x, y]]
-        values = {name: say(k) for name, say in zip(columns, number, strict=True)}
-        yield json.dumps(
-            {
-                "type": "Feature",
-                "geometry": {"type": "Polygon", "coordinates": [ring]},
-                "properties": {
-                    "objectType": "tile",
-                    "measurements": {m: v for m, v in values.items() if math.isfinite(v)},
+    for start in range(0, len(s.corners), TOGETHER):
+        rows = slice(start, start + TOGETHER)
+        low = np.rint(s.corners[rows]).astype(np.int64).tolist()
+        high = np.rint(s.corners[rows] + s.side).astype(np.int64).tolist()
+        # the shortest number that names a float32: 0.1 and not 0.10000000149011612
+        values = {name: [float(str(v)) for v in c[rows]] for name, c in columns.items()}
+        for k, ((x, y), (right, bottom)) in enumerate(zip(low, high, strict=True)):
+            ring = [[x, y], [right, y], [right, bottom], [x, bottom], [x, y]]
+            held = {name: v[k] for name, v in values.items() if math.isfinite(v[k])}
+            yield json.dumps(
+                {
+                    "type": "Feature",
+                    "geometry": {"type": "Polygon", "coordinates": [ring]},
+                    "properties": {"objectType": "tile", "measurements": held},
                 },
-            },
-            separators=(",", ":"),
-        )
-
-
-def _shortest(values: np.ndarray) -> Callable[[int], float]:
-    """The shortest number that names a float32: 0.1 and not 0.10000000149011612."""
-    return lambda k: float(str(values[k]))
+                separators=(",", ":"),
+            )
 
 
 def _write(f: IO[str], features: Iterator[str]) -> None:

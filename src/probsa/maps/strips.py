@@ -169,7 +169,10 @@ def draw_strip(
     figure = Figure(figsize=(sheet.width, sheet.height), dpi=DPI)
     FigureCanvasAgg(figure)
     draw_title(figure, title if title is not None else heading(p), sheet=sheet)
-    _draw_tiles(figure, tiles, rows=rows, position=position, panels=coloured, sheet=sheet)
+    _draw_tiles(
+        figure, tiles, rows=rows, position=position, panels=coloured,
+        of_class=f", class {shown_class}" if classes > 1 else "", sheet=sheet,
+    )  # fmt: skip
     for k, panel in enumerate(coloured):
         name = f"{panel.quantity} bar"
         draw_bar(figure, panel, norm=norm_of(panel), sheet=sheet, k=k, name=name)
@@ -244,6 +247,7 @@ def _draw_tiles(
     rows: np.ndarray,
     position: np.ndarray,
     panels: Sequence[Panel],
+    of_class: str,
     sheet: Sheet,
 ) -> None:
     ax = figure.add_axes(share(sheet.panels[0], sheet), label="slices")
@@ -252,9 +256,8 @@ def _draw_tiles(
     ax.axis("off")
     n = len(position)
     which = f"all {n} slices" if len(rows) == n else f"the {len(rows)} of {n} with the highest mean"
-    below = " and ".join(panel.title for panel in panels)
-    silent = "" if len(panels) > 1 else " (this model has no variance: Dirac)"
-    text = f"{which}, by position in mm; below: {below}{silent}"
+    below = "mean μ and variance σ²" if len(panels) > 1 else "mean μ; no variance (Dirac)"
+    text = f"{which}, by position in mm; below: {below}{of_class}"
     ax.set_title(text, fontsize=NORMAL, loc="left")
     w, h = tiles.size
     for (x, y), row in zip(tiles.corners, rows, strict=True):
@@ -293,7 +296,7 @@ def _draw_values(ax: Axes, p: Prediction, position: np.ndarray, *, rows: np.ndar
         positive = x[p.instance_labels[order] > 0]
         ax.plot(
             positive, np.full(len(positive), 0.035), transform=across, ls="", marker="s",
-            ms=4, color="#D55E00", clip_on=False,
+            ms=4, color="#D55E00",
             label=f"positive ({len(positive)} of {n}), orange frame",
         )  # fmt: skip
     if len(rows) < n:
@@ -302,15 +305,14 @@ def _draw_values(ax: Axes, p: Prediction, position: np.ndarray, *, rows: np.ndar
             shown, np.full(len(shown), 0.965), transform=across, ls="", marker="v", ms=4,
             color="0.35", label="shown above",
         )  # fmt: skip
-    ax.set_title("along the scan: μ ± σ", fontsize=NORMAL, loc="left", pad=4)
-    ax.set_xlabel("position (mm)", fontsize=SMALL)
+    ax.set_xlabel("position along the scan (mm)", fontsize=SMALL)
     score = "attention" if p.score_kind in ("logit", "weight") else "instance score"
     ax.set_ylabel(f"{score} ({p.score_kind})", fontsize=SMALL)
     ax.tick_params(labelsize=SMALL, length=3)
     ax.xaxis.set_major_locator(MaxNLocator(10))
     ax.margins(x=0.01, y=0.12)
     ax.legend(
-        fontsize=SMALL, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=10, frameon=False,
+        fontsize=SMALL, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=7, frameon=False,
         borderaxespad=0.2, handlelength=1.4, columnspacing=1.2,
     )  # fmt: skip
 
