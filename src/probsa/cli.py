@@ -9,23 +9,30 @@ from .commands._shared import write
 from .errors import ProbSAError, UnknownName
 
 FLOW = """\
-The flow (stages 1 to 3, slides to features, are done by TRIDENT, CLAM and others):
+The flow:
 
-   4 graph, 5 bags      stored bags, labels    read by every command
+   1 slide              slides, DICOM, NIfTI   probsa info
+   2 patches            tissue, coordinates    probsa patch
+   3 features           bags                   probsa extract, probsa convert
+   4 graph, 5 bags      stored bags, labels    read by every command below
    6 model              Bags -> Output         probsa models
    7 objective, 8 training                     probsa train
    9 evaluation         predictions, figures   probsa predict, probsa evaluate
   10 maps               mean and variance      probsa map
 
 commands:
+  info       what is understood of a slide or a scan, and what is missing
+  patch      slides or studies to a work folder of patches or slices
+  extract    the patches of a work folder to features, one bag a slide
+  convert    bags of CLAM, TRIDENT, STAMP, slideflow or torchmil as files of another tool
+  verify     what is wrong with a work folder or a folder of features, and what to do
   train      train a model on a folder of features and a table of labels
   predict    predict a folder of features with a trained run
   evaluate   figures of a folder of predictions
   map        pictures of where the evidence is and how sure the model is
   models     the models, or one model's arguments
-  info       what is understood of a slide or a scan, and what is missing
-  convert    bags of CLAM, TRIDENT, STAMP, slideflow or torchmil as files of another tool
   encoders   the encoders, their licences and what they need
+  doctor     what is installed here, and what works
   convert-checkpoint   the weights of a published method's own code, for predict
   demo       all of it on handwritten digits, in a minute, without any file
 
@@ -33,14 +40,18 @@ commands:
 """
 
 COMMANDS = (
+    "info",
+    "patch",
+    "extract",
+    "convert",
+    "verify",
     "train",
     "predict",
     "evaluate",
     "map",
     "models",
-    "info",
-    "convert",
     "encoders",
+    "doctor",
     "convert-checkpoint",
     "demo",
 )

@@ -1,0 +1,85 @@
+"""CLAM's files: `patches`, `h5_files` and `pt_files`, in the chunks that its own readers expect."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import h5py
+import numpy as np
+import torch
+
+from ...files import replacing, write_csv
+from ..tables import Table
+from ._base import Outgoing, Writer, lost_resolution, single
+
+
+class ClamWriter(Writer):
+    """One encoder a folder. A bag without corners (a scan, say) has its `pt_files/<bag>.pt` alone,
+    which is what CLAM trains on."""
+
+    def present(self) -> set[str]:
+        return {p.stem for p in self.out.glob("pt_files/*.pt")}
+
+    def write(self, bag: Outgoing) -> tuple[Path, list[str]]:
+        lost = lost_resolution(bag.about)
+        features = single(bag.stored.features, lost)
+        if bag.stored.instance_labels is not None:
+            lost.append("instance labels")
+        if self.encoder is not None:
+            lost.append("name of the encoder")
+        if bag.slide and bag.stored.coords is not None:
+            self._write_patches(bag, bag.stored.coords, lost)
+            self._write_h5(bag.name, features, bag.stored.coords)
+        else:
+            lost.append("coordinates" if bag.slide else "slice positions")
+        path = self.out / "pt_files" / f"{bag.name}.pt"
+        with replacing(path) as temporary:
+            torch.save(torch.from_numpy(features), temporary)
+        return path, lost
+
+    def _write_patches(self, bag: Outgoing, corners: np.ndarray, lost: list[str]) -> None:
+        about, folder = bag.about, self.out / "patches"
+        level, downsample = about.level, about.downsample
+        side = (about.size_level0 or 0.0) / downsample
+        if abs(side - round(side)) > 1e-6:
+            lost.append(f"patch size {side:.6g} (rounded to {round(side)} pixels)")
+        elif level == 0 and about.patch_size not in (None, side):
+            lost.append(f"patch size at the encoder ({about.patch_size:g} pixels)")
+        if about.overlap:
+            lost.append(f"overlap ({about.overlap:g} pixels)")
+        attributes: dict[str, object] = {
+            "patch_size": np.int64(round(side)),
+            "patch_level": np.int64(level),
+            "downsample": np.array([downsample, downsample]),
+            "name": bag.name,
+            "save_path": str(folder),
+        }
+        if about.slide_size is None:
+            lost.append("size of the slide (not stated by the source: no level_dim)")
+        else:
+            at_level = np.array([int(side / downsample) for side in about.slide_size], np.int64)
+            attributes |= {"level_dim": at_level, "downsampled_level_dim": at_level}
+        path = folder / f"{bag.name}.h5"
+        with replacing(path) as temporary, h5py.File(temporary, "w") as f:
+            made = f.create_dataset(
+                "coords", data=corners.astype(np.int64), chunks=(1, 2), maxshape=(None, 2)
+            )
+            made.attrs.update(attributes)
+
+    def _write_h5(self, name: str, features: np.ndarray, corners: np.ndarray) -> None:
+        path, width = self.out / "h5_files" / f"{name}.h5", features.shape[1]
+        with replacing(path) as temporary, h5py.File(temporary, "w") as f:
+            f.create_dataset("features", data=features, chunks=(32, width), maxshape=(None, width))
+            f.create_dataset(
+                "coords", data=corners.astype(np.int32), chunks=(32, 2), maxshape=(None, 2)
+            )
+
+    def write_labels(self, table: Table, bags: Sequence[str]) -> list[str]:
+        """CLAM's `case_id,slide_id,label`."""
+        wanted = set(bags)
+        rows = [
+            {"case_id": table.group(r), "slide_id": bag, "label": table.classes[y]}
+            for r, (bag, y) in enumerate(zip(table.bags, table.labels, strict=True))
+            if bag in wanted and y is not None
+        ]
+        write_csv(self.out / "labels.csv", ["case_id", "slide_id", "label"], rows)
+        return [] if table.splits is None and table.folds is None else ["folds and split"]

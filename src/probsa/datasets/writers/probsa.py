@@ -1,0 +1,28 @@
+"""Ours: one HDF5 file a bag, everything that is known of it on the coordinates."""
+
+from pathlib import Path
+
+from ...store import write_bag
+from .._names import hdf5_files
+from ._base import Outgoing, Writer, trident_attributes
+
+
+class ProbsaWriter(Writer):
+    """`OUT/<bag>.h5`."""
+
+    def present(self) -> set[str]:
+        return {p.stem for p in hdf5_files(self.out)}
+
+    def write(self, bag: Outgoing) -> tuple[Path, list[str]]:
+        path, stored = self.out / f"{bag.name}.h5", bag.stored
+        about = trident_attributes(bag.about, pitch=stored.pitch)
+        write_bag(
+            path,
+            features=stored.features,
+            kind=stored.nature,
+            coords=stored.coords,
+            instance_labels=stored.instance_labels,
+            attributes={k: v for k, v in about.items() if v is not None} if bag.slide else {},
+            stamps={} if self.encoder is None else {"encoder": self.encoder},
+        )
+        return path, []

@@ -1,0 +1,97 @@
+"""torchmil's layout: one .npy file a bag and kind.
+
+torchmil divides all coordinates by one patch size, cutting off the remainder. Where a bag's
+patches lie at another distance it would find wrong neighbours or none: such a bag's coordinates
+are written as multiples of that size, which is said of it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ...files import replacing, write_csv
+from ...graphs import AGREES
+from ..tables import Table
+from ._base import Outgoing, Writer, lost_resolution, single
+
+PARTS = {"train": "train", "val": "train", "test": "test"}
+"""torchmil's splits know no validation part."""
+
+
+class TorchmilWriter(Writer):
+    """Slides below `OUT/patches_<pitch>/`, scans below `OUT/`."""
+
+    root: Path | None = None
+
+    def present(self) -> set[str]:
+        below = (f"features/{self.features}", f"patches_*/features/{self.features}")
+        return {p.stem for b in below for p in self.out.glob(f"{b}/*.npy")}
+
+    def write(self, bag: Outgoing) -> tuple[Path, list[str]]:
+        lost = lost_resolution(bag.about)
+        features = single(bag.stored.features, lost)
+        root, stored = self._root(bag), bag.stored
+        path = root / "features" / self.features / f"{bag.name}.npy"
+        if bag.slide and stored.coords is not None:
+            corners = self._corners(bag, stored.coords, lost)
+            _write(root / "coords" / path.name, corners)
+        elif not bag.slide and stored.coords is not None:
+            lost.append("slice positions (rows stay in their order)")
+        if stored.instance_labels is not None:
+            kind = "patch_labels" if bag.slide else "slice_labels"
+            _write(root / kind / path.name, stored.instance_labels.astype(np.int64))
+        if bag.about.overlap:
+            lost.append(f"overlap ({bag.about.overlap:g} pixels)")
+        _write(path, features)
+        return path, lost
+
+    def _root(self, bag: Outgoing) -> Path:
+        if self.root is None:
+            pitch = self.pitch or bag.stored.pitch
+            sized = bag.slide and bag.stored.coords is not None and pitch is not None
+            self.pitch = float(round(pitch)) if sized and pitch is not None else None
+            self.root = self.out if self.pitch is None else self.out / f"patches_{self.pitch:g}"
+        return self.root
+
+    def _corners(self, bag: Outgoing, corners: np.ndarray, lost: list[str]) -> np.ndarray:
+        own, common = bag.stored.pitch, self.pitch
+        if own is None or common is None or own == common:
+            return corners.astype(np.int64)
+        lost.append(
+            f"coordinates in level-0 pixels (scaled from a pitch of {own:.6g} to {common:g}: "
+            "torchmil has one patch size for all bags)"
+        )
+        from_first = corners - corners.min(0)
+        cells = np.rint(from_first / own)
+        if np.abs(from_first - cells * own).max() <= AGREES * own:
+            return (cells * common).astype(np.int64)
+        return np.rint(from_first * common / own).astype(np.int64)
+
+    def write_labels(self, table: Table, bags: Sequence[str]) -> list[str]:
+        """`labels/<bag>.npy` and `splits.csv`."""
+        wanted, lost = set(bags), []
+        root = self.root or self.out
+        for bag, label in zip(table.bags, table.labels, strict=True):
+            if bag in wanted and label is not None:
+                _write(root / "labels" / f"{bag}.npy", np.array([label], np.int64))
+        if table.splits is not None:
+            pairs = zip(table.bags, table.splits, strict=True)
+            rows = [
+                {"bag_name": b, "split": PARTS[s]}
+                for b, s in pairs
+                if b in wanted and s is not None
+            ]
+            write_csv(self.out / "splits.csv", ["bag_name", "split"], rows)
+            if "val" in table.splits:
+                lost.append("validation part (torchmil's splits know train and test; it is train)")
+        if table.folds is not None:
+            lost.append("folds")
+        if table.groups is not None:
+            lost.append("groups")
+        return lost
+
+
+def _write(path: Path, values: np.ndarray) -> None:
+    with replacing(path) as temporary, temporary.open("wb") as f:
+        np.save(f, values, allow_pickle=False)

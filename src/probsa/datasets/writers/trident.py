@@ -1,0 +1,46 @@
+"""TRIDENT's job folder: `<mag>x_<size>px_<overlap>px_overlap/` with patches and features."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from ...files import replacing
+from ._base import Outgoing, Writer, needs_a_slide, trident_attributes, whole
+
+
+class TridentWriter(Writer):
+    """`patches/<bag>_patches.h5` and `features_<encoder>/<bag>.h5`, attributes as TRIDENT's.
+
+    A bag whose magnification nobody states lies in `level0_…`, its patch size in level-0 pixels.
+    """
+
+    def present(self) -> set[str]:
+        return {p.stem for p in self.out.glob(f"*px_overlap/{self.features}/*.h5")}
+
+    def write(self, bag: Outgoing) -> tuple[Path, list[str]]:
+        corners, about = needs_a_slide(bag, "TRIDENT"), bag.about
+        scale = "level0" if about.magnification is None else f"{about.magnification:g}x"
+        size, overlap = whole(about.patch_size), round(about.overlap or 0)
+        folder = self.out / f"{scale}_{size:g}px_{overlap}px_overlap"
+        attributes = trident_attributes(about, pitch=bag.stored.pitch) | {"name": bag.name}
+        placed = folder / "patches" / f"{bag.name}_patches.h5"
+        with replacing(placed) as temporary, h5py.File(temporary, "w") as f:
+            _corners(f, corners, attributes | {"savetodir": str(folder)})
+        path = folder / self.features / f"{bag.name}.h5"
+        attributes |= {"savetodir": str(path.parent)}
+        with replacing(path) as temporary, h5py.File(temporary, "w") as f:
+            rows = f.create_dataset("features", data=bag.stored.features)
+            rows.attrs["name"] = bag.name
+            rows.attrs["savetodir"] = str(path.parent)
+            rows.attrs["encoder"] = self.encoder or "None"
+            _corners(f, corners, attributes)
+        lost = [] if bag.stored.instance_labels is None else ["instance labels"]
+        return path, lost
+
+
+def _corners(f: h5py.File, corners: np.ndarray, attributes: Mapping[str, object]) -> None:
+    described = f.create_dataset("coords", data=corners.astype(np.int64))
+    for key, value in attributes.items():
+        described.attrs[key] = "None" if value is None else value
