@@ -246,7 +246,8 @@ def _unwrapped(held: dict[str, Tensor], encoder: Encoder, *, path: Path) -> dict
         if not prefix and fits[prefix]:
             return parts[prefix]
     best = max(fits.values())
-    chosen = [p for p, fit in fits.items() if fit == best] if best else [""]
+    # a few names that agree under some prefix are another network's
+    chosen = [p for p, fit in fits.items() if fit == best] if 2 * best > len(named) else [""]
     if len(chosen) > 1:
         raise WeightsError(
             f"{path}: several networks that fit, under {', '.join(chosen)}; save the one that is "

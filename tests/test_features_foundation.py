@@ -1,0 +1,406 @@
+"""Foundation models: their cards' values, and the way from a file of weights to features.
+
+None of their weights is needed. At full size each is built without memory, for its width, its
+number of parameters and its keys. With two layers, otherwise as it is, each is saved, loaded
+through `weights=` and compared with the recipe of its card, written out here from the card.
+"""
+
+import dataclasses
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from probsa import features
+from probsa.errors import WeightsError
+from probsa.features import _registry, _torchvision, conch_v15
+from probsa.features._registry import construct
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+OPTIMUS = ((0.707223, 0.578729, 0.703617), (0.211883, 0.230117, 0.177517))
+NON_COMMERCIAL = "non-commercial"
+
+# name: (source of the values, then what it says: numbers a patch, millions of parameters, input,
+# resized to, resampling, mean and standard deviation, word of the licence, gated, key and shape)
+CARDS = {
+    "uni2-h": (
+        "https://huggingface.co/MahmoodLab/UNI2-h and github.com/mahmoodlab/UNI, README",
+        (1536, 681, 224, None, "bilinear", IMAGENET, NON_COMMERCIAL, True),
+        ("reg_token", (1, 8, 1536)),
+    ),
+    "virchow2": (
+        "https://huggingface.co/paige-ai/Virchow2: model card, config.json",
+        (2560, 632, 224, None, "bicubic", IMAGENET, NON_COMMERCIAL, True),
+        ("blocks.31.mlp.fc1.weight", (6832, 1280)),
+    ),
+    "h-optimus-1": (
+        "https://huggingface.co/bioptimus/H-optimus-1: model card, config.json",
+        (1536, 1135, 224, None, "bicubic", OPTIMUS, NON_COMMERCIAL, True),
+        ("reg_token", (1, 4, 1536)),
+    ),
+    "conch-v1.5": (
+        "https://huggingface.co/MahmoodLab/conchv1_5 and /TITAN: conch_config",
+        (768, 307, 448, None, "bilinear", IMAGENET, NON_COMMERCIAL, True),
+        ("attn_pool_contrast.to_kv.weight", (1536, 1024)),
+    ),
+    "phikon-v2": (
+        "https://huggingface.co/owkin/phikon-v2: config.json, preprocessor_config.json",
+        (1024, 303, 224, None, "bicubic", IMAGENET, NON_COMMERCIAL, False),
+        ("embeddings.position_embeddings", (1, 197, 1024)),
+    ),
+    "gigapath": (
+        "github.com/prov-gigapath/prov-gigapath, README",
+        (1536, 1135, 224, 256, "bicubic", IMAGENET, "Research use only", True),
+        ("patch_embed.proj.weight", (1536, 3, 16, 16)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_the_card_says_what_the_makers_say(name):
+    _, (width, _, size, resize, resampling, (mean, std), licence, gated), _ = CARDS[name]
+    row = features.describe(name)
+    assert row["width"] == width
+    assert (row["input"], row["resize"], row["resampling"]) == (size, resize, resampling)
+    assert (row["mean"], row["std"]) == (mean, std)
+    assert licence in str(row["licence"])
+    assert row["gated"] is gated
+    assert row["extra"] == "encoders"
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_at_full_size_it_has_the_parameters_and_keys_of_its_card(name):
+    _, (width, millions, *_), (key, shape) = CARDS[name]
+    encoder = construct(name)
+    assert {p.device.type for p in encoder.core.parameters()} == {"meta"}
+    counted = sum(p.numel() for p in encoder.core.parameters()) / 1e6
+    assert abs(counted - millions) < 1
+    assert tuple(encoder.core.state_dict()[key].shape) == shape
+    assert encoder.width == width
+
+
+# with two layers
+
+
+@pytest.fixture
+def shallow(monkeypatch):
+    """Registers an encoder with two layers, under its own name."""
+    features.names()
+    monkeypatch.setattr(_registry, "_registered", dict(_registry._registered))
+
+    def cut(name: str) -> str:
+        entry = _registry._registered[name]
+        fixed = {**entry.fixed, "depth": 2}
+        _registry._registered[name] = dataclasses.replace(entry, fixed=fixed)
+        return name
+
+    return cut
+
+
+def random_state(name: str, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Weights of a size that keeps every part of the network at work."""
+    draws = torch.Generator().manual_seed(seed)
+    state = {}
+    for key, empty in construct(name).core.state_dict().items():
+        drawn = torch.randn(empty.shape, generator=draws)
+        if key.endswith((".gamma", ".lambda1")) or ("norm" in key and key.endswith("weight")):
+            drawn = 1 + 0.1 * drawn
+        elif empty.ndim > 1:
+            drawn *= empty[0].numel() ** -0.5
+        state[key] = drawn
+    return state
+
+
+def timm_model(architecture: str, state: dict[str, torch.Tensor], **arguments):
+    network = _torchvision.optional("timm").create_model(architecture, depth=2, **arguments)
+    network.load_state_dict(state)
+    return network.eval()
+
+
+def swiglu():
+    layer = _torchvision.optional("timm.layers").SwiGLUPacked
+    return {"mlp_layer": layer, "act_layer": nn.SiLU}
+
+
+def uni2(state, x):
+    network = timm_model(
+        "vit_giant_patch14_224",
+        state,
+        img_size=224,
+        patch_size=14,
+        num_heads=24,
+        init_values=1e-5,
+        embed_dim=1536,
+        mlp_ratio=2.66667 * 2,
+        num_classes=0,
+        no_embed_class=True,
+        reg_tokens=8,
+        dynamic_img_size=True,
+        **swiglu(),
+    )
+    return network(x)
+
+
+def virchow2(state, x):
+    network = timm_model(
+        "vit_huge_patch14_224",
+        state,
+        img_size=224,
+        init_values=1e-5,
+        num_classes=0,
+        reg_tokens=4,
+        mlp_ratio=5.3375,
+        global_pool="",
+        dynamic_img_size=True,
+        **swiglu(),
+    )
+    tokens = network(x)
+    assert tokens.shape[1:] == (261, 1280)
+    return torch.cat((tokens[:, 0], tokens[:, 5:].mean(1)), dim=-1)
+
+
+def h_optimus_1(state, x):
+    network = timm_model(
+        "vit_giant_patch14_reg4_dinov2",
+        state,
+        img_size=224,
+        num_classes=0,
+        global_pool="token",
+        init_values=1e-5,
+        dynamic_img_size=False,
+    )
+    return network(x)
+
+
+def gigapath(state, x):
+    network = timm_model(
+        "vit_giant_patch14_dinov2",
+        state,
+        img_size=224,
+        patch_size=16,
+        embed_dim=1536,
+        num_heads=24,
+        init_values=1e-5,
+        mlp_ratio=5.33334,
+        num_classes=0,
+    )
+    return network(x)
+
+
+def conch(state, x):
+    """The pooler as PyTorch's own attention, with its matrices put together."""
+    of = {k.partition(".")[2]: v for k, v in state.items() if k.startswith("trunk.")}
+    trunk = timm_model(
+        "vit_large_patch16_224",
+        of,
+        img_size=448,
+        num_classes=0,
+        global_pool="",
+        init_values=1e-6,
+    )
+    pooler = {k.partition(".")[2]: v for k, v in state.items() if k.startswith("attn_pool")}
+    attention = nn.MultiheadAttention(768, 8, bias=False, kdim=1024, vdim=1024, batch_first=True)
+    to_k, to_v = pooler["to_kv.weight"].chunk(2)
+    attention.load_state_dict(
+        {
+            "q_proj_weight": pooler["to_q.weight"],
+            "k_proj_weight": to_k,
+            "v_proj_weight": to_v,
+            "out_proj.weight": pooler["to_out.weight"],
+        }
+    )
+    norm = nn.functional.layer_norm
+    tokens = norm(trunk(x), (1024,), pooler["ln_k.weight"], pooler["ln_k.bias"])
+    query = norm(pooler["query"], (768,), pooler["ln_q.weight"], pooler["ln_q.bias"])
+    pooled, _ = attention(query.expand(len(x), 1, 768), tokens, tokens)
+    return norm(pooled[:, 0], (768,), state["ln_contrast.weight"], state["ln_contrast.bias"])
+
+
+def phikon(state, x):
+    transformers = _torchvision.optional("transformers")
+    config = transformers.Dinov2Config(
+        hidden_size=1024, num_hidden_layers=2, num_attention_heads=16, image_size=224, patch_size=16
+    )
+    network = transformers.Dinov2Model(config).eval()
+    network.load_state_dict(state)
+    return network(pixel_values=x).last_hidden_state[:, 0, :]
+
+
+RECIPES = {
+    "uni2-h": uni2,
+    "virchow2": virchow2,
+    "h-optimus-1": h_optimus_1,
+    "conch-v1.5": conch,
+    "phikon-v2": phikon,
+    "gigapath": gigapath,
+}
+
+
+def close(found, wanted, share=2e-5):
+    torch.testing.assert_close(found, wanted, rtol=0, atol=share * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_saved_and_loaded_it_gives_what_its_card_computes(name, shallow, tmp_path):
+    _, (width, _, size, resize, _, (mean, std), *_), _ = CARDS[name]
+    shallow(name)
+    state = random_state(name)
+    save_file(state, tmp_path / "model.safetensors")
+    encoder = features.build(name, weights=tmp_path / "model.safetensors")
+    assert {p.device.type for p in encoder.parameters()} == {"cpu"}
+    # of a size that nothing has to be resampled
+    side = resize or size
+    x = torch.randint(0, 256, (2, side, side, 3), dtype=torch.uint8)
+    found = encoder.encode(x)
+    transforms = _torchvision.optional("torchvision.transforms")
+    card = transforms.Compose([transforms.CenterCrop(size), transforms.Normalize(mean, std)])
+    with torch.no_grad():
+        wanted = RECIPES[name](state, card(x.permute(0, 3, 1, 2) / 255))
+    assert found.shape == (2, width)
+    close(found, wanted)
+    # a row is its patch's alone, and the numbers tell patches apart
+    close(encoder.encode(x[1:]), found[1:])
+    assert float((found[0] - found[1]).abs().max()) > 1e-3
+    # the same weights from PyTorch's own format, behind a wrapper's prefix
+    torch.save({f"module.{k}": v for k, v in state.items()}, tmp_path / "w.bin")
+    assert features.build(name, weights=tmp_path / "w.bin").identity == encoder.identity
+    lower = encoder.encode(x[:1], precision="bf16")
+    assert 0 < float((lower - found[:1]).norm() / found[:1].norm()) < 0.03
+    for file in tmp_path.iterdir():
+        file.unlink()
+
+
+@pytest.mark.parametrize("name", ["uni2-h", "conch-v1.5"])
+def test_the_keys_of_another_are_refused_by_name_and_shape(name, shallow, tmp_path):
+    save_file(random_state(shallow("phikon-v2")), tmp_path / "phikon.safetensors")
+    with pytest.raises(WeightsError) as caught:
+        features.build(shallow(name), weights=tmp_path / "phikon.safetensors")
+    said = str(caught.value)
+    key = {"uni2-h": "cls_token (1, 1, 1536)", "conch-v1.5": "trunk.cls_token (1, 1, 1024)"}[name]
+    assert f"not the weights of {name}. missing: {key}" in said
+    assert "left over: embeddings.cls_token" in said
+
+
+def test_a_network_with_other_registers_is_refused(shallow, tmp_path):
+    """GigaPath's and H-optimus-1's networks are of one width and depth."""
+    save_file(random_state(shallow("gigapath")), tmp_path / "w.safetensors")
+    with pytest.raises(WeightsError) as caught:
+        features.build(shallow("h-optimus-1"), weights=tmp_path / "w.safetensors")
+    said = str(caught.value)
+    assert "missing: reg_token (1, 4, 1536)" in said
+    assert "pos_embed (1, 197, 1536) instead of (1, 256, 1536)" in said
+    (tmp_path / "w.safetensors").unlink()
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_without_weights_it_says_what_to_do(name):
+    with pytest.raises(WeightsError) as caught:
+        features.build(name)
+    said = str(caught.value)
+    gated = CARDS[name][1][-1]
+    assert f"{name} needs its weights" in said
+    assert "--weights FILE" in said
+    assert f"https://huggingface.co/{features.describe(name)['weights']}" in said
+    assert ("accepted its licence" in said) is gated
+    assert ("huggingface-cli login" in said) is gated
+
+
+# what is particular to one of them
+
+
+def test_phikon_is_read_as_transformers_writes_it_and_as_it_wrote_it(shallow, tmp_path):
+    """The hub's file has the names of transformers 4; version 5 has its own."""
+    transformers = _torchvision.optional("transformers")
+    shallow("phikon-v2")
+    torch.manual_seed(0)
+    config = transformers.Dinov2Config(
+        hidden_size=1024, num_hidden_layers=2, num_attention_heads=16, image_size=224, patch_size=16
+    )
+    network = transformers.Dinov2Model(config).eval()
+    network.save_pretrained(tmp_path / "saved")
+    encoder = features.build("phikon-v2", weights=tmp_path / "saved")
+    x = torch.randint(0, 256, (1, 224, 224, 3), dtype=torch.uint8)
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in IMAGENET)
+    with torch.no_grad():
+        wanted = network((x.permute(0, 3, 1, 2) / 255 - mean) / std).last_hidden_state[:, 0]
+    close(encoder.encode(x), wanted)
+    layouts = {
+        "attention.attention.query": "attention.q_proj",
+        "attention.attention.key": "attention.k_proj",
+        "attention.attention.value": "attention.v_proj",
+        "attention.output.dense": "attention.o_proj",
+    }
+    state = {k: v.detach().clone() for k, v in network.state_dict().items()}
+    for old, new in layouts.items():
+        four = {k.replace(new, old): v for k, v in state.items()}
+        assert any(old in k for k in four)
+        state = four
+    torch.save(state, tmp_path / "four.bin")
+    assert features.build("phikon-v2", weights=tmp_path / "four.bin").identity == encoder.identity
+
+
+def test_phikon_keeps_the_grid_of_positions_that_its_file_has(shallow, tmp_path):
+    state = random_state(shallow("phikon-v2"))
+    key = "embeddings.position_embeddings"
+    state[key] = torch.randn(1, 1 + 10 * 10, 1024)
+    save_file(state, tmp_path / "w.safetensors")
+    encoder = features.build("phikon-v2", weights=tmp_path / "w.safetensors")
+    assert tuple(encoder.core.state_dict()[key].shape) == (1, 101, 1024)
+    x = torch.randint(0, 256, (1, 224, 224, 3), dtype=torch.uint8)
+    assert torch.isfinite(encoder.encode(x)).all()
+
+
+def cubic(at: float) -> float:
+    """Keys' kernel with a = -0.75, which PyTorch uses."""
+    a, t = -0.75, abs(at)
+    if t <= 1:
+        return (a + 2) * t**3 - (a + 3) * t**2 + 1
+    return a * (t**3 - 5 * t**2 + 8 * t - 4) if t < 2 else 0.0
+
+
+def test_conch_positions_of_a_smaller_input_are_resampled_as_at_their_training(shallow, tmp_path):
+    """14 by 14 positions at 448 pixels: DINO's bicubic resampling with a tenth of a cell more."""
+    old, new = 14, 28
+    matrix = np.zeros((new, old))
+    for row in range(new):
+        at = (row + 0.5) * old / (new + 0.1) - 0.5
+        for tap in range(math.floor(at) - 1, math.floor(at) + 3):
+            matrix[row, min(max(tap, 0), old - 1)] += cubic(at - tap)
+    positions = torch.randn(1, 1 + old * old, 1024)
+    grid = positions[0, 1:, 0].view(old, old).double().numpy()
+    found = conch_v15.grid_of(positions, new)
+    assert found.shape == (1, 1 + new * new, 1024)
+    assert torch.equal(found[:, 0], positions[:, 0])
+    np.testing.assert_allclose(
+        found[0, 1:, 0].view(new, new).numpy(), matrix @ grid @ matrix.T, atol=2e-5
+    )
+    state = random_state(shallow("conch-v1.5"))
+    save_file({**state, "trunk.pos_embed": positions}, tmp_path / "small.safetensors")
+    save_file({**state, "trunk.pos_embed": found}, tmp_path / "large.safetensors")
+    small, large = (
+        features.build("conch-v1.5", weights=tmp_path / f"{n}.safetensors")
+        for n in ("small", "large")
+    )
+    assert small.identity == large.identity
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process maps is read from /proc")
+def test_loading_takes_no_second_copy(shallow, tmp_path):
+    """The weights of a float32 file are the file, mapped, while the encoder lives."""
+    save_file(random_state(shallow("uni2-h")), tmp_path / "w.safetensors")
+    encoder = features.build("uni2-h", weights=tmp_path / "w.safetensors")
+    size = (tmp_path / "w.safetensors").stat().st_size
+    mapped = 0
+    inside = False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        if "-" in line.partition(" ")[0]:
+            inside = str(tmp_path) in line
+        elif inside and line.startswith("Size:"):
+            mapped += 1024 * int(line.split()[1])
+    assert mapped >= size
+    assert encoder.core.state_dict()["pos_embed"].dtype == torch.float32
