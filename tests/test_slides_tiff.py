@@ -465,3 +465,13 @@ def test_tiles_that_a_file_leaves_out_are_white_as_openslide_has_them(tmp_path):
         assert furthest(whole(ours), whole(theirs)) == 0
         assert whole(ours)[:128, 128:].min() == 255
         assert np.array_equal(whole(ours)[128:], image[128:])
+
+
+def test_a_file_that_shrinks_while_it_is_open_is_seen(tmp_path):
+    path = write_pyramid(tmp_path / "a.tif", texture(300, 400), compression=None, factors=(1,))
+    with open_slide(path) as slide:
+        with path.open("r+b") as f:
+            f.truncate(path.stat().st_size - 1000)
+        with pytest.raises(RegionError, match=r"row 2, column 3.*48152 bytes of 49152 are there"):
+            slide.read(x=390, y=290, level=0, width=5, height=5)
+        assert slide.read(x=0, y=0, level=0, width=128, height=128).std() > 5
