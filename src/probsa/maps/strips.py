@@ -307,7 +307,7 @@ def _draw_values(ax: Axes, p: Prediction, position: np.ndarray, *, rows: np.ndar
         )  # fmt: skip
     ax.set_xlabel("position along the scan (mm)", fontsize=SMALL)
     score = "attention" if p.score_kind in ("logit", "weight") else "instance score"
-    ax.set_ylabel(f"{score} ({p.score_kind})", fontsize=SMALL)
+    ax.set_ylabel(f"{score} ({p.score_kind}), ± σ", fontsize=SMALL)
     ax.tick_params(labelsize=SMALL, length=3)
     ax.xaxis.set_major_locator(MaxNLocator(10))
     ax.margins(x=0.01, y=0.12)
