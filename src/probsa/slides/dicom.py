@@ -65,7 +65,7 @@ def open_series(name: str, path: Path, *, files: Sequence[Path]) -> _base.Scan:
         *series.tilt_notes(kept, stack.display),
         *series.spacing_notes(positions, kept),
         *read_.notes,
-        *_value_notes(modality, kept, reader),
+        *_value_notes(modality, read_, reader),
         *_header_notes(headers, kept),
     ]
     if read_.volume.nbytes > _LARGE:
@@ -119,6 +119,10 @@ class _Volume:
     positions: list[float]
     planes: list[Plane]
     notes: list[str]
+    smallest: float = np.nan
+    """Of all values that are not padding."""
+    padding: int = 0
+    """How many values were."""
 
 
 def _volume(path: Path, stack: series.Stack, reader: "_Reader") -> _Volume:
@@ -156,10 +160,13 @@ def _volume(path: Path, stack: series.Stack, reader: "_Reader") -> _Volume:
     if broken:
         held.notes.append(f"Slices that cannot be decoded left out: {series.listed(broken)}.")
     held.volume = held.volume[: len(held.planes)]
-    if not np.isfinite(reader.smallest):
+    held.smallest = float(np.fmin.reduce([np.fmin.reduce(image, None) for image in held.volume]))
+    if np.isnan(held.smallest):
         raise SlideError(f"{path} holds nothing but padding")
     for image in held.volume:
-        image[np.isnan(image)] = reader.smallest
+        padding = np.isnan(image)
+        held.padding += int(padding.sum())
+        image[padding] = held.smallest
     return held
 
 
@@ -169,11 +176,8 @@ class _Reader:
 
     hounsfield: bool
     lossy: bool
-    smallest: float = np.inf
-    """Of all values so far that are not padding."""
     padding: Counter[float] = field(default_factory=Counter)
     """Values that were padding, with the number of pixels."""
-    pixels: int = 0
     inverted: bool = False
     syntax: str = ""
     _path: Path | None = None
@@ -199,22 +203,15 @@ class _Reader:
         real = ~_declared_padding(stored, dataset)
         if self.hounsfield:
             real &= ~_undeclared_padding(values, real, lossy=self.lossy)
-        self._count(values, real)
+        found, counts = np.unique(values[~real], return_counts=True)
+        self.padding.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
         if dataset.PhotometricInterpretation == "MONOCHROME1" and not self.hounsfield:
             # Hounsfield units are the same however they are shown; a brightness is not
             self.inverted = True
             lowest, highest = _range(dataset)
             ends = _rescale(np.array([[lowest, highest]]), dataset, plane)
             values = ends.sum() - values
-        if real.any():
-            self.smallest = min(self.smallest, float(values[real].min()))
         return np.where(real, values, np.nan).astype(np.float32)
-
-    def _count(self, values: Float[np.ndarray, "h w"], real: Bool[np.ndarray, "h w"]) -> None:
-        self.pixels += values.size
-        found, counts = np.unique(values[~real], return_counts=True)
-        for value, count in zip(found.tolist(), counts.tolist(), strict=True):
-            self.padding[value] += count
 
 
 def _decode(dataset: "Dataset", plane: Plane) -> Shaped[np.ndarray, "..."]:
@@ -294,14 +291,15 @@ def _undeclared_padding(
     return real & (values == smallest) if alone else np.zeros(values.shape, dtype=bool)
 
 
-def _value_notes(modality: str, planes: Sequence[Plane], reader: _Reader) -> list[str]:
+def _value_notes(modality: str, held: _Volume, reader: _Reader) -> list[str]:
     notes = []
+    planes = held.planes
     if not reader.hounsfield:
         notes.append(f"The modality is {modality}: values are no Hounsfield units.")
     elif any(p.slope is None and p.intercept is None for p in planes):
         notes.append("The rescale is missing: values are as stored, maybe no Hounsfield units.")
     else:
-        notes += series.air_notes(reader.smallest)
+        notes += series.air_notes(held.smallest)
     units = {p.units for p in planes} - {"", "HU"}
     if units and reader.hounsfield:
         notes.append(f"RescaleType is {', '.join(sorted(units))}: maybe no Hounsfield units.")
@@ -309,13 +307,13 @@ def _value_notes(modality: str, planes: Sequence[Plane], reader: _Reader) -> lis
         notes.append("The rescale differs from slice to slice; each has its own.")
     if reader.inverted:
         notes.append("MONOCHROME1: the values were inverted, so that large is bright.")
-    if reader.padding:
+    if held.padding:
         common = [f"{value:g}" for value, _ in reader.padding.most_common(3)]
         more = ", …" if len(reader.padding) > 3 else ""
-        share = 100 * reader.padding.total() / reader.pixels
+        share = 100 * held.padding / held.volume.size
         notes.append(
             f"Padding ({', '.join(common)}{more}) is {share:.1f} % of the pixels; it is set to "
-            f"{reader.smallest:g}, the smallest real value."
+            f"{held.smallest:g}, the smallest real value."
         )
     return notes
 

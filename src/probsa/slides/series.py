@@ -76,10 +76,7 @@ def stack(planes: Sequence[Plane]) -> Stack:
     _one_size(kept)
     display = display_of(kept[0].orientation)
     positions, more = _positions(kept, display)
-    order = sorted(
-        zip(positions, kept, strict=True),
-        key=lambda pair: (pair[0], pair[1].instance or 0, str(pair[1].path), pair[1].frame or 0),
-    )
+    order = sorted(zip(positions, kept, strict=True), key=lambda pair: pair[0])
     places: list[list[tuple[float, Plane]]] = []
     for position, plane in order:
         if places and position - places[-1][0][0] < SAME_PLACE:
