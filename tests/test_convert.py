@@ -290,13 +290,26 @@ def test_scans(tmp_path: Path) -> None:
     assert {p.name for p in (tmp_path / "clam").iterdir()} == {"pt_files", "conversion.csv"}
 
 
+def test_a_slide_without_coordinates(tmp_path: Path) -> None:
+    write_bag(tmp_path / "x" / "s1.h5", features=slide().features, kind="slide")
+    for to in ("trident", "torchmil"):
+        why = why_not(tmp_path / "x", tmp_path / to, "probsa", to)
+        assert "has no coordinates" in why and "clam or probsa" in why
+    assert one(tmp_path / "x", tmp_path / "clam", "probsa", "clam") == ("coordinates",)
+    tensor = torch.load(tmp_path / "clam" / "pt_files" / "s1.pt", weights_only=True)
+    np.testing.assert_array_equal(tensor.numpy(), slide().features)
+    one(tmp_path / "x", tmp_path / "ours", "probsa", "probsa")
+    bag = read_bag(tmp_path / "ours" / "s1.h5")
+    assert (bag.coords, bag.kind) == (None, "slide")
+
+
 def test_stamp_needs_the_resolution_of_each_slide(tmp_path: Path) -> None:
     slides = [slide("a", scan=40), slide("b", seed=1), slide("c", seed=2)]
     source = foreign.stamp(tmp_path / "x", *slides)
     for to in TARGETS:
-        done = run(source, tmp_path / f"none_{to}", "stamp", to)
-        assert len(done.failures) == 3
-        assert "corners are in µm" in done.rows[0].reason and "--slide-mpp" in done.rows[0].reason
+        with pytest.raises(InputError, match=f"in µm, and {to}'s .* pixels: give --slide-mpp"):
+            run(source, tmp_path / "out", "stamp", to)
+    assert not (tmp_path / "out").exists()
     table = tmp_path / "mpp.csv"
     table.write_text("slide,mpp\na.svs,0.2527\nb,0.5054\nb.x,0.4\n")
     done = run(source, tmp_path / "out", "stamp", "probsa", slide_mpp=table)

@@ -35,8 +35,6 @@ def completed(bags: BagSet, name: str, *, given: Resolutions) -> tuple[Outgoing,
         about = replace(about, mpp_level0=mpp)
     elif about.mpp_level0 and mpp and abs(mpp / about.mpp_level0 - 1) > graphs.AGREES:
         said.append(f"resolution given ({mpp:g}; the file says {about.mpp_level0:g})")
-    if about.mpp_level0 is None:
-        said.append("resolution (not stated by the source; --slide-mpp gives it)")
     if stored.coords is None:
         return Outgoing(stored=stored, about=_filled(about)), said
     if bags.unit == "um":
@@ -54,7 +52,7 @@ def _in_pixels(
     if mpp is None:
         raise BagError(
             f"bag {stored.name!r}: its corners are in µm, and level-0 pixels need the resolution "
-            f"of the slide, which STAMP's files do not hold. {given.why_none(stored.name)}"
+            f"of the slide, which the files do not hold. {given.why_none(stored.name)}"
         )
     assert coords is not None
     assert pitch is not None

@@ -129,6 +129,11 @@ def convert(
             f"{source} does not look like {source_format}'s files but like "
             f"{' or '.join(sorted(bags.formats()))}'s: give that with --from"
         )
+    if bags.unit == "um" and options.slide_mpp is None:
+        raise InputError(
+            f"the corners in {source} are in µm, and {target_format}'s are in level-0 pixels: give "
+            "--slide-mpp, µm per pixel of the slides, or a table slide,mpp. Training needs neither"
+        )
     table = _table(options, bags)
     encoder, pitch = _stated(bags)
     writer = kind(out, encoder=options.encoder or encoder, pitch=pitch)

@@ -16,7 +16,7 @@ class Resolutions:
 
     common: float | None = None
     by_slide: Mapping[str, float] = field(default_factory=dict)
-    origin: str = ""
+    origin: str = "--slide-mpp"
 
     def of(self, name: str) -> float | None:
         """That of a bag, or None."""
@@ -35,8 +35,6 @@ class Resolutions:
 
     def why_none(self, name: str) -> str:
         """Why a bag has none, and what to do."""
-        if not self.origin:
-            return "Give --slide-mpp: µm per level-0 pixel, or a table slide,mpp"
         guess = nearest(name, list(self.by_slide))
         return f"{self.origin} has no line for the slide {name!r}.{guess} Add one"
 

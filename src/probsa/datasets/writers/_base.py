@@ -80,9 +80,18 @@ class Writer(ABC):
 
 
 def lost_resolution(about: About) -> list[str]:
-    """Where files have no place for µm per pixel."""
-    known = about.mpp_level0 or about.mpp
-    return [] if known is None else [f"resolution ({known:.4g} µm per pixel)"]
+    """Where files have no place for it."""
+    if about.mpp_level0 is not None:
+        return [f"resolution ({about.mpp_level0:.4g} µm per pixel)"]
+    if about.magnification_level0 is not None:
+        return [f"magnification ({about.magnification_level0:g}x)"]
+    return []
+
+
+def missing_resolution(about: About) -> list[str]:
+    """Where files have a place for it, and the source does not state it."""
+    stated = about.mpp_level0 is not None or about.magnification_level0 is not None
+    return [] if stated else ["resolution (not stated by the source; --slide-mpp gives it)"]
 
 
 def single(features: np.ndarray, lost: list[str]) -> np.ndarray:
@@ -103,10 +112,19 @@ def needs_a_slide(bag: Outgoing, tool: str) -> np.ndarray:
             f"bag {bag.name!r} is a scan, and {tool}'s files are of slides: convert it to torchmil "
             "or probsa"
         )
+    return needs_corners(bag, tool)
+
+
+def needs_corners(bag: Outgoing, tool: str) -> np.ndarray:
+    """The coordinates of a bag.
+
+    Raises:
+        BagError: there are none.
+    """
     if bag.stored.coords is None:
         raise BagError(
-            f"bag {bag.name!r} has no coordinates, which {tool}'s files need: convert it to "
-            "torchmil or probsa"
+            f"bag {bag.name!r} has no coordinates, without which {tool}'s files are no slide: "
+            "convert it to clam or probsa"
         )
     return bag.stored.coords
 

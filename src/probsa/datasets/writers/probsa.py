@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ...store import write_bag
 from .._names import hdf5_files
-from ._base import Outgoing, Writer, trident_attributes
+from ._base import Outgoing, Writer, missing_resolution, trident_attributes
 
 
 class ProbsaWriter(Writer):
@@ -25,4 +25,4 @@ class ProbsaWriter(Writer):
             attributes={k: v for k, v in about.items() if v is not None} if bag.slide else {},
             stamps={} if self.encoder is None else {"encoder": self.encoder},
         )
-        return path, []
+        return path, missing_resolution(bag.about) if bag.slide else []

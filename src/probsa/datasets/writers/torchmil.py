@@ -13,7 +13,7 @@ import numpy as np
 from ...files import replacing, write_csv
 from ...graphs import AGREES
 from ..tables import Table
-from ._base import Outgoing, Writer, lost_resolution, single
+from ._base import Outgoing, Writer, lost_resolution, needs_corners, single
 
 PARTS = {"train": "train", "val": "train", "test": "test"}
 """torchmil's splits know no validation part."""
@@ -22,21 +22,22 @@ PARTS = {"train": "train", "val": "train", "test": "test"}
 class TorchmilWriter(Writer):
     """Slides below `OUT/patches_<pitch>/`, scans below `OUT/`."""
 
-    root: Path | None = None
-
     def present(self) -> set[str]:
+        return {p.stem for p in self._written()}
+
+    def _written(self) -> list[Path]:
         below = (f"features/{self.features}", f"patches_*/features/{self.features}")
-        return {p.stem for b in below for p in self.out.glob(f"{b}/*.npy")}
+        return [p for b in below for p in self.out.glob(f"{b}/*.npy")]
 
     def write(self, bag: Outgoing) -> tuple[Path, list[str]]:
         lost = lost_resolution(bag.about)
         features = single(bag.stored.features, lost)
         root, stored = self._root(bag), bag.stored
         path = root / "features" / self.features / f"{bag.name}.npy"
-        if bag.slide and stored.coords is not None:
-            corners = self._corners(bag, stored.coords, lost)
+        if bag.slide:
+            corners = self._corners(bag, needs_corners(bag, "torchmil"), lost)
             _write(root / "coords" / path.name, corners)
-        elif not bag.slide and stored.coords is not None:
+        elif stored.coords is not None:
             lost.append("slice positions (rows stay in their order)")
         if stored.instance_labels is not None:
             kind = "patch_labels" if bag.slide else "slice_labels"
@@ -47,19 +48,19 @@ class TorchmilWriter(Writer):
         return path, lost
 
     def _root(self, bag: Outgoing) -> Path:
-        if self.root is None:
-            pitch = self.pitch or bag.stored.pitch
-            sized = bag.slide and bag.stored.coords is not None and pitch is not None
-            self.pitch = float(round(pitch)) if sized and pitch is not None else None
-            self.root = self.out if self.pitch is None else self.out / f"patches_{self.pitch:g}"
-        return self.root
+        if not bag.slide:
+            return self.out
+        if self.pitch is None:
+            self.pitch = bag.stored.pitch
+        return self.out if self.pitch is None else self.out / f"patches_{round(self.pitch)}"
 
     def _corners(self, bag: Outgoing, corners: np.ndarray, lost: list[str]) -> np.ndarray:
-        own, common = bag.stored.pitch, self.pitch
-        if own is None or common is None or own == common:
+        own = bag.stored.pitch
+        if own is None or self.pitch is None or own == round(self.pitch):
             return corners.astype(np.int64)
+        common = round(self.pitch)
         lost.append(
-            f"coordinates in level-0 pixels (scaled from a pitch of {own:.6g} to {common:g}: "
+            f"coordinates in level-0 pixels (scaled from a pitch of {own:.6g} to {common}: "
             "torchmil has one patch size for all bags)"
         )
         from_first = corners - corners.min(0)
@@ -71,10 +72,10 @@ class TorchmilWriter(Writer):
     def write_labels(self, table: Table, bags: Sequence[str]) -> list[str]:
         """`labels/<bag>.npy` and `splits.csv`."""
         wanted, lost = set(bags), []
-        root = self.root or self.out
+        roots = {p.stem: p.parent.parent.parent for p in self._written()}
         for bag, label in zip(table.bags, table.labels, strict=True):
             if bag in wanted and label is not None:
-                _write(root / "labels" / f"{bag}.npy", np.array([label], np.int64))
+                _write(roots[bag] / "labels" / f"{bag}.npy", np.array([label], np.int64))
         if table.splits is not None:
             pairs = zip(table.bags, table.splits, strict=True)
             rows = [

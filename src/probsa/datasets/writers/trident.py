@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 
 from ...files import replacing
-from ._base import Outgoing, Writer, needs_a_slide, trident_attributes, whole
+from ._base import Outgoing, Writer, missing_resolution, needs_a_slide, trident_attributes, whole
 
 
 class TridentWriter(Writer):
@@ -37,7 +37,7 @@ class TridentWriter(Writer):
             rows.attrs["encoder"] = self.encoder or "None"
             _corners(f, corners, attributes)
         lost = [] if bag.stored.instance_labels is None else ["instance labels"]
-        return path, lost
+        return path, [*missing_resolution(about), *lost]
 
 
 def _corners(f: h5py.File, corners: np.ndarray, attributes: Mapping[str, object]) -> None:
