@@ -57,6 +57,7 @@ ORDER = [
     # the stages in a row
     "workflow",
     "demo",
+    "doctor",
     "terminal",
     "commands",
     "cli",

@@ -2,6 +2,9 @@
 
 The flow, stage by stage; a stage imports only the stages before it:
 
+    1 slide       a slide, a CT series     →  Slide, Scan                  slides
+    2 patches     Slide                    →  Patches                      patches
+    3 features    pixels                   →  stored bags                  features, cohorts
     4 graph       coordinates, features    →  edges, weights               graphs
     5 bags        stored bags, labels      →  Bag, Bags                    bags, store, datasets
     6 model       Bags                     →  Output                       models, posteriors
@@ -10,7 +13,7 @@ The flow, stage by stage; a stage imports only the stages before it:
     9 evaluation  checkpoint, bags         →  tables                       evaluation
     10 maps       predictions              →  mean and variance maps       maps
 
-Stages 1 to 3 (slides, patches, features) are done by other tools; their files are read as they are.
+Files of CLAM, TRIDENT, STAMP, slideflow and torchmil enter at 5 as they are.
 """
 
 from typing import TYPE_CHECKING, Any

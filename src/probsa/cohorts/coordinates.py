@@ -61,6 +61,8 @@ def read_coordinates(path: Path) -> Coordinates:
     try:
         with h5py.File(path, "r") as f:
             d = f["coords"]
+            if not isinstance(d, h5py.Dataset):
+                raise KeyError("coords is no dataset")
             coords = np.asarray(d[...])
             attributes = dict(d.attrs)
             made_with = str(f.attrs["probsa_made_with"])

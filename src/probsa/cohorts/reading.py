@@ -61,8 +61,10 @@ class Pixels(Dataset[Read]):
     def __getitem__(self, chunk: Chunk) -> Read:
         try:
             source = self._source(chunk)
-            read = _slices if isinstance(source, Scan) else _patches
-            pixels, lost = read(self, source, chunk)
+            if isinstance(source, Scan):
+                pixels, lost = _slices(source, chunk, self.windows)
+            else:
+                pixels, lost = _patches(source, chunk)
             return Read(chunk.job, chunk.start, chunk.stop, pixels, lost, "")
         except (ProbSAError, OSError, ValueError, RuntimeError, MemoryError) as e:
             self._error = str(e) or type(e).__name__
@@ -106,7 +108,7 @@ def open_source(record: Record) -> Slide | Scan:
     )
 
 
-def _patches(pixels: Pixels, source: Slide, chunk: Chunk) -> tuple[Tensor, Tensor]:
+def _patches(source: Slide, chunk: Chunk) -> tuple[Tensor, Tensor]:
     assert chunk.patches is not None, "the chunks of a slide name their patches"
     size, n = chunk.patches.size, len(chunk.patches)
     out, lost = np.zeros((n, size, size, 3), np.uint8), np.zeros(n, bool)
@@ -118,8 +120,8 @@ def _patches(pixels: Pixels, source: Slide, chunk: Chunk) -> tuple[Tensor, Tenso
     return torch.from_numpy(out), torch.from_numpy(lost)
 
 
-def _slices(pixels: Pixels, source: Scan, chunk: Chunk) -> tuple[Tensor, Tensor]:
-    images = [slice_image(source, i, pixels.windows) for i in range(chunk.start, chunk.stop)]
+def _slices(source: Scan, chunk: Chunk, windows: Windows) -> tuple[Tensor, Tensor]:
+    images = [slice_image(source, i, windows) for i in range(chunk.start, chunk.stop)]
     return torch.from_numpy(np.stack(images)), torch.zeros(len(images), dtype=torch.bool)
 
 

@@ -38,9 +38,7 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         """For programs."""
-        found = [
-            {"file": f.file, "problem": f.problem, "advice": f.advice} for f in self.findings
-        ]
+        found = [{"file": f.file, "problem": f.problem, "advice": f.advice} for f in self.findings]
         return {"folder": str(self.folder), "files": self.files, "findings": found}
 
     def render(self, console: Console) -> None:
@@ -136,8 +134,11 @@ def _of_features(patch_set: PatchSet) -> Iterator[Step]:
             problem, encoder = _features_problem(patch_set, done.get(bag), path)
             encoders |= {encoder} - {None}
             advice = f"{again} with --overwrite" if "other" in problem else f"remove it, {again}"
-            yield True, None if not problem else Finding(
-                file=f"{name}/{bag}.h5", problem=problem, advice=advice
+            yield (
+                True,
+                None
+                if not problem
+                else Finding(file=f"{name}/{bag}.h5", problem=problem, advice=advice),
             )
         if len(encoders) > 1:
             problem = f"features of {len(encoders)} encoders or weights: {', '.join(encoders)}"
