@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import pi
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Real
 from torch import Tensor
 
 from ..errors import InputError
@@ -140,16 +140,17 @@ class Handcrafted(Encoder):
 
     def _numbers(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
         rgb = (255 * x).round().contiguous()
-        grey = _mixed(rgb, LUMA)
+        # whole numbers: their sums are exact, so that a mirrored patch has the same patterns
+        grey = _mixed(rgb, LUMA).round()
         # one more than the byte, so that black has a density
         density = -((rgb + 1) / 256).log10()
         columns = self.get_buffer("unmixing").T.tolist()
         stains = torch.stack([_mixed(density, column) for column in columns], dim=1)
         parts = [
-            *(_spread_of(_counts(rgb[:, c]), low=0, step=1 / 255) for c in range(3)),
+            *(_spread_of(_counts(rgb[:, c]), low=0.0, step=1 / 255) for c in range(3)),
             *self._stains(stains, density),
             *_saturation(rgb),
-            _shape_of(_counts(grey.round())),
+            _shape_of(_counts(grey)),
             *(_texture(level) for level in _pyramid(grey)),
             *(_edges(level) for level in _pyramid(grey)),
             *(_grain(channel) for channel in (grey, stains[:, 0])),
@@ -177,7 +178,7 @@ def _mixed(x: Float[Tensor, "n 3 height width"], of: Sequence[float]) -> Float[T
     return x[:, 0] * of[0] + x[:, 1] * of[1] + x[:, 2] * of[2]
 
 
-def _counts(levels: Float[Tensor, "n height width"]) -> Float[Tensor, "n 256"]:
+def _counts(levels: Real[Tensor, "n height width"]) -> Float[Tensor, "n 256"]:
     """How many pixels have each of 256 levels: exact, so that sums do not depend on the batch."""
     n = levels.shape[0]
     first = 256 * torch.arange(n, device=levels.device, dtype=torch.int32)
@@ -216,7 +217,7 @@ def _spread_of(counts: Float[Tensor, "n 256"], *, low: float, step: float) -> Fl
 def _saturation(rgb: Float[Tensor, "n 3 height width"]) -> Iterator[Tensor]:
     highest, lowest = rgb.amax(dim=1), rgb.amin(dim=1)
     counts = _counts((255 * (highest - lowest) / highest.clamp(min=1)).round())
-    spread = _spread_of(counts, low=0, step=1 / 255)
+    spread = _spread_of(counts, low=0.0, step=1 / 255)
     yield spread[:, [0, 1, 4, 6]]
 
 

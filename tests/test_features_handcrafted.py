@@ -1,0 +1,309 @@
+"""The statistics that need no weights: values, invariances, and whether they tell tissues apart."""
+
+import csv
+import io
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from probsa import features
+from probsa.errors import InputError
+from probsa.features.handcrafted import BLOCKS, NAMES
+
+CLASSES = ("ADI", "BACK", "DEB", "LYM", "MUC", "MUS", "NORM", "STR", "TUM")
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return features.build("handcrafted")
+
+
+def of(row: torch.Tensor) -> dict[str, float]:
+    return dict(zip(NAMES, row.tolist(), strict=True))
+
+
+def noise(n: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
+    draws = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (n, height, width, 3), dtype=torch.uint8, generator=draws)
+
+
+@pytest.fixture(scope="module")
+def tiles(shared_data):
+    """A real tile of each tissue class, (9, 224, 224, 3)."""
+    files = sorted((shared_data / "nct_crc_sample").glob("*.tif"))
+    assert tuple(f.name.partition("-")[0] for f in files) == CLASSES
+    return torch.stack([torch.from_numpy(np.array(Image.open(f).convert("RGB"))) for f in files])
+
+
+def test_there_are_128_numbers_with_names_of_their_own(encoder):
+    assert encoder.width == len(NAMES) == len(set(NAMES)) == 128
+    assert sum(len(block.members) for block in BLOCKS) == 128
+    assert all(block.about for block in BLOCKS)
+
+
+# values
+
+
+@pytest.mark.parametrize("colour", [(0, 0, 0), (255, 255, 255), (190, 110, 170)])
+def test_on_one_colour_every_number_is_known(encoder, colour):
+    patch = torch.tensor(colour, dtype=torch.uint8).expand(1, 40, 33, 3)
+    found = of(encoder.encode(patch)[0])
+    values = dict(zip(("red", "green", "blue"), colour, strict=True))
+    stains = np.array([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
+    stains /= np.linalg.norm(stains, axis=1, keepdims=True)
+    density = -np.log10((np.array(colour) + 1) / 256)
+    amounts = dict(
+        zip(("haematoxylin", "eosin", "residual"), density @ np.linalg.inv(stains), strict=True)
+    )
+    saturation = (max(colour) - min(colour)) / max(max(colour), 1)
+    for name, value in found.items():
+        channel, _, what = name.rpartition("_")
+        if channel in values:
+            wanted = 0.0 if what == "sd" else values[channel] / 255
+        elif channel in amounts and "shift" not in what:
+            # counted in steps of a hundredth
+            wanted = 0.0 if what == "sd" else min(max(amounts[channel], -0.5), 2.05)
+        elif channel == "saturation":
+            wanted = 0.0 if what == "sd" else saturation
+        elif name == "stained_share":
+            wanted = float(density.mean() > 0.15)
+        elif name.startswith("pattern"):
+            # all eight neighbours are as bright: one run of eight
+            wanted = float(name.startswith("pattern8"))
+        else:
+            wanted = 0.0
+        steps = {"saturation": 0.51 / 255, **dict.fromkeys(amounts, 0.0051)}
+        assert value == pytest.approx(wanted, abs=steps.get(channel, 1e-6)), name
+
+
+def test_colours_have_the_quantiles_that_numpy_gives(encoder):
+    patches = noise(3, 40, 50)
+    patches[1] //= 3
+    found = encoder.encode(patches)
+    for patch, row in zip(patches.numpy(), found, strict=True):
+        row = of(row)
+        for c, channel in enumerate(("red", "green", "blue")):
+            values = patch[:, :, c].ravel() / 255
+            assert row[f"{channel}_mean"] == pytest.approx(values.mean(), abs=1e-6)
+            assert row[f"{channel}_sd"] == pytest.approx(values.std(), abs=1e-6)
+            for q in (5, 25, 50, 75, 95):
+                wanted = np.quantile(values, q / 100, method="inverted_cdf")
+                assert row[f"{channel}_q{q:02d}"] == pytest.approx(wanted, abs=1e-6)
+
+
+def test_shapes_of_the_grey_distribution_are_those_of_scipy(encoder):
+    from scipy import stats
+
+    patch = noise(1, 64, 64)
+    patch[:, :20] = patch[:, :20] // 8
+    grey = np.rint(
+        patch[0].numpy().astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
+    )
+    found = of(encoder.encode(patch)[0])
+    assert found["grey_skewness"] == pytest.approx(stats.skew(grey.ravel()), abs=2e-3)
+    assert found["grey_kurtosis"] == pytest.approx(stats.kurtosis(grey.ravel()), abs=2e-3)
+    shares = np.unique(grey, return_counts=True)[1] / grey.size
+    assert found["grey_entropy"] == pytest.approx(stats.entropy(shares, base=2) / 8, abs=1e-3)
+
+
+def test_a_patch_dyed_in_one_stain_has_that_stain_alone(encoder):
+    stains = np.array([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
+    stains /= np.linalg.norm(stains, axis=1, keepdims=True)
+    for s, name in enumerate(("haematoxylin", "eosin", "residual")):
+        colour = np.rint(256 * 10 ** -(0.8 * stains[s]) - 1).astype(np.uint8)
+        found = of(encoder.encode(torch.from_numpy(colour).expand(1, 20, 20, 3))[0])
+        for other in ("haematoxylin", "eosin", "residual"):
+            wanted = 0.8 if other == name else 0.0
+            assert found[f"{other}_mean"] == pytest.approx(wanted, abs=0.015)
+
+
+def test_patterns_are_those_of_each_pixel_by_hand(encoder):
+    """Every pixel's ring walked round, in plain Python."""
+    patch = (noise(1, 19, 23) // 40) * 40
+    patch[..., 1:] = patch[..., :1]
+    grey = patch[0, :, :, 0].numpy().astype(int)
+    ring = ((-1, -1), (-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1))
+    counts = np.zeros(10)
+    for i in range(1, 18):
+        for j in range(1, 22):
+            bits = [grey[i + di, j + dj] >= grey[i, j] for di, dj in ring]
+            changes = sum(bits[k] != bits[k - 1] for k in range(8))
+            counts[sum(bits) if changes <= 2 else 9] += 1
+    found = of(encoder.encode(patch)[0])
+    shares = [found[f"pattern{k}_scale1"] for k in range(10)]
+    assert shares == pytest.approx(list(counts / counts.sum()), abs=1e-6)
+    assert min(counts[[0, 3, 5, 9]]) > 0
+
+
+@pytest.mark.parametrize(("down", "right", "edge"), [(0, 1, 0), (1, 1, 2), (1, 0, 4), (1, -1, 6)])
+def test_a_ramp_has_its_slope_and_its_direction(encoder, down, right, edge):
+    i, j = torch.meshgrid(torch.arange(48), torch.arange(48), indexing="ij")
+    ramp = (120 + down * i + right * j).to(torch.uint8)[None, :, :, None].expand(1, 48, 48, 3)
+    found = of(encoder.encode(ramp)[0])
+    slope = float(np.hypot(down, right))
+    for scale in (1, 2, 4):
+        assert found[f"gradient_mean_scale{scale}"] == pytest.approx(scale * slope / 255, rel=1e-3)
+        assert found[f"gradient_sd_scale{scale}"] == pytest.approx(0, abs=1e-5)
+        shares = [found[f"edge{k}_scale{scale}"] for k in range(8)]
+        assert shares[edge] == pytest.approx(1, abs=1e-5)
+
+
+def test_stripes_repeat_themselves(encoder):
+    """Columns of two: the same two pixels further, the opposite... four further the same again."""
+    column = torch.tensor([50, 50, 200, 200], dtype=torch.uint8).repeat(16)
+    stripes = column[None, None, :, None].expand(1, 64, 64, 3)
+    found = of(encoder.encode(stripes)[0])
+    # along the stripes always 1; across them 0 after one pixel, -1 after two, 1 after four
+    wanted = {1: 0.5, 2: 0.0, 4: 1.0, 8: 1.0}
+    for shift, value in wanted.items():
+        for channel in ("grey", "haematoxylin"):
+            assert found[f"{channel}_shift{shift}"] == pytest.approx(value, abs=0.02)
+
+
+def test_dark_dots_stand_out_of_the_band_of_their_size(encoder):
+    dots = torch.full((1, 64, 64, 3), 230, dtype=torch.uint8)
+    dots[:, ::4, ::4] = torch.tensor((80, 60, 140), dtype=torch.uint8)
+    found = of(encoder.encode(dots)[0])
+    assert found["haematoxylin_band1_mean"] > 0.05
+    assert found["haematoxylin_band1_skewness"] > 1
+    # a square of four by four pixels holds one dot wherever it lies
+    assert found["haematoxylin_band4_sd"] == pytest.approx(0, abs=1e-4)
+
+
+# invariances
+
+
+def test_a_patch_gives_the_same_in_any_batch_and_every_time(encoder, tiles):
+    together = encoder.encode(tiles)
+    alone = torch.cat([encoder.encode(tiles[i : i + 1]) for i in range(len(tiles))])
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
+    assert torch.equal(together, encoder.encode(tiles))
+    small = noise(300, 17, 21)
+    torch.testing.assert_close(
+        encoder.encode(small)[123:125], encoder.encode(small[123:125]), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_mirrored_patches_differ_in_the_directions_of_their_edges_alone(encoder, tiles):
+    one, other = encoder.encode(tiles), encoder.encode(tiles.flip(2))
+    mirrored = {k: k for k in NAMES}
+    for scale in (1, 2, 4):
+        for k in range(1, 8):
+            mirrored[f"edge{k}_scale{scale}"] = f"edge{8 - k}_scale{scale}"
+    order = [NAMES.index(mirrored[name]) for name in NAMES]
+    # a direction halfway between two bins may fall into either
+    torch.testing.assert_close(other[:, order], one, rtol=1e-4, atol=2e-3)
+    exact = [i for i, name in enumerate(NAMES) if not name.startswith("edge")]
+    torch.testing.assert_close(other[:, exact], one[:, exact], rtol=1e-4, atol=1e-5)
+
+
+def test_transposed_patches_have_the_same_textures(encoder, tiles):
+    one, other = encoder.encode(tiles), encoder.encode(tiles.transpose(1, 2))
+    same = [i for i, name in enumerate(NAMES) if not name.startswith("edge")]
+    torch.testing.assert_close(other[:, same], one[:, same], rtol=1e-4, atol=1e-5)
+
+
+def test_pixels_put_in_another_order_have_the_same_colours_and_other_textures(encoder, tiles):
+    mixed = tiles.flatten(1, 2)[:, torch.randperm(224 * 224)].view_as(tiles)
+    one, other = encoder.encode(tiles), encoder.encode(mixed)
+    colours = [i for i, name in enumerate(NAMES) if name.partition("_")[0] in ("red", "eosin")]
+    torch.testing.assert_close(other[:, colours], one[:, colours], rtol=0, atol=1e-6)
+    grain = NAMES.index("grey_shift1")
+    tumour = CLASSES.index("TUM")
+    assert float(one[tumour, grain]) > 0.7
+    assert abs(float(other[tumour, grain])) < 0.05
+
+
+def test_it_computes_in_full_precision_whatever_is_asked(encoder, tiles):
+    full = encoder.encode(tiles)
+    assert full.dtype == torch.float32
+    assert torch.equal(encoder.encode(tiles, precision="bf16"), full)
+
+
+@pytest.mark.parametrize(("height", "width"), [(16, 16), (17, 40), (27, 27), (256, 100)])
+def test_patches_of_any_size_from_16_pixels(encoder, height, width):
+    found = encoder.encode(noise(2, height, width))
+    assert found.shape == (2, 128)
+    assert torch.isfinite(found).all()
+
+
+def test_smaller_patches_are_refused(encoder):
+    with pytest.raises(
+        InputError, match="handcrafted needs patches of 16 pixels or more, got 20 by 15"
+    ):
+        encoder.encode(noise(1, 15, 20))
+
+
+# real images
+
+
+def test_real_tiles_of_one_tissue_are_nearer_to_each_other(encoder, tiles):
+    """Quarters of nine tiles: a quarter's nearest neighbour is of its tile; chance is 3 in 35."""
+    quarters = torch.cat([tiles[:, i : i + 112, j : j + 112] for i in (0, 112) for j in (0, 112)])
+    found = encoder.encode(quarters)
+    scaled = (found - found.mean(0)) / found.std(0).clamp(min=1e-6)
+    away = torch.cdist(scaled, scaled).fill_diagonal_(float("inf"))
+    right = (away.argmin(1) % 9 == torch.arange(36) % 9).float().mean()
+    assert float(right) > 0.75
+
+
+def test_background_is_not_stained_and_nuclei_are_blue(encoder, tiles):
+    rows = dict(zip(CLASSES, map(of, encoder.encode(tiles)), strict=True))
+    assert rows["BACK"]["stained_share"] < 0.05
+    for tissue in ("LYM", "MUS", "STR"):
+        assert rows[tissue]["stained_share"] > 0.9
+    assert rows["LYM"]["haematoxylin_mean"] > rows["STR"]["haematoxylin_mean"]
+    assert rows["LYM"]["haematoxylin_mean"] > rows["MUS"]["haematoxylin_mean"]
+
+
+def test_a_linear_probe_finds_epithelium_in_images_it_has_not_seen(encoder, shared_data):
+    """Tiles of 100 pixels of 40 images; the label: any epithelial nucleus. Chance is 0.5."""
+    folder = shared_data / "colon_cancer"
+    marked: dict[int, set[tuple[int, int]]] = {}
+    with (folder / "nuclei.csv").open(newline="") as f:
+        for row in csv.DictReader(f):
+            if row["type"] == "epithelial":
+                cell = int(float(row["y"]) // 100), int(float(row["x"]) // 100)
+                marked.setdefault(int(row["image"]), set()).add(cell)
+    cells = [(i, j) for i in range(5) for j in range(5)]
+    pixels, labels, images = [], [], []
+    for number in range(1, 41):
+        image = np.array(Image.open(folder / "images" / f"img{number:03d}.webp").convert("RGB"))
+        for i, j in cells:
+            pixels.append(image[100 * i : 100 * i + 100, 100 * j : 100 * j + 100])
+            labels.append((i, j) in marked.get(number, set()))
+            images.append(number)
+    x = encoder.encode(torch.from_numpy(np.stack(pixels))).numpy()
+    y, seen = np.array(labels), np.array(images) % 2 == 0
+    probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=2000))
+    probe.fit(x[seen], y[seen])
+    assert 0.1 < y.mean() < 0.9
+    assert roc_auc_score(y[~seen], probe.predict_proba(x[~seen])[:, 1]) > 0.8
+
+
+def test_windows_of_a_slice_are_channels_like_others(encoder, shared_data):
+    """A real head CT: neighbouring slices are alike, slices far apart are not."""
+    with zipfile.ZipFile(shared_data / "ct_ich" / "slices_224.zip") as archive:
+        files = sorted(f for f in archive.namelist() if f.startswith("049/"))
+        scan = np.stack(
+            [np.array(Image.open(io.BytesIO(archive.read(f))).convert("L")) for f in files]
+        ).astype(int)
+    windows = [
+        (scan - low) * 255 // (high - low) for low, high in ((0, 255), (60, 160), (120, 255))
+    ]
+    x = torch.from_numpy(np.clip(np.stack(windows, -1), 0, 255).astype(np.uint8))
+    found = encoder.encode(x)
+    assert torch.isfinite(found).all()
+    scaled = (found - found.mean(0)) / found.std(0).clamp(min=1e-6)
+    away = torch.cdist(scaled, scaled)
+    n = len(files)
+    near = torch.stack([away[i, i + 1] for i in range(n - 1)]).mean()
+    far = torch.stack([away[i, (i + n // 2) % n] for i in range(n)]).mean()
+    assert float(near) < 0.6 * float(far)
