@@ -66,6 +66,6 @@ def painted(width, height, *ellipses, colour=(200, 120, 160), seed=0):
     for cx, cy, rx, ry in ellipses:
         inside |= ((x - cx) / rx) ** 2 + ((y - cy) / ry) ** 2 <= 1
     image = np.full((height, width, 3), 244, np.uint8)
-    noise = np.random.default_rng(seed).integers(-12, 13, (height, width, 3))
-    image[inside] = np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8)[inside]
+    noise = np.random.default_rng(seed).integers(0, 25, (inside.sum(), 3), np.uint8)
+    image[inside] = np.array(colour, np.uint8) - 12 + noise
     return image

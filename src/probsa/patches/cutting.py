@@ -7,6 +7,7 @@ from jaxtyping import Bool, Int
 
 from ..errors import InputError, SlideError
 from ..slides._base import Slide
+from ..slides.resolution import resolution_advice
 from ._base import Patches
 from .options import PatchSettings
 from .polygons import Polygon, Tissue, window
@@ -61,8 +62,8 @@ def _pixel(slide: Slide, mpp: float) -> float:
     """Level-0 pixels of a pixel of `mpp` micrometres."""
     if slide.mpp is None:
         raise SlideError(
-            f"{slide.path}: how many µm a pixel has is not in the file, so patches at {mpp:g} µm "
-            "per pixel cannot be cut. Give --slide-mpp, or a clam-* preset without --mpp "
+            f"{slide.path}: patches at {mpp:g} µm per pixel cannot be cut, since how many µm a "
+            f"pixel has is unknown: {resolution_advice(slide)}, or a clam-* preset without --mpp "
             "(level-0 pixels)"
         )
     if mpp * FINEST < slide.mpp:

@@ -11,18 +11,15 @@ from .reduction import reduced
 
 OUTLINE = (0, 70, 200, 255)
 HOLE = (215, 70, 0, 255)
-FILL = (0, 160, 90, 70)
-BORDER = (0, 90, 50, 200)
+FILL = (0, 170, 90, 40)
+BORDER = (0, 100, 55, 170)
 SMALLEST_BORDER = 6
 """Patches narrower than this in the picture are drawn without a border: it would hide them."""
 
 
 def thumbnail(slide: Slide, longest: int = 1024) -> Image.Image:
     """The whole slide, its longer side `longest` pixels, or fewer where the slide has fewer."""
-    width, height = slide.size
-    scale = min(1.0, longest / max(width, height))
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    return Image.fromarray(reduced(slide, width=size[0], height=size[1]).pixels)
+    return Image.fromarray(reduced(slide, scale=max(1.0, max(slide.size) / longest)).pixels)
 
 
 def draw_overview(

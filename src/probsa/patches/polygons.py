@@ -50,7 +50,7 @@ class Tissue:
     @property
     def area(self) -> float:
         """Level-0 pixels; pieces that lie over one another count twice."""
-        return sum(polygon.area for polygon in self.polygons)
+        return sum((polygon.area for polygon in self.polygons), start=0.0)
 
 
 def ring_area(ring: Int[np.ndarray, "points 2"]) -> float:
@@ -148,5 +148,5 @@ def window(
     return across, down
 
 
-def _ends(values: Shaped[np.ndarray, " n"], low: float, high: float) -> tuple[np.intp, np.intp]:
+def _ends(values: Shaped[np.ndarray, " n"], low: int, high: int) -> tuple[np.intp, np.intp]:
     return np.searchsorted(values, low), np.searchsorted(values, high, side="right")

@@ -3,6 +3,7 @@
 Memory is that of one block and of the result, whatever the size of the slide.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +26,8 @@ class Picture:
     pixels: UInt8[np.ndarray, "height width 3"]
     level: int
     """What it was made from."""
+    scale: tuple[float, float]
+    """Level-0 pixels of a pixel of it, across and down; the last ones may be cut."""
     lost: tuple[tuple[int, int, int, int], ...] = ()
     """(x, y, width, height) at level 0 of what could not be decoded; white in the picture."""
 
@@ -73,18 +76,23 @@ def whole_level(slide: Slide, level: int) -> Picture:
     """A level as it is, read at once: at block borders of a pyramid readers may interpolate."""
     reader = _Reader(slide=slide, level=level)
     pixels = reader.read(0, 0, width=reader.size[0], height=reader.size[1])
-    return Picture(pixels=pixels, level=level, lost=tuple(reader.lost))
+    scale = slide.size[0] / reader.size[0], slide.size[1] / reader.size[1]
+    return Picture(pixels=pixels, level=level, scale=scale, lost=tuple(reader.lost))
 
 
-def reduced(slide: Slide, *, width: int, height: int) -> Picture:
-    """The slide at width x height: each pixel the mean of what it covers, parts of pixels too.
+def reduced(slide: Slide, *, scale: float) -> Picture:
+    """The slide with pixels of `scale` level-0 pixels: means of what they cover, parts of it too.
 
-    Made from the smallest level that is not smaller than the result (by more than 1 %).
+    The first pixel begins at the slide's corner and all are of one size, so that scans of one slide
+    at several magnifications have the same ones. Made from the smallest level that is not coarser
+    (by more than 1 %).
     """
-    fine = [k for k, at in enumerate(slide.levels) if at.width >= 0.99 * width]
+    fine = [k for k, at in enumerate(slide.levels) if slide.size[0] / at.width <= 1.01 * scale]
     level = max(fine, key=lambda k: slide.levels[k].downsample, default=0)
     reader = _Reader(slide=slide, level=level)
-    ratio_x, ratio_y = reader.size[0] / width, reader.size[1] / height
+    width, height = (max(1, math.ceil(length / scale - 1e-6)) for length in slide.size)
+    ratio_x = scale * reader.size[0] / slide.size[0]
+    ratio_y = scale * reader.size[1] / slide.size[1]
     step_x, step_y = max(1, int(BLOCK / ratio_x)), max(1, int(BLOCK / ratio_y))
     pixels = np.empty((height, width, 3), np.uint8)
     for top in range(0, height, step_y):
@@ -95,7 +103,7 @@ def reduced(slide: Slide, *, width: int, height: int) -> Picture:
             x, w, columns = _shares(left, right, ratio=ratio_x, end=reader.size[0])
             block = reader.read(x, y, width=w, height=h)
             pixels[top:bottom, left:right] = _average(block, rows, columns)
-    return Picture(pixels=pixels, level=level, lost=tuple(reader.lost))
+    return Picture(pixels=pixels, level=level, scale=(scale, scale), lost=tuple(reader.lost))
 
 
 def _shares(start: int, stop: int, *, ratio: float, end: int) -> tuple[int, int, csr_array]:

@@ -20,7 +20,7 @@ MOST_SAMPLES = 2**24
 
 def tissue_shares(
     polygons: tuple[Polygon, ...],
-    origin: tuple[float, float],
+    origin: tuple[int, int],
     *,
     step: tuple[float, float],
     counts: tuple[int, int],

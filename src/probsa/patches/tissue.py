@@ -1,8 +1,8 @@
 """Where a slide has tissue: the saturation rule of CLAM, at a stated resolution or at a level.
 
 After Lu et al. 2021 (10.1038/s41551-020-00682-w). Departures from CLAM, none of them with its
-presets: a physical resolution, areas in µm², outlines along the pixels' borders. Nor do we stop
-where there is no outline, or where the image is large.
+presets: a physical resolution, areas in µm², outlines along the pixels' borders, a closing that
+moves nothing. Nor do we stop where there is no outline, or where the image is large.
 """
 
 from typing import Any
@@ -12,6 +12,7 @@ from jaxtyping import Shaped, UInt8
 
 from ..errors import MissingExtra, SlideError
 from ..slides._base import Slide
+from ..slides.resolution import resolution_advice
 from .options import TissueOptions
 from .polygons import Polygon, Tissue, ring_area
 from .reduction import Picture, reduced, whole_level
@@ -36,13 +37,11 @@ def find_tissue(slide: Slide, options: TissueOptions | None = None) -> Tissue:
     options = options or TissueOptions()
     if options.needs_mpp and slide.mpp is None:
         raise SlideError(
-            f"{slide.path}: how many µm a pixel has is not in the file, and the tissue's areas are "
-            "in µm². Give --slide-mpp, or a preset that counts level-0 pixels (--preset "
-            "clam-biopsy)"
+            f"{slide.path}: tissue is found at a resolution and measured in µm², and how many µm "
+            f"a pixel has is unknown: {resolution_advice(slide)}, or a preset that counts level-0 "
+            "pixels (--preset clam-biopsy)"
         )
     picture, notes = _picture(slide, options)
-    height, width = picture.pixels.shape[:2]
-    scale = slide.size[0] / width, slide.size[1] / height
     mask, otsu = _mask(picture.pixels, options)
     if otsu is not None and otsu < options.threshold:
         notes.append(
@@ -55,22 +54,19 @@ def find_tissue(slide: Slide, options: TissueOptions | None = None) -> Tissue:
             f"background, the first at {picture.lost[0][:2]}."
         )
     return Tissue(
-        polygons=tuple(_pieces(mask, options, slide=slide, scale=scale)),
+        polygons=tuple(_pieces(mask, options, slide=slide, scale=picture.scale)),
         slide_size=slide.size,
         level=picture.level,
-        scale=scale,
+        scale=picture.scale,
         notes=tuple(notes),
     )
 
 
 def _picture(slide: Slide, options: TissueOptions) -> tuple[Picture, list[str]]:
     """The image to segment, and what to say of it."""
-    width, height = slide.size
     if options.resolution is not None:
         assert slide.mpp is not None
-        factor = slide.mpp / options.resolution
-        size = max(1, round(width * factor)), max(1, round(height * factor))
-        return reduced(slide, width=size[0], height=size[1]), []
+        return reduced(slide, scale=options.resolution / slide.mpp), []
     level = _clam_level(slide) if options.level is None else options.level
     if level >= len(slide.levels):
         raise SlideError(
@@ -80,12 +76,11 @@ def _picture(slide: Slide, options: TissueOptions) -> tuple[Picture, list[str]]:
     here = slide.levels[level]
     if here.width * here.height <= CLAM_PIXELS:
         return whole_level(slide, level), []
-    size = max(1, round(width / CLAM_DOWNSAMPLE)), max(1, round(height / CLAM_DOWNSAMPLE))
     note = (
         f"Level {level} has {here.width}x{here.height} pixels, more than CLAM accepts; tissue is "
-        f"found on an image reduced to {size[0]}x{size[1]}."
+        f"found on an image {CLAM_DOWNSAMPLE} times smaller than the slide."
     )
-    return reduced(slide, width=size[0], height=size[1]), [note]
+    return reduced(slide, scale=float(CLAM_DOWNSAMPLE)), [note]
 
 
 def _clam_level(slide: Slide) -> int:
@@ -117,7 +112,11 @@ def _mask(
     used, mask = cv2.threshold(saturation, options.threshold, 255, kind)
     if options.closing:
         square = np.ones((options.closing, options.closing), np.uint8)
-        mask = cv2.morphologyEx(mask, cv2.MORPH_CLOSE, square)
+        before = options.closing // 2
+        # an even square has no centre: CLAM's closing moves the tissue by a pixel of its mask
+        after = before if options.resolution is None else options.closing - 1 - before
+        mask = cv2.dilate(mask, square, anchor=(before, before))
+        mask = cv2.erode(mask, square, anchor=(after, after))
     return mask, float(used) if options.method == "otsu" else None
 
 
