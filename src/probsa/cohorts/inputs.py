@@ -6,7 +6,8 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import read_csv
-from ..slides import list_scans, slide_files
+from ..slides import list_scans, slide_files, slide_name
+from ..slides.finding import PLAIN_SUFFIXES
 from ..store import BagKind
 from .records import Record
 from .work import file_name
@@ -59,10 +60,14 @@ def find_inputs(source: Path, *, mpp: Resolution | None = None) -> list[Input]:
     """
     if not source.exists():
         raise InputError(f"there is no file or folder {source}")
-    found = [
-        Input(name=file_name(path.stem), kind="slide", source=path) for path in slide_files(source)
-    ]
     scans = list_scans(source)
+    studies = {s.path for s in scans.sources if s.format == "dicom"}
+    found = [
+        Input(name=file_name(slide_name(path)), kind="slide", source=path)
+        for path in slide_files(source)
+        # a picture beside the slices of a series is a preview of it
+        if not (path.suffix.lower() in PLAIN_SUFFIXES and path.parent in studies)
+    ]
     found += [
         Input(
             name=file_name(s.name),

@@ -8,10 +8,11 @@ from ..errors import SlideError
 from . import nifti
 from .dicom_headers import looks_like_dicom
 
-_PLAIN_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".jp2")
+PLAIN_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".jp2")
+"""Endings of plain images: slides, or pictures of something else."""
 SLIDE_SUFFIXES = (
     ".svs", ".tif", ".tiff", ".btf", ".tf8", ".ndpi", ".vms", ".vmu", ".scn", ".mrxs", ".svslide",
-    ".bif", ".czi", ".dcm", *_PLAIN_SUFFIXES,
+    ".bif", ".czi", ".dcm", *PLAIN_SUFFIXES,
 )  # fmt: skip
 """Endings of files that may be slides, in lower case."""
 _SM_CLASS = b"1.2.840.10008.5.1.4.1.1.77.1.6"
@@ -65,7 +66,7 @@ def _slides_among(paths: Iterable[Path]) -> list[Path]:
         p
         for p in likely
         if p.suffix.lower() != ".dcm"
-        and not (p.suffix.lower() in _PLAIN_SUFFIXES and any(p.stem.startswith(s) for s in whole))
+        and not (p.suffix.lower() in PLAIN_SUFFIXES and any(p.stem.startswith(s) for s in whole))
     ]
     return others + _dicom_slides([p for p in dicom if _is_slide_class(p)])
 
