@@ -24,8 +24,8 @@ from probsa.bags import Bag, Bags, pack
 from probsa.config import TrainingConfig
 from probsa.graphs import chain, grid
 from probsa.objectives import objective
+from probsa.optimizers import make_optimizer
 from probsa.randomness import stream
-from probsa.training import make_optimizer
 
 try:
     from torchmil.data import collate_fn

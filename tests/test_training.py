@@ -11,8 +11,9 @@ from stored import write_folder
 from probsa.checkpoints import load_checkpoint
 from probsa.config import DataConfig, RunConfig, TrainingConfig
 from probsa.errors import BagError, GraphError, InputError, OutputExists, TableError
+from probsa.optimizers import set_learning_rate
 from probsa.preparation import Standardizer, open_data, prepare
-from probsa.training import Reporter, set_learning_rate, train, validation_scores
+from probsa.training import Reporter, train, validation_scores
 
 
 class Listener(Reporter):

@@ -10,9 +10,10 @@ from probsa.devices import World
 from probsa.errors import InputError
 from probsa.models import _registry, register
 from probsa.models.abmil import ABMIL
+from probsa.optimizers import clip_gradients
 from probsa.preparation import prepare
 from probsa.runs import RunFolder
-from probsa.training import Reporter, Trainer, clip_gradients, train
+from probsa.training import Reporter, Trainer, train
 
 
 class Hooked(ABMIL):
