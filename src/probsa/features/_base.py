@@ -109,7 +109,7 @@ class Encoder(nn.Module, ABC):
         """A file's weights under the keys of `core`, where its makers named them otherwise."""
         return dict(state)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def encode(self, pixels: Tensor, *, precision: Precision = "float32") -> Tensor:
         """Bytes as read to float32 features on the CPU, without gradients.
 
