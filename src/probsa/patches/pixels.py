@@ -6,9 +6,7 @@ from PIL import Image
 
 from ..slides._base import Slide
 from ._base import Patches
-
-NEARLY = 1.01
-"""A level may be so much coarser than a patch: 16.03 stands in for 16, 64.16 for 64."""
+from .reduction import factors, level_for
 
 
 def read_patch(slide: Slide, patches: Patches, i: int) -> UInt8[np.ndarray, "size size 3"]:
@@ -24,12 +22,8 @@ def read_patch(slide: Slide, patches: Patches, i: int) -> UInt8[np.ndarray, "siz
         RegionError: the slide cannot be decoded there.
     """
     size = patches.size
-    scale = patches.size_level0 / size
-    fits = [k for k, level in enumerate(slide.levels) if level.downsample <= NEARLY * scale]
-    at = max(fits, key=lambda k: slide.levels[k].downsample, default=0)
-    level = slide.levels[at]
-    down_x = slide.size[0] / level.width
-    down_y = slide.size[1] / level.height
+    at = level_for(slide, patches.size_level0 / size)
+    down_x, down_y = factors(slide, at)
     corner_x, corner_y = (int(c) for c in patches.coords[i])
     left, top = corner_x / down_x, corner_y / down_y
     width, height = patches.size_level0 / down_x, patches.size_level0 / down_y
@@ -42,9 +36,10 @@ def read_patch(slide: Slide, patches: Patches, i: int) -> UInt8[np.ndarray, "siz
     first_x, first_y = int(np.floor(left)), int(np.floor(top))
     across = int(np.ceil(left + width - 1e-6)) - first_x
     down = int(np.ceil(top + height - 1e-6)) - first_y
+    downsample = slide.levels[at].downsample  # how readers find a corner, in both directions
     pixels = slide.read(
-        x=round(first_x * level.downsample),  # how readers find a corner, in both directions
-        y=round(first_y * level.downsample),
+        x=round(first_x * downsample),
+        y=round(first_y * downsample),
         level=at,
         width=across,
         height=down,

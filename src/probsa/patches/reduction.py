@@ -15,6 +15,9 @@ from ..slides._base import Slide
 
 BLOCK = 2048
 """Side of what is read at once, in pixels of the level."""
+NEARLY = 1.01
+"""A level may be so much coarser than what is asked for: 16.03 stands in for 16, 64.16 for 64."""
+TINY = 1e-3
 SMALLEST = 256
 """Where a block cannot be decoded, its quarters are tried, down to this side: a tile's."""
 
@@ -72,6 +75,27 @@ class _Reader:
         return found
 
 
+def level_for(slide: Slide, scale: float) -> int:
+    """The coarsest level whose pixels are not larger than `scale` level-0 pixels, by over 1 %."""
+    fine = [k for k, level in enumerate(slide.levels) if level.downsample <= NEARLY * scale]
+    return max(fine, key=lambda k: slide.levels[k].downsample, default=0)
+
+
+def factors(slide: Slide, level: int) -> tuple[float, float]:
+    """Level-0 pixels of a pixel of a level, across and down.
+
+    A whole number where the level's size is that part of the slide's, rounded either way: 741 rows
+    of 2967 are every fourth, with the rest cut off.
+    """
+    here = slide.levels[level]
+
+    def factor(whole: int, part: int) -> float:
+        times = round(whole / part)
+        return float(times) if part in (whole // times, -(-whole // times)) else whole / part
+
+    return factor(slide.size[0], here.width), factor(slide.size[1], here.height)
+
+
 def whole_level(slide: Slide, level: int) -> Picture:
     """A level as it is, read at once: at block borders of a pyramid readers may interpolate."""
     reader = _Reader(slide=slide, level=level)
@@ -84,15 +108,12 @@ def reduced(slide: Slide, *, scale: float) -> Picture:
     """The slide with pixels of `scale` level-0 pixels: means of what they cover, parts of it too.
 
     The first pixel begins at the slide's corner and all are of one size, so that scans of one slide
-    at several magnifications have the same ones. Made from the smallest level that is not coarser
-    (by more than 1 %).
+    at several magnifications have the same ones.
     """
-    fine = [k for k, at in enumerate(slide.levels) if slide.size[0] / at.width <= 1.01 * scale]
-    level = max(fine, key=lambda k: slide.levels[k].downsample, default=0)
+    level = level_for(slide, scale)
     reader = _Reader(slide=slide, level=level)
     width, height = (max(1, math.ceil(length / scale - 1e-6)) for length in slide.size)
-    ratio_x = scale * reader.size[0] / slide.size[0]
-    ratio_y = scale * reader.size[1] / slide.size[1]
+    ratio_x, ratio_y = (scale / factor for factor in factors(slide, level))
     step_x, step_y = max(1, int(BLOCK / ratio_x)), max(1, int(BLOCK / ratio_y))
     pixels = np.empty((height, width, 3), np.uint8)
     for top in range(0, height, step_y):
@@ -108,20 +129,21 @@ def reduced(slide: Slide, *, scale: float) -> Picture:
 
 def _shares(start: int, stop: int, *, ratio: float, end: int) -> tuple[int, int, csr_array]:
     """The first input pixel under outputs start to stop, how many, and their shares in each."""
-    edges = np.minimum(np.arange(start, stop + 1) * ratio, end)
-    first = int(edges[0])
-    last = max(first + 1, min(int(np.ceil(edges[-1])), end))
-    low, high = edges[:-1], edges[1:]
+    edges = np.arange(start, stop + 1) * ratio
+    low = np.minimum(
+        edges[:-1], end - TINY
+    )  # an output beyond a level cut short has its last pixel
+    high = np.maximum(np.minimum(edges[1:], end), low + TINY)
+    first, last = int(low[0]), int(np.ceil(high[-1]))
     many = np.ceil(high).astype(np.int64) - low.astype(np.int64)
     output = np.repeat(np.arange(stop - start), many)
     inputs = np.arange(len(output)) - np.repeat(np.cumsum(many) - many, many)
     inputs += low.astype(np.int64)[output]
     cover = np.minimum(inputs + 1, high[output]) - np.maximum(inputs, low[output])
     cover = np.maximum(cover, 0) / (high - low)[output]
-    kept = inputs < last
-    entries = (output[kept], inputs[kept] - first)
+    entries = (output, inputs - first)
     shape = (stop - start, last - first)
-    return first, last - first, csr_array((cover[kept].astype(np.float32), entries), shape=shape)
+    return first, last - first, csr_array((cover.astype(np.float32), entries), shape=shape)
 
 
 def _average(
