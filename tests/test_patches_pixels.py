@@ -74,7 +74,7 @@ def test_between_levels_it_is_resampled_in_place(scale):
         found[..., 0].mean(0) - (37 + at) / 4.71,
         found[..., 1].mean(1) - (113 + at) / 4.71,
     ):
-        assert np.abs(off[inside]).max() < 0.7  # a value is 5 pixels wide
+        assert np.abs(off[inside]).max() < 0.9  # a value is 5 pixels wide
         assert abs(off[inside].mean()) < 0.1  # half a pixel of the slide
     assert (found[..., 2] == 100).all()
     (level, width, _) = slide.reads[0]

@@ -130,9 +130,8 @@ def reduced(slide: Slide, *, scale: float) -> Picture:
 def _shares(start: int, stop: int, *, ratio: float, end: int) -> tuple[int, int, csr_array]:
     """The first input pixel under outputs start to stop, how many, and their shares in each."""
     edges = np.arange(start, stop + 1) * ratio
-    low = np.minimum(
-        edges[:-1], end - TINY
-    )  # an output beyond a level cut short has its last pixel
+    # what lies beyond a level that was cut short is as its last pixel
+    low = np.minimum(edges[:-1], end - TINY)
     high = np.maximum(np.minimum(edges[1:], end), low + TINY)
     first, last = int(low[0]), int(np.ceil(high[-1]))
     many = np.ceil(high).astype(np.int64) - low.astype(np.int64)
