@@ -90,7 +90,7 @@ def test_the_resolution_sets_the_pixels_of_the_overlay(tmp_path, capsys):
     out = tmp_path / "maps"
     status, said = run(capsys, *base, "--out", out, "--resolution", 2)
     assert status == 1
-    assert "left out a: its slide, the map is drawn without it" in said
+    assert "left out a: the slide or scan below its map, drawn without: " in said
     assert "does not say its resolution" in said
     assert pictures(out) == ["a.png"]
     status, _ = run(capsys, *base, "--out", out, "--resolution", 2, "--slide-mpp", 0.5)
@@ -125,7 +125,7 @@ def test_without_its_slide_the_plain_map_is_drawn_and_the_reason_said(
     assert status == 1
     (failed,) = json.loads(text)["failed"]
     assert failed["bag"] == "a"
-    assert failed["reason"].startswith("its slide, the map is drawn without it: ")
+    assert failed["reason"].startswith("the slide or scan below its map, drawn without: ")
     assert said in failed["reason"]
     np.testing.assert_array_equal(pixels(out / "a.png"), plain(a, tmp_path / "plain.png"))
     assert pixels(out / "b.png").shape != pixels(out / "a.png").shape

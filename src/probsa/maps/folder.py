@@ -85,7 +85,7 @@ def _draw(
                 p, out, sources=sources, how=how, scale=scale, title=title, limits=limits
             )
         except BROKEN as error:
-            failures.append((p.name, f"its slide, the map is drawn without it: {error}"))
+            failures.append((p.name, f"the slide or scan below its map, drawn without: {error}"))
         else:
             return [(p.name, lost)] if lost else []
     render_map(p, out / f"{p.name}.png", scale=scale, title=title, limits=limits)

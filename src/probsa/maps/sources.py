@@ -51,7 +51,7 @@ class CohortSources:
         if found is None:
             raise InputError(
                 f"{self.folder} has no slide or scan named {p.name!r}."
-                f"{hint(p.name, self._records)} It holds {len(self._records)}"
+                f"{hint(p.name, self._records)} There are {len(self._records)} others"
             )
         kept = self._set_of(p)
         record = None if kept is None else Record.read(kept[0].record("patch", p.name))
