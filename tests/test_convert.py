@@ -233,16 +233,17 @@ def test_torchmil_s_one_patch_size_gives_the_right_neighbours_to_every_scan(
     tmp_path: Path,
 ) -> None:
     """Its rule cuts off the remainder of coords / 512: distances of another size would be lost."""
-    slides = [slide("a"), slide("b", seed=1), slide("c", scan=40, seed=2), slide("d", seed=3)]
+    slides = [slide(name, scan=40, seed=k) for k, name in enumerate("ab")]
+    slides += [slide("c", seed=2), slide("d", seed=3)]
     source = foreign.trident(tmp_path / "x", *slides)
     path = next(source.rglob("features_*/d.h5"))
-    with h5py.File(path, "r+") as f:  # a scanner whose pixels are a little larger
-        f["coords"][...] = np.rint(slides[3].cells * 483.02) + 11
-        f["coords"].attrs.update(patch_size_level0=483, pitch=483.02)
+    with h5py.File(path, "r+") as f:  # a scanner with pixels of its own
+        f["coords"][...] = np.rint(slides[3].cells * 482.6) + 11
+        f["coords"].attrs.update(patch_size_level0=483, pitch=482.6)
     done = run(source, tmp_path / "out", "trident", "torchmil")
     for s, row in zip(slides, done.rows, strict=True):
-        corners = np.load(tmp_path / "out" / "patches_512" / "coords" / f"{s.name}.npy")
-        cells = (corners / 512 - (corners / 512).min(0)).astype(int)
+        corners = np.load(tmp_path / "out" / "patches_1024" / "coords" / f"{s.name}.npy")
+        cells = (corners / 1024 - (corners / 1024).min(0)).astype(int)
         np.testing.assert_array_equal(cells, s.cells - s.cells.min(0))
         scaled = any("scaled from a pitch of" in text for text in row.lost)
         assert scaled == (s.name in "cd")

@@ -13,6 +13,7 @@ from foreign import TOOLS, Slide, slide
 from probsa.bags import Bag
 from probsa.config import DataConfig, RunConfig
 from probsa.datasets import GraphOptions, open_bags
+from probsa.datasets.slideflow import corners
 from probsa.errors import BagError, EmptyBag, GraphError
 from probsa.preparation import prepare
 
@@ -185,13 +186,20 @@ def test_slideflow_s_index_without_zip_and_without(tmp_path: Path) -> None:
 def test_slideflow_s_centres_become_corners(tmp_path: Path, side: int) -> None:
     """Of an odd side, the centre is the pixel before the half, or the half itself."""
     s = slide()
-    corners = s.cells * side + 7
-    for k, centres in enumerate((corners + side // 2, corners + side / 2)):
+    expected = s.cells * side + 7
+    for k, centres in enumerate((expected + side // 2, expected + side / 2)):
         root = foreign.slideflow(tmp_path / str(k), s)
         np.savez(root / "s1.index.npz", centres)
         bag = open_bags(root).bag("s1")
-        np.testing.assert_array_equal(bag.coords.numpy(), corners)
+        np.testing.assert_array_equal(bag.coords.numpy(), expected)
         assert bag.pitch == side
+
+
+def test_a_side_worked_out_from_the_resolution_is_not_a_pixel_off() -> None:
+    """tile_um / mpp may come out a hair below or above the whole number it is."""
+    expected = np.array([[7, 0], [1031, 2048]])
+    for side in (1024 - 1e-10, 1024.0, 1024 + 1e-10, 1024.3):
+        np.testing.assert_array_equal(corners(expected + 512, side), expected)
 
 
 def test_clam_s_tensors_alone_take_their_corners_from_patches(tmp_path: Path) -> None:
