@@ -140,10 +140,7 @@ def main() -> None:
         process = start(command)
         inside = k % INSIDE == INSIDE - 1
         began = time.perf_counter()
-        if inside:
-            killed = kill_inside(process, work, nth=nth)
-        else:
-            killed = kill_at(process, moment)
+        killed = kill_inside(process, work, nth=nth) if inside else kill_at(process, moment)
         after = time.perf_counter() - began
         left = temporaries(work)
         done = len(list(work.rglob("*_patches.h5" if name == "patch" else "features_*/*.h5")))
