@@ -37,7 +37,8 @@ def test_the_python_example_runs():
 def test_the_commands_exist_with_their_flags():
     shown = [line for block in blocks("bash") for line in block.splitlines()]
     used = [line.split()[1] for line in shown if line.startswith("probsa ")]
-    assert set(used) == {"train", "predict", "evaluate", "map"} and set(used) <= set(COMMANDS)
+    flow = {"patch", "extract", "train", "predict", "evaluate", "map"}
+    assert set(used) == flow and flow <= set(COMMANDS)
 
 
 def test_its_two_commands_are_those_of_ci():
@@ -62,8 +63,10 @@ def test_every_model_is_named():
 
 
 def test_the_readme_flow_is_the_modules_flow():
-    for module in re.findall(r"^\| \d+ \|.*$", README, re.MULTILINE):
-        for name in re.findall(r"`(\w+)`", module.split("|")[5]):
+    rows = re.findall(r"^\| \d+ \w+ \|.*$", README, re.MULTILINE)
+    assert len(rows) == 10
+    for row in rows:
+        for name in re.findall(r"`(\w+)`", row.split("|")[4]):
             importlib.import_module(f"probsa.{name}")
 
 
