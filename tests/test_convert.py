@@ -476,6 +476,21 @@ def test_the_wrong_source_format_is_named(tmp_path: Path, tool: str) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_real_tiles_go_to_every_format_and_keep_their_graphs(
+    tmp_path: Path, shared_data: Path
+) -> None:
+    source = shared_data / "bags" / "colon_tiles"
+    before = open_bags(source)
+    for to in TARGETS:
+        done = run(source, tmp_path / to, "probsa", to, labels=source / "labels.csv")
+        assert done.count("converted") == len(before) == 100
+        bags = open_bags(tmp_path / to)
+        for name in before.names[::25]:
+            assert torch.equal(bags.bag(name).x, before.bag(name).x)
+            assert torch.equal(bags.bag(name).edges, before.bag(name).edges)
+            assert torch.equal(bags.bag(name).weights, before.bag(name).weights)
+
+
 def test_formats_and_folders_that_do_not_exist(tmp_path: Path) -> None:
     source = foreign.trident(tmp_path / "x", slide())
     with pytest.raises(UnknownName, match=r"no format to write named 'Trident'.*mean 'trident'"):

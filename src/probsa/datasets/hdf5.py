@@ -57,8 +57,10 @@ class Hdf5Bags(BagSet):
             if "probsa_version" in f.attrs:
                 return frozenset({"probsa"})
             stated = set(_attributes(f, "coords")) | set(_attributes(f, "features"))
-        if stated & {"patch_size_level0", "custom_downsample", "savetodir", "encoder"}:
+        if stated & {"custom_downsample", "savetodir", "encoder"}:
             return frozenset({"trident"})
+        if "patch_size_level0" in stated:  # a file made by hand, or ours without stamps
+            return frozenset({"trident", "probsa"})
         beside = self._patches
         if path.parent.name == "h5_files" or (beside and (beside / f"{path.stem}.h5").is_file()):
             return frozenset({"clam"})
