@@ -20,7 +20,7 @@ from probsa.patches import (
     settings,
 )
 from probsa.patches.polygons import raster
-from probsa.patches.reduction import reduced
+from probsa.patches.reduction import factors, reduced
 from probsa.patches.rules import tissue_shares
 from probsa.slides import open_slide
 
@@ -221,6 +221,21 @@ def test_the_mask_comes_back_from_its_outlines_pixel_by_pixel():
     assert found.scale == (16, 16)
     x, y = (np.arange(n) * 16 + 8.0 for n in (50, 40))
     np.testing.assert_array_equal(raster(found.polygons, x, y).T, tissue)
+
+
+def test_an_outline_is_a_quarter_of_a_mask_pixel_from_the_border():
+    image = np.full((320, 320, 3), 244, np.uint8)
+    image[64:160, 96:256] = (200, 120, 160)  # rows 4 to 9 and columns 6 to 15 of the mask
+    options = TissueOptions(median=0, closing=0, min_area=0.0)
+    (piece,) = find_tissue(ArraySlide(image, mpp=0.5), options).polygons
+    assert {tuple(p) for p in piece.outer} == {(100, 68), (252, 68), (252, 156), (100, 156)}
+
+
+def test_the_rows_that_a_level_leaves_out_do_not_stretch_it():
+    whole = np.zeros((2967, 2220, 3), np.uint8)
+    for rows, columns, wanted in [(741, 555, (4, 4)), (742, 555, (4, 4)), (1483, 1110, (2, 2))]:
+        assert factors(ArraySlide(whole, whole[:rows, :columns]), 1) == wanted
+    assert factors(ArraySlide(whole, whole[:735, :550]), 1) == (2220 / 550, 2967 / 735)
 
 
 def test_the_tissue_does_not_move():
