@@ -62,6 +62,7 @@ HERE = {"workers": 1}
 TWO = {"workers": 2}
 THREE = {"workers": 3}
 RAY = {"engine": "ray", "workers": 2}
+ONE_ACTOR = {"engine": "ray", "workers": 1}
 
 
 def label(value):
@@ -74,6 +75,8 @@ def engine(request):
     """The arguments of a run; Ray is up where they need it."""
     if request.param.get("engine") == "ray":
         request.getfixturevalue("ray_runs")
+    elif request.param["workers"] == 2:
+        request.getfixturevalue("quick")  # three begin as they do outside of the tests
     return request.param
 
 
@@ -176,7 +179,6 @@ def test_two_runs_on_one_folder_share_the_work(tmp_path, command):
     assert made(tmp_path) == made_of(NAMES)
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("engine", [TWO, RAY], indirect=True, ids=label)
 def test_a_task_that_kills_its_process_fails_alone(tmp_path, engine):
     tasks = tasks_of(tmp_path, t1="die")
@@ -203,7 +205,7 @@ def test_a_task_at_which_a_process_dies_once_is_done(tmp_path):
     assert found == [Outcome(name=n, status="done", count=2) for n in NAMES]
     assert times(tmp_path) == dict.fromkeys(NAMES, 1) | {"t6": 2}
     assert made(tmp_path) == made_of(NAMES)
-    assert len(log(tmp_path, "start")) == 3
+    assert len({pid for name, pid in log(tmp_path) if name == "t6"}) == 2
 
 
 def test_what_a_killed_run_left_is_taken_over_and_done_last(tmp_path, command):
@@ -241,7 +243,23 @@ def test_an_interrupted_run_gives_back_what_it_held(tmp_path, command, number, w
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("engine", [HERE, TWO, RAY], indirect=True, ids=label)
+def test_a_worker_that_does_not_listen_is_ended_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "PATIENCE", 0.2)
+
+    def tell(outcome):
+        if outcome.name != "t0":  # then t1 was handed out before
+            wait_for(lambda: list(tmp_path.glob("hangs-*")))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        each(Toy(tmp_path), tasks_of(tmp_path, t1="deaf"), workers=2, on_outcome=tell)
+    assert not any(alive(pid) for _, pid in log(tmp_path))
+    left = made(tmp_path)
+    assert left == made_of(name.removesuffix(".h5") for name in left)
+    assert "t1.h5" not in left
+
+
+@pytest.mark.parametrize("engine", [HERE, TWO, ONE_ACTOR], indirect=True, ids=label)
 def test_a_full_disk_ends_the_run(tmp_path, engine):
     tasks = tasks_of(tmp_path, t4="full")
     with pytest.raises(OSError, match="No space left") as caught:
@@ -278,7 +296,6 @@ def test_workers_that_die_before_they_begin_are_not_replaced_for_ever(tmp_path):
     assert len(log(tmp_path, "start")) <= 3
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("engine", [HERE, TWO], indirect=True, ids=label)
 @pytest.mark.parametrize("finished", [True, False])
 def test_what_another_holds_is_waited_for(tmp_path, engine, finished):
@@ -301,6 +318,24 @@ def test_what_another_holds_is_waited_for(tmp_path, engine, finished):
     assert times(tmp_path)["t0"] == (0 if finished else 1)
     theirs = Outcome(name="t0", status="no_tissue", kept=True)
     assert found[0] == (theirs if finished else Outcome(name="t0", status="done", count=2))
+
+
+def test_what_another_finishes_before_we_lock_it_is_not_done_again(tmp_path):
+    class Overtaken(Toy):
+        looks = 0
+
+        def known(self, task):
+            found = super().known(task)
+            if task.name == "t4":
+                self.looks += 1
+                if self.looks == 2:
+                    write_json(self.record_file(task), {"name": "t4", "status": "done"})
+            return found
+
+    found = each(Overtaken(tmp_path), tasks_of(tmp_path))
+    assert found[4] == Outcome(name="t4", status="done", kept=True)
+    assert times(tmp_path) == dict.fromkeys(set(NAMES) - {"t4"}, 1)
+    assert not lock_file(tmp_path / "made" / "t4.h5").exists()
 
 
 def test_who_lost_the_lock_leaves_the_word_to_the_taker(tmp_path):

@@ -76,7 +76,7 @@ def test_a_dead_process_that_nobody_waited_for_is_dead(target):
     child = subprocess.Popen([sys.executable, "-c", ""])
     state = Path(f"/proc/{child.pid}/stat")
     wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "Z")
-    leave(target, pid=child.pid)
+    leave(target, pid=child.pid, started=state.read_text().rpartition(")")[2].split()[19])
     assert claim(target, stale=1e9).taken_over
     child.wait()
 
@@ -166,9 +166,16 @@ def test_a_late_taker_finds_another_owner(target, monkeypatch):
     assert holder(target).pid == os.getpid()
 
 
-def test_of_twenty_takers_one_wins(tmp_path):
-    """Thirty stale locks, one after the other."""
-    pid = dead_pid()
+def test_of_twenty_takers_one_wins(tmp_path, monkeypatch):
+    """Thirty stale locks, one after the other; each taker dwells where another may come between."""
+    pid, look = dead_pid(), locks._dead
+
+    def dwell(path, stale):
+        found = look(path, stale)
+        time.sleep(0.002)
+        return found
+
+    monkeypatch.setattr(locks, "_dead", dwell)
     for i in range(30):
         leave(tmp_path / f"t{i}.h5", pid=pid, token=f"dead{i}")
     # forked from one process that has all it needs: twenty that import it would take a minute

@@ -98,7 +98,9 @@ class Toy(Stage):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             case "fault":
                 raise RuntimeError("a fault of the stage")
-            case "hang":
+            case "hang" | "deaf":
+                if task.payload == "deaf":
+                    signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 with replacing(task.target) as temporary:
                     temporary.write_text("half")
                     (self.folder / f"hangs-{os.getpid()}").touch()
