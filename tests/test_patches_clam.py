@@ -299,6 +299,8 @@ def test_flags_win_over_the_preset():
     assert (chosen.size, chosen.tissue.threshold, chosen.tissue.min_area) == (512, 20, 2)
     assert (chosen.tissue.max_holes, chosen.tissue.median, chosen.mpp) == (1, 7, None)
     assert chosen.preset == "clam"
+    assert settings("clam", min_tissue=0.5).rule == "share"
+    assert settings("clam", min_tissue=0.5, rule="center").rule == "center"
     assert settings("paper-text", level=0).mpp is None
     assert settings(mask_level=2).tissue == TissueOptions(resolution=None, level=2)
     assert settings("clam", resolution=4.0).tissue.resolution == 4.0

@@ -97,7 +97,8 @@ def settings(preset: str | None = None, **flags: Any) -> PatchSettings:
 
     `flags` are the fields of `PatchSettings` and of `TissueOptions`, the latter's level as
     `mask_level`; None is "not given". A `level` stands for pixels of that level instead of
-    micrometres, a `mask_level` for a mask of that level instead of at a resolution.
+    micrometres, a `mask_level` for a mask of that level instead of at a resolution, a `min_tissue`
+    for the rule that heeds it.
 
     Raises:
         UnknownName: no such preset or setting.
@@ -114,6 +115,8 @@ def settings(preset: str | None = None, **flags: Any) -> PatchSettings:
     elif "resolution" in given:
         tissue["level"] = None
     cut = {name: value for name, value in given.items() if name in _CUT}
+    if "min_tissue" in cut:
+        cut = {"rule": "share", **cut}
     if "level" in cut:
         cut = {"mpp": None, **cut}
         if cut["mpp"] is not None:
