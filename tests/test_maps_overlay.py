@@ -11,7 +11,7 @@ from test_maps import axes, prediction, rgb
 
 from probsa.errors import InputError, RegionError, SlideError
 from probsa.maps import tissue
-from probsa.maps.overlay import LUMINANCE, blend, check_fits, colours, owners, squares
+from probsa.maps.overlay import LUMINANCE, Squares, blend, check_fits, colours, owners, squares
 from probsa.maps.page import draw_page, render_page, round_length
 from probsa.maps.panels import panels_of
 from probsa.maps.scale import bag_limits
@@ -345,3 +345,13 @@ def test_the_page_says_what_is_shown_and_dirac_has_no_variance():
     assert "Dirac" in axes(figure, "variance").texts[0].get_text()
     assert "variance bar" not in [a.get_label() for a in figure.axes]
     assert colours(mean_panel(p)).dtype == np.uint8
+
+
+def test_neighbours_meet_where_the_pitch_is_no_whole_number():
+    corners = np.rint(np.array([[x * 55.11, 0.0] for x in range(40)]))
+    for side in (55.0, 55.11):
+        s = Squares(corners=corners, side=side, pitch=55.11)
+        white = np.full((60, 2300, 3), 255, np.uint8)
+        seen = tissue.View(image=white, left=0.0, top=0.0, scale=1.0, mpp=None, whole=True)
+        row = owners(s, seen)[20]
+        assert (row[:2190] >= 0).all()

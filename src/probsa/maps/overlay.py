@@ -39,9 +39,13 @@ class Squares:
 
     @property
     def cells(self) -> tuple[Float[np.ndarray, "n 2"], float]:
-        """Corners and side of what is coloured: the middle of each patch, as wide as the pitch."""
+        """Corners and side of what is coloured: the middle of each patch, as wide as the pitch.
+
+        Corners are whole pixels: where the pitch is not, some neighbours are one further apart.
+        """
         if self.pitch >= self.side:
-            return self.corners, self.side
+            meet = self.pitch < self.side + 1
+            return self.corners, float(np.ceil(self.pitch - 1e-6)) if meet else self.side
         return self.corners + (self.side - self.pitch) / 2, self.pitch
 
 
