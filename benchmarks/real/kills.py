@@ -1,11 +1,12 @@
 """Kill -9 at many moments of patch and extract, resume, compare with an uninterrupted run.
 
-    python benchmarks/real/kills.py --log LOG.csv [--moments 50] [--seed 0]
+    python benchmarks/real/kills.py --log LOG.csv [--moments 50] [--seed 0] [--disk 0.05]
 
 Moments are drawn from the seed over the measured duration of each command; every fifth run is
-killed instead the moment a temporary file appears, that is inside a write. After the kill the same
-command runs to its end, and every dataset and attribute of the folder must equal, byte for byte,
-that of a folder that was never interrupted.
+killed instead when a temporary file appears. So that moments fall inside writes, flushing a file
+takes `--disk` seconds longer than it does here. After the kill the same command runs to its end,
+and every dataset and attribute of the folder must equal, byte for byte, that of a folder that was
+never interrupted.
 """
 
 import argparse
@@ -68,6 +69,21 @@ def content(folder: Path) -> dict[str, object]:
     return found
 
 
+def slow_disk(folder: Path, seconds: float) -> None:
+    """From now on every Python process that is started here flushes files slowly."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(
+        "import os, time\n"
+        "flush = os.fsync\n"
+        "def fsync(number):\n"
+        f"    time.sleep({seconds})\n"
+        "    flush(number)\n"
+        "os.fsync = fsync\n"
+    )
+    known = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *([known] if known else [])])
+
+
 def start(command: list[str]) -> subprocess.Popen[bytes]:
     """A command in a process group of its own, so that its workers die with it."""
     return subprocess.Popen(
@@ -112,8 +128,10 @@ def main() -> None:
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--moments", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--disk", type=float, default=0.05, help="seconds a flush takes longer")
     a = parser.parse_args()
     root = Path(tempfile.mkdtemp())
+    slow_disk(root / "slow", a.disk)
     slides, whole = root / "slides", root / "whole"
     make_slides(slides)
     rng = random.Random(a.seed)
@@ -136,7 +154,7 @@ def main() -> None:
         if name == "extract":
             shutil.copytree(before["patch"], work)
         command = [c.format(work) for c in stages[name]]
-        moment, nth = rng.uniform(0, lasted[name]), rng.randint(1, 3 * SLIDES)
+        moment, nth = rng.uniform(0, lasted[name]), rng.randint(1, 2 * SLIDES)
         process = start(command)
         inside = k % INSIDE == INSIDE - 1
         began = time.perf_counter()
