@@ -20,6 +20,8 @@ BagKind = Literal["slide", "ct"]
 
 FORMAT = 1
 """`probsa_version` of the files written; a file of a later version is refused."""
+UNREADABLE = (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError)
+"""What h5py raises on damaged files: a flipped bit may make a type that does not exist."""
 BLOCK = 8192
 """Rows looked at together when values are checked: the check needs no second copy of the bag."""
 
@@ -233,7 +235,9 @@ def opened(path: Path) -> Iterator[h5py.File]:
     try:
         with h5py.File(path, "r") as f:
             yield f
-    except (OSError, RuntimeError) as error:
+    except BagError:
+        raise
+    except UNREADABLE as error:
         raise BagError(
             f"{path} cannot be read as HDF5: it is truncated or damaged ({error}). "
             "Copy or extract it again"

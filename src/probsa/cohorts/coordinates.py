@@ -14,6 +14,8 @@ from jaxtyping import Shaped
 from ..errors import BagError
 from ..files import replacing
 from ..patches import Patches
+from ..store import UNREADABLE
+from .work import digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +27,11 @@ class Coordinates:
     attributes: Mapping[str, object]
     made_with: str
     """Digest of the source and the settings."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What features know their patches by."""
+        return digest(self.made_with, self.coords.tolist())
 
     def patches(self) -> Patches:
         """Those of a slide, as they were cut."""
@@ -66,10 +73,15 @@ def read_coordinates(path: Path) -> Coordinates:
             coords = np.asarray(d[...])
             attributes = dict(d.attrs)
             made_with = str(f.attrs["probsa_made_with"])
-    except (OSError, RuntimeError, KeyError, AttributeError) as e:
+    except UNREADABLE as e:
         raise BagError(f"{path} is damaged, or no file of ours ({e}). {again}") from e
-    if coords.ndim != 2 or coords.shape[1] not in (1, 2) or not np.isfinite(coords).all():
-        raise BagError(f"{path}: coords have the shape {coords.shape} or are not finite. {again}")
+    if coords.dtype.kind not in "fiu" or coords.ndim != 2 or coords.shape[1] not in (1, 2):
+        raise BagError(
+            f"{path}: coords are {coords.dtype} of shape {coords.shape}, expected numbers in one "
+            f"or two columns. {again}"
+        )
+    if not np.isfinite(coords).all():
+        raise BagError(f"{path}: coords are not finite. {again}")
     return Coordinates(coords=coords, attributes=attributes, made_with=made_with)
 
 

@@ -7,31 +7,33 @@ another slide begins. A bag is written whole when its last instance is there.
 import json
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from ..errors import BagError, InputError, ProbSAError
+from ..errors import BagError, InputError, ProbSAError, SlideError
 from ..features import Encoder, build
 from ..features._base import Precision
 from ..files import full_disk
+from ..patches import Patches
 from ..slides.windows import Windows
-from ..store import read_bag, stamp, write_bag
+from ..store import peek_bag, read_bag, stamp, write_bag
 from ._base import Outcome, Stage, Task
 from .coordinates import Coordinates, read_coordinates
-from .patching import BROKEN
-from .reading import READERS_DIED, Chunk, Read, chunks_of, reading
+from .reading import BROKEN, READERS_DIED, Chunk, Read, chunks_of, reading
 from .records import Record
-from .work import PatchSet, content_of, digest
+from .work import PatchSet, content_of
 
 BRAIN_SUBDURAL_BONE = Windows()
-TRIES = 2
-"""Times that a slide is begun whose reading process was killed."""
+DIED = (
+    "a reading process was killed while at this slide, twice: probably out of memory, or of shared "
+    "memory (/dev/shm). Give fewer --readers or a smaller --batch"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +62,12 @@ class ExtractOptions:
                 "give at least 1, 0 and 0"
             )
 
+    def absolute(self) -> "ExtractOptions":
+        """The same for workers that have another working folder."""
+        if self.weights is None or not Path(self.weights).exists():
+            return self
+        return replace(self, weights=str(Path(self.weights).absolute()))
+
     def build(self) -> Encoder:
         """The encoder, with its weights, on its device."""
         return build(self.encoder, weights=self.weights, device=self.device)
@@ -72,12 +80,15 @@ class _Begun:
     task: Task
     record: Record
     held: Coordinates
+    patches: Patches | None
+    """None for a series."""
     made_with: dict[str, Any]
     features: np.ndarray
     unreadable: np.ndarray
     began: float
     done: int = 0
-    tries: int = 1
+    suspect: bool = False
+    """A reading process died while it was at work: done alone from then on."""
 
 
 class Extraction(Stage):
@@ -143,8 +154,9 @@ class Extraction(Stage):
         """What is to be said of a file of features that is there; None: it has to be made."""
         try:
             source = task.payload
-            wanted = self._made_with(source, read_coordinates(self.set.patches_file(task.name)))
             held = json.loads(stamp(task.target, "made_with") or "{}")
+            coords = read_coordinates(self.set.patches_file(task.name))
+            wanted = self._made_with(source, coords, content=self._content_now(source, held))
             if held != wanted:
                 differs = [k for k in wanted if held.get(k) != wanted[k]] or ["format"]
                 reason = (
@@ -153,18 +165,21 @@ class Extraction(Stage):
                 )
                 return Outcome(name=task.name, status="failed", reason=reason, source=source.source)
             bag = read_bag(task.target, keep_unreadable=True)
-        except (ProbSAError, OSError, ValueError):
+            lost = len(bag.features) - peek_bag(task.target)[0]
+        except (ProbSAError, OSError, ValueError, AttributeError):
             return None  # damaged: made anew
         if len(bag.features) != source.count:
             return None
-        return (record or replace(source, status="done")).outcome(kept=True)
+        # killed before the record was written: the file itself knows what could not be read
+        made = record or replace(source, unreadable=lost, reason=_loss(lost, source.count))
+        return made.outcome(kept=True)
 
     def prepare(self, tasks: Sequence[Task], *, overwrite: bool) -> None:
         """Forgets what failed before, and everything if it is to be made anew."""
         for task in tasks:
             path = self.set.record(self.folder.name, task.name)
             record = Record.read(path)
-            if overwrite or record is None or record.status == "failed":
+            if overwrite or (record is not None and record.status == "failed"):
                 path.unlink(missing_ok=True)
             if overwrite:
                 task.target.unlink(missing_ok=True)
@@ -177,23 +192,24 @@ class Extraction(Stage):
         under_way: dict[int, _Begun] = {}
         ended: deque[Outcome] = deque()
         fresh = self._begin(tasks, under_way, ended)
+        suspects: deque[int] = deque()
         # readers are only started when there is something to read
-        again = list(islice(fresh, 1))
-        while again:
-            chunks = self._chunks(chain(again, fresh), under_way)
+        while (job := suspects.popleft() if suspects else next(fresh, None)) is not None:
+            alone = job in under_way and under_way[job].suspect
+            chunks = self._chunks([job] if alone else chain([job], fresh), under_way)
             o = self.options
             try:
                 for read in reading(chunks, windows=o.windows, readers=o.readers):
                     self._take(read, under_way, ended)
                     while ended:
                         yield ended.popleft()
-                break
             except RuntimeError as e:
                 if not str(e).startswith(READERS_DIED):
                     raise
-                again = self._after_death(under_way, ended)
-                while ended:
-                    yield ended.popleft()
+                if alone:
+                    ended.append(self._failed(under_way.pop(job).task, DIED))
+                else:
+                    suspects.extend(_suspected(under_way))
         while ended:
             yield ended.popleft()
 
@@ -206,6 +222,12 @@ class Extraction(Stage):
             assert isinstance(record, Record)
             try:
                 held = read_coordinates(self.set.patches_file(task.name))
+                content = self._content(record)
+                if record.content not in ("", content):
+                    raise SlideError(
+                        f"{record.source} is not as it was when its patches were made: give "
+                        "--overwrite to probsa patch, and then to probsa extract"
+                    )
                 if len(held.coords) != record.count:
                     raise BagError(
                         f"{self.set.patches_file(task.name)} holds {len(held.coords)} "
@@ -215,7 +237,8 @@ class Extraction(Stage):
                     task=task,
                     record=record,
                     held=held,
-                    made_with=self._made_with(record, held),
+                    patches=held.patches() if record.kind == "slide" else None,
+                    made_with=self._made_with(record, held, content=content),
                     features=np.zeros((record.count, self.encoder.width), self.options.dtype),
                     unreadable=np.zeros(record.count, bool),
                     began=began,
@@ -228,8 +251,10 @@ class Extraction(Stage):
     def _chunks(self, jobs: Iterable[int], under_way: dict[int, _Begun]) -> Iterator[Chunk]:
         for job in jobs:
             b = under_way[job]
-            patches = b.held.patches() if b.record.kind == "slide" else None
-            yield from chunks_of(b.record, patches, job=job, size=self.options.batch)
+            for chunk in chunks_of(b.record, b.patches, job=job, size=self.options.batch):
+                if job not in under_way:  # given up meanwhile
+                    break
+                yield chunk
 
     def _take(self, read: Read, under_way: dict[int, _Begun], ended: deque[Outcome]) -> None:
         """Encodes what was read; when it was a slide's last, writes the bag."""
@@ -245,16 +270,32 @@ class Extraction(Stage):
                 f = self.encoder.encode(
                     read.pixels[torch.from_numpy(there)], precision=self.options.precision
                 )
-                b.features[rows][there] = f.numpy()
+                b.features[rows][there] = self._as_stored(f.numpy())
             b.unreadable[rows] = ~there
             b.done += read.stop - read.start
             if b.done == b.record.count:
-                ended.append(self._finish(under_way.pop(read.job)))
+                ended.append(self._finish(b))
+                del under_way[read.job]
         except BROKEN as e:
             if full_disk(e):
                 raise
             under_way.pop(read.job, None)
             ended.append(self._failed(b.task, str(e) or type(e).__name__))
+
+    def _as_stored(self, values: np.ndarray) -> np.ndarray:
+        """Features in the type that they are kept in.
+
+        Raises:
+            BagError: it cannot hold them.
+        """
+        with np.errstate(over="ignore"):
+            stored = values.astype(self.options.dtype)
+        if np.isinf(stored).any() and np.isfinite(values).all():
+            raise BagError(
+                f"{self.options.encoder} gives features of up to {np.abs(values).max():.3g}, more "
+                f"than {self.options.dtype} can hold: give --dtype float32"
+            )
+        return stored
 
     def _finish(self, b: _Begun) -> Outcome:
         lost = int(b.unreadable.sum())
@@ -273,12 +314,11 @@ class Extraction(Stage):
                 "source": b.record.source,
             },
         )
-        reason = f"{lost} of {b.record.count} instances could not be read" if lost else ""
         self._made[b.task.name] = b.record
         return Outcome(
             name=b.task.name,
             status="done",
-            reason=reason,
+            reason=_loss(lost, b.record.count),
             count=b.record.count,
             unreadable=lost,
             seconds=time.perf_counter() - b.began,
@@ -289,34 +329,26 @@ class Extraction(Stage):
         source = task.payload.source
         return Outcome(name=task.name, status="failed", reason=reason, source=source)
 
-    def _after_death(self, under_way: dict[int, _Begun], ended: deque[Outcome]) -> list[int]:
-        """Which slides are begun again once a reading process was killed.
-
-        The first of them was being read, so it is the suspect: after two tries it is given up.
-        """
-        for job, b in list(under_way.items())[:1]:
-            if b.tries == TRIES:
-                reason = (
-                    "a reading process was killed while at this slide, twice: probably out of "
-                    "memory, or of shared memory (/dev/shm). Give fewer --readers or a smaller "
-                    "--batch"
-                )
-                ended.append(self._failed(under_way.pop(job).task, reason))
-            else:
-                b.tries += 1
-        for b in under_way.values():
-            b.done = 0
-        return list(under_way)
-
-    def _made_with(self, record: Record, held: Coordinates) -> dict[str, Any]:
-        """What the features depend on, part by part, so that a difference can be named."""
-        o = self.options
+    def _content(self, record: Record) -> str:
+        """Digest of the slide; a file is looked at once a process."""
         if record.name not in self._contents:
             sources = record.files or (record.source,)
             self._contents[record.name] = content_of(tuple(map(Path, sources)))
+        return self._contents[record.name]
+
+    def _content_now(self, record: Record, made_with: Mapping[str, Any]) -> str:
+        """The same; of a slide that was put away since, what the features were made of."""
+        try:
+            return self._content(record)
+        except OSError:
+            return record.content or str(made_with.get("slide"))
+
+    def _made_with(self, record: Record, held: Coordinates, *, content: str) -> dict[str, Any]:
+        """What the features depend on, part by part, so that a difference can be named."""
+        o = self.options
         parts = {
-            "slide": self._contents[record.name],
-            "patches": digest(held.made_with, held.coords.tolist()),
+            "slide": content,
+            "patches": held.fingerprint,
             "encoder": self.identity,
             "precision": o.precision,
             "dtype": o.dtype,
@@ -324,3 +356,17 @@ class Extraction(Stage):
         if record.kind == "ct":
             parts["windows"] = str(o.windows)
         return parts
+
+
+def _suspected(under_way: dict[int, _Begun]) -> list[int]:
+    """The slides that were at work when a reading process died, to be begun again one by one.
+
+    Any of them may be the one that it died of, and the others should not fail with it.
+    """
+    for b in under_way.values():
+        b.done, b.suspect = 0, True
+    return list(under_way)
+
+
+def _loss(lost: int, count: int) -> str:
+    return f"{lost} of {count} instances could not be read" if lost else ""

@@ -67,6 +67,9 @@ def patch_cohort(
     Raises:
         InputError: nothing to read; the work folder was made with other settings.
     """
+    # workers of a cluster have working folders of their own
+    source, out = source.absolute(), out.absolute()
+    contours = None if contours is None else contours.absolute()
     items = find_inputs(source, mpp=mpp)
     if contours is not None and not contours.is_dir():
         raise InputError(f"there is no folder of contours {contours}")
@@ -125,16 +128,18 @@ def extract_cohort(
     Raises:
         InputError: no work folder; WeightsError: an encoder without its weights.
     """
-    chosen = WorkFolder(out).choose(patch_set)
-    records = [r for r in chosen.records() if r.status == "done"]
-    without = sum(1 for _ in chosen.records()) - len(records)
+    chosen = WorkFolder(out.absolute()).choose(patch_set)
+    known = list(chosen.records())
+    records = [r for r in known if r.status == "done"]
+    without = len(known) - len(records)
     if not records:
         raise InputError(
             f"no slide of {chosen.path} has patches: see {chosen.report('patch')} for the reasons"
         )
     if slides is not None:
-        moved = {i.name: i for i in find_inputs(slides)}
+        moved = {i.name: i for i in find_inputs(slides.absolute())}
         records = [moved[r.name].moved(r) if r.name in moved else r for r in records]
+    options = options.absolute()
     encoder = options.build()
     alone = run.engine == "local" and run.workers == 1  # else each worker loads one for itself
     stage = Extraction(
@@ -144,7 +149,10 @@ def extract_cohort(
         Task(name=r.name, target=stage.folder / f"{r.name}.h5", payload=r)
         for r in part(records, run.shard)
     ]
-    outcomes = _done(stage, tasks, run=run, on_outcome=on_outcome)
+    current = chosen.made_with
+    fit = [t for t in tasks if t.payload.settings in ("", current)]
+    outcomes = [_of_other_settings(t) for t in tasks if t.payload.settings not in ("", current)]
+    outcomes += _done(stage, fit, run=run, on_outcome=on_outcome)
     about = [f"{encoder.name}: {encoder.width} features; licence: {encoder.card.licence}"]
     if without:
         about.append(f"{without} without patches are left out: {chosen.report('patch')}")
@@ -155,6 +163,15 @@ def extract_cohort(
         what="instances",
         about=tuple(about),
     )
+
+
+def _of_other_settings(task: Task) -> Outcome:
+    """Of a slide that was not among those that `probsa patch --overwrite` made anew."""
+    reason = (
+        "its patches were made with other settings than the folder's are now: give --overwrite to "
+        "probsa patch for this slide too, and then to probsa extract"
+    )
+    return Outcome(name=task.name, status="failed", reason=reason, source=task.payload.source)
 
 
 def _done(

@@ -10,7 +10,7 @@ from ..slides import list_scans, slide_files, slide_name
 from ..slides.finding import PLAIN_SUFFIXES
 from ..store import BagKind
 from .records import Record
-from .work import file_name
+from .work import file_name, is_picture_of_ours
 
 Resolution = float | Mapping[str, float]
 """Micrometres per level-0 pixel: of every slide, or by the slide's name."""
@@ -65,8 +65,7 @@ def find_inputs(source: Path, *, mpp: Resolution | None = None) -> list[Input]:
     found = [
         Input(name=file_name(slide_name(path)), kind="slide", source=path)
         for path in slide_files(source)
-        # a picture beside the slices of a series is a preview of it
-        if not (path.suffix.lower() in PLAIN_SUFFIXES and path.parent in studies)
+        if not (path.suffix.lower() in PLAIN_SUFFIXES and _is_preview(path, studies))
     ]
     found += [
         Input(
@@ -90,6 +89,11 @@ def find_inputs(source: Path, *, mpp: Resolution | None = None) -> list[Input]:
             f"{', '.join(held) or 'no file'}"
         )
     return [_resolved(i, mpp) for i in _told_apart(sorted(found, key=lambda i: i.name))]
+
+
+def _is_preview(path: Path, studies: set[Path]) -> bool:
+    """Whether an image is of the series that it lies beside, or of a slide in a work folder."""
+    return path.parent in studies or is_picture_of_ours(path)
 
 
 def read_resolutions(text: str) -> Resolution:

@@ -26,12 +26,10 @@ from ._base import Outcome, Stage, Task
 from .coordinates import Coordinates, read_coordinates, write_coordinates
 from .inputs import Input
 from .pictures import contact_sheet, write_image
-from .reading import open_source
+from .reading import BROKEN, open_source
 from .records import Record
 from .work import PatchSet, WorkFolder, content_of, digest
 
-BROKEN = (ProbSAError, OSError, ValueError, RuntimeError, MemoryError, LookupError, ArithmeticError)
-"""What a damaged file may raise in the libraries that decode it."""
 SHOWN = 16
 """Slices in the picture of a scan."""
 
@@ -71,8 +69,9 @@ class Patching(Stage):
             return None  # `run` says what is wrong with the file
         if record.made_with != wanted:
             reason = (
-                "the slide or its contours have changed since its patches were made. Give "
-                "--overwrite to make them anew, or another --out to keep both"
+                "the slide, its contours, its --slide-mpp or the settings have changed since its "
+                "patches were made. Give --overwrite to make them anew, or another --out to keep "
+                "both"
             )
             return Outcome(name=task.name, status="failed", reason=reason, source=record.source)
         if record.status == "done" and not self._is_whole(record):
@@ -95,10 +94,10 @@ class Patching(Stage):
         for task in tasks:
             path = self.set.record("patch", task.name)
             record = Record.read(path)
-            if overwrite or record is None or record.status == "failed":
+            if overwrite or (record is not None and record.status == "failed"):
                 path.unlink(missing_ok=True)
-                if overwrite:
-                    task.target.unlink(missing_ok=True)
+            if overwrite:
+                task.target.unlink(missing_ok=True)
 
     def _one(self, task: Task) -> Outcome:
         began, item = time.perf_counter(), task.payload
@@ -116,25 +115,27 @@ class Patching(Stage):
 
     def _slide(self, item: Input) -> Record:
         assert self.settings is not None, "slides have settings"
-        content = self._made_with(item)
+        made_with = self._made_with(item)
         with open_slide(item.source, mpp=item.mpp) as slide:
             tissue = self._tissue(item, slide)
             write_image(self.work.thumbnail(item.name), thumbnail(slide))
             patches = cut(slide, tissue, self.settings)
             picture = draw_overview(slide, tissue, patches)
             write_image(self.work.overview(item.name), picture)
-            write_geojson(self.work.contours(item.name), tissue)
+            self._keep_contours(item, tissue)
             record = replace(
                 item.record(),
                 mpp=slide.mpp,
                 format=slide.format,
                 notes=tissue.notes,
-                made_with=content,
+                made_with=made_with,
+                content=self._contents[item.name],
+                settings=self.set.made_with,
             )
         if not len(patches):
             return replace(record, status="no_tissue", reason=self._nothing(item, tissue, patches))
         described = {"name": item.name, "savetodir": "patches", **patches.attributes}
-        self._write(item.name, patches.coords, described, made_with=content)
+        self._write(item.name, patches.coords, described, made_with=made_with)
         return replace(record, status="done", count=len(patches))
 
     def _tissue(self, item: Input, slide: Slide) -> Tissue:
@@ -147,6 +148,12 @@ class Patching(Stage):
                 f"there are no contours {path}: --contours needs a GeoJSON file for each slide"
             )
         return read_geojson(path, slide.size)
+
+    def _keep_contours(self, item: Input, tissue: Tissue) -> None:
+        kept, given = self.work.contours(item.name), self._contours_of(item)
+        # edited in place: written anew it would be another file, and its patches be out of date
+        if given is None or not kept.exists() or not kept.samefile(given):
+            write_geojson(kept, tissue)
 
     def _nothing(self, item: Input, tissue: Tissue, patches: Patches) -> str:
         picture = self.work.thumbnail(item.name).relative_to(self.work.path)
@@ -161,7 +168,7 @@ class Patching(Stage):
         )
 
     def _scan(self, item: Input) -> Record:
-        content = self._made_with(item)
+        made_with = self._made_with(item)
         scan = open_source(item.record())
         assert not isinstance(scan, Slide), "a series is a scan"
         described: dict[str, object] = {
@@ -170,7 +177,7 @@ class Patching(Stage):
             "spacing": np.asarray(scan.spacing),
             "thickness": scan.thickness,
         }
-        self._write(item.name, scan.positions[:, None], described, made_with=content)
+        self._write(item.name, scan.positions[:, None], described, made_with=made_with)
         shown = np.unique(np.linspace(0, len(scan.positions) - 1, SHOWN).round().astype(int))
         brain = Windows((WINDOWS["brain"], WINDOWS["brain"], WINDOWS["brain"]))
         write_image(
@@ -183,7 +190,9 @@ class Patching(Stage):
             count=len(scan.positions),
             format=scan.format,
             notes=(*scan.notes, *item.notes),
-            made_with=content,
+            made_with=made_with,
+            content=self._contents[item.name],
+            settings=self.set.made_with,
         )
 
     def _write(
@@ -205,11 +214,11 @@ class Patching(Stage):
     def _made_with(self, item: Input) -> str:
         """Digest of all that the patches depend on; a file is looked at once a process."""
         if item.name not in self._contents:
-            contours = self._contours_of(item)
-            self._contents[item.name] = digest(
-                content_of(item.files or (item.source,)),
-                item.mpp,
-                None if self.settings is None else self.settings.to_dict(),
-                content_of((contours,)) if contours is not None and contours.is_file() else None,
-            )
-        return self._contents[item.name]
+            self._contents[item.name] = content_of(item.files or (item.source,))
+        contours = self._contours_of(item)
+        return digest(
+            self._contents[item.name],
+            item.mpp,
+            None if self.settings is None else self.settings.to_dict(),
+            content_of((contours,)) if contours is not None and contours.is_file() else None,
+        )

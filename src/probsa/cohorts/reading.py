@@ -1,6 +1,11 @@
 """Pixels for an encoder: read and decoded by worker processes while the encoder works."""
 
+import signal
+import struct
+import threading
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -10,12 +15,26 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..errors import ProbSAError, RegionError
+from ..errors import ProbSAError, RegionError, SlideError
 from ..patches import Patches, read_patch
 from ..slides import Scan, ScanSource, Slide, open_scan, open_slide
 from ..slides.windows import Windows, slice_image
 from .records import Record
 
+BROKEN = (
+    ProbSAError,
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    MemoryError,
+    LookupError,
+    ArithmeticError,
+    SyntaxError,
+    struct.error,
+    zlib.error,
+)
+"""What a damaged file may raise in the libraries that decode it (Pillow a SyntaxError, say)."""
 PREFETCHED = 2
 """Chunks that each reader has ready or in work."""
 READERS_DIED = "DataLoader worker"
@@ -66,7 +85,7 @@ class Pixels(Dataset[Read]):
             else:
                 pixels, lost = _patches(source, chunk)
             return Read(chunk.job, chunk.start, chunk.stop, pixels, lost, "")
-        except (ProbSAError, OSError, ValueError, RuntimeError, MemoryError) as e:
+        except BROKEN as e:
             self._error = str(e) or type(e).__name__
             nothing = torch.zeros(0, 0, 0, 3, dtype=torch.uint8)
             return Read(
@@ -121,6 +140,11 @@ def _patches(source: Slide, chunk: Chunk) -> tuple[Tensor, Tensor]:
 
 
 def _slices(source: Scan, chunk: Chunk, windows: Windows) -> tuple[Tensor, Tensor]:
+    if len(source.positions) != chunk.record.count:
+        raise SlideError(
+            f"{source.path}: {len(source.positions)} slices can be read here, "
+            f"{chunk.record.count} were listed by probsa patch: is a file gone, or a decoder?"
+        )
     images = [slice_image(source, i, windows) for i in range(chunk.start, chunk.stop)]
     return torch.from_numpy(np.stack(images)), torch.zeros(len(images), dtype=torch.bool)
 
@@ -143,18 +167,39 @@ def reading(chunks: Iterator[Chunk], *, windows: Windows, readers: int) -> Itera
         RuntimeError: a reading process was killed; its text begins with READERS_DIED.
     """
     pixels = Pixels(windows)
+    loader = DataLoader(
+        pixels,
+        sampler=_Once(chunks),
+        batch_size=None,
+        num_workers=readers,
+        prefetch_factor=PREFETCHED if readers else None,
+        # a fork would copy the encoder's threads in whatever state they are
+        multiprocessing_context="spawn" if readers else None,
+    )
     try:
-        yield from DataLoader(
-            pixels,
-            sampler=_Once(chunks),
-            batch_size=None,
-            num_workers=readers,
-            prefetch_factor=PREFETCHED if readers else None,
-            # a fork would copy the encoder's threads in whatever state they are
-            multiprocessing_context="spawn" if readers else None,
-        )
+        with _deaths_wait():
+            reads = iter(loader)
+        yield from reads
     finally:
         pixels.close()
+
+
+@contextmanager
+def _deaths_wait() -> Iterator[None]:
+    """Without torch's handler, which raises a reader's death wherever this process is just then.
+
+    In the middle of another slide, say, which would have failed of it. The loader itself looks
+    every few seconds whether its readers live.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGCHLD"):
+        yield
+        return
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        yield
+    finally:
+        if before is not None:  # None: somebody's who is no Python
+            signal.signal(signal.SIGCHLD, before)
 
 
 class _Once:

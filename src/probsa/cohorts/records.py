@@ -30,6 +30,10 @@ class Record:
     seconds: float = 0.0
     made_with: str = ""
     """Digest of the source, the settings and whatever else the result depends on."""
+    content: str = ""
+    """Digest of the slide or the series that the patches are of."""
+    settings: str = ""
+    """Digest of the settings that the patches were cut with."""
     notes: tuple[str, ...] = field(default_factory=tuple)
 
     @classmethod

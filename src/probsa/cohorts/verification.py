@@ -1,6 +1,7 @@
 """What is wrong with a folder, and what to do about it: nothing is changed."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from ..datasets.hdf5 import hdf5_files
 from ..errors import BagError, InputError
 from ..files import unfinished_below
 from ..store import read_bag, stamp
-from .coordinates import Coordinates, read_coordinates
+from .coordinates import read_coordinates
 from .locks import dead_locks
 from .records import Record
 from .work import PatchSet, WorkFolder
+
+OUT_OF_DATE = "made of other patches than are there now"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,15 +68,15 @@ def verify(folder: Path) -> Verification:
     """
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}")
-    work = WorkFolder(folder)
+    sets = WorkFolder(folder).sets()
     found: list[Finding] = []
     files = 0
-    for patch_set in work.sets().values():
+    for patch_set in sets.values():
         for part in (_of_patches(patch_set), _of_features(patch_set)):
             for read, finding in part:
                 files += read
                 found += [] if finding is None else [finding]
-    if not work.sets():
+    if not sets:
         for path in hdf5_files(folder):
             files += 1
             found += _of_bag(path, folder)
@@ -88,20 +91,26 @@ Step = tuple[bool, Finding | None]
 
 
 def _of_patches(patch_set: PatchSet) -> Iterator[Step]:
+    current, recorded = patch_set.made_with, set[str]()
     for record in patch_set.records():
+        recorded.add(record.name)
         where = f"{patch_set.path.name}/{record.name}"
         if record.status != "done":
             advice = "mend or leave out the slide, then run probsa patch again"
             yield False, Finding(file=where, problem=record.reason, advice=advice)
             continue
-        if not Path(record.source).exists():
-            problem = f"its slide is no longer at {record.source}"
+        gone = next((f for f in (record.source, *record.files) if not Path(f).exists()), None)
+        if gone is not None:
+            problem = f"its slide is no longer at {gone}"
             advice = "give --slides FOLDER to extract and map"
+            yield False, Finding(file=where, problem=problem, advice=advice)
+        if record.settings not in ("", current):
+            problem = "its patches were made with other settings than the folder's are now"
+            advice = "give --overwrite to probsa patch for this slide too"
             yield False, Finding(file=where, problem=problem, advice=advice)
         problem = _patches_problem(patch_set, record)
         advice = "run probsa patch again: it makes what is damaged anew"
         yield True, None if not problem else Finding(file=where, problem=problem, advice=advice)
-    recorded = {r.name for r in patch_set.records()}
     for path in sorted(patch_set.patches.glob("*_patches.h5")):
         if path.name.removesuffix("_patches.h5") not in recorded:
             problem = "no record says how it was made"
@@ -123,50 +132,62 @@ def _of_features(patch_set: PatchSet) -> Iterator[Step]:
     done = {r.name: r for r in patch_set.records() if r.status == "done"}
     for name in patch_set.feature_sets():
         folder = patch_set.path / name
-        again = f"run probsa extract --encoder {name.removeprefix('features_')} again"
         files = {p.stem: p for p in sorted(folder.glob("*.h5")) if not p.name.startswith(".")}
+        again = f"run probsa extract --encoder {_encoder_of(name, files.values())} again"
         for bag in sorted(done.keys() - files.keys()):
             record = Record.read(patch_set.record(name, bag))
             why = record.reason if record is not None and record.reason else "no features yet"
             yield False, Finding(file=f"{name}/{bag}.h5", problem=why, advice=again)
-        encoders = set()
         for bag, path in files.items():
-            problem, encoder = _features_problem(patch_set, done.get(bag), path)
-            encoders |= {encoder} - {None}
-            advice = f"{again} with --overwrite" if "other" in problem else f"remove it, {again}"
-            yield (
-                True,
-                None
-                if not problem
-                else Finding(file=f"{name}/{bag}.h5", problem=problem, advice=advice),
+            problem = _features_problem(patch_set, done.get(bag), path)
+            advice = (
+                f"{again} with --overwrite" if problem == OUT_OF_DATE else f"remove it, {again}"
             )
+            finding = Finding(file=f"{name}/{bag}.h5", problem=problem, advice=advice)
+            yield True, finding if problem else None
+        encoders = sorted({_stamped(path, "encoder") for path in files.values()} - {""})
         if len(encoders) > 1:
             problem = f"features of {len(encoders)} encoders or weights: {', '.join(encoders)}"
             yield False, Finding(file=name, problem=problem, advice=f"{again} with --overwrite")
 
 
-def _features_problem(
-    patch_set: PatchSet, record: Record | None, path: Path
-) -> tuple[str, str | None]:
-    """What is wrong (empty: nothing), and which encoder made it."""
+def _encoder_of(folder: str, files: Iterable[Path]) -> str:
+    """The encoder's name, of which a folder's name may lack what file systems refuse."""
+    known = (_stamped(path, "encoder").rpartition("@")[0] for path in files)
+    return next(filter(None, known), folder.removeprefix("features_"))
+
+
+def _stamped(path: Path, key: str) -> str:
+    """A stamp; empty where there is none, or the file is damaged, which is said elsewhere."""
+    try:
+        return stamp(path, key) or ""
+    except BagError:
+        return ""
+
+
+def _features_problem(patch_set: PatchSet, record: Record | None, path: Path) -> str:
+    """What is wrong; empty: nothing."""
     try:
         bag = read_bag(path, keep_unreadable=True)
-        encoder = stamp(path, "encoder")
     except BagError as e:
-        return str(e), None
+        return str(e)
     if record is None:
-        return "there are no patches of this name", encoder
+        return "there are no patches of this name"
     try:
         held = read_coordinates(patch_set.patches_file(record.name))
     except BagError:
-        return "", encoder  # said of the patches
-    if bag.coords is None or not _same(held, bag.coords.tolist()):
-        return "made of other patches than are there now", encoder
-    return "", encoder
+        return ""  # said of the patches
+    same = bag.coords is not None and bag.coords.tolist() == held.coords.tolist()
+    known = _made_of(_stamped(path, "made_with"))
+    return "" if same and known in ("", held.fingerprint) else OUT_OF_DATE
 
 
-def _same(held: Coordinates, coords: list[Any]) -> bool:
-    return held.coords.tolist() == coords
+def _made_of(made_with: str) -> str:
+    """The fingerprint of the patches in the stamp of a bag; empty where it has none."""
+    try:
+        return str(json.loads(made_with)["patches"])
+    except (ValueError, TypeError, LookupError):
+        return ""
 
 
 def _of_bag(path: Path, folder: Path) -> list[Finding]:

@@ -18,8 +18,11 @@ from ..errors import InputError, hint
 from ..files import write_json
 from .records import Record
 
+TISSUE = "tissue.json"
 SLICES = "slices"
 """Name of the set of a work folder that holds CT series."""
+LONGEST = 160
+"""Bytes of a name; file systems allow 255, of which endings and temporary names take some."""
 ENDS = 1 << 20
 """Bytes at the start, the middle and the end of a file that tell it from another version of it."""
 
@@ -45,6 +48,11 @@ class PatchSet:
     def features(self, encoder: str) -> Path:
         """Folder of the features of an encoder."""
         return self.path / f"features_{file_name(encoder)}"
+
+    @property
+    def made_with(self) -> str:
+        """Digest of the settings that all patches of the set should be of."""
+        return digest(*(_held(p) for p in (self.settings_file, self.path.parent / TISSUE)))
 
     def record(self, stage: str, name: str) -> Path:
         """`stage` is `patch` or the name of a folder of features."""
@@ -74,7 +82,7 @@ class WorkFolder:
     @property
     def tissue_file(self) -> Path:
         """How the tissue of this cohort was found."""
-        return self.path / "tissue.json"
+        return self.path / TISSUE
 
     def contours(self, name: str) -> Path:
         return self.path / "contours_geojson" / f"{name}.geojson"
@@ -116,9 +124,21 @@ class WorkFolder:
 
 
 def file_name(name: str) -> str:
-    """A name as a file's: without what file systems refuse."""
+    """A name as a file's: without what file systems refuse, the end of a long one as a digest."""
     kept = "".join(c if c.isalnum() or c in "-_.@+=() " else "_" for c in name).strip(". ")
+    if len(kept.encode()) > LONGEST:
+        told = digest(name)
+        kept = kept.encode()[: LONGEST - len(told) - 1].decode(errors="ignore") + f"_{told}"
     return kept or "unnamed"
+
+
+def is_picture_of_ours(path: Path) -> bool:
+    """Whether a file is a picture that a work folder keeps, which looks like a plain slide."""
+    folder = path.parent
+    if folder.name not in ("thumbnails", "contours"):
+        return False
+    work = WorkFolder(folder.parent)
+    return (work.path / "contours_geojson").is_dir() or bool(work.sets())
 
 
 def digest(*parts: Any) -> str:
@@ -152,10 +172,7 @@ def settle(path: Path, wanted: Mapping[str, Any], *, overwrite: bool, what: str)
     """
     plain = json.loads(json.dumps(wanted, default=str))
     if path.is_file() and not overwrite:
-        try:
-            held = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            held = {}
+        held = _held(path)
         changed = [
             f"{k}: {_shown(held.get(k))} there, {_shown(plain.get(k))} asked for"
             for k in sorted({*held, *plain})
@@ -168,6 +185,15 @@ def settle(path: Path, wanted: Mapping[str, Any], *, overwrite: bool, what: str)
             )
         return
     write_json(path, plain)
+
+
+def _held(path: Path) -> dict[str, Any]:
+    """What `settle` wrote; nothing where there is no such file, or a damaged one."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return held if isinstance(held, dict) else {}
 
 
 def _shown(value: Any) -> str:
