@@ -12,13 +12,18 @@ import pytest
 import torch
 from made_slides import tissue, write_cohort, write_slide
 
+from probsa.cohorts._base import Task
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
+from probsa.cohorts.inputs import find_inputs
+from probsa.cohorts.leftovers import sweep
+from probsa.cohorts.locks import claim
+from probsa.cohorts.patching import Patching
 from probsa.cohorts.records import Record
 from probsa.cohorts.work import WorkFolder
 from probsa.errors import InputError
 from probsa.features import build
-from probsa.files import read_csv
+from probsa.files import read_csv, unfinished_below
 from probsa.patches import read_patch, settings
 from probsa.slides import open_slide
 from probsa.store import read_bag
@@ -353,3 +358,32 @@ def test_pixels_of_a_coarser_target(tmp_path):
     x, y = patches.coords[5]
     own = image[y : y + 256, x : x + 256].reshape(128, 2, 128, 2, 3).mean(axis=(1, 3))
     assert np.abs(pixels - own).max() <= 1
+
+
+def test_what_a_killed_run_left_half_written_is_swept(slides, work, finished):
+    """Of every file that a run makes, not only of its target; what others write is left alone."""
+    made = [
+        p for p in work.rglob("*") if p.is_file() and p.suffix in (".h5", ".json", ".jpg", ".csv")
+    ]
+    assert len(made) > 20
+    for path in made:
+        (path.parent / f".{path.name}.abcd1234.tmp").write_bytes(b"half")
+    foreign = work / ".notes.txt.abcd1234.tmp"
+    foreign.write_bytes(b"not ours")
+    with claim(work / NAME / "patches" / "slide0_patches.h5") as lock:
+        assert lock is not None
+        sweeping = Patching(WorkFolder(work), WorkFolder(work).choose(), settings=SMALL)
+        tasks = [
+            Task(name=i.name, target=sweeping.set.patches_file(i.name), payload=i)
+            for i in find_inputs(slides)
+        ]
+        sweep(work, tasks, outputs=sweeping.outputs)
+        left = {p.name for p in (work / "thumbnails").glob(".*.tmp")}
+        assert left == {".slide0.jpg.abcd1234.tmp"}  # its owner is alive
+    patch_cohort(slides, work, settings=SMALL)
+    extract_cohort(work, ExtractOptions(batch=7))
+    assert unfinished_below(work) == [foreign]
+    foreign.unlink()
+    assert sorted(p.relative_to(work) for p in work.rglob("*")) == sorted(
+        p.relative_to(finished) for p in finished.rglob("*")
+    )

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from ..errors import BagError
-from ..files import replacing
+from ..files import replacing_hdf5
 from ..patches import Patches
 from ..store import UNREADABLE
 from .work import digest
@@ -49,7 +49,7 @@ class Coordinates:
 
 def write_coordinates(path: Path, held: Coordinates) -> None:
     """Atomically."""
-    with replacing(path) as temporary, h5py.File(temporary, "w") as f:
+    with replacing_hdf5(path) as f:
         f.attrs["probsa_made_with"] = held.made_with
         described = f.create_dataset("coords", data=held.coords)
         for key, value in held.attributes.items():

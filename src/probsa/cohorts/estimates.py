@@ -143,7 +143,7 @@ def estimate_features(
             seen += len(read.pixels)
         except (ProbSAError, OSError) as e:
             failed.append((record.name, str(e)))
-    instances = sum(r.count for r in left)
+    instances = float(sum(r.count for r in left))
     # readers work beside the encoder: the slower of the two decides
     slower = max(encodes, reads / options.readers) if options.readers else encodes + reads
     return Estimate(

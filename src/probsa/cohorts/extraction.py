@@ -174,6 +174,15 @@ class Extraction(Stage):
         made = record or replace(source, unreadable=lost, reason=_loss(lost, source.count))
         return made.outcome(kept=True)
 
+    @property
+    def name(self) -> str:
+        """Of its records and its report."""
+        return self.folder.name
+
+    def outputs(self, task: Task) -> tuple[Path, ...]:
+        """Every file that is made of a slide or series."""
+        return task.target, self.set.record(self.name, task.name)
+
     def prepare(self, tasks: Sequence[Task], *, overwrite: bool) -> None:
         """Forgets what failed before, and everything if it is to be made anew."""
         for task in tasks:

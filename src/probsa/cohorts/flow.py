@@ -12,6 +12,7 @@ from ._base import Outcome, Task
 from .engines import Engine, each
 from .extraction import Extraction, ExtractOptions
 from .inputs import Resolution, find_inputs
+from .leftovers import sweep
 from .patching import Patching
 from .report import CohortReport, write_report
 from .work import SLICES, PatchSet, WorkFolder, settle
@@ -182,6 +183,10 @@ def _done(
     on_outcome: OnOutcome | None,
 ) -> list[Outcome]:
     """Every task's outcome."""
+    work = WorkFolder(stage.set.path.parent)
+    report = stage.set.report(_name(stage.name, run.shard))
+    shared = (work.tissue_file, stage.set.settings_file, report)
+    sweep(work.path, tasks, outputs=stage.outputs, shared=shared)
     stage.prepare(tasks, overwrite=run.overwrite)
     # starting a process takes as long as a few slides
     few = max(1, min(MOST_WORKERS, cores(), len(tasks) // 4))

@@ -44,6 +44,8 @@ class Patching(Stage):
         contours: a folder of GeoJSON files, one a slide, that are the tissue instead.
     """
 
+    name = "patch"
+
     def __init__(
         self,
         work: WorkFolder,
@@ -88,6 +90,13 @@ class Patching(Stage):
     def record(self, task: Task, outcome: Outcome) -> None:
         made = self._made.pop(task.name, None) or task.payload.record()
         made.with_outcome(outcome).write(self.set.record("patch", task.name))
+
+    def outputs(self, task: Task) -> tuple[Path, ...]:
+        """Every file that is made of a slide or series."""
+        work, name = self.work, task.name
+        pictures = work.thumbnail(name), work.overview(name)
+        record = self.set.record("patch", name)
+        return task.target, record, work.contours(name), *pictures
 
     def prepare(self, tasks: Sequence[Task], *, overwrite: bool) -> None:
         """Forgets what failed before, and everything if it is to be made anew."""

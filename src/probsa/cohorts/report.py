@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ..files import write_csv
 from ._base import Outcome
+from .leftovers import alone
 from .records import Record
 
 HEADER = [
@@ -115,5 +116,6 @@ def write_report(
                 "source": o.source,
             }
         )
-    write_csv(path, HEADER, rows)
+    with alone(path):
+        write_csv(path, HEADER, rows)
     return CohortReport(what=what, outcomes=ordered, table=path, about=about)

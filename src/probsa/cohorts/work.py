@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import InputError, hint
 from ..files import write_json
+from .leftovers import alone
 from .records import Record
 
 TISSUE = "tissue.json"
@@ -184,7 +185,8 @@ def settle(path: Path, wanted: Mapping[str, Any], *, overwrite: bool, what: str)
                 "--out, the same settings, or --overwrite to make everything in it anew"
             )
         return
-    write_json(path, plain)
+    with alone(path):
+        write_json(path, plain)
 
 
 def _held(path: Path) -> dict[str, Any]:
