@@ -5,6 +5,8 @@ import multiprocessing
 import pickle
 import shutil
 import struct
+import subprocess
+import sys
 import time
 import zipfile
 from pathlib import Path
@@ -218,6 +220,14 @@ def test_whatever_a_damaged_file_raises_is_that_slides_failure(both, monkeypatch
     assert report.counts == {"failed": 2}
 
 
+def test_a_damaged_dicom_header_is_that_files_failure(tmp_path):
+    """Whose first element has no whole number of values: pydicom's error is of no usual kind."""
+    slide = write_slide(tmp_path / "s" / "x.tiff", tissue(300, 300, boxes=[(0, 0, 300, 300)]))
+    first = struct.pack("<HH2sH", 2, 0, b"UL", 6) + bytes(6)
+    (slide.parent / "torn.dcm").write_bytes(bytes(128) + b"DICM" + first + bytes(200))
+    assert {i.name: bool(i.reason) for i in find_inputs(slide.parent)} == {"x": False, "torn": True}
+
+
 def test_a_fault_of_ours_is_not_taken_for_a_damaged_file(both, monkeypatch):
     _, work = both
     again(work)
@@ -377,3 +387,31 @@ def test_a_damaged_settings_file_is_no_crash(both):
     WorkFolder(work).choose().settings_file.write_text("[1]")
     with pytest.raises(ValueError, match="made with other settings"):
         patch_cohort(slides, work, settings=SMALL)
+
+
+# A disk that fills up
+
+
+@pytest.mark.parametrize("room", [0, 100, 2_000, 6_000])
+def test_a_disk_that_fills_within_a_file_is_an_error_and_no_crash(tmp_path, room):
+    """In a process of its own: HDF5 would end it when it ends. Files of that size are refused."""
+    code = f"""
+import resource, signal, sys
+from pathlib import Path
+import numpy as np
+from probsa.store import write_bag
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, resource.RLIM_INFINITY))
+try:
+    write_bag(Path("x.h5"), features=np.ones((900, 9), np.float32), kind="slide",
+              coords=np.ones((900, 2), int), stamps={{"a": "b" * 3000}})
+except OSError as e:
+    sys.exit(f"refused: {{e}}")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (
+        1, "refused: [Errno 27] File too large: 'x.h5'\n"
+    )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []

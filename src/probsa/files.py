@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import io
 import json
 import os
 import re
@@ -10,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import h5py
 
 
 @contextmanager
@@ -28,6 +31,46 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+class _Sink(io.FileIO):
+    """A file that keeps its first error to itself.
+
+    HDF5 does not survive one: a full disk would end the process with a segmentation fault.
+    """
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        try:
+            while self.error is None and len(left):
+                left = left[super().write(left) :]
+        except OSError as e:
+            self.error = e
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as e:
+            self.error = self.error or e
+            return size or 0
+
+
+@contextmanager
+def replacing_hdf5(path: Path) -> Iterator[h5py.File]:
+    """An HDF5 file to be filled, which becomes `path` once it is whole.
+
+    Raises:
+        OSError: it could not be written: the disk is full.
+    """
+    with replacing(path) as temporary, _Sink(temporary, "w+") as sink:
+        with h5py.File(sink, "w") as f:
+            yield f
+        if sink.error is not None:
+            raise OSError(sink.error.errno, sink.error.strerror, str(path))
 
 
 def unfinished(path: Path) -> list[Path]:

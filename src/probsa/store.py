@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Shaped
 
 from .errors import BagError, EmptyBag
-from .files import replacing
+from .files import replacing_hdf5
 
 BagKind = Literal["slide", "ct"]
 
@@ -205,7 +205,7 @@ def write_bag(
         kind=kind,
     )
     checked(bag, source=path)
-    with replacing(path) as temporary, h5py.File(temporary, "w") as f:
+    with replacing_hdf5(path) as f:
         f.attrs["probsa_kind"] = kind
         f.attrs["probsa_version"] = FORMAT
         for key, value in (stamps or {}).items():

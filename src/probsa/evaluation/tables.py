@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
-from ..files import read_csv, replacing, write_csv, write_json
+from ..files import read_csv, replacing_hdf5, write_csv, write_json
 from .prediction import Prediction
 
 TABLE, ABOUT, INSTANCES = "predictions.csv", "predictions.json", "instances"
@@ -136,7 +136,7 @@ def write_instances(path: Path, p: Prediction) -> None:
     """Writes what the attention says of each instance of one bag, atomically."""
     from .. import __version__  # at call time: the package may still be loading this module
 
-    with replacing(path) as temporary, h5py.File(temporary, "w") as f:
+    with replacing_hdf5(path) as f:
         for name in (*_PER_INSTANCE, "coords", "instance_labels"):
             value = getattr(p, name)
             if value is not None:

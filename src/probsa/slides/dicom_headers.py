@@ -22,7 +22,7 @@ SCANS = ("CT", "MR", "PT", "NM", "OT", "")
 MAY_BE_OPENED = ("localizer", "screenshot")
 """Left out of a folder, but opened where the file itself is named."""
 SUFFIXES = (".dcm", ".dicom", ".ima")
-# what pydicom raises on damaged files, beside its own InvalidDicomError
+# what pydicom raises on damaged files, beside errors of its own
 DAMAGED = (
     OSError,
     EOFError,
@@ -132,7 +132,7 @@ def read(path: Path, *, pixels: bool) -> "Dataset":
         SlideError: it is empty, damaged, or not DICOM.
         MissingExtra: pydicom is not installed.
     """
-    dcmread, invalid = _pydicom()
+    dcmread, damaged = _pydicom()
     if path.stat().st_size == 0:
         raise SlideError(f"{path} is empty: copy it again")
     if not looks_like_dicom(path):
@@ -143,7 +143,7 @@ def read(path: Path, *, pixels: bool) -> "Dataset":
             # pydicom stops where the pixels begin, so that what is left tells whether there are any
             left = path.stat().st_size - f.tell()
         _give_a_syntax(dataset)
-    except (invalid, *DAMAGED) as error:
+    except damaged as error:
         raise SlideError(f"{path} is damaged: {error}") from error
     deflated = str(dataset.file_meta.TransferSyntaxUID) == "1.2.840.10008.1.2.1.99"
     if not pixels and "Rows" in dataset and left < 8 and not deflated:
@@ -161,9 +161,9 @@ def read_header(path: Path) -> Header:
         dataset = read(path, pixels=False)
         try:
             return _header(path, dataset)
-        except DAMAGED as error:
-            if isinstance(error, SlideError):
-                raise
+        except SlideError:
+            raise
+        except _pydicom()[1] as error:
             raise SlideError(f"{path} has a damaged header: {error}") from error
 
 
@@ -185,13 +185,14 @@ def numbers(dataset: "Dataset", key: str, count: int) -> tuple[float, ...] | Non
     return found if len(found) == count and finite else None
 
 
-def _pydicom() -> tuple[Any, type[Exception]]:
+def _pydicom() -> tuple[Any, tuple[type[Exception], ...]]:
+    """Its reader, and what that raises on damaged files."""
     try:
         from pydicom import dcmread
-        from pydicom.errors import InvalidDicomError
+        from pydicom.errors import BytesLengthException, InvalidDicomError
     except ImportError as error:
         raise MissingExtra("pydicom", "ct") from error
-    return dcmread, InvalidDicomError
+    return dcmread, (InvalidDicomError, BytesLengthException, *DAMAGED)
 
 
 def _give_a_syntax(dataset: "Dataset") -> None:

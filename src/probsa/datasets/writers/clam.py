@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import h5py
 import numpy as np
 import torch
 
-from ...files import replacing, write_csv
+from ...files import replacing, replacing_hdf5, write_csv
 from ..tables import Table
 from ._base import Outgoing, Writer, lost_resolution, single
 
@@ -59,7 +58,7 @@ class ClamWriter(Writer):
             at_level = np.array([int(side / downsample) for side in about.slide_size], np.int64)
             attributes |= {"level_dim": at_level, "downsampled_level_dim": at_level}
         path = folder / f"{bag.name}.h5"
-        with replacing(path) as temporary, h5py.File(temporary, "w") as f:
+        with replacing_hdf5(path) as f:
             made = f.create_dataset(
                 "coords", data=corners.astype(np.int64), chunks=(1, 2), maxshape=(None, 2)
             )
@@ -67,7 +66,7 @@ class ClamWriter(Writer):
 
     def _write_h5(self, name: str, features: np.ndarray, corners: np.ndarray) -> None:
         path, width = self.out / "h5_files" / f"{name}.h5", features.shape[1]
-        with replacing(path) as temporary, h5py.File(temporary, "w") as f:
+        with replacing_hdf5(path) as f:
             f.create_dataset("features", data=features, chunks=(32, width), maxshape=(None, width))
             f.create_dataset(
                 "coords", data=corners.astype(np.int32), chunks=(32, 2), maxshape=(None, 2)

@@ -6,7 +6,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ...files import replacing
+from ...files import replacing_hdf5
 from ._base import Outgoing, Writer, missing_resolution, needs_a_slide, trident_attributes, whole
 
 
@@ -26,11 +26,11 @@ class TridentWriter(Writer):
         folder = self.out / f"{scale}_{size:g}px_{overlap}px_overlap"
         attributes = trident_attributes(about, pitch=bag.stored.pitch) | {"name": bag.name}
         placed = folder / "patches" / f"{bag.name}_patches.h5"
-        with replacing(placed) as temporary, h5py.File(temporary, "w") as f:
+        with replacing_hdf5(placed) as f:
             _corners(f, corners, attributes | {"savetodir": str(folder)})
         path = folder / self.features / f"{bag.name}.h5"
         attributes |= {"savetodir": str(path.parent)}
-        with replacing(path) as temporary, h5py.File(temporary, "w") as f:
+        with replacing_hdf5(path) as f:
             rows = f.create_dataset("features", data=bag.stored.features)
             rows.attrs["name"] = bag.name
             rows.attrs["savetodir"] = str(path.parent)
