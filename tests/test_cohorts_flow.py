@@ -108,13 +108,23 @@ def test_batches_and_readers_change_nothing(work, finished):
         np.testing.assert_allclose(here.features, there.features, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("run", [RunOptions(workers=2), RunOptions(engine="ray", workers=2)])
-def test_both_engines_and_several_workers_make_the_same(slides, finished, tmp_path, run):
-    out = tmp_path / "work"
+def test_several_workers_make_the_same(slides, finished, tmp_path):
+    out, run = tmp_path / "work", RunOptions(workers=2)
     (patched,) = patch_cohort(slides, out, settings=SMALL, run=run)
     report = extract_cohort(out, ExtractOptions(batch=7, threads=1), run=run)
     assert patched.counts == report.counts == {"done": 3}
     assert datasets(out) == datasets(finished)
+
+
+def test_both_engines_make_the_same_of_the_real_slides(shared_data, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    chosen = settings("clam-biopsy", size=256)
+    for run in (RunOptions(), RunOptions(engine="ray", workers=2)):
+        out = tmp_path / run.engine
+        (patched,) = patch_cohort(shared_data / "wsi", out, settings=chosen, run=run)
+        report = extract_cohort(out, ExtractOptions(threads=1), run=run)
+        assert patched.counts == report.counts == {"done": 3}
+    assert datasets(tmp_path / "local") == datasets(tmp_path / "ray")
 
 
 def test_a_damaged_or_lost_file_is_made_anew(slides, work, finished):
