@@ -1,5 +1,7 @@
 """Bags on disk: what is written is read back, foreign files are understood, bad ones named."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -230,3 +232,28 @@ def test_a_later_format_and_an_unknown_kind_are_refused(tmp_path: Path) -> None:
 def test_coordinates_alone_state_a_pitch_or_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BagError, match="no dataset 'coords'"):
         stated_pitch(raw(tmp_path / "a.h5", features=random(2, 2)))
+
+
+@pytest.mark.parametrize("room", [0, 100, 2_000, 6_000])
+def test_a_disk_that_fills_within_a_file_is_an_error_and_no_crash(tmp_path, room):
+    """In a process of its own: HDF5 would end it when it ends. Files of that size are refused."""
+    code = f"""
+import resource, signal, sys
+from pathlib import Path
+import numpy as np
+from probsa.store import write_bag
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, resource.RLIM_INFINITY))
+try:
+    write_bag(Path("x.h5"), features=np.ones((900, 9), np.float32), kind="slide",
+              coords=np.ones((900, 2), int), stamps={{"a": "b" * 3000}})
+except OSError as e:
+    sys.exit(f"refused: {{e}}")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (
+        1, "refused: [Errno 27] File too large: 'x.h5'\n"
+    )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
