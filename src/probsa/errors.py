@@ -70,6 +70,10 @@ class MissingExtra(ProbSAError, ImportError):
         super().__init__(f"{package} is not installed: pip install 'probsa[{extra}]'")
 
 
+MOST = 60
+"""Names that an error lists: timm alone has more than a thousand models."""
+
+
 class UnknownName(ProbSAError, KeyError):
     """A model, key or argument that does not exist."""
 
@@ -77,7 +81,9 @@ class UnknownName(ProbSAError, KeyError):
         known = sorted(set(known))
         guess = hint(name, known)
         # a wall of names helps nobody who has the right one
-        listed = "" if guess and len(known) > 12 else f" Known: {', '.join(known)}."
+        listed = "" if guess and len(known) > 12 else f" Known: {', '.join(known[:MOST])}."
+        if not guess and len(known) > MOST:
+            listed = f"{listed[:-1]} and {len(known) - MOST} more."
         super().__init__(f"no {kind} named {name!r}.{guess}{listed}")
 
     def __str__(self) -> str:

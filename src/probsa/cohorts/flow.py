@@ -61,7 +61,7 @@ def patch_cohort(
         out: the work folder.
         settings: of the patches of slides.
         contours: a folder of GeoJSON files that are the tissue instead.
-        mpp: micrometres per level-0 pixel of slides that do not say: of all, or by name.
+        mpp: micrometres per level-0 pixel of all slides or by name: wins over what files say.
         run: how the work is shared out.
         on_outcome: told of each slide.
 
@@ -75,7 +75,9 @@ def patch_cohort(
     if contours is not None and not contours.is_dir():
         raise InputError(f"there is no folder of contours {contours}")
     work, reports = WorkFolder(out), []
-    for kind in ("slide", "ct"):
+    kinds = ("slide", "ct")
+    total = sum(len(part([i for i in items if i.kind == k], run.shard)) for k in kinds)
+    for kind in kinds:
         of_kind = [i for i in items if i.kind == kind]
         if not of_kind:
             continue
@@ -86,7 +88,7 @@ def patch_cohort(
             Task(name=i.name, target=patch_set.patches_file(i.name), payload=i)
             for i in part(of_kind, run.shard)
         ]
-        outcomes = _done(stage, tasks, run=run, on_outcome=on_outcome)
+        outcomes = _done(stage, tasks, run=run, total=total, on_outcome=on_outcome)
         what = "patches" if kind == "slide" else "slices"
         table, records = patch_set.report(_name("patch", run.shard)), patch_set.records()
         reports.append(write_report(table, outcomes, records, what=what))
@@ -153,7 +155,7 @@ def extract_cohort(
     current = chosen.made_with
     fit = [t for t in tasks if t.payload.settings in ("", current)]
     outcomes = [_of_other_settings(t) for t in tasks if t.payload.settings not in ("", current)]
-    outcomes += _done(stage, fit, run=run, on_outcome=on_outcome)
+    outcomes += _done(stage, fit, run=run, total=len(fit), on_outcome=on_outcome)
     about = [f"{encoder.name}: {encoder.width} features; licence: {encoder.card.licence}"]
     if without:
         about.append(f"{without} without patches are left out: {chosen.report('patch')}")
@@ -180,9 +182,10 @@ def _done(
     tasks: Sequence[Task],
     *,
     run: RunOptions,
+    total: int,
     on_outcome: OnOutcome | None,
 ) -> list[Outcome]:
-    """Every task's outcome."""
+    """Every task's outcome; `total` is what the run has in all."""
     work = WorkFolder(stage.set.path.parent)
     report = stage.set.report(_name(stage.name, run.shard))
     shared = (work.tissue_file, stage.set.settings_file, report)
@@ -193,7 +196,7 @@ def _done(
 
     def told(outcome: Outcome) -> None:
         if on_outcome is not None:
-            on_outcome(outcome, len(tasks))
+            on_outcome(outcome, total)
 
     return each(
         stage,

@@ -124,6 +124,8 @@ def _work(pipe: Connection, pickled: bytes, device: str | None) -> None:
         serve(pickle.loads(pickled), ask)
     except Exception as e:  # noqa: BLE001 - the caller raises it
         pipe.send(portable(e))
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what Python does at its end is not torn
 
 
 def _leave(number: int, frame: object) -> None:

@@ -136,7 +136,7 @@ class Patching(Stage):
                 item.record(),
                 mpp=slide.mpp,
                 format=slide.format,
-                notes=tissue.notes,
+                notes=(*tissue.notes, *_overruled(slide)),
                 made_with=made_with,
                 content=self._contents[item.name],
                 settings=self.set.made_with,
@@ -231,3 +231,11 @@ class Patching(Stage):
             None if self.settings is None else self.settings.to_dict(),
             content_of((contours,)) if contours is not None and contours.is_file() else None,
         )
+
+
+def _overruled(slide: Slide) -> list[str]:
+    """A note where the µm per pixel that was given is not the file's."""
+    given, said = slide.mpp, slide.mpp_source or ""
+    if given is None or not said.startswith("given, file"):
+        return []
+    return [f"µm per pixel: {given:.4g}, {said}."]

@@ -72,7 +72,9 @@ class CohortReport:
         """For people: what failed and why, then the sums."""
         failed = [o for o in self.outcomes if o.status != "done"]
         if failed:
-            table = Table("name", "status", "reason", box=None, pad_edge=False)
+            table = Table(box=None, pad_edge=False)
+            for heading in ("name", "status", "reason"):
+                table.add_column(heading, overflow="fold")
             for o in failed[:SHOWN]:
                 table.add_row(o.name, o.status.replace("_", " "), o.reason)
             console.print(table, markup=False)

@@ -47,7 +47,9 @@ class Verification:
     def render(self, console: Console) -> None:
         """For people."""
         if self.findings:
-            table = Table("file", "problem", "what to do", box=None, pad_edge=False)
+            table = Table(box=None, pad_edge=False)
+            for heading in ("file", "problem", "what to do"):
+                table.add_column(heading, overflow="fold")
             for f in self.findings:
                 table.add_row(f.file, f.problem, f.advice)
             console.print(table, markup=False)
@@ -96,6 +98,8 @@ def _of_patches(patch_set: PatchSet) -> Iterator[Step]:
         recorded.add(record.name)
         where = f"{patch_set.path.name}/{record.name}"
         if record.status != "done":
+            if not Path(record.source).exists():
+                continue  # left out, as advised
             advice = "mend or leave out the slide, then run probsa patch again"
             yield False, Finding(file=where, problem=record.reason, advice=advice)
             continue

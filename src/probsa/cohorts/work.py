@@ -101,7 +101,7 @@ class WorkFolder:
         return {p.parent.name: PatchSet(p.parent) for p in found}
 
     def choose(self, name: str | None = None) -> PatchSet:
-        """The set of that name, or the only one.
+        """The set of that name, or the only one, or the only one with patches in it.
 
         Raises:
             InputError: no work folder, no such set, or several and none named.
@@ -117,6 +117,10 @@ class WorkFolder:
                 f"{self.path} has no set of patches {name!r}.{hint(name, sets)} "
                 f"There are: {', '.join(sets)}"
             )
+        if name is None and len(sets) > 1:
+            # one bad DICOM among slides, or settings that suited none, leave a set of failures
+            made = {k: s for k, s in sets.items() if any(r.status == "done" for r in s.records())}
+            sets = made if len(made) == 1 else sets
         if name is None and len(sets) > 1:
             raise InputError(
                 f"{self.path} holds several sets of patches: {', '.join(sets)}. Choose with --set"

@@ -32,7 +32,7 @@ def run(arguments: list[str]) -> int:
         help="slides, NIfTI or DICOM files, or folders of them",
     )  # fmt: skip
     parser.add_argument(
-        "--slide-mpp", type=float, help="µm per pixel of level 0, for slides that do not say"
+        "--slide-mpp", type=float, help="µm per pixel of level 0: wins over what files say"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
     a = parser.parse_args(arguments)

@@ -20,7 +20,7 @@ def _parser() -> Parser:
     g.add_argument("--mpp", type=float, help="target µm per pixel (0.5)")
     g.add_argument("--level", type=int, help="instead of --mpp: pixels of that level of the slide")
     g.add_argument("--overlap", type=int, help="pixels that neighbours share (0)")
-    g.add_argument("--slide-mpp", help="µm per pixel of slides that do not say; or a CSV slide,mpp")
+    g.add_argument("--slide-mpp", help="µm per pixel, wins over the files'; or a CSV slide,mpp")
     g.add_argument("--grid", choices=("global", "contour"), help="one lattice a slide, or CLAM's")
     g.add_argument("--min-tissue", type=float, help="share of a patch that is tissue (0.25)")
     t = p.add_argument_group("tissue")
