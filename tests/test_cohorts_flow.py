@@ -397,3 +397,11 @@ def test_what_a_killed_run_left_half_written_is_swept(slides, work, finished):
     assert sorted(p.relative_to(work) for p in work.rglob("*")) == sorted(
         p.relative_to(finished) for p in finished.rglob("*")
     )
+
+
+def test_a_run_on_one_slide_keeps_the_rows_of_the_others(slides, work):
+    (report,) = patch_cohort(slides / "slide1.tiff", work, settings=SMALL)
+    assert [o.name for o in report.outcomes] == ["slide1"]
+    rows = read_csv(work / NAME / "patch.csv")
+    assert [r["name"] for r in rows] == ["slide0", "slide1", "slide2"]
+    assert {r["status"] for r in rows} == {"done"}

@@ -8,7 +8,7 @@ from made_slides import tissue, write_slide
 from PIL import Image
 
 from probsa.cohorts.flow import patch_cohort
-from probsa.cohorts.inputs import find_inputs, read_resolutions
+from probsa.cohorts.inputs import find_inputs, read_resolutions, settled
 from probsa.errors import InputError
 from probsa.patches import settings
 
@@ -56,7 +56,9 @@ def test_a_single_file(head, tmp_path):
 def test_resolutions_by_number_and_by_table(tmp_path):
     for name in ("x", "y", "z"):
         write_slide(tmp_path / "s" / f"{name}.tiff", PINK, mpp=None)
-    assert [i.mpp for i in find_inputs(tmp_path / "s", mpp=0.25)] == [0.25, 0.25, 0.25]
+    write_slide(tmp_path / "known" / "k.tiff", PINK)
+    assert [settled(i).mpp for i in find_inputs(tmp_path / "s", mpp=0.25)] == [0.25, 0.25, 0.25]
+    assert [settled(i).mpp for i in find_inputs(tmp_path / "known", mpp=0.25)] == [None]
     table = tmp_path / "mpp.csv"
     table.write_text("slide,mpp\nx,0.25\ny.tiff,0.5\n")
     found = find_inputs(tmp_path / "s", mpp=read_resolutions(str(table)))
@@ -69,6 +71,23 @@ def test_resolutions_by_number_and_by_table(tmp_path):
     assert [o.status for o in report.outcomes] == ["done", "done", "failed"]
     assert "--slide-mpp" in report.failures[0][1]
     assert read_resolutions("0.5") == 0.5
+    table.write_text("slide,mpp\nelse,0.25\n")
+    with pytest.raises(
+        InputError, match=r"names none of the 3 slides: it has 'else', there is 'x'"
+    ):
+        find_inputs(tmp_path / "s", mpp=read_resolutions(str(table)))
+
+
+def test_a_resolution_for_all_fills_gaps_and_changes_nothing_else(tmp_path):
+    write_slide(tmp_path / "s" / "known.tiff", PINK)
+    write_slide(tmp_path / "s" / "unknown.tiff", PINK, mpp=None)
+    chosen = settings(size=64, mpp=0.5, min_area=0.0)
+    (report,) = patch_cohort(tmp_path / "s", tmp_path / "w", settings=chosen)
+    assert [o.status for o in report.outcomes] == ["done", "failed"]
+    (again,) = patch_cohort(tmp_path / "s", tmp_path / "w", settings=chosen, mpp=0.5)
+    assert [(o.status, o.kept) for o in again.outcomes] == [("done", True), ("done", False)]
+    counts = [o.count for o in again.outcomes]
+    assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.parametrize("text", ["-1", "0", "5000", "nan"])

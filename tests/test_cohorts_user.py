@@ -81,8 +81,8 @@ def test_names_and_paths_are_told_whole(mixed):
 def test_a_resolution_that_overrules_the_files_is_noted(tmp_path):
     write_slide(tmp_path / "s.tiff", tissue(1024, 1024, boxes=[(0, 0, 1024, 1024)]))
     noted = []
-    for given in (None, 0.25):
-        out = tmp_path / str(given)
+    for given in (None, {"s": 0.25}):
+        out = tmp_path / ("given" if given else "none")
         patch_cohort(tmp_path / "s.tiff", out, settings=SMALL, mpp=given)
         record = Record.read(WorkFolder(out).choose().record("patch", "s"))
         assert record is not None

@@ -3,20 +3,23 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from PIL import Image
 from rich.console import Console
 
-from ..errors import InputError, ProbSAError
-from ..patches import PatchSettings, cut, find_tissue
+from ..errors import InputError
+from ..patches import PatchSettings, cut, draw_overview, find_tissue, thumbnail
 from ..slides import open_slide
 from .coordinates import read_coordinates
 from .extraction import ExtractOptions
-from .inputs import Input, Resolution, find_inputs
-from .reading import chunks_of, open_source, reading
+from .inputs import Input, Resolution, find_inputs, settled
+from .pictures import JPEG_QUALITY
+from .reading import BROKEN, chunks_of, open_source, reading
 from .work import WorkFolder
 
 TRIED = 5
@@ -55,6 +58,9 @@ class Estimate:
 
     def render(self, console: Console) -> None:
         """For people."""
+        if not self.items:
+            console.print("nothing is left to do")
+            return
         for name, reason in self.failed:
             console.print(f"{name}: {reason}", markup=False)
         console.print(
@@ -75,13 +81,15 @@ def estimate_patches(
     """
     items = find_inputs(source, mpp=mpp)
     tried, failed = spread(items, TRIED), []
-    counts, seconds = [], []
+    counts, pictures, seconds = [], [], []
     for item in tried:
         began = time.perf_counter()
         try:
-            counts.append(_count(item, settings))
+            count, size = _count(item, settings)
+            counts.append(count)
+            pictures.append(size)
             seconds.append(time.perf_counter() - began)
-        except (ProbSAError, OSError) as e:
+        except BROKEN as e:
             failed.append((item.name, str(e)))
     share = len(items) * (len(counts) / max(1, len(tried)))
     instances = share * float(np.mean(counts)) if counts else 0.0
@@ -89,20 +97,32 @@ def estimate_patches(
         what="patches or slices",
         items=len(items),
         instances=instances,
-        bytes=instances * ROW,
+        bytes=instances * ROW + share * float(np.mean(pictures) if pictures else 0),
         seconds=share * float(np.mean(seconds)) / workers if seconds else 0.0,
         tried=len(tried),
         failed=tuple(failed),
     )
 
 
-def _count(item: Input, settings: PatchSettings) -> int:
+def _count(item: Input, settings: PatchSettings) -> tuple[int, int]:
+    """Patches or slices, and bytes of the pictures."""
     if item.reason:
         raise InputError(item.reason)
     if item.kind == "ct":
-        return len(item.files) if item.format == "dicom" else len(_positions(item))
+        return len(item.files) if item.format == "dicom" else len(_positions(item)), 0
+    item = settled(item)
     with open_slide(item.source, mpp=item.mpp) as slide:
-        return len(cut(slide, find_tissue(slide, settings.tissue), settings))
+        tissue = find_tissue(slide, settings.tissue)
+        patches = cut(slide, tissue, settings)
+        pictures = thumbnail(slide), draw_overview(slide, tissue, patches)
+    return len(patches), sum(map(_jpeg, pictures))
+
+
+def _jpeg(image: Image.Image) -> int:
+    """Bytes of a picture on disk."""
+    held = BytesIO()
+    image.save(held, format="JPEG", quality=JPEG_QUALITY)
+    return held.tell()
 
 
 def _positions(item: Input) -> np.ndarray:
@@ -141,7 +161,7 @@ def estimate_features(
             encoder.encode(read.pixels, precision=options.precision)
             encodes += time.perf_counter() - began
             seen += len(read.pixels)
-        except (ProbSAError, OSError) as e:
+        except BROKEN as e:
             failed.append((record.name, str(e)))
     instances = float(sum(r.count for r in left))
     # readers work beside the encoder: the slower of the two decides

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -90,8 +90,9 @@ def patch_cohort(
         ]
         outcomes = _done(stage, tasks, run=run, total=total, on_outcome=on_outcome)
         what = "patches" if kind == "slide" else "slices"
-        table, records = patch_set.report(_name("patch", run.shard)), patch_set.records()
-        reports.append(write_report(table, outcomes, records, what=what))
+        table, records = patch_set.report(_name("patch", run.shard)), list(patch_set.records())
+        others = records if run.shard[1] == 1 else ()
+        reports.append(write_report(table, outcomes, records, what=what, others=others))
     return tuple(reports)
 
 
@@ -143,8 +144,9 @@ def extract_cohort(
         moved = {i.name: i for i in find_inputs(slides.absolute())}
         records = [moved[r.name].moved(r) if r.name in moved else r for r in records]
     options = options.absolute()
-    encoder = options.build()
-    alone = run.engine == "local" and run.workers == 1  # else each worker loads one for itself
+    alone = run.engine == "local" and run.workers == 1
+    # where workers load one each, this one only says what it is: it leaves the GPU to them
+    encoder = (options if alone else replace(options, device="cpu")).build()
     stage = Extraction(
         chosen, options, identity=encoder.identity, encoder=encoder if alone else None
     )
@@ -164,6 +166,7 @@ def extract_cohort(
         outcomes,
         records,
         what="instances",
+        others=chosen.records(stage.name) if run.shard[1] == 1 else (),
         about=tuple(about),
     )
 

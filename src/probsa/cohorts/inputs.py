@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import read_csv
-from ..slides import list_scans, slide_files, slide_name
+from ..slides import list_scans, open_slide, slide_files, slide_name
 from ..slides.finding import PLAIN_SUFFIXES
 from ..store import BagKind
 from .records import Record
@@ -28,7 +28,9 @@ class Input:
     """The slices of a DICOM series, or the NIfTI file."""
     format: str = ""
     mpp: float | None = None
-    """As given, for a slide that does not say."""
+    """As given for this slide: it goes before what the file says."""
+    fallback: float | None = None
+    """As given for all slides: it holds where a file does not say."""
     notes: tuple[str, ...] = ()
     """What the listing saw of a series."""
     reason: str = ""
@@ -88,7 +90,20 @@ def find_inputs(source: Path, *, mpp: Resolution | None = None) -> list[Input]:
             f"there are no slides, DICOM series or NIfTI files in {source}: found "
             f"{', '.join(held) or 'no file'}"
         )
-    return [_resolved(i, mpp) for i in _told_apart(sorted(found, key=lambda i: i.name))]
+    items = _told_apart(sorted(found, key=lambda i: i.name))
+    if isinstance(mpp, Mapping):
+        _check_names(items, mpp)
+    return [_resolved(i, mpp) for i in items]
+
+
+def _check_names(items: list[Input], mpp: Mapping[str, float]) -> None:
+    """A table of resolutions without a single slide of these is of other slides."""
+    slides = [i for i in items if i.kind == "slide"]
+    if slides and not any(n in mpp for i in slides for n in (i.name, i.source.name)):
+        raise InputError(
+            f"the table of resolutions names none of the {len(slides)} slides: it has "
+            f"{next(iter(mpp), 'no line')!r}, there is {slides[0].name!r}"
+        )
 
 
 def _is_preview(path: Path, studies: set[Path]) -> bool:
@@ -134,7 +149,20 @@ def _resolved(item: Input, mpp: Resolution | None) -> Input:
     if isinstance(mpp, Mapping):
         names = (item.name, item.source.name)
         return replace(item, mpp=next((mpp[n] for n in names if n in mpp), None))
-    return replace(item, mpp=mpp)
+    return replace(item, fallback=mpp)
+
+
+def settled(item: Input) -> Input:
+    """With the resolution that holds for it: one that was given for all only fills a gap.
+
+    Raises:
+        SlideError: the slide has to be looked at for it, and cannot be opened.
+    """
+    if item.fallback is None or item.kind != "slide":
+        return item
+    with open_slide(item.source) as slide:
+        known = slide.mpp is not None
+    return replace(item, mpp=None if known else item.fallback, fallback=None)
 
 
 def _told_apart(items: list[Input]) -> list[Input]:

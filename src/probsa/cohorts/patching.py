@@ -24,7 +24,7 @@ from ..slides import Slide, open_slide
 from ..slides.windows import WINDOWS, Windows, slice_image
 from ._base import Outcome, Stage, Task
 from .coordinates import Coordinates, read_coordinates, write_coordinates
-from .inputs import Input
+from .inputs import Input, settled
 from .pictures import contact_sheet, write_image
 from .reading import BROKEN, open_source
 from .records import Record
@@ -57,6 +57,7 @@ class Patching(Stage):
         self.work, self.set = work, patch_set
         self.settings, self.contours = settings, contours
         self._contents: dict[str, str] = {}
+        self._inputs: dict[str, Input] = {}
         self._made: dict[str, Record] = {}
 
     def known(self, task: Task) -> Outcome | None:
@@ -66,8 +67,8 @@ class Patching(Stage):
         if record.status == "failed":  # by a worker of this run: `prepare` removed older ones
             return record.outcome()
         try:
-            wanted = self._made_with(task.payload)
-        except OSError:
+            wanted = self._made_with(self._settled(task))
+        except BROKEN:
             return None  # `run` says what is wrong with the file
         if record.made_with != wanted:
             reason = (
@@ -114,6 +115,7 @@ class Patching(Stage):
         made = item.record()
         try:
             if not item.reason:
+                item = self._settled(task)
                 made = self._scan(item) if item.kind == "ct" else self._slide(item)
         except BROKEN as e:
             if full_disk(e):
@@ -121,6 +123,12 @@ class Patching(Stage):
             made = replace(made, reason=str(e) or type(e).__name__)
         self._made[task.name] = made
         return replace(made.outcome(), seconds=time.perf_counter() - began)
+
+    def _settled(self, task: Task) -> Input:
+        """The input with its resolution; a slide is looked at for it once a process."""
+        if task.name not in self._inputs:
+            self._inputs[task.name] = settled(task.payload)
+        return self._inputs[task.name]
 
     def _slide(self, item: Input) -> Record:
         assert self.settings is not None, "slides have settings"

@@ -10,6 +10,7 @@ from PIL import Image
 
 from ..files import replacing
 
+JPEG_QUALITY = 85
 SIDE = 192
 """Pixels of a slice in a contact sheet."""
 
@@ -17,7 +18,7 @@ SIDE = 192
 def write_image(path: Path, image: Image.Image) -> None:
     """As JPEG, atomically."""
     with replacing(path) as temporary:
-        image.convert("RGB").save(temporary, format="JPEG", quality=85)
+        image.convert("RGB").save(temporary, format="JPEG", quality=JPEG_QUALITY)
 
 
 def contact_sheet(slices: Sequence[UInt8[np.ndarray, "height width 3"]]) -> Image.Image:

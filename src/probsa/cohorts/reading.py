@@ -177,7 +177,7 @@ def reading(chunks: Iterator[Chunk], *, windows: Windows, readers: int) -> Itera
         multiprocessing_context="spawn" if readers else None,
     )
     try:
-        with _deaths_wait():
+        with _deaths_wait(), _deaf():
             reads = iter(loader)
         yield from reads
     finally:
@@ -200,6 +200,19 @@ def _deaths_wait() -> Iterator[None]:
     finally:
         if before is not None:  # None: somebody's who is no Python
             signal.signal(signal.SIGCHLD, before)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes started here do not hear ctrl-C: who started them does, and ends them in order."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Once:

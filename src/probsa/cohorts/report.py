@@ -95,29 +95,41 @@ def write_report(
     records: Iterable[Record],
     *,
     what: str,
+    others: Iterable[Record] = (),
     about: tuple[str, ...] = (),
 ) -> CohortReport:
-    """Writes the table of a run; what only records know (format, resolution) is taken from them."""
+    """Writes the table of a cohort.
+
+    Args:
+        path: of the table.
+        outcomes: this run's.
+        records: of the same items: what outcomes do not know (format, resolution).
+        what: the instances are.
+        others: records of earlier runs: rows of what this one was not given.
+        about: what else should be said.
+    """
     known = {r.name: r for r in records}
-    ordered = tuple(sorted(outcomes, key=lambda o: o.name))
-    rows = []
-    for o in ordered:
-        r = known.get(o.name)
-        rows.append(
-            {
-                "name": o.name,
-                "status": o.status,
-                "reason": o.reason,
-                "instances": o.count,
-                "unreadable": o.unreadable,
-                "seconds": f"{o.seconds:.2f}",
-                "kind": r.kind if r else "",
-                "format": r.format if r else "",
-                "mpp": f"{r.mpp:.6g}" if r and r.mpp else "",
-                "notes": " ".join(r.notes) if r else "",
-                "source": o.source,
-            }
-        )
+    given = {o.name: o for o in outcomes}
+    told = {**{r.name: r.outcome(kept=True) for r in others}, **given}
+    rows = [_row(told[name], known.get(name)) for name in sorted(told)]
     with alone(path):
         write_csv(path, HEADER, rows)
-    return CohortReport(what=what, outcomes=ordered, table=path, about=about)
+    return CohortReport(
+        what=what, outcomes=tuple(given[name] for name in sorted(given)), table=path, about=about
+    )
+
+
+def _row(o: Outcome, r: Record | None) -> dict[str, object]:
+    return {
+        "name": o.name,
+        "status": o.status,
+        "reason": o.reason,
+        "instances": o.count,
+        "unreadable": o.unreadable,
+        "seconds": f"{o.seconds:.2f}",
+        "kind": r.kind if r else "",
+        "format": r.format if r else "",
+        "mpp": f"{r.mpp:.6g}" if r and r.mpp else "",
+        "notes": " ".join(r.notes) if r else "",
+        "source": o.source,
+    }

@@ -101,6 +101,8 @@ def _of_patches(patch_set: PatchSet) -> Iterator[Step]:
             if not Path(record.source).exists():
                 continue  # left out, as advised
             advice = "mend or leave out the slide, then run probsa patch again"
+            if record.status == "no_tissue":
+                advice = "look at its thumbnail: leave it out, or follow the reason"
             yield False, Finding(file=where, problem=record.reason, advice=advice)
             continue
         gone = next((f for f in (record.source, *record.files) if not Path(f).exists()), None)

@@ -61,7 +61,7 @@ def run(arguments: list[str]) -> int:
             write_json(found.to_dict())
         else:
             found.render(OUT)
-        return 0
+        return 1 if found.tried and len(found.failed) == found.tried else 0
     with counting_outcomes("extracting") as count:
         report = extract_cohort(
             a.work,

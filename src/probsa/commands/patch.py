@@ -20,7 +20,7 @@ def _parser() -> Parser:
     g.add_argument("--mpp", type=float, help="target µm per pixel (0.5)")
     g.add_argument("--level", type=int, help="instead of --mpp: pixels of that level of the slide")
     g.add_argument("--overlap", type=int, help="pixels that neighbours share (0)")
-    g.add_argument("--slide-mpp", help="µm per pixel, wins over the files'; or a CSV slide,mpp")
+    g.add_argument("--slide-mpp", help="µm per pixel of slides that do not say; or a CSV slide,mpp")
     g.add_argument("--grid", choices=("global", "contour"), help="one lattice a slide, or CLAM's")
     g.add_argument("--min-tissue", type=float, help="share of a patch that is tissue (0.25)")
     t = p.add_argument_group("tissue")
@@ -65,7 +65,7 @@ def run(arguments: list[str]) -> int:
             write_json(found.to_dict())
         else:
             found.render(OUT)
-        return 0
+        return 1 if found.tried and len(found.failed) == found.tried else 0
     with counting_outcomes("patching") as count:
         reports = patch_cohort(
             a.source,
