@@ -45,7 +45,7 @@ def trained(tmp_path_factory):
     for k in range(10):
         image = tissue(600, 600, boxes=[(0, 0, 512, 512)], seed=k)
         write_slide(folder / "slides" / f"s{k}.tiff", image)
-    run("patch", folder / "slides", "--out", folder / "work", "--patch-size", 128, *CUT[2:])
+    run("patch", folder / "slides", "--out", folder / "work", *CUT)
     run("extract", folder / "work", *ALONE)
     labels = write_labels(folder / "labels.csv", [f"s{k}" for k in range(10)])
     train(folder / "work", labels, folder / "run")

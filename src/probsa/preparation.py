@@ -13,11 +13,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from .bags import Bags
+from .cohorts.records import Record
+from .cohorts.work import PatchSet
 from .config import DataConfig, RunConfig
 from .datasets import BagSet, GraphOptions, open_bags
 from .datasets.splits import Split, make_split, read_clam_split
-from .datasets.tables import Table, match, read_table, without
-from .errors import GraphError, InputError
+from .datasets.stated import Stated
+from .datasets.tables import PARTS, Table, match, read_table, without
+from .errors import GraphError, InputError, TableError
 from .files import write_json
 from .likelihoods import balanced_weights
 from .models import arguments
@@ -78,12 +81,17 @@ class Prepared:
     model_arguments: dict[str, Any]
     """What the data say of the model: in_dim, n_classes, class_weights."""
     standardizer: Standardizer
+    stated: Stated
+    """What the training bags say of themselves."""
+    left_out: tuple[str, ...] = ()
+    """Labelled bags without features or instances; why is in the notes."""
 
     def write(self, folder: RunFolder) -> None:
-        """The split and the notes on bags, into the run folder."""
+        """The split, what the features are, and the notes on bags, into the run folder."""
         write_json(folder.split_file, self.split.to_dict())
+        write_json(folder.features_file, self.stated.to_dict())
         if self.bags.notes:
-            write_json(folder.path / "notes.json", self.bags.notes)
+            write_json(folder.notes_file, self.bags.notes)
 
 
 def prepare(config: RunConfig, *, previous: Path | None = None) -> Prepared:
@@ -99,9 +107,12 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> Prepared:
     """
     table = read_table(config.data.labels, classes=config.data.classes)
     bags = open_data(config.data)
-    match(table, bags.names, allow_unlabelled=False)
-    table = without(table, bags.empty())
-    split = _split(config, table, previous)
+    whole, left_out = table, _without_features(table, bags)
+    table = without(table, left_out)
+    _match(table, bags)
+    left_out += bags.empty()
+    table = without(table, left_out)
+    split = _split(config, table, whole=whole, previous=previous)
     labels = {b: y for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
     n_classes = _n_classes(config, table)
     given: dict[str, Any] = {"in_dim": bags.in_dim, "n_classes": n_classes}
@@ -118,6 +129,8 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> Prepared:
         classes=table.classes,
         model_arguments={k: v for k, v in given.items() if k not in config.model_arguments},
         standardizer=fitted,
+        stated=Stated.of(bags, split.train),
+        left_out=left_out,
     )
 
 
@@ -140,11 +153,54 @@ def read_split(folder: RunFolder) -> Split:
     return Split.from_dict(json.loads(folder.split_file.read_text(encoding="utf-8")))
 
 
-def _split(config: RunConfig, table: Table, previous: Path | None) -> Split:
+def _without_features(table: Table, bags: BagSet) -> tuple[str, ...]:
+    """Labelled bags that a work folder knows to have no features, with the reason in the notes."""
+    there, found = set(bags.names), []
+    made, stage = PatchSet(bags.folder.parent), bags.folder.name
+    for name in table.bags:
+        if name in there:
+            continue
+        for path in (made.record("patch", name), made.record(stage, name)):
+            record = Record.read(path)
+            if record is not None and record.name == name and record.status != "done":
+                what = record.status.replace("_", " ")
+                bags.notes[name] = f"left out: it has no features ({what}: {record.reason})"
+                found.append(name)
+                break
+    return tuple(found)
+
+
+def _match(table: Table, bags: BagSet) -> None:
+    """Every bag with its label; of a work folder, where to read what became of each slide."""
+    try:
+        match(table, bags.names, allow_unlabelled=False)
+    except TableError as error:
+        made = PatchSet(bags.folder.parent)
+        if not set(table.bags) - set(bags.names) or next(made.records(), None) is None:
+            raise
+        tables = f"{made.report('patch')} and {made.report(bags.folder.name)}"
+        raise TableError(f"{error}. What became of each slide is in {tables}") from error
+
+
+def _split(config: RunConfig, table: Table, *, whole: Table, previous: Path | None) -> Split:
+    """Of the bags that can be used; a split's file may name others of the `whole` table."""
     if previous is not None and RunFolder(previous).split_file.is_file():
-        return read_split(RunFolder(previous))
+        kept = read_split(RunFolder(previous))
+        usable = set(table.bags)
+        gone = [n for p in PARTS for n in getattr(kept, p) if n not in usable]
+        if gone:
+            raise TableError(
+                f"{previous} was started with {len(gone)} bags that now have no label, features or "
+                f"instances ({gone[0]!r} first): put them back, or start another run"
+            )
+        return kept
     if config.data.split is not None:
-        return read_clam_split(config.data.split, table)
+        split = read_clam_split(config.data.split, whole)
+        usable = set(table.bags)
+        parts = {p: tuple(n for n in getattr(split, p) if n in usable) for p in PARTS}
+        if not parts["train"]:
+            raise TableError(f"no bag is left to train on ({split.origin})")
+        return replace(split, **parts)
     return make_split(
         table,
         test_fold=config.data.test_fold,

@@ -1,7 +1,8 @@
 """A run folder: what a training run leaves behind, and what lets it go on.
 
 run.yaml       the resolved run file          split.json    which bag is in which part
-about.json     versions, machine, notes       metrics.csv   one row an epoch
+about.json     versions, machine              metrics.csv   one row an epoch
+notes.json     remarks on bags                features.json what the training bags state
 checkpoints/   best.safetensors, last.safetensors
 predictions/   evaluation.json   maps/        (written after training)
 """
@@ -45,6 +46,16 @@ class RunFolder:
     @property
     def split_file(self) -> Path:
         return self.path / "split.json"
+
+    @property
+    def features_file(self) -> Path:
+        """What the features that it was trained on say of themselves."""
+        return self.path / "features.json"
+
+    @property
+    def notes_file(self) -> Path:
+        """What is worth knowing of single bags; only there if there is something."""
+        return self.path / "notes.json"
 
     @property
     def metrics_file(self) -> Path:

@@ -95,7 +95,7 @@ def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
         coords = None if corners is None else as_columns(corners[...])
         pitch = None if corners is None else pitch_of(corners.attrs)
         labels = None if marks is None else marks[...].reshape(-1).astype(np.int64)
-        kind = _kind(f, path)
+        kind = stated_kind(f, path)
         lost = _dataset(f, "unreadable")
         unreadable = None if lost is None or keep_unreadable else lost[...].reshape(-1) != 0
     bag = StoredBag(
@@ -274,7 +274,12 @@ def _features(f: h5py.File, path: Path) -> h5py.Dataset:
     raise BagError(f"{path}: features have the shape {shape}, expected (instances, width){hint}")
 
 
-def _kind(f: h5py.File, path: Path) -> BagKind | None:
+def stated_kind(f: h5py.File, path: Path) -> BagKind | None:
+    """What an open file says that its instances are.
+
+    Raises:
+        BagError: it says something else.
+    """
     stated = f.attrs.get("probsa_kind")
     if stated is None and "coords" in f:
         stated = f["coords"].attrs.get("kind")

@@ -89,6 +89,11 @@ def train(
         if w.first:
             open_run(out, config, resume=resume, overwrite=overwrite)
             prepared.write(folder)
+            if prepared.left_out:
+                reporter.note(
+                    f"{len(prepared.left_out)} labelled bags are left out, without features or "
+                    f"instances: {folder.notes_file} says why"
+                )
         w.wait()
         try:
             Trainer(config, folder, prepared, device=device, world=w, reporter=reporter).run()
@@ -99,7 +104,7 @@ def train(
         if w.first:
             prepared.write(folder)  # again: by now every bag was read, and remarked on
             if prepared.bags.notes:
-                reporter.note(f"{len(prepared.bags.notes)} bags have remarks: {out / 'notes.json'}")
+                reporter.note(f"{len(prepared.bags.notes)} bags have remarks: {folder.notes_file}")
     return folder
 
 

@@ -13,6 +13,7 @@ from .bags import Bag
 from .config import RunConfig
 from .datasets import BagSet, open_bags
 from .datasets.splits import Split
+from .datasets.stated import Stated
 from .datasets.tables import read_table
 from .errors import BagError
 from .evaluation.metrics import best_threshold
@@ -39,9 +40,11 @@ class Predicted:
     folder: Path
     bags: int
     failures: Failures = field(default_factory=list)
+    other: Failures = field(default_factory=list)
+    """(bag, how) of those that were predicted although they are like no training bag."""
 
 
-def predict_folder(
+def predict_folder(  # noqa: PLR0913 - each is a choice of its own
     run: Path,
     features: Path,
     *,
@@ -49,17 +52,21 @@ def predict_folder(
     labels: Path | None = None,
     checkpoint: str = "best",
     device: str = "auto",
+    other_features: bool = False,
     overwrite: bool = False,
     on_bag: OnBag | None = None,
 ) -> Predicted:
     """Predicts every bag of `features` with a trained run, or with a converted model's file.
 
-    A bag that cannot be read is left out and named with its reason in `failed.csv`. Which part of
-    the run's split a bag was in goes into the table, so that no evaluation mixes training bags in.
+    A bag that cannot be read is left out and named with its reason in `failed.csv`; so is one that
+    states another encoder, kind, resolution or patch size than all training bags, unless
+    `other_features` is set. Which part of the run's split a bag was in goes into the table, so that
+    no evaluation mixes training bags in.
 
     Raises:
         OutputExists: `out` is there and `overwrite` is not set, or it holds something else.
         InputError: no run folder; features of another width.
+        BagError: no bag can be predicted.
     """
     predictor = load(run, checkpoint=checkpoint, device=device)
     if predictor.config is None:  # a model by itself: how its bags were read is not known
@@ -73,7 +80,7 @@ def predict_folder(
     known = {} if table is None else dict(zip(table.bags, table.labels, strict=True))
     return _predict(
         predictor,
-        Source(bags, bags.names),
+        Source(bags, bags.names, expected=predictor.stated, strict=not other_features),
         out=out,
         labels=known,
         split=_split_of(run),
@@ -97,10 +104,22 @@ def _stored_threshold(run: Path) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Which bags of a set."""
+    """Which bags of a set, and what they should be."""
 
     bags: BagSet
     names: Sequence[str]
+    expected: Stated | None = None
+    strict: bool = True
+    """Whether bags that are something else are left out."""
+
+    def difference(self, name: str) -> str | None:
+        """How a bag is not what it should be."""
+        if self.expected is None:
+            return None
+        try:
+            return self.expected.difference(self.bags.about(name))
+        except BagError:  # said where the bag is read, if that fails too
+            return None
 
 
 def _predict(
@@ -115,19 +134,31 @@ def _predict(
     on_bag: OnBag | None,
 ) -> Predicted:
     failures: Failures = []
-    bags, names = source.bags, source.names
+    other: Failures = []
+    names = source.names
     done = 0
 
     def readable() -> Iterator[Bag]:
         nonlocal done
         for name in names:
+            different = source.difference(name)
             try:
-                yield bags.bag(name)
+                if different is not None and source.strict:
+                    raise BagError(different)
+                yield source.bags.bag(name)
+                if different is not None:
+                    other.append((name, different))
             except BagError as e:
                 failures.append((name, str(e)))
             done += 1
             if on_bag is not None:
                 on_bag(done, len(names))
+        if failures and len(failures) == len(names):
+            first, reason = failures[0]
+            raise BagError(
+                f"none of the {len(names)} bags of {source.bags.folder} can be predicted. "
+                f"{first!r}: {reason}"
+            )
 
     parts = {n: "new" if split is None else split.part_of(n) for n in names}
     write_predictions(
@@ -143,7 +174,8 @@ def _predict(
     if failures:
         rows = [{"bag": b, "reason": r} for b, r in failures]
         write_csv(out / "failed.csv", ["bag", "reason"], rows)
-    return Predicted(folder=out, bags=len(names) - len(failures), failures=failures)
+    predicted = len(names) - len(failures)
+    return Predicted(folder=out, bags=predicted, failures=failures, other=other)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,10 +14,15 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--labels", type=Path, help="table of labels, to stand in the predictions")
     parser.add_argument("--checkpoint", choices=("best", "last"), default="best")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
+    parser.add_argument(
+        "--other-features",
+        action="store_true",
+        help="predict bags of another encoder, kind, resolution or patch size too",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace the predictions there")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     a = parser.parse_args(arguments)
-    from ..terminal import OUT, counting
+    from ..terminal import ERR, OUT, counting
     from ..workflow import predict_folder
 
     with counting("predicting") as count:
@@ -28,12 +33,28 @@ def run(arguments: list[str]) -> int:
             labels=a.labels,
             checkpoint=a.checkpoint,
             device=a.device,
+            other_features=a.other_features,
             overwrite=a.overwrite,
             on_bag=count,
         )
     failed = [{"bag": b, "reason": r} for b, r in done.failures]
     if a.json:
-        write_json({"predictions": str(done.folder), "bags": done.bags, "failed": failed})
+        other = [{"bag": b, "difference": d} for b, d in done.other]
+        write_json(
+            {
+                "predictions": str(done.folder),
+                "bags": done.bags,
+                "failed": failed,
+                "other_features": other,
+            }
+        )
     else:
         OUT.print(f"{done.bags} bags predicted: {done.folder / 'predictions.csv'}", markup=False)
+    if done.other:
+        first, _ = done.other[0]
+        ERR.print(
+            f"{len(done.other)} bags are like none of the training and were predicted as they are "
+            f"(--other-features): {first!r}{', …' if done.other[1:] else ''}",
+            markup=False,
+        )
     return status(done.failures, as_json=a.json)

@@ -1,10 +1,10 @@
-"""What a bag's files state beside its rows: sizes, resolution, encoder. For `convert`."""
+"""What a bag's files state beside its rows: sizes, resolution, encoder."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..store import number, size_level0
+from ..store import BagKind, number, size_level0
 
 BINS = ((0.16, 80), (0.2, 60), (0.3, 40), (0.6, 20), (1.2, 10), (2.4, 5))
 """Nominal magnifications, as TRIDENT names them: below so many µm per pixel it is so much."""
@@ -12,8 +12,10 @@ BINS = ((0.16, 80), (0.2, 60), (0.3, 40), (0.6, 20), (1.2, 10), (2.4, 5))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class About:
-    """None where the files do not state it. All of it is of slides, but `encoder` and `lost`."""
+    """None where the files do not state it; sizes and resolutions are of slides alone."""
 
+    kind: BagKind | None = None
+    """What the instances are."""
     patch_size: float | None = None
     """Side of a patch in the pixels that it was cut or given to the encoder at."""
     size_level0: float | None = None
@@ -33,6 +35,8 @@ class About:
     downsample: float = 1.0
     """Of that level."""
     encoder: str | None = None
+    encoder_guessed: bool = False
+    """It is the name of the folder, which anybody may give."""
     unreadable: int = 0
     """Instances that the file flags as unreadable, which are no part of the bag."""
     remarks: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ CLAM's files of features state nothing but rows; the size of a patch is in those
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import h5py
@@ -87,7 +87,8 @@ class ClamTensorBags(BagSet):
 
     def about(self, name: str) -> About:
         patches = self._corners(self._known(name))
-        return About() if patches is None else from_attributes(patches.attributes)
+        found = About() if patches is None else from_attributes(patches.attributes)
+        return replace(found, kind="slide")
 
     def formats(self) -> frozenset[str]:
         return frozenset({"clam"})

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 
 from ..errors import BagError
-from ..store import StoredBag, opened, peek_bag, read_bag
+from ..store import BagKind, StoredBag, opened, peek_bag, read_bag, stated_kind
 from ._about import About, from_attributes
 from ._base import BagSet, GraphOptions
 from ._names import by_name, hdf5_files
@@ -28,17 +28,20 @@ class Hdf5Bags(BagSet):
     def about(self, name: str) -> About:
         path = self._files[self._known(name)]
         with opened(path) as f:
-            attributes = _attributes(f, "coords")
+            attributes, kind = _attributes(f, "coords"), _kind(f, path)
             encoder = f.attrs.get("probsa_encoder", _attributes(f, "features").get("encoder"))
             flags = f.get("unreadable")
             unreadable = int(np.count_nonzero(flags[...])) if isinstance(flags, h5py.Dataset) else 0
         beside = None if from_attributes(attributes).size_level0 else self._beside(name)
         found = from_attributes({**(beside.attributes if beside else {}), **attributes})
-        if encoder is None and path.parent.name.startswith("features_"):
+        guessed = encoder is None and path.parent.name.startswith("features_")
+        if guessed:
             encoder = path.parent.name.removeprefix("features_")
         scaled = beside is not None and beside.scale != 1
         return replace(
             found,
+            kind=kind,
+            encoder_guessed=guessed,
             encoder=None if encoder in (None, "None") else str(encoder),
             unreadable=unreadable,
             remarks=("corners were at the level of the patches, now at level 0",) if scaled else (),
@@ -88,3 +91,12 @@ class Hdf5Bags(BagSet):
 def _attributes(f: h5py.File, dataset: str) -> dict[str, object]:
     found = f.get(dataset)
     return dict(found.attrs) if isinstance(found, h5py.Dataset) else {}
+
+
+def _kind(f: h5py.File, path: Path) -> BagKind | None:
+    """As stated, or as the columns of the coordinates say, without reading a row."""
+    stated, coords = stated_kind(f, path), f.get("coords")
+    if stated is not None or not isinstance(coords, h5py.Dataset):
+        return stated
+    shape = coords.shape
+    return "ct" if len(shape) == 1 or shape[-1] == 1 else "slide"

@@ -44,6 +44,7 @@ class SlideflowBags(BagSet):
         extractor = self._config.get("extractor")
         named = extractor.get("class") if isinstance(extractor, dict) else extractor
         return About(
+            kind="slide",
             patch_size=pixels,
             mpp=side / pixels if side and pixels else None,
             magnification=None if magnified is None else float(magnified[1]),

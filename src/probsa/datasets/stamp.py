@@ -43,6 +43,7 @@ class StampBags(BagSet):
             extractor = f.attrs.get("extractor")
         pixels = pixels or (float(FIRST_PX) if tile == FIRST_UM else None)
         return About(
+            kind="slide",
             patch_size=pixels,
             mpp=None if not pixels else tile / pixels,
             encoder=None if extractor is None else str(extractor),

@@ -34,8 +34,10 @@ class TorchmilBags(BagSet):
         folder = self._files[self._known(name)].parent.name
         encoder = folder.removeprefix("features_")
         return About(
+            kind="slide" if slide else "ct",
             size_level0=self._pitch if slide else None,
             encoder=None if encoder == folder else encoder,
+            encoder_guessed=encoder != folder,
         )
 
     def formats(self) -> frozenset[str]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..bags import Bag, Bags, pack
 from ..checkpoints import load_checkpoint, restore_model
 from ..config import RunConfig
+from ..datasets.stated import Stated
 from ..devices import choose_device, precision_context
 from ..errors import BagError, CheckpointError, InputError
 from ..models import Model, Output
@@ -41,12 +42,15 @@ class Predictor:
         precision: str = "float32",
         config: RunConfig | None = None,
         about: dict[str, Any] | None = None,
+        stated: Stated | None = None,
     ) -> None:
         self.device = choose_device(device)
         self.model = model.to(self.device).eval()
         self.standardizer = standardizer.to(self.device)
         self.classes, self.precision = tuple(classes), precision
         self.config, self.about = config, about or {}
+        self.stated = stated
+        """What the training bags said of themselves; None where that is not known."""
 
     def predict(self, bags: Iterable[Bag]) -> Iterator[Prediction]:
         """One `Prediction` for each bag, in order.
@@ -117,6 +121,7 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
         precision=config.training.precision,
         config=config,
         about={"model": config.model, "epoch": held.about["progress"]["epoch"]},
+        stated=Stated.read(run.features_file),
     )
 
 
