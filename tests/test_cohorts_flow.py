@@ -405,3 +405,15 @@ def test_a_run_on_one_slide_keeps_the_rows_of_the_others(slides, work):
     rows = read_csv(work / NAME / "patch.csv")
     assert [r["name"] for r in rows] == ["slide0", "slide1", "slide2"]
     assert {r["status"] for r in rows} == {"done"}
+
+
+def test_a_run_killed_between_a_bag_and_its_record_writes_the_record(work):
+    folder = work / NAME / "records" / "features_handcrafted"
+    before = {p.name: Record.read(p) for p in folder.glob("*.json")}
+    (folder / "slide1.json").unlink()
+    report = extract_cohort(work, ExtractOptions(batch=7))
+    assert report.counts == {"done": 3, "kept": 3}
+    again = Record.read(folder / "slide1.json")
+    assert again is not None and again.outcome().status == "done"
+    assert again.count == before["slide1.json"].count
+    assert sorted(p.name for p in folder.iterdir()) == sorted(before)

@@ -148,6 +148,8 @@ class Extraction(Stage):
         found = self._examine(task, record)
         if found is not None:
             self._checked[task.name] = changed, found
+            if record is None and found.kept:  # killed before it was written
+                self.record(task, found)
         return found
 
     def _examine(self, task: Task, record: Record | None) -> Outcome | None:
@@ -170,7 +172,7 @@ class Extraction(Stage):
             return None  # damaged: made anew
         if len(bag.features) != source.count:
             return None
-        # killed before the record was written: the file itself knows what could not be read
+        # without a record the file itself knows what could not be read
         made = record or replace(source, unreadable=lost, reason=_loss(lost, source.count))
         return made.outcome(kept=True)
 
