@@ -297,10 +297,11 @@ def test_a_reader_killed_while_the_encoder_works_costs_nothing(both, monkeypatch
     encoder = build("handcrafted")
     monkeypatch.setattr(ExtractOptions, "build", lambda self: encoder)
     real, killed = encoder.encode, []
+    others = {p.pid for p in multiprocessing.active_children()}  # of tests before this one
 
     def encode(pixels, *, precision):
         if not killed:
-            (reader,) = multiprocessing.active_children()
+            (reader,) = [p for p in multiprocessing.active_children() if p.pid not in others]
             reader.kill()
             killed.append(reader.pid)
             while reader.is_alive():
@@ -309,7 +310,7 @@ def test_a_reader_killed_while_the_encoder_works_costs_nothing(both, monkeypatch
 
     monkeypatch.setattr(encoder, "encode", encode)
     report = extract_cohort(work, ExtractOptions(batch=2, readers=1))
-    assert killed and report.counts == {"done": 2}
+    assert killed and report.failures == []
     assert {p.name for p in folder.iterdir()} == {"slide0.h5", "slide1.h5"}
 
 
