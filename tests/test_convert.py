@@ -512,3 +512,19 @@ def test_one_of_several_feature_sets(tmp_path: Path) -> None:
     assert bag.features.dtype == np.float16
     with h5py.File(tmp_path / "out" / "s1.h5") as f:
         assert f.attrs["probsa_encoder"] == "conch"
+
+
+def test_the_folder_of_features_is_named_after_the_encoder_without_its_weights(tmp_path):
+    from probsa.store import write_bag
+
+    write_bag(
+        tmp_path / "in" / "a.h5",
+        features=np.ones((2, 3), np.float32),
+        kind="slide",
+        coords=np.array([[0, 0], [512, 0]]),
+        attributes={"patch_size": 512, "patch_size_level0": 512, "overlap": 0,
+                    "target_magnification": 20},
+        stamps={"encoder": "resnet50@0123456789abcdef"},
+    )  # fmt: skip
+    convert(tmp_path / "in", tmp_path / "out", source_format="probsa", target_format="trident")
+    assert [p.parent.name for p in (tmp_path / "out").rglob("a.h5")] == ["features_resnet50"]

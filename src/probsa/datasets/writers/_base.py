@@ -48,7 +48,8 @@ class Writer(ABC):
     @property
     def features(self) -> str:
         """Name of the folder of features where the tool names it after the encoder."""
-        kept = "".join(c if c.isalnum() or c in "-_.@+" else "_" for c in self.encoder or "unknown")
+        name = (self.encoder or "unknown").partition("@")[0]  # without the digest of its weights
+        kept = "".join(c if c.isalnum() or c in "-_.+" else "_" for c in name)
         return f"features_{kept.strip('.') or 'unknown'}"
 
     @abstractmethod
