@@ -17,7 +17,7 @@ from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
 from probsa.cohorts.inputs import find_inputs
 from probsa.cohorts.leftovers import sweep
-from probsa.cohorts.locks import claim
+from probsa.cohorts.locks import claim, lock_file
 from probsa.cohorts.patching import Patching
 from probsa.cohorts.records import Record
 from probsa.cohorts.work import WorkFolder
@@ -417,3 +417,16 @@ def test_a_run_killed_between_a_bag_and_its_record_writes_the_record(work):
     assert again is not None and again.outcome().status == "done"
     assert again.count == before["slide1.json"].count
     assert sorted(p.name for p in folder.iterdir()) == sorted(before)
+
+
+def test_the_lock_of_a_done_slide_whose_process_died_is_removed(slides, work):
+    lock = lock_file(work / NAME / "features_handcrafted" / "slide1.h5")
+    other = lock_file(work / NAME / "features_handcrafted" / "foreign.h5")
+    for path in (lock, other):
+        path.write_text(json.dumps({"token": "a", "host": "h", "place": "x", "pid": 1}))
+        os.utime(path, (0, 0))
+    with claim(work / NAME / "features_handcrafted" / "slide2.h5") as alive:
+        assert alive is not None
+        assert extract_cohort(work, ExtractOptions(batch=7)).counts == {"done": 3, "kept": 3}
+        assert alive.path.exists()
+    assert not lock.exists() and other.exists()

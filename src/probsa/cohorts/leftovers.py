@@ -1,4 +1,4 @@
-"""Half-written files that killed runs left: removed where nobody alive can be writing them.
+"""What killed runs left, half-written files and locks: removed where nobody alive can need them.
 
 Whoever writes a file of a task holds that task's lock; whoever writes a file of the whole folder
 holds one of its own (`alone`).
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..files import unfinished_below
 from ._base import Task
-from .locks import claim
+from .locks import claim, dead_locks
 
 POLL, PATIENCE = 0.05, 30.0
 """Seconds between two looks at a file of the folder that another writes, and how many in all."""
@@ -26,6 +26,9 @@ def sweep(
 ) -> None:
     """Removes what was left of the files of these tasks, and of files of the whole folder.
 
+    A task that was recorded and whose process died before it let go is done: nobody claims it any
+    more, so its lock goes here.
+
     Args:
         folder: that all of them lie below.
         tasks: those of a run.
@@ -36,10 +39,15 @@ def sweep(
     for temporary in unfinished_below(folder):
         name = temporary.name[1:].removesuffix(".tmp").rpartition(".")[0]
         left.setdefault(temporary.with_name(name), []).append(temporary)
-    if not left:
+    dead = [p.with_name(p.name[1:].removesuffix(".lock")) for p in dead_locks(folder)]
+    if not left and not dead:
         return
     guard = {path: task.target for task in tasks for path in outputs(task)}
     guard |= {path: path for path in shared}
+    for target in set(guard.values()).intersection(dead):
+        lock = claim(target)
+        if lock is not None:
+            lock.release()
     for path in left.keys() & guard.keys():
         lock = claim(guard[path])
         if lock is not None:  # else its owner is at work
