@@ -288,7 +288,8 @@ class Extraction(Stage):
                 ended.append(self._finish(b))
                 del under_way[read.job]
         except BROKEN as e:
-            if full_disk(e):
+            # a reader's death may be told wherever this process is just then: it is not the slide's
+            if full_disk(e) or str(e).startswith(READERS_DIED):
                 raise
             under_way.pop(read.job, None)
             ended.append(self._failed(b.task, str(e) or type(e).__name__))
