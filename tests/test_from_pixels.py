@@ -189,6 +189,15 @@ def test_a_dry_run_writes_nothing(tmp_path, capsys):
     patch = ("patch", tmp_path / "s", "--out", tmp_path / "w", "--patch-size", 128)
     said = json.loads(_json(capsys, *patch, "--dry-run", status=0))
     assert (said["items"], said["instances"]) == (3, 48) and not (tmp_path / "w").exists()
+    part = json.loads(_json(capsys, *patch, "--dry-run", "--shard", "0/2", status=0))
+    assert (part["items"], part["instances"]) == (2, 32)
+    square = [[0, 0], [256, 0], [256, 256], [0, 256], [0, 0]]
+    edited = {"type": "Feature", "geometry": {"type": "Polygon", "coordinates": [square]}}
+    (tmp_path / "edited").mkdir()
+    for k in range(3):
+        (tmp_path / "edited" / f"x{k}.geojson").write_text(json.dumps(edited))
+    drawn = _json(capsys, *patch, "--dry-run", "--contours", tmp_path / "edited", status=0)
+    assert json.loads(drawn)["instances"] == 12
     run(*patch)
     before = sorted((tmp_path / "w").rglob("*"))
     said = json.loads(_json(capsys, "extract", tmp_path / "w", "--dry-run", *ALONE, status=0))

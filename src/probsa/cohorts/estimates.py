@@ -13,10 +13,11 @@ from PIL import Image
 from rich.console import Console
 
 from ..errors import InputError
-from ..patches import PatchSettings, cut, draw_overview, find_tissue, thumbnail
+from ..patches import PatchSettings, cut, draw_overview, find_tissue, read_geojson, thumbnail
 from ..slides import open_slide
 from .coordinates import read_coordinates
 from .extraction import ExtractOptions
+from .flow import part
 from .inputs import Input, Resolution, find_inputs, settled
 from .pictures import JPEG_QUALITY
 from .reading import BROKEN, chunks_of, open_source, reading
@@ -72,20 +73,26 @@ class Estimate:
 
 
 def estimate_patches(
-    source: Path, *, settings: PatchSettings, mpp: Resolution | None = None, workers: int = 1
+    source: Path,
+    *,
+    settings: PatchSettings,
+    contours: Path | None = None,
+    mpp: Resolution | None = None,
+    workers: int = 1,
+    shard: tuple[int, int] = (0, 1),
 ) -> Estimate:
-    """Patches of a cohort: a few slides are cut, none is written.
+    """Patches of a cohort: a few slides are cut as `patch_cohort` would, none is written.
 
     Raises:
         InputError: nothing to read.
     """
-    items = find_inputs(source, mpp=mpp)
+    items = part(find_inputs(source, mpp=mpp), shard)
     tried, failed = spread(items, TRIED), []
     counts, pictures, seconds = [], [], []
     for item in tried:
         began = time.perf_counter()
         try:
-            count, size = _count(item, settings)
+            count, size = _count(item, settings, contours=contours)
             counts.append(count)
             pictures.append(size)
             seconds.append(time.perf_counter() - began)
@@ -104,7 +111,7 @@ def estimate_patches(
     )
 
 
-def _count(item: Input, settings: PatchSettings) -> tuple[int, int]:
+def _count(item: Input, settings: PatchSettings, *, contours: Path | None) -> tuple[int, int]:
     """Patches or slices, and bytes of the pictures."""
     if item.reason:
         raise InputError(item.reason)
@@ -112,7 +119,10 @@ def _count(item: Input, settings: PatchSettings) -> tuple[int, int]:
         return len(item.files) if item.format == "dicom" else len(_positions(item)), 0
     item = settled(item)
     with open_slide(item.source, mpp=item.mpp) as slide:
-        tissue = find_tissue(slide, settings.tissue)
+        if contours is None:
+            tissue = find_tissue(slide, settings.tissue)
+        else:
+            tissue = read_geojson(contours / f"{item.name}.geojson", slide.size)
         patches = cut(slide, tissue, settings)
         pictures = thumbnail(slide), draw_overview(slide, tissue, patches)
     return len(patches), sum(map(_jpeg, pictures))

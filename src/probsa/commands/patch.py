@@ -60,7 +60,14 @@ def run(arguments: list[str]) -> int:
     mpp = None if a.slide_mpp is None else read_resolutions(a.slide_mpp)
     workers = workers_of(a.workers, default=0)
     if a.dry_run:
-        found = estimate_patches(a.source, settings=chosen, mpp=mpp, workers=max(1, workers))
+        found = estimate_patches(
+            a.source,
+            settings=chosen,
+            contours=a.contours,
+            mpp=mpp,
+            workers=max(1, workers),
+            shard=shard_of(a.shard),
+        )
         if a.json:
             write_json(found.to_dict())
         else:
