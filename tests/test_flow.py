@@ -50,12 +50,14 @@ ORDER = [
     "lookahead",
     "optimizers",
     "training",
+    "heads",
     # 9 evaluation
     "evaluation",
     # 10 maps
     "maps",
     # the stages in a row
     "workflow",
+    "benchmark",
     "demo",
     "doctor",
     "terminal",

@@ -39,6 +39,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "workers": (0, math.inf),
     "threads": (1, math.inf),
     "seed": (0, math.inf),
+    "data_seed": (0, math.inf),
 }
 """The least and the largest value of each number in a run file; infinity itself is none."""
 
@@ -162,9 +163,16 @@ class RunConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     seed: int = 0
     """Of the initial weights, the order of bags, the noise, and a split that has to be made."""
+    data_seed: int | None = None
+    """Of the order of bags and of a split that has to be made; none: as seed."""
 
     def __post_init__(self) -> None:
         check_limits(self)
+
+    @property
+    def order_seed(self) -> int:
+        """The seed of everything that says which bags a step sees."""
+        return self.seed if self.data_seed is None else self.data_seed
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, in the layout of a run file."""
@@ -174,6 +182,7 @@ class RunConfig:
                 "model": {"name": self.model, **self.model_arguments},
                 "training": asdict(self.training),
                 "seed": self.seed,
+                "data_seed": self.data_seed,
             }
         )
 
@@ -193,6 +202,7 @@ class RunConfig:
             model_arguments={k: _tuples(v) for k, v in model.items()},
             training=TrainingConfig(**given.get("training", {})),
             seed=int(given.get("seed", 0)),
+            data_seed=given.get("data_seed"),
         )
 
 

@@ -205,7 +205,7 @@ def _split(config: RunConfig, table: Table, *, whole: Table, previous: Path | No
         table,
         test_fold=config.data.test_fold,
         validation=config.data.validation,
-        seed=config.seed,
+        seed=config.order_seed,
     )
 
 

@@ -41,12 +41,14 @@ def run_parser(model: str, preset: str = "paper") -> ArgumentParser:
     # one logit or C is read off the labels unless it is given
     parser.set_defaults({"model.n_classes": None} if "model.n_classes" in keys(parser) else {})
     parser.add_argument("--seed", type=int, default=0, help="Of weights, order, noise and split.")
+    words = "Of order and split alone, so that runs of several seeds meet the same batches."
+    parser.add_argument("--data_seed", type=int | None, default=None, help=words)
     return parser
 
 
 def keys(parser: ArgumentParser) -> list[str]:
     """Every key of a run file."""
-    wanted = r"(data|training|model)\.\w+|seed"
+    wanted = r"(data|training|model)\.\w+|(data_)?seed"
     return [a.dest for a in parser._actions if re.fullmatch(wanted, a.dest)]
 
 
@@ -221,6 +223,6 @@ def _may_be_bare(key: str) -> bool:
     section, _, short = key.rpartition(".")
     owner = SECTIONS.get(section or section_of(short) or "")
     if owner is None:
-        return key not in ("model", "seed")
+        return key not in ("model", "seed", "data_seed")
     known = inspect.signature(owner).parameters
     return short not in known or known[short].annotation is bool

@@ -175,7 +175,7 @@ class Trainer:
     def _plan(self, epoch: int) -> list[Batch]:
         return plan_epoch(
             self.prepared.split.train,
-            seed=self.config.seed,
+            seed=self.config.order_seed,
             epoch=epoch,
             batch_size=self.settings.batch_size,
             max_instances=self.settings.max_instances,
