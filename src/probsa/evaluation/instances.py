@@ -226,7 +226,7 @@ def _pool(predictions: Sequence[Prediction]) -> _Pool:
     for b, p in enumerate(predictions):
         assert p.instance_labels is not None
         kept = p.instance_labels >= 0
-        score, variance = _one_column(p, p.attention_mean), _one_column(p, p.attention_variance)
+        score, variance = one_column(p, p.attention_mean), one_column(p, p.attention_variance)
         if not (np.isfinite(score).all() and np.isfinite(variance).all()):
             raise BagError(
                 f"bag {p.name!r} has attention that is nan or infinite: predict it again, and look "
@@ -241,7 +241,8 @@ def _pool(predictions: Sequence[Prediction]) -> _Pool:
     return _Pool(**{k: np.concatenate(v) for k, v in columns.items()})
 
 
-def _one_column(p: Prediction, value: np.ndarray) -> Float[np.ndarray, " n"]:
+def one_column(p: Prediction, value: np.ndarray) -> Float[np.ndarray, " n"]:
+    """Of values with one column a class: that of the bag's most probable class above 0."""
     if value.ndim == 1:
         return value.astype(np.float64)
     if value.shape[1] == 1 or len(p.probability) != value.shape[1]:

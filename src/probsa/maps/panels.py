@@ -114,7 +114,7 @@ def dress_axes(ax: Axes, *, layout: Layout, sheet: Sheet, k: int) -> None:
         ax.yaxis.set_major_locator(MaxNLocator(max(2, int(down / 0.6)), **ROUND))
         ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         ax.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-        ax.tick_params(labelleft=sheet.first[k])
+        ax.tick_params(labelleft=sheet.first[k], labelbottom=sheet.last[k])
         if sheet.first[k]:
             ax.set_ylabel(layout.y_label, fontsize=SMALL)
     if sheet.last[k]:
@@ -173,7 +173,7 @@ def draw_bar(
     )
     bar.outline.set_linewidth(0.6)  # type: ignore[operator]
     ax.tick_params(labelsize=SMALL, length=2)
-    short = not sheet.horizontal and sheet.bars[k][3] < 1
+    short = sheet.small or (not sheet.horizontal and sheet.bars[k][3] < 1)
     if labels:
         upright = {} if short or sheet.horizontal else {"rotation": 90, "va": "center"}
         bar.set_ticks([0, 1], labels=["negative", "positive"], **upright)

@@ -19,6 +19,7 @@ from .layout import Layout, fill, place
 from .panels import (
     NORMAL,
     PALETTE,
+    SMALL,
     Panel,
     Scale,
     draw_bar,
@@ -81,14 +82,17 @@ def draw_map(
     draw_title(figure, title if title is not None else heading(p, label=label), sheet=sheet)
     for k, panel in enumerate(panels):
         suffix = f" {k // (len(panels) // classes)}" if classes > 1 else ""
-        _draw(figure, panel, layout=layout, sheet=sheet, k=k, name=panel.quantity + suffix)
+        draw_panel(figure, panel, layout=layout, sheet=sheet, k=k, name=panel.quantity + suffix)
     return figure
 
 
-def _draw(figure: Figure, panel: Panel, *, layout: Layout, sheet: Sheet, k: int, name: str) -> None:
+def draw_panel(
+    figure: Figure, panel: Panel, *, layout: Layout, sheet: Sheet, k: int, name: str
+) -> None:
+    """Panel `k` of a sheet with its colour bar; the axes are labelled `name` and `name bar`."""
     ax = figure.add_axes(share(sheet.panels[k], sheet), label=name)
     title = panel.title if not layout.strip or panel.empty else _one_line(panel)
-    ax.set_title(title, fontsize=NORMAL, loc="left", pad=4)
+    ax.set_title(title, fontsize=SMALL if sheet.small else NORMAL, loc="left", pad=4)
     dress_axes(ax, layout=layout, sheet=sheet, k=k)
     if panel.empty:
         ax.set_facecolor("white")
