@@ -49,6 +49,7 @@ ORDER = [
     "preparation",
     "lookahead",
     "optimizers",
+    "progress",
     "training",
     "heads",
     # 9 evaluation

@@ -29,7 +29,7 @@ def make_optimizer(model: Model, settings: TrainingConfig) -> torch.optim.Optimi
     ]
     if not settings.decay_vectors:
         groups = [part for group in groups for part in _apart(group)]
-    optimizer = _plain(groups, settings)
+    optimizer = optimizer_of(groups, settings)
     if settings.lookahead is not None:
         Lookahead(optimizer, steps=settings.lookahead, alpha=settings.lookahead_alpha)
     return optimizer
@@ -43,7 +43,8 @@ def _apart(group: dict) -> list[dict]:
     return [part for part in parts if part["params"]]
 
 
-def _plain(groups: list[dict], settings: TrainingConfig) -> torch.optim.Optimizer:
+def optimizer_of(groups: list[dict], settings: TrainingConfig) -> torch.optim.Optimizer:
+    """The optimiser that the settings name, over groups of parameters."""
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=rate, momentum=0.9, weight_decay=decay)

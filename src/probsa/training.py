@@ -10,12 +10,10 @@ import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from .bags import Bags
@@ -26,7 +24,6 @@ from .checkpoints import (
     optimizer_tensors,
     restore_model,
     restore_optimizer,
-    save_checkpoint,
 )
 from .config import RunConfig
 from .devices import World, choose_device, precision_context, world
@@ -35,6 +32,7 @@ from .models import Model, arguments, build
 from .objectives import objective
 from .optimizers import clip_gradients, make_optimizer, set_learning_rate
 from .preparation import Prepared, prepare
+from .progress import Progress, Saved, is_better, save_run, validation_scores
 from .randomness import seed_of, stream
 from .runs import RunFolder, open_run
 from .schedules import kl_weight
@@ -106,16 +104,6 @@ def train(
             if prepared.bags.notes:
                 reporter.note(f"{len(prepared.bags.notes)} bags have remarks: {folder.notes_file}")
     return folder
-
-
-@dataclass
-class Progress:
-    """Where a run is: all of it goes into the checkpoint."""
-
-    epoch: int = 0
-    step: int = 0
-    best: dict[str, Any] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Trainer:
@@ -192,7 +180,7 @@ class Trainer:
             row |= self._validate()
             row["seconds"] = round(time.perf_counter() - started, 3)
             self.progress.epoch += 1
-            better = self._is_better(row)
+            better = is_better(row, self.progress.best)
             if better:
                 self.progress.best = {k: row[k] for k in ("epoch", "val_auroc", "val_nll")}
             self.progress.history.append(row)
@@ -284,35 +272,22 @@ class Trainer:
                 f"same ({p[0, -1]:.3f}): {self.config.model} has collapsed, or has yet to learn"
             )
 
-    def _is_better(self, row: Mapping[str, Any]) -> bool:
-        """Higher AUROC; where equal or undefined, lower NLL; the earlier epoch keeps a tie."""
-        if not self.progress.best or row["val_nll"] is None:
-            return True
-
-        def rank(r: Mapping[str, Any]) -> tuple[float, float]:
-            return (r["val_auroc"] if r["val_auroc"] is not None else 0.0, -r["val_nll"])
-
-        return rank(row) > rank(self.progress.best)
-
     def _patience_is_over(self) -> bool:
         since = self.progress.epoch - int(self.progress.best.get("epoch") or 0)
         return self.settings.patience is not None and since >= self.settings.patience
 
     def _save(self, *, better: bool) -> None:
-        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-        tensors |= {f"standardize.{k}": v for k, v in self.standardizer.state_dict().items()}
         state, groups = optimizer_tensors(self.optimizer)
-        about = {
-            "model": self.model.name,
-            "arguments": self.model.arguments,
-            "classes": self.prepared.classes,
-            "progress": vars(self.progress),
-        }
-        if better:
-            save_checkpoint(self.folder.best, tensors, about=about)
         state |= {f"memory.{k}": v for k, v in self.model.memory().items()}
-        save_checkpoint(self.folder.last, {**tensors, **state}, about={**about, "groups": groups})
-        self.folder.write_metrics(self.progress.history)
+        saved = Saved(
+            model=self.model.name,
+            arguments=self.model.arguments,
+            classes=self.prepared.classes,
+            weights=self.model.state_dict(),
+            standardize=self.standardizer.state_dict(),
+        )
+        best = saved if better else None
+        save_run(self.folder, best, saved, self.progress, optimizer=state, groups=groups)
 
     def _tensorboard(self) -> Any:
         if not (self.settings.tensorboard and self.world.first):
@@ -330,23 +305,6 @@ def seed_dropout(seed: int, device: torch.device) -> None:
         torch.cuda.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
-
-
-def validation_scores(
-    labels: Sequence[int], probability: Sequence[Sequence[float]]
-) -> dict[str, float | None]:
-    """AUROC (one against the rest for more classes) and NLL; None where undefined, never 0.5."""
-    if not labels:
-        return {"val_auroc": None, "val_nll": None}
-    p = torch.tensor(probability, dtype=torch.float64)
-    y = torch.tensor(labels)
-    full = torch.cat([1 - p, p], 1) if p.shape[1] == 1 else p
-    chosen = full[torch.arange(len(y)), y].clamp_min(1e-12)
-    auroc = None
-    if len(set(labels)) == full.shape[1]:
-        scores = full[:, 1] if full.shape[1] == 2 else full / full.sum(1, keepdim=True)
-        auroc = float(roc_auc_score(y.numpy(), scores.numpy(), multi_class="ovr"))
-    return {"val_auroc": auroc, "val_nll": float(-chosen.log().mean())}
 
 
 def chunks(names: Sequence[str], size: int) -> list[Batch]:

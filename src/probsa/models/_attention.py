@@ -19,6 +19,7 @@ from ..layers.pooling import (
     reparameterise,
     sample_major,
 )
+from ..layers.stacked import StackedLinear, bias_of, without_bias
 from ..posteriors import Dirac, Posterior
 from ..priors import Dirichlet
 from ..segments import segment_softmax
@@ -113,14 +114,18 @@ class AttentionModel(Model):
         self.prior = Dirichlet(kappa=kappa, ridge=ridge, laplacian=laplacian)
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """`nll`, −E_q[log p(Y | X, f)], and with a prior `kl`, eq. (5): means over the bags."""
-        terms = super().losses(out, bags)
+        """The terms of `bag_losses`: means over the bags."""
+        return {name: each.mean() for name, each in self.bag_losses(out, bags).items()}
+
+    def bag_losses(self, out: Output, bags: Bags) -> dict[str, Float[Tensor, " bags"]]:
+        """`nll`, −E_q[log p(Y | X, f)], and with a prior `kl`, eq. (5), of each bag."""
+        terms = {"nll": self.likelihood.nll(out.logits, self.labels(bags))}
         if self.prior is None:
             return terms
         kl = out.attention.kl(self.prior, bags)
         if self.kl_reduction == "mean":
             kl = kl / bags.offsets.diff()
-        return {**terms, "kl": kl.mean()}
+        return {**terms, "kl": kl}
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
         """H(X): instance vectors, by themselves or (with an encoder) in sight of their bag."""
@@ -146,7 +151,8 @@ class AttentionModel(Model):
     ) -> Output:
         """Everything after the instance vectors: q(f | X), pooling, ψ."""
         q = self.attention(h)
-        linear = self.classifier if isinstance(self.classifier, nn.Linear) else None
+        psi = self.classifier
+        linear = psi if isinstance(psi, nn.Linear | StackedLinear) else None
         extras: dict[str, Tensor] = {}
         if isinstance(q, Dirac):
             eps = None
@@ -154,11 +160,13 @@ class AttentionModel(Model):
             eps = sample_major(noise.to(q.mean.dtype), bags.sizes)
         elif linear is not None and not torch.is_grad_enabled():
             g = _project(linear, h, q)
-            return self._streamed(q, g, bags, bias=linear.bias, generator=generator)
+            bias = bias_of(linear, bags=len(bags))
+            return self._streamed(q, g, bags, bias=bias, generator=generator)
         else:
             eps = self._draw(bags, q, generator)
         if linear is not None:
-            logits = pool_linear(q, _project(linear, h, q), bags.sizes, eps=eps) + linear.bias
+            logits = pool_linear(q, _project(linear, h, q), bags.sizes, eps=eps)
+            logits = logits + bias_of(linear, bags=len(bags))
         else:
             f = q.mean[:, None] if eps is None else self._samples(q, eps, bags)
             logits = self.classifier(pool_vectors(f, h.to(f.dtype), bags.sizes))
@@ -203,6 +211,8 @@ class AttentionModel(Model):
         return draw_noise(bags.sizes, self._drawn, like=q.mean.detach(), generators=sources)
 
 
-def _project(linear: nn.Linear, h: Tensor, q: Posterior) -> Float[Tensor, "n classes"]:
+def _project(
+    linear: nn.Linear | StackedLinear, h: Tensor, q: Posterior
+) -> Float[Tensor, "n classes"]:
     """g_n = uᵀh_n: the classifier on every instance, its bias left for after the pooling."""
-    return nn.functional.linear(h, linear.weight).to(q.mean.dtype)
+    return without_bias(linear, h).to(q.mean.dtype)
