@@ -90,11 +90,12 @@ def tiles(layout: Layout, *, count: int, under: float) -> Sheet:
     """A sheet of `count` small panels, as many in a line as fit, over `under` inches for words."""
     if layout.strip:
         return _strips(layout, count=count, under=under, small=True)
-    left, beside, below = 0.62, 0.6, 0.3
+    left, beside, below = 0.8, 0.82, 0.3
     aspect = _aspect(layout)
-    w = float(np.clip(SMALL_PANEL * aspect**0.5, 1.3, SMALL_PAGE - left - beside))
+    most = max(1, round((SMALL_PAGE - left) / (SMALL_PANEL * aspect**0.5 + beside)))
+    columns = min(count, most, 3)
+    w = (SMALL_PAGE - left) / min(most, 3) - beside
     h = float(np.clip(w / aspect, 0.35, 3.2))
-    columns = min(count, max(1, int((SMALL_PAGE - left) / (w + beside) + 1e-6)))
     rows = -(-count // columns)
     slot = SMALL_TITLE + h + below
     height = HEADING + rows * slot + under + 0.12  # the names of the lowest axes

@@ -115,7 +115,7 @@ def dress_axes(ax: Axes, *, layout: Layout, sheet: Sheet, k: int) -> None:
         ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         ax.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         ax.tick_params(labelleft=sheet.first[k], labelbottom=sheet.last[k])
-        if sheet.first[k]:
+        if sheet.first[k] and (down > 1.2 or not sheet.small):
             ax.set_ylabel(layout.y_label, fontsize=SMALL)
     if sheet.last[k]:
         ax.set_xlabel(layout.x_label, fontsize=SMALL)
@@ -173,9 +173,10 @@ def draw_bar(
     )
     bar.outline.set_linewidth(0.6)  # type: ignore[operator]
     ax.tick_params(labelsize=SMALL, length=2)
-    short = sheet.small or (not sheet.horizontal and sheet.bars[k][3] < 1)
+    flat = sheet.horizontal or sheet.bars[k][3] < 1
+    short = sheet.small or (flat and not sheet.horizontal)
     if labels:
-        upright = {} if short or sheet.horizontal else {"rotation": 90, "va": "center"}
+        upright = {} if flat else {"rotation": 90, "va": "center"}
         bar.set_ticks([0, 1], labels=["negative", "positive"], **upright)
     elif (only := _only_value(panel)) is not None:
         bar.set_ticks([only], labels=[number(only)])

@@ -1,0 +1,228 @@
+"""Stage 10: the maps of several methods of one bag on one page, as the paper's figures 5 to 16.
+
+Labels first, then of each method its mean and, where it has one, its variance. Scores of different
+methods are not one quantity: each panel has its own scale unless one is asked for.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from textwrap import wrap
+from typing import Literal
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from ..errors import BagError, InputError
+from ..evaluation.instances import one_column
+from ..evaluation.prediction import Prediction
+from ..files import write_csv
+from .geometry import Sheet, tiles
+from .layout import Layout, place
+from .panels import SMALL, Panel, draw_title, panels_of, save
+from .render import draw_panel
+from .scale import bag_limits
+
+CommonScale = Literal["own", "common"]
+"""Whether each panel has a scale of its own, or all panels of one quantity have one."""
+TITLE_WIDTH = 32
+"""Letters of a line above a small panel."""
+LINE = 0.15
+"""Inches of a line of the caption."""
+WORDS = {
+    "own": "Each panel has its own scale, from the bag's smallest to its largest value.",
+    "common": "Panels of one quantity (in brackets) share one scale, from the smallest to the "
+    "largest value of all of them.",
+}
+
+
+def side_by_side(
+    predictions: Mapping[str, Prediction],
+    *,
+    bag: str,
+    out: Path,
+    scale: CommonScale = "own",
+    label: int | None = None,
+    caption: str = "",
+) -> None:
+    """Writes the maps of one bag by several methods as `out` (PNG) and its numbers as CSV beside.
+
+    Args:
+        predictions: of this bag, by what the methods are called; drawn in this order.
+        bag: for the title.
+        out: of the PNG.
+        scale: `own`: what is bright is what this method looks at; `common`: bright is the same
+            value in all panels of one quantity.
+        label: the bag's true label, where it is known.
+        caption: below the maps, before the words on the scale.
+
+    Raises:
+        InputError: no predictions, or of bags that differ in their instances.
+        BagError: no instances, no finite attention or unusable coordinates.
+    """
+    save(draw_side_by_side(predictions, bag=bag, scale=scale, label=label, caption=caption), out)
+    header, rows = _table(predictions)
+    write_csv(out.with_suffix(".csv"), header, rows)
+
+
+def draw_side_by_side(
+    predictions: Mapping[str, Prediction],
+    *,
+    bag: str,
+    scale: CommonScale = "own",
+    label: int | None = None,
+    caption: str = "",
+) -> Figure:
+    """The same as a figure; its axes are labelled `labels`, `<method> mean`, `<method> variance`,
+    the colour bars `<method> mean bar` and so on."""
+    _same_bag(predictions, bag=bag)
+    single = {name: _single(p) for name, p in predictions.items()}
+    layout = place(next(iter(single.values())))
+    panels = _shared(list(_panels(single, strip=layout.strip)), scale=scale)
+    words = wrap(f"{caption} {WORDS[scale]} p is p(Y = 1).".strip(), 118)
+    sheet = tiles(layout, count=len(panels), under=LINE * len(words) + 0.1)
+    figure = Figure(figsize=(sheet.width, sheet.height), dpi=sheet.dpi)
+    FigureCanvasAgg(figure)
+    known = "" if label is None else f" · label {label}"
+    draw_title(figure, f"{bag}{known}", sheet=sheet)
+    for k, (name, panel) in enumerate(panels):
+        draw_panel(figure, panel, layout=layout, sheet=sheet, k=k, name=name)
+    if layout.strip:
+        _lesions(figure, single, layout=layout, sheet=sheet)
+    figure.text(
+        0.12 / sheet.width, 0.08 / sheet.height, "\n".join(words), fontsize=SMALL, va="bottom",
+        parse_math=False,
+    )  # fmt: skip
+    return figure
+
+
+def _same_bag(predictions: Mapping[str, Prediction], *, bag: str) -> None:
+    if not predictions:
+        raise InputError(f"bag {bag!r}: no method's prediction was given to draw")
+    first = next(iter(predictions))
+    for name, p in predictions.items():
+        one = predictions[first]
+        if p.attention_mean.shape[0] != one.attention_mean.shape[0] or not _equal(
+            p.coords, one.coords
+        ):
+            raise InputError(
+                f"bag {bag!r}: {first!r} and {name!r} were not given the same instances "
+                f"({one.attention_mean.shape[0]} and {p.attention_mean.shape[0]}): predict both "
+                "from the same features"
+            )
+
+
+def _equal(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    if a is None or b is None:
+        return a is None and b is None
+    return np.array_equal(a, b)
+
+
+def _single(p: Prediction) -> Prediction:
+    """With one attention an instance: of several classes that of the likeliest above 0."""
+    mean = one_column(p, p.attention_mean)
+    if not np.isfinite(mean).any():
+        raise BagError(f"bag {p.name!r}: its attention mean holds no finite value")
+    variance = one_column(p, p.attention_variance)
+    return replace(p, attention_mean=mean, attention_variance=variance)
+
+
+def _panels(single: Mapping[str, Prediction], *, strip: bool) -> Iterator[tuple[str, Panel]]:
+    """(name of the axes, panel), in the order they are drawn."""
+    labelled = next((p for p in single.values() if p.instance_labels is not None), None)
+    if labelled is not None:
+        found = list(panels_of(labelled, bag_limits(labelled), scale="per-bag"))[-1]
+        text = found.title.replace(": ", " · " if strip else "\n", 1)
+        yield "labels", replace(found, title=text, bar="")
+    for name, p in single.items():
+        for panel in panels_of(p, bag_limits(p), scale="per-bag"):
+            if panel.quantity == "labels" or panel.empty:
+                continue
+            shown = _words(name, p, panel)
+            title = " · ".join(shown) if strip else "\n".join([*_short(shown[0]), *shown[1:]])
+            # above a strip stands what its bar says
+            bar = title if strip else ""
+            yield f"{name} {panel.quantity}", replace(panel, title=title, bar=bar)
+
+
+def _words(name: str, p: Prediction, panel: Panel) -> tuple[str, str]:
+    if panel.quantity == "variance":
+        return name, f"variance σ² ({p.score_kind}²)"
+    return name, f"mean μ ({p.score_kind}) · p = {_positive(p):.2f}"
+
+
+def _positive(p: Prediction) -> float:
+    """p(Y = 1), or with three classes or more the probability of any class above 0."""
+    return float(p.probability[-1] if len(p.probability) < 3 else p.probability[1:].sum())
+
+
+def _short(name: str) -> list[str]:
+    """One line or two."""
+    lines = wrap(name, TITLE_WIDTH) or [name]
+    if len(lines) > 2:
+        keep = TITLE_WIDTH - 1
+        lines = [name[:keep] + "…", name[-keep:]]
+    return lines
+
+
+def _shared(panels: list[tuple[str, Panel]], *, scale: CommonScale) -> list[tuple[str, Panel]]:
+    """With `common`, the panels of one quantity from their smallest to their largest value."""
+    if scale == "own":
+        return panels
+    ends: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def key(panel: Panel) -> tuple[str, str]:
+        return panel.quantity, panel.title[panel.title.rindex("(") : panel.title.rindex(")")]
+
+    own = [p for _, p in panels if p.quantity != "labels"]
+    for panel in own:
+        low, high = ends.get(key(panel), panel.limits)
+        ends[key(panel)] = min(low, panel.limits[0]), max(high, panel.limits[1])
+    return [
+        (name, panel if panel.quantity == "labels" else replace(panel, limits=ends[key(panel)]))
+        for name, panel in panels
+    ]
+
+
+def _lesions(
+    figure: Figure, single: Mapping[str, Prediction], *, layout: Layout, sheet: Sheet
+) -> None:
+    """Where positive slices begin and end, on every strip."""
+    labels = next(
+        (p.instance_labels for p in single.values() if p.instance_labels is not None), None
+    )
+    if labels is None:
+        return
+    at = np.sort(layout.corners[labels > 0, 0])
+    if len(at) == 0:
+        return
+    new = np.flatnonzero(np.diff(at) > layout.size * 1.5)
+    ends = np.concatenate([at[:1], at[new] + layout.size, at[new + 1], at[-1:] + layout.size])
+    for ax in figure.axes:
+        if str(ax.get_label()).endswith((" mean", " variance")):
+            for x in ends:
+                ax.axvline(x, color="white", lw=2.2)
+                ax.axvline(x, color="#D55E00", lw=1.1)
+
+
+def _table(
+    predictions: Mapping[str, Prediction],
+) -> tuple[list[str], Iterator[dict[str, object]]]:
+    single = {name: _single(p) for name, p in predictions.items()}
+    one = next(iter(single.values()))
+    columns: dict[str, np.ndarray] = {"instance": np.arange(len(one.attention_mean))}
+    if one.coords is not None:
+        names = ("position",) if one.coords.shape[1] == 1 else ("x", "y")
+        columns |= {name: one.coords[:, k] for k, name in enumerate(names)}
+    labels = next(
+        (p.instance_labels for p in single.values() if p.instance_labels is not None), None
+    )
+    if labels is not None:
+        columns["label"] = labels
+    for name, p in single.items():
+        columns[f"{name} mean"] = p.attention_mean
+        if p.attention_variance.any():
+            columns[f"{name} variance"] = p.attention_variance
+    rows = ({k: v[i].item() for k, v in columns.items()} for i in range(len(one.attention_mean)))
+    return list(columns), rows
