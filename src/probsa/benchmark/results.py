@@ -5,13 +5,26 @@ every split's run predicts. Either way a method has so many `replicates` of scor
 bag: with folds one a seed (pooled over folds), with a fixed test part one a split and seed.
 """
 
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
+from ..datasets.splits import Split
+from ..errors import InputError, ProbSAError
+from ..evaluation.prediction import Prediction
+from ..evaluation.tables import TABLE, Predictions, read_predictions
+from ..schedules import KLWeight
 from ._base import Method
+from .paper import position
+
+CELL = "cell.json"
+"""What a run is in its experiment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,9 +45,57 @@ class Scores:
     """Of the run that gave it."""
     seed: Int[np.ndarray, " replicates"]
     runs: tuple[Path, ...] = field(default=())
-    """The run folders it was read from."""
+    """The run folders it was read from: those of a replicate one after another, by split."""
     folds: bool = False
     """Whether every bag is tested by the run of its own fold."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """A finished cell: what its cell.json says."""
+
+    path: Path
+    data: str
+    method: Method
+    split: int
+    seed: int
+    folds: bool
+    groups: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runs:
+    """The run folders of an experiment."""
+
+    done: tuple[Run, ...]
+    unfinished: tuple[Path, ...]
+    """Not yet predicted: waiting, under way or failed."""
+    skipped: tuple[tuple[Path, str], ...]
+    """Damaged, and how."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Results:
+    """All that tables are made of, and what was left out of them."""
+
+    scores: tuple[Scores, ...]
+    unfinished: tuple[Path, ...]
+    incomplete: tuple[str, ...]
+    """Replicates of which a fold is missing, in words."""
+    skipped: tuple[tuple[Path, str], ...]
+
+    def left_out(self) -> tuple[str, ...]:
+        """What a reader of the tables must know: one sentence each."""
+        found = []
+        if self.unfinished:
+            n = len(self.unfinished)
+            found.append(f"{n} run{'' if n == 1 else 's'} not finished, left out.")
+        found += [f"Incomplete, left out: {what}." for what in self.incomplete]
+        found += [
+            f"Damaged, left out: {path.parent.name}/{path.name}: {why}."
+            for path, why in self.skipped
+        ]
+        return tuple(found)
 
 
 def read_scores(out: Path) -> list[Scores]:
@@ -43,6 +104,309 @@ def read_scores(out: Path) -> list[Scores]:
     Only whole replicates count: with folds, a seed of which a fold is missing is left out.
 
     Raises:
-        InputError: no finished run below `out`.
+        InputError: no finished run, or no whole replicate, below `out`.
     """
-    raise NotImplementedError(out)
+    return list(read_results(out).scores)
+
+
+def read_results(out: Path) -> Results:
+    """The same, with what was left out and why. By data set, then in the order of the paper.
+
+    Raises:
+        InputError: no finished run, or no whole replicate, below `out`.
+    """
+    runs = read_cells(out)
+    scores: list[Scores] = []
+    incomplete: list[str] = []
+    skipped = list(runs.skipped)
+    for data in sorted({run.data for run in runs.done}):
+        of = _DataSet.read([run for run in runs.done if run.data == data])
+        skipped += of.skipped
+        for key in sorted({_key(t.run) for t in of.tested}):
+            found, missing = of.scores(key)
+            scores += found
+            incomplete += missing
+    if not scores:
+        raise InputError(_nothing(out, runs, incomplete=incomplete, skipped=skipped))
+    return Results(
+        scores=tuple(scores),
+        unfinished=runs.unfinished,
+        incomplete=tuple(incomplete),
+        skipped=tuple(skipped),
+    )
+
+
+def read_cells(out: Path) -> Runs:
+    """The run folders below `out`/cells, each as its cell.json says."""
+    done: list[Run] = []
+    unfinished: list[Path] = []
+    skipped: list[tuple[Path, str]] = []
+    folders = sorted(p for p in (out / "cells").glob("*/*/split*-seed*") if p.is_dir())
+    for path in folders:
+        try:
+            run = _run(path) if (path / "predictions" / TABLE).is_file() else None
+        except InputError as error:
+            skipped.append((path, str(error)))
+            continue
+        if run is None:
+            unfinished.append(path)
+        else:
+            done.append(run)
+    return Runs(done=tuple(done), unfinished=tuple(unfinished), skipped=tuple(skipped))
+
+
+def instances_of(
+    scores: Scores, *, part: Literal["test", "val"] = "test"
+) -> Iterator[list[Prediction]]:
+    """The per-instance outputs of each replicate, read when it is asked for.
+
+    Test: in the order of `scores.bags`. Validation: run by run (with folds, each bag by the run
+    that validated on it).
+
+    Raises:
+        BagError: the file of a bag is missing or damaged.
+    """
+    for replicate in replicates_of(scores):
+        found: list[Prediction] = []
+        for path in replicate:
+            table = read_predictions(path / "predictions")
+            rows = zip(table.bags, table.parts, strict=True)
+            found += [table.instances(bag) for bag, at in rows if at == part]
+        if part == "test":
+            place = {bag: i for i, bag in enumerate(scores.bags)}
+            found.sort(key=lambda p: place[p.name])
+        yield found
+
+
+def replicates_of(scores: Scores) -> list[tuple[Path, ...]]:
+    """The run folders of each replicate: one a fold, or one alone."""
+    each = len(scores.runs) // len(scores.p)
+    return [scores.runs[i : i + each] for i in range(0, len(scores.runs), each)]
+
+
+def _run(path: Path) -> Run | None:
+    """A finished run; None where it has no cell.json yet."""
+    file = path / CELL
+    if not file.is_file():
+        return None
+    given = _json(file)
+    try:
+        kl = given["kl_weight"]
+        method = Method(
+            label=str(given["label"]),
+            model=str(given["model"]),
+            arguments=dict(given["arguments"]),
+            kl_weight=_kl_weight(kl),
+        )
+        groups = given["groups"]
+        return Run(
+            path=path,
+            data=str(given["data"]),
+            method=method,
+            split=int(given["split"]),
+            seed=int(given["seed"]),
+            folds=bool(given["folds"]),
+            groups=None if groups is None else {str(k): str(v) for k, v in groups.items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{CELL} cannot be used ({type(error).__name__}: {error}): remove the folder and run "
+            "the grid again"
+        ) from error
+
+
+def _kl_weight(value: Any) -> KLWeight | None:
+    if value in ("linear", "cyclical"):
+        return value
+    return None if value is None else float(value)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path.name} cannot be read ({error})") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path.name} holds a {type(value).__name__}, expected keys and values")
+    return value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tested:
+    """The test part of one run."""
+
+    run: Run
+    all: frozenset[str]
+    """Every bag that its split names."""
+    y: Mapping[str, int]
+    p: Mapping[str, float]
+    threshold: float
+
+    @property
+    def bags(self) -> tuple[str, ...]:
+        return tuple(sorted(self.y))
+
+
+def _tested(run: Run) -> _Tested:
+    """Reads a run's test part.
+
+    Raises:
+        ProbSAError: a file is damaged, or a test bag has no prediction or no label.
+    """
+    table = read_predictions(run.path / "predictions")
+    if table.probability.shape[1] > 2:
+        n = table.probability.shape[1]
+        raise InputError(f"{n} classes: the tables of an experiment are of two")
+    stored = _json(run.path / "split.json")
+    try:
+        split = Split.from_dict(stored)
+    except (KeyError, TypeError) as error:
+        raise InputError(f"split.json has no usable {error}") from error
+    row = {bag: i for i, bag in enumerate(table.bags)}
+    gone = [bag for bag in split.test if bag not in row]
+    if gone:
+        raise InputError(f"{len(gone)} test bags have no prediction ({gone[0]!r} first)")
+    if not split.test:
+        raise InputError("its split has no test part")
+    return _Tested(
+        run=run,
+        all=frozenset((*split.train, *split.val, *split.test)),
+        y={bag: _label(table, row[bag]) for bag in split.test},
+        p={bag: float(table.probability[row[bag], -1]) for bag in split.test},
+        threshold=_threshold(run.path),
+    )
+
+
+def _label(table: Predictions, row: int) -> int:
+    value = table.labels[row]
+    if value not in (0, 1):
+        raise InputError(f"test bag {table.bags[row]!r} has the label {value}, expected 0 or 1")
+    return value
+
+
+def _threshold(path: Path) -> float:
+    """Of the run; 0.5, as its predictions have it, where it validated on nothing."""
+    if not (path / "threshold.json").is_file():
+        raise InputError("threshold.json is missing: run the grid again")
+    value = _json(path / "threshold.json").get("threshold")
+    if value is not None and not isinstance(value, int | float):
+        raise InputError(f"threshold.json has the threshold {value!r}, expected a number")
+    return 0.5 if value is None else float(value)
+
+
+Key = tuple[tuple[int, str, int, float], str, str]
+
+
+def _key(run: Run) -> Key:
+    """Of a method, in the order of the paper's tables."""
+    return position(run.method), run.method.name, run.method.slug
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _DataSet:
+    """The runs of one data set that agree about it."""
+
+    tested: tuple[_Tested, ...]
+    bags: tuple[str, ...]
+    """Every test bag, by name."""
+    splits: tuple[int, ...]
+    skipped: tuple[tuple[Path, str], ...]
+
+    @classmethod
+    def read(cls, runs: Sequence[Run]) -> "_DataSet":
+        read: list[_Tested] = []
+        skipped: list[tuple[Path, str]] = []
+        for run in runs:
+            try:
+                read.append(_tested(run))
+            except ProbSAError as error:
+                skipped.append((run.path, str(error)))
+        usual = Counter(_test_bags(t) for t in read).most_common(1)
+        bags = usual[0][0] if usual else ()
+        labels: dict[str, int] = {}
+        arguments: dict[Key, Method] = {}
+        kept: list[_Tested] = []
+        for t in read:
+            if _test_bags(t) != bags:
+                skipped.append((t.run.path, "its bags are not those of the data set's other runs"))
+                continue
+            other = [b for b, y in t.y.items() if labels.setdefault(b, y) != y]
+            same = arguments.setdefault(_key(t.run), t.run.method) == t.run.method
+            if other:
+                why = f"bag {other[0]!r} has another label than in the data set's other runs"
+                skipped.append((t.run.path, why))
+            elif not same:
+                skipped.append((t.run.path, "its model or arguments differ from its neighbours'"))
+            else:
+                kept.append(t)
+        splits = tuple(sorted({run.split for run in runs}))
+        return cls(tested=tuple(kept), bags=bags, splits=splits, skipped=tuple(skipped))
+
+    def scores(self, key: Key) -> tuple[list[Scores], list[str]]:
+        """Of one method: its scores, unless no replicate is whole; and the ones that are not."""
+        mine = sorted(
+            (t for t in self.tested if _key(t.run) == key), key=lambda t: (t.run.seed, t.run.split)
+        )
+        replicates: dict[tuple[int, int], list[_Tested]] = {}
+        for t in mine:
+            # with a fixed test part every run is a replicate
+            replicates.setdefault((-1 if t.run.folds else t.run.split, t.run.seed), []).append(t)
+        whole, missing = [], []
+        for k in sorted(replicates):
+            if self._is_whole(replicates[k]):
+                whole.append(replicates[k])
+            else:
+                missing.append(self._incomplete(replicates[k]))
+        return ([self._scores(whole)] if whole else []), missing
+
+    def _is_whole(self, runs: Sequence[_Tested]) -> bool:
+        return sorted(bag for t in runs for bag in t.y) == list(self.bags)
+
+    def _incomplete(self, runs: Sequence[_Tested]) -> str:
+        first = runs[0].run
+        there = {t.run.split for t in runs}
+        gone = [str(k) for k in self.splits if k not in there]
+        bags = len(set(self.bags) - {bag for t in runs for bag in t.y})
+        what = f"{bags} bags are tested by no run" if bags else "bags are tested twice"
+        named = f" (split {', '.join(gone)})" if gone else ""
+        return f"{first.method.name} on {first.data}, seed {first.seed}: {what}{named}"
+
+    def _scores(self, replicates: Sequence[Sequence[_Tested]]) -> Scores:
+        first = replicates[0][0].run
+        rows = [{bag: t for t in runs for bag in t.y} for runs in replicates]
+        groups = first.groups or {}
+        p = np.array([[row[b].p[b] for b in self.bags] for row in rows])
+        limit = np.array([[row[b].threshold for b in self.bags] for row in rows])
+        return Scores(
+            data=first.data,
+            method=first.method,
+            bags=self.bags,
+            y=np.array([rows[0][b].y[b] for b in self.bags]),
+            groups=np.array([groups.get(b, b) for b in self.bags]),
+            p=p,
+            calls=p >= limit,
+            split=np.array([[row[b].run.split for b in self.bags] for row in rows]),
+            seed=np.array([runs[0].run.seed for runs in replicates]),
+            runs=tuple(t.run.path for runs in replicates for t in runs),
+            folds=first.folds,
+        )
+
+
+def _test_bags(t: _Tested) -> tuple[str, ...]:
+    """The bags that a whole replicate tests: with folds, all that there are."""
+    return tuple(sorted(t.all)) if t.run.folds else t.bags
+
+
+def _nothing(
+    out: Path, runs: Runs, *, incomplete: Sequence[str], skipped: Sequence[tuple[Path, str]]
+) -> str:
+    what = f"{len(runs.done)} finished and {len(runs.unfinished)} unfinished runs"
+    why = ""
+    if incomplete:
+        why = f"; incomplete: {incomplete[0]}"
+    elif skipped:
+        why = f"; damaged: {skipped[0][0]}: {skipped[0][1]}"
+    return (
+        f"there is nothing to tabulate in {out}: {what} below {out / 'cells'}{why}. "
+        "`probsa benchmark GRID.yaml --out` makes them, and goes on where it stopped"
+    )

@@ -1,0 +1,64 @@
+"""Means over splits as the paper prints them: seeds are averaged within a split first.
+
+The standard deviation over splits (ddof = 1) says how much splits differ, not how sure the mean is:
+splits share bags, and a fixed test part is the same bags every time.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from sklearn.metrics import f1_score, roc_auc_score
+
+from .results import Scores
+
+SplitMetric = Literal["auroc", "f1"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mean:
+    """Over splits; no value where the metric is undefined on every one."""
+
+    mean: float | None
+    sd: float | None
+    """None with fewer than two splits."""
+    splits: int
+
+
+def mean_over_splits(scores: Scores, metric: SplitMetric) -> Mean:
+    """The mean and deviation over splits of a metric that is a share (0 to 1)."""
+    values = list(split_values(scores, metric).values())
+    if not values:
+        return Mean(mean=None, sd=None, splits=0)
+    sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Mean(mean=float(np.mean(values)), sd=sd, splits=len(values))
+
+
+def split_values(scores: Scores, metric: SplitMetric) -> dict[int, float]:
+    """The metric on each split's test bags, averaged over seeds.
+
+    A split on whose test bags it is undefined (one class, or no positive bag for F1) has no entry.
+    """
+    found: dict[int, list[float]] = {}
+    for split, p, calls in zip(scores.split, scores.p, scores.calls, strict=True):
+        for k in np.unique(split):
+            own = split == k
+            value = _value(scores.y[own], p[own], calls=calls[own], metric=metric)
+            if value is not None:
+                found.setdefault(int(k), []).append(value)
+    return {k: float(np.mean(found[k])) for k in sorted(found)}
+
+
+def _value(
+    y: Int[np.ndarray, " bags"],
+    p: Float[np.ndarray, " bags"],
+    *,
+    calls: Bool[np.ndarray, " bags"],
+    metric: SplitMetric,
+) -> float | None:
+    if not y.any():
+        return None
+    if metric == "f1":
+        return float(f1_score(y, calls))
+    return None if y.all() else float(roc_auc_score(y, p))

@@ -1,0 +1,98 @@
+"""Folders of experiments as a grid leaves them, from figures that a test states."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from probsa.evaluation.prediction import Prediction
+from probsa.evaluation.tables import write_predictions
+
+
+def prediction(bag: str, p: float, *, instances: int = 4, mean=None, labels=None) -> Prediction:
+    """One bag's prediction; its attention is a ramp unless given."""
+    f = np.linspace(-1, 1, instances) if mean is None else np.asarray(mean)
+    f = f.astype(np.float32)
+    w = np.exp(f) / np.exp(f).sum()
+    return Prediction(
+        name=bag,
+        probability=np.array([p], dtype=np.float32),
+        spread=np.array([0.1], dtype=np.float32),
+        coords=np.stack([np.arange(len(f)), np.zeros(len(f))], axis=1).astype(np.int64),
+        attention_mean=f,
+        attention_variance=np.linspace(0.1, 0.4, len(f)).astype(np.float32),
+        weight_mean=w,
+        weight_variance=np.zeros(len(f), dtype=np.float32),
+        degree=np.array([1, *[2] * (len(f) - 2), 1], dtype=np.float32),
+        pitch=1.0,
+        instance_labels=None if labels is None else np.asarray(labels, dtype=np.int64),
+    )
+
+
+def write_run(
+    out: Path,
+    *,
+    data: str = "toy",
+    model: str = "abmil",
+    kl_weight: float | str | None = None,
+    split: int = 0,
+    seed: int = 0,
+    folds: bool = True,
+    test: dict[str, float],
+    y: dict[str, int],
+    val: dict[str, float] | None = None,
+    rest: tuple[str, ...] = (),
+    threshold: float | None = 0.5,
+    groups: dict[str, str] | None = None,
+    instances: dict[str, list[int]] | None = None,
+    means: dict[str, list[float]] | None = None,
+) -> Path:
+    """A finished run: `test` and `val` are p(Y = 1) by bag, `rest` are the bags it trained on."""
+    kl = (
+        kl_weight if isinstance(kl_weight, str) else None if kl_weight is None else f"{kl_weight:g}"
+    )
+    slug = model if kl is None else f"{model}_kl-{kl}"
+    path = out / "cells" / data / slug / f"split{split}-seed{seed}"
+    path.mkdir(parents=True)
+    val, instances, means = val or {}, instances or {}, means or {}
+    cell = {"data": data, "label": model, "model": model, "arguments": {}, "kl_weight": kl_weight}
+    cell |= {"split": split, "seed": seed, "folds": folds, "groups": groups}
+    parts = {"train": list(rest), "val": list(val), "test": list(test)}
+    (path / "cell.json").write_text(json.dumps(cell))
+    (path / "split.json").write_text(json.dumps({**parts, "origin": "made"}))
+    (path / "threshold.json").write_text(json.dumps({"threshold": threshold, "chosen": "made"}))
+    write_predictions(
+        path / "predictions",
+        [
+            prediction(b, p, labels=instances.get(b), mean=means.get(b))
+            for b, p in {**val, **test}.items()
+        ],
+        labels=y,
+        parts={**dict.fromkeys(val, "val"), **dict.fromkeys(test, "test")},
+        classes=("0", "1"),
+        threshold=threshold,
+        about={},
+    )
+    return path
+
+
+def write_folds(
+    out: Path, y: dict[str, int], folds: list[list[str]], p: dict[str, float], **of
+) -> list[Path]:
+    """A run of every fold: each tests its own bags, validates on the next fold's."""
+    paths = []
+    for k, own in enumerate(folds):
+        following = folds[(k + 1) % len(folds)]
+        rest = tuple(b for j, f in enumerate(folds) if f not in (own, following) for b in folds[j])
+        paths.append(
+            write_run(
+                out,
+                split=k,
+                test={b: p[b] for b in own},
+                val={b: p[b] for b in following},
+                rest=rest,
+                y=y,
+                **of,
+            )
+        )
+    return paths
