@@ -77,6 +77,10 @@ class DataConfig:
     """Class names in the order of their indices, where labels are names."""
     validation: float = 0.2
     """Share of the training bags to validate on, where the table says nothing."""
+    instance_labels: Path | None = None
+    """Folder of <bag>.npy, one whole number an instance (-1 unknown), before what files hold."""
+    unlabelled: Literal["refuse", "leave_out"] = "refuse"
+    """What to do about bags of the folder that the table of labels does not name."""
     feature_set: str | None = None
     """Which folder of features to take, where a data set holds several."""
     standardize: bool = False
@@ -176,7 +180,7 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, in the layout of a run file."""
-        return _plain(
+        return plain(
             {
                 "data": asdict(self.data),
                 "model": {"name": self.model, **self.model_arguments},
@@ -191,7 +195,7 @@ class RunConfig:
         """From a run file's layout, already checked (`read_run`), or from `to_dict`."""
         model = dict(given["model"])
         data = dict(given["data"])
-        for key in ("features", "labels", "split"):
+        for key in ("features", "labels", "split", "instance_labels"):
             if data.get(key) is not None:
                 data[key] = Path(data[key])
         if data.get("classes") is not None:
@@ -271,11 +275,12 @@ def flatten(given: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as YAML holds it: tuples are lists, paths text."""
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return str(value) if isinstance(value, Path) else value
 
 

@@ -61,7 +61,20 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
     """
     given = flatten(load_yaml(file)) if file is not None else {}
     origin = dict.fromkeys(given, f" in {file}") | dict.fromkeys(flags, "")
-    given |= flags
+    return checked_run(given | flags, origin=origin)
+
+
+def checked_run(given: Mapping[str, Any], *, origin: Mapping[str, str]) -> RunConfig:
+    """A run from dotted or short keys.
+
+    Args:
+        given: the keys and their values.
+        origin: where each came from, as errors say it: ` in run.yaml`, or nothing for a flag.
+
+    Raises:
+        UnknownName, InputError: as `read_run`.
+    """
+    given, origin = dict(given), dict(origin)
     name = given.get("model.name")
     if name is None:
         raise InputError(f"no model is named: give --model, one of {', '.join(names())}")

@@ -18,9 +18,11 @@ from typing import Any
 import torch
 import yaml
 
-from .config import RunConfig, load_yaml
+from .config import RunConfig, load_yaml, plain
 from .errors import InputError, OutputExists
 from .files import write_csv, write_json, write_text
+from .models import arguments, names
+from .models._registry import original
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,27 +122,53 @@ def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) ->
 
 
 def _same_run(folder: RunFolder, config: RunConfig) -> None:
-    there, given = _flat(folder.config().to_dict()), _flat(config.to_dict())
-    # where a run is computed is not what it computes
-    free = {"training.device", "training.workers", "training.threads", "data.cache_gb"}
-    changed = [k for k in {**there, **given} if k not in free and there.get(k) != given.get(k)]
+    changed = differences(folder.config(), config)
     if changed:
-        k = changed[0]
+        k, (there, given) = next(iter(changed.items()))
         raise InputError(
-            f"{folder.path} was started with {k} = {there.get(k)!r}, not {given.get(k)!r}"
-            f"{f' (and {len(changed) - 1} more)' if changed[1:] else ''}: "
+            f"{folder.path} was started with {k} = {there!r}, not {given!r}"
+            f"{f' (and {len(changed) - 1} more)' if len(changed) > 1 else ''}: "
             "a resumed run keeps its run file; start another in another --out"
         )
 
 
-def _flat(value: Mapping[str, Any]) -> dict[str, Any]:
+FREE = frozenset({"training.device", "training.workers", "training.threads", "data.cache_gb"})
+"""Where a run is computed, which is not what it computes."""
+
+
+def differences(there: RunConfig, given: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """Keys in which two runs differ, with both values; an argument that is not given is its default.
+
+    Where a run is computed (`FREE`) makes no difference.
+    """
+    one, other = _flat(there), _flat(given)
+    keys = [k for k in {**one, **other} if k not in FREE and one.get(k) != other.get(k)]
+    return {k: (one.get(k), other.get(k)) for k in keys}
+
+
+def _flat(config: RunConfig) -> dict[str, Any]:
+    values = config.to_dict()
+    values["model"] = {**_defaults(config), **values["model"]}
     out: dict[str, Any] = {}
-    for key, part in value.items():
+    for key, part in values.items():
         if isinstance(part, dict):
             out.update({f"{key}.{k}": v for k, v in part.items()})
         else:
             out[key] = part
     return out
+
+
+def _defaults(config: RunConfig) -> dict[str, Any]:
+    """What the model's arguments are where nobody gives them, as a run file holds them."""
+    if config.model not in names():
+        return {}
+    known = arguments(config.model)
+    found = {k: p.default for k, p in known.items() if p.default is not p.empty}
+    if config.model_arguments.get("preset") == "original":
+        found |= original(config.model)
+    # read off the labels unless they are given
+    read_off = ("n_classes", "class_weights", "seed")
+    return {k: plain(v) for k, v in found.items() if k not in read_off}
 
 
 def about() -> dict[str, Any]:
