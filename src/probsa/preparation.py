@@ -109,7 +109,7 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> Prepared:
     bags = open_data(config.data)
     whole, left_out = table, _without_features(table, bags)
     table = without(table, left_out)
-    _match(table, bags)
+    _match(table, bags, allow_unlabelled=config.data.unlabelled == "leave_out")
     left_out += bags.empty()
     table = without(table, left_out)
     split = _split(config, table, whole=whole, previous=previous)
@@ -143,8 +143,14 @@ def open_data(data: DataConfig, *, features: Path | None = None) -> BagSet:
         neighbours=data.neighbours,
         pitch=data.pitch,
     )
+    # labels of instances belong to the rows of the run's own features
+    own = features is None or features.resolve() == data.features.resolve()
     return open_bags(
-        features or data.features, graph=graph, cache_gb=data.cache_gb, features=data.feature_set
+        features or data.features,
+        graph=graph,
+        cache_gb=data.cache_gb,
+        features=data.feature_set,
+        instance_labels=data.instance_labels if own else None,
     )
 
 
@@ -170,10 +176,10 @@ def _without_features(table: Table, bags: BagSet) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _match(table: Table, bags: BagSet) -> None:
+def _match(table: Table, bags: BagSet, *, allow_unlabelled: bool) -> None:
     """Every bag with its label; of a work folder, where to read what became of each slide."""
     try:
-        match(table, bags.names, allow_unlabelled=False)
+        match(table, bags.names, allow_unlabelled=allow_unlabelled)
     except TableError as error:
         made = PatchSet(bags.folder.parent)
         if not set(table.bags) - set(bags.names) or next(made.records(), None) is None:

@@ -10,6 +10,7 @@ from ..errors import BagError
 from ._base import BagSet as BagSet
 from ._base import GraphOptions as GraphOptions
 from ._names import hdf5_files, npy_files, pt_files
+from ._overlay import Overlay
 from ._recognise import chosen_folder, refusal, refuse_mixed, stamp_files
 from .clam import ClamTensorBags
 from .hdf5 import Hdf5Bags
@@ -32,6 +33,7 @@ def open_bags(
     graph: GraphOptions = DEFAULT_GRAPH,
     cache_gb: float = 4.0,
     features: str | None = None,
+    instance_labels: Path | None = None,
 ) -> BagSet:
     """The bags of a folder: ours, TRIDENT's, CLAM's, STAMP's, slideflow's or torchmil's.
 
@@ -40,15 +42,19 @@ def open_bags(
         graph: how graphs are built.
         cache_gb: gigabytes of features and graphs kept in memory, in each process that reads.
         features: which folder of features, where there are several (`features_resnet50`).
+        instance_labels: a folder of `<bag>.npy`, which go before what the bags' files hold.
 
     Raises:
-        BagError: no bags there, two of one name, bags of two tools in one folder, or several
-            folders of features and none chosen.
+        BagError: no bags there, two of one name, bags of two tools in one folder, several
+            folders of features and none chosen, or labels of instances that name no bag.
     """
     if not folder.is_dir():
         raise BagError(f"there is no folder {folder}: give the one that holds the bags")
     chosen = chosen_folder(folder, features)
-    return _recognised(chosen)(chosen, graph=graph, cache_gb=cache_gb)
+    bags = _recognised(chosen)(chosen, graph=graph, cache_gb=cache_gb)
+    if instance_labels is not None:
+        bags.overlay = Overlay(instance_labels, bags.names)
+    return bags
 
 
 def _recognised(folder: Path) -> Callable[..., BagSet]:

@@ -17,6 +17,7 @@ from ..graphs import GraphKind, WeightKind
 from ..store import BagKind, StoredBag
 from ._about import About
 from ._cache import Cache, Graph
+from ._overlay import Overlay
 
 SHOWN = 5
 """Gaps of a scan that a note lists one by one."""
@@ -73,6 +74,8 @@ class BagSet(ABC):
         self.notes: dict[str, str] = {}
         """What is worth knowing of the bags that this process has read: missing slices, an
         estimated pitch, a slide of scattered patches."""
+        self.overlay: Overlay | None = None
+        """Labels of instances that go before what the files hold."""
         self._files = files
         self._cache = Cache(int(cache_gb * 1e9))
         self._shapes: dict[str, tuple[int, int]] = {}
@@ -139,7 +142,7 @@ class BagSet(ABC):
         cached = self._cache.bag(self._known(name))
         if cached is not None:
             return cached
-        stored = self._read(name)
+        stored = self.stored(name)
         width = stored.features.shape[1]
         if width != self.in_dim:
             raise BagError(
@@ -164,7 +167,8 @@ class BagSet(ABC):
         Raises:
             BagError: no bag of that name, or a file that cannot be used.
         """
-        return self._read(self._known(name))
+        stored = self._read(self._known(name))
+        return stored if self.overlay is None else self.overlay.over(stored)
 
     @abstractmethod
     def about(self, name: str) -> About:
