@@ -27,6 +27,8 @@ from .models import arguments
 from .models._registry import fixed
 from .runs import RunFolder
 
+TEST_PART = "it is in the test part, and nothing that trains or validates may see that"
+
 
 class Standardizer(nn.Module):
     """(x − mean) / deviation of each feature; does nothing where nothing was fitted."""
@@ -74,6 +76,7 @@ class Prepared:
     """What a run trains on."""
 
     bags: BagSet
+    """Without the test part, which is sealed."""
     table: Table
     split: Split
     labels: dict[str, int]
@@ -122,7 +125,7 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> Prepared:
     _check_graph(config, bags, split)
     fitted = Standardizer.fit(bags, split.train) if config.data.standardize else Standardizer()
     return Prepared(
-        bags=bags,
+        bags=bags.sealed(split.test, why=TEST_PART),
         table=table,
         split=split,
         labels=labels,

@@ -1,6 +1,8 @@
 """Stage 5: a folder of stored bags, read when needed and cached within a stated size."""
 
+import copy
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -80,6 +82,8 @@ class BagSet(ABC):
         self._cache = Cache(int(cache_gb * 1e9))
         self._shapes: dict[str, tuple[int, int]] = {}
         self._kinds: dict[str, BagKind] = {}
+        self._sealed: frozenset[str] = frozenset()
+        self._why = ""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -87,6 +91,22 @@ class BagSet(ABC):
     def __getstate__(self) -> dict[str, Any]:
         # A tensor sent to a worker holds a file descriptor: thousands would exhaust them.
         return self.__dict__ | {"_cache": Cache(self._cache.limit)}
+
+    def sealed(self, names: Iterable[str], *, why: str) -> "BagSet":
+        """A view of the same bags (cache and notes shared) that refuses to read these.
+
+        `bag` and `stored` raise InputError with the bag and `why`, until `unseal` is called; how
+        many instances a bag has, and what its file states, is no secret.
+        """
+        _ = self.in_dim  # else of the first bag, which may be a sealed one
+        view = copy.copy(self)
+        view._cache = self._cache  # which a copy for a worker process leaves behind
+        view._sealed, view._why = self._sealed | frozenset(names), why
+        return view
+
+    def unseal(self) -> None:
+        """Every bag of this view can be read from now on."""
+        self._sealed = frozenset()
 
     @cached_property
     def in_dim(self) -> int:
@@ -138,8 +158,9 @@ class BagSet(ABC):
         Raises:
             BagError: no bag of that name, a file that cannot be used, or another width.
             GraphError: the coordinates contradict the pitch, or there are none to build from.
+            InputError: the bag is sealed.
         """
-        cached = self._cache.bag(self._known(name))
+        cached = self._cache.bag(self._open(name))
         if cached is not None:
             return cached
         stored = self.stored(name)
@@ -166,8 +187,9 @@ class BagSet(ABC):
 
         Raises:
             BagError: no bag of that name, or a file that cannot be used.
+            InputError: the bag is sealed.
         """
-        stored = self._read(self._known(name))
+        stored = self._read(self._open(name))
         return stored if self.overlay is None else self.overlay.over(stored)
 
     @abstractmethod
@@ -194,6 +216,11 @@ class BagSet(ABC):
         if name not in self._shapes:
             self._shapes[name] = self._peek(self._known(name))
         return self._shapes[name]
+
+    def _open(self, name: str) -> str:
+        if name in self._sealed:
+            raise InputError(f"bag {name!r} of {self.folder} cannot be read here: {self._why}")
+        return self._known(name)
 
     def _known(self, name: str) -> str:
         if name not in self._files:

@@ -61,7 +61,7 @@ def make_split(
     else:
         parts = {b: "train" for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
         origin = f"all labelled bags of {table.where}"
-    _check(table, parts, origin)
+    check_parts(table, parts, origin)
     if "val" not in parts.values():
         chosen = _validation(table, parts, share=validation, seed=seed)
         parts |= dict.fromkeys(chosen, "val")
@@ -111,7 +111,7 @@ def read_clam_split(path: Path, table: Table) -> Split:
                 )
             parts[name] = part
     origin = f"as {path} says"
-    _check(table, parts, origin)
+    check_parts(table, parts, origin)
     return _split({b: parts[b] for b in table.bags if b in parts}, origin)
 
 
@@ -141,7 +141,12 @@ def _by_fold(table: Table, test_fold: int | None) -> tuple[dict[str, str], str]:
     return parts, f"fold {test_fold} of {table.where} tests, fold {val_fold} validates"
 
 
-def _check(table: Table, parts: Mapping[str, str], origin: str) -> None:
+def check_parts(table: Table, parts: Mapping[str, str], origin: str) -> None:
+    """Sees that something trains, all but test bags have labels, and no group is in two parts.
+
+    Raises:
+        TableError: names the bag or the group.
+    """
     if "train" not in parts.values():
         raise TableError(f"no bag is left to train on ({origin})")
     seen: dict[str, str] = {}
