@@ -7,8 +7,9 @@ import pytest
 from sklearn import metrics as sk
 
 from probsa.errors import BagError, InputError
-from probsa.evaluation.instances import NAMES, balanced_threshold, evidence, instance_metrics
+from probsa.evaluation.instances import NAMES, balanced_threshold, instance_metrics
 from probsa.evaluation.prediction import Prediction
+from probsa.evaluation.scores import evidence
 
 
 def _bag(name, mu, labels, *, variance=None, degree=None, kind="logit", probability=(0.5,)):

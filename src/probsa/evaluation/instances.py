@@ -6,16 +6,15 @@ calls is judged beside two scores that cost nothing: how near the call was, and 
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
-from scipy.special import logsumexp
+from jaxtyping import Bool, Float
 from sklearn.metrics import accuracy_score, f1_score, roc_curve
 
-from ..errors import BagError, InputError
 from .bootstrap import Draws
+from .dice import DICE, dice_metrics, dice_threshold, no_threshold
 from .metrics import NO_SPREAD, Metric, finds_errors, measured, rank_metrics, undefined
+from .pools import Pool, held_out, kind_of, labelled
 from .prediction import Prediction
 
 ONE_DEGREE = "every instance has the same number of neighbours"
@@ -29,55 +28,12 @@ NAMES = (
     "error_auroc_variance",
     "error_auroc_margin",
     "error_auroc_degree",
+    *DICE,
     "authors_auroc",
     "authors_average_precision",
     "authors_f1",
     "authors_accuracy",
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Pool:
-    """The labelled instances of several bags, one after another."""
-
-    bag: Int[np.ndarray, " n"]
-    """Index of the bag."""
-    y: Bool[np.ndarray, " n"]
-    score: Float[np.ndarray, " n"]
-    """μ as the model gives it."""
-    evidence: Float[np.ndarray, " n"]
-    """Positive where the instance is called positive; see `evidence`."""
-    variance: Float[np.ndarray, " n"]
-    degree: Float[np.ndarray, " n"]
-
-    def of(self, bags: Sequence[bool]) -> "_Pool":
-        """The instances of the bags that are True."""
-        kept = np.asarray(bags, dtype=bool)[self.bag]
-        return _Pool(
-            bag=self.bag[kept],
-            y=self.y[kept],
-            score=self.score[kept],
-            evidence=self.evidence[kept],
-            variance=self.variance[kept],
-            degree=self.degree[kept],
-        )
-
-
-def evidence(score: Float[np.ndarray, " n"], *, kind: str) -> Float[np.ndarray, " n"]:
-    """How far one bag's instances are on the positive side; an instance is called positive above 0.
-
-    kind: `logit`: the log ratio to uniform attention, s_n = μ_n - logsumexp(μ) + log N;
-    `weight`: the same of the weight itself, log(N w_n); `probability`: p_n - 0.5;
-    `relevance` has no such point: nan.
-    """
-    value = score.astype(np.float64)
-    if kind == "logit":
-        return value - logsumexp(value) + np.log(len(value))
-    if kind == "weight":
-        return np.log(np.maximum(value, np.finfo(np.float64).tiny)) + np.log(len(value))
-    if kind == "probability":
-        return value - 0.5
-    return np.full(len(value), np.nan)
 
 
 def instance_metrics(
@@ -99,7 +55,7 @@ def instance_metrics(
     Args:
         predictions: of the bags to judge.
         positive: whether a bag is positive (Y > 0); a bag that is missing here is not.
-        validation: where the threshold of `authors_f1` and `authors_accuracy` is chosen.
+        validation: where thresholds are chosen (`dice*`, `authors_f1`, `authors_accuracy`).
         groups: patient of each bag; a bag that is missing here is its own.
         bootstrap: resamples; 0 gives no intervals.
         seed: of the resamples.
@@ -108,37 +64,34 @@ def instance_metrics(
         InputError: the predictions do not have one score kind.
         BagError: a bag's attention is not finite.
     """
-    kept = [p for p in predictions if p.instance_labels is not None]
+    kept = labelled(predictions)
     if not kept:
         return dict.fromkeys(NAMES, undefined("no bag has instance labels"))
-    kind = _kind(kept)
+    kind = kind_of(kept)
     flags = [bool(positive.get(p.name, False)) for p in kept]
     names = None if groups is None else [groups.get(p.name, (p.name,)) for p in kept]
     draws = Draws.of(np.array(flags), groups=names, resamples=bootstrap, seed=seed)
-    pool = _pool(kept)
+    pool = Pool.of(kept)
     auroc, precision = rank_metrics(
         pool.y, pool.score, draws=draws.items(pool.bag), what="instances"
     )
-    inside = pool.of(flags)
+    inside = pool.within(flags)
     within = draws.items(inside.bag)
     what = "instances of positive bags"
     auroc_in, precision_in = rank_metrics(inside.y, inside.score, draws=within, what=what)
+    held = None
     if validation is not None:
-        validation = [p for p in validation if positive.get(p.name) and _labelled(p)]
-        if validation and _kind(validation) != kind:
-            raise InputError(
-                f"test scores are of kind {kind!r}, validation's {_kind(validation)!r}: "
-                "predict both with one model"
-            )
+        held = Pool.of(held_out(validation, positive=positive, kind=kind))
     return {
         "auroc": auroc,
         "average_precision": precision,
         "auroc_positive_bags": auroc_in,
         "average_precision_positive_bags": precision_in,
         **_errors(inside, kind=kind, draws=within),
+        **_dice(inside, held, draws=draws),
         "authors_auroc": auroc_in,
         "authors_average_precision": precision_in,
-        **_authors(inside, validation=validation, draws=within),
+        **_authors(inside, held, draws=within),
     }
 
 
@@ -151,7 +104,7 @@ def balanced_threshold(y: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]
     return float(thresholds[np.argmax(product)])
 
 
-def _errors(pool: _Pool, *, kind: str, draws: Draws) -> dict[str, Metric]:
+def _errors(pool: Pool, *, kind: str, draws: Draws) -> dict[str, Metric]:
     what = "instances of positive bags"
     names = ("error_rate", "error_auroc_variance", "error_auroc_margin", "error_auroc_degree")
     if kind == "relevance":
@@ -177,19 +130,18 @@ def _errors(pool: _Pool, *, kind: str, draws: Draws) -> dict[str, Metric]:
     }
 
 
-def _authors(
-    pool: _Pool, *, validation: Sequence[Prediction] | None, draws: Draws
-) -> dict[str, Metric]:
+def _dice(pool: Pool, held: Pool | None, *, draws: Draws) -> dict[str, Metric]:
+    reason = no_threshold(held)
+    if reason or held is None:
+        return dict.fromkeys(DICE, undefined(reason or ""))
+    return dice_metrics(pool, pool.decision >= dice_threshold(held.y, held.decision), draws=draws)
+
+
+def _authors(pool: Pool, held: Pool | None, *, draws: Draws) -> dict[str, Metric]:
     names = ("authors_f1", "authors_accuracy")
-    if validation is None:
-        return dict.fromkeys(names, undefined("no validation predictions to choose a threshold on"))
-    if not validation:
-        reason = "no positive validation bag has instance labels to choose a threshold on"
-        return dict.fromkeys(names, undefined(reason))
-    held = _pool(validation)
-    if held.y.all() or not held.y.any():
-        reason = f"only one class among {len(held.y)} instances of positive validation bags"
-        return dict.fromkeys(names, undefined(reason))
+    reason = no_threshold(held)
+    if reason or held is None:
+        return dict.fromkeys(names, undefined(reason or ""))
     if not pool.y.any():
         reason = f"no positive instance among {len(pool.y)} of positive bags"
         return dict.fromkeys(names, undefined(reason))
@@ -203,48 +155,3 @@ def _authors(
         "authors_f1": measured(f1_score(y, called), f1),
         "authors_accuracy": measured(accuracy_score(y, called), accuracy),
     }
-
-
-def _kind(predictions: Sequence[Prediction]) -> str:
-    kinds = sorted({p.score_kind for p in predictions})
-    if len(kinds) > 1:
-        raise InputError(
-            f"scores of several kinds ({', '.join(kinds)}) cannot be judged together: "
-            "predict all bags with one model"
-        )
-    return kinds[0]
-
-
-def _labelled(p: Prediction) -> bool:
-    return p.instance_labels is not None
-
-
-def _pool(predictions: Sequence[Prediction]) -> _Pool:
-    columns: dict[str, list[np.ndarray]] = {
-        k: [] for k in ("bag", "y", "score", "evidence", "variance", "degree")
-    }
-    for b, p in enumerate(predictions):
-        assert p.instance_labels is not None
-        kept = p.instance_labels >= 0
-        score, variance = one_column(p, p.attention_mean), one_column(p, p.attention_variance)
-        if not (np.isfinite(score).all() and np.isfinite(variance).all()):
-            raise BagError(
-                f"bag {p.name!r} has attention that is nan or infinite: predict it again, and look "
-                "at its features and the run's losses"
-            )
-        columns["bag"].append(np.full(int(kept.sum()), b, dtype=np.int64))
-        columns["y"].append(p.instance_labels[kept] > 0)
-        columns["score"].append(score[kept])
-        columns["evidence"].append(evidence(score, kind=p.score_kind)[kept])
-        columns["variance"].append(variance[kept])
-        columns["degree"].append(p.degree.astype(np.float64)[kept])
-    return _Pool(**{k: np.concatenate(v) for k, v in columns.items()})
-
-
-def one_column(p: Prediction, value: np.ndarray) -> Float[np.ndarray, " n"]:
-    """Of values with one column a class: that of the bag's most probable class above 0."""
-    if value.ndim == 1:
-        return value.astype(np.float64)
-    if value.shape[1] == 1 or len(p.probability) != value.shape[1]:
-        return value[:, -1].astype(np.float64)
-    return value[:, 1 + int(np.argmax(p.probability[1:]))].astype(np.float64)

@@ -43,6 +43,8 @@ TITLES = {
     "error_rate": "wrong calls within positive bags",
     "error_auroc_variance": "wrong calls found by σ² (AUROC)",
     "error_auroc_degree": "… by 1/degree (null)",
+    "dice": "Dice, mean over positive bags",
+    "dice_pooled": "Dice of all their instances",
     "authors_auroc": "authors' protocol: AUROC",
     "authors_average_precision": "authors' protocol: average precision",
     "authors_f1": "authors' protocol: F1",
