@@ -14,9 +14,9 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ..errors import BagError, InputError
-from ..evaluation.instances import one_column
+from ..errors import InputError
 from ..evaluation.prediction import Prediction
+from ..evaluation.scores import instance_scores, instance_variances
 from ..files import write_csv
 from .geometry import Sheet, tiles
 from .layout import Layout, place
@@ -121,11 +121,7 @@ def _equal(a: np.ndarray | None, b: np.ndarray | None) -> bool:
 
 def _single(p: Prediction) -> Prediction:
     """With one attention an instance: of several classes that of the likeliest above 0."""
-    mean = one_column(p, p.attention_mean)
-    if not np.isfinite(mean).any():
-        raise BagError(f"bag {p.name!r}: its attention mean holds no finite value")
-    variance = one_column(p, p.attention_variance)
-    return replace(p, attention_mean=mean, attention_variance=variance)
+    return replace(p, attention_mean=instance_scores(p), attention_variance=instance_variances(p))
 
 
 def _panels(single: Mapping[str, Prediction], *, strip: bool) -> Iterator[tuple[str, Panel]]:

@@ -1,0 +1,156 @@
+"""The paper's figure 3: what λ brings over the plain baseline, per variant, in points.
+
+Thin lines are data sets with their intervals, the thick one is their mean, the dashed one is the
+mean of the paper's own table 5.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from .style import GREY, PAPER, TEXT, dress, sheet, shortened, style_of, write
+
+Source = Literal["ours", "paper"]
+Key = TypeVar("Key", bound=Hashable)
+MARKERS = "osD^vPXph"
+"""Of data sets."""
+MEAN = "mean over data sets"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gain:
+    """What one λ of one variant brings on one data set."""
+
+    source: Source = "ours"
+    data: str
+    variant: str
+    """`abmil-probsa-diag`."""
+    kl_weight: str
+    """As tables write it: `0.1`, `cyclical`."""
+    metric: str
+    points: float
+    """Hundredths: an AUROC of 0.91 against 0.90 is one point."""
+    low: float | None = None
+    high: float | None = None
+
+
+def write_improvement(path: Path, gains: Sequence[Gain]) -> list[Path]:
+    """Writes the figure and its numbers, means included."""
+    columns = ("source", "metric", "variant", "kl_weight", "data", "points", "low", "high")
+    every = [*gains, *means(gains)]
+    return write(
+        draw_improvement(gains), path, [{c: getattr(g, c) for c in columns} for g in every]
+    )
+
+
+def means(gains: Sequence[Gain]) -> list[Gain]:
+    """The mean over data sets of each λ that all data sets of its source and variant have."""
+    found: list[Gain] = []
+    for key in _distinct((g.source, g.metric, g.variant) for g in gains):
+        own = [g for g in gains if (g.source, g.metric, g.variant) == key]
+        sets = {g.data for g in own}
+        for kl in kl_order(own):
+            at = [g for g in own if g.kl_weight == kl]
+            if {g.data for g in at} == sets:
+                mean = float(np.mean([g.points for g in at]))
+                found.append(replace(at[0], data=MEAN, points=mean, low=None, high=None))
+    return found
+
+
+def kl_order(gains: Sequence[Gain]) -> list[str]:
+    """Every λ: numbers, then the schedules."""
+    words = ("linear", "cyclical")
+
+    def place(kl: str) -> tuple[int, float]:
+        return (1, words.index(kl)) if kl in words else (0, float(kl))
+
+    return sorted({g.kl_weight for g in gains}, key=place)
+
+
+def draw_improvement(gains: Sequence[Gain]) -> Figure:
+    """A panel for each metric (rows) and variant (columns), labelled `<metric> <variant>`."""
+    ours = [g for g in gains if g.source == "ours"]
+    variants = [v for (v,) in _distinct((g.variant,) for g in ours)]
+    metrics = [m for (m,) in _distinct((g.metric,) for g in ours)]
+    sets = [d for (d,) in _distinct((g.data,) for g in ours)]
+    shown = [g for g in gains if g.variant in variants and g.metric in metrics]
+    order = kl_order(shown)
+    figure = sheet(1.2 + 1.5 * max(2, len(variants)), 0.75 + 1.75 * len(metrics))
+    grid = figure.subplots(len(metrics), len(variants), squeeze=False, sharey="row", sharex=True)
+    for row, metric in zip(grid, metrics, strict=True):
+        for ax, variant in zip(row, variants, strict=True):
+            own = [g for g in shown if g.metric == metric and g.variant == variant]
+            ax.set_label(f"{metric} {variant}")
+            _panel(ax, own, order=order, sets=sets)
+            dress(ax)
+            if metric == metrics[0]:
+                ax.set_title(shortened(variant, 24), fontsize=TEXT + 0.5)
+            if metric == metrics[-1]:
+                ax.set_xlabel("λ", fontsize=TEXT)
+        row[0].set_ylabel(f"{metric}: points over\nthe baseline (λ = 0)", fontsize=TEXT)
+    _legend(figure, sets, paper=any(g.source == "paper" for g in shown), many=len(sets) > 1)
+    return figure
+
+
+def _panel(ax: Axes, gains: Sequence[Gain], *, order: list[str], sets: list[str]) -> None:
+    ours = [g for g in gains if g.source == "ours"]
+    ax.axhline(0, color=GREY, lw=0.8)
+    for k, data in enumerate(sets):
+        own = sorted((g for g in ours if g.data == data), key=lambda g: order.index(g.kl_weight))
+        if not own:
+            continue
+        # beside each other, so that intervals do not hide one another
+        x = np.array([order.index(g.kl_weight) for g in own]) + 0.14 * (k - (len(sets) - 1) / 2)
+        y = [g.points for g in own]
+        ends = [[g.points if e is None else e for e in (g.low, g.high)] for g in own]
+        colour = style_of(own[0].variant).colour
+        ax.vlines(x, [e[0] for e in ends], [e[1] for e in ends], color=colour, lw=0.7, alpha=0.75)
+        ax.plot(x, y, color=colour, lw=0.8, marker=MARKERS[k % len(MARKERS)], ms=3, alpha=0.75)
+    for source in ("paper", "ours"):
+        own = [g for g in means(gains) if g.source == source]
+        if source == "ours" and len(sets) < 2:
+            continue
+        x, y = [order.index(g.kl_weight) for g in own], [g.points for g in own]
+        if source == "paper":
+            ax.plot(x, y, color=PAPER, lw=1.1, dashes=(3, 1.5), marker="_", ms=5)
+        elif own:
+            ax.plot(x, y, color=style_of(own[0].variant).colour, lw=2.4, solid_capstyle="round")
+    turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if len(order) > 4 else {}
+    ax.set_xticks(range(len(order)), order, **turned)
+    ax.set_xlim(-0.4, len(order) - 0.6)
+
+
+def _legend(figure: Figure, sets: list[str], *, paper: bool, many: bool) -> None:
+    handles = [
+        Line2D(
+            [],
+            [],
+            color="0.35",
+            lw=0.8,
+            ms=3.5,
+            marker=MARKERS[k % len(MARKERS)],
+            label=f"{shortened(data, 24)} (95 % interval)",
+        )
+        for k, data in enumerate(sets)
+    ]
+    if many:
+        handles.append(Line2D([], [], color="0.35", lw=2.4, label=MEAN))
+    if paper:
+        line = Line2D([], [], color=PAPER, lw=1.1, label="the paper, mean of its three data sets")
+        line.set_dashes((3, 1.5))
+        handles.append(line)
+    columns = 3 if figure.get_figwidth() > 6 else 1 if figure.get_figwidth() < 5 else 2
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=columns, fontsize=TEXT, frameon=False
+    )
+
+
+def _distinct(keys: Iterable[Key]) -> list[Key]:
+    """Each once, in order."""
+    return list(dict.fromkeys(keys))
