@@ -52,7 +52,7 @@ def save_run(
     optimizer: Mapping[str, Tensor],
     groups: Sequence[Any],
 ) -> None:
-    """Writes where a run is: the best checkpoint where there is a new one, the last, metrics.csv."""
+    """Writes where a run is: the best checkpoint (if there is a new one), the last, metrics."""
     about = {"progress": vars(progress)}
     if best is not None:
         save_checkpoint(folder.best, best.tensors(), about={**best.about(), **about})

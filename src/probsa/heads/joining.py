@@ -40,7 +40,7 @@ def why_alone(config: RunConfig) -> str | None:
 
 
 def pass_key(config: RunConfig) -> str:
-    """Runs with one key see the same batches under the same settings: they may train in one pass."""
+    """Runs with one key see the same batches under the same settings: they can share a pass."""
     given: dict[str, Any] = config.to_dict()
     given["n_classes"] = given.pop("model").get("n_classes")
     given["data_seed"] = config.order_seed

@@ -1,4 +1,4 @@
-"""K models of one structure as one: each head sees the same bags, with weights and noise of its own."""
+"""K models of one structure as one: the bags are shared, weights and noise each head's own."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..bags import Bags
 from ..batching import BagReader, Loader, Shard, plan_epoch
 from ..config import RunConfig
-from ..devices import choose_device, precision_context
+from ..devices import choose_device, keep_memory, precision_context
 from ..errors import InputError
 from ..models import Model, arguments, build
 from ..models._registry import fixed
@@ -92,6 +92,7 @@ def train_together(
     threads = configs[0].training.threads
     if threads:
         torch.set_num_threads(threads)
+    keep_memory()
     with torch.random.fork_rng(devices=[]):
         # a model that needs a graph has it looked for
         asks = max(configs, key=lambda c: len(fixed(c.model)[0].needs))
@@ -133,7 +134,6 @@ class Pass:
         self.heads, self.prepared, self.reporter = heads, prepared, reporter
         self.config, self.settings = heads[0].config, heads[0].config.training
         self.device = choose_device(self.settings.device)
-        self.members = [[h] for h in heads]
         self.members = _alike(heads)
         self.stacks = [Stack([h.model for h in own]).to(self.device) for own in self.members]
         params = [p for s in self.stacks for p in s.parameters()]
@@ -307,8 +307,3 @@ def _alike(heads: Sequence[Head]) -> list[list[Head]]:
         key = f"{head.config.model} {sorted(given.items(), key=str)}"
         groups.setdefault(key, []).append(head)
     return list(groups.values())
-
-
-def parameters_of(stack: nn.Module) -> list[nn.Parameter]:
-    """In the order of the optimiser's."""
-    return list(stack.parameters())

@@ -6,7 +6,7 @@ pooling, the prior) needs no counterpart: to it, K heads are K times as many bag
 
 import copy
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -28,20 +28,48 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.stack(biases)) if biases else None
 
     def forward(self, x: Float[Tensor, "rows *s i"]) -> Float[Tensor, "heads_rows *s o"]:
-        if self.bias is None:
-            return self.project(x)
-        y = torch.baddbmm(self.bias[:, None], self._own(x), self.weight.mT)
-        return y.reshape(-1, *x.shape[1:-1], y.shape[2])
+        return self._product(x, self.bias)
 
     def project(self, x: Float[Tensor, "rows *s i"]) -> Float[Tensor, "heads_rows *s o"]:
         """Without the bias."""
-        y = torch.bmm(self._own(x), self.weight.mT)
+        return self._product(x, None)
+
+    def _product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        if self.shared:
+            own = x.flatten(0, -2).expand(self.heads, -1, -1)
+        else:
+            own = x.reshape(self.heads, -1, x.shape[-1])
+        y = _Product.apply(own, self.weight, bias)
+        assert isinstance(y, Tensor)
         return y.reshape(-1, *x.shape[1:-1], y.shape[2])
 
-    def _own(self, x: Tensor) -> Float[Tensor, "heads n i"]:
-        if self.shared:
-            return x.flatten(0, -2).expand(self.heads, -1, -1)
-        return x.reshape(self.heads, -1, x.shape[-1])
+
+class _Product(torch.autograd.Function):
+    """x Wᵀ + b of each head, in the autocast's type where there is one.
+
+    Autograd's own gradient of W would come transposed, and the copy that puts it right costs more
+    than the product.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        ctx.full = w.dtype
+        kind = x.device.type
+        if torch.is_autocast_enabled(kind):
+            lower = torch.get_autocast_dtype(kind)
+            x, w, b = x.to(lower), w.to(lower), None if b is None else b.to(lower)
+        ctx.save_for_backward(x, w)
+        return torch.bmm(x, w.mT) if b is None else torch.baddbmm(b[:, None], x, w.mT)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        x, w = ctx.saved_tensors
+        needs_x, needs_w, needs_b = ctx.needs_input_grad
+        return (
+            torch.bmm(grad, w) if needs_x else None,
+            torch.bmm(grad.mT, x).to(ctx.full) if needs_w else None,
+            grad.sum(1, dtype=ctx.full) if needs_b else None,
+        )
 
 
 class StackedNorm(nn.Module):
