@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Real, Shaped
 
 COVERAGE = 0.95
 """Of every interval: from the 2.5th to the 97.5th percentile of the resamples."""
@@ -22,7 +22,8 @@ CELLS = 250_000
 class Draws:
     """How often each group was drawn in each resample, and the group of each item."""
 
-    counts: Int[np.ndarray, "resamples groups"]
+    counts: Real[np.ndarray, "resamples groups"]
+    """Whole numbers, or weights with the same meaning."""
     member: Int[np.ndarray, " items"]
 
     @classmethod
@@ -100,7 +101,7 @@ class Ranking:
         self.first, self.last = first[steps], last[steps]
 
     def __call__(
-        self, counts: Int[np.ndarray, "resamples groups"]
+        self, counts: Real[np.ndarray, "resamples groups"]
     ) -> Float[np.ndarray, "2 resamples"]:
         """AUROC and average precision, as scikit-learn's with these counts as sample weights."""
         if len(self.positive) == 0:
