@@ -77,7 +77,7 @@ def digit_slides(
         marked = np.zeros_like(tissue)
         if k % 2:
             for _ in range(rng.integers(1, 3)):
-                marked |= _blob(rng, tissue, cells=int(rng.integers(lesion[0], lesion[1] + 1)))
+                marked |= blob(rng, tissue, cells=int(rng.integers(lesion[0], lesion[1] + 1)))
         kinds = _regions(rng, tissue)
         kinds[marked] = LESION
         rows, columns = np.nonzero(tissue)
@@ -163,7 +163,7 @@ def _tissue(rng: np.random.Generator, size: tuple[int, int]) -> Bool[np.ndarray,
     return tissue & (holes < 2.0 * holes.std())
 
 
-def _blob(
+def blob(
     rng: np.random.Generator, tissue: Bool[np.ndarray, "rows columns"], *, cells: int
 ) -> Bool[np.ndarray, "rows columns"]:
     """Grows from a random cell over neighbouring tissue (sides only), so it is connected."""
