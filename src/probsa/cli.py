@@ -19,6 +19,7 @@ The flow:
    7 objective, 8 training                     probsa train
    9 evaluation         predictions, figures   probsa predict, probsa evaluate
   10 maps               mean and variance      probsa map
+     many runs          tables and figures     probsa benchmark
 
 commands:
   info       what is understood of a slide or a scan, and what is missing
@@ -26,10 +27,12 @@ commands:
   extract    the patches of a work folder to features, one bag a slide
   convert    bags of CLAM, TRIDENT, STAMP, slideflow or torchmil as files of another tool
   verify     what is wrong with a work folder or a folder of features, and what to do
+  dataset    RSNA, PANDA, CAMELYON16 or a cohort made ready: labels, parts, labels of patches
   train      train a model on a folder of features and a table of labels
   predict    predict a folder of features with a trained run
   evaluate   figures of a folder of predictions
   map        pictures of where the evidence is and how sure the model is
+  benchmark  a grid of models, data sets, splits, seeds and λ, with its tables and figures
   models     the models, or one model's arguments
   encoders   the encoders, their licences and what they need
   doctor     what is installed here, and what works
@@ -45,10 +48,12 @@ COMMANDS = (
     "extract",
     "convert",
     "verify",
+    "dataset",
     "train",
     "predict",
     "evaluate",
     "map",
+    "benchmark",
     "models",
     "encoders",
     "doctor",

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from .benchmark.units import Unit, Watch
 from .cohorts._base import Outcome
 from .training import Reporter
 
@@ -123,6 +124,71 @@ def counting_outcomes(what: str) -> Iterator[OutcomeBar]:
         yield counter
     finally:
         counter.bar.stop()
+
+
+class GridBar(Watch):
+    """A bar over the cells of a grid, with what is trained now and the time that is left.
+
+    Where stderr is no terminal, a line for every tenth of the cells instead.
+    """
+
+    def __init__(self) -> None:
+        self.bar = _bar()
+        self.task = self.bar.add_task("cells", total=None, said="")
+        self.cells = self.done = self.tenth = 0
+        self.unit: Unit | None = None
+        self.epochs = 1
+
+    def grid(self, *, cells: int, done: int) -> None:
+        self.cells, self.done, self.tenth = cells, done, done * 10 // cells
+        self.bar.start()
+        self.bar.update(self.task, total=cells, completed=done, said=f"{done}/{cells}")
+        if done:
+            self.note(f"{done} of {cells} cells are done already")
+
+    def begin(self, unit: Unit) -> None:
+        self.unit = unit
+        self._say()
+
+    def start(self, *, done: int, epochs: int) -> None:
+        self.epochs = epochs
+
+    def step(self, *, epoch: int, share: float) -> None:
+        if self.unit is not None:
+            part = len(self.unit.cells) * (epoch + share) / self.epochs
+            self.bar.update(self.task, completed=self.done + part)
+
+    def epoch(self, row: Mapping[str, object]) -> None:
+        self._say(f"epoch {row['epoch']}/{self.epochs}")
+
+    def settled(self, cells: int) -> None:
+        self.done = cells
+        self.bar.update(self.task, completed=cells)
+        self._say()
+        if not ERR.is_terminal and cells * 10 // self.cells > self.tenth:
+            self.tenth = cells * 10 // self.cells
+            self.note(f"cells {cells}/{self.cells}")
+
+    def end(self, unit: Unit, outcome: Outcome) -> None:
+        if outcome.status == "failed" and not outcome.kept:
+            self.note(f"{outcome.name}: {outcome.reason}")
+
+    def note(self, text: str) -> None:
+        ERR.print(text, markup=False, soft_wrap=True)
+
+    def _say(self, epoch: str = "") -> None:
+        at = "" if self.unit is None else self.unit.name
+        self.bar.update(self.task, said=f"{self.done}/{self.cells} {at} {epoch}".rstrip())
+
+
+@contextmanager
+def grid_bar() -> Iterator[GridBar]:
+    """A `GridBar` that is taken down whatever happens."""
+    bar = GridBar()
+    try:
+        yield bar
+    finally:
+        bar.bar.stop()
 
 
 @contextmanager

@@ -224,11 +224,31 @@ def train_and_report(
     run = train(config, out, resume=resume, overwrite=overwrite, reporter=reporter)
     if int(os.environ.get("RANK", "0")) != 0:
         return None
+    return finish_run(run, maps=maps, on_bag=on_bag)
+
+
+def finish_run(
+    run: RunFolder,
+    *,
+    bootstrap: int = 2000,
+    maps: Literal["test", "all", "none"] = "test",
+    on_bag: OnBag | None = None,
+) -> Trained:
+    """Predicts, evaluates and draws the held-out bags of a trained run, in its folder.
+
+    Args:
+        run: trained to its end.
+        bootstrap: resamples of the intervals; 0: none.
+        maps: as in `train_and_report`.
+        on_bag: told of every bag predicted or drawn.
+    """
+    data = run.config().data
     predicted = predict_run(run, on_bag=on_bag)
-    report = evaluate(run.predictions, labels=config.data.labels, classes=config.data.classes)
+    report = evaluate(
+        run.predictions, labels=data.labels, classes=data.classes, bootstrap=bootstrap
+    )
     # the training bags have labels and, here, no predictions: nothing to report
     report = replace(report, without_prediction=())
-    write_json(run.path / "evaluation.json", report.to_dict())
     split = read_split(run)
     drawn = {"test": split.test or split.val, "all": split.val + split.test, "none": ()}[maps]
     failures = list(predicted.failures)
@@ -236,6 +256,8 @@ def train_and_report(
         failures += render_folder(
             run.predictions, run.maps, bags=drawn, scale="per-bag", progress=on_bag
         )
+    # last: what has it is finished
+    write_json(run.path / "evaluation.json", report.to_dict())
     return Trained(run=run, report=report, maps=len(drawn), failures=failures)
 
 

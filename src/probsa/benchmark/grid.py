@@ -1,0 +1,333 @@
+"""A grid: models × data sets × splits × seeds × λ as a small YAML file, and its cells.
+
+Every key of a run may stand in it, for all cells, for a data set, for a model, or, as an exception,
+for some models on some data sets; of two that say one key, the later of these holds.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import yaml
+
+from ..config import SECTIONS, RunConfig, load_yaml
+from ..datasets.tables import read_table
+from ..errors import InputError, UnknownName
+from ..files import write_text
+from ..models import names
+from ..runfile import checked_run
+from ._base import Cell, Method
+from .cells import Keep
+from .methods import Entry, kl_weights, matches, methods_of, run_keys
+from .sets import DataSet, chosen_splits, found_at, keys_of, named_sets
+
+OWN = (
+    "name",
+    "data",
+    "models",
+    "kl_weight",
+    "seeds",
+    "splits",
+    "data_seed",
+    "keep",
+    "heads",
+    "exceptions",
+    "slurm",
+)
+"""Keys of a grid that are not a run's."""
+LISTS = ("models", "kl_weight", "seeds", "splits")
+"""Those whose flag may hold several values with commas between them."""
+SPLITS = 5
+HEADS = 48
+"""Runs that train in one pass at most, where a grid does not say."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A method on a data set, and its run but for split and seed."""
+
+    data: DataSet
+    method: Method
+    config: RunConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """An experiment, checked as far as its files say."""
+
+    name: str
+    rows: tuple[Row, ...]
+    seeds: tuple[int, ...]
+    data_seed: int | None
+    keep: Keep
+    """Checkpoints that are kept once a cell is done."""
+    heads: int
+    """Runs that train in one pass at most; 1: each alone."""
+    slurm: Mapping[str, Any]
+    given: Mapping[str, Any]
+    """The grid as it can be written and read again: paths absolute, flags in it."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def data(self) -> tuple[DataSet, ...]:
+        """Each data set once."""
+        return tuple({row.data.name: row.data for row in self.rows}.values())
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """Each method once."""
+        return tuple({row.method.slug: row.method for row in self.rows}.values())
+
+    def cells(self, out: Path) -> list[Cell]:
+        """Every run of the grid; whole replicates of all methods come first.
+
+        Args:
+            out: the experiment's folder, in which the splits lie that the protocol makes.
+        """
+        return list(self._cells(out.resolve()))
+
+    def _cells(self, out: Path) -> Iterator[Cell]:
+        for data in self.data:
+            own = [r for r in self.rows if r.data.name == data.name]
+            for seed in self.seeds:
+                for split in data.splits:
+                    for row in own:
+                        yield _cell(row, split, seed, data_seed=self.data_seed, out=out)
+
+    def write(self, out: Path) -> None:
+        """`grid.yaml` in the experiment's folder; `read_grid` reads it."""
+        write_text(out / "grid.yaml", yaml.safe_dump(dict(self.given), sort_keys=False))
+
+
+def splits_folder(out: Path, data: str) -> Path:
+    """Where the splits of a data set lie."""
+    return out / "splits" / data
+
+
+def _cell(row: Row, split: int, seed: int, *, data_seed: int | None, out: Path) -> Cell:
+    if row.data.folds:
+        data = replace(row.config.data, test_fold=split)
+    else:
+        file = splits_folder(out, row.data.name) / f"splits_{split}.csv"
+        data = replace(row.config.data, split=file)
+    config = replace(row.config, data=data, seed=seed, data_seed=data_seed)
+    return Cell(data=row.data.name, method=row.method, split=split, seed=seed, config=config)
+
+
+def read_grid(
+    path: Path, *, data: Sequence[str] = (), overrides: Mapping[str, Any] | None = None
+) -> Grid:
+    """Reads a grid and checks every key, model and value of it.
+
+    Args:
+        path: the YAML file.
+        data: `DIR` or `NAME=DIR` each: data sets instead of those that the file names.
+        overrides: keys of the grid or of a run (dotted or short), which win over all that the file
+            says.
+
+    Raises:
+        UnknownName: a key, a model or an argument that does not exist; suggests the right one.
+        InputError: a value that is none, no data, or a folder that is no data set.
+        TableError: labels that are not there, or that cannot be used.
+    """
+    given = load_yaml(path)
+    where = str(path)
+    own, for_all = _parted(overrides or {})
+    given |= own
+    if data:
+        found: dict[str, dict[str, Any]] = {}
+        for text in data:
+            for name, keys in found_at(text).items():
+                if name in found:
+                    raise InputError(f"two data sets are called {name!r}: give --data NAME=DIR")
+                found[name] = keys
+        given["data"] = found
+    if given.get("data") is None:
+        raise InputError(
+            f"{path} names no data: give --data DIR, a folder with features/ and labels.csv (or "
+            "one of such folders)"
+        )
+    given["data"] = named_sets(given["data"], where=where)
+    if for_all:
+        given["exceptions"] = [*_list(given, "exceptions", where=where), for_all]
+    return _grid(given, name=str(given.get("name", path.stem)), where=where)
+
+
+def _parted(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Flags of the grid itself, and those of its runs."""
+    own: dict[str, Any] = {}
+    of_runs: dict[str, Any] = {}
+    for key, value in overrides.items():
+        short = key.removeprefix("training.") if key == "training.kl_weight" else key
+        if short in OWN:
+            own[short] = _value(short, value)
+        elif short.startswith("slurm."):
+            own.setdefault("slurm", {})[short.removeprefix("slurm.")] = _value(short, value)
+        else:
+            of_runs[key] = value
+    return own, run_keys(of_runs, where="the flags")
+
+
+def _value(key: str, given: Any) -> Any:
+    """A flag's text as YAML would have it; `a,b` is a list where one is expected."""
+    if not isinstance(given, str):
+        return given
+    if key in LISTS and "," in given and not given.startswith(("[", "{")):
+        return [yaml.safe_load(part) for part in given.split(",")]
+    try:
+        return yaml.safe_load(given)
+    except yaml.YAMLError as e:
+        raise InputError(f"--{key} is {given!r}, which cannot be read as YAML") from e
+
+
+def _grid(given: dict[str, Any], *, name: str, where: str) -> Grid:
+    rest = {k: v for k, v in given.items() if k not in OWN}
+    for key in rest:
+        if "." not in key and key not in (*SECTIONS, *_run_names()):
+            raise UnknownName(f"key of a grid in {where}", key, [*OWN, *_run_names()])
+    for_all = run_keys(rest, where=where)
+    weights = kl_weights(given.get("kl_weight", "cyclical"), where=where)
+    entries = methods_of(given.get("models", []), weights, where=where)
+    named = given["data"]
+    exceptions = [_exception(e, where=where) for e in _list(given, "exceptions", where=where)]
+    notes = _idle(exceptions, named, entries)
+    rows: list[Row] = []
+    for data_name, of_data in named.items():
+        held: DataSet | None = None
+        keys = keys_of(of_data, where=f"{where} (data {data_name})")
+        for entry in entries:
+            run = {**for_all, **keys, **entry.training}
+            for exception in exceptions:
+                if exception.holds(data_name, entry.method):
+                    run |= exception.keys
+            config = _config(run, entry.method, where=where)
+            held = held or _data_set(data_name, keys, config, given, where=where)
+            rows.append(Row(data=held, method=entry.method, config=config))
+    return Grid(
+        name=name,
+        rows=tuple(rows),
+        seeds=_numbers(given.get("seeds", 1), "seeds", where=where),
+        data_seed=_number_or_none(given.get("data_seed", 0), "data_seed", where=where),
+        keep=_choice(given.get("keep", "best"), where=where),
+        heads=_numbers([given.get("heads", HEADS)], "heads", where=where, least=1)[0],
+        slurm=given.get("slurm") or {},
+        given={"name": name, **given},
+        notes=notes,
+    )
+
+
+def _config(run: Mapping[str, Any], method: Method, *, where: str) -> RunConfig:
+    """The run of a method; defaults are the paper's but for TensorBoard's files."""
+    keys = {"training.tensorboard": False, **run, "model.name": method.model}
+    keys |= {f"model.{k}": v for k, v in method.arguments.items()}
+    keys["training.kl_weight"] = 0.0 if method.kl_weight is None else method.kl_weight
+    return checked_run(keys, origin=dict.fromkeys(keys, f" in {where}"))
+
+
+def _data_set(
+    name: str, keys: Mapping[str, Any], config: RunConfig, given: Mapping[str, Any], *, where: str
+) -> DataSet:
+    table = read_table(config.data.labels, classes=config.data.classes)
+    wanted: int | tuple[int, ...] = given.get("splits", SPLITS)
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
+        made = wanted
+    else:
+        wanted = _numbers(wanted, "splits", where=where)
+        made = max(SPLITS, *(k + 1 for k in wanted))
+    return DataSet(
+        name=name,
+        keys=keys,
+        table=table,
+        splits=chosen_splits(table, wanted, where=where),
+        made=0 if table.folds is not None else made,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exempt:
+    """Keys that some methods have on some data sets."""
+
+    data: tuple[str, ...]
+    models: tuple[str, ...]
+    keys: Mapping[str, Any]
+
+    def holds(self, data: str, method: Method) -> bool:
+        """Whether a method on a data set is meant."""
+        return (not self.data or data in self.data) and (
+            not self.models or matches(method, self.models)
+        )
+
+
+def _exception(given: Any, *, where: str) -> Exempt:
+    if not isinstance(given, dict):
+        raise InputError(
+            f"exceptions in {where} has {given!r}: expected {{data: …, models: …, KEY: VALUE}}"
+        )
+    keys = {k: v for k, v in given.items() if k not in ("data", "models")}
+    return Exempt(
+        data=_texts(given.get("data")),
+        models=_texts(given.get("models")),
+        keys=run_keys(keys, where=where),
+    )
+
+
+def _idle(
+    exceptions: Sequence[Exempt], data: Mapping[str, Any], entries: Sequence[Entry]
+) -> tuple[str, ...]:
+    """Exceptions that concern nothing here: as they should with fewer models, or by a typo.
+
+    Raises:
+        UnknownName: one that names a model which does not exist.
+    """
+    labels = [e.method.label for e in entries]
+    notes = []
+    for one in exceptions:
+        for pattern in one.models:
+            if not any(matches(Method(label=n, model=n), [pattern]) for n in [*names(), *labels]):
+                raise UnknownName("model in an exception", pattern, [*names(), *labels])
+        if not any(one.holds(d, e.method) for d in data for e in entries):
+            said = ", ".join([*one.data, *one.models])
+            notes.append(f"an exception concerns nothing of this grid: {said}")
+    return tuple(notes)
+
+
+def _run_names() -> list[str]:
+    return [f for cls in SECTIONS.values() for f in cls.__dataclass_fields__]
+
+
+def _texts(given: Any) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    return tuple(str(g) for g in given) if isinstance(given, list) else (str(given),)
+
+
+def _list(given: Mapping[str, Any], key: str, *, where: str) -> list[Any]:
+    value = given.get(key) or []
+    if not isinstance(value, list):
+        raise InputError(f"{key} in {where} is {value!r}: expected a list")
+    return value
+
+
+def _numbers(given: Any, key: str, *, where: str, least: int = 0) -> tuple[int, ...]:
+    """A list of numbers, or so many from 0."""
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
+        return tuple(range(given))
+    listed = list(given) if isinstance(given, list | tuple) else []
+    wrong = [g for g in listed if not isinstance(g, int) or isinstance(g, bool) or g < least]
+    if not listed or wrong or len(set(listed)) < len(listed):
+        raise InputError(
+            f"{key} in {where} is {given!r}: expected a whole number of at least 1, or a list of "
+            f"different ones of at least {least}"
+        )
+    return tuple(listed)
+
+
+def _number_or_none(given: Any, key: str, *, where: str) -> int | None:
+    return None if given is None else _numbers([given], key, where=where)[0]
+
+
+def _choice(given: Any, *, where: str) -> Keep:
+    if given not in get_args(Keep):
+        raise InputError(f"keep in {where} is {given!r}: expected {', '.join(get_args(Keep))}")
+    return cast(Keep, given)

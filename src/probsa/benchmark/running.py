@@ -1,0 +1,150 @@
+"""A grid run to its end: what is done is kept, what was interrupted goes on, what failed is listed.
+
+Any number of such calls with one grid may share its folder, on any number of machines.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ..cohorts._base import Outcome
+from ..cohorts.engines import each
+from ..cohorts.flow import cores
+from ..errors import OutputExists
+from ._base import Cell
+from .cells import State, complete, forget_failures, is_done, state_of, write_states
+from .checks import check_grid, store_splits
+from .grid import Grid
+from .units import Training, Unit, Watch, units_of
+
+Engine = Literal["local", "ray", "slurm"]
+
+
+def plan(grid: Grid, out: Path) -> tuple[list[State], list[Unit]]:
+    """Where every cell is, and what would be trained in one pass; nothing is written.
+
+    Raises:
+        InputError, TableError: as `run_grid`.
+    """
+    out = out.resolve()
+    check_grid(grid, out)
+    cells = grid.cells(out)
+    return [state_of(c, out) for c in cells], units_of(cells, heads=grid.heads)
+
+
+def run_grid(
+    grid: Grid,
+    out: Path,
+    *,
+    engine: Engine = "local",
+    workers: int = 1,
+    retry: bool = True,
+    watch: Watch | None = None,
+) -> list[State]:
+    """Trains, predicts and evaluates every cell that is not done.
+
+    One cell that fails does not stop the others; it is tried again by the next call.
+
+    Args:
+        grid: from `read_grid`.
+        out: the experiment's folder.
+        engine: processes of this machine, a Ray cluster, or jobs of Slurm.
+        workers: processes, actors or jobs at work at the same time.
+        retry: whether what failed before is tried again.
+        watch: told how it goes.
+
+    Returns: every cell's state, in the order of the grid.
+
+    Raises:
+        InputError: the grid does not fit the data, or the folder holds other runs.
+        OutputExists: the folder is something else.
+        OSError: the disk is full.
+    """
+    out = out.resolve()
+    known = (out / "grid.yaml").is_file() or (out / "cells").is_dir()
+    if not known and out.exists() and any(out.iterdir()):
+        raise OutputExists(f"{out} is no experiment's folder, and not empty: give another --out")
+    new = check_grid(grid, out)
+    cells = grid.cells(out)
+    finished = {c.name for c in cells if is_done(c, out)}
+    store_splits(new, out)
+    grid.write(out)
+    if retry:
+        forget_failures(cells, out)
+    watch = watch or Watch()
+    if engine == "slurm":
+        from .slurm import run_jobs
+
+        watch.grid(cells=len(cells), done=len(finished))
+        run_jobs(out, cells, jobs=workers, options=grid.slurm, watch=watch)
+        return settle(grid, out, cells)
+    return run_cells(grid, out, engine=engine, workers=workers, watch=watch, finished=finished)
+
+
+def run_cells(
+    grid: Grid,
+    out: Path,
+    *,
+    engine: Literal["local", "ray"],
+    workers: int,
+    watch: Watch,
+    finished: set[str] | None = None,
+) -> list[State]:
+    """`run_grid` without its checks, for those who know that they were made."""
+    cells = grid.cells(out)
+    finished = {c.name for c in cells if is_done(c, out)} if finished is None else finished
+    watch.grid(cells=len(cells), done=len(finished))
+    groups = {d.name: d.groups for d in grid.data}
+    for cell in cells:
+        if cell.name in finished:  # by hand perhaps, or by a run that was killed right then
+            complete(cell, out, groups=groups[cell.data], keep=grid.keep)
+    stage = Training(
+        out=out,
+        groups=groups,
+        keep=grid.keep,
+        threads=max(1, cores() // workers),
+        watch=watch,
+        sure=set(finished),
+    )
+    units = {u.name: u for u in units_of(cells, heads=grid.heads)}
+    states = {c.name: state_of(c, out, done=c.name in finished) for c in cells}
+    write_states(out, list(states.values()))
+
+    def told(outcome: Outcome) -> None:
+        unit = units[outcome.name]
+        states.update({c.name: state_of(c, out) for c in unit.cells if c.name not in finished})
+        write_states(out, list(states.values()))
+        watch.settled(sum(s.status != "waiting" for s in states.values()))
+        watch.end(unit, outcome)
+
+    each(
+        stage,
+        [u.task(out) for u in units.values()],
+        engine=engine,
+        workers=min(workers, len(units)),
+        gpus=workers > 1 and _on_gpus(cells),
+        on_outcome=told,
+    )
+    return settle(grid, out, cells)
+
+
+def settle(grid: Grid, out: Path, cells: Sequence[Cell]) -> list[State]:
+    """The state of every cell, written to cells.csv."""
+    states = [state_of(c, out) for c in cells]
+    write_states(out, states)
+    return states
+
+
+def counts(states: Sequence[State]) -> Mapping[str, int]:
+    """How many cells are done, failed and waiting."""
+    found: dict[str, Any] = {"done": 0, "failed": 0, "waiting": 0}
+    for state in states:
+        found[state.status] += 1
+    return found
+
+
+def _on_gpus(cells: Sequence[Cell]) -> bool:
+    asked = any(c.config.training.device in ("auto", "cuda") for c in cells)
+    return asked and torch.cuda.is_available()
