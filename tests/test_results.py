@@ -14,6 +14,7 @@ from probsa.benchmark.results import (
     read_results,
     read_scores,
     replicates_of,
+    validation_of,
 )
 from probsa.errors import BagError, InputError
 
@@ -234,8 +235,9 @@ def test_per_instance_outputs_are_read_replicate_by_replicate(tmp_path):
     (paths[0] / "predictions" / "instances" / "a.h5").unlink()
     with pytest.raises(BagError, match=r"a\.h5"):
         next(reader)
-    held = next(instances_of(scores, part="val"))
-    assert [p.name for p in held] == [*FOLDS[1], *FOLDS[2], *FOLDS[0]]
+    held = next(validation_of(scores))
+    found = {k: [p.name for p in of] for k, of in held.items()}
+    assert found == {0: FOLDS[1], 1: FOLDS[2], 2: FOLDS[0]}
 
 
 @pytest.mark.parametrize("made", [False, True])

@@ -5,26 +5,22 @@ every split's run predicts. Either way a method has so many `replicates` of scor
 bag: with folds one a seed (pooled over folds), with a fixed test part one a split and seed.
 """
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from ..datasets.splits import Split
 from ..errors import InputError, ProbSAError
 from ..evaluation.prediction import Prediction
-from ..evaluation.tables import TABLE, Predictions, read_predictions
-from ..schedules import KLWeight
+from ..evaluation.tables import read_predictions
 from ._base import Method
 from .paper import position
-
-CELL = "cell.json"
-"""What a run is in its experiment."""
+from .runfolders import CELL, Run, Runs, Tested, read_object, read_tested
+from .runfolders import read_cells as read_cells
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,30 +44,6 @@ class Scores:
     """The run folders it was read from: those of a replicate one after another, by split."""
     folds: bool = False
     """Whether every bag is tested by the run of its own fold."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """A finished cell: what its cell.json says."""
-
-    path: Path
-    data: str
-    method: Method
-    split: int
-    seed: int
-    folds: bool
-    groups: Mapping[str, str] | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Runs:
-    """The run folders of an experiment."""
-
-    done: tuple[Run, ...]
-    unfinished: tuple[Path, ...]
-    """Not yet predicted: waiting, under way or failed."""
-    skipped: tuple[tuple[Path, str], ...]
-    """Damaged, and how."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,162 +108,40 @@ def read_results(out: Path) -> Results:
     )
 
 
-def read_cells(out: Path) -> Runs:
-    """The run folders below `out`/cells, each as its cell.json says."""
-    done: list[Run] = []
-    unfinished: list[Path] = []
-    skipped: list[tuple[Path, str]] = []
-    folders = sorted(p for p in (out / "cells").glob("*/*/split*-seed*") if p.is_dir())
-    for path in folders:
-        try:
-            run = _run(path) if (path / "predictions" / TABLE).is_file() else None
-        except InputError as error:
-            skipped.append((path, str(error)))
-            continue
-        if run is None:
-            unfinished.append(path)
-        else:
-            done.append(run)
-    return Runs(done=tuple(done), unfinished=tuple(unfinished), skipped=tuple(skipped))
+def instances_of(scores: Scores) -> Iterator[list[Prediction]]:
+    """The per-instance outputs of each replicate's test bags, read when it is asked for.
 
-
-def instances_of(
-    scores: Scores, *, part: Literal["test", "val"] = "test"
-) -> Iterator[list[Prediction]]:
-    """The per-instance outputs of each replicate, read when it is asked for.
-
-    Test: in the order of `scores.bags`. Validation: run by run (with folds, each bag by the run
-    that validated on it).
+    In the order of `scores.bags`.
 
     Raises:
         BagError: the file of a bag is missing or damaged.
     """
-    for replicate in replicates_of(scores):
-        found: list[Prediction] = []
-        for path in replicate:
-            table = read_predictions(path / "predictions")
-            rows = zip(table.bags, table.parts, strict=True)
-            found += [table.instances(bag) for bag, at in rows if at == part]
-        if part == "test":
-            place = {bag: i for i, bag in enumerate(scores.bags)}
-            found.sort(key=lambda p: place[p.name])
-        yield found
+    place = {bag: i for i, bag in enumerate(scores.bags)}
+    for runs in replicates_of(scores):
+        found = [p for path in runs for p in _part(path, "test")]
+        yield sorted(found, key=lambda p: place[p.name])
+
+
+def validation_of(scores: Scores) -> Iterator[dict[int, list[Prediction]]]:
+    """The same of the bags that each run of a replicate validated on, by the run's split.
+
+    Raises:
+        BagError: the file of a bag is missing or damaged.
+    """
+    for runs in replicates_of(scores):
+        yield {int(read_object(path / CELL)["split"]): _part(path, "val") for path in runs}
+
+
+def _part(path: Path, part: Literal["val", "test"]) -> list[Prediction]:
+    table = read_predictions(path / "predictions")
+    rows = zip(table.bags, table.parts, strict=True)
+    return [table.instances(bag) for bag, at in rows if at == part]
 
 
 def replicates_of(scores: Scores) -> list[tuple[Path, ...]]:
     """The run folders of each replicate: one a fold, or one alone."""
     each = len(scores.runs) // len(scores.p)
     return [scores.runs[i : i + each] for i in range(0, len(scores.runs), each)]
-
-
-def _run(path: Path) -> Run | None:
-    """A finished run; None where it has no cell.json yet."""
-    file = path / CELL
-    if not file.is_file():
-        return None
-    given = _json(file)
-    try:
-        kl = given["kl_weight"]
-        method = Method(
-            label=str(given["label"]),
-            model=str(given["model"]),
-            arguments=dict(given["arguments"]),
-            kl_weight=_kl_weight(kl),
-        )
-        groups = given["groups"]
-        return Run(
-            path=path,
-            data=str(given["data"]),
-            method=method,
-            split=int(given["split"]),
-            seed=int(given["seed"]),
-            folds=bool(given["folds"]),
-            groups=None if groups is None else {str(k): str(v) for k, v in groups.items()},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"{CELL} cannot be used ({type(error).__name__}: {error}): remove the folder and run "
-            "the grid again"
-        ) from error
-
-
-def _kl_weight(value: Any) -> KLWeight | None:
-    if value in ("linear", "cyclical"):
-        return value
-    return None if value is None else float(value)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path.name} cannot be read ({error})") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path.name} holds a {type(value).__name__}, expected keys and values")
-    return value
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Tested:
-    """The test part of one run."""
-
-    run: Run
-    all: frozenset[str]
-    """Every bag that its split names."""
-    y: Mapping[str, int]
-    p: Mapping[str, float]
-    threshold: float
-
-    @property
-    def bags(self) -> tuple[str, ...]:
-        return tuple(sorted(self.y))
-
-
-def _tested(run: Run) -> _Tested:
-    """Reads a run's test part.
-
-    Raises:
-        ProbSAError: a file is damaged, or a test bag has no prediction or no label.
-    """
-    table = read_predictions(run.path / "predictions")
-    if table.probability.shape[1] > 2:
-        n = table.probability.shape[1]
-        raise InputError(f"{n} classes: the tables of an experiment are of two")
-    stored = _json(run.path / "split.json")
-    try:
-        split = Split.from_dict(stored)
-    except (KeyError, TypeError) as error:
-        raise InputError(f"split.json has no usable {error}") from error
-    row = {bag: i for i, bag in enumerate(table.bags)}
-    gone = [bag for bag in split.test if bag not in row]
-    if gone:
-        raise InputError(f"{len(gone)} test bags have no prediction ({gone[0]!r} first)")
-    if not split.test:
-        raise InputError("its split has no test part")
-    return _Tested(
-        run=run,
-        all=frozenset((*split.train, *split.val, *split.test)),
-        y={bag: _label(table, row[bag]) for bag in split.test},
-        p={bag: float(table.probability[row[bag], -1]) for bag in split.test},
-        threshold=_threshold(run.path),
-    )
-
-
-def _label(table: Predictions, row: int) -> int:
-    value = table.labels[row]
-    if value not in (0, 1):
-        raise InputError(f"test bag {table.bags[row]!r} has the label {value}, expected 0 or 1")
-    return value
-
-
-def _threshold(path: Path) -> float:
-    """Of the run; 0.5, as its predictions have it, where it validated on nothing."""
-    if not (path / "threshold.json").is_file():
-        raise InputError("threshold.json is missing: run the grid again")
-    value = _json(path / "threshold.json").get("threshold")
-    if value is not None and not isinstance(value, int | float):
-        raise InputError(f"threshold.json has the threshold {value!r}, expected a number")
-    return 0.5 if value is None else float(value)
 
 
 Key = tuple[tuple[int, str, int, float], str, str]
@@ -306,7 +156,7 @@ def _key(run: Run) -> Key:
 class _DataSet:
     """The runs of one data set that agree about it."""
 
-    tested: tuple[_Tested, ...]
+    tested: tuple[Tested, ...]
     bags: tuple[str, ...]
     """Every test bag, by name."""
     splits: tuple[int, ...]
@@ -314,18 +164,18 @@ class _DataSet:
 
     @classmethod
     def read(cls, runs: Sequence[Run]) -> "_DataSet":
-        read: list[_Tested] = []
+        read: list[Tested] = []
         skipped: list[tuple[Path, str]] = []
         for run in runs:
             try:
-                read.append(_tested(run))
+                read.append(read_tested(run))
             except ProbSAError as error:
                 skipped.append((run.path, str(error)))
         usual = Counter(_test_bags(t) for t in read).most_common(1)
         bags = usual[0][0] if usual else ()
         labels: dict[str, int] = {}
         arguments: dict[Key, Method] = {}
-        kept: list[_Tested] = []
+        kept: list[Tested] = []
         for t in read:
             if _test_bags(t) != bags:
                 skipped.append((t.run.path, "its bags are not those of the data set's other runs"))
@@ -347,7 +197,7 @@ class _DataSet:
         mine = sorted(
             (t for t in self.tested if _key(t.run) == key), key=lambda t: (t.run.seed, t.run.split)
         )
-        replicates: dict[tuple[int, int], list[_Tested]] = {}
+        replicates: dict[tuple[int, int], list[Tested]] = {}
         for t in mine:
             # with a fixed test part every run is a replicate
             replicates.setdefault((-1 if t.run.folds else t.run.split, t.run.seed), []).append(t)
@@ -359,10 +209,10 @@ class _DataSet:
                 missing.append(self._incomplete(replicates[k]))
         return ([self._scores(whole)] if whole else []), missing
 
-    def _is_whole(self, runs: Sequence[_Tested]) -> bool:
+    def _is_whole(self, runs: Sequence[Tested]) -> bool:
         return sorted(bag for t in runs for bag in t.y) == list(self.bags)
 
-    def _incomplete(self, runs: Sequence[_Tested]) -> str:
+    def _incomplete(self, runs: Sequence[Tested]) -> str:
         first = runs[0].run
         there = {t.run.split for t in runs}
         gone = [str(k) for k in self.splits if k not in there]
@@ -371,7 +221,7 @@ class _DataSet:
         named = f" (split {', '.join(gone)})" if gone else ""
         return f"{first.method.name} on {first.data}, seed {first.seed}: {what}{named}"
 
-    def _scores(self, replicates: Sequence[Sequence[_Tested]]) -> Scores:
+    def _scores(self, replicates: Sequence[Sequence[Tested]]) -> Scores:
         first = replicates[0][0].run
         rows = [{bag: t for t in runs for bag in t.y} for runs in replicates]
         groups = first.groups or {}
@@ -392,7 +242,7 @@ class _DataSet:
         )
 
 
-def _test_bags(t: _Tested) -> tuple[str, ...]:
+def _test_bags(t: Tested) -> tuple[str, ...]:
     """The bags that a whole replicate tests: with folds, all that there are."""
     return tuple(sorted(t.all)) if t.run.folds else t.bags
 
