@@ -1,0 +1,263 @@
+"""What is known beforehand: when smoothness helps, and how often equal methods have a winner.
+
+    python benchmarks/real/simulated.py smooth --out runs.csv --cohorts 20    (goes on where it was)
+    python benchmarks/real/simulated.py smooth --out runs.csv --table
+    python benchmarks/real/simulated.py winner --tables 1000
+
+smooth: ABMIL against its ProbSA variants on cohorts with contiguous and with scattered lesions of
+the same seeds; right answer: a gain where lesions are contiguous that scattered ones do not give.
+winner: scores of methods of equal worth; right answer: a winner in at most 5 % of the tables.
+"""
+
+import argparse
+import csv
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy import stats
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from probsa.config import DataConfig, RunConfig, TrainingConfig
+from probsa.datasets.simulated import Layout, write_simulated
+from probsa.evaluation.comparison import compare
+from probsa.evaluation.predictor import load
+from probsa.files import read_csv
+from probsa.preparation import open_data, read_split
+from probsa.training import train
+
+LAYOUTS: tuple[Layout, ...] = ("contiguous", "scattered")
+BASELINE = ("abmil", "0")
+METHODS = [BASELINE] + [
+    (f"abmil-probsa-{q}", kl) for q in ("dirac", "diag") for kl in ("0.1", "1", "cyclical")
+]
+MEASURES = ("instance_auroc", "instance_ap", "bag_auroc")
+HEADER = ("signal", "cohort", "layout", "model", "kl_weight", *MEASURES, "seconds")
+
+
+def run_of(data: Path, *, model: str, kl_weight: str, seed: int, epochs: int) -> RunConfig:
+    """The run file of one model on one cohort."""
+    return RunConfig(
+        data=DataConfig(features=data / "features", labels=data / "labels.csv", test_fold=0),
+        model=model,
+        training=TrainingConfig(
+            epochs=epochs,
+            batch_size=8,
+            learning_rate=3e-4,
+            kl_weight="cyclical" if kl_weight == "cyclical" else float(kl_weight),
+            device="cpu",
+            threads=1,
+            tensorboard=False,
+        ),
+        seed=seed,
+    )
+
+
+def measured(config: RunConfig, run: Path) -> dict[str, float]:
+    """Trains, then looks at the test fold: lesions within each positive bag, and the bags."""
+    started = time.perf_counter()
+    folder = train(config, run, overwrite=True)
+    predictor, bags = load(folder.path, device="cpu"), open_data(config.data)
+    held = list(predictor.predict(bags.bag(n) for n in read_split(folder).test))
+    marks = [np.asarray(p.instance_labels) for p in held]
+    y = [int(m.any()) for m in marks]
+    lesions = [(m, p.attention_mean) for m, p in zip(marks, held, strict=True) if m.any()]
+    return {
+        "instance_auroc": float(np.mean([roc_auc_score(m, f) for m, f in lesions])),
+        "instance_ap": float(np.mean([average_precision_score(m, f) for m, f in lesions])),
+        "bag_auroc": float(roc_auc_score(y, [p.probability[-1] for p in held])),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def smooth(a: argparse.Namespace) -> None:
+    """Every run that `out` lacks, a row each."""
+    there = {tuple(r[k] for k in HEADER[:5]) for r in rows_of(a.out)}
+    methods = [m for m in METHODS if a.methods is None or "/".join(m) in a.methods.split(",")]
+    for cohort in range(a.first, a.first + a.cohorts):
+        for layout in LAYOUTS:
+            with tempfile.TemporaryDirectory() as name:
+                data = Path(name)
+                write_simulated(
+                    data, bags=a.bags, layout=layout, seed=cohort, size=(a.side, a.side),
+                    lesion=(a.lesion // 2, a.lesion), features=a.features, signal=a.signal,
+                )  # fmt: skip
+                for model, kl in methods:
+                    key = (f"{a.signal:g}", str(cohort), layout, model, kl)
+                    if key in there:
+                        continue
+                    config = run_of(data, model=model, kl_weight=kl, seed=cohort, epochs=a.epochs)
+                    append(
+                        a.out, dict(zip(HEADER, key, strict=False)) | measured(config, data / "r")
+                    )
+
+
+def append(path: Path, row: dict[str, object]) -> None:
+    """One row more."""
+    new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as f:
+        writer = csv.DictWriter(f, HEADER, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+    print(row, flush=True)
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """What is there."""
+    return read_csv(path) if path.is_file() else []
+
+
+def table(path: Path) -> None:
+    """Gains over ABMIL with t intervals over cohorts, and what the layout makes of them."""
+    rows = rows_of(path)
+    for signal in sorted({r["signal"] for r in rows}, key=float):
+        own = [r for r in rows if r["signal"] == signal]
+        ideal = stats.norm.cdf(float(signal) / np.sqrt(2))
+        print(f"\nsignal {signal} (best single instance: AUROC {ideal:.3f})\n")
+        print("| method | measure | contiguous | gain | scattered | gain | gain of the layout |")
+        print("|---|---|---|---|---|---|---|")
+        for model, kl in METHODS:
+            for m in MEASURES:
+                line(own, model, kl, m)
+
+
+def line(rows: Sequence[dict[str, str]], model: str, kl: str, measure: str) -> None:
+    """One row of the table."""
+
+    def of(method: tuple[str, str], layout: str) -> dict[str, float]:
+        return {
+            r["cohort"]: float(r[measure])
+            for r in rows
+            if (r["model"], r["kl_weight"], r["layout"]) == (*method, layout)
+        }
+
+    cells, gains = [], []
+    for layout in LAYOUTS:
+        here, base = of((model, kl), layout), of(BASELINE, layout)
+        both = sorted(set(here) & set(base))
+        gains.append({c: here[c] - base[c] for c in both})
+        mean = f"{np.mean(list(here.values())):.3f}" if here else "-"
+        cells += [mean, spread(list(gains[-1].values()))]
+    cohorts = sorted(set(gains[0]) & set(gains[1]))
+    if not cohorts:
+        return
+    cells.append(spread([gains[0][c] - gains[1][c] for c in cohorts]))
+    print(f"| {model} λ={kl} | {measure} | {' | '.join(cells)} |")
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean with its 95 % t interval over cohorts."""
+    if len(values) < 2:
+        return f"{values[0]:+.3f}" if values else "-"
+    half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+    mean = float(np.mean(values))
+    return f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]"
+
+
+def equal_scores(
+    rng: np.random.Generator, *, bags: int, methods: int, replicates: int, luck: float
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Labels, patients and scores of methods that are equally good in the population.
+
+    A score is the label, what is hard for every method (of the patient and the bag), what is hard
+    for this method (the same two), and noise of the seed; `luck` is the deviation of the strength
+    of the label between seeds of a method. Patients have one to three bags of one class.
+    """
+    patients = np.repeat(np.arange(bags), rng.integers(1, 4, size=bags))[:bags]
+    y = (rng.random(bags) < 0.45)[patients].astype(int)
+    if y.min() == y.max():
+        return equal_scores(rng, bags=bags, methods=methods, replicates=replicates, luck=luck)
+
+    def hard(share: float) -> np.ndarray:
+        of_patient = rng.normal(size=bags)[patients]
+        return share * (0.7 * of_patient + 0.7 * rng.normal(size=bags))
+
+    common = hard(1.0)
+    scores = {}
+    for k in range(methods):
+        strength = 1.6 + luck * rng.normal(size=(replicates, 1))
+        noise = 0.4 * rng.normal(size=(replicates, bags))
+        scores[f"m{k}"] = strength * y + common + hard(0.5) + noise
+    return y, patients, scores
+
+
+def winner(a: argparse.Namespace) -> None:
+    """How many tables of equal methods name a winner."""
+    print("| bags | methods | seeds | luck | metric | tables | with a winner | share [95 %] |")
+    print("|---|---|---|---|---|---|---|---|")
+    for methods in (int(m) for m in a.sizes.split(",")):
+        for replicates in (int(r) for r in a.seeds.split(",")):
+            for luck in (float(x) for x in a.luck.split(",")):
+                if luck and replicates == 1:
+                    continue  # one seed each: that luck is then a difference of the two models
+                for metric in a.metrics.split(","):
+                    named = wins(
+                        a, methods=methods, replicates=replicates, luck=luck, metric=metric
+                    )
+                    share = stats.binomtest(named, a.tables).proportion_ci(method="exact")
+                    print(
+                        f"| {a.least} to {a.most} | {methods} | {replicates} | {luck:g} | {metric} "
+                        f"| {a.tables} | {named} | {named / a.tables:.3f} "
+                        f"[{share.low:.3f}, {share.high:.3f}] |",
+                        flush=True,
+                    )
+
+
+def wins(a: argparse.Namespace, *, methods: int, replicates: int, luck: float, metric: str) -> int:
+    """Winners named in `a.tables` tables."""
+    named = 0
+    for k in range(a.tables):
+        rng = np.random.default_rng([a.seed, k, methods, replicates])
+        bags = int(rng.integers(a.least, a.most + 1))
+        y, patients, scores = equal_scores(
+            rng, bags=bags, methods=methods, replicates=replicates, luck=luck
+        )
+        if metric in ("f1", "accuracy"):
+            scores = {n: s >= 0.8 for n, s in scores.items()}
+        found = compare(
+            y, scores, groups=patients.tolist(), metric=metric,  # pyright: ignore[reportArgumentType]
+            resamples=a.resamples, seed=k,
+        )  # fmt: skip
+        named += found.winner is not None
+    return named
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parts = parser.add_subparsers(required=True)
+    s = parts.add_parser("smooth")
+    s.add_argument("--out", type=Path, required=True)
+    s.add_argument("--table", action="store_true")
+    s.add_argument("--cohorts", type=int, default=20)
+    s.add_argument("--first", type=int, default=0, help="seed of the first cohort")
+    s.add_argument("--bags", type=int, default=150)
+    s.add_argument("--side", type=int, default=12, help="instances along a side of a bag")
+    s.add_argument("--lesion", type=int, default=20, help="most instances of a lesion, least half")
+    s.add_argument("--features", type=int, default=32)
+    s.add_argument("--signal", type=float, default=1.5)
+    s.add_argument("--epochs", type=int, default=100)
+    s.add_argument("--methods", help="some of them: abmil/0,abmil-probsa-diag/1")
+    s.set_defaults(do=lambda a: table(a.out) if a.table else smooth(a))
+    w = parts.add_parser("winner")
+    w.add_argument("--tables", type=int, default=1000)
+    w.add_argument("--sizes", default="2,5", help="methods in a table")
+    w.add_argument("--seeds", default="1,5", help="replicates of a method")
+    w.add_argument("--luck", default="0,0.15", help="deviation of the strength between seeds")
+    w.add_argument("--metrics", default="auroc")
+    w.add_argument("--least", type=int, default=80)
+    w.add_argument("--most", type=int, default=150)
+    w.add_argument("--resamples", type=int, default=2000)
+    w.add_argument("--seed", type=int, default=0)
+    w.set_defaults(do=winner)
+    a = parser.parse_args()
+    torch.set_num_threads(1)
+    a.do(a)
+
+
+if __name__ == "__main__":
+    main()
