@@ -45,7 +45,7 @@ class Stack(nn.Module):
         """
         self._generators = generators
         many = copies(bags, self.heads)
-        h = self.model.embed(bags.x)
+        h = self.model.embed.net(bags.x)  # n rows in, K·n out
         if not self.embeds:
             h = h.repeat(self.heads, 1)
         if self.model.encoder is not None:
