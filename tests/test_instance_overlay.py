@@ -53,7 +53,7 @@ def test_what_is_no_label_is_refused(data, wrong) -> None:
 def test_a_folder_of_other_bags_and_no_folder_are_refused(data) -> None:
     features, _, overlay = data
     np.save(overlay / "slide_0.npy", np.zeros(3, np.int64))
-    with pytest.raises(BagError, match="none of the 1 files .* is named after a bag"):
+    with pytest.raises(BagError, match=r"none of the 1 files .* is named after a bag"):
         open_bags(features, instance_labels=overlay)
     with pytest.raises(BagError, match="there is no folder"):
         open_bags(features, instance_labels=overlay / "absent")

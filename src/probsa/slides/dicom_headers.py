@@ -105,6 +105,9 @@ class Header:
     lossy: bool
     planes: tuple[Plane, ...]
     properties: dict[str, str]
+    study: str = ""
+    patient: str = ""
+    """PatientID; of no use but to keep a patient's scans together, so it is shown nowhere."""
 
 
 @contextmanager
@@ -230,6 +233,8 @@ def _header(path: Path, dataset: "Dataset") -> Header:
         lossy=lossy,
         planes=_planes(path, dataset) if other in (None, *MAY_BE_OPENED) else (),
         properties={key: text for key in _DESCRIBED if (text := _text(dataset, key))},
+        study=_text(dataset, "StudyInstanceUID"),
+        patient=_text(dataset, "PatientID"),
     )
 
 
