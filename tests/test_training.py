@@ -13,7 +13,8 @@ from probsa.config import DataConfig, RunConfig, TrainingConfig
 from probsa.errors import BagError, GraphError, InputError, OutputExists, TableError
 from probsa.optimizers import set_learning_rate
 from probsa.preparation import Standardizer, open_data, prepare
-from probsa.training import Reporter, train, validation_scores
+from probsa.progress import is_better, validation_scores
+from probsa.training import Reporter, train
 
 
 class Listener(Reporter):
@@ -360,9 +361,5 @@ def test_validation_is_in_eval_without_gradients(config, tmp_path, monkeypatch):
     [(0.9, 9.0, True), (0.7, 0.1, False), (0.8, 0.4, True), (0.8, 0.5, False), (0.8, 0.6, False)],
 )
 def test_ties_go_to_the_lower_nll_then_to_the_earlier_epoch(auroc, nll, better):
-    from types import SimpleNamespace
-
-    from probsa.training import Progress, Trainer
-
-    held = SimpleNamespace(progress=Progress(best={"epoch": 1, "val_auroc": 0.8, "val_nll": 0.5}))
-    assert Trainer._is_better(held, {"val_auroc": auroc, "val_nll": nll}) is better
+    best = {"epoch": 1, "val_auroc": 0.8, "val_nll": 0.5}
+    assert is_better({"val_auroc": auroc, "val_nll": nll}, best) is better
