@@ -1,6 +1,6 @@
 """AUROC of every method on every split: one that all find odd has odd bags, or odd labels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +11,8 @@ from matplotlib.lines import Line2D
 
 from .style import GREY, ODD, ROW, TEXT, TITLE, WIDTH, dress, list_names, sheet, style_of, write
 
-SPREADS = 4.0
-"""How many robust standard deviations from the other splits make one odd."""
-LEAST = 0.2
-"""And how far it must be in AUROC: small test parts scatter."""
+Odd = Mapping[str, Collection[int]]
+"""By data set: the splits that stand out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,52 +25,33 @@ class FoldScores:
     auroc: Mapping[int, float]
 
 
-def odd_folds(scores: Sequence[FoldScores]) -> dict[str, list[int]]:
-    """By data set, the splits on which the methods' median AUROC is far from the other splits'.
-
-    Far: more than `LEAST`, and more than `SPREADS` robust standard deviations (1.4826 times the
-    median distance to their median) of the other splits. Fewer than three splits say nothing.
-    """
-    found: dict[str, list[int]] = {}
-    for data in dict.fromkeys(s.data for s in scores):
-        own = [s.auroc for s in scores if s.data == data]
-        splits = sorted({k for a in own for k in a})
-        middle = {k: float(np.median([a[k] for a in own if k in a])) for k in splits}
-        found[data] = [k for k in splits if len(splits) > 2 and _odd(k, middle)]
-    return found
-
-
-def _odd(split: int, middle: Mapping[int, float]) -> bool:
-    others = np.array([v for k, v in middle.items() if k != split])
-    centre = np.median(others)
-    spread = 1.4826 * np.median(np.abs(others - centre))
-    off = abs(middle[split] - centre)
-    return bool(off > LEAST and off > SPREADS * spread)
-
-
-def write_folds(path: Path, scores: Sequence[FoldScores]) -> list[Path]:
+def write_folds(path: Path, scores: Sequence[FoldScores], *, odd: Odd) -> list[Path]:
     """Writes the figure and its numbers."""
-    odd = odd_folds(scores)
     rows = [
-        {"data": s.data, "method": s.method, "split": k, "auroc": v, "odd": k in odd[s.data]}
+        {
+            "data": s.data,
+            "method": s.method,
+            "split": k,
+            "auroc": v,
+            "odd": k in odd.get(s.data, ()),
+        }
         for s in scores
         for k, v in s.auroc.items()
     ]
-    return write(draw_folds(scores), path, rows)
+    return write(draw_folds(scores, odd=odd), path, rows)
 
 
-def draw_folds(scores: Sequence[FoldScores]) -> Figure:
+def draw_folds(scores: Sequence[FoldScores], *, odd: Odd) -> Figure:
     """A panel for each data set, labelled with its name."""
     sets = list(dict.fromkeys(s.data for s in scores))
     names = list(dict.fromkeys(s.method for s in scores))
-    odd = odd_folds(scores)
     figure = sheet(WIDTH, 1.05 + ROW * len(names))
     grid = figure.subplots(1, len(sets), squeeze=False)[0]
     for ax, data in zip(grid, sets, strict=True):
         ax.set_label(data)
         dress(ax)
         list_names(ax, names, shown=data == sets[0])
-        _panel(ax, [s for s in scores if s.data == data], names=names, odd=odd[data])
+        _panel(ax, [s for s in scores if s.data == data], names=names, odd=odd.get(data, ()))
         ax.set_title(data, fontsize=TITLE, loc="left")
         ax.set_xlabel("AUROC on a split's test bags", fontsize=TEXT)
     marks = [
@@ -97,7 +76,7 @@ def draw_folds(scores: Sequence[FoldScores]) -> Figure:
 
 
 def _panel(
-    ax: Axes, scores: Sequence[FoldScores], *, names: Sequence[str], odd: Sequence[int]
+    ax: Axes, scores: Sequence[FoldScores], *, names: Sequence[str], odd: Collection[int]
 ) -> None:
     ax.axvline(0.5, color=GREY, lw=0.8, ls=":")
     for s in scores:

@@ -18,7 +18,7 @@ from .style import GREY, PAPER, TEXT, dress, sheet, shortened, style_of, write
 
 Source = Literal["ours", "paper"]
 Key = TypeVar("Key", bound=Hashable)
-MARKERS = "osD^vPXph"
+MARKERS = "osD^vP<ph"
 """Of data sets."""
 MEAN = "mean over data sets"
 

@@ -53,19 +53,19 @@ STYLES = {
     "clam-sb-probsa-diag": Style("#009E73", "D"),
     "smabmil": Style("#117733", "p"),
     "dsmil": Style("#CC79A7", "P"),
-    "patchgcn": Style("#999933", "X"),
+    "patchgcn": Style("#999933", "<"),
     "dtfdmil": Style("#882255", "h"),
     "transmil": Style("#44AA99", "^"),
     "transmil-probsa-diag": Style("#44AA99", "D"),
     "setmil": Style("#DDAA33", "v"),
     "gtp": Style("#AA4499", "P"),
-    "iibmil": Style("#332288", "X"),
+    "iibmil": Style("#332288", ">"),
     "camil": Style("#88CCEE", "h"),
     "vmil": Style("#661100", "p"),
 }
 OTHERS = ("#0077BB", "#EE7733", "#009988", "#CC3311", "#EE3377", "#BBBB33", "#4477AA", "#AA3377")
 """Of methods that are not listed: one by the name."""
-MARKERS = "osD^vPXph"
+MARKERS = "osD^vP<ph"
 
 
 def style_of(model: str, label: str | None = None) -> Style:

@@ -11,19 +11,23 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ...evaluation.error_detectors import Detector
 from ...evaluation.metrics import Metric
 from .style import GREY, TEXT, WIDTH, dress, note, sheet, shortened, style_of, write
 
 LINE = 0.165
 """Inches of a bar."""
 GREYS = ("#9a9a9a", "#b4b4b4", "#cbcbcb")
-OWN = "error_auroc_variance"
-RIVALS = {
-    OWN: "σ²",
-    "error_auroc_margin": "−|s|",
-    "error_auroc_degree": "1/degree",
+SHORT: dict[Detector, str] = {
+    "variance": "σ²",
+    "degree": "1/degree",
+    "edge": "nearness to the edge",
+    "margin": "−|s − threshold|",
+    "entropy": "−w log w",
+    "seeds": "s.d. over replicates",
+    "field": "random map",
 }
-"""Metrics of instances that are drawn, and what they are called."""
+"""Of σ² and its rivals; see error_detectors.py."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +82,7 @@ def draw_uncertainty(found: Sequence[ErrorDetection]) -> Figure:
                     0, k * per - 0.9, shortened(name), fontsize=TEXT, fontweight="bold",
                     va="center", ha="left",
                 )  # fmt: skip
-    note(figure, "Whiskers: 95 % intervals. Grey: scores that need no posterior.")
+    note(figure, "Whiskers: 95 % intervals. Grey: its null rivals.")
     return figure
 
 
