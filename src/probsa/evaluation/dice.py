@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from .bootstrap import Draws
-from .metrics import Metric, measured, undefined
+from .metrics import Metric
 from .pools import Pool
+from .samples import Sampled, none, share, with_data
 
 DICE = ("dice", "dice_pooled")
 """The mean over positive bags with a positive instance, and that of all their instances at once."""
@@ -44,36 +45,36 @@ def no_threshold(held: Pool | None) -> str | None:
     return None
 
 
-def dice_metrics(
-    pool: Pool, called: Bool[np.ndarray, " n"] | str, *, draws: Draws
-) -> dict[str, Metric]:
+def dice_metrics(pool: Pool, called: Bool[np.ndarray, " n"], *, draws: Draws) -> dict[str, Metric]:
     """Both Dice of calls on the instances of positive bags.
 
     Args:
         pool: their instances.
-        called: whether each is called positive; text: why nothing can be called.
+        called: whether each is called positive.
         draws: of bags.
     """
-    if isinstance(called, str):
-        return dict.fromkeys(DICE, undefined(called))
+    found = dice_samples(pool, called, draws=with_data(draws))
+    return {name: s.metric() for name, s in found.items()}
+
+
+def dice_samples(pool: Pool, called: Bool[np.ndarray, " n"], *, draws: Draws) -> dict[str, Sampled]:
+    """The rows of `dice_metrics`; `draws` of bags with the data as row 0."""
     if not pool.y.any():
         reason = f"no positive instance among {len(pool.y)} of positive bags"
-        return dict.fromkeys(DICE, undefined(reason))
-    both, sums = pool.y & called, pool.y.astype(np.int64) + called
+        return dict.fromkeys(DICE, none(reason))
     bags = len(draws.member)
-    hit = np.bincount(pool.bag, weights=both, minlength=bags)
-    size = np.bincount(pool.bag, weights=sums, minlength=bags)
+
+    def of_bags(value: Bool[np.ndarray, " n"]) -> Float[np.ndarray, " bags"]:
+        return np.bincount(pool.bag, weights=value, minlength=bags)
+
+    hit, size = 2 * of_bags(pool.y & called), of_bags(pool.y) + of_bags(called)
     # A bag without a positive instance has no region to be met.
-    judged = np.bincount(pool.bag, weights=pool.y, minlength=bags) > 0
-    of_bag = np.divide(2 * hit, size, out=np.zeros(bags), where=judged)
-    mean, count, pooled_hit, pooled_size = draws.totals(
-        np.stack([of_bag, judged, hit, size], axis=1)
-    ).T
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return {
-            "dice": measured(of_bag.sum() / judged.sum(), mean / count),
-            "dice_pooled": measured(
-                2 * hit.sum() / size.sum(),
-                np.where(count > 0, 2 * pooled_hit / pooled_size, np.nan),
-            ),
-        }
+    judged = of_bags(pool.y) > 0
+    of_bag = np.divide(hit, size, out=np.zeros(bags), where=judged)
+    pooled = share(hit, size, draws=draws)
+    count = draws.totals(judged[:, None])[:, 0]
+    assert pooled.rows is not None
+    return {
+        "dice": share(of_bag, judged, draws=draws),
+        "dice_pooled": Sampled(rows=np.where(count > 0, pooled.rows, np.nan)),
+    }

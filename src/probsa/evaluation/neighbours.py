@@ -1,0 +1,87 @@
+"""Who is next to whom in a bag that was predicted: its graph, rebuilt from stored coordinates.
+
+Slices (one coordinate, or a scan without any) are a chain in row order, patches a lattice with 8
+neighbours, as in training unless another graph was asked for there.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import dijkstra
+
+from ..errors import BagError, GraphError
+from ..graphs import chain, check_pitch, grid
+from .prediction import Prediction
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Neighbours:
+    """The graph of one bag of n instances."""
+
+    edges: Int[np.ndarray, "2 e"]
+    """Each pair once."""
+    cells: Int[np.ndarray, "n 2"]
+    """(row, column) on the lattice, from 0; slices are one row."""
+    to_edge: Float[np.ndarray, " n"]
+    """Steps to the nearest instance that lacks a neighbour (8 in the plane, 2 in a chain)."""
+
+    @classmethod
+    def of(cls, p: Prediction) -> "Neighbours":
+        """Rebuilds the graph.
+
+        Raises:
+            BagError: the bag has no coordinates and is no scan.
+            GraphError: pitch and coordinates contradict each other.
+        """
+        n = len(p.degree)
+        if p.coords is None and p.kind != "ct":
+            raise BagError(
+                f"bag {p.name!r} has no coordinates, so that its neighbours are unknown: "
+                "store them with the features and predict again"
+            )
+        if p.coords is None or p.coords.shape[1] == 1:
+            edges = chain(n).numpy()
+            cells, full = np.stack([np.zeros(n, np.int64), np.arange(n)], axis=1), 2
+        else:
+            corners = torch.from_numpy(p.coords.astype(np.float64))
+            pitch = check_pitch(corners, pitch=p.pitch, name=p.name)
+            edges = grid(corners, pitch=pitch, name=p.name).numpy()
+            c = corners.numpy()
+            cells, full = np.rint((c - c.min(0)) / pitch).astype(np.int64)[:, ::-1], 8
+        lacking = np.bincount(edges.ravel(), minlength=n) < full
+        return cls(edges=edges, cells=cells, to_edge=steps_from(lacking, edges=edges))
+
+
+def neighbours_or_reason(p: Prediction) -> Neighbours | str:
+    """The graph of a bag, or why it is unknown."""
+    try:
+        return Neighbours.of(p)
+    except (BagError, GraphError) as error:
+        return str(error)
+
+
+def steps_from(
+    sources: Bool[np.ndarray, " n"], *, edges: Int[np.ndarray, "2 e"]
+) -> Float[np.ndarray, " n"]:
+    """Fewest edges from each instance to a source; inf where there is no way."""
+    n = len(sources)
+    if not sources.any():
+        return np.full(n, np.inf)
+    graph = coo_array((np.ones(edges.shape[1]), (edges[0], edges[1])), shape=(n, n)).tocsr()
+    found = dijkstra(
+        graph, directed=False, unweighted=True, indices=np.flatnonzero(sources), min_only=True
+    )
+    return np.asarray(found, dtype=np.float64)
+
+
+def near_boundary(
+    labels: Shaped[np.ndarray, " n"], *, edges: Int[np.ndarray, "2 e"], within: int = 2
+) -> Bool[np.ndarray, " n"]:
+    """Labelled instances with one of the other label at most so many steps away."""
+    lesion, healthy = labels > 0, labels == 0
+    return (lesion & (steps_from(healthy, edges=edges) <= within)) | (
+        healthy & (steps_from(lesion, edges=edges) <= within)
+    )
