@@ -143,8 +143,6 @@ def line(rows: Sequence[dict[str, str]], model: str, kl: str, measure: str) -> N
         mean = f"{np.mean(list(here.values())):.3f}" if here else "-"
         cells += [mean, spread(list(gains[-1].values()))]
     cohorts = sorted(set(gains[0]) & set(gains[1]))
-    if not cohorts:
-        return
     cells.append(spread([gains[0][c] - gains[1][c] for c in cohorts]))
     print(f"| {model} λ={kl} | {measure} | {' | '.join(cells)} |")
 

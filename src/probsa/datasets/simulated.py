@@ -72,17 +72,8 @@ def simulated_cohort(
     Raises:
         InputError: too few bags, or lesions that the lattice cannot hold.
     """
+    _check(bags, size=size, lesion=lesion, features=features, signal=signal)
     cells = size[0] * size[1]
-    if bags < 2 * FOLDS or features < 1 or signal < 0:
-        raise InputError(
-            f"{bags} bags of {features} features, signal {signal:g}: give {2 * FOLDS} bags or "
-            "more, 1 feature or more, and a signal of at least 0"
-        )
-    if min(size) < 1 or not 1 <= lesion[0] <= lesion[1] < cells:
-        raise InputError(
-            f"lesions of {lesion[0]} to {lesion[1]} instances do not fit a lattice of {size[0]} × "
-            f"{size[1]}: give 1 or more, and fewer than {cells}"
-        )
     direction = np.random.default_rng(seed_of(seed, "direction")).normal(size=features)
     direction *= (0.0 if layout == "null" else signal) / np.linalg.norm(direction)
     y, x = np.divmod(np.arange(cells), size[0])
@@ -141,6 +132,22 @@ def write_simulated(
     rows = [{"bag": b.name, "label": b.label, "fold": b.fold} for b in made]
     write_csv(folder / "labels.csv", ("bag", "label", "fold"), rows)
     return made
+
+
+def _check(
+    bags: int, *, size: tuple[int, int], lesion: tuple[int, int], features: int, signal: float
+) -> None:
+    cells = size[0] * size[1]
+    if bags < 2 * FOLDS or features < 1 or signal < 0:
+        raise InputError(
+            f"{bags} bags of {features} features, signal {signal:g}: give {2 * FOLDS} bags or "
+            "more, 1 feature or more, and a signal of at least 0"
+        )
+    if min(size) < 1 or not 1 <= lesion[0] <= lesion[1] < cells:
+        raise InputError(
+            f"lesions of {lesion[0]} to {lesion[1]} instances do not fit a lattice of {size[0]} × "
+            f"{size[1]}: give 1 or more, and fewer than {cells}"
+        )
 
 
 def _places(
