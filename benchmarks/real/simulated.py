@@ -120,7 +120,8 @@ def table(path: Path) -> None:
         print(f"\nsignal {signal} (best single instance: AUROC {ideal:.3f})\n")
         print("| method | measure | contiguous | gain | scattered | gain | gain of the layout |")
         print("|---|---|---|---|---|---|---|")
-        for model, kl in METHODS:
+        held = {(r["model"], r["kl_weight"]) for r in own}
+        for model, kl in (m for m in METHODS if m in held):
             for m in MEASURES:
                 line(own, model, kl, m)
 
@@ -233,12 +234,12 @@ def main() -> None:
     s.add_argument("--table", action="store_true")
     s.add_argument("--cohorts", type=int, default=20)
     s.add_argument("--first", type=int, default=0, help="seed of the first cohort")
-    s.add_argument("--bags", type=int, default=150)
-    s.add_argument("--side", type=int, default=12, help="instances along a side of a bag")
+    s.add_argument("--bags", type=int, default=100)
+    s.add_argument("--side", type=int, default=10, help="instances along a side of a bag")
     s.add_argument("--lesion", type=int, default=20, help="most instances of a lesion, least half")
-    s.add_argument("--features", type=int, default=32)
-    s.add_argument("--signal", type=float, default=1.5)
-    s.add_argument("--epochs", type=int, default=100)
+    s.add_argument("--features", type=int, default=16)
+    s.add_argument("--signal", type=float, default=2.0)
+    s.add_argument("--epochs", type=int, default=60)
     s.add_argument("--methods", help="some of them: abmil/0,abmil-probsa-diag/1")
     s.set_defaults(do=lambda a: table(a.out) if a.table else smooth(a))
     w = parts.add_parser("winner")
