@@ -47,20 +47,28 @@ def write_run(
     instances: dict[str, list[int]] | None = None,
     means: dict[str, list[float]] | None = None,
 ) -> Path:
-    """A finished run: `test` and `val` are p(Y = 1) by bag, `rest` are the bags it trained on."""
+    """A finished run: `test` and `val` are p(Y = 1) by bag, `rest` are the bags it trained on.
+
+    Per-instance outputs are there if `instances` (labels by bag) is given, empty or not.
+    """
     kl = (
         kl_weight if isinstance(kl_weight, str) else None if kl_weight is None else f"{kl_weight:g}"
     )
     slug = model if kl is None else f"{model}_kl-{kl}"
     path = out / "cells" / data / slug / f"split{split}-seed{seed}"
     path.mkdir(parents=True)
-    val, instances, means = val or {}, instances or {}, means or {}
+    val = val or {}
     cell = {"data": data, "label": model, "model": model, "arguments": {}, "kl_weight": kl_weight}
     cell |= {"split": split, "seed": seed, "folds": folds, "groups": groups}
     parts = {"train": list(rest), "val": list(val), "test": list(test)}
     (path / "cell.json").write_text(json.dumps(cell))
     (path / "split.json").write_text(json.dumps({**parts, "origin": "made"}))
     (path / "threshold.json").write_text(json.dumps({"threshold": threshold, "chosen": "made"}))
+    parts = {**dict.fromkeys(val, "val"), **dict.fromkeys(test, "test")}
+    if instances is None:
+        _write_table(path / "predictions", {**val, **test}, y=y, parts=parts, threshold=threshold)
+        return path
+    means = means or {}
     write_predictions(
         path / "predictions",
         [
@@ -68,12 +76,23 @@ def write_run(
             for b, p in {**val, **test}.items()
         ],
         labels=y,
-        parts={**dict.fromkeys(val, "val"), **dict.fromkeys(test, "test")},
+        parts=parts,
         classes=("0", "1"),
         threshold=threshold,
         about={},
     )
     return path
+
+
+def _write_table(folder: Path, p: dict[str, float], *, y, parts, threshold) -> None:
+    """The table of bags alone: files of instances are slow to write, and few tests read them."""
+    folder.mkdir()
+    cut = 0.5 if threshold is None else threshold
+    rows = [f"{b},{parts[b]},{y[b]},{int(v >= cut)},{v!r},0.1" for b, v in p.items()]
+    text = "\n".join(["bag,part,label,prediction,p_1,sd_1", *rows, ""])
+    (folder / "predictions.csv").write_text(text)
+    about = {"threshold": threshold, "classes": ["0", "1"]}
+    (folder / "predictions.json").write_text(json.dumps(about))
 
 
 def write_folds(

@@ -224,7 +224,7 @@ def test_methods_and_data_sets_come_in_the_papers_order(tmp_path):
 
 def test_per_instance_outputs_are_read_replicate_by_replicate(tmp_path):
     write_folds(tmp_path, Y, FOLDS, P, instances={"c": [0, 1, 1, 0]})
-    paths = write_folds(tmp_path, Y, FOLDS, {b: 1 - v for b, v in P.items()}, seed=1)
+    paths = write_folds(tmp_path, Y, FOLDS, {b: 1 - v for b, v in P.items()}, seed=1, instances={})
     (scores,) = read_scores(tmp_path)
     reader = instances_of(scores)
     first = next(reader)

@@ -30,6 +30,9 @@ NONE = "-"
 """Where there is no number."""
 EXACT = 6
 """Decimals of CSV: more would differ between machines."""
+MANY = 7
+NARROW = r"\centering\scriptsize\setlength{\tabcolsep}{2.5pt}"
+"""How a table with more columns than that is set."""
 LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -76,7 +79,7 @@ def write_table(table: ResultTable, folder: Path) -> list[Path]:
 
 def to_markdown(table: ResultTable, *, level: int = 2) -> str:
     """As a heading, a table and its footnotes; the tables that follow below it."""
-    head = [f"{c.group} {c.title}".strip() for c in table.columns]
+    head = [_markdown(f"{c.group} {c.title}".strip()) for c in table.columns]
     lines = [_markdown_row(head)]
     lines.append(_markdown_row([":---" if c.unit == "text" else "---:" for c in table.columns]))
     for row in table.rows:
@@ -169,7 +172,7 @@ def _float(table: ResultTable) -> str:
     align = "".join("l" if c.unit == "text" else "r" for c in table.columns)
     lines = [
         r"\begin{table}[tbp]",
-        r"\centering\small",
+        r"\centering\small" if len(table.columns) <= MANY else NARROW,
         rf"\caption{{{_latex(table.title)}}}",
         rf"\label{{tab:{table.name.replace('_', '-')}}}",
         rf"\begin{{tabular}}{{@{{}}{align}@{{}}}}",

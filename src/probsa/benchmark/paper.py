@@ -103,11 +103,18 @@ def title_of(study: str) -> str:
     return next((theirs for theirs, ours in STUDIES.items() if ours == study), study)
 
 
-def position(method: Method) -> tuple[int, str, int, float]:
-    """What sorts methods as the paper's tables do; λ: numbers, linear, cyclical."""
+def position(method: Method) -> tuple[float, str, int, float]:
+    """What sorts methods as the paper's tables do: a posterior before its plain model, others last.
+
+    λ: numbers, linear, cyclical.
+    """
     order = list(LABELS.values())
     family = 1 if method.model.startswith(GLOBAL) else 0
-    known = order.index(method.model) if method.model in order else len(order)
+    known = float(len(order))
+    if method.model in order:
+        known = float(order.index(method.model))
+    elif method.baseline in order:
+        known = order.index(method.baseline) - 0.5
     kl = method.kl_weight
     number = kl if isinstance(kl, int | float) else 0.0
     kind = 0 if kl is None else 1 if not isinstance(kl, str) else 2 if kl == "linear" else 3

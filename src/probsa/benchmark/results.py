@@ -144,7 +144,7 @@ def replicates_of(scores: Scores) -> list[tuple[Path, ...]]:
     return [scores.runs[i : i + each] for i in range(0, len(scores.runs), each)]
 
 
-Key = tuple[tuple[int, str, int, float], str, str]
+Key = tuple[tuple[float, str, int, float], str, str]
 
 
 def _key(run: Run) -> Key:

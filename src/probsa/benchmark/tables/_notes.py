@@ -1,0 +1,86 @@
+"""What stands under a table in plain words: winners, ranks, what could have been seen at all."""
+
+from collections.abc import Mapping, Sequence
+
+from ...evaluation.comparison import holm
+from ...evaluation.detectable import detectable_sentence
+from ...evaluation.ranking import Ranks, critical_difference, signed_rank
+from ..means import SplitMetric
+from ..odd import odd_splits
+from ..pooled import Pooled
+from ..results import Scores
+
+
+def verdict(title: str, compared: Pooled | None) -> str:
+    """Who wins by a metric, or why nobody does."""
+    if compared is None:
+        return (
+            f"{title}: nothing can be compared: one class, or no replicate that all methods have."
+        )
+    c = compared.comparison
+    if c.winner is not None:
+        return f"{title}: {c.winner} wins."
+    return f"{title}: no winner: {c.reason}."
+
+
+def rank_note(ranks: Ranks | None) -> str:
+    """How average ranks are made, and what the Friedman and Nemenyi tests say of them."""
+    if ranks is None:
+        return "Average rank: none with fewer than two methods that have a value in every column."
+    n = ranks.ranks.shape[1]
+    rule = (
+        f"Average rank: over {n} (data set, metric) columns, 1 is best, ties share; ± s.d. over "
+        "columns (ddof = 1), the paper's rule."
+    )
+    values = {m: (-ranks.ranks[i]).tolist() for i, m in enumerate(ranks.methods)}
+    found = critical_difference(values)
+    test = found.friedman
+    friedman = (
+        f"Friedman's test: {test.reason}"
+        if test.p is None
+        else f"Friedman's test: p = {test.p:.3g}{f' ({test.reason})' if test.reason else ''}"
+    )
+    nemenyi = (
+        found.reason or f"ranks further apart than {found.difference:.2f} differ (Nemenyi, 0.05)"
+    )
+    return (
+        f"{rule} {friedman}; {nemenyi}. AUROC and F1 of one data set are not independent: this is "
+        "lenient."
+    )
+
+
+def pairs_note(values: Mapping[str, Sequence[float]], baseline: str) -> list[str]:
+    """Wilcoxon's test of each method against the plain one, over the same columns."""
+    others = {m: v for m, v in values.items() if m != baseline}
+    if baseline not in values or not others:
+        return []
+    tests = {m: signed_rank(v, values[baseline]) for m, v in others.items()}
+    n = len(values[baseline])
+    if 2.0 ** (1 - n) > 0.05:
+        return [
+            f"Wilcoxon's test against {baseline}: {n} column{'' if n == 1 else 's'} can reach no p "
+            f"below {2.0 ** (1 - n):.3g}, so it can say nothing here."
+        ]
+    adjusted = holm([1.0 if t.p is None else t.p for t in tests.values()])
+    named = ", ".join(f"{m} {p:.3g}" for m, p in zip(tests, adjusted, strict=True))
+    return [f"Wilcoxon's test against {baseline} over {n} columns, Holm-adjusted p: {named}."]
+
+
+def detectable(compared: Mapping[SplitMetric, Pooled | None]) -> list[str]:
+    """The smallest difference that this many bags and replicates could have shown."""
+    return [detectable_sentence(p.comparison) for p in compared.values() if p is not None]
+
+
+def oddities(scores: Sequence[Scores]) -> list[str]:
+    """Folds that stand out, of all methods of one data set."""
+    return [f"Odd: fold {k}: {why}." for k, why in odd_splits(scores).items()]
+
+
+def left_out_replicates(count: int) -> list[str]:
+    """What was not compared because some method lacks it."""
+    if not count:
+        return []
+    return [
+        f"{count} replicate{'' if count == 1 else 's'} that some method lacks "
+        f"{'is' if count == 1 else 'are'} not in the comparison (means over splits have all)."
+    ]

@@ -1,0 +1,172 @@
+"""The paper's table 5: every posterior by λ, the plain model as λ = 0."""
+
+from collections.abc import Sequence
+
+from ..paper import paper_value, spelled, study_of
+from ..pooled import align, pool
+from ..results import Results, Scores
+from ..table import Column, Entry, ResultTable, words
+from ._notes import detectable, left_out_replicates, rank_note, verdict
+from ._ranks import Ranked, ranked
+from ._shared import (
+    METRICS,
+    about,
+    by_data,
+    data_columns,
+    find,
+    interval_entry,
+    key,
+    mean_entry,
+    method_names,
+    paper_entries,
+    paper_table,
+    printed,
+)
+from .comparison import Compared, difference_entries
+
+
+def ablation_table(results: Results) -> ResultTable | None:
+    """Means over splits by variant and λ, ranked within a variant; below it, of each data set, the
+    pooled differences to λ = 0. None where no variant has two λ beside its plain model.
+    """
+    variants = variants_of(results.scores)
+    if not any(len(method_names(own)) > 2 for own in variants.values()):
+        return None
+    data = list(by_data(results.scores))
+    columns = [Column(key="variant", title="variant"), Column(key="kl_weight", title="λ")]
+    for d in data:
+        columns += data_columns(d, "5")
+    columns.append(Column(key="rank", title="average rank", unit="rank"))
+    known = any(study_of(d) is not None for d in data)
+    if known:
+        columns.append(Column(key="paper_rank", title="average rank", group="paper", unit="rank"))
+    rows: list[tuple[Entry, ...]] = []
+    rules: set[int] = set()
+    notes: list[str] = []
+    for label, own in variants.items():
+        rules.add(len(rows))
+        ranks = ranked(own, method_names(own))
+        compared = {d: _compared(of) for d, of in by_data(own).items()}
+        for name in method_names(own):
+            rows.append(_row(label, name, own, data=data, compared=compared, ranks=ranks))
+        notes += [f"{label}: {note}" for note in (*ranks.notes, rank_note(ranks.ranks))]
+    below = [_differences(d, variants) for d in data]
+    below += [] if known else [paper_table("5", of="variants by λ")]
+    return ResultTable(
+        name="ablation",
+        title="Ablation: the posterior and λ",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        rules=frozenset(rules),
+        footnotes=(
+            "Percent: mean ± s.d. over splits, seeds averaged within a split first. λ = 0 is the "
+            "plain model, trained once for all posteriors. Bold: a winner among the λ of its "
+            "variant, by the rule stated below the tables of differences.",
+            *notes,
+            *results.left_out(),
+        ),
+        follow=tuple(below),
+    )
+
+
+def variants_of(scores: Sequence[Scores]) -> dict[str, list[Scores]]:
+    """By label of what has a λ: its runs with each λ, on all data sets, the plain model first."""
+    found: dict[str, list[Scores]] = {}
+    for label in dict.fromkeys(s.method.label for s in scores if s.method.baseline is not None):
+        own = [s for s in scores if s.method.label == label]
+        found[label] = [*_plain(scores, own[0]), *own]
+    return found
+
+
+def _plain(scores: Sequence[Scores], variant: Scores) -> list[Scores]:
+    """The plain model of a variant: the one made for it, else that of the model's own name."""
+    base = variant.method.baseline
+    there = [s for s in scores if s.method.model == base]
+    for wanted in (f"{base} of {variant.method.label}", base):
+        if any(s.method.label == wanted for s in there):
+            return [s for s in there if s.method.label == wanted]
+    return [s for s in there if s.method.label == there[0].method.label]
+
+
+def _compared(scores: Sequence[Scores]) -> Compared:
+    return {m: pool(scores, metric=m, baseline=_baseline(scores)) for m, _ in METRICS}
+
+
+def _baseline(scores: Sequence[Scores]) -> str | None:
+    return next((s.method.name for s in scores if s.method.kl_weight is None), None)
+
+
+def _row(
+    label: str,
+    name: str,
+    own: Sequence[Scores],
+    *,
+    data: Sequence[str],
+    compared: dict[str, Compared],
+    ranks: Ranked,
+) -> tuple[Entry, ...]:
+    method = next(s.method for s in own if s.method.name == name)
+    model = next(s.method.model for s in own if s.method.label == label)
+    kl = spelled(method)
+    row = [words(label), words(kl)]
+    by = by_data(own)
+    for d in data:
+        s = find(by.get(d, []), name)
+        for metric, _ in METRICS:
+            p = compared[d][metric] if d in compared else None
+            row.append(mean_entry(s, metric, bold=p is not None and p.comparison.winner == name))
+        row += paper_entries(d, "5", label=model, kl_weight=kl)
+    row.append(ranks.entry(name))
+    if any(study_of(d) is not None for d in data):
+        row.append(printed(paper_value("5", model, study="rank", metric="rank", kl_weight=kl)))
+    return tuple(row)
+
+
+def _differences(data: str, variants: dict[str, list[Scores]]) -> ResultTable:
+    """Of one data set: every λ against the plain model, on the same patients and replicates."""
+    columns = [Column(key="variant", title="variant"), Column(key="kl_weight", title="λ")]
+    for metric, title in METRICS:
+        columns += [
+            Column(key=metric, title="value", group=f"pooled {title}", unit="percent"),
+            Column(
+                key=key(metric, "difference"), title="Δ", group=f"pooled {title}", unit="points"
+            ),
+            Column(key=key(metric, "p_holm"), title="Holm p", group=f"pooled {title}", unit="p"),
+        ]
+    rows, rules, notes, every = [], set(), [], []
+    for label, of in variants.items():
+        own = by_data(of).get(data, [])
+        if not own:
+            continue
+        every += [s for s in own if s not in every]
+        rules.add(len(rows))
+        compared = _compared(own)
+        for s in own:
+            row = [words(label), words(spelled(s.method))]
+            for metric, _ in METRICS:
+                p = compared[metric]
+                value = None if p is None else p.values.get(s.method.name)
+                won = p is not None and p.comparison.winner == s.method.name
+                row += [interval_entry(value, bold=won), *difference_entries(p, s.method.name)]
+            rows.append(tuple(row))
+        said = [*left_out_replicates(align(own)[1])]
+        said += [verdict(title, compared[m]) for m, title in METRICS] + detectable(compared)
+        if _baseline(own) is None:
+            said.append("the plain model was not run: Δ is to the best λ.")
+        notes += [f"{label}: {one}" for one in said]
+    return ResultTable(
+        name=f"ablation_{key(data)}",
+        title=f"{data}: what λ changes, pooled, with 95 % intervals",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        rules=frozenset(rules),
+        footnotes=(
+            about(every),
+            "Δ is the paired difference to λ = 0, in points; [lo, hi] are 95 % intervals over "
+            "patients and replicates; p is two-sided, by Holm's correction within a variant. A "
+            "winner is the λ with the highest value if its paired difference to every other one "
+            "has a Holm-adjusted p of at most 0.05. Sentences below give differences as shares: "
+            "0.01 is a point.",
+            *notes,
+        ),
+    )
