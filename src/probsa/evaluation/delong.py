@@ -19,7 +19,7 @@ ROUNDING = 1e-20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Test:
+class Outcome:
     """Of one AUROC against another."""
 
     difference: float
@@ -52,7 +52,7 @@ class DeLong:
         """Standard errors; 0 of a perfect score says that no bag was misplaced, not certainty."""
         return np.sqrt(np.diag(self.covariance))
 
-    def compare(self, i: int, j: int) -> Test:
+    def compare(self, i: int, j: int) -> Outcome:
         """Whether AUROC i differs from AUROC j: z = (A_i - A_j) / s.e. of the difference."""
         difference = float(self.auc[i] - self.auc[j])
         over, under = self.v10[i] - self.v10[j], self.v01[i] - self.v01[j]
@@ -63,7 +63,7 @@ class DeLong:
         variance = over.var(ddof=1) / len(over) + under.var(ddof=1) / len(under)
         if variance < ROUNDING:
             if not over.any() and not under.any():
-                return Test(
+                return Outcome(
                     difference=0.0,
                     se=0.0,
                     z=0.0,
@@ -79,7 +79,7 @@ class DeLong:
             )
         se = float(np.sqrt(variance))
         z = difference / se
-        return Test(
+        return Outcome(
             difference=difference,
             se=se,
             z=z,
@@ -124,5 +124,5 @@ def delong(y: ArrayLike, scores: ArrayLike) -> DeLong:
     return DeLong(auc=above.sum(1) / (m * n), covariance=covariance, v10=v10, v01=v01)
 
 
-def _no_test(difference: float, reason: str, *, se: float = float("nan")) -> Test:
-    return Test(difference=difference, se=se, z=None, p=None, log10_p=None, reason=reason)
+def _no_test(difference: float, reason: str, *, se: float = float("nan")) -> Outcome:
+    return Outcome(difference=difference, se=se, z=None, p=None, log10_p=None, reason=reason)

@@ -8,6 +8,7 @@ be too narrow: 5 numbers drawn from 5 have 4/5 of the variance, and no tails.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -74,8 +75,7 @@ class Spread:
             return float(2 * stdtr(self.freedom, -abs(d) / self.patients))
         if self.patients == 0:
             return float(2 * stdtr(self.count - 1, -abs(d) / self.replicates))
-        shares = (np.arange(QUANTILES) + 0.5) / QUANTILES
-        part = self.replicates * stdtrit(self.count - 1, shares)
+        part = self.replicates * _quantiles(self.count - 1)
         return float(2 * stdtr(self.freedom, (part - abs(d)) / self.patients).mean())
 
     def half_width(self, alpha: float = ALPHA) -> float:
@@ -84,6 +84,12 @@ class Spread:
         if self.count > 1:
             far += self.replicates * -stdtrit(self.count - 1, alpha / 8)
         return float(root_scalar(lambda d: self.p(d) - alpha, bracket=(0, 2 * far)).root)
+
+
+@cache
+def _quantiles(freedom: int) -> Float[np.ndarray, " q"]:
+    """Of Student's t, at equal steps of probability."""
+    return stdtrit(freedom, (np.arange(QUANTILES) + 0.5) / QUANTILES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
