@@ -1,12 +1,16 @@
 """What is seen to before a grid runs: bags, labels, splits, and what each model needs of them."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..config import DataConfig
 from ..datasets import BagSet
+from ..datasets.copies import Copy, find_copies
+from ..datasets.leaks import find_leaks, refuse_leaks
 from ..datasets.protocol import (
     ABOUT,
     fold_splits,
@@ -17,6 +21,7 @@ from ..datasets.protocol import (
 )
 from ..datasets.splits import Split
 from ..errors import BagError, InputError
+from ..files import write_json
 from ..models import build
 from ..models._registry import fixed
 from ..preparation import open_data, prepare
@@ -25,25 +30,37 @@ from .sets import DataSet
 
 SEED = 0
 """Of the splits that are made: all seeds of a grid meet the same."""
+SHOWN = 10
+"""Leaks that are told one by one."""
 LOOKED_AT = 200
 """Bags in which an edge or coordinates are looked for, at most."""
 
 
-def check_grid(grid: Grid, out: Path) -> dict[str, list[Split]]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """What the checks of a grid found."""
+
+    new: Mapping[str, list[Split]]
+    """Splits that are still to be stored, by data set."""
+    copies: Mapping[str, Any]
+    """Bags that hold the same instances, by data set; to be stored too."""
+    notes: tuple[str, ...]
+
+
+def check_grid(grid: Grid, out: Path, *, read_all: bool = True) -> Checked:
     """Refuses a grid that could not run to its end, or would mean nothing. Writes nothing.
 
     Args:
         grid: read and checked as far as its files say.
         out: the experiment's folder, which may hold the splits of an earlier call.
-
-    Returns: the splits that are still to be stored, by data set.
+        read_all: whether all bags are read, once, to find copies of one another.
 
     Raises:
-        TableError: labels, bags and splits do not fit; a test part of one class; stored splits that
-            no longer fit.
+        TableError: labels, bags and splits do not fit; a test part of one class; a patient, a bag
+            or its copy in two parts; stored splits that no longer fit.
         InputError: a model that the bags or classes do not suit, or splits made otherwise.
     """
-    new = {}
+    new, found, notes = {}, {}, list(grid.notes)
     for data in grid.data:
         if data.folds:
             splits = fold_splits(data.table)
@@ -51,14 +68,56 @@ def check_grid(grid: Grid, out: Path) -> dict[str, list[Split]]:
             splits = _stored(data, splits_folder(out, data.name))
         else:
             splits = new[data.name] = protocol_splits(data.table, splits=data.made, seed=SEED)
-        _check_rows([r for r in grid.rows if r.data.name == data.name], splits)
-    return new
+        rows = [r for r in grid.rows if r.data.name == data.name]
+        bags = _check_rows(rows, splits)
+        copies: list[Copy] = []
+        if read_all:
+            copies, found[data.name] = _copies(bags, data, out)
+        notes += _leaks(bags, data, splits, copies, refuse=grid.leaks == "refuse")
+    return Checked(new=new, copies=found, notes=tuple(dict.fromkeys(notes)))
 
 
-def store_splits(new: Mapping[str, Sequence[Split]], out: Path) -> None:
-    """Writes splits where the cells of a grid look for them."""
-    for name, splits in new.items():
+def _leaks(
+    bags: BagSet, data: DataSet, splits: Sequence[Split], copies: Sequence[Copy], *, refuse: bool
+) -> list[str]:
+    """Refuses leaks, or gives them in words."""
+    look = refuse_leaks if refuse else find_leaks
+    found = [leak for split in splits for leak in look(bags, data.table, split, copies=copies)]
+    said = list(dict.fromkeys(leak.what for leak in found))
+    more = [f"{data.name}: … and {len(said) - SHOWN} more such bags"] if len(said) > SHOWN else []
+    return [f"{data.name}: {what}" for what in said[:SHOWN]] + more
+
+
+def _copies(bags: BagSet, data: DataSet, out: Path) -> tuple[list[Copy], Any]:
+    """Bags that are copies of others, as an earlier call found them or by reading all; and as JSON.
+
+    A bag that cannot be read, or is a test bag without label, is said where a run reads it.
+    """
+    names = [n for n in data.table.bags if n in set(bags.names) and bags.size(n)]
+    key = hashlib.sha256(
+        json.dumps([str(bags.folder), [(n, bags.size(n)) for n in names]]).encode()
+    ).hexdigest()
+    path = copies_file(out, data.name)
+    if path.is_file():
+        held = json.loads(path.read_text(encoding="utf-8"))
+        if held["bags"] == key:
+            return [Copy(**c) for c in held["copies"]], held
+    copies = find_copies(bags, names)
+    return copies, {"bags": key, "copies": [asdict(c) for c in copies]}
+
+
+def copies_file(out: Path, data: str) -> Path:
+    """Where it is kept which bags are copies of others: finding them reads every bag."""
+    return out / "copies" / f"{data}.json"
+
+
+def store_checked(checked: Checked, out: Path) -> None:
+    """Writes what the checks found, and splits where the cells of a grid look for them."""
+    for name, splits in checked.new.items():
         write_splits(splits_folder(out, name), splits, settings=_settings(len(splits)))
+    for name, found in checked.copies.items():
+        write_json(copies_file(out, name), found)
+    write_json(out / "notes.json", list(checked.notes))
 
 
 def _stored(data: DataSet, folder: Path) -> list[Split]:
@@ -79,7 +138,7 @@ def _said(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{k} {v}" for k, v in settings.items())
 
 
-def _check_rows(rows: list[Row], splits: list[Split]) -> None:
+def _check_rows(rows: Sequence[Row], splits: Sequence[Split]) -> BagSet:
     """Bags fit labels, and every method of a data set can be built and finds what it needs."""
     first = rows[0].config
     training = replace(first.training, balanced=False)
@@ -92,11 +151,12 @@ def _check_rows(rows: list[Row], splits: list[Split]) -> None:
         given = {k: v for k, v in row.config.model_arguments.items() if k != "n_classes"}
         n_classes = prepared.model_arguments.get("n_classes", 1)
         build(row.config.model, in_dim=8, n_classes=n_classes, **given)
-        own = replace(row.config.data, standardize=False)
+        own = replace(row.config.data, standardize=False, cache_gb=0.0)
         if own not in opened:
             opened[own] = open_data(own)
         for need in sorted(fixed(row.config.model)[0].needs):
             _check_need(need, row, opened[own], splits[0])
+    return next(iter(opened.values()))
 
 
 def _check_need(need: str, row: Row, bags: BagSet, split: Split) -> None:

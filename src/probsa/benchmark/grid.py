@@ -7,7 +7,7 @@ for some models on some data sets; of two that say one key, the later of these h
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, Literal, get_args
 
 import yaml
 
@@ -20,7 +20,7 @@ from ..runfile import checked_run
 from ._base import Cell, Method
 from .cells import Keep
 from .methods import Entry, kl_weights, matches, methods_of, run_keys
-from .sets import DataSet, chosen_splits, found_at, keys_of, named_sets
+from .sets import DataSet, chosen_splits, found_at, keys_of, made_ready, named_sets
 
 OWN = (
     "name",
@@ -32,6 +32,7 @@ OWN = (
     "data_seed",
     "keep",
     "heads",
+    "leaks",
     "exceptions",
     "slurm",
 )
@@ -64,6 +65,8 @@ class Grid:
     """Checkpoints that are kept once a cell is done."""
     heads: int
     """Runs that train in one pass at most; 1: each alone."""
+    leaks: Literal["refuse", "note"]
+    """What becomes of a grid with a patient or a copied bag in two parts."""
     slurm: Mapping[str, Any]
     given: Mapping[str, Any]
     """The grid as it can be written and read again: paths absolute, flags in it."""
@@ -116,7 +119,11 @@ def _cell(row: Row, split: int, seed: int, *, data_seed: int | None, out: Path) 
 
 
 def read_grid(
-    path: Path, *, data: Sequence[str] = (), overrides: Mapping[str, Any] | None = None
+    path: Path,
+    *,
+    data: Sequence[str] = (),
+    overrides: Mapping[str, Any] | None = None,
+    out: Path | None = None,
 ) -> Grid:
     """Reads a grid and checks every key, model and value of it.
 
@@ -125,6 +132,8 @@ def read_grid(
         data: `DIR` or `NAME=DIR` each: data sets instead of those that the file names.
         overrides: keys of the grid or of a run (dotted or short), which win over all that the file
             says.
+        out: the experiment's folder (default: the grid's name), where the labels of a data set are
+            put that has to be made ready.
 
     Raises:
         UnknownName: a key, a model or an argument that does not exist; suggests the right one.
@@ -134,7 +143,7 @@ def read_grid(
     given = load_yaml(path)
     where = str(path)
     own, for_all = _parted(overrides or {})
-    given |= own
+    given = {**given, **own}
     if data:
         found: dict[str, dict[str, Any]] = {}
         for text in data:
@@ -148,10 +157,30 @@ def read_grid(
             f"{path} names no data: give --data DIR, a folder with features/ and labels.csv (or "
             "one of such folders)"
         )
-    given["data"] = named_sets(given["data"], where=where)
     if for_all:
         given["exceptions"] = [*_list(given, "exceptions", where=where), for_all]
-    return _grid(given, name=str(given.get("name", path.stem)), where=where)
+    name = str(given.get("name", path.stem))
+    notes: list[str] = []
+    ready = {}
+    for of, keys in named_sets(given["data"], where=where).items():
+        feature_set = _feature_set(given, of, keys, where=where)
+        folder = (out or Path(name)) / "data" / of
+        ready[of], said = made_ready(keys, out=folder, feature_set=feature_set, where=where)
+        notes += [f"{of}: {note}" for note in said]
+    given["data"] = ready
+    return _grid(given, name=name, notes=notes, where=where)
+
+
+def _feature_set(
+    given: Mapping[str, Any], data: str, keys: Mapping[str, Any], *, where: str
+) -> str | None:
+    """The folder of features that all methods take of a data set, if the grid says which."""
+    found = keys.get("feature_set", given.get("feature_set"))
+    for one in _list(given, "exceptions", where=where):
+        exception = _exception(one, where=where)
+        if not exception.models and (not exception.data or data in exception.data):
+            found = exception.keys.get("data.feature_set", found)
+    return found
 
 
 def _parted(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -181,7 +210,7 @@ def _value(key: str, given: Any) -> Any:
         raise InputError(f"--{key} is {given!r}, which cannot be read as YAML") from e
 
 
-def _grid(given: dict[str, Any], *, name: str, where: str) -> Grid:
+def _grid(given: dict[str, Any], *, name: str, notes: Sequence[str], where: str) -> Grid:
     rest = {k: v for k, v in given.items() if k not in OWN}
     for key in rest:
         if "." not in key and key not in (*SECTIONS, *_run_names()):
@@ -191,7 +220,7 @@ def _grid(given: dict[str, Any], *, name: str, where: str) -> Grid:
     entries = methods_of(given.get("models", []), weights, where=where)
     named = given["data"]
     exceptions = [_exception(e, where=where) for e in _list(given, "exceptions", where=where)]
-    notes = _idle(exceptions, named, entries)
+    idle = _idle(exceptions, named, entries)
     rows: list[Row] = []
     for data_name, of_data in named.items():
         held: DataSet | None = None
@@ -209,11 +238,12 @@ def _grid(given: dict[str, Any], *, name: str, where: str) -> Grid:
         rows=tuple(rows),
         seeds=_numbers(given.get("seeds", 1), "seeds", where=where),
         data_seed=_number_or_none(given.get("data_seed", 0), "data_seed", where=where),
-        keep=_choice(given.get("keep", "best"), where=where),
+        keep=_choice(given, "keep", get_args(Keep), where=where),
         heads=_numbers([given.get("heads", HEADS)], "heads", where=where, least=1)[0],
+        leaks=_choice(given, "leaks", ("refuse", "note"), where=where),
         slurm=given.get("slurm") or {},
         given={"name": name, **given},
-        notes=notes,
+        notes=(*notes, *idle),
     )
 
 
@@ -327,7 +357,9 @@ def _number_or_none(given: Any, key: str, *, where: str) -> int | None:
     return None if given is None else _numbers([given], key, where=where)[0]
 
 
-def _choice(given: Any, *, where: str) -> Keep:
-    if given not in get_args(Keep):
-        raise InputError(f"keep in {where} is {given!r}: expected {', '.join(get_args(Keep))}")
-    return cast(Keep, given)
+def _choice(given: Mapping[str, Any], key: str, known: Sequence[str], *, where: str) -> Any:
+    """One of several words; the first where none is given."""
+    value = given.get(key, known[0])
+    if value not in known:
+        raise InputError(f"{key} in {where} is {value!r}: expected {', '.join(known)}")
+    return value

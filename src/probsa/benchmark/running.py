@@ -4,6 +4,7 @@ Any number of such calls with one grid may share its folder, on any number of ma
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,23 +16,39 @@ from ..cohorts.flow import cores
 from ..errors import OutputExists
 from ._base import Cell
 from .cells import State, complete, forget_failures, is_done, state_of, write_states
-from .checks import check_grid, store_splits
+from .checks import check_grid, store_checked
 from .grid import Grid
 from .units import Training, Unit, Watch, units_of
 
 Engine = Literal["local", "ray", "slurm"]
 
 
-def plan(grid: Grid, out: Path) -> tuple[list[State], list[Unit]]:
-    """Where every cell is, and what would be trained in one pass; nothing is written.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a call would do."""
+
+    states: tuple[State, ...]
+    units: tuple[Unit, ...]
+    """What is trained at a time, done or not."""
+    notes: tuple[str, ...]
+
+
+def plan(grid: Grid, out: Path) -> Plan:
+    """Where every cell is, and what would be trained in one pass; nothing is run or written.
+
+    Copies among the bags are not looked for, which would read them all.
 
     Raises:
         InputError, TableError: as `run_grid`.
     """
     out = out.resolve()
-    check_grid(grid, out)
+    checked = check_grid(grid, out, read_all=False)
     cells = grid.cells(out)
-    return [state_of(c, out) for c in cells], units_of(cells, heads=grid.heads)
+    return Plan(
+        states=tuple(state_of(c, out) for c in cells),
+        units=tuple(units_of(cells, heads=grid.heads)),
+        notes=checked.notes,
+    )
 
 
 def run_grid(
@@ -63,17 +80,19 @@ def run_grid(
         OSError: the disk is full.
     """
     out = out.resolve()
-    known = (out / "grid.yaml").is_file() or (out / "cells").is_dir()
+    known = any((out / n).exists() for n in ("grid.yaml", "cells", "data"))
     if not known and out.exists() and any(out.iterdir()):
         raise OutputExists(f"{out} is no experiment's folder, and not empty: give another --out")
-    new = check_grid(grid, out)
+    checked = check_grid(grid, out)
     cells = grid.cells(out)
     finished = {c.name for c in cells if is_done(c, out)}
-    store_splits(new, out)
+    store_checked(checked, out)
     grid.write(out)
     if retry:
         forget_failures(cells, out)
     watch = watch or Watch()
+    for note in checked.notes:
+        watch.note(f"note: {note}")
     if engine == "slurm":
         from .slurm import run_jobs
 

@@ -1,17 +1,23 @@
 """The data sets of a grid: those that it names, or what lies in the folders that are given."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..config import plain
+from ..datasets._study import RECORD, read_study
+from ..datasets.studies import NAMES, Study, StudyOptions, open_study, recognise_study
 from ..datasets.tables import Table
-from ..errors import InputError
+from ..errors import InputError, UnknownName
 from .methods import run_keys
 
-FEATURES, LABELS = "features", "labels.csv"
-"""What makes a folder a data set."""
+FEATURES, LABELS, INSTANCES = "features", "labels.csv", "instance_labels"
+"""What makes a folder a data set; labels of instances if there are any."""
+PATHS = ("labels", "partition", "duplicates", "test_scans", "train_scans", "instance_labels")
+"""What a study may be told of beside its folder."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,11 +63,15 @@ def found_at(given: str) -> dict[str, dict[str, Any]]:
     below = {p.name: _whole(p) for p in sorted(folder.iterdir()) if p.is_dir()}
     several = {n: keys for n, keys in below.items() if keys is not None}
     if not several:
-        raise InputError(
-            f"{folder}, which --data names, is no data set: expected {FEATURES}/ and {LABELS} in "
-            "it or in folders below it. Features that lie elsewhere are named in the grid: "
-            "data: {features: DIR, labels: FILE}"
-        )
+        try:
+            study = recognise_study(folder)
+        except InputError as e:
+            raise InputError(
+                f"{folder}, which --data names, is no data set: expected {FEATURES}/ and {LABELS} "
+                f"in it or in folders below it; and {e}. Features that lie elsewhere are named in "
+                "the grid: data: {features: DIR, labels: FILE}"
+            ) from e
+        return {name or study: {"dataset": study, "root": str(folder)}}
     if name and len(several) > 1:
         raise InputError(
             f"{folder} holds {len(several)} data sets ({', '.join(several)}), which cannot all be "
@@ -71,27 +81,31 @@ def found_at(given: str) -> dict[str, dict[str, Any]]:
 
 
 def _whole(folder: Path) -> dict[str, Any] | None:
-    """What a grid would say of a folder of features with its labels."""
-    features, labels = folder / FEATURES, folder / LABELS
+    """What a grid would say of a folder of features with its labels, or of a study's."""
+    if (folder / RECORD).is_file():
+        return {"dataset": read_study(folder).name, "root": str(folder)}
+    features, labels, instances = (folder / n for n in (FEATURES, LABELS, INSTANCES))
     if not (features.is_dir() and labels.is_file()):
         return None
-    return {"features": str(features), "labels": str(labels)}
+    keys = {"features": str(features), "labels": str(labels)}
+    return keys | ({"instance_labels": str(instances)} if instances.is_dir() else {})
 
 
 def named_sets(given: Any, *, where: str) -> dict[str, dict[str, Any]]:
     """What a grid says under `data`, by name; paths are made absolute.
 
     Raises:
-        InputError: it names no paths; UnknownName: a key that no run has.
+        InputError: it names no paths.
     """
     if not isinstance(given, dict) or not given:
         raise InputError(
-            f"data in {where} is {given!r}: expected {{features: DIR, labels: FILE}}, or a name "
-            "with such a mapping for each of several"
+            f"data in {where} is {given!r}: expected {{features: DIR, labels: FILE}}, "
+            "{dataset: NAME, root: DIR}, or a name with such a mapping for each of several"
         )
     if {"features", "labels", "dataset"} & set(given):
         one = _absolute(given, where=where)
-        return {str(one.pop("name", None) or _name(Path(one["features"]))): one}
+        named = one.pop("name", None) or one.get("dataset") or _name(Path(one["features"]))
+        return {str(named): one}
     for name, keys in given.items():
         if not isinstance(keys, dict):
             raise InputError(f"data in {where} has {name}: {keys!r}; expected a mapping of keys")
@@ -103,6 +117,57 @@ def named_sets(given: Any, *, where: str) -> dict[str, dict[str, Any]]:
     return {str(n): _absolute(keys, where=f"{where} (data {n})") for n, keys in given.items()}
 
 
+def made_ready(
+    given: Mapping[str, Any], *, out: Path, feature_set: str | None, where: str
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What a grid says of a data set, with a study brought to features and labels, and its notes.
+
+    Args:
+        given: as `named_sets` gives it.
+        out: where the labels of a study are written, unless they are there.
+        feature_set: which folder of features.
+        where: the grid's file, as errors name it.
+
+    Raises:
+        InputError, TableError, BagError: the folder is not what it should be.
+    """
+    if "dataset" not in given:
+        return dict(given), ()
+    name = given["dataset"]
+    if name not in NAMES:
+        raise UnknownName(f"dataset in {where}", str(name), NAMES)
+    known = [k for k in StudyOptions.__dataclass_fields__ if k in given]
+    options: dict[str, Any] = {k: Path(given[k]) if k in PATHS else given[k] for k in known}
+    if "classes" in options:
+        options["classes"] = tuple(options["classes"])
+    root = Path(given["root"])
+    if (out / RECORD).is_file() and (held := _made_before(out, root)) is not None:
+        study = held
+    else:
+        study = open_study(
+            name,
+            root,
+            out=out,
+            features=Path(given["features"]) if "features" in given else None,
+            feature_set=feature_set,
+            options=StudyOptions(**options),
+        )
+    own = ("dataset", "root", *StudyOptions.__dataclass_fields__, "features", "feature_set")
+    rest = {k: v for k, v in given.items() if k not in own}
+    settings = {k: plain(v) for k, v in study.settings().items() if v is not None}
+    return rest | settings, study.notes
+
+
+def _made_before(out: Path, root: Path) -> Study | None:
+    """The study of an earlier call of this experiment, unless it was made of another folder."""
+    held = json.loads((out / RECORD).read_text(encoding="utf-8"))
+    if held.get("unfinished"):
+        return None
+    if held.get("root") != str(root.absolute()):
+        raise InputError(f"{out} was made of {held.get('root')}, not of {root}: give another --out")
+    return read_study(out)
+
+
 def keys_of(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     """Dotted keys of what a grid says of one data set."""
     return run_keys({k: v for k, v in given.items() if k != "name"}, where=where)
@@ -110,10 +175,13 @@ def keys_of(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
 
 def _absolute(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     found = dict(given)
-    for key in ("features", "labels"):
+    needed = ("root",) if "dataset" in found else ("features", "labels")
+    for key in needed:
         if not isinstance(found.get(key), str | Path):
-            raise InputError(f"{where} gives no {key}: data needs features and labels, both paths")
-        found[key] = str(Path(found[key]).expanduser().resolve())
+            raise InputError(f"{where} gives no {key}: data needs {' and '.join(needed)}, as paths")
+    for key in ("root", "features", *PATHS):
+        if found.get(key) is not None:
+            found[key] = str(Path(found[key]).expanduser().resolve())
     return found
 
 

@@ -9,9 +9,8 @@ from ._cohort import workers_of
 from ._shared import write, write_json
 
 if TYPE_CHECKING:
-    from ..benchmark.cells import State
     from ..benchmark.grid import Grid
-    from ..benchmark.units import Unit
+    from ..benchmark.running import Plan
 
 BENCHMARK = """\
 usage: probsa benchmark GRID.yaml [--data DIR ...] [--out DIR] [--KEY VALUE ...]
@@ -19,8 +18,8 @@ usage: probsa benchmark GRID.yaml [--data DIR ...] [--out DIR] [--KEY VALUE ...]
 Trains, predicts and evaluates every cell of a grid (models × data sets × splits × seeds × λ), then
 writes tables and figures. Goes on where it stopped; what failed is tried again.
 
-  --data DIR         a folder with features/ and labels.csv, or a folder of such; or NAME=DIR;
-                     may be given several times
+  --data DIR         a folder with features/ and labels.csv, a folder of such, what probsa dataset
+                     wrote, or RSNA, PANDA or CAMELYON16 as published; or NAME=DIR; may be repeated
   --out DIR          the experiment's folder (default: the grid's name)
   --engine local|ray|slurm   (default: local)
   --workers N        processes, actors or jobs at work at the same time (default: 1)
@@ -32,7 +31,8 @@ writes tables and figures. Goes on where it stopped; what failed is tried again.
 
 Keys of the grid, in the file or as flags (flags win over all that the file says):
 
-  data: {features: DIR, labels: FILE}, or {NAME: {features: …, labels: …, KEY: VALUE}, …}
+  data: {features: DIR, labels: FILE}, {dataset: camelyon16, root: DIR}, or a name with such keys
+        and keys of runs for each of several
   models: names, all, local, global; or mappings {name, label, training: {KEY: VALUE}, <arguments>}
   kl_weight: λ of models with a KL; 0 is the plain baseline (default: cyclical)
   seeds: how many, from 0, or a list (default: 1)
@@ -40,6 +40,7 @@ Keys of the grid, in the file or as flags (flags win over all that the file says
   data_seed: of the order of bags, so that all seeds meet the same batches; null: each its own (0)
   keep: checkpoints of a cell that is done: best, all, none (default: best)
   heads: cells that train in one pass at most; 1: each alone (default: 48)
+  leaks: refuse or note, where a patient, a bag or its copy is in two parts (default: refuse)
   exceptions: a list of {data: NAMES, models: NAMES with *, KEY: VALUE}; the last one holds
   KEY: any key of `probsa train` under data and training
 """
@@ -78,8 +79,9 @@ def run(arguments: list[str]) -> int:
         return _tables(Path(own.get("out", Path(file).stem)), own)
     from ..benchmark.grid import read_grid
 
-    grid = read_grid(Path(file), data=data, overrides=overrides)
-    out = Path(own.get("out", grid.name))
+    asked = Path(own["out"]) if "out" in own else None
+    grid = read_grid(Path(file), data=data, overrides=overrides, out=asked)
+    out = asked or Path(grid.name)
     return _dry(grid, out, own) if own.get("dry_run") else _run(grid, out, own)
 
 
@@ -110,7 +112,8 @@ def _workers(own: dict[str, Any]) -> int:
 def _dry(grid: "Grid", out: Path, own: dict[str, Any]) -> int:
     from ..benchmark.running import counts, plan
 
-    states, units = plan(grid, out)
+    found = plan(grid, out)
+    states, units = found.states, found.units
     if own.get("json"):
         write_json(
             {
@@ -118,29 +121,30 @@ def _dry(grid: "Grid", out: Path, own: dict[str, Any]) -> int:
                 "counts": counts(states),
                 "cells": [{**s.to_dict(), "cell": s.cell.name} for s in states],
                 "units": [{"name": u.name, "cells": [c.name for c in u.cells]} for u in units],
-                "notes": list(grid.notes),
+                "notes": list(found.notes),
             }
         )
         return 0
     for state in states:
         write(f"{state.status:8}{state.cell.name}" + (f"  {state.reason}" if state.reason else ""))
-    write("\n".join(_summary(grid, units, states)))
+    write("\n".join(_summary(grid, found)))
     return 0
 
 
-def _summary(grid: "Grid", units: "Sequence[Unit]", states: "Sequence[State]") -> list[str]:
+def _summary(grid: "Grid", found: "Plan") -> list[str]:
     from ..benchmark.running import counts
 
-    passes = [u for u in units if u.together]
-    alone = len(units) - len(passes)
+    states = found.states
+    passes = [u for u in found.units if u.together]
+    alone = len(found.units) - len(passes)
     several = sum(len(u.cells) for u in passes)
-    found = ", ".join(f"{n} {what}" for what, n in counts(states).items())
+    so_far = ", ".join(f"{n} {what}" for what, n in counts(states).items())
     sets = ", ".join(f"{d.name} ({len(d.splits)} splits)" for d in grid.data)
     return [
-        *(f"note: {n}" for n in grid.notes),
+        *(f"note: {n}" for n in found.notes),
         f"{len(states)} cells: {len(grid.methods)} methods × {sets} × {len(grid.seeds)} seeds",
         f"{several} cells train in {len(passes)} passes, {alone} alone",
-        found,
+        so_far,
     ]
 
 
@@ -149,8 +153,6 @@ def _run(grid: "Grid", out: Path, own: dict[str, Any]) -> int:
     from ..terminal import grid_bar
 
     with grid_bar() as bar:
-        for note in grid.notes:
-            bar.note(note)
         states = run_grid(
             grid,
             out,
