@@ -15,7 +15,7 @@ from .style import DPI, TEXT, WIDTH, shortened, style_of, write
 
 LINE = 0.17
 """Inches of a line of names, and of a bar's place."""
-MARGIN = 2.3
+MARGIN = 2.4
 """Inches for the names at either side."""
 
 
@@ -125,9 +125,10 @@ def _ruler(
 ) -> None:
     ax.plot([at(ends[0]), at(ends[1])], [y, y], color="black", lw=0.9)
     for rank in range(int(ends[0]), int(ends[1]) + 1):
-        ax.plot([at(rank)] * 2, [y - 0.06, y], color="black", lw=0.9)
+        x = at(float(rank))
+        ax.plot([x, x], [y - 0.06, y], color="black", lw=0.9)
         if not many or rank % 2 == int(ends[0]) % 2:
-            ax.text(at(rank), y - 0.08, str(rank), ha="center", va="bottom", fontsize=TEXT)
+            ax.text(x, y - 0.08, str(rank), ha="center", va="bottom", fontsize=TEXT)
 
 
 def _difference(

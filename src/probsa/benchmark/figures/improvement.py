@@ -68,7 +68,7 @@ def kl_order(gains: Sequence[Gain]) -> list[str]:
     words = ("linear", "cyclical")
 
     def place(kl: str) -> tuple[int, float]:
-        return (1, words.index(kl)) if kl in words else (0, float(kl))
+        return (1, float(words.index(kl))) if kl in words else (0, float(kl))
 
     return sorted({g.kl_weight for g in gains}, key=place)
 
