@@ -15,6 +15,7 @@ from .means import SplitMetric
 from .results import Scores
 
 RESAMPLES = 2000
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,12 +77,16 @@ def pool(
 def interval_of(scores: Scores, metric: SplitMetric, *, resamples: int = RESAMPLES) -> Interval:
     """The mean of a metric over replicates; its interval is of patients and replicates.
 
-    It is that of the difference to a method of value 0, cut to what the metric can be.
+    It is that of the difference to a method of value 0, cut to what the metric can be; None where
+    no resample changes the value.
     """
     y = scores.y == 1
     given = scores.p if metric == "auroc" else scores.calls
     draws, freedom = draw(y.tolist(), groups=scores.groups.tolist(), resamples=resamples, seed=0)
     values = resampled(y, given, draws=draws, metric=metric)
+    value = float(values[:, 0].mean())
+    if np.nanmax(values) - np.nanmin(values) < ROUNDING:  # 1, say, whichever patients are drawn
+        return Interval(value=value, low=None, high=None)
     shared = blocks(scores)
     data = Data(
         y=y,
@@ -95,7 +100,7 @@ def interval_of(scores: Scores, metric: SplitMetric, *, resamples: int = RESAMPL
     low, high = found.low, found.high
     if low is not None and high is not None:
         low, high = max(low, 0.0), min(high, 1.0)
-    return Interval(value=found.difference, low=low, high=high)
+    return Interval(value=value, low=low, high=high)
 
 
 def align(scores: Sequence[Scores]) -> tuple[list[Scores], int]:
