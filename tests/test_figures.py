@@ -202,6 +202,8 @@ def test_differences_are_to_the_baseline_of_the_family(experiment):
     assert not any(d.winner for d in found)  # twelve bags of noise
     for d in found:
         assert d.distinct == (d.p <= 0.05)
+        # with 80 % power it takes more than what an interval must exclude
+        assert d.detectable > d.high - d.points > 0
 
 
 def test_two_data_sets_are_too_few_for_critical_differences(experiment):

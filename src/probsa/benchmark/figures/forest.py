@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 
 from .style import GREY, ROW, TEXT, TITLE, WIDTH, dress, list_names, note, sheet, style_of, write
 
+GREY_BAND = "Grey: differences that such an experiment finds less than four times in five."
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
@@ -31,7 +33,7 @@ class Difference:
     winner: bool = False
     """By the rule of the tables: told apart from every other method too."""
     detectable: float | None = None
-    """The smallest difference that this many bags could show, in points."""
+    """The smallest difference that such an experiment finds, in points: detectable.py."""
 
 
 def write_forest(path: Path, differences: Sequence[Difference]) -> list[Path]:
@@ -71,7 +73,8 @@ def draw_forest(differences: Sequence[Difference]) -> Figure:
         figure,
         f"Baseline: {baselines}, of the method's own kind. Lines: 95 % intervals. Filled: told "
         "apart from the baseline (Holm-adjusted p ≤ 0.05). ★: the winner, told apart from every "
-        "other method of its family." + (" Grey: less than so many bags can show." if band else ""),
+        "other method of its family."
+        + (" Grey: smaller than what such an experiment finds four times in five." if band else ""),
     )
     return figure
 

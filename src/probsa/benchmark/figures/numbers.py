@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import get_args
 
 from ...evaluation.comparison import Comparison
+from ...evaluation.detectable import detectable
 from ...evaluation.difference import ALPHA
 from ...evaluation.ranking import CriticalDifference, average_ranks, critical_difference
 from .._base import Family
@@ -127,6 +128,7 @@ def differences(scores: Sequence[Scores]) -> tuple[list[Difference], list[str]]:
                         p=c.adjusted[name],
                         distinct=c.adjusted[name] <= ALPHA,
                         winner=c.winner == name,
+                        detectable=None if d.spread is None else POINTS * detectable(d.spread),
                     )
                 )
     return found, lost
