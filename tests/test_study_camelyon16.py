@@ -241,11 +241,17 @@ def test_what_is_missing_is_named(raw, tmp_path: Path) -> None:
         open_study("camelyon16", root / "absent", out=out)
     base = write_processed(tmp_path / "p" / "patches_512", {"normal_001": (0, np.zeros(2))})
     (base / "patch_labels" / "normal_001.npy").unlink()
-    with pytest.raises(InputError, match=r"normal_001\.npy is missing.*patch_labels too"):
+    open_study("camelyon16", tmp_path / "p", out=out)
+    record = json.loads((out / "dataset.json").read_text())
+    assert record["without_known_instances"] == ["normal_001"]
+    (base / "labels" / "normal_001.npy").unlink()
+    with pytest.raises(InputError, match=r"labels/normal_001\.npy is missing"):
         open_study("camelyon16", tmp_path / "p", out=out)
-    (base / "patch_labels").rmdir()
-    with pytest.raises(InputError, match=r"patches_512/patch_labels of CAMELYON16's processed"):
-        open_study("camelyon16", tmp_path / "p", out=out)
+    for folder in ("labels", "patch_labels", "coords"):
+        (base / folder).rename(base / "away")
+        with pytest.raises(InputError, match=rf"patches_512/{folder} of CAMELYON16's processed"):
+            open_study("camelyon16", tmp_path / "p", out=out)
+        (base / "away").rename(base / folder)
     (root / "testing" / "reference.csv").write_text("image,label\nslide,1\n")
     with pytest.raises(TableError, match=r"reference\.csv: no line names a test slide"):
         open_study("camelyon16", root, out=out, features=work)

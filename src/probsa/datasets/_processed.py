@@ -18,6 +18,8 @@ from .tables import read_rows
 ABOVE = ("", "dataset", "root")
 """Where in a folder the release may begin: the hub has it below `dataset`."""
 PREFERRED = "patches_512"
+UNKNOWN = -1
+"""Label of an instance of which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +37,20 @@ class Processed:
         Raises:
             InputError: the file is not there.
         """
-        path = self._file("labels", bag)
+        path = self.base / "labels" / f"{bag}.npy"
+        if not path.is_file():
+            raise InputError(
+                f"{path} is missing, which the authors' processed folder has: download it too"
+            )
         found = load_array(path).reshape(-1)
         if not len(found):
             raise InputError(f"{path} is empty: expected one label")
         return int(found[0])
 
-    def marks(self, bag: str) -> np.ndarray:
-        """Labels of the instances, one dimension.
-
-        Raises:
-            InputError: the file is not there.
-        """
-        return load_array(self._file(self.kind, bag)).reshape(-1)
+    def marks(self, bag: str, *, size: int) -> np.ndarray:
+        """Labels of the instances, one dimension; -1 for all `size` where there is no file."""
+        path = self.base / self.kind / f"{bag}.npy"
+        return load_array(path).reshape(-1) if path.is_file() else np.full(size, UNKNOWN)
 
     def parts(self) -> dict[str, str]:
         """`train` or `test` of each bag.
@@ -79,16 +82,6 @@ class Processed:
         """splits.csv, where there is one."""
         beside = (self.base / "splits.csv", self.base.parent / "splits.csv")
         return next((p for p in beside if p.is_file()), None)
-
-    def _file(self, folder: str, bag: str) -> Path:
-        path = self.base / folder / f"{bag}.npy"
-        if not path.is_file():
-            what = f"the folder {path.parent}" if not path.parent.is_dir() else str(path)
-            raise InputError(
-                f"{what} is missing, which the authors' processed folder has for bag {bag!r}: "
-                f"download and unpack {folder} too"
-            )
-        return path
 
 
 def find_processed(root: Path, *, kind: str) -> Processed | None:
@@ -134,7 +127,8 @@ def need_processed(root: Path, *, kind: str, release: str, raw: str) -> Processe
             f"{root} is no processed folder of {release}: there is no {layout} in it. With the "
             f"raw download, features are made first: {raw}"
         )
-    for folder in ("labels", kind):
+    # without coords slides would pass for scans
+    for folder in ("labels", kind, *(() if kind == "slice_labels" else ("coords",))):
         if not (found.base / folder).is_dir():
             raise InputError(
                 f"the folder {found.base / folder} of {release}'s processed release is missing: "

@@ -121,7 +121,7 @@ def _crossed(
     found = [np.zeros(0, bool)]
     for start in range(0, len(corners), step):
         here = corners[start : start + step, None]
-        found.append(((low <= here + side) & (high >= here)).all(axis=2).any(axis=1))
+        found.append(((low <= here + side) & (high >= here)).all(axis=-1).any(axis=-1))
     return np.concatenate(found)
 
 

@@ -17,13 +17,12 @@ from jaxtyping import Shaped
 from ..errors import BagError, InputError, OutputExists
 from ..files import replacing, write_csv, write_json
 from ._base import BagSet
+from ._processed import UNKNOWN as UNKNOWN
 from ._processed import Processed
 
 StudyName = Literal["rsna", "panda", "camelyon16", "table"]
 
 LABELS, INSTANCES, RECORD = "labels.csv", "instance_labels", "dataset.json"
-UNKNOWN = -1
-"""Label of an instance of which nothing is known."""
 
 OnBag = Callable[[int, int], None]
 """Called with (done, total)."""
@@ -190,6 +189,7 @@ def write_study(
         "corrected": draft.corrected,
         "labels_derived": sorted(draft.derived),
         "labels_a_derivation_would_change": known.changed,
+        "without_known_instances": known.bare,
         "without_features": draft.missing,
         **draft.lists,
         "strata": draft.strata,
@@ -250,6 +250,8 @@ class _Known:
     """Bags with an instance whose label is known."""
     instances: int = 0
     positive: int = 0
+    bare: list[str] = field(default_factory=list)
+    """Bags without such an instance."""
     changed: list[str] = field(default_factory=list)
     """Bags whose label would be another if it were the largest of their instances'."""
 
@@ -272,6 +274,8 @@ def _write_marks(draft: Draft, bags: BagSet, out: Path, *, on_bag: OnBag | None)
                 np.save(f, values.astype(np.int8))
         there = values[values != UNKNOWN]
         known.bags += bool(len(there))
+        if not len(there):
+            known.bare.append(bag)
         known.instances += len(there)
         known.positive += int((there > 0).sum())
         # with unknown instances only a positive one says something of the bag

@@ -103,7 +103,7 @@ def _processed(source: Source) -> Draft:
             )
 
     def marks(bag: str) -> Marks:
-        values = held.marks(bag)
+        values = held.marks(bag, size=source.bags.size(bag))
         if names[bag] == NOT_EXHAUSTIVE:
             return Marks(values=np.full(len(values), UNKNOWN))
         return Marks(values=values, stored=True)

@@ -92,8 +92,9 @@ def draft(source: Source) -> Draft:
             made.rows[bag] = {"label": label, "split": parts[bag]}
     _groups(source, made)
     _say(made, clinical or parts, providers)
-    made.marks = (lambda b: Marks(values=held.marks(b), stored=True)) if held else None
-    if held is None and _has_masks(source, made):
+    if held is not None:
+        made.marks = lambda b: Marks(values=held.marks(b, size=source.bags.size(b)), stored=True)
+    elif _has_masks(source, made):
         made.marks = partial(_marks, source, made, providers)
     return made
 

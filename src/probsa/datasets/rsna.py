@@ -153,7 +153,7 @@ def _processed(source: Source) -> Draft:
         else:
             made.rows[bag] = {"label": held.label(bag), "split": parts[bag]}
     made.missing = sorted(set(parts) - set(source.bags.names))
-    made.marks = lambda bag: Marks(values=held.marks(bag), stored=True)
+    made.marks = lambda b: Marks(values=held.marks(b, size=source.bags.size(b)), stored=True)
     made.notes.append(
         "Patients are not known from the processed folder, so scans of one patient may stand in "
         "several parts."

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import get_args
 
-from ..errors import InputError, UnknownName
+from ..errors import InputError
 from . import camelyon16, open_bags, panda, rsna, table
 from ._base import BagSet
 from ._processed import Processed
@@ -56,8 +56,6 @@ def open_study(
         TableError: a table is not what it should be.
         OutputExists: `out` holds a labels.csv of somebody else's.
     """
-    if name not in NAMES:
-        raise UnknownName("data set", name, NAMES)
     if not root.is_dir():
         raise InputError(f"there is no folder {root}")
     if (root / RECORD).is_file():
