@@ -233,13 +233,14 @@ def _grid(given: dict[str, Any], *, name: str, notes: Sequence[str], where: str)
             config = _config(run, entry.method, where=where)
             held = held or _data_set(data_name, keys, config, given, where=where)
             rows.append(Row(data=held, method=entry.method, config=config))
+    order = given.get("data_seed", 0)
     return Grid(
         name=name,
         rows=tuple(rows),
         seeds=_numbers(given.get("seeds", 1), "seeds", where=where),
-        data_seed=_number_or_none(given.get("data_seed", 0), "data_seed", where=where),
+        data_seed=None if order is None else _number(order, "data_seed", where=where),
         keep=_choice(given, "keep", get_args(Keep), where=where),
-        heads=_numbers([given.get("heads", HEADS)], "heads", where=where, least=1)[0],
+        heads=_number(given.get("heads", HEADS), "heads", where=where, least=1),
         leaks=_choice(given, "leaks", ("refuse", "note"), where=where),
         slurm=given.get("slurm") or {},
         given={"name": name, **given},
@@ -339,22 +340,26 @@ def _list(given: Mapping[str, Any], key: str, *, where: str) -> list[Any]:
     return value
 
 
-def _numbers(given: Any, key: str, *, where: str, least: int = 0) -> tuple[int, ...]:
+def _numbers(given: Any, key: str, *, where: str) -> tuple[int, ...]:
     """A list of numbers, or so many from 0."""
     if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
         return tuple(range(given))
     listed = list(given) if isinstance(given, list | tuple) else []
-    wrong = [g for g in listed if not isinstance(g, int) or isinstance(g, bool) or g < least]
+    wrong = [g for g in listed if not isinstance(g, int) or isinstance(g, bool) or g < 0]
     if not listed or wrong or len(set(listed)) < len(listed):
         raise InputError(
             f"{key} in {where} is {given!r}: expected a whole number of at least 1, or a list of "
-            f"different ones of at least {least}"
+            "different ones"
         )
     return tuple(listed)
 
 
-def _number_or_none(given: Any, key: str, *, where: str) -> int | None:
-    return None if given is None else _numbers([given], key, where=where)[0]
+def _number(given: Any, key: str, *, where: str, least: int = 0) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < least:
+        raise InputError(
+            f"{key} in {where} is {given!r}: expected a whole number of at least {least}"
+        )
+    return given
 
 
 def _choice(given: Mapping[str, Any], key: str, known: Sequence[str], *, where: str) -> Any:
