@@ -145,7 +145,9 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
         raise InputError(f"no baseline {baseline!r} among {', '.join(by_method)}")
     count = len(next(iter(by_method.values())))
     within = _folds(labels, folds, pooling=pooling, replicates=count)
-    draws, freedom = _draws(labels, within, groups=groups, resamples=resamples, seed=seed)
+    draws, freedom = _draws(
+        labels, within, groups=groups, metric=metric, resamples=resamples, seed=seed
+    )
     samples = {
         name: Sample(
             values=resampled(labels, s, draws=draws, metric=metric, folds=within), scores=s
@@ -263,16 +265,22 @@ def _draws(
     folds: Shaped[np.ndarray, "replicates items"] | None,
     *,
     groups: Sequence[Hashable] | Shaped[np.ndarray, " items"] | None,
+    metric: MetricName,
     resamples: int,
     seed: int,
 ) -> tuple[Draws, int]:
+    """The resamples of the patients, and their degrees of freedom."""
     names = list(range(len(y))) if groups is None else np.asarray(groups).tolist()
     if len(names) != len(y):
         raise InputError(f"{len(y)} labels for {len(names)} groups: one an item is expected")
     strata = y.tolist()
     if folds is not None:
         strata = list(zip(strata, folds[0].tolist(), strict=True))
-    return draw(strata, groups=names, resamples=resamples, seed=seed)
+    draws, freedom = draw(strata, groups=names, resamples=resamples, seed=seed)
+    if metric in ("average_precision", "f1"):
+        # Most of what varies here is the positives: counting all, 24 of 80 bags err in 6 % for 5 %.
+        freedom = min(freedom, len(np.unique(draws.member[y])) - 1)
+    return draws, freedom
 
 
 def _blocks(

@@ -45,7 +45,7 @@ class Data:
     member: Int[np.ndarray, " items"]
     """The group (patient) of each item."""
     freedom: int
-    """Groups less strata."""
+    """Groups less strata; see `comparison`."""
     blocks: tuple[Hashable, ...]
     """Of each replicate: replicates of a block are averaged."""
     metric: MetricName
