@@ -118,11 +118,12 @@ def _crossed(
     low = np.minimum(ring, np.roll(ring, -1, axis=0))
     high = np.maximum(ring, np.roll(ring, -1, axis=0))
     step = max(1, PAIRS // len(ring))
-    found = [np.zeros(0, bool)]
+    found = np.zeros(len(corners), bool)
     for start in range(0, len(corners), step):
         here = corners[start : start + step, None]
-        found.append(((low <= here + side) & (high >= here)).all(axis=-1).any(axis=-1))
-    return np.concatenate(found)
+        meets = (low <= here + side) & (high >= here)
+        found[start : start + step] = (meets[..., 0] & meets[..., 1]).any(axis=1)
+    return found
 
 
 def _contains(
