@@ -113,7 +113,7 @@ def test_several_sets_of_features(tmp_path: Path) -> None:
         np.save(other / path.name, np.ones((2, 7), np.float32))
     with pytest.raises(BagError, match="Choose one with --feature-set"):
         open_study("camelyon16", tmp_path, out=tmp_path / "out")
-    for chosen, width in (("features_UNI", 3), ("features_other", 7)):
+    for chosen, width in (("features_UNI", 3), ("features_other", 7), ("other", 7)):
         study = open_study("camelyon16", tmp_path, out=tmp_path / chosen, feature_set=chosen)
         assert open_bags(study.features, features=study.feature_set).in_dim == width
 
@@ -175,7 +175,7 @@ def test_the_hub(tmp_path: Path, monkeypatch, capsys) -> None:
     hub = Hub(tmp_path)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub.snapshot_download)
     out = tmp_path / "out"
-    given = ["dataset", "camelyon16", "--fetch", "authors/set", "--feature-set", "features_UNI"]
+    given = ["dataset", "camelyon16", "--fetch", "authors/set", "--feature-set", "UNI"]
     for _ in range(2):  # what is there is not unpacked again
         assert main([*given, "--revision", "v1", "--out", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out.split("\n}\n")[-2] + "}")

@@ -12,6 +12,8 @@ from .stamp import is_stamp
 SETS = ("", "features", "patches_*/features", "*px_overlap", "slices")
 """Where folders named `features_<encoder>` may lie: beside `patches` as TRIDENT's and ours, or
 below `features` as torchmil's."""
+PREFIX = "features_"
+"""May be left out where a folder is chosen."""
 STAMP_FOLDER = re.compile(r".+-[0-9a-f]{8}")
 """<extractor>-<hash>."""
 
@@ -28,7 +30,9 @@ def chosen_folder(folder: Path, features: str | None) -> Path:
                 return folder / clam
     found = feature_folders(folder)
     if features is not None:
-        hits = [f for key, f in found.items() if features in (key, f.name)]
+        hits = [
+            f for key, f in found.items() if features in (key, f.name, f.name.removeprefix(PREFIX))
+        ]
         if len(hits) == 1:
             return hits[0]
         raise BagError(

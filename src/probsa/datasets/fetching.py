@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..errors import InputError, MissingExtra
 from ..files import replacing
+from ._recognise import PREFIX
 
 LABELS = ("labels", "patch_labels", "slice_labels", "coords")
 """Folders, or archives of that name, that belong to the features."""
@@ -19,7 +20,7 @@ def fetch(repository: str, into: Path, *, feature_set: str | None, revision: str
     Args:
         repository: `owner/name` of a data set on the hub.
         into: a folder.
-        feature_set: which features: `features_UNI`, say.
+        feature_set: which features: `features_UNI`, or `UNI`.
         revision: a branch, a tag or a commit; None: the newest.
 
     Raises:
@@ -36,7 +37,7 @@ def fetch(repository: str, into: Path, *, feature_set: str | None, revision: str
             "which features are to be fetched? Give --feature-set (features_UNI, say): a "
             "repository holds several, each of many gigabytes"
         )
-    named = feature_set.rpartition("/")[2]
+    named = PREFIX + feature_set.rpartition("/")[2].removeprefix(PREFIX)
     patterns = ["*splits.csv", f"*features/{named}.tar.gz", f"*features/{named}/*"]
     patterns += [p for f in LABELS for p in (f"*{f}.tar.gz", f"{f}/*", f"*/{f}/*")]
     try:
