@@ -121,6 +121,8 @@ def test_patients_are_what_is_resampled():
     assert a.value == b.value
     ratio = (b.high - b.low) / (a.high - a.low)
     assert ratio == pytest.approx(np.sqrt(2), rel=0.1)
+    compared = pool([twins, twins], metric="auroc", baseline=None, resamples=10)
+    assert compared.comparison.groups == N // 2
 
 
 def test_differences_are_to_the_baseline_on_the_same_bags():

@@ -201,6 +201,13 @@ def test_without_a_threshold_calls_are_at_one_half(tmp_path):
     assert scores.calls[0].tolist() == [v >= 0.5 for v in P.values()]
 
 
+def test_a_probability_at_the_threshold_is_a_call(tmp_path):
+    write_folds(tmp_path, Y, FOLDS, P, threshold=0.7)
+    (scores,) = read_scores(tmp_path)
+    assert P["c"] == 0.7 and scores.calls[0, 2]
+    assert scores.calls.sum() == sum(v >= 0.7 for v in P.values())
+
+
 def test_methods_and_data_sets_come_in_the_papers_order(tmp_path):
     for data in ("b", "a"):
         for model, kl in [

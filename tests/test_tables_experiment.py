@@ -398,6 +398,9 @@ def test_instances_by_hand(tmp_path):
     # two of three folds are right: bags of fold 1 have AUROC 0
     assert entry.value == pytest.approx(2 / 3)
     assert entry.low < entry.value < entry.high
+    # Dice of 2/3 in fold 0, whose run validated on the wrong fold 1 (all are called there), 0 in
+    # fold 1 (the wrong two are called), 1 in fold 2
+    assert column(table, "dice")["abmil"].value == pytest.approx((2 / 3 + 0 + 1) / 3)
     errors = table.follow[0]
     assert errors.name == "errors_toy"
     # half of uniform attention is called: right in folds 0 and 2, all wrong in fold 1
