@@ -26,8 +26,9 @@ from probsa.datasets.simulated import Layout, write_simulated
 from probsa.evaluation.comparison import compare
 from probsa.evaluation.predictor import load
 from probsa.files import read_csv
+from probsa.heads import train_together
 from probsa.preparation import open_data, read_split
-from probsa.training import train
+from probsa.runs import RunFolder
 
 LAYOUTS: tuple[Layout, ...] = ("contiguous", "scattered")
 BASELINE = ("abmil", "0")
@@ -56,10 +57,8 @@ def run_of(data: Path, *, model: str, kl_weight: str, seed: int, epochs: int) ->
     )
 
 
-def measured(config: RunConfig, run: Path) -> dict[str, float]:
-    """Trains, then looks at the test fold: lesions within each positive bag, and the bags."""
-    started = time.perf_counter()
-    folder = train(config, run, overwrite=True)
+def measured(config: RunConfig, folder: RunFolder) -> dict[str, float]:
+    """The test fold of a run: lesions within each positive bag, and the bags."""
     predictor, bags = load(folder.path, device="cpu"), open_data(config.data)
     held = list(predictor.predict(bags.bag(n) for n in read_split(folder).test))
     marks = [np.asarray(p.instance_labels) for p in held]
@@ -69,7 +68,6 @@ def measured(config: RunConfig, run: Path) -> dict[str, float]:
         "instance_auroc": float(np.mean([roc_auc_score(m, f) for m, f in lesions])),
         "instance_ap": float(np.mean([average_precision_score(m, f) for m, f in lesions])),
         "bag_auroc": float(roc_auc_score(y, [p.probability[-1] for p in held])),
-        "seconds": round(time.perf_counter() - started, 1),
     }
 
 
@@ -85,14 +83,22 @@ def smooth(a: argparse.Namespace) -> None:
                     data, bags=a.bags, layout=layout, seed=cohort, size=(a.side, a.side),
                     lesion=(a.lesion // 2, a.lesion), features=a.features, signal=a.signal,
                 )  # fmt: skip
-                for model, kl in methods:
-                    key = (f"{a.signal:g}", str(cohort), layout, model, kl)
-                    if key in there:
-                        continue
-                    config = run_of(data, model=model, kl_weight=kl, seed=cohort, epochs=a.epochs)
-                    append(
-                        a.out, dict(zip(HEADER, key, strict=False)) | measured(config, data / "r")
-                    )
+                keys = [(f"{a.signal:g}", str(cohort), layout, *method) for method in methods]
+                keys = [key for key in keys if key not in there]
+                if not keys:
+                    continue
+                configs = [
+                    run_of(data, model=model, kl_weight=kl, seed=cohort, epochs=a.epochs)
+                    for *_, model, kl in keys
+                ]
+                started = time.perf_counter()
+                runs = train_together(
+                    configs, [data / f"run{k}" for k in range(len(keys))], state=data / "pass"
+                )
+                seconds = round((time.perf_counter() - started) / len(keys), 1)
+                for key, config, run in zip(keys, configs, runs, strict=True):
+                    row = dict(zip(HEADER, key, strict=False)) | measured(config, run)
+                    append(a.out, row | {"seconds": seconds})
 
 
 def append(path: Path, row: dict[str, object]) -> None:
