@@ -55,6 +55,7 @@ PACKAGES = (
     ("timm", "encoders"),
     ("transformers", "encoders"),
     ("ray", "cluster"),
+    ("submitit", "slurm"),
     ("tensorboard", "track"),
 )
 """Optional packages, and the extra that brings each."""

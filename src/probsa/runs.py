@@ -81,6 +81,14 @@ class RunFolder:
             raise InputError(f"{self.path} is no run folder: it has no run.yaml")
         return RunConfig.from_dict(load_yaml(self.config_file))
 
+    def sweep(self) -> None:
+        """Removes what a killed process had begun to write: files, and a folder of predictions."""
+        for left in list(self.path.rglob(".*.tmp")):
+            if left.is_dir():
+                shutil.rmtree(left)
+            else:
+                left.unlink(missing_ok=True)
+
     def write_metrics(self, history: Sequence[Mapping[str, object]]) -> None:
         """metrics.csv, whole: a resumed run leaves no row of an epoch that was lost."""
         header = list(dict.fromkeys(k for row in history for k in row))
@@ -96,8 +104,7 @@ def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) ->
     """
     folder = RunFolder(path)
     if resume and path.is_dir():
-        for left in path.rglob(".*.tmp"):  # a killed run's unfinished writes
-            left.unlink()
+        folder.sweep()
     if folder.config_file.is_file() and resume:
         _same_run(folder, config)
         return folder
@@ -137,7 +144,7 @@ FREE = frozenset({"training.device", "training.workers", "training.threads", "da
 
 
 def differences(there: RunConfig, given: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """Keys in which two runs differ, with both values; an argument that is not given is its default.
+    """Keys in which two runs differ, with both values; what is not given is its default.
 
     Where a run is computed (`FREE`) makes no difference.
     """

@@ -101,6 +101,7 @@ def finish(cell: Cell, out: Path) -> None:
         BagError: one cannot be read, so that the method would be judged on fewer than the others.
     """
     run = RunFolder(cell.folder(out))
+    run.sweep()
     # intervals are the tables' affair: they pool runs
     finished = finish_run(run, bootstrap=0, maps="none")
     if finished.failures:

@@ -74,7 +74,6 @@ class Predictor:
         if waiting:
             yield from self._together(waiting)
 
-    @torch.no_grad()
     def _together(self, bags: list[Bag]) -> Iterator[Prediction]:
         wanted = self.model.arguments.get("in_dim")
         for bag in bags:
@@ -83,11 +82,13 @@ class Predictor:
                     f"bag {bag.name!r} has {bag.x.shape[1]} features an instance, but the model "
                     f"was trained on {wanted}: extract them with the encoder it was trained on"
                 )
-        packed = pack([replace(b, x=b.x.float(), y=None) for b in bags])
-        packed = self.standardizer(packed.to(self.device, torch.float32))
-        with precision_context(self.precision, self.device):
-            out = self.model(packed)
-            out = replace(out, attention=self.model.instance_scores(packed, out))
+        # not as a decorator: whatever else wraps a generator may hide from it that it is one
+        with torch.no_grad():
+            packed = pack([replace(b, x=b.x.float(), y=None) for b in bags])
+            packed = self.standardizer(packed.to(self.device, torch.float32))
+            with precision_context(self.precision, self.device):
+                out = self.model(packed)
+                out = replace(out, attention=self.model.instance_scores(packed, out))
         yield from _unpack(out, packed, bags, kind=self.model.score_kind)
 
 
