@@ -27,6 +27,7 @@ writes tables and figures. Goes on where it stopped; what failed is tried again.
   --no-retry         leave what failed before as it is
   --dry-run          list cells, passes and what is done, and stop
   --tables-only      tables and figures of what is done, without running anything
+  --bags NAME,NAME   whose attention maps are drawn side by side (default: chosen by rule)
   --json             one JSON document on standard output
 
 Keys of the grid, in the file or as flags (flags win over all that the file says):
@@ -47,6 +48,7 @@ Keys of the grid, in the file or as flags (flags win over all that the file says
 
 OWN = {
     "out": True,
+    "bags": True,
     "engine": True,
     "workers": True,
     "no_retry": False,
@@ -162,14 +164,14 @@ def _run(grid: "Grid", out: Path, own: dict[str, Any]) -> int:
             watch=bar,
         )
     failed = [s for s in states if s.status != "done"]
-    files = _report(out) if len(failed) < len(states) else []
+    made = _report(out, own) if len(failed) < len(states) else _NOTHING
     if own.get("json"):
         write_json(
             {
                 "out": str(out),
                 "counts": counts(states),
                 "failed": [{"cell": s.cell.name, "reason": s.reason} for s in failed],
-                "files": [str(f) for f in files],
+                **made,
             }
         )
         return 1 if failed else 0
@@ -177,28 +179,40 @@ def _run(grid: "Grid", out: Path, own: dict[str, Any]) -> int:
         write(f"{state.status}: {state.cell.name}: {state.reason}")
     if len(failed) > SHOWN:
         write(f"… and {len(failed) - SHOWN} more: {out / 'cells.csv'}")
-    write(", ".join(f"{n} cells {what}" for what, n in counts(states).items() if n))
-    _say(files)
+    found = counts(states)
+    others = "".join(f", {n} {what}" for what, n in found.items() if n and what != "done")
+    write(f"{found['done']} of {len(states)} cells are done{others}")
+    _say(made)
     return 1 if failed else 0
 
 
 def _tables(out: Path, own: dict[str, Any]) -> int:
     if not (out / "cells").is_dir():
         raise InputError(f"{out} is no experiment's folder: it has no cells. Give --out")
-    files = _report(out)
+    made = _report(out, own)
     if own.get("json"):
-        write_json({"out": str(out), "files": [str(f) for f in files]})
+        write_json({"out": str(out), **made})
     else:
-        _say(files)
+        _say(made)
     return 0
 
 
-def _report(out: Path) -> list[Path]:
+_NOTHING: dict[str, Any] = {"files": [], "missing": []}
+
+
+def _report(out: Path, own: dict[str, Any]) -> dict[str, Any]:
+    """Tables and figures: the files, and what there is none of, for people and programs."""
     from ..benchmark.report import write_report
+    from ..terminal import ERR
 
-    return write_report(out)
+    bags = own["bags"].split(",") if "bags" in own else None
+    made = write_report(out, bags=bags, told=lambda part: ERR.print(f"making {part}", markup=False))
+    missing = [{"figure": figure, "reason": reason} for figure, reason in made.missing]
+    return {"files": [str(f) for f in made.files], "missing": missing}
 
 
-def _say(files: Sequence[Path]) -> None:
-    for file in files:
-        write(str(file))
+def _say(made: dict[str, Any]) -> None:
+    for file in made["files"]:
+        write(file)
+    for one in made["missing"]:
+        write(f"not made: {one['figure']}: {one['reason']}")
