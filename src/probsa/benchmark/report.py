@@ -1,8 +1,41 @@
 """The tables and figures of an experiment, from its run folders alone."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from .figures import write_figures
+from .tables.writing import write_tables
 
-def write_report(out: Path) -> list[Path]:
-    """Writes tables and figures below `out`; gives the files."""
-    return []
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """What was made, and what was not."""
+
+    files: tuple[Path, ...]
+    missing: tuple[tuple[str, str], ...]
+    """(figure, why there is none, or what is not in it)."""
+
+
+def write_report(
+    out: Path,
+    *,
+    bags: Sequence[str] | None = None,
+    told: Callable[[str], None] | None = None,
+) -> Written:
+    """Writes tables and figures below `out`; the same runs give the same bytes.
+
+    Args:
+        out: the experiment's folder.
+        bags: whose attention maps are drawn side by side; None: chosen by rule.
+        told: is told of each part before it is made: some take minutes.
+
+    Raises:
+        InputError: no finished run below `out`.
+        UnknownName: a bag that the experiment has not.
+    """
+    files = write_tables(out, told=told)
+    if told is not None:
+        told("figures")
+    figures = write_figures(out, bags=bags)
+    return Written(files=(*files, *figures.written), missing=figures.missing)
