@@ -3,14 +3,18 @@
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from made_studies import write_processed, write_splits
 from stored import write_folder
 
 from probsa.benchmark.checks import check_grid, store_checked
 from probsa.benchmark.grid import read_grid
 from probsa.benchmark.methods import kl_weights, methods_of
+from probsa.benchmark.running import run_grid
 from probsa.errors import GraphError, InputError, TableError, UnknownName
+from probsa.evaluation.tables import read_predictions
 from probsa.models import names
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -219,6 +223,23 @@ def test_a_study_is_made_ready_once(folder, tmp_path):
         read_grid(grid_of(folder, data={**data, "dataset": "camelyon"}), out=out)
 
 
+def test_the_features_of_a_data_set(folder, tmp_path):
+    """What is said nearest the data set, or by a flag, holds for all; a model may have its own."""
+    exceptions = [{"data": "toy", "feature_set": "b"}, {"models": "dsmil", "feature_set": "c"}]
+    path = grid_of(folder, models=["abmil", "dsmil"], feature_set="a", exceptions=exceptions)
+
+    def sets(path, **flags):
+        return {r.method.name: r.config.data.feature_set for r in read_grid(path, **flags).rows}
+
+    assert sets(path) == {"abmil": "b", "dsmil": "c"}
+    assert sets(path, data=[f"x={folder}"]) == {"abmil": "a", "dsmil": "c"}
+    for value, wanted in (("d", "d"), ("null", None)):
+        flags = {"overrides": {"data.feature_set": value}}
+        assert sets(path, **flags) == {"abmil": wanted, "dsmil": "c"}
+        read_grid(path, **flags).write(tmp_path / "out")
+        assert sets(tmp_path / "out" / "grid.yaml") == {"abmil": wanted, "dsmil": "c"}
+
+
 # what is refused
 
 
@@ -402,7 +423,6 @@ def training(folder, recipe, data):
 
 def test_the_recipes_are_the_papers_runs(folder):
     """Section 6 of the paper: batch sizes, learning rate, epochs, weights of classes, encoders."""
-    (folder / "features" / "features_resnet50").mkdir()
     runs = {name: training(folder, name, name) for name in ("rsna", "panda", "camelyon16")}
     for of in runs.values():
         assert {c.training.epochs for c in of.values()} == {100}
@@ -417,9 +437,9 @@ def test_the_recipes_are_the_papers_runs(folder):
     }  # fmt: skip
     assert {sizes["camelyon16"][m] for m in set(sizes["camelyon16"]) - alone} == {4}
     for name, balanced, features in (
-        ("rsna", True, "resnet50"),
-        ("panda", True, "resnet50_bt"),
-        ("camelyon16", False, "resnet50_bt"),
+        ("rsna", True, "features_resnet50"),
+        ("panda", True, "features_resnet50_bt"),
+        ("camelyon16", False, "features_resnet50_bt"),
     ):
         assert {c.training.balanced for c in runs[name].values()} == {balanced}
         assert {c.data.feature_set for c in runs[name].values()} == {features}
@@ -427,6 +447,42 @@ def test_the_recipes_are_the_papers_runs(folder):
     assert ablation["tabmil"].training.batch_size == 1 and not ablation["abmil"].training.balanced
     assert ablation["abmil-probsa-diag λ=0.5"].training.batch_size == 4
     assert training(folder, "ablation", "rsna")["tabmil"].training.balanced
+
+
+def test_one_command_runs_the_published_folder(tmp_path):
+    """CAMELYON16 as its authors' processed folder has it, in miniature, by the recipe."""
+    root = tmp_path / "release"
+    g = np.random.default_rng(0)
+    slides = {f"normal_{k:03d}": 0 for k in range(1, 5)} | {
+        f"tumor_{k:03d}": 1 for k in range(1, 5)
+    }
+    slides |= {"test_001": 1, "test_003": 0, "test_005": 0, "test_008": 1}
+    bags = {name: (y, np.array([y, 0, 0, 0])) for name, y in slides.items()}
+    base = write_processed(root / "patches_512", bags, encoder="features_resnet50_bt")
+    (base / "features" / "features_UNI").mkdir()
+    for name in bags:
+        for encoder in ("resnet50_bt", "UNI"):
+            file = base / "features" / f"features_{encoder}" / f"{name}.npy"
+            np.save(file, g.normal(size=(4, 3)).astype(np.float32))
+    parts = {name: "test" if name.startswith("test") else "train" for name in slides}
+    write_splits(root / "splits.csv", parts)
+    out = tmp_path / "out"
+    flags = {"models": "abmil,patchgcn", "splits": "2", "training.epochs": "1"}
+    small = {"training.device": "cpu", "training.threads": "1"}
+    grid = read_grid(
+        RECIPES / "camelyon16.yaml", data=[str(root)], overrides=flags | small, out=out
+    )
+    assert [d.name for d in grid.data] == ["camelyon16"]
+    assert any("camelyon16: " in n for n in grid.notes)  # what the study has to say
+    states = run_grid(grid, out)
+    assert [s.status for s in states] == ["done"] * 4
+    (config,) = {s.cell.config.data.features for s in states}
+    assert config.is_relative_to(root)
+    held = read_predictions(states[0].cell.folder(out) / "predictions")
+    tested = [b for b, part in zip(held.bags, held.parts, strict=True) if part == "test"]
+    assert tested == ["test_001", "test_003", "test_005", "test_008"]
+    again = read_grid(out / "grid.yaml")
+    assert again.cells(out) == grid.cells(out)
 
 
 def test_the_recipe_of_stand_ins(folder):

@@ -167,8 +167,11 @@ def read_grid(
         folder = (out or Path(name)) / "data" / of
         ready[of], said = made_ready(keys, out=folder, feature_set=feature_set, where=where)
         notes += [f"{of}: {note}" for note in said]
-    given["data"] = ready
+    given = {**_settled(given, where=where), "data": ready}
     return _grid(given, name=name, notes=notes, where=where)
+
+
+FEATURE_SET = ("feature_set", "data.feature_set")
 
 
 def _feature_set(
@@ -180,7 +183,17 @@ def _feature_set(
         exception = _exception(one, where=where)
         if not exception.models and (not exception.data or data in exception.data):
             found = exception.keys.get("data.feature_set", found)
-    return found
+    return None if found in (None, "null") else str(found)
+
+
+def _settled(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """A grid whose data sets say themselves which features all methods take of them."""
+    exceptions = [
+        one if one.get("models") else {k: v for k, v in one.items() if k not in FEATURE_SET}
+        for one in _list(given, "exceptions", where=where)
+    ]
+    rest = {k: v for k, v in given.items() if k not in FEATURE_SET}
+    return {**rest, "exceptions": exceptions} if exceptions else rest
 
 
 def _parted(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -132,7 +132,8 @@ def made_ready(
         InputError, TableError, BagError: the folder is not what it should be.
     """
     if "dataset" not in given:
-        return dict(given), ()
+        rest = {k: v for k, v in given.items() if k != "feature_set"}
+        return rest | ({} if feature_set is None else {"feature_set": feature_set}), ()
     name = given["dataset"]
     if name not in NAMES:
         raise UnknownName(f"dataset in {where}", str(name), NAMES)
