@@ -125,17 +125,26 @@ def test_words_stand_for_families():
 
 def test_of_two_that_say_one_key_the_nearer_holds(folder, tmp_path):
     data = {"features": str(folder / "features"), "labels": str(folder / "labels.csv")}
-    models = ["dsmil", "abmil", {"name": "clam-sb", "training": {"epochs": 4, "batch_size": 4}}]
+    models = [
+        "dsmil",
+        "abmil",
+        {"name": "clam-sb", "training": {"epochs": 4, "batch_size": 4, "clip_norm": 2}},
+    ]
     exceptions = [
         {"models": "clam*", "epochs": 5},
         {"data": "other", "epochs": 77},
         {"data": "toy", "models": ["abmil"], "epochs": 6},
     ]
-    keys = {"data": {"toy": {**data, "epochs": 3}}, "models": models, "exceptions": exceptions}
+    keys = {
+        "data": {"toy": {**data, "epochs": 3, "clip_norm": 1}},
+        "models": models,
+        "exceptions": exceptions,
+    }
     path = grid_of(folder, epochs=2, batch_size=9, splits=[0], **keys)
     grid = read_grid(path)
     runs = {name: c.training for (name, _, _), c in configs(grid, tmp_path).items()}
     assert {n: t.epochs for n, t in runs.items()} == {"dsmil": 3, "abmil": 6, "clam-sb": 5}
+    assert {n: t.clip_norm for n, t in runs.items()} == {"dsmil": 1, "abmil": 1, "clam-sb": 2}
     assert {n: t.batch_size for n, t in runs.items()} == {"dsmil": 9, "abmil": 9, "clam-sb": 4}
     assert grid.notes == ("an exception concerns nothing of this grid: other",)
     flags = read_grid(path, overrides={"training.epochs": "1"})
@@ -396,12 +405,12 @@ def test_some_of_the_splits(folder, tmp_path):
     ("name", "methods", "splits"),
     [
         ("rsna", 16, 5), ("panda", 16, 5), ("camelyon16", 16, 5), ("ablation", 18, 5),
-        ("standins", 20, 3),
+        ("standins", 20, 3), ("standins-ablation", 9 * 5 + 9 * 2, 3),
     ],
 )  # fmt: skip
 def test_every_recipe_is_a_grid(folder, tmp_path, name, methods, splits):
     """On the toy bags: with a fixed test part but for the recipe that wants folds."""
-    if name != "standins":
+    if "standins" not in name:
         table(folder, split=lambda k: "test" if k < 4 else "train")
     grid = read_grid(RECIPES / f"{name}.yaml", data=[f"own={folder}"])
     assert len(grid.cells(tmp_path)) == methods * splits
@@ -410,7 +419,7 @@ def test_every_recipe_is_a_grid(folder, tmp_path, name, methods, splits):
 
 def test_all_recipes_are_tested():
     assert {p.stem for p in RECIPES.glob("*.yaml")} == {
-        "rsna", "panda", "camelyon16", "ablation", "standins",
+        "rsna", "panda", "camelyon16", "ablation", "standins", "standins-ablation",
     }  # fmt: skip
 
 
@@ -483,6 +492,20 @@ def test_one_command_runs_the_published_folder(tmp_path):
     assert tested == ["test_001", "test_003", "test_005", "test_008"]
     again = read_grid(out / "grid.yaml")
     assert again.cells(out) == grid.cells(out)
+
+
+def test_methods_that_cost_more_can_have_fewer_seeds(folder, tmp_path):
+    path = grid_of(
+        folder, models=["abmil", "dsmil"], seeds=3, exceptions=[{"models": "dsmil", "seeds": [1]}]
+    )
+    grid = read_grid(path)
+    assert grid.seeds == (0, 1, 2)
+    cells = grid.cells(tmp_path)
+    assert {c.seed for c in cells if c.method.model == "dsmil"} == {1}
+    assert {c.seed for c in cells if c.method.model == "abmil"} == {0, 1, 2}
+    wrong = grid_of(folder, exceptions=[{"models": "abmil", "seeds": 0}])
+    with pytest.raises(InputError, match="seeds in .* is 0"):
+        read_grid(wrong)
 
 
 def test_the_recipe_of_stand_ins(folder):

@@ -51,6 +51,7 @@ class Row:
     data: DataSet
     method: Method
     config: RunConfig
+    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +60,6 @@ class Grid:
 
     name: str
     rows: tuple[Row, ...]
-    seeds: tuple[int, ...]
     data_seed: int | None
     keep: Keep
     """Checkpoints that are kept once a cell is done."""
@@ -76,6 +76,11 @@ class Grid:
     def data(self) -> tuple[DataSet, ...]:
         """Each data set once."""
         return tuple({row.data.name: row.data for row in self.rows}.values())
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Each seed once, whatever method it is of."""
+        return tuple(dict.fromkeys(seed for row in self.rows for seed in row.seeds))
 
     @property
     def methods(self) -> tuple[Method, ...]:
@@ -95,7 +100,7 @@ class Grid:
             own = [r for r in self.rows if r.data.name == data.name]
             for seed in self.seeds:
                 for split in data.splits:
-                    for row in own:
+                    for row in (r for r in own if seed in r.seeds):
                         yield _cell(row, split, seed, data_seed=self.data_seed, out=out)
 
     def write(self, out: Path) -> None:
@@ -234,23 +239,23 @@ def _grid(given: dict[str, Any], *, name: str, notes: Sequence[str], where: str)
     named = given["data"]
     exceptions = [_exception(e, where=where) for e in _list(given, "exceptions", where=where)]
     idle = _idle(exceptions, named, entries)
+    for_most = _numbers(given.get("seeds", 1), "seeds", where=where)
     rows: list[Row] = []
     for data_name, of_data in named.items():
         held: DataSet | None = None
         keys = keys_of(of_data, where=f"{where} (data {data_name})")
         for entry in entries:
-            run = {**for_all, **keys, **entry.training}
+            run, seeds = {**for_all, **keys, **entry.training}, for_most
             for exception in exceptions:
                 if exception.holds(data_name, entry.method):
-                    run |= exception.keys
+                    run, seeds = run | exception.keys, exception.seeds or seeds
             config = _config(run, entry.method, where=where)
             held = held or _data_set(data_name, keys, config, given, where=where)
-            rows.append(Row(data=held, method=entry.method, config=config))
+            rows.append(Row(data=held, method=entry.method, config=config, seeds=seeds))
     order = given.get("data_seed", 0)
     return Grid(
         name=name,
         rows=tuple(rows),
-        seeds=_numbers(given.get("seeds", 1), "seeds", where=where),
         data_seed=None if order is None else _number(order, "data_seed", where=where),
         keep=_choice(given, "keep", get_args(Keep), where=where),
         heads=_number(given.get("heads", HEADS), "heads", where=where, least=1),
@@ -295,6 +300,8 @@ class Exempt:
     data: tuple[str, ...]
     models: tuple[str, ...]
     keys: Mapping[str, Any]
+    seeds: tuple[int, ...] | None
+    """Theirs; None: the grid's."""
 
     def holds(self, data: str, method: Method) -> bool:
         """Whether a method on a data set is meant."""
@@ -308,11 +315,12 @@ def _exception(given: Any, *, where: str) -> Exempt:
         raise InputError(
             f"exceptions in {where} has {given!r}: expected {{data: …, models: …, KEY: VALUE}}"
         )
-    keys = {k: v for k, v in given.items() if k not in ("data", "models")}
+    keys = {k: v for k, v in given.items() if k not in ("data", "models", "seeds")}
     return Exempt(
         data=_texts(given.get("data")),
         models=_texts(given.get("models")),
         keys=run_keys(keys, where=where),
+        seeds=_numbers(given["seeds"], "seeds", where=where) if "seeds" in given else None,
     )
 
 
