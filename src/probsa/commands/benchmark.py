@@ -27,6 +27,8 @@ writes tables and figures. Goes on where it stopped; what failed is tried again.
   --no-retry         leave what failed before as it is
   --dry-run          list cells, passes and what is done, and stop
   --tables-only      tables and figures of what is done, without running anything
+  --timing           measure a training step of every method too, with one thread; torchmil's beside
+                     where it is installed
   --bags NAME,NAME   whose attention maps are drawn side by side (default: chosen by rule)
   --json             one JSON document on standard output
 
@@ -54,6 +56,7 @@ OWN = {
     "no_retry": False,
     "dry_run": False,
     "tables_only": False,
+    "timing": False,
     "json": False,
     "help": False,
 }
@@ -164,6 +167,12 @@ def _run(grid: "Grid", out: Path, own: dict[str, Any]) -> int:
             watch=bar,
         )
     failed = [s for s in states if s.status != "done"]
+    if own.get("timing"):
+        from ..benchmark.timing import write_timing
+        from ..terminal import ERR
+
+        ERR.print("timing the training steps")
+        write_timing(grid.cells(out), out)
     made = _report(out, own) if len(failed) < len(states) else _NOTHING
     if own.get("json"):
         write_json(
