@@ -37,7 +37,7 @@ def test_the_python_example_runs():
 def test_the_commands_exist_with_their_flags():
     shown = [line for block in blocks("bash") for line in block.splitlines()]
     used = [line.split()[1] for line in shown if line.startswith("probsa ")]
-    flow = {"patch", "extract", "train", "predict", "evaluate", "map"}
+    flow = {"patch", "extract", "train", "predict", "evaluate", "map", "benchmark"}
     assert set(used) == flow and flow <= set(COMMANDS)
 
 
