@@ -200,6 +200,16 @@ def test_worker_processes_change_nothing(config, tmp_path):
     assert same(weights(a), weights(b))
 
 
+def test_predictions_that_are_no_numbers_end_the_run_with_a_reason(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "probsa.models._base.Output.probability",
+        property(lambda out: out.logits.mean(1) * torch.nan),
+    )
+    with pytest.raises(InputError, match="epoch 1: validation bags are predicted as NaN"):
+        train(config, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
 def test_patience_stops_early(config, tmp_path):
     run = train(with_training(config, epochs=60, patience=2, learning_rate=0.0), tmp_path / "a")
     assert len(load_checkpoint(run.last).about["progress"]["history"]) == 3

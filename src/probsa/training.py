@@ -257,6 +257,11 @@ class Trainer:
                 labels = [self.prepared.labels[name] for name in batch]
                 found += zip(labels, p.double().cpu().tolist(), strict=True)
         everyone = [pair for part in self.world.gather(found) for pair in part]
+        if not all(math.isfinite(v) for _, p in everyone for v in p):
+            raise InputError(
+                f"epoch {self.progress.epoch + 1}: validation bags are predicted as NaN; the "
+                "weights are lost. Try a lower learning_rate, clip_norm: 1, or precision: float32"
+            )
         self._note_collapse([p for _, p in everyone])
         return validation_scores([y for y, _ in everyone], [p for _, p in everyone])
 
