@@ -34,6 +34,8 @@ def write_run(
     *,
     data: str = "toy",
     model: str = "abmil",
+    label: str | None = None,
+    arguments: dict[str, object] | None = None,
     kl_weight: float | str | None = None,
     split: int = 0,
     seed: int = 0,
@@ -54,11 +56,13 @@ def write_run(
     kl = (
         kl_weight if isinstance(kl_weight, str) else None if kl_weight is None else f"{kl_weight:g}"
     )
-    slug = model if kl is None else f"{model}_kl-{kl}"
+    label = label or model
+    slug = label.replace(" ", "-") + ("" if kl is None else f"_kl-{kl}")
     path = out / "cells" / data / slug / f"split{split}-seed{seed}"
     path.mkdir(parents=True)
     val = val or {}
-    cell = {"data": data, "label": model, "model": model, "arguments": {}, "kl_weight": kl_weight}
+    cell = {"data": data, "label": label, "model": model, "arguments": arguments or {}}
+    cell |= {"kl_weight": kl_weight}
     cell |= {"split": split, "seed": seed, "folds": folds, "groups": groups}
     parts = {"train": list(rest), "val": list(val), "test": list(test)}
     (path / "cell.json").write_text(json.dumps(cell))

@@ -1,7 +1,6 @@
 """The tables of an experiment say what its run folders hold; winners are so by the rule."""
 
 import csv
-import shutil
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from probsa.benchmark.results import read_results
 from probsa.benchmark.table import ResultTable
 from probsa.benchmark.tables._shared import paper_table
-from probsa.benchmark.tables.ablation import ablation_table, variants_of
+from probsa.benchmark.tables.ablation import ablation_table
 from probsa.benchmark.tables.comparison import comparison_table
 from probsa.benchmark.tables.folds import folds_table
 from probsa.benchmark.tables.instances import instances_table
@@ -324,27 +323,6 @@ def test_the_papers_ablation_stands_beside_its_data_sets(tmp_path):
 
 def test_one_kl_weight_is_no_ablation(small):
     assert ablation_table(read_results(small)) is None
-
-
-def test_a_plain_model_made_for_a_variant_is_its_own(tmp_path):
-    """A label with other arguments has a baseline with these arguments."""
-    for label in ("abmil", "abmil of wide"):
-        path = write_folds(tmp_path / label, Y, FOLDS, guesses(label, 0.3), model="abmil")[0]
-        folder = tmp_path / "cells" / "toy" / label.replace(" ", "-")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(path.parent, folder)
-        for cell in folder.rglob("cell.json"):
-            cell.write_text(cell.read_text().replace('"label": "abmil"', f'"label": "{label}"'))
-    paths = write_folds(
-        tmp_path, Y, FOLDS, guesses("w", 0.3), model="abmil-probsa-diag", kl_weight=1
-    )
-    for path in paths:
-        cell = path / "cell.json"
-        cell.write_text(cell.read_text().replace('"label": "abmil-probsa-diag"', '"label": "wide"'))
-    found = variants_of(read_results(tmp_path).scores)
-    assert {k: [s.method.label for s in v] for k, v in found.items()} == {
-        "wide": ["abmil of wide", "wide"]
-    }
 
 
 def test_folds_are_side_by_side(small):

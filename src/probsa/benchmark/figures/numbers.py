@@ -14,6 +14,7 @@ from ..odd import odd_splits
 from ..paper import BASELINES, LABELS, STUDIES, paper_rows, title_of
 from ..pooled import pool
 from ..results import Scores
+from ..variants import plain_of
 from .folds import FoldScores
 from .forest import Difference
 from .improvement import Gain
@@ -53,9 +54,11 @@ def gains(scores: Sequence[Scores]) -> tuple[list[Gain], list[str]]:
         base = s.method.baseline
         if base is None or s.method.kl_weight is None:
             continue
-        plain = [b for b in scores if b.data == s.data and b.method.model == base]
+        plain = [b for b in plain_of(scores, s.method) if b.data == s.data]
         if not plain:
-            lost.append(f"{s.method.name} on {s.data}: its baseline {base} was not run")
+            lost.append(
+                f"{s.method.name} on {s.data}: its baseline {base}, of the same arguments, was not run"
+            )
             continue
         for metric, title in TITLES.items():
             c = compared([s, plain[0]], metric, baseline=plain[0].method.name)

@@ -6,6 +6,7 @@ from ..paper import paper_value, spelled, study_of
 from ..pooled import align, pool
 from ..results import Results, Scores
 from ..table import Column, Entry, ResultTable, words
+from ..variants import variants_of
 from ._notes import detectable, left_out_replicates, rank_note, verdict
 from ._ranks import Ranked, ranked
 from ._shared import (
@@ -67,25 +68,6 @@ def ablation_table(results: Results) -> ResultTable | None:
         ),
         follow=tuple(below),
     )
-
-
-def variants_of(scores: Sequence[Scores]) -> dict[str, list[Scores]]:
-    """By label of what has a λ: its runs with each λ, on all data sets, the plain model first."""
-    found: dict[str, list[Scores]] = {}
-    for label in dict.fromkeys(s.method.label for s in scores if s.method.baseline is not None):
-        own = [s for s in scores if s.method.label == label]
-        found[label] = [*_plain(scores, own[0]), *own]
-    return found
-
-
-def _plain(scores: Sequence[Scores], variant: Scores) -> list[Scores]:
-    """The plain model of a variant: the one made for it, else that of the model's own name."""
-    base = variant.method.baseline
-    there = [s for s in scores if s.method.model == base]
-    for wanted in (f"{base} of {variant.method.label}", base):
-        if any(s.method.label == wanted for s in there):
-            return [s for s in there if s.method.label == wanted]
-    return [s for s in there if s.method.label == there[0].method.label]
 
 
 def _compared(scores: Sequence[Scores]) -> Compared:

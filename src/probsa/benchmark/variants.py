@@ -1,0 +1,42 @@
+"""Posteriors by λ: which runs are one variant, and which plain model is its λ = 0."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..models import arguments
+from ._base import Method
+from .results import Scores
+
+
+def variants_of(scores: Sequence[Scores]) -> dict[str, list[Scores]]:
+    """By label of what has a λ: its runs with each λ, on all data sets, the plain model first."""
+    found: dict[str, list[Scores]] = {}
+    for label in dict.fromkeys(s.method.label for s in scores if s.method.baseline is not None):
+        own = [s for s in scores if s.method.label == label]
+        found[label] = [*plain_of(scores, own[0].method), *own]
+    return found
+
+
+def plain_of(scores: Sequence[Scores], variant: Method) -> list[Scores]:
+    """The plain model of a variant, on each data set; empty where it was not run.
+
+    The one that was made for it, else one of the same arguments: that of the model's own name
+    before others.
+    """
+    base = variant.baseline
+    if base is None:
+        return []
+    there = [s for s in scores if s.method.model == base and s.method.kl_weight is None]
+    wanted = _arguments(base, variant)
+    alike = [s.method.label for s in there if _arguments(base, s.method) == wanted]
+    for label in (f"{base} of {variant.label}", *sorted(alike, key=lambda name: name != base)):
+        if own := [s for s in there if s.method.label == label]:
+            return own
+    return []
+
+
+def _arguments(base: str, method: Method) -> Mapping[str, Any]:
+    """Every argument that the plain model has: what a method gives, else the default."""
+    known = arguments(base)
+    given = {k: v for k, v in method.arguments.items() if k in known}
+    return {k: p.default for k, p in known.items()} | given
