@@ -61,5 +61,5 @@ def test_one_of_other_arguments_is_none(written):
     assert labels_of(out) == {"small": ["small", "small"]}
     found, lost = gains(read_scores(out))
     assert found == []
-    assert lost[0] == "small λ=1 on toy: its baseline abmil, of the same arguments, was not run"
+    assert lost[0] == "small λ=1 on toy: abmil of the same arguments was not run"
     assert ablation_table(read_results(out)) is None  # two λ, and nothing to lay them beside

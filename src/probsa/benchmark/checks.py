@@ -58,10 +58,12 @@ def check_grid(grid: Grid, out: Path, *, read_all: bool = True) -> Checked:
     Raises:
         TableError: labels, bags and splits do not fit; a test part of one class; a patient, a bag
             or its copy in two parts; stored splits that no longer fit.
-        InputError: a model that the bags or classes do not suit, or splits made otherwise.
+        InputError: more than two classes, a model that the bags do not suit, or splits made
+            otherwise.
     """
     new, found, notes = {}, {}, list(grid.notes)
     for data in grid.data:
+        _refuse_classes(data)
         if data.folds:
             splits = fold_splits(data.table)
         elif (splits_folder(out, data.name) / ABOUT).is_file():
@@ -75,6 +77,16 @@ def check_grid(grid: Grid, out: Path, *, read_all: bool = True) -> Checked:
             copies, found[data.name] = _copies(bags, data, out)
         notes += _leaks(bags, data, splits, copies, refuse=grid.leaks == "refuse")
     return Checked(new=new, copies=found, notes=tuple(dict.fromkeys(notes)))
+
+
+def _refuse_classes(data: DataSet) -> None:
+    """Tables and figures are of two classes: said before hours of training, not after."""
+    if len(data.table.classes) > 2:
+        raise InputError(
+            f"{data.table.where} has {len(data.table.classes)} classes "
+            f"({', '.join(data.table.classes)}): the tables of an experiment compare methods on "
+            "two. Join classes in a table of labels of its own, or train a run with probsa train"
+        )
 
 
 def _leaks(
