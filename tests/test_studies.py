@@ -72,6 +72,26 @@ def test_a_cohorts_own_labels_of_instances(cohort: Path, tmp_path: Path) -> None
         open_study("table", cohort, out=tmp_path / "out")
 
 
+@pytest.mark.parametrize("classes", [None, ("benign", "cancer")])
+def test_what_a_derivation_would_change_is_counted_whatever_classes_are_called(
+    cohort: Path, tmp_path: Path, classes: tuple[str, ...] | None
+) -> None:
+    bags = open_bags(cohort / "features")
+    said = classes or ("0", "1")
+    rows = [f"{b},{said[k % 2]}" for k, b in enumerate(bags.names)]
+    (cohort / "labels.csv").write_text("\n".join(["bag,label", *rows, ""]))
+    (cohort / "instance_labels").mkdir()
+    for k, b in enumerate(bags.names):  # as the bags', but for the last two
+        other = k >= len(bags.names) - 2
+        marks = np.full(bags.size(b), (k + other) % 2, np.int64)
+        np.save(cohort / "instance_labels" / f"{b}.npy", marks)
+    options = StudyOptions(classes=classes)
+    study = open_study("table", cohort, out=tmp_path / "out", options=options)
+    assert study.counts["labels that a derivation would change"] == 2
+    record = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert record["labels_a_derivation_would_change"] == list(bags.names[-2:])
+
+
 def test_a_table_of_other_bags(cohort: Path, tmp_path: Path) -> None:
     labels = tmp_path / "labels.csv"
     labels.write_text("bag,label\n1,0\n2,1\n")

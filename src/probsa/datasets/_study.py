@@ -280,7 +280,7 @@ def _write_marks(draft: Draft, bags: BagSet, out: Path, *, on_bag: OnBag | None)
         known.positive += int((there > 0).sum())
         # with unknown instances only a positive one says something of the bag
         tells = len(there) == len(values) or (there > 0).any()
-        if tells and bool((there > 0).any()) != bool(row["label"] not in (0, "0")):
+        if tells and bool((there > 0).any()) != (row["label"] not in (0, draft.classes[0])):
             known.changed.append(bag)
         if on_bag is not None:
             on_bag(done + 1, len(draft.rows))

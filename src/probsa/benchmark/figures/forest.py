@@ -9,8 +9,6 @@ from matplotlib.figure import Figure
 
 from .style import GREY, ROW, TEXT, TITLE, WIDTH, dress, list_names, note, sheet, style_of, write
 
-GREY_BAND = "Grey: differences that such an experiment finds less than four times in five."
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:

@@ -56,7 +56,7 @@ def gains(scores: Sequence[Scores]) -> tuple[list[Gain], list[str]]:
             continue
         plain = [b for b in plain_of(scores, s.method) if b.data == s.data]
         if not plain:
-            lost.append(f"{s.method.name} on {s.data}: {base} of the same arguments, was not run")
+            lost.append(f"{s.method.name} on {s.data}: {base} of the same arguments was not run")
             continue
         for metric, title in TITLES.items():
             c = compared([s, plain[0]], metric, baseline=plain[0].method.name)
