@@ -128,6 +128,37 @@ def test_pooled_values_are_over_all_bags_and_differences_to_the_plain_model(smal
     assert "AUROC: no winner" in text and "F1: no winner" in text
 
 
+def test_levels_of_folds_cost_pooled_differences_and_not_those_within(tmp_path):
+    """The same order in every fold, but the runs of one method lie at other levels."""
+    p = guesses("p", 1.5)
+    level = {b: 0.2 * k for k, fold in enumerate(FOLDS) for b in fold}
+    moved = {b: 0.5 * p[b] + level[b] for b in BAGS}
+    other = guesses("o", 0.5)
+    for name, model, given in (("a", "abmil", p), ("b", "dsmil", moved), ("c", "clam-sb", other)):
+        write_folds(tmp_path, Y, FOLDS, given, model=model, label=name)
+    table = comparison_table(read_results(tmp_path), "local").follow[0]
+    pooled, within = column(table, "auroc_difference"), column(table, "auroc_within_difference")
+    assert pooled["b"].value < -0.02
+    assert within["b"].value == pytest.approx(0, abs=1e-12)
+    by_hand = np.mean(by_fold(other)) - np.mean(by_fold(p))
+    assert within["c"].value == pytest.approx(by_hand, abs=1e-9)
+    assert within["c"].low < by_hand < within["c"].high
+    assert within["a"].value is None
+    assert column(table, "auroc_within_p_holm")["b"].value == 1.0
+    assert any("at different levels pays for it. Within folds" in n for n in table.footnotes)
+
+
+def test_a_fold_of_one_class_has_no_difference_within(tmp_path):
+    folds = [[b for b in BAGS if Y[b]][:5], [b for b in BAGS if not Y[b]][:9]]
+    folds.append([b for b in BAGS if b not in folds[0] + folds[1]])
+    for model in ("abmil", "dsmil"):
+        write_folds(tmp_path, Y, folds, guesses(model, 1.0), model=model)
+    table = comparison_table(read_results(tmp_path), "local").follow[0]
+    assert column(table, "auroc_difference")["dsmil"].value is not None
+    assert column(table, "auroc_within_difference")["dsmil"].value is None
+    assert any("which a fold of one class has not" in n for n in table.footnotes)
+
+
 def test_only_a_winner_by_the_rule_is_bold(tmp_path):
     bags = [f"b{i:03d}" for i in range(120)]
     y = {b: i % 2 for i, b in enumerate(bags)}

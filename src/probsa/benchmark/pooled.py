@@ -74,6 +74,37 @@ def pool(
     return Pooled(metric=metric, values=values, comparison=compared)
 
 
+def within_folds(
+    scores: Sequence[Scores], *, baseline: str | None, resamples: int = RESAMPLES
+) -> Comparison | None:
+    """Compares AUROC in each fold alone, then the mean: levels of folds' runs play no part.
+
+    Args:
+        scores: of one data set.
+        baseline: as `pool`.
+        resamples: of the patients.
+
+    Returns: None without folds, where one has one class, or no replicate that all have.
+    """
+    first = scores[0]
+    folds = first.split[0]
+    if not first.folds or any(len(set(first.y[folds == k].tolist())) < 2 for k in set(folds)):
+        return None
+    aligned, _ = align(scores)
+    if not len(aligned[0].p):
+        return None
+    return compare(
+        first.y,
+        {s.method.name: s.p for s in aligned},
+        groups=first.groups,
+        metric="auroc",
+        baseline=baseline,
+        pooling="within",
+        folds=folds,
+        resamples=resamples,
+    )
+
+
 def interval_of(scores: Scores, metric: SplitMetric, *, resamples: int = RESAMPLES) -> Interval:
     """The mean of a metric over replicates; its interval is of patients and replicates.
 

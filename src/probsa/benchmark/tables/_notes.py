@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ...evaluation.comparison import holm
+from ...evaluation.comparison import Comparison, holm
 from ...evaluation.detectable import detectable_sentence
 from ...evaluation.ranking import Ranks, critical_difference, signed_rank
 from ..means import SplitMetric
@@ -84,3 +84,15 @@ def left_out_replicates(count: int) -> list[str]:
         f"{count} replicate{'' if count == 1 else 's'} that some method lacks "
         f"{'is' if count == 1 else 'are'} not in the comparison (means over splits have all)."
     ]
+
+
+def folds_note(scores: Sequence[Scores], within: Comparison | None) -> list[str]:
+    """Why differences of folds that are pooled may be others than those of the means over folds."""
+    if not scores[0].folds:
+        return []
+    said = (
+        "Pooled AUROC ranks the bags of all folds together: a method whose runs give "
+        "probabilities at different levels pays for it. Within folds it does not: that is the "
+        "difference between means over folds"
+    )
+    return [f"{said}." if within is not None else f"{said}, which a fold of one class has not."]

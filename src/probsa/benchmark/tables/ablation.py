@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from ..paper import paper_value, spelled, study_of
-from ..pooled import align, pool
+from ..pooled import align, pool, within_folds
 from ..results import Results, Scores
 from ..table import Column, Entry, ResultTable, words
 from ..variants import variants_of
-from ._notes import detectable, left_out_replicates, rank_note, verdict
+from ._notes import detectable, folds_note, left_out_replicates, rank_note, verdict
 from ._ranks import Ranked, ranked
 from ._shared import (
     METRICS,
@@ -15,7 +15,6 @@ from ._shared import (
     by_data,
     data_columns,
     find,
-    interval_entry,
     key,
     mean_entry,
     method_names,
@@ -23,7 +22,7 @@ from ._shared import (
     paper_table,
     printed,
 )
-from .comparison import Compared, difference_entries
+from .comparison import Compared, pooled_columns, pooled_entries, reference_of
 
 
 def ablation_table(results: Results) -> ResultTable | None:
@@ -106,16 +105,7 @@ def _row(
 
 def _differences(data: str, variants: dict[str, list[Scores]]) -> ResultTable:
     """Of one data set: every λ against the plain model, on the same patients and replicates."""
-    columns = [Column(key="variant", title="variant"), Column(key="kl_weight", title="λ")]
-    for metric, title in METRICS:
-        columns += [
-            Column(key=metric, title="value", group=f"pooled {title}", unit="percent"),
-            Column(
-                key=key(metric, "difference"), title="Δ", group=f"pooled {title}", unit="points"
-            ),
-            Column(key=key(metric, "p_holm"), title="Holm p", group=f"pooled {title}", unit="p"),
-        ]
-    rows, rules, notes, every = [], set(), [], []
+    rows, rules, notes, every, levels = [], set(), [], [], []
     for label, of in variants.items():
         own = by_data(of).get(data, [])
         if not own:
@@ -123,14 +113,11 @@ def _differences(data: str, variants: dict[str, list[Scores]]) -> ResultTable:
         every += [s for s in own if s not in every]
         rules.add(len(rows))
         compared = _compared(own)
+        within = within_folds(own, baseline=reference_of(compared))
         for s in own:
-            row = [words(label), words(spelled(s.method))]
-            for metric, _ in METRICS:
-                p = compared[metric]
-                value = None if p is None else p.values.get(s.method.name)
-                won = p is not None and p.comparison.winner == s.method.name
-                row += [interval_entry(value, bold=won), *difference_entries(p, s.method.name)]
-            rows.append(tuple(row))
+            entries = pooled_entries(s.method.name, compared, within, folds=s.folds)
+            rows.append((words(label), words(spelled(s.method)), *entries))
+        levels = folds_note(own, within)
         said = [*left_out_replicates(align(own)[1])]
         said += [verdict(title, compared[m]) for m, title in METRICS] + detectable(compared)
         if _baseline(own) is None:
@@ -139,7 +126,12 @@ def _differences(data: str, variants: dict[str, list[Scores]]) -> ResultTable:
     return ResultTable(
         name=f"ablation_{key(data)}",
         title=f"{data}: what λ changes, pooled, with 95 % intervals",
-        columns=tuple(columns),
+        columns=tuple(
+            pooled_columns(
+                [Column(key="variant", title="variant"), Column(key="kl_weight", title="λ")],
+                folds=any(s.folds for s in every),
+            )
+        ),
         rows=tuple(rows),
         rules=frozenset(rules),
         footnotes=(
@@ -149,6 +141,7 @@ def _differences(data: str, variants: dict[str, list[Scores]]) -> ResultTable:
             "winner is the λ with the highest value if its paired difference to every other one "
             "has a Holm-adjusted p of at most 0.05. Sentences below give differences as shares: "
             "0.01 is a point.",
+            *levels,
             *notes,
         ),
     )

@@ -2,14 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 
-from ...evaluation.difference import Difference
+from ...evaluation.comparison import Comparison
 from .._base import Family
 from ..means import SplitMetric
 from ..paper import BASELINES, PaperTable, paper_value, study_of
-from ..pooled import Pooled, align, pool
+from ..pooled import Pooled, align, pool, within_folds
 from ..results import Results, Scores
 from ..table import Column, Entry, ResultTable, words
-from ._notes import detectable, left_out_replicates, oddities, pairs_note, rank_note, verdict
+from ._notes import (
+    detectable,
+    folds_note,
+    left_out_replicates,
+    oddities,
+    pairs_note,
+    rank_note,
+    verdict,
+)
 from ._ranks import ranked
 from ._shared import (
     METRICS,
@@ -121,44 +129,71 @@ def _mean_entries(scores: Scores | None, compared: Compared) -> list[Entry]:
     return found
 
 
-def difference_entries(compared: Pooled | None, name: str) -> tuple[Entry, Entry]:
+def pooled_columns(first: Sequence[Column], *, folds: bool) -> list[Column]:
+    """Of a table of pooled values and differences; with folds, differences within them too."""
+    columns = list(first)
+    for metric, title in METRICS:
+        group = f"pooled {title}"
+        columns += [
+            Column(key=metric, title="value", group=group, unit="percent"),
+            Column(key=key(metric, "difference"), title="Δ", group=group, unit="points"),
+            Column(key=key(metric, "p_holm"), title="Holm p", group=group, unit="p"),
+        ]
+    if folds:
+        group = "AUROC within folds"
+        columns += [
+            Column(key="auroc_within_difference", title="Δ", group=group, unit="points"),
+            Column(key="auroc_within_p_holm", title="Holm p", group=group, unit="p"),
+        ]
+    return columns
+
+
+def pooled_entries(
+    name: str, compared: Compared, within: Comparison | None, *, folds: bool
+) -> list[Entry]:
+    """A method's row below these columns."""
+    row: list[Entry] = []
+    for metric, _ in METRICS:
+        p = compared[metric]
+        c = None if p is None else p.comparison
+        value = None if p is None else p.values.get(name)
+        won = c is not None and c.winner == name
+        row += [interval_entry(value, bold=won), *_difference_entries(c, name)]
+    return row + (list(_difference_entries(within, name)) if folds else [])
+
+
+def reference_of(compared: Compared) -> str | None:
+    """The method that differences of AUROC are to."""
+    p = compared["auroc"]
+    return None if p is None else p.comparison.reference
+
+
+def _difference_entries(compared: Comparison | None, name: str) -> tuple[Entry, Entry]:
     """The paired difference of a method to the reference, and Holm's p."""
-    d: Difference | None = None if compared is None else compared.comparison.differences.get(name)
+    d = None if compared is None else compared.differences.get(name)
     if compared is None or d is None:
         return Entry(), Entry()
-    p = None if d.p is None else compared.comparison.adjusted[name]
+    p = None if d.p is None else compared.adjusted[name]
     return Entry(value=d.difference, low=d.low, high=d.high), Entry(value=p)
 
 
 def _pooled_table(scores: Sequence[Scores], compared: Compared, family: Family) -> ResultTable:
     first = scores[0]
-    columns = [Column(key="method", title="method")]
-    for metric, title in METRICS:
-        columns += [
-            Column(key=metric, title="value", group=f"pooled {title}", unit="percent"),
-            Column(
-                key=key(metric, "difference"), title="Δ", group=f"pooled {title}", unit="points"
-            ),
-            Column(key=key(metric, "p_holm"), title="Holm p", group=f"pooled {title}", unit="p"),
-        ]
-    rows = []
-    for s in scores:
-        name, row = s.method.name, [words(s.method.name)]
-        for metric, _ in METRICS:
-            p = compared[metric]
-            value = None if p is None else p.values.get(name)
-            won = p is not None and p.comparison.winner == name
-            row += [interval_entry(value, bold=won), *difference_entries(p, name)]
-        rows.append(tuple(row))
+    within = within_folds(scores, baseline=reference_of(compared))
+    rows = [
+        (words(name), *pooled_entries(name, compared, within, folds=first.folds))
+        for name in method_names(scores)
+    ]
     return ResultTable(
         name=f"pooled_{family}_{key(first.data)}",
         title=f"{first.data}: pooled, with 95 % intervals",
-        columns=tuple(columns),
+        columns=tuple(pooled_columns([Column(key="method", title="method")], folds=first.folds)),
         rows=tuple(rows),
         footnotes=(
             about(scores),
             *left_out_replicates(align(scores)[1]),
             *_rule(compared, baseline_of(scores, family)),
+            *folds_note(scores, within),
             *(verdict(title, compared[m]) for m, title in METRICS),
             *detectable(compared),
             *oddities(scores),
