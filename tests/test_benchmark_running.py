@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +19,18 @@ from toy_stage import wait_for
 from probsa.benchmark import cells as cells_module
 from probsa.benchmark import units as units_module
 from probsa.benchmark.grid import read_grid
+from probsa.benchmark.leftovers import tidy
+from probsa.benchmark.report import write_report
 from probsa.benchmark.running import counts, plan, run_grid
 from probsa.benchmark.units import Watch, units_of
 from probsa.checkpoints import load_checkpoint
-from probsa.cohorts import local
+from probsa.cohorts import local, locks
 from probsa.cohorts.locks import claim
 from probsa.config import RunConfig
 from probsa.errors import BagError, InputError, OutputExists
 from probsa.evaluation.tables import read_predictions
 from probsa.files import read_csv
+from probsa.heads import train_together
 from probsa.training import train
 from probsa.workflow import train_and_report
 
@@ -151,7 +155,7 @@ def test_cells_of_a_pass_are_what_they_are_alone(folder, tmp_path):
         assert p.bags == q.bags
         np.testing.assert_allclose(p.probability, q.probability, atol=2e-5)
         assert (a / "cell.json").read_bytes() == (b / "cell.json").read_bytes()
-    assert not list((tmp_path / "a" / "passes").iterdir())
+    assert not (tmp_path / "a" / "passes").exists()
 
 
 def test_passes_are_of_equal_size_and_always_the_same(folder, tmp_path):
@@ -444,6 +448,82 @@ def test_a_grid_that_is_killed_twice_ends_the_same(folder, tmp_path):
     run_grid(grid, tmp_path / "fresh")
     assert contents(out) == contents(tmp_path / "fresh")
     assert not [p for p in out.rglob("*") if p.suffix in (".lock", ".tmp")]
+
+
+def dead_lock(target):
+    """The lock of a process that ended without letting go."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    owner = asdict(locks._myself()) | {"pid": process.pid, "token": "dead"}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    locks.lock_file(target).write_text(json.dumps(owner))
+
+
+def test_what_the_killed_left_goes(folder, tmp_path):
+    """In writing a file of the whole experiment, or between a cell's last file and its lock."""
+    out = tmp_path / "out"
+    models = [{"name": "abmil", **SMALL}, DIAG]
+    grid = grid_of(folder, models=models, kl_weight=0.1, epochs=1, splits=[0, 1, 2])
+    run_grid(grid, out)
+    unit = plan(grid, out).units[0]
+    write_report(out)
+    before = {p.relative_to(out) for p in out.rglob("*")}
+    first, second, *_ = grid.cells(out)
+    (first.folder(out) / "cell.json").unlink()
+    half = [
+        *(out / n for n in ("grid.yaml", "notes.json", "cells.csv", "copies/toy.json")),
+        *(out / n for n in ("tables/folds_toy.md", "figures/splits.png")),
+        first.folder(out) / "cell.json",
+        out / "failures" / f"{second.name}.json",
+        unit.state(out) / "pass.safetensors",
+    ]
+    for path in half:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name(f".{path.name}.abcdefgh.tmp").touch()
+    for target in (unit.state(out), second.folder(out), out / "cells.csv", out / "tables"):
+        dead_lock(target)
+    run_grid(grid, out)
+    write_report(out)
+    files = {p.relative_to(out) for p in out.rglob("*") if p.is_file()}
+    assert files == {p for p in before if (out / p).is_file()}
+    assert not (out / "passes").exists()
+
+
+def test_what_others_are_at_is_left_alone(folder, tmp_path):
+    """A file that is being written, the lock of a cell, a pass that goes on elsewhere."""
+    out = tmp_path / "out"
+    (unit,) = units_of(grid_of(folder, models=[DIAG], kl_weight=[0.1, 1]).cells(out), heads=9)
+    state = unit.state(out) / "pass.safetensors"
+    state.parent.mkdir(parents=True)
+    state.touch()
+    tidy(out, over=False)  # nobody is at it now, but it will go on
+    assert state.exists()
+    with claim(unit.state(out)):
+        tidy(out, over=True)
+        assert state.exists() and locks.lock_file(unit.state(out)).exists()
+    tidy(out, over=True)
+    assert not (out / "passes").exists()
+
+
+def test_a_pass_that_was_killed_at_its_very_end_leaves_no_state(folder, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    grid = grid_of(folder, models=[{"name": "abmil", **SMALL}], seeds=2, epochs=1)
+    (unit,) = plan(grid, out).units
+    seen = []
+    finish = units_module.finish
+
+    def looked(cell, out):
+        seen.append(unit.state(out).exists())
+        finish(cell, out)
+
+    monkeypatch.setattr(units_module, "finish", looked)
+    train_together(
+        [c.config for c in unit.cells], [c.folder(out) for c in unit.cells], state=unit.state(out)
+    )
+    (unit.state(out)).mkdir(parents=True)
+    (unit.state(out) / "pass.safetensors").touch()
+    assert counts(run_grid(grid, out))["done"] == 2
+    assert seen == [False, False]
 
 
 # jobs

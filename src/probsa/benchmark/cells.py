@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import BagError, InputError
-from ..files import read_csv, write_csv, write_json
+from ..files import read_csv, unfinished, write_csv, write_json
 from ..runs import RunFolder, differences
 from ..workflow import finish_run
 from ._base import Cell
+from .leftovers import writing
 
 Keep = Literal["best", "all", "none"]
 Status = Literal["done", "failed", "waiting"]
@@ -128,13 +129,16 @@ def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: K
     }
     file = folder / "cell.json"
     if not file.is_file() or json.loads(file.read_text(encoding="utf-8")) != about:
-        write_json(file, about)
+        with writing(file):
+            write_json(file, about)
     run = RunFolder(folder)
     if keep != "all":
         run.last.unlink(missing_ok=True)
     if keep == "none" and run.best.parent.is_dir():
         shutil.rmtree(run.best.parent)
-    failure_file(cell, out).unlink(missing_ok=True)
+    failed = failure_file(cell, out)
+    for left in (failed, *unfinished(failed)):
+        left.unlink(missing_ok=True)
 
 
 def failure_file(cell: Cell, out: Path) -> Path:
@@ -152,7 +156,9 @@ def failure(cell: Cell, out: Path) -> str | None:
 
 def note_failure(cell: Cell, out: Path, reason: str) -> None:
     """Keeps the reason."""
-    write_json(failure_file(cell, out), {"cell": cell.name, "reason": reason})
+    file = failure_file(cell, out)
+    with writing(file):
+        write_json(file, {"cell": cell.name, "reason": reason})
 
 
 def forget_failures(cells: Iterable[Cell], out: Path) -> None:
@@ -164,4 +170,5 @@ def forget_failures(cells: Iterable[Cell], out: Path) -> None:
 def write_states(out: Path, states: Sequence[State]) -> None:
     """cells.csv."""
     rows = [{**s.to_dict(), "folder": f"cells/{s.cell.name}"} for s in states]
-    write_csv(out / "cells.csv", COLUMNS, rows)
+    with writing(out / "cells.csv"):
+        write_csv(out / "cells.csv", COLUMNS, rows)

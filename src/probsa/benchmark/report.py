@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .figures import write_figures
-from .tables.writing import write_tables
+from .leftovers import writing
+from .tables.writing import FOLDER, write_tables
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +35,10 @@ def write_report(
         InputError: no finished run below `out`.
         UnknownName: a bag that the experiment has not.
     """
-    files = write_tables(out, told=told)
+    with writing(out / FOLDER):
+        files = write_tables(out, told=told)
     if told is not None:
         told("figures")
-    figures = write_figures(out, bags=bags)
+    with writing(out / "figures"):
+        figures = write_figures(out, bags=bags)
     return Written(files=(*files, *figures.written), missing=figures.missing)

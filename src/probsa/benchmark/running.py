@@ -18,6 +18,7 @@ from ._base import Cell
 from .cells import State, complete, forget_failures, is_done, state_of, write_states
 from .checks import check_grid, store_checked
 from .grid import Grid
+from .leftovers import tidy, writing
 from .units import Training, Unit, Watch, units_of
 
 Engine = Literal["local", "ray", "slurm"]
@@ -86,8 +87,9 @@ def run_grid(
     checked = check_grid(grid, out)
     cells = grid.cells(out)
     finished = {c.name for c in cells if is_done(c, out)}
-    store_checked(checked, out)
-    grid.write(out)
+    with writing(out / "grid.yaml", out / "notes.json", out / "copies", out / "splits"):
+        store_checked(checked, out)
+        grid.write(out)
     if retry:
         forget_failures(cells, out)
     watch = watch or Watch()
@@ -153,6 +155,7 @@ def settle(grid: Grid, out: Path, cells: Sequence[Cell]) -> list[State]:
     """The state of every cell, written to cells.csv."""
     states = [state_of(c, out) for c in cells]
     write_states(out, states)
+    tidy(out, over=all(s.status != "waiting" for s in states))
     return states
 
 

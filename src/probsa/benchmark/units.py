@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from .cells import (
     is_trained,
     note_failure,
 )
+from .leftovers import PASSES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +45,7 @@ class Unit:
 
     def state(self, out: Path) -> Path:
         """Where a pass keeps what lets it go on."""
-        return out / "passes" / self.name
+        return out / PASSES / self.name
 
 
 def units_of(cells: Sequence[Cell], *, heads: int) -> list[Unit]:
@@ -173,6 +175,8 @@ class Training(Stage):
                         self.reasons[cell.name] = e.failures[folder]
             except Exception as e:  # noqa: BLE001 - the other units go on, whatever it is
                 self.reasons |= dict.fromkeys((c.name for c in todo), _reason(e))
+        else:  # killed right after its last run was filled
+            shutil.rmtree(unit.state(self.out), ignore_errors=True)
 
     def _train_alone(self, cell: Cell) -> None:
         train(self._config(cell), cell.folder(self.out), resume=True, reporter=self.watch)
