@@ -17,6 +17,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from probsa.benchmark.figures import attention_figures, write_figures
 from probsa.benchmark.figures.attention import default_bags, default_methods
 from probsa.benchmark.figures.critical import draw_critical, write_critical
+from probsa.benchmark.figures.detectors import detections
 from probsa.benchmark.figures.folds import FoldScores, draw_folds, write_folds
 from probsa.benchmark.figures.forest import Difference, draw_forest, write_forest
 from probsa.benchmark.figures.improvement import (
@@ -36,8 +37,9 @@ from probsa.benchmark.figures.numbers import (
 )
 from probsa.benchmark.figures.ranks import AverageRank, draw_ranks, write_ranks
 from probsa.benchmark.figures.style import shortened, style_of
-from probsa.benchmark.figures.uncertainty import ErrorDetection, draw_uncertainty
+from probsa.benchmark.figures.uncertainty import SHORT, ErrorDetection, draw_uncertainty
 from probsa.benchmark.results import read_scores
+from probsa.benchmark.tables.instances import instances_table
 from probsa.errors import InputError, UnknownName
 from probsa.evaluation.metrics import Metric, undefined
 from probsa.models import names
@@ -421,6 +423,20 @@ def test_all_figures_of_an_experiment(experiment, tmp_path):
     assert {r["method"] for r in detected} == {
         "abmil-probsa-diag λ=cyclical", "abmil-probsa-dirac λ=cyclical"
     }  # fmt: skip
+
+
+def test_what_finds_wrong_calls_is_the_same_in_figure_and_table(experiment):
+    """Of runs of several folds and seeds: neither pools σ² of runs that share no scale."""
+    own = [s for s in read_scores(experiment) if s.data == "one"]
+    below = instances_table(own).follow[0]
+    keys = [c.key for c in below.columns]
+    rows = {r[0].text: dict(zip(keys, r, strict=True)) for r in below.rows}
+    found, lost = detections(own)
+    assert lost == [] and len(found) == 3
+    for f in found:
+        for key, name in SHORT.items():
+            entry, metric = rows[f.method][key], f.metrics[name]
+            assert (entry.value, entry.low, entry.high) == (metric.value, metric.low, metric.high)
 
 
 def test_the_same_bytes_every_time(tmp_path):

@@ -248,7 +248,7 @@ def _grid(given: dict[str, Any], *, name: str, notes: Sequence[str], where: str)
             run, seeds = {**for_all, **keys, **entry.training}, for_most
             for exception in exceptions:
                 if exception.holds(data_name, entry.method):
-                    run, seeds = run | exception.keys, exception.seeds or seeds
+                    run, seeds = {**run, **exception.keys}, exception.seeds or seeds
             config = _config(run, entry.method, where=where)
             held = held or _data_set(data_name, keys, config, given, where=where)
             rows.append(Row(data=held, method=entry.method, config=config, seeds=seeds))

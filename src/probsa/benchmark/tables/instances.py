@@ -1,13 +1,12 @@
 """How well instances are found, and whether σ² says where not: of one data set, by method."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ...errors import ProbSAError
 from ...evaluation.error_detectors import DETECTORS, TITLES, error_verdict
-from ...evaluation.instance_summary import Validation, instance_summary
 from ...evaluation.metrics import Metric
-from ...evaluation.prediction import Prediction
-from ..results import Scores, instances_of, validation_of
+from ..instances import AREA, BOOTSTRAP, summary_of
+from ..results import Scores
 from ..table import Column, Entry, ResultTable, Unit, words
 from ._shared import about, key
 
@@ -21,8 +20,6 @@ FOUND: tuple[tuple[str, str, Unit], ...] = (
     ("isolated_fp", "isolated false positives", "percent"),
     ("isolated_fp_excess", "beyond chance", "points"),
 )
-AREA = "positive_bags"
-BOOTSTRAP = 200
 
 
 def instances_table(scores: Sequence[Scores], *, bootstrap: int = BOOTSTRAP) -> ResultTable | None:
@@ -34,7 +31,7 @@ def instances_table(scores: Sequence[Scores], *, bootstrap: int = BOOTSTRAP) -> 
     lost: list[str] = []
     for s in scores:
         try:
-            summary = _summary(s, bootstrap=bootstrap)
+            summary = summary_of(s, bootstrap=bootstrap)
         except ProbSAError as error:
             lost.append(f"{s.method.name} has no instance metrics: {error}.")
             continue
@@ -65,41 +62,6 @@ def instances_table(scores: Sequence[Scores], *, bootstrap: int = BOOTSTRAP) -> 
         ),
         follow=(_detectors(data, found),),
     )
-
-
-def _summary(scores: Scores, *, bootstrap: int) -> Summary | None:
-    """All instance metrics of one method; None without instance labels."""
-    replicates = list(instances_of(scores))
-    if all(p.instance_labels is None for p in replicates[0]):
-        return None
-    held = list(validation_of(scores))
-    validation: list[Validation] = []
-    for of in held:
-        by_split: dict[Hashable, Sequence[Prediction]] = {**of}
-        validation.append(by_split if scores.folds else next(iter(of.values())))
-    by_fold = dict(zip(scores.bags, scores.split[0].tolist(), strict=True))
-    return instance_summary(
-        replicates,
-        positive=_positive(scores, held),
-        validation=validation,
-        groups=dict(zip(scores.bags, scores.groups.tolist(), strict=True)),
-        folds=by_fold if scores.folds else None,
-        bootstrap=bootstrap,
-    )
-
-
-def _positive(
-    scores: Scores, held: Sequence[Mapping[int, Sequence[Prediction]]]
-) -> dict[str, bool]:
-    """Of test bags by their label; of others by what their instances say."""
-    found = {
-        p.name: bool((p.instance_labels > 0).any())
-        for of in held
-        for run in of.values()
-        for p in run
-        if p.instance_labels is not None
-    }
-    return found | {b: bool(y) for b, y in zip(scores.bags, scores.y, strict=True)}
 
 
 def _entry(m: Metric) -> Entry:
