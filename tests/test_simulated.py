@@ -163,3 +163,21 @@ def test_what_is_written_is_read_with_its_folds_and_its_lattice(tmp_path):
     assert [len(s.test) for s in splits] == [4] * 5
     assert all("no bag" not in s.origin for s in splits)
     assert find_copies(bags, bags.names) == []
+
+
+def test_a_decoy_is_scattered_elsewhere_in_bags_with_a_lesion_alone():
+    given = {"bags": 40, "layout": "contiguous", "seed": 2, "size": (10, 10), "features": 6}
+    without = simulated_cohort(**given, signal=2.0)
+    decoyed = simulated_cohort(**given, signal=2.0, decoy=5.0)
+    moved = [b.features - a.features for a, b in zip(without, decoyed, strict=True)]
+    for bag, difference in zip(decoyed, moved, strict=True):
+        there = np.abs(difference).sum(1) > 1e-6
+        assert there.sum() == bag.instance_labels.sum()  # as many, and none where label is 0
+        assert not (there & (bag.instance_labels == 1)).any()
+        np.testing.assert_allclose(np.linalg.norm(difference[there], axis=1), 5.0, rtol=1e-5)
+    # one direction, at a right angle to the lesion's
+    null = simulated_cohort(**{**given, "layout": "null"}, signal=2.0)
+    lesion = (without[1].features - null[1].features)[without[1].instance_labels == 1][0]
+    decoy = moved[1][np.abs(moved[1]).sum(1) > 1e-6]
+    assert np.abs(decoy @ lesion).max() < 1e-4
+    np.testing.assert_allclose(decoy, np.tile(decoy[0], (len(decoy), 1)), atol=1e-5)

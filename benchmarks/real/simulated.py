@@ -36,7 +36,7 @@ METHODS = [BASELINE] + [
     (f"abmil-probsa-{q}", kl) for q in ("dirac", "diag") for kl in ("0.1", "1", "cyclical")
 ]
 MEASURES = ("instance_auroc", "instance_ap", "bag_auroc")
-HEADER = ("signal", "cohort", "layout", "model", "kl_weight", *MEASURES, "seconds")
+HEADER = ("signal", "decoy", "cohort", "layout", "model", "kl_weight", *MEASURES, "seconds")
 
 
 def run_of(data: Path, *, model: str, kl_weight: str, seed: int, epochs: int) -> RunConfig:
@@ -73,7 +73,7 @@ def measured(config: RunConfig, folder: RunFolder) -> dict[str, float]:
 
 def smooth(a: argparse.Namespace) -> None:
     """Every run that `out` lacks, a row each."""
-    there = {tuple(r[k] for k in HEADER[:5]) for r in rows_of(a.out)}
+    there = {tuple(r[k] for k in HEADER[:6]) for r in rows_of(a.out)}
     methods = [m for m in METHODS if a.methods is None or "/".join(m) in a.methods.split(",")]
     for cohort in range(a.first, a.first + a.cohorts):
         for layout in LAYOUTS:
@@ -82,8 +82,12 @@ def smooth(a: argparse.Namespace) -> None:
                 write_simulated(
                     data, bags=a.bags, layout=layout, seed=cohort, size=(a.side, a.side),
                     lesion=(a.lesion // 2, a.lesion), features=a.features, signal=a.signal,
+                    decoy=a.decoy,
                 )  # fmt: skip
-                keys = [(f"{a.signal:g}", str(cohort), layout, *method) for method in methods]
+                keys = [
+                    (f"{a.signal:g}", f"{a.decoy:g}", str(cohort), layout, *method)
+                    for method in methods
+                ]
                 keys = [key for key in keys if key not in there]
                 if not keys:
                     continue
@@ -120,10 +124,10 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def table(path: Path) -> None:
     """Gains over ABMIL with t intervals over cohorts, and what the layout makes of them."""
     rows = rows_of(path)
-    for signal in sorted({r["signal"] for r in rows}, key=float):
-        own = [r for r in rows if r["signal"] == signal]
+    for signal, decoy in sorted({(r["signal"], r["decoy"]) for r in rows}):
+        own = [r for r in rows if (r["signal"], r["decoy"]) == (signal, decoy)]
         ideal = stats.norm.cdf(float(signal) / np.sqrt(2))
-        print(f"\nsignal {signal} (best single instance: AUROC {ideal:.3f})\n")
+        print(f"\nsignal {signal}, decoy {decoy} (best single instance: AUROC {ideal:.3f})\n")
         print("| method | measure | contiguous | gain | scattered | gain | gain of the layout |")
         print("|---|---|---|---|---|---|---|")
         held = {(r["model"], r["kl_weight"]) for r in own}
@@ -245,6 +249,7 @@ def main() -> None:
     s.add_argument("--lesion", type=int, default=20, help="most instances of a lesion, least half")
     s.add_argument("--features", type=int, default=16)
     s.add_argument("--signal", type=float, default=2.0)
+    s.add_argument("--decoy", type=float, default=0.0, help="a scattered sign that is no lesion")
     s.add_argument("--epochs", type=int, default=60)
     s.add_argument("--methods", help="some of them: abmil/0,abmil-probsa-diag/1")
     s.set_defaults(do=lambda a: table(a.out) if a.table else smooth(a))

@@ -3,7 +3,9 @@
 Every instance is noise, N(0, I); one of a lesion is moved by `signal` along a direction of the
 cohort's own. The best score of a single instance has AUROC Φ(signal / √2), whatever the layout:
 neighbours tell more where lesions are `contiguous`, and nothing where they are `scattered`. Cohorts
-of one seed differ in nothing else; in a `null` cohort nothing is moved, so labels tell nothing.
+of one seed differ in nothing else; in a `null` cohort nothing is moved, so labels tell nothing. A
+`decoy` is a second sign of the label, always scattered: which of the two is the lesion, labels of
+bags do not say, and smoothness can only where the lesion is contiguous.
 """
 
 from collections.abc import Sequence
@@ -51,6 +53,7 @@ def simulated_cohort(
     lesion: tuple[int, int] = (8, 20),
     features: int = 32,
     signal: float = 1.0,
+    decoy: float = 0.0,
 ) -> Sequence[SimulatedBag]:
     """Half of the bags with one lesion each; the same for the same arguments.
 
@@ -68,14 +71,19 @@ def simulated_cohort(
         lesion: fewest and most instances of a lesion.
         features: width.
         signal: distance of lesion instances from the others, in deviations of the noise.
+        decoy: that of as many instances anywhere else in a bag with a lesion, along a direction of
+            their own, at a right angle to the lesion's; 0: there are none.
 
     Raises:
         InputError: too few bags, or lesions that the lattice cannot hold.
     """
-    _check(bags, size=size, lesion=lesion, features=features, signal=signal)
+    _check(bags, size=size, lesion=lesion, features=features, signal=min(signal, decoy))
     cells = size[0] * size[1]
-    direction = np.random.default_rng(seed_of(seed, "direction")).normal(size=features)
-    direction *= (0.0 if layout == "null" else signal) / np.linalg.norm(direction)
+    direction = _direction(seed, "direction", features)
+    other = _direction(seed, "decoy", features)
+    other -= (other @ direction) * direction
+    other *= decoy / np.linalg.norm(other) if decoy else 0.0
+    direction *= 0.0 if layout == "null" else signal
     y, x = np.divmod(np.arange(cells), size[0])
     made = []
     for k in range(bags):
@@ -88,10 +96,16 @@ def simulated_cohort(
             np.random.default_rng(seed_of(seed, "places", k)), size, layout, count=int(several)
         )
         marked = there & (label == 1)
+        elsewhere = np.zeros(cells, dtype=bool)
+        if decoy and label:
+            rng = np.random.default_rng(seed_of(seed, "elsewhere", k))
+            elsewhere[rng.permutation(np.flatnonzero(~there))[:several]] = True
         made.append(
             SimulatedBag(
                 name=f"sim_{k:04d}",
-                features=(noise + marked[:, None] * direction).astype(np.float32),
+                features=(noise + marked[:, None] * direction + elsewhere[:, None] * other).astype(
+                    np.float32
+                ),
                 coords=np.stack([x, y], axis=1) * PITCH,
                 label=label,
                 instance_labels=marked.astype(np.int64),
@@ -101,7 +115,7 @@ def simulated_cohort(
     return made
 
 
-def write_simulated(
+def write_simulated(  # noqa: PLR0913 - each is a choice of its own
     folder: Path,
     *,
     bags: int,
@@ -111,6 +125,7 @@ def write_simulated(
     lesion: tuple[int, int] = (8, 20),
     features: int = 32,
     signal: float = 1.0,
+    decoy: float = 0.0,
 ) -> Sequence[SimulatedBag]:
     """Writes `features/<bag>.h5` and `labels.csv` (with folds), and gives the bags.
 
@@ -118,7 +133,7 @@ def write_simulated(
     """
     made = simulated_cohort(
         bags=bags, layout=layout, seed=seed, size=size, lesion=lesion, features=features,
-        signal=signal,
+        signal=signal, decoy=decoy,
     )  # fmt: skip
     for bag in made:
         write_bag(
@@ -132,6 +147,12 @@ def write_simulated(
     rows = [{"bag": b.name, "label": b.label, "fold": b.fold} for b in made]
     write_csv(folder / "labels.csv", ("bag", "label", "fold"), rows)
     return made
+
+
+def _direction(seed: int, name: str, features: int) -> Float[np.ndarray, " features"]:
+    """Of length 1."""
+    found = np.random.default_rng(seed_of(seed, name)).normal(size=features)
+    return found / np.linalg.norm(found)
 
 
 def _check(
