@@ -218,6 +218,19 @@ def test_a_run_that_diverges_takes_no_other_with_it(configs, tmp_path):
             torch.testing.assert_close(a[key], value, rtol=1e-4, atol=1e-7, msg=key)
 
 
+def test_predictions_that_are_no_numbers_end_a_run_as_they_do_alone(configs, tmp_path, monkeypatch):
+    """The loss may still be a number, as after the last step: validation sees it first."""
+    given = Stack.probability
+    only = torch.tensor([1.0, torch.nan])[:, None, None]
+    monkeypatch.setattr(Stack, "probability", lambda self, out: given(self, out) * only)
+    outs = [tmp_path / "a", tmp_path / "b"]
+    said = r"b: epoch 1: validation bags are predicted as NaN"
+    with pytest.raises(HeadsFailed, match=said) as failed:
+        train_together(configs[:2], outs, state=tmp_path / "s")
+    assert list(failed.value.failures) == [outs[1]]
+    assert outs[0].exists() and not outs[1].exists()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

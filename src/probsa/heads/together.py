@@ -242,17 +242,20 @@ class Pass:
             p = torch.cat(parts, 1).tolist() if parts else [[]] * len(own)
             for head, values in zip(own, p, strict=True):
                 finite = all(math.isfinite(v) for row in values for v in row)
-                none = {"val_auroc": None, "val_nll": None}
-                scores[id(head)] = validation_scores(labels, values) if finite else none
+                lost = {"val_auroc": None, "val_nll": math.nan}  # the run's end: `_note`
+                scores[id(head)] = validation_scores(labels, values) if finite else lost
         return scores
 
     def _note(self, head: Head, row: dict[str, Any], stack: Stack, place: int) -> None:
         """Keeps an epoch of a head, and its weights if it is the best so far."""
         bad = [k for k in ("loss", "nll", "kl") if not math.isfinite(row.get(k, 0.0))]
-        if bad and head.error is None:
+        what = f"{bad[0]} is {row[bad[0]]}" if bad else None
+        if not bad and math.isnan(row["val_nll"] or 0.0):
+            what = "validation bags are predicted as NaN"
+        if what and head.error is None:
             head.error = (
-                f"epoch {self.epoch}: {bad[0]} is {row[bad[0]]}; the weights are lost from here "
-                "on. Try a lower learning_rate, clip_norm: 1, or precision: float32"
+                f"epoch {self.epoch}: {what}; the weights are lost from here on. Try a lower "
+                "learning_rate, clip_norm: 1, or precision: float32"
             )
         if head.error is not None:
             return
