@@ -2,10 +2,8 @@
 
 Every instance is noise, N(0, I); one of a lesion is moved by `signal` along a direction of the
 cohort's own. The best score of a single instance has AUROC Φ(signal / √2), whatever the layout:
-neighbours tell more where lesions are `contiguous`, and nothing where they are `scattered`. Cohorts
-of one seed differ in nothing else; in a `null` cohort nothing is moved, so labels tell nothing. A
-`decoy` is a second sign of the label, always scattered: which of the two is the lesion, labels of
-bags do not say, and smoothness can only where the lesion is contiguous.
+neighbours tell more where lesions are `contiguous`. A `decoy` is a second, scattered sign of the
+label: bags' labels do not say which of the two is the lesion. In a `null` cohort they tell nothing.
 """
 
 from collections.abc import Sequence
@@ -84,35 +82,40 @@ def simulated_cohort(
     other -= (other @ direction) * direction
     other *= decoy / np.linalg.norm(other) if decoy else 0.0
     direction *= 0.0 if layout == "null" else signal
-    y, x = np.divmod(np.arange(cells), size[0])
     made = []
     for k in range(bags):
-        label = k % 2
         noise = np.random.default_rng(seed_of(seed, "noise", k)).normal(size=(cells, features))
-        several = np.random.default_rng(seed_of(seed, "lesion", k)).integers(
-            lesion[0], lesion[1] + 1
+        several = int(
+            np.random.default_rng(seed_of(seed, "lesion", k)).integers(lesion[0], lesion[1] + 1)
         )
-        there = _places(
-            np.random.default_rng(seed_of(seed, "places", k)), size, layout, count=int(several)
-        )
-        marked = there & (label == 1)
-        elsewhere = np.zeros(cells, dtype=bool)
-        if decoy and label:
-            rng = np.random.default_rng(seed_of(seed, "elsewhere", k))
-            elsewhere[rng.permutation(np.flatnonzero(~there))[:several]] = True
-        made.append(
-            SimulatedBag(
-                name=f"sim_{k:04d}",
-                features=(noise + marked[:, None] * direction + elsewhere[:, None] * other).astype(
-                    np.float32
-                ),
-                coords=np.stack([x, y], axis=1) * PITCH,
-                label=label,
-                instance_labels=marked.astype(np.int64),
-                fold=k // 2 % FOLDS,
-            )
-        )
+        places = np.random.default_rng(seed_of(seed, "places", k))
+        there = _places(places, size, layout, count=several)
+        elsewhere = np.random.default_rng(seed_of(seed, "elsewhere", k)).permutation(
+            np.flatnonzero(~there)
+        )[:several]
+        if k % 2:
+            noise[there] += direction
+            noise[elsewhere] += other
+        made.append(_bag(k, noise, there & bool(k % 2), size=size))
     return made
+
+
+def _bag(
+    k: int,
+    features: Float[np.ndarray, "n features"],
+    marked: Bool[np.ndarray, " n"],
+    *,
+    size: tuple[int, int],
+) -> SimulatedBag:
+    y, x = np.divmod(np.arange(len(marked)), size[0])
+    return SimulatedBag(
+        name=f"sim_{k:04d}",
+        features=features.astype(np.float32),
+        coords=np.stack([x, y], axis=1) * PITCH,
+        label=k % 2,
+        instance_labels=marked.astype(np.int64),
+        fold=k // 2 % FOLDS,
+    )
 
 
 def write_simulated(  # noqa: PLR0913 - each is a choice of its own
