@@ -291,6 +291,20 @@ def config(work: Path, labels: Path, **more) -> RunConfig:
     return RunConfig(model="abmil", data=DataConfig(features=work, labels=labels, **more))
 
 
+def test_remarks_on_bags_do_not_depend_on_how_often_a_run_was_resumed(work, tmp_path):
+    """What was remarked before a kill stays; the order is that of names, not of reading."""
+    prepared = prepare(config(work, write_labels(tmp_path / "labels.csv", ALL)))
+    folder = RunFolder(tmp_path / "run")
+    first = dict(prepared.bags.notes)
+    prepared.bags.notes |= {"slide2": "remarked on as it was read", "slide1": "and another"}
+    prepared.write(folder)
+    again = prepare(config(work, tmp_path / "labels.csv"))  # every epoch is done: reads no bag
+    again.write(folder)
+    notes = json.loads(folder.notes_file.read_text())
+    assert list(notes) == sorted([*first, "slide1", "slide2"])
+    assert notes["slide2"] == "remarked on as it was read"
+
+
 def test_a_failed_extraction_leaves_the_table_too(tmp_path):
     work = work_folder(tmp_path, odd=False)
     (lost,) = work.glob("*/features_*/slide3.h5")

@@ -94,7 +94,10 @@ class Prepared:
         write_json(folder.split_file, self.split.to_dict())
         write_json(folder.features_file, self.stated.to_dict())
         if self.bags.notes:
-            write_json(folder.notes_file, self.bags.notes)
+            # a run that goes on does not read every bag again, nor in the same order
+            file = folder.notes_file
+            held = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+            write_json(file, dict(sorted({**held, **self.bags.notes}.items())))
 
 
 def prepare(config: RunConfig, *, previous: Path | None = None) -> Prepared:
