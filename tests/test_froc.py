@@ -164,7 +164,7 @@ def test_a_hole_belongs_to_the_lesion_and_no_tumour_has_none():
     assert none.count == 0 and none.labels.shape == (5, 7) and none.labels.max() == 0
     with pytest.raises(InputError, match=r"mask of shape \(0, 3\)"):
         lesions(np.zeros((0, 3)))
-    with pytest.raises(InputError, match="pixels of 0.0 µm"):
+    with pytest.raises(InputError, match=r"pixels of 0\.0 µm"):
         lesions(np.ones((2, 3)), pixel_um=0.0)
 
 

@@ -507,7 +507,7 @@ def test_methods_that_cost_more_can_have_fewer_seeds(folder, tmp_path):
     assert {c.seed for c in cells if c.method.model == "dsmil"} == {1}
     assert {c.seed for c in cells if c.method.model == "abmil"} == {0, 1, 2}
     wrong = grid_of(folder, exceptions=[{"models": "abmil", "seeds": 0}])
-    with pytest.raises(InputError, match="seeds in .* is 0"):
+    with pytest.raises(InputError, match=r"seeds in .* is 0"):
         read_grid(wrong)
 
 

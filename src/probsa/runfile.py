@@ -61,7 +61,7 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
     """
     given = flatten(load_yaml(file)) if file is not None else {}
     origin = dict.fromkeys(given, f" in {file}") | dict.fromkeys(flags, "")
-    return checked_run(given | flags, origin=origin)
+    return checked_run({**given, **flags}, origin=origin)
 
 
 def checked_run(given: Mapping[str, Any], *, origin: Mapping[str, str]) -> RunConfig:
