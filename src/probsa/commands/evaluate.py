@@ -16,6 +16,12 @@ def run(arguments: list[str]) -> int:
         "--part", choices=("auto", "test", "val", "train", "all"), default="auto",
         help="which bags: auto takes those that training never saw",
     )  # fmt: skip
+    parser.add_argument(
+        "--lesions", type=Path,
+        help="folder of annotations (<bag>.xml of ASAP, .json; or masks .npy, .png, .tif at 1/32 "
+        "of level 0): the official CAMELYON16 FROC",
+    )  # fmt: skip
+    parser.add_argument("--mpp", type=float, help="µm of a level-0 pixel, for --lesions (0.243)")
     parser.add_argument("--bootstrap", type=int, default=2000, help="resamples of the intervals")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one JSON document")
@@ -30,6 +36,8 @@ def run(arguments: list[str]) -> int:
         labels=a.labels,
         classes=a.classes,
         part=a.part,
+        lesions=a.lesions,
+        mpp=a.mpp,
         bootstrap=a.bootstrap,
         seed=a.seed,
     )

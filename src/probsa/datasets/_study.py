@@ -135,6 +135,8 @@ class Draft:
     """Bags that something is to be said of, by what it is."""
     instance_labels: Path | None = None
     """A folder beside the features that holds labels of instances already."""
+    annotations: dict[str, Path] = field(default_factory=dict)
+    """The file that says where the tumour of each slide is."""
     strata: dict[str, dict[str, str]] = field(default_factory=dict)
     """What divides the bags beside their labels: the hospital of each, say."""
 
@@ -192,6 +194,7 @@ def write_study(
         "without_known_instances": known.bare,
         "without_features": draft.missing,
         **draft.lists,
+        "annotations": {b: p.absolute() for b, p in draft.annotations.items()},
         "strata": draft.strata,
     }
     write_json(out / RECORD, record)

@@ -109,6 +109,7 @@ def _processed(source: Source) -> Draft:
         return Marks(values=values, stored=True)
 
     made.marks = marks
+    made.annotations = _drawn(names, _annotations(source.root))
     return made
 
 
@@ -144,7 +145,8 @@ def _raw(source: Source) -> Draft:
             f"{len(bare)} tumor slides have no annotation ({', '.join(bare[:5])}): the labels of "
             "their patches are unknown."
         )
-    made.marks = partial(_marks, source, made, {b: _file_of(s, drawn) for b, s in names.items()})
+    made.annotations = _drawn(names, drawn)
+    made.marks = partial(_marks, source, made, {b: made.annotations.get(b) for b in names})
     return made
 
 
@@ -260,6 +262,12 @@ def _annotations(root: Path) -> dict[str, Path]:
 
 def _file_of(slide: str, drawn: dict[str, Path]) -> Path | None:
     return drawn.get(slide) or (drawn.get(MISLABELLED) if slide == CORRECTED else None)
+
+
+def _drawn(names: dict[str, str], drawn: dict[str, Path]) -> dict[str, Path]:
+    """The annotation of each bag that has one."""
+    of = {bag: _file_of(slide, drawn) for bag, slide in names.items()}
+    return {bag: path for bag, path in of.items() if path is not None}
 
 
 def _below(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:

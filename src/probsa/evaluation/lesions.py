@@ -67,10 +67,15 @@ def lesions(
             isolated=none.astype(bool),
             pixel_um=float(pixel_um),
         )
-    near = np.asarray(ndimage.distance_transform_edt(~tumour)) < MERGE_UM / (pixel_um * 2)
+    reach = MERGE_UM / (pixel_um * 2)
+    # What lies further from all tumour is no lesion: most of a slide.
+    window = _around(tumour, margin=int(reach) + 2)
+    near = np.asarray(ndimage.distance_transform_edt(~tumour[window])) < reach
+    here = np.zeros(near.shape, dtype=np.int64)
+    ndimage.label(ndimage.binary_fill_holes(near), structure=np.ones((3, 3)), output=here)
     labels = np.zeros(mask.shape, dtype=np.int64)
-    ndimage.label(ndimage.binary_fill_holes(near), structure=np.ones((3, 3)), output=labels)
-    axes = major_axes(labels)
+    labels[window] = here
+    axes = major_axes(here)
     return Lesions(
         labels=labels, axes=axes, isolated=axes < ITC_UM / pixel_um, pixel_um=float(pixel_um)
     )
@@ -94,3 +99,10 @@ def major_axes(labels: Int[np.ndarray, "rows columns"]) -> Float[np.ndarray, " r
     yy, xx, xy = mean(dy * dy), mean(dx * dx), mean(dx * dy)
     largest = (yy + xx) / 2 + np.sqrt(((yy - xx) / 2) ** 2 + xy**2)
     return 4 * np.sqrt(largest)
+
+
+def _around(tumour: Bool[np.ndarray, "rows columns"], *, margin: int) -> tuple[slice, slice]:
+    """The box of what is True, grown to each side."""
+    spans = [np.flatnonzero(tumour.any(axis=k)) for k in (1, 0)]
+    rows, columns = (slice(max(int(s[0]) - margin, 0), int(s[-1]) + margin + 1) for s in spans)
+    return rows, columns

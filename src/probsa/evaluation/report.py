@@ -15,6 +15,8 @@ from rich.table import Table as Grid
 from ..datasets.tables import read_table
 from ..errors import InputError
 from .instances import instance_metrics
+from .lesion_report import TITLES as LESION_TITLES
+from .lesion_report import LesionReport, lesion_report, lines
 from .metrics import Metric, bag_metrics, choose_threshold, error_metrics
 from .tables import Predictions, read_predictions
 
@@ -76,6 +78,8 @@ class Report:
     without_prediction: tuple[str, ...]
     warnings: tuple[str, ...]
     about: dict[str, Any] = field(default_factory=dict)
+    lesions: LesionReport | None = None
+    """None where no annotations were given."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -97,6 +101,7 @@ class Report:
             "without_prediction": list(self.without_prediction),
             "warnings": list(self.warnings),
             "about": self.about,
+            **({} if self.lesions is None else {"lesions": self.lesions.to_dict()}),
         }
 
     def render(self, console: Console) -> None:
@@ -111,6 +116,11 @@ class Report:
         if self.instances is not None:
             title = f"instances of {self.instance_bags} bags"
             console.print(_grid(title, self.instances, titles=INSTANCE_TITLES))
+        if self.lesions is not None:
+            title = f"lesions of {self.lesions.slides} slides"
+            console.print(_grid(title, self.lesions.metrics, titles=LESION_TITLES))
+            for line in lines(self.lesions, listed=_listed):
+                console.print(line, markup=False, soft_wrap=True)
         for what, names in (
             ("predicted without a label", self.without_label),
             ("labels without a prediction", self.without_prediction),
@@ -127,6 +137,8 @@ def evaluate(
     labels: Path | None = None,
     classes: Sequence[str] | None = None,
     part: Part = "auto",
+    lesions: Path | None = None,
+    mpp: float | None = None,
     bootstrap: int = 2000,
     seed: int = 0,
 ) -> Report:
@@ -139,12 +151,17 @@ def evaluate(
         classes: names in the order of their index, where the table's labels are names.
         part: `auto` takes the test bags (and bags that the run does not know), else the validation
             bags, else all there are.
+        lesions: folder of annotations of the slides' tumour; none: lesions are not judged.
+        mpp: micrometres of the slides' level-0 pixels, for `lesions`; none: the organisers' 0.243.
         bootstrap: resamples of the intervals, drawn with `seed`; 0: none.
 
     Raises:
         InputError: no such folder, no judged bag has a label, or a label is no class.
         TableError: one of the tables cannot be used.
+        BagError: lesions are to be judged of a bag without coordinates.
     """
+    if mpp is not None and lesions is None:
+        raise InputError(f"mpp is {mpp:g}, which only lesions need: give --lesions DIR too")
     predictions = read_predictions(folder)
     truth = _truth(predictions, labels, classes=classes)
     warnings = list(truth.warnings)
@@ -152,8 +169,9 @@ def evaluate(
     threshold, source = _threshold(predictions, truth, judged=chosen)
     counts = Counter(predictions.parts[i] for i in rows)
     warnings += _warnings(counts, source, part=chosen)
-    y = [truth.label[predictions.bags[i]] for i in rows]
-    groups = [truth.group.get(predictions.bags[i], predictions.bags[i]) for i in rows]
+    judged = [predictions.bags[i] for i in rows]
+    y = [truth.label[b] for b in judged]
+    groups = [truth.group.get(b, b) for b in judged]
     p, sd = predictions.probability[rows], predictions.spread[rows]
     bag = bag_metrics(y, p, threshold=threshold, groups=groups, bootstrap=bootstrap, seed=seed)
     errors = error_metrics(
@@ -163,6 +181,17 @@ def evaluate(
         predictions, truth, rows=rows, judged=chosen, bootstrap=bootstrap, seed=seed
     )
     warnings += [f"no per-instance outputs of {_listed(missing)}"] if missing else []
+    found = None
+    if lesions is not None:
+        found = lesion_report(
+            {b: predictions.instances(b) if b not in missing else None for b in judged},
+            lesions,
+            positive={b: label > 0 for b, label in truth.label.items()},
+            groups=truth.group,
+            mpp=mpp,
+            bootstrap=min(bootstrap, INSTANCE_RESAMPLES),
+            seed=seed,
+        )
     names = _class_names(predictions)
     return Report(
         folder=predictions.folder,
@@ -180,6 +209,7 @@ def evaluate(
         without_prediction=tuple(b for b in truth.label if b not in set(predictions.bags)),
         warnings=tuple(warnings),
         about=predictions.about,
+        lesions=found,
     )
 
 

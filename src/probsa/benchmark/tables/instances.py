@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from ...errors import ProbSAError
 from ...evaluation.error_detectors import DETECTORS, TITLES, error_verdict
 from ...evaluation.metrics import Metric
-from ..instances import AREA, BOOTSTRAP, summary_of
+from ..instances import AREA, BOOTSTRAP
+from ..kept import Kept
 from ..results import Scores
 from ..table import Column, Entry, ResultTable, Unit, words
 from ._shared import about, key
+from .lesions import lesion_tables
 
 Summary = Mapping[str, Metric]
 FOUND: tuple[tuple[str, str, Unit], ...] = (
@@ -22,16 +24,19 @@ FOUND: tuple[tuple[str, str, Unit], ...] = (
 )
 
 
-def instances_table(scores: Sequence[Scores], *, bootstrap: int = BOOTSTRAP) -> ResultTable | None:
-    """Instance metrics of each method, and below them σ² beside its null rivals.
+def instances_table(
+    scores: Sequence[Scores], *, bootstrap: int = BOOTSTRAP, kept: Kept | None = None
+) -> ResultTable | None:
+    """Instance metrics of each method; below them σ² beside its null rivals, and FROC of slides.
 
     None where no test bag has instance labels.
     """
+    kept = kept or Kept()
     found: dict[str, Summary] = {}
     lost: list[str] = []
     for s in scores:
         try:
-            summary = summary_of(s, bootstrap=bootstrap)
+            summary = kept.summary(s, bootstrap=bootstrap)
         except ProbSAError as error:
             lost.append(f"{s.method.name} has no instance metrics: {error}.")
             continue
@@ -40,6 +45,7 @@ def instances_table(scores: Sequence[Scores], *, bootstrap: int = BOOTSTRAP) -> 
     if not found:
         return None
     data = scores[0].data
+    tables, said = lesion_tables(scores, bootstrap=bootstrap)
     columns = [Column(key="method", title="method")]
     columns += [Column(key=k, title=title, unit=unit) for k, title, unit in FOUND]
     rows = [
@@ -59,8 +65,9 @@ def instances_table(scores: Sequence[Scores], *, bootstrap: int = BOOTSTRAP) -> 
             "a neighbour among them; beyond chance: less what calls that lie anywhere would have.",
             *_reasons(found),
             *lost,
+            *said,
         ),
-        follow=(_detectors(data, found),),
+        follow=(_detectors(data, found), *tables),
     )
 
 

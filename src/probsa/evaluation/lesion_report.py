@@ -1,0 +1,179 @@
+"""The official CAMELYON16 FROC of a folder of predictions, by annotations that lie in a folder."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..datasets.annotated import annotation_files, kinds_of, out_of_lesions, tumour_mask
+from ..errors import InputError
+from .detections import Detections, detections, places
+from .froc import Hits, froc_metrics, hits
+from .lesions import DOWNSAMPLE, LEVEL0_UM, Lesions, lesions
+from .metrics import Metric, undefined
+from .prediction import Prediction
+
+NO_ANNOTATION = "tumour, but no annotation"
+NO_TUMOUR = "tumour, but its annotation marks none"
+NO_OUTPUTS = "no per-instance outputs"
+NO_SCALE = "relevance has no scale that slides share, so detections have no confidence"
+NONE = Detections(x=np.zeros(0), y=np.zeros(0), confidence=np.zeros(0))
+CONTRADICTED = "annotated, but labelled as without tumour"
+
+TITLES = {
+    "froc": "FROC score",
+    "sensitivity_at_0.25": "sensitivity at 1/4 false positives a slide",
+    "sensitivity_at_0.5": "… at 1/2",
+    "sensitivity_at_1": "… at 1",
+    "sensitivity_at_2": "… at 2",
+    "sensitivity_at_4": "… at 4",
+    "sensitivity_at_8": "… at 8",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LesionReport:
+    """FROC of the judged slides, and what it was measured on."""
+
+    folder: Path
+    """Of the annotations."""
+    metrics: dict[str, Metric]
+    mpp: float
+    """Micrometres of a level-0 pixel."""
+    slides: int
+    tumour_slides: int
+    lesions: int
+    """To be found."""
+    isolated: int
+    """Isolated tumour cells: neither hits nor false positives."""
+    files: dict[str, int]
+    """Annotations by what they hold: polygons, masks."""
+    left_out: dict[str, str]
+    """Slides that take no part, and why."""
+
+    @property
+    def note(self) -> str:
+        """What was measured, in one line."""
+        of = " and ".join(f"{n} {kind}" for kind, n in self.files.items())
+        return (
+            f"official rules on {of}: {self.lesions} lesions on {self.tumour_slides} of "
+            f"{self.slides} slides ({self.isolated} isolated tumour cells do not count), "
+            f"{self.mpp:g} µm a level-0 pixel"
+        )
+
+    def reasons(self) -> dict[str, list[str]]:
+        """The slides that are left out, by why."""
+        by: dict[str, list[str]] = {}
+        for bag, why in self.left_out.items():
+            by.setdefault(why, []).append(bag)
+        return by
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "folder": str(self.folder),
+            "metrics": {k: m.to_dict() for k, m in self.metrics.items()},
+            "mpp": self.mpp,
+            "slides": self.slides,
+            "tumour_slides": self.tumour_slides,
+            "lesions": self.lesions,
+            "isolated_tumour_cells": self.isolated,
+            "annotations": self.files,
+            "left_out": self.left_out,
+            "rules": "official CAMELYON16",
+        }
+
+
+def lesion_report(
+    predictions: Mapping[str, Prediction | None],
+    folder: Path,
+    *,
+    positive: Mapping[str, bool],
+    groups: Mapping[str, Hashable] | None = None,
+    mpp: float | None = None,
+    bootstrap: int = 500,
+    seed: int = 0,
+) -> LesionReport:
+    """Detections of every slide against the lesions that are annotated.
+
+    Args:
+        predictions: of the judged slides by name; None: there are no per-instance outputs.
+        folder: annotations by bag: polygons (.xml, .json), or masks at 1/32 of level 0.
+        positive: whether a slide has tumour; one that is missing here has none.
+        groups: patient of each slide; a slide that is missing here is its own.
+        mpp: micrometres of a level-0 pixel; None: 0.243, the organisers' for every slide.
+        bootstrap: resamples of slides; 0: no intervals.
+        seed: of the resamples.
+
+    Raises:
+        InputError: no annotations, a damaged one, or one of another slide or level.
+        BagError: a slide has no coordinates.
+    """
+    mpp = LEVEL0_UM if mpp is None else mpp
+    if not 0.01 <= mpp <= 10:
+        raise InputError(
+            f"--mpp is {mpp:g}: give micrometres of a level-0 pixel, 0.25 for a slide at 40×"
+        )
+    files = annotation_files(folder, list(predictions))
+    left_out = out_of_lesions(list(predictions))
+    ranked = all(p is None or p.score_kind != "relevance" for p in predictions.values())
+    slides: list[Hits] = []
+    for name, p in predictions.items():
+        if name in left_out:
+            continue
+        if p is None:
+            left_out[name] = NO_OUTPUTS
+            continue
+        there = drawn_lesions(p, files.get(name), tumour=positive.get(name, False), mpp=mpp)
+        if isinstance(there, str):
+            left_out[name] = there
+        else:
+            found = detections(p) if ranked else NONE
+            slides.append(hits(name, found, lesions=there))
+    if not slides:
+        name, why = next(iter(left_out.items()))
+        raise InputError(f"no slide is left to find lesions on: {name!r} has {why}, and so on")
+    metrics = dict.fromkeys(TITLES, undefined(NO_SCALE))
+    if ranked:
+        metrics = froc_metrics(slides, groups=groups, bootstrap=bootstrap, seed=seed)
+    with_tumour = [s for s in slides if s.tumour]
+    return LesionReport(
+        folder=folder,
+        metrics=metrics,
+        mpp=mpp,
+        slides=len(slides),
+        tumour_slides=len(with_tumour),
+        lesions=sum(s.lesions for s in with_tumour),
+        isolated=sum(int(s.isolated.sum()) for s in with_tumour),
+        files=kinds_of({s.name: files[s.name] for s in with_tumour}),
+        left_out=dict(sorted(left_out.items())),
+    )
+
+
+def drawn_lesions(
+    p: Prediction, path: Path | None, *, tumour: bool, mpp: float = LEVEL0_UM
+) -> Lesions | str | None:
+    """The lesions of a slide from its annotation; None: it is normal; words: why it is left out.
+
+    Raises:
+        InputError: the annotation is damaged, or of another slide or level.
+        BagError: the slide has no coordinates.
+    """
+    if path is None:
+        return NO_ANNOTATION if tumour else None
+    corners, pitch = places(p)
+    x, y = (corners.max(0) + pitch).tolist()
+    mask = tumour_mask(path, cover=(x, y), downsample=DOWNSAMPLE)
+    if not tumour:
+        return CONTRADICTED if mask.any() else None
+    return lesions(mask, pixel_um=mpp * DOWNSAMPLE) if mask.any() else NO_TUMOUR
+
+
+def lines(report: LesionReport, *, listed: Callable[[Sequence[str]], str]) -> list[str]:
+    """What stands below the figures for people."""
+    return [
+        report.note,
+        *(f"left out: {listed(bags)}: {why}" for why, bags in report.reasons().items()),
+    ]
