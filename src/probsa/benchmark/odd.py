@@ -23,3 +23,12 @@ def odd_splits(scores: Sequence[Scores]) -> dict[int, str]:
         groups=first.groups,
     )
     return {int(str(f.fold)): f.reason or "" for f in found if f.odd}
+
+
+def odd_notes(scores: Sequence[Scores]) -> tuple[str, ...]:
+    """The folds that stand out, of all data sets, in a sentence each."""
+    named = dict.fromkeys(s.data for s in scores)
+    found = {data: odd_splits([s for s in scores if s.data == data]) for data in named}
+    return tuple(
+        f"{data}, fold {k}: {why}" for data, folds in found.items() for k, why in folds.items()
+    )

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from .figures import write_figures
 from .leftovers import writing
+from .odd import odd_notes
+from .results import read_scores
 from .tables.writing import FOLDER, write_tables
 
 
@@ -16,6 +18,8 @@ class Written:
     files: tuple[Path, ...]
     missing: tuple[tuple[str, str], ...]
     """(figure, why there is none, or what is not in it)."""
+    odd: tuple[str, ...] = ()
+    """Folds on which all methods do unlike on the others: labels flipped, say."""
 
 
 def write_report(
@@ -41,4 +45,8 @@ def write_report(
         told("figures")
     with writing(out / "figures"):
         figures = write_figures(out, bags=bags)
-    return Written(files=(*files, *figures.written), missing=figures.missing)
+    return Written(
+        files=(*files, *figures.written),
+        missing=figures.missing,
+        odd=odd_notes(read_scores(out)),
+    )

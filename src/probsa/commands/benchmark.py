@@ -206,18 +206,18 @@ def _tables(out: Path, own: dict[str, Any]) -> int:
     return 0
 
 
-_NOTHING: dict[str, Any] = {"files": [], "missing": []}
+_NOTHING: dict[str, Any] = {"files": [], "missing": [], "odd": []}
 
 
 def _report(out: Path, own: dict[str, Any]) -> dict[str, Any]:
-    """Tables and figures: the files, and what there is none of, for people and programs."""
+    """Tables and figures: the files, what there is none of, and folds that stand out."""
     from ..benchmark.report import write_report
     from ..terminal import ERR
 
     bags = own["bags"].split(",") if "bags" in own else None
     made = write_report(out, bags=bags, told=lambda part: ERR.print(f"making {part}", markup=False))
     missing = [{"figure": figure, "reason": reason} for figure, reason in made.missing]
-    return {"files": [str(f) for f in made.files], "missing": missing}
+    return {"files": [str(f) for f in made.files], "missing": missing, "odd": list(made.odd)}
 
 
 def _say(made: dict[str, Any]) -> None:
@@ -225,3 +225,5 @@ def _say(made: dict[str, Any]) -> None:
         write(file)
     for one in made["missing"]:
         write(f"not made: {one['figure']}: {one['reason']}")
+    for one in made["odd"]:
+        write(f"an odd fold: {one}")

@@ -1,0 +1,41 @@
+"""A fold with flipped labels is said by whoever reports on an experiment."""
+
+from pathlib import Path
+
+from made_experiments import write_folds
+
+from probsa.benchmark import report
+from probsa.benchmark.figures import Made
+from probsa.benchmark.odd import odd_notes
+from probsa.benchmark.results import read_scores
+
+BAGS = [f"b{k:02}" for k in range(60)]
+FOLDS = [BAGS[k::3] for k in range(3)]
+TRUTH = {b: k // 3 % 2 for k, b in enumerate(BAGS)}
+P = {b: 0.25 + 0.5 * y + k % 7 / 100 for k, (b, y) in enumerate(TRUTH.items())}
+
+
+def experiment(out: Path, *, data: str, flipped: int | None) -> None:
+    told = {
+        b: 1 - y if flipped is not None and b in FOLDS[flipped] else y for b, y in TRUTH.items()
+    }
+    write_folds(out, told, FOLDS, P, model="abmil", data=data)
+
+
+def test_flipped_folds_of_every_data_set_are_said(tmp_path):
+    for data, flipped in (("a", 2), ("b", None), ("c", 0)):
+        experiment(tmp_path, data=data, flipped=flipped)
+    said = odd_notes(read_scores(tmp_path))
+    assert [s.partition(" AUROC")[0] for s in said] == [
+        "a, fold 2: labels flipped?",
+        "c, fold 0: labels flipped?",
+    ]
+    assert "AUROC 0.000, the other folds' 1.000" in said[0]
+
+
+def test_a_report_says_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "write_tables", lambda *_, **__: [])
+    monkeypatch.setattr(report, "write_figures", lambda *_, **__: Made())
+    experiment(tmp_path, data="a", flipped=1)
+    (said,) = report.write_report(tmp_path).odd
+    assert said.startswith("a, fold 1: labels flipped?")
