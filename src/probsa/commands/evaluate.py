@@ -31,6 +31,8 @@ def run(arguments: list[str]) -> int:
 
     if a.bootstrap < 0 or 0 < a.bootstrap < 20:
         raise InputError(f"--bootstrap is {a.bootstrap}: 0 (no intervals) or at least 20")
+    if a.mpp is not None and a.lesions is None:
+        raise InputError(f"--mpp is {a.mpp:g}, which only lesions need: give --lesions DIR too")
     found = report(
         a.predictions,
         labels=a.labels,

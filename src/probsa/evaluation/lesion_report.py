@@ -9,11 +9,13 @@ import numpy as np
 
 from ..datasets.annotated import annotation_files, kinds_of, out_of_lesions, tumour_mask
 from ..errors import InputError
+from ..slides.resolution import check_mpp
 from .detections import Detections, detections, places
 from .froc import Hits, froc_metrics, hits
 from .lesions import DOWNSAMPLE, LEVEL0_UM, Lesions, lesions
 from .metrics import Metric, undefined
 from .prediction import Prediction
+from .tables import Predictions
 
 NO_ANNOTATION = "tumour, but no annotation"
 NO_TUMOUR = "tumour, but its annotation marks none"
@@ -87,9 +89,10 @@ class LesionReport:
 
 
 def lesion_report(
-    predictions: Mapping[str, Prediction | None],
+    predictions: Predictions,
     folder: Path,
     *,
+    bags: Sequence[str],
     positive: Mapping[str, bool],
     groups: Mapping[str, Hashable] | None = None,
     mpp: float | None = None,
@@ -99,8 +102,9 @@ def lesion_report(
     """Detections of every slide against the lesions that are annotated.
 
     Args:
-        predictions: of the judged slides by name; None: there are no per-instance outputs.
+        predictions: whose per-instance outputs are read slide by slide.
         folder: annotations by bag: polygons (.xml, .json), or masks at 1/32 of level 0.
+        bags: the judged slides.
         positive: whether a slide has tumour; one that is missing here has none.
         groups: patient of each slide; a slide that is missing here is its own.
         mpp: micrometres of a level-0 pixel; None: 0.243, the organisers' for every slide.
@@ -110,28 +114,12 @@ def lesion_report(
     Raises:
         InputError: no annotations, a damaged one, or one of another slide or level.
         BagError: a slide has no coordinates.
+        SlideError: `mpp` is none, or the image of a mask cannot be read.
     """
     mpp = LEVEL0_UM if mpp is None else mpp
-    if not 0.01 <= mpp <= 10:
-        raise InputError(
-            f"--mpp is {mpp:g}: give micrometres of a level-0 pixel, 0.25 for a slide at 40×"
-        )
-    files = annotation_files(folder, list(predictions))
-    left_out = out_of_lesions(list(predictions))
-    ranked = all(p is None or p.score_kind != "relevance" for p in predictions.values())
-    slides: list[Hits] = []
-    for name, p in predictions.items():
-        if name in left_out:
-            continue
-        if p is None:
-            left_out[name] = NO_OUTPUTS
-            continue
-        there = drawn_lesions(p, files.get(name), tumour=positive.get(name, False), mpp=mpp)
-        if isinstance(there, str):
-            left_out[name] = there
-        else:
-            found = detections(p) if ranked else NONE
-            slides.append(hits(name, found, lesions=there))
+    check_mpp(mpp)
+    files = annotation_files(folder, bags)
+    slides, left_out, ranked = _judged(predictions, files, bags=bags, positive=positive, mpp=mpp)
     if not slides:
         name, why = next(iter(left_out.items()))
         raise InputError(f"no slide is left to find lesions on: {name!r} has {why}, and so on")
@@ -150,6 +138,33 @@ def lesion_report(
         files=kinds_of({s.name: files[s.name] for s in with_tumour}),
         left_out=dict(sorted(left_out.items())),
     )
+
+
+def _judged(
+    predictions: Predictions,
+    files: Mapping[str, Path],
+    *,
+    bags: Sequence[str],
+    positive: Mapping[str, bool],
+    mpp: float,
+) -> tuple[list[Hits], dict[str, str], bool]:
+    """What takes part, what does not and why, and whether detections have a confidence."""
+    left_out = out_of_lesions(bags)
+    ranked = True
+    slides: list[Hits] = []
+    for name in bags:
+        if name not in left_out and not predictions.instance_path(name).is_file():
+            left_out[name] = NO_OUTPUTS
+        if name in left_out:
+            continue
+        p = predictions.instances(name)
+        there = drawn_lesions(p, files.get(name), tumour=positive.get(name, False), mpp=mpp)
+        if isinstance(there, str):
+            left_out[name] = there
+            continue
+        ranked &= p.score_kind != "relevance"
+        slides.append(hits(name, detections(p) if ranked else NONE, lesions=there))
+    return slides, left_out, ranked
 
 
 def drawn_lesions(

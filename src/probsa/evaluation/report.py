@@ -5,7 +5,7 @@ Bags that the model was trained on are never mixed in unsaid: the report names t
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -160,18 +160,41 @@ def evaluate(
         TableError: one of the tables cannot be used.
         BagError: lesions are to be judged of a bag without coordinates.
     """
-    if mpp is not None and lesions is None:
-        raise InputError(f"mpp is {mpp:g}, which only lesions need: give --lesions DIR too")
     predictions = read_predictions(folder)
     truth = _truth(predictions, labels, classes=classes)
-    warnings = list(truth.warnings)
     chosen, rows = _rows(predictions, truth, part=part)
+    report = _report(predictions, truth, chosen=chosen, rows=rows, bootstrap=bootstrap, seed=seed)
+    if lesions is None:
+        return report
+    found = lesion_report(
+        predictions,
+        lesions,
+        bags=[predictions.bags[i] for i in rows],
+        positive={b: y > 0 for b, y in truth.label.items()},
+        groups=truth.group,
+        mpp=mpp,
+        bootstrap=min(bootstrap, INSTANCE_RESAMPLES),
+        seed=seed,
+    )
+    return replace(report, lesions=found)
+
+
+def _report(
+    predictions: Predictions,
+    truth: "_Truth",
+    *,
+    chosen: str,
+    rows: Sequence[int],
+    bootstrap: int,
+    seed: int,
+) -> Report:
+    """Of bags and instances."""
+    warnings = list(truth.warnings)
     threshold, source = _threshold(predictions, truth, judged=chosen)
     counts = Counter(predictions.parts[i] for i in rows)
     warnings += _warnings(counts, source, part=chosen)
-    judged = [predictions.bags[i] for i in rows]
-    y = [truth.label[b] for b in judged]
-    groups = [truth.group.get(b, b) for b in judged]
+    y = [truth.label[predictions.bags[i]] for i in rows]
+    groups = [truth.group.get(predictions.bags[i], predictions.bags[i]) for i in rows]
     p, sd = predictions.probability[rows], predictions.spread[rows]
     bag = bag_metrics(y, p, threshold=threshold, groups=groups, bootstrap=bootstrap, seed=seed)
     errors = error_metrics(
@@ -181,17 +204,6 @@ def evaluate(
         predictions, truth, rows=rows, judged=chosen, bootstrap=bootstrap, seed=seed
     )
     warnings += [f"no per-instance outputs of {_listed(missing)}"] if missing else []
-    found = None
-    if lesions is not None:
-        found = lesion_report(
-            {b: predictions.instances(b) if b not in missing else None for b in judged},
-            lesions,
-            positive={b: label > 0 for b, label in truth.label.items()},
-            groups=truth.group,
-            mpp=mpp,
-            bootstrap=min(bootstrap, INSTANCE_RESAMPLES),
-            seed=seed,
-        )
     names = _class_names(predictions)
     return Report(
         folder=predictions.folder,
@@ -209,7 +221,6 @@ def evaluate(
         without_prediction=tuple(b for b in truth.label if b not in set(predictions.bags)),
         warnings=tuple(warnings),
         about=predictions.about,
-        lesions=found,
     )
 
 
