@@ -75,6 +75,9 @@ class TrainingBar(Reporter):
         if not ERR.is_terminal and (number % max(1, self.epochs // 10) == 0 or number == 1):
             self.note(f"epoch {number}/{self.epochs}  {self.said}")
 
+    def remark(self, text: str) -> None:
+        self.note(text)
+
     def note(self, text: str) -> None:
         ERR.print(text, markup=False)
 

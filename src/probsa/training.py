@@ -56,6 +56,9 @@ class Reporter:
     def note(self, text: str) -> None:
         """Something worth a line."""
 
+    def remark(self, text: str) -> None:
+        """Something worth a line where one run is all there is: its files say it too."""
+
 
 def train(
     config: RunConfig,
@@ -88,7 +91,7 @@ def train(
             open_run(out, config, resume=resume, overwrite=overwrite)
             prepared.write(folder)
             if prepared.left_out:
-                reporter.note(
+                reporter.remark(
                     f"{len(prepared.left_out)} labelled bags are left out, without features or "
                     f"instances: {folder.notes_file} says why"
                 )
@@ -102,7 +105,7 @@ def train(
         if w.first:
             prepared.write(folder)  # again: by now every bag was read, and remarked on
             if prepared.bags.notes:
-                reporter.note(f"{len(prepared.bags.notes)} bags have remarks: {folder.notes_file}")
+                reporter.remark(f"{len(prepared.bags.notes)} bags have remarks: {folder.notes_file}")
     return folder
 
 
