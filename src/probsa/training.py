@@ -105,7 +105,8 @@ def train(
         if w.first:
             prepared.write(folder)  # again: by now every bag was read, and remarked on
             if prepared.bags.notes:
-                reporter.remark(f"{len(prepared.bags.notes)} bags have remarks: {folder.notes_file}")
+                remarks = len(prepared.bags.notes)
+                reporter.remark(f"{remarks} bags have remarks: {folder.notes_file}")
     return folder
 
 
