@@ -7,7 +7,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from fault_bench import Fault, Workshop, fixed, probsa
+from fault_bench import Fault, Workshop, fixed, grouped, probsa
 
 FLIPPED = 2
 """The fold whose labels are turned round."""
