@@ -20,7 +20,7 @@ from ..datasets.protocol import (
     write_splits,
 )
 from ..datasets.splits import Split
-from ..errors import BagError, InputError
+from ..errors import BagError, InputError, TableError
 from ..files import write_json
 from ..models import build
 from ..models._registry import fixed
@@ -94,7 +94,14 @@ def _leaks(
 ) -> list[str]:
     """Refuses leaks, or gives them in words."""
     look = refuse_leaks if refuse else find_leaks
-    found = [leak for split in splits for leak in look(bags, data.table, split, copies=copies)]
+    try:
+        found = [leak for split in splits for leak in look(bags, data.table, split, copies=copies)]
+    except TableError as error:
+        column = "fold" if data.folds else "split"
+        raise TableError(
+            f"{data.name}: {error}; where {column} is a column, put them into one part there. If "
+            "they are to stay as they are, the grid's `leaks: note` only tells of them"
+        ) from error
     said = list(dict.fromkeys(leak.what for leak in found))
     more = [f"{data.name}: … and {len(said) - SHOWN} more such bags"] if len(said) > SHOWN else []
     return [f"{data.name}: {what}" for what in said[:SHOWN]] + more
