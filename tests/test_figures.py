@@ -3,6 +3,7 @@
 import csv
 import itertools
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from sklearn.metrics import f1_score, roc_auc_score
 
+from probsa.benchmark import instances
 from probsa.benchmark.figures import attention_figures, write_figures
 from probsa.benchmark.figures.attention import default_bags, default_methods
 from probsa.benchmark.figures.critical import draw_critical, write_critical
@@ -38,9 +40,12 @@ from probsa.benchmark.figures.numbers import (
 from probsa.benchmark.figures.ranks import AverageRank, draw_ranks, write_ranks
 from probsa.benchmark.figures.style import shortened, style_of
 from probsa.benchmark.figures.uncertainty import SHORT, ErrorDetection, draw_uncertainty
+from probsa.benchmark.report import write_report
 from probsa.benchmark.results import read_scores
 from probsa.benchmark.tables.instances import instances_table
+from probsa.benchmark.variants import CHOSEN
 from probsa.errors import InputError, UnknownName
+from probsa.evaluation import comparison
 from probsa.evaluation.metrics import Metric, undefined
 from probsa.models import names
 
@@ -132,12 +137,15 @@ def test_what_lambda_brings_is_the_mean_difference_on_the_same_seeds(experiment)
         by_hand = []
         for seed in (0, 1):
             p, q = (np.float32(list(chance(g.data, m, seed).values())) for m in (k, 0))
-            if g.metric == "AUROC":
-                by_hand.append(roc_auc_score(y, p) - roc_auc_score(y, q))
+            if g.metric == "AUROC":  # within folds: four bags each
+                parts = [slice(i, i + 4) for i in (0, 4, 8)]
+                by_fold = [roc_auc_score(y[f], p[f]) - roc_auc_score(y[f], q[f]) for f in parts]
+                by_hand.append(np.mean(by_fold))
             else:
                 by_hand.append(f1_score(y, p >= 0.5) - f1_score(y, q >= 0.5))
         assert g.points == pytest.approx(100 * np.mean(by_hand), abs=1e-9)
         assert g.low is not None and g.low <= g.points <= g.high
+        assert g.pooling == ("within" if g.metric == "AUROC" else "pooled")
 
 
 def test_the_papers_gains_are_its_table_over_its_own_baseline():
@@ -249,6 +257,21 @@ def test_improvement_draws_data_sets_their_mean_and_the_paper():
     (ends,) = [c.get_segments() for c in ax.collections][:1]
     assert [s[:, 1].tolist() for s in ends] == [[2, 4], [1, 3], [0, 2], [-1, 1]]
     refuse_collisions(figure)
+
+
+def test_notes_say_what_is_compared_and_leave_room_for_all_else():
+    within = [replace(g, pooling="within" if g.source == "ours" else "") for g in many_gains()]
+    few = [
+        Difference(
+            data="toy", metric=m, method=n, model=n, baseline="abmil", points=1.0, pooling="within"
+        )
+        for m in ("AUROC", "F1")
+        for n in ("dsmil", "patchgcn")
+    ]
+    for figure in (draw_improvement(within), draw_forest(few, said=f"{CHOSEN}. " * 3)):
+        assert any("AUROC within each" in t.get_text().replace("\n", " ") for t in words(figure))
+        refuse_collisions(figure)
+    assert not any("within each" in t.get_text() for t in words(draw_improvement(many_gains())))
 
 
 def test_improvement_with_every_schedule_is_legible():
@@ -437,6 +460,29 @@ def test_what_finds_wrong_calls_is_the_same_in_figure_and_table(experiment):
         for key, name in SHORT.items():
             entry, metric = rows[f.method][key], f.metrics[name]
             assert (entry.value, entry.low, entry.high) == (metric.value, metric.low, metric.high)
+
+
+def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypatch):
+    """Of each comparison and each method's instances: both take minutes in a real experiment."""
+    out = tmp_path / "out"
+    shutil.copytree(experiment / "cells" / "one", out / "cells" / "one")
+    summaries, comparisons = [], []
+
+    def summary_of(scores, **given):
+        summaries.append(scores.method.name)
+        return instances.summary_of(scores, **given)
+
+    def compare(y, scores, **given):
+        of = (*scores, given["metric"], given["pooling"], given["baseline"])
+        comparisons.append((*of, *[p.tobytes() for p in scores.values()]))
+        return comparison.compare(y, scores, **given)
+
+    monkeypatch.setattr("probsa.benchmark.kept.summary_of", summary_of)
+    monkeypatch.setattr("probsa.benchmark.pooled.compare", compare)
+    write_report(out, bags=["e"])
+    assert sorted(summaries) == sorted({s.method.name for s in read_scores(out)})
+    # the comparison, and two variants; pooled AUROC and F1, AUROC within folds
+    assert len(comparisons) == len(set(comparisons)) == 3 * 3
 
 
 def test_the_same_bytes_every_time(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from made_experiments import write_folds, write_run
 from sklearn.metrics import f1_score, roc_auc_score
 
+from probsa.benchmark.figures.numbers import differences, gains
 from probsa.benchmark.results import read_results
 from probsa.benchmark.table import ResultTable
 from probsa.benchmark.tables._shared import paper_table
@@ -123,9 +124,9 @@ def test_pooled_values_are_over_all_bags_and_differences_to_the_plain_model(smal
         in text
     )
     assert "paired difference to abmil" in text
-    assert "Smallest detectable difference in AUROC: 0." in text
+    assert "Smallest detectable difference in AUROC within folds: 0." in text
     assert "(80 % power, two-sided 0.05, 30 patients, 2 replicates; median of 2 pairs" in text
-    assert "AUROC: no winner" in text and "F1: no winner" in text
+    assert "AUROC within folds: no winner" in text and "F1: no winner" in text
 
 
 def test_levels_of_folds_cost_pooled_differences_and_not_those_within(tmp_path):
@@ -146,6 +147,63 @@ def test_levels_of_folds_cost_pooled_differences_and_not_those_within(tmp_path):
     assert within["a"].value is None
     assert column(table, "auroc_within_p_holm")["b"].value == 1.0
     assert any("at different levels pays for it. Within folds" in n for n in table.footnotes)
+    assert column(table, "auroc_within")["b"].value == pytest.approx(np.mean(by_fold(moved)))
+
+
+def test_bold_and_the_winner_are_of_means_over_folds_where_pooled_signs_turn(tmp_path):
+    """The method that orders every fold best loses pooled, by the levels of its folds alone."""
+    bags = [f"b{i:03d}" for i in range(120)]
+    y = {b: i % 2 for i, b in enumerate(bags)}
+    folds = [bags[40 * k : 40 * k + 40] for k in range(3)]
+    level = {b: 30.0 * k for k, fold in enumerate(folds) for b in fold}
+    for seed in range(3):
+        good, bad = guesses(f"g{seed}", 2.0, y=y), guesses(f"h{seed}", 0.4, y=y)
+        moved = {b: (p + level[b]) / 100 for b, p in good.items()}
+        write_folds(tmp_path, y, folds, bad, model="abmil", seed=seed)
+        write_folds(
+            tmp_path, y, folds, moved, model="abmil-probsa-diag", kl_weight="cyclical", seed=seed
+        )
+        write_folds(tmp_path, y, folds, bad, model="abmil-probsa-diag", kl_weight=0.1, seed=seed)
+    results = read_results(tmp_path)
+    table = comparison_table(results, "local")
+    below, name = table.follow[0], "abmil-probsa-diag λ=cyclical"
+    assert column(below, "auroc_difference")[name].value < -0.05
+    assert column(below, "auroc_within_difference")[name].value > 0.1
+    assert {n for n, e in column(table, "toy_auroc").items() if e.bold} == {name}
+    assert {n for n, e in column(below, "auroc_within").items() if e.bold} == {name}
+    assert not any(e.bold for e in column(below, "auroc").values())
+    assert f"AUROC within folds: {name} wins." in below.footnotes
+    assert any("AUROC by differences within folds" in n for n in table.footnotes)
+    ablation = ablation_table(results)
+    bold = {row[1].text for row in ablation.rows if row[2].bold}
+    assert bold == {"cyclical"}
+    # the figures say the same
+    (gain,) = [
+        g for g in gains(results.scores)[0] if (g.metric, g.kl_weight) == ("AUROC", "cyclical")
+    ]
+    (drawn,) = [d for d in differences(results.scores)[0] if d.metric == "AUROC"]
+    for shown in (gain, drawn):
+        within = column(below, "auroc_within_difference")[name]
+        assert shown.points == pytest.approx(100 * within.value)
+        assert shown.pooling == "within"
+    assert drawn.winner
+
+
+def test_a_winner_that_is_not_the_best_of_its_column_is_not_bold(tmp_path):
+    """F1 of all calls together and the mean of the folds' F1 can disagree: then nobody is bold."""
+    bags = [f"b{i:03d}" for i in range(220)]
+    # a fold with few positive bags, and one with many
+    y = {b: int(i < 10 if i < 20 else i < 120) for i, b in enumerate(bags)}
+    folds = [bags[:20], bags[20:]]
+    one = {b: 0.9 if y[b] and i >= 20 else 0.1 for i, b in enumerate(bags)}
+    two = {b: 0.9 if y[b] and (i < 20 or i % 4 == 0) else 0.1 for i, b in enumerate(bags)}
+    for model, p in (("abmil", one), ("dsmil", two)):
+        write_folds(tmp_path, y, folds, p, model=model)
+    table = comparison_table(read_results(tmp_path), "local")
+    means = {n: e.value for n, e in column(table, "toy_f1").items()}
+    assert means["dsmil"] > means["abmil"]
+    assert {n for n, e in column(table.follow[0], "f1").items() if e.bold} == {"abmil"}
+    assert not any(e.bold for e in column(table, "toy_f1").values())
 
 
 def test_a_fold_of_one_class_has_no_difference_within(tmp_path):
@@ -169,10 +227,11 @@ def test_only_a_winner_by_the_rule_is_bold(tmp_path):
             p = guesses(f"{model}{seed}", skill, y=y)
             write_folds(tmp_path, y, folds, p, model=model, seed=seed)
     table = comparison_table(read_results(tmp_path), "local")
-    for one, keys in [(table, ("toy_auroc", "toy_f1")), (table.follow[0], ("auroc", "f1"))]:
+    below = (table.follow[0], ("auroc_within", "f1"))
+    for one, keys in [(table, ("toy_auroc", "toy_f1")), below]:
         for key in keys:
             assert {n for n, e in column(one, key).items() if e.bold} == {"patchgcn"}
-    assert "AUROC: patchgcn wins." in table.follow[0].footnotes
+    assert "AUROC within folds: patchgcn wins." in table.follow[0].footnotes
 
 
 def test_nobody_is_bold_among_equals(small):
@@ -210,7 +269,7 @@ def test_of_several_kl_weights_the_comparison_has_the_cyclical_one(tmp_path):
     table = comparison_table(read_results(tmp_path), "local")
     names = [row[0].text for row in table.rows]
     assert names == ["abmil-probsa-dirac λ=0.5", "abmil-probsa-diag λ=cyclical"]
-    assert any("cyclical stands here" in note for note in table.footnotes)
+    assert any("one stands here: cyclical if it was run" in note for note in table.footnotes)
     assert any("was not run" in note for note in table.follow[0].footnotes)
 
 
@@ -225,17 +284,39 @@ def test_a_method_that_lacks_a_data_set_is_not_ranked_and_said(small):
     assert any(f"not ranked: {name}" in note for note in table.footnotes)
 
 
-def test_methods_are_compared_on_the_seeds_that_all_have(small):
+def test_a_method_with_few_seeds_does_not_cost_the_others_theirs(small):
     write_folds(small, Y, FOLDS, guesses("abmil2", 0.3), model="abmil", seed=2)
+    write_folds(small, Y, FOLDS, guesses("dsmil2", 0.5), model="dsmil", seed=2)
     write_folds(small, Y, FOLDS, guesses("gone", 0.3), model="patchgcn", seed=1)
-    table = comparison_table(read_results(small), "local")
-    notes = table.follow[0].footnotes
-    assert any(note.startswith("2 replicates that some method lacks") for note in notes)
-    assert any("abmil: 3 seeds (0, 1, 2)" in note for note in notes)
-    # pooled: seed 1 alone
+    table = comparison_table(read_results(small), "local").follow[0]
     labels = [Y[b] for b in BAGS]
-    expected = roc_auc_score(labels, list(guesses("dsmil1", 0.5).values()))
-    assert column(table.follow[0], "auroc")["dsmil"].value == pytest.approx(expected, abs=1e-6)
+
+    def auroc(name, skill):
+        return roc_auc_score(labels, list(guesses(name, skill).values()))
+
+    by_seed = [auroc(f"dsmil{s}", 0.5) - auroc(f"abmil{s}", 0.3) for s in range(3)]
+    found = column(table, "auroc_difference")
+    assert found["dsmil"].value == pytest.approx(np.mean(by_seed), abs=1e-6)
+    one = auroc("gone", 0.3) - auroc("abmil1", 0.3)
+    assert found["patchgcn"].value == pytest.approx(one, abs=1e-6)
+    values = column(table, "auroc")
+    own = np.mean([auroc(f"dsmil{s}", 0.5) for s in range(3)])
+    assert values["dsmil"].value == pytest.approx(own, abs=1e-6)
+    (note,) = [n for n in table.footnotes if n.startswith("Not every method")]
+    assert "dsmil 3" in note and "patchgcn 1" in note and "λ=cyclical 2" in note
+    assert "a winner is sought over the 1 that all of them have" in note
+    assert any("30 patients, 1 to 3 replicates" in n for n in table.footnotes)
+
+
+def test_differences_stand_where_no_seed_is_in_all_methods(small):
+    write_folds(small, Y, FOLDS, guesses("gone", 0.3), model="patchgcn", seed=7)
+    table = comparison_table(read_results(small), "local").follow[0]
+    found = column(table, "auroc_difference")
+    assert found["dsmil"].value is not None and found["patchgcn"].value is None
+    assert any(
+        "no replicate is in all of them, so there is no winner" in n for n in table.footnotes
+    )
+    assert not any(e.bold for row in table.rows for e in row)
 
 
 def test_few_columns_say_that_no_test_can_speak(small):
@@ -330,7 +411,10 @@ def test_differences_are_to_kl_weight_0(ablation):
     expected = auroc("abmil-probsa-diag0.1", 0.6) - auroc("plain", 0.3)
     assert entry.value == pytest.approx(expected, abs=1e-6)
     assert below.rows[0][keys.index("auroc_difference")].value is None
-    assert any(note.startswith("abmil-probsa-diag: AUROC: no winner") for note in below.footnotes)
+    assert any(
+        note.startswith("abmil-probsa-diag: AUROC within folds: no winner")
+        for note in below.footnotes
+    )
 
 
 def test_the_papers_ablation_stands_beside_its_data_sets(tmp_path):

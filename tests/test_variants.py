@@ -3,10 +3,11 @@
 import pytest
 from made_experiments import write_folds
 
-from probsa.benchmark.figures.numbers import gains
+from probsa.benchmark.figures.numbers import differences, family_ranks, folds, gains
 from probsa.benchmark.results import read_results, read_scores
 from probsa.benchmark.tables.ablation import ablation_table
-from probsa.benchmark.variants import variants_of
+from probsa.benchmark.tables.comparison import comparison_table
+from probsa.benchmark.variants import CHOSEN, chosen, variants_of
 
 Y = {f"b{k:02d}": k % 2 for k in range(12)}
 FOLDS = [list(Y)[0:4], list(Y)[4:8], list(Y)[8:12]]
@@ -63,3 +64,56 @@ def test_one_of_other_arguments_is_none(written):
     assert found == []
     assert lost[0] == "small λ=1 on toy: abmil of the same arguments was not run"
     assert ablation_table(read_results(out)) is None  # two λ, and nothing to lay them beside
+
+
+@pytest.mark.parametrize(
+    ("run", "stands"),
+    [
+        ((0.1, 1, 0.5), "1"),
+        ((0.1, "linear", 10), "linear"),
+        (("linear", "cyclical", 5), "cyclical"),
+    ],
+)
+def test_one_kl_weight_stands_for_a_method_in_tables_and_figures_alike(written, run, stands):
+    written("abmil", BAD)
+    for kl in run:
+        out = written("abmil-probsa-diag", GOOD, kl_weight=kl)
+    results = read_results(out)
+    name = f"abmil-probsa-diag λ={stands}"
+    assert [s.method.name for s in chosen(results.scores)] == [name, "abmil"]
+    table = comparison_table(results, "local")
+    assert {row[0].text for row in table.rows} == {"abmil", name}
+    assert any(CHOSEN in note for note in table.footnotes)
+    assert {r.method for r in family_ranks(results.scores)[0]} == {"abmil", name}
+    assert {d.method for d in differences(results.scores)[0]} == {name}
+    assert {f.method for f in folds(results.scores)} == {"abmil", name}
+
+
+def test_a_kl_weight_is_the_same_on_all_data_sets(written):
+    """Else ranks over data sets would be of methods that were run on one of them."""
+    for data in ("one", "two"):
+        written("abmil", BAD, data=data)
+        written("abmil-probsa-diag", GOOD, kl_weight=0.1, data=data)
+    out = written("abmil-probsa-diag", GOOD, kl_weight=5, data="one")
+    shown = {(s.data, s.method.name) for s in chosen(read_scores(out))}
+    assert ("one", "abmil-probsa-diag λ=5") in shown
+    assert ("two", "abmil-probsa-diag λ=0.1") not in shown
+
+
+def test_who_is_ranked_is_the_same_in_table_and_figure(written):
+    """A method without F1 in a column, one that lacks a data set: both left out, and both said."""
+    for data in ("one", "two"):
+        written("abmil", BAD, data=data)
+        written("dsmil", GOOD, data=data)
+    written("tabmil", GOOD, data="three")  # another family's data set is none of theirs
+    out = written("patchgcn", GOOD, data="one")
+    results = read_results(out)
+    table = comparison_table(results, "local")
+    rank = [c.key for c in table.columns].index("rank")
+    in_table = {row[0].text for row in table.rows if row[rank].value is not None}
+    found, lost = family_ranks(results.scores)
+    in_figure = {r.method for r in found if r.family == "local"}
+    assert in_table == in_figure == {"abmil", "dsmil"}
+    said = "Without a value in every column, and so not ranked: patchgcn."
+    assert lost == [said] and said in table.footnotes
+    assert {r.data_sets for r in found if r.family == "local"} == {2}

@@ -1,15 +1,18 @@
-"""Methods of one data set side by side: pooled metrics with intervals, and who beats whom.
+"""Methods of one data set side by side: metrics with intervals, and who beats whom.
 
-Only replicates (seeds; with a fixed test part splits and seeds) that all of them have are compared.
+A difference is over the replicates (seeds; with a fixed test part splits and seeds) that its two
+methods have, so that a method with few costs the others nothing; a winner is sought over those that
+all have.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 
-from ..evaluation.comparison import Comparison, compare
-from ..evaluation.difference import Data, Sample, difference
+from ..evaluation.comparison import ONE_REPLICATE, Comparison, Pooling, compare, holm
+from ..evaluation.difference import Data, Difference, Sample, difference
 from ..evaluation.replicates import draw, resampled
 from .means import SplitMetric
 from .results import Scores
@@ -32,9 +35,44 @@ class Pooled:
     """The methods of one data set by one metric."""
 
     metric: SplitMetric
+    pooling: Pooling
+    """Over the bags of all folds, or in each fold and then the mean."""
     values: dict[str, Interval]
-    """By the method's name."""
+    """By the method's name: over its own replicates."""
     comparison: Comparison
+    """Each difference is over the replicates that both methods have; best and winner are over
+    `replicates`, which all have (0: none)."""
+    replicates: dict[str, int]
+    """Of each difference to the reference; 0 where it shares none with it."""
+    lacking: int
+    """Replicates that some method lacks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """The methods of one data set by every metric."""
+
+    pooled: Mapping[SplitMetric, Pooled | None]
+    within: Pooled | None
+    """AUROC within folds; None where there are none, or one has one class."""
+
+    def deciding(self, metric: SplitMetric) -> Pooled | None:
+        """What winners are told by: AUROC within folds where it can be, as tables of means are."""
+        if metric == "auroc" and self.within is not None:
+            return self.within
+        return self.pooled[metric]
+
+
+def compare_methods(
+    scores: Sequence[Scores], *, baseline: str | None, resamples: int = RESAMPLES
+) -> Compared:
+    """Compares methods by every metric; the arguments are those of `pool`."""
+    metrics: tuple[SplitMetric, ...] = get_args(SplitMetric)
+    pooled: dict[SplitMetric, Pooled | None] = {
+        m: pool(scores, metric=m, baseline=baseline, resamples=resamples) for m in metrics
+    }
+    within = pool(scores, metric="auroc", baseline=baseline, pooling="within", resamples=resamples)
+    return Compared(pooled=pooled, within=within)
 
 
 def pool(
@@ -42,70 +80,129 @@ def pool(
     *,
     metric: SplitMetric,
     baseline: str | None,
+    pooling: Pooling = "pooled",
     resamples: int = RESAMPLES,
 ) -> Pooled | None:
-    """Compares methods on the replicates that all of them have.
+    """Compares methods by one metric.
 
     Args:
         scores: of one data set.
         metric: F1 is of the calls at each run's own threshold.
         baseline: the name of the method that differences are against; None: the best.
+        pooling: `within`: in each fold alone, then the mean: levels of folds' runs play no part.
         resamples: of the patients.
 
-    Returns: None where nothing can be compared: one class, or no replicate that all have.
+    Returns: None where nothing can be compared: one class (`within`: in a fold, or no folds), or
+        no replicate that two methods have.
     """
+    if not _is_defined(scores[0], pooling):
+        return None
+
+    def compared(of: Sequence[Scores], reference: str | None) -> Comparison:
+        return _compare(of, metric=metric, baseline=reference, pooling=pooling, resamples=resamples)
+
+    common, lacking = align(scores)
+    winning = compared(common, baseline) if len(common[0].p) else None
+    reference = baseline if winning is None else winning.reference
+    if reference is None:
+        return None
+    base = next(s for s in scores if s.method.name == reference)
+    counts: dict[str, int] = {}
+    differences: dict[str, Difference] = {}
+    for s in (s for s in scores if s is not base):
+        name, (pair, _) = s.method.name, align([base, s])
+        counts[name] = len(pair[0].p)
+        if winning is not None and counts[name] == winning.replicates:
+            # those that all have are in every pair: as many are the same
+            differences[name] = winning.differences[name]
+        elif counts[name]:
+            differences[name] = compared(pair, reference).differences[name]
+    if winning is None and not differences:
+        return None
+    values = {
+        s.method.name: interval_of(s, metric, pooling=pooling, resamples=resamples) for s in scores
+    }
+    winning = winning or _without_winner(values, base, metric=metric)
+    comparison = _over_pairs(winning, differences, counts)
+    return Pooled(
+        metric=metric,
+        pooling=pooling,
+        values=values,
+        comparison=comparison,
+        replicates=counts,
+        lacking=lacking,
+    )
+
+
+def _over_pairs(
+    winning: Comparison, differences: dict[str, Difference], replicates: Mapping[str, int]
+) -> Comparison:
+    """The winner of all, beside the differences of pairs, which may be over more replicates."""
+    p = holm([1.0 if d.p is None else d.p for d in differences.values()])
+    return replace(
+        winning,
+        differences=differences,
+        adjusted=dict(zip(differences, p, strict=True)),
+        notes=(ONE_REPLICATE,) if {winning.replicates, *replicates.values()} <= {0, 1} else (),
+    )
+
+
+def _is_defined(scores: Scores, pooling: Pooling) -> bool:
+    """Whether what is ranked together has both classes."""
+    folds = scores.split[0] if pooling == "within" else np.zeros_like(scores.y)
+    both = all(len(set(scores.y[folds == k].tolist())) == 2 for k in set(folds.tolist()))
+    return both and (scores.folds or pooling == "pooled")
+
+
+def _compare(
+    scores: Sequence[Scores],
+    *,
+    metric: SplitMetric,
+    baseline: str | None,
+    pooling: Pooling,
+    resamples: int,
+) -> Comparison:
+    """Of methods that have the same replicates."""
     first = scores[0]
-    if first.y.all() or not first.y.any():
-        return None
-    aligned, _ = align(scores)
-    if not len(aligned[0].p):
-        return None
-    given = {s.method.name: s.p if metric == "auroc" else s.calls for s in aligned}
-    compared = compare(
+    return compare(
         first.y,
-        given,
+        {s.method.name: s.p if metric == "auroc" else s.calls for s in scores},
         groups=first.groups,
         metric=metric,
         baseline=baseline,
-        blocks=blocks(aligned[0]),
-        resamples=resamples,
-    )
-    values = {s.method.name: interval_of(s, metric, resamples=resamples) for s in aligned}
-    return Pooled(metric=metric, values=values, comparison=compared)
-
-
-def within_folds(
-    scores: Sequence[Scores], *, baseline: str | None, resamples: int = RESAMPLES
-) -> Comparison | None:
-    """Compares AUROC in each fold alone, then the mean: levels of folds' runs play no part.
-
-    Args:
-        scores: of one data set.
-        baseline: as `pool`.
-        resamples: of the patients.
-
-    Returns: None without folds, where one has one class, or no replicate that all have.
-    """
-    first = scores[0]
-    folds = first.split[0]
-    if not first.folds or any(len(set(first.y[folds == k].tolist())) < 2 for k in set(folds)):
-        return None
-    aligned, _ = align(scores)
-    if not len(aligned[0].p):
-        return None
-    return compare(
-        first.y,
-        {s.method.name: s.p for s in aligned},
-        groups=first.groups,
-        metric="auroc",
-        baseline=baseline,
-        pooling="within",
-        folds=folds,
+        pooling=pooling,
+        folds=first.split if pooling == "within" else None,
+        blocks=blocks(first),
         resamples=resamples,
     )
 
 
-def interval_of(scores: Scores, metric: SplitMetric, *, resamples: int = RESAMPLES) -> Interval:
+def _without_winner(
+    values: Mapping[str, Interval], base: Scores, *, metric: SplitMetric
+) -> Comparison:
+    """Where no replicate is in all methods: what can be said without one."""
+    return Comparison(
+        metric=metric,
+        values={name: v.value for name, v in values.items()},
+        best=max(values, key=lambda name: values[name].value),
+        reference=base.method.name,
+        differences={},
+        adjusted={},
+        winner=None,
+        reason="no replicate is one that all methods have",
+        indistinguishable=(),
+        replicates=0,
+        groups=len(set(base.groups.tolist())),
+    )
+
+
+def interval_of(
+    scores: Scores,
+    metric: SplitMetric,
+    *,
+    pooling: Pooling = "pooled",
+    resamples: int = RESAMPLES,
+) -> Interval:
     """The mean of a metric over replicates; its interval is of patients and replicates.
 
     It is that of the difference to a method of value 0, cut to what the metric can be; None where
@@ -113,8 +210,10 @@ def interval_of(scores: Scores, metric: SplitMetric, *, resamples: int = RESAMPL
     """
     y = scores.y == 1
     given = scores.p if metric == "auroc" else scores.calls
-    draws, freedom = draw(y.tolist(), groups=scores.groups.tolist(), resamples=resamples, seed=0)
-    values = resampled(y, given, draws=draws, metric=metric)
+    folds = scores.split if pooling == "within" else None
+    strata = y.tolist() if folds is None else list(zip(y, folds[0].tolist(), strict=True))
+    draws, freedom = draw(strata, groups=scores.groups.tolist(), resamples=resamples, seed=0)
+    values = resampled(y, given, draws=draws, metric=metric, folds=folds)
     value = float(values[:, 0].mean())
     if np.nanmax(values) - np.nanmin(values) < ROUNDING:  # 1, say, whichever patients are drawn
         return Interval(value=value, low=None, high=None)
@@ -125,6 +224,7 @@ def interval_of(scores: Scores, metric: SplitMetric, *, resamples: int = RESAMPL
         freedom=freedom,
         blocks=tuple(range(len(given)) if shared is None else shared),
         metric=metric,
+        folds=folds,
     )
     nothing = Sample(values=np.zeros_like(values), scores=np.zeros_like(given))
     found = difference(Sample(values=values, scores=given), nothing, data=data)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .figures import write_figures
+from .kept import Kept
 from .leftovers import writing
 from .odd import odd_notes
 from .results import read_scores
@@ -39,12 +40,13 @@ def write_report(
         InputError: no finished run below `out`.
         UnknownName: a bag that the experiment has not.
     """
+    kept = Kept()
     with writing(out / FOLDER):
-        files = write_tables(out, told=told)
+        files = write_tables(out, told=told, kept=kept)
     if told is not None:
         told("figures")
     with writing(out / "figures"):
-        figures = write_figures(out, bags=bags)
+        figures = write_figures(out, bags=bags, kept=kept)
     return Written(
         files=(*files, *figures.written),
         missing=figures.missing,

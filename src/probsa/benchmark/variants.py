@@ -1,11 +1,38 @@
-"""Posteriors by λ: which runs are one variant, and which plain model is its λ = 0."""
+"""Posteriors by λ: which runs are one variant, its plain model (λ = 0), which λ stands for it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..models import arguments
+from ..schedules import KLWeight
 from ._base import Method
 from .results import Scores
+
+CHOSEN = "cyclical if it was run, as in the paper, else linear, else the largest constant"
+"""Which λ stands for a method beside others, in words."""
+
+
+def chosen(scores: Sequence[Scores]) -> list[Scores]:
+    """One λ of each method, the same on all data sets, by the rule that `CHOSEN` says."""
+    best: dict[str, KLWeight | None] = {}
+    for s in scores:
+        label, own = s.method.label, s.method.kl_weight
+        if label not in best or _place(own) > _place(best[label]):
+            best[label] = own
+    return [s for s in scores if s.method.kl_weight == best[s.method.label]]
+
+
+def chosen_note(scores: Sequence[Scores]) -> str:
+    """Says the rule where it chose; else nothing."""
+    if len(chosen(scores)) == len(scores):
+        return ""
+    return f"Of methods that were run with several λ one stands here: {CHOSEN}."
+
+
+def _place(kl_weight: KLWeight | None) -> tuple[int, float]:
+    if isinstance(kl_weight, str):
+        return (3, 0.0) if kl_weight == "cyclical" else (2, 0.0)
+    return (0, 0.0) if kl_weight is None else (1, float(kl_weight))
 
 
 def variants_of(scores: Sequence[Scores]) -> dict[str, list[Scores]]:

@@ -4,6 +4,7 @@ A true difference of (1.960 + 0.842) = 2.80 standard errors is found with probab
 two-sided test at 0.05. With few replicates Student's quantiles take the place of the normal ones.
 """
 
+from collections.abc import Collection
 from statistics import median
 
 import numpy as np
@@ -36,13 +37,21 @@ def smallest_detectable(comparison: Comparison) -> float | None:
     return median(map(detectable, found)) if found else None
 
 
-def detectable_sentence(comparison: Comparison) -> str:
-    """What stands under a table."""
+def detectable_sentence(
+    comparison: Comparison, *, within: bool = False, replicates: Collection[int] = ()
+) -> str:
+    """What stands under a table.
+
+    Args:
+        comparison: whose differences are meant.
+        within: whether they are within folds.
+        replicates: of each pair, where pairs have other numbers of them.
+    """
     least = smallest_detectable(comparison)
-    what = NAMES[comparison.metric]
+    what = NAMES[comparison.metric] + (" within folds" if within else "")
     if least is None:
         return f"Smallest detectable difference in {what}: unknown, no pair of methods varies."
-    cohort = f"{comparison.groups} patients, {_times(comparison.replicates)}"
+    cohort = f"{comparison.groups} patients, {_times(replicates or (comparison.replicates,))}"
     pairs = len(comparison.differences)
     of = "" if pairs == 1 else f"; median of {pairs} pairs, each before Holm's correction"
     return (
@@ -71,5 +80,8 @@ def auroc_se(auroc: float, *, positives: int, negatives: int) -> float:
     return float(np.sqrt(total / (positives * negatives)))
 
 
-def _times(replicates: int) -> str:
-    return "one replicate" if replicates == 1 else f"{replicates} replicates"
+def _times(replicates: Collection[int]) -> str:
+    least, most = min(replicates), max(replicates)
+    if least < most:
+        return f"{least} to {most} replicates"
+    return "one replicate" if most == 1 else f"{most} replicates"

@@ -3,16 +3,20 @@
 from collections.abc import Sequence
 
 from ...errors import ProbSAError
-from ..instances import AREA, summary_of
+from ..instances import AREA
+from ..kept import Kept
 from ..results import Scores, instances_of
 from .uncertainty import SHORT, ErrorDetection
 
 
-def detections(scores: Sequence[Scores]) -> tuple[list[ErrorDetection], list[str]]:
+def detections(
+    scores: Sequence[Scores], *, kept: Kept | None = None
+) -> tuple[list[ErrorDetection], list[str]]:
     """Of every method with a variance where instances have labels; and why others have none.
 
     The numbers of the table of errors: means over replicates and, with folds, over folds.
     """
+    kept = kept or Kept()
     found: list[ErrorDetection] = []
     lost: list[str] = []
     for s in scores:
@@ -25,7 +29,7 @@ def detections(scores: Sequence[Scores]) -> tuple[list[ErrorDetection], list[str
                 continue
             if not any(p.attention_variance.any() for p in first):
                 continue  # Dirac
-            metrics = summary_of(s)
+            metrics = kept.summary(s)
         except (ProbSAError, OSError) as error:
             lost.append(f"{s.method.name} on {s.data}: {error}")
             continue

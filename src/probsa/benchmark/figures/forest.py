@@ -3,11 +3,25 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .style import GREY, ROW, TEXT, TITLE, WIDTH, dress, list_names, note, sheet, style_of, write
+from .style import (
+    GREY,
+    ROW,
+    TEXT,
+    TITLE,
+    WIDTH,
+    WITHIN,
+    dress,
+    list_names,
+    note,
+    sheet,
+    style_of,
+    write,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,6 +34,8 @@ class Difference:
     model: str
     """For the colour."""
     baseline: str
+    pooling: Literal["pooled", "within"] = "pooled"
+    """Over the bags of all folds together, or in each fold and then the mean."""
     points: float | None
     """None where it is undefined."""
     low: float | None = None
@@ -34,17 +50,17 @@ class Difference:
     """The smallest difference that such an experiment finds, in points: detectable.py."""
 
 
-def write_forest(path: Path, differences: Sequence[Difference]) -> list[Path]:
-    """Writes the figure and its numbers."""
+def write_forest(path: Path, differences: Sequence[Difference], *, said: str = "") -> list[Path]:
+    """Writes the figure, with what else is to be said of it, and its numbers."""
     columns = (
         "data", "metric", "method", "baseline", "points", "low", "high", "p", "distinct", "winner",
-        "detectable",
+        "detectable", "pooling",
     )  # fmt: skip
     rows = [{c: getattr(d, c) for c in columns} for d in differences]
-    return write(draw_forest(differences), path, rows)
+    return write(draw_forest(differences, said=said), path, rows)
 
 
-def draw_forest(differences: Sequence[Difference]) -> Figure:
+def draw_forest(differences: Sequence[Difference], *, said: str = "") -> Figure:
     """A panel for each data set (rows) and metric (columns), labelled `<data> <metric>`."""
     sets = list(dict.fromkeys(d.data for d in differences))
     metrics = list(dict.fromkeys(d.metric for d in differences))
@@ -72,7 +88,9 @@ def draw_forest(differences: Sequence[Difference]) -> Figure:
         f"Baseline: {baselines}, of the method's own kind. Lines: 95 % intervals. Filled: told "
         "apart from the baseline (Holm-adjusted p ≤ 0.05). ★: the winner, told apart from every "
         "other method of its family."
-        + (" Grey: smaller than what such an experiment finds four times in five." if band else ""),
+        + (" Grey: smaller than what such an experiment finds four times in five." if band else "")
+        + (f" {WITHIN}" if any(d.pooling == "within" for d in differences) else "")
+        + (f" {said}" if said else ""),
     )
     return figure
 

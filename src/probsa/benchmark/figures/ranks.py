@@ -32,13 +32,14 @@ class AverageRank:
     """That ours is averaged over."""
 
 
-def write_ranks(path: Path, ranks: Sequence[AverageRank]) -> list[Path]:
-    """Writes the figure and its numbers."""
+def write_ranks(path: Path, ranks: Sequence[AverageRank], *, said: str = "") -> list[Path]:
+    """Writes the figure, with what else is to be said of it, and its numbers."""
     columns = ("family", "metric", "method", "ours", "paper", "data_sets")
-    return write(draw_ranks(ranks), path, [{c: getattr(r, c) for c in columns} for r in ranks])
+    rows = [{c: getattr(r, c) for c in columns} for r in ranks]
+    return write(draw_ranks(ranks, said=said), path, rows)
 
 
-def draw_ranks(ranks: Sequence[AverageRank]) -> Figure:
+def draw_ranks(ranks: Sequence[AverageRank], *, said: str = "") -> Figure:
     """A panel for each family (rows) and metric (columns), labelled `<family> <metric>`."""
     families = list(dict.fromkeys(r.family for r in ranks))
     metrics = list(dict.fromkeys(r.metric for r in ranks))
@@ -70,8 +71,9 @@ def draw_ranks(ranks: Sequence[AverageRank]) -> Figure:
                 ax.set_xlabel(f"average {metric} rank (1 is best)", fontsize=TEXT)
     theirs = any(r.paper is not None for r in ranks)
     _legend(figure, paper=theirs)
-    if theirs:
-        note(figure, "The paper ranks on its own three data sets and among its own methods.")
+    paper = "The paper ranks on its own three data sets and among its own methods."
+    if theirs or said:
+        note(figure, " ".join([*([paper] if theirs else []), *([said] if said else [])]))
     return figure
 
 

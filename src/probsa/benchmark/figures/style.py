@@ -63,6 +63,8 @@ STYLES = {
     "camil": Style("#88CCEE", "h"),
     "vmil": Style("#661100", "p"),
 }
+WITHIN = "Where there are folds: AUROC within each, then the mean; F1 of the calls of all together."
+"""What differences are of, in notes below figures."""
 OTHERS = ("#0077BB", "#EE7733", "#009988", "#CC3311", "#EE3377", "#BBBB33", "#4477AA", "#AA3377")
 """Of methods that are not listed: one by the name."""
 MARKERS = "osD^vP<ph"
@@ -109,8 +111,10 @@ def list_names(ax: Axes, names: Sequence[str], *, shown: bool = True) -> None:
 
 def note(figure: Figure, text: str) -> None:
     """What a reader must know, below the panels."""
-    letters = int(figure.get_figwidth() / 0.058)
-    figure.supxlabel("\n".join(wrap(text, letters)), fontsize=TEXT, x=0.01, ha="left")
+    lines = wrap(text, int(figure.get_figwidth() / 0.058))
+    # panels keep their room: a line is an eighth of an inch
+    figure.set_figheight(figure.get_figheight() + 0.125 * max(0, len(lines) - 1))
+    figure.supxlabel("\n".join(lines), fontsize=TEXT, x=0.01, ha="left")
 
 
 def shortened(name: str, most: int = NAME) -> str:

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from .._base import Family
+from ..kept import Kept
 from ..results import Scores, read_scores
+from ..variants import chosen, chosen_note
 from .attention import attention_figures
 from .critical import write_critical
 from .detectors import detections
@@ -22,7 +24,6 @@ from .numbers import (
     gains,
     odd,
     paper_gains,
-    per_label,
 )
 from .ranks import FAMILIES, write_ranks
 from .uncertainty import write_uncertainty
@@ -36,6 +37,7 @@ def write_figures(
     bags: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
     seed: int = 0,
+    kept: Kept | None = None,
 ) -> Made:
     """Writes `out`/figures/*.png, each with its numbers as CSV.
 
@@ -44,36 +46,44 @@ def write_figures(
         bags: whose attention maps are drawn side by side; None: chosen by rule.
         methods: of those maps; None: chosen by rule.
         seed: of the runs that those maps are of.
+        kept: what tables of the same runs have computed.
 
     Raises:
         InputError: no finished run below `out`.
         UnknownName: a bag or a method that the experiment has not.
     """
     scores = read_scores(out)
+    kept = kept or Kept()
+    rule = chosen_note(scores)
     folder = out / "figures"
 
     def path(name: str) -> Path:
         return folder / f"{name}.png"
 
-    ours, lost = gains(scores)
+    ours, lost = gains(scores, kept=kept)
     made = _one(
         path("improvement"), ours, lost, lambda p, r: write_improvement(p, [*r, *paper_gains()]),
         none="no ProbSA method with λ > 0 beside its baseline (λ = 0)",
     )  # fmt: skip
-    ranks, lost = family_ranks(scores)
-    many = len(per_label(scores)) > 1
+    ranks, lost_ranks = family_ranks(scores)
+    many = len(chosen(scores)) > 1
     made += _one(
-        path("ranks"), ranks if many else [], lost, write_ranks, none="one method has no rank"
-    )
-    found, lost = differences(scores)
-    made += _one(path("differences"), found, lost, write_forest, none="no method beside a baseline")
+        path("ranks"), ranks if many else [], lost_ranks,
+        lambda p, r: write_ranks(p, r, said=" ".join([rule, *lost_ranks]).strip()),
+        none="one method has no rank",
+    )  # fmt: skip
+    found, lost = differences(scores, kept=kept)
+    made += _one(
+        path("differences"), found, lost, lambda p, r: write_forest(p, r, said=rule),
+        none="no method beside a baseline",
+    )  # fmt: skip
     splits = [s for s in folds(scores) if s.auroc]
     made += _one(
         path("splits"), splits, [], lambda p, r: write_folds(p, r, odd=odd(scores)),
         none="no split has test bags of both classes",
     )  # fmt: skip
     made += _critical(folder, scores)
-    detected, lost = detections(per_label(scores))
+    detected, lost = detections(chosen(scores), kept=kept)
     made += _one(
         path("uncertainty"), detected, lost, write_uncertainty,
         none="no method with a variance on bags with instance labels",

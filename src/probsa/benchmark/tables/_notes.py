@@ -2,25 +2,39 @@
 
 from collections.abc import Mapping, Sequence
 
-from ...evaluation.comparison import Comparison, holm
+from ...evaluation.comparison import holm
 from ...evaluation.detectable import detectable_sentence
 from ...evaluation.ranking import Ranks, critical_difference, signed_rank
-from ..means import SplitMetric
 from ..odd import odd_splits
-from ..pooled import Pooled
+from ..pooled import Compared, Pooled
 from ..results import Scores
+from ._shared import METRICS
 
 
-def verdict(title: str, compared: Pooled | None) -> str:
-    """Who wins by a metric, or why nobody does."""
+def verdicts(compared: Compared) -> list[str]:
+    """Who wins by each metric, or why nobody does."""
+    return [_verdict(title, compared.deciding(m)) for m, title in METRICS]
+
+
+def _verdict(title: str, compared: Pooled | None) -> str:
     if compared is None:
         return (
-            f"{title}: nothing can be compared: one class, or no replicate that all methods have."
+            f"{title}: nothing can be compared: one class, or no replicate that two methods have."
         )
+    what = f"{title} within folds" if compared.pooling == "within" else title
     c = compared.comparison
     if c.winner is not None:
-        return f"{title}: {c.winner} wins."
-    return f"{title}: no winner: {c.reason}."
+        return f"{what}: {c.winner} wins."
+    return f"{what}: no winner: {c.reason}."
+
+
+def bold_note(below: str) -> str:
+    """The rule of bold in tables of means."""
+    return (
+        "Bold: the best mean of its column, if it is a winner too: of AUROC by differences within "
+        "folds (where there are folds, of both classes each), of F1 by the calls of all folds "
+        f"together. The rule stands below {below}."
+    )
 
 
 def rank_note(ranks: Ranks | None) -> str:
@@ -66,9 +80,18 @@ def pairs_note(values: Mapping[str, Sequence[float]], baseline: str) -> list[str
     return [f"Wilcoxon's test against {baseline} over {n} columns, Holm-adjusted p: {named}."]
 
 
-def detectable(compared: Mapping[SplitMetric, Pooled | None]) -> list[str]:
-    """The smallest difference that this many bags and replicates could have shown."""
-    return [detectable_sentence(p.comparison) for p in compared.values() if p is not None]
+def detectable(compared: Compared) -> list[str]:
+    """The smallest difference, of the kind that winners are told by, that could have been seen."""
+    found = [compared.deciding(m) for m, _ in METRICS]
+    return [
+        detectable_sentence(
+            p.comparison,
+            within=p.pooling == "within",
+            replicates=[n for n in p.replicates.values() if n],
+        )
+        for p in found
+        if p is not None
+    ]
 
 
 def oddities(scores: Sequence[Scores]) -> list[str]:
@@ -76,17 +99,25 @@ def oddities(scores: Sequence[Scores]) -> list[str]:
     return [f"Odd: fold {k}: {why}." for k, why in odd_splits(scores).items()]
 
 
-def left_out_replicates(count: int) -> list[str]:
-    """What was not compared because some method lacks it."""
-    if not count:
+def replicates_note(compared: Compared) -> list[str]:
+    """What differences and the winner are over where methods have other replicates."""
+    p = compared.pooled["auroc"]
+    if p is None or not p.lacking:
         return []
+    shared = ", ".join(f"{name} {n}" for name, n in p.replicates.items())
+    n = p.comparison.replicates
+    winner = (
+        f"a winner is sought over the {n} that all of them have"
+        if n
+        else "no replicate is in all of them, so there is no winner"
+    )
     return [
-        f"{count} replicate{'' if count == 1 else 's'} that some method lacks "
-        f"{'is' if count == 1 else 'are'} not in the comparison (means over splits have all)."
+        "Not every method has every replicate: values are over a method's own, Δ over those that "
+        f"it has in common with {p.comparison.reference} ({shared}); {winner}."
     ]
 
 
-def folds_note(scores: Sequence[Scores], within: Comparison | None) -> list[str]:
+def folds_note(scores: Sequence[Scores], compared: Compared) -> list[str]:
     """Why differences of folds that are pooled may be others than those of the means over folds."""
     if not scores[0].folds:
         return []
@@ -95,4 +126,6 @@ def folds_note(scores: Sequence[Scores], within: Comparison | None) -> list[str]
         "probabilities at different levels pays for it. Within folds it does not: that is the "
         "difference between means over folds"
     )
-    return [f"{said}." if within is not None else f"{said}, which a fold of one class has not."]
+    if compared.within is None:
+        return [f"{said}, which a fold of one class has not: a winner is told by the pooled one."]
+    return [f"{said}, and what a winner by AUROC is told by."]

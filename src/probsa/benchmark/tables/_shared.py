@@ -13,7 +13,7 @@ from ..paper import (
     study_of,
     title_of,
 )
-from ..pooled import Interval
+from ..pooled import ROUNDING, Compared, Interval
 from ..results import Scores
 from ..table import Column, Entry, ResultTable, words
 
@@ -45,6 +45,19 @@ def mean_entry(scores: Scores | None, metric: SplitMetric, *, bold: bool = False
         return Entry()
     m = mean_over_splits(scores, metric)
     return Entry(value=m.mean, sd=m.sd, bold=bold and m.mean is not None)
+
+
+def mean_entries(name: str, own: Sequence[Scores], compared: Compared) -> list[Entry]:
+    """A method's means on one data set: bold is the best of those beside it, if it is a winner."""
+    found = []
+    for metric, _ in METRICS:
+        means = {s.method.name: mean_over_splits(s, metric).mean for s in own}
+        mean, known = means.get(name), [m for m in means.values() if m is not None]
+        p = compared.deciding(metric)
+        won = p is not None and p.comparison.winner == name
+        bold = won and mean is not None and mean > max(known) - ROUNDING
+        found.append(mean_entry(find(own, name), metric, bold=bold))
+    return found
 
 
 def interval_entry(value: Interval | None, *, bold: bool = False) -> Entry:

@@ -2,33 +2,33 @@
 
 from collections.abc import Sequence
 
+from ..kept import Kept
 from ..paper import paper_value, spelled, study_of
-from ..pooled import align, pool, within_folds
+from ..pooled import Compared
 from ..results import Results, Scores
 from ..table import Column, Entry, ResultTable, words
 from ..variants import variants_of
-from ._notes import detectable, folds_note, left_out_replicates, rank_note, verdict
+from ._notes import bold_note, detectable, folds_note, rank_note, replicates_note, verdicts
 from ._ranks import Ranked, ranked
 from ._shared import (
-    METRICS,
     about,
     by_data,
     data_columns,
-    find,
     key,
-    mean_entry,
+    mean_entries,
     method_names,
     paper_entries,
     paper_table,
     printed,
 )
-from .comparison import Compared, pooled_columns, pooled_entries, reference_of
+from .comparison import pooled_columns, pooled_entries
 
 
-def ablation_table(results: Results) -> ResultTable | None:
+def ablation_table(results: Results, *, kept: Kept | None = None) -> ResultTable | None:
     """Means over splits by variant and λ, ranked within a variant; below it, of each data set, the
     pooled differences to λ = 0. None where no variant has two λ beside its plain model.
     """
+    kept = kept or Kept()
     variants = variants_of(results.scores)
     if not any(len(method_names(own)) > 2 for own in variants.values()):
         return None
@@ -45,12 +45,12 @@ def ablation_table(results: Results) -> ResultTable | None:
     notes: list[str] = []
     for label, own in variants.items():
         rules.add(len(rows))
-        ranks = ranked(own, method_names(own))
-        compared = {d: _compared(of) for d, of in by_data(own).items()}
+        ranks = ranked(own)
+        compared = {d: _compared(of, kept) for d, of in by_data(own).items()}
         for name in method_names(own):
             rows.append(_row(label, name, own, data=data, compared=compared, ranks=ranks))
         notes += [f"{label}: {note}" for note in (*ranks.notes, rank_note(ranks.ranks))]
-    below = [_differences(d, variants) for d in data]
+    below = [_differences(d, variants, kept) for d in data]
     below += [] if known else [paper_table("5", of="variants by λ")]
     return ResultTable(
         name="ablation",
@@ -60,8 +60,8 @@ def ablation_table(results: Results) -> ResultTable | None:
         rules=frozenset(rules),
         footnotes=(
             "Percent: mean ± s.d. over splits, seeds averaged within a split first. λ = 0 is the "
-            "plain model, trained once for all posteriors. Bold: a winner among the λ of its "
-            "variant, by the rule stated below the tables of differences.",
+            "plain model, trained once for all posteriors.",
+            f"{bold_note('the tables of differences')} Columns are of a variant.",
             *notes,
             *results.left_out(),
         ),
@@ -69,8 +69,8 @@ def ablation_table(results: Results) -> ResultTable | None:
     )
 
 
-def _compared(scores: Sequence[Scores]) -> Compared:
-    return {m: pool(scores, metric=m, baseline=_baseline(scores)) for m, _ in METRICS}
+def _compared(scores: Sequence[Scores], kept: Kept) -> Compared:
+    return kept.compared(scores, baseline=_baseline(scores))
 
 
 def _baseline(scores: Sequence[Scores]) -> str | None:
@@ -92,10 +92,7 @@ def _row(
     row = [words(label), words(kl)]
     by = by_data(own)
     for d in data:
-        s = find(by.get(d, []), name)
-        for metric, _ in METRICS:
-            p = compared[d][metric] if d in compared else None
-            row.append(mean_entry(s, metric, bold=p is not None and p.comparison.winner == name))
+        row += mean_entries(name, by[d], compared[d]) if d in by else [Entry()] * 2
         row += paper_entries(d, "5", label=model, kl_weight=kl)
     row.append(ranks.entry(name))
     if any(study_of(d) is not None for d in data):
@@ -103,7 +100,7 @@ def _row(
     return tuple(row)
 
 
-def _differences(data: str, variants: dict[str, list[Scores]]) -> ResultTable:
+def _differences(data: str, variants: dict[str, list[Scores]], kept: Kept) -> ResultTable:
     """Of one data set: every λ against the plain model, on the same patients and replicates."""
     rows, rules, notes, every, levels = [], set(), [], [], []
     for label, of in variants.items():
@@ -112,14 +109,12 @@ def _differences(data: str, variants: dict[str, list[Scores]]) -> ResultTable:
             continue
         every += [s for s in own if s not in every]
         rules.add(len(rows))
-        compared = _compared(own)
-        within = within_folds(own, baseline=reference_of(compared))
+        compared = _compared(own, kept)
         for s in own:
-            entries = pooled_entries(s.method.name, compared, within, folds=s.folds)
+            entries = pooled_entries(s.method.name, compared, folds=s.folds)
             rows.append((words(label), words(spelled(s.method)), *entries))
-        levels = folds_note(own, within)
-        said = [*left_out_replicates(align(own)[1])]
-        said += [verdict(title, compared[m]) for m, title in METRICS] + detectable(compared)
+        levels = folds_note(own, compared)
+        said = replicates_note(compared) + verdicts(compared) + detectable(compared)
         if _baseline(own) is None:
             said.append("the plain model was not run: Δ is to the best λ.")
         notes += [f"{label}: {one}" for one in said]
