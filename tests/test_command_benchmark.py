@@ -89,6 +89,7 @@ def test_a_grid_is_run_and_reported(grid, capsys, reported):
     }
     assert "2 of 2 cells are done already" in err
     assert run("--tables-only") == 0
+    assert main(["benchmark", "--tables-only", "--out", "small"]) == 0  # the grid is not needed
     assert capsys.readouterr().out.startswith("small/tables/x.md")
 
 

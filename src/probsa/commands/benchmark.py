@@ -26,7 +26,7 @@ writes tables and figures. Goes on where it stopped; what failed is tried again.
   --slurm.KEY VALUE  of a Slurm job: partition, timeout_min, mem_gb, cpus_per_task, gpus_per_node, …
   --no-retry         leave what failed before as it is
   --dry-run          list cells, passes and what is done, and stop
-  --tables-only      tables and figures of what is done, without running anything
+  --tables-only      tables and figures of what is done in --out, without running anything
   --timing           measure a training step of every method too, with one thread; torchmil's beside
                      where it is installed
   --bags NAME,NAME   whose attention maps are drawn side by side (default: chosen by rule)
@@ -76,14 +76,15 @@ def run(arguments: list[str]) -> int:
     if own.get("help"):
         write(BENCHMARK)
         return 0
-    if file is None:
+    if file is None and not (own.get("tables_only") and "out" in own):
         raise InputError("probsa benchmark needs a grid first: probsa benchmark GRID.yaml")
     if own.get("engine", "local") not in ENGINES:
         raise InputError(f"--engine is {own['engine']!r}: expected {', '.join(ENGINES)}")
     if own.get("tables_only"):
-        return _tables(Path(own.get("out", Path(file).stem)), own)
+        return _tables(Path(own.get("out") or Path(str(file)).stem), own)
     from ..benchmark.grid import read_grid
 
+    assert file is not None
     asked = Path(own["out"]) if "out" in own else None
     grid = read_grid(Path(file), data=data, overrides=overrides, out=asked)
     out = asked or Path(grid.name)
