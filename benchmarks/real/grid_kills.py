@@ -119,7 +119,12 @@ class Running:
         if lock is None:  # between two units what was, is
             return self.now
         if lock.parent.name == "passes":
-            runs = [p for p in self.out.glob("cells/*/*/split*") if (p / "run.yaml").is_file()]
+            runs = [
+                p
+                for p in self.out.glob("cells/*/*/split*")
+                # one that was killed alone has a lock of its own still
+                if (p / "run.yaml").is_file() and not p.with_name(f".{p.name}.lock").exists()
+            ]
             return "predicting" if all(self._trained(p) for p in runs) else "pass"
         run = lock.with_name(lock.name[1:].removesuffix(".lock"))
         return "predicting" if self._trained(run) else "alone"
@@ -238,6 +243,7 @@ def kill_in(
         moment = rng.uniform(0, LATEST) * lasted[phase]
         running = begin()
         if not running.watch(lambda r=running, p=phase, m=moment: r.now == p and r.lasted[p] >= m):
+            print(f"it ended before {moment:.2f} s of {phase}: once more, earlier", flush=True)
             return kills
         running.kill()
         out = running.out

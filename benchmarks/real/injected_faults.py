@@ -66,7 +66,7 @@ def main() -> None:
             row = tried(fault, root)
             rows.append(row)
             lacking = f" | lacking: {row['lacking']}" if row["lacking"] else ""
-            print(f"{row['caught']:4}{row['exit_status']}  {row['fault']} | ", end="")
+            print(f"{row['caught']:16}{row['exit_status']}  {row['fault']} | ", end="")
             print(f"{str(row['message'])[:400]}{lacking}", flush=True)
     with a.log.open("w", newline="") as f:
         writer = csv.DictWriter(f, rows[0], lineterminator="\n")
