@@ -15,7 +15,6 @@ it kept more often in the runs that are killed, and it is noted from which epoch
 
 import argparse
 import csv
-import json
 import os
 import random
 import re
@@ -33,9 +32,11 @@ from pathlib import Path
 import yaml
 
 PHASES = ("checking", "pass", "alone", "predicting", "tables", "figures")
+STATE = "state"
+"""In a pass that has kept a state by now."""
 PLAN = (
-    ("pass",), ("predicting",), ("tables",), ("pass",), ("alone",), ("figures",), ("checking",),
-    ("predicting",), ("pass",), ("pass", "alone", "predicting", "tables", "figures"),
+    ("pass",), ("predicting",), ("tables",), (STATE,), ("alone",), ("figures",), ("checking",),
+    ("predicting",), (STATE,), (STATE, "alone", "predicting", "tables", "figures"),
 )  # fmt: skip
 """The phases in which each run is killed; again from the start for more runs."""
 LATEST = 0.9
@@ -44,20 +45,29 @@ LOOK = 0.01
 """Seconds between two looks."""
 DRIVER = """\
 import sys
+from probsa.benchmark.units import Training
 from probsa.cli import main
 from probsa.heads import together
 from probsa.heads.keeping import PassFolder
-seconds, log = float(sys.argv.pop(1)), sys.argv.pop(1)
+seconds, began, phase = float(sys.argv.pop(1)), sys.argv.pop(1), sys.argv.pop(1)
 together.train_together.__kwdefaults__["save_every"] = seconds
-restore = PassFolder.restore
-def noted(self, of):
+restore, train, finish = PassFolder.restore, Training._train, Training._finish
+def note(text, path, mode):
+    with open(path, mode) as f:
+        f.write(text)
+def restored(self, of):
     restore(self, of)
-    with open(log, "a") as f:
-        f.write(f"{of.epoch} ")
-PassFolder.restore = noted
+    note(f"{of.epoch} ", began, "a")
+def trained(self, unit, todo):
+    note("pass" if unit.together else "alone", phase, "w")
+    train(self, unit, todo)
+def finished(self, cell):
+    note("predicting", phase, "w")
+    finish(self, cell)
+PassFolder.restore, Training._train, Training._finish = restored, trained, finished
 sys.exit(main(sys.argv[1:]))
 """
-"""`probsa` with states of passes kept more often, and a note of where each pass began."""
+"""`probsa` with states of passes kept more often, and notes of what it is at."""
 
 
 def write_grid(path: Path, data: Path, *, epochs: int) -> None:
@@ -85,10 +95,11 @@ class Running:
     """A grid at work, and how long it has been in each phase."""
 
     out: Path
-    epochs: int
     process: subprocess.Popen[bytes]
     said: Path
     """Its standard error."""
+    at: Path
+    """Where it notes its phase."""
     lasted: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     now: str = "checking"
 
@@ -105,6 +116,12 @@ class Running:
             time.sleep(LOOK)
         return False
 
+    def reached(self, phase: str, moment: float) -> bool:
+        """Whether it is in a phase, and has been for so many seconds."""
+        name = "pass" if phase == STATE else phase
+        there = phase != STATE or any(self.out.glob("passes/*/pass.safetensors"))
+        return self.now == name and there and self.lasted[name] >= moment
+
     def kill(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -115,43 +132,14 @@ class Running:
             return "figures"
         if "making " in told:
             return "tables"
-        lock = self._lock()
-        if lock is None:  # between two units what was, is
-            return self.now
-        if lock.parent.name == "passes":
-            runs = [
-                p
-                for p in self.out.glob("cells/*/*/split*")
-                # one that was killed alone has a lock of its own still
-                if (p / "run.yaml").is_file() and not p.with_name(f".{p.name}.lock").exists()
-            ]
-            return "predicting" if all(self._trained(p) for p in runs) else "pass"
-        run = lock.with_name(lock.name[1:].removesuffix(".lock"))
-        return "predicting" if self._trained(run) else "alone"
-
-    def _lock(self) -> Path | None:
-        """The lock that this process holds, not one that a killed one left."""
-        for lock in (*self.out.glob("passes/.*.lock"), *self.out.glob("cells/*/*/.*.lock")):
-            try:
-                if json.loads(lock.read_text())["pid"] == self.process.pid:
-                    return lock
-            except (FileNotFoundError, ValueError):
-                continue
-        return None
-
-    def _trained(self, run: Path) -> bool:
-        if (run / "evaluation.json").is_file():
-            return True
-        try:
-            epochs = len((run / "metrics.csv").read_text().splitlines()) - 1
-        except FileNotFoundError:
-            return False
-        return epochs == self.epochs and (run / "checkpoints" / "last.safetensors").is_file()
+        noted = self.at.read_text() if self.at.is_file() else ""
+        return noted if noted in PHASES else self.now
 
 
-def start(command: list[str], out: Path, *, epochs: int) -> Running:
+def start(command: list[str], out: Path) -> Running:
     """In a process group of its own, so that all of it dies together."""
-    said = out.with_name(f"{out.name}.stderr")
+    said, at = out.with_name(f"{out.name}.stderr"), out.with_name("phase.txt")
+    at.unlink(missing_ok=True)
     with said.open("wb") as stderr:
         process = subprocess.Popen(
             [sys.executable, *command, "--out", str(out)],
@@ -159,7 +147,7 @@ def start(command: list[str], out: Path, *, epochs: int) -> Running:
             stderr=stderr,
             start_new_session=True,
         )
-    return Running(out=out, epochs=epochs, process=process, said=said)
+    return Running(out=out, process=process, said=said, at=at)
 
 
 def checkpoint(data: bytes) -> tuple[bytes, bytes]:
@@ -240,9 +228,9 @@ def kill_in(
     """
     kills: list[Killed] = []
     for phase in phases:
-        moment = rng.uniform(0, LATEST) * lasted[phase]
+        moment = rng.uniform(0, LATEST) * lasted["pass" if phase == STATE else phase]
         running = begin()
-        if not running.watch(lambda r=running, p=phase, m=moment: r.now == p and r.lasted[p] >= m):
+        if not running.watch(lambda r=running, p=phase, m=moment: r.reached(p, m)):
             print(f"it ended before {moment:.2f} s of {phase}: once more, earlier", flush=True)
             return kills
         running.kill()
@@ -274,35 +262,33 @@ def main() -> None:
     rng, root = random.Random(a.seed), Path(tempfile.mkdtemp())
     grid, began = root / "grid.yaml", root / "began.txt"
     write_grid(grid, a.data.resolve(), epochs=a.epochs)
-    whole = root / "whole"
-    first = start(["-m", "probsa", "benchmark", str(grid)], whole, epochs=a.epochs)
-    first.watch(lambda: False)
-    assert first.process.wait() == 0, first.said.read_text()
-    wanted, left = content(whole), left_behind(whole)
-    print(
-        "uninterrupted:",
-        {k: round(v, 1) for k, v in first.lasted.items()},
-        "left:",
-        left,
-        flush=True,
-    )
-    rows, bad = [], 0
-    command = ["-c", DRIVER, str(a.save_every), str(began), "benchmark", str(grid)]
+    plain = start(["-m", "probsa", "benchmark", str(grid)], root / "plain")
+    plain.watch(lambda: False)
+    assert plain.process.wait() == 0, plain.said.read_text()
+    wanted, left = content(plain.out), left_behind(plain.out)
+    command = ["-c", DRIVER, str(a.save_every), str(began), str(root / "phase.txt")]
+    command += ["benchmark", str(grid)]
+    whole = start(command, root / "whole")
+    whole.watch(lambda: False)
+    alike = not any(differing(content(whole.out), wanted).values())
+    phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in whole.lasted.items())
+    print(f"uninterrupted: {phases}; alike with states kept: {alike}; left: {left}", flush=True)
+    rows, bad = [], int(bool(left) or not alike)
     for k in range(a.runs):
-        out, plan, lasted = root / "killed", PLAN[k % len(PLAN)], first.lasted
+        out, plan, lasted = root / "killed", PLAN[k % len(PLAN)], whole.lasted
         kills: list[Killed] = []
         while len(kills) < len(plan):  # again, earlier, if the machine was faster this time
             shutil.rmtree(out, ignore_errors=True)
             began.unlink(missing_ok=True)
             kills = kill_in(
                 plan,
-                lambda out=out: start(command, out, epochs=a.epochs),
+                lambda out=out: start(command, out),
                 lasted=lasted,
                 rng=rng,
                 began=began,
             )
             lasted = {name: seconds / 2 for name, seconds in lasted.items()}
-        last = start(command, out, epochs=a.epochs)
+        last = start(command, out)
         last.watch(lambda: False)
         status = last.process.wait()
         epochs = began.read_text().split() if began.is_file() else []
@@ -313,7 +299,9 @@ def main() -> None:
                 "run": k,
                 "killed_in": " ".join(i.phase for i in kills),
                 "after_s": " ".join(f"{i.drawn:.2f}" for i in kills),
-                "of_s": " ".join(f"{first.lasted[i.phase]:.2f}" for i in kills),
+                "of_s": " ".join(
+                    f"{whole.lasted['pass' if i.phase == STATE else i.phase]:.2f}" for i in kills
+                ),
                 "cells_done": " ".join(str(i.done) for i in kills),
                 "states_of_passes": " ".join(str(i.states) for i in kills),
                 "half_written": " ".join(str(i.half_written) for i in kills),
