@@ -8,6 +8,7 @@ from ..pooled import Compared
 from ..results import Results, Scores
 from ..table import Column, Entry, ResultTable, words
 from ..variants import variants_of
+from ._classic import classic_tests
 from ._notes import bold_note, detectable, folds_note, rank_note, replicates_note, verdicts
 from ._ranks import Ranked, ranked
 from ._shared import (
@@ -115,6 +116,7 @@ def _differences(data: str, variants: dict[str, list[Scores]], kept: Kept) -> Re
             rows.append((words(label), words(spelled(s.method)), *entries))
         levels = folds_note(own, compared)
         said = replicates_note(compared) + verdicts(compared) + detectable(compared)
+        said += classic_tests(own, compared)
         if _baseline(own) is None:
             said.append("the plain model was not run: Δ is to the best λ.")
         notes += [f"{label}: {one}" for one in said]

@@ -9,6 +9,7 @@ from ..pooled import Compared, Pooled
 from ..results import Results, Scores
 from ..table import Column, Entry, ResultTable, words
 from ..variants import chosen, chosen_note
+from ._classic import classic_tests
 from ._notes import (
     bold_note,
     detectable,
@@ -159,6 +160,7 @@ def _pooled_table(scores: Sequence[Scores], compared: Compared, family: Family) 
             *folds_note(scores, compared),
             *verdicts(compared),
             *detectable(compared),
+            *classic_tests(scores, compared),
             *oddities(scores),
         ),
     )
