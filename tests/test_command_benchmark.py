@@ -114,7 +114,7 @@ def test_what_fails_is_listed_and_the_exit_status_says_so(grid, capsys, reported
     ("arguments", "said"),
     [
         (["benchmark"], "probsa benchmark needs a grid first"),
-        (["benchmark", "none.yaml"], "cannot read the run file none.yaml"),
+        (["benchmark", "none.yaml"], "cannot read the grid none.yaml"),
         (["benchmark", "small.yaml"], "names no data: give --data DIR"),
         (["benchmark", "small.yaml", "--data"], "--data needs a value"),
         (["benchmark", "small.yaml", "--data=toy", "--seed", "3"], "seed in the flags is not a"),
@@ -123,6 +123,11 @@ def test_what_fails_is_listed_and_the_exit_status_says_so(grid, capsys, reported
         (["benchmark", "small.yaml", "--data=toy", "--workers", "x"], "--workers is 'x'"),
         (["benchmark", "small.yaml", "--data=toy", "--workers", "0"], "--workers is 0"),
         (["benchmark", "small.yaml", "--data=toy", "--models", "abmill"], "Did you mean 'abmil'"),
+        (["benchmark", "small.yaml", "--data=toy", "--seedz", "3"], "Did you mean 'seeds'"),
+        (["benchmark", "small.yaml", "--data=toy", "--bags", "b0,x"], "no bag in --bags named"),
+        (["benchmark", "small.yaml", "--data=toy", "--dry-run", "--out", "toy"], "not empty"),
+        (["benchmark", "small.yaml", "--data=toy", "--dry-run", "--out", "small.yaml"], "is a file"),
+        (["benchmark", "small.yaml", "--data=toy", "--out", "small.yaml/x"], "cannot be written to"),
         (["benchmark", "small.yaml", "--tables-only"], "small is no experiment's folder"),
     ],
 )  # fmt: skip

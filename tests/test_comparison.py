@@ -190,6 +190,17 @@ def test_the_two_parts_of_a_difference_by_hand():
     assert (one.patients, one.replicates) == (2.0, 0.0)
 
 
+def test_two_shares_differ_by_one_at_most():
+    y = np.arange(40) % 2
+    rng = np.random.default_rng(0)
+    one, two = (y * k + rng.normal(size=(2, 40)) for k in ([[3.0], [0.2]], [[0.2], [3.0]]))
+    (found,) = compare(
+        y, {"a": one, "b": two}, groups=list(range(40)), metric="auroc", baseline="b"
+    ).differences.values()
+    assert found.spread is not None and found.spread.half_width() > 1
+    assert (found.low, found.high) == (-1.0, 1.0)
+
+
 def test_p_of_patients_alone_or_replicates_alone_is_students():
     alone = Spread(patients=0.02, freedom=70, replicates=0.0, count=1)
     assert alone.p(0.05) == pytest.approx(2 * stats.t.sf(2.5, 70), rel=1e-12)

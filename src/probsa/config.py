@@ -235,8 +235,10 @@ class _OnceLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def load_yaml(path: Path) -> dict[str, Any]:
-    """A run file as nested plain values.
+def load_yaml(
+    path: Path, *, what: str = "run file", least: str = "data and model"
+) -> dict[str, Any]:
+    """A run file as nested plain values; or another file, as errors are to call it.
 
     Raises:
         InputError: missing, not YAML, or not a mapping; names the file.
@@ -244,16 +246,16 @@ def load_yaml(path: Path) -> dict[str, Any]:
     try:
         value = yaml.load(path.read_text(encoding="utf-8"), Loader=_OnceLoader)  # a SafeLoader
     except OSError as e:
-        raise InputError(f"cannot read the run file {path}: {e.strerror}") from e
+        raise InputError(f"cannot read the {what} {path}: {e.strerror}") from e
     except yaml.YAMLError as e:
         mark = getattr(e, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(e, "problem", None) or "it cannot be parsed"
-        raise InputError(f"the run file {path}{where} cannot be read as YAML: {problem}") from e
+        raise InputError(f"the {what} {path}{where} cannot be read as YAML: {problem}") from e
     if value is None:
-        raise InputError(f"the run file {path} is empty: it needs at least data and model")
+        raise InputError(f"the {what} {path} is empty: it needs at least {least}")
     if not isinstance(value, dict):
-        raise InputError(f"the run file {path} holds {type(value).__name__}, not keys and values")
+        raise InputError(f"the {what} {path} holds {type(value).__name__}, not keys and values")
     return value
 
 

@@ -145,7 +145,7 @@ def read_grid(
         InputError: a value that is none, no data, or a folder that is no data set.
         TableError: labels that are not there, or that cannot be used.
     """
-    given = load_yaml(path)
+    given = load_yaml(path, what="grid", least="models")
     where = str(path)
     own, for_all = _parted(overrides or {})
     given = {**given, **own}
@@ -213,7 +213,7 @@ def _parted(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
             own.setdefault("slurm", {})[short.removeprefix("slurm.")] = _value(short, value)
         else:
             of_runs[key] = value
-    return own, run_keys(of_runs, where="the flags")
+    return own, run_keys(of_runs, where="the flags", others=OWN)
 
 
 def _value(key: str, given: Any) -> Any:

@@ -126,8 +126,16 @@ def _entry(one: Mapping[str, Any], λ: KLWeight | None, *, where: str) -> Entry:
     return Entry(method=method, training=run_keys(training, where=where, section="training"))
 
 
-def run_keys(given: Mapping[str, Any], *, where: str, section: str | None = None) -> dict[str, Any]:
+def run_keys(
+    given: Mapping[str, Any], *, where: str, section: str | None = None, others: Sequence[str] = ()
+) -> dict[str, Any]:
     """Keys of runs with their sections: `{epochs: 5}` as `{training.epochs: 5}`.
+
+    Args:
+        given: the keys and their values.
+        where: where they stand, as errors say it.
+        section: the only one that is allowed.
+        others: keys that could have stood there too, and may have been meant.
 
     Raises:
         UnknownName: a key that no run has.
@@ -148,7 +156,7 @@ def run_keys(given: Mapping[str, Any], *, where: str, section: str | None = None
             raise InputError(f"{short} in {where} is not a run's to say: give {taken[key]}")
         if key not in known or (section is not None and not key.startswith(f"{section}.")):
             short = [k.partition(".")[2] for k in known if k.startswith(section or "")]
-            raise UnknownName(f"key in {where}", key, short)
+            raise UnknownName(f"key in {where}", key, [*others, *short])
     return flat
 
 

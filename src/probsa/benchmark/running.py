@@ -3,6 +3,7 @@
 Any number of such calls with one grid may share its folder, on any number of machines.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from ..cohorts._base import Outcome
 from ..cohorts.engines import each
 from ..cohorts.flow import cores
-from ..errors import OutputExists
+from ..errors import InputError, OutputExists
 from ._base import Cell
 from .cells import State, complete, forget_failures, is_done, state_of, write_states
 from .checks import check_grid, store_checked
@@ -40,9 +41,9 @@ def plan(grid: Grid, out: Path) -> Plan:
     Copies among the bags are not looked for, which would read them all.
 
     Raises:
-        InputError, TableError: as `run_grid`.
+        InputError, TableError, OutputExists: as `run_grid`.
     """
-    out = out.resolve()
+    out = _usable(out)
     checked = check_grid(grid, out, read_all=False)
     cells = grid.cells(out)
     return Plan(
@@ -76,14 +77,12 @@ def run_grid(
     Returns: every cell's state, in the order of the grid.
 
     Raises:
-        InputError: the grid does not fit the data, or the folder holds other runs.
+        InputError: the grid does not fit the data, or the folder holds other runs or cannot be
+            written to.
         OutputExists: the folder is something else.
         OSError: the disk is full.
     """
-    out = out.resolve()
-    known = any((out / n).exists() for n in ("grid.yaml", "cells", "data"))
-    if not known and out.exists() and any(out.iterdir()):
-        raise OutputExists(f"{out} is no experiment's folder, and not empty: give another --out")
+    out = _usable(out)
     checked = check_grid(grid, out)
     cells = grid.cells(out)
     finished = {c.name for c in cells if is_done(c, out)}
@@ -165,6 +164,20 @@ def counts(states: Sequence[State]) -> Mapping[str, int]:
     for state in states:
         found[state.status] += 1
     return found
+
+
+def _usable(out: Path) -> Path:
+    """An experiment's folder that can be written to: before hours of work, not after."""
+    out = out.resolve()
+    if out.exists() and not out.is_dir():
+        raise OutputExists(f"{out} is a file, not an experiment's folder: give another --out")
+    known = any((out / n).exists() for n in ("grid.yaml", "cells", "data"))
+    if not known and out.exists() and any(out.iterdir()):
+        raise OutputExists(f"{out} is no experiment's folder, and not empty: give another --out")
+    there = next(p for p in (out, *out.parents) if p.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"{there} cannot be written to: give another --out")
+    return out
 
 
 def _on_gpus(cells: Sequence[Cell]) -> bool:

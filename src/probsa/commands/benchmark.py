@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, UnknownName
 from ._cohort import workers_of
 from ._shared import write, write_json
 
@@ -88,6 +88,10 @@ def run(arguments: list[str]) -> int:
     asked = Path(own["out"]) if "out" in own else None
     grid = read_grid(Path(file), data=data, overrides=overrides, out=asked)
     out = asked or Path(grid.name)
+    every = [bag for d in grid.data for bag in d.table.bags]
+    for bag in own["bags"].split(",") if "bags" in own else []:
+        if bag not in every:  # before hours of work, not after
+            raise UnknownName("bag in --bags", bag, every)
     return _dry(grid, out, own) if own.get("dry_run") else _run(grid, out, own)
 
 

@@ -147,8 +147,8 @@ def difference(a: Sample, b: Sample, *, data: Data) -> Difference:
     half = spread.half_width()
     return Difference(
         difference=d,
-        low=d - half,
-        high=d + half,
+        low=max(d - half, -1.0),  # no two shares differ by more
+        high=min(d + half, 1.0),
         p=min(1.0, spread.p(d)),
         spread=spread,
         left_out=left_out,
