@@ -126,8 +126,8 @@ def test_what_fails_is_listed_and_the_exit_status_says_so(grid, capsys, reported
         (["benchmark", "small.yaml", "--data=toy", "--seedz", "3"], "Did you mean 'seeds'"),
         (["benchmark", "small.yaml", "--data=toy", "--bags", "b0,x"], "no bag in --bags named"),
         (["benchmark", "small.yaml", "--data=toy", "--dry-run", "--out", "toy"], "not empty"),
-        (["benchmark", "small.yaml", "--data=toy", "--dry-run", "--out", "small.yaml"], "is a file"),
-        (["benchmark", "small.yaml", "--data=toy", "--out", "small.yaml/x"], "cannot be written to"),
+        (["benchmark", "small.yaml", "--data=toy", "--dry-run", "--out", "small.yaml"], "a file"),
+        (["benchmark", "small.yaml", "--data=toy", "--out", "small.yaml/x"], "cannot be written"),
         (["benchmark", "small.yaml", "--tables-only"], "small is no experiment's folder"),
     ],
 )  # fmt: skip

@@ -56,6 +56,18 @@ def test_labels_come_first_and_a_variance_only_where_there_is_one():
     assert panels == ["labels", "plain mean", "diag mean", "diag variance", "instance mean"]
 
 
+@pytest.mark.parametrize(
+    ("high", "said"),
+    [(0.55, "varies by 10 %"), (0.502, "varies by 0.4 %"), (2.0, "varies 4-fold"),
+     (51.0, "varies >100-fold")],
+)  # fmt: skip
+def test_a_variance_panel_says_how_much_there_is_to_see(high, said):
+    p = slide(at=0)
+    v = np.linspace(0.5, high, len(p.attention_variance), dtype=np.float32)
+    figure = draw_side_by_side({"diag": replace(p, attention_variance=v)}, bag="b")
+    assert axes(figure, "diag variance").get_title(loc="left").splitlines()[-1].endswith(said)
+
+
 def test_each_panel_has_its_own_scale_unless_one_is_asked_for(tmp_path):
     given = three()
     for scale in ("own", "common"):

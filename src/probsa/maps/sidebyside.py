@@ -11,6 +11,7 @@ from textwrap import wrap
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Float
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -144,8 +145,17 @@ def _panels(single: Mapping[str, Prediction], *, strip: bool) -> Iterator[tuple[
 
 def _words(name: str, p: Prediction, panel: Panel) -> tuple[str, str]:
     if panel.quantity == "variance":
-        return name, f"variance σ² ({p.score_kind}²)"
+        return name, f"σ² ({p.score_kind}²) {_variation(p.attention_variance)}"
     return name, f"mean μ ({p.score_kind}) · p = {_positive(p):.2f}"
+
+
+def _variation(variance: Float[np.ndarray, " n"]) -> str:
+    """How much there is to see: a panel shows even the least of it in all its colours."""
+    low, high = float(np.nanmin(variance)), float(np.nanmax(variance))
+    if low <= 0 or high > 100 * low:
+        return "varies >100-fold"
+    times = high / low
+    return f"varies by {100 * (times - 1):.2g} %" if times < 2 else f"varies {times:.0f}-fold"
 
 
 def _positive(p: Prediction) -> float:

@@ -68,7 +68,7 @@ def draw_uncertainty(found: Sequence[ErrorDetection]) -> Figure:
         ax.axvline(0.5, color=GREY, lw=0.8, ls=":")
         for f in found:
             if f.data == data:
-                _group(ax, f, top=names.index(f.method) * per, rivals=rivals)
+                _group(ax, f, top=names.index(f.method) * per, rivals=rivals, most=90 // len(sets))
         ax.set_xlabel("AUROC for finding wrong instances", fontsize=TEXT)
         ax.set_xlim(0, 1.02)
     at = [k * per + j for k in range(len(names)) for j in range(len(rivals))]
@@ -86,7 +86,7 @@ def draw_uncertainty(found: Sequence[ErrorDetection]) -> Figure:
     return figure
 
 
-def _group(ax: Axes, f: ErrorDetection, *, top: float, rivals: Sequence[str]) -> None:
+def _group(ax: Axes, f: ErrorDetection, *, top: float, rivals: Sequence[str], most: int) -> None:
     for j, name in enumerate(rivals):
         m = f.metrics.get(name)
         if m is None:
@@ -94,7 +94,7 @@ def _group(ax: Axes, f: ErrorDetection, *, top: float, rivals: Sequence[str]) ->
         y = top + j
         if m.value is None:
             ax.text(
-                0.02, y, shortened(m.reason or "undefined", 40), fontsize=TEXT - 0.5, color=GREY,
+                0.02, y, shortened(m.reason or "undefined", most), fontsize=TEXT - 0.5, color=GREY,
                 va="center", style="italic",
             )  # fmt: skip
             continue
