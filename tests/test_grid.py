@@ -146,7 +146,7 @@ def test_of_two_that_say_one_key_the_nearer_holds(folder, tmp_path):
     assert {n: t.epochs for n, t in runs.items()} == {"dsmil": 3, "abmil": 6, "clam-sb": 5}
     assert {n: t.clip_norm for n, t in runs.items()} == {"dsmil": 1, "abmil": 1, "clam-sb": 2}
     assert {n: t.batch_size for n, t in runs.items()} == {"dsmil": 9, "abmil": 9, "clam-sb": 4}
-    assert grid.notes == ("an exception concerns nothing of this grid: other",)
+    assert grid.notes == ("no data is called other: exceptions for these concern nothing here",)
     flags = read_grid(path, overrides={"training.epochs": "1"})
     assert {c.config.training.epochs for c in flags.cells(tmp_path)} == {1}
 

@@ -327,21 +327,21 @@ def _exception(given: Any, *, where: str) -> Exempt:
 def _idle(
     exceptions: Sequence[Exempt], data: Mapping[str, Any], entries: Sequence[Entry]
 ) -> tuple[str, ...]:
-    """Exceptions that concern nothing here: as they should with fewer models, or by a typo.
+    """What to say of exceptions for data that is not here.
 
     Raises:
         UnknownName: one that names a model which does not exist.
     """
     labels = [e.method.label for e in entries]
-    notes = []
-    for one in exceptions:
-        for pattern in one.models:
-            if not any(matches(Method(label=n, model=n), [pattern]) for n in [*names(), *labels]):
-                raise UnknownName("model in an exception", pattern, [*names(), *labels])
-        if not any(one.holds(d, e.method) for d in data for e in entries):
-            said = ", ".join([*one.data, *one.models])
-            notes.append(f"an exception concerns nothing of this grid: {said}")
-    return tuple(notes)
+    known = [*names(), *labels]
+    for pattern in (p for one in exceptions for p in one.models):
+        if not any(matches(Method(label=n, model=n), [pattern]) for n in known):
+            raise UnknownName("model in an exception", pattern, known)
+    # a model may be left out of a grid at will, but data under another name may be a mistake
+    others = dict.fromkeys(d for one in exceptions for d in one.data if d not in data)
+    if not others:
+        return ()
+    return (f"no data is called {', '.join(others)}: exceptions for these concern nothing here",)
 
 
 def _run_names() -> list[str]:
