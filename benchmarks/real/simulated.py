@@ -209,6 +209,15 @@ def equal_scores(
     return y, patients, scores
 
 
+def folds_of(y: np.ndarray, patients: np.ndarray, *, count: int) -> np.ndarray:
+    """The fold of each bag: those of a patient in one, the patients of each class in turn."""
+    found = np.zeros(len(y), dtype=int)
+    for label in (0, 1):
+        for k, patient in enumerate(np.unique(patients[y == label])):
+            found[patients == patient] = k % count
+    return found
+
+
 def winner(a: argparse.Namespace) -> None:
     """How many tables of equal methods name a winner."""
     print("| bags | methods | seeds | luck | metric | tables | with a winner | share [95 %] |")
@@ -244,6 +253,8 @@ def wins(a: argparse.Namespace, *, methods: int, replicates: int, luck: float, m
             scores = {n: s >= 0.8 for n, s in scores.items()}
         found = compare(
             y, scores, groups=patients.tolist(), metric=metric,  # pyright: ignore[reportArgumentType]
+            pooling="within" if a.folds else "pooled",
+            folds=folds_of(y, patients, count=a.folds) if a.folds else None,
             resamples=a.resamples, seed=k,
         )  # fmt: skip
         named += found.winner is not None
@@ -274,6 +285,7 @@ def main() -> None:
     w.add_argument("--seeds", default="1,5", help="replicates of a method")
     w.add_argument("--luck", default="0,0.15", help="deviation of the strength between seeds")
     w.add_argument("--metrics", default="auroc")
+    w.add_argument("--folds", type=int, default=0, help="the metric within so many; 0: of all bags")
     w.add_argument("--least", type=int, default=80)
     w.add_argument("--most", type=int, default=150)
     w.add_argument("--resamples", type=int, default=2000)
