@@ -71,7 +71,7 @@ def test_a_grid_is_run_and_reported(grid, capsys, reported):
         "2 of 2 cells are done",
         "small/tables/x.md",
         "not made: a map: no coordinates",
-        "an odd fold: own, fold 1: labels flipped?",
+        "odd: own, fold 1: labels flipped?",
     ]
     assert "cells 1/2" in err and "cells 2/2" in err and "making tables" in err
     assert reported == [("small", ["000", "001"])]

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from made_experiments import write_folds
+import pytest
+from made_experiments import write_folds, write_run
+from sklearn.metrics import roc_auc_score
 
 from probsa.benchmark import report
 from probsa.benchmark.figures import Made
@@ -31,6 +33,18 @@ def test_flipped_folds_of_every_data_set_are_said(tmp_path):
         "c, fold 0: labels flipped?",
     ]
     assert "AUROC 0.000, the other folds' 1.000" in said[0]
+
+
+@pytest.mark.parametrize(("wrong", "odd"), [(60, True), (45, True), (30, False), (0, False)])
+def test_a_test_part_below_chance_is_said(tmp_path, wrong, odd):
+    p = {b: 1 - P[b] if k < wrong else P[b] for k, b in enumerate(BAGS)}
+    for model in ("abmil", "dsmil"):
+        for split in (0, 1):
+            write_run(tmp_path, model=model, split=split, folds=False, test=p, y=TRUTH)
+    auroc = roc_auc_score(list(TRUTH.values()), list(p.values()))
+    said = [n.partition(" [")[0] for n in odd_notes(read_scores(tmp_path))]
+    wanted = f"toy, the test part: labels flipped? AUROC {auroc:.3f}"
+    assert [n.partition(" by")[0] for n in said] == ([wanted] if odd else [])
 
 
 def test_a_report_says_them(tmp_path, monkeypatch):

@@ -231,4 +231,4 @@ def _say(made: dict[str, Any]) -> None:
     for one in made["missing"]:
         write(f"not made: {one['figure']}: {one['reason']}")
     for one in made["odd"]:
-        write(f"an odd fold: {one}")
+        write(f"odd: {one}")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from ...evaluation.comparison import holm
 from ...evaluation.detectable import detectable_sentence
 from ...evaluation.ranking import Ranks, critical_difference, signed_rank
-from ..odd import odd_splits
+from ..odd import odd_splits, odd_test_part
 from ..pooled import Compared, Pooled
 from ..results import Scores
 from ._shared import METRICS
@@ -95,8 +95,10 @@ def detectable(compared: Compared) -> list[str]:
 
 
 def oddities(scores: Sequence[Scores]) -> list[str]:
-    """Folds that stand out, of all methods of one data set."""
-    return [f"Odd: fold {k}: {why}." for k, why in odd_splits(scores).items()]
+    """Folds, or the test part, that stand out by all methods of one data set."""
+    part = odd_test_part(scores)
+    folds = [f"Odd: fold {k}: {why}." for k, why in odd_splits(scores).items()]
+    return folds + ([] if part is None else [f"Odd: the test part: {part}."])
 
 
 def replicates_note(compared: Compared) -> list[str]:
