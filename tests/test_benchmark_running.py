@@ -171,6 +171,23 @@ def test_passes_are_of_equal_size_and_always_the_same(folder, tmp_path):
     assert len(units_of(cells, heads=7)) == 16
 
 
+def test_passes_of_large_models_hold_fewer(folder, tmp_path):
+    grid = grid_of(folder, models=["abmil", "tabmil"], seeds=15, splits=[0])
+    apart = {
+        model: units_of([c for c in grid.cells(tmp_path) if c.method.model == model], heads=None)
+        for model in ("abmil", "tabmil")
+    }
+    # 0.6 and 6.9 million weights each, of 48
+    assert [len(u.cells) for u in apart["abmil"]] == [15]
+    assert [len(u.cells) for u in apart["tabmil"]] == [5, 5, 5]
+    assert all(u.together for units in apart.values() for u in units)
+
+
+def test_runs_that_write_for_tensorboard_are_alone(folder, tmp_path):
+    grid = grid_of(folder, models=["abmil"], seeds=2, splits=[0], tensorboard=True)
+    assert [u.together for u in units_of(grid.cells(tmp_path), heads=None)] == [False, False]
+
+
 def test_what_is_done_is_kept(folder, tmp_path):
     out = tmp_path / "out"
     run_grid(grid_of(folder), out)

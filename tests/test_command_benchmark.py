@@ -124,7 +124,7 @@ def test_what_fails_is_listed_and_the_exit_status_says_so(grid, capsys, reported
         (["benchmark", "small.yaml", "--data=toy", "--workers", "0"], "--workers is 0"),
         (["benchmark", "small.yaml", "--data=toy", "--models", "abmill"], "Did you mean 'abmil'"),
         (["benchmark", "small.yaml", "--data=toy", "--seedz", "3"], "Did you mean 'seeds'"),
-        (["benchmark", "small.yaml", "--data=toy", "--bags", "b0,x"], "no bag in --bags named"),
+        (["benchmark", "small.yaml", "--data=toy", "--bags", "b0,x"], "no test bag, as"),
         (["benchmark", "small.yaml", "--data=toy", "--dry-run", "--out", "toy"], "not empty"),
         (["benchmark", "small.yaml", "--data=toy", "--dry-run", "--out", "small.yaml"], "a file"),
         (["benchmark", "small.yaml", "--data=toy", "--out", "small.yaml/x"], "cannot be written"),
@@ -135,6 +135,13 @@ def test_wrong_use_is_said(grid, capsys, arguments, said):
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
     assert not (grid / "small").exists()
+
+
+def test_tables_alone_know_the_grids_name(grid, reported):
+    (grid / "named.yaml").write_text("name: mine\n" + (grid / "small.yaml").read_text())
+    (grid / "mine" / "cells").mkdir(parents=True)
+    assert main(["benchmark", "named.yaml", "--tables-only"]) == 0
+    assert reported == [("mine", None)]
 
 
 def test_help_names_every_key_of_a_grid(capsys):

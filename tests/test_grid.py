@@ -278,6 +278,12 @@ def test_the_features_of_a_data_set(folder, tmp_path):
         ({"data": {"a b": {}}}, InputError, "the name 'a b', which is to be a folder"),
         ({"data": {"features": "x"}}, InputError, "gives no labels"),
         ({"data": "x"}, InputError, "data in .* is 'x': expected"),
+        ({"data": {"..": {}}}, InputError, "the name '..', which is to be a folder"),
+        ({"data": {"name": "a/b", "features": "x", "labels": "y"}}, InputError, "the name 'a/b'"),
+        ({"data": {"ct-a": {}, "CT_a": {}}}, InputError, "'ct-a' and 'CT_a', whose tables"),
+        ({"slurm": "gpu"}, InputError, "slurm in .* is 'gpu': expected keys of a job"),
+        ({"training": {True: 5}}, InputError, "line .*the key True is no text"),
+        ({"exceptions": [{1: 2}]}, InputError, "line .*the key 1 is no text"),
     ],
 )  # fmt: skip
 def test_nonsense_is_refused(folder, keys, error, said):
@@ -296,7 +302,28 @@ def test_a_flag_that_no_run_has_is_refused(folder):
         read_grid(grid_of(folder), overrides={"epoch": "3"})
 
 
+def test_flags_win_over_what_the_file_says_of_some(folder, tmp_path):
+    models = ["dsmil", {"name": "abmil-probsa-diag", "kl_weight": [0.1, 1]}]
+    exceptions = [{"models": "dsmil", "seeds": 3, "epochs": 7}]
+    path = grid_of(folder, models=models, exceptions=exceptions, slurm={"account": "a"})
+    flags = {"seeds": "1", "training.kl_weight": "linear", "slurm.partition": "gpu"}
+    grid = read_grid(path, overrides=flags)
+    runs = configs(grid, tmp_path)
+    assert {(m, seed) for m, _, seed in runs} == {
+        ("dsmil", 0), ("abmil-probsa-diag λ=linear", 0),
+    }  # fmt: skip
+    assert {c.training.epochs for (m, _, _), c in runs.items() if m == "dsmil"} == {7}
+    assert dict(grid.slurm) == {"account": "a", "partition": "gpu"}
+
+
+@pytest.mark.parametrize("name", ["dataset", "features", "labels"])
+def test_a_data_set_may_be_called_what_its_parts_are(folder, name):
+    grid = read_grid(grid_of(folder, data=None), data=[f"{name}={folder}"])
+    assert [d.name for d in grid.data] == [name]
+
+
 def test_λ_is_listed_once_each():
+    assert kl_weights(["1e-3", 0.001], where="g") == [0.001]  # YAML's 1e-3 is text
     assert kl_weights([0, 0.0, "linear", 1, 1.0], where="g") == [0.0, "linear", 1.0]
 
 

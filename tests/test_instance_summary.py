@@ -133,6 +133,23 @@ def test_replicate_weights_have_the_variance_of_a_mean():
     assert (replicate_weights(1, resamples=3, seed=0) == 1).all()
 
 
+def test_replicates_of_a_block_are_drawn_together():
+    value = np.array([0.0, 0.1, 1.0, 1.1, 5.0, 5.1])  # three splits, two seeds each
+    weights = replicate_weights(6, resamples=20000, seed=0, blocks=[0, 0, 1, 1, 2, 2])
+    means = (weights @ value) / weights.sum(1)
+    assert means[0] == pytest.approx(value.mean())
+    splits = value.reshape(3, 2).mean(1)
+    assert means[1:].var() == pytest.approx(splits.var(ddof=1) / 3, rel=0.05)
+    uneven = replicate_weights(3, resamples=5, seed=0, blocks=["a", "a", "b"])
+    assert uneven[0].tolist() == [0.5, 0.5, 1.0]
+    replicates, positive = _replicates(4)
+    got = [
+        _summary(replicates, positive, bootstrap=200, seed=1, blocks=b)["auroc"]
+        for b in (None, [0, 0, 1, 1])
+    ]
+    assert got[0].value == pytest.approx(got[1].value) and got[0].low != got[1].low
+
+
 def test_two_methods_are_paired():
     replicates, positive = _replicates(2)
     better = [

@@ -53,3 +53,22 @@ def test_a_report_says_them(tmp_path, monkeypatch):
     experiment(tmp_path, data="a", flipped=1)
     (said,) = report.write_report(tmp_path).odd
     assert said.startswith("a, fold 1: labels flipped?")
+
+
+def test_maps_of_bags_that_are_chosen_no_more_go(tmp_path, monkeypatch):
+    figures = tmp_path / "figures"
+    now = figures / "attention-a-b01.png"
+
+    def drawn(out, **_):
+        now.write_text("new")
+        return Made(written=(now,))
+
+    monkeypatch.setattr(report, "write_tables", lambda *_, **__: [])
+    monkeypatch.setattr(report, "write_figures", drawn)
+    experiment(tmp_path, data="a", flipped=None)
+    figures.mkdir()
+    for name in ("attention-a-b00.png", "attention-a-b00.csv", "attention-a-b01.png", "mine.png"):
+        (figures / name).write_text("old")
+    report.write_report(tmp_path)
+    assert sorted(p.name for p in figures.iterdir()) == ["attention-a-b01.png", "mine.png"]
+    assert now.read_text() == "new"

@@ -1,5 +1,6 @@
 """Methods side by side: the same replicates, intervals of a value, nothing where nothing varies."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,14 @@ from scipy.stats import t as student
 from sklearn.metrics import roc_auc_score
 
 from probsa.benchmark._base import Method
-from probsa.benchmark.pooled import align, blocks, interval_of, pool, replicate_keys
+from probsa.benchmark.pooled import (
+    align,
+    blocks,
+    compare_methods,
+    interval_of,
+    pool,
+    replicate_keys,
+)
 from probsa.benchmark.results import Scores
 from probsa.evaluation.delong import delong
 
@@ -132,3 +140,22 @@ def test_differences_are_to_the_baseline_on_the_same_bags():
     d = found.comparison.differences["bb"]
     assert d.difference == pytest.approx(mean["bb"] - mean["a"])
     assert {k: v.value for k, v in found.values.items()} == pytest.approx(mean)
+
+
+def test_a_fold_with_one_positive_patient_leaves_it_to_the_pooled_differences():
+    y = np.zeros(60, dtype=int)
+    fold = np.arange(60) // 20
+    y[[0, *range(20, 26), *range(40, 46)]] = 1
+    pair = [scores(n, skill=k, y=y, seeds=(0, 1)) for n, k in (("a", 0.2), ("bb", 3.0))]
+    few = [replace(s, split=np.stack([fold, fold])) for s in pair]
+    found = compare_methods(few, baseline="a")
+    assert found.within is None and found.deciding("auroc") is found.pooled["auroc"]
+    y[1] = 1
+    found = compare_methods([replace(s, y=y) for s in few], baseline="a")
+    assert found.within is not None and found.deciding("auroc") is found.within
+    assert found.within.comparison.differences["bb"].p is not None
+    # two bags of one patient are one
+    groups = np.array(["p0", "p0", *np.arange(58).astype(str)])
+    assert (
+        compare_methods([replace(s, y=y, groups=groups) for s in few], baseline="a").within is None
+    )

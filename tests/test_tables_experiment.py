@@ -604,3 +604,22 @@ def test_one_class_has_nothing_to_compare_and_says_so(tmp_path):
 def test_no_finished_run_is_an_error_that_says_so(tmp_path):
     with pytest.raises(InputError, match="nothing to tabulate"):
         write_tables(tmp_path)
+
+
+def test_the_baseline_is_the_plain_model_of_its_own_name(tmp_path):
+    for label, arguments in (("ABMIL-gated", {"gated": True}), ("abmil", {})):
+        write_folds(tmp_path, Y, FOLDS, guesses(label, 0.5), model="abmil", label=label,
+                    arguments=arguments)  # fmt: skip
+    write_folds(tmp_path, Y, FOLDS, guesses("dsmil", 0.8), model="dsmil")
+    table = comparison_table(read_results(tmp_path), "local")
+    text = "\n".join([*table.footnotes, *table.follow[0].footnotes])
+    assert "paired difference to abmil, in points" in text
+    assert "Wilcoxon's test against abmil:" in text
+    assert {d.baseline for d in differences(read_results(tmp_path).scores)[0]} == {"abmil"}
+
+
+def test_a_baseline_under_another_name_is_one(tmp_path):
+    write_folds(tmp_path, Y, FOLDS, guesses("a", 0.5), model="abmil", label="plain")
+    write_folds(tmp_path, Y, FOLDS, guesses("dsmil", 0.8), model="dsmil")
+    table = comparison_table(read_results(tmp_path), "local")
+    assert any(n.startswith("Wilcoxon's test against plain:") for n in table.footnotes)

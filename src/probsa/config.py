@@ -228,10 +228,12 @@ class _OnceLoader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node)
-            if isinstance(key, str) and key in seen:
-                problem = f"the key {key!r} is there twice"
+            problem = f"the key {key!r} is there twice" if key in seen else None
+            if not isinstance(key, str):
+                problem = f"the key {key!r} is no text: write it in quotes, if it is meant"
+            if problem is not None:
                 raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            seen.add(str(key))
+            seen.add(key)
         return super().construct_mapping(node, deep)
 
 

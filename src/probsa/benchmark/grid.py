@@ -15,12 +15,13 @@ from ..config import SECTIONS, RunConfig, load_yaml
 from ..datasets.tables import read_table
 from ..errors import InputError, UnknownName
 from ..files import write_text
-from ..models import names
 from ..runfile import checked_run
 from ._base import Cell, Method
 from .cells import Keep
-from .methods import Entry, kl_weights, matches, methods_of, run_keys
+from .exempt import exception_of, idle_note
+from .methods import kl_weights, methods_of, run_keys
 from .sets import DataSet, chosen_splits, found_at, keys_of, made_ready, named_sets
+from .values import choice, listed, number, numbers
 
 OWN = (
     "name",
@@ -40,8 +41,6 @@ OWN = (
 LISTS = ("models", "kl_weight", "seeds", "splits")
 """Those whose flag may hold several values with commas between them."""
 SPLITS = 5
-HEADS = 48
-"""Runs that train in one pass at most, where a grid does not say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,8 +62,8 @@ class Grid:
     data_seed: int | None
     keep: Keep
     """Checkpoints that are kept once a cell is done."""
-    heads: int
-    """Runs that train in one pass at most; 1: each alone."""
+    heads: int | None
+    """Runs that train in one pass at most; 1: each alone; None: as `units_of` bounds them."""
     leaks: Literal["refuse", "note"]
     """What becomes of a grid with a patient or a copied bag in two parts."""
     slurm: Mapping[str, Any]
@@ -148,7 +147,7 @@ def read_grid(
     given = load_yaml(path, what="grid", least="models")
     where = str(path)
     own, for_all = _parted(overrides or {})
-    given = {**given, **own}
+    given = _overruled(given, own, where=where)
     if data:
         found: dict[str, dict[str, Any]] = {}
         for text in data:
@@ -163,7 +162,7 @@ def read_grid(
             "one of such folders)"
         )
     if for_all:
-        given["exceptions"] = [*_list(given, "exceptions", where=where), for_all]
+        given["exceptions"] = [*listed(given, "exceptions", where=where), for_all]
     name = str(given.get("name", path.stem))
     notes: list[str] = []
     ready = {}
@@ -176,6 +175,28 @@ def read_grid(
     return _grid(given, name=name, notes=notes, where=where)
 
 
+def name_of(path: Path) -> str:
+    """A grid's name: what it says, else its file's."""
+    given = load_yaml(path, what="grid", least="models") if path.is_file() else {}
+    return str(given.get("name", path.stem))
+
+
+def _overruled(given: Mapping[str, Any], own: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """The file's keys under those of flags, which also win over its exceptions and models."""
+    found = {**given, **own}
+    if not isinstance(given.get("slurm") or {}, dict):
+        raise InputError(f"slurm in {where} is {given['slurm']!r}: expected keys of a job")
+    if "slurm" in own:
+        found["slurm"] = {**(given.get("slurm") or {}), **own["slurm"]}
+    for key, of in (("seeds", "exceptions"), ("kl_weight", "models")):
+        if key in own and of not in own and isinstance(given.get(of), list):
+            found[of] = [
+                {k: v for k, v in one.items() if k != key} if isinstance(one, dict) else one
+                for one in given[of]
+            ]
+    return found
+
+
 FEATURE_SET = ("feature_set", "data.feature_set")
 
 
@@ -184,8 +205,8 @@ def _feature_set(
 ) -> str | None:
     """The folder of features that all methods take of a data set, if the grid says which."""
     found = keys.get("feature_set", given.get("feature_set"))
-    for one in _list(given, "exceptions", where=where):
-        exception = _exception(one, where=where)
+    for one in listed(given, "exceptions", where=where):
+        exception = exception_of(one, where=where)
         if not exception.models and (not exception.data or data in exception.data):
             found = exception.keys.get("data.feature_set", found)
     return None if found in (None, "null") else str(found)
@@ -195,7 +216,7 @@ def _settled(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     """A grid whose data sets say themselves which features all methods take of them."""
     exceptions = [
         one if one.get("models") else {k: v for k, v in one.items() if k not in FEATURE_SET}
-        for one in _list(given, "exceptions", where=where)
+        for one in listed(given, "exceptions", where=where)
     ]
     rest = {k: v for k, v in given.items() if k not in FEATURE_SET}
     return {**rest, "exceptions": exceptions} if exceptions else rest
@@ -237,9 +258,9 @@ def _grid(given: dict[str, Any], *, name: str, notes: Sequence[str], where: str)
     weights = kl_weights(given.get("kl_weight", "cyclical"), where=where)
     entries = methods_of(given.get("models", []), weights, where=where)
     named = given["data"]
-    exceptions = [_exception(e, where=where) for e in _list(given, "exceptions", where=where)]
-    idle = _idle(exceptions, named, entries)
-    for_most = _numbers(given.get("seeds", 1), "seeds", where=where)
+    exceptions = [exception_of(e, where=where) for e in listed(given, "exceptions", where=where)]
+    idle = idle_note(exceptions, named, entries)
+    for_most = numbers(given.get("seeds", 1), "seeds", where=where)
     rows: list[Row] = []
     for data_name, of_data in named.items():
         held: DataSet | None = None
@@ -252,14 +273,14 @@ def _grid(given: dict[str, Any], *, name: str, notes: Sequence[str], where: str)
             config = _config(run, entry.method, where=where)
             held = held or _data_set(data_name, keys, config, given, where=where)
             rows.append(Row(data=held, method=entry.method, config=config, seeds=seeds))
-    order = given.get("data_seed", 0)
+    order, heads = given.get("data_seed", 0), given.get("heads")
     return Grid(
         name=name,
         rows=tuple(rows),
-        data_seed=None if order is None else _number(order, "data_seed", where=where),
-        keep=_choice(given, "keep", get_args(Keep), where=where),
-        heads=_number(given.get("heads", HEADS), "heads", where=where, least=1),
-        leaks=_choice(given, "leaks", ("refuse", "note"), where=where),
+        data_seed=None if order is None else number(order, "data_seed", where=where),
+        keep=choice(given, "keep", get_args(Keep), where=where),
+        heads=None if heads is None else number(heads, "heads", where=where, least=1),
+        leaks=choice(given, "leaks", ("refuse", "note"), where=where),
         slurm=given.get("slurm") or {},
         given={"name": name, **given},
         notes=(*notes, *idle),
@@ -282,7 +303,7 @@ def _data_set(
     if isinstance(wanted, int) and not isinstance(wanted, bool):
         made = wanted
     else:
-        wanted = _numbers(wanted, "splits", where=where)
+        wanted = numbers(wanted, "splits", where=where)
         made = max(SPLITS, *(k + 1 for k in wanted))
     return DataSet(
         name=name,
@@ -293,99 +314,5 @@ def _data_set(
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Exempt:
-    """Keys that some methods have on some data sets."""
-
-    data: tuple[str, ...]
-    models: tuple[str, ...]
-    keys: Mapping[str, Any]
-    seeds: tuple[int, ...] | None
-    """Theirs; None: the grid's."""
-
-    def holds(self, data: str, method: Method) -> bool:
-        """Whether a method on a data set is meant."""
-        return (not self.data or data in self.data) and (
-            not self.models or matches(method, self.models)
-        )
-
-
-def _exception(given: Any, *, where: str) -> Exempt:
-    if not isinstance(given, dict):
-        raise InputError(
-            f"exceptions in {where} has {given!r}: expected {{data: …, models: …, KEY: VALUE}}"
-        )
-    keys = {k: v for k, v in given.items() if k not in ("data", "models", "seeds")}
-    return Exempt(
-        data=_texts(given.get("data")),
-        models=_texts(given.get("models")),
-        keys=run_keys(keys, where=where),
-        seeds=_numbers(given["seeds"], "seeds", where=where) if "seeds" in given else None,
-    )
-
-
-def _idle(
-    exceptions: Sequence[Exempt], data: Mapping[str, Any], entries: Sequence[Entry]
-) -> tuple[str, ...]:
-    """What to say of exceptions for data that is not here.
-
-    Raises:
-        UnknownName: one that names a model which does not exist.
-    """
-    labels = [e.method.label for e in entries]
-    known = [*names(), *labels]
-    for pattern in (p for one in exceptions for p in one.models):
-        if not any(matches(Method(label=n, model=n), [pattern]) for n in known):
-            raise UnknownName("model in an exception", pattern, known)
-    # a model may be left out of a grid at will, but data under another name may be a mistake
-    others = dict.fromkeys(d for one in exceptions for d in one.data if d not in data)
-    if not others:
-        return ()
-    return (f"no data is called {', '.join(others)}: exceptions for these concern nothing here",)
-
-
 def _run_names() -> list[str]:
     return [f for cls in SECTIONS.values() for f in cls.__dataclass_fields__]
-
-
-def _texts(given: Any) -> tuple[str, ...]:
-    if given is None:
-        return ()
-    return tuple(str(g) for g in given) if isinstance(given, list) else (str(given),)
-
-
-def _list(given: Mapping[str, Any], key: str, *, where: str) -> list[Any]:
-    value = given.get(key) or []
-    if not isinstance(value, list):
-        raise InputError(f"{key} in {where} is {value!r}: expected a list")
-    return value
-
-
-def _numbers(given: Any, key: str, *, where: str) -> tuple[int, ...]:
-    """A list of numbers, or so many from 0."""
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
-        return tuple(range(given))
-    listed = list(given) if isinstance(given, list | tuple) else []
-    wrong = [g for g in listed if not isinstance(g, int) or isinstance(g, bool) or g < 0]
-    if not listed or wrong or len(set(listed)) < len(listed):
-        raise InputError(
-            f"{key} in {where} is {given!r}: expected a whole number of at least 1, or a list of "
-            "different ones"
-        )
-    return tuple(listed)
-
-
-def _number(given: Any, key: str, *, where: str, least: int = 0) -> int:
-    if not isinstance(given, int) or isinstance(given, bool) or given < least:
-        raise InputError(
-            f"{key} in {where} is {given!r}: expected a whole number of at least {least}"
-        )
-    return given
-
-
-def _choice(given: Mapping[str, Any], key: str, known: Sequence[str], *, where: str) -> Any:
-    """One of several words; the first where none is given."""
-    value = given.get(key, known[0])
-    if value not in known:
-        raise InputError(f"{key} in {where} is {value!r}: expected {', '.join(known)}")
-    return value

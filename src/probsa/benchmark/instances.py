@@ -6,6 +6,7 @@ from ..evaluation.error_detectors import Area
 from ..evaluation.instance_summary import Validation, instance_summary
 from ..evaluation.metrics import Metric
 from ..evaluation.prediction import Prediction
+from .pooled import blocks
 from .results import Scores, instances_of, validation_of
 
 AREA: Area = "positive_bags"
@@ -35,6 +36,7 @@ def summary_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Me
         validation=validation,
         groups=dict(zip(scores.bags, scores.groups.tolist(), strict=True)),
         folds=by_fold if scores.folds else None,
+        blocks=blocks(scores),
         bootstrap=bootstrap,
     )
 

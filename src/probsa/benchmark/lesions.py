@@ -16,6 +16,7 @@ from ..evaluation.lesions import Lesions, lesions
 from ..evaluation.metrics import Metric
 from ..evaluation.prediction import Prediction
 from ..runs import RunFolder
+from .pooled import blocks
 from .results import Scores, instances_of
 
 BOOTSTRAP = 200
@@ -129,7 +130,7 @@ def lesions_found(
                     by[truth.source][-1].append(hits(p.name, points, lesions=there))
     groups = dict(zip(scores.bags, scores.groups.tolist(), strict=True))
     return {
-        source: _found(slides, groups, of=len(scores.p), bootstrap=bootstrap)
+        source: _found(slides, groups, of=scores, bootstrap=bootstrap)
         for source, slides in by.items()
         if slides[0]
     }
@@ -139,16 +140,18 @@ def _found(
     replicates: Sequence[Sequence[Hits]],
     groups: Mapping[str, str],
     *,
-    of: int,
+    of: Scores,
     bootstrap: int,
 ) -> Found:
+    shared = blocks(of)
+    alike = None if shared is None else shared[: len(replicates)]
     first = [s for s in replicates[0] if s.tumour]
     return Found(
-        metrics=froc_summary(replicates, groups=groups, bootstrap=bootstrap),
+        metrics=froc_summary(replicates, groups=groups, blocks=alike, bootstrap=bootstrap),
         slides=len(replicates[0]),
         tumour_slides=len(first),
         lesions=sum(s.lesions for s in first),
         isolated=sum(int(s.isolated.sum()) for s in first),
         replicates=len(replicates),
-        of=of,
+        of=len(of.p),
     )

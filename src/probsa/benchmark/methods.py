@@ -65,6 +65,7 @@ def kl_weights(given: Any, *, where: str) -> list[KLWeight]:
     listed = given if isinstance(given, list) else [given]
     found: list[KLWeight] = []
     for λ in listed:
+        λ = _number(λ)
         if isinstance(λ, bool) or not (isinstance(λ, int | float) or λ in ("linear", "cyclical")):
             raise InputError(
                 f"kl_weight in {where} has {λ!r}: expected numbers, 'linear' or 'cyclical'"
@@ -73,6 +74,14 @@ def kl_weights(given: Any, *, where: str) -> list[KLWeight]:
         if value not in found:
             found.append(value)
     return found
+
+
+def _number(given: Any) -> Any:
+    """YAML reads 1e-3, which has no dot, as text."""
+    try:
+        return float(given) if isinstance(given, str) else given
+    except ValueError:
+        return given
 
 
 def matches(method: Method, patterns: Sequence[str]) -> bool:

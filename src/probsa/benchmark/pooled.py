@@ -54,7 +54,8 @@ class Compared:
 
     pooled: Mapping[SplitMetric, Pooled | None]
     within: Pooled | None
-    """AUROC within folds; None where there are none, or one has one class."""
+    """AUROC within folds; None where there are none, or one has fewer than two patients of a
+    class."""
 
     def deciding(self, metric: SplitMetric) -> Pooled | None:
         """What winners are told by: AUROC within folds where it can be, as tables of means are."""
@@ -92,8 +93,8 @@ def pool(
         pooling: `within`: in each fold alone, then the mean: levels of folds' runs play no part.
         resamples: of the patients.
 
-    Returns: None where nothing can be compared: one class (`within`: in a fold, or no folds), or
-        no replicate that two methods have.
+    Returns: None where nothing can be compared: one class, no replicate that two methods have, or,
+        of `within`, no folds, or one with fewer than two patients of a class.
     """
     if not _is_defined(scores[0], pooling):
         return None
@@ -148,10 +149,15 @@ def _over_pairs(
 
 
 def _is_defined(scores: Scores, pooling: Pooling) -> bool:
-    """Whether what is ranked together has both classes."""
-    folds = scores.split[0] if pooling == "within" else np.zeros_like(scores.y)
-    both = all(len(set(scores.y[folds == k].tolist())) == 2 for k in set(folds.tolist()))
-    return both and (scores.folds or pooling == "pooled")
+    """Whether what is ranked together has both classes, and each fold two patients of each: with
+    one, a third of all resamples would lose its class."""
+    if pooling == "pooled":
+        return len(set(scores.y.tolist())) == 2
+    folds = scores.split[0]
+    of = [
+        scores.groups[(folds == k) & (scores.y == y)] for k in set(folds.tolist()) for y in (0, 1)
+    ]
+    return scores.folds and all(len(set(groups.tolist())) > 1 for groups in of)
 
 
 def _compare(

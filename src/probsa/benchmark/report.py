@@ -47,6 +47,9 @@ def write_report(
         told("figures")
     with writing(out / "figures"):
         figures = write_figures(out, bags=bags, kept=kept)
+        for old in (out / "figures").glob("attention-*"):  # of bags that are chosen no more
+            if old not in figures.written:
+                old.unlink()
     return Written(
         files=(*files, *figures.written),
         missing=figures.missing,

@@ -13,6 +13,7 @@ from ..datasets.studies import NAMES, Study, StudyOptions, open_study, recognise
 from ..datasets.tables import Table
 from ..errors import InputError, UnknownName
 from .methods import run_keys
+from .table import key
 
 FEATURES, LABELS, INSTANCES = "features", "labels.csv", "instance_labels"
 """What makes a folder a data set; labels of instances if there are any."""
@@ -37,6 +38,14 @@ class DataSet:
     def folds(self) -> bool:
         """Whether every bag is tested by the run of its own fold."""
         return self.table.folds is not None
+
+    @property
+    def test_bags(self) -> tuple[str, ...]:
+        """Of all splits."""
+        if self.table.folds is None and self.table.splits is not None:
+            rows = zip(self.table.bags, self.table.splits, strict=True)
+            return tuple(bag for bag, part in rows if part == "test")
+        return self.table.bags
 
     @property
     def groups(self) -> dict[str, str] | None:
@@ -102,19 +111,34 @@ def named_sets(given: Any, *, where: str) -> dict[str, dict[str, Any]]:
             f"data in {where} is {given!r}: expected {{features: DIR, labels: FILE}}, "
             "{dataset: NAME, root: DIR}, or a name with such a mapping for each of several"
         )
-    if {"features", "labels", "dataset"} & set(given):
+    own = {k: v for k, v in given.items() if k in ("features", "labels", "dataset")}
+    if any(not isinstance(v, dict) for v in own.values()):  # else folders of these names
         one = _absolute(given, where=where)
         named = one.pop("name", None) or one.get("dataset") or _name(Path(one["features"]))
+        _check_names([named], where=where)
         return {str(named): one}
     for name, keys in given.items():
         if not isinstance(keys, dict):
             raise InputError(f"data in {where} has {name}: {keys!r}; expected a mapping of keys")
-        if not re.fullmatch(r"[\w.-]+", str(name)):
+    _check_names(list(given), where=where)
+    return {str(n): _absolute(keys, where=f"{where} (data {n})") for n, keys in given.items()}
+
+
+def _check_names(given: Sequence[Any], *, where: str) -> None:
+    """Names are folders, and parts of tables' names."""
+    files: dict[str, Any] = {}
+    for name in given:
+        text = str(name)
+        if not re.fullmatch(r"[\w.-]+", text) or not re.search(r"\w", text):
             raise InputError(
                 f"data in {where} has the name {name!r}, which is to be a folder: give letters, "
                 "digits, . - and _"
             )
-    return {str(n): _absolute(keys, where=f"{where} (data {n})") for n, keys in given.items()}
+        if (other := files.setdefault(key(text), name)) is not name:
+            raise InputError(
+                f"data in {where} has the names {other!r} and {name!r}, whose tables would be one "
+                "file: rename one"
+            )
 
 
 def made_ready(
@@ -177,12 +201,12 @@ def keys_of(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
 def _absolute(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     found = dict(given)
     needed = ("root",) if "dataset" in found else ("features", "labels")
-    for key in needed:
-        if not isinstance(found.get(key), str | Path):
-            raise InputError(f"{where} gives no {key}: data needs {' and '.join(needed)}, as paths")
-    for key in ("root", "features", *PATHS):
-        if found.get(key) is not None:
-            found[key] = str(Path(found[key]).expanduser().resolve())
+    for k in needed:
+        if not isinstance(found.get(k), str | Path):
+            raise InputError(f"{where} gives no {k}: data needs {' and '.join(needed)}, as paths")
+    for k in ("root", "features", *PATHS):
+        if found.get(k) is not None:
+            found[k] = str(Path(found[k]).expanduser().resolve())
     return found
 
 

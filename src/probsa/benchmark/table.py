@@ -1,5 +1,6 @@
 """A table as data: what its numbers are and what they mean; formats.py writes it."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -64,3 +65,8 @@ class ResultTable:
 def words(text: str) -> Entry:
     """An entry without a number."""
     return Entry(text=text)
+
+
+def key(*parts: str) -> str:
+    """Of a CSV column."""
+    return "_".join(re.sub(r"\W+", "_", p.lower()).strip("_") for p in parts if p)

@@ -27,9 +27,10 @@ from ..objectives import objective
 from ..optimizers import clip_gradients, make_optimizer
 from ..preparation import Prepared, prepare
 from ..randomness import seed_of, stream
-from ._base import Cell, Method
+from ._base import Cell, Family, Method
 from ._theirs import their_batch, their_loss, their_model
 from .paper import BASELINES, position
+from .variants import family_baseline
 
 FILE = "timing.csv"
 ROUNDS, BATCHES = 15, 4
@@ -146,7 +147,7 @@ def time_steps(
         contestants = _contestants(cells, batches=batches)
         steps = {name: c.step for name, c in contestants.items()}
         seconds = race(steps, rounds=rounds)
-    plain = {family: _plain(cells, name) for family, name in BASELINES.items()}
+    plain = {family: _plain(cells, family) for family in BASELINES}
     return [
         _time(cell, contestants, seconds, baseline=plain[cell.method.family], threads=threads)
         for cell in cells
@@ -282,9 +283,10 @@ def _wait(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def _plain(cells: Sequence[Cell], model: str) -> str | None:
+def _plain(cells: Sequence[Cell], family: Family) -> str | None:
     """The label of a family's plain model."""
-    return next((c.method.label for c in cells if c.method.model == model), None)
+    found = family_baseline([c.method for c in cells], family)
+    return None if found is None else found.label
 
 
 def _time(

@@ -5,6 +5,7 @@ import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..config import RunConfig
 from ..errors import ProbSAError
 from ..files import full_disk
 from ..heads import HeadsFailed, pass_key, train_together, why_alone
+from ..models import build
 from ..training import Reporter, train
 from ._base import Cell
 from .cells import (
@@ -48,26 +50,47 @@ class Unit:
         return out / PASSES / self.name
 
 
-def units_of(cells: Sequence[Cell], *, heads: int) -> list[Unit]:
+HEADS, WEIGHTS = 48, 48_000_000
+"""Of a pass at most, unless the grid says how many heads: of a T-ABMIL seven. A weight costs about
+80 bytes with its gradient, Adam's moments, the best epoch's copy and what a step makes of it."""
+WIDTH = 1024
+"""Of the features, for counting weights before any are read."""
+
+
+@cache
+def _weights(model: str, given: tuple[tuple[str, Any], ...]) -> int:
+    return sum(p.numel() for p in build(model, in_dim=WIDTH, **dict(given)).parameters())
+
+
+def _passes(cells: Sequence[Cell], heads: int | None) -> int:
+    """In how many passes these cells train."""
+    if heads is not None or len(cells) == 1:
+        return math.ceil(len(cells) / (heads or 1))
+    models = [(c.config.model, tuple(sorted(c.config.model_arguments.items()))) for c in cells]
+    weights = sum(_weights(*m) for m in models)
+    return max(math.ceil(len(cells) / HEADS), math.ceil(weights / WEIGHTS))
+
+
+def units_of(cells: Sequence[Cell], *, heads: int | None) -> list[Unit]:
     """Cells as units, in the order of their first cells; the same cells make the same units.
 
     Args:
         cells: of the whole grid, done or not.
-        heads: most cells of a pass; 1: each alone.
+        heads: most cells of a pass; 1: each alone; None: as many as `HEADS` and `WEIGHTS` allow.
     """
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
-        alone = heads == 1 or why_alone(cell.config) is not None
+        alone = heads == 1 or cell.config.training.tensorboard or why_alone(cell.config)
         groups.setdefault(cell.name if alone else pass_key(cell.config), []).append(cell)
     units = []
     for own in groups.values():
-        if len(own) == 1:
-            units.append(Unit(name=own[0].name, cells=(own[0],)))
-            continue
         # of equal size, so that none is left with a few
-        size = math.ceil(len(own) / math.ceil(len(own) / heads))
+        size = math.ceil(len(own) / _passes(own, heads))
         for k in range(0, len(own), size):
             part = tuple(own[k : k + size])
+            if len(part) == 1:
+                units.append(Unit(name=part[0].name, cells=part))
+                continue
             digest = hashlib.sha256("\n".join(c.name for c in part).encode()).hexdigest()[:8]
             name = f"{part[0].data}-split{part[0].split}-{digest}"
             units.append(Unit(name=name, cells=part, together=True))

@@ -5,7 +5,8 @@ from typing import Any
 
 from ..models import arguments
 from ..schedules import KLWeight
-from ._base import Method
+from ._base import Family, Method
+from .paper import BASELINES
 from .results import Scores
 
 CHOSEN = "cyclical if it was run, as in the paper, else linear, else the largest constant"
@@ -60,6 +61,13 @@ def plain_of(scores: Sequence[Scores], variant: Method) -> list[Scores]:
         if own := [s for s in there if s.method.label == label]:
             return own
     return []
+
+
+def family_baseline(methods: Sequence[Method], family: Family) -> Method | None:
+    """What a family is compared to among these: its plain model, by its own name before others."""
+    base = BASELINES[family]
+    there = [m for m in methods if m.model == base]
+    return min(there, key=lambda m: (m.label != base, bool(m.arguments)), default=None)
 
 
 def _arguments(base: str, method: Method) -> Mapping[str, Any]:

@@ -42,7 +42,7 @@ Keys of the grid, in the file or as flags (flags win over all that the file says
   splits: how many are made where labels have no folds (default: 5); a list: these alone
   data_seed: of the order of bags, so that all seeds meet the same batches; null: each its own (0)
   keep: checkpoints of a cell that is done: best, all, none (default: best)
-  heads: cells that train in one pass at most; 1: each alone (default: 48)
+  heads: cells that train in one pass at most; 1: each alone (default: 48, fewer of large models)
   leaks: refuse or note, where a patient, a bag or its copy is in two parts (default: refuse)
   exceptions: a list of {data: NAMES, models: NAMES with *, KEY: VALUE}; the last one holds
   KEY: any key of `probsa train` under data and training
@@ -80,18 +80,19 @@ def run(arguments: list[str]) -> int:
         raise InputError("probsa benchmark needs a grid first: probsa benchmark GRID.yaml")
     if own.get("engine", "local") not in ENGINES:
         raise InputError(f"--engine is {own['engine']!r}: expected {', '.join(ENGINES)}")
+    from ..benchmark.grid import name_of, read_grid
+
     if own.get("tables_only"):
-        return _tables(Path(own.get("out") or Path(str(file)).stem), own)
-    from ..benchmark.grid import read_grid
+        return _tables(Path(own.get("out") or name_of(Path(str(file)))), own)
 
     assert file is not None
     asked = Path(own["out"]) if "out" in own else None
     grid = read_grid(Path(file), data=data, overrides=overrides, out=asked)
     out = asked or Path(grid.name)
-    every = [bag for d in grid.data for bag in d.table.bags]
+    every = [bag for d in grid.data for bag in d.test_bags]
     for bag in own["bags"].split(",") if "bags" in own else []:
         if bag not in every:  # before hours of work, not after
-            raise UnknownName("bag in --bags", bag, every)
+            raise UnknownName("test bag, as --bags needs one,", bag, every)
     return _dry(grid, out, own) if own.get("dry_run") else _run(grid, out, own)
 
 

@@ -51,6 +51,10 @@ def detectable_sentence(
     what = NAMES[comparison.metric] + (" within folds" if within else "")
     if least is None:
         return f"Smallest detectable difference in {what}: unknown, no pair of methods varies."
+    if least > 1:
+        return (
+            f"Smallest detectable difference in {what}: none that there can be (all are below 1)."
+        )
     cohort = f"{comparison.groups} patients, {_times(replicates or (comparison.replicates,))}"
     pairs = len(comparison.differences)
     of = "" if pairs == 1 else f"; median of {pairs} pairs, each before Holm's correction"

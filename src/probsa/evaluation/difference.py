@@ -134,7 +134,10 @@ def difference(a: Sample, b: Sample, *, data: Data) -> Difference:
         return without_spread(1.0, "both give the same scores")
     if data.freedom < 1 or good.shape[1] < max(2, left_out):
         groups = data.member.max() + 1
-        return without_spread(None, f"{groups} patients are too few to resample")
+        if data.freedom < 1 or not good.size:
+            return without_spread(None, f"{groups} patients are too few to resample")
+        undefined = f"{left_out} of {drawn.shape[1]} resamples of {groups} patients"
+        return without_spread(None, f"the metric is undefined in {undefined}")
     spread = _spread(observed, good, freedom=data.freedom)
     if spread.se**2 < ROUNDING:
         if abs(d) < np.sqrt(ROUNDING):

@@ -20,6 +20,7 @@ def froc_summary(
     replicates: Sequence[Sequence[Hits]],
     *,
     groups: Mapping[str, Hashable] | None = None,
+    blocks: Sequence[Hashable] | None = None,
     bootstrap: int = 200,
     seed: int = 0,
 ) -> dict[str, Metric]:
@@ -28,6 +29,7 @@ def froc_summary(
     Args:
         replicates: the same slides in the same order, as each replicate's detections hit them.
         groups: patient of each slide; a slide that is missing here is its own.
+        blocks: of each replicate, what it shares with others: the split, of a split and a seed.
         bootstrap: resamples; 0: no intervals.
         seed: of the resamples.
 
@@ -52,7 +54,9 @@ def froc_summary(
         )
     )
     found = [_rows(slides, draws) for slides in replicates]
-    weights = replicate_weights(len(found), resamples=len(draws.counts) - 1, seed=seed)
+    weights = replicate_weights(
+        len(found), resamples=len(draws.counts) - 1, seed=seed, blocks=blocks
+    )
     mean = [
         mean_of([Sampled(rows=rows[:, k]) for rows in found], weights=weights)
         for k in range(len(NAMES))

@@ -36,6 +36,7 @@ def instance_summary(
     validation: Sequence[Validation] | None,
     groups: Mapping[str, Hashable] | None,
     folds: Mapping[str, Hashable] | None = None,
+    blocks: Sequence[Hashable] | None = None,
     bootstrap: int = 200,
     seed: int = 0,
 ) -> dict[str, Metric]:
@@ -53,6 +54,7 @@ def instance_summary(
         validation: of each replicate, where the threshold of Dice is chosen; None: no Dice.
         groups: patient of each bag; a bag that is missing here is its own.
         folds: which run of a replicate predicted each bag; None: one run predicted all.
+        blocks: of each replicate, what it shares with others: the split, of a split and a seed.
         bootstrap: resamples; 0 gives no intervals.
         seed: of the resamples, and of the random maps.
 
@@ -67,6 +69,7 @@ def instance_summary(
         validation=validation,
         groups=groups,
         folds=folds,
+        blocks=blocks,
         bootstrap=bootstrap,
         seed=seed,
     )
@@ -80,6 +83,7 @@ def instance_samples(
     validation: Sequence[Validation] | None,
     groups: Mapping[str, Hashable] | None,
     folds: Mapping[str, Hashable] | None = None,
+    blocks: Sequence[Hashable] | None = None,
     bootstrap: int = 200,
     seed: int = 0,
 ) -> dict[str, Sampled]:
@@ -124,7 +128,9 @@ def instance_samples(
             | _dice(judged, inside, runs=runs, validation=held, positive=positive, draws=drawn)
             | isolated_samples(predictions, positive=flags, graphs=graphs, draws=draws)
         )
-    weights = replicate_weights(len(found), resamples=len(draws.counts) - 1, seed=seed)
+    weights = replicate_weights(
+        len(found), resamples=len(draws.counts) - 1, seed=seed, blocks=blocks
+    )
     mean = {k: mean_of([f[k] for f in found], weights=weights) for k in found[0]}
     return mean | {f"error_auroc_gain_{area}": gain(mean, area=area) for area in AREAS}
 

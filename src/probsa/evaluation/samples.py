@@ -4,7 +4,7 @@ Row 0 is the data as they are, the others resamples. Metrics whose rows come fro
 are paired: their difference is taken row by row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,18 +75,23 @@ def mean_of(
 
 
 def replicate_weights(
-    count: int, *, resamples: int, seed: int
+    count: int, *, resamples: int, seed: int, blocks: Sequence[Hashable] | None = None
 ) -> Float[np.ndarray, "rows replicates"]:
     """How often each replicate is drawn in each row; in row 0 once.
 
     Of k replicates k - 1 are drawn, so that the variance of a mean over few of them is not too
     small (Rao & Wu, JASA 1988). One replicate is always there.
+
+    blocks: of each replicate, what it shares with others (the split, of a split and a seed): whole
+        blocks are drawn, and within one its replicates share its weight.
     """
-    weights = np.ones((resamples + 1, count))
-    if count > 1:
-        rng = np.random.default_rng((seed, count))
-        weights[1:] = rng.multinomial(count - 1, np.full(count, 1 / count), size=resamples)
-    return weights
+    own = list(dict.fromkeys(range(count) if blocks is None else blocks))
+    member = np.array([own.index(b) for b in (range(count) if blocks is None else blocks)])
+    weights = np.ones((resamples + 1, len(own)))
+    if len(own) > 1:
+        rng = np.random.default_rng((seed, len(own)))
+        weights[1:] = rng.multinomial(len(own) - 1, np.full(len(own), 1 / len(own)), size=resamples)
+    return weights[:, member] / np.bincount(member)[member]
 
 
 def auroc(

@@ -68,7 +68,8 @@ def train_together(
     reporter: Reporter | None = None,
     save_every: float = 120.0,
 ) -> list[RunFolder]:
-    """Trains runs of one `pass_key`; each folder is then what `train` alone would leave.
+    """Trains runs of one `pass_key`; each folder is then what `train` alone would leave
+    (but for TensorBoard's files).
 
     Args:
         configs: the runs.

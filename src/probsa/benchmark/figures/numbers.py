@@ -14,7 +14,7 @@ from ..paper import BASELINES, LABELS, STUDIES, paper_rows, title_of
 from ..pooled import Pooled
 from ..ranked import columns_of
 from ..results import Scores
-from ..variants import chosen, variants_of
+from ..variants import chosen, family_baseline, variants_of
 from .folds import FoldScores
 from .forest import Difference
 from .improvement import Gain
@@ -104,7 +104,8 @@ def differences(
     found: list[Difference] = []
     lost: list[str] = []
     for data, family, own in _families(chosen(scores)):
-        base = next((s for s in own if s.method.model == BASELINES[family]), None)
+        plain = family_baseline([s.method for s in own], family)
+        base = next((s for s in own if s.method == plain), None)
         if base is None or len(own) < 2:
             lost.append(f"{data}, {family}: needs {BASELINES[family]} and another method")
             continue
@@ -138,7 +139,7 @@ def _difference(s: Scores, compared: Pooled | None) -> Difference | None:
         p=c.adjusted[name],
         distinct=c.adjusted[name] <= ALPHA,
         winner=c.winner == name,
-        detectable=None if d.spread is None else POINTS * detectable(d.spread),
+        detectable=None if d.spread is None else POINTS * min(1.0, detectable(d.spread)),
     )
 
 

@@ -63,10 +63,10 @@ def rank_note(ranks: Ranks | None) -> str:
     )
 
 
-def pairs_note(values: Mapping[str, Sequence[float]], baseline: str) -> list[str]:
+def pairs_note(values: Mapping[str, Sequence[float]], baseline: str | None) -> list[str]:
     """Wilcoxon's test of each method against the plain one, over the same columns."""
     others = {m: v for m, v in values.items() if m != baseline}
-    if baseline not in values or not others:
+    if baseline is None or baseline not in values or not others:
         return []
     tests = {m: signed_rank(v, values[baseline]) for m, v in others.items()}
     n = len(values[baseline])

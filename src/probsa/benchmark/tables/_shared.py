@@ -1,6 +1,5 @@
 """What several tables say in the same words: data sets, means, the paper's figures."""
 
-import re
 from collections.abc import Sequence
 
 from ..means import SplitMetric, mean_over_splits
@@ -15,7 +14,7 @@ from ..paper import (
 )
 from ..pooled import ROUNDING, Compared, Interval
 from ..results import Scores
-from ..table import Column, Entry, ResultTable, words
+from ..table import Column, Entry, ResultTable, key, words
 
 METRICS: tuple[tuple[SplitMetric, PaperMetric], ...] = (("auroc", "AUROC"), ("f1", "F1"))
 """Ours, and as tables write them."""
@@ -70,11 +69,6 @@ def interval_entry(value: Interval | None, *, bold: bool = False) -> Entry:
 def printed(row: PaperRow | None) -> Entry:
     """One of the paper's figures."""
     return Entry() if row is None else Entry(value=row.mean, sd=row.sd)
-
-
-def key(*parts: str) -> str:
-    """Of a CSV column."""
-    return "_".join(re.sub(r"\W+", "_", p.lower()).strip("_") for p in parts if p)
 
 
 def about(scores: Sequence[Scores]) -> str:

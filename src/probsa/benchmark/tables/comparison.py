@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from .._base import Family
 from ..kept import Kept
-from ..paper import BASELINES, PaperTable, paper_value, study_of
+from ..paper import PaperTable, paper_value, study_of
 from ..pooled import Compared, Pooled
 from ..results import Results, Scores
 from ..table import Column, Entry, ResultTable, words
-from ..variants import chosen, chosen_note
+from ..variants import chosen, chosen_note, family_baseline
 from ._classic import classic_tests
 from ._notes import (
     bold_note,
@@ -89,7 +89,7 @@ def comparison_table(
             *([note] if (note := chosen_note(every)) else []),
             *ranks.notes,
             rank_note(ranks.ranks),
-            *pairs_note(ranks.values, BASELINES[family]),
+            *pairs_note(ranks.values, baseline_of(scores, family)),
             *results.left_out(),
         ),
         follow=tuple(below),
@@ -103,7 +103,8 @@ def _label(scores: Sequence[Scores], name: str) -> str:
 
 def baseline_of(scores: Sequence[Scores], family: Family) -> str | None:
     """The name of the family's plain model among these."""
-    return next((s.method.name for s in scores if s.method.model == BASELINES[family]), None)
+    found = family_baseline([s.method for s in scores], family)
+    return None if found is None else found.name
 
 
 def pooled_columns(first: Sequence[Column], *, folds: bool) -> list[Column]:
