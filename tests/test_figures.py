@@ -276,6 +276,24 @@ def test_notes_say_what_is_compared_and_leave_room_for_all_else():
     assert not any("within each" in t.get_text() for t in words(draw_improvement(many_gains())))
 
 
+def test_intervals_that_span_everything_run_out_of_the_panel():
+    few = [g for g in many_gains() if g.metric == "AUROC"]
+    wide = [replace(g, low=-90.0, high=95.0) if i % 4 == 0 else g for i, g in enumerate(few)]
+    for gains, cut in ((few, False), (wide, True)):
+        figure = draw_improvement(gains)
+        low, high = panel(figure, "AUROC abmil-probsa-dirac").get_ylim()
+        most = max(g.points for g in few)
+        assert (low, high) == (-most - 4, most + 4) if cut else high < most + 4
+        assert any("go on beyond it" in t.get_text() for t in words(figure)) == cut
+        refuse_collisions(figure)
+    rows = [
+        Difference(data="d", metric="AUROC", method=n, model=n, baseline="abmil", points=k,
+                   low=k - w, high=k + w)
+        for n, k, w in (("dsmil", 1.0, 2.0), ("patchgcn", -3.0, 2.0), ("smabmil", 0.0, 80.0))
+    ]  # fmt: skip
+    assert panel(draw_forest(rows), "d AUROC").get_xlim() == (-11, 11)
+
+
 def test_improvement_with_every_schedule_is_legible():
     kls = ["0.01", "0.1", "0.5", "1", "5", "linear", "cyclical"]
     one = [

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .style import (
+    BEYOND,
     GREY,
     ROW,
     TEXT,
@@ -18,6 +19,7 @@ from .style import (
     dress,
     list_names,
     note,
+    reach,
     sheet,
     style_of,
     write,
@@ -70,6 +72,7 @@ def draw_forest(differences: Sequence[Difference], *, said: str = "") -> Figure:
     grid = figure.subplots(
         len(sets), len(metrics), squeeze=False, height_ratios=[n + 1 for n in rows]
     )
+    cut = False
     for line, data in zip(grid, sets, strict=True):
         for ax, metric in zip(line, metrics, strict=True):
             ax.set_label(f"{data} {metric}")
@@ -77,6 +80,12 @@ def draw_forest(differences: Sequence[Difference], *, said: str = "") -> Figure:
             list_names(ax, names[data], shown=metric == metrics[0])
             own = [d for d in differences if (d.data, d.metric) == (data, metric)]
             _panel(ax, own, names=names[data])
+            most = reach(
+                [d.points for d in own if d.points is not None], [(d.low, d.high) for d in own]
+            )
+            if most is not None:
+                ax.set_xlim(-most, most)
+                cut = True
             if metric == metrics[0]:
                 ax.set_title(data, fontsize=TITLE, loc="left")
             if data == sets[-1]:
@@ -89,6 +98,7 @@ def draw_forest(differences: Sequence[Difference], *, said: str = "") -> Figure:
         "apart from the baseline (Holm-adjusted p ≤ 0.05). ★: the winner, told apart from every "
         "other method of its family."
         + (" Grey: smaller than what such an experiment finds four times in five." if band else "")
+        + (f" {BEYOND}" if cut else "")
         + (f" {WITHIN}" if any(d.pooling == "within" for d in differences) else "")
         + (f" {said}" if said else ""),
     )

@@ -14,7 +14,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from .style import GREY, PAPER, TEXT, WITHIN, dress, note, sheet, shortened, style_of, write
+from .style import (
+    BEYOND,
+    GREY,
+    PAPER,
+    TEXT,
+    WITHIN,
+    dress,
+    note,
+    reach,
+    sheet,
+    shortened,
+    style_of,
+    write,
+)
 
 Source = Literal["ours", "paper"]
 Key = TypeVar("Key", bound=Hashable)
@@ -86,6 +99,7 @@ def draw_improvement(gains: Sequence[Gain]) -> Figure:
     sets = [d for (d,) in _distinct((g.data,) for g in ours)]
     shown = [g for g in gains if g.variant in variants and g.metric in metrics]
     order = kl_order(shown)
+    said: list[str] = []
     figure = sheet(1.2 + 1.5 * max(2, len(variants)), 0.75 + 1.75 * len(metrics))
     grid = figure.subplots(len(metrics), len(variants), squeeze=False, sharey="row", sharex=True)
     for row, metric in zip(grid, metrics, strict=True):
@@ -98,10 +112,17 @@ def draw_improvement(gains: Sequence[Gain]) -> Figure:
                 ax.set_title(shortened(variant, 24), fontsize=TEXT + 0.5)
             if metric == metrics[-1]:
                 ax.set_xlabel("λ", fontsize=TEXT)
+        of = [g for g in shown if g.metric == metric]
+        most = reach([g.points for g in of], [(g.low, g.high) for g in of])
+        if most is not None:
+            row[0].set_ylim(-most, most)
+            said.append(BEYOND)
         row[0].set_ylabel(f"{metric}: points over\nthe baseline (λ = 0)", fontsize=TEXT)
     _legend(figure, sets, paper=any(g.source == "paper" for g in shown), many=len(sets) > 1)
     if any(g.pooling == "within" for g in ours):
-        note(figure, WITHIN)
+        said.append(WITHIN)
+    if said:
+        note(figure, " ".join(dict.fromkeys(said)))
     return figure
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import wrap
 from zlib import crc32
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -107,6 +108,24 @@ def list_names(ax: Axes, names: Sequence[str], *, shown: bool = True) -> None:
     ax.set_axisbelow(True)
     ax.grid(axis="y", color="#e6e6e6", lw=0.5)
     ax.tick_params(axis="y", length=0)
+
+
+BEYOND = "Lines that reach the edge of a panel go on beyond it: their ends are in the CSV."
+
+
+def reach(
+    points: Sequence[float], intervals: Sequence[tuple[float | None, float | None]]
+) -> float | None:
+    """How far from 0 an axis goes, if some intervals are so wide that nothing else could be seen.
+
+    Those of two seeds can be: Student's t with one degree of freedom. Shown are all points, and
+    half-widths up to four times the lower quartile of all. None: every interval fits.
+    """
+    known = [(low, high) for low, high in intervals if low is not None and high is not None]
+    if not points or not known:
+        return None
+    most = max(map(abs, points)) + 4 * float(np.quantile([(b - a) / 2 for a, b in known], 0.25))
+    return most if max(abs(e) for pair in known for e in pair) > most else None
 
 
 def note(figure: Figure, text: str) -> None:
