@@ -279,8 +279,8 @@ def test_notes_say_what_is_compared_and_leave_room_for_all_else():
 def test_intervals_that_span_everything_run_out_of_the_panel():
     few = [g for g in many_gains() if g.metric == "AUROC"]
     wide = [replace(g, low=-90.0, high=95.0) if i % 4 == 0 else g for i, g in enumerate(few)]
-    for gains, cut in ((few, False), (wide, True)):
-        figure = draw_improvement(gains)
+    for given, cut in ((few, False), (wide, True)):
+        figure = draw_improvement(given)
         low, high = panel(figure, "AUROC abmil-probsa-dirac").get_ylim()
         most = max(g.points for g in few)
         assert (low, high) == (-most - 4, most + 4) if cut else high < most + 4
