@@ -124,7 +124,7 @@ def test_what_fails_is_listed_and_the_exit_status_says_so(grid, capsys, reported
         (["benchmark", "small.yaml", "--data=toy", "--workers", "0"], "--workers is 0"),
         (["benchmark", "small.yaml", "--data=toy", "--models", "abmill"], "Did you mean 'abmil'"),
         (["benchmark", "small.yaml", "--data=toy", "--seedz", "3"], "Did you mean 'seeds'"),
-        (["benchmark", "small.yaml", "--data=toy", "--bags", "b0,x"], "no test bag, as"),
+        (["benchmark", "small.yaml", "--data=toy", "--bags", "b0,x"], "test bag (of --bags)"),
         (["benchmark", "small.yaml", "--data=toy", "--dry-run", "--out", "toy"], "not empty"),
         (["benchmark", "small.yaml", "--data=toy", "--dry-run", "--out", "small.yaml"], "a file"),
         (["benchmark", "small.yaml", "--data=toy", "--out", "small.yaml/x"], "cannot be written"),
@@ -135,6 +135,23 @@ def test_wrong_use_is_said(grid, capsys, arguments, said):
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
     assert not (grid / "small").exists()
+
+
+def test_a_bag_that_is_not_tested_has_no_map(grid, capsys):
+    rows = read_csv(grid / "toy" / "labels.csv")
+    parts = ["train"] * (len(rows) - 4) + ["test"] * 4
+    lines = [f"{r['bag']},{r['label']},{p}" for r, p in zip(rows, parts, strict=True)]
+    (grid / "toy" / "labels.csv").write_text("\n".join(["bag,label,split", *lines, ""]))
+    for bag, said in ((rows[0]["bag"], "no test bag (of --bags) named"), (rows[-1]["bag"], None)):
+        status = run("--data", "toy", "--bags", bag, "--dry-run")
+        assert status == (0 if said is None else 2)
+        assert said is None or said in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_refused_at_once(grid, capsys, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, _: str(path) != str(grid))
+    assert run("--data", "toy", "--dry-run", "--out", "new") == 2
+    assert f"{grid} cannot be written to: give another --out" in capsys.readouterr().err
 
 
 def test_tables_alone_know_the_grids_name(grid, reported):

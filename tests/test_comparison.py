@@ -1,5 +1,7 @@
 """Paired differences are right, their errors are nominal, and a winner is one."""
 
+import re
+
 import numpy as np
 import pytest
 from equal_methods import cohort
@@ -188,6 +190,20 @@ def test_the_two_parts_of_a_difference_by_hand():
     assert two.replicates == pytest.approx(np.sqrt(4.5 / 2))
     one = _spread(observed[:1], drawn[:1], freedom=9)
     assert (one.patients, one.replicates) == (2.0, 0.0)
+
+
+def test_a_metric_that_most_resamples_have_not_is_said():
+    """One positive patient in each of two folds: each is drawn in two of three resamples."""
+    y, folds = np.zeros(60, dtype=int), np.arange(60) // 20
+    y[[0, 20, 40, 41, 42]] = 1
+    rng = np.random.default_rng(0)
+    scores = {n: y * k + rng.normal(size=60) for n, k in (("a", 4.0), ("b", 0.0))}
+    found = compare(y, scores, groups=None, metric="auroc", pooling="within", folds=folds)
+    assert found.differences["b"].p is None
+    assert re.search(
+        r"the metric is undefined in 1\d\d\d of 2000 resamples of 60 patients",
+        found.differences["b"].reason,
+    )
 
 
 def test_two_shares_differ_by_one_at_most():

@@ -1,5 +1,7 @@
 """What is called detectable is found in four of five cohorts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from equal_methods import cohort
@@ -36,6 +38,17 @@ def test_a_difference_as_large_as_the_detectable_is_found_in_four_of_five_cohort
     # What was planted is as large as what is called detectable, so its power is 0.8.
     assert np.mean(differences) == pytest.approx(np.mean(least), rel=0.05)
     assert 0.68 <= found / 100 <= 0.92
+
+
+def test_a_difference_above_one_is_none_that_can_be():
+    y, patient, scores = cohort(np.random.default_rng(3), n=60, k=2)
+    got = compare(y, scores, groups=patient, metric="auroc", resamples=100)
+    (name, d), *_ = got.differences.items()
+    wide = replace(d, spread=Spread(patients=0.01, freedom=50, replicates=0.2, count=2))
+    assert detectable(wide.spread) > 1
+    assert detectable_sentence(replace(got, differences={name: wide})) == (
+        "Smallest detectable difference in AUROC: none that there can be (all are below 1)."
+    )
 
 
 def test_what_stands_under_a_table():

@@ -192,6 +192,14 @@ def test_a_preset_changes_the_defaults_and_what_is_given_goes_before_it(tmp_path
         read_run(None, {**flags, "model.name": "abmil-probsa-diag", "model.preset": "original"})
 
 
+@pytest.mark.parametrize("key", ["5", "true", "? [a, b]\n"])
+def test_a_key_that_is_no_text_is_refused(tmp_path, key):
+    file = tmp_path / "run.yaml"
+    file.write_text(f"model: abmil\n{key}: 1\n")
+    with pytest.raises(InputError, match=r"run\.yaml, line 2 .*is no text: write it in quotes"):
+        read_run(file, {})
+
+
 def test_a_key_that_is_there_twice_is_refused(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("model: abmil\ntraining:\n  epochs: 3\n  batch_size: 2\n  epochs: 4\n")

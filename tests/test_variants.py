@@ -3,11 +3,12 @@
 import pytest
 from made_experiments import write_folds
 
+from probsa.benchmark._base import Method
 from probsa.benchmark.figures.numbers import differences, family_ranks, folds, gains
 from probsa.benchmark.results import read_results, read_scores
 from probsa.benchmark.tables.ablation import ablation_table
 from probsa.benchmark.tables.comparison import comparison_table
-from probsa.benchmark.variants import CHOSEN, chosen, variants_of
+from probsa.benchmark.variants import CHOSEN, chosen, family_baseline, variants_of
 
 Y = {f"b{k:02d}": k % 2 for k in range(12)}
 FOLDS = [list(Y)[0:4], list(Y)[4:8], list(Y)[8:12]]
@@ -117,3 +118,16 @@ def test_who_is_ranked_is_the_same_in_table_and_figure(written):
     said = "Without a value in every column, and so not ranked: patchgcn."
     assert lost == [said] and said in table.footnotes
     assert {r.data_sets for r in found if r.family == "local"} == {2}
+
+
+def test_a_family_is_compared_to_the_plain_model_of_its_own_name():
+    def method(label: str, **arguments) -> Method:
+        return Method(label=label, model="abmil", arguments=arguments)
+
+    own, renamed, changed = method("abmil"), method("plain"), method("A", gated=True)
+    other = Method(label="tabmil", model="tabmil")
+    assert family_baseline([changed, renamed, own, other], "local") is own
+    assert family_baseline([changed, renamed, other], "local") is renamed
+    assert family_baseline([changed, other], "local") is changed
+    assert family_baseline([other], "local") is None
+    assert family_baseline([changed, other], "global") is other

@@ -228,9 +228,11 @@ class _OnceLoader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node)
-            problem = f"the key {key!r} is there twice" if key in seen else None
+            problem = None
             if not isinstance(key, str):
                 problem = f"the key {key!r} is no text: write it in quotes, if it is meant"
+            elif key in seen:
+                problem = f"the key {key!r} is there twice"
             if problem is not None:
                 raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             seen.add(key)

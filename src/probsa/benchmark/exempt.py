@@ -29,7 +29,12 @@ class Exempt:
 
 
 def exception_of(given: Any, *, where: str) -> Exempt:
-    """One item of `exceptions`."""
+    """One item of `exceptions`.
+
+    Raises:
+        UnknownName: a key that no run has.
+        InputError: no mapping, or a value that is none.
+    """
     if not isinstance(given, dict):
         raise InputError(
             f"exceptions in {where} has {given!r}: expected {{data: …, models: …, KEY: VALUE}}"

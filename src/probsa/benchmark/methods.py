@@ -1,5 +1,6 @@
 """The methods of a grid: its entries, the words all, local and global, and λ laid over them."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,11 +67,12 @@ def kl_weights(given: Any, *, where: str) -> list[KLWeight]:
     found: list[KLWeight] = []
     for λ in listed:
         λ = _number(λ)
-        if isinstance(λ, bool) or not (isinstance(λ, int | float) or λ in ("linear", "cyclical")):
+        number = isinstance(λ, int | float) and not isinstance(λ, bool) and math.isfinite(λ)
+        if not number and λ not in ("linear", "cyclical"):
             raise InputError(
                 f"kl_weight in {where} has {λ!r}: expected numbers, 'linear' or 'cyclical'"
             )
-        value: KLWeight = float(λ) if isinstance(λ, int | float) else λ
+        value: KLWeight = float(λ) if number else λ
         if value not in found:
             found.append(value)
     return found

@@ -20,7 +20,8 @@ class Written:
     missing: tuple[tuple[str, str], ...]
     """(figure, why there is none, or what is not in it)."""
     odd: tuple[str, ...] = ()
-    """Folds on which all methods do unlike on the others: labels flipped, say."""
+    """Folds on which all methods do unlike on the others, and test parts below chance: labels
+    flipped, say."""
 
 
 def write_report(

@@ -68,5 +68,5 @@ def words(text: str) -> Entry:
 
 
 def key(*parts: str) -> str:
-    """Of a CSV column."""
+    """A name as CSV columns and files of tables have it: words, with _ between."""
     return "_".join(re.sub(r"\W+", "_", p.lower()).strip("_") for p in parts if p)

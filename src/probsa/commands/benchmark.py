@@ -92,7 +92,7 @@ def run(arguments: list[str]) -> int:
     every = [bag for d in grid.data for bag in d.test_bags]
     for bag in own["bags"].split(",") if "bags" in own else []:
         if bag not in every:  # before hours of work, not after
-            raise UnknownName("test bag, as --bags needs one,", bag, every)
+            raise UnknownName("test bag (of --bags)", bag, every)
     return _dry(grid, out, own) if own.get("dry_run") else _run(grid, out, own)
 
 

@@ -32,7 +32,7 @@ def bold_note(below: str) -> str:
     """The rule of bold in tables of means."""
     return (
         "Bold: the best mean of its column, if it is a winner too: of AUROC by differences within "
-        "folds (where there are folds, of both classes each), of F1 by the calls of all folds "
+        "folds (where each has two patients of either class), of F1 by the calls of all folds "
         f"together. The rule stands below {below}."
     )
 
@@ -129,5 +129,8 @@ def folds_note(scores: Sequence[Scores], compared: Compared) -> list[str]:
         "difference between means over folds"
     )
     if compared.within is None:
-        return [f"{said}, which a fold of one class has not: a winner is told by the pooled one."]
+        return [
+            f"{said}, which needs two patients of either class in every fold: here a winner is "
+            "told by the pooled one."
+        ]
     return [f"{said}, and what a winner by AUROC is told by."]
