@@ -18,6 +18,7 @@ from probsa.benchmark.pooled import (
     replicate_keys,
 )
 from probsa.benchmark.results import Scores
+from probsa.evaluation.comparison import ONE_REPLICATE, compare, holm
 from probsa.evaluation.delong import delong
 
 N = 60
@@ -159,3 +160,33 @@ def test_a_fold_with_one_positive_patient_leaves_it_to_the_pooled_differences():
     assert (
         compare_methods([replace(s, y=y, groups=groups) for s in few], baseline="a").within is None
     )
+
+
+def test_a_pair_has_the_replicates_of_both_and_holms_p_is_of_what_stands_there():
+    a = scores("a", skill=0.3, seeds=(0, 1, 2))
+    bb = scores("bb", skill=1.0, seeds=(0, 1, 2))
+    fewer = scores("ccc", skill=0.5, seeds=(0, 1))
+    found = pool([a, bb, fewer], metric="auroc", baseline="a", resamples=50)
+    assert found.replicates == {"bb": 3, "ccc": 2} and found.lacking == 1
+    for other, rows in ((bb, [0, 1, 2]), (fewer, [0, 1])):
+        alone = compare(
+            Y,
+            {"a": a.p[rows], other.method.name: other.p[rows]},
+            groups=a.groups,
+            metric="auroc",
+            baseline="a",
+            resamples=50,
+        )
+        of = other.method.name
+        assert found.comparison.differences[of] == alone.differences[of]
+        assert found.values[of] == interval_of(other, "auroc", resamples=50)
+    p = [d.p for d in found.comparison.differences.values()]
+    assert len(set(p)) == 2 and None not in p
+    assert list(found.comparison.adjusted.values()) == holm(p) != p
+
+
+def test_one_replicate_is_said():
+    for seeds in ((0,), (0, 1)):
+        pair = [scores(n, seeds=seeds) for n in ("a", "bb")]
+        notes = pool(pair, metric="auroc", baseline="a").comparison.notes
+        assert notes == ((ONE_REPLICATE,) if len(seeds) == 1 else ())

@@ -145,8 +145,10 @@ def read_grid(
         TableError: labels that are not there, or that cannot be used.
     """
     given = load_yaml(path, what="grid", least="models")
-    where = str(path)
-    own, for_all = _parted(overrides or {})
+    overrides = overrides or {}
+    flags = ", ".join(f"--{key}" for key in overrides)
+    where = f"{path} (with {flags})" if flags else str(path)
+    own, for_all = _parted(overrides)
     given = _overruled(given, own, where=where)
     if data:
         found: dict[str, dict[str, Any]] = {}

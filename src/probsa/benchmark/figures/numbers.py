@@ -181,7 +181,7 @@ def critical(
     values = columns.of(metric)
     sets = len({data for data, _ in columns.columns})
     if len(values) < 2 or sets < 2:
-        few = f"{len(values)} methods on {sets} data sets in common: two of each are needed"
+        few = f"methods: {len(values)}, data sets in common: {sets}; two of each are needed"
         return f"{few}. {columns.note()}".removesuffix(". ")
     found = critical_difference(values)
     return found.reason or found
