@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 from sklearn.metrics import roc_auc_score
 
 from probsa.errors import InputError
@@ -64,6 +65,41 @@ def test_perfect_folds_leave_room_for_one_misplaced_bag():
     flipped = np.where(folds == 2, 1 - y, y)
     found = odd_folds(flipped, scores, folds=folds)
     assert [f.fold for f in found if f.flipped] == [2]
+
+
+def test_p_is_that_of_placements_counted_pair_by_pair():
+    """Perfect folds but for one bag: only it scatters, so the whole test can be written out."""
+    y = np.tile([0, 0, 0, 0, 0, 0, 1, 1, 1, 1], 5)
+    folds = np.repeat(np.arange(5), 10)
+    scores = np.tile([1.0, 2, 3, 4, 5, 6, 7, 8, 9, 0.5], 5)
+    scores[folds > 0] = y[folds > 0]
+    found = odd_folds(y, scores, folds=folds)
+    above = scores[6:10, None] > scores[:6]  # of each positive bag, over each negative one
+    v10, v01 = above.mean(1), above.mean(0)
+    auroc = 18 / 24
+    assert above.mean() == auroc
+    squares = [((v - auroc) ** 2).sum() for v in (v10, v01)]
+    # one more bag of each class, placed by chance: the variance of a uniform number is 1 / 12
+    up, down = ((q + 1 / 12) / (5 * n - 5 + 1) for q, n in zip(squares, (4, 6), strict=True))
+    design = 10 / 8  # each patient has one bag, and two means were taken of the ten
+    variance = up / 4 + down / 6  # of either fold
+    z = (auroc - 1) / np.sqrt(design * (variance + variance / 4))
+    assert found[0].p == pytest.approx(min(1, 5 * 2 * student.sf(-z, 50 - 2 * 5)))
+    assert found[0].p < 1
+
+
+@pytest.mark.parametrize(("positives", "flipped"), [(2, False), (3, True)])
+def test_a_fold_is_flipped_where_scores_that_know_nothing_hardly_ever_do_as_badly(
+    positives, flipped
+):
+    """All wrong, of 2 + 2 bags: p = Φ(−0.5 / √(5 / 48)) = 0.061; of 2 + 3, 0.042."""
+    small = np.array([1] * positives + [0, 0])
+    y = np.concatenate([small, np.tile([0, 1], 40)])
+    scores = np.concatenate([1.0 - small, np.tile([0.0, 1.0], 40)])
+    folds = np.concatenate([np.zeros(len(small)), np.repeat([1, 2], 40)])
+    found = odd_folds(y, scores, folds=folds)
+    assert [f.odd for f in found] == [True, False, False]
+    assert found[0].flipped == flipped
 
 
 def test_folds_that_are_alike_are_called_odd_at_the_nominal_rate():
