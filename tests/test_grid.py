@@ -385,8 +385,17 @@ def test_copies_are_looked_for_once(folder, tmp_path, monkeypatch):
     def never(*_):
         raise AssertionError("all bags were read again")
 
+    with monkeypatch.context() as patched:
+        patched.setattr("probsa.benchmark.checks.find_copies", never)
+        assert check_grid(grid, out).notes == ()
+    copied = (folder / "features" / "000.h5").read_bytes()
+    (folder / "features" / "002.h5").write_bytes(copied)
+    (out / "copies" / "toy.json").unlink()
+    noting = read_grid(grid_of(folder, leaks="note"))
+    first = check_grid(noting, out)
+    store_checked(first, out)
     monkeypatch.setattr("probsa.benchmark.checks.find_copies", never)
-    assert check_grid(grid, out).notes == ()
+    assert check_grid(noting, out).notes == first.notes != ()
     (folder / "features" / "000.h5").write_bytes((folder / "features" / "001.h5").read_bytes())
     with pytest.raises(AssertionError, match=r"read again"):  # its size is another
         check_grid(grid, out)
@@ -426,6 +435,25 @@ def test_some_of_the_splits(folder, tmp_path):
     grid = read_grid(grid_of(folder, splits=[1, 3]))
     assert {c.split for c in grid.cells(tmp_path)} == {1, 3}
     assert len(check_grid(grid, tmp_path).new["toy"]) == 5  # the first of the five is still 0
+    assert read_grid(grid_of(folder, splits=[1, 7])).data[0].made == 8  # to have one called 7
+
+
+def test_classes_are_named_by_the_grid(folder):
+    table(folder, labels=["tumour", "benign"] * 6)
+    of = read_grid(grid_of(folder, classes=["tumour", "benign"])).data[0].table
+    assert of.classes == ("tumour", "benign")
+
+
+def test_a_key_that_a_model_cannot_set_is_not_suggested_to_it(folder):
+    models = [{"name": "abmil", "training": {"feature": "x"}}]
+    with pytest.raises(UnknownName) as error:
+        read_grid(grid_of(folder, models=models))
+    assert "features" not in str(error.value)
+
+
+def test_what_a_flag_says_wrong_is_looked_for_among_the_flags(folder):
+    with pytest.raises(InputError, match=r"seeds in .*grid.yaml \(with --epochs, --seeds\) is 0"):
+        read_grid(grid_of(folder), overrides={"epochs": "3", "seeds": "0"})
 
 
 # recipes

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_experiments import write_folds, write_run
 from sklearn.metrics import roc_auc_score
@@ -33,6 +34,25 @@ def test_flipped_folds_of_every_data_set_are_said(tmp_path):
         "c, fold 0: labels flipped?",
     ]
     assert "AUROC 0.000, the other folds' 1.000" in said[0]
+
+
+def test_patients_are_what_a_fold_is_judged_by(tmp_path):
+    """Five bags a patient that say the same: a fold that stands out by bags need not by patients."""
+    said = {}
+    for grouped in (False, True):
+        rng = np.random.default_rng(1)
+        patients = [f"p{k:02}" for k in range(30)]
+        bags = [f"{p}-{i}" for p in patients for i in range(5)]
+        y = {b: int(b[1:3]) // 3 % 2 for b in bags}
+        score = dict(zip(patients, rng.random(30).tolist(), strict=True))
+        sign = {b: 1 if int(b[1:3]) % 3 else -1 for b in bags}  # fold 0 the other way round
+        p = {b: 0.3 + 0.4 * score[b[:3]] + 0.02 * sign[b] * (2 * y[b] - 1) for b in bags}
+        out = tmp_path / str(grouped)
+        folds = [[b for b in bags if int(b[1:3]) % 3 == k] for k in range(3)]
+        groups = {b: b[:3] for b in bags} if grouped else None
+        write_folds(out, y, folds, p, model="abmil", data="toy", groups=groups)
+        said[grouped] = odd_notes(read_scores(out))
+    assert len(said[False]) > 0 and said[True] == ()
 
 
 @pytest.mark.parametrize(("wrong", "odd"), [(60, True), (45, True), (30, False), (0, False)])

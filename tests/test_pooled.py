@@ -65,6 +65,8 @@ def test_methods_are_brought_to_the_replicates_that_all_have():
     np.testing.assert_array_equal(y.calls, b.calls[[0, 2]])
     assert x.runs == (Path("a-0-1"), Path("a-0-3"))
     assert lost == 2
+    many = scores("many", seeds=(7, 30, 2, 11, 90, 4, 5))
+    assert align([many, many])[0][0].seed.tolist() == [2, 4, 5, 7, 11, 30, 90]
 
 
 def test_an_interval_of_one_replicate_is_delongs():
@@ -183,6 +185,13 @@ def test_a_pair_has_the_replicates_of_both_and_holms_p_is_of_what_stands_there()
     p = [d.p for d in found.comparison.differences.values()]
     assert len(set(p)) == 2 and None not in p
     assert list(found.comparison.adjusted.values()) == holm(p) != p
+
+
+def test_pairs_are_compared_where_all_together_share_no_replicate():
+    three = [scores("a", seeds=(0, 1)), scores("bb", seeds=(0,)), scores("ccc", seeds=(1,))]
+    found = pool(three, metric="auroc", baseline="a")
+    assert found.replicates == {"bb": 1, "ccc": 1}
+    assert found.comparison.winner is None and found.comparison.notes == (ONE_REPLICATE,)
 
 
 def test_one_replicate_is_said():
