@@ -37,7 +37,7 @@ def test_flipped_folds_of_every_data_set_are_said(tmp_path):
 
 
 def test_patients_are_what_a_fold_is_judged_by(tmp_path):
-    """Five bags a patient that say the same: a fold that stands out by bags need not by patients."""
+    """Five bags a patient that say the same: what stands out by bags need not by patients."""
     said = {}
     for grouped in (False, True):
         rng = np.random.default_rng(1)
