@@ -273,6 +273,7 @@ def test_files_are_matched_by_name(tmp_path):
     (tmp_path / "deep" / "er").mkdir(parents=True)
     for name in ("normal_086.xml", "deep/Tumor_1.xml", "deep/er/mine_mask.png", "notes.json"):
         (tmp_path / name).touch()
+    (tmp_path / "deep" / ".other.xml").touch()  # hidden, as some systems leave them
     got = annotation_files(tmp_path, ["tumor_111", "tumor_001", "mine", "other"])
     assert {b: p.name for b, p in got.items()} == {
         "tumor_111": "normal_086.xml",
@@ -412,6 +413,9 @@ def test_many_patches_are_not_detected_in_all_replicates(experiment, monkeypatch
     monkeypatch.setattr(benchmark_lesions, "PATCHES", 5 * 64 + 1)
     table = instances_table(read_results(experiment).scores, bootstrap=0)
     assert any("abmil (1 of 2), dsmil (1 of 2)" in n for n in table.follow[1].footnotes)
+    (experiment / "cells" / "c16" / "dsmil" / "split0-seed1").rename(experiment / "away")
+    table = instances_table(read_results(experiment).scores, bootstrap=0)
+    assert any("take long: abmil (1 of 2)." in n for n in table.follow[1].footnotes)
 
 
 def test_small_pictures_have_no_lesions_to_find(tmp_path):

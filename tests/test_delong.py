@@ -117,13 +117,15 @@ def test_its_type_i_error_is_nominal():
     assert 27 <= rejected <= 73
 
 
-def test_one_positive_bag_has_an_auc_and_no_variance():
-    got = delong([0, 1, 0, 0], [[0.1, 0.5, 0.6, 0.2], [0.1, 0.9, 0.6, 0.2]])
+@pytest.mark.parametrize("alone", ["positive", "negative"])
+def test_one_bag_of_a_class_has_an_auc_and_no_variance(alone):
+    y, s = np.array([0, 1, 0, 0]), np.array([[0.1, 0.5, 0.6, 0.2], [0.1, 0.9, 0.6, 0.2]])
+    got = delong(y, s) if alone == "positive" else delong(1 - y, -s)
     np.testing.assert_allclose(got.auc, [2 / 3, 1])
     assert np.isnan(got.covariance).all()
     test = got.compare(0, 1)
     assert test.p is None
-    assert test.reason == "one positive bag: the variance is not known"
+    assert test.reason == f"one {alone} bag: the variance is not known"
 
 
 @pytest.mark.parametrize(

@@ -271,6 +271,7 @@ def test_the_features_of_a_data_set(folder, tmp_path):
         ({"kl_weight": [-1]}, InputError, "kl_weight is -1.0; expected at least 0"),
         ({"seeds": 0}, InputError, "seeds in .* is 0: expected a whole number of at least 1"),
         ({"seeds": [1, 1]}, InputError, "a list of different ones"),
+        ({"seeds": [-1, 0]}, InputError, r"seeds in .* is \[-1, 0\]: expected a whole number"),
         ({"splits": [7]}, InputError, "splits in .* has 7, but the folds of .* are 0, 1, 2"),
         ({"test_fold": 1}, InputError, "test_fold in .* is not a run's to say: give splits"),
         ({"keep": "some"}, InputError, "keep in .* is 'some': expected best, all, none"),

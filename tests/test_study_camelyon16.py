@@ -84,6 +84,7 @@ def test_a_download(raw, tmp_path: Path) -> None:
     assert record["tumor_without_annotation"] == ["tumor_002"]
     assert list(record["corrected"]) == ["test_114"]
     assert study.counts["without features"] == 393 == len(record["without_features"])
+    assert "393 members of the release have no features here." in study.notes
     assert study.counts["bags with known instances"] == 4
     assert study.counts["positive instances"] == 12
     assert read_study(tmp_path / "out") == study

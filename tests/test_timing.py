@@ -128,15 +128,16 @@ def test_a_timed_step_moves_the_weights(cells):
 def test_one_cell_a_method_is_timed_whatever_its_kl_split_and_seed(cells, monkeypatch, tmp_path):
     seen = []
 
-    def fake(given, **_):
+    def fake(given, *, rounds, threads):
         seen.append([(c.method.label, c.method.kl_weight, c.seed) for c in given])
+        assert (rounds, threads) == (3, 2)
         return []
 
     monkeypatch.setattr(timing, "time_steps", fake)
     first = cells[0]
     other = replace(first, seed=1, method=replace(first.method, kl_weight=0.1))
     elsewhere = replace(cells[1], data="colon_tiles")
-    write_timing([*cells, other, elsewhere], tmp_path)
+    write_timing([*cells, other, elsewhere], tmp_path, rounds=3, threads=2)
     assert sorted(seen[0]) == [
         ("abmil", None, 0),
         ("abmil-probsa-diag", "cyclical", 0),
@@ -157,9 +158,23 @@ def test_no_file_is_no_times_and_a_damaged_one_is_named(tmp_path):
         read_timing(tmp_path)
 
 
+def test_theirs_stands_beside_the_same_network_alone(cells, monkeypatch):
+    """Not beside one with arguments that theirs does not have."""
+    monkeypatch.setattr(timing, "their_model", lambda *_, **__: torch.nn.Linear(1, 1))
+    monkeypatch.setattr(timing, "their_batch", lambda _: {})
+    monkeypatch.setattr(timing, "their_loss", lambda *_: None)
+    config = cells[0].config
+    held = timing._batches(config, timing.prepare(config), count=1, device=torch.device("cpu"))
+    for arguments, beside in (({}, True), ({"samples": 4}, True), ({"embed": 8}, False)):
+        method = replace(cells[0].method, arguments=arguments)
+        assert (timing._theirs(method, config, held, samples=4) is not None) == beside
+
+
 def test_rounds_are_at_least_one(cells):
     with pytest.raises(InputError, match="0 rounds"):
         time_steps(cells, rounds=0)
+    with pytest.raises(InputError, match="rounds of 0 batches"):
+        time_steps(cells, batches=0)
 
 
 def test_torchmil_is_timed_beside_ours_with_as_many_samples(cells):

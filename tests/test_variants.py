@@ -55,6 +55,13 @@ def test_it_has_the_arguments_of_the_variant(written):
     assert points == {"abmil-probsa-diag": 0.0, "d": 100.0}
 
 
+def test_of_plain_models_that_are_alike_the_one_of_the_models_name_stands(written):
+    written("abmil", BAD, label="a")
+    written("abmil", GOOD)
+    out = written("abmil-probsa-diag", GOOD, kl_weight=1)
+    assert labels_of(out) == {"abmil-probsa-diag": ["abmil", "abmil-probsa-diag"]}
+
+
 def test_one_of_other_arguments_is_none(written):
     written("abmil", BAD)
     of = {"label": "small", "arguments": {"embed": 32}}
