@@ -454,7 +454,9 @@ def test_a_key_that_a_model_cannot_set_is_not_suggested_to_it(folder):
 
 def test_what_a_flag_says_wrong_is_looked_for_among_the_flags(folder):
     with pytest.raises(InputError, match=r"seeds in .*grid.yaml \(with --epochs, --seeds\) is 0"):
-        read_grid(grid_of(folder), overrides={"epochs": "3", "seeds": "0"})
+        read_grid(grid_of(folder), overrides={"training.epochs": "3", "seeds": "0"})
+    with pytest.raises(InputError, match=r"slurm in .*\(with --slurm.partition\) is 'gpu'"):
+        read_grid(grid_of(folder, slurm="gpu"), overrides={"slurm.partition": "short"})
 
 
 # recipes

@@ -198,10 +198,10 @@ def commented(config: RunConfig) -> str:
 
 
 def flags_of(given: Sequence[str], *, own: Mapping[str, bool]) -> tuple[dict[str, Any], dict]:
-    """Flags of `probsa train`: those of the run (dotted keys) and the command's own.
+    """Flags of `probsa train` and `benchmark`: a run's (dotted keys) and the command's own.
 
     Args:
-        given: what stands after `train`.
+        given: what stands after the command.
         own: the command's own flags, and whether each takes a value.
     """
     run: dict[str, Any] = {}
@@ -210,7 +210,7 @@ def flags_of(given: Sequence[str], *, own: Mapping[str, bool]) -> tuple[dict[str
     while rest:
         token = rest.pop(0)
         if not token.startswith("--"):
-            raise InputError(f"{token!r} is not a flag: every argument of train is a --flag VALUE")
+            raise InputError(f"{token!r} is not a flag: what follows is --flag VALUE each")
         key, equals, value = token[2:].partition("=")
         key = key.replace("-", "_")
         if key in own and not own[key]:

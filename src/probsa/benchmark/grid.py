@@ -146,7 +146,7 @@ def read_grid(
     """
     given = load_yaml(path, what="grid", least="models")
     overrides = overrides or {}
-    flags = ", ".join(f"--{key}" for key in overrides)
+    flags = ", ".join(f"--{_short(key)}" for key in overrides)
     where = f"{path} (with {flags})" if flags else str(path)
     own, for_all = _parted(overrides)
     given = _overruled(given, own, where=where)
@@ -181,6 +181,12 @@ def name_of(path: Path) -> str:
     """A grid's name: what it says, else its file's."""
     given = load_yaml(path, what="grid", least="models") if path.is_file() else {}
     return str(given.get("name", path.stem))
+
+
+def _short(key: str) -> str:
+    """A run's key without its section, as flags are mostly given: `epochs`."""
+    section, _, rest = key.partition(".")
+    return rest if section in SECTIONS and rest else key
 
 
 def _overruled(given: Mapping[str, Any], own: Mapping[str, Any], *, where: str) -> dict[str, Any]:
