@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from probsa.graphs import edge_weights, grid, knn
-from probsa.randomness import stream
+from probsa.core.graphs import edge_weights, grid, knn
+from probsa.core.randomness import stream
 
 SIZES = (1_000, 5_000, 20_000, 50_000)
 GOAL = (20_000, 50.0)

@@ -13,12 +13,12 @@ from collections.abc import Callable
 import torch
 
 from probsa import models, pack
-from probsa.bags import Bag, Bags
-from probsa.devices import keep_memory, precision_context
-from probsa.heads.stack import Stack
-from probsa.heads.together import objectives
-from probsa.objectives import objective
-from probsa.randomness import stream
+from probsa.core.bags import Bag, Bags
+from probsa.core.randomness import stream
+from probsa.training.devices import keep_memory, precision_context
+from probsa.training.joint import objectives
+from probsa.training.model_stack import Stack
+from probsa.variational.objectives import objective
 
 CASES = [
     ("abmil-probsa-diag", 30, 254, "float32"),

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 import probsa
-from probsa.bags import Bag, pack
-from probsa.graphs import edge_weights, grid
-from probsa.objectives import objective
+from probsa.core.bags import Bag, pack
+from probsa.core.graphs import edge_weights, grid
+from probsa.variational.objectives import objective
 
 P = 1024
 SIZES = (10_000, 25_000, 50_000, 100_000, 200_000)

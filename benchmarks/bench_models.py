@@ -24,11 +24,11 @@ from bench_step import Step, batch_of, first_layer, machine, padded, race
 from torch import nn
 
 import probsa
-from probsa.bags import Bags, pack
-from probsa.graphs import grid
+from probsa.core.bags import Bags, pack
+from probsa.core.graphs import grid
+from probsa.core.randomness import stream
 from probsa.models import build
-from probsa.objectives import objective
-from probsa.randomness import stream
+from probsa.variational.objectives import objective
 
 try:
     from torchmil import models as torchmil

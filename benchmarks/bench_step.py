@@ -20,12 +20,12 @@ import torch
 from torch import nn
 
 import probsa
-from probsa.bags import Bag, Bags, pack
-from probsa.config import TrainingConfig
-from probsa.graphs import chain, grid
-from probsa.objectives import objective
-from probsa.optimizers import make_optimizer
-from probsa.randomness import stream
+from probsa.core.bags import Bag, Bags, pack
+from probsa.core.graphs import chain, grid
+from probsa.core.randomness import stream
+from probsa.training.config import TrainingConfig
+from probsa.training.optimizers import make_optimizer
+from probsa.variational.objectives import objective
 
 try:
     from torchmil.data import collate_fn

@@ -45,10 +45,10 @@ LOOK = 0.01
 """Seconds between two looks."""
 DRIVER = """\
 import sys
-from probsa.benchmark.units import Training
-from probsa.cli import main
-from probsa.heads import together
-from probsa.heads.keeping import PassFolder
+from probsa.benchmark.execution.units import Training
+from probsa.cli.entry import main
+from probsa.training import together
+from probsa.training.joint_folder import PassFolder
 seconds, began, phase = float(sys.argv.pop(1)), sys.argv.pop(1), sys.argv.pop(1)
 together.train_together.__kwdefaults__["save_every"] = seconds
 restore, train, finish = PassFolder.restore, Training._train, Training._finish

@@ -329,7 +329,7 @@ def reference(
     """What `train` does, by the package's model, autograd and `torch.optim.SGD`."""
     import torch
 
-    from probsa.bags import Bag, pack
+    from probsa.core.bags import Bag, pack
     from probsa.models import build
 
     flat, features, trunk = flat.copy(), bags.x.shape[1], "gated" if gated else "tanh"

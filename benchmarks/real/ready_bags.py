@@ -19,12 +19,12 @@ import numpy as np
 import torch
 
 from probsa import models
-from probsa.config import DataConfig, RunConfig, TrainingConfig
 from probsa.evaluation.metrics import best_threshold
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.predictor import load
-from probsa.preparation import open_data, read_split
-from probsa.training import train
+from probsa.training.config import DataConfig, RunConfig, TrainingConfig
+from probsa.training.loop import train
+from probsa.training.preparation import open_data, read_split
 
 SETS = ("ct_ich", "colon_tiles")
 LAMBDAS = (0.1, 0.5, 1.0, "cyclical")
@@ -124,7 +124,7 @@ def run(cell: Cell, folder: Path, *, out: Path, scratch: Path) -> None:
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    from probsa.files import read_csv
+    from probsa.core.files import read_csv
 
     return read_csv(path)
 

@@ -22,16 +22,16 @@ import torch
 from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from probsa.config import DataConfig, RunConfig, TrainingConfig
+from probsa.core.files import read_csv
 from probsa.datasets.simulated import Layout, write_simulated
-from probsa.evaluation.comparison import compare
 from probsa.evaluation.predictor import load
-from probsa.files import read_csv
-from probsa.heads import train_together
-from probsa.heads.joining import why_alone
-from probsa.preparation import open_data, read_split
-from probsa.runs import RunFolder
-from probsa.training import train
+from probsa.statistics.comparison import compare
+from probsa.training import train_together
+from probsa.training.config import DataConfig, RunConfig, TrainingConfig
+from probsa.training.joining import why_alone
+from probsa.training.loop import train
+from probsa.training.preparation import open_data, read_split
+from probsa.training.run_folder import RunFolder
 
 LAYOUTS: tuple[Layout, ...] = ("contiguous", "scattered")
 BASELINE = ("abmil", "0")

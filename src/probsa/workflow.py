@@ -9,23 +9,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .bags import Bag
-from .config import RunConfig
-from .datasets import BagSet, open_bags
-from .datasets.splits import Split
-from .datasets.stated import Stated
-from .datasets.tables import read_table
+from .core import Bag, write_csv, write_json
+from .datasets import BagSet, Split, Stated, open_bags, read_table
 from .errors import BagError
-from .evaluation.metrics import best_threshold
-from .evaluation.prediction import Prediction
-from .evaluation.predictor import Predictor, load
-from .evaluation.report import Report, evaluate
-from .evaluation.tables import write_predictions
-from .files import write_csv, write_json
-from .maps.folder import render_folder
-from .preparation import open_data, read_split
-from .runs import RunFolder
-from .training import Reporter, train
+from .evaluation import (
+    Prediction,
+    Predictor,
+    Report,
+    best_threshold,
+    evaluate,
+    load,
+    write_predictions,
+)
+from .maps import render_folder
+from .training import Reporter, RunConfig, RunFolder, open_data, read_split, train
 
 Failures = list[tuple[str, str]]
 """(bag, reason) of what was left out."""

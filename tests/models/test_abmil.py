@@ -8,14 +8,14 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from golden import Golden, close
-from options import changes, some_bags
-from random_bags import F64, types_not_executed
-from test_parity import features, q
+from models.test_parity import features, q
+from support.golden import Golden, close
+from support.options import changes, some_bags
+from support.random_bags import F64, types_not_executed
 from torch import Tensor
 
 from probsa import Bag, pack
-from probsa.bags import Bags
+from probsa.core.bags import Bags
 from probsa.errors import CheckpointError, InputError, UnknownName
 from probsa.layers.pooling import pool_vectors
 from probsa.layers.transformer import TransformerLayer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from probsa.cli import main
+from probsa.cli.entry import main
 from probsa.models import _catalogue, names
 from probsa.models._registry import fixed
 
@@ -14,7 +14,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 
 def test_the_page_is_what_the_registry_says():
     """`probsa models --markdown > docs/models.md` writes it."""
-    assert PAGE.read_text(encoding="utf-8") == _catalogue.markdown()
+    assert PAGE.read_text(encoding="utf-8") == _catalogue.catalogue_page()
 
 
 def test_every_name_is_listed_once():
@@ -38,11 +38,11 @@ def test_the_command_lists_paper_licence_and_needs(capsys):
 
 def test_the_command_writes_the_page(capsys):
     assert main(["models", "--markdown"]) == 0
-    assert capsys.readouterr().out == _catalogue.markdown()
+    assert capsys.readouterr().out == _catalogue.catalogue_page()
 
 
 @pytest.mark.parametrize("name", ["abmil", "tabmil"])
 def test_an_entry_tells_where_it_follows_what(name):
-    section = _catalogue.markdown().partition(f"`{name}`")[2].partition("\n## ")[0]
+    section = _catalogue.catalogue_page().partition(f"`{name}`")[2].partition("\n## ")[0]
     for heading in ("Paper", "Code", "Needs", "As in its paper", "As in its code", "Changed by"):
         assert f"**{heading}" in section

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from golden import Golden, close
-from options import changes, options_of, results, some_bags
-from random_bags import F64, random_bag, types_not_executed
-from test_parity import features, q
+from models.test_parity import features, q
+from support.golden import Golden, close
+from support.options import changes, options_of, results, some_bags
+from support.random_bags import F64, random_bag, types_not_executed
 from torch import Tensor
 
 from probsa import Bag, pack
@@ -17,8 +17,8 @@ from probsa.layers.evidence import choose
 from probsa.layers.pooling import pool_vectors
 from probsa.layers.smooth_svm import smooth_top1_svm
 from probsa.models import build, from_original
-from probsa.objectives import objective
-from probsa.posteriors import Diagonal, Dirac
+from probsa.variational.objectives import objective
+from probsa.variational.posteriors import Diagonal, Dirac
 
 SINGLE = ["clam_sb_gated", "clam_sb_plain", "ckpt_clam_sb"]
 MULTI = ["clam_mb_gated", "clam_mb_plain"]

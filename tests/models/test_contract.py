@@ -5,15 +5,16 @@ What is special about a model is said in the model (`order_matters`, `min_instan
 
 import pytest
 import torch
-from random_bags import F64
+from support.random_bags import F64
 from torch import Tensor
 
-from probsa import Bag, graphs, pack
+from probsa import Bag, pack
+from probsa.core import graphs
 from probsa.errors import InputError, UnknownName
 from probsa.models import Model, Output, arguments, build, names
 from probsa.models._registry import fixed, original
-from probsa.objectives import objective
-from probsa.posteriors import Posterior
+from probsa.variational.objectives import objective
+from probsa.variational.posteriors import Posterior
 
 IN_DIM = 6
 SMALL = {

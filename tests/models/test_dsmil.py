@@ -7,17 +7,17 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
-from golden import Golden, close
-from options import changes, options_of, some_bags
-from random_bags import F64, random_bag, types_not_executed
-from test_parity import features, q
+from models.test_parity import features, q
+from support.golden import Golden, close
+from support.options import changes, options_of, some_bags
+from support.random_bags import F64, random_bag, types_not_executed
 from torch import Tensor
 
 from probsa import Bag, pack
-from probsa.bags import Bags
+from probsa.core.bags import Bags
 from probsa.errors import CheckpointError, InputError, UnknownName
 from probsa.models import Model, build, from_original
-from probsa.objectives import objective
+from probsa.variational.objectives import objective
 
 AUTHORS = ["dsmil_c1", "dsmil_c2", "dsmil_c3_linear_v", "ckpt_dsmil_c16"]
 OURS = {

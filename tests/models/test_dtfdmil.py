@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from golden import Golden, close
-from options import changes, made, options_of, some_bags
-from random_bags import F64, random_bag, types_not_executed
-from test_parity import features, q
+from models.test_parity import features, q
+from support.golden import Golden, close
+from support.options import changes, made, options_of, some_bags
+from support.random_bags import F64, random_bag, types_not_executed
 from torch import Tensor
 
 from probsa import Bag, pack
+from probsa.core.segments import segment_softmax
 from probsa.errors import CheckpointError, InputError
 from probsa.layers.pseudo_bags import partition
 from probsa.models import build, from_original
-from probsa.segments import segment_softmax
 
 TYPES = ["AFS", "MaxS", "MaxMinS"]
 GATED = {"attention_V.0": "trunk.first", "attention_U.0": "trunk.gate", "attention_weights": "mean"}

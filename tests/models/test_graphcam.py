@@ -2,18 +2,18 @@
 
 import pytest
 import torch
-from golden import Golden, close
-from options import some_bags
-from random_bags import F64, random_bag
+from support.golden import Golden, close
+from support.options import some_bags
+from support.random_bags import F64, random_bag
 from torch import Tensor
 
 from probsa import Bag, pack
 from probsa.evaluation.predictor import Predictor
-from probsa.layers.mincut import pool
+from probsa.layers.min_cut import pool
 from probsa.models import build
 from probsa.models._graphcam import through_linear
 from probsa.models.gtp import GTP, graph
-from probsa.preparation import Standardizer
+from probsa.training.preparation import Standardizer
 
 EACH = [0, 1, 2]
 SMALL = {"in_dim": 6, "embed": 8, "clusters": 5, "heads": 2}

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from golden import Golden, close
-from options import changes, made, options_of, some_bags
-from random_bags import F64, adjacency, graphs_of_all_kinds, random_bag, types_not_executed
+from support.golden import Golden, close
+from support.options import changes, made, options_of, some_bags
+from support.random_bags import F64, adjacency, graphs_of_all_kinds, random_bag, types_not_executed
 from torch import Tensor
 
 from probsa import Bag, pack
 from probsa.errors import CheckpointError, InputError, UnknownName
-from probsa.layers.mincut import mincut, ortho, pool
+from probsa.layers.min_cut import mincut, ortho, pool
 from probsa.models import build, from_original
 from probsa.models.gtp import GTP, graph
 

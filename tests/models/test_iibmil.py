@@ -5,24 +5,24 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from golden import Golden, close
-from options import options_of, some_bags
-from random_bags import F64, random_bag, types_not_executed
-from stored import write_folder
+from support.golden import Golden, close
+from support.options import options_of, some_bags
+from support.random_bags import F64, random_bag, types_not_executed
+from support.stored import write_folder
 from torch import nn
 
 from probsa import Bag, pack
-from probsa.checkpoints import load_checkpoint
-from probsa.config import DataConfig, RunConfig, TrainingConfig
 from probsa.errors import BagError, CheckpointError, InputError
 from probsa.layers.postnorm import MultiHead, PostNormLayer, QueryLayer
 from probsa.layers.transformer import TransformerLayer, bag_attention
 from probsa.models import Output, build, from_original
 from probsa.models._originals import _ours
 from probsa.models.iibmil import ALMOST, _names, pulled, softened
-from probsa.posteriors import Dirac
-from probsa.preparation import prepare
-from probsa.training import Reporter, train
+from probsa.training.checkpoints import load_checkpoint
+from probsa.training.config import DataConfig, RunConfig, TrainingConfig
+from probsa.training.loop import Reporter, train
+from probsa.training.preparation import prepare
+from probsa.variational.posteriors import Dirac
 
 SMALL = {"in_dim": 6, "embed": 8, "heads": 2, "hidden": 16, "layers": 1, "decoder_layers": 1}
 BAGS = pytest.mark.parametrize("b", [0, 1, 2])

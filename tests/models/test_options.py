@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from random_bags import F64, random_bag, types_not_executed
+from support.random_bags import F64, random_bag, types_not_executed
 
 from probsa import pack
 from probsa.errors import InputError
 from probsa.models import arguments, build, names
-from probsa.posteriors import Diagonal
+from probsa.variational.posteriors import Diagonal
 
 BASE = {"in_dim": 6, "embed": 8, "attention_dim": 4}
 DIAG = {**BASE, "samples": 3}

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from golden import Golden, close
+from support.golden import Golden, close
 from torch import Tensor
 
 from probsa import Bag, pack
 from probsa.layers.pooling import pool_linear, pool_vectors
 from probsa.models import Model, build
 from probsa.models import arguments as arguments_of
-from probsa.posteriors import Dirac
+from probsa.variational.posteriors import Dirac
 
 PLAIN = {"embed": None, "in_dim": 32}
 AUTHORS = {

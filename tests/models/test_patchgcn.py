@@ -5,10 +5,10 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from golden import Golden, close
-from options import changes, made, options_of, some_bags
-from random_bags import F64, types_not_executed
-from test_parity import features, q
+from models.test_parity import features, q
+from support.golden import Golden, close
+from support.options import changes, made, options_of, some_bags
+from support.random_bags import F64, types_not_executed
 from torch import Tensor, nn
 
 from probsa import Bag, pack

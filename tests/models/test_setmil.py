@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from dense_setmil import Dense, at_cells, bucket_matrices, cells_of
-from golden import Golden, close
-from options import made, options_of, results, some_bags
-from random_bags import F64, types_not_executed
+from support.dense_setmil import Dense, at_cells, bucket_matrices, cells_of
+from support.golden import Golden, close
+from support.options import made, options_of, results, some_bags
+from support.random_bags import F64, types_not_executed
 from torch import Tensor
 
 from probsa import Bag, pack

@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from golden import Golden, close
-from options import changes, made, options_of, some_bags
-from random_bags import F64, adjacency, types_not_executed
-from test_contract import batch, make_bag, turned
+from models.test_contract import batch, make_bag, turned
+from support.golden import Golden, close
+from support.options import changes, made, options_of, some_bags
+from support.random_bags import F64, adjacency, types_not_executed
 from torch import Tensor
 
 from probsa import pack

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from golden import Golden, close
-from options import changes, options_of
-from random_bags import F64, random_bag, types_not_executed
-from test_contract import make, same
+from models.test_contract import make, same
+from support.golden import Golden, close
+from support.options import changes, options_of
+from support.random_bags import F64, random_bag, types_not_executed
 
 from probsa import Bag, pack
 from probsa.errors import CheckpointError, InputError, UnknownName

@@ -3,21 +3,21 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from golden import Golden, close
-from options import changes, made, options_of, some_bags
-from random_bags import F64, random_bag, types_not_executed
-from stored import write_folder
+from support.golden import Golden, close
+from support.options import changes, made, options_of, some_bags
+from support.random_bags import F64, random_bag, types_not_executed
+from support.stored import write_folder
 from torch import Tensor
 
 from probsa import pack
-from probsa.config import DataConfig, RunConfig, TrainingConfig
-from probsa.devices import World
 from probsa.errors import CheckpointError, InputError
 from probsa.models import build, from_original
 from probsa.models.vmil import schedule, threshold
-from probsa.preparation import prepare
-from probsa.runs import RunFolder
-from probsa.training import Reporter, Trainer
+from probsa.training.config import DataConfig, RunConfig, TrainingConfig
+from probsa.training.devices import World
+from probsa.training.loop import Reporter, Trainer
+from probsa.training.preparation import prepare
+from probsa.training.run_folder import RunFolder
 
 PAIRS = {
     **{f"fe_1dcnn.{k}": f"p_branch.0.net.{k}" for k in (0, 1, 3, 4, 6, 7)},

@@ -1,1 +1,5 @@
-"""Stage 9: many runs as one experiment: grids, tables with statistics, figures."""
+"""Many runs as one experiment: grids, execution, results, tables and figures."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

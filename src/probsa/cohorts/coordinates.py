@@ -11,10 +11,9 @@ import h5py
 import numpy as np
 from jaxtyping import Shaped
 
+from ..core import UNREADABLE, replacing_hdf5
 from ..errors import BagError
-from ..files import replacing_hdf5
 from ..patches import Patches
-from ..store import UNREADABLE
 from .work import digest
 
 

@@ -16,17 +16,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from ..core import full_disk, peek_bag, read_bag, stamp, write_bag
 from ..errors import BagError, InputError, ProbSAError, SlideError
-from ..features import Encoder, build
-from ..features._base import Precision
-from ..files import full_disk
+from ..features import Encoder, Precision, build
+from ..jobs import Outcome, Record, Stage, Task
 from ..patches import Patches
-from ..slides.windows import Windows
-from ..store import peek_bag, read_bag, stamp, write_bag
-from ._base import Outcome, Stage, Task
+from ..slides import Windows
 from .coordinates import Coordinates, read_coordinates
 from .reading import BROKEN, READERS_DIED, Chunk, Read, chunks_of, reading
-from .records import Record
 from .work import PatchSet, content_of
 
 BRAIN_SUBDURAL_BONE = Windows()

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..errors import InputError
+from ..jobs import Engine, Outcome, Task, each, sweep
 from ..patches import PatchSettings
-from ._base import Outcome, Task
-from .engines import Engine, each
 from .extraction import Extraction, ExtractOptions
 from .inputs import Resolution, find_inputs
-from .leftovers import sweep
 from .patching import Patching
 from .report import CohortReport, write_report
 from .work import SLICES, PatchSet, WorkFolder, settle

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..core import BagKind, read_csv
 from ..errors import InputError
-from ..files import read_csv
-from ..slides import list_scans, open_slide, slide_files, slide_name
-from ..slides.finding import PLAIN_SUFFIXES
-from ..store import BagKind
-from .records import Record
+from ..jobs import Record
+from ..slides import PLAIN_SUFFIXES, list_scans, open_slide, slide_files, slide_name
 from .work import file_name, is_picture_of_ours
 
 Resolution = float | Mapping[str, float]

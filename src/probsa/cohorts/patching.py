@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core import full_disk
 from ..errors import ProbSAError, SlideError
-from ..files import full_disk
+from ..jobs import Outcome, Record, Stage, Task
 from ..patches import (
     Patches,
     PatchSettings,
@@ -20,14 +21,11 @@ from ..patches import (
     thumbnail,
     write_geojson,
 )
-from ..slides import Slide, open_slide
-from ..slides.windows import WINDOWS, Windows, slice_image
-from ._base import Outcome, Stage, Task
+from ..slides import WINDOWS, Slide, Windows, open_slide, slice_image
 from .coordinates import Coordinates, read_coordinates, write_coordinates
 from .inputs import Input, settled
 from .pictures import contact_sheet, write_image
 from .reading import BROKEN, open_source
-from .records import Record
 from .work import PatchSet, WorkFolder, content_of, digest
 
 SHOWN = 16

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from ..files import replacing
+from ..core import replacing
 
 JPEG_QUALITY = 85
 SIDE = 192

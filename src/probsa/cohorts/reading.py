@@ -16,10 +16,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import ProbSAError, RegionError, SlideError
+from ..jobs import Record
 from ..patches import Patches, read_patch
-from ..slides import Scan, ScanSource, Slide, open_scan, open_slide
-from ..slides.windows import Windows, slice_image
-from .records import Record
+from ..slides import Scan, ScanSource, Slide, Windows, open_scan, open_slide, slice_image
 
 BROKEN = (
     ProbSAError,

@@ -9,10 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..files import write_csv
-from ._base import Outcome
-from .leftovers import alone
-from .records import Record
+from ..core import write_csv
+from ..jobs import Outcome, Record, alone
 
 HEADER = [
     "name", "status", "reason", "instances", "unreadable", "seconds", "kind", "format", "mpp",

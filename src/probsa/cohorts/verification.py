@@ -9,13 +9,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..datasets.hdf5 import hdf5_files
+from ..core import hdf5_files, read_bag, stamp, unfinished_below
 from ..errors import BagError, InputError
-from ..files import unfinished_below
-from ..store import read_bag, stamp
+from ..jobs import Record, dead_locks
 from .coordinates import read_coordinates
-from .locks import dead_locks
-from .records import Record
 from .work import PatchSet, WorkFolder
 
 OUT_OF_DATE = "made of other patches than are there now"

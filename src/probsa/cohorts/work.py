@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core import write_json
 from ..errors import InputError, hint
-from ..files import write_json
-from .leftovers import alone
-from .records import Record
+from ..jobs import Record, alone
 
 TISSUE = "tissue.json"
 SLICES = "slices"

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 
-from ._base import BagSet
+from .bag_set import BagSet
 
 SAME = 0.005
 """Relative difference of two rows that are one. Of bags that share nothing, the nearest rows of

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import TableError
-from ._base import BagSet
+from .bag_set import BagSet
 from .copies import Copy, find_copies
+from .labels import PARTS, SHOWN, Table
 from .splits import Split
-from .tables import PARTS, SHOWN, Table
 
 LeakKind = Literal["patient", "bag", "copy", "near-copy"]
 

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold
 
+from ..core import write_csv, write_json
 from ..errors import InputError, TableError
-from ..files import write_csv, write_json
+from .labels import PARTS, SHOWN, Table
 from .splits import Split, check_parts, make_split, read_clam_split
-from .tables import PARTS, SHOWN, Table
 
 VERSION = 1
 """`probsa_splits` of the JSON that is written; a later one is refused."""

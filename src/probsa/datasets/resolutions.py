@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..errors import InputError, TableError
-from .tables import nearest, read_rows
+from .labels import nearest, read_rows
 
 
 @dataclass(frozen=True, kw_only=True)

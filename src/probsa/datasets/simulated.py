@@ -14,10 +14,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from ..core import seed_of, write_bag, write_csv
 from ..errors import InputError
-from ..files import write_csv
-from ..randomness import seed_of
-from ..store import write_bag
 from .synthetic import PITCH, blob
 
 Layout = Literal["contiguous", "scattered", "null"]

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold
 
 from ..errors import InputError, TableError
-from .tables import PARTS, Table, nearest, read_rows
+from .labels import PARTS, Table, nearest, read_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,10 +14,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import ndimage
 
+from ..core import seed_of, write_bag, write_csv
 from ..errors import InputError
-from ..files import write_csv
-from ..randomness import seed_of
-from ..store import write_bag
 
 LESION = 3
 LOOKALIKES = (2, 5, 8)

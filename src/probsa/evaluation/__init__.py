@@ -1,0 +1,5 @@
+"""Stage 9: predictions, their metrics, and the null rivals of every map."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

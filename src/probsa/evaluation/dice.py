@@ -7,10 +7,8 @@ since μ of attention has another level in every bag; on the score itself where 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from .bootstrap import Draws
-from .metrics import Metric
+from ..statistics import Draws, Metric, Sampled, none, share, with_data
 from .pools import Pool
-from .samples import Sampled, none, share, with_data
 
 DICE = ("dice", "dice_pooled")
 """The mean over positive bags with a positive instance, and that of all their instances at once."""

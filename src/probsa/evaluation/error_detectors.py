@@ -11,16 +11,24 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Bool, Float
 
+from ..core import seed_of
 from ..errors import InputError
-from ..randomness import seed_of
-from .bootstrap import Draws
-from .metrics import NO_SPREAD, Metric
+from ..statistics import (
+    Draws,
+    Metric,
+    Sampled,
+    augrc_of_ranks,
+    auroc,
+    none,
+    sampled_difference,
+    share,
+    with_data,
+)
+from .metrics import NO_SPREAD
 from .neighbours import Neighbours, near_boundary, neighbours_or_reason
 from .pools import kind_of, labelled
 from .prediction import Prediction
 from .random_field import field_on
-from .risk import augrc_of_ranks
-from .samples import Sampled, auroc, difference, none, share, with_data
 from .scores import instance_evidence, instance_variances, one_column
 
 Area = Literal["all", "positive_bags", "boundary"]
@@ -142,7 +150,7 @@ def gain(found: Mapping[str, Sampled], *, area: Area) -> Sampled:
     best = best_rival({k: s.value for k, s in found.items()}, area=area)
     if own.rows is None or best is None:
         return none(own.reason or "no rival is defined")
-    return difference(own, found[f"error_auroc_{best}_{area}"])
+    return sampled_difference(own, found[f"error_auroc_{best}_{area}"])
 
 
 def spread_over(

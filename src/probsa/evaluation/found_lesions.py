@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Shaped, UInt8
 
 from ..errors import BagError, InputError
-from .detections import Detections, detections, places
-from .froc import Hits, froc_metrics, hits
-from .lesions import DOWNSAMPLE, lesions
-from .metrics import Metric
+from ..statistics import Hits, Metric, froc_metrics
+from .lesion_detections import Detections, detections, places
+from .lesion_hits import hits
+from .lesion_masks import DOWNSAMPLE, lesions
 from .prediction import Prediction
 
 NOTES = {

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 from sklearn.metrics import accuracy_score, f1_score, roc_curve
 
-from .bootstrap import Draws
+from ..statistics import Draws, Metric, measured, undefined
 from .dice import DICE, dice_metrics, dice_threshold, no_threshold
-from .metrics import NO_SPREAD, Metric, finds_errors, measured, rank_metrics, undefined
+from .metrics import NO_SPREAD, finds_errors, rank_metrics
 from .pools import Pool, held_out, kind_of, labelled
 from .prediction import Prediction
 

@@ -12,13 +12,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import gammaln
 
+from ..core import seed_of
 from ..errors import InputError
-from ..randomness import seed_of
-from .bootstrap import Draws
-from .metrics import Metric
+from ..statistics import Draws, Metric, Sampled, none, sampled_difference, share, with_data
 from .neighbours import Neighbours, neighbours_or_reason
 from .prediction import Prediction
-from .samples import Sampled, difference, none, share, with_data
 from .scores import instance_scores
 
 CALLED = 0.1
@@ -85,7 +83,9 @@ def isolated_samples(
         return dict.fromkeys(ISOLATED, none("no healthy instance is known"))
     observed = share(alone, calls, draws=draws)
     chance = share(expected, calls, draws=draws)
-    return dict(zip(ISOLATED, (observed, chance, difference(observed, chance)), strict=True))
+    return dict(
+        zip(ISOLATED, (observed, chance, sampled_difference(observed, chance)), strict=True)
+    )
 
 
 def lonely_by_chance(

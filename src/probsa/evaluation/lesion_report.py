@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..datasets.annotated import annotation_files, kinds_of, out_of_lesions, tumour_mask
+from ..datasets import annotation_files, kinds_of, out_of_lesions, tumour_mask
 from ..errors import InputError
-from ..slides.resolution import check_mpp
-from .detections import Detections, detections, places
-from .froc import Hits, froc_metrics, hits
-from .lesions import DOWNSAMPLE, LEVEL0_UM, Lesions, lesions
-from .metrics import Metric, undefined
+from ..slides import check_mpp
+from ..statistics import Hits, Metric, froc_metrics, undefined
+from .lesion_detections import Detections, detections, places
+from .lesion_hits import hits
+from .lesion_masks import DOWNSAMPLE, LEVEL0_UM, Lesions, lesions
 from .prediction import Prediction
 from .tables import Predictions
 

@@ -7,7 +7,7 @@ frequency of Y = 1; with three classes or more, of the greatest probability agai
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from ..errors import InputError
-from .bootstrap import Draws, interval
+from ..statistics import Draws, Metric, measured, one_class, undefined
 
 ECE_BINS = 15
 
@@ -23,33 +23,6 @@ SMALLEST = float(np.finfo(np.float32).eps)
 """Probabilities are stored as float32: the NLL takes none as nearer to 0 or 1 than this."""
 
 NO_SPREAD = "this posterior has no variance"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A value with its 95 % interval, or the reason why there is none."""
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    reason: str | None = None
-    left_out: int = 0
-    """Resamples in which the metric was undefined; the interval is of the others."""
-
-    def to_dict(self) -> dict[str, float | int | str | None]:
-        """For JSON."""
-        return asdict(self)
-
-
-def undefined(reason: str) -> Metric:
-    """A metric without a value."""
-    return Metric(None, reason=reason)
-
-
-def measured(value: float | np.floating, resampled: Float[np.ndarray, " resamples"]) -> Metric:
-    """A value with the interval of its resamples."""
-    low, high, left_out = interval(resampled)
-    return Metric(float(value), low=low, high=high, left_out=left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +82,6 @@ def rank_metrics(
         measured(roc_auc_score(y, score), auroc),
         measured(average_precision_score(y, score), precision),
     )
-
-
-def one_class(y: Bool[np.ndarray, " items"], *, what: str) -> str | None:
-    """The reason why nothing can be ranked, if so."""
-    if len(y) == 0:
-        return f"no {what}"
-    if y.all() or not y.any():
-        return f"only one class among {len(y)} {what}"
-    return None
 
 
 def bag_metrics(

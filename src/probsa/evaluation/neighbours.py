@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import dijkstra
 
+from ..core import chain, check_pitch, grid
 from ..errors import BagError, GraphError
-from ..graphs import chain, check_pitch, grid
 from .prediction import Prediction
 
 

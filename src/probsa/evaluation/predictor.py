@@ -9,17 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..bags import Bag, Bags, pack
-from ..checkpoints import load_checkpoint, restore_model
-from ..config import RunConfig
-from ..datasets.stated import Stated
-from ..devices import choose_device, precision_context
+from ..core import Bag, Bags, pack, segment_softmax
+from ..datasets import Stated
 from ..errors import BagError, CheckpointError, InputError
-from ..models import Model, Output
-from ..models._base import each_bag
-from ..preparation import Standardizer
-from ..runs import RunFolder
-from ..segments import segment_softmax
+from ..models import Model, Output, each_bag
+from ..training import (
+    RunConfig,
+    RunFolder,
+    Standardizer,
+    choose_device,
+    load_checkpoint,
+    precision_context,
+    restore_model,
+)
 from .prediction import Prediction
 
 TOGETHER = 8192

@@ -12,12 +12,13 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table as Grid
 
-from ..datasets.tables import read_table
+from ..datasets import read_table
 from ..errors import InputError
+from ..statistics import Metric
 from .instances import instance_metrics
 from .lesion_report import TITLES as LESION_TITLES
 from .lesion_report import LesionReport, lesion_report, lines
-from .metrics import Metric, bag_metrics, choose_threshold, error_metrics
+from .metrics import bag_metrics, choose_threshold, error_metrics
 from .tables import Predictions, read_predictions
 
 Part = Literal["auto", "test", "val", "train", "all"]

@@ -21,8 +21,8 @@ import h5py
 import numpy as np
 from jaxtyping import Float
 
+from ..core import read_csv, replacing_hdf5, write_csv, write_json
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
-from ..files import read_csv, replacing_hdf5, write_csv, write_json
 from .prediction import Prediction
 
 TABLE, ABOUT, INSTANCES = "predictions.csv", "predictions.json", "instances"
@@ -134,7 +134,7 @@ def write_predictions(
 
 def write_instances(path: Path, p: Prediction) -> None:
     """Writes what the attention says of each instance of one bag, atomically."""
-    from .. import __version__  # at call time: the package may still be loading this module
+    from .. import __version__
 
     with replacing_hdf5(path) as f:
         for name in (*_PER_INSTANCE, "coords", "instance_labels"):

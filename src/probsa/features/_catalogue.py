@@ -29,12 +29,12 @@ the encoder's name with a digest of its weights, so that those of other weights 
 """
 
 
-def rows(which: str | None = None) -> list[dict[str, object]]:
+def catalogue_rows(which: str | None = None) -> list[dict[str, object]]:
     """What `probsa encoders --json` says: of one, or of all of them."""
     return [describe(name) for name in ([which] if which else names())]
 
 
-def lines(which: str | None = None) -> Iterator[str]:
+def catalogue_lines(which: str | None = None) -> Iterator[str]:
     """The same for people."""
     for name in [which] if which else names():
         card, how = entry(name).card, entry(name).preprocessing
@@ -45,7 +45,7 @@ def lines(which: str | None = None) -> Iterator[str]:
         yield f"    weights: {_weights(card)}; needs: {_needs(card)}"
 
 
-def markdown() -> str:
+def catalogue_page() -> str:
     """docs/encoders.md."""
     table = "".join(_row(name) for name in names())
     sections = "".join(_section(name) for name in names())

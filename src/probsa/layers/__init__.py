@@ -1,1 +1,5 @@
-"""Blocks that two models or more use."""
+"""Building blocks that two or more models use."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

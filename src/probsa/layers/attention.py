@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..posteriors import Diagonal, Dirac
+from ..variational import Diagonal, Dirac
 
 Trunk = Literal["tanh", "gated", "mlp"]
 Activation = Literal["tanh", "relu", "gelu"]

@@ -12,10 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..bags import Bags
+from ..core import Bags, check_pitch, segment_index, segment_max
 from ..errors import BagError
-from ..graphs import check_pitch
-from ..segments import segment_index, segment_max
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..core import segment_mean, segment_topk
 from ..errors import InputError
-from ..segments import segment_mean, segment_topk
 from .smooth_svm import smooth_top1_svm
 
 InstanceLoss = Literal["ce", "svm"]

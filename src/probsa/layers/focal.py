@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..errors import InputError
-from ..likelihoods import Likelihood, likelihood_of
+from ..variational import Likelihood, likelihood_of
 
 
 def focal_loss(

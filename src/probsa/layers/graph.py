@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..bags import Bags
-from ..segments import segment_index, segment_max
+from ..core import Bags, segment_index, segment_max
 
 BLOCK = 1 << 24
 """Numbers in a temporary tensor of one row an arc: 64 MB in single precision."""

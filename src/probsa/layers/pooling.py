@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..posteriors import Dirac, Posterior
-from ..segments import segment_softmax, segment_sum
+from ..core import segment_softmax, segment_sum
+from ..variational import Dirac, Posterior
 
 BLOCK = 1 << 17
 """Numbers in a block: two blocks and what they are made of fit a core's second-level cache."""

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..segments import segment_index
+from ..core import segment_index
 
 
 @dataclass(frozen=True, slots=True)

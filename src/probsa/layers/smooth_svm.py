@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..likelihoods import Likelihood, likelihood_of
+from ..variational import Likelihood, likelihood_of
 
 THRESHOLD = 1000.0
 """How many times likelier the first class is than the second where the hard loss takes over."""

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import ProbSAError, UnknownName
-from ..evaluation.prediction import Prediction
-from ..evaluation.tables import read_predictions
+from ..evaluation import Prediction, read_predictions
 from .over import Over, Sources, draw_over
 from .panels import Scale, heading
 from .qupath import write_qupath

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 
+from ..core import check_pitch
 from ..errors import BagError, GraphError, InputError
-from ..evaluation.prediction import Prediction
-from ..graphs import check_pitch
+from ..evaluation import Prediction
 
 LINE = 80
 """Instances without coordinates that still fit one strip; more are wrapped like text."""

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from ..errors import InputError
-from ..evaluation.prediction import Prediction
-from ..patches._base import Patches
-from ..slides._base import Scan, Slide
+from ..evaluation import Prediction
+from ..patches import Patches
+from ..slides import Scan, Slide
 from .overlay import ALPHA, Squares, blend, check_fits, owners, squares, write_picture
 from .page import render_page
 from .panels import Scale, panels_of

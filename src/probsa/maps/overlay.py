@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
+from ..core import replacing
 from ..errors import InputError
-from ..evaluation.prediction import Prediction
-from ..files import replacing
+from ..evaluation import Prediction
 from .layout import place
 from .panels import PALETTE, Panel, norm_of
 from .tissue import View

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ..evaluation.prediction import Prediction
+from ..evaluation import Prediction
 from .geometry import BAR, HEADING, STACK_FROM, TITLE, WIDE, Sheet
 from .layout import Layout, place
 from .overlay import ALPHA, Squares, blend, owners

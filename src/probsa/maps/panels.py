@@ -15,8 +15,8 @@ from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from ..evaluation.prediction import Prediction
-from ..files import replacing
+from ..core import replacing
+from ..evaluation import Prediction
 from .geometry import Sheet
 from .layout import Layout
 from .scale import Limits, extend

@@ -12,8 +12,8 @@ from typing import IO
 
 import numpy as np
 
-from ..evaluation.prediction import Prediction
-from ..files import replacing
+from ..core import replacing
+from ..evaluation import Prediction
 from .overlay import Squares, squares
 
 TOGETHER = 1000

@@ -13,7 +13,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 
-from ..evaluation.prediction import Prediction
+from ..evaluation import Prediction
 from .geometry import Sheet, arrange
 from .layout import Layout, fill, place
 from .panels import (

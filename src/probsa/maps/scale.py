@@ -8,8 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..errors import BagError
-from ..evaluation.prediction import Prediction
-from ..evaluation.tables import Predictions, read_predictions
+from ..evaluation import Prediction, Predictions, read_predictions
 
 TAILS = (0.01, 0.99)
 """Quantiles between which a fixed scale lies: one odd patch must not grey out all slides."""

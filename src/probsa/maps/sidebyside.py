@@ -15,10 +15,9 @@ from jaxtyping import Float
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from ..core import write_csv
 from ..errors import InputError
-from ..evaluation.prediction import Prediction
-from ..evaluation.scores import instance_scores, instance_variances
-from ..files import write_csv
+from ..evaluation import Prediction, instance_scores, instance_variances
 from .geometry import Sheet, tiles
 from .layout import Layout, place
 from .panels import SMALL, Panel, draw_title, panels_of, save

@@ -8,15 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..cohorts.coordinates import read_coordinates
-from ..cohorts.inputs import find_inputs
-from ..cohorts.reading import open_source
-from ..cohorts.records import Record
-from ..cohorts.work import PatchSet, WorkFolder
+from ..cohorts import PatchSet, WorkFolder, find_inputs, open_source, read_coordinates
 from ..errors import BagError, InputError, hint
-from ..evaluation.prediction import Prediction
+from ..evaluation import Prediction
+from ..jobs import Record
 from ..patches import Patches
-from ..slides._base import Scan, Slide
+from ..slides import Scan, Slide
 
 
 class CohortSources:

@@ -19,9 +19,8 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from ..errors import InputError
-from ..evaluation.prediction import Prediction
-from ..slides._base import Scan
-from ..slides.windows import WINDOWS, Windows, slice_image
+from ..evaluation import Prediction
+from ..slides import WINDOWS, Scan, Windows, slice_image
 from .geometry import BAR, HEADING, TITLE, Sheet
 from .overlay import colours
 from .panels import (

@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from ..errors import InputError, RegionError, SlideError
-from ..slides._base import Slide
+from ..slides import Slide
 
 Box = tuple[float, float, float, float]
 """(left, top, right, bottom) in level-0 pixels."""

@@ -6,23 +6,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..bags import Bags
+from ..core import Bags, segment_softmax
 from ..errors import InputError
-from ..layers.attention import Activation, AttentionPosterior, PosteriorKind, Trunk
-from ..layers.embed import Embed, Widths
-from ..layers.pooling import (
+from ..layers import (
+    Activation,
+    AttentionPosterior,
+    Embed,
     Noise,
+    PosteriorKind,
+    StackedLinear,
+    Trunk,
+    Widths,
+    bias_of,
     draw_noise,
     pool_linear,
     pool_streamed,
     pool_vectors,
     reparameterise,
     sample_major,
+    without_bias,
 )
-from ..layers.stacked import StackedLinear, bias_of, without_bias
-from ..posteriors import Dirac, Posterior
-from ..priors import Dirichlet
-from ..segments import segment_softmax
+from ..variational import Dirac, Dirichlet, Posterior
 from ._base import Model, Output
 
 

@@ -9,11 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..bags import Bags
+from ..core import Bags, draw_key, stream
 from ..errors import BagError, InputError
-from ..likelihoods import Likelihood, likelihood_of
-from ..posteriors import Posterior
-from ..randomness import draw_key, stream
+from ..variational import Likelihood, Posterior, likelihood_of
 
 ScoreKind = Literal["logit", "probability", "weight", "relevance"]
 

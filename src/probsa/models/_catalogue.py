@@ -60,7 +60,7 @@ def catalogue() -> Iterator[Entry]:
         )
 
 
-def rows() -> dict[str, dict[str, str]]:
+def catalogue_rows() -> dict[str, dict[str, str]]:
     """Each name with what `probsa models --json` says of it."""
     return {
         name: {
@@ -76,7 +76,7 @@ def rows() -> dict[str, dict[str, str]]:
     }
 
 
-def lines() -> Iterator[str]:
+def catalogue_lines() -> Iterator[str]:
     """The same for people: names first, then what they share."""
     for entry in catalogue():
         yield from (f"{name:<22} {summary(name)}" for name in entry.names)
@@ -93,7 +93,7 @@ def _needs(model: type) -> str:
     return " and ".join(needed) or "features only"
 
 
-def markdown() -> str:
+def catalogue_page() -> str:
     """docs/models.md."""
     return "\n".join([PAGE, *(_section(entry) for entry in catalogue())])
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..layers.tokens import BlockTrace, TokenBlock
+from ..layers import BlockTrace, TokenBlock
 
 TINY = 1e-9
 

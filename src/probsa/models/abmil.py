@@ -8,8 +8,7 @@ plain form after their convolutions (500 wide, a bias on w); `trunk="gated"` is 
 from typing import Any, Literal
 
 from ..errors import CheckpointError
-from ..layers.attention import Activation, Trunk
-from ..layers.embed import Widths
+from ..layers import Activation, Trunk, Widths
 from . import _torchmil as torchmil
 from ._attention import AttentionModel
 from ._base import Model, Source

@@ -14,15 +14,19 @@ from jaxtyping import Float, Int, Shaped
 from scipy.spatial import KDTree
 from torch import Tensor, nn
 
-from ..bags import Bags
+from ..core import Bags, segment_softmax
 from ..errors import CheckpointError, GraphError, InputError
-from ..layers.attention import AttentionPosterior
-from ..layers.embed import Embed, Widths
-from ..layers.graph import neighbourhoods, propagate
-from ..layers.nystrom import NystromAttention, NystromLayer
-from ..layers.pooling import pool_vectors
-from ..posteriors import Dirac
-from ..segments import segment_softmax
+from ..layers import (
+    AttentionPosterior,
+    Embed,
+    NystromAttention,
+    NystromLayer,
+    Widths,
+    neighbourhoods,
+    pool_vectors,
+    propagate,
+)
+from ..variational import Dirac
 from ._base import Model, Output, ScoreKind, Source
 from ._originals import Rules, State, only, original, part, transplant
 from ._registry import build, register

@@ -12,12 +12,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..bags import Bags
+from ..core import Bags
 from ..errors import CheckpointError, InputError
-from ..layers.attention import PosteriorKind, Trunk
-from ..layers.embed import Widths
-from ..layers.evidence import InstanceEvidence, InstanceLoss
-from ..layers.smooth_svm import SmoothSVM
+from ..layers import InstanceEvidence, InstanceLoss, PosteriorKind, SmoothSVM, Trunk, Widths
 from ._attention import AttentionModel
 from ._base import Model, Output, Source
 from ._originals import State, only, original, part, transplant

@@ -14,12 +14,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..bags import Bags
+from ..core import Bags, segment_argmax
 from ..errors import InputError
-from ..layers.embed import Embed, Widths
-from ..likelihoods import Categorical, Independent, Likelihood
-from ..posteriors import Dirac
-from ..segments import segment_argmax
+from ..layers import Embed, Widths
+from ..variational import Categorical, Dirac, Independent, Likelihood
 from ._base import Model, Output, Source
 from ._originals import State, only, original, part, transplant
 from ._registry import build, register

@@ -13,13 +13,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..bags import Bags
+from ..core import Bags, segment_index, segment_mean, segment_softmax, segment_sum
 from ..errors import CheckpointError, InputError
-from ..layers.attention import AttentionPosterior
-from ..layers.embed import Embed, Widths
-from ..layers.pseudo_bags import Groups, draw, group_counts, order_within, partition
-from ..posteriors import Dirac
-from ..segments import segment_index, segment_mean, segment_softmax, segment_sum
+from ..layers import (
+    AttentionPosterior,
+    Embed,
+    Groups,
+    Widths,
+    draw,
+    group_counts,
+    order_within,
+    partition,
+)
+from ..variational import Dirac
 from ._base import Model, Output, Source, each_bag
 from ._originals import State, original, part, transplant
 from ._registry import build, register

@@ -13,13 +13,22 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..bags import Bags
+from ..core import Bags
 from ..errors import InputError
-from ..layers.embed import Embed, Widths
-from ..layers.graph import Arcs, both_ways, normalised, propagate
-from ..layers.mincut import mincut, ortho, pool
-from ..layers.tokens import BlockKind, TokenBlock
-from ..posteriors import Dirac, Posterior
+from ..layers import (
+    Arcs,
+    BlockKind,
+    Embed,
+    TokenBlock,
+    Widths,
+    both_ways,
+    mincut,
+    normalised,
+    ortho,
+    pool,
+    propagate,
+)
+from ..variational import Dirac, Posterior
 from ._base import Model, Output, ScoreKind, Source, each_bag
 from ._graphcam import graph_cam
 from ._originals import Rules, State, only, original, part, transplant

@@ -12,12 +12,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..bags import Bags
+from ..core import Bags, segment_mean
 from ..errors import BagError, CheckpointError, InputError
-from ..layers.embed import Embed, Widths
-from ..layers.postnorm import PostNormLayer, QueryLayer
-from ..posteriors import Dirac
-from ..segments import segment_mean
+from ..layers import Embed, PostNormLayer, QueryLayer, Widths
+from ..variational import Dirac
 from ._base import Model, Output, ScoreKind, Source
 from ._originals import Rules, State, original, part, transplant
 from ._registry import build, register

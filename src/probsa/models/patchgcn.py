@@ -13,11 +13,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..bags import Bags
+from ..core import Bags
 from ..errors import CheckpointError, InputError
-from ..layers.attention import AttentionPosterior, Trunk
-from ..layers.embed import Embed, Widths
-from ..layers.graph import Arcs, aggregate_softmax, neighbourhoods, normalised, propagate
+from ..layers import (
+    Arcs,
+    AttentionPosterior,
+    Embed,
+    Trunk,
+    Widths,
+    aggregate_softmax,
+    neighbourhoods,
+    normalised,
+    propagate,
+)
 from ._attention import AttentionModel
 from ._base import Model, Source
 from ._originals import Rules, State, only, original, part, transplant

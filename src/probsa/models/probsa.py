@@ -8,9 +8,7 @@ code divides, and without it 10⁴ patches swamp one label.
 
 from typing import Any, Literal
 
-from ..layers.attention import PosteriorKind, Trunk
-from ..layers.embed import Widths
-from ..layers.transformer import Transformer
+from ..layers import PosteriorKind, Transformer, Trunk, Widths
 from . import _torchmil as torchmil
 from ._attention import AttentionModel
 from ._base import Model, Source

@@ -15,16 +15,28 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..bags import Bags
+from ..core import Bags
 from ..errors import CheckpointError, InputError
-from ..layers.augment import show, source_cells
-from ..layers.cells import lay_out, reduced
-from ..layers.embed import Embed, Widths
-from ..layers.focal import bag_loss
-from ..layers.irpe import Kind, Method, Mode, On
-from ..layers.spatial import SETBlock, TokenMap, places_of, sinusoid, with_first
-from ..layers.t2t import WindowToken
-from ..posteriors import Dirac
+from ..layers import (
+    Embed,
+    Kind,
+    Method,
+    Mode,
+    On,
+    SETBlock,
+    TokenMap,
+    Widths,
+    WindowToken,
+    bag_loss,
+    lay_out,
+    places_of,
+    reduced,
+    show,
+    sinusoid,
+    source_cells,
+    with_first,
+)
+from ..variational import Dirac
 from ._base import Model, Output, Source
 from ._originals import State, original, part, transplant
 from ._registry import build, register

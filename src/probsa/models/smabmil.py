@@ -14,15 +14,22 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from ..bags import Bags
+from ..core import Bags
 from ..errors import CheckpointError, InputError
-from ..layers.attention import ACTIVATIONS, Activation
-from ..layers.embed import Embed, Widths
-from ..layers.graph import Arcs, both_ways, normalised
-from ..layers.pooling import pool_linear
-from ..layers.smooth import Sm, SmMode
-from ..layers.transformer import Transformer
-from ..posteriors import Dirac
+from ..layers import (
+    ACTIVATIONS,
+    Activation,
+    Arcs,
+    Embed,
+    Sm,
+    SmMode,
+    Transformer,
+    Widths,
+    both_ways,
+    normalised,
+    pool_linear,
+)
+from ..variational import Dirac
 from . import _torchmil as torchmil
 from ._base import Model, Output, Source
 from ._originals import State, only, original, transplant

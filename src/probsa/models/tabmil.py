@@ -7,9 +7,7 @@ paper's research code has `out_proj=False, use_mlp=False, add_self=True` and GEL
 
 from typing import Any, Literal
 
-from ..layers.attention import Activation, Trunk
-from ..layers.embed import Widths
-from ..layers.transformer import Transformer
+from ..layers import Activation, Transformer, Trunk, Widths
 from . import _torchmil as torchmil
 from ._attention import AttentionModel
 from ._base import Model, Source

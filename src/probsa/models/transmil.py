@@ -12,12 +12,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..bags import Bags
+from ..core import Bags
 from ..errors import CheckpointError, InputError
-from ..layers.attention import PosteriorKind, Trunk
-from ..layers.embed import Embed, Widths
-from ..layers.square import Duplicates, SquareEncoder
-from ..posteriors import Dirac
+from ..layers import Duplicates, Embed, PosteriorKind, SquareEncoder, Trunk, Widths
+from ..variational import Dirac
 from ._attention import AttentionModel
 from ._base import Model, Output, ScoreKind, Source
 from ._originals import Rules, State, only, original, part, transplant

@@ -13,12 +13,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..bags import Bags
+from ..core import Bags, segment_logsumexp, segment_max, segment_mean, segment_sum, segment_topk
 from ..errors import InputError
-from ..layers.embed import Embed
-from ..layers.postnorm import PostNormLayer
-from ..posteriors import Dirac
-from ..segments import segment_logsumexp, segment_max, segment_mean, segment_sum, segment_topk
+from ..layers import Embed, PostNormLayer
+from ..variational import Dirac
 from ._base import Model, Output, Source
 from ._originals import State, original, part, transplant
 from ._registry import build, register

@@ -6,8 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from ..errors import InputError, SlideError
-from ..slides._base import Slide
-from ..slides.resolution import resolution_advice
+from ..slides import Slide, resolution_advice
 from ._base import Patches
 from .options import PatchSettings
 from .polygons import Polygon, Tissue, window

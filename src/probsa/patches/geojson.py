@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from ..core import replacing
 from ..errors import InputError
-from ..files import replacing
 from .polygons import Polygon, Tissue
 
 COLOUR = (46, 139, 87)

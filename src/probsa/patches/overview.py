@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Int
 from PIL import Image, ImageDraw
 
-from ..slides._base import Slide
+from ..slides import Slide
 from ._base import Patches
 from .polygons import Tissue
 from .reduction import reduced

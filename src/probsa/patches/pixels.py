@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from ..slides._base import Slide
+from ..slides import Slide
 from ._base import Patches
 from .reduction import factors, level_for
 

@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 from scipy.sparse import csr_array
 
 from ..errors import RegionError
-from ..slides._base import Slide
+from ..slides import Slide
 
 BLOCK = 2048
 """Side of what is read at once, in pixels of the level."""

@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Shaped, UInt8
 
 from ..errors import MissingExtra, SlideError
-from ..slides._base import Slide
-from ..slides.resolution import resolution_advice
+from ..slides import Slide, resolution_advice
 from .options import TissueOptions
 from .polygons import Polygon, Tissue, ring_area
 from .reduction import Picture, reduced, whole_level

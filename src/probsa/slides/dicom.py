@@ -15,16 +15,7 @@ from jaxtyping import Bool, Float, Shaped
 
 from ..errors import MissingExtra, SlideError
 from . import _base, series
-from .dicom_headers import (
-    DAMAGED,
-    MAY_BE_OPENED,
-    Header,
-    Plane,
-    number,
-    quiet,
-    read,
-    read_header,
-)
+from .dicom_headers import DAMAGED, MAY_BE_OPENED, Header, Plane, number, quiet, read, read_header
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset

@@ -12,11 +12,10 @@ import numpy as np
 from jaxtyping import Bool
 
 from ...errors import ProbSAError, UnknownName
-from ...evaluation.prediction import Prediction
-from ...evaluation.tables import read_predictions
-from ...maps.sidebyside import CommonScale, side_by_side
-from ..means import mean_over_splits
-from ..results import Scores, read_scores, replicates_of
+from ...evaluation import Prediction, read_predictions
+from ...maps import CommonScale, side_by_side
+from ..results.means import mean_over_splits
+from ..results.results import Scores, read_scores, replicates_of
 from .made import Made
 
 RIVALS = 4

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from ...errors import ProbSAError
-from ..instances import AREA
-from ..kept import Kept
-from ..results import Scores, instances_of
+from ..results.cache import Kept
+from ..results.instances import AREA
+from ..results.results import Scores, instances_of
 from .uncertainty import SHORT, ErrorDetection
 
 

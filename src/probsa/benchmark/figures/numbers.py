@@ -3,18 +3,16 @@
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from ...evaluation.detectable import detectable
-from ...evaluation.difference import ALPHA
-from ...evaluation.ranking import CriticalDifference, average_ranks, critical_difference
-from .._base import Family
-from ..kept import Kept
-from ..means import SplitMetric, split_values
-from ..odd import odd_splits
-from ..paper import BASELINES, LABELS, STUDIES, paper_rows, title_of
-from ..pooled import Pooled
-from ..ranked import columns_of
-from ..results import Scores
-from ..variants import chosen, family_baseline, variants_of
+from ...statistics import ALPHA, CriticalDifference, average_ranks, critical_difference, detectable
+from ..grid.methods_and_cells import Family
+from ..grid.variants import chosen, family_baseline, variants_of
+from ..results.cache import Kept
+from ..results.means import SplitMetric, split_values
+from ..results.outlier_folds import odd_splits
+from ..results.paper import BASELINES, LABELS, STUDIES, paper_rows, title_of
+from ..results.pooled import Pooled
+from ..results.ranked import columns_of
+from ..results.results import Scores
 from .folds import FoldScores
 from .forest import Difference
 from .improvement import Gain

@@ -16,8 +16,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from ...files import write_csv
-from ...maps.panels import save
+from ...core import write_csv
+from ...maps import save
 
 WIDTH = 7.2
 """Inches: the width of a page's text."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...evaluation.error_detectors import Detector
-from ...evaluation.metrics import Metric
+from ...evaluation import Detector
+from ...statistics import Metric
 from .style import GREY, TEXT, WIDTH, dress, note, sheet, shortened, style_of, write
 
 LINE = 0.165

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from .._base import Family
-from ..kept import Kept
-from ..results import Scores, read_scores
-from ..variants import chosen, chosen_note
+from ..grid.methods_and_cells import Family
+from ..grid.variants import chosen, chosen_note
+from ..results.cache import Kept
+from ..results.results import Scores, read_scores
 from .attention import attention_figures
 from .critical import write_critical
 from .detectors import detections
@@ -15,16 +15,7 @@ from .folds import write_folds
 from .forest import write_forest
 from .improvement import write_improvement
 from .made import Made
-from .numbers import (
-    TITLES,
-    critical,
-    differences,
-    family_ranks,
-    folds,
-    gains,
-    odd,
-    paper_gains,
-)
+from .numbers import TITLES, critical, differences, family_ranks, folds, gains, odd, paper_gains
 from .ranks import FAMILIES, write_ranks
 from .uncertainty import write_uncertainty
 

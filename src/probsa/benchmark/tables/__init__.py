@@ -1,1 +1,1 @@
-"""The tables of an experiment, one a module; writing.py writes them all."""
+"""The tables of an experiment, one module each."""

@@ -6,12 +6,10 @@ is; what winners are told by (`pooled`) has both patients and replicates in it.
 
 from collections.abc import Mapping, Sequence
 
-from ...evaluation.comparison import holm
-from ...evaluation.delong import delong
-from ...evaluation.ranking import corrected_t
-from ..means import split_values
-from ..pooled import Compared
-from ..results import Scores
+from ...statistics import corrected_t, delong, holm
+from ..results.means import split_values
+from ..results.pooled import Compared
+from ..results.results import Scores
 from ._shared import find
 
 

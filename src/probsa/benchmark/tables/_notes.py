@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from ...evaluation.comparison import holm
-from ...evaluation.detectable import detectable_sentence
-from ...evaluation.ranking import Ranks, critical_difference, signed_rank
-from ..odd import odd_splits, odd_test_part
-from ..pooled import Compared, Pooled
-from ..results import Scores
+from ...statistics import Ranks, critical_difference, detectable_sentence, holm, signed_rank
+from ..results.outlier_folds import odd_splits, odd_test_part
+from ..results.pooled import Compared, Pooled
+from ..results.results import Scores
 from ._shared import METRICS
 
 

@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...evaluation.ranking import Ranks, average_ranks
-from ..ranked import columns_of
-from ..results import Scores
-from ..table import Entry
+from ...statistics import Ranks, average_ranks
+from ..results.ranked import columns_of
+from ..results.results import Scores
+from .table import Entry
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

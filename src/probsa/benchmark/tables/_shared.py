@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from ..means import SplitMetric, mean_over_splits
-from ..paper import (
+from ..results.means import SplitMetric, mean_over_splits
+from ..results.paper import (
     PaperMetric,
     PaperRow,
     PaperTable,
@@ -12,9 +12,9 @@ from ..paper import (
     study_of,
     title_of,
 )
-from ..pooled import ROUNDING, Compared, Interval
-from ..results import Scores
-from ..table import Column, Entry, ResultTable, key, words
+from ..results.pooled import ROUNDING, Compared, Interval
+from ..results.results import Scores
+from .table import Column, Entry, ResultTable, key, words
 
 METRICS: tuple[tuple[SplitMetric, PaperMetric], ...] = (("auroc", "AUROC"), ("f1", "F1"))
 """Ours, and as tables write them."""

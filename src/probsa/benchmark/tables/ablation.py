@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from ..kept import Kept
-from ..paper import paper_value, spelled, study_of
-from ..pooled import Compared
-from ..results import Results, Scores
-from ..table import Column, Entry, ResultTable, words
-from ..variants import variants_of
+from ..grid.variants import variants_of
+from ..results.cache import Kept
+from ..results.paper import paper_value, spelled, study_of
+from ..results.pooled import Compared
+from ..results.results import Results, Scores
 from ._classic import classic_tests
 from ._notes import bold_note, detectable, folds_note, rank_note, replicates_note, verdicts
 from ._ranks import Ranked, ranked
@@ -23,6 +22,7 @@ from ._shared import (
     printed,
 )
 from .comparison import pooled_columns, pooled_entries
+from .table import Column, Entry, ResultTable, words
 
 
 def ablation_table(results: Results, *, kept: Kept | None = None) -> ResultTable | None:

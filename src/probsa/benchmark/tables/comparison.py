@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from .._base import Family
-from ..kept import Kept
-from ..paper import PaperTable, paper_value, study_of
-from ..pooled import Compared, Pooled
-from ..results import Results, Scores
-from ..table import Column, Entry, ResultTable, words
-from ..variants import chosen, chosen_note, family_baseline
+from ..grid.methods_and_cells import Family
+from ..grid.variants import chosen, chosen_note, family_baseline
+from ..results.cache import Kept
+from ..results.paper import PaperTable, paper_value, study_of
+from ..results.pooled import Compared, Pooled
+from ..results.results import Results, Scores
 from ._classic import classic_tests
 from ._notes import (
     bold_note,
@@ -34,6 +33,7 @@ from ._shared import (
     paper_table,
     printed,
 )
+from .table import Column, Entry, ResultTable, words
 
 TABLES: dict[Family, PaperTable] = {"local": "2", "global": "3"}
 TITLES: dict[Family, str] = {

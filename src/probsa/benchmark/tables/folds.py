@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from ..means import mean_over_splits, split_values
-from ..odd import odd_splits
-from ..results import Scores
-from ..table import Column, Entry, ResultTable, words
+from ..results.means import mean_over_splits, split_values
+from ..results.outlier_folds import odd_splits
+from ..results.results import Scores
 from ._shared import about, key
+from .table import Column, Entry, ResultTable, words
 
 
 def folds_table(scores: Sequence[Scores]) -> ResultTable:

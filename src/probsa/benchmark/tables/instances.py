@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 
 from ...errors import ProbSAError
-from ...evaluation.error_detectors import DETECTORS, TITLES, error_verdict
-from ...evaluation.metrics import Metric
-from ..instances import AREA, BOOTSTRAP
-from ..kept import Kept
-from ..results import Scores
-from ..table import Column, Entry, ResultTable, Unit, words
+from ...evaluation import DETECTORS, TITLES, error_verdict
+from ...statistics import Metric
+from ..results.cache import Kept
+from ..results.instances import AREA, BOOTSTRAP
+from ..results.results import Scores
 from ._shared import about, key
 from .lesions import lesion_tables
+from .table import Column, Entry, ResultTable, Unit, words
 
 Summary = Mapping[str, Metric]
 FOUND: tuple[tuple[str, str, Unit], ...] = (

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from ...errors import ProbSAError
-from ...evaluation.froc_summary import NAMES
-from ..lesions import BOOTSTRAP, Found, Source, Truth, lesions_found, truths_of
-from ..results import Scores
-from ..table import Column, Entry, ResultTable, words
+from ...evaluation import NAMES
+from ..results.lesions import BOOTSTRAP, Found, Source, Truth, lesions_found, truths_of
+from ..results.results import Scores
 from ._shared import key
+from .table import Column, Entry, ResultTable, words
 
 RATES = ("1/4", "1/2", "1", "2", "4", "8")
 FILES: dict[Source, str] = {"patches": "froc_patches", "annotations": "froc"}

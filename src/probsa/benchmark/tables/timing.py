@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from .._base import Method
-from .._theirs import UNLIKE
-from ..paper import BASELINES, paper_rows, paper_value, study_of, title_of
-from ..table import Column, Entry, ResultTable, words
-from ..timing import StepTime
+from ..execution.timing import StepTime
+from ..execution.torchmil import UNLIKE
+from ..grid.methods_and_cells import Method
+from ..results.paper import BASELINES, paper_rows, paper_value, study_of, title_of
 from ._shared import key, printed
+from .table import Column, Entry, ResultTable, words
 
 
 def timing_table(times: Sequence[StepTime]) -> ResultTable:

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ..formats import write_table
-from ..kept import Kept
-from ..results import Results, read_results
-from ..table import ResultTable
-from ..timing import read_timing
+from ..execution.timing import read_timing
+from ..results.cache import Kept
+from ..results.results import Results, read_results
 from ._shared import by_data
 from .ablation import ablation_table
 from .comparison import comparison_table
 from .folds import folds_table
+from .formats import write_table
 from .instances import instances_table
+from .table import ResultTable
 from .timing import timing_table
 
 FOLDER = "tables"

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ...files import replacing, replacing_hdf5, write_csv
-from ..tables import Table
-from ._base import Outgoing, Writer, lost_resolution, single
+from ...core import replacing, replacing_hdf5, write_csv
+from ..labels import Table
+from .base import Outgoing, Writer, lost_resolution, single
 
 
 class ClamWriter(Writer):

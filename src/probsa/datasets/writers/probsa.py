@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from ...store import write_bag
-from .._names import hdf5_files
-from ._base import Outgoing, Writer, missing_resolution, trident_attributes
+from ...core import hdf5_files, write_bag
+from .base import Outgoing, Writer, missing_resolution, trident_attributes
 
 
 class ProbsaWriter(Writer):

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...files import replacing, write_csv
-from ...graphs import AGREES
-from ..tables import Table
-from ._base import Outgoing, Writer, lost_resolution, needs_corners, single
+from ...core import AGREES, replacing, write_csv
+from ..labels import Table
+from .base import Outgoing, Writer, lost_resolution, needs_corners, single
 
 PARTS = {"train": "train", "val": "train", "test": "test"}
 """torchmil's splits know no validation part."""

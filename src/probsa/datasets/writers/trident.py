@@ -6,8 +6,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ...files import replacing_hdf5
-from ._base import Outgoing, Writer, missing_resolution, needs_a_slide, trident_attributes, whole
+from ...core import replacing_hdf5
+from .base import Outgoing, Writer, missing_resolution, needs_a_slide, trident_attributes, whole
 
 
 class TridentWriter(Writer):

@@ -1,0 +1,10 @@
+from . import models as models
+from .core.bags import Bag as Bag
+from .core.bags import Bags as Bags
+from .core.bags import pack as pack
+from .errors import ProbSAError as ProbSAError
+from .evaluation.predictor import load as load
+from .workflow import predict_folder as predict_folder
+from .workflow import train_and_report as train_and_report
+
+__version__: str

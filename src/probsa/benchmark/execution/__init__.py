@@ -1,0 +1,1 @@
+"""Running the cells of a grid on one machine or many."""

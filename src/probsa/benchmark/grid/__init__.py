@@ -1,0 +1,1 @@
+"""Grids: models × data sets × splits × seeds × λ, and their cells."""

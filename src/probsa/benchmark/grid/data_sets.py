@@ -1,0 +1,242 @@
+"""The data sets of a grid: those that it names, or what lies in the folders that are given."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...datasets import (
+    NAMES,
+    RECORD,
+    Study,
+    StudyOptions,
+    Table,
+    open_study,
+    read_study,
+    recognise_study,
+)
+from ...errors import InputError, UnknownName
+from ...training import plain
+from ..tables.table import key
+from .entries import run_keys
+
+FEATURES, LABELS, INSTANCES = "features", "labels.csv", "instance_labels"
+"""What makes a folder a data set; labels of instances if there are any."""
+PATHS = ("labels", "partition", "duplicates", "test_scans", "train_scans", "instance_labels")
+"""What a study may be told of beside its folder."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSet:
+    """A data set of a grid."""
+
+    name: str
+    keys: Mapping[str, Any]
+    """Dotted keys that all its runs have: its paths, how it is read, how it is trained on."""
+    table: Table
+    splits: tuple[int, ...]
+    """The folds that test, or the numbers of the splits of the training part."""
+    made: int
+    """How many splits are made of the training part; 0 where the labels have folds."""
+
+    @property
+    def folds(self) -> bool:
+        """Whether every bag is tested by the run of its own fold."""
+        return self.table.folds is not None
+
+    @property
+    def test_bags(self) -> tuple[str, ...]:
+        """Of all splits."""
+        if self.table.folds is None and self.table.splits is not None:
+            rows = zip(self.table.bags, self.table.splits, strict=True)
+            return tuple(bag for bag, part in rows if part == "test")
+        return self.table.bags
+
+    @property
+    def groups(self) -> dict[str, str] | None:
+        """The patient of each bag."""
+        if self.table.groups is None:
+            return None
+        return dict(zip(self.table.bags, self.table.groups, strict=True))
+
+
+def found_at(given: str) -> dict[str, dict[str, Any]]:
+    """The data sets of a folder, as a grid would name them: `DIR`, or `NAME=DIR`.
+
+    Raises:
+        InputError: it holds none; says what was looked for.
+    """
+    name, equals, rest = given.partition("=")
+    if not (equals and re.fullmatch(r"[\w.-]+", name)) or Path(given).exists():
+        name, rest = "", given
+    folder = Path(rest).expanduser().resolve()
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}, which --data names")
+    if (one := _whole(folder)) is not None:
+        return {name or folder.name: one}
+    below = {p.name: _whole(p) for p in sorted(folder.iterdir()) if p.is_dir()}
+    several = {n: keys for n, keys in below.items() if keys is not None}
+    if not several:
+        try:
+            study = recognise_study(folder)
+        except InputError as e:
+            raise InputError(
+                f"{folder}, which --data names, is no data set: expected {FEATURES}/ and {LABELS} "
+                f"in it or in folders below it; and {e}. Features that lie elsewhere are named in "
+                "the grid: data: {features: DIR, labels: FILE}"
+            ) from e
+        return {name or study: {"dataset": study, "root": str(folder)}}
+    if name and len(several) > 1:
+        raise InputError(
+            f"{folder} holds {len(several)} data sets ({', '.join(several)}), which cannot all be "
+            f"called {name!r}: give --data {folder}, or one of them"
+        )
+    return {name: next(iter(several.values()))} if name else several
+
+
+def _whole(folder: Path) -> dict[str, Any] | None:
+    """What a grid would say of a folder of features with its labels, or of a study's."""
+    if (folder / RECORD).is_file():
+        return {"dataset": read_study(folder).name, "root": str(folder)}
+    features, labels, instances = (folder / n for n in (FEATURES, LABELS, INSTANCES))
+    if not (features.is_dir() and labels.is_file()):
+        return None
+    keys = {"features": str(features), "labels": str(labels)}
+    return keys | ({"instance_labels": str(instances)} if instances.is_dir() else {})
+
+
+def named_sets(given: Any, *, where: str) -> dict[str, dict[str, Any]]:
+    """What a grid says under `data`, by name; paths are made absolute.
+
+    Raises:
+        InputError: it names no paths.
+    """
+    if not isinstance(given, dict) or not given:
+        raise InputError(
+            f"data in {where} is {given!r}: expected {{features: DIR, labels: FILE}}, "
+            "{dataset: NAME, root: DIR}, or a name with such a mapping for each of several"
+        )
+    own = {k: v for k, v in given.items() if k in ("features", "labels", "dataset")}
+    if any(not isinstance(v, dict) for v in own.values()):  # else folders of these names
+        one = _absolute(given, where=where)
+        named = one.pop("name", None) or one.get("dataset") or _name(Path(one["features"]))
+        _check_names([named], where=where)
+        return {str(named): one}
+    for name, keys in given.items():
+        if not isinstance(keys, dict):
+            raise InputError(f"data in {where} has {name}: {keys!r}; expected a mapping of keys")
+    _check_names(list(given), where=where)
+    return {str(n): _absolute(keys, where=f"{where} (data {n})") for n, keys in given.items()}
+
+
+def _check_names(given: Sequence[Any], *, where: str) -> None:
+    """Names are folders, and parts of tables' names."""
+    files: dict[str, Any] = {}
+    for name in given:
+        text = str(name)
+        if not re.fullmatch(r"[\w.-]+", text) or not re.search(r"\w", text):
+            raise InputError(
+                f"data in {where} has the name {name!r}, which is to be a folder: give letters, "
+                "digits, . - and _"
+            )
+        if (other := files.setdefault(key(text), name)) is not name:
+            raise InputError(
+                f"data in {where} has the names {other!r} and {name!r}, whose tables would be one "
+                "file: rename one"
+            )
+
+
+def made_ready(
+    given: Mapping[str, Any], *, out: Path, feature_set: str | None, where: str
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What a grid says of a data set, with a study brought to features and labels, and its notes.
+
+    Args:
+        given: as `named_sets` gives it.
+        out: where the labels of a study are written, unless they are there.
+        feature_set: which folder of features.
+        where: the grid's file, as errors name it.
+
+    Raises:
+        InputError, TableError, BagError: the folder is not what it should be.
+    """
+    if "dataset" not in given:
+        rest = {k: v for k, v in given.items() if k != "feature_set"}
+        return rest | ({} if feature_set is None else {"feature_set": feature_set}), ()
+    name = given["dataset"]
+    if name not in NAMES:
+        raise UnknownName(f"dataset in {where}", str(name), NAMES)
+    known = [k for k in StudyOptions.__dataclass_fields__ if k in given]
+    options: dict[str, Any] = {k: Path(given[k]) if k in PATHS else given[k] for k in known}
+    if "classes" in options:
+        options["classes"] = tuple(options["classes"])
+    root = Path(given["root"])
+    if (out / RECORD).is_file() and (held := _made_before(out, root)) is not None:
+        study = held
+    else:
+        study = open_study(
+            name,
+            root,
+            out=out,
+            features=Path(given["features"]) if "features" in given else None,
+            feature_set=feature_set,
+            options=StudyOptions(**options),
+        )
+    own = ("dataset", "root", *StudyOptions.__dataclass_fields__, "features", "feature_set")
+    rest = {k: v for k, v in given.items() if k not in own}
+    settings = {k: plain(v) for k, v in study.settings().items() if v is not None}
+    return rest | settings, study.notes
+
+
+def _made_before(out: Path, root: Path) -> Study | None:
+    """The study of an earlier call of this experiment, unless it was made of another folder."""
+    held = json.loads((out / RECORD).read_text(encoding="utf-8"))
+    if held.get("unfinished"):
+        return None
+    if held.get("root") != str(root.absolute()):
+        raise InputError(f"{out} was made of {held.get('root')}, not of {root}: give another --out")
+    return read_study(out)
+
+
+def keys_of(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """Dotted keys of what a grid says of one data set."""
+    return run_keys({k: v for k, v in given.items() if k != "name"}, where=where)
+
+
+def _absolute(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    found = dict(given)
+    needed = ("root",) if "dataset" in found else ("features", "labels")
+    for k in needed:
+        if not isinstance(found.get(k), str | Path):
+            raise InputError(f"{where} gives no {k}: data needs {' and '.join(needed)}, as paths")
+    for k in ("root", "features", *PATHS):
+        if found.get(k) is not None:
+            found[k] = str(Path(found[k]).expanduser().resolve())
+    return found
+
+
+def _name(features: Path) -> str:
+    """What a data set is called after where its features lie."""
+    named = features.parent if features.name.startswith(FEATURES) else features
+    return re.sub(r"[^\w.-]+", "-", named.name) or "data"
+
+
+def chosen_splits(table: Table, given: int | Sequence[int], *, where: str) -> tuple[int, ...]:
+    """Which splits a data set has: its folds, or as many as are to be made.
+
+    Raises:
+        InputError: one that is not there.
+    """
+    if table.folds is None:
+        return tuple(range(given)) if isinstance(given, int) else tuple(given)
+    folds = tuple(sorted(set(table.folds)))
+    if isinstance(given, int):
+        return folds
+    if missing := [k for k in given if k not in folds]:
+        raise InputError(
+            f"splits in {where} has {missing[0]}, but the folds of {table.where} are "
+            f"{', '.join(str(k) for k in folds)}"
+        )
+    return tuple(given)

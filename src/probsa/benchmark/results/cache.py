@@ -1,0 +1,43 @@
+"""What was computed of an experiment's runs: tables and figures show it, and it takes minutes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...statistics import Metric
+from .instances import BOOTSTRAP, summary_of
+from .pooled import Compared, compare_methods
+from .results import Scores
+
+Key = tuple[tuple[str, str, tuple[Path, ...]], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """Computes each thing once, as long as it is of the same runs."""
+
+    _compared: dict[tuple[Key, str | None], Compared] = field(default_factory=dict)
+    _summaries: dict[tuple[Key, int], Mapping[str, Metric] | None] = field(default_factory=dict)
+
+    def compared(self, scores: Sequence[Scores], *, baseline: str | None) -> Compared:
+        """Of `compare_methods`."""
+        key = (_key(scores), baseline)
+        if key not in self._compared:
+            self._compared[key] = compare_methods(scores, baseline=baseline)
+        return self._compared[key]
+
+    def summary(self, scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
+        """Of `summary_of`.
+
+        Raises:
+            BagError, InputError: as it does.
+        """
+        key = (_key([scores]), bootstrap)
+        if key not in self._summaries:
+            self._summaries[key] = summary_of(scores, bootstrap=bootstrap)
+        return self._summaries[key]
+
+
+def _key(scores: Sequence[Scores]) -> Key:
+    """Runs and their order: a grid may finish more of them in between."""
+    return tuple((s.data, s.method.name, s.runs) for s in scores)

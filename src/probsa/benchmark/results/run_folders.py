@@ -1,0 +1,174 @@
+"""One run folder of an experiment: its cell.json, and what it gives its test bags."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...datasets import Split
+from ...errors import InputError
+from ...evaluation import TABLE, Predictions, read_predictions
+from ...variational import KLWeight
+from ..grid.methods_and_cells import Method
+
+CELL = "cell.json"
+"""What a run is in its experiment; written when all else is there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """A finished cell: what its cell.json says."""
+
+    path: Path
+    data: str
+    method: Method
+    split: int
+    seed: int
+    folds: bool
+    groups: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runs:
+    """The run folders of an experiment."""
+
+    done: tuple[Run, ...]
+    unfinished: tuple[Path, ...]
+    """Not yet predicted: waiting, under way or failed."""
+    skipped: tuple[tuple[Path, str], ...]
+    """Damaged, and how."""
+
+
+def read_cells(out: Path) -> Runs:
+    """The run folders below `out`/cells, each as its cell.json says."""
+    done: list[Run] = []
+    unfinished: list[Path] = []
+    skipped: list[tuple[Path, str]] = []
+    folders = sorted(p for p in (out / "cells").glob("*/*/split*-seed*") if p.is_dir())
+    for path in folders:
+        try:
+            run = _run(path) if (path / "predictions" / TABLE).is_file() else None
+        except InputError as error:
+            skipped.append((path, str(error)))
+            continue
+        if run is None:
+            unfinished.append(path)
+        else:
+            done.append(run)
+    return Runs(done=tuple(done), unfinished=tuple(unfinished), skipped=tuple(skipped))
+
+
+def _run(path: Path) -> Run | None:
+    """A finished run; None where it has no cell.json yet."""
+    file = path / CELL
+    if not file.is_file():
+        return None
+    given = read_object(file)
+    try:
+        kl = given["kl_weight"]
+        method = Method(
+            label=str(given["label"]),
+            model=str(given["model"]),
+            arguments=dict(given["arguments"]),
+            kl_weight=_kl_weight(kl),
+        )
+        groups = given["groups"]
+        return Run(
+            path=path,
+            data=str(given["data"]),
+            method=method,
+            split=int(given["split"]),
+            seed=int(given["seed"]),
+            folds=bool(given["folds"]),
+            groups=None if groups is None else {str(k): str(v) for k, v in groups.items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{CELL} cannot be used ({type(error).__name__}: {error}): remove the folder and run "
+            "the grid again"
+        ) from error
+
+
+def _kl_weight(value: Any) -> KLWeight | None:
+    if value in ("linear", "cyclical"):
+        return value
+    return None if value is None else float(value)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON file of keys and values.
+
+    Raises:
+        InputError: it cannot be read, or holds something else.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path.name} cannot be read ({error})") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path.name} holds a {type(value).__name__}, expected keys and values")
+    return value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tested:
+    """The test part of one run."""
+
+    run: Run
+    all: frozenset[str]
+    """Every bag that its split names."""
+    y: Mapping[str, int]
+    p: Mapping[str, float]
+    threshold: float
+
+    @property
+    def bags(self) -> tuple[str, ...]:
+        return tuple(sorted(self.y))
+
+
+def read_tested(run: Run) -> Tested:
+    """Reads a run's test part.
+
+    Raises:
+        ProbSAError: a file is damaged, or a test bag has no prediction or no label.
+    """
+    table = read_predictions(run.path / "predictions")
+    if table.probability.shape[1] > 2:
+        n = table.probability.shape[1]
+        raise InputError(f"{n} classes: the tables of an experiment are of two")
+    stored = read_object(run.path / "split.json")
+    try:
+        split = Split.from_dict(stored)
+    except (KeyError, TypeError) as error:
+        raise InputError(f"split.json has no usable {error}") from error
+    row = {bag: i for i, bag in enumerate(table.bags)}
+    gone = [bag for bag in split.test if bag not in row]
+    if gone:
+        raise InputError(f"{len(gone)} test bags have no prediction ({gone[0]!r} first)")
+    if not split.test:
+        raise InputError("its split has no test part")
+    return Tested(
+        run=run,
+        all=frozenset((*split.train, *split.val, *split.test)),
+        y={bag: _label(table, row[bag]) for bag in split.test},
+        p={bag: float(table.probability[row[bag], -1]) for bag in split.test},
+        threshold=_threshold(run.path),
+    )
+
+
+def _label(table: Predictions, row: int) -> int:
+    value = table.labels[row]
+    if value not in (0, 1):
+        raise InputError(f"test bag {table.bags[row]!r} has the label {value}, expected 0 or 1")
+    return value
+
+
+def _threshold(path: Path) -> float:
+    """Of the run; 0.5, as its predictions have it, where it validated on nothing."""
+    if not (path / "threshold.json").is_file():
+        raise InputError("threshold.json is missing: run the grid again")
+    value = read_object(path / "threshold.json").get("threshold")
+    if value is not None and not isinstance(value, int | float):
+        raise InputError(f"threshold.json has the threshold {value!r}, expected a number")
+    return 0.5 if value is None else float(value)

@@ -1,0 +1,235 @@
+"""Tables as markdown, LaTeX and CSV.
+
+Deviations read `±`, intervals `[lo, hi]`. Markdown and LaTeX round for readers; CSV has the plain
+numbers, in the same units, each in a column of its own. LaTeX needs the package booktabs alone.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from ...core import write_text
+from .table import Column, Entry, ResultTable, Unit
+
+SCALE: dict[Unit, float] = {"percent": 100.0, "points": 100.0}
+DIGITS: dict[Unit, int] = {
+    "percent": 1,
+    "points": 1,
+    "printed": 3,
+    "rank": 3,
+    "milliseconds": 2,
+    "ratio": 2,
+    "p": 3,
+    "number": 3,
+    "count": 0,
+}
+NONE = "-"
+"""Where there is no number."""
+EXACT = 6
+"""Decimals of CSV: more would differ between machines."""
+MANY = 7
+NARROW = r"\centering\scriptsize\setlength{\tabcolsep}{2.5pt}"
+"""How a table with more columns than that is set."""
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"$<$",
+    ">": r"$>$",
+    "|": r"$|$",
+    "±": r"$\pm$",
+    "λ": r"$\lambda$",
+    "σ": r"$\sigma$",
+    "Σ": r"$\Sigma$",
+    "μ": r"$\mu$",
+    "κ": r"$\kappa$",
+    "Δ": r"$\Delta$",
+    "²": r"$^{2}$",
+    "×": r"$\times$",
+    "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "−": r"$-$",
+    "–": "--",
+    "…": r"\ldots{}",
+    "·": r"$\cdot$",
+    "→": r"$\to$",
+}
+
+
+def write_table(table: ResultTable, folder: Path) -> list[Path]:
+    """Writes NAME.md and NAME.tex with the tables that follow, and a CSV file of each."""
+    made = {folder / f"{table.name}.md": to_markdown(table)}
+    made[folder / f"{table.name}.tex"] = to_latex(table)
+    for one in _all(table):
+        made[folder / f"{one.name}.csv"] = to_csv(one)
+    for path, text in made.items():
+        write_text(path, text)
+    return list(made)
+
+
+def to_markdown(table: ResultTable, *, level: int = 2) -> str:
+    """As a heading, a table and its footnotes; the tables that follow below it."""
+    head = [_markdown(f"{c.group} {c.title}".strip()) for c in table.columns]
+    lines = [_markdown_row(head)]
+    lines.append(_markdown_row([":---" if c.unit == "text" else "---:" for c in table.columns]))
+    for row in table.rows:
+        shown = [_bold_markdown(e, c) for e, c in zip(row, table.columns, strict=True)]
+        lines.append(_markdown_row(shown))
+    notes = [f"- {_markdown(note)}" for note in table.footnotes]
+    parts = [f"{'#' * level} {_markdown(table.title)}", "\n".join(lines)]
+    parts += ["\n".join(notes)] if notes else []
+    parts += [to_markdown(t, level=level + 1).rstrip("\n") for t in table.follow]
+    return "\n\n".join(parts) + "\n"
+
+
+def to_latex(table: ResultTable) -> str:
+    """As floats with booktabs rules, one after another."""
+    return "% \\usepackage{booktabs}\n" + "\n".join(_float(t) for t in _all(table))
+
+
+def to_csv(table: ResultTable) -> str:
+    """The numbers of the table alone, in its units (percent), beside its words."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    parts = [_csv_parts(table, i) for i in range(len(table.columns))]
+    writer.writerow([f"{c.key}{p}" for c, ps in zip(table.columns, parts, strict=True) for p in ps])
+    for row in table.rows:
+        cells = zip(row, table.columns, parts, strict=True)
+        writer.writerow([_csv_cell(e, c, part) for e, c, ps in cells for part in ps])
+    return buffer.getvalue()
+
+
+def shown(entry: Entry, column: Column) -> str:
+    """An entry for people, without emphasis.
+
+    >>> shown(Entry(value=0.9012, sd=0.0048), Column(key="a", title="AUROC", unit="percent"))
+    '90.1 ± 0.5'
+    """
+    if entry.value is None or not math.isfinite(entry.value):
+        text = entry.text or NONE
+    else:
+        text = _number(entry.value, column.unit)
+        if entry.sd is not None:
+            text += f" ± {_number(entry.sd, column.unit, signed=False)}"
+        if entry.low is not None and entry.high is not None:
+            low, high = (_number(v, column.unit) for v in (entry.low, entry.high))
+            text += f" [{low}, {high}]"
+    return text + "*" * entry.mark
+
+
+def _number(value: float, unit: Unit, *, signed: bool = True) -> str:
+    digits = DIGITS.get(unit, EXACT)
+    if unit == "p" and value < 10**-digits:
+        return f"<{10**-digits:.{digits}f}"
+    sign = "+" if unit == "points" and signed else ""
+    text = f"{value * SCALE.get(unit, 1.0):{sign}.{digits}f}"
+    # nothing is neither more nor less
+    return text.lstrip("+-") if not text.strip("+-0.") else text
+
+
+def _all(table: ResultTable) -> list[ResultTable]:
+    return [table, *(t for follow in table.follow for t in _all(follow))]
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _bold_markdown(entry: Entry, column: Column) -> str:
+    text = _markdown(shown(entry, column))
+    return f"**{text}**" if entry.bold else text
+
+
+def _markdown(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
+
+
+def _latex(text: str) -> str:
+    return "".join(LATEX.get(c, c) for c in text)
+
+
+def _bold_latex(entry: Entry, column: Column) -> str:
+    text = shown(entry, column)
+    mark = "$^{*}$" if entry.mark else ""
+    text = _latex(text.removesuffix("*") if entry.mark else text)
+    if entry.value is not None:  # a hyphen before a number is a minus
+        text = text.replace("[-", "[$-$").replace(" -", " $-$")
+        text = f"$-${text[1:]}" if text.startswith("-") and len(text) > 1 else text
+    return (rf"\textbf{{{text}}}" if entry.bold else text) + mark
+
+
+def _float(table: ResultTable) -> str:
+    align = "".join("l" if c.unit == "text" else "r" for c in table.columns)
+    lines = [
+        r"\begin{table}[tbp]",
+        r"\centering\small" if len(table.columns) <= MANY else NARROW,
+        rf"\caption{{{_latex(table.title)}}}",
+        rf"\label{{tab:{table.name.replace('_', '-')}}}",
+        rf"\begin{{tabular}}{{@{{}}{align}@{{}}}}",
+        r"\toprule",
+        *_latex_groups(table.columns),
+        " & ".join(_latex(c.title) for c in table.columns) + r" \\",
+        r"\midrule",
+    ]
+    for i, row in enumerate(table.rows):
+        if i and i in table.rules:
+            lines.append(r"\midrule")
+        cells = [_bold_latex(e, c) for e, c in zip(row, table.columns, strict=True)]
+        # what begins with a bracket would be read as an argument of the line before
+        cells[0] = f"{{}}{cells[0]}" if cells[0].startswith("[") else cells[0]
+        lines.append(" & ".join(cells) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    if table.footnotes:
+        lines += ["", r"\smallskip", r"\begin{minipage}{\linewidth}\footnotesize\raggedright"]
+        lines += [_latex(note) + r"\par" for note in table.footnotes]
+        lines.append(r"\end{minipage}")
+    return "\n".join([*lines, r"\end{table}", ""])
+
+
+def _latex_groups(columns: Sequence[Column]) -> list[str]:
+    """The headings above headings, with a rule below each."""
+    if not any(c.group for c in columns):
+        return []
+    spans, rules, at = [], [], 1
+    for group, of in groupby(columns, key=lambda c: c.group):
+        n = len(list(of))
+        spans.append(rf"\multicolumn{{{n}}}{{c}}{{{_latex(group)}}}" if group else "&" * (n - 1))
+        rules += [rf"\cmidrule(lr){{{at}-{at + n - 1}}}"] if group else []
+        at += n
+    return [" & ".join(spans) + r" \\", "".join(rules)]
+
+
+def _csv_parts(table: ResultTable, i: int) -> list[str]:
+    """What of a column's entries is there: each is a column of CSV."""
+    if table.columns[i].unit == "text":
+        return [""]
+    entries = [row[i] for row in table.rows]
+    parts = [""]
+    parts += ["_sd"] if any(e.sd is not None for e in entries) else []
+    parts += ["_low", "_high"] if any(e.low is not None for e in entries) else []
+    parts += ["_winner"] if any(e.bold for e in entries) else []
+    parts += ["_mark"] if any(e.mark for e in entries) else []
+    return parts
+
+
+def _csv_cell(entry: Entry, column: Column, part: str) -> str | int | float:
+    if column.unit == "text":
+        return entry.text
+    if part in ("_winner", "_mark"):
+        return int(entry.bold if part == "_winner" else entry.mark)
+    value = {"": entry.value, "_sd": entry.sd, "_low": entry.low, "_high": entry.high}[part]
+    if value is None or not math.isfinite(value):
+        return ""
+    if column.unit == "count":
+        return int(value)
+    return round(value * SCALE.get(column.unit, 1.0), EXACT) + 0.0  # no -0.0

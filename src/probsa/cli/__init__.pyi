@@ -1,0 +1,1 @@
+from .entry import main as main

@@ -1,0 +1,1 @@
+"""Foreign feature formats, one module each."""

@@ -1,0 +1,127 @@
+"""CLAM's files beside its features: `patches/<bag>.h5`, and `pt_files/<bag>.pt` without `h5_files`.
+
+CLAM's files of features state nothing but rows; the size of a patch is in those of patches.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+from jaxtyping import Shaped
+
+from ...core import (
+    StoredBag,
+    as_columns,
+    as_features,
+    by_name,
+    checked,
+    number,
+    opened,
+    pitch_of,
+    pt_files,
+)
+from ...errors import BagError
+from ..bag_set import BagSet, GraphOptions
+from ..metadata import About, from_attributes
+from .tensors import load_tensor, tensor_shape
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PatchFile:
+    """One file of CLAM's or TRIDENT's folder `patches`."""
+
+    coords: Shaped[np.ndarray, "n axes"]
+    """At level 0."""
+    attributes: Mapping[str, object]
+    scale: float
+    """What brings the corners of the features' file to level 0. CLAM's first script, which kept
+    the pixels beside them (`imgs`), gave them at the level of the patches."""
+
+    @property
+    def pitch(self) -> float | None:
+        """Level-0 pixels between neighbours."""
+        return pitch_of(self.attributes)
+
+
+def read_patch_file(path: Path) -> PatchFile:
+    """Reads one.
+
+    Raises:
+        BagError: the file is damaged or holds no `coords`.
+    """
+    with opened(path) as f:
+        corners, pixels = f.get("coords"), f.get("imgs")
+        if not isinstance(corners, h5py.Dataset):
+            raise BagError(f"{path} has no dataset 'coords': it is no file of patches")
+        attributes, scale = dict(corners.attrs), 1.0
+        if isinstance(pixels, h5py.Dataset):
+            attributes = {"patch_size": pixels.shape[1]} | attributes | dict(pixels.attrs)
+            scale = number(attributes, "downsample") or 1.0
+        coords = at_level_0(as_columns(corners[...]), scale)
+    return PatchFile(coords=coords, attributes=attributes, scale=scale)
+
+
+def at_level_0(coords: np.ndarray, scale: float) -> np.ndarray:
+    """Corners given at another level."""
+    return coords if scale == 1 else np.rint(coords * scale).astype(np.int64)
+
+
+def patches_folder(folder: Path) -> Path | None:
+    """CLAM's or TRIDENT's `patches`: in the folder of features, beside it, or one level up."""
+    beside = (folder, folder.parent, folder.parent.parent)
+    return next((f / "patches" for f in beside if (f / "patches").is_dir()), None)
+
+
+def patch_file(folder: Path | None, name: str) -> PatchFile | None:
+    """CLAM's or TRIDENT's file of a bag in `patches`; None where there is none."""
+    if folder is None:
+        return None
+    for path in (folder / f"{name}.h5", folder / f"{name}_patches.h5"):
+        if path.is_file():
+            return read_patch_file(path)
+    return None
+
+
+class ClamTensorBags(BagSet):
+    """`pt_files/<bag>.pt`, one tensor a bag, with corners from `patches` where that is kept.
+
+    Rows of both are in the same order: CLAM encodes the patches as they stand.
+    """
+
+    def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
+        super().__init__(folder, by_name(pt_files(folder)), graph=graph, cache_gb=cache_gb)
+        self._patches = patches_folder(folder)
+
+    def about(self, name: str) -> About:
+        patches = self._corners(self._known(name))
+        found = About() if patches is None else from_attributes(patches.attributes)
+        return replace(found, kind="slide")
+
+    def formats(self) -> frozenset[str]:
+        return frozenset({"clam"})
+
+    def _corners(self, name: str) -> PatchFile | None:
+        found = patch_file(self._patches, name)
+        if found is None and self._patches is not None:
+            raise BagError(
+                f"bag {name!r}: there is no {self._patches / f'{name}.h5'}, where the corners of "
+                "its patches should be. Make it again, or leave the bag out"
+            )
+        return found
+
+    def _read(self, name: str) -> StoredBag:
+        path = self._files[name]
+        patches = self._corners(name)
+        bag = StoredBag(
+            name=name,
+            features=as_features(load_tensor(path), source=path),
+            coords=None if patches is None else patches.coords,
+            kind="slide",
+            pitch=None if patches is None else patches.pitch,
+        )
+        return checked(bag, source=path)
+
+    def _peek(self, name: str) -> tuple[int, int]:
+        return tensor_shape(self._files[name])

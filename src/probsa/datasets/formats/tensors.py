@@ -1,0 +1,74 @@
+"""Foreign `.pt` files: one tensor a bag, never unpickled."""
+
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import BagError, EmptyBag
+
+
+def load_tensor(path: Path) -> np.ndarray:
+    """The tensor of a file, as an array.
+
+    Raises:
+        BagError: the file is missing or damaged, or holds something else than one tensor.
+    """
+    return _numbers(_loaded(path, mapped=False)).numpy()
+
+
+def tensor_shape(path: Path) -> tuple[int, int]:
+    """Instances and width of a file's tensor, without reading its values.
+
+    Raises:
+        BagError: the file is missing or damaged, or its tensor is no bag.
+    """
+    shape = tuple(_loaded(path, mapped=True).shape)
+    if shape[:1] == (0,):
+        raise EmptyBag(f"bag {path.stem!r} ({path}) is empty: a bag needs at least one instance")
+    if len(shape) != 2 and not (len(shape) == 3 and shape[0] == 1):
+        raise BagError(f"{path}: features have the shape {shape}, expected (instances, width)")
+    return shape[-2], shape[-1]
+
+
+def _numbers(held: Tensor) -> Tensor:
+    values = held.detach()
+    # NumPy has no bfloat16
+    return values.float() if values.dtype == torch.bfloat16 else values
+
+
+def _loaded(path: Path, *, mapped: bool) -> Tensor:
+    if not path.is_file():
+        raise BagError(f"there is no file {path}")
+    try:
+        held = torch.load(
+            path,
+            map_location="cpu",
+            weights_only=True,
+            mmap=mapped and zipfile.is_zipfile(path),
+        )
+    except pickle.UnpicklingError as error:
+        raise BagError(
+            f"{path} holds more than a tensor, or no tensor at all: a pickled object of another "
+            "program, which could run code when opened and is not. Save the features alone, as "
+            "one tensor (instances, width)"
+        ) from error
+    except (RuntimeError, OSError, EOFError, ValueError, KeyError, IndexError) as error:
+        raise BagError(
+            f"{path} cannot be read as .pt: it is truncated, damaged or foreign "
+            f"({str(error).splitlines()[0] if str(error) else type(error).__name__}). "
+            "Copy or make it again"
+        ) from error
+    if isinstance(held, Tensor):
+        return held
+    hint = (
+        ". A list of rows is what eva writes: their order can differ from that of its coordinates"
+        if isinstance(held, list)
+        else ""
+    )
+    raise BagError(
+        f"{path} holds a {type(held).__name__}, expected one tensor (instances, width){hint}"
+    )

@@ -1,0 +1,91 @@
+"""Bags in torchmil's layout: one .npy file a bag and kind, in folders beside one another."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from ...core import StoredBag, as_columns, as_features, by_name, checked, npy_files
+from ...errors import BagError, TableError
+from ..bag_set import BagSet, GraphOptions
+from ..labels import read_rows
+from ..metadata import About
+from .arrays import load_array
+
+INSTANCE_LABELS = ("patch_labels", "slice_labels")
+
+
+class TorchmilBags(BagSet):
+    """`root/features/<encoder>/<bag>.npy` with `root/coords` and `root/patch_labels` (slides) or
+    `root/slice_labels` (scans, which have no coordinates: their rows are in order).
+
+    A root named `patches_512` states the pitch, 512 level-0 pixels.
+    """
+
+    def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
+        super().__init__(folder, by_name(npy_files(folder)), graph=graph, cache_gb=cache_gb)
+        self._root = folder.parent.parent if folder.parent.name == "features" else folder.parent
+        size = re.match(r"patches_(\d+)", self._root.name)
+        self._pitch = float(size[1]) if size else None
+
+    def about(self, name: str) -> About:
+        slide = (self._root / "coords").is_dir()
+        folder = self._files[self._known(name)].parent.name
+        encoder = folder.removeprefix("features_")
+        return About(
+            kind="slide" if slide else "ct",
+            size_level0=self._pitch if slide else None,
+            encoder=None if encoder == folder else encoder,
+            encoder_guessed=encoder != folder,
+        )
+
+    def formats(self) -> frozenset[str]:
+        return frozenset({"torchmil"})
+
+    def label(self, name: str) -> int | None:
+        """The bag's label, where there is a file of it."""
+        found = self._beside("labels", self._known(name))
+        return None if found is None or not found.size else int(found.reshape(-1)[0])
+
+    def parts(self) -> dict[str, str]:
+        """`train` or `test` of each bag, as `splits.csv` says; empty without such a file."""
+        for folder in (self._root, self._root.parent):
+            path = folder / "splits.csv"
+            if path.is_file():
+                header, rows = read_rows(path)
+                if not {"bag_name", "split"} <= set(header):
+                    raise TableError(f"{path}: expected the columns bag_name and split")
+                name, part = header.index("bag_name"), header.index("split")
+                return {r[name]: r[part] for _, r in rows if len(r) > max(name, part)}
+        return {}
+
+    def _read(self, name: str) -> StoredBag:
+        path = self._files[name]
+        coords = self._beside("coords", name)
+        is_slide = (self._root / "coords").is_dir()
+        if is_slide and coords is None:
+            raise BagError(f"bag {name!r}: there is no {self._root / 'coords' / path.name}")
+        labels = next(
+            (a for f in INSTANCE_LABELS if (a := self._beside(f, name)) is not None), None
+        )
+        bag = StoredBag(
+            name=name,
+            features=as_features(load_array(path), source=path),
+            coords=None if coords is None else as_columns(coords),
+            instance_labels=None if labels is None else labels.reshape(-1).astype(np.int64),
+            kind="slide" if is_slide else "ct",
+            pitch=self._pitch if is_slide else None,
+        )
+        return checked(bag, source=path)
+
+    def _peek(self, name: str) -> tuple[int, int]:
+        shape = load_array(self._files[name], mapped=True).shape
+        if len(shape) not in (2, 3):
+            raise BagError(
+                f"{self._files[name]}: features have the shape {shape}, expected (instances, width)"
+            )
+        return shape[-2], shape[-1]
+
+    def _beside(self, kind: str, name: str) -> np.ndarray | None:
+        path = self._root / kind / f"{name}.npy"
+        return load_array(path) if path.is_file() else None

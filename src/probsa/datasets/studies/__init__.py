@@ -1,0 +1,1 @@
+"""Published data sets, each prepared by one call."""

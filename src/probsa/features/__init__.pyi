@@ -1,0 +1,14 @@
+from ._base import Card as Card
+from ._base import Encoder as Encoder
+from ._base import Origin as Origin
+from ._base import Precision as Precision
+from ._base import Preprocessing as Preprocessing
+from ._catalogue import catalogue_lines as catalogue_lines
+from ._catalogue import catalogue_page as catalogue_page
+from ._catalogue import catalogue_rows as catalogue_rows
+from ._registry import build as build
+from ._registry import describe as describe
+from ._registry import names as names
+from ._registry import readiness as readiness
+from ._registry import register as register
+from ._torchvision import optional as optional

@@ -1,0 +1,5 @@
+"""Tasks shared among workers: locks, records, worker processes, Ray and Slurm."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,10 @@
+from .engines import Engine as Engine
+from .engines import each as each
+from .leftovers import alone as alone
+from .leftovers import sweep as sweep
+from .locks import claim as claim
+from .locks import dead_locks as dead_locks
+from .records import Record as Record
+from .tasks import Outcome as Outcome
+from .tasks import Stage as Stage
+from .tasks import Task as Task

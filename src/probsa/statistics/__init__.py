@@ -1,0 +1,5 @@
+"""Intervals, tests, ranks, FROC and risk curves, computed with NumPy alone."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,124 @@
+"""Checkpoints: one safetensors file, with everything that is not a tensor as JSON in its header.
+
+One file is written at once or not at all, and nothing in it is ever unpickled.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..core import replacing
+from ..errors import CheckpointError
+from ..models import Model, build, names
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """Tensors by name (`model.…`, `optimizer.…`, `standardize.…`) and plain values."""
+
+    tensors: dict[str, Tensor]
+    about: dict[str, Any]
+
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors under `prefix.`, without it."""
+        return {
+            k.removeprefix(f"{prefix}."): v
+            for k, v in self.tensors.items()
+            if k.startswith(f"{prefix}.")
+        }
+
+
+def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], *, about: Mapping[str, Any]) -> None:
+    """Writes a checkpoint atomically."""
+    from .. import __version__
+
+    header = {"format": FORMAT, "version": __version__, **about}
+    with replacing(path) as temporary:
+        save_file(
+            {k: v.detach().cpu().contiguous() for k, v in tensors.items()},
+            temporary,
+            metadata={"probsa": json.dumps(header, default=str)},
+        )
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Reads a checkpoint.
+
+    Raises:
+        CheckpointError: missing, damaged, not ours, or of a newer format.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"no checkpoint at {path}: was the run trained to its first epoch?")
+    try:
+        with safe_open(path, framework="pt") as f:
+            header = f.metadata() or {}
+            tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError) as e:
+        raise CheckpointError(f"{path} is damaged or no safetensors file ({e})") from e
+    if "probsa" not in header:
+        raise CheckpointError(f"{path} is a safetensors file, but not one that probsa wrote")
+    about = json.loads(header["probsa"])
+    if about.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} has checkpoint format {about.get('format')} (probsa {about.get('version')}); "
+            f"this probsa reads format {FORMAT}: use the version that wrote it"
+        )
+    return Checkpoint(tensors=tensors, about=about)
+
+
+def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = None) -> Model:
+    """The model that a checkpoint holds, built by name and arguments, with its weights.
+
+    Raises:
+        CheckpointError: another model than `expect`, one that is not registered here, or weights
+            that do not fit it.
+    """
+    name = checkpoint.about.get("model", "")
+    if expect is not None and name != expect:
+        raise CheckpointError(f"{path} holds a {name!r}, not a {expect!r}")
+    if name not in names():
+        raise CheckpointError(
+            f"{path} holds a model {name!r}, which this installation does not have"
+        )
+    model = build(name, **_tuples(checkpoint.about["arguments"]))
+    try:
+        model.load_state_dict(checkpoint.part("model"))
+    except RuntimeError as e:
+        raise CheckpointError(f"{path} does not fit the model {name!r}: {e}") from e
+    return model
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[Any]]:
+    """An optimiser's state as tensors by name, and its groups as plain values."""
+    state = optimizer.state_dict()
+    tensors = {
+        f"optimizer.{i}.{k}": torch.as_tensor(v)
+        for i, values in state["state"].items()
+        for k, v in values.items()
+        if v is not None
+    }
+    return tensors, state["param_groups"]
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
+    """Puts an optimiser back where it was."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in checkpoint.part("optimizer").items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": checkpoint.about["groups"]})
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _tuples(v) for k, v in value.items()}
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value

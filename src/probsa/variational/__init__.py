@@ -1,0 +1,5 @@
+"""The factors of the evidence lower bound: priors, posteriors, likelihoods and the objective."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,16 @@
+from .likelihoods import Categorical as Categorical
+from .likelihoods import Independent as Independent
+from .likelihoods import Likelihood as Likelihood
+from .likelihoods import balanced_weights as balanced_weights
+from .likelihoods import likelihood_of as likelihood_of
+from .objectives import SCHEDULED as SCHEDULED
+from .objectives import objective as objective
+from .posteriors import Diagonal as Diagonal
+from .posteriors import Dirac as Dirac
+from .posteriors import Posterior as Posterior
+from .priors import Dirichlet as Dirichlet
+from .priors import Prior as Prior
+from .schedules import KLWeight as KLWeight
+from .schedules import RateSchedule as RateSchedule
+from .schedules import kl_weight as kl_weight
+from .schedules import rate_factor as rate_factor

@@ -1,0 +1,141 @@
+"""Stage 6: p(f | A): what is believed about the attention before the bag is seen."""
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from jaxtyping import Float
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import splu
+from torch import Tensor
+
+from ..core import Bags, degrees, segment_sum
+from ..errors import InputError
+
+
+class Prior(ABC):
+    """A Gaussian prior f ~ N(0, Q⁻¹), as the KL needs it: log p(f | A) = −energy(f) + const."""
+
+    @abstractmethod
+    def energy(self, f: Float[Tensor, " n"], bags: Bags) -> Float[Tensor, " bags"]:
+        """½ fᵀ Q f of each bag."""
+
+    @abstractmethod
+    def diagonal(self, bags: Bags, *, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
+        """½ Q_nn: what the variance of instance n costs, in `dtype` (None: that of the weights)."""
+
+    @abstractmethod
+    def log_determinant(self, bags: Bags) -> Float[Tensor, " bags"]:
+        """log |Q| of each bag, or, where Q has one null direction per bag, of Q without it."""
+
+    proper: bool
+    """Whether Q is invertible."""
+
+
+class Dirichlet(Prior):
+    """p(f | A) ∝ exp(−κ fᵀ(L + εI) f): the paper's prior (κ = 1, ε = 0) with a ridge.
+
+    fᵀLf = Σ_edges A_ij (f_i − f_j)² is the Dirichlet energy, eq. (1) of docs/paper.md;
+    Q = 2κ(L + εI).
+
+    Args:
+        kappa: precision κ > 0.
+        ridge: ε ≥ 0. At 0 the prior is improper along the constant of every connected component,
+            and a patch without neighbours has no finite optimal variance.
+        laplacian: `combinatorial` L = D − A; `normalized` L = I − D^-½ A D^-½ literally, so that
+            L_nn = 1 for an isolated instance too.
+    """
+
+    def __init__(
+        self,
+        *,
+        kappa: float = 1.0,
+        ridge: float = 0.01,
+        laplacian: Literal["combinatorial", "normalized"] = "combinatorial",
+    ) -> None:
+        if not kappa > 0 or not ridge >= 0:
+            raise InputError(f"the prior needs kappa > 0 and ridge >= 0, not {kappa} and {ridge}")
+        if laplacian not in ("combinatorial", "normalized"):
+            raise InputError(f"laplacian is {laplacian!r}: 'combinatorial' or 'normalized'")
+        self.kappa, self.ridge, self.laplacian = kappa, ridge, laplacian
+        self.proper = ridge > 0
+
+    def energy(self, f: Float[Tensor, " n"], bags: Bags) -> Float[Tensor, " bags"]:
+        i, j = bags.edges
+        w = bags.weights.to(f.dtype)
+        per_instance = self.ridge * f.square() if self.ridge else torch.zeros_like(f)
+        if self.laplacian == "normalized":
+            degree = degrees(bags.edges, w, len(f))
+            per_instance = per_instance + f.square() * (degree == 0)
+            f = f * degree.clamp_min(torch.finfo(f.dtype).tiny).rsqrt() * (degree > 0)
+        # index_select: its gradient is a plain index_add, that of f[i] sorts the indices first
+        difference = f.index_select(0, i) - f.index_select(0, j)
+        per_edge = w * difference.square()
+        # an edge's energy goes to its first end: one sum over instances then serves both terms
+        return self.kappa * segment_sum(per_instance.index_add(0, i, per_edge), bags.sizes)
+
+    def diagonal(self, bags: Bags, *, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
+        w = bags.weights.to(dtype or bags.weights.dtype)
+        if self.laplacian == "normalized":
+            return w.new_full((len(bags.x),), self.kappa * (1 + self.ridge))
+        return self.kappa * (degrees(bags.edges, w, len(bags.x)) + self.ridge)
+
+    def log_determinant(self, bags: Bags) -> Float[Tensor, " bags"]:
+        """Sparse factorisation in float64 on the CPU, one bag at a time; carries no gradient.
+
+        With ε = 0: log of the product of the non-zero eigenvalues, for bags of one component.
+
+        Raises:
+            InputError: ε = 0 and a bag has several connected components (or the Laplacian is
+                normalised: its null vector is not the constant that softmax ignores).
+        """
+        return torch.tensor(
+            [self._log_determinant(bags, b) for b in range(len(bags))],
+            dtype=torch.float64,
+            device=bags.x.device,
+        )
+
+    def _log_determinant(self, bags: Bags, b: int) -> float:
+        q = self.precision(bags, b)
+        n = bags.sizes[b]
+        if self.proper:
+            return _log_det(q)
+        if self.laplacian == "normalized":
+            raise InputError("an exact KL with ridge = 0 needs the combinatorial Laplacian")
+        parts = connected_components(q, directed=False)[0]
+        if parts > 1:
+            raise InputError(
+                f"bag {bags.names[b]!r} has {parts} connected components and ridge is 0: the prior "
+                "says nothing of their relative level, so the KL has no value; give ridge > 0"
+            )
+        # matrix-tree: the non-zero eigenvalues multiply to n times any cofactor
+        return float(np.log(n)) + (_log_det(q[1:, 1:]) if n > 1 else 0.0)
+
+    def precision(self, bags: Bags, b: int) -> sp.csc_matrix:
+        """Q = 2κ(L + εI) of bag b, sparse, float64: for reports and tests, not for training."""
+        start, stop = int(bags.offsets[b]), int(bags.offsets[b + 1])
+        own = (bags.edges[0] >= start) & (bags.edges[0] < stop)
+        i, j = (bags.edges[:, own] - start).cpu().numpy()
+        w = bags.weights[own].double().cpu().numpy()
+        n = stop - start
+        a = sp.coo_matrix((np.r_[w, w], (np.r_[i, j], np.r_[j, i])), shape=(n, n)).tocsc()
+        degree = np.asarray(a.sum(1)).ravel()
+        if self.laplacian == "normalized":
+            inverse = np.divide(1, np.sqrt(degree), out=np.zeros(n), where=degree > 0)
+            lap = sp.eye(n) - sp.diags(inverse) @ a @ sp.diags(inverse)
+        else:
+            lap = sp.diags(degree) - a
+        return sp.csc_matrix(2 * self.kappa * (lap + self.ridge * sp.eye(n)))
+
+
+def _log_det(q: sp.csc_matrix) -> float:
+    """log |Q| of a symmetric positive definite matrix: without pivoting, U's diagonal is all."""
+    factor = splu(
+        sp.csc_matrix(q),
+        permc_spec="MMD_AT_PLUS_A",
+        diag_pivot_thresh=0.0,
+        options={"SymmetricMode": True},
+    )
+    return float(np.log(np.abs(factor.U.diagonal())).sum())

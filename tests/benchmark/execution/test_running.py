@@ -1,0 +1,578 @@
+"""A grid runs to its end whatever happens on the way, and a cell is what its run alone would be."""
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import yaml
+from support.paths import SOURCE, TESTS
+from support.stored import write_folder
+from support.toy_stage import wait_for
+
+from probsa.benchmark.execution import cells as cells_module
+from probsa.benchmark.execution import units as units_module
+from probsa.benchmark.execution.leftovers import tidy
+from probsa.benchmark.execution.running import counts, plan, run_grid
+from probsa.benchmark.execution.units import Watch, units_of
+from probsa.benchmark.grid.grid import read_grid
+from probsa.benchmark.reports import write_report
+from probsa.core.files import read_csv
+from probsa.errors import BagError, InputError, OutputExists
+from probsa.evaluation.tables import read_predictions
+from probsa.jobs import locks
+from probsa.jobs import processes as local
+from probsa.jobs.locks import claim
+from probsa.training import train_together
+from probsa.training.checkpoints import load_checkpoint
+from probsa.training.config import RunConfig
+from probsa.training.loop import train
+from probsa.workflow import train_and_report
+
+PATHS = os.pathsep.join(map(str, (SOURCE, TESTS)))
+SMALL = {"embed": 4, "attention_dim": 4}
+DIAG = {"name": "abmil-probsa-diag", **SMALL, "samples": 4, "predict_samples": 8}
+DSMIL = {"name": "dsmil", "embed": 4}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_folder(tmp_path / "toy")
+    return tmp_path / "toy"
+
+
+def written(folder, **keys):
+    """The file of a grid of three short runs on the first fold, unless the keys say otherwise."""
+    given = {
+        "data": {"features": str(folder / "features"), "labels": str(folder / "labels.csv")},
+        "models": [{"name": "abmil", **SMALL}, DIAG, DSMIL],
+        "splits": [0],
+        "epochs": 2,
+        "batch_size": 4,
+        "learning_rate": 0.01,
+        "device": "cpu",
+        "threads": 1,
+    }
+    path = folder.parent / "grid.yaml"
+    path.write_text(yaml.safe_dump({**given, **keys}, sort_keys=False))
+    return path
+
+
+def grid_of(folder, **keys):
+    return read_grid(written(folder, **keys))
+
+
+def contents(out):
+    """What must be the same whenever a cell is computed: predictions, and what is said of them."""
+    names = ("predictions.csv", "threshold.json", "evaluation.json", "cell.json", "split.json")
+    found = {
+        p.relative_to(out).as_posix(): p.read_bytes().replace(str(out).encode(), b"OUT")
+        for p in sorted((out / "cells").rglob("*"))
+        if p.name in names
+    }
+    for p in sorted((out / "cells").rglob("*.h5")):
+        found[p.relative_to(out).as_posix()] = p.read_bytes()
+    return found
+
+
+def status(states):
+    return {s.cell.method.name: s.status for s in states}
+
+
+def rows(out):
+    return [(r["method"], r["status"], r["reason"]) for r in read_csv(out / "cells.csv")]
+
+
+def test_a_cell_is_a_run_folder_with_its_place(folder, tmp_path):
+    out = tmp_path / "out"
+    lines = (folder / "labels.csv").read_text().splitlines()
+    (folder / "labels.csv").write_text(
+        "bag,label,fold,group\n" + "".join(f"{line},p{line[:3]}\n" for line in lines[1:])
+    )
+    grid = grid_of(folder, kl_weight=[0, 0.1], heads=1)
+    states = run_grid(grid, out)
+    assert counts(states) == {"done": 3, "failed": 0, "waiting": 0}
+    assert [s.cell.method.name for s in states] == ["abmil", "abmil-probsa-diag λ=0.1", "dsmil"]
+    assert rows(out) == [(s.cell.method.name, "done", "") for s in states]
+    assert all(s.seconds > 0 for s in states)
+    cell = states[1].cell
+    run = cell.folder(out)
+    assert run == out / "cells/toy/abmil-probsa-diag_kl-0.1/split0-seed0"
+    assert json.loads((run / "cell.json").read_text()) == {
+        "data": "toy",
+        "label": "abmil-probsa-diag",
+        "model": "abmil-probsa-diag",
+        "arguments": {**SMALL, "samples": 4, "predict_samples": 8},
+        "kl_weight": 0.1,
+        "split": 0,
+        "seed": 0,
+        "folds": True,
+        "groups": {f"{k:03d}": f"p{k:03d}" for k in range(12)},
+    }
+    assert {p.name for p in run.iterdir()} == {
+        "about.json", "cell.json", "checkpoints", "evaluation.json", "features.json",
+        "metrics.csv", "predictions", "run.yaml", "split.json", "threshold.json",
+    }  # fmt: skip
+    assert [p.name for p in (run / "checkpoints").iterdir()] == ["best.safetensors"]
+    held = read_predictions(run / "predictions")
+    assert sorted(set(held.parts)) == ["test", "val"] and held.bags
+    # the run alone, by the flow of probsa train, gives the very same numbers
+    train_and_report(cell.config, tmp_path / "alone", maps="none")
+    alone = (tmp_path / "alone" / "predictions" / "predictions.csv").read_bytes()
+    assert alone == (run / "predictions" / "predictions.csv").read_bytes()
+    assert read_grid(out / "grid.yaml").cells(out) == grid.cells(out)
+
+
+@pytest.mark.parametrize(("keep", "left"), [("all", 2), ("none", None)])
+def test_checkpoints_are_kept_as_asked(folder, tmp_path, keep, left):
+    (state,) = run_grid(grid_of(folder, models=[DSMIL], epochs=1, keep=keep), tmp_path / "out")
+    kept = state.cell.folder(tmp_path / "out") / "checkpoints"
+    assert (len(list(kept.iterdir())) if kept.is_dir() else None) == left
+    assert state.status == "done"
+    # nothing is trained again for want of a checkpoint
+    before = contents(tmp_path / "out")
+    run_grid(grid_of(folder, models=[DSMIL], epochs=1, keep=keep), tmp_path / "out")
+    assert contents(tmp_path / "out") == before
+
+
+def test_cells_of_a_pass_are_what_they_are_alone(folder, tmp_path):
+    models = [{"name": "abmil", **SMALL}, DIAG]
+    keys = {"models": models, "kl_weight": [0.1, 1], "seeds": 2}
+    together, alone = grid_of(folder, **keys), grid_of(folder, **keys, heads=1)
+    found = plan(together, tmp_path / "a")
+    assert [len(u.cells) for u in found.units] == [6] and all(u.together for u in found.units)
+    assert len(plan(alone, tmp_path / "b").units) == 6
+    run_grid(together, tmp_path / "a")
+    run_grid(alone, tmp_path / "b")
+    for cell in together.cells(tmp_path / "a"):
+        a, b = (cell.folder(tmp_path / n) for n in "ab")
+        p, q = (read_predictions(x / "predictions") for x in (a, b))
+        assert p.bags == q.bags
+        np.testing.assert_allclose(p.probability, q.probability, atol=2e-5)
+        assert (a / "cell.json").read_bytes() == (b / "cell.json").read_bytes()
+    assert not (tmp_path / "a" / "passes").exists()
+
+
+def test_passes_are_of_equal_size_and_always_the_same(folder, tmp_path):
+    grid = grid_of(folder, models=[{"name": "abmil", **SMALL}, DSMIL], seeds=7, splits=[0, 1])
+    cells = grid.cells(tmp_path)
+    units = units_of(cells, heads=4)
+    # of each fold's seven abmil cells two passes; the dsmil cells are alone
+    assert sorted(len(u.cells) for u in units) == [1] * 14 + [3, 3, 4, 4]
+    assert [u.name for u in units] == [u.name for u in units_of(cells, heads=4)]
+    assert sorted(c.name for u in units for c in u.cells) == sorted(c.name for c in cells)
+    for unit in units:
+        assert len({c.split for c in unit.cells}) == 1
+    assert len(units_of(cells, heads=7)) == 16
+
+
+def test_passes_of_large_models_hold_fewer(folder, tmp_path):
+    grid = grid_of(folder, models=["abmil", "tabmil"], seeds=15, splits=[0])
+    apart = {
+        model: units_of([c for c in grid.cells(tmp_path) if c.method.model == model], heads=None)
+        for model in ("abmil", "tabmil")
+    }
+    # 0.6 and 6.9 million weights each, of 48
+    assert [len(u.cells) for u in apart["abmil"]] == [15]
+    assert [len(u.cells) for u in apart["tabmil"]] == [5, 5, 5]
+    assert all(u.together for units in apart.values() for u in units)
+
+
+def test_runs_that_write_for_tensorboard_are_alone(folder, tmp_path):
+    grid = grid_of(folder, models=["abmil"], seeds=2, splits=[0], tensorboard=True)
+    assert [u.together for u in units_of(grid.cells(tmp_path), heads=None)] == [False, False]
+
+
+def test_what_is_done_is_kept(folder, tmp_path):
+    out = tmp_path / "out"
+    run_grid(grid_of(folder), out)
+    before = {p: p.stat().st_mtime_ns for p in (out / "cells").rglob("*") if p.is_file()}
+    # more of everything: what was done stays as it is, file by file
+    states = run_grid(grid_of(folder, seeds=2), out)
+    assert counts(states)["done"] == 6
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+
+
+def test_a_run_made_by_hand_is_a_cell(folder, tmp_path):
+    """Its run file says only what is not a default, and other threads; cell.json is not there."""
+    out = tmp_path / "out"
+    grid = grid_of(folder, models=[DSMIL])
+    (cell,) = grid.cells(out)
+    given = cell.config.to_dict()
+    given["model"] = {"name": "dsmil", "embed": 4}
+    given["training"] |= {"threads": None, "workers": 0}
+    path = cell.folder(out)
+    train_and_report(RunConfig.from_dict(given), path, maps="none")
+    before = (path / "evaluation.json").stat().st_mtime_ns
+    assert plan(grid, out).states[0].status == "done"
+    run_grid(grid, out)
+    assert (path / "evaluation.json").stat().st_mtime_ns == before
+    assert json.loads((path / "cell.json").read_text())["model"] == "dsmil"
+    assert not (path / "checkpoints" / "last.safetensors").exists()
+    # another run at that place is not taken for it
+    with pytest.raises(InputError, match=r"was run with training.epochs = 2, the grid says 3"):
+        run_grid(grid_of(folder, models=[DSMIL], epochs=3), out)
+    with pytest.raises(InputError, match=r"was run with model.embed = 4, the grid says 5"):
+        plan(grid_of(folder, models=[{**DSMIL, "embed": 5}]), out)
+
+
+def test_an_interrupted_run_goes_on(folder, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    grid = grid_of(folder, models=[DSMIL], epochs=4)
+    (cell,) = grid.cells(out)
+    seen = []
+
+    class Stop(Watch):
+        def epoch(self, row):
+            seen.append(row["epoch"])
+            if row["epoch"] == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_grid(grid, out, watch=Stop())
+    assert plan(grid, out).states[0].status == "waiting"
+    assert (
+        load_checkpoint(cell.folder(out) / "checkpoints" / "last.safetensors").about["progress"][
+            "epoch"
+        ]
+        == 2
+    )
+    assert not list(out.rglob("*.lock"))
+    monkeypatch.setattr(Stop, "epoch", lambda self, row: seen.append(row["epoch"]))
+    run_grid(grid, out, watch=Stop())
+    assert seen == [1, 2, 3, 4]
+    fresh = tmp_path / "fresh"
+    run_grid(grid, fresh)
+    assert contents(out) == contents(fresh)
+
+
+def test_a_run_that_was_killed_as_it_was_predicted_goes_on(folder, tmp_path):
+    out = tmp_path / "out"
+    grid = grid_of(folder, models=[DSMIL])
+    (cell,) = grid.cells(out)
+    train(cell.config, cell.folder(out))
+    half = cell.folder(out) / ".predictions.abcdefgh.tmp" / "instances"
+    half.mkdir(parents=True)
+    (half / "000.h5").touch()
+    began: list[int] = []
+
+    class Count(Watch):
+        def epoch(self, row):
+            began.append(row["epoch"])
+
+    assert counts(run_grid(grid, out, watch=Count()))["done"] == 1
+    assert began == [] and not half.parent.exists()
+
+
+def test_a_trained_run_is_not_trained_again(folder, tmp_path, monkeypatch):
+    """A pass that was killed while its cells were predicted."""
+    out = tmp_path / "out"
+    grid = grid_of(folder, models=[{"name": "abmil", **SMALL}], seeds=3)
+
+    def killed(cell, out, **_):
+        if cell.seed == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(units_module, "complete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_grid(grid, out)
+
+    def never(*_, **__):
+        raise AssertionError("it was trained again")
+
+    monkeypatch.setattr(units_module, "train_together", never)
+    assert counts(run_grid(grid, out))["done"] == 3
+
+
+# failures
+
+
+def test_one_that_fails_does_not_stop_the_others(folder, tmp_path):
+    out = tmp_path / "out"
+    lost = [{**DSMIL, "label": "lost", "training": {"learning_rate": 1e30}}]
+    states = run_grid(grid_of(folder, models=[DSMIL, *lost, DIAG]), out)
+    assert counts(states) == {"done": 2, "failed": 1, "waiting": 0}
+    (failed,) = [s for s in states if s.status == "failed"]
+    assert failed.cell.method.label == "lost" and "NaN" in failed.reason
+    assert [r[:2] for r in rows(out)] == [
+        ("dsmil", "done"), ("lost", "failed"), ("abmil-probsa-diag λ=cyclical", "done"),
+    ]  # fmt: skip
+    assert rows(out)[1][2] == failed.reason
+    assert not (failed.cell.folder(out) / "cell.json").exists()
+
+
+def test_one_that_fails_in_a_pass_does_not_stop_the_others(folder, tmp_path):
+    """A λ so large that the weights of one head are lost."""
+    out = tmp_path / "out"
+    grid = grid_of(folder, models=[DIAG], kl_weight=[0.1, 1e38])
+    assert [u.together for u in plan(grid, out).units] == [True]
+    states = run_grid(grid, out)
+    assert status(states) == {
+        "abmil-probsa-diag λ=0.1": "done", "abmil-probsa-diag λ=1e+38": "failed",
+    }  # fmt: skip
+    assert "epoch 1: loss is inf" in states[1].reason or "is nan" in states[1].reason
+
+
+def test_what_failed_is_tried_again_unless_it_is_to_be_left(folder, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    grid = grid_of(folder, models=[DSMIL, {"name": "abmil", **SMALL}])
+    tries = []
+
+    def moody(cell, out):
+        tries.append(cell.method.label)
+        if cell.method.label == "dsmil" and tries.count("dsmil") < 2:
+            raise RuntimeError("the moon\nis full")
+        return cells_module.finish(cell, out)
+
+    monkeypatch.setattr(units_module, "finish", moody)
+    states = run_grid(grid, out)
+    assert status(states) == {"dsmil": "failed", "abmil": "done"}
+    assert states[0].reason == "RuntimeError: the moon is full"
+    assert status(run_grid(grid, out, retry=False)) == status(states)
+    assert plan(grid, out).states[0].reason == "RuntimeError: the moon is full"
+    assert tries == ["dsmil", "abmil"]
+    assert counts(run_grid(grid, out))["done"] == 2 and tries[2:] == ["dsmil"]
+    assert not list((out / "failures").rglob("*.json"))
+
+
+def test_a_full_disk_ends_the_grid(folder, tmp_path, monkeypatch):
+    def full(cell, out):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
+
+    monkeypatch.setattr(units_module, "finish", full)
+    with pytest.raises(OSError, match=r"No space left"):
+        run_grid(grid_of(folder, models=[DSMIL]), tmp_path / "out")
+    assert plan(grid_of(folder, models=[DSMIL]), tmp_path / "out").states[0].status == "waiting"
+
+
+def test_a_method_is_not_judged_on_fewer_bags(folder, tmp_path, monkeypatch):
+    """A held-out bag whose file is damaged meanwhile."""
+    out = tmp_path / "out"
+    grid = grid_of(folder, models=[DSMIL], splits=[1])
+    real = units_module.finish
+
+    def damaged(cell, out):
+        (folder / "features" / "002.h5").write_bytes(b"nothing")
+        real(cell, out)
+
+    monkeypatch.setattr(units_module, "finish", damaged)
+    (state,) = run_grid(grid, out)
+    assert state.status == "failed" and "1 held-out bags cannot be predicted. '002'" in state.reason
+    with pytest.raises(BagError, match=r"002"):  # and the next call says so before it begins
+        run_grid(grid, out)
+
+
+def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    with pytest.raises(OutputExists, match=r"mine is no experiment's folder, and not empty"):
+        run_grid(grid_of(folder), tmp_path / "mine")
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["letter.txt"]
+
+
+# many processes
+
+
+@pytest.mark.slow
+def test_two_processes_do_what_one_does(folder, tmp_path, monkeypatch):
+    multiprocessing.set_forkserver_preload(["probsa.benchmark.execution.units"])
+    monkeypatch.setattr(local, "METHOD", "forkserver")
+    monkeypatch.setenv("PYTHONPATH", PATHS)
+    grid = grid_of(folder)
+    seen: list[int] = []
+
+    class Count(Watch):
+        def settled(self, cells):
+            seen.append(cells)
+
+    assert counts(run_grid(grid, tmp_path / "two", workers=2, watch=Count()))["done"] == 3
+    assert sorted(seen) == seen and seen[-1] == 3
+    run_grid(grid, tmp_path / "one")
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
+def test_a_cell_that_another_call_is_at_is_left_to_it(folder, tmp_path):
+    out = tmp_path / "out"
+    grid = grid_of(folder, models=[DSMIL, {"name": "abmil", **SMALL}])
+    theirs = grid.cells(out)[0]
+    began: list[str] = []
+
+    class Theirs(Watch):
+        """The other call finishes its cell, and lets go, while this one trains its own."""
+
+        def begin(self, unit):
+            began.append(unit.name)
+            if lock.still_mine():
+                train_and_report(theirs.config, theirs.folder(out), maps="none")
+                lock.release()
+
+    lock = claim(theirs.folder(out))
+    assert lock is not None
+    states = run_grid(grid, out, watch=Theirs())
+    assert counts(states)["done"] == 2
+    assert began == [grid.cells(out)[1].name]
+
+
+# whoever kills it
+
+
+GRID = """\
+import sys
+from pathlib import Path
+from probsa.benchmark.grid.grid import read_grid
+from probsa.benchmark.execution.running import run_grid
+run_grid(read_grid(Path(sys.argv[1])), Path(sys.argv[2]))
+"""
+
+
+def killed_when(there, grid, out, log):
+    """Runs the grid in a process of its own and kills it as soon as `there()` is true."""
+    with log.open("ab") as f:
+        process = subprocess.Popen(
+            [sys.executable, "-c", GRID, str(grid), str(out)],
+            env={**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"},
+            stderr=f,
+        )
+        wait_for(lambda: there() or process.poll() is not None)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert process.returncode == -signal.SIGKILL, log.read_text()
+
+
+def test_a_grid_that_is_killed_twice_ends_the_same(folder, tmp_path):
+    """Once in the middle of a run alone, which then is done last; once as a pass is predicted."""
+    out, log = tmp_path / "out", tmp_path / "log"
+    keys = {"models": [DSMIL, DIAG], "kl_weight": [0.1, 1], "splits": [0], "epochs": 30}
+    path = written(folder, **keys)
+    grid = read_grid(path)
+    alone, *both = [c.folder(out) for c in grid.cells(out)]
+
+    def epochs():
+        file = alone / "metrics.csv"
+        return file.is_file() and file.read_text().count("\n") > 3
+
+    killed_when(epochs, path, out, log)
+    assert not (alone / "evaluation.json").exists()
+    killed_when(lambda: (both[0] / "threshold.json").exists(), path, out, log)
+    assert not any((p / "evaluation.json").exists() for p in (alone, both[1]))
+    assert counts(run_grid(grid, out))["done"] == 3
+    run_grid(grid, tmp_path / "fresh")
+    assert contents(out) == contents(tmp_path / "fresh")
+    assert not [p for p in out.rglob("*") if p.suffix in (".lock", ".tmp")]
+
+
+def dead_lock(target):
+    """The lock of a process that ended without letting go."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    owner = asdict(locks._myself()) | {"pid": process.pid, "token": "dead"}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    locks.lock_file(target).write_text(json.dumps(owner))
+
+
+def test_what_the_killed_left_goes(folder, tmp_path):
+    """In writing a file of the whole experiment, or between a cell's last file and its lock."""
+    out = tmp_path / "out"
+    models = [{"name": "abmil", **SMALL}, DIAG]
+    grid = grid_of(folder, models=models, kl_weight=0.1, epochs=1, splits=[0, 1, 2])
+    run_grid(grid, out)
+    unit = plan(grid, out).units[0]
+    write_report(out)
+    before = {p.relative_to(out) for p in out.rglob("*")}
+    first, second, *_ = grid.cells(out)
+    (first.folder(out) / "cell.json").unlink()
+    half = [
+        *(out / n for n in ("grid.yaml", "notes.json", "cells.csv", "copies/toy.json")),
+        *(out / n for n in ("tables/folds_toy.md", "figures/splits.png")),
+        first.folder(out) / "cell.json",
+        out / "failures" / f"{second.name}.json",
+        unit.state(out) / "pass.safetensors",
+    ]
+    for path in half:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name(f".{path.name}.abcdefgh.tmp").touch()
+    for target in (unit.state(out), second.folder(out), out / "cells.csv", out / "tables"):
+        dead_lock(target)
+    run_grid(grid, out)
+    write_report(out)
+    files = {p.relative_to(out) for p in out.rglob("*") if p.is_file()}
+    assert files == {p for p in before if (out / p).is_file()}
+    assert not (out / "passes").exists()
+
+
+def test_what_others_are_at_is_left_alone(folder, tmp_path):
+    """A file that is being written, the lock of a cell, a pass that goes on elsewhere."""
+    out = tmp_path / "out"
+    (unit,) = units_of(grid_of(folder, models=[DIAG], kl_weight=[0.1, 1]).cells(out), heads=9)
+    state = unit.state(out) / "pass.safetensors"
+    state.parent.mkdir(parents=True)
+    state.touch()
+    tidy(out, over=False)  # nobody is at it now, but it will go on
+    assert state.exists()
+    with claim(unit.state(out)):
+        tidy(out, over=True)
+        assert state.exists() and locks.lock_file(unit.state(out)).exists()
+    tidy(out, over=True)
+    assert not (out / "passes").exists()
+
+
+def test_a_pass_that_was_killed_at_its_very_end_leaves_no_state(folder, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    grid = grid_of(folder, models=[{"name": "abmil", **SMALL}], seeds=2, epochs=1)
+    (unit,) = plan(grid, out).units
+    seen = []
+    finish = units_module.finish
+
+    def looked(cell, out):
+        seen.append(unit.state(out).exists())
+        finish(cell, out)
+
+    monkeypatch.setattr(units_module, "finish", looked)
+    train_together(
+        [c.config for c in unit.cells], [c.folder(out) for c in unit.cells], state=unit.state(out)
+    )
+    (unit.state(out)).mkdir(parents=True)
+    (unit.state(out) / "pass.safetensors").touch()
+    assert counts(run_grid(grid, out))["done"] == 2
+    assert seen == [False, False]
+
+
+# jobs
+
+
+@pytest.mark.slow
+def test_jobs_of_a_cluster_share_the_grid(folder, tmp_path, monkeypatch):
+    """submitit's own local executor stands in for Slurm: two jobs, each a process."""
+    pytest.importorskip("submitit")
+    from probsa.benchmark.execution import slurm
+
+    monkeypatch.setattr(slurm, "POLL", 0.05)
+    monkeypatch.setenv("PYTHONPATH", PATHS)
+    grid = grid_of(folder, slurm={"cluster": "local", "timeout_min": 5})
+    out = tmp_path / "out"
+    notes: list[str] = []
+
+    class Noting(Watch):
+        def note(self, text):
+            notes.append(text)
+
+    states = run_grid(grid, out, engine="slurm", workers=2, watch=Noting())
+    assert counts(states) == {"done": 3, "failed": 0, "waiting": 0}
+    assert notes[0].startswith("2 jobs are submitted: ") and len(notes) == 1
+    assert len(list((out / "slurm").iterdir())) >= 1
+    run_grid(grid_of(folder), tmp_path / "one")
+    assert contents(out) == contents(tmp_path / "one")
+
+
+def test_options_that_no_job_has_are_refused(folder, tmp_path):
+    pytest.importorskip("submitit")
+    grid = grid_of(folder, slurm={"cluster": "local", "partitin": "gpu"})
+    with pytest.raises(InputError, match=r"no jobs can be submitted: .*partitin"):
+        run_grid(grid, tmp_path / "out", engine="slurm")

@@ -1,0 +1,582 @@
+"""A grid is what its file says: methods, cells, and what each run is; nonsense is refused."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import yaml
+from support.made_studies import write_processed, write_splits
+from support.paths import ROOT
+from support.stored import write_folder
+
+from probsa.benchmark.execution.running import run_grid
+from probsa.benchmark.grid.checks import check_grid, store_checked
+from probsa.benchmark.grid.entries import kl_weights, methods_of
+from probsa.benchmark.grid.grid import read_grid
+from probsa.errors import GraphError, InputError, TableError, UnknownName
+from probsa.evaluation.tables import read_predictions
+from probsa.models import names
+
+RECIPES = ROOT / "recipes"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_folder(tmp_path / "toy")
+    return tmp_path / "toy"
+
+
+def write(path, **keys):
+    path.write_text(yaml.safe_dump(keys, sort_keys=False))
+    return path
+
+
+def grid_of(folder, **keys):
+    """A grid of the toy bags and two models, unless the keys say otherwise."""
+    data = {"features": str(folder / "features"), "labels": str(folder / "labels.csv")}
+    given = {"data": data, "models": ["abmil", "abmil-probsa-diag"], **keys}
+    return write(folder.parent / "grid.yaml", **{k: v for k, v in given.items() if v is not None})
+
+
+def configs(grid, out):
+    """The run of each cell by (method, split, seed)."""
+    return {(c.method.name, c.split, c.seed): c.config for c in grid.cells(out)}
+
+
+def test_the_smallest_grid(folder, tmp_path):
+    path = grid_of(folder, kl_weight=[0, 0.1, "cyclical"], seeds=5, epochs=100)
+    grid = read_grid(path)
+    cells = grid.cells(tmp_path / "out")
+    # three methods (λ = 0 is abmil, which is listed), three folds, five seeds
+    assert len(cells) == 3 * 3 * 5 == len({c.name for c in cells})
+    assert Counter(c.method.name for c in cells) == {
+        "abmil": 15,
+        "abmil-probsa-diag λ=0.1": 15,
+        "abmil-probsa-diag λ=cyclical": 15,
+    }
+    # whole replicates come first: all methods and folds of a seed
+    assert [c.seed for c in cells] == [s for s in range(5) for _ in range(9)]
+    assert cells[1].name == "toy/abmil-probsa-diag_kl-0.1/split0-seed0"
+    assert grid.name == "grid" and [d.name for d in grid.data] == ["toy"]
+
+
+def test_the_run_of_a_cell(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = {"features": "toy/features", "labels": "toy/labels.csv", "standardize": True}
+    path = grid_of(folder, data=data, kl_weight=0.5, seeds=[3], epochs=7)
+    runs = configs(read_grid(path), tmp_path / "out")
+    plain, own = runs["abmil", 1, 3], runs["abmil-probsa-diag λ=0.5", 1, 3]
+    assert plain.data.features == folder / "features" and plain.data.features.is_absolute()
+    assert plain.data.labels == folder / "labels.csv"
+    assert (plain.data.test_fold, plain.data.split, plain.data.standardize) == (1, None, True)
+    assert (plain.training.kl_weight, own.training.kl_weight) == (0.0, 0.5)
+    assert (plain.training.epochs, plain.training.tensorboard) == (7, False)
+    assert (plain.seed, plain.data_seed) == (3, 0)
+    own_order = grid_of(folder, data_seed="null")
+    assert yaml.safe_load(own_order.read_text())["data_seed"] == "null"
+    with pytest.raises(InputError, match=r"data_seed in .*grid.yaml is 'null': expected a whole"):
+        read_grid(own_order)
+    none = read_grid(grid_of(folder), overrides={"data_seed": "null"})
+    assert {c.config.data_seed for c in none.cells(tmp_path)} == {None}
+
+
+def names_of(given, weights):
+    return [e.method.name for e in methods_of(given, weights, where="g")]
+
+
+def test_the_baseline_is_run_once_for_both_posteriors():
+    both = ["abmil-probsa-diag", "abmil-probsa-dirac"]
+    assert names_of(both, [0.0, 1.0]) == [
+        "abmil",
+        "abmil-probsa-diag λ=1",
+        "abmil-probsa-dirac λ=1",
+    ]
+    assert names_of([*both, "abmil"], [0.0]) == ["abmil"]
+    assert names_of(["abmil", both[0]], [1.0]) == ["abmil", "abmil-probsa-diag λ=1"]
+    # of T-ABMIL, CLAM and TransMIL likewise
+    others = ["tabmil-probsa-diag", "clam-sb-probsa-diag", "transmil-probsa-diag"]
+    assert names_of(others, [0.0]) == ["tabmil", "clam-sb", "transmil"]
+
+
+def test_a_baseline_has_the_arguments_of_its_variant():
+    wide = {"name": "abmil-probsa-diag", "label": "wide", "embed": 32, "samples": 4}
+    wide["training"] = {"batch_size": 2}
+    entries = methods_of(["abmil", wide], [0.0, 0.1], where="g")
+    assert [e.method.name for e in entries] == ["abmil", "abmil of wide", "wide λ=0.1"]
+    base = entries[1]
+    assert base.method.model == "abmil" and base.method.arguments == {"embed": 32}
+    assert base.training == {"training.batch_size": 2}
+    # one that is the listed model is that one
+    same = {"name": "abmil-probsa-diag", "label": "many", "samples": 100}
+    assert names_of([same, "abmil"], [0.0]) == ["abmil"]
+
+
+def test_words_stand_for_families():
+    every = [e.method.model for e in methods_of("all", ["cyclical"], where="g")]
+    assert every == names()
+    local, far = (
+        {e.method.model for e in methods_of([w], [0.5], where="g")} for w in ("local", "global")
+    )
+    assert local | far == set(every) and not local & far
+    assert {"abmil", "patchgcn", "smabmil"} <= local and {"tabmil", "vmil", "camil"} <= far
+    fast = methods_of([{"name": "local", "training": {"epochs": 2}}], [0.5], where="g")
+    assert {e.training["training.epochs"] for e in fast} == {2}
+
+
+def test_of_two_that_say_one_key_the_nearer_holds(folder, tmp_path):
+    data = {"features": str(folder / "features"), "labels": str(folder / "labels.csv")}
+    models = [
+        "dsmil",
+        "abmil",
+        {"name": "clam-sb", "training": {"epochs": 4, "batch_size": 4, "clip_norm": 2}},
+    ]
+    exceptions = [
+        {"models": "clam*", "epochs": 5},
+        {"data": "other", "epochs": 77},
+        {"data": "toy", "models": ["abmil"], "epochs": 6},
+    ]
+    keys = {
+        "data": {"toy": {**data, "epochs": 3, "clip_norm": 1}},
+        "models": models,
+        "exceptions": exceptions,
+    }
+    path = grid_of(folder, epochs=2, batch_size=9, splits=[0], **keys)
+    grid = read_grid(path)
+    runs = {name: c.training for (name, _, _), c in configs(grid, tmp_path).items()}
+    assert {n: t.epochs for n, t in runs.items()} == {"dsmil": 3, "abmil": 6, "clam-sb": 5}
+    assert {n: t.clip_norm for n, t in runs.items()} == {"dsmil": 1, "abmil": 1, "clam-sb": 2}
+    assert {n: t.batch_size for n, t in runs.items()} == {"dsmil": 9, "abmil": 9, "clam-sb": 4}
+    assert grid.notes == ("no data is called other: exceptions for these concern nothing here",)
+    flags = read_grid(path, overrides={"training.epochs": "1"})
+    assert {c.config.training.epochs for c in flags.cells(tmp_path)} == {1}
+
+
+def test_flags_of_the_grid(folder, tmp_path):
+    given = {"seeds": "2", "splits": "0,2", "training.kl_weight": "0,0.5,linear", "keep": "none"}
+    grid = read_grid(grid_of(folder), overrides={**given, "heads": "1", "slurm.partition": "gpu"})
+    assert {(c.split, c.seed) for c in grid.cells(tmp_path)} == {(0, 0), (0, 1), (2, 0), (2, 1)}
+    assert [m.name for m in grid.methods] == [
+        "abmil", "abmil-probsa-diag λ=0.5", "abmil-probsa-diag λ=linear",
+    ]  # fmt: skip
+    assert (grid.keep, grid.heads, dict(grid.slurm)) == ("none", 1, {"partition": "gpu"})
+
+
+def test_what_is_written_is_read_as_the_same_grid(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = {"toy": {"features": "toy/features", "labels": "toy/labels.csv"}}
+    exceptions = [{"models": "*diag", "learning_rate": "1e-3"}]
+    path = grid_of(folder, data=data, exceptions=exceptions, kl_weight=[0, 0.1])
+    grid = read_grid(path, overrides={"training.epochs": "3", "seeds": "2"})
+    out = tmp_path / "out"
+    grid.write(out)
+    monkeypatch.chdir("/")
+    again = read_grid(out / "grid.yaml")
+    assert again.name == "grid" and again.cells(out) == grid.cells(out)
+    assert {c.config.training.learning_rate for c in again.cells(out)} == {1e-3, 1e-4}
+
+
+# data
+
+
+def test_folders_are_data_sets(folder, tmp_path):
+    write_folder(tmp_path / "more" / "a", seed=1)
+    write_folder(tmp_path / "more" / "b", seed=2)
+    (tmp_path / "more" / "notes").mkdir()
+    path = grid_of(folder, data=None)
+    with pytest.raises(InputError, match=r"names no data: give --data DIR"):
+        read_grid(path)
+
+    def found(*data):
+        return {d.name: d.keys["data.features"] for d in read_grid(path, data=data).data}
+
+    assert found(str(folder)) == {"toy": str(folder / "features")}
+    assert found(f"x={folder}") == {"x": str(folder / "features")}
+    assert list(found(str(tmp_path / "more"))) == ["a", "b"]
+    assert list(found(f"x={folder}", str(tmp_path / "more"))) == ["x", "a", "b"]
+    with pytest.raises(InputError, match=r"two data sets are called 'toy'"):
+        found(str(folder), f"toy={folder}")
+    with pytest.raises(InputError, match=r"holds 2 data sets .*cannot all be called 'x'"):
+        found(f"x={tmp_path / 'more'}")
+    with pytest.raises(InputError, match=r"no folder /nowhere"):
+        found("/nowhere")
+    with pytest.raises(InputError, match=r"is no data set: expected features/ and labels.csv"):
+        found(str(tmp_path / "more" / "notes"))
+
+
+def test_flags_replace_the_data_of_the_file(folder, tmp_path):
+    write_folder(tmp_path / "other", seed=1)
+    grid = read_grid(grid_of(folder), data=[str(tmp_path / "other")])
+    assert [d.name for d in grid.data] == ["other"]
+
+
+def test_a_study_is_made_ready_once(folder, tmp_path):
+    """A cohort with labels of instances beside it, through the loader of studies."""
+    out = tmp_path / "out"
+    data = {"dataset": "table", "root": str(folder), "name": "cohort", "epochs": 3}
+    grid = read_grid(grid_of(folder, data=data), out=out)
+    (one,) = grid.data
+    assert one.name == "cohort" and one.keys["training.epochs"] == 3
+    assert one.keys["data.labels"] == str(out / "data" / "cohort" / "labels.csv")
+    assert one.keys["data.unlabelled"] == "leave_out"
+    before = (out / "data" / "cohort" / "dataset.json").stat().st_mtime_ns
+    again = read_grid(grid_of(folder, data=data), out=out)
+    assert (out / "data" / "cohort" / "dataset.json").stat().st_mtime_ns == before
+    assert again.cells(out) == grid.cells(out)
+    # what probsa dataset wrote can be named by its folder
+    named = read_grid(grid_of(folder, data=None), data=[str(out / "data" / "cohort")])
+    assert named.data[0].keys["data.labels"] == one.keys["data.labels"]
+    write_folder(tmp_path / "second", seed=5)
+    with pytest.raises(InputError, match=r"was made of .*toy, not of .*second"):
+        read_grid(grid_of(folder, data={**data, "root": str(tmp_path / "second")}), out=out)
+    with pytest.raises(UnknownName, match=r"'camelyon' .*Did you mean 'camelyon16'|camelyon16"):
+        read_grid(grid_of(folder, data={**data, "dataset": "camelyon"}), out=out)
+
+
+def test_the_features_of_a_data_set(folder, tmp_path):
+    """What is said nearest the data set, or by a flag, holds for all; a model may have its own."""
+    exceptions = [{"data": "toy", "feature_set": "b"}, {"models": "dsmil", "feature_set": "c"}]
+    path = grid_of(folder, models=["abmil", "dsmil"], feature_set="a", exceptions=exceptions)
+
+    def sets(path, **flags):
+        return {r.method.name: r.config.data.feature_set for r in read_grid(path, **flags).rows}
+
+    assert sets(path) == {"abmil": "b", "dsmil": "c"}
+    assert sets(path, data=[f"x={folder}"]) == {"abmil": "a", "dsmil": "c"}
+    for value, wanted in (("d", "d"), ("null", None)):
+        flags = {"overrides": {"data.feature_set": value}}
+        assert sets(path, **flags) == {"abmil": wanted, "dsmil": "c"}
+        read_grid(path, **flags).write(tmp_path / "out")
+        assert sets(tmp_path / "out" / "grid.yaml") == {"abmil": wanted, "dsmil": "c"}
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "said"),
+    [
+        ({"epoch": 3}, UnknownName, "key of a grid in .*grid.yaml named 'epoch'.*'epochs'"),
+        ({"models": ["abmill"]}, UnknownName, "model in .*'abmill'.*Did you mean 'abmil'"),
+        ({"models": [{"name": "abmil", "embd": 3}]}, UnknownName, "argument of abmil.*'embed'"),
+        ({"models": []}, InputError, "names no models"),
+        ({"models": [3]}, InputError, "models in .* has 3: expected a name"),
+        ({"models": [{"name": "all", "embed": 3}]}, InputError, "'all'.* has 'embed'"),
+        ({"epochs": "many"}, InputError, "epochs in .*grid.yaml is 'many'; expected a whole"),
+        ({"optimizer": "adm"}, InputError, "optimizer in .*grid.yaml is 'adm'.*'adam'"),
+        ({"models": [{"name": "abmil", "embed": "x"}]}, InputError, "embed in .*grid.yaml is 'x'"),
+        ({"kl_weight": [0.1, "cycle"]}, InputError, "kl_weight in .*grid.yaml has 'cycle'"),
+        ({"kl_weight": ["nan"]}, InputError, "kl_weight in .*grid.yaml has nan: expected numbers"),
+        ({"kl_weight": [float("inf")]}, InputError, "kl_weight in .* has inf: expected numbers"),
+        ({"kl_weight": [True]}, InputError, "kl_weight in .* has True: expected numbers"),
+        ({"kl_weight": [-1]}, InputError, "kl_weight is -1.0; expected at least 0"),
+        ({"seeds": 0}, InputError, "seeds in .* is 0: expected a whole number of at least 1"),
+        ({"seeds": [1, 1]}, InputError, "a list of different ones"),
+        ({"seeds": [-1, 0]}, InputError, r"seeds in .* is \[-1, 0\]: expected a whole number"),
+        ({"splits": [7]}, InputError, "splits in .* has 7, but the folds of .* are 0, 1, 2"),
+        ({"test_fold": 1}, InputError, "test_fold in .* is not a run's to say: give splits"),
+        ({"keep": "some"}, InputError, "keep in .* is 'some': expected best, all, none"),
+        ({"exceptions": {"epochs": 3}}, InputError, "exceptions in .*expected a list"),
+        ({"exceptions": [{"models": "abmul", "epochs": 3}]}, UnknownName, "exception.*'abmul'"),
+        ({"exceptions": [{"models": "abmil", "epoch": 3}]}, UnknownName, "'epoch'.*'epochs'"),
+        ({"models": ["abmil", {"name": "abmil", "embed": 8}]}, InputError, "another label"),
+        ({"data": {"a b": {}}}, InputError, "the name 'a b', which is to be a folder"),
+        ({"data": {"features": "x"}}, InputError, "gives no labels"),
+        ({"data": "x"}, InputError, "data in .* is 'x': expected"),
+        ({"data": {"..": {}}}, InputError, "the name '..', which is to be a folder"),
+        ({"data": {"name": "a/b", "features": "x", "labels": "y"}}, InputError, "the name 'a/b'"),
+        ({"data": {"ct-a": {}, "CT_a": {}}}, InputError, "'ct-a' and 'CT_a', whose tables"),
+        ({"slurm": "gpu"}, InputError, "slurm in .* is 'gpu': expected keys of a job"),
+        ({"training": {True: 5}}, InputError, "line .*the key True is no text"),
+        ({"exceptions": [{1: 2}]}, InputError, "line .*the key 1 is no text"),
+    ],
+)  # fmt: skip
+def test_nonsense_is_refused(folder, keys, error, said):
+    with pytest.raises(error, match=said):
+        read_grid(grid_of(folder, **keys))
+
+
+def test_labels_that_are_not_there_are_said(folder):
+    data = {"features": str(folder / "features"), "labels": str(folder / "nothing.csv")}
+    with pytest.raises(TableError, match=r"there is no table .*nothing.csv"):
+        read_grid(grid_of(folder, data=data))
+
+
+def test_a_flag_that_no_run_has_is_refused(folder):
+    with pytest.raises(UnknownName, match=r"key in the flags named 'epoch'"):
+        read_grid(grid_of(folder), overrides={"epoch": "3"})
+
+
+def test_flags_win_over_what_the_file_says_of_some(folder, tmp_path):
+    models = ["dsmil", {"name": "abmil-probsa-diag", "kl_weight": [0.1, 1]}]
+    exceptions = [{"models": "dsmil", "seeds": 3, "epochs": 7}]
+    path = grid_of(folder, models=models, exceptions=exceptions, slurm={"account": "a"})
+    flags = {"seeds": "1", "training.kl_weight": "linear", "slurm.partition": "gpu"}
+    grid = read_grid(path, overrides=flags)
+    runs = configs(grid, tmp_path)
+    assert {(m, seed) for m, _, seed in runs} == {
+        ("dsmil", 0), ("abmil-probsa-diag λ=linear", 0),
+    }  # fmt: skip
+    assert {c.training.epochs for (m, _, _), c in runs.items() if m == "dsmil"} == {7}
+    assert dict(grid.slurm) == {"account": "a", "partition": "gpu"}
+
+
+@pytest.mark.parametrize("name", ["dataset", "features", "labels"])
+def test_a_data_set_may_be_called_what_its_parts_are(folder, name):
+    grid = read_grid(grid_of(folder, data=None), data=[f"{name}={folder}"])
+    assert [d.name for d in grid.data] == [name]
+
+
+def test_λ_is_listed_once_each():
+    assert kl_weights(["1e-3", 0.001], where="g") == [0.001]  # YAML's 1e-3 is text
+    assert kl_weights([0, 0.0, "linear", 1, 1.0], where="g") == [0.0, "linear", 1.0]
+
+
+# before it runs
+
+
+def checked(folder, tmp_path, **keys):
+    grid = read_grid(grid_of(folder, **keys))
+    return check_grid(grid, tmp_path / "out")
+
+
+def table(folder, *, group=None, split=None, labels=None):
+    """labels.csv anew: a row for each of the twelve bags."""
+    lines = ["bag,label" + (",group" if group else "") + (",split" if split else ",fold")]
+    for k in range(12):
+        label = k % 2 if labels is None else labels[k]
+        more = [group(k)] if group else []
+        last = split(k) if split else k // 2 % 3
+        lines.append(",".join(str(v) for v in (f"{k:03d}", label, *more, last)))
+    (folder / "labels.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_a_sound_grid_passes(folder, tmp_path):
+    found = checked(folder, tmp_path, models=["abmil", "setmil", "patchgcn", "vmil"])
+    assert found.notes == () and found.new == {}
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_test_part_of_one_class_is_refused(folder, tmp_path):
+    table(folder, split=lambda k: "test" if k in (1, 3, 5) else "train")
+    with pytest.raises(TableError, match=r"the test part .* is of one class: 3 bags of class 1"):
+        checked(folder, tmp_path)
+
+
+def test_a_patient_in_two_parts_is_refused(folder, tmp_path):
+    table(folder, group=lambda k: "p" if k in (0, 2) else f"q{k}")
+    with pytest.raises(TableError, match=r"'p' is in two"):
+        checked(folder, tmp_path)
+
+
+def test_a_copied_bag_is_refused_or_noted(folder, tmp_path):
+    (folder / "features" / "002.h5").write_bytes((folder / "features" / "000.h5").read_bytes())
+    said = "bags '000' .* and '002' .* have the same features"
+    with pytest.raises(TableError, match=f"{said}.*labels.csv, .*`leaks: note` only tells"):
+        checked(folder, tmp_path)
+    found = checked(folder, tmp_path, leaks="note")
+    # told once a split: its parts differ between them
+    assert len(found.notes) == 3 and all("the same features" in n for n in found.notes)
+
+
+def test_copies_are_looked_for_once(folder, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    grid = read_grid(grid_of(folder))
+    store_checked(check_grid(grid, out), out)
+
+    def never(*_):
+        raise AssertionError("all bags were read again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("probsa.benchmark.grid.checks.find_copies", never)
+        assert check_grid(grid, out).notes == ()
+    copied = (folder / "features" / "000.h5").read_bytes()
+    (folder / "features" / "002.h5").write_bytes(copied)
+    (out / "copies" / "toy.json").unlink()
+    noting = read_grid(grid_of(folder, leaks="note"))
+    first = check_grid(noting, out)
+    store_checked(first, out)
+    monkeypatch.setattr("probsa.benchmark.grid.checks.find_copies", never)
+    assert check_grid(noting, out).notes == first.notes != ()
+    (folder / "features" / "000.h5").write_bytes((folder / "features" / "001.h5").read_bytes())
+    with pytest.raises(AssertionError, match=r"read again"):  # its size is another
+        check_grid(grid, out)
+
+
+def test_what_a_model_needs_is_looked_for(folder, tmp_path):
+    with pytest.raises(GraphError, match=r"needs neighbours"):
+        checked(folder, tmp_path, graph="none", models=["patchgcn", "abmil"])
+    with pytest.raises(InputError, match=r"patchgcn needs neighbours, which none of the first"):
+        checked(folder, tmp_path, graph="none", models=["abmil", "patchgcn"])
+    checked(folder, tmp_path, graph="none", models=["abmil"])
+
+
+def test_three_classes_are_refused_before_anything_is_trained(folder, tmp_path):
+    table(folder, labels=[0, 1, 2] * 4, split=lambda k: "test" if k < 6 else "train")
+    with pytest.raises(InputError, match=r"labels\.csv has 3 classes \(0, 1, 2\): the tables"):
+        checked(folder, tmp_path, models=["abmil"], splits=2)
+
+
+def test_splits_are_made_once(folder, tmp_path):
+    table(folder, split=lambda k: "test" if k < 4 else "train")
+    out = tmp_path / "out"
+    grid = read_grid(grid_of(folder, splits=4))
+    found = check_grid(grid, out)
+    assert [len(s.val) for s in found.new["toy"]] == [2, 2, 2, 2]
+    store_checked(found, out)
+    cell = grid.cells(out)[-1]
+    assert cell.config.data.split == out / "splits" / "toy" / "splits_3.csv"
+    assert cell.config.data.split.is_file() and cell.config.data.test_fold is None
+    assert check_grid(grid, out).new == {}
+    with pytest.raises(InputError, match=r"made with splits 4, seed 0, the grid says splits 3"):
+        check_grid(read_grid(grid_of(folder, splits=3)), out)
+
+
+def test_some_of_the_splits(folder, tmp_path):
+    table(folder, split=lambda k: "test" if k < 2 else "train")
+    grid = read_grid(grid_of(folder, splits=[1, 3]))
+    assert {c.split for c in grid.cells(tmp_path)} == {1, 3}
+    assert len(check_grid(grid, tmp_path).new["toy"]) == 5  # the first of the five is still 0
+    assert read_grid(grid_of(folder, splits=[1, 7])).data[0].made == 8  # to have one called 7
+
+
+def test_classes_are_named_by_the_grid(folder):
+    table(folder, labels=["tumour", "benign"] * 6)
+    of = read_grid(grid_of(folder, classes=["tumour", "benign"])).data[0].table
+    assert of.classes == ("tumour", "benign")
+
+
+def test_a_key_that_a_model_cannot_set_is_not_suggested_to_it(folder):
+    models = [{"name": "abmil", "training": {"feature": "x"}}]
+    with pytest.raises(UnknownName) as error:
+        read_grid(grid_of(folder, models=models))
+    assert "features" not in str(error.value)
+
+
+def test_what_a_flag_says_wrong_is_looked_for_among_the_flags(folder):
+    with pytest.raises(InputError, match=r"seeds in .*grid.yaml \(with --epochs, --seeds\) is 0"):
+        read_grid(grid_of(folder), overrides={"training.epochs": "3", "seeds": "0"})
+    with pytest.raises(InputError, match=r"slurm in .*\(with --slurm.partition\) is 'gpu'"):
+        read_grid(grid_of(folder, slurm="gpu"), overrides={"slurm.partition": "short"})
+
+
+# recipes
+
+
+@pytest.mark.parametrize(
+    ("name", "methods", "splits"),
+    [
+        ("rsna", 16, 5), ("panda", 16, 5), ("camelyon16", 16, 5), ("ablation", 18, 5),
+        ("standins", 20, 3), ("standins-ablation", 9 * 5 + 9 * 3, 3),
+    ],
+)  # fmt: skip
+def test_every_recipe_is_a_grid(folder, tmp_path, name, methods, splits):
+    """On the toy bags: with a fixed test part but for the recipe that wants folds."""
+    if "standins" not in name:
+        table(folder, split=lambda k: "test" if k < 4 else "train")
+    grid = read_grid(RECIPES / f"{name}.yaml", data=[f"own={folder}"])
+    assert len(grid.cells(tmp_path)) == methods * splits
+    assert len((RECIPES / f"{name}.yaml").read_text().splitlines()) <= 40
+
+
+def test_all_recipes_are_tested():
+    assert {p.stem for p in RECIPES.glob("*.yaml")} == {
+        "rsna", "panda", "camelyon16", "ablation", "standins", "standins-ablation",
+    }  # fmt: skip
+
+
+def training(folder, recipe, data):
+    grid = read_grid(
+        RECIPES / f"{recipe}.yaml", data=[f"{data}={folder}"], overrides={"splits": "0,1"}
+    )
+    return {r.method.name: r.config for r in grid.rows}
+
+
+def test_the_recipes_are_the_papers_runs(folder):
+    """Section 6 of the paper: batch sizes, learning rate, epochs, weights of classes, encoders."""
+    runs = {name: training(folder, name, name) for name in ("rsna", "panda", "camelyon16")}
+    leaks = {n: read_grid(RECIPES / f"{n}.yaml", data=[f"{n}={folder}"]).leaks for n in runs}
+    # its partition is the paper's, near-duplicates on both sides included
+    assert leaks == {"rsna": "refuse", "panda": "note", "camelyon16": "refuse"}
+    for of in runs.values():
+        assert {c.training.epochs for c in of.values()} == {100}
+        assert {c.training.learning_rate for c in of.values()} == {1e-4}
+    sizes = {n: {m: c.training.batch_size for m, c in of.items()} for n, of in runs.items()}
+    assert set(sizes["rsna"].values()) == {32}
+    assert {m for m, size in sizes["panda"].items() if size != 32} == {"setmil"}
+    alone = {m for m, size in sizes["camelyon16"].items() if size == 1}
+    assert alone == {
+        "tabmil", "tabmil-probsa-dirac λ=cyclical", "tabmil-probsa-diag λ=cyclical",
+        "transmil", "setmil", "gtp", "iibmil", "camil", "vmil",
+    }  # fmt: skip
+    assert {sizes["camelyon16"][m] for m in set(sizes["camelyon16"]) - alone} == {4}
+    for name, balanced, features in (
+        ("rsna", True, "features_resnet50"),
+        ("panda", True, "features_resnet50_bt"),
+        ("camelyon16", False, "features_resnet50_bt"),
+    ):
+        assert {c.training.balanced for c in runs[name].values()} == {balanced}
+        assert {c.data.feature_set for c in runs[name].values()} == {features}
+    ablation = training(folder, "ablation", "camelyon16")
+    assert ablation["tabmil"].training.batch_size == 1 and not ablation["abmil"].training.balanced
+    assert ablation["abmil-probsa-diag λ=0.5"].training.batch_size == 4
+    assert training(folder, "ablation", "rsna")["tabmil"].training.balanced
+
+
+def test_one_command_runs_the_published_folder(tmp_path):
+    """CAMELYON16 as its authors' processed folder has it, in miniature, by the recipe."""
+    root = tmp_path / "release"
+    g = np.random.default_rng(0)
+    slides = {f"normal_{k:03d}": 0 for k in range(1, 5)} | {
+        f"tumor_{k:03d}": 1 for k in range(1, 5)
+    }
+    slides |= {"test_001": 1, "test_003": 0, "test_005": 0, "test_008": 1}
+    bags = {name: (y, np.array([y, 0, 0, 0])) for name, y in slides.items()}
+    base = write_processed(root / "patches_512", bags, encoder="features_resnet50_bt")
+    (base / "features" / "features_UNI").mkdir()
+    for name in bags:
+        for encoder in ("resnet50_bt", "UNI"):
+            file = base / "features" / f"features_{encoder}" / f"{name}.npy"
+            np.save(file, g.normal(size=(4, 3)).astype(np.float32))
+    parts = {name: "test" if name.startswith("test") else "train" for name in slides}
+    write_splits(root / "splits.csv", parts)
+    out = tmp_path / "out"
+    flags = {"models": "abmil,patchgcn", "splits": "2", "training.epochs": "1"}
+    small = {"training.device": "cpu", "training.threads": "1"}
+    grid = read_grid(
+        RECIPES / "camelyon16.yaml", data=[str(root)], overrides=flags | small, out=out
+    )
+    assert [d.name for d in grid.data] == ["camelyon16"]
+    assert any("camelyon16: " in n for n in grid.notes)  # what the study has to say
+    states = run_grid(grid, out)
+    assert [s.status for s in states] == ["done"] * 4
+    (config,) = {s.cell.config.data.features for s in states}
+    assert config.is_relative_to(root)
+    held = read_predictions(states[0].cell.folder(out) / "predictions")
+    tested = [b for b, part in zip(held.bags, held.parts, strict=True) if part == "test"]
+    assert tested == ["test_001", "test_003", "test_005", "test_008"]
+    again = read_grid(out / "grid.yaml")
+    assert again.cells(out) == grid.cells(out)
+
+
+def test_methods_that_cost_more_can_have_fewer_seeds(folder, tmp_path):
+    path = grid_of(
+        folder, models=["abmil", "dsmil"], seeds=3, exceptions=[{"models": "dsmil", "seeds": [1]}]
+    )
+    grid = read_grid(path)
+    assert grid.seeds == (0, 1, 2)
+    cells = grid.cells(tmp_path)
+    assert {c.seed for c in cells if c.method.model == "dsmil"} == {1}
+    assert {c.seed for c in cells if c.method.model == "abmil"} == {0, 1, 2}
+    wrong = grid_of(folder, exceptions=[{"models": "abmil", "seeds": 0}])
+    with pytest.raises(InputError, match=r"seeds in .* is 0"):
+        read_grid(wrong)
+
+
+def test_the_recipe_of_stand_ins(folder):
+    runs = training(folder, "standins", "ct_ich")
+    brief = {m for m, c in runs.items() if c.training.epochs == 20}
+    half = {m for m, c in runs.items() if c.training.precision == "bf16"}
+    assert brief - half == {"camil", "transmil", "transmil-probsa-diag λ=cyclical", "vmil"}
+    assert half < brief and {"gtp", "tabmil", "tabmil-probsa-diag λ=cyclical"} <= half
+    assert {c.training.epochs for m, c in runs.items() if m not in brief} == {40}
+    assert all(c.data.standardize and c.training.batch_size == 4 for c in runs.values())

@@ -1,0 +1,98 @@
+"""A method's instance metrics over splits and seeds: seeds of one split are no new splits."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.made_experiments import write_run
+from support.made_predictions import cohort
+
+from probsa.benchmark.results.instances import summary_of
+from probsa.benchmark.results.lesions import Truth, lesions_found
+from probsa.benchmark.results.pooled import blocks
+from probsa.benchmark.results.results import read_results
+from probsa.evaluation.found_lesions import patch_mask
+from probsa.evaluation.froc_summaries import froc_summary
+from probsa.evaluation.instance_summaries import instance_summary
+from probsa.evaluation.lesion_detections import detections
+from probsa.evaluation.lesion_hits import hits
+from probsa.evaluation.lesion_masks import lesions
+from probsa.evaluation.tables import write_predictions
+
+KEYS = [(split, seed) for split in (0, 1) for seed in (0, 1)]
+
+
+def slides_of(split):
+    """Both seeds of a split say the same; the second split knows less."""
+    found, positive = cohort(6, seed=3)
+    rng = np.random.default_rng(split)
+    noise = 0.1 + 3 * split
+    large = [replace(p, coords=50 * p.coords, pitch=50 * p.pitch) for p in found]
+    return [
+        replace(p, attention_mean=p.attention_mean + noise * rng.normal(size=len(p.attention_mean)))
+        for p in large
+    ], positive
+
+
+@pytest.fixture
+def scores(tmp_path):
+    for split, seed in KEYS:
+        slides, positive = slides_of(split)
+        y = {p.name: int(positive[p.name]) for p in slides}
+        p = dict.fromkeys(y, 0.5)
+        run = write_run(tmp_path, split=split, seed=seed, folds=False, test=p, y=y)
+        write_predictions(
+            run / "predictions",
+            slides,
+            labels=y,
+            parts=dict.fromkeys(y, "test"),
+            classes=("0", "1"),
+            threshold=0.5,
+            about={},
+            overwrite=True,
+        )
+    (own,) = read_results(tmp_path).scores
+    return own
+
+
+def interval(metric):
+    return metric.value, metric.low, metric.high
+
+
+def test_instances_of_a_method(scores):
+    assert blocks(scores) == [0, 0, 1, 1]
+    replicates = [slides_of(split)[0] for split, _ in KEYS]
+    positive = slides_of(0)[1]
+    given = {"positive": positive, "validation": None, "groups": None, "bootstrap": 50}
+    by_split = instance_summary(replicates, blocks=[0, 0, 1, 1], **given)
+    apart = instance_summary(replicates, **given)
+    found = summary_of(scores, bootstrap=50)
+    assert interval(found["auroc"]) == interval(by_split["auroc"]) != interval(apart["auroc"])
+
+
+def test_lesions_of_a_method(scores):
+    def hit(split):
+        slides, positive = slides_of(split)
+        there = {p.name: lesions(patch_mask(p)) if positive[p.name] else None for p in slides}
+        return [hits(p.name, detections(p), lesions=there[p.name]) for p in slides]
+
+    replicates = [hit(split) for split, _ in KEYS]
+    by_split = froc_summary(replicates, blocks=[0, 0, 1, 1], bootstrap=50)
+    apart = froc_summary(replicates, bootstrap=50)
+    found = lesions_found(scores, [Truth(source="patches")], bootstrap=50)["patches"].metrics
+    assert interval(found["froc"]) == interval(by_split["froc"]) != interval(apart["froc"])
+
+
+def test_lesions_are_those_of_the_labels_that_came():
+    """A method whose features have other patches may have other labels of the same places."""
+    slide = next(p for p in slides_of(0)[0] if p.instance_labels.any())
+    truth = Truth(source="patches")
+    there = truth.of(slide, tumour=True)
+    assert truth.of(slide, tumour=True) is there
+    turned = replace(slide, instance_labels=slide.instance_labels[::-1].copy())
+    other = truth.of(turned, tumour=True)
+    np.testing.assert_array_equal(other.labels, lesions(patch_mask(turned)).labels)
+    assert (other.labels != there.labels).any()
+    assert truth.of(slide, tumour=False) is None
+    said = truth.of(replace(slide, instance_labels=None), tumour=True)
+    assert isinstance(said, str) and truth.of(slide, tumour=True) == said  # left out from here on

@@ -1,0 +1,201 @@
+"""Methods side by side: the same replicates, intervals of a value, nothing where nothing varies."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import t as student
+from sklearn.metrics import roc_auc_score
+
+from probsa.benchmark.grid.methods_and_cells import Method
+from probsa.benchmark.results.pooled import (
+    align,
+    blocks,
+    compare_methods,
+    interval_of,
+    pool,
+    replicate_keys,
+)
+from probsa.benchmark.results.results import Scores
+from probsa.statistics.comparison import ONE_REPLICATE, compare, holm
+from probsa.statistics.delong_test import delong
+
+N = 60
+Y = np.arange(N) % 2
+
+
+def scores(
+    name="abmil", *, seeds=(0,), splits=None, skill=1.0, folds=True, y=Y, groups=None
+) -> Scores:
+    """A method's replicates; with `splits`, one a split and seed."""
+    rng = np.random.default_rng([len(name), *seeds])
+    keys = [(k, s) for k in (splits or (0,)) for s in seeds]
+    p = 1 / (1 + np.exp(-(skill * (2 * y - 1) + rng.normal(size=(len(keys), len(y))))))
+    return Scores(
+        data="toy",
+        method=Method(label=name, model="abmil"),
+        bags=tuple(f"b{i:02d}" for i in range(len(y))),
+        y=y,
+        groups=np.arange(len(y)).astype(str) if groups is None else groups,
+        p=p,
+        calls=p >= 0.5,
+        split=np.array([[k] * len(y) for k, _ in keys]),
+        seed=np.array([s for _, s in keys]),
+        runs=tuple(Path(f"{name}-{k}-{s}") for k, s in keys),
+        folds=folds,
+    )
+
+
+def test_replicates_are_seeds_with_folds_and_splits_and_seeds_without():
+    assert replicate_keys(scores(seeds=(0, 4))) == [(-1, 0), (-1, 4)]
+    fixed = scores(seeds=(0, 1), splits=(0, 2), folds=False)
+    assert replicate_keys(fixed) == [(0, 0), (0, 1), (2, 0), (2, 1)]
+    assert blocks(fixed) == [0, 0, 2, 2]
+    assert blocks(scores(seeds=(0, 4))) is None
+    # one split: its seeds are the replicates
+    assert blocks(scores(seeds=(0, 1), splits=(3,), folds=False)) is None
+
+
+def test_methods_are_brought_to_the_replicates_that_all_have():
+    a, b = scores("a", seeds=(3, 0, 1)), scores("bb", seeds=(1, 2, 3))
+    (x, y), lost = align([a, b])
+    assert x.seed.tolist() == y.seed.tolist() == [1, 3]
+    np.testing.assert_array_equal(x.p, a.p[[2, 0]])
+    np.testing.assert_array_equal(y.calls, b.calls[[0, 2]])
+    assert x.runs == (Path("a-0-1"), Path("a-0-3"))
+    assert lost == 2
+    many = scores("many", seeds=(7, 30, 2, 11, 90, 4, 5))
+    assert align([many, many])[0][0].seed.tolist() == [2, 4, 5, 7, 11, 30, 90]
+
+
+def test_an_interval_of_one_replicate_is_delongs():
+    """Two ways to the same standard error: resamples of the patients, and placements."""
+    s = scores(skill=0.7)
+    found = interval_of(s, "auroc", resamples=4000)
+    exact = delong(s.y, s.p)
+    value, se = float(exact.auc[0]), float(np.sqrt(exact.covariance[0, 0]))
+    assert found.value == pytest.approx(roc_auc_score(s.y, s.p[0]))
+    assert found.value == pytest.approx(value)
+    half = se * student.ppf(0.975, N - 2)
+    assert found.low == pytest.approx(value - half, abs=0.1 * half)
+    assert found.high == pytest.approx(value + half, abs=0.1 * half)
+
+
+def test_seeds_that_differ_widen_the_interval_of_their_mean():
+    s = scores(skill=0.7, seeds=(0, 1, 2))
+    worse = scores(skill=0.7, seeds=(0, 1, 2))
+    worse.p[1] = 1 - worse.p[1]
+    a, b = interval_of(s, "auroc"), interval_of(worse, "auroc")
+    assert b.high - b.low > 2 * (a.high - a.low)
+
+
+def test_an_interval_stays_where_the_metric_can_be():
+    # the normal interval of 0.99 ends above 1
+    s = scores(skill=1.7)
+    found = interval_of(s, "auroc")
+    assert 0.95 < found.value < 1
+    assert found.low < found.value and found.high == 1.0
+
+
+def test_a_perfect_method_has_no_interval():
+    s = scores()
+    s.p[:] = s.y
+    s.calls[:] = s.y == 1
+    for metric in ("auroc", "f1"):
+        found = interval_of(s, metric)
+        assert (found.value, found.low, found.high) == (1.0, None, None)
+
+
+def test_f1_is_of_the_calls():
+    s = scores()
+    s.calls[:] = False
+    s.calls[0, Y == 1] = True
+    assert interval_of(s, "f1").value == 1.0
+    assert interval_of(s, "auroc").value < 1.0
+
+
+def test_nothing_is_compared_without_two_classes_or_common_replicates():
+    assert pool([scores(y=np.zeros(N, dtype=np.int64))], metric="auroc", baseline=None) is None
+    apart = [scores("a", seeds=(0,)), scores("bb", seeds=(1,))]
+    assert pool(apart, metric="auroc", baseline="a") is None
+
+
+def test_patients_are_what_is_resampled():
+    """Pairs of bags that say the same are half as many patients: the interval is wider."""
+    y = np.repeat(np.arange(N // 2) % 2, 2)
+    twins = scores(y=y, skill=0.7, groups=np.repeat(np.arange(N // 2), 2).astype(str))
+    twins.p[:] = np.repeat(twins.p[:, ::2], 2, axis=1)
+    alone = scores(y=y, skill=0.7)
+    alone.p[:] = twins.p
+    a, b = interval_of(alone, "auroc"), interval_of(twins, "auroc")
+    assert a.value == b.value
+    ratio = (b.high - b.low) / (a.high - a.low)
+    assert ratio == pytest.approx(np.sqrt(2), rel=0.1)
+    compared = pool([twins, twins], metric="auroc", baseline=None, resamples=10)
+    assert compared.comparison.groups == N // 2
+
+
+def test_differences_are_to_the_baseline_on_the_same_bags():
+    a, b = scores("a", skill=0.3, seeds=(0, 1)), scores("bb", skill=1.2, seeds=(0, 1))
+    found = pool([a, b], metric="auroc", baseline="a")
+    mean = {s.method.name: np.mean([roc_auc_score(Y, p) for p in s.p]) for s in (a, b)}
+    d = found.comparison.differences["bb"]
+    assert d.difference == pytest.approx(mean["bb"] - mean["a"])
+    assert {k: v.value for k, v in found.values.items()} == pytest.approx(mean)
+
+
+def test_a_fold_with_one_positive_patient_leaves_it_to_the_pooled_differences():
+    y = np.zeros(60, dtype=int)
+    fold = np.arange(60) // 20
+    y[[0, *range(20, 26), *range(40, 46)]] = 1
+    pair = [scores(n, skill=k, y=y, seeds=(0, 1)) for n, k in (("a", 0.2), ("bb", 3.0))]
+    few = [replace(s, split=np.stack([fold, fold])) for s in pair]
+    found = compare_methods(few, baseline="a")
+    assert found.within is None and found.deciding("auroc") is found.pooled["auroc"]
+    y[1] = 1
+    found = compare_methods([replace(s, y=y) for s in few], baseline="a")
+    assert found.within is not None and found.deciding("auroc") is found.within
+    assert found.within.comparison.differences["bb"].p is not None
+    # two bags of one patient are one
+    groups = np.array(["p0", "p0", *np.arange(58).astype(str)])
+    assert (
+        compare_methods([replace(s, y=y, groups=groups) for s in few], baseline="a").within is None
+    )
+
+
+def test_a_pair_has_the_replicates_of_both_and_holms_p_is_of_what_stands_there():
+    a = scores("a", skill=0.3, seeds=(0, 1, 2))
+    bb = scores("bb", skill=1.0, seeds=(0, 1, 2))
+    fewer = scores("ccc", skill=0.5, seeds=(0, 1))
+    found = pool([a, bb, fewer], metric="auroc", baseline="a", resamples=50)
+    assert found.replicates == {"bb": 3, "ccc": 2} and found.lacking == 1
+    for other, rows in ((bb, [0, 1, 2]), (fewer, [0, 1])):
+        alone = compare(
+            Y,
+            {"a": a.p[rows], other.method.name: other.p[rows]},
+            groups=a.groups,
+            metric="auroc",
+            baseline="a",
+            resamples=50,
+        )
+        of = other.method.name
+        assert found.comparison.differences[of] == alone.differences[of]
+        assert found.values[of] == interval_of(other, "auroc", resamples=50)
+    p = [d.p for d in found.comparison.differences.values()]
+    assert len(set(p)) == 2 and None not in p
+    assert list(found.comparison.adjusted.values()) == holm(p) != p
+
+
+def test_pairs_are_compared_where_all_together_share_no_replicate():
+    three = [scores("a", seeds=(0, 1)), scores("bb", seeds=(0,)), scores("ccc", seeds=(1,))]
+    found = pool(three, metric="auroc", baseline="a")
+    assert found.replicates == {"bb": 1, "ccc": 1}
+    assert found.comparison.winner is None and found.comparison.notes == (ONE_REPLICATE,)
+
+
+def test_one_replicate_is_said():
+    for seeds in ((0,), (0, 1)):
+        pair = [scores(n, seeds=seeds) for n in ("a", "bb")]
+        notes = pool(pair, metric="auroc", baseline="a").comparison.notes
+        assert notes == ((ONE_REPLICATE,) if len(seeds) == 1 else ())

@@ -1,0 +1,625 @@
+"""The tables of an experiment say what its run folders hold; winners are so by the rule."""
+
+import csv
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score, roc_auc_score
+from support.made_experiments import write_folds, write_run
+
+from probsa.benchmark.execution.timing import StepTime
+from probsa.benchmark.figures.numbers import differences, gains
+from probsa.benchmark.results.results import read_results
+from probsa.benchmark.tables._shared import paper_table
+from probsa.benchmark.tables.ablation import ablation_table
+from probsa.benchmark.tables.comparison import comparison_table
+from probsa.benchmark.tables.folds import folds_table
+from probsa.benchmark.tables.instances import instances_table
+from probsa.benchmark.tables.table import ResultTable
+from probsa.benchmark.tables.timing import paper_times, timing_table
+from probsa.benchmark.tables.writing import write_tables
+from probsa.errors import InputError
+
+BAGS = [f"b{i:02d}" for i in range(30)]
+Y = {b: i % 2 for i, b in enumerate(BAGS)}
+FOLDS = [BAGS[0:10], BAGS[10:20], BAGS[20:30]]
+
+
+def guesses(name: str, skill: float, *, y=Y) -> dict[str, float]:
+    """p(Y = 1) of a method that knows so much, the same every time."""
+    rng = np.random.default_rng([ord(c) for c in name])
+    noise = rng.normal(size=len(y))
+    return {
+        b: float(1 / (1 + np.exp(-skill * (2 * v - 1) - e)))
+        for (b, v), e in zip(y.items(), noise, strict=True)
+    }
+
+
+def by_fold(p: dict[str, float]) -> list[float]:
+    """Independent of the code under test: AUROC of each fold."""
+    return [roc_auc_score([Y[b] for b in f], [np.float32(p[b]) for b in f]) for f in FOLDS]
+
+
+def f1_by_fold(p: dict[str, float]) -> list[float]:
+    return [f1_score([Y[b] for b in f], [p[b] >= 0.5 for b in f]) for f in FOLDS]
+
+
+def column(table: ResultTable, key: str) -> dict:
+    """The entries of a column by the first words of their row."""
+    i = [c.key for c in table.columns].index(key)
+    return {row[0].text: row[i] for row in table.rows}
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Three methods, two seeds, three folds."""
+    for seed in (0, 1):
+        for model, kl, skill in [
+            ("abmil", None, 0.3),
+            ("abmil-probsa-diag", "cyclical", 0.8),
+            ("dsmil", None, 0.5),
+        ]:
+            write_folds(
+                tmp_path,
+                Y,
+                FOLDS,
+                guesses(f"{model}{seed}", skill),
+                model=model,
+                kl_weight=kl,
+                seed=seed,
+            )
+    return tmp_path
+
+
+def test_means_are_of_splits_and_deviations_between_them(small):
+    table = comparison_table(read_results(small), "local")
+    for model, skill in [("abmil", 0.3), ("dsmil", 0.5)]:
+        seeds = [guesses(f"{model}{s}", skill) for s in (0, 1)]
+        auroc = np.mean([by_fold(p) for p in seeds], axis=0)
+        entry = column(table, "toy_auroc")[model]
+        assert entry.value == pytest.approx(auroc.mean(), abs=1e-9)
+        assert entry.sd == pytest.approx(auroc.std(ddof=1), abs=1e-9)
+        f1 = np.mean([f1_by_fold(p) for p in seeds], axis=0)
+        entry = column(table, "toy_f1")[model]
+        assert entry.value == pytest.approx(f1.mean(), abs=1e-9)
+        assert entry.sd == pytest.approx(f1.std(ddof=1), abs=1e-9)
+
+
+def test_average_ranks_are_over_data_sets_and_metrics_within_the_family(small):
+    write_folds(small, Y, FOLDS, guesses("t", 2.0), model="tabmil")
+    table = comparison_table(read_results(small), "local")
+    names = [row[0].text for row in table.rows]
+    # the paper's order, without the other family
+    assert names == ["abmil-probsa-diag λ=cyclical", "abmil", "dsmil"]
+    ranks = {n: [] for n in names}
+    for key in ("toy_auroc", "toy_f1"):
+        values = {n: e.value for n, e in column(table, key).items()}
+        assert len(set(values.values())) == 3
+        for n in names:
+            ranks[n].append(1 + sum(v > values[n] for v in values.values()))
+    for n, entry in column(table, "rank").items():
+        assert entry.value == pytest.approx(np.mean(ranks[n]))
+        assert entry.sd == pytest.approx(np.std(ranks[n], ddof=1))
+
+
+def test_pooled_values_are_over_all_bags_and_differences_to_the_plain_model(small):
+    table = comparison_table(read_results(small), "local")
+    (pooled, paper) = table.follow
+    labels = [Y[b] for b in BAGS]
+    mean = {
+        m: np.mean([roc_auc_score(labels, list(guesses(f"{m}{s}", k).values())) for s in (0, 1)])
+        for m, k in [("abmil", 0.3), ("dsmil", 0.5)]
+    }
+    entry = column(pooled, "auroc")["dsmil"]
+    assert entry.value == pytest.approx(mean["dsmil"], abs=1e-6)
+    assert entry.low < entry.value < entry.high
+    difference = column(pooled, "auroc_difference")
+    assert difference["dsmil"].value == pytest.approx(mean["dsmil"] - mean["abmil"], abs=1e-6)
+    assert difference["dsmil"].low < difference["dsmil"].value < difference["dsmil"].high
+    assert difference["abmil"].value is None
+    assert paper.name == "paper_table2"
+    text = "\n".join(pooled.footnotes)
+    assert (
+        "toy: 30 test bags (15 positive); 3 folds, each bag tested once a seed; 2 seeds (0, 1)."
+        in text
+    )
+    assert "paired difference to abmil" in text
+    assert "Smallest detectable difference in AUROC within folds: 0." in text
+    assert "(80 % power, two-sided 0.05, 30 patients, 2 replicates; median of 2 pairs" in text
+    assert "AUROC within folds: no winner" in text and "F1: no winner" in text
+
+
+def test_levels_of_folds_cost_pooled_differences_and_not_those_within(tmp_path):
+    """The same order in every fold, but the runs of one method lie at other levels."""
+    p = guesses("p", 1.5)
+    level = {b: 0.2 * k for k, fold in enumerate(FOLDS) for b in fold}
+    moved = {b: 0.5 * p[b] + level[b] for b in BAGS}
+    other = guesses("o", 0.5)
+    for name, model, given in (("a", "abmil", p), ("b", "dsmil", moved), ("c", "clam-sb", other)):
+        write_folds(tmp_path, Y, FOLDS, given, model=model, label=name)
+    table = comparison_table(read_results(tmp_path), "local").follow[0]
+    pooled, within = column(table, "auroc_difference"), column(table, "auroc_within_difference")
+    assert pooled["b"].value < -0.02
+    assert within["b"].value == pytest.approx(0, abs=1e-12)
+    by_hand = np.mean(by_fold(other)) - np.mean(by_fold(p))
+    assert within["c"].value == pytest.approx(by_hand, abs=1e-9)
+    assert within["c"].low < by_hand < within["c"].high
+    assert within["a"].value is None
+    assert column(table, "auroc_within_p_holm")["b"].value == 1.0
+    assert any("at different levels pays for it. Within folds" in n for n in table.footnotes)
+    assert column(table, "auroc_within")["b"].value == pytest.approx(np.mean(by_fold(moved)))
+
+
+def test_bold_and_the_winner_are_of_means_over_folds_where_pooled_signs_turn(tmp_path):
+    """The method that orders every fold best loses pooled, by the levels of its folds alone."""
+    bags = [f"b{i:03d}" for i in range(120)]
+    y = {b: i % 2 for i, b in enumerate(bags)}
+    folds = [bags[40 * k : 40 * k + 40] for k in range(3)]
+    level = {b: 30.0 * k for k, fold in enumerate(folds) for b in fold}
+    for seed in range(3):
+        good, bad = guesses(f"g{seed}", 2.0, y=y), guesses(f"h{seed}", 0.4, y=y)
+        moved = {b: (p + level[b]) / 100 for b, p in good.items()}
+        write_folds(tmp_path, y, folds, bad, model="abmil", seed=seed)
+        write_folds(
+            tmp_path, y, folds, moved, model="abmil-probsa-diag", kl_weight="cyclical", seed=seed
+        )
+        write_folds(tmp_path, y, folds, bad, model="abmil-probsa-diag", kl_weight=0.1, seed=seed)
+    results = read_results(tmp_path)
+    table = comparison_table(results, "local")
+    below, name = table.follow[0], "abmil-probsa-diag λ=cyclical"
+    assert column(below, "auroc_difference")[name].value < -0.05
+    assert column(below, "auroc_within_difference")[name].value > 0.1
+    assert {n for n, e in column(table, "toy_auroc").items() if e.bold} == {name}
+    assert {n for n, e in column(below, "auroc_within").items() if e.bold} == {name}
+    assert not any(e.bold for e in column(below, "auroc").values())
+    assert f"AUROC within folds: {name} wins." in below.footnotes
+    assert any("AUROC by differences within folds" in n for n in table.footnotes)
+    ablation = ablation_table(results)
+    bold = {row[1].text for row in ablation.rows if row[2].bold}
+    assert bold == {"cyclical"}
+    # the figures say the same
+    (gain,) = [
+        g for g in gains(results.scores)[0] if (g.metric, g.kl_weight) == ("AUROC", "cyclical")
+    ]
+    (drawn,) = [d for d in differences(results.scores)[0] if d.metric == "AUROC"]
+    for shown in (gain, drawn):
+        within = column(below, "auroc_within_difference")[name]
+        assert shown.points == pytest.approx(100 * within.value)
+        assert shown.pooling == "within"
+    assert drawn.winner
+
+
+def test_a_winner_that_is_not_the_best_of_its_column_is_not_bold(tmp_path):
+    """F1 of all calls together and the mean of the folds' F1 can disagree: then nobody is bold."""
+    bags = [f"b{i:03d}" for i in range(220)]
+    # a fold with few positive bags, and one with many
+    y = {b: int(i < 10 if i < 20 else i < 120) for i, b in enumerate(bags)}
+    folds = [bags[:20], bags[20:]]
+    one = {b: 0.9 if y[b] and i >= 20 else 0.1 for i, b in enumerate(bags)}
+    two = {b: 0.9 if y[b] and (i < 20 or i % 4 == 0) else 0.1 for i, b in enumerate(bags)}
+    for model, p in (("abmil", one), ("dsmil", two)):
+        write_folds(tmp_path, y, folds, p, model=model)
+    table = comparison_table(read_results(tmp_path), "local")
+    means = {n: e.value for n, e in column(table, "toy_f1").items()}
+    assert means["dsmil"] > means["abmil"]
+    assert {n for n, e in column(table.follow[0], "f1").items() if e.bold} == {"abmil"}
+    assert not any(e.bold for e in column(table, "toy_f1").values())
+
+
+def test_a_fold_of_one_class_has_no_difference_within(tmp_path):
+    folds = [[b for b in BAGS if Y[b]][:5], [b for b in BAGS if not Y[b]][:9]]
+    folds.append([b for b in BAGS if b not in folds[0] + folds[1]])
+    for model in ("abmil", "dsmil"):
+        write_folds(tmp_path, Y, folds, guesses(model, 1.0), model=model)
+    table = comparison_table(read_results(tmp_path), "local").follow[0]
+    assert column(table, "auroc_difference")["dsmil"].value is not None
+    assert column(table, "auroc_within_difference")["dsmil"].value is None
+    assert any("needs two patients of either class in every fold" in n for n in table.footnotes)
+
+
+def test_only_a_winner_by_the_rule_is_bold(tmp_path):
+    bags = [f"b{i:03d}" for i in range(120)]
+    y = {b: i % 2 for i, b in enumerate(bags)}
+    folds = [bags[k::3] for k in range(3)]
+    folds = [bags[40 * k : 40 * k + 40] for k in range(3)]
+    for seed in range(3):
+        for model, skill in [("abmil", 0.0), ("dsmil", 0.1), ("patchgcn", 2.5)]:
+            p = guesses(f"{model}{seed}", skill, y=y)
+            write_folds(tmp_path, y, folds, p, model=model, seed=seed)
+    table = comparison_table(read_results(tmp_path), "local")
+    below = (table.follow[0], ("auroc_within", "f1"))
+    for one, keys in [(table, ("toy_auroc", "toy_f1")), below]:
+        for key in keys:
+            assert {n for n, e in column(one, key).items() if e.bold} == {"patchgcn"}
+    assert "AUROC within folds: patchgcn wins." in table.follow[0].footnotes
+
+
+def test_nobody_is_bold_among_equals(small):
+    table = comparison_table(read_results(small), "local")
+    for one in (table, *table.follow):
+        assert not any(e.bold for row in one.rows for e in row)
+
+
+@pytest.mark.parametrize("data", ["rsna", "toy"])
+def test_the_papers_figures_stand_beside_its_own_data_sets_or_below(tmp_path, data):
+    for model, skill in [("abmil", 0.5), ("clam-sb", 0.5), ("smabmil", 0.4)]:
+        write_folds(tmp_path, Y, FOLDS, guesses(model, skill), model=model, data=data)
+    table = comparison_table(read_results(tmp_path), "local")
+    keys = [c.key for c in table.columns]
+    if data == "toy":
+        assert keys == ["method", "toy_auroc", "toy_f1", "rank"]
+        assert [t.name for t in table.follow] == ["pooled_local_toy", "paper_table2"]
+        return
+    assert keys[3:5] == ["rsna_paper_auroc", "rsna_paper_f1"]
+    assert {c.group for c in table.columns[3:5]} == {"rsna, paper's table 2"}
+    entry = column(table, "rsna_paper_auroc")["clam-sb"]
+    assert (entry.value, entry.sd) == (82.764, 6.162)
+    assert column(table, "paper_rank")["abmil"].value == 5.667
+    # a method that the paper has not
+    assert column(table, "rsna_paper_f1")["smabmil"].value is None
+    assert [t.name for t in table.follow] == ["pooled_local_rsna"]
+
+
+def test_of_several_kl_weights_the_comparison_has_the_cyclical_one(tmp_path):
+    for kl in (0.1, "cyclical"):
+        write_folds(
+            tmp_path, Y, FOLDS, guesses(str(kl), 0.5), model="abmil-probsa-diag", kl_weight=kl
+        )
+    write_folds(tmp_path, Y, FOLDS, guesses("a", 0.5), model="abmil-probsa-dirac", kl_weight=0.5)
+    table = comparison_table(read_results(tmp_path), "local")
+    names = [row[0].text for row in table.rows]
+    assert names == ["abmil-probsa-dirac λ=0.5", "abmil-probsa-diag λ=cyclical"]
+    assert any("one stands here: cyclical if it was run" in note for note in table.footnotes)
+    assert any("was not run" in note for note in table.follow[0].footnotes)
+
+
+def test_a_method_that_lacks_a_data_set_is_not_ranked_and_said(small):
+    write_folds(small, Y, FOLDS, guesses("x", 0.5), model="abmil", data="other")
+    write_folds(small, Y, FOLDS, guesses("y", 0.6), model="dsmil", data="other")
+    table = comparison_table(read_results(small), "local")
+    name = "abmil-probsa-diag λ=cyclical"
+    assert column(table, "rank")[name].value is None
+    assert column(table, "other_auroc")[name].value is None
+    assert column(table, "rank")["abmil"].value is not None
+    assert any(f"not ranked: {name}" in note for note in table.footnotes)
+
+
+def test_a_method_with_few_seeds_does_not_cost_the_others_theirs(small):
+    write_folds(small, Y, FOLDS, guesses("abmil2", 0.3), model="abmil", seed=2)
+    write_folds(small, Y, FOLDS, guesses("dsmil2", 0.5), model="dsmil", seed=2)
+    write_folds(small, Y, FOLDS, guesses("gone", 0.3), model="patchgcn", seed=1)
+    table = comparison_table(read_results(small), "local").follow[0]
+    labels = [Y[b] for b in BAGS]
+
+    def auroc(name, skill):
+        return roc_auc_score(labels, list(guesses(name, skill).values()))
+
+    by_seed = [auroc(f"dsmil{s}", 0.5) - auroc(f"abmil{s}", 0.3) for s in range(3)]
+    found = column(table, "auroc_difference")
+    assert found["dsmil"].value == pytest.approx(np.mean(by_seed), abs=1e-6)
+    one = auroc("gone", 0.3) - auroc("abmil1", 0.3)
+    assert found["patchgcn"].value == pytest.approx(one, abs=1e-6)
+    values = column(table, "auroc")
+    own = np.mean([auroc(f"dsmil{s}", 0.5) for s in range(3)])
+    assert values["dsmil"].value == pytest.approx(own, abs=1e-6)
+    (note,) = [n for n in table.footnotes if n.startswith("Not every method")]
+    assert "dsmil 3" in note and "patchgcn 1" in note and "λ=cyclical 2" in note
+    assert "a winner is sought over the 1 that all of them have" in note
+    assert any("30 patients, 1 to 3 replicates" in n for n in table.footnotes)
+
+
+def test_differences_stand_where_no_seed_is_in_all_methods(small):
+    write_folds(small, Y, FOLDS, guesses("gone", 0.3), model="patchgcn", seed=7)
+    table = comparison_table(read_results(small), "local").follow[0]
+    found = column(table, "auroc_difference")
+    assert found["dsmil"].value is not None and found["patchgcn"].value is None
+    assert any(
+        "no replicate is in all of them, so there is no winner" in n for n in table.footnotes
+    )
+    assert not any(e.bold for row in table.rows for e in row)
+
+
+def test_few_columns_say_that_no_test_can_speak(small):
+    text = "\n".join(comparison_table(read_results(small), "local").footnotes)
+    assert "2 columns can reach no p below 0.5, so it can say nothing here" in text
+    assert "too few columns" in text and "Friedman's test: p = " in text
+
+
+def test_enough_columns_give_wilcoxon_a_say(tmp_path):
+    for k in range(3):
+        for model, skill in [("abmil", 0.2), ("dsmil", 2.0)]:
+            write_folds(
+                tmp_path, Y, FOLDS, guesses(f"{model}{k}", skill), model=model, data=f"d{k}"
+            )
+    table = comparison_table(read_results(tmp_path), "local")
+    # better in all six columns: 2 · 2^-6
+    assert any("over 6 columns, Holm-adjusted p: dsmil 0.0312" in n for n in table.footnotes)
+
+
+def test_a_fixed_test_part_is_compared_over_splits_and_seeds(tmp_path):
+    test = BAGS[:20]
+    for model, skill in [("abmil", 0.3), ("abmil-probsa-diag", 0.9)]:
+        for split in range(3):
+            for seed in range(2):
+                p = guesses(f"{model}{split}{seed}", skill)
+                write_run(
+                    tmp_path,
+                    model=model,
+                    kl_weight=None if model == "abmil" else "cyclical",
+                    split=split,
+                    seed=seed,
+                    folds=False,
+                    y=Y,
+                    test={b: p[b] for b in test},
+                    val={b: p[b] for b in BAGS[20:25]},
+                    groups={b: f"p{i // 2}" for i, b in enumerate(BAGS)},
+                )
+    table = comparison_table(read_results(tmp_path), "local")
+    labels = [Y[b] for b in test]
+    of = [
+        [roc_auc_score(labels, [guesses(f"abmil{k}{s}", 0.3)[b] for b in test]) for s in range(2)]
+        for k in range(3)
+    ]
+    entry = column(table, "toy_auroc")["abmil"]
+    assert entry.value == pytest.approx(np.mean(of), abs=1e-6)
+    assert entry.sd == pytest.approx(np.mean(of, axis=1).std(ddof=1), abs=1e-6)
+    said = "toy: 20 test bags (10 positive) of 10 patients; 3 splits, one test part; 2 seeds (0, 1)"
+    assert table.follow[0].footnotes[0] == f"{said}."
+
+
+@pytest.fixture
+def ablation(tmp_path):
+    """Both posteriors of abmil with two λ, the plain model once."""
+    write_folds(tmp_path, Y, FOLDS, guesses("plain", 0.3), model="abmil")
+    for model in ("abmil-probsa-dirac", "abmil-probsa-diag"):
+        for kl in (0.1, "cyclical"):
+            p = guesses(f"{model}{kl}", 0.6)
+            write_folds(tmp_path, Y, FOLDS, p, model=model, kl_weight=kl)
+    return tmp_path
+
+
+def test_the_plain_model_is_the_first_row_of_both_posteriors(ablation):
+    table = ablation_table(read_results(ablation))
+    rows = [(row[0].text, row[1].text) for row in table.rows]
+    assert rows == [
+        (v, kl)
+        for v in ("abmil-probsa-dirac", "abmil-probsa-diag")
+        for kl in ("0.0", "0.1", "cyclical")
+    ]
+    assert table.rules == {0, 3}
+    plain = [row[2] for row in table.rows if row[1].text == "0.0"]
+    assert plain[0] == plain[1]
+    assert plain[0].value == pytest.approx(np.mean(by_fold(guesses("plain", 0.3))), abs=1e-9)
+    # ranks are within a variant: three of them share 1 to 3
+    i = [c.key for c in table.columns].index("rank")
+    for start in (0, 3):
+        ranks = [table.rows[start + k][i].value for k in range(3)]
+        assert sum(ranks) == pytest.approx(6)
+
+
+def test_differences_are_to_kl_weight_0(ablation):
+    below = ablation_table(read_results(ablation)).follow[0]
+    assert below.name == "ablation_toy"
+    labels = [Y[b] for b in BAGS]
+
+    def auroc(name, skill):
+        return roc_auc_score(labels, list(guesses(name, skill).values()))
+
+    keys = [c.key for c in below.columns]
+    row = next(r for r in below.rows if (r[0].text, r[1].text) == ("abmil-probsa-diag", "0.1"))
+    entry = row[keys.index("auroc_difference")]
+    expected = auroc("abmil-probsa-diag0.1", 0.6) - auroc("plain", 0.3)
+    assert entry.value == pytest.approx(expected, abs=1e-6)
+    assert below.rows[0][keys.index("auroc_difference")].value is None
+    assert any(
+        note.startswith("abmil-probsa-diag: AUROC within folds: no winner")
+        for note in below.footnotes
+    )
+
+
+def test_the_papers_ablation_stands_beside_its_data_sets(tmp_path):
+    write_folds(tmp_path, Y, FOLDS, guesses("plain", 0.3), model="tabmil", data="panda")
+    for kl in (0.1, 1.0):
+        write_folds(
+            tmp_path,
+            Y,
+            FOLDS,
+            guesses(str(kl), 0.6),
+            model="tabmil-probsa-diag",
+            kl_weight=kl,
+            data="panda",
+        )
+    table = ablation_table(read_results(tmp_path))
+    i = [c.key for c in table.columns].index("panda_paper_auroc")
+    assert [row[i].value for row in table.rows] == [98.014, 97.928, 97.929]
+    assert [row[-1].value for row in table.rows] == [2.5, 3.833, 3.833]
+    assert [t.name for t in table.follow] == ["ablation_panda"]
+
+
+def test_one_kl_weight_is_no_ablation(small):
+    assert ablation_table(read_results(small)) is None
+
+
+def test_folds_are_side_by_side(small):
+    table = folds_table(read_results(small).scores)
+    assert [c.title for c in table.columns] == ["method", "fold 0", "fold 1", "fold 2", "mean"]
+    seeds = [guesses(f"abmil{s}", 0.3) for s in (0, 1)]
+    expected = np.mean([by_fold(p) for p in seeds], axis=0)
+    row = next(r for r in table.rows if r[0].text == "abmil")
+    assert [e.value for e in row[1:4]] == pytest.approx(expected.tolist(), abs=1e-9)
+    assert row[4].value == pytest.approx(expected.mean(), abs=1e-9)
+
+
+def test_a_fold_with_flipped_labels_stands_out(tmp_path):
+    bags = [f"b{i:03d}" for i in range(90)]
+    y = {b: i % 2 for i, b in enumerate(bags)}
+    folds = [bags[30 * k : 30 * k + 30] for k in range(3)]
+    told = {b: 1 - v if b in folds[1] else v for b, v in y.items()}
+    for model in ("abmil", "dsmil"):
+        write_folds(tmp_path, told, folds, guesses(model, 1.5, y=y), model=model)
+    scores = read_results(tmp_path).scores
+    table = folds_table(scores)
+    assert [c.title for c in table.columns][1:4] == ["fold 0", "fold 1*", "fold 2"]
+    assert all([e.mark for e in row[1:4]] == [False, True, False] for row in table.rows)
+    assert any(n.startswith("* fold 1: labels flipped? AUROC") for n in table.footnotes)
+    below = comparison_table(read_results(tmp_path), "local").follow[0]
+    assert any(n.startswith("Odd: fold 1: labels flipped?") for n in below.footnotes)
+
+
+def test_folds_that_are_alike_are_not_odd(small):
+    assert not any(
+        note.startswith("*") for note in folds_table(read_results(small).scores).footnotes
+    )
+
+
+def test_without_instance_labels_there_is_no_table_of_instances(small):
+    assert instances_table(read_results(small).scores) is None
+
+
+def test_instances_by_hand(tmp_path):
+    """Attention that is right in every bag of fold 0 and the other way round in fold 1."""
+    y = {b: i % 2 for i, b in enumerate(BAGS[:12])}
+    folds = [BAGS[0:4], BAGS[4:8], BAGS[8:12]]
+    labels = {b: [0, 0, 1, 1] if v else [0, 0, 0, 0] for b, v in y.items()}
+    right = {b: [-2.0, -1.0, 1.0, 2.0] for b in (*folds[0], *folds[2])}
+    wrong = {b: [2.0, 1.0, -1.0, -2.0] for b in folds[1]}
+    p = dict.fromkeys(y, 0.5)
+    write_folds(tmp_path, y, folds, p, instances=labels, means={**right, **wrong})
+    (scores,) = read_results(tmp_path).scores
+    table = instances_table([scores], bootstrap=50)
+    entry = column(table, "auroc_within_bags")["abmil"]
+    # two of three folds are right: bags of fold 1 have AUROC 0
+    assert entry.value == pytest.approx(2 / 3)
+    assert entry.low < entry.value < entry.high
+    # Dice of 2/3 in fold 0, whose run validated on the wrong fold 1 (all are called there), 0 in
+    # fold 1 (the wrong two are called), 1 in fold 2
+    assert column(table, "dice")["abmil"].value == pytest.approx((2 / 3 + 0 + 1) / 3)
+    errors = table.follow[0]
+    assert errors.name == "errors_toy"
+    # half of uniform attention is called: right in folds 0 and 2, all wrong in fold 1
+    assert column(errors, "error_rate")["abmil"].value == pytest.approx(1 / 3)
+
+
+def timed(data, model, ms, *, overhead, torchmil=None):
+    return StepTime(
+        data=data,
+        method=model,
+        model=model,
+        bags=4,
+        instances=120.0,
+        milliseconds=ms,
+        lower=ms - 0.5,
+        upper=ms + 0.5,
+        overhead=overhead,
+        torchmil=torchmil,
+        torchmil_ratio=None if torchmil is None else torchmil / ms,
+        threads=1,
+        device="cpu",
+        torch="2",
+    )
+
+
+def test_times_stand_beside_the_papers_and_torchmils():
+    table = timing_table(
+        [
+            timed("rsna", "abmil-probsa-diag", 3.0, overhead=1.5, torchmil=6.0),
+            timed("rsna", "abmil", 2.0, overhead=1.0),
+            timed("rsna", "tabmil", 4.0, overhead=1.0, torchmil=8.0),
+        ]
+    )
+    assert column(table, "rsna_paper_ms")["abmil-probsa-diag"].value == 3.776
+    overhead = column(table, "rsna_paper_overhead")
+    assert overhead["abmil-probsa-diag"].value == pytest.approx(3.776 / 0.997)
+    assert overhead["tabmil"].value == 1.0
+    assert column(table, "rsna_torchmil")["abmil"].value is None
+    assert column(table, "rsna_torchmil_ratio")["abmil-probsa-diag"].value == 2.0
+    # torchmil's transformer has no map after the heads
+    assert column(table, "rsna_torchmil")["tabmil"].mark
+    assert table.rules == {2} and table.follow == ()
+
+
+def test_without_torchmil_and_the_papers_data_its_table_stands_below():
+    table = timing_table([timed("toy", "abmil", 2.0, overhead=1.0)])
+    assert [c.key for c in table.columns] == ["method", "toy_ms", "toy_overhead"]
+    (paper,) = table.follow
+    assert paper == paper_times() and len(paper.rows) == 16
+    # as its README computes them
+    overhead = column(paper, "camelyon16_overhead")
+    assert round(overhead["ABMIL+ProbSA Dirac"].value, 1) == 7.3
+    assert round(overhead["T-ABMIL+ProbSA Diag"].value, 1) == 13.5
+
+
+@pytest.mark.parametrize(("table", "rows"), [("2", 7), ("3", 9), ("5", 20)])
+def test_the_papers_tables_are_whole(table, rows):
+    made = paper_table(table, of="x")
+    assert len(made.rows) == rows
+    assert all(e.value is not None or e.text for row in made.rows for e in row)
+
+
+def test_tables_are_written_and_the_same_every_time(ablation):
+    told = []
+    made = write_tables(ablation, told=told.append)
+    names = {p.name for p in made}
+    assert {f"comparison_local.{e}" for e in ("md", "tex", "csv")} <= names
+    assert {"ablation.md", "ablation_toy.csv", "folds_toy.md", "paper_table5.csv"} <= names
+    assert not any("global" in n for n in names)
+    assert set((ablation / "tables").iterdir()) == set(made)
+    assert told[:3] == ["comparison, local", "comparison, global", "ablation"]
+    before = {p: p.read_bytes() for p in made}
+    assert write_tables(ablation) == made
+    assert {p: p.read_bytes() for p in made} == before
+
+
+def test_a_grid_that_was_interrupted_gives_the_same_tables_in_the_end(ablation, tmp_path):
+    made = {p.name: p.read_bytes() for p in write_tables(ablation)}
+    gone = ablation / "cells" / "toy" / "abmil-probsa-diag_kl-0.1" / "split1-seed0"
+    aside = tmp_path / "aside"
+    gone.rename(aside)
+    write_tables(ablation)
+    text = (ablation / "tables" / "ablation.md").read_text()
+    assert "Incomplete, left out: abmil-probsa-diag λ=0.1 on toy, seed 0: 10 bags" in text
+    aside.rename(gone)
+    assert {p.name: p.read_bytes() for p in write_tables(ablation)} == made
+
+
+def test_numbers_of_the_files_are_the_tables(small):
+    write_tables(small)
+    with (small / "tables" / "comparison_local.csv").open() as f:
+        rows = {row["method"]: row for row in csv.DictReader(f)}
+    table = comparison_table(read_results(small), "local")
+    for name, entry in column(table, "toy_auroc").items():
+        assert float(rows[name]["toy_auroc"]) == pytest.approx(100 * entry.value, abs=1e-5)
+        assert float(rows[name]["toy_auroc_sd"]) == pytest.approx(100 * entry.sd, abs=1e-5)
+
+
+def test_one_class_has_nothing_to_compare_and_says_so(tmp_path):
+    y = dict.fromkeys(BAGS, 0)
+    write_folds(tmp_path, y, FOLDS, guesses("a", 0.1))
+    table = comparison_table(read_results(tmp_path), "local")
+    assert column(table, "toy_auroc")["abmil"].value is None
+    assert any("nothing can be compared" in note for note in table.follow[0].footnotes)
+    write_tables(tmp_path)
+
+
+def test_no_finished_run_is_an_error_that_says_so(tmp_path):
+    with pytest.raises(InputError, match="nothing to tabulate"):
+        write_tables(tmp_path)
+
+
+def test_the_baseline_is_the_plain_model_of_its_own_name(tmp_path):
+    for label, arguments in (("ABMIL-gated", {"gated": True}), ("abmil", {})):
+        write_folds(tmp_path, Y, FOLDS, guesses(label, 0.5), model="abmil", label=label,
+                    arguments=arguments)  # fmt: skip
+    write_folds(tmp_path, Y, FOLDS, guesses("dsmil", 0.8), model="dsmil")
+    table = comparison_table(read_results(tmp_path), "local")
+    text = "\n".join([*table.footnotes, *table.follow[0].footnotes])
+    assert "paired difference to abmil, in points" in text
+    assert "Wilcoxon's test against abmil:" in text
+    assert {d.baseline for d in differences(read_results(tmp_path).scores)[0]} == {"abmil"}
+
+
+def test_a_baseline_under_another_name_is_one(tmp_path):
+    write_folds(tmp_path, Y, FOLDS, guesses("a", 0.5), model="abmil", label="plain")
+    write_folds(tmp_path, Y, FOLDS, guesses("dsmil", 0.8), model="dsmil")
+    table = comparison_table(read_results(tmp_path), "local")
+    assert any(n.startswith("Wilcoxon's test against plain:") for n in table.footnotes)

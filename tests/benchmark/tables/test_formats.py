@@ -1,0 +1,183 @@
+"""A table reads the same in markdown, LaTeX and CSV; no format breaks on what stands in it."""
+
+import csv
+import io
+import re
+
+import pytest
+
+from probsa.benchmark.tables.formats import LATEX, shown, to_csv, to_latex, to_markdown, write_table
+from probsa.benchmark.tables.table import Column, Entry, ResultTable, words
+
+COLUMNS = (
+    Column(key="method", title="method"),
+    Column(key="a_auroc", title="AUROC", group="a_b", unit="percent"),
+    Column(key="a_delta", title="Δ", group="a_b", unit="points"),
+    Column(key="p", title="p", unit="p"),
+    Column(key="n", title="bags", unit="count"),
+)
+TABLE = ResultTable(
+    name="a_table",
+    title="Shares & more",
+    columns=COLUMNS,
+    rows=(
+        (
+            words("abmil λ=0.1"),
+            Entry(value=0.90189, sd=0.00482, bold=True),
+            Entry(value=0.0123, low=-0.004, high=0.0301, mark=True),
+            Entry(value=0.0004),
+            Entry(value=82.0),
+        ),
+        (
+            words("50%_a|b"),
+            Entry(value=0.5),
+            Entry(value=-0.0001),
+            Entry(),
+            Entry(value=7.0),
+        ),
+    ),
+    footnotes=("* odd: 3 % of {a}; p < 0.05.",),
+    rules=frozenset({1}),
+    follow=(
+        ResultTable(
+            name="below",
+            title="Below",
+            columns=(Column(key="x", title="x", unit="printed"),),
+            rows=((Entry(value=87.9, sd=1.17),),),
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("unit", "entry", "text"),
+    [
+        ("percent", Entry(value=0.90189, sd=0.00482), "90.2 ± 0.5"),
+        ("percent", Entry(value=1.0, low=0.98, high=1.0), "100.0 [98.0, 100.0]"),
+        ("points", Entry(value=0.0123, low=-0.004, high=0.0301), "+1.2 [-0.4, +3.0]"),
+        ("points", Entry(value=-0.0001), "0.0"),
+        ("points", Entry(value=0.02, sd=0.01), "+2.0 ± 1.0"),
+        ("printed", Entry(value=87.924, sd=1.179), "87.924 ± 1.179"),
+        ("rank", Entry(value=1.8333333, sd=1.3292), "1.833 ± 1.329"),
+        ("p", Entry(value=0.0004), "<0.001"),
+        ("p", Entry(value=0.0312), "0.031"),
+        ("ratio", Entry(value=2.777), "2.78"),
+        ("milliseconds", Entry(value=2.769), "2.77"),
+        ("count", Entry(value=82.0), "82"),
+        ("percent", Entry(), "-"),
+        ("percent", Entry(text="one class"), "one class"),
+        ("percent", Entry(value=float("nan")), "-"),
+        ("percent", Entry(value=0.5, mark=True), "50.0*"),
+    ],
+)
+def test_numbers_read_as_their_unit_says(unit, entry, text):
+    assert shown(entry, Column(key="x", title="x", unit=unit)) == text
+
+
+def test_markdown_word_for_word():
+    assert to_markdown(TABLE) == (
+        "## Shares & more\n"
+        "\n"
+        "| method | a_b AUROC | a_b Δ | p | bags |\n"
+        "| :--- | ---: | ---: | ---: | ---: |\n"
+        "| abmil λ=0.1 | **90.2 ± 0.5** | +1.2 [-0.4, +3.0]\\* | &lt;0.001 | 82 |\n"
+        "| 50%_a\\|b | 50.0 | 0.0 | - | 7 |\n"
+        "\n"
+        "- \\* odd: 3 % of {a}; p &lt; 0.05.\n"
+        "\n"
+        "### Below\n"
+        "\n"
+        "| x |\n"
+        "| ---: |\n"
+        "| 87.900 ± 1.170 |\n"
+    )
+
+
+def test_csv_has_plain_numbers_in_columns_of_their_own():
+    rows = list(csv.reader(io.StringIO(to_csv(TABLE))))
+    assert rows == [
+        [
+            "method",
+            "a_auroc",
+            "a_auroc_sd",
+            "a_auroc_winner",
+            "a_delta",
+            "a_delta_low",
+            "a_delta_high",
+            "a_delta_mark",
+            "p",
+            "n",
+        ],
+        ["abmil λ=0.1", "90.189", "0.482", "1", "1.23", "-0.4", "3.01", "1", "0.0004", "82"],
+        ["50%_a|b", "50.0", "", "0", "-0.01", "", "", "0", "", "7"],
+    ]
+
+
+def test_latex_is_whole_and_escaped():
+    text = to_latex(TABLE)
+    assert text.isascii()
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 2
+    depth = 0
+    for c in re.sub(r"\\[{}]", "", text):
+        depth += {"{": 1, "}": -1}.get(c, 0)
+        assert depth >= 0
+    assert depth == 0
+    assert len(re.findall(r"(?<!\\)\$", text)) % 2 == 0
+    body = text.partition(r"\toprule")[2].partition(r"\bottomrule")[0]
+    rows = [line for line in body.splitlines() if line.endswith(r"\\")]
+    for row in rows:
+        cells = len(re.findall(r"(?<!\\)&", row)) + 1
+        cells += sum(int(n) - 1 for n in re.findall(r"\\multicolumn\{(\d)\}", row))
+        assert cells == len(COLUMNS), row
+    assert r"\cmidrule(lr){2-3}" in body
+    assert r"\textbf{90.2 $\pm$ 0.5}" in body
+    assert r"+1.2 [$-$0.4, +3.0]$^{*}$" in body
+    assert r"50\%\_a$|$b" in body and r"abmil $\lambda$=0.1" in body
+    assert r"$<$0.001" in body
+    assert body.count(r"\midrule") == 2
+    assert r"\caption{Shares \& more}" in text and r"\label{tab:a-table}" in text
+    assert set(re.findall(r"\\usepackage\{(\w+)\}", text)) == {"booktabs"}
+
+
+def test_every_special_character_of_latex_is_escaped():
+    given = "".join(LATEX)
+    table = ResultTable(
+        name="t",
+        title=given,
+        columns=(Column(key="a", title=given, group=given),),
+        rows=((words("[x] " + given),), (words("-1"),), (words("a -1"),)),
+        footnotes=(given,),
+    )
+    text = to_latex(table)
+    assert text.isascii()
+    for escaped in LATEX.values():
+        assert text.count(escaped) >= 5
+    # nothing that the line break before could take for its argument
+    assert "\n{}[x]" in text and "\n[" not in text
+    assert "\na -1 \\\\" in text
+
+
+def test_words_are_not_numbers_and_numbers_get_a_minus():
+    columns = (Column(key="a", title="a", unit="points"),)
+    rows = ((Entry(value=-0.01, low=-0.03, high=0.0),),)
+    text = to_latex(ResultTable(name="t", title="t", columns=columns, rows=rows))
+    assert "$-$1.0 [$-$3.0, 0.0]" in text
+
+
+def test_a_row_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="row 0 of table t has 2 entries for 1 columns"):
+        ResultTable(
+            name="t",
+            title="t",
+            columns=(Column(key="a", title="a"),),
+            rows=((words("a"), words("b")),),
+        )
+
+
+def test_files_are_written_whole_with_those_that_follow(tmp_path):
+    made = write_table(TABLE, tmp_path / "tables")
+    names = {"a_table.md", "a_table.tex", "a_table.csv", "below.csv"}
+    assert {p.name for p in made} == names == {p.name for p in (tmp_path / "tables").iterdir()}
+    before = {p: p.read_bytes() for p in made}
+    write_table(TABLE, tmp_path / "tables")
+    assert {p: p.read_bytes() for p in made} == before

@@ -1,0 +1,583 @@
+"""Figures of an experiment: numbers by hand, what is drawn where, no words on top of others."""
+
+import csv
+import itertools
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from sklearn.metrics import f1_score, roc_auc_score
+from support.made_experiments import write_run
+
+from probsa.benchmark.figures.attention import attention_figures, default_bags, default_methods
+from probsa.benchmark.figures.critical import draw_critical, write_critical
+from probsa.benchmark.figures.detectors import detections
+from probsa.benchmark.figures.folds import FoldScores, draw_folds, write_folds
+from probsa.benchmark.figures.forest import Difference, draw_forest, write_forest
+from probsa.benchmark.figures.improvement import (
+    MEAN,
+    Gain,
+    draw_improvement,
+    means,
+    write_improvement,
+)
+from probsa.benchmark.figures.numbers import (
+    critical,
+    differences,
+    family_ranks,
+    gains,
+    paper_gains,
+    paper_ranks,
+)
+from probsa.benchmark.figures.ranks import AverageRank, draw_ranks, write_ranks
+from probsa.benchmark.figures.style import shortened, style_of
+from probsa.benchmark.figures.uncertainty import SHORT, ErrorDetection, draw_uncertainty
+from probsa.benchmark.figures.write import write_figures
+from probsa.benchmark.grid.variants import CHOSEN
+from probsa.benchmark.reports import write_report
+from probsa.benchmark.results import instances
+from probsa.benchmark.results.results import read_scores
+from probsa.benchmark.tables.instances import instances_table
+from probsa.errors import InputError, UnknownName
+from probsa.models import names
+from probsa.statistics import comparison
+from probsa.statistics.metric import Metric, undefined
+
+BAGS = [["a", "b", "c", "d"], ["e", "f", "g", "h"], ["i", "j", "k", "l"]]
+Y = dict(zip("abcdefghijkl", [0, 0, 1, 1] * 3, strict=True))
+LABELS = {b: [0, 1, 1, 0] if y else [0] * 4 for b, y in Y.items()}
+METHODS = [("abmil", None), ("abmil-probsa-diag", 0.1), ("abmil-probsa-diag", "cyclical")]
+METHODS += [("abmil-probsa-dirac", "cyclical"), ("dsmil", None)]
+LONG = "a method whose name goes on and on, wide 512, learning rate 0.001"
+
+
+def chance(data: str, method: int, seed: int) -> dict[str, float]:
+    """p of each bag, better than chance and unlike for each run."""
+    rng = np.random.default_rng([ord(data[0]), method, seed])
+    return {
+        b: float(np.clip(0.35 + 0.3 * y + 0.25 * rng.normal(), 0.01, 0.99)) for b, y in Y.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("experiment")
+    for data, (k, (model, kl)), seed in itertools.product(
+        ("one", "two"), enumerate(METHODS), (0, 1)
+    ):
+        p = chance(data, k, seed)
+        for split, own in enumerate(BAGS):
+            rest = tuple(b for b in Y if b not in own)
+            write_run(
+                out, data=data, model=model, kl_weight=kl, split=split, seed=seed,
+                test={b: p[b] for b in own}, rest=rest, y=Y, instances=LABELS,
+            )  # fmt: skip
+    return out
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as f:
+        return list(csv.DictReader(f))
+
+
+def panel(figure: Figure, label: str) -> Axes:
+    (found,) = [a for a in figure.axes if a.get_label() == label]
+    return found
+
+
+def words(figure: Figure) -> list[Text]:
+    """All that can be read."""
+    figure.canvas.draw()
+    found = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
+    beyond = set()
+    for ax in figure.axes:
+        for axis in (ax.xaxis, ax.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            for tick in axis.get_major_ticks():
+                if not low <= tick.get_loc() <= high:  # made, but not drawn
+                    beyond |= {tick.label1, tick.label2}
+    return [t for t in found if t not in beyond]
+
+
+def refuse_collisions(figure: Figure) -> None:
+    """No words on top of others, cut off at the page's edge or too small to read."""
+    found = words(figure)
+    for t in found:
+        assert t.get_fontsize() >= 7, t.get_text()
+        box = t.get_window_extent()
+        assert box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1, t.get_text()
+        assert box.y0 >= -1 and box.y1 <= figure.bbox.y1 + 1, t.get_text()
+    for one, two in itertools.combinations(found, 2):
+        a, b = one.get_window_extent(), two.get_window_extent()
+        across = min(a.x1, b.x1) - max(a.x0, b.x0)
+        down = min(a.y1, b.y1) - max(a.y0, b.y0)
+        # boxes hold the room of letters like g and Ä: they may touch
+        assert across < 1 or down < 0.25 * min(a.height, b.height), (
+            one.get_text(),
+            two.get_text(),
+        )
+
+
+# the numbers
+
+
+def test_what_lambda_brings_is_the_mean_difference_on_the_same_seeds(experiment):
+    found, lost = gains(read_scores(experiment))
+    assert lost == []
+    assert len(found) == 2 * 3 * 2
+    y = list(Y.values())
+    for g in found:
+        k = METHODS.index((g.variant, float(g.kl_weight) if g.kl_weight == "0.1" else g.kl_weight))
+        by_hand = []
+        for seed in (0, 1):
+            p, q = (np.float32(list(chance(g.data, m, seed).values())) for m in (k, 0))
+            if g.metric == "AUROC":  # within folds: four bags each
+                parts = [slice(i, i + 4) for i in (0, 4, 8)]
+                by_fold = [roc_auc_score(y[f], p[f]) - roc_auc_score(y[f], q[f]) for f in parts]
+                by_hand.append(np.mean(by_fold))
+            else:
+                by_hand.append(f1_score(y, p >= 0.5) - f1_score(y, q >= 0.5))
+        assert g.points == pytest.approx(100 * np.mean(by_hand), abs=1e-9)
+        assert g.low is not None and g.low <= g.points <= g.high
+        assert g.pooling == ("within" if g.metric == "AUROC" else "pooled")
+
+
+def test_the_papers_gains_are_its_table_over_its_own_baseline():
+    found = {(g.variant, g.kl_weight, g.data, g.metric): g.points for g in paper_gains()}
+    assert len(found) == 4 * 4 * 3 * 2
+    # 88.631 - 87.924
+    assert found["abmil-probsa-dirac", "0.1", "RSNA", "AUROC"] == pytest.approx(0.707)
+    # table 5's own T-ABMIL, not table 3's: 98.418 - 97.673
+    key = ("tabmil-probsa-dirac", "cyclical", "CAMELYON16", "AUROC")
+    assert found[key] == pytest.approx(0.745)
+    mean = {(g.variant, g.kl_weight, g.metric): g.points for g in means(paper_gains())}
+    by_hand = (90.231 - 87.924 + 98.094 - 97.843 + 97.885 - 97.454) / 3
+    assert mean["abmil-probsa-diag", "cyclical", "AUROC"] == pytest.approx(by_hand)
+
+
+def test_a_mean_is_over_all_data_sets_or_there_is_none():
+    def gain(data: str, kl: str, points: float) -> Gain:
+        return Gain(
+            data=data, variant="v", kl_weight=kl, metric="F1", points=points, low=0.0, high=1.0
+        )
+
+    found = means([gain("a", "0.1", 1.0), gain("b", "0.1", 4.0), gain("a", "1", 9.0)])
+    assert [(g.kl_weight, g.points, g.data, g.low) for g in found] == [("0.1", 2.5, MEAN, None)]
+
+
+def test_the_papers_average_ranks():
+    # AUROC among seven: PatchGCN is 3rd on RSNA, 1st on PANDA, 4th on CAMELYON16
+    assert paper_ranks("local", "AUROC")["patchgcn"] == pytest.approx(8 / 3)
+    # its README: plain T-ABMIL ties the best AUROC rank of its family
+    ranks = paper_ranks("global", "AUROC")
+    assert ranks["tabmil"] == min(ranks.values()) == pytest.approx(5 / 3)
+    assert len(ranks) == 9
+
+
+def test_ranks_are_taken_within_a_data_set_and_a_family(experiment):
+    found, lost = family_ranks(read_scores(experiment))
+    assert lost == []
+    ours = {r.method: r.ours for r in found if r.metric == "AUROC"}
+    # one λ a method: cyclical
+    assert "abmil-probsa-diag λ=0.1" not in ours
+    folds = [[list("abcdefghijkl").index(b) for b in own] for own in BAGS]
+    y = np.array(list(Y.values()))
+    shown = [0, 2, 3, 4]
+    total = np.zeros(4)
+    for data in ("one", "two"):
+        value = []
+        for k in shown:
+            ps = [np.float32(list(chance(data, k, s).values())) for s in (0, 1)]
+            value.append(np.mean([[roc_auc_score(y[f], p[f]) for p in ps] for f in folds]))
+        value = np.array(value)
+        higher = (value[None] > value[:, None] + 1e-12).sum(1)
+        level = (np.abs(value[None] - value[:, None]) <= 1e-12).sum(1)
+        total += higher + (level + 1) / 2
+    by_name = [ours[n] for n in ("abmil", "abmil-probsa-diag λ=cyclical")]
+    by_name += [ours[n] for n in ("abmil-probsa-dirac λ=cyclical", "dsmil")]
+    np.testing.assert_allclose(by_name, total / 2)
+
+
+def test_differences_are_to_the_baseline_of_the_family(experiment):
+    found, lost = differences(read_scores(experiment))
+    assert lost == []
+    assert {d.baseline for d in found} == {"abmil"}
+    assert len(found) == 2 * 2 * 3
+    assert not any(d.winner for d in found)  # twelve bags of noise
+    for d in found:
+        assert d.distinct == (d.p <= 0.05)
+        # with 80 % power it takes more than what an interval must exclude
+        assert d.high > d.points
+        assert d.detectable > d.high - d.points or d.detectable == 100  # no more can be
+    assert any(d.detectable < 100 for d in found)
+
+
+def test_two_data_sets_are_too_few_for_critical_differences(experiment):
+    found = critical(read_scores(experiment), "local", "auroc")
+    assert isinstance(found, str)
+    assert "too few columns" in found
+
+
+# what is drawn
+
+
+def many_gains() -> list[Gain]:
+    return [
+        Gain(data=d, variant=v, kl_weight=kl, metric=m, points=float(i), low=i - 1.0, high=i + 1.0)
+        for i, (m, v, d, kl) in enumerate(
+            itertools.product(
+                ("AUROC", "F1"),
+                ("abmil-probsa-dirac", "abmil-probsa-diag"),
+                ("one", "another data set whose name is long"),
+                ("cyclical", "1", "0.5", "0.1"),
+            )
+        )
+    ]
+
+
+def test_improvement_draws_data_sets_their_mean_and_the_paper():
+    figure = draw_improvement([*many_gains(), *paper_gains()])
+    assert len(figure.axes) == 4
+    ax = panel(figure, "AUROC abmil-probsa-dirac")
+    thin = [line for line in ax.lines if line.get_linewidth() == 0.8 and len(line.get_xdata()) > 2]
+    thick = [line for line in ax.lines if line.get_linewidth() > 2]
+    dashed = [line for line in ax.lines if line.is_dashed()]
+    below = panel(figure, "F1 abmil-probsa-dirac")
+    assert [t.get_text() for t in below.get_xticklabels()] == ["0.1", "0.5", "1", "cyclical"]
+    assert [list(line.get_ydata()) for line in thin] == [[3, 2, 1, 0], [7, 6, 5, 4]]
+    assert [list(line.get_ydata()) for line in thick] == [[5, 4, 3, 2]]
+    assert to_hex(thick[0].get_color()).upper() == style_of("abmil-probsa-dirac").colour
+    (theirs,) = dashed
+    by_hand = (90.189 - 87.924 + 97.896 - 97.843 + 97.633 - 97.454) / 3
+    assert theirs.get_ydata()[3] == pytest.approx(by_hand)
+    (ends,) = [c.get_segments() for c in ax.collections][:1]
+    assert [s[:, 1].tolist() for s in ends] == [[2, 4], [1, 3], [0, 2], [-1, 1]]
+    refuse_collisions(figure)
+
+
+def test_notes_say_what_is_compared_and_leave_room_for_all_else():
+    within = [replace(g, pooling="within" if g.source == "ours" else "") for g in many_gains()]
+    few = [
+        Difference(
+            data="toy", metric=m, method=n, model=n, baseline="abmil", points=1.0, pooling="within"
+        )
+        for m in ("AUROC", "F1")
+        for n in ("dsmil", "patchgcn")
+    ]
+    for figure in (draw_improvement(within), draw_forest(few, said=f"{CHOSEN}. " * 3)):
+        assert any("AUROC within each" in t.get_text().replace("\n", " ") for t in words(figure))
+        refuse_collisions(figure)
+    assert not any("within each" in t.get_text() for t in words(draw_improvement(many_gains())))
+
+
+def test_intervals_that_span_everything_run_out_of_the_panel():
+    few = [g for g in many_gains() if g.metric == "AUROC"]
+    wide = [replace(g, low=-90.0, high=95.0) if i % 4 == 0 else g for i, g in enumerate(few)]
+    for given, cut in ((few, False), (wide, True)):
+        figure = draw_improvement(given)
+        low, high = panel(figure, "AUROC abmil-probsa-dirac").get_ylim()
+        most = max(g.points for g in few)
+        assert (low, high) == (-most - 4, most + 4) if cut else high < most + 4
+        assert any("go on beyond it" in t.get_text() for t in words(figure)) == cut
+        refuse_collisions(figure)
+    rows = [
+        Difference(data="d", metric="AUROC", method=n, model=n, baseline="abmil", points=k,
+                   low=k - w, high=k + w)
+        for n, k, w in (("dsmil", 1.0, 2.0), ("patchgcn", -3.0, 2.0), ("smabmil", 0.0, 80.0))
+    ]  # fmt: skip
+    assert panel(draw_forest(rows), "d AUROC").get_xlim() == (-11, 11)
+
+
+def test_improvement_with_every_schedule_is_legible():
+    kls = ["0.01", "0.1", "0.5", "1", "5", "linear", "cyclical"]
+    one = [
+        Gain(data="d", variant="abmil-probsa-diag", kl_weight=kl, metric="F1", points=1.0)
+        for kl in kls
+    ]
+    figure = draw_improvement(one)
+    refuse_collisions(figure)
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == kls
+
+
+def twenty() -> list[tuple[str, str]]:
+    """(name, model) as tables have them."""
+    found = [(n + (" λ=cyclical" if "probsa" in n else ""), n) for n in names()]
+    return [*found[:19], (LONG, "dsmil")]
+
+
+def test_ranks_are_where_they_should_be():
+    ranks = [
+        AverageRank(
+            family="local" if i < 10 else "global", metric=metric, method=name, model=model,
+            ours=None if i == 3 else i / 2 + 1, paper=10 - i / 2 if i % 2 else None, data_sets=2,
+        )
+        for metric in ("AUROC", "F1")
+        for i, (name, model) in enumerate(twenty())
+    ]  # fmt: skip
+    figure = draw_ranks(ranks)
+    ax = panel(figure, "local AUROC")
+    shown = [t.get_text() for t in ax.get_yticklabels()]
+    # best first; what was not run last
+    order = [n for n, _ in twenty()[:10]]
+    assert shown == [shortened(n) for n in [*order[:3], *order[4:], order[3]]]
+    filled = {
+        (line.get_xdata()[0], line.get_ydata()[0])
+        for line in ax.lines
+        if line.get_markerfacecolor() != "none"
+    }
+    assert filled == {(i / 2 + 1, i if i < 3 else i - 1) for i in range(10) if i != 3}
+    rings = [line for line in ax.lines if line.get_markerfacecolor() == "none"]
+    assert len(rings) == 5
+    refuse_collisions(figure)
+
+
+def test_critical_differences_are_to_scale_and_bars_join_cliques(tmp_path):
+    methods = [n for n, _ in twenty()]
+    ranks = [1 + 0.95 * i for i in range(20)]
+    figure = draw_critical(
+        methods, ranks, cd=4.0, cliques=[range(5), range(3, 9), range(12, 20)], title="AUROC"
+    )
+    refuse_collisions(figure)
+    (ax,) = figure.axes
+    bars = [line for line in ax.lines if line.get_linewidth() == 3]
+    assert len(bars) == 3
+    heights = [bar.get_ydata()[0] for bar in bars]
+    # the first two overlap: two lines; the third is free again
+    assert heights[0] == heights[2] != heights[1]
+    ruler = ax.lines[0].get_xdata()  # from 1 to 20
+    inch = (ruler[1] - ruler[0]) / 19
+    for bar, (first, last) in zip(bars, [(0, 4), (3, 8), (12, 19)], strict=True):
+        span = bar.get_xdata()[1] - bar.get_xdata()[0] - 0.1
+        assert span == pytest.approx(inch * (ranks[last] - ranks[first]))
+    (cd,) = [
+        line for line in ax.lines if line.get_linewidth() == 1.4 and len(set(line.get_ydata())) == 1
+    ]
+    assert cd.get_xdata()[1] - cd.get_xdata()[0] == pytest.approx(4 * inch)
+    write_critical(tmp_path / "c.png", methods, ranks, cd=4.0, cliques=[range(5), range(3, 9)])
+    rows = table(tmp_path / "c.csv")
+    assert [r["cliques"] for r in rows[:6]] == ["1", "1", "1", "1 2", "1 2", "2"]
+
+
+def test_a_critical_difference_that_is_too_long_says_so():
+    figure = draw_critical(["a", "b"], [1.2, 1.8], cd=9.0, cliques=[range(2)])
+    assert any("more than fits the page" in t.get_text() for t in words(figure))
+    refuse_collisions(figure)
+
+
+def test_only_a_winner_is_marked(tmp_path):
+    rows = [
+        Difference(
+            data=data, metric=metric, method=name, model=model, baseline="abmil",
+            points=None if i == 7 else i - 9.0, low=i - 12.0, high=i - 6.0, p=0.1,
+            distinct=i in (2, 19), winner=i == 19 and metric == "AUROC", detectable=5.0,
+        )
+        for data in ("one", "two")
+        for metric in ("AUROC", "F1")
+        for i, (name, model) in enumerate(twenty())
+    ]  # fmt: skip
+    figure = draw_forest(rows)
+    refuse_collisions(figure)
+    for metric, stars in (("AUROC", 1), ("F1", 0)):
+        ax = panel(figure, f"one {metric}")
+        at = [t for t in ax.texts if t.get_text() == "★"]
+        assert [t.get_position()[1] for t in at] == [19] * stars
+        assert [t.get_position()[1] for t in ax.texts if "undefined" in t.get_text()] == [7]
+        points = [line for line in ax.lines if line.get_marker() != "None"]
+        filled = [line.get_xdata()[0] for line in points if line.get_markerfacecolor() != "white"]
+        assert sorted(filled) == [-7, 10]
+    write_forest(tmp_path / "f.png", rows)
+    assert [r["winner"] for r in table(tmp_path / "f.csv")].count("True") == 2
+
+
+def test_odd_splits_are_marked(tmp_path):
+    scores = [
+        FoldScores(data=d, method=name, model=model, auroc={k: 0.9 - k / 10 for k in range(5)})
+        for d in ("one", "two")
+        for name, model in twenty()
+    ]
+    figure = draw_folds(scores, odd={"one": [4]})
+    refuse_collisions(figure)
+    squares = [line for line in panel(figure, "one").lines if line.get_marker() == "s"]
+    squares = [line for line in squares if to_hex(line.get_markeredgecolor()) == "#d55e00"]
+    odd = [line for line in squares if line.get_markerfacecolor() == "white"]
+    assert [line.get_xdata()[0] for line in odd] == [0.5] * 20
+    assert {t.get_text() for t in panel(figure, "one").texts} == {"4"}
+    assert not panel(figure, "two").texts
+    write_folds(tmp_path / "f.png", scores, odd={"one": [4]})
+    marked = [(r["data"], r["split"]) for r in table(tmp_path / "f.csv") if r["odd"] == "True"]
+    assert marked == [("one", "4")] * 20
+
+
+def test_uncertainty_has_a_bar_each_and_reasons_where_there_is_none():
+    rivals = {
+        "σ²": Metric(0.61, low=0.5, high=0.7),
+        "1/degree": Metric(0.72, low=0.6, high=0.8),
+        "random map": undefined("every instance has the same number of neighbours"),
+    }
+    found = [
+        ErrorDetection(data=d, method=name, model=model, metrics=rivals)
+        for d in ("one", "two")
+        for name, model in twenty()
+    ]
+    figure = draw_uncertainty(found)
+    refuse_collisions(figure)
+    ax = panel(figure, "one")
+    assert [b.get_width() for b in ax.patches] == [0.61, 0.72] * 20
+    colours = [to_hex(b.get_facecolor()).upper() for b in ax.patches[::2]]
+    assert colours == [style_of(m).colour.upper() for _, m in twenty()]
+    assert sum("every inst" in t.get_text() for t in ax.texts) == 20
+
+
+def test_every_method_has_its_own_look():
+    looks = {n: style_of(n) for n in names()}
+    assert len(set(looks.values())) == len(looks)
+    assert style_of("dsmil", "dsmil wide").colour == looks["dsmil"].colour
+    assert style_of("dsmil", "dsmil wide").marker != looks["dsmil"].marker
+    assert style_of("a plugin's") == style_of("a plugin's")
+
+
+# whole folders
+
+
+def test_all_figures_of_an_experiment(experiment, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(experiment, out)
+    made = write_figures(out, bags=["e"], methods=["abmil"])
+    names_ = {p.name for p in made.written}
+    stems = ("improvement", "ranks", "differences", "splits", "uncertainty")
+    assert names_ == {
+        f"{stem}.{kind}"
+        for stem in (*stems, "attention-one-e", "attention-two-e")
+        for kind in ("png", "csv")
+    }
+    assert {p.name for p in (out / "figures").iterdir()} == names_
+    assert {name for name, _ in made.missing} == {"critical-local-auroc", "critical-local-f1"}
+    assert all("too few columns" in why for _, why in made.missing)
+    gains_ = table(out / "figures" / "improvement.csv")
+    assert {r["data"] for r in gains_ if r["source"] == "ours"} == {"one", "two", MEAN}
+    detected = table(out / "figures" / "uncertainty.csv")
+    assert {r["score"] for r in detected} >= {"σ²", "1/degree", "s.d. over replicates"}
+    assert {r["method"] for r in detected} == {
+        "abmil-probsa-diag λ=cyclical", "abmil-probsa-dirac λ=cyclical"
+    }  # fmt: skip
+
+
+def test_what_finds_wrong_calls_is_the_same_in_figure_and_table(experiment):
+    """Of runs of several folds and seeds: neither pools σ² of runs that share no scale."""
+    own = [s for s in read_scores(experiment) if s.data == "one"]
+    below = instances_table(own).follow[0]
+    keys = [c.key for c in below.columns]
+    rows = {r[0].text: dict(zip(keys, r, strict=True)) for r in below.rows}
+    found, lost = detections(own)
+    assert lost == [] and len(found) == 3
+    for f in found:
+        for key, name in SHORT.items():
+            entry, metric = rows[f.method][key], f.metrics[name]
+            assert (entry.value, entry.low, entry.high) == (metric.value, metric.low, metric.high)
+
+
+def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypatch):
+    """Of each comparison and each method's instances: both take minutes in a real experiment."""
+    out = tmp_path / "out"
+    shutil.copytree(experiment / "cells" / "one", out / "cells" / "one")
+    summaries, comparisons = [], []
+
+    def summary_of(scores, **given):
+        summaries.append(scores.method.name)
+        return instances.summary_of(scores, **given)
+
+    def compare(y, scores, **given):
+        of = (*scores, given["metric"], given["pooling"], given["baseline"])
+        comparisons.append((*of, *[p.tobytes() for p in scores.values()]))
+        return comparison.compare(y, scores, **given)
+
+    monkeypatch.setattr("probsa.benchmark.results.cache.summary_of", summary_of)
+    monkeypatch.setattr("probsa.benchmark.results.pooled.compare", compare)
+    write_report(out, bags=["e"])
+    assert sorted(summaries) == sorted({s.method.name for s in read_scores(out)})
+    # the comparison, and two variants; pooled AUROC and F1, AUROC within folds
+    assert len(comparisons) == len(set(comparisons)) == 3 * 3
+
+
+def test_the_same_bytes_every_time(tmp_path):
+    for name in ("a", "b"):
+        write_improvement(tmp_path / f"{name}.png", many_gains())
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.csv", "a.png", "b.csv", "b.png"]
+
+
+def test_the_smallest_experiment_has_the_figures_it_can_have(tmp_path):
+    for model, kl in (("abmil", None), ("abmil-probsa-dirac", 0.1)):
+        p = {"a": 0.2, "b": 0.8, "c": 0.3, "d": 0.7}
+        y = {"a": 0, "b": 1, "c": 1, "d": 0}
+        write_run(tmp_path, model=model, kl_weight=kl, folds=False, test=p, y=y)
+    made = write_figures(tmp_path)
+    drawn = {p.stem for p in made.written}
+    assert {"improvement", "ranks", "differences", "splits"} <= drawn
+    reasons = dict(made.missing)
+    assert "no method with a variance" in reasons["uncertainty"]
+    assert "two of each are needed" in reasons["critical-local-auroc"]
+    with pytest.raises(InputError, match="nothing to tabulate"):
+        write_figures(tmp_path / "elsewhere")
+
+
+def test_bags_are_chosen_by_rule(experiment):
+    scores = [s for s in read_scores(experiment) if s.data == "one"]
+    shown = [s.method.name for s in default_methods(scores)]
+    assert shown == [
+        "abmil", "abmil-probsa-dirac λ=cyclical", "abmil-probsa-diag λ=cyclical", "dsmil"
+    ]  # fmt: skip
+    (reference,) = [s for s in scores if s.method.name == shown[2]]
+    p = chance("one", 2, 0)
+    found, missing = default_bags(reference, seed=0)
+    kinds = [
+        [b for b in Y if Y[b] and p[b] >= 0.5],
+        [b for b in Y if Y[b] and p[b] < 0.5],
+        [b for b in Y if not Y[b]],
+    ]
+    by_hand = [sorted(k, key=lambda b: p[b])[(len(k) - 1) // 2] for k in kinds if k]
+    assert [c.bag for c in found] == by_hand
+    assert len(missing) == sum(not k for k in kinds)
+    assert f"Of the {len(kinds[0])} positive bags that are rightly called" in found[0].why
+
+
+def test_maps_of_named_bags_are_of_the_runs_that_tested_them(experiment, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(experiment, out)
+    # bag e is tested on split 1
+    made = attention_figures(out, bags=["e"], methods=["dsmil", "abmil"], seed=1)
+    assert made.missing == ()
+    found = [p.name for p in made.written if p.suffix == ".png"]
+    assert found == ["attention-one-e.png", "attention-two-e.png"]
+    rows = table(out / "figures" / "attention-one-e.csv")
+    assert list(rows[0])[4:] == ["dsmil mean", "dsmil variance", "abmil mean", "abmil variance"]
+    (out / "cells/one/dsmil/split1-seed1/predictions/instances/e.h5").unlink()
+    made = attention_figures(out, bags=["e"], methods=["dsmil", "abmil"], seed=1)
+    ((figure, why),) = made.missing
+    assert figure == "attention-one-e"
+    assert why.startswith("without dsmil: there are no per-instance outputs")
+    assert "abmil mean" in table(out / "figures" / "attention-one-e.csv")[0]
+
+
+def test_unknown_bags_and_methods_are_refused(experiment):
+    with pytest.raises(UnknownName, match="no test bag in the experiment named 'z'"):
+        attention_figures(experiment, bags=["z"])
+    with pytest.raises(UnknownName, match="Did you mean 'dsmil'"):
+        attention_figures(experiment, methods=["dsmill"])
+
+
+def test_names_that_hold_dollars_are_names(tmp_path):
+    ranks = [
+        AverageRank(family="local", metric="F1", method=f"a$_{k}$^", model="dsmil", ours=float(k))
+        for k in (1, 2)
+    ]
+    write_ranks(tmp_path / "r.png", ranks)
+    write_improvement(tmp_path / "i.png", many_gains())
+    assert [r["method"] for r in table(tmp_path / "r.csv")] == ["a$_1$^", "a$_2$^"]

@@ -1,0 +1,183 @@
+"""probsa benchmark: what it prints, what it leaves, and how it exits."""
+
+import json
+
+import pytest
+import yaml
+from support.stored import write_folder
+
+from probsa.benchmark.reports import Written
+from probsa.cli.entry import main
+from probsa.core.files import read_csv
+
+MODELS = [{"name": "abmil", "embed": 4}, {"name": "dsmil", "embed": 4}]
+
+
+@pytest.fixture
+def grid(tmp_path, monkeypatch):
+    """A grid of two cells, in the folder where the command is called."""
+    write_folder(tmp_path / "toy")
+    keys = {"models": MODELS, "splits": [0], "epochs": 1, "device": "cpu", "threads": 1}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(keys))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def reported(monkeypatch):
+    """The folders of which tables and figures were asked for: they have tests of their own."""
+    asked = []
+
+    def written(out, *, bags, told):
+        asked.append((str(out), bags))
+        told("tables")
+        return Written(
+            files=(out / "tables" / "x.md",),
+            missing=(("a map", "no coordinates"),),
+            odd=("own, fold 1: labels flipped?",),
+        )
+
+    monkeypatch.setattr("probsa.benchmark.reports.write_report", written)
+    return asked
+
+
+def run(*arguments):
+    return main(["benchmark", "small.yaml", *arguments])
+
+
+def test_a_dry_run_says_what_would_be_done(grid, capsys):
+    assert run("--data", "toy", "--dry-run", "--splits", "[0, 1]", "--seeds", "2") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "waiting toy/abmil/split0-seed0" and len(lines) == 8 + 3
+    assert lines[8:] == [
+        "8 cells: 2 methods × toy (2 splits) × 2 seeds",
+        "4 cells train in 2 passes, 4 alone",
+        "0 done, 0 failed, 8 waiting",
+    ]
+    assert not (grid / "small").exists()
+    assert run("--data", "toy", "--dry-run", "--heads", "1", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["out"] == "small" and said["counts"]["waiting"] == 2
+    assert [u["cells"] for u in said["units"]] == [
+        ["toy/abmil/split0-seed0"],
+        ["toy/dsmil/split0-seed0"],
+    ]
+
+
+def test_a_grid_is_run_and_reported(grid, capsys, reported):
+    assert run("--data", "own=toy", "--epochs", "2", "--bags", "000,001") == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "2 of 2 cells are done",
+        "small/tables/x.md",
+        "not made: a map: no coordinates",
+        "odd: own, fold 1: labels flipped?",
+    ]
+    assert "cells 1/2" in err and "cells 2/2" in err and "making tables" in err
+    assert reported == [("small", ["000", "001"])]
+    assert len(read_csv(grid / "small/cells/own/dsmil/split0-seed0/metrics.csv")) == 2
+    # again, for a program: nothing is left to do
+    assert run("--data", "own=toy", "--epochs", "2", "--json") == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {
+        "out": "small",
+        "counts": {"done": 2, "failed": 0, "waiting": 0},
+        "failed": [],
+        "files": ["small/tables/x.md"],
+        "missing": [{"figure": "a map", "reason": "no coordinates"}],
+        "odd": ["own, fold 1: labels flipped?"],
+    }
+    assert "2 of 2 cells are done already" in err
+    assert run("--tables-only") == 0
+    assert main(["benchmark", "--tables-only", "--out", "small"]) == 0  # the grid is not needed
+    assert capsys.readouterr().out.startswith("small/tables/x.md")
+
+
+def test_what_fails_is_listed_and_the_exit_status_says_so(grid, capsys, reported):
+    models = [*MODELS, {**MODELS[1], "label": "lost", "training": {"learning_rate": 1e30}}]
+    flags = ["--models", yaml.safe_dump(models, default_flow_style=True), "--epochs", "2"]
+    assert run("--data", "toy", "--out", "x", *flags) == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0].startswith("failed: toy/lost/split0-seed0: ")
+    assert "2 of 3 cells are done, 1 failed" in out and "toy/lost/split0-seed0: " in err
+    assert reported == [("x", None)]  # of what is done there are tables
+    assert run("--data", "toy", "--out", "x", *flags, "--no-retry", "--json") == 1
+    said = json.loads(capsys.readouterr().out)
+    assert [f["cell"] for f in said["failed"]] == ["toy/lost/split0-seed0"]
+    # if nothing is done, there is nothing to report
+    assert run("--data", "toy", "--out", "y", "--models", "dsmil", "--learning_rate", "1e30",
+               "--epochs", "2") == 1  # fmt: skip
+    assert len(reported) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["benchmark"], "probsa benchmark needs a grid first"),
+        (["benchmark", "none.yaml"], "cannot read the grid none.yaml"),
+        (["benchmark", "small.yaml"], "names no data: give --data DIR"),
+        (["benchmark", "small.yaml", "--data"], "--data needs a value"),
+        (["benchmark", "small.yaml", "--data=toy", "--seed", "3"], "seed in the flags is not a"),
+        (["benchmark", "small.yaml", "--data=toy", "--epoch", "3"], "'epoch'. Did you mean 'epoch"),
+        (["benchmark", "small.yaml", "--data=toy", "--engine", "dask"], "--engine is 'dask'"),
+        (["benchmark", "small.yaml", "--data=toy", "--workers", "x"], "--workers is 'x'"),
+        (["benchmark", "small.yaml", "--data=toy", "--workers", "0"], "--workers is 0"),
+        (["benchmark", "small.yaml", "--data=toy", "--models", "abmill"], "Did you mean 'abmil'"),
+        (["benchmark", "small.yaml", "--data=toy", "--seedz", "3"], "Did you mean 'seeds'"),
+        (["benchmark", "small.yaml", "--data=toy", "toy"], "'toy' is not a flag: what follows"),
+        (["benchmark", "small.yaml", "--data=toy", "--bags", "b0,x"], "test bag (of --bags)"),
+        (["benchmark", "small.yaml", "--data=toy", "--dry-run", "--out", "toy"], "not empty"),
+        (["benchmark", "small.yaml", "--data=toy", "--dry-run", "--out", "small.yaml"], "a file"),
+        (["benchmark", "small.yaml", "--data=toy", "--out", "small.yaml/x"], "cannot be written"),
+        (["benchmark", "small.yaml", "--tables-only"], "small is no experiment's folder"),
+    ],
+)  # fmt: skip
+def test_wrong_use_is_said(grid, capsys, arguments, said):
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+    assert not (grid / "small").exists()
+
+
+def test_a_bag_that_is_not_tested_has_no_map(grid, capsys):
+    rows = read_csv(grid / "toy" / "labels.csv")
+    parts = ["train"] * (len(rows) - 2) + ["test"] * 2
+    lines = [f"{r['bag']},{r['label']},{p}" for r, p in zip(rows, parts, strict=True)]
+    (grid / "toy" / "labels.csv").write_text("\n".join(["bag,label,split", *lines, ""]))
+    assert run("--data", "toy", "--bags", rows[0]["bag"], "--dry-run") == 2
+    tested = ", ".join(r["bag"] for r in rows[-2:])
+    said = capsys.readouterr().err
+    assert f"no test bag (of --bags) named {rows[0]['bag']!r}" in said and tested in said
+
+
+def test_a_folder_that_cannot_be_written_is_refused_at_once(grid, capsys, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, _: str(path) != str(grid))
+    assert run("--data", "toy", "--dry-run", "--out", "new") == 2
+    assert f"{grid} cannot be written to: give another --out" in capsys.readouterr().err
+
+
+def test_tables_alone_know_the_grids_name(grid, reported):
+    (grid / "named.yaml").write_text("name: mine\n" + (grid / "small.yaml").read_text())
+    (grid / "mine" / "cells").mkdir(parents=True)
+    assert main(["benchmark", "named.yaml", "--tables-only"]) == 0
+    assert reported == [("mine", None)]
+
+
+def test_help_names_every_key_of_a_grid(capsys):
+    from probsa.benchmark.grid.grid import OWN
+    from probsa.cli.commands.benchmark import OWN as FLAGS
+
+    assert main(["benchmark", "--help"]) == 0
+    text = capsys.readouterr().out
+    for flag in set(FLAGS) - {"help"}:
+        assert f"--{flag.replace('_', '-')}" in text
+    for key in set(OWN) - {"name"}:
+        assert f"  {key}: " in text or f"--{key}." in text
+
+
+def test_steps_are_timed_where_that_is_asked_for(grid, reported):
+    assert run("--data", "toy") == 0
+    assert not (grid / "small" / "timing.csv").exists()
+    assert run("--data", "toy", "--timing") == 0
+    rows = read_csv(grid / "small" / "timing.csv")
+    assert [r["method"] for r in rows] == ["abmil", "dsmil"]
+    assert all(float(r["milliseconds"]) > 0 for r in rows)

@@ -1,0 +1,403 @@
+"""What may go wrong around a run over a cohort: where it is, what it is given, what dies."""
+
+import json
+import multiprocessing
+import pickle
+import shutil
+import signal
+import struct
+import time
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from support.made_slides import tissue, write_cohort, write_slide
+
+from probsa.cohorts import extraction, flow
+from probsa.cohorts import reading as module
+from probsa.cohorts.coordinates import Coordinates, read_coordinates, write_coordinates
+from probsa.cohorts.extraction import ExtractOptions
+from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
+from probsa.cohorts.inputs import find_inputs
+from probsa.cohorts.verification import verify
+from probsa.cohorts.work import LONGEST, WorkFolder, file_name
+from probsa.core.store import peek_bag, read_bag, stamp, write_bag
+from probsa.errors import BagError
+from probsa.features import build
+from probsa.jobs.engines import each
+from probsa.patches import settings
+
+SMALL = settings(size=128, mpp=0.5)
+NAME = "20x_128px_0px_overlap"
+FEW = ExtractOptions(batch=8)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two slides and their work folder."""
+    folder = tmp_path_factory.mktemp("review")
+    write_cohort(folder / "slides", slides=2, side=768)
+    patch_cohort(folder / "slides", folder / "work", settings=SMALL)
+    extract_cohort(folder / "work", FEW)
+    return folder
+
+
+@pytest.fixture
+def both(made, tmp_path):
+    """A copy that a test may change: (slides, work)."""
+    shutil.copytree(made, tmp_path / "both")
+    slides, work = tmp_path / "both" / "slides", tmp_path / "both" / "work"
+    for path in work.rglob("records/*/*.json"):
+        path.write_text(path.read_text().replace(str(made), str(tmp_path / "both")))
+    return slides, work
+
+
+def again(work: Path) -> Path:
+    """The folder of features, emptied."""
+    folder = work / NAME / "features_handcrafted"
+    shutil.rmtree(folder)
+    shutil.rmtree(work / NAME / "records" / folder.name)
+    return folder
+
+
+# Where it runs
+
+
+def test_relative_paths_hold_in_workers_that_run_elsewhere(made, tmp_path, monkeypatch):
+    shutil.copytree(made / "slides", tmp_path / "slides")
+    (tmp_path / "elsewhere").mkdir()
+
+    def from_elsewhere(stage, tasks, **options):
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        stage, tasks = pickle.loads(pickle.dumps((stage, tasks)))
+        found = each(stage, tasks, engine=options["engine"], workers=1)
+        monkeypatch.chdir(tmp_path)
+        return found
+
+    monkeypatch.setattr(flow, "each", from_elsewhere)
+    monkeypatch.chdir(tmp_path)
+    (patched,) = patch_cohort(Path("slides"), Path("work"), settings=SMALL)
+    assert patched.counts == {"done": 2}
+    assert extract_cohort(Path("work"), FEW, slides=Path("slides")).counts == {"done": 2}
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    (tmp_path / "w.pth").touch()
+    assert ExtractOptions(weights="w.pth").absolute().weights == str(tmp_path / "w.pth")
+    assert ExtractOptions(weights="hub").absolute().weights == "hub"
+
+
+def test_pictures_of_a_work_folder_beside_the_slides_are_no_slides(made, tmp_path):
+    slides = Path(shutil.copytree(made / "slides", tmp_path / "slides"))
+    for _ in range(2):
+        (report,) = patch_cohort(slides, slides / "work", settings=SMALL)
+        assert [(o.name, o.status) for o in report.outcomes] == [
+            ("slide0", "done"),
+            ("slide1", "done"),
+        ]
+    # a folder of that name that no work folder holds is a folder of slides
+    shutil.copytree(slides / "work" / "thumbnails", tmp_path / "own" / "thumbnails")
+    assert [i.name for i in find_inputs(tmp_path / "own")] == ["slide0", "slide1"]
+
+
+def test_long_names_are_cut_and_stay_apart(tmp_path):
+    long = "\N{LATIN SMALL LETTER A WITH DIAERESIS}" * 120
+    write_slide(tmp_path / "s" / f"{long}1.tiff", tissue(300, 300, boxes=[(0, 0, 300, 300)]))
+    write_slide(tmp_path / "s" / f"{long}2.tiff", tissue(300, 300, boxes=[(0, 0, 300, 300)]))
+    (report,) = patch_cohort(tmp_path / "s", tmp_path / "w", settings=SMALL)
+    assert report.counts == {"done": 2}
+    assert extract_cohort(tmp_path / "w", FEW).counts == {"done": 2}
+    assert all(len(o.name.encode()) <= LONGEST for o in report.outcomes)
+    assert file_name("x" * LONGEST) == "x" * LONGEST
+
+
+# What was changed since
+
+
+def test_contours_edited_in_place_do_not_make_their_patches_out_of_date(both):
+    slides, work = both
+    own = work / "contours_geojson"
+    for path in own.glob("*.geojson"):  # as another program writes it
+        path.write_text(json.dumps(json.loads(path.read_text()), indent=3))
+    before = {p: p.read_text() for p in own.iterdir()}
+    run = RunOptions(overwrite=True)
+    (report,) = patch_cohort(slides, work, settings=SMALL, contours=own, run=run)
+    assert report.counts == {"done": 2}
+    assert {p: p.read_text() for p in own.iterdir()} == before
+    (report,) = patch_cohort(slides, work, settings=SMALL, contours=own)
+    assert report.counts == {"done": 2, "kept": 2}
+
+
+def test_a_slide_that_changed_between_the_stages_is_not_read_at_old_coordinates(both):
+    slides, work = both
+    again(work)
+    write_slide(slides / "slide1.tiff", tissue(768, 768, boxes=[(0, 0, 512, 512)], seed=7))
+    report = extract_cohort(work, FEW)
+    assert [o.status for o in report.outcomes] == ["done", "failed"]
+    assert "not as it was when its patches were made" in report.failures[0][1]
+
+
+def test_a_series_with_other_slices_than_were_listed(shared_data, tmp_path):
+    head = tmp_path / "in" / "head"
+    with zipfile.ZipFile(shared_data / "ct_volumes" / "ge_head_ct_dicom.zip") as z:
+        z.extractall(head)
+    work = tmp_path / "w"
+    patch_cohort(head.parent, work, settings=SMALL)
+    sorted(head.glob("*.dcm"))[3].unlink()
+    assert "no longer at" in verify(work).findings[0].problem
+    moved = extract_cohort(work, FEW, slides=head.parent)
+    assert "not as it was" in moved.failures[0][1]
+    record = work / "slices" / "records" / "patch" / "head.json"
+    held = json.loads(record.read_text())
+    kept = [f for f in held["files"] if Path(f).exists()]
+    record.write_text(json.dumps(held | {"files": kept, "content": ""}))
+    report = extract_cohort(work, FEW)
+    assert "27 slices can be read here, 28 were listed" in report.failures[0][1]
+
+
+def test_patches_of_other_settings_than_the_folders_are_not_mixed_in(both, tmp_path):
+    slides, work = both
+    one = tmp_path / "one"
+    one.mkdir()
+    shutil.copy(slides / "slide0.tiff", one)
+    strict = settings(size=128, mpp=0.5, min_tissue=0.9)
+    patch_cohort(one, work, settings=strict, run=RunOptions(overwrite=True))
+    report = extract_cohort(work, FEW, run=RunOptions(overwrite=True))
+    assert [o.status for o in report.outcomes] == ["done", "failed"]
+    assert "made with other settings" in report.failures[0][1]
+    assert [f.file for f in verify(work).findings] == [f"{NAME}/slide1"]
+    patch_cohort(slides, work, settings=strict, run=RunOptions(overwrite=True))
+    assert extract_cohort(work, FEW, run=RunOptions(overwrite=True)).counts == {"done": 2}
+    assert verify(work).findings == ()
+
+
+def test_features_of_a_slide_that_was_put_away_are_kept(both):
+    slides, work = both
+    (slides / "slide0.tiff").unlink()
+    assert extract_cohort(work, FEW).counts == {"done": 2, "kept": 2}
+    again(work)
+    report = extract_cohort(work, FEW)
+    assert [o.status for o in report.outcomes] == ["failed", "done"]
+
+
+def test_what_could_not_be_read_is_known_without_the_record(both):
+    _, work = both
+    path = work / NAME / "features_handcrafted" / "slide1.h5"
+    with h5py.File(path, "r+") as f:
+        lost = np.zeros(len(f["features"]), np.int8)
+        lost[2] = 1
+        f["unreadable"] = lost
+    (work / NAME / "records" / "features_handcrafted" / "slide1.json").unlink()
+    outcome = extract_cohort(work, FEW).outcomes[1]
+    assert outcome.kept and outcome.unreadable == 1
+    assert outcome.reason == f"1 of {outcome.count} instances could not be read"
+
+
+# What is damaged
+
+
+@pytest.mark.parametrize("error", [struct.error, EOFError, SyntaxError, LookupError])
+def test_whatever_a_damaged_file_raises_is_that_slides_failure(both, monkeypatch, error):
+    slides, work = both
+    again(work)
+    real = module.read_patch
+
+    def torn(slide, patches, i):
+        if slide.name == "slide0" and i == 2:
+            raise error("torn")
+        return real(slide, patches, i)
+
+    monkeypatch.setattr(module, "read_patch", torn)
+    report = extract_cohort(work, FEW)
+    assert [o.status for o in report.outcomes] == ["failed", "done"]
+
+    def no_slide(path, *, mpp):
+        raise error("torn")
+
+    monkeypatch.setattr("probsa.cohorts.patching.open_slide", no_slide)
+    (report,) = patch_cohort(slides, work, settings=SMALL, run=RunOptions(overwrite=True))
+    assert report.counts == {"failed": 2}
+
+
+def test_a_damaged_dicom_header_is_that_files_failure(tmp_path):
+    """Whose first element has no whole number of values: pydicom's error is of no usual kind."""
+    slide = write_slide(tmp_path / "s" / "x.tiff", tissue(300, 300, boxes=[(0, 0, 300, 300)]))
+    first = struct.pack("<HH2sH", 2, 0, b"UL", 6) + bytes(6)
+    (slide.parent / "torn.dcm").write_bytes(bytes(128) + b"DICM" + first + bytes(200))
+    assert {i.name: bool(i.reason) for i in find_inputs(slide.parent)} == {"x": False, "torn": True}
+
+
+def test_a_fault_of_ours_is_not_taken_for_a_damaged_file(both, monkeypatch):
+    _, work = both
+    again(work)
+
+    def wrong(slide, patches, i):
+        raise TypeError("a fault")
+
+    monkeypatch.setattr(module, "read_patch", wrong)
+    with pytest.raises(TypeError, match="a fault"):
+        extract_cohort(work, FEW)
+
+
+def test_attributes_without_what_patches_need_are_one_slides_failure(both):
+    _, work = both
+    again(work)
+    with h5py.File(work / NAME / "patches" / "slide0_patches.h5", "r+") as f:
+        del f["coords"].attrs["size_level0"]
+    report = extract_cohort(work, FEW)
+    assert [o.status for o in report.outcomes] == ["failed", "done"]
+    assert "no attribute 'size_level0'" in report.failures[0][1]
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError])
+def test_types_that_do_not_exist_are_a_damaged_file(tmp_path, monkeypatch, error):
+    """h5py says so of a flipped bit in the description of an attribute."""
+    path, coords = tmp_path / "x.h5", np.zeros((2, 2), int)
+    write_bag(path, features=np.ones((2, 3), np.float32), kind="slide", stamps={"a": "b"})
+    write_coordinates(tmp_path / "y.h5", Coordinates(coords=coords, attributes={}, made_with="z"))
+
+    def get(*args):
+        raise error("Insufficient precision in available types")
+
+    monkeypatch.setattr(h5py.AttributeManager, "get", get)
+    monkeypatch.setattr(h5py.AttributeManager, "__getitem__", get)
+    for read in (read_bag, peek_bag, lambda p: stamp(p, "a")):
+        with pytest.raises(BagError, match=r"x\.h5 cannot be read as HDF5"):
+            read(path)
+    with pytest.raises(BagError, match=r"y\.h5 is damaged"):
+        read_coordinates(tmp_path / "y.h5")
+
+
+def test_coordinates_that_are_no_numbers(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as f:
+        f["coords"] = [["a", "b"]]
+        f.attrs["probsa_made_with"] = "z"
+    with pytest.raises(BagError, match="expected numbers"):
+        read_coordinates(tmp_path / "x.h5")
+
+
+def test_features_that_float16_cannot_hold(both, monkeypatch):
+    _, work = both
+    again(work)
+    encoder = build("handcrafted")
+    monkeypatch.setattr(ExtractOptions, "build", lambda self: encoder)
+    real = encoder.encode
+    monkeypatch.setattr(encoder, "encode", lambda x, precision: real(x) + 1e6)
+    report = extract_cohort(work, ExtractOptions(batch=8, dtype="float16"))
+    assert report.counts == {"failed": 2}
+    assert "more than float16 can hold: give --dtype float32" in report.failures[0][1]
+
+
+# What dies
+
+
+@pytest.mark.parametrize("loaded_before", [False, True])
+def test_a_reader_killed_while_the_encoder_works_costs_nothing(both, monkeypatch, loaded_before):
+    """It is begun again; the slide that the encoder was at does not fail of it.
+
+    Not even where another loader of this process left torch's handler, which raises at once.
+    """
+    _, work = both
+    told = []
+
+    def at_once(number, frame):
+        if killed and not told:
+            told.append(number)
+            raise RuntimeError(f"{module.READERS_DIED} (pid 1) is killed by signal: Killed. ")
+
+    handler = signal.getsignal(signal.SIGCHLD)
+    signal.signal(signal.SIGCHLD, at_once if loaded_before else signal.SIG_DFL)
+    folder = again(work)
+    encoder = build("handcrafted")
+    monkeypatch.setattr(ExtractOptions, "build", lambda self: encoder)
+    real, killed = encoder.encode, []
+    others = {p.pid for p in multiprocessing.active_children()}  # of tests before this one
+
+    def encode(pixels, *, precision):
+        if not killed:
+            (reader,) = [p for p in multiprocessing.active_children() if p.pid not in others]
+            killed.append(reader.pid)
+            reader.kill()
+            while reader.is_alive():
+                time.sleep(0.01)
+        return real(pixels, precision=precision)
+
+    monkeypatch.setattr(encoder, "encode", encode)
+    report = extract_cohort(work, ExtractOptions(batch=2, readers=1))
+    signal.signal(signal.SIGCHLD, handler)
+    assert killed and bool(told) == loaded_before and report.failures == []
+    assert {p.name for p in folder.iterdir()} == {"slide0.h5", "slide1.h5"}
+
+
+def test_a_slide_at_work_beside_the_one_that_kills_readers_is_done(both, monkeypatch):
+    """Readers read ahead: they die of slide1 while slide0 still is not through."""
+    _, work = both
+    again(work)
+    real = module.reading
+
+    def reading(chunks, *, windows, readers):
+        ahead = []
+        for chunk in chunks:
+            if chunk.record.name == "slide1":
+                raise RuntimeError(f"{module.READERS_DIED} (pid 1) is killed by signal: Killed")
+            ahead.append(chunk)
+        yield from real(iter(ahead), windows=windows, readers=0)
+
+    monkeypatch.setattr(extraction, "reading", reading)
+    report = extract_cohort(work, ExtractOptions(batch=8, readers=1))
+    assert [o.status for o in report.outcomes] == ["done", "failed"]
+    assert "killed while at this slide, twice" in report.failures[0][1]
+
+
+def test_the_pixels_of_a_slide_that_is_given_up_are_not_read(both, monkeypatch):
+    _, work = both
+    again(work)
+    encoder = build("handcrafted")
+    monkeypatch.setattr(ExtractOptions, "build", lambda self: encoder)
+    seen = []
+
+    def encode(pixels, *, precision):
+        seen.append(len(pixels))
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(encoder, "encode", encode)
+    reads = []
+    real = module.read_patch
+    monkeypatch.setattr(module, "read_patch", lambda s, p, i: reads.append(i) or real(s, p, i))
+    report = extract_cohort(work, ExtractOptions(batch=2))
+    assert report.counts == {"failed": 2} and len(seen) == 2 and len(reads) == 4
+
+
+# What verify says
+
+
+def test_advice_names_the_encoder_and_not_its_folder(both):
+    _, work = both
+    folder = work / NAME / "features_handcrafted"
+    with h5py.File(folder / "slide1.h5", "r+") as f:
+        f.attrs["probsa_encoder"] = "timm:resnet18.a1@1234"
+        f["features"][0, 0] = np.nan
+    with h5py.File(folder / "slide0.h5", "r+") as f:
+        f.attrs["probsa_encoder"] = "timm:resnet18.a1@1234"
+    folder.rename(work / NAME / "features_timm_resnet18.a1")
+    (finding,) = verify(work).findings
+    assert finding.advice == "remove it, run probsa extract --encoder timm:resnet18.a1 again"
+
+
+def test_features_of_patches_that_another_slide_gave(both):
+    """The same corners, of another scan of the slide: what they were made with tells."""
+    _, work = both
+    path = work / NAME / "features_handcrafted" / "slide1.h5"
+    with h5py.File(path, "r+") as f:
+        held = json.loads(f.attrs["probsa_made_with"])
+        f.attrs["probsa_made_with"] = json.dumps(held | {"patches": "0" * 16})
+    (finding,) = verify(work).findings
+    assert finding.problem == "made of other patches than are there now"
+    assert finding.advice.endswith("with --overwrite")
+
+
+def test_a_damaged_settings_file_is_no_crash(both):
+    slides, work = both
+    WorkFolder(work).choose().settings_file.write_text("[1]")
+    with pytest.raises(ValueError, match="made with other settings"):
+        patch_cohort(slides, work, settings=SMALL)

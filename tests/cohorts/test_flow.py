@@ -1,0 +1,432 @@
+"""A cohort from slides to bags: what is kept, what is made anew, what is refused, what is told."""
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from support.made_slides import tissue, write_cohort, write_slide
+
+from probsa.cohorts.extraction import ExtractOptions
+from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
+from probsa.cohorts.inputs import find_inputs
+from probsa.cohorts.patching import Patching
+from probsa.cohorts.work import WorkFolder
+from probsa.core.files import read_csv, unfinished_below
+from probsa.core.store import read_bag
+from probsa.errors import InputError
+from probsa.features import build
+from probsa.jobs.leftovers import sweep
+from probsa.jobs.locks import claim, lock_file
+from probsa.jobs.records import Record
+from probsa.jobs.tasks import Task
+from probsa.patches import read_patch, settings
+from probsa.slides import open_slide
+
+SMALL = settings(size=128, mpp=0.5)
+NAME = "20x_128px_0px_overlap"
+
+
+def datasets(folder: Path) -> dict[str, tuple[str, bytes, dict]]:
+    """Every dataset and attribute of every HDF5 file below a folder."""
+    found = {}
+    for path in sorted(folder.rglob("*.h5")):
+        with h5py.File(path) as f:
+            key = str(path.relative_to(folder))
+            found[key] = ("", b"", {k: str(v) for k, v in f.attrs.items()})
+            for name, d in f.items():
+                kept = {k: str(v) for k, v in d.attrs.items()}
+                found[f"{key}:{name}"] = (str(d.dtype), d[...].tobytes(), kept)
+    return found
+
+
+@pytest.fixture(scope="module")
+def slides(tmp_path_factory):
+    return write_cohort(tmp_path_factory.mktemp("slides"))
+
+
+@pytest.fixture(scope="module")
+def finished(slides, tmp_path_factory):
+    """A work folder with patches and features."""
+    out = tmp_path_factory.mktemp("finished") / "work"
+    patch_cohort(slides, out, settings=SMALL)
+    extract_cohort(out, ExtractOptions(batch=7))
+    return out
+
+
+@pytest.fixture
+def work(finished, tmp_path):
+    """A copy of it that a test may change."""
+    return Path(shutil.copytree(finished, tmp_path / "work"))
+
+
+def test_features_are_those_of_the_pixels_at_the_coordinates(slides, finished):
+    encoder = build("handcrafted")
+    path = finished / NAME / "features_handcrafted" / "slide1.h5"
+    bag = read_bag(path)
+    assert bag.coords is not None and bag.pitch == 128 and bag.kind == "slide"
+    with open_slide(slides / "slide1.tiff") as slide:
+        held = WorkFolder(finished).choose().patches_file("slide1")
+        with h5py.File(held) as f:
+            assert (f["coords"][...] == bag.coords).all()
+        for i in (0, 5, len(bag.coords) - 1):
+            x, y = bag.coords[i]
+            pixels = slide.read(x=int(x), y=int(y), level=0, width=128, height=128)
+            own = encoder.encode(torch.from_numpy(pixels)[None])[0].numpy()
+            np.testing.assert_allclose(bag.features[i], own, rtol=1e-5, atol=1e-6)
+
+
+def test_attributes_are_tridents(finished):
+    with h5py.File(finished / NAME / "features_handcrafted" / "slide0.h5") as f:
+        a = dict(f["coords"].attrs)
+        assert f["features"].dtype == np.float32 and f.attrs["probsa_kind"] == "slide"
+        assert f["features"].chunks is None
+    assert (a["patch_size"], a["patch_size_level0"], a["overlap"]) == (128, 128, 0)
+    assert (a["level0_magnification"], a["target_magnification"]) == (20, 20)
+    assert (a["level0_width"], a["level0_height"], a["name"]) == (1024, 1024, "slide0")
+
+
+def test_a_second_run_keeps_everything(slides, work):
+    before = {p: p.stat().st_mtime_ns for p in work.rglob("*.h5")}
+    (patched,) = patch_cohort(slides, work, settings=SMALL)
+    extracted = extract_cohort(work, ExtractOptions(batch=7))
+    assert all(o.kept for o in (*patched.outcomes, *extracted.outcomes))
+    assert patched.counts == extracted.counts == {"done": 3, "kept": 3}
+    assert {p: p.stat().st_mtime_ns for p in work.rglob("*.h5")} == before
+
+
+def test_batches_and_readers_change_nothing(work, finished):
+    extract_cohort(work, ExtractOptions(batch=5, readers=1), run=RunOptions(overwrite=True))
+    for k in range(3):
+        there = read_bag(finished / NAME / "features_handcrafted" / f"slide{k}.h5")
+        here = read_bag(work / NAME / "features_handcrafted" / f"slide{k}.h5")
+        np.testing.assert_allclose(here.features, there.features, rtol=1e-5, atol=1e-6)
+
+
+def test_several_workers_make_the_same(slides, finished, tmp_path):
+    out, run = tmp_path / "work", RunOptions(workers=2)
+    (patched,) = patch_cohort(slides, out, settings=SMALL, run=run)
+    report = extract_cohort(out, ExtractOptions(batch=7, threads=1), run=run)
+    assert patched.counts == report.counts == {"done": 3}
+    assert datasets(out) == datasets(finished)
+
+
+def test_both_engines_make_the_same_of_the_real_slides(shared_data, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    chosen = settings("clam-biopsy", size=256)
+    for run in (RunOptions(), RunOptions(engine="ray", workers=2)):
+        out = tmp_path / run.engine
+        (patched,) = patch_cohort(shared_data / "wsi", out, settings=chosen, run=run)
+        report = extract_cohort(out, ExtractOptions(threads=1), run=run)
+        assert patched.counts == report.counts == {"done": 3}
+    assert datasets(tmp_path / "local") == datasets(tmp_path / "ray")
+
+
+def test_a_damaged_or_lost_file_is_made_anew(slides, work, finished):
+    with (work / NAME / "patches" / "slide0_patches.h5").open("r+b") as f:
+        f.truncate(100)
+    (work / NAME / "patches" / "slide1_patches.h5").unlink()
+    with (work / NAME / "features_handcrafted" / "slide1.h5").open("r+b") as f:
+        f.truncate(2000)
+    with h5py.File(work / NAME / "features_handcrafted" / "slide2.h5", "r+") as f:
+        f["features"][3, 4] = np.nan
+    (patched,) = patch_cohort(slides, work, settings=SMALL)
+    assert [o.kept for o in patched.outcomes] == [False, False, True]
+    extracted = extract_cohort(work, ExtractOptions(batch=7))
+    assert [o.kept for o in extracted.outcomes] == [True, False, False]
+    assert datasets(work) == datasets(finished)
+
+
+def test_other_patch_settings_are_refused_before_anything_is_done(slides, work):
+    other = settings(size=128, mpp=0.5, threshold=20)
+    with pytest.raises(InputError, match=r"other tissue settings \(threshold: 8 there, 20 asked"):
+        patch_cohort(slides, work, settings=other)
+    with pytest.raises(InputError, match=r"min_tissue: 0.25 there, 0.9 asked for.*--overwrite"):
+        patch_cohort(slides, work, settings=settings(size=128, mpp=0.5, min_tissue=0.9))
+    # another size or scale is another set beside the first
+    (report,) = patch_cohort(slides, work, settings=settings(size=256, mpp=0.5))
+    assert report.counts == {"done": 3}
+    assert sorted(WorkFolder(work).sets()) == [NAME, "20x_256px_0px_overlap"]
+    with pytest.raises(InputError, match=r"several sets of patches.*--set"):
+        extract_cohort(work, ExtractOptions())
+    assert extract_cohort(work, ExtractOptions(batch=7), patch_set=NAME).counts["kept"] == 3
+
+
+def test_features_of_other_patches_weights_or_precision_are_noticed(slides, work):
+    patch_cohort(slides, work, settings=settings(size=128, mpp=0.5, min_tissue=0.9),
+                 run=RunOptions(overwrite=True))  # fmt: skip
+    report = extract_cohort(work, ExtractOptions(batch=7))
+    assert report.counts == {"failed": 3}
+    assert "slide0.h5 was made with another patches. Give --overwrite" in report.failures[0][1]
+    report = extract_cohort(work, ExtractOptions(batch=7), run=RunOptions(overwrite=True))
+    assert report.counts == {"done": 3}
+    report = extract_cohort(work, ExtractOptions(batch=7, precision="bf16"))
+    assert "another precision" in report.failures[0][1]
+    assert extract_cohort(work, ExtractOptions(batch=7)).counts == {"done": 3, "kept": 3}
+
+
+def test_a_slide_that_changed_is_noticed(slides, work, tmp_path):
+    own = Path(shutil.copytree(slides, tmp_path / "own"))
+    write_slide(own / "slide1.tiff", tissue(1024, 1024, boxes=[(0, 0, 512, 512)], seed=9))
+    (report,) = patch_cohort(own, work, settings=SMALL)
+    assert [o.status for o in report.outcomes] == ["done", "failed", "done"]
+    assert "have changed since" in report.failures[0][1]
+    moved = extract_cohort(work, ExtractOptions(batch=7), slides=own)
+    assert [o.status for o in moved.outcomes] == ["done", "failed", "done"]
+    assert "made with another slide" in moved.failures[0][1]
+
+
+def test_slides_may_be_moved(slides, work, tmp_path, finished):
+    shutil.rmtree(work / NAME / "features_handcrafted")
+    for path in (work / NAME / "records" / "patch").glob("*.json"):
+        record = json.loads(path.read_text())
+        path.write_text(json.dumps(record | {"source": str(tmp_path / "gone" / path.stem)}))
+    report = extract_cohort(work, ExtractOptions(batch=7))
+    assert report.counts == {"failed": 3} and "gone" in report.failures[0][1]
+    report = extract_cohort(work, ExtractOptions(batch=7), slides=slides)
+    assert report.counts == {"done": 3}
+
+
+def test_what_failed_is_tried_again_and_what_has_no_tissue_is_not(tmp_path):
+    folder = tmp_path / "slides"
+    write_slide(folder / "empty.tiff", np.full((600, 600, 3), 245, np.uint8))
+    write_slide(folder / "good.tiff", tissue(600, 600, boxes=[(0, 0, 500, 500)]))
+    (folder / "bad.svs").write_text("no slide at all\n" * 100)
+    out = tmp_path / "work"
+    (report,) = patch_cohort(folder, out, settings=SMALL)
+    assert report.counts == {"failed": 1, "done": 1, "no_tissue": 1}
+    reasons = dict(report.failures)
+    assert "no tissue found: look at thumbnails/empty.jpg" in reasons["empty"]
+    assert (out / "thumbnails" / "empty.jpg").is_file()
+    assert not (out / NAME / "patches" / "empty_patches.h5").exists()
+    rows = {r["name"]: r for r in read_csv(out / NAME / "patch.csv")}
+    assert {n: r["status"] for n, r in rows.items()} == {
+        "bad": "failed", "empty": "no_tissue", "good": "done"
+    }  # fmt: skip
+    assert rows["bad"]["reason"] and float(rows["good"]["mpp"]) == 0.5
+    write_slide(folder / "bad.tiff", tissue(600, 600, boxes=[(0, 0, 300, 300)]))
+    (folder / "bad.svs").unlink()
+    (again,) = patch_cohort(folder, out, settings=SMALL)
+    assert {o.name: (o.status, o.kept) for o in again.outcomes} == {
+        "bad": ("done", False), "empty": ("no_tissue", True), "good": ("done", True)
+    }  # fmt: skip
+    # what failed in patching is no failure of extraction
+    report = extract_cohort(out, ExtractOptions())
+    assert report.counts == {"done": 2} and "1 without patches" in report.about[1]
+
+
+def test_a_patch_that_cannot_be_decoded_is_flagged_and_left_out(tmp_path):
+    image = tissue(768, 768, boxes=[(0, 0, 768, 768)])
+    path = write_slide(tmp_path / "slides" / "torn.tiff", image, jpeg=True, levels=4)
+    out = tmp_path / "work"
+    whole = settings(size=256, mpp=0.5)
+    _tear(path, tile=4)  # of level 0: tissue is found on the last level
+    (report,) = patch_cohort(path.parent, out, settings=whole)
+    assert report.outcomes[0].count == 9
+    record = out / "20x_256px_0px_overlap" / "records" / "patch" / "torn.json"
+    extracted = extract_cohort(out, ExtractOptions(batch=2))
+    (outcome,) = extracted.outcomes
+    assert (outcome.status, outcome.count, outcome.unreadable) == ("done", 9, 1)
+    assert "1 of 9 instances could not be read" in outcome.reason
+    stored = out / "20x_256px_0px_overlap" / "features_handcrafted" / "torn.h5"
+    bag, kept = read_bag(stored), read_bag(stored, keep_unreadable=True)
+    assert len(bag.features) == 8 and len(kept.features) == 9
+    assert [256, 256] not in bag.coords.tolist() and kept.coords.tolist()[4] == [256, 256]
+    assert (kept.features[4] == 0).all() and (bag.features != 0).any(axis=1).all()
+    assert Record.read(record) is not None
+    # and a second run keeps it with its reason
+    again = extract_cohort(out, ExtractOptions(batch=2)).outcomes[0]
+    assert again.kept and again.unreadable == 1 and again.reason == outcome.reason
+
+
+def _tear(path: Path, *, tile: int) -> None:
+    import tifffile
+
+    with tifffile.TiffFile(path) as tif:
+        page = tif.pages[0]
+        at, length = page.dataoffsets[tile], page.databytecounts[tile]
+    with path.open("r+b") as f:
+        f.seek(at)
+        f.write(b"\0" * length)
+
+
+def test_a_full_disk_ends_the_run_and_leaves_nothing_half_written(slides, work, monkeypatch):
+    shutil.rmtree(work / NAME / "features_handcrafted")
+    shutil.rmtree(work / NAME / "records" / "features_handcrafted")
+    real, calls = os.fsync, []
+
+    def fsync(number):
+        calls.append(number)
+        if len(calls) == 3:  # slide0's bag and record are through, slide1's bag is not
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(number)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    with pytest.raises(OSError, match="No space left"):
+        extract_cohort(work, ExtractOptions(batch=7))
+    monkeypatch.undo()
+    left = sorted(p.name for p in (work / NAME / "features_handcrafted").iterdir())
+    assert left == ["slide0.h5"]
+    assert extract_cohort(work, ExtractOptions(batch=7)).counts == {"done": 3, "kept": 1}
+
+
+def test_shards_part_the_work_and_make_the_whole(slides, finished, tmp_path):
+    out = tmp_path / "work"
+    for i in range(2):
+        patch_cohort(slides, out, settings=SMALL, run=RunOptions(shard=(i, 2)))
+    for i in range(2):
+        extract_cohort(out, ExtractOptions(batch=7), run=RunOptions(shard=(i, 2)))
+    assert datasets(out) == datasets(finished)
+    assert (out / NAME / "patch_0of2.csv").is_file() and (out / NAME / "patch_1of2.csv").is_file()
+    with pytest.raises(InputError, match=r"shard 2/2"):
+        patch_cohort(slides, out, settings=SMALL, run=RunOptions(shard=(2, 2)))
+
+
+def test_edited_contours_take_the_place_of_tissue(slides, work, tmp_path):
+    own = tmp_path / "edited"
+    own.mkdir()
+    square = [[0, 0], [256, 0], [256, 256], [0, 256], [0, 0]]
+    feature = {"type": "Feature", "geometry": {"type": "Polygon", "coordinates": [square]}}
+    for k in range(2):
+        (own / f"slide{k}.geojson").write_text(
+            json.dumps({"type": "FeatureCollection", "features": [feature]})
+        )
+    out = tmp_path / "new"
+    (report,) = patch_cohort(slides, out, settings=SMALL, contours=own)
+    assert [(o.status, o.count) for o in report.outcomes] == [
+        ("done", 4),
+        ("done", 4),
+        ("failed", 0),
+    ]
+    assert "slide2.geojson" in report.failures[0][1]
+
+
+def test_two_slides_of_one_name_and_an_empty_folder(tmp_path):
+    write_slide(tmp_path / "s" / "a" / "x.tiff", tissue(600, 600, boxes=[(0, 0, 500, 500)]))
+    write_slide(tmp_path / "s" / "b" / "x.tiff", tissue(600, 600, boxes=[(0, 0, 300, 300)]))
+    (report,) = patch_cohort(tmp_path / "s", tmp_path / "work", settings=SMALL)
+    assert report.counts == {"done": 1, "failed": 1}
+    assert "is named 'x' as well" in report.failures[0][1]
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "read.me").write_text("hello")
+    with pytest.raises(InputError, match=r"no slides, DICOM series or NIfTI.*\.me"):
+        patch_cohort(tmp_path / "none", tmp_path / "w", settings=SMALL)
+    with pytest.raises(InputError, match=r"is no work folder.*probsa patch"):
+        extract_cohort(tmp_path / "none", ExtractOptions())
+
+
+def test_a_killed_reader_costs_one_slide_two_tries(work, monkeypatch):
+    """A reading process that dies is replaced; the slide it dies at twice is given up."""
+    shutil.rmtree(work / NAME / "features_handcrafted")
+    options = ExtractOptions(batch=7, readers=1)
+    monkeypatch.setattr("probsa.cohorts.extraction.reading", _reading_that_dies_at("slide1"))
+    report = extract_cohort(work, options)
+    assert [o.status for o in report.outcomes] == ["done", "failed", "done"]
+    assert "killed while at this slide, twice" in report.failures[0][1]
+
+
+def _reading_that_dies_at(name):
+    from probsa.cohorts import reading as module
+
+    def reading(chunks, *, windows, readers):
+        def until(chunks):
+            for chunk in chunks:
+                if chunk.record.name == name:
+                    raise RuntimeError(f"{module.READERS_DIED} (pid 1) is killed by signal: Killed")
+                yield chunk
+
+        yield from module.reading(until(chunks), windows=windows, readers=0)
+
+    return reading
+
+
+@pytest.mark.parametrize("wrong", [{"batch": 0}, {"readers": -1}, {"threads": -1}])
+def test_options_that_cannot_be(wrong):
+    with pytest.raises(InputError, match="give at least"):
+        ExtractOptions(**wrong)
+
+
+def test_pixels_of_a_coarser_target(tmp_path):
+    """At 1 µm per pixel a patch of a slide at 0.5 is the average of its pixels."""
+    image = tissue(1024, 1024, boxes=[(0, 0, 1024, 1024)])
+    write_slide(tmp_path / "s" / "x.tiff", image)
+    out = tmp_path / "work"
+    patch_cohort(tmp_path / "s", out, settings=settings(size=128, mpp=1.0))
+    from probsa.cohorts.coordinates import read_coordinates
+
+    patch_set = WorkFolder(out).choose()
+    assert patch_set.path.name == "10x_128px_0px_overlap"
+    patches = read_coordinates(patch_set.patches_file("x")).patches()
+    assert len(patches) == 16 and patches.pitch == 256
+    with open_slide(tmp_path / "s" / "x.tiff") as slide:
+        pixels = read_patch(slide, patches, 5)
+    x, y = patches.coords[5]
+    own = image[y : y + 256, x : x + 256].reshape(128, 2, 128, 2, 3).mean(axis=(1, 3))
+    assert np.abs(pixels - own).max() <= 1
+
+
+def test_what_a_killed_run_left_half_written_is_swept(slides, work, finished):
+    """Of every file that a run makes, not only of its target; what others write is left alone."""
+    made = [
+        p for p in work.rglob("*") if p.is_file() and p.suffix in (".h5", ".json", ".jpg", ".csv")
+    ]
+    assert len(made) > 20
+    for path in made:
+        (path.parent / f".{path.name}.abcd1234.tmp").write_bytes(b"half")
+    foreign = work / ".notes.txt.abcd1234.tmp"
+    foreign.write_bytes(b"not ours")
+    with claim(work / NAME / "patches" / "slide0_patches.h5") as lock:
+        assert lock is not None
+        sweeping = Patching(WorkFolder(work), WorkFolder(work).choose(), settings=SMALL)
+        tasks = [
+            Task(name=i.name, target=sweeping.set.patches_file(i.name), payload=i)
+            for i in find_inputs(slides)
+        ]
+        sweep(work, tasks, outputs=sweeping.outputs)
+        left = {p.name for p in (work / "thumbnails").glob(".*.tmp")}
+        assert left == {".slide0.jpg.abcd1234.tmp"}  # its owner is alive
+    patch_cohort(slides, work, settings=SMALL)
+    extract_cohort(work, ExtractOptions(batch=7))
+    assert unfinished_below(work) == [foreign]
+    foreign.unlink()
+    assert sorted(p.relative_to(work) for p in work.rglob("*")) == sorted(
+        p.relative_to(finished) for p in finished.rglob("*")
+    )
+
+
+def test_a_run_on_one_slide_keeps_the_rows_of_the_others(slides, work):
+    (report,) = patch_cohort(slides / "slide1.tiff", work, settings=SMALL)
+    assert [o.name for o in report.outcomes] == ["slide1"]
+    rows = read_csv(work / NAME / "patch.csv")
+    assert [r["name"] for r in rows] == ["slide0", "slide1", "slide2"]
+    assert {r["status"] for r in rows} == {"done"}
+
+
+def test_a_run_killed_between_a_bag_and_its_record_writes_the_record(work):
+    folder = work / NAME / "records" / "features_handcrafted"
+    before = {p.name: Record.read(p) for p in folder.glob("*.json")}
+    (folder / "slide1.json").unlink()
+    report = extract_cohort(work, ExtractOptions(batch=7))
+    assert report.counts == {"done": 3, "kept": 3}
+    again = Record.read(folder / "slide1.json")
+    assert again is not None and again.outcome().status == "done"
+    assert again.count == before["slide1.json"].count
+    assert sorted(p.name for p in folder.iterdir()) == sorted(before)
+
+
+def test_the_lock_of_a_done_slide_whose_process_died_is_removed(slides, work):
+    lock = lock_file(work / NAME / "features_handcrafted" / "slide1.h5")
+    other = lock_file(work / NAME / "features_handcrafted" / "foreign.h5")
+    for path in (lock, other):
+        path.write_text(json.dumps({"token": "a", "host": "h", "place": "x", "pid": 1}))
+        os.utime(path, (0, 0))
+    with claim(work / NAME / "features_handcrafted" / "slide2.h5") as alive:
+        assert alive is not None
+        assert extract_cohort(work, ExtractOptions(batch=7)).counts == {"done": 3, "kept": 3}
+        assert alive.path.exists()
+    assert not lock.exists() and other.exists()

@@ -1,0 +1,125 @@
+"""What is found at a path: slides and series, with names, resolutions and reasons."""
+
+import shutil
+import zipfile
+
+import pytest
+from PIL import Image
+from support.made_slides import tissue, write_slide
+
+from probsa.cohorts.flow import patch_cohort
+from probsa.cohorts.inputs import find_inputs, read_resolutions, settled
+from probsa.errors import InputError
+from probsa.patches import settings
+
+PINK = tissue(300, 300, boxes=[(0, 0, 300, 300)])
+
+
+@pytest.fixture
+def head(shared_data, tmp_path):
+    """The real head series, in a folder of its own."""
+    folder = tmp_path / "in" / "head"
+    with zipfile.ZipFile(shared_data / "ct_volumes" / "ge_head_ct_dicom.zip") as z:
+        z.extractall(folder)
+    return folder
+
+
+def test_slides_and_series_of_one_folder(head):
+    root = head.parent
+    write_slide(root / "a.ome.tiff", PINK)
+    write_slide(head / "b.tiff", PINK)
+    Image.fromarray(PINK).save(head / "preview.png")
+    Image.fromarray(PINK).save(root / "plain.png")
+    (root / "empty.dcm").write_bytes(b"")
+    found = {i.name: i for i in find_inputs(root)}
+    assert {n: i.kind for n, i in found.items()} == {
+        "a": "slide", "b": "slide", "plain": "slide", "head": "ct", "empty": "ct"
+    }  # fmt: skip
+    assert len(found["head"].files) == 28 and found["head"].reason == ""
+    assert "empty.dcm" in found["empty"].reason
+    chosen = settings("clam-biopsy", size=128, min_area=0.0)
+    reports = patch_cohort(root, root.parent / "w", settings=chosen)
+    slides, scans = reports
+    assert {o.name: o.status for o in scans.outcomes} == {"head": "done", "empty": "failed"}
+    assert {o.name: o.status for o in slides.outcomes} == dict.fromkeys(("a", "b", "plain"), "done")
+    assert scans.table.parent.name == "slices"
+    assert slides.table.parent.name == "level0_128px_0px_overlap"
+
+
+def test_a_single_file(head, tmp_path):
+    path = write_slide(tmp_path / "x.tiff", PINK)
+    assert [i.name for i in find_inputs(path)] == ["x"]
+    with pytest.raises(InputError, match="there is no file or folder"):
+        find_inputs(tmp_path / "y.tiff")
+
+
+def test_resolutions_by_number_and_by_table(tmp_path):
+    for name in ("x", "y", "z"):
+        write_slide(tmp_path / "s" / f"{name}.tiff", PINK, mpp=None)
+    write_slide(tmp_path / "known" / "k.tiff", PINK)
+    assert [settled(i).mpp for i in find_inputs(tmp_path / "s", mpp=0.25)] == [0.25, 0.25, 0.25]
+    assert [settled(i).mpp for i in find_inputs(tmp_path / "known", mpp=0.25)] == [None]
+    table = tmp_path / "mpp.csv"
+    table.write_text("slide,mpp\nx,0.25\ny.tiff,0.5\n")
+    found = find_inputs(tmp_path / "s", mpp=read_resolutions(str(table)))
+    assert [i.mpp for i in found] == [0.25, 0.5, None]
+    # where it is needed, one without it fails by itself, and says how to give it
+    (report,) = patch_cohort(
+        tmp_path / "s", tmp_path / "w", settings=settings(size=64, mpp=0.5, min_area=0.0),
+        mpp=read_resolutions(str(table)),
+    )  # fmt: skip
+    assert [o.status for o in report.outcomes] == ["done", "done", "failed"]
+    assert "--slide-mpp" in report.failures[0][1]
+    assert read_resolutions("0.5") == 0.5
+    table.write_text("slide,mpp\nelse,0.25\n")
+    with pytest.raises(
+        InputError, match=r"names none of the 3 slides: it has 'else', there is 'x'"
+    ):
+        find_inputs(tmp_path / "s", mpp=read_resolutions(str(table)))
+
+
+def test_a_resolution_for_all_fills_gaps_and_changes_nothing_else(tmp_path):
+    write_slide(tmp_path / "s" / "known.tiff", PINK)
+    write_slide(tmp_path / "s" / "unknown.tiff", PINK, mpp=None)
+    chosen = settings(size=64, mpp=0.5, min_area=0.0)
+    (report,) = patch_cohort(tmp_path / "s", tmp_path / "w", settings=chosen)
+    assert [o.status for o in report.outcomes] == ["done", "failed"]
+    (again,) = patch_cohort(tmp_path / "s", tmp_path / "w", settings=chosen, mpp=0.5)
+    assert [(o.status, o.kept) for o in again.outcomes] == [("done", True), ("done", False)]
+    counts = [o.count for o in again.outcomes]
+    assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "5000", "nan"])
+def test_numbers_that_are_no_resolution(text):
+    with pytest.raises(InputError, match=r"between 0 and 1000"):
+        read_resolutions(text)
+
+
+def test_tables_that_are_none(tmp_path):
+    with pytest.raises(InputError, match="or a table"):
+        read_resolutions(str(tmp_path / "none.csv"))
+    table = tmp_path / "t.csv"
+    table.write_text("name,um\nx,0.5\n")
+    with pytest.raises(InputError, match="needs the columns slide and mpp"):
+        read_resolutions(str(table))
+    table.write_text("slide,mpp\nx,half\n")
+    with pytest.raises(InputError, match=r"mpp of 'x' is 'half'"):
+        read_resolutions(str(table))
+
+
+def test_two_series_in_one_folder_and_names_that_files_refuse(head, tmp_path):
+    import pydicom
+
+    other = head.parent / "other"
+    shutil.copytree(head, other)
+    for path in sorted(other.glob("*.dcm")):
+        d = pydicom.dcmread(path)
+        d.SeriesInstanceUID, d.SeriesNumber = "1.2.3.4", 77
+        d.save_as(head / f"zz{path.name}")
+    shutil.rmtree(other)
+    found = find_inputs(head)
+    assert len(found) == 2 and {len(i.files) for i in found} == {28}
+    assert any(i.name.endswith("_77") for i in found)
+    write_slide(tmp_path / "odd" / "a:b*c.tiff", PINK)
+    assert [i.name for i in find_inputs(tmp_path / "odd")] == ["a_b_c"]

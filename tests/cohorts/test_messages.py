@@ -1,0 +1,123 @@
+"""What a run over a mixed folder says to the person who started it."""
+
+import io
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+from support.made_slides import tissue, write_slide
+
+from probsa.cohorts.extraction import ExtractOptions
+from probsa.cohorts.flow import extract_cohort, patch_cohort
+from probsa.cohorts.verification import verify
+from probsa.cohorts.work import WorkFolder
+from probsa.errors import InputError, UnknownName
+from probsa.jobs.records import Record
+from probsa.patches import settings
+
+SMALL = settings(size=128, mpp=0.5)
+LONG = "a_slide_with_a_name_that_is_longer_than_its_column_would_like_to_be_in_80_columns"
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """A good slide, a text file and an empty DICOM; their work folder and what was told."""
+    folder, told = tmp_path / "slides", []
+    folder.mkdir()
+    write_slide(folder / "good.tiff", tissue(512, 512, boxes=[(0, 0, 512, 512)]))
+    (folder / f"{LONG}.svs").write_text("hello")
+    (folder / "empty.dcm").touch()
+    work = tmp_path / "work"
+    reports = patch_cohort(
+        folder, work, settings=SMALL, on_outcome=lambda o, total: told.append((o.name, total))
+    )
+    return folder, work, reports, told
+
+
+def test_progress_counts_slides_and_series_together(mixed):
+    *_, told = mixed
+    assert sorted(told) == [(LONG, 3), ("empty", 3), ("good", 3)]
+
+
+def test_a_set_of_failures_alone_is_not_one_to_choose_from(mixed):
+    _, path, *_ = mixed
+    work = WorkFolder(path)
+    assert set(work.sets()) == {"20x_128px_0px_overlap", "slices"}
+    assert work.choose().path.name == "20x_128px_0px_overlap"
+    assert work.choose("slices").path.name == "slices"
+    report = extract_cohort(path, ExtractOptions(batch=8))
+    assert [(o.name, o.status) for o in report.outcomes] == [("good", "done")]
+    # two with patches are: none is chosen unasked
+    patch_cohort(mixed[0], path, settings=settings(size=64, mpp=0.5))
+    with pytest.raises(InputError, match="several sets of patches"):
+        work.choose()
+
+
+def test_slides_that_were_left_out_are_no_problem_any_more(mixed):
+    folder, path, *_ = mixed
+    assert len(verify(path).findings) == 2
+    (folder / "empty.dcm").unlink()
+    assert [LONG in f.file for f in verify(path).findings] == [True]
+    (folder / f"{LONG}.svs").unlink()
+    assert verify(path).findings == ()
+    shutil.rmtree(folder)  # done, and its slide gone: that is one
+    assert [f.file for f in verify(path).findings] == ["20x_128px_0px_overlap/good"]
+
+
+def test_names_and_paths_are_told_whole(mixed):
+    _, path, reports, _ = mixed
+    for printed in (reports[0], verify(path)):
+        console = Console(width=80, file=io.StringIO(), record=True)
+        printed.render(console)
+        rows = console.export_text().splitlines()
+        # a table's first column, put together again, holds the whole name
+        column = "".join(row.partition("  ")[0] for row in rows[1:-1])
+        assert LONG in column
+
+
+def test_a_resolution_that_overrules_the_files_is_noted(tmp_path):
+    write_slide(tmp_path / "s.tiff", tissue(1024, 1024, boxes=[(0, 0, 1024, 1024)]))
+    noted = []
+    for given in (None, {"s": 0.25}):
+        out = tmp_path / ("given" if given else "none")
+        patch_cohort(tmp_path / "s.tiff", out, settings=SMALL, mpp=given)
+        record = Record.read(WorkFolder(out).choose().record("patch", "s"))
+        assert record is not None
+        noted.append(record.notes)
+    assert noted == [(), ("µm per pixel: 0.25, given, file says 0.5.",)]
+
+
+def test_a_wall_of_names_is_cut():
+    names = [f"{i:04d}" for i in range(1000)]
+    said = str(UnknownName("model", "zzz", names))
+    assert said.startswith("no model named 'zzz'. Known: 0000, 0001, ")
+    assert said.endswith(", 0059 and 940 more.")
+    assert str(UnknownName("model", "zzz", names[:60])).endswith(", 0059.")
+
+
+ENDED = """
+import atexit, os, signal, sys
+from probsa.cohorts import local
+
+class Pipe:
+    def send(self, message): print("sent", type(message).__name__, flush=True)
+
+def at_exit():
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("left in peace", flush=True)
+
+local._end_with_parent = lambda: None
+atexit.register(at_exit)
+local._work(Pipe(), b"no pickle", None)
+"""
+
+
+def test_a_worker_on_its_way_out_is_not_torn_by_being_ended():
+    done = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "left in peace"
+    assert "Traceback" not in done.stderr
+    assert signal.SIGTERM.name not in done.stderr

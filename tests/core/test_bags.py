@@ -1,0 +1,214 @@
+"""Packing keeps everything about each bag, and refuses what cannot be meant."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.random_bags import F64, random_bag, types_not_executed
+
+from probsa import Bag, Bags, pack
+from probsa.errors import BagError
+from probsa.variational.priors import Dirichlet
+
+BAGS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 999)), min_size=1, max_size=6)
+
+
+def bag(**changes) -> Bag:
+    """Four instances in a chain; every field may be set."""
+    given_ = {
+        "name": "a",
+        "x": torch.arange(12.0).reshape(4, 3),
+        "edges": torch.tensor([[0, 1, 2], [1, 2, 3]]),
+        "weights": torch.tensor([1.0, 2.0, 3.0]),
+    }
+    return Bag(**{**given_, **changes})
+
+
+def unpack(bags: Bags) -> list[Bag]:
+    """The bags again, by offsets alone."""
+    out = []
+    for b, (start, stop) in enumerate(zip(bags.offsets, bags.offsets[1:], strict=False)):
+        own = (bags.edges[0] >= start) & (bags.edges[0] < stop)
+        out.append(
+            Bag(
+                name=bags.names[b],
+                x=bags.x[start:stop],
+                edges=bags.edges[:, own] - start,
+                weights=bags.weights[own],
+                y=None if bags.y is None else int(bags.y[b]),
+            )
+        )
+    return out
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(shapes=BAGS)
+def test_unpacking_gives_the_bags_back(shapes):
+    given_ = [random_bag(n, seed=s, name=f"{k}", y=k % 2) for k, (n, s) in enumerate(shapes)]
+    for before, after in zip(given_, unpack(pack(given_)), strict=True):
+        assert (before.name, before.y) == (after.name, after.y)
+        for field in ("x", "edges", "weights"):
+            assert torch.equal(getattr(before, field), getattr(after, field))
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(shapes=BAGS, laplacian=st.sampled_from(["combinatorial", "normalized"]))
+def test_the_energy_of_a_batch_is_the_list_of_energies(shapes, laplacian):
+    given_ = [random_bag(n, seed=s) for n, s in shapes]
+    prior = Dirichlet(kappa=1.5, ridge=0.1, laplacian=laplacian)
+    bags = pack(given_)
+    f = bags.x[:, 0]
+    alone = [prior.energy(b.x[:, 0], pack([b])) for b in given_]
+    torch.testing.assert_close(prior.energy(f, bags), torch.cat(alone), rtol=1e-13, atol=1e-14)
+
+
+def test_rows_are_shifted_to_the_place_of_their_bag():
+    arcs = torch.tensor([[0, 3, 1], [2, 0, 1]])
+    bags = pack([bag(arcs=arcs), bag(name="b", arcs=arcs)])
+    assert bags.offsets.tolist() == [0, 4, 8]
+    assert bags.sizes == (4, 4)
+    assert bags.bag.tolist() == [0] * 4 + [1] * 4
+    assert bags.edges.tolist() == [[0, 1, 2, 4, 5, 6], [1, 2, 3, 5, 6, 7]]
+    assert bags.arcs.tolist() == [[0, 3, 1, 4, 7, 5], [2, 0, 1, 6, 4, 5]]
+    assert bags.degrees.tolist() == [1, 3, 5, 3] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, F64])
+def test_dtypes_are_kept(dtype):
+    bags = pack([bag(x=torch.ones(4, 3, dtype=dtype), weights=torch.ones(3, dtype=F64))] * 2)
+    assert bags.x.dtype == dtype
+    assert bags.weights.dtype == F64
+    assert bags.degrees.dtype == F64
+
+
+def test_arcs_of_some_bags_only_are_refused():
+    """Without them a directed method would take the edges: for all bags, because of one."""
+    arcs = torch.tensor([[0], [1]])
+    with pytest.raises(BagError, match=r"bag 'b' has none: a bag's result would depend"):
+        pack([bag(arcs=arcs), bag(name="b")])
+    weights = torch.tensor([0.5])
+    with pytest.raises(BagError, match="have arc_weights and bag 'b' has none"):
+        pack([bag(arcs=arcs, arc_weights=weights), bag(name="b", arcs=arcs)])
+
+
+def test_optional_parts_are_joined_where_every_bag_has_them():
+    full = bag(
+        coords=torch.tensor([[0, 0], [1, 0], [2, 0], [3, 0]]),
+        pitch=1.0,
+        arcs=torch.tensor([[0], [1]]),
+        arc_weights=torch.tensor([0.5]),
+        instance_labels=torch.tensor([0, 1, 0, 1]),
+    )
+    both = pack([full, full])
+    assert torch.equal(both.coords, torch.cat([full.coords] * 2))
+    assert both.pitch == (1.0, 1.0)
+    assert both.arc_weights.tolist() == [0.5, 0.5]
+    assert both.instance_labels.tolist() == [0, 1, 0, 1] * 2
+    mixed = pack([dataclasses.replace(full, arcs=None, arc_weights=None), bag()])
+    assert mixed.coords is None and mixed.arcs is None and mixed.instance_labels is None
+    assert mixed.pitch == (1.0, None)
+    assert pack([bag()]).pitch is None
+
+
+def test_labels_are_classes_numbers_or_absent():
+    assert pack([bag(), bag()]).y is None
+    whole = pack([bag(y=1), bag(y=0)]).y
+    assert whole.dtype == torch.int64 and whole.tolist() == [1, 0]
+    real = pack([bag(y=1.0), bag(y=0.0)]).y
+    assert real.dtype == torch.float32 and real.tolist() == [1, 0]
+    assert pack([bag(y=torch.tensor([2]))]).y.tolist() == [2]
+    with pytest.raises(BagError, match="some bags of the batch have a label and some have none"):
+        pack([bag(y=1), bag()])
+
+
+def test_both_directions_and_repeats_are_one_edge_and_loops_none():
+    edges = torch.tensor([[1, 0, 2, 2, 3, 1, 0], [0, 1, 1, 2, 2, 2, 1]])
+    weights = torch.tensor([5.0, 5.0, 7.0, 9.0, 3.0, 7.0, 5.0])
+    bags = pack([bag(edges=edges, weights=weights)])
+    assert bags.edges.tolist() == [[0, 1, 2], [1, 2, 3]]
+    assert bags.weights.tolist() == [5, 7, 3]
+
+
+@pytest.mark.parametrize("edges", [[[0, 1], [1, 0]], [[0, 0], [1, 1]]])
+def test_weights_that_disagree_are_refused_by_name(edges):
+    wrong = bag(name="slide 7", edges=torch.tensor(edges), weights=torch.tensor([1.0, 2.0]))
+    with pytest.raises(
+        BagError, match=r"'slide 7': the pair \(0, 1\) .* different weights \([12] a"
+    ):
+        pack([bag(), wrong])
+
+
+def test_only_loops_leaves_a_bag_without_edges():
+    bags = pack([bag(edges=torch.tensor([[1, 2], [1, 2]]), weights=torch.tensor([1.0, 2.0]))])
+    assert bags.edges.shape == (2, 0) and bags.weights.shape == (0,)
+    assert bags.degrees.tolist() == [0] * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": torch.zeros(0, 3), "edges": torch.zeros(2, 0, dtype=torch.long),
+          "weights": torch.zeros(0)}, "'wrong' is empty"),
+        ({"x": torch.zeros(4, 2)}, "'wrong' has 2 features, the first one 3"),
+        ({"edges": torch.tensor([[0, 1, 2], [1, 2, 4]])}, "'wrong': edges name row 4.*4 instances"),
+        ({"edges": torch.tensor([[-1, 1, 2], [1, 2, 3]])}, "'wrong': edges name row 3.*negative"),
+        ({"arcs": torch.tensor([[0], [9]])}, "'wrong': arcs name row 9"),
+        ({"x": torch.tensor([[0.0] * 3, [0.0] * 3, [0.0, torch.nan, 0.0], [0.0] * 3])},
+         "'wrong': its features hold NaN or inf, first in row 2"),
+        ({"x": torch.tensor([[0.0, torch.inf, -torch.inf]] * 4)}, "first in row 0"),
+        ({"x": torch.full((4, 3), torch.inf, dtype=torch.float16)}, "NaN or inf"),
+    ],
+)  # fmt: skip
+def test_a_bag_that_cannot_be_meant_is_refused_by_name(changes, message):
+    with pytest.raises(BagError, match=message):
+        pack([bag(), bag(name="wrong", **changes)])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("weights", torch.ones(2), "'wrong': weights has 2 rows where 3 are expected"),
+        ("coords", torch.zeros(5, 2), "'wrong': coords has 5 rows where 4 are expected"),
+        ("instance_labels", torch.zeros(3).long(), "'wrong': instance_labels has 3 rows where 4"),
+    ],
+)
+def test_rows_that_disagree_are_refused_where_types_are_not_executed(field, value, message):
+    with types_not_executed(), pytest.raises(BagError, match=message):
+        pack([bag(name="wrong", **{field: value})])
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(torch.float16, 6e4), (torch.float32, 3e38)])
+def test_features_whose_sum_overflows_are_still_finite(dtype, value):
+    bags = pack([bag(x=torch.full((4, 3), value, dtype=dtype))])
+    assert bool(bags.x.isfinite().all())
+
+
+def test_no_bags_are_refused():
+    with pytest.raises(BagError, match="no bags"):
+        pack([])
+
+
+def test_elsewhere_and_in_another_dtype_the_bags_stay_the_same():
+    bags = pack([bag(x=torch.ones(4, 3, dtype=torch.float16), y=1), bag(y=0)])
+    moved = bags.to("cpu", torch.float32)
+    assert moved.x.dtype == torch.float32 and torch.equal(moved.x, bags.x.float())
+    for field in dataclasses.fields(Bags):
+        if field.name != "x":
+            before, after = getattr(bags, field.name), getattr(moved, field.name)
+            same = torch.equal(before, after) if torch.is_tensor(before) else before == after
+            assert same, field.name
+
+
+def test_one_instance_beside_fifty_thousand():
+    many = 50_000
+    i = torch.arange(many - 1)
+    large = bag(
+        x=torch.ones(many, 3), edges=torch.stack([i, i + 1]), weights=torch.ones(many - 1), name="b"
+    )
+    single = bag(x=torch.ones(1, 3), edges=torch.zeros(2, 0, dtype=torch.long), weights=i[:0] * 1.0)
+    bags = pack([single, large, single])
+    assert bags.offsets.tolist() == [0, 1, many + 1, many + 2]
+    assert bags.edges[:, 0].tolist() == [1, 2]
+    assert bags.edges[:, -1].tolist() == [many - 1, many]

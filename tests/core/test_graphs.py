@@ -1,0 +1,318 @@
+"""Graphs against brute force over all pairs, weights and degrees against dense loops."""
+
+import csv
+import gzip
+import math
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from probsa.core.graphs import (
+    _distances,
+    chain,
+    check_pitch,
+    degrees,
+    edge_weights,
+    grid,
+    knn,
+    undirected,
+)
+from probsa.errors import BagError, GraphError
+
+Pairs = set[tuple[int, int]]
+
+
+def pairs(edges: Tensor) -> Pairs:
+    """The edges as a set, after the promises that every graph keeps: sorted, i < j, each once."""
+    assert edges.dtype == torch.long
+    found = [(int(i), int(j)) for i, j in edges.T]
+    assert found == sorted(set(found))
+    assert all(i < j for i, j in found)
+    return set(found)
+
+
+def within(coords: np.ndarray, radius: float) -> Pairs:
+    n = len(coords)
+    return {
+        (i, j)
+        for i in range(n)
+        for j in range(i + 1, n)
+        if math.dist(coords[i], coords[j]) <= radius
+    }
+
+
+def adjacent(cells: np.ndarray) -> Pairs:
+    n = len(cells)
+    return {
+        (i, j) for i in range(n) for j in range(i + 1, n) if np.abs(cells[i] - cells[j]).max() == 1
+    }
+
+
+def lattice(columns: int, rows: int, *, step: int = 1) -> Tensor:
+    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    return torch.stack([x.flatten(), y.flatten()], dim=1) * step
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_a_chain_joins_each_slice_with_the_next(n: int) -> None:
+    assert pairs(chain(n)) == {(i, i + 1) for i in range(n - 1)}
+
+
+cell = st.tuples(st.integers(0, 9), st.integers(0, 9))
+block = {(x, y) for x in range(3, 7) for y in range(3, 7)}
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    # With the block at least a tenth of the gaps show the pitch; too few cells show none.
+    cells=st.sets(cell, max_size=60).map(block.union) | st.sets(cell, max_size=4),
+    pitch=st.sampled_from([1.0, 37.0, 512.0, 0.25]),
+    origin=st.tuples(st.integers(-5, 5), st.integers(-5, 5)),
+    seed=st.integers(0, 99),
+)
+def test_on_a_lattice_the_8_adjacent_patches_are_joined(
+    cells: set[tuple[int, int]], pitch: float, origin: tuple[int, int], seed: int
+) -> None:
+    order = np.random.default_rng(seed).permutation(len(cells))
+    c = np.array(sorted(cells)).reshape(-1, 2)[order]
+    coords = torch.from_numpy((c + np.array(origin)) * pitch)
+    expected = adjacent(c)
+    assert pairs(grid(coords, pitch=pitch)) == expected
+    assert expected == within(c * pitch, math.sqrt(2) * pitch)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    pieces=st.lists(
+        st.tuples(st.integers(0, 3000), st.integers(0, 3000), st.integers(1, 4), st.integers(1, 4)),
+        min_size=2,
+        max_size=5,
+        # pieces that share a row can look like a finer lattice: the next test
+        unique_by=(lambda p: p[0] % 512, lambda p: p[1] % 512),
+    )
+)
+def test_off_one_lattice_all_pairs_within_the_radius_are_joined(
+    pieces: list[tuple[int, int, int, int]],
+) -> None:
+    """CLAM starts a lattice at every contour; pieces may overlap, even cover one another."""
+    parts = [lattice(w, h, step=512) + torch.tensor([x, y]) for x, y, w, h in pieces]
+    coords = torch.cat(parts)
+    expected = within(coords.numpy(), math.sqrt(2) * 512 * 1.02)
+    if not expected and len(coords) >= 10:
+        return
+    assert pairs(grid(coords, pitch=512.0)) == expected
+
+
+def test_pieces_that_lie_over_one_another_prove_no_pitch_wrong() -> None:
+    piece = lattice(4, 4, step=512)
+    coords = torch.cat([piece, piece + torch.tensor([11, 0])])  # gaps of 11 and 501, none of 512
+    edges = pairs(grid(coords, pitch=512.0))
+    assert edges == within(coords.numpy(), math.sqrt(2) * 512 * 1.02)
+
+
+def test_two_patches_in_one_cell_are_both_kept_and_joined() -> None:
+    coords = torch.cat([lattice(3, 3, step=512), torch.tensor([[512, 512]])])
+    edges = pairs(grid(coords, pitch=512.0))
+    assert (4, 9) in edges
+    assert {(i, 9) for i in range(9)} <= edges
+
+
+@pytest.mark.parametrize(
+    ("coords", "expected"),
+    [
+        ([], set()),
+        ([[7, 7]], set()),
+        ([[0, 0], [512, 512]], {(0, 1)}),
+        ([[0, 0], [2048, 0]], set()),
+    ],
+)
+def test_bags_of_no_one_and_two_patches(coords: list[list[int]], expected: Pairs) -> None:
+    c = torch.tensor(coords, dtype=torch.long).reshape(-1, 2)
+    assert pairs(grid(c, pitch=512.0)) == expected
+    x = torch.randn(len(c), 3, generator=torch.Generator().manual_seed(0))
+    weights = edge_weights(x, grid(c, pitch=512.0))
+    assert weights.tolist() == pytest.approx(
+        [1.0] * len(expected), rel=1e-6
+    )  # the only distance is its own median
+    assert degrees(grid(c, pitch=512.0), weights, len(c)).sum() == 2 * len(expected)
+
+
+def test_the_same_tissue_at_20x_and_40x_has_the_same_graph() -> None:
+    cells = lattice(8, 10)
+    slow, fast = grid(cells * 512, pitch=512.0), grid(cells * 1024, pitch=1024.0)
+    assert slow.shape[1] == 7 * 10 + 8 * 9 + 2 * 7 * 9  # across, down, two diagonals
+    assert torch.equal(slow, fast)
+    assert torch.equal(slow, grid(cells * 1024))  # estimated
+
+
+def test_a_pitch_at_the_target_magnification_is_refused() -> None:
+    coords = lattice(8, 10, step=1024)
+    message = (
+        r"slide_7: patches are stated to lie 512 apart, but the coordinates say 1024 \(2 times "
+        r"that\): the stated size is probably at the target magnification, not at level 0"
+    )
+    with pytest.raises(GraphError, match=message):
+        grid(coords, pitch=512.0, name="slide_7")
+    with pytest.raises(GraphError, match=r"say 256 \(0\.5 times that\).*probably overlap"):
+        grid(lattice(8, 10, step=256), pitch=512.0)
+    with pytest.raises(GraphError, match="say 525"):  # 2.5 %: a rounded magnification
+        grid(lattice(8, 10, step=525), pitch=512.0)
+    assert grid(lattice(8, 10, step=517), pitch=512.0).shape[1] == 268  # 1 %
+
+
+def test_sparse_patches_prove_no_pitch_wrong() -> None:
+    keep = torch.from_numpy(np.random.default_rng(0).random(900) < 0.3)
+    coords = lattice(30, 30, step=512)[keep]
+    gaps = np.diff(np.sort(coords[coords[:, 1] == 0, 0].numpy()))
+    assert np.median(gaps) > 512  # a median over the gaps would have refused
+    assert check_pitch(coords, pitch=512.0) == 512
+    assert check_pitch(coords, pitch=None) == 512
+    with pytest.raises(GraphError, match="target magnification"):
+        check_pitch(coords, pitch=256.0)
+
+
+def test_a_pitch_is_estimated_where_no_two_patches_share_a_row() -> None:
+    coords = torch.tensor([[0, 0], [300, 400], [600, 800], [900, 1200]])
+    assert check_pitch(coords, pitch=None) == 500
+    assert check_pitch(coords[:1], pitch=None) == 1
+    assert check_pitch(coords[:0], pitch=None) == 1
+
+
+def test_a_graph_that_cannot_be_right_is_refused() -> None:
+    far = torch.arange(12)[:, None] * torch.tensor([5000, 7001])
+    with pytest.raises(GraphError, match="s1: none of its 12 patches has a neighbour at a pitch"):
+        grid(far, pitch=512.0, name="s1")
+    unfilled = torch.zeros(50_000, 2, dtype=torch.long)
+    with pytest.raises(GraphError, match=r"50000 patches have 5e\+04 neighbours on average"):
+        grid(unfilled, pitch=512.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(0, 30), k=st.integers(1, 9), axes=st.integers(1, 2), seed=st.integers(0, 99))
+def test_k_nearest_neighbours(n: int, k: int, axes: int, seed: int) -> None:
+    c = np.random.default_rng(seed).normal(size=(n, axes))
+    expected = set()
+    for i in range(n):
+        others = sorted((math.dist(c[i], c[j]), j) for j in range(n) if j != i)
+        expected |= {(min(i, j), max(i, j)) for _, j in others[:k]}
+    assert pairs(knn(torch.from_numpy(c), k=k)) == expected
+
+
+def test_instances_at_one_spot_have_k_neighbours_and_not_themselves() -> None:
+    edges = pairs(knn(torch.zeros(30, 2), k=1))
+    assert all(any(i in pair for pair in edges) for i in range(30))
+    assert len(edges) <= 30
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(1, 12), seed=st.integers(0, 99))
+def test_degrees_are_the_row_sums_of_the_dense_matrix(n: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.rand(n, n, generator=generator, dtype=torch.float64)
+    a = (a * (a > 0.5)).triu(1)
+    edges = a.nonzero().T
+    torch.testing.assert_close(
+        degrees(edges, a[edges[0], edges[1]], n), (a + a.T).sum(1), rtol=1e-12, atol=0
+    )
+
+
+def test_pairs_given_both_ways_are_merged() -> None:
+    edges = torch.tensor([[0, 1, 2, 2, 2], [1, 0, 2, 0, 1]])
+    weights = torch.tensor([0.5, 0.5, 9.0, 0.25, 3.0])
+    once, merged = undirected(edges, weights)
+    assert once.tolist() == [[0, 0, 1], [1, 2, 2]]
+    assert merged.tolist() == [0.5, 0.25, 3.0]
+    none, empty = undirected(torch.tensor([[3], [3]]), torch.ones(1))
+    assert (none.shape, empty.shape) == ((2, 0), (0,))
+
+
+def test_pairs_whose_weights_disagree_are_refused() -> None:
+    edges, weights = torch.tensor([[4, 1, 0], [1, 4, 1]]), torch.tensor([0.5, 0.75, 1.0])
+    with pytest.raises(BagError, match=r"bag 'b': the pair \(1, 4\) is given more than once"):
+        undirected(edges, weights, name="b")
+
+
+def dense_weight(x: np.ndarray, edges: Tensor, kind: str, scale: float | None) -> list[float]:
+    d = [math.sqrt(sum((a - b) ** 2 for a, b in zip(x[i], x[j], strict=True))) for i, j in edges.T]
+    m = float(np.median(d))
+    formula = {
+        "inverse": lambda v: (m if scale is None else scale) / max(v, 1e-3 * m),
+        "exp": lambda v: math.exp(-v / x.shape[1]),
+        "rbf": lambda v: math.exp(-(v**2) / (2 * m**2)),
+        "binary": lambda _: 1.0,
+    }[kind]
+    return [formula(v) for v in d]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("columns", [4, 5])  # 29 and 38 edges: the median of an even number too
+@pytest.mark.parametrize(
+    ("kind", "scale"),
+    [("inverse", None), ("inverse", 1.0), ("exp", None), ("rbf", None), ("binary", None)],
+)
+def test_weights_follow_their_formulas(
+    kind: str, scale: float | None, columns: int, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(columns)
+    x = torch.randn(columns * 3, 7, generator=generator).to(dtype)
+    x[1] = x[0]  # a distance of 0: the floor δ
+    edges = grid(lattice(columns, 3))
+    weights = edge_weights(x, edges, kind=kind, scale=scale)
+    expected = dense_weight(x.double().numpy(), edges, kind, scale)
+    assert weights.dtype == torch.float32
+    np.testing.assert_allclose(weights.numpy(), expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["inverse", "rbf"])
+def test_identical_neighbours_weigh_1(kind: str) -> None:
+    x = torch.ones(6, 3)
+    x[5] = 2  # most distances are 0, and so is their median
+    assert edge_weights(x, chain(6), kind=kind).tolist() == [1.0] * 5
+
+
+def test_distances_need_no_tensor_of_all_edges() -> None:
+    class Largest(TorchDispatchMode):
+        numel = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, Tensor):
+                self.numel = max(self.numel, out.numel())
+            return out
+
+    x = torch.randn(500, 32, generator=torch.Generator().manual_seed(0))
+    edges = knn(x[:, :2], k=8)
+    whole = (x[edges[0]] - x[edges[1]]).norm(dim=1)
+    with Largest() as seen:
+        blockwise = _distances(x, edges, block=100)
+    torch.testing.assert_close(blockwise, whole, rtol=1e-6, atol=0)
+    assert edges.shape[1] > 1500
+    assert seen.numel <= max(100 * 32, edges.numel())
+
+
+def test_real_slides_give_the_graph_of_all_pairs(shared_data: Path) -> None:
+    """Patches sampled on 29 slides of CAMELYON16, snapped to 1024 px: sparse, ragged, real."""
+    centres: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    path = shared_data / "labels_splits" / "camelyon16_ncrf_valid_patch_coords.csv.gz"
+    with gzip.open(path, "rt") as f:
+        for row in csv.DictReader(f):
+            centres[row["slide"]].append((int(row["x_center"]), int(row["y_center"])))
+    assert len(centres) == 29
+    for slide, points in centres.items():
+        cells = np.unique(np.array(points) // 1024, axis=0)
+        coords = torch.from_numpy(cells * 1024)
+        edges = grid(coords, pitch=1024.0, name=slide)
+        assert len(cells) > 100
+        i, j = np.triu_indices(len(cells), 1)
+        near = np.abs(cells[i] - cells[j]).max(1) == 1
+        np.testing.assert_array_equal(edges.numpy(), np.stack([i[near], j[near]]))
+        assert torch.equal(grid(coords), edges)  # the pitch is found without being told
+        with pytest.raises(GraphError, match=f"{slide}.*target magnification"):
+            grid(coords, pitch=512.0, name=slide)

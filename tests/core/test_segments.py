@@ -1,0 +1,143 @@
+"""Every reduction equals the loop over bags that it stands for, in value and in gradient."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probsa.core.segments import (
+    segment_argmax,
+    segment_index,
+    segment_logsumexp,
+    segment_max,
+    segment_mean,
+    segment_softmax,
+    segment_sum,
+    segment_topk,
+)
+
+F64 = torch.float64
+REDUCTIONS = {
+    "sum": (segment_sum, lambda v: v.sum(0)),
+    "mean": (segment_mean, lambda v: v.mean(0)),
+    "max": (segment_max, lambda v: v.max(0).values),
+    "logsumexp": (segment_logsumexp, lambda v: v.exp().sum(0).log()),
+}
+SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=7)
+
+
+def values(n, *trailing, seed=0):
+    return torch.randn(n, *trailing, generator=torch.Generator().manual_seed(seed), dtype=F64)
+
+
+def by_loop(reduce, v, sizes):
+    return torch.stack([reduce(part) for part in v.split(list(sizes))])
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("trailing", [(), (3,), (2, 2)])
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(sizes=SIZES, seed=st.integers(0, 99))
+def test_a_reduction_is_the_loop_over_bags(name, trailing, sizes, seed):
+    ours, plain = REDUCTIONS[name]
+    v = values(sum(sizes), *trailing, seed=seed)
+    torch.testing.assert_close(ours(v, sizes), by_loop(plain, v, sizes), rtol=1e-13, atol=1e-13)
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(sizes=SIZES, columns=st.integers(1, 3), seed=st.integers(0, 99))
+def test_softmax_is_the_loop_over_bags(sizes, columns, seed):
+    v = values(sum(sizes), columns, seed=seed)
+    parts = [part.exp() / part.exp().sum(0) for part in v.split(sizes)]
+    torch.testing.assert_close(segment_softmax(v, sizes), torch.cat(parts), rtol=1e-13, atol=1e-15)
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(sizes=SIZES, k=st.integers(1, 12), largest=st.booleans(), seed=st.integers(0, 99))
+def test_topk_names_rows_of_the_packed_tensor_best_first(sizes, k, largest, seed):
+    v = values(sum(sizes), seed=seed)
+    start = 0
+    for size, rows in zip(sizes, segment_topk(v, sizes, k=k, largest=largest), strict=True):
+        own = sorted(range(start, start + size), key=lambda r: float(v[r]), reverse=largest)
+        assert rows.tolist() == own[:k]
+        start += size
+
+
+@pytest.mark.parametrize("trailing", [(), (3,), (2, 2)])
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(sizes=SIZES, seed=st.integers(0, 99))
+def test_argmax_names_the_row_of_the_packed_tensor(trailing, sizes, seed):
+    v = values(sum(sizes), *trailing, seed=seed).round()  # ties: the first of them
+    found, start = segment_argmax(v, sizes), 0
+    for own, rows in zip(v.split(sizes), found, strict=True):
+        assert torch.equal(rows, own.argmax(0) + start)
+        start += len(own)
+
+
+@pytest.mark.parametrize("name", [*REDUCTIONS, "softmax"])
+def test_gradients_agree_with_finite_differences(name):
+    ours = segment_softmax if name == "softmax" else REDUCTIONS[name][0]
+    v = values(11, 2).requires_grad_()
+    assert torch.autograd.gradcheck(lambda t: ours(t, (1, 7, 3)), (v,))
+    assert torch.autograd.gradgradcheck(lambda t: ours(t, (1, 7, 3)), (v,))
+
+
+def test_ties_share_the_gradient_of_the_maximum():
+    v = torch.tensor([2.0, 1.0, 2.0, 5.0], requires_grad=True)
+    segment_max(v, (3, 1)).sum().backward()
+    assert v.grad.tolist() == [0.5, 0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("name", [*REDUCTIONS, "softmax"])
+def test_a_bag_of_one_beside_a_bag_of_fifty_thousand(name):
+    sizes = (1, 50_000, 1)
+    v = values(50_002).requires_grad_()
+    alone = v.detach().clone().requires_grad_()
+    if name == "softmax":
+        got = segment_softmax(v, sizes)
+        want = torch.cat([p.softmax(0) for p in alone.split(list(sizes))])
+        assert got[0] == 1 and got[-1] == 1
+    else:
+        ours, plain = REDUCTIONS[name]
+        got, want = ours(v, sizes), by_loop(plain, alone, sizes)
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-15)
+    weights = values(len(got), seed=1)
+    (got * weights).sum().backward()
+    (want * weights).sum().backward()
+    torch.testing.assert_close(v.grad, alone.grad, rtol=1e-12, atol=1e-15)
+
+
+def test_an_empty_batch_reduces_to_nothing():
+    v = torch.zeros(0, 3, requires_grad=True)
+    for ours in (segment_sum, segment_mean, segment_max, segment_logsumexp, segment_softmax):
+        got = ours(v, ())
+        assert got.shape == (0, 3)
+        got.sum().backward()
+    assert segment_topk(v[:, 0], (), k=2) == []
+    assert segment_argmax(v, ()).shape[0] == 0
+    assert segment_index(()).tolist() == []
+
+
+def test_an_empty_segment_sums_to_nought():
+    v = torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
+    got = segment_sum(v, (0, 2, 0, 1))
+    assert got.tolist() == [0, 3, 0, 4]
+    (got * torch.tensor([1.0, 2.0, 3.0, 4.0])).sum().backward()
+    assert v.grad.tolist() == [2, 2, 4]
+
+
+@pytest.mark.parametrize("shift", [1e4, -1e4])
+def test_values_of_ten_thousand_neither_overflow_nor_vanish(shift):
+    # integers, so that the shift itself rounds nothing away
+    v = torch.tensor([0.0, 3.0, 1.0, 2.0, 2.0])
+    a = segment_softmax(v + shift, (1, 4))
+    torch.testing.assert_close(
+        a, torch.cat([v[:1].softmax(0), v[1:].softmax(0)]), rtol=1e-6, atol=0
+    )
+    lse = segment_logsumexp((v + shift).double(), (1, 4))
+    want = torch.stack([v[0].double(), v[1:].double().exp().sum().log()]) + shift
+    torch.testing.assert_close(lse, want, rtol=1e-15, atol=0)
+
+
+def test_index_counts_bags_not_instances():
+    assert segment_index((2, 1, 3)).tolist() == [0, 0, 1, 2, 2, 2]

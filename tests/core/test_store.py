@@ -1,0 +1,259 @@
+"""Bags on disk: what is written is read back, foreign files are understood, bad ones named."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from probsa.core.store import FORMAT, peek_bag, read_bag, stated_pitch, write_bag
+from probsa.errors import BagError
+
+TRIDENT = {
+    "patch_size": 512,
+    "patch_size_level0": 1024,
+    "level0_magnification": 40,
+    "target_magnification": 20,
+    "overlap": 0,
+    "name": "a",
+}
+
+
+def random(n: int, width: int, *, dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng(n).normal(size=(n, width)).astype(dtype)
+
+
+def raw(path: Path, **datasets: np.ndarray) -> Path:
+    """A file as another tool would write it: no stamps."""
+    with h5py.File(path, "w") as f:
+        for name, values in datasets.items():
+            f[name] = values
+    return path
+
+
+def state(path: Path, **attributes: object) -> None:
+    with h5py.File(path, "r+") as f:
+        f["coords"].attrs.update(attributes)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_what_is_written_is_read_back(tmp_path: Path, dtype: str) -> None:
+    features = random(6, 4, dtype=dtype)
+    coords = np.arange(12).reshape(6, 2) * 1024
+    labels = np.array([0, 1, 0, 0, 1, -1])
+    write_bag(
+        tmp_path / "a.h5",
+        features=features,
+        coords=coords,
+        kind="slide",
+        instance_labels=labels,
+        attributes=TRIDENT,
+    )
+    bag = read_bag(tmp_path / "a.h5")
+    assert bag.name == "a"
+    assert bag.features.dtype == dtype
+    np.testing.assert_array_equal(bag.features, features)
+    np.testing.assert_array_equal(bag.coords, coords)
+    np.testing.assert_array_equal(bag.instance_labels, labels)
+    assert (bag.coords.dtype, bag.instance_labels.dtype) == (np.int64, np.int64)
+    assert (bag.kind, bag.pitch) == ("slide", 1024.0)
+    assert peek_bag(tmp_path / "a.h5") == (6, 4)
+
+
+def test_the_file_on_disk_is_trident_s_with_our_stamps(tmp_path: Path) -> None:
+    write_bag(
+        tmp_path / "a.h5",
+        features=random(3, 4),
+        coords=np.array([[0, 0], [1, 0], [2, 0]]),
+        kind="slide",
+        instance_labels=np.array([0, 1, 1]),
+        attributes=TRIDENT | {"encoder": None},
+    )
+    with h5py.File(tmp_path / "a.h5") as f:
+        assert dict(f.attrs) == {"probsa_kind": "slide", "probsa_version": FORMAT}
+        assert {k: (f[k].dtype.str, f[k].chunks) for k in f} == {
+            "coords": ("<i8", None),
+            "features": ("<f4", None),
+            "instance_labels": ("|i1", None),
+        }
+        assert f["coords"].attrs["patch_size_level0"] == 1024
+        assert f["coords"].attrs["encoder"] == "None"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.h5"]
+
+
+def test_instance_labels_beyond_a_byte_are_kept(tmp_path: Path) -> None:
+    labels = np.array([0, 200, -3])
+    write_bag(tmp_path / "a.h5", features=random(3, 2), kind="ct", instance_labels=labels)
+    np.testing.assert_array_equal(read_bag(tmp_path / "a.h5").instance_labels, labels)
+
+
+def test_a_refused_bag_leaves_the_file_that_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    write_bag(path, features=random(3, 2), kind="ct")
+    before = path.read_bytes()
+    with pytest.raises(BagError, match="row 1 "):
+        write_bag(path, features=np.array([[0.0], [np.nan]]), kind="ct")
+    with pytest.raises(TypeError):  # fails while the file is being written, not before
+        write_bag(path, features=random(4, 2), kind="ct", attributes={"a": object()})
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["a.h5"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "pitch"),
+    [
+        ({"patch_size": 512, "patch_size_level0": 1024, "overlap": 0}, 1024.0),
+        ({"patch_size": 256, "patch_size_level0": 512, "overlap": 64}, 384.0),
+        ({"patch_size": 256, "patch_size_level0": 512, "overlap": "None"}, 512.0),
+        ({"patch_size_level0": 512}, 512.0),
+        ({"patch_size": 512}, None),
+        ({"patch_size": 256, "patch_level": 1, "downsample": np.array([4.0, 4.0])}, 1024.0),
+        ({"patch_size": 256, "patch_level": 0, "custom_downsample": 2}, 512.0),
+        # relative to a level whose own downsample the file does not state
+        ({"patch_size": 256, "patch_level": 1, "custom_downsample": 2}, None),
+        ({"patch_size": 512, "patch_size_level0": 966, "pitch": 966.0377}, 966.0377),
+        ({"patch_size": 512, "patch_size_level0": 966, "size_level0": 966.0377}, 966.0377),
+        ({}, None),
+    ],
+)
+def test_the_pitch_is_in_level_0_pixels(
+    tmp_path: Path, attributes: dict[str, object], pitch: float | None
+) -> None:
+    path = raw(tmp_path / "a.h5", features=random(2, 3), coords=np.zeros((2, 2), np.int32))
+    state(path, **attributes)
+    assert read_bag(path).pitch == pitch
+    assert stated_pitch(path) == pitch
+
+
+def test_foreign_files_are_read(tmp_path: Path) -> None:
+    """No stamps, CLAM's int32 corners, a batch axis in front, chunks of one row, 64 bits."""
+    x = random(5, 3, dtype="float64")
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f.create_dataset("features", data=x[None], chunks=(1, 1, 3), dtype=">f8")
+        f.create_dataset("coords", data=np.arange(10, dtype=np.int32).reshape(1, 5, 2))
+    bag = read_bag(tmp_path / "a.h5")
+    assert (bag.kind, bag.nature, bag.pitch, bag.instance_labels) == (None, "slide", None, None)
+    assert bag.features.dtype == np.float32
+    np.testing.assert_array_equal(bag.features, x.astype(np.float32))
+    np.testing.assert_array_equal(bag.coords, np.arange(10).reshape(5, 2))
+    assert peek_bag(tmp_path / "a.h5") == (5, 3)
+
+
+def test_one_column_of_coordinates_means_a_scan(tmp_path: Path) -> None:
+    positions = np.array([0.5, 1.0, 1.75])
+    bag = read_bag(raw(tmp_path / "a.h5", features=random(3, 2), coords=positions))
+    assert bag.nature == "ct"
+    np.testing.assert_array_equal(bag.coords, positions[:, None])  # millimetres are not rounded
+
+
+def test_a_missing_a_foreign_and_a_truncated_file(tmp_path: Path) -> None:
+    with pytest.raises(BagError, match=r"there is no file .*gone\.h5"):
+        read_bag(tmp_path / "gone.h5")
+    (tmp_path / "text.h5").write_text("bag,label\n")
+    with pytest.raises(BagError, match=r"text\.h5 is no HDF5 file: expected one with a dataset"):
+        read_bag(tmp_path / "text.h5")
+    whole = raw(tmp_path / "cut.h5", features=random(500, 40))
+    whole.write_bytes(whole.read_bytes()[:-4000])
+    for read in (read_bag, peek_bag):
+        with pytest.raises(BagError, match=r"cut\.h5 cannot be read .* truncated or damaged"):
+            read(whole)
+
+
+def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as f:
+        made = f.create_dataset("features", data=random(64, 8), chunks=(64, 8), fletcher32=True)
+        at = made.id.get_chunk_info(0).byte_offset
+    content = bytearray(path.read_bytes())
+    content[at + 100] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(BagError, match=r"a\.h5 cannot be read as HDF5"):
+        read_bag(path)
+
+
+@pytest.mark.parametrize(
+    ("datasets", "message"),
+    [
+        ({"feats": random(2, 3), "coords": np.zeros((2, 2))}, "no dataset 'features': .*'feats'"),
+        ({}, "it holds nothing"),
+        (
+            {"features": random(2, 3)[0]},
+            r"shape \(3,\), expected \(instances, width\).*whole slide",
+        ),
+        ({"features": np.zeros((2, 3, 4))}, r"shape \(2, 3, 4\), expected"),
+        ({"features": np.zeros((0, 3))}, r"bag 'a' \(.*a\.h5\) is empty"),
+        ({"features": np.zeros((1, 0, 3))}, r"bag 'a' \(.*a\.h5\) is empty"),
+        ({"features": np.array([[b"x"], [b"y"]])}, "expected numbers"),
+        (
+            {"features": random(3, 2), "coords": np.zeros((2, 2))},
+            "features have 3 rows, coords 2.*extract",
+        ),
+        ({"features": random(3, 2), "coords": np.zeros((3, 3))}, "coords have 3 columns, expected"),
+        (
+            {"features": random(3, 2), "instance_labels": np.zeros(4, int)},
+            "features have 3 rows, instance_labels 4",
+        ),
+        (
+            {"features": random(2, 2), "coords": np.array([[0, 0], [np.nan, 1]])},
+            "coords of row 1 ",
+        ),
+    ],
+)
+def test_content_that_does_not_hold_together(
+    tmp_path: Path, datasets: dict[str, np.ndarray], message: str
+) -> None:
+    with pytest.raises(BagError, match=message):
+        read_bag(raw(tmp_path / "a.h5", **datasets))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("row", [0, 8191, 8192, 9999])
+def test_the_first_row_that_is_not_finite_is_named(tmp_path: Path, value: float, row: int) -> None:
+    x = np.zeros((10_000, 2), np.float16)
+    x[row:, 1] = value
+    with pytest.raises(BagError, match=rf"bag 'a' \(.*a\.h5\): features of row {row} "):
+        read_bag(raw(tmp_path / "a.h5", features=x))
+
+
+def test_a_later_format_and_an_unknown_kind_are_refused(tmp_path: Path) -> None:
+    path = raw(tmp_path / "a.h5", features=random(2, 2))
+    with h5py.File(path, "r+") as f:
+        f.attrs["probsa_version"] = FORMAT + 1
+    with pytest.raises(BagError, match=f"a.h5 is of format {FORMAT + 1}.*update probsa"):
+        read_bag(path)
+    with h5py.File(path, "r+") as f:
+        f.attrs["probsa_version"], f.attrs["probsa_kind"] = FORMAT, "mri"
+    with pytest.raises(BagError, match="probsa_kind is 'mri', expected 'slide' or 'ct'"):
+        read_bag(path)
+
+
+def test_coordinates_alone_state_a_pitch_or_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BagError, match="no dataset 'coords'"):
+        stated_pitch(raw(tmp_path / "a.h5", features=random(2, 2)))
+
+
+@pytest.mark.parametrize("room", [0, 100, 2_000, 6_000])
+def test_a_disk_that_fills_within_a_file_is_an_error_and_no_crash(tmp_path, room):
+    """In a process of its own: HDF5 would end it when it ends. Files of that size are refused."""
+    code = f"""
+import resource, signal, sys
+from pathlib import Path
+import numpy as np
+from probsa.core.store import write_bag
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, resource.RLIM_INFINITY))
+try:
+    write_bag(Path("x.h5"), features=np.ones((900, 9), np.float32), kind="slide",
+              coords=np.ones((900, 2), int), stamps={{"a": "b" * 3000}})
+except OSError as e:
+    sys.exit(f"refused: {{e}}")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (
+        1, "refused: [Errno 27] File too large: 'x.h5'\n"
+    )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []

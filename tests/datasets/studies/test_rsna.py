@@ -1,0 +1,284 @@
+"""RSNA: the 150 test scans, DICOM series in order of position, patients, and what is refused."""
+
+import csv
+import json
+import warnings
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.made_studies import rows_of, write_processed, write_splits
+
+from probsa.cli.entry import main
+from probsa.core.store import write_bag
+from probsa.datasets import open_bags, read_table
+from probsa.datasets.studies.opening import StudyOptions, open_study, recognise_study
+from probsa.datasets.studies.rsna import read_answers, read_scans
+from probsa.errors import BagError, InputError, TableError
+from probsa.slides import list_scans, open_scan
+
+pydicom = pytest.importorskip("pydicom")
+
+
+@pytest.fixture(scope="module")
+def listed(shared_data) -> Path:
+    return shared_data / "rsna_ich_sa_mil" / "testing_example.csv"
+
+
+def write_slice(path: Path, real: Path, *, series: str, patient: str, z: float) -> None:
+    """The real slice's header with a small image, at another place."""
+    with warnings.catch_warnings():  # its UIDs are no legal ones, as those of the whole release
+        warnings.simplefilter("ignore")
+        d = pydicom.dcmread(real)
+        d.SOPInstanceUID, d.SeriesInstanceUID, d.PatientID = path.stem, series, patient
+        d.StudyInstanceUID = series.replace("ID_", "ID_5")
+        d.ImagePositionPatient = [-125.0, -115.9, z]
+        d.Rows = d.Columns = 16
+        d.PixelData = np.full(256, int(z) + 40, np.int16).tobytes()
+        d.save_as(path)
+
+
+class Release:
+    """A download of six real test scans (four slices of each) and four scans that train."""
+
+    def __init__(self, folder: Path, listed: Path, real: Path) -> None:
+        self.root, self.work = folder / "rsna", folder / "work"
+        images = self.root / "stage_2_train"
+        images.mkdir(parents=True)
+        scans: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        for r in rows_of(listed):
+            scans[r["bag_name"]].append((r["instance_name"], int(r["instance_label"])))
+        positive = [b for b, s in scans.items() if any(y for _, y in s)][:3]
+        negative = [b for b, s in scans.items() if not any(y for _, y in s)][:3]
+        # four slices, the first positive ones among them
+        self.test = {b: sorted(scans[b], key=lambda s: -s[1])[:4] for b in (*positive, *negative)}
+        self.train = {
+            f"ID_{k:010x}": [(f"ID_{k:06x}{i:03x}.dcm", int(k == 1 and i == 2)) for i in range(4)]
+            for k in range(4)
+        }
+        lines = ["ID,Label"]
+        self.truth: dict[str, list[int]] = {}
+        for k, (bag, slices) in enumerate({**self.test, **self.train}.items()):
+            patient = f"ID_{k:08x}"
+            for i, (name, label) in enumerate(slices):
+                # file names say nothing of the order
+                place = (i * 3) % 4
+                write_slice(images / name, real, series=bag, patient=patient, z=place * 5.0)
+                stem = name.removesuffix(".dcm")
+                lines += [f"{stem}_epidural,0", f"{stem}_any,{label}"]
+            order = sorted(range(4), key=lambda i: (i * 3) % 4)
+            self.truth[bag] = [slices[i][1] for i in order]
+        (self.root / "stage_2_train.csv").write_text("\n".join(lines) + "\n")
+        self.write_list(self.root / "testing_example.csv", self.test)
+
+    def write_list(self, path: Path, scans: dict[str, list[tuple[str, int]]]) -> None:
+        with path.open("w", newline="") as f:
+            out = csv.writer(f)
+            out.writerow(["instance_label", "instance_name", "bag_name", "bag_label", "order"])
+            for bag, slices in scans.items():
+                label = max(y for _, y in slices)
+                out.writerows([[y, n, bag, label, i] for i, (n, y) in enumerate(slices)])
+
+    def extract(self) -> None:
+        """One feature a slice, as extraction names and orders them."""
+        for source in list_scans(self.root / "stage_2_train").sources:
+            scan = open_scan(source)
+            write_bag(
+                self.work / f"{source.name}.h5",
+                features=scan.volume.mean(axis=(1, 2))[:, None],
+                coords=scan.positions[:, None],
+                kind="ct",
+            )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, listed: Path, shared_data) -> Release:
+    real = shared_data / "rsna_ich_sa_mil" / "ID_000012eaf.dcm"
+    release = Release(tmp_path_factory.mktemp("rsna"), listed, real)
+    release.extract()
+    return release
+
+
+def test_the_150_test_scans(listed: Path) -> None:
+    scans = read_scans(listed)
+    assert len(scans) == 150 and sum(s.label or 0 for s in scans.values()) == 72
+    sizes = [len(s.slices) for s in scans.values()]
+    assert (sum(sizes), min(sizes), max(sizes)) == (5_254, 24, 57)
+
+
+def test_the_authors_folder(listed: Path, tmp_path: Path) -> None:
+    """All 150 real test scans with their slice labels, and a few that train."""
+    root = tmp_path / "rsna"
+    slices: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for r in rows_of(listed):
+        slices[r["bag_name"]].append((int(r["order"]), int(r["instance_label"])))
+    truth = {b: np.array([y for _, y in sorted(s)]) for b, s in slices.items()}
+    bags = {b: (int(y.max()), y) for b, y in truth.items()}
+    bags |= {f"ID_{k:010x}": (k % 2, np.full(3, k % 2)) for k in range(6)}
+    write_processed(root, bags, kind="slice_labels", encoder="features_resnet50")
+    parts = {b: "test" if b in truth else "train" for b in bags}
+    write_splits(root / "splits.csv", parts)
+    assert recognise_study(root) == "rsna"
+    study = open_study("rsna", root, out=tmp_path / "out")
+    c = study.counts
+    assert (c["test"], c["test haemorrhage"], c["train"]) == (150, 72, 6)
+    assert c["known instances"] == 5_254 + 18 and c["positive instances"] == 806 + 9
+    assert c["labels that a derivation would change"] == 0 == c["labels derived"]
+    held = open_bags(study.features, features=study.feature_set)
+    name = next(iter(truth))
+    assert held.stored_kind(name) == "ct"
+    n = len(truth[name])
+    assert held.bag(name).edges.T.tolist() == [[i, i + 1] for i in range(n - 1)]
+    (root / "splits.csv").unlink()
+    with pytest.raises(InputError, match=r"splits\.csv.*bag_name and split"):
+        open_study("rsna", root, out=tmp_path / "out")
+
+
+def test_a_download(made: Release, tmp_path: Path) -> None:
+    assert recognise_study(made.root) == "rsna"
+    study = open_study("rsna", made.root, out=tmp_path / "out", features=made.work)
+    table = read_table(study.labels)
+    series = [b.removeprefix("stage_2_train_") for b in table.bags]
+    truth = {b: max(y) for b, y in made.truth.items()}
+    assert dict(zip(series, table.labels, strict=True)) == truth
+    assert {b for b, p in zip(series, table.splits, strict=True) if p == "test"} == set(made.test)
+    assert table.groups is not None and len(set(table.groups)) == 10
+    bags = open_bags(study.features, instance_labels=study.instance_labels)
+    for bag, uid in zip(table.bags, series, strict=True):
+        assert bags.stored(bag).instance_labels.tolist() == made.truth[uid]
+        # positions ascend, and the features are of the slices in that order
+        assert bags.stored(bag).coords[:, 0].tolist() == sorted(bags.stored(bag).coords[:, 0])
+    assert any("this is not the task of 1,150 scans" in note for note in study.notes)
+
+
+def test_the_lists_say_who_takes_part(made: Release, tmp_path: Path) -> None:
+    lists = tmp_path / "train.csv"
+    kept = dict(list(made.train.items())[:2])
+    gone = {"ID_00000000aa": [("ID_aaaaaaaaa.dcm", 0)]}
+    made.write_list(lists, {**kept, **gone})
+    options = StudyOptions(train_scans=lists)
+    study = open_study("rsna", made.root, out=tmp_path / "out", features=made.work, options=options)
+    assert (study.counts["train"], study.counts["test"]) == (2, 6)
+    record = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert len(record["excluded"]) == 2 and record["without_features"] == ["ID_00000000aa"]
+    assert not any("not the task" in note for note in study.notes)
+
+
+def test_nobody_trains_and_tests(made: Release, shared_data, tmp_path: Path) -> None:
+    """A test patient's other scan is left out of training."""
+    real = shared_data / "rsna_ich_sa_mil" / "ID_000012eaf.dcm"
+    images = made.root / "stage_2_train"
+    bag = "ID_00000000ff"
+    work = tmp_path / "work"
+    work.mkdir()
+    for path in made.work.glob("*.h5"):
+        (work / path.name).symlink_to(path)
+    answers = tmp_path / "answers.csv"
+    text = (made.root / "stage_2_train.csv").read_text()
+    answers.write_text(text + "ID_fffffffff_any,0\n")
+    write_slice(images / "ID_fffffffff.dcm", real, series=bag, patient="ID_00000000", z=1.0)
+    try:
+        write_bag(
+            work / f"stage_2_train_{bag}.h5", features=np.ones((1, 1)), coords=np.ones((1, 1)),
+            kind="ct",
+        )  # fmt: skip
+        options = StudyOptions(labels=answers)
+        open_study("rsna", made.root, out=tmp_path / "out", features=work, options=options)
+    finally:
+        (images / "ID_fffffffff.dcm").unlink()
+    record = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert record["excluded"] == {f"stage_2_train_{bag}": "its patient is in the test part"}
+
+
+def test_features_of_other_slices_are_refused(made: Release, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    for path in made.work.glob("*.h5"):
+        (work / path.name).symlink_to(path)
+    name = sorted(work.iterdir())[0]
+    name.unlink()
+    write_bag(name, features=np.ones((4, 1)), coords=np.array([[0.0], [5], [10], [14]]), kind="ct")
+    with pytest.raises(BagError, match=rf"'{name.stem}' has 4 rows .* positions of its 4 slices"):
+        open_study("rsna", made.root, out=tmp_path / "out", features=work)
+
+
+def test_a_damaged_slice_is_left_out_and_the_scan_keeps_its_label(made, tmp_path: Path) -> None:
+    bag = next(b for b, y in made.truth.items() if b in made.test and sum(y))
+    name = next(n for n, y in made.test[bag] if y)
+    path = made.root / "stage_2_train" / name
+    whole = path.read_bytes()
+    lost = next(s for s in list_scans(path.parent).sources if bag in s.name)
+    path.write_bytes(whole[:300])
+    try:
+        work = tmp_path / "work"
+        work.mkdir()
+        for other in made.work.glob("*.h5"):
+            if bag not in other.name:
+                (work / other.name).symlink_to(other)
+        scan = open_scan(next(s for s in list_scans(path.parent).sources if bag in s.name))
+        write_bag(
+            work / f"{lost.name}.h5", features=np.ones((3, 1)), coords=scan.positions[:, None],
+            kind="ct",
+        )  # fmt: skip
+        study = open_study("rsna", made.root, out=tmp_path / "out", features=work)
+    finally:
+        path.write_bytes(whole)
+    record = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert record["damaged_slices"] == [name.removesuffix(".dcm")]
+    table = read_table(study.labels)
+    assert table.labels[table.bags.index(lost.name)] == 1
+
+
+def test_what_is_missing_is_named(made: Release, listed: Path, tmp_path: Path) -> None:
+    def opened(root: Path, **options) -> None:
+        given = StudyOptions(**options)
+        open_study("rsna", root, out=tmp_path / "out", features=made.work, options=given)
+
+    with pytest.raises(TableError, match=r"has 4 slices in the download, its list \d\d"):
+        opened(made.root, test_scans=listed)
+    bare = tmp_path / "bare"
+    (bare / "stage_2_train").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"stage_2_train\.csv of RSNA's download is missing"):
+        opened(bare)
+    (bare / "stage_2_train.csv").write_text("ID,Label\nID_0_any,0\n")
+    with pytest.raises(InputError, match=r"which scans test is not known.*--test-scans"):
+        opened(bare)
+    (bare / "stage_2_train").rmdir()
+    with pytest.raises(InputError, match=r"stage_2_train of RSNA's download is missing"):
+        opened(bare, test_scans=listed)
+    with pytest.raises(InputError, match=r"no processed folder of RSNA.*probsa patch"):
+        open_study("rsna", bare, out=tmp_path / "out")
+
+
+def test_answers_that_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "stage_2_train.csv"
+    path.write_text("ID,Label\nID_a_any,0\nID_a_any,1\n")
+    with pytest.raises(TableError, match="line 3: slice 'ID_a'"):
+        read_answers(path)
+    path.write_text("image_id,isup\na,1\n")
+    with pytest.raises(TableError, match=r"is it stage_2_train\.csv"):
+        read_answers(path)
+    path.write_text("bag_name,slice\na,1\n")
+    with pytest.raises(TableError, match="no column 'instance_name'"):
+        read_scans(path)
+
+
+def test_from_the_download_by_commands(made: Release, tmp_path: Path, capsys) -> None:
+    """patch, extract and dataset, as the documentation says."""
+    work, images = tmp_path / "work", tmp_path / "stage_2_train"
+    images.mkdir()
+    for slices in (*list(made.test.values())[:1], *list(made.train.values())[:1]):
+        for name, _ in slices:
+            (images / name).symlink_to(made.root / "stage_2_train" / name)
+    assert main(["patch", str(images), "--out", str(work), "--json"]) == 0
+    assert main(["extract", str(work), "--readers", "0", "--threads", "1", "--json"]) == 0
+    capsys.readouterr()
+    given = ["dataset", "rsna", str(made.root), "--features", str(work)]
+    assert main([*given, "--out", str(tmp_path / "out"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["counts"]["bags"] == 2 and found["counts"]["known instances"] == 8
+    bags = open_bags(work, instance_labels=tmp_path / "out" / "instance_labels")
+    for name in bags.names:
+        uid = name.removeprefix("stage_2_train_")
+        assert bags.stored(name).instance_labels.tolist() == made.truth[uid]

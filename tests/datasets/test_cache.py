@@ -1,0 +1,156 @@
+"""Bags kept in memory: within the stated bytes, graphs longest, nothing of it sent to workers."""
+
+import multiprocessing
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from probsa.core import graphs
+from probsa.core.bags import Bag
+from probsa.core.store import StoredBag, read_bag, write_bag
+from probsa.datasets import BagSet, GraphOptions, open_bags
+from probsa.datasets.cache import Cache, Graph
+from probsa.datasets.formats.hdf5 import Hdf5Bags
+
+N, WIDTH = 12, 5
+CORNERS = np.stack([np.arange(N) % 4, np.arange(N) // 4], axis=1)
+
+
+def lattice_edges() -> torch.Tensor:
+    return graphs.grid(torch.from_numpy(CORNERS), pitch=1.0)
+
+
+def slides(folder: Path, *, width: int = WIDTH) -> Path:
+    """Three bags of one size."""
+    for i, name in enumerate("abc"):
+        x = np.random.default_rng(i).normal(size=(N, width)).astype(np.float32)
+        write_bag(folder / f"{name}.h5", features=x, coords=CORNERS * 1024, kind="slide")
+    return folder
+
+
+class Counting(Hdf5Bags):
+    """Writes down what is read and what is built."""
+
+    def __init__(self, folder: Path, *, cache_gb: float) -> None:
+        super().__init__(folder, graph=GraphOptions(), cache_gb=cache_gb)
+        self.read: list[str] = []
+
+    def _read(self, name: str) -> StoredBag:
+        self.read.append(name)
+        return super()._read(name)
+
+
+BAG_BYTES = N * WIDTH * 4 + N * 2 * 8
+GRAPH_BYTES = lattice_edges().shape[1] * (2 * 8 + 4)
+
+
+def counted(folder: Path, *, bags: float, graphs_kept: int) -> Counting:
+    """A cache that holds so many bags and graphs, to the byte."""
+    return Counting(folder, cache_gb=(bags * BAG_BYTES + graphs_kept * GRAPH_BYTES) / 1e9)
+
+
+def test_bags_are_read_once_while_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bags = counted(slides(tmp_path), bags=3, graphs_kept=3)
+    first = [bags.bag(n) for n in "abc"]
+    monkeypatch.delattr(graphs, "grid")
+    assert all(bags.bag(n) is b for n, b in zip("abc", first, strict=True))
+    assert bags.read == ["a", "b", "c"]
+
+
+def test_the_least_recently_used_bag_goes_and_its_graph_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bags, edges = counted(slides(tmp_path), bags=2, graphs_kept=3), lattice_edges()
+    bags.bag("a"), bags.bag("b"), bags.bag("a")
+    third = bags.bag("c")
+    before = bags.bag("a")
+    assert bags.read == ["a", "b", "c"]  # c took b's place
+    monkeypatch.delattr(graphs, "grid")
+    again = bags.bag("b")
+    assert bags.read == ["a", "b", "c", "b"]
+    assert torch.equal(again.edges, edges)
+    assert torch.equal(again.weights, graphs.edge_weights(again.x, again.edges))
+    assert bags.bag("a") is before
+    assert bags.bag("c") is not third
+
+
+def test_a_bag_larger_than_the_cache_is_read_each_time_and_its_graph_built_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bags, edges = counted(slides(tmp_path), bags=0.9, graphs_kept=1), lattice_edges()
+    bags.bag("a")
+    monkeypatch.delattr(graphs, "grid")
+    assert torch.equal(bags.bag("a").edges, edges)
+    assert bags.read == ["a", "a"]
+
+
+def test_a_cache_of_nothing_keeps_nothing(tmp_path: Path) -> None:
+    bags = Counting(slides(tmp_path), cache_gb=0.0)
+    assert torch.equal(bags.bag("a").x, bags.bag("a").x)
+    assert bags.read == ["a", "a"]
+    assert (bags._cache.bytes, bags._cache.bags, bags._cache.graphs) == (0, {}, {})
+
+
+def test_the_cache_never_holds_more_than_it_says() -> None:
+    generator = np.random.default_rng(0)
+    cache, dropped = Cache(10_000), {"bags": 0, "graphs": 0}
+    for step in range(600):
+        name, n = str(generator.integers(40)), int(generator.choice([1, 5, 20, 60, 600]))
+        kept = (set(cache.bags), set(cache.graphs))
+        if cache.bag(name) is None:
+            edges = graphs.chain(n)  # 600 of them are larger than the cache
+            graph = Graph(edges=edges, weights=torch.ones(n - 1), pitch=None)
+            if cache.graph(name) is None:
+                cache.put_graph(name, graph)
+            x = torch.zeros(n, 20)
+            cache.put_bag(name, Bag(name=name, x=x, edges=edges, weights=graph.weights))
+        held = sum(b.x.nbytes for b in cache.bags.values())
+        held += sum(g.edges.nbytes + g.weights.nbytes for g in cache.graphs.values())
+        assert held == cache.bytes <= 10_000, step
+        if n == 600:
+            assert (set(cache.bags), set(cache.graphs)) == kept  # nothing dropped for it
+        dropped["bags"] += len(kept[0] - set(cache.bags))
+        dropped["graphs"] += len(kept[1] - set(cache.graphs))
+    assert min(dropped.values()) > 5  # both were put to the test
+
+
+class Names(torch.utils.data.Dataset):
+    """What a training loop makes of a folder of bags."""
+
+    def __init__(self, bags: BagSet) -> None:
+        self.bags = bags
+
+    def __len__(self) -> int:
+        return len(self.bags)
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return self.bags.bag(self.bags.names[i]).x
+
+
+def test_copies_for_workers_are_small_and_read_for_themselves(tmp_path: Path) -> None:
+    bags = open_bags(slides(tmp_path, width=20_000))
+    before = [bags.bag(n) for n in bags.names]
+    sent = pickle.dumps(bags)
+    assert len(sent) < 5_000
+    copy = pickle.loads(sent)
+    for b in before:
+        assert torch.equal(copy.bag(b.name).x, b.x)
+        assert torch.equal(copy.bag(b.name).edges, b.edges)
+    assert all(bags.bag(b.name) is b for b in before)  # sending took nothing away
+
+
+def test_workers_of_a_data_loader_read_the_same(tmp_path: Path) -> None:
+    bags = open_bags(slides(tmp_path))
+    bags.bag("a")
+    loader = DataLoader(
+        Names(bags),
+        batch_size=None,
+        num_workers=2,
+        multiprocessing_context=multiprocessing.get_context("fork"),
+    )
+    for name, x in zip(bags.names, loader, strict=True):
+        np.testing.assert_array_equal(x.numpy(), read_bag(tmp_path / f"{name}.h5").features)

@@ -1,0 +1,530 @@
+"""Bags of one tool as files of another: every field, what is said to be lost, what is refused."""
+
+import csv
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from datasets.test_interchange import by_cell, neighbours, rows_of
+from support import foreign
+from support.foreign import TOOLS, Slide, slide
+
+from probsa.core.store import read_bag, write_bag
+from probsa.datasets import open_bags
+from probsa.datasets.conversion import Conversion, ConversionOptions, convert
+from probsa.datasets.writers.registry import writer_class
+from probsa.errors import BagError, InputError, OutputExists, TableError, UnknownName
+
+TARGETS = ("trident", "clam", "torchmil", "probsa")
+
+
+def run(source: Path, out: Path, came: str, to: str, **options: object) -> Conversion:
+    return convert(
+        source, out, source_format=came, target_format=to, options=ConversionOptions(**options)
+    )
+
+
+def one(source: Path, out: Path, came: str, to: str, **options: object) -> tuple[str, ...]:
+    """What a folder of one bag loses; it must be converted."""
+    done = run(source, out, came, to, **options)
+    assert [r.status for r in done.rows] == ["converted"], done.rows
+    return done.rows[0].lost
+
+
+def why_not(source: Path, out: Path, came: str, to: str, **options: object) -> str:
+    """Why the only bag of a folder is not converted; nothing may be written for it."""
+    done = run(source, out, came, to, **options)
+    assert [r.status for r in done.rows] == ["failed"], done.rows
+    assert [p.name for p in out.rglob("*") if p.is_file()] == ["conversion.csv"]
+    return done.rows[0].reason
+
+
+def held(path: Path, dataset: str = "coords") -> tuple[np.ndarray, dict[str, object], object]:
+    with h5py.File(path) as f:
+        return f[dataset][...], dict(f[dataset].attrs), f[dataset].chunks
+
+
+@pytest.mark.parametrize("scan", [20, 40])
+@pytest.mark.parametrize("to", TARGETS)
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_graph_survives_every_conversion(tmp_path: Path, tool: str, to: str, scan: int) -> None:
+    s = slide(scan=scan)
+    source = TOOLS[tool](tmp_path / "x", s)
+    one(source, tmp_path / "out", tool, to, slide_mpp=s.mpp)
+    bag = open_bags(tmp_path / "out").bag("s1")
+    rows = rows_of(tool, s)
+    np.testing.assert_array_equal(bag.x.float().numpy(), s.features[rows])
+    edges, weights = by_cell(bag, rows)
+    np.testing.assert_array_equal(edges, neighbours(s)[0])
+    np.testing.assert_allclose(weights, neighbours(s)[1], rtol=1e-6)
+    at = s.cells[rows] * s.tile_px if tool == "stamp" else s.corners
+    np.testing.assert_array_equal(bag.coords.numpy(), at)
+    assert bag.pitch == (s.tile_px if tool == "stamp" else s.step)
+
+
+@pytest.mark.parametrize("by", TARGETS)
+def test_there_and_back(tmp_path: Path, by: str) -> None:
+    """Ours to another tool's files and back: all that its files have a place for."""
+    s = slide(scan=40)
+    attributes = {
+        "patch_size": 512, "patch_size_level0": 1024, "size_level0": 1024.0, "overlap": 0,
+        "level0_magnification": 40, "target_magnification": 20, "mpp": 0.5, "mpp_level0": 0.25,
+        "level0_width": 9216, "level0_height": 11264, "pitch": 1024.0,
+    }  # fmt: skip
+    write_bag(
+        tmp_path / "x" / "s1.h5", features=s.features, coords=s.corners, kind="slide",
+        instance_labels=s.labels, attributes=attributes, stamps={"encoder": "uni"},
+    )  # fmt: skip
+    lost = one(tmp_path / "x", tmp_path / "by", "probsa", by)
+    one(tmp_path / "by", tmp_path / "back", by, "probsa")
+    back = read_bag(tmp_path / "back" / "s1.h5")
+    np.testing.assert_array_equal(back.features, s.features)
+    np.testing.assert_array_equal(back.coords, s.corners)
+    assert (back.pitch, back.kind) == (1024.0, "slide")
+    assert (back.instance_labels is None) == ("instance labels" in lost)
+    kept = held(tmp_path / "back" / "s1.h5")[1]
+    if by in ("probsa", "trident"):
+        assert kept == attributes
+        assert lost == (() if by == "probsa" else ("instance labels",))
+    else:
+        assert "resolution (0.25 µm per pixel)" in lost
+        assert "mpp_level0" not in kept
+
+
+def test_every_field_of_trident_s_files(tmp_path: Path) -> None:
+    s = slide(scan=40)
+    lost = one(
+        foreign.clam(tmp_path / "x", s), tmp_path / "out", "clam", "trident",
+        slide_mpp=s.mpp, encoder="hf/uni v1",
+    )  # fmt: skip
+    assert lost == ()
+    # CLAM cut 256 pixels of a level 4 times smaller: 10x of a 40x scan
+    job = tmp_path / "out" / "10x_256px_0px_overlap"
+    corners, attributes, _ = held(job / "patches" / "s1_patches.h5")
+    np.testing.assert_array_equal(corners, s.corners)
+    assert corners.dtype == np.int64
+    expected = {
+        "patch_size": 256, "patch_size_level0": 1024, "level0_magnification": 40,
+        "target_magnification": 10, "overlap": 0, "name": "s1", "savetodir": str(job),
+        "level0_width": "None", "level0_height": "None",
+    }  # fmt: skip
+    assert attributes | expected == attributes
+    path = job / "features_hf_uni_v1" / "s1.h5"
+    corners, attributes, _ = held(path)
+    assert attributes | expected | {"savetodir": str(path.parent)} == attributes
+    np.testing.assert_array_equal(corners, s.corners)
+    rows, about, _ = held(path, "features")
+    np.testing.assert_array_equal(rows, s.features)
+    assert about == {"name": "s1", "savetodir": str(path.parent), "encoder": "hf/uni v1"}
+    with h5py.File(path) as f:
+        assert set(f) == {"features", "coords"}
+
+
+def test_a_magnification_that_nobody_states_is_not_made_up(tmp_path: Path) -> None:
+    lost = one(foreign.clam(tmp_path / "x", slide()), tmp_path / "out", "clam", "trident")
+    path = tmp_path / "out" / "level0_512px_0px_overlap" / "features_unknown" / "s1.h5"
+    attributes = held(path)[1]
+    keys = ("level0_magnification", "target_magnification", "mpp", "mpp_level0")
+    assert {attributes[k] for k in keys} == {"None"}
+    assert (attributes["level0_width"], attributes["level0_height"]) == (9 * 512, 11 * 512)
+    assert lost == ("resolution (not stated by the source; --slide-mpp gives it)",)
+    assert held(path, "features")[1]["encoder"] == "None"
+
+
+def test_every_field_of_clam_s_files(tmp_path: Path) -> None:
+    s = slide(scan=40)
+    source = foreign.trident(tmp_path / "x", s)
+    for path in source.rglob("*.h5"):
+        with h5py.File(path, "r+") as f:
+            f["coords"].attrs.update(level0_width=9216, level0_height=11264)
+    out = tmp_path / "out"
+    lost = one(source, out, "trident", "clam", slide_mpp=s.mpp)
+    corners, attributes, chunks = held(out / "patches" / "s1.h5")
+    np.testing.assert_array_equal(corners, s.corners)
+    assert (corners.dtype, chunks) == (np.int64, (1, 2))
+    assert {k: (v.tolist() if isinstance(v, np.ndarray) else v) for k, v in attributes.items()} == {
+        "patch_size": 1024, "patch_level": 0, "downsample": [1.0, 1.0],
+        "level_dim": [9216, 11264], "downsampled_level_dim": [9216, 11264],
+        "name": "s1", "save_path": str(out / "patches"),
+    }  # fmt: skip
+    kinds = {k: np.asarray(v).dtype for k, v in attributes.items()}
+    assert {kinds[k] for k in ("patch_size", "patch_level", "level_dim")} == {np.dtype(np.int64)}
+    assert kinds["downsample"] == np.float64
+    path = out / "h5_files" / "s1.h5"
+    for name, dtype, values in (("features", "<f4", s.features), ("coords", "<i4", s.corners)):
+        rows, attributes, chunks = held(path, name)
+        np.testing.assert_array_equal(rows, values)
+        assert (rows.dtype.str, attributes, chunks) == (dtype, {}, (32, values.shape[1]))
+    with h5py.File(path) as f:
+        assert (dict(f.attrs), set(f)) == ({}, {"features", "coords"})
+        assert f["coords"].maxshape == (None, 2)
+    tensor = torch.load(out / "pt_files" / "s1.pt", weights_only=True)
+    assert torch.equal(tensor, torch.from_numpy(s.features))
+    assert lost == (
+        "resolution (0.2527 µm per pixel)",
+        "float16 (written as float32)",
+        "name of the encoder",
+        "patch size at the encoder (512 pixels)",
+    )
+
+
+def test_a_patch_of_a_broken_number_of_pixels_is_rounded_for_clam_and_said(tmp_path: Path) -> None:
+    s = slide()
+    corners = np.rint(s.cells * 966.04).astype(np.int64)
+    attributes = {"patch_size": 512, "size_level0": 966.04, "overlap": 0, "pitch": 966.04}
+    write_bag(
+        tmp_path / "x" / "s1.h5", features=s.features, coords=corners, kind="slide",
+        attributes=attributes,
+    )  # fmt: skip
+    lost = one(tmp_path / "x", tmp_path / "clam", "probsa", "clam")
+    assert "patch size 966.04 (rounded to 966 pixels)" in lost
+    assert "size of the slide (not stated by the source: no level_dim)" in lost
+    attributes = held(tmp_path / "clam" / "patches" / "s1.h5")[1]
+    assert attributes["patch_size"] == 966
+    assert "level_dim" not in attributes
+    one(tmp_path / "x", tmp_path / "trident", "probsa", "trident")
+    path = next((tmp_path / "trident").rglob("s1.h5"))
+    assert held(path)[1]["patch_size_level0"] == 966
+    assert read_bag(path).pitch == 966.04  # theirs is rounded, ours beside it is not
+
+
+def test_every_file_of_torchmil_s_layout(tmp_path: Path) -> None:
+    slides = [slide("s1", scan=40), slide("s2", scan=40, seed=1), slide("s3", scan=40, seed=2)]
+    source = foreign.trident(tmp_path / "x", *slides)
+    labels = tmp_path / "labels.csv"
+    labels.write_text(
+        "bag,label,group,split\ns1,tumour,p1,train\ns2,normal,p2,test\ns3,,p3,val\nother,normal,,\n"
+    )
+    out = tmp_path / "out"
+    done = run(source, out, "trident", "torchmil", labels=labels, classes=("normal", "tumour"))
+    root = out / "patches_1024"
+    found = {str(p.relative_to(root)) for p in root.rglob("*.npy")}
+    folders = ("features/features_uni_v1", "coords")
+    assert found == {f"{f}/{s.name}.npy" for f in folders for s in slides} | {
+        "labels/s1.npy", "labels/s2.npy",
+    }  # fmt: skip
+    for s in slides:
+        rows = np.load(root / "features" / "features_uni_v1" / f"{s.name}.npy")
+        np.testing.assert_array_equal(rows, s.features)
+        assert rows.dtype == np.float32
+        corners = np.load(root / "coords" / f"{s.name}.npy")
+        np.testing.assert_array_equal(corners, s.corners)
+        assert corners.dtype == np.int64
+        # what torchmil makes of them: its graph joins cells at most √2 apart
+        cells = (corners / 1024 - (corners / 1024).min(0)).astype(int)
+        np.testing.assert_array_equal(cells, s.cells - s.cells.min(0))
+    for name, y in (("s1", 1), ("s2", 0)):
+        label = np.load(root / "labels" / f"{name}.npy")
+        assert (label.tolist(), label.dtype) == ([y], np.int64)
+    with (out / "splits.csv").open() as f:
+        assert list(csv.reader(f)) == [
+            ["bag_name", "split"], ["s1", "train"], ["s2", "test"], ["s3", "train"],
+        ]  # fmt: skip
+    assert done.lost == (
+        "validation part (torchmil's splits know train and test; it is train)",
+        "groups",
+    )
+    assert [f"label (none in {labels})" in r.lost for r in done.rows] == [False, False, True]
+
+
+def test_torchmil_s_one_patch_size_gives_the_right_neighbours_to_every_scan(
+    tmp_path: Path,
+) -> None:
+    """Its rule cuts off the remainder of coords / 512: distances of another size would be lost."""
+    slides = [slide(name, scan=40, seed=k) for k, name in enumerate("ab")]
+    slides += [slide("c", seed=2), slide("d", seed=3)]
+    source = foreign.trident(tmp_path / "x", *slides)
+    path = next(source.rglob("features_*/d.h5"))
+    with h5py.File(path, "r+") as f:  # a scanner with pixels of its own
+        f["coords"][...] = np.rint(slides[3].cells * 482.6) + 11
+        f["coords"].attrs.update(patch_size_level0=483, pitch=482.6)
+    done = run(source, tmp_path / "out", "trident", "torchmil")
+    for s, row in zip(slides, done.rows, strict=True):
+        corners = np.load(tmp_path / "out" / "patches_1024" / "coords" / f"{s.name}.npy")
+        cells = (corners / 1024 - (corners / 1024).min(0)).astype(int)
+        np.testing.assert_array_equal(cells, s.cells - s.cells.min(0))
+        scaled = any("scaled from a pitch of" in text for text in row.lost)
+        assert scaled == (s.name in "cd")
+        assert scaled != np.array_equal(corners, s.corners)
+
+
+def test_instance_labels_go_to_torchmil_and_to_ours(tmp_path: Path) -> None:
+    s = slide()
+    source = foreign.torchmil(tmp_path / "x", s, slide("s2", seed=1))
+    run(source, tmp_path / "ours", "torchmil", "probsa")
+    np.testing.assert_array_equal(read_bag(tmp_path / "ours" / "s1.h5").instance_labels, s.labels)
+    text = (tmp_path / "ours" / "labels.csv").read_text()
+    assert text == "bag,label,split\ns1,0,test\ns2,1,train\n"
+    run(tmp_path / "ours", tmp_path / "back", "probsa", "torchmil")
+    marks = np.load(tmp_path / "back" / "patches_512" / "patch_labels" / "s1.npy")
+    assert marks.dtype == np.int64
+    np.testing.assert_array_equal(marks, s.labels)
+    run(source, tmp_path / "clam", "torchmil", "clam")
+    text = (tmp_path / "clam" / "labels.csv").read_text()
+    assert text == "case_id,slide_id,label\ns1,s1,0\ns2,s2,1\n"
+
+
+def scan(path: Path) -> np.ndarray:
+    rows = slide().features[:5]
+    positions = np.arange(5.0)[:, None] * 2.5
+    labels = np.array([0, 1, 1, 0, 0])
+    write_bag(path, features=rows, kind="ct", coords=positions, instance_labels=labels)
+    return rows
+
+
+def test_scans(tmp_path: Path) -> None:
+    rows = scan(tmp_path / "x" / "ct.h5")
+    lost = one(tmp_path / "x", tmp_path / "torchmil", "probsa", "torchmil", encoder="resnet18")
+    assert lost == ("slice positions (rows stay in their order)",)
+    root = tmp_path / "torchmil"
+    np.testing.assert_array_equal(np.load(root / "features" / "features_resnet18" / "ct.npy"), rows)
+    assert np.load(root / "slice_labels" / "ct.npy").tolist() == [0, 1, 1, 0, 0]
+    assert not (root / "coords").exists()
+    assert open_bags(root).bag("ct").edges.tolist() == [[0, 1, 2, 3], [1, 2, 3, 4]]
+    assert one(tmp_path / "x", tmp_path / "ours", "probsa", "probsa") == ()
+    assert read_bag(tmp_path / "ours" / "ct.h5").coords[:, 0].tolist() == [0, 2.5, 5, 7.5, 10]
+    why = why_not(tmp_path / "x", tmp_path / "trident", "probsa", "trident")
+    assert "is a scan" in why and "torchmil or probsa" in why
+    assert "slice positions" in one(tmp_path / "x", tmp_path / "clam", "probsa", "clam")
+    assert {p.name for p in (tmp_path / "clam").iterdir()} == {"pt_files", "conversion.csv"}
+
+
+def test_a_slide_without_coordinates(tmp_path: Path) -> None:
+    write_bag(tmp_path / "x" / "s1.h5", features=slide().features, kind="slide")
+    for to in ("trident", "torchmil"):
+        why = why_not(tmp_path / "x", tmp_path / to, "probsa", to)
+        assert "has no coordinates" in why and "clam or probsa" in why
+    assert one(tmp_path / "x", tmp_path / "clam", "probsa", "clam") == ("coordinates",)
+    tensor = torch.load(tmp_path / "clam" / "pt_files" / "s1.pt", weights_only=True)
+    np.testing.assert_array_equal(tensor.numpy(), slide().features)
+    one(tmp_path / "x", tmp_path / "ours", "probsa", "probsa")
+    bag = read_bag(tmp_path / "ours" / "s1.h5")
+    assert (bag.coords, bag.kind) == (None, "slide")
+
+
+def test_stamp_needs_the_resolution_of_each_slide(tmp_path: Path) -> None:
+    slides = [slide("a", scan=40), slide("b", seed=1), slide("c", seed=2)]
+    source = foreign.stamp(tmp_path / "x", *slides)
+    for to in TARGETS:
+        with pytest.raises(InputError, match=f"in µm, and {to}'s .* pixels: give --slide-mpp"):
+            run(source, tmp_path / "out", "stamp", to)
+    assert not (tmp_path / "out").exists()
+    table = tmp_path / "mpp.csv"
+    table.write_text("slide,mpp\na.svs,0.2527\nb,0.5054\nb.x,0.4\n")
+    done = run(source, tmp_path / "out", "stamp", "probsa", slide_mpp=table)
+    assert [r.status for r in done.rows] == ["converted", "converted", "failed"]
+    assert f"{table} has no line for the slide 'c'" in done.rows[2].reason
+    for s in slides[:2]:
+        bag = read_bag(tmp_path / "out" / f"{s.name}.h5")
+        np.testing.assert_array_equal(bag.coords, s.cells[s.order] * s.tile_px)
+        about = held(tmp_path / "out" / f"{s.name}.h5")[1]
+        assert (about["patch_size"], about["size_level0"]) == (224, s.tile_px)
+        assert about["mpp_level0"] == s.mpp
+        assert about["mpp"] == pytest.approx(s.tile_px * s.mpp / 224)
+    done = run(source, tmp_path / "wrong", "stamp", "probsa", slide_mpp="0.51")
+    assert "places between pixels (corners moved by up to 0.44 pixels" in done.rows[1].lost[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("slide,mpp\na,0\n", r"line 2: 0 µm per pixel is no resolution"),
+        ("slide,mpp\na,x\n", r"line 2: mpp is 'x', no number"),
+        ("slide,um\na,1\n", "expected the columns slide and mpp, it has slide, um"),
+        ("slide,mpp\na,1\na,2\n", "slide 'a' has two resolutions"),
+    ],
+)
+def test_tables_of_resolutions_that_say_nothing(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "mpp.csv").write_text(text)
+    source = foreign.stamp(tmp_path / "x", slide("a"))
+    with pytest.raises((TableError, InputError), match=message):
+        run(source, tmp_path / "out", "stamp", "probsa", slide_mpp=tmp_path / "mpp.csv")
+    for given, said in (("-1", "-1 µm per pixel is no"), ("gone.csv", "is gone.csv: expected µm")):
+        with pytest.raises(InputError, match=said):
+            run(source, tmp_path / "out", "stamp", "probsa", slide_mpp=given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_slideflow_s_tiles_have_the_size_that_the_resolution_says(tmp_path: Path) -> None:
+    s = slide()
+    source = foreign.slideflow(tmp_path / "x", s, stride=2)
+    one(source, tmp_path / "out", "slideflow", "probsa", slide_mpp=s.mpp)
+    bag, about = read_bag(tmp_path / "out" / "s1.h5"), held(tmp_path / "out" / "s1.h5")[1]
+    np.testing.assert_array_equal(bag.coords, s.corners)
+    assert (about["size_level0"], about["pitch"], about["patch_size"]) == (1024, 512, 299)
+    assert about["overlap"] == 150  # half of 299
+    why = why_not(source, tmp_path / "wrong", "slideflow", "probsa", slide_mpp=0.4)
+    assert "but tiles lie 512 apart: is the resolution right?" in why
+    lost = one(source, tmp_path / "blind", "slideflow", "probsa")
+    assert "patch size (not stated; 512 level-0 pixels by the coordinates)" in lost
+
+
+def test_a_single_tile_of_slideflow_s_needs_the_resolution(tmp_path: Path) -> None:
+    s = slide()
+    first = Slide(
+        name="s1", cells=s.cells[:1], features=s.features[:1], labels=s.labels[:1], scan=20
+    )
+    source = foreign.slideflow(tmp_path / "x", first)
+    assert open_bags(source).size("s1") == 1  # as it is, it trains
+    assert "a single tile" in why_not(source, tmp_path / "no", "slideflow", "probsa")
+    one(source, tmp_path / "out", "slideflow", "probsa", slide_mpp=first.mpp)
+    np.testing.assert_array_equal(read_bag(tmp_path / "out" / "s1.h5").coords, first.corners)
+
+
+def test_clam_s_step_is_told_by_the_corners(tmp_path: Path) -> None:
+    source = foreign.clam(tmp_path / "x", slide())
+    with h5py.File(source / "patches" / "s1.h5", "r+") as f:
+        f["coords"].attrs["patch_size"] = 1024
+    lost = one(source, tmp_path / "out", "clam", "trident", slide_mpp=0.5)
+    assert "step between patches (not stated; 512 pixels by the coordinates)" in lost
+    path = tmp_path / "out" / "20x_1024px_512px_overlap" / "features_unknown" / "s1.h5"
+    assert (held(path)[1]["overlap"], read_bag(path).pitch) == (512, 512)
+    with h5py.File(source / "patches" / "s1.h5", "r+") as f:
+        f["coords"].attrs["patch_size"] = 256
+    why = why_not(source, tmp_path / "no", "clam", "trident")
+    assert "stated to lie 256 apart, but the coordinates say 512" in why
+
+
+def test_without_clam_s_patches_the_size_is_estimated_and_said(tmp_path: Path) -> None:
+    source = foreign.clam(tmp_path / "x", slide(), patches=False)
+    lost = one(source, tmp_path / "out", "clam", "probsa")
+    assert "patch size (not stated; 512 level-0 pixels by the coordinates)" in lost
+    assert read_bag(tmp_path / "out" / "s1.h5").pitch == 512
+
+
+def test_clam_s_first_script_is_brought_to_level_0(tmp_path: Path) -> None:
+    s = slide(scan=40)
+    source = foreign.clam_first_script(tmp_path / "x", s)
+    lost = one(source, tmp_path / "out", "clam", "probsa")
+    assert "corners were at the level of the patches, now at level 0" in lost
+    np.testing.assert_array_equal(read_bag(tmp_path / "out" / "s1.h5").coords, s.corners)
+
+
+def test_what_is_damaged_is_named_and_the_rest_is_done(tmp_path: Path) -> None:
+    slides = [slide(f"s{k}", seed=k) for k in range(5)]
+    source = foreign.trident(tmp_path / "x", *slides)
+    files = {p.stem: p for p in source.rglob("features_uni_v1/*.h5")}
+    foreign.trident_empty(source, "s5")
+    files["s0"].write_bytes(files["s0"].read_bytes()[:-100])
+    with h5py.File(files["s2"], "r+") as f:
+        f["features"][3, 1] = np.nan
+    with h5py.File(files["s3"], "r+") as f:
+        del f["coords"]
+        f["coords"] = np.zeros((4, 2), np.int64)
+    with h5py.File(files["s4"], "r+") as f:
+        f["features"].attrs["encoder"] = "conch"
+    done = run(source, tmp_path / "out", "trident", "clam")
+    status = {r.bag: r.status for r in done.rows}
+    failed = dict.fromkeys(("s0", "s2", "s3", "s4"), "failed")
+    assert status == {"s1": "converted", "s5": "empty"} | failed
+    reasons = dict(done.failures)
+    assert "s0.h5 cannot be read as HDF5: it is truncated" in reasons["s0"]
+    assert "row 3" in reasons["s2"] and "NaN" in reasons["s2"]
+    assert "features have" in reasons["s3"] and "coords 4" in reasons["s3"]
+    assert "of conch, the first one 6 of uni_v1" in reasons["s4"]
+    assert [p.name for p in (tmp_path / "out" / "pt_files").iterdir()] == ["s1.pt"]
+    assert not list((tmp_path / "out").rglob(".*"))
+    with (tmp_path / "out" / "conversion.csv").open() as f:
+        rows = list(csv.DictReader(f))
+    assert list(rows[0]) == ["bag", "status", "instances", "file", "reason", "lost"]
+    assert {r["bag"]: r["status"] for r in rows} == status
+    assert rows[1]["file"] == "pt_files/s1.pt"
+    assert rows[1]["instances"] == str(len(slides[1].cells))
+    assert "float16 (written as float32)" in rows[1]["lost"]
+    assert "empty" in rows[5]["reason"]
+
+
+def test_instances_flagged_as_unreadable_stay_behind(tmp_path: Path) -> None:
+    s = slide()
+    flags = np.zeros(len(s.cells), np.int8)
+    flags[[2, 7]] = 1
+    write_bag(
+        tmp_path / "x" / "s1.h5", features=s.features, coords=s.corners, kind="slide",
+        unreadable=flags, attributes={"patch_size": 512, "patch_size_level0": 512},
+    )  # fmt: skip
+    lost = one(tmp_path / "x", tmp_path / "out", "probsa", "clam")
+    assert "2 instances flagged as unreadable (left out)" in lost
+    tensor = torch.load(tmp_path / "out" / "pt_files" / "s1.pt", weights_only=True)
+    np.testing.assert_array_equal(tensor.numpy(), s.features[flags == 0])
+    corners = held(tmp_path / "out" / "patches" / "s1.h5")[0]
+    np.testing.assert_array_equal(corners, s.corners[flags == 0])
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_what_is_there_is_kept_unless_asked(tmp_path: Path, to: str) -> None:
+    source = foreign.trident(tmp_path / "x", slide())
+    out = tmp_path / "out"
+    run(source, out, "trident", to)
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    foreign.trident(tmp_path / "x", slide(seed=1), slide("s2", seed=2))
+    with pytest.raises(OutputExists, match=r"holds 1 of these bags already \(s1\).*--overwrite"):
+        run(source, out, "trident", to)
+    assert before == {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    run(source, out, "trident", to, overwrite=True)
+    expected = slide(seed=1).features
+    np.testing.assert_array_equal(open_bags(out).bag("s1").x.float().numpy(), expected)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_wrong_source_format_is_named(tmp_path: Path, tool: str) -> None:
+    source = TOOLS[tool](tmp_path / "x", slide())
+    for other in sorted({*TOOLS, "probsa"} - {tool}):
+        with pytest.raises(BagError, match=f"not look like {other}'s files but like {tool}'s"):
+            run(source, tmp_path / "out", other, "probsa")
+    assert not (tmp_path / "out").exists()
+
+
+def test_real_tiles_go_to_every_format_and_keep_their_graphs(
+    tmp_path: Path, shared_data: Path
+) -> None:
+    source = shared_data / "bags" / "colon_tiles"
+    before = open_bags(source)
+    for to in TARGETS:
+        done = run(source, tmp_path / to, "probsa", to, labels=source / "labels.csv")
+        assert done.count("converted") == len(before) == 100
+        bags = open_bags(tmp_path / to)
+        for name in before.names[::25]:
+            assert torch.equal(bags.bag(name).x, before.bag(name).x)
+            assert torch.equal(bags.bag(name).edges, before.bag(name).edges)
+            assert torch.equal(bags.bag(name).weights, before.bag(name).weights)
+
+
+def test_formats_and_folders_that_do_not_exist(tmp_path: Path) -> None:
+    source = foreign.trident(tmp_path / "x", slide())
+    with pytest.raises(UnknownName, match=r"no format to write named 'Trident'.*mean 'trident'"):
+        writer_class("Trident")
+    with pytest.raises(InputError, match="is the source itself"):
+        run(source, source, "trident", "clam")
+    with pytest.raises(BagError, match="there is no folder"):
+        run(tmp_path / "gone", tmp_path / "out", "trident", "clam")
+
+
+def test_one_of_several_feature_sets(tmp_path: Path) -> None:
+    foreign.trident(tmp_path / "x", slide(seed=1), encoder="conch")
+    source = foreign.trident(tmp_path / "x", slide())
+    with pytest.raises(BagError, match="several folders of features"):
+        run(source, tmp_path / "out", "trident", "probsa")
+    one(source, tmp_path / "out", "trident", "probsa", feature_set="features_conch")
+    bag = read_bag(tmp_path / "out" / "s1.h5")
+    np.testing.assert_array_equal(bag.features.astype(np.float32), slide(seed=1).features)
+    assert bag.features.dtype == np.float16
+    with h5py.File(tmp_path / "out" / "s1.h5") as f:
+        assert f.attrs["probsa_encoder"] == "conch"
+
+
+def test_the_folder_of_features_is_named_after_the_encoder_without_its_weights(tmp_path):
+    from probsa.core.store import write_bag
+
+    write_bag(
+        tmp_path / "in" / "a.h5",
+        features=np.ones((2, 3), np.float32),
+        kind="slide",
+        coords=np.array([[0, 0], [512, 0]]),
+        attributes={"patch_size": 512, "patch_size_level0": 512, "overlap": 0,
+                    "target_magnification": 20},
+        stamps={"encoder": "resnet50@0123456789abcdef"},
+    )  # fmt: skip
+    convert(tmp_path / "in", tmp_path / "out", source_format="probsa", target_format="trident")
+    assert [p.parent.name for p in (tmp_path / "out").rglob("a.h5")] == ["features_resnet50"]

@@ -1,0 +1,356 @@
+"""The files of other tools: one slide gives one graph from any of them; what is refused."""
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from support import foreign
+from support.foreign import TOOLS, Slide, slide
+
+from probsa.core.bags import Bag
+from probsa.datasets import GraphOptions, open_bags
+from probsa.datasets.formats.slideflow import corners
+from probsa.errors import BagError, EmptyBag, GraphError
+from probsa.training.config import DataConfig, RunConfig
+from probsa.training.preparation import prepare
+
+
+def by_cell(bag: Bag, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Edges between the slide's own rows, each once and sorted, and their weights."""
+    edges = np.sort(rows[bag.edges.numpy()], axis=0)
+    order = np.lexsort(edges[::-1])
+    return edges[:, order], bag.weights.numpy()[order]
+
+
+def neighbours(s: Slide) -> tuple[np.ndarray, np.ndarray]:
+    """The 8 adjacent cells and the weights of specification 6, by comparing all with all."""
+    apart = np.abs(s.cells[:, None] - s.cells[None]).max(-1)
+    edges = np.stack(np.nonzero(np.triu(apart == 1)))
+    d = np.linalg.norm(s.features[edges[0]] - s.features[edges[1]], axis=1)
+    return edges, np.median(d) / d
+
+
+def rows_of(tool: str, s: Slide) -> np.ndarray:
+    return s.order if tool == "stamp" else np.arange(len(s.cells))
+
+
+@pytest.mark.parametrize("scan", [20, 40])
+@pytest.mark.parametrize("tool", TOOLS)
+def test_one_slide_gives_one_graph_from_every_tool(tmp_path: Path, tool: str, scan: int) -> None:
+    s = slide(scan=scan)
+    bags = open_bags(TOOLS[tool](tmp_path / "x", s))
+    assert bags.formats() == {tool}
+    assert (bags.names, bags.in_dim, bags.size("s1")) == (("s1",), foreign.WIDTH, len(s.cells))
+    bag = bags.bag("s1")
+    rows = rows_of(tool, s)
+    np.testing.assert_array_equal(bag.x.float().numpy(), s.features[rows])
+    edges, weights = by_cell(bag, rows)
+    expected, by_hand = neighbours(s)
+    assert expected.shape[1] > 100
+    np.testing.assert_array_equal(edges, expected)
+    np.testing.assert_allclose(weights, by_hand, rtol=1e-6)
+    reference = open_bags(foreign.trident(tmp_path / "reference", slide(scan=20))).bag("s1")
+    np.testing.assert_array_equal(weights, by_cell(reference, rows_of("trident", s))[1])
+
+
+@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"stamp"}))
+def test_corners_are_level_0_pixels(tmp_path: Path, tool: str) -> None:
+    s = slide(scan=40)
+    bags = open_bags(TOOLS[tool](tmp_path, s))
+    assert bags.unit == "px"
+    assert bags.bag("s1").pitch == 1024
+    np.testing.assert_array_equal(bags.bag("s1").coords.numpy(), s.corners)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_any_of_them_trains(tmp_path: Path, tool: str) -> None:
+    """What `probsa train --features DIR` reads before its first step: and a graph."""
+    slides = [slide(f"s{k}", seed=k) for k in range(8)]
+    lines = [f"s{k},{k % 2},{k // 2 % 3}" for k in range(8)]
+    (tmp_path / "labels.csv").write_text("\n".join(["bag,label,fold", *lines]) + "\n")
+    data = DataConfig(
+        features=TOOLS[tool](tmp_path / "x", *slides), labels=tmp_path / "labels.csv", test_fold=0
+    )
+    prepared = prepare(RunConfig(model="abmil-probsa-diag", data=data))
+    assert prepared.model_arguments["in_dim"] == foreign.WIDTH
+    assert prepared.bags.bag("s3").edges.shape[1] == neighbours(slides[3])[0].shape[1]
+
+
+def test_a_slide_without_tissue_is_left_out_of_training(tmp_path: Path) -> None:
+    slides = [slide(f"s{k}", seed=k) for k in range(8)]
+    root = foreign.trident(tmp_path / "x", *slides)
+    foreign.trident_empty(root, "a_none")
+    foreign.trident_empty(root, "s8", flat=True)
+    names = ["a_none", *(f"s{k}" for k in range(9))]
+    lines = [f"{name},{k % 2},{k // 2 % 3}" for k, name in enumerate(names)]
+    (tmp_path / "labels.csv").write_text("\n".join(["bag,label,fold", *lines]) + "\n")
+    data = DataConfig(features=root, labels=tmp_path / "labels.csv", test_fold=0)
+    prepared = prepare(RunConfig(model="abmil-probsa-diag", data=data))
+    assert prepared.bags.notes == dict.fromkeys(("a_none", "s8"), "left out: it has no instances")
+    split = prepared.split
+    assert {*split.train, *split.val, *split.test} == {s.name for s in slides}
+    assert prepared.table.bags == tuple(s.name for s in slides)
+    with pytest.raises(EmptyBag, match=r"bag 'a_none' .* is empty"):
+        prepared.bags.bag("a_none")
+
+
+def test_stamp_s_distance_between_tiles_is_the_one_of_its_corners(tmp_path: Path) -> None:
+    bags = open_bags(foreign.stamp(tmp_path, slide(scan=40)))
+    assert bags.unit == "um"
+    assert bags.bag("s1").pitch == pytest.approx(1014 * 0.2527, abs=2e-3)  # not the 256 stated
+    assert bags.notes == {}
+
+
+@pytest.mark.parametrize("version", ["1.3.0", "2.0.1", "2.4.0"])
+def test_every_version_of_stamp_s_files(tmp_path: Path, version: str) -> None:
+    s = slide()
+    bags = open_bags(foreign.stamp(tmp_path, s, version=version))
+    np.testing.assert_array_equal(by_cell(bags.bag("s1"), s.order)[0], neighbours(s)[0])
+    apart = 256.0 if version == "1.3.0" else s.tile_px * s.mpp
+    assert bags.bag("s1").pitch == pytest.approx(apart, abs=2e-3)
+    np.testing.assert_allclose(
+        bags.bag("s1").coords.numpy(), s.cells[s.order] * apart, atol=2e-3, rtol=0
+    )
+
+
+def stamp_file(folder: Path, **attributes: object) -> Path:
+    """STAMP's file of the slide; an attribute of None is taken out."""
+    path = next(foreign.stamp(folder, slide()).rglob("*.h5"))
+    with h5py.File(path, "r+") as f:
+        for key, value in attributes.items():
+            if value is None:
+                del f.attrs[key]
+            else:
+                f.attrs[key] = value
+    return path
+
+
+def test_stamp_files_that_are_refused(tmp_path: Path) -> None:
+    def refused(match: str, **attributes: object) -> None:
+        path = stamp_file(tmp_path, **attributes)
+        with pytest.raises(BagError, match=match):
+            open_bags(tmp_path).stored("s1")
+        path.unlink()
+
+    refused(
+        r"s1\.h5 was written by STAMP 3\.1\.0, this probsa .* up to version 2",
+        stamp_version="3.1.0",
+    )
+    refused("holds one embedding of a whole patient", feat_type="patient")
+    refused("does not say in what unit", tile_size_um=None, unit=None)
+    refused("does not say in what unit", tile_size_um=None, unit="mm")
+    path = stamp_file(tmp_path)
+    with h5py.File(path, "r+") as f:
+        del f["coords"]
+    with pytest.raises(BagError, match=r"expected coords \(tiles, 2\) in micrometres, .* missing"):
+        open_bags(tmp_path).bag("s1")
+    with h5py.File(path, "r+") as f:
+        f["coords"] = np.zeros((3, 2), np.float32)
+    with pytest.raises(BagError, match=r"coords 3\. Both must describe the same instances"):
+        open_bags(tmp_path).bag("s1")
+    with h5py.File(path, "w") as f:
+        f["feats"] = np.zeros(6, np.float16)
+    with pytest.raises(BagError, match="one embedding of a whole slide"):
+        open_bags(tmp_path).bag("s1")
+    with h5py.File(path, "w") as f:
+        f["feats"] = np.zeros((0, 6), np.float16)
+    assert open_bags(tmp_path).empty() == ("s1",)
+
+
+def test_stamp_s_multiplex_files_name_the_rows_otherwise(tmp_path: Path) -> None:
+    s = slide()
+    path = next(foreign.stamp(tmp_path, s).rglob("*.h5"))
+    with h5py.File(path, "r+") as f:
+        f.move("feats", "patch_embeddings")
+    np.testing.assert_array_equal(open_bags(tmp_path).bag("s1").x.float(), s.features[s.order])
+
+
+def test_slideflow_s_index_without_zip_and_without(tmp_path: Path) -> None:
+    s = slide()
+    bag = open_bags(foreign.slideflow(tmp_path / "npy", s, zipped=False)).bag("s1")
+    np.testing.assert_array_equal(bag.coords.numpy(), s.corners)
+    root = foreign.slideflow(tmp_path / "npz", s, slide("s2", seed=1))
+    (root / "s2.index.npz").unlink()
+    with pytest.raises(BagError, match=r"bag 's2': there is no s2\.index\.npz beside"):
+        open_bags(root).bag("s2")
+    (root / "s1.index.npz").unlink()
+    bags = open_bags(root)
+    assert bags.bag("s1").coords is None
+    assert bags.notes == {"s1": "no coordinates, so none of its instances has a neighbour"}
+
+
+@pytest.mark.parametrize("side", [604, 605])
+def test_slideflow_s_centres_become_corners(tmp_path: Path, side: int) -> None:
+    """Of an odd side, the centre is the pixel before the half, or the half itself."""
+    s = slide()
+    expected = s.cells * side + 7
+    for k, centres in enumerate((expected + side // 2, expected + side / 2)):
+        root = foreign.slideflow(tmp_path / str(k), s)
+        np.savez(root / "s1.index.npz", centres)
+        bag = open_bags(root).bag("s1")
+        np.testing.assert_array_equal(bag.coords.numpy(), expected)
+        assert bag.pitch == side
+
+
+def test_a_side_worked_out_from_the_resolution_is_not_a_pixel_off() -> None:
+    """tile_um / mpp may come out a hair below or above the whole number it is."""
+    expected = np.array([[7, 0], [1031, 2048]])
+    for side in (1024 - 1e-10, 1024.0, 1024 + 1e-10, 1024.3):
+        np.testing.assert_array_equal(corners(expected + 512, side), expected)
+
+
+def test_clam_s_tensors_alone_take_their_corners_from_patches(tmp_path: Path) -> None:
+    s = slide(scan=40)
+    root = foreign.clam(tmp_path, s, slide("s2", seed=1), h5=False)
+    bags = open_bags(root)
+    assert bags.formats() == {"clam"}
+    np.testing.assert_array_equal(
+        by_cell(bags.bag("s1"), np.arange(len(s.cells)))[0], neighbours(s)[0]
+    )
+    (root / "patches" / "s2.h5").unlink()
+    with pytest.raises(BagError, match=r"bag 's2': there is no .*patches/s2\.h5"):
+        open_bags(root).bag("s2")
+    (root / "patches" / "s1.h5").unlink()
+    (root / "patches").rmdir()
+    assert open_bags(root).bag("s1").coords is None
+
+
+def test_clam_s_first_script_gave_corners_at_the_level_of_the_patches(tmp_path: Path) -> None:
+    s = slide(scan=40)
+    bag = open_bags(foreign.clam_first_script(tmp_path, s)).bag("s1")
+    assert bag.pitch == 1024
+    np.testing.assert_array_equal(bag.coords.numpy(), s.corners)
+    np.testing.assert_array_equal(by_cell(bag, np.arange(len(s.cells)))[0], neighbours(s)[0])
+
+
+def test_trident_s_files_of_clam_s_old_corners(tmp_path: Path) -> None:
+    s = slide(scan=40)
+    foreign.trident(tmp_path, s)
+    for path in tmp_path.rglob("*.h5"):
+        with h5py.File(path, "r+") as f:
+            for key in list(f["coords"].attrs):
+                del f["coords"].attrs[key]
+            f["coords"].attrs.update(patch_size=512, patch_level=0, custom_downsample=2)
+    bags = open_bags(tmp_path)
+    assert bags.bag("s1").pitch == 1024
+    np.testing.assert_array_equal(
+        by_cell(bags.bag("s1"), np.arange(len(s.cells)))[0], neighbours(s)[0]
+    )
+    assert bags.notes == {}
+
+
+def test_a_size_at_the_target_magnification_is_refused_not_an_empty_graph(tmp_path: Path) -> None:
+    """The trap of 40x scans: 512 stated, 1024 pixels apart."""
+    foreign.trident(tmp_path, slide(scan=40))
+    for path in tmp_path.rglob("*.h5"):
+        with h5py.File(path, "r+") as f:
+            f["coords"].attrs["patch_size_level0"] = 512
+    with pytest.raises(GraphError, match="512 apart, but the coordinates say 1024"):
+        open_bags(tmp_path).bag("s1")
+
+
+def test_several_extractors_of_stamp(tmp_path: Path) -> None:
+    foreign.stamp(tmp_path, slide())
+    (tmp_path / "conch-00000000").mkdir()
+    (tmp_path / "conch-00000000" / "s1.h5").write_bytes(
+        next((tmp_path / "uni-1a2b3c4d").rglob("*.h5")).read_bytes()
+    )
+    with pytest.raises(
+        BagError, match=r"several folders of features: conch-00000000, uni-1a2b3c4d"
+    ):
+        open_bags(tmp_path)
+    assert open_bags(tmp_path, features="uni-1a2b3c4d").names == ("s1",)
+
+
+def test_folders_with_the_bags_of_two_tools(tmp_path: Path) -> None:
+    folder = next(foreign.trident(tmp_path / "t", slide("a")).rglob("features_*"))
+    stamp = next(foreign.stamp(tmp_path / "s", slide("b")).rglob("*.h5"))
+    (folder / "b.h5").write_bytes(stamp.read_bytes())
+    with pytest.raises(BagError, match=r"b\.h5 has no dataset 'features'.*a folder of their own"):
+        open_bags(folder).bag("b")
+    (folder / "b.h5").rename(folder / "0.h5")  # read first, it makes the folder STAMP's
+    with pytest.raises(BagError, match=r"a\.h5 is not STAMP's: it holds 'coords', 'features'"):
+        open_bags(folder).bag("a")
+    (folder / "0.h5").unlink()
+    torch.save(torch.zeros(2, 3), folder / "c.pt")
+    with pytest.raises(BagError, match=r"several kinds: a\.h5 and c\.pt, .*a folder of their own"):
+        open_bags(folder)
+
+
+class Harmful:
+    """Unpickling it would write a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+def test_pt_files_are_never_unpickled(tmp_path: Path) -> None:
+    root = foreign.slideflow(tmp_path, slide())
+    torch.save({"x": Harmful(tmp_path / "touched")}, root / "s1.pt")
+    with pytest.raises(BagError, match=r"s1\.pt holds more than a tensor.*could run code"):
+        open_bags(root).bag("s1")
+    assert not (tmp_path / "touched").exists()
+
+
+@pytest.mark.parametrize("keep", [0, 10, 200, -1])
+def test_damaged_pt_files(tmp_path: Path, keep: int) -> None:
+    root = foreign.slideflow(tmp_path, slide())
+    whole = (root / "s1.pt").read_bytes()
+    (root / "s1.pt").write_bytes(whole[:keep])
+    for read in (open_bags(root).bag, open_bags(root).size):
+        with pytest.raises(BagError, match=r"s1\.pt (cannot be read|holds more than a tensor)"):
+            read("s1")
+
+
+def test_pt_files_of_something_else(tmp_path: Path) -> None:
+    root, s = foreign.slideflow(tmp_path, slide()), slide()
+    rows = [torch.from_numpy(row) for row in s.features]
+    for held, message in (
+        (rows, "holds a list, expected one tensor.*eva"),
+        ({"features": rows[0]}, "holds a dict, expected one tensor"),
+        (rows[0], r"shape \(6,\), expected \(instances, width\)"),
+        (torch.zeros(5, 6), "features have 5 rows, coords 61"),
+    ):
+        torch.save(held, root / "s1.pt")
+        with pytest.raises(BagError, match=message):
+            open_bags(root).bag("s1")
+    torch.save(torch.from_numpy(s.features)[None].bfloat16().requires_grad_(), root / "s1.pt")
+    expected = torch.from_numpy(s.features).bfloat16().float()
+    assert torch.equal(open_bags(root).bag("s1").x, expected)
+    torch.save(torch.zeros(0, 6), root / "s1.pt")
+    assert open_bags(root).empty() == ("s1",)
+
+
+def test_what_is_not_read_says_what_it_looks_like(tmp_path: Path) -> None:
+    (tmp_path / "z" / "a.zarr").mkdir(parents=True)
+    with pytest.raises(BagError, match=r"LazySlide's or tiatoolbox's.*'features'.*'coords'"):
+        open_bags(tmp_path / "z")
+    (tmp_path / "eva").mkdir()
+    torch.save([torch.zeros(3)], tmp_path / "eva" / "a.pt")
+    (tmp_path / "eva" / "manifest.csv").write_text("origin,embeddings,target\n")
+    with pytest.raises(BagError, match=r"look like eva's.*another order.*probsa extract"):
+        open_bags(tmp_path / "eva")
+    (tmp_path / "eva" / "manifest.csv").unlink()
+    with pytest.raises(BagError, match=r"only \.pt files, .*pt_files, .*bags_config\.json"):
+        open_bags(tmp_path / "eva")
+
+
+def test_slideflow_s_settings_that_are_no_json(tmp_path: Path) -> None:
+    root = foreign.slideflow(tmp_path, slide())
+    (root / "bags_config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"bags_config\.json is no JSON"):
+        open_bags(root)
+    (root / "bags_config.json").write_text(json.dumps([1]))
+    with pytest.raises(ValueError, match="expected a JSON object"):
+        open_bags(root)
+
+
+def test_a_given_pitch_wins_over_what_a_tool_states(tmp_path: Path) -> None:
+    bags = open_bags(foreign.stamp(tmp_path, slide()), graph=GraphOptions(pitch=256.5))
+    assert bags.bag("s1").pitch == 256.5

@@ -1,0 +1,218 @@
+"""Copies and near-copies of bags, on real features with planted ones; leaks of splits."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from probsa.core.store import write_bag
+from probsa.datasets import open_bags, read_table
+from probsa.datasets.copies import Copy, find_copies
+from probsa.datasets.labels import Table
+from probsa.datasets.leaks import find_leaks, refuse_leaks
+from probsa.datasets.protocol import fold_splits
+from probsa.datasets.splits import Split, make_split
+from probsa.errors import TableError
+
+REAL = ("ct_ich", "colon_tiles")
+OLD = ("musk1", "musk2", "fox", "tiger", "elephant")
+
+
+def write(folder, bags):
+    for name, x in bags.items():
+        write_bag(folder / f"{name}.h5", features=x, kind="ct")
+    return open_bags(folder)
+
+
+def some(shared_data, data, *, count=20):
+    bags = open_bags(shared_data / "bags" / data / "features")
+    return {n: np.asarray(bags.stored(n).features, np.float32) for n in bags.names[:count]}
+
+
+def order(n):
+    return np.random.default_rng(1).permutation(n)
+
+
+def noisy(x):
+    return x * (1 + 1e-3 * np.random.default_rng(2).normal(size=x.shape)).astype(np.float32)
+
+
+CHANGES = {
+    "shuffled": lambda x: x[order(len(x))],
+    "noise": noisy,
+    "float16": lambda x: x.astype(np.float16),
+    "dropped": lambda x: x[np.random.default_rng(3).random(len(x)) > 0.1],
+    "all of it": lambda x: noisy(x)[order(len(x))][: -(len(x) // 10)].astype(np.float16),
+    "half": lambda x: x[: len(x) // 2],
+    "within more": lambda x: np.concatenate([x, x[::-1] * 1.3 + 0.1]).astype(np.float32),
+}
+
+
+# --- copies
+
+
+@pytest.mark.parametrize("data", REAL)
+def test_real_bags_that_share_nothing_raise_no_alarm(shared_data, data):
+    bags = open_bags(shared_data / "bags" / data / "features")
+    assert find_copies(bags, bags.names) == []
+
+
+@pytest.mark.parametrize("data", OLD)
+def test_the_old_benchmarks_raise_no_alarm(shared_data, tmp_path, data):
+    z = np.load(shared_data / "mil_benchmarks" / f"{data}.npz")
+    x, of = z["X"].astype(np.float32), z["bag"]
+    bags = write(tmp_path, {f"b{k}": x[of == k] for k in range(len(z["y"]))})
+    assert find_copies(bags, bags.names) == []
+
+
+@pytest.mark.parametrize("data", REAL)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_planted_copy_is_found_and_nothing_else(shared_data, tmp_path, data, change):
+    real = some(shared_data, data)
+    origin = list(real)[7]
+    bags = write(tmp_path, real | {"z": CHANGES[change](real[origin])})
+    (found,) = find_copies(bags, bags.names)
+    assert (found.first, found.second) == (origin, "z")
+    assert found.kind == ("copy" if change == "shuffled" else "near-copy")
+    assert found.share >= 0.9
+
+
+def test_noise_beyond_the_rule_is_another_bag(shared_data, tmp_path):
+    real = some(shared_data, "ct_ich", count=6)
+    x = next(iter(real.values()))
+    other = x * (1 + 0.02 * np.random.default_rng(0).normal(size=x.shape)).astype(np.float32)
+    bags = write(tmp_path, real | {"z": other})
+    assert find_copies(bags, bags.names) == []
+
+
+def test_a_third_of_the_rows_is_less_than_the_rule_asks_of_either_bag(tmp_path):
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=(30, 20)).astype(np.float32) for _ in range(2))
+    shared = {"a": a, "b": np.concatenate([b[:20], a[:10]])}
+    bags = write(tmp_path, shared)
+    assert find_copies(bags, bags.names) == []
+    bags = write(tmp_path, {"b": np.concatenate([b[:15], a[:15]])})
+    assert find_copies(bags, bags.names) == [
+        Copy(first="a", second="b", kind="near-copy", share=0.5)
+    ]
+
+
+def test_rows_that_a_bag_repeats_say_nothing(tmp_path):
+    rng = np.random.default_rng(0)
+    blank = rng.normal(size=(1, 20))
+    # three of four patches are blank, in every bag, but for the sensor's noise
+    bags = write(tmp_path, {
+        f"b{k}": np.concatenate([
+            blank * (1 + 1e-4 * rng.normal(size=(30, 20))), rng.normal(size=(10, 20))
+        ]).astype(np.float32)
+        for k in range(4)
+    })  # fmt: skip
+    assert find_copies(bags, bags.names) == []
+
+
+def test_bags_of_one_or_two_rows_are_compared_as_wholes(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 20)).astype(np.float32)
+    bags = write(tmp_path, {"a": x[:1], "b": x[:1], "c": x, "d": x[1:3][::-1], "e": x[1:3]})
+    found = find_copies(bags, bags.names)
+    assert [(c.first, c.second, c.kind) for c in found] == [("a", "b", "copy"), ("d", "e", "copy")]
+
+
+def test_features_that_hardly_vary_do_not_hide_a_copy(tmp_path):
+    rng = np.random.default_rng(0)
+    # a large offset, another that is constant: rounding and noise are larger than the deviations
+    x = {k: rng.normal(size=(20, 12)).astype(np.float32) for k in "abcd"}
+    x = {k: np.hstack([v, 1e4 + 0.1 * v[:, :3], np.full((20, 1), 7)]) for k, v in x.items()}
+    bags = write(tmp_path, {**{k: v.astype(np.float32) for k, v in x.items()},
+                            "e": noisy(x["c"].astype(np.float32))})  # fmt: skip
+    assert [(c.first, c.second) for c in find_copies(bags, bags.names)] == [("c", "e")]
+
+
+def test_three_copies_are_three_pairs_and_one_bag_is_none(tmp_path):
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    bags = write(tmp_path, dict.fromkeys("abc", x))
+    pairs = [(c.first, c.second) for c in find_copies(bags, bags.names)]
+    assert pairs == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert find_copies(bags, ["a"]) == find_copies(bags, ["a", "a"]) == []
+
+
+# --- leaks
+
+
+@pytest.fixture
+def four(tmp_path):
+    x = np.random.default_rng(0).normal(size=(4, 6, 5)).astype(np.float32)
+    return write(tmp_path, {f"b{k}": x[k] for k in range(4)})
+
+
+TABLE = Table(bags=("b0", "b1", "b2", "b3"), labels=(0, 1, 0, 1), groups=("p", "q", "r", "s"),
+              classes=("0", "1"))  # fmt: skip
+CLEAN = Split(train=("b0", "b1"), val=("b2",), test=("b3",), origin="made by hand")
+
+
+def test_a_clean_split_has_no_leak(four):
+    assert find_leaks(four, TABLE, CLEAN) == refuse_leaks(four, TABLE, CLEAN) == []
+
+
+def test_a_patient_in_two_parts_is_refused(four):
+    table = replace(TABLE, groups=("p", "q", "r", "p"))
+    with pytest.raises(
+        TableError,
+        match=r"leaks \(made by hand\): patient 'p' is in train \(bag 'b0'\) and in test \('b3'\)",
+    ):
+        refuse_leaks(four, table, CLEAN)
+    both = replace(TABLE, groups=("p", "q", "p", "p"))
+    kinds = [(x.kind, x.parts) for x in find_leaks(four, both, CLEAN)]
+    assert kinds == [("patient", ("train", "val")), ("patient", ("train", "test"))]
+
+
+def test_a_test_bag_in_validation_is_refused(four):
+    split = replace(CLEAN, val=("b2", "b3"))
+    with pytest.raises(TableError, match="bag 'b3' is in val and in test"):
+        refuse_leaks(four, TABLE, split)
+    assert [x.kind for x in find_leaks(four, TABLE, split)] == ["bag"]
+
+
+def test_a_copy_in_another_part_is_refused_and_in_the_same_told(four, tmp_path):
+    x = np.asarray(four.stored("b0").features)
+    bags = write(tmp_path, {"b3": noisy(x[::-1])})
+    with pytest.raises(
+        TableError,
+        match=r"bags 'b0' \(train\) and 'b3' \(test\) have 100% of the rows alike and other "
+        r"labels\. Give bags that belong together one group",
+    ):
+        refuse_leaks(bags, TABLE, CLEAN)
+    (told,) = refuse_leaks(bags, TABLE, Split(train=("b0", "b3"), val=("b1",), test=(), origin=""))
+    assert (told.kind, told.parts, told.across) == ("near-copy", ("train", "train"), False)
+    # a bag that is in no part harms nobody
+    assert find_leaks(bags, TABLE, replace(CLEAN, test=())) == []
+
+
+def test_what_was_found_once_serves_every_split(four):
+    known = [Copy(first="b1", second="b2", kind="copy", share=1.0)]
+    with pytest.raises(TableError, match=r"'b1' \(train\) and 'b2' \(val\) have the same features"):
+        refuse_leaks(four, TABLE, CLEAN, copies=known)
+    split = Split(train=("b1", "b2"), val=(), test=("b3",), origin="")
+    assert len(refuse_leaks(four, TABLE, split, copies=known)) == 1
+
+
+def test_a_long_list_is_counted(tmp_path):
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    names = [f"b{k}" for k in range(8)]
+    bags = write(tmp_path, dict.fromkeys(names, x))
+    table = Table(bags=tuple(names), labels=(0,) * 8, classes=("0", "1"))
+    split = Split(train=tuple(names[:7]), val=(), test=("b7",), origin="made")
+    with pytest.raises(TableError, match="and 2 more"):
+        refuse_leaks(bags, table, split)
+
+
+@pytest.mark.parametrize("data", REAL)
+def test_the_folds_of_real_bags_do_not_leak(shared_data, data):
+    folder = shared_data / "bags" / data
+    bags, table = open_bags(folder / "features"), read_table(folder / "labels.csv")
+    copies = find_copies(bags, bags.names)
+    assert [refuse_leaks(bags, table, s, copies=copies) for s in fold_splits(table)] == [[]] * 5
+    split = make_split(table, test_fold=0)
+    broken = replace(split, val=(*split.val, split.test[0]))
+    with pytest.raises(TableError, match=f"bag '{split.test[0]}' is in val and in test"):
+        refuse_leaks(bags, table, broken, copies=copies)

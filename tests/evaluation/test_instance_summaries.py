@@ -1,0 +1,296 @@
+"""The row of a table: means over replicates and folds, paired resamples, reasons."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+from support.made_predictions import cohort, made
+
+from probsa.errors import InputError
+from probsa.evaluation.dice import dice_threshold
+from probsa.evaluation.error_detectors import error_detectors
+from probsa.evaluation.instance_summaries import instance_samples, instance_summary
+from probsa.evaluation.instances import instance_metrics
+from probsa.evaluation.isolated import isolated_false_positives
+from probsa.evaluation.pools import Pool
+from probsa.statistics.bootstrap import Draws
+from probsa.statistics.sampled import Sampled, mean_of, none, replicate_weights, sampled_difference
+
+
+def _replicates(count=3, *, bags=8, first=0):
+    """The same bags and labels, other scores."""
+    base, positive = cohort(bags, seed=first)
+    found = [base]
+    for r in range(1, count):
+        other, _ = cohort(bags, seed=first + r)
+        same = zip(base, other, strict=True)
+        found.append([replace(q, instance_labels=p.instance_labels) for p, q in same])
+    return found, positive
+
+
+def _validation(count=3):
+    return _replicates(count, bags=6, first=50)[0]
+
+
+def _summary(replicates, positive, **options):
+    given = {"validation": None, "groups": None, "bootstrap": 0, **options}
+    return instance_summary(replicates, positive=positive, **given)
+
+
+def test_one_replicate_is_what_the_single_metrics_say():
+    (bags,), positive = _replicates(1)
+    held = _validation(1)
+    got = _summary([bags], positive, validation=held, bootstrap=40, seed=3)
+    single = (
+        instance_metrics(bags, positive=positive, validation=held[0], bootstrap=40, seed=3)
+        | error_detectors(bags, positive=positive, bootstrap=40, seed=3)
+        | isolated_false_positives(bags, positive=positive, bootstrap=40, seed=3)
+    )
+    shared = set(got) & set(single)
+    assert set(got) - shared == {"auroc_within_bags"}
+    for name in shared:
+        assert got[name].reason == single[name].reason, name
+        for end in ("value", "low", "high"):
+            expected = getattr(single[name], end)
+            assert getattr(got[name], end) == pytest.approx(expected, abs=1e-9), name
+    assert got["error_auroc_seeds_all"].value is None and got["dice"].value > 0
+
+
+def test_values_are_means_over_replicates():
+    replicates, positive = _replicates(3)
+    held = _validation(3)
+    got = _summary(replicates, positive, validation=held)
+    each = [
+        instance_metrics(r, positive=positive, validation=v, bootstrap=0)
+        for r, v in zip(replicates, held, strict=True)
+    ]
+    for name in ("auroc", "average_precision_positive_bags", "dice", "dice_pooled"):
+        assert got[name].value == pytest.approx(np.mean([e[name].value for e in each])), name
+    errors = [
+        error_detectors(
+            replicates[r],
+            positive=positive,
+            others=[x for i, x in enumerate(replicates) if i != r],
+            bootstrap=0,
+        )
+        for r in range(3)
+    ]
+    for name in ("error_auroc_variance_boundary", "augrc_margin_all", "error_auroc_seeds_all"):
+        assert got[name].value == pytest.approx(np.mean([e[name].value for e in errors])), name
+    alone = [isolated_false_positives(r, positive=positive, bootstrap=0) for r in replicates]
+    expected = np.mean([a["isolated_fp"].value for a in alone])
+    assert got["isolated_fp"].value == pytest.approx(expected)
+    # The gain is against the rival that is best on average.
+    means = {k: got[f"error_auroc_{k}_all"].value for k in ("margin", "entropy", "seeds", "edge")}
+    own = got["error_auroc_variance_all"].value
+    assert got["error_auroc_gain_all"].value == pytest.approx(own - max(means.values()))
+
+
+def test_within_bags_is_the_mean_of_each_bags_auroc():
+    replicates, positive = _replicates(2)
+    got = _summary(replicates, positive)["auroc_within_bags"].value
+    each = [
+        np.mean([roc_auc_score(p.instance_labels, p.attention_mean) for p in r if positive[p.name]])
+        for r in replicates
+    ]
+    assert got == pytest.approx(np.mean(each))
+    # A level of its own for every bag changes what is pooled, and not this.
+    shifted = [
+        [replace(p, attention_mean=p.attention_mean + i) for i, p in enumerate(r)]
+        for r in replicates
+    ]
+    moved = _summary(shifted, positive)
+    assert moved["auroc_within_bags"].value == pytest.approx(got)
+    assert abs(moved["auroc"].value - _summary(replicates, positive)["auroc"].value) > 0.02
+
+
+def test_intervals_resample_bags_and_replicates_together():
+    replicates, positive = _replicates(3)
+    got = _summary(replicates, positive, bootstrap=50, seed=6)["auroc"]
+    flags = np.array([positive[p.name] for p in replicates[0]])
+    draws = Draws.of(flags, groups=None, resamples=50, seed=6)
+    weights = replicate_weights(3, resamples=50, seed=6)[1:]
+    values = []
+    for counts, weight in zip(draws.counts, weights, strict=True):
+        of = []
+        for r in replicates:
+            again = [p for p, c in zip(r, counts, strict=True) for _ in range(c)]
+            y = np.concatenate([p.instance_labels for p in again])
+            of.append(roc_auc_score(y, np.concatenate([p.attention_mean for p in again])))
+        values.append(np.average(of, weights=weight))
+    low, high = np.quantile(values, [0.025, 0.975])
+    assert (got.low, got.high) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_replicate_weights_have_the_variance_of_a_mean():
+    weights = replicate_weights(4, resamples=20000, seed=0)
+    assert weights.shape == (20001, 4)
+    assert (weights[0] == 1).all() and (weights[1:].sum(1) == 3).all()
+    value = np.array([0.0, 1.0, 5.0, 2.0])
+    means = weights[1:] @ value / 3
+    assert means.var() == pytest.approx(value.var(ddof=1) / 4, rel=0.05)
+    assert (replicate_weights(1, resamples=3, seed=0) == 1).all()
+
+
+def test_replicates_of_a_block_are_drawn_together():
+    value = np.array([0.0, 0.1, 1.0, 1.1, 5.0, 5.1])  # three splits, two seeds each
+    weights = replicate_weights(6, resamples=20000, seed=0, blocks=[0, 0, 1, 1, 2, 2])
+    means = (weights @ value) / weights.sum(1)
+    assert means[0] == pytest.approx(value.mean())
+    splits = value.reshape(3, 2).mean(1)
+    assert means[1:].var() == pytest.approx(splits.var(ddof=1) / 3, rel=0.05)
+    uneven = replicate_weights(3, resamples=5, seed=0, blocks=["a", "a", "b"])
+    assert uneven[0].tolist() == [0.5, 0.5, 1.0]
+    replicates, positive = _replicates(4)
+    got = [
+        _summary(replicates, positive, bootstrap=200, seed=1, blocks=b)["auroc"]
+        for b in (None, [0, 0, 1, 1])
+    ]
+    assert got[0].value == pytest.approx(got[1].value) and got[0].low != got[1].low
+
+
+def test_two_methods_are_paired():
+    replicates, positive = _replicates(2)
+    better = [
+        [replace(p, attention_mean=p.attention_mean + p.instance_labels) for p in r]
+        for r in replicates
+    ]
+    given = {"positive": positive, "validation": None, "groups": None, "bootstrap": 60}
+    a, b = (
+        instance_samples(better, **given)["auroc"],
+        instance_samples(replicates, **given)["auroc"],
+    )
+    gain = sampled_difference(a, b).metric()
+    assert gain.value == pytest.approx(a.value - b.value)
+    assert gain.low > 0
+    spread = gain.high - gain.low
+    assert spread < a.metric().high - b.metric().low
+    # The order of bags is the first replicate's; the draws are of names in that order.
+    mixed = [replicates[0], replicates[1][::-1]]
+    assert _summary(mixed, positive) == _summary(replicates, positive)
+
+
+# Folds
+
+
+def _folded():
+    """Fold 1's run has another scale of μ and σ² than fold 0's."""
+    (bags,), positive = _replicates(1, bags=12)
+    fold = {p.name: i // 6 for i, p in enumerate(bags)}
+    bags = [
+        replace(
+            p,
+            attention_mean=p.attention_mean + np.float32(9 * fold[p.name]),
+            attention_variance=p.attention_variance * np.float32(1 + 50 * fold[p.name]),
+        )
+        for p in bags
+    ]
+    return bags, positive, fold
+
+
+def test_folds_are_ranked_by_themselves():
+    bags, positive, fold = _folded()
+    got = _summary([bags], positive, folds=fold)
+    parts = [[p for p in bags if fold[p.name] == f] for f in (0, 1)]
+    for name, score in (("auroc", roc_auc_score), ("average_precision", average_precision_score)):
+        each = []
+        for part in parts:
+            y = np.concatenate([p.instance_labels for p in part])
+            each.append(score(y, np.concatenate([p.attention_mean for p in part])))
+        assert got[name].value == pytest.approx(np.mean(each))
+    errors = [error_detectors(part, positive=positive, bootstrap=0) for part in parts]
+    expected = np.mean([e["error_auroc_variance_all"].value for e in errors])
+    assert got["error_auroc_variance_all"].value == pytest.approx(expected)
+    pooled = _summary([bags], positive)
+    for name in ("auroc", "error_auroc_variance_all"):
+        assert pooled[name].value != pytest.approx(got[name].value, abs=0.005)
+    assert pooled["auroc_within_bags"].value == got["auroc_within_bags"].value
+
+
+def test_every_folds_run_has_its_own_threshold():
+    bags, positive, fold = _folded()
+    held = dict(enumerate(_validation(2)))
+    # The second run's validation asks for fewer calls.
+    held[1] = [
+        replace(p, instance_labels=np.int8(p.instance_labels * (p.attention_mean > 3)))
+        for p in held[1]
+    ]
+    got = _summary([bags], positive, folds=fold, validation=[held])
+    each, thresholds = [], []
+    for f, validation in held.items():
+        pool = Pool.of([p for p in validation if positive.get(p.name)])
+        thresholds.append(dice_threshold(pool.y, pool.evidence))
+        for p in bags:
+            if fold[p.name] == f and positive[p.name]:
+                called = Pool.of([p]).evidence >= thresholds[-1]
+                each.append(f1_score(p.instance_labels, called))
+    assert thresholds[0] < thresholds[1] - 0.2
+    assert got["dice"].value == pytest.approx(np.mean(each))
+    lacking = _summary([bags], positive, folds=fold, validation=[{0: held[0]}])
+    assert lacking["dice"].reason == (
+        "fold 1: no positive validation bag has instance labels to choose a threshold on"
+    )
+    with pytest.raises(InputError, match="bag 'b11' has no fold"):
+        _summary([bags], positive, folds={k: v for k, v in fold.items() if k != "b11"})
+
+
+# What has no value
+
+
+def test_undefined_with_its_reason():
+    replicates, positive = _replicates(2)
+    got = _summary(replicates, positive)
+    assert got["dice"].reason == "no validation predictions to choose a threshold on"
+    bare = [[replace(p, instance_labels=None) for p in r] for r in replicates]
+    got = _summary(bare, positive, validation=bare, bootstrap=5)
+    for name in ("auroc", "auroc_within_bags", "dice", "error_auroc_variance_all"):
+        assert got[name].reason == "no bag has instance labels", name
+    assert got["isolated_fp"].value is not None  # negative bags need no instance labels
+    negative = [[p for p in r if not positive[p.name]] for r in replicates]
+    got = _summary(negative, positive)
+    assert got["auroc_within_bags"].reason == "no positive bag has instances of both labels"
+    assert got["auroc"].reason == "only one class among 256 instances: AUROC is undefined"
+
+
+def test_bags_without_instance_labels_count_where_they_can():
+    replicates, positive = _replicates(2)
+    some = [[replace(r[0], instance_labels=None), *r[1:]] for r in replicates]
+    got, without = (
+        _summary(some, positive),
+        _summary([r[1:] for r in replicates], positive),
+    )
+    assert got["auroc"].value == without["auroc"].value
+    whole = _summary(replicates, positive)
+    assert got["isolated_fp"] == whole["isolated_fp"] != without["isolated_fp"]
+
+
+def test_a_replicate_without_a_value_is_left_out_of_the_mean():
+    rows = Sampled(rows=np.array([1.0, 2.0, np.nan]))
+    other = Sampled(rows=np.array([3.0, 4.0, 7.0]))
+    weights = np.array([[1, 1, 1], [2, 0, 1], [1, 1, 1]], dtype=float)
+    got = mean_of([rows, none("why"), other], weights=weights)
+    np.testing.assert_allclose(got.rows, [2, (2 * 2 + 4) / 3, 7])
+    lost = mean_of([rows, other], weights=np.array([[1.0, 1], [0, 1], [1, 0]]))
+    assert np.isnan(lost.rows[2]) and lost.rows[1] == 4
+    assert mean_of([none("why"), none("also")], weights=np.ones((3, 2))).reason == "why"
+    assert sampled_difference(rows, none("why")).metric().reason == "why"
+
+
+def test_bad_input():
+    replicates, positive = _replicates(2)
+    with pytest.raises(InputError, match="no predictions to summarise"):
+        _summary([], positive)
+    with pytest.raises(InputError, match=r"replicates 0 and 1 are of different bags \('b7'\)"):
+        _summary([replicates[0], replicates[1][:-1]], positive)
+    with pytest.raises(InputError, match=r"different bags \('one twice'\)"):
+        _summary([[*replicates[0], replicates[0][0]]], positive)
+    with pytest.raises(InputError, match="2 replicates, but validation predictions of 1"):
+        _summary(replicates, positive, validation=_validation(1))
+    mixed = [replicates[0], [replace(p, score_kind="weight") for p in replicates[1]]]
+    with pytest.raises(InputError, match=r"several kinds \(logit, weight\)"):
+        _summary(mixed, positive)
+    scattered = [made("x", np.arange(4.0), [0, 0, 1, 1]), made("y", np.arange(4.0), [0] * 4)]
+    got = _summary([scattered], {"x": True})
+    assert got["auroc"].value is not None
+    assert got["isolated_fp"].reason.startswith("bag 'x' has no coordinates")

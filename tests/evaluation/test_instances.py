@@ -1,0 +1,297 @@
+"""Instance metrics: the score's formula, the null rivals, the authors' protocol, no value."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn import metrics as sk
+
+from probsa.errors import BagError, InputError
+from probsa.evaluation.instances import NAMES, balanced_threshold, instance_metrics
+from probsa.evaluation.prediction import Prediction
+from probsa.evaluation.scores import evidence
+
+
+def _bag(name, mu, labels, *, variance=None, degree=None, kind="logit", probability=(0.5,)):
+    mu = np.asarray(mu, dtype=np.float32)
+    zero = np.zeros_like(mu)
+    return Prediction(
+        name=name,
+        probability=np.asarray(probability, dtype=np.float32),
+        spread=np.zeros(len(probability), dtype=np.float32),
+        coords=None,
+        attention_mean=mu,
+        attention_variance=zero if variance is None else np.asarray(variance, dtype=np.float32),
+        weight_mean=zero,
+        weight_variance=zero,
+        degree=np.full(len(mu), 2.0, np.float32) if degree is None else np.float32(degree),
+        score_kind=kind,
+        instance_labels=None if labels is None else np.asarray(labels, dtype=np.int8),
+    )
+
+
+def _bags(count: int = 12, *, seed: int = 0, kind: str = "logit"):
+    """Bags of different sizes; odd ones positive, with instances of all kinds of labels."""
+    rng = np.random.default_rng(seed)
+    bags, positive = [], {}
+    for b in range(count):
+        n = 20 + b
+        y = ((rng.random(n) < 0.4) & bool(b % 2)).astype(int)
+        mu = rng.normal(size=n) + y
+        bags.append(
+            _bag(
+                f"b{b}",
+                mu if kind == "logit" else 1 / (1 + np.exp(-mu)),
+                np.where(rng.random(n) < 0.1, -1, y),
+                variance=rng.random(n),
+                degree=rng.integers(0, 9, size=n),
+                kind=kind,
+            )
+        )
+        positive[f"b{b}"] = bool(b % 2)
+    return bags, positive
+
+
+def _pooled(bags, field):
+    kept = [p.instance_labels >= 0 for p in bags]
+    return np.concatenate([getattr(p, field)[k] for p, k in zip(bags, kept, strict=True)])
+
+
+def test_evidence_is_the_log_ratio_to_uniform_attention():
+    # Weights 5/8, 1/8, 1/8, 1/8; uniform would be 1/4.
+    s = evidence(np.log([5.0, 1.0, 1.0, 1.0]) + 7, kind="logit")
+    np.testing.assert_allclose(s, np.log([2.5, 0.5, 0.5, 0.5]), atol=1e-12)
+    w = evidence(np.array([5, 1, 1, 1]) / 8, kind="weight")
+    np.testing.assert_allclose(w, s, atol=1e-12)
+    np.testing.assert_allclose(evidence(np.array([0.7, 0.5]), kind="probability"), [0.2, 0.0])
+    assert np.isnan(evidence(np.zeros(2), kind="relevance")).all()
+    assert evidence(np.array([3.0]), kind="logit")[0] == pytest.approx(0.0)
+
+
+def test_ranks_are_sklearns_over_all_and_within_positive_bags():
+    bags, positive = _bags()
+    got = instance_metrics(bags, positive=positive, bootstrap=0)
+    assert tuple(got) == NAMES
+    inside = [p for p in bags if positive[p.name]]
+    for suffix, of in (("", bags), ("_positive_bags", inside)):
+        y, mu = _pooled(of, "instance_labels"), _pooled(of, "attention_mean")
+        assert got[f"auroc{suffix}"].value == pytest.approx(sk.roc_auc_score(y, mu), abs=1e-12)
+        expected = sk.average_precision_score(y, mu)
+        assert got[f"average_precision{suffix}"].value == pytest.approx(expected, abs=1e-12)
+    assert got["auroc"].value != pytest.approx(got["auroc_positive_bags"].value, abs=1e-3)
+
+
+def test_errors_by_hand_the_bag_counts_its_unlabelled_instances():
+    # Weights (8, 4, 1, 1, 1, 1)/16, N = 6: s > 0 where the weight exceeds 1/6: the first two.
+    mu = np.log([8.0, 4.0, 1.0, 1.0, 1.0, 1.0])
+    labels = [1, 0, 1, 0, 0, -1]  # wrong calls: 1 (called) and 2 (missed); 5 is not judged
+    variance = [0.1, 0.9, 0.4, 0.5, 0.2, 5.0]
+    bag = _bag("a", mu, labels, variance=variance, degree=[2, 1, 4, 2, 1, 1])
+    negative = _bag("n", [0.0, 9.0], [0, 0], variance=[9, 9], degree=[1, 1])
+    got = instance_metrics([bag, negative], positive={"a": True, "n": False}, bootstrap=0)
+    assert got["error_rate"].value == pytest.approx(2 / 5)
+    # σ²: .9 above three right calls (.1, .5, .2), .4 above two of them.
+    assert got["error_auroc_variance"].value == pytest.approx((3 + 2) / 6)
+    # |s|: log 3, log 1.5 (wrong), log(6/16) (wrong), the same, the same.
+    s = np.log(6 * np.exp(mu) / 16)
+    wrong = [0, 1, 1, 0, 0]
+    assert got["error_auroc_margin"].value == pytest.approx((3 + 1 + 0.5 + 0.5) / 6)
+    expected = sk.roc_auc_score(wrong, -np.abs(np.round(s[:5], 6)))
+    assert got["error_auroc_margin"].value == pytest.approx(expected)
+    expected = sk.roc_auc_score(wrong, 1 / np.array([2, 1, 4, 2, 1]))
+    assert got["error_auroc_degree"].value == pytest.approx(expected)
+
+
+def test_unlabelled_instances_move_the_uniform_weight():
+    labels = [1, 0, -1, -1, -1, -1]
+    mu = np.log([3.0, 2.0, 5.0, 5.0, 5.0, 5.0])
+    # Of the two judged ones alone the first would be above uniform; of all six neither is.
+    bag = _bag("a", mu, labels, variance=[0.1, 0.2, 0, 0, 0, 0])
+    got = instance_metrics([bag], positive={"a": True}, bootstrap=0)
+    assert got["error_rate"].value == pytest.approx(1 / 2)
+
+
+def test_an_isolated_instance_has_the_greatest_inverse_degree():
+    bag = _bag("a", [2.0, 0.0, 0.0], [1, 1, 0], variance=[0, 1, 0], degree=[3, 0, 1])
+    got = instance_metrics([bag], positive={"a": True}, bootstrap=0)
+    assert got["error_auroc_degree"].value == 1.0  # the missed one is isolated
+
+
+@pytest.mark.parametrize("kind", ["probability", "weight"])
+def test_calls_of_other_scores(kind):
+    score = [0.7, 0.2, 0.1, 0.0] if kind == "weight" else [0.9, 0.45, 0.3, 0.6]
+    bag = _bag("a", score, [1, 1, 0, 0], variance=[0, 1, 0, 0], kind=kind)
+    got = instance_metrics([bag], positive={"a": True}, bootstrap=0)
+    expected = {"weight": 1 / 4, "probability": 2 / 4}[kind]  # .45 and .6 are wrong
+    assert got["error_rate"].value == pytest.approx(expected)
+    assert got["error_auroc_margin"].value == 1.0
+
+
+def test_relevance_has_ranks_and_no_calls():
+    bag = _bag("a", [0.9, 0.1, 0.2], [1, 0, 0], variance=[0, 1, 0], kind="relevance")
+    got = instance_metrics([bag], positive={"a": True}, bootstrap=10)
+    assert got["auroc"].value == 1.0
+    for name in ("error_rate", "error_auroc_variance", "error_auroc_margin", "error_auroc_degree"):
+        assert got[name].reason == "relevance has no point where calls change"
+
+
+def test_a_posterior_without_variance_finds_no_errors():
+    bag = _bag("a", [2.0, 0.0, 0.0], [1, 1, 0], degree=[1, 2, 1])
+    got = instance_metrics([bag], positive={"a": True}, bootstrap=10)
+    assert got["error_auroc_variance"].reason == "this posterior has no variance"
+    assert got["error_auroc_margin"].value == pytest.approx(
+        0.25
+    )  # missed at -log 3.1, right at log 2.4 and -log 3.1
+    flat = replace(bag, degree=np.full(3, 2, np.float32))
+    flat = instance_metrics([flat], positive={"a": True}, bootstrap=10)
+    assert flat["error_auroc_degree"].reason == "every instance has the same number of neighbours"
+
+
+def test_one_class_and_no_labels_are_undefined():
+    ones = _bag("a", [1.0, 0.0], [1, 1], variance=[1, 2])
+    got = instance_metrics([ones], positive={"a": True}, validation=[ones])
+    assert got["auroc"].reason == "only one class among 2 instances: AUROC is undefined"
+    assert got["average_precision_positive_bags"].reason == (
+        "only one class among 2 instances of positive bags: average precision is undefined"
+    )
+    assert got["authors_f1"].reason == (
+        "only one class among 2 instances of positive validation bags"
+    )
+    assert got["error_rate"].value == pytest.approx(1 / 2)
+    negative = _bag("n", [1.0, 0.0], [0, 1], variance=[1, 2])
+    got = instance_metrics([negative], positive={}, validation=[ones])
+    assert got["auroc"].value == 0.0
+    assert got["auroc_positive_bags"].reason == (
+        "no instances of positive bags: AUROC is undefined"
+    )
+    assert got["error_rate"].reason == "no instances of positive bags"
+    unlabelled = _bag("u", [1.0, 0.0], None)
+    got = instance_metrics([unlabelled], positive={"u": True})
+    assert tuple(got) == NAMES
+    assert {m.reason for m in got.values()} == {"no bag has instance labels"}
+    dropped = _bag("d", [1.0, 0.0], [-1, -1])
+    got = instance_metrics([dropped], positive={"d": True}, bootstrap=5)
+    assert got["auroc"].reason == "no instances: AUROC is undefined"
+
+
+# The authors' protocol
+
+
+def test_balanced_threshold_maximises_tpr_times_tnr():
+    y = np.array([False, False, True, False, True, True])
+    score = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    # From .5: TPR 2/3, FPR 0: 2/3. From .3: TPR 1, FPR 1/3: 2/3. The highest of the tied.
+    assert balanced_threshold(y, score) == 0.5
+    assert balanced_threshold(y[1:], score[1:]) == 0.5
+
+
+def test_authors_protocol_uses_positive_bags_and_validations_threshold():
+    bags, positive = _bags()
+    validation, _ = _bags(6, seed=1)
+    got = instance_metrics(bags, positive=positive, validation=validation, bootstrap=0)
+    inside = [p for p in bags if positive[p.name]]
+    held = [p for p in validation if positive[p.name]]
+    y, mu = _pooled(inside, "instance_labels"), _pooled(inside, "attention_mean")
+    y_held, mu_held = _pooled(held, "instance_labels"), _pooled(held, "attention_mean")
+    products = {
+        t: (mu_held[y_held == 1] >= t).mean() * (mu_held[y_held == 0] < t).mean() for t in mu_held
+    }
+    threshold = max(products, key=lambda t: (products[t], t))
+    assert got["authors_auroc"].value == pytest.approx(sk.roc_auc_score(y, mu))
+    assert got["authors_average_precision"].value == pytest.approx(
+        sk.average_precision_score(y, mu)
+    )
+    assert got["authors_f1"].value == pytest.approx(sk.f1_score(y, mu >= threshold))
+    assert got["authors_accuracy"].value == pytest.approx(sk.accuracy_score(y, mu >= threshold))
+
+
+def test_authors_protocol_without_validation_says_so():
+    bags, positive = _bags(4)
+    got = instance_metrics(bags, positive=positive, bootstrap=0)
+    assert got["authors_f1"].reason == "no validation predictions to choose a threshold on"
+    assert got["authors_auroc"].value is not None
+    got = instance_metrics(bags, positive=positive, validation=bags[:1], bootstrap=0)
+    assert got["authors_accuracy"].reason == (
+        "no positive validation bag has instance labels to choose a threshold on"
+    )
+
+
+# Intervals
+
+
+def test_intervals_resample_bags_as_sklearn_on_the_bags_written_out():
+    from probsa.statistics.bootstrap import Draws
+
+    bags, positive = _bags(8)
+    got = instance_metrics(bags, positive=positive, validation=bags, bootstrap=30, seed=4)
+    flags = np.array([positive[p.name] for p in bags])
+    draws = Draws.of(flags, groups=None, resamples=30, seed=4)
+    whole, inside = [], []
+    for counts in draws.counts:
+        again = [p for p, c in zip(bags, counts, strict=True) for _ in range(c)]
+        whole.append(
+            sk.roc_auc_score(_pooled(again, "instance_labels"), _pooled(again, "attention_mean"))
+        )
+        again = [p for p in again if positive[p.name]]
+        inside.append(instance_metrics(again, positive=positive, validation=bags, bootstrap=0))
+    low, high = np.quantile(whole, [0.025, 0.975])
+    assert (got["auroc"].low, got["auroc"].high) == (pytest.approx(low), pytest.approx(high))
+    for name in NAMES[2:]:
+        low, high = np.quantile([m[name].value for m in inside], [0.025, 0.975])
+        assert got[name].low == pytest.approx(low, abs=1e-9), name
+        assert got[name].high == pytest.approx(high, abs=1e-9), name
+
+
+def test_bootstrap_off_seeds_and_groups():
+    bags, positive = _bags()
+    off = instance_metrics(bags, positive=positive, bootstrap=0)
+    assert all(m.low is None and m.high is None for m in off.values())
+    one = instance_metrics(bags, positive=positive, bootstrap=100, seed=1)
+    assert one == instance_metrics(bags, positive=positive, bootstrap=100, seed=1)
+    assert one["auroc"] != instance_metrics(bags, positive=positive, bootstrap=100, seed=2)["auroc"]
+    assert one["auroc"].value == off["auroc"].value
+    pairs = {p.name: f"patient{i // 2}" for i, p in enumerate(bags)}
+    grouped = instance_metrics(bags, positive=positive, bootstrap=100, seed=1, groups=pairs)
+    assert grouped["auroc"].value == off["auroc"].value
+    assert grouped["auroc"].low != one["auroc"].low
+    together = dict.fromkeys(pairs, "one patient")
+    alone = instance_metrics(bags, positive=positive, bootstrap=100, groups=together)
+    assert alone["auroc"].low is None
+
+
+# One attention a class
+
+
+def test_columns_of_several_classes():
+    mu = np.array([[9.0, 1.0, 0.0], [8.0, 0.0, 1.0], [7.0, 0.5, 2.0]], dtype=np.float32)
+    variance = np.array([[0, 1, 2], [0, 3, 4], [0, 5, 6]])
+    labels = [1, 0, 0]
+    first = _bag("a", mu, labels, variance=variance, probability=(0.5, 0.4, 0.1), degree=[1, 2, 3])
+    got = instance_metrics([first], positive={"a": True}, bootstrap=0)
+    assert got["auroc"].value == 1.0  # class 1 is the most probable above 0
+    second = replace(first, probability=np.float32([0.5, 0.1, 0.4]))
+    got = instance_metrics([second], positive={"a": True}, bootstrap=0)
+    assert got["auroc"].value == 0.0
+    two = replace(
+        first,
+        attention_mean=mu[:, :2],
+        attention_variance=first.attention_variance[:, :2],
+        probability=np.float32([0.9, 0.1]),
+    )
+    assert instance_metrics([two], positive={"a": True}, bootstrap=0)["auroc"].value == 1.0
+
+
+# What cannot be judged
+
+
+def test_bad_input():
+    bags, positive = _bags(4)
+    mixed = [*bags, replace(bags[1], score_kind="weight")]
+    with pytest.raises(InputError, match=r"several kinds \(logit, weight\)"):
+        instance_metrics(mixed, positive=positive)
+    other, _ = _bags(4, kind="probability")
+    with pytest.raises(InputError, match="test scores are of kind 'logit', validation's 'prob"):
+        instance_metrics(bags, positive=positive, validation=other)
+    bags[2].attention_mean[3] = np.nan
+    with pytest.raises(BagError, match="bag 'b2' has attention that is nan"):
+        instance_metrics(bags, positive=positive)

@@ -1,0 +1,453 @@
+"""FROC for a user: annotations in a folder, the report, and the tables of an experiment."""
+
+import csv
+import json
+import tarfile
+
+import numpy as np
+import pytest
+import tifffile
+import yaml
+from datasets.studies.test_camelyon16 import xml
+from PIL import Image
+from scipy import ndimage
+from support.made_experiments import write_run
+from support.made_studies import SIDE, lattice, write_slide
+
+from probsa.benchmark.results import lesions as benchmark_lesions
+from probsa.benchmark.results.results import read_results
+from probsa.benchmark.tables.instances import instances_table
+from probsa.cli.entry import main
+from probsa.datasets.studies.annotated import annotation_files, recorded_files, tumour_mask
+from probsa.datasets.studies.opening import open_study
+from probsa.errors import BagError, InputError, SlideError
+from probsa.evaluation.froc_summaries import froc_summary
+from probsa.evaluation.lesion_hits import hits
+from probsa.evaluation.lesion_masks import lesions
+from probsa.evaluation.prediction import Prediction
+from probsa.evaluation.report import evaluate
+from probsa.evaluation.tables import write_predictions
+from probsa.statistics.free_response import froc
+
+ALL6 = ("Tumor_001", "Tumor_002", "Tumor_003", "Tumor_004", "Normal_001", "Normal_002")
+
+
+def slide(name, coords, share, *, pitch=float(SIDE), labels=None, p=1.0, **more):
+    """A slide whose patches have these shares of its probability."""
+    share = np.asarray(share, np.float64)
+    zero = np.zeros(len(share), np.float32)
+    return Prediction(
+        name=name,
+        probability=np.float32([p]),
+        spread=np.float32([0]),
+        coords=np.asarray(coords),
+        attention_mean=share,
+        attention_variance=zero,
+        weight_mean=zero,
+        weight_variance=zero,
+        degree=zero + 1,
+        pitch=pitch,
+        instance_labels=None if labels is None else np.asarray(labels, np.int8),
+        **{"score_kind": "probability", **more},
+    )
+
+
+def save(path, slides, labels, *, parts=None):
+    write_predictions(
+        path,
+        slides,
+        labels=labels,
+        parts=dict.fromkeys(labels, "test") if parts is None else parts,
+        classes=("0", "1"),
+        threshold=0.5,
+        about={},
+    )
+    return path
+
+
+# The reference
+
+
+@pytest.fixture(scope="module")
+def reference(shared_golden):
+    return shared_golden / "evaluation" / "froc"
+
+
+@pytest.fixture
+def golden(reference, tmp_path):
+    """Predictions whose detections are the reference's: patches of one pixel, far apart.
+
+    A row of neighbours without any share says how large they are, and counts at no threshold.
+    """
+    row = [(x, 1) for x in range(12)]
+    with (reference / "detections.csv").open(newline="") as f:
+        rows = [r for r in csv.DictReader(f) if r["case"] in ALL6]
+    slides = [
+        slide(
+            case,
+            row + [(int(r["x"]), int(r["y"])) for r in rows if r["case"] == case],
+            [0.0] * len(row) + [float(r["confidence"]) for r in rows if r["case"] == case],
+            pitch=1.0,
+        )
+        for case in ALL6
+    ]
+    return save(tmp_path / "p", slides, {c: int(c.startswith("Tumor")) for c in ALL6})
+
+
+def whole_pixels(mask):
+    """JSON polygons, one a run of tumour pixels of a row: their centres and no others."""
+    squares = []
+    for y, row in enumerate(mask != 0):
+        label, count = ndimage.label(row)
+        for k in range(1, count + 1):
+            x0, x1 = np.flatnonzero(label == k)[[0, -1]]
+            box = 32 * np.array([[x0, y], [x1 + 1, y], [x1 + 1, y + 1], [x0, y + 1]])
+            squares.append({"vertices": box.tolist()})
+    return json.dumps({"positive": squares, "negative": []})
+
+
+@pytest.mark.parametrize("kind", ["npy", "png", "tif", "pyramid", "json"])
+def test_the_reference_score_by_the_command(reference, golden, tmp_path, capsys, kind):
+    folder = tmp_path / "lesions" / "below"
+    folder.mkdir(parents=True)
+    with np.load(reference / "masks.npz") as masks:
+        for name in ALL6[:4]:
+            mask = masks[name]
+            if kind == "npy":
+                np.save(folder / f"{name}.npy", mask > 0)
+            elif kind == "json":
+                (folder / f"{name}.json").write_text(whole_pixels(mask))
+            elif kind == "pyramid":  # as the release has them: <bag>_mask.tif, all levels
+                write_pyramid(folder / f"{name}_mask.tif", mask)
+            else:
+                Image.fromarray(mask).save(folder / f"{name}.{kind}")
+    arguments = ["evaluate", str(golden), "--lesions", str(tmp_path / "lesions"), "--json"]
+    assert main([*arguments, "--bootstrap", "40"]) == 0
+    found = json.loads(capsys.readouterr().out)["lesions"]
+    with (reference / "scores.csv").open(newline="") as f:
+        row = next(r for r in csv.DictReader(f) if r["subset"] == "all6")
+    got = {k: m["value"] for k, m in found["metrics"].items()}
+    assert got.pop("froc") == pytest.approx(float(row["score"]), abs=1e-12)
+    for rate in ("0.25", "0.5", "1", "2", "4", "8"):
+        expected = float(row[f"s_{rate}"])
+        assert got[f"sensitivity_at_{rate}"] == pytest.approx(expected, abs=1e-12)
+    score = found["metrics"]["froc"]
+    assert score["low"] < score["value"] < score["high"]
+    assert (found["slides"], found["tumour_slides"]) == (6, 4)
+    assert found["lesions"] == int(row["n_lesions"])
+    assert found["annotations"] == ({"polygons": 4} if kind == "json" else {"masks": 4})
+    assert (found["left_out"], found["mpp"]) == ({}, 0.243)
+
+
+def write_pyramid(path, mask):
+    """Two finer levels by repetition, then the mask at 1/32 of the first."""
+    options = {"photometric": "minisblack", "tile": (128, 128), "compression": "zlib"}
+    with tifffile.TiffWriter(path) as f:
+        f.write(np.kron(mask, np.ones((32, 32), np.uint8)), subifds=0, **options)
+        f.write(np.kron(mask, np.ones((8, 8), np.uint8)), subfiletype=1, **options)
+        f.write(mask, subfiletype=1, **options)
+
+
+def test_only_what_is_near_tumour_is_computed_and_nothing_differs():
+    """Against the rules on the whole canvas: at its edges, a hole, a lesion around another."""
+    mask = np.zeros((90, 120), np.uint8)
+    mask[0:5, 20:40] = mask[20:30, 50:60] = mask[70:90, 100:120] = 1
+    mask[8:38, 8:38] = 1
+    mask[13:33, 13:33] = 0
+    for shown in (mask, mask[:, :80], mask[10:60], mask[:60, :110]):
+        far = ndimage.distance_transform_edt(shown == 0) < 75 / (0.243 * 32 * 2)
+        expected, count = ndimage.label(ndimage.binary_fill_holes(far), np.ones((3, 3)))
+        found = lesions(shown)
+        np.testing.assert_array_equal(found.labels, expected)
+        assert len(found.axes) == count >= 2
+
+
+# The report
+
+
+@pytest.fixture
+def cohort(tmp_path):
+    """Six slides of 8 × 8 patches; polygons of two tumours, of an exclusion, and of test_114."""
+    at = lattice(8, 8)
+    share = np.full((8, 8), 0.1)
+    share[1:3, 1:3] = 0.9
+    names = {"test_001": 1, "test_002": 1, "test_003": 0, "test_004": 1, "test_114": 1}
+    slides = [slide(n, at, share.ravel(), p=1.0 if y else 0.5) for n, y in names.items()]
+    slides.append(slide("tumor_009", at, share.ravel()))  # training saw it
+    parts = {**dict.fromkeys(names, "test"), "tumor_009": "train"}
+    folder = save(tmp_path / "p", slides, {**names, "tumor_009": 1}, parts=parts)
+    drawn = tmp_path / "drawn"
+    drawn.mkdir()
+    block = [(SIDE, SIDE), (3 * SIDE, SIDE), (3 * SIDE, 3 * SIDE), (SIDE, 3 * SIDE)]
+    for name in ("Test_1", "test_114", "tumor_009"):
+        (drawn / f"{name}.xml").write_text(xml(*block))
+    # the peak of this one is cut out: it remains below and to the right
+    lower = [(0, 0), (8 * SIDE, 0), (8 * SIDE, 8 * SIDE), (0, 8 * SIDE)]
+    cut = [(0, 0), (5 * SIDE, 0), (5 * SIDE, 5 * SIDE), (0, 5 * SIDE)]
+    polygons = [{"vertices": lower}]
+    text = json.dumps({"positive": polygons, "negative": [{"vertices": cut}]})
+    (drawn / "test_002.json").write_text(text)
+    return folder, drawn
+
+
+def test_the_report_by_hand(cohort, capsys):
+    """test_001's peak is on its lesion; test_002's lies in the exclusion, where it is false."""
+    folder, drawn = cohort
+    report = evaluate(folder, lesions=drawn, bootstrap=0)
+    found = report.lesions
+    assert (report.part, found.slides, found.tumour_slides, found.lesions) == ("test", 3, 2, 2)
+    assert found.files == {"polygons": 2} and found.isolated == 0
+    assert set(found.left_out) == {"test_004", "test_114"}
+    assert found.left_out["test_004"] == "tumour, but no annotation"
+    assert "not annotated exhaustively" in found.left_out["test_114"]
+    # Of 3 slides: the lesion of test_001 is found at no false positive; 1/4 of a false positive a
+    # slide lies between none and the one of test_002 (1/3).
+    assert found.metrics["sensitivity_at_0.25"].value == pytest.approx(0.5)
+    assert main(["evaluate", str(folder), "--lesions", str(drawn), "--bootstrap", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "lesions of 3 slides" in said and "FROC score" in said
+    assert "2 lesions on 2 of 3 slides" in said and "0.243 µm a level-0 pixel" in said
+    assert "left out: 1 bag ('test_004'): tumour, but no annotation" in said
+    assert "left out: 1 bag ('test_114'): CAMELYON16's test_114 is not annotated" in said
+    # What training saw is judged only where it is asked for.
+    only = evaluate(folder, lesions=drawn, part="train", bootstrap=0).lesions
+    assert (only.slides, only.lesions, only.metrics["froc"].value) == (1, 1, 1.0)
+
+
+def test_without_annotations_nothing_changes(cohort, capsys):
+    folder, _ = cohort
+    report = evaluate(folder, bootstrap=0)
+    assert report.lesions is None and "lesions" not in report.to_dict()
+    assert main(["evaluate", str(folder), "--mpp", "0.5"]) == 2
+    assert "--mpp is 0.5, which only lesions need" in capsys.readouterr().err
+
+
+def test_resolution_says_what_is_a_lesion(cohort):
+    """The block of 1024 pixels is 249 µm, grown by 37.5 to each side; at half of it an ITC."""
+    folder, drawn = cohort
+    fine = evaluate(folder, lesions=drawn, mpp=0.1, bootstrap=0).lesions
+    assert (fine.lesions, fine.isolated, fine.mpp) == (1, 1, 0.1)
+    with pytest.raises(SlideError, match=r"-1\.0 micrometres per pixel"):
+        evaluate(folder, lesions=drawn, mpp=-1.0, bootstrap=0)
+
+
+def test_test_114_is_a_slide_like_any_other_elsewhere(tmp_path):
+    at, share = lattice(4, 4), np.r_[0.9, np.full(15, 0.1)]
+    folder = save(
+        tmp_path / "p",
+        [slide("test_114", at, share), slide("mine", at, share)],
+        {"test_114": 1, "mine": 0},
+    )
+    np.save(tmp_path / "test_114.npy", np.ones((64, 64)))
+    found = evaluate(folder, lesions=tmp_path, bootstrap=0).lesions
+    assert found.left_out == {} and found.slides == 2
+
+
+def test_what_cannot_be_judged_is_said(cohort, tmp_path):
+    folder, drawn = cohort
+    (folder / "instances" / "test_003.h5").unlink()
+    (drawn / "test_004.json").write_text('{"positive": []}')
+    found = evaluate(folder, lesions=drawn, bootstrap=0).lesions
+    assert found.left_out["test_003"] == "no per-instance outputs"
+    assert found.left_out["test_004"] == "tumour, but its annotation marks none"
+    at, share = lattice(4, 4), np.full(16, 0.2)
+    other = [
+        slide("a", at, share, score_kind="relevance"),
+        slide("n", at, share, score_kind="relevance"),
+    ]
+    np.save(tmp_path / "a.npy", np.ones((64, 64)))
+    relevance = save(tmp_path / "r", other, {"a": 1, "n": 0})
+    got = evaluate(relevance, lesions=tmp_path, bootstrap=0).lesions.metrics["froc"]
+    assert got.value is None and "relevance has no scale" in got.reason
+    np.save(tmp_path / "n.npy", np.ones((64, 64)))
+    found = evaluate(relevance, lesions=tmp_path, bootstrap=0).lesions
+    assert found.left_out == {"n": "annotated, but labelled as without tumour"}
+    flat = [slide(n, np.arange(16)[:, None], share) for n in "an"]
+    with pytest.raises(BagError, match="no coordinates in the plane"):
+        evaluate(save(tmp_path / "f", flat, {"a": 1, "n": 0}), lesions=tmp_path, bootstrap=0)
+
+
+# Files
+
+
+def test_files_are_matched_by_name(tmp_path):
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    for name in ("normal_086.xml", "deep/Tumor_1.xml", "deep/er/mine_mask.png", "notes.json"):
+        (tmp_path / name).touch()
+    (tmp_path / "deep" / ".other.xml").touch()  # hidden, as some systems leave them
+    got = annotation_files(tmp_path, ["tumor_111", "tumor_001", "mine", "other"])
+    assert {b: p.name for b, p in got.items()} == {
+        "tumor_111": "normal_086.xml",
+        "tumor_001": "Tumor_1.xml",
+        "mine": "mine_mask.png",
+    }
+    (tmp_path / "tumor_001.tif").touch()
+    with pytest.raises(InputError, match=r"Tumor_1\.xml and .*tumor_001\.tif both say"):
+        annotation_files(tmp_path, ["tumor_001"])
+    with pytest.raises(InputError, match=r"named after a bag: expected else\.xml"):
+        annotation_files(tmp_path, ["else"])
+    with pytest.raises(InputError, match="there is no folder"):
+        annotation_files(tmp_path / "gone", ["else"])
+
+
+def test_masks_that_are_none(tmp_path):
+    def drawn(name):
+        return tumour_mask(tmp_path / name, cover=(640.0, 320.0), downsample=32)
+
+    np.save(tmp_path / "a.npy", np.eye(20)[:10])
+    np.testing.assert_array_equal(drawn("a.npy"), np.eye(20)[:10])
+    np.save(tmp_path / "b.npy", np.ones((2, 2, 3)))
+    with pytest.raises(InputError, match=r"shape \(2, 2, 3\), expected numbers of shape \(rows"):
+        drawn("b.npy")
+    (tmp_path / "c.npy").write_text("no")
+    with pytest.raises(InputError, match=r"c\.npy cannot be read as \.npy"):
+        drawn("c.npy")
+    np.save(tmp_path / "d.npy", np.ones((320, 640)))
+    with pytest.raises(InputError, match="640 × 320 pixels, but the slide's patches end at 20 × 1"):
+        drawn("d.npy")
+    colour = np.zeros((10, 20, 3), np.uint8)
+    colour[..., 0] = 200
+    Image.fromarray(colour).save(tmp_path / "e.png")
+    with pytest.raises(InputError, match="is a picture in colour, expected a mask"):
+        drawn("e.png")
+    with tifffile.TiffWriter(tmp_path / "f.tif") as f:
+        for k in (1, 2):
+            f.write(np.ones((512 // k, 512 // k), np.uint8), subfiletype=k - 1, tile=(128, 128))
+    with pytest.raises(InputError, match=r"levels of 1/1, 1/2, and none of 1/32"):
+        drawn("f.tif")
+
+
+def test_polygons_of_the_release_fill_their_pixels(shared_data, tmp_path):
+    """Area at 1/32 of a real annotation with exclusions, against its polygons' own area."""
+    packed = shared_data / "labels_splits" / "camelyon16_ncrf_annotation_json_5_tumor_slides.tar.gz"
+    with tarfile.open(packed) as t:
+        t.extractall(tmp_path, filter="data")
+    path = next(tmp_path.rglob("Tumor_101.json"))
+    held = json.loads(path.read_text())
+    rings = [np.array(p["vertices"], float) for p in held["positive"]]
+    area = sum(
+        abs(np.sum(r[:, 0] * np.roll(r[:, 1], -1) - r[:, 1] * np.roll(r[:, 0], -1))) / 2
+        for r in rings
+    )
+    mask = tumour_mask(path, cover=(10.0, 10.0), downsample=32)
+    assert mask.sum() * 32**2 == pytest.approx(area, rel=0.02)
+    far = np.concatenate(rings).max(0)
+    assert mask.shape[1] * 32 > far[0] and mask.shape[0] * 32 > far[1]
+
+
+# Experiments
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    """Two methods on a miniature CAMELYON16: annotations half as large as the positive patches."""
+    root, work, out = tmp_path / "c16", tmp_path / "work" / "features_test", tmp_path / "out"
+    (root / "annotations").mkdir(parents=True)
+    (root / "testing").mkdir()
+    names = {"test_001": 1, "test_002": 1, "test_003": 0, "test_004": 1, "test_114": 1}
+    at = lattice(8, 8)
+    for name in (*names, "tumor_001"):
+        write_slide(work, name, at)
+    left = xml((0, 0), (2 * SIDE, 0), (2 * SIDE, 8 * SIDE), (0, 8 * SIDE))
+    for name in ("test_001", "test_002", "test_114", "tumor_001"):
+        (root / "annotations" / f"{name}.xml").write_text(left)
+    lines = [f"{n},{'Tumor' if y else 'Normal'}" for n, y in names.items()]
+    (root / "testing" / "reference.csv").write_text("\n".join(lines))
+    study = open_study("camelyon16", root, out=out / "data" / "c16", features=work)
+    found = at[:, 0] < 2 * SIDE
+    for model, right in (("abmil", True), ("dsmil", False)):
+        for seed in (0, 1):
+            run = write_run(
+                out, data="c16", model=model, seed=seed, folds=False,
+                test=dict.fromkeys(names, 0.5), y=names, rest=("tumor_001",),
+            )  # fmt: skip
+            data = {k: str(v) for k, v in study.settings().items() if k in ("features", "labels")}
+            (run / "run.yaml").write_text(yaml.safe_dump({"data": data, "model": {"name": model}}))
+            slides = [_with(n, y, at, found, right=right) for n, y in names.items()]
+            write_predictions(
+                run / "predictions", slides, labels=names, parts=dict.fromkeys(names, "test"),
+                classes=("0", "1"), threshold=0.5, about={}, overwrite=True,
+            )  # fmt: skip
+    return out
+
+
+def _with(name, y, at, found, *, right):
+    labels = found.astype(int) * y
+    if name in ("test_004", "test_114"):  # as the study has them
+        labels = np.full(len(at), -1)
+    share = np.where(found == right, 0.9, 0.1)
+    return slide(name, at, share, p=0.9 if y else 0.1, labels=labels)
+
+
+def test_tables_of_a_camelyon16_study(experiment):
+    record = json.loads((experiment / "data" / "c16" / "dataset.json").read_text())
+    assert sorted(record["annotations"]) == ["test_001", "test_002", "test_114", "tumor_001"]
+    scores = read_results(experiment).scores
+    table = instances_table(scores, bootstrap=20)
+    _, patches, official = table.follow
+    assert [t.name for t in table.follow] == ["errors_c16", "froc_patches_c16", "froc_c16"]
+    for t in (patches, official):
+        assert [row[0].text for row in t.rows] == ["abmil", "dsmil"]
+        assert t.rows[0][1].value == 1.0  # the best detections of both tumours lie on them
+        assert t.rows[1][1].value < 1.0
+        assert "2 lesions on 2 tumour slides of 3; 0 isolated tumour cells." in t.footnotes
+    assert "approximation on patches" in patches.footnotes[0]
+    assert patches.title == "FROC (patch-level) of c16"
+    assert any("test_004, test_114): tumour, but no label" in n for n in patches.footnotes)
+    assert any("(test_004): tumour, but no annotation" in n for n in official.footnotes)
+    assert any("(test_114): CAMELYON16's test_114 is not" in n for n in official.footnotes)
+
+
+def test_without_the_annotations_the_approximation_remains(experiment, tmp_path):
+    scores = read_results(experiment).scores
+    (tmp_path / "c16" / "annotations" / "test_001.xml").unlink()
+    table = instances_table(scores, bootstrap=0)
+    assert [t.name for t in table.follow] == ["errors_c16", "froc_patches_c16"]
+    assert any("No official FROC" in n and "test_001.xml" in n for n in table.footnotes)
+    labels = experiment / "data" / "c16" / "labels.csv"
+    assert recorded_files(labels, ["test_002"]).keys() == {"test_002"}
+    (labels.parent / "dataset.json").unlink()
+    assert recorded_files(labels, ["test_002"]) is None
+
+
+def test_many_patches_are_not_detected_in_all_replicates(experiment, monkeypatch):
+    monkeypatch.setattr(benchmark_lesions, "PATCHES", 5 * 64 + 1)
+    table = instances_table(read_results(experiment).scores, bootstrap=0)
+    assert any("abmil (1 of 2), dsmil (1 of 2)" in n for n in table.follow[1].footnotes)
+    (experiment / "cells" / "c16" / "dsmil" / "split0-seed1").rename(experiment / "away")
+    table = instances_table(read_results(experiment).scores, bootstrap=0)
+    assert any("take long: abmil (1 of 2)." in n for n in table.follow[1].footnotes)
+
+
+def test_small_pictures_have_no_lesions_to_find(tmp_path):
+    """Bags of 4 pixels: everything is isolated cells, and the reason stands below the table."""
+    y = {"a": 1, "b": 0}
+    labels = {"a": [0, 0, 1, 1], "b": [0, 0, 0, 0]}
+    write_run(tmp_path, folds=False, test={"a": 0.9, "b": 0.2}, y=y, instances=labels)
+    table = instances_table(read_results(tmp_path).scores, bootstrap=0)
+    assert [t.name for t in table.follow] == ["errors_toy"]
+    assert any("No FROC (patch-level) of toy: FROC needs a lesion" in n for n in table.footnotes)
+
+
+def test_the_mean_over_replicates_and_its_interval():
+    mask = np.zeros((100, 100))
+    mask[20:80, 20:80] = 1
+    there = lesions(mask)
+
+    def seen(name, x, confidence, *, tumour):
+        from probsa.evaluation.lesion_detections import Detections
+
+        one = np.array([confidence])
+        at = Detections(x=np.array([x]), y=np.array([1600.0]), confidence=one)
+        return hits(name, at, lesions=there if tumour else None)
+
+    first = [seen("a", 1600.0, 0.9, tumour=True), seen("n", 1600.0, 0.5, tumour=False)]
+    second = [seen("a", 100.0, 0.9, tumour=True), seen("n", 1600.0, 0.5, tumour=False)]
+    got = froc_summary([first, second], bootstrap=60, seed=1)
+    assert got["froc"].value == pytest.approx((froc(first).score + froc(second).score) / 2)
+    assert froc(first).score == 1.0 and froc(second).score == 0.0
+    # one slide of each kind: only the replicates vary, of which one is drawn each time
+    assert (got["froc"].low, got["froc"].high) == (0.0, 1.0)
+    assert froc_summary([first[1:]], bootstrap=5)["froc"].reason.startswith("FROC needs a lesion")
+    with pytest.raises(InputError, match="of the same slides"):
+        froc_summary([first, first[:1]])

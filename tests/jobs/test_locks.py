@@ -1,0 +1,297 @@
+"""One owner a lock: the living are respected, and of those who take over from the dead one wins."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from support.toy_stage import wait_for
+
+from probsa.core.files import replacing, unfinished
+from probsa.jobs import locks
+from probsa.jobs.locks import claim, holder, lock_file
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "made" / "a [1].h5"
+
+
+def files(target):
+    return sorted(p.name for p in target.parent.iterdir())
+
+
+def leave(target, *, age=0.0, **owner):
+    """The lock of another, last touched so many seconds ago; this process's unless told."""
+    target.parent.mkdir(exist_ok=True)
+    path = lock_file(target)
+    mine = asdict(locks._myself())
+    path.write_text(json.dumps(mine | owner))
+    then = time.time() - age
+    os.utime(path, (then, then))
+    return path
+
+
+def dead_pid():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_lock_has_one_owner_and_leaves_nothing(target):
+    with claim(target) as lock:
+        assert files(target) == [".a [1].h5.lock"]
+        assert lock.still_mine() and not lock.taken_over
+        assert claim(target) is None
+        owner = holder(target)
+        assert owner == lock.owner and owner.pid == os.getpid()
+        other = claim(target.with_name("b.h5"))
+        other.release()
+    assert files(target) == []
+    assert holder(target) is None and not lock.still_mine()
+    again = claim(target)
+    assert not again.taken_over
+    assert again.owner.token != lock.owner.token
+    lock.release()  # a second time: nothing
+    assert again.still_mine()
+    again.release()
+
+
+def test_a_dead_process_is_succeeded_at_once(target):
+    leave(target, pid=dead_pid(), token="dead")
+    lock = claim(target, stale=1e9)
+    assert lock.taken_over and lock.still_mine()
+    assert files(target) == [".a [1].h5.lock"]
+    lock.release()
+    assert files(target) == []
+
+
+def test_a_dead_process_that_nobody_waited_for_is_dead(target):
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    state = Path(f"/proc/{child.pid}/stat")
+    wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "Z")
+    leave(target, pid=child.pid, started=state.read_text().rpartition(")")[2].split()[19])
+    assert claim(target, stale=1e9).taken_over
+    child.wait()
+
+
+def test_a_later_process_of_the_same_number_is_not_the_owner(target):
+    leave(target, started="1", token="before")
+    assert claim(target, stale=1e9).taken_over
+
+
+@pytest.mark.parametrize("age", [0, 1e6])
+def test_a_living_process_of_this_machine_is_respected_however_long_it_sleeps(target, age):
+    path = leave(target, age=age)
+    before = path.read_text()
+    assert claim(target) is None
+    assert path.read_text() == before
+    assert files(target) == [path.name]
+
+
+@pytest.mark.parametrize(("age", "free"), [(100, False), (140, True)])
+@pytest.mark.parametrize("pid", [1, 2**22 - 7])
+def test_another_machine_is_judged_by_its_heartbeat(target, age, free, pid):
+    """Whatever runs here under its process's number."""
+    path = leave(target, age=age, place="elsewhere", pid=pid)
+    assert (claim(target) is not None) is free
+    assert files(target) == [path.name]
+
+
+def test_age_is_told_by_the_clock_of_the_file_server(target, monkeypatch):
+    leave(target, age=100, place="elsewhere")
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert claim(target) is None
+    monkeypatch.setattr(
+        locks, "_server_time", lambda folder: lock_file(target).stat().st_mtime + 121
+    )
+    assert claim(target).taken_over
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"later": 1}'])
+def test_an_unreadable_lock_is_somebody_s_until_it_is_old(target, text):
+    """Its owner is about to write it, or died before it could, or is of a later version."""
+    path = leave(target)
+    path.write_text(text)
+    assert claim(target) is None
+    then = time.time() - 130
+    os.utime(path, (then, then))
+    lock = claim(target)
+    assert lock.taken_over
+    lock.release()
+    assert files(target) == []
+
+
+def test_a_taker_that_died_is_succeeded_too(target):
+    """It had won the right to take over, and died before it did: and so did its successor."""
+    path = leave(target, pid=dead_pid(), token="one")
+    for name in (f"{path.name}.one", f"{path.name}.one.two"):
+        token = {"one": "two", "two": "three"}[name.rpartition(".")[2]]
+        path.with_name(name).write_text(path.read_text().replace('"one"', f'"{token}"'))
+    lock = claim(target)
+    assert lock.taken_over and lock.still_mine()
+    assert files(target) == [path.name]
+
+
+def test_a_living_taker_is_left_alone(target):
+    path = leave(target, pid=dead_pid(), token="one")
+    guard = path.with_name(f"{path.name}.one")
+    guard.write_text(json.dumps(asdict(locks._myself())))
+    assert claim(target) is None
+    assert files(target) == [path.name, guard.name]
+
+
+def test_a_late_taker_finds_another_owner(target, monkeypatch):
+    """It saw the dead owner; before it could act, another took over."""
+    path = leave(target, pid=dead_pid(), token="one")
+    real, looks = locks._dead, []
+
+    def dead(at, stale):
+        found = real(at, stale)
+        if not looks:
+            looks.append(found)
+            assert claim(target).taken_over
+        return found
+
+    monkeypatch.setattr(locks, "_dead", dead)
+    assert claim(target) is None
+    assert looks[0].token == "one"
+    assert files(target) == [path.name]
+    assert holder(target).pid == os.getpid()
+
+
+def test_of_twenty_takers_one_wins(tmp_path, monkeypatch):
+    """Thirty stale locks, one after the other; each taker dwells where another may come between."""
+    pid, look = dead_pid(), locks._dead
+
+    def dwell(path, stale):
+        found = look(path, stale)
+        time.sleep(0.002)
+        return found
+
+    monkeypatch.setattr(locks, "_dead", dwell)
+    for i in range(30):
+        leave(tmp_path / f"t{i}.h5", pid=pid, token=f"dead{i}")
+    # forked from one process that has all it needs: twenty that import it would take a minute
+    takers = []
+    go = tmp_path / "go"
+    for i in range(20):
+        child = os.fork()
+        if child == 0:
+            try:
+                (tmp_path / f"here-{i}").touch()
+                while not go.exists():
+                    pass
+                for k in range(30):
+                    lock = claim(tmp_path / f"t{k}.h5")
+                    if lock is not None:
+                        with (tmp_path / "log").open("a") as f:
+                            f.write(f"t{k} {lock.taken_over} {lock.still_mine()}\n")
+                (tmp_path / f"done-{i}").touch()
+                threading.Event().wait(60)
+            finally:
+                os._exit(0)
+        takers.append(child)
+    try:
+        wait_for(lambda: len(list(tmp_path.glob("here-*"))) == 20)
+        go.touch()
+        wait_for(lambda: len(list(tmp_path.glob("done-*"))) == 20)
+        lines = (tmp_path / "log").read_text().splitlines()
+        assert sorted(lines) == sorted(f"t{k} True True" for k in range(30))
+        assert len(list(tmp_path.glob(".*"))) == 30
+        assert {holder(tmp_path / f"t{k}.h5").pid for k in range(30)} <= set(takers)
+    finally:
+        for child in takers:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+
+
+def test_the_heart_beats_while_the_lock_is_held(target):
+    lock = claim(target, beat=0.02)
+
+    def touched():
+        return lock.path.stat().st_mtime_ns
+
+    os.utime(lock.path, (0, 0))
+    wait_for(lambda: touched() > 0)
+    # what another holds under this name is not kept alive for it
+    lock.path.write_text(json.dumps(asdict(replace(lock.owner, token="other"))))
+    os.utime(lock.path, (0, 0))
+    other = claim(target.with_name("b.h5"), beat=0.02)
+    os.utime(other.path, (0, 0))
+    wait_for(lambda: other.path.stat().st_mtime_ns > 0)
+    os.utime(other.path, (0, 0))
+    wait_for(lambda: other.path.stat().st_mtime_ns > 0)
+    assert touched() == 0
+    assert not lock.still_mine()
+    lock.release()
+    assert holder(target).token == "other"
+    other.release()
+
+
+def test_a_process_that_was_forked_off_releases_nothing(target):
+    lock = claim(target)
+    child = os.fork()
+    if child == 0:
+        lock.release()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert lock.still_mine()
+    lock.release()
+
+
+def test_what_a_dead_owner_left_half_written_goes(target):
+    target.parent.mkdir()
+    other = target.with_name("a [1].h5.json")  # named alike, and another's
+    halves = []
+    for path in (target, target, other):
+        with replacing(path) as temporary:
+            half = temporary.with_name(temporary.name.replace(".tmp", "x.tmp"))
+            half.write_text("half")
+            halves.append(half)
+        path.unlink()
+    assert unfinished(target) == sorted(halves[:2])
+    lock = claim(target)
+    assert files(target) == sorted([halves[2].name, lock.path.name])
+    lock.release()
+    assert unfinished(target / "no folder" / "x") == []
+
+
+def test_without_proc_the_system_is_asked(monkeypatch):
+    assert locks._started_elsewhere(dead_pid()) == ""
+    if os.getuid() == 0:
+        monkeypatch.setattr(os, "kill", _refuse)
+    assert locks._started_elsewhere(1) is None
+    monkeypatch.undo()
+    # here /proc exists: that it hides a living process tells nothing
+    assert locks._started_elsewhere(os.getpid()) is None
+    monkeypatch.setattr(Path, "exists", lambda self: False)
+    assert locks._started_elsewhere(os.getpid()) == locks._started_elsewhere(os.getpid()) != ""
+
+
+def _refuse(pid, number):
+    raise PermissionError
+
+
+def test_a_full_disk_leaves_no_lock(target, monkeypatch):
+    def full(value, file):
+        file.write("{")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(locks.json, "dump", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        claim(target)
+    assert caught.value.filename == str(lock_file(target))
+    assert files(target) == []
+
+
+def test_a_folder_that_cannot_be_written_to_says_so(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        claim(tmp_path / "file" / "a.h5")

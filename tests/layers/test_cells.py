@@ -1,0 +1,158 @@
+"""Maps as lists of cells, against dense maps; relative positions, against the rule word by word."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.dense_setmil import bucket_matrices, g
+from support.random_bags import F64
+
+from probsa.errors import InputError
+from probsa.layers.augment import show, source_cells
+from probsa.layers.cells import cells_at, every_cell, reduced
+from probsa.layers.irpe import Kind, Places, attend, bucket_tables, piecewise
+
+HEIGHTS, WIDTHS = (5, 1, 9), (7, 1, 3)
+
+
+def some_cells(seed: int = 0):
+    """About half of three maps; the order and repeats of what is given do not matter."""
+    every = every_cell(HEIGHTS, WIDTHS)
+    generator = torch.Generator().manual_seed(seed)
+    kept = torch.rand(len(every), generator=generator) < 0.5
+    kept[35] = True  # the map of one cell
+    at = kept.nonzero()[:, 0].repeat(2)
+    at = at[torch.randperm(len(at), generator=generator)]
+    return cells_at(every.bag[at], every.row[at], every.col[at], heights=HEIGHTS, widths=WIDTHS)
+
+
+def dense(cells) -> list[torch.Tensor]:
+    """Per bag: the number of each cell, `len(cells)` where there is none."""
+    maps = [
+        torch.full((h, w), len(cells)) for h, w in zip(cells.heights, cells.widths, strict=True)
+    ]
+    for k in range(len(cells)):
+        maps[int(cells.bag[k])][cells.row[k], cells.col[k]] = k
+    return maps
+
+
+def test_cells_are_sorted_once_each_and_counted():
+    cells = some_cells()
+    keys = list(zip(cells.bag.tolist(), cells.row.tolist(), cells.col.tolist(), strict=True))
+    assert keys == sorted(set(keys))
+    assert cells.sizes == tuple((m < len(cells)).sum().item() for m in dense(cells))
+    assert torch.equal(cells.find(cells.bag, cells.row, cells.col), torch.arange(len(cells)))
+
+
+@pytest.mark.parametrize(("size", "stride"), [(1, 1), (3, 1), (5, 1), (7, 1), (5, 2), (7, 3)])
+@pytest.mark.parametrize("whole", [True, False])
+def test_windows_are_those_of_unfold(size, stride, whole):
+    cells = every_cell(HEIGHTS, WIDTHS) if whole else some_cells()
+    centres = reduced(cells, size=size, stride=stride, whole=whole)
+    index = cells.windows(centres, size=size, stride=stride)
+    missing, wants, places = len(cells), [], []
+    for b, m in enumerate(dense(cells)):
+        padded = F.pad(m, [size // 2] * 4, value=missing)
+        u = F.unfold(padded[None, None].double(), size, stride=stride)[0].T.long()
+        wide = (m.shape[1] - 1) // stride + 1
+        for k, window in enumerate(u):
+            if whole or bool((window < missing).any()):
+                wants.append(window)
+                places.append((b, k // wide, k % wide))
+    assert torch.equal(index, torch.stack(wants))
+    found = zip(centres.bag.tolist(), centres.row.tolist(), centres.col.tolist(), strict=True)
+    assert list(found) == places
+
+
+# relative positions
+
+
+def test_the_piecewise_index():
+    assert piecewise(torch.arange(16)).tolist() == [0, 1, 2, 2] + [3] * 12
+    assert piecewise(-torch.arange(16)).tolist() == [0, -1, -2, -2] + [-3] * 12
+    x = torch.arange(-300, 300)
+    assert piecewise(x).tolist() == [g(v) for v in x.tolist()]
+
+
+def test_the_buckets_of_a_grid_of_four():
+    """The first row of the specification's 4 × 4 fixture."""
+    at = torch.arange(16)
+    ids = Places(row=at // 4, col=at % 4).buckets(bucket_tables("euc"), slice(0, 16))
+    assert ids[0, 0].tolist() == [3, 4, 5, 5, 4, 4, 5, 5, 5, 5, 5, 6, 5, 5, 6, 6]
+
+
+@pytest.mark.parametrize("method", ["euc", "quant", "product", "cross"])
+@pytest.mark.parametrize("first", [True, False])
+def test_buckets_of_any_places(method, first):
+    """Also far beyond the ±4 that the table holds, and in blocks of queries."""
+    generator = torch.Generator().manual_seed(0)
+    row, col = torch.randint(0, 30, (2, 40), generator=generator)
+    places = Places(row=row, col=col, first=first)
+    want = torch.stack(bucket_matrices(method, row.tolist(), col.tolist(), first=first))
+    t = want.shape[1]
+    parts = [places.buckets(bucket_tables(method), slice(s, min(s + 7, t))) for s in range(0, t, 7)]
+    assert torch.equal(torch.cat(parts, 1), want)
+
+
+def test_a_bias_on_values_is_refused():
+    with pytest.raises(InputError, match="values take vectors"):
+        Kind(method="euc", mode="bias", on="qkv")
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_attention_without_positions_is_softmax(dropout):
+    q, k, v = torch.randn(3, 2, 6, 4, dtype=F64)
+    at = torch.arange(6)
+    torch.manual_seed(0)
+    places = Places(row=at, col=at)
+    out = attend(q, k, v, scale=0.3, relative=None, places=places, dropout=dropout)
+    want = (0.3 * q @ k.transpose(1, 2)).softmax(2) @ v
+    assert torch.allclose(out, want) == (not dropout)
+    none = Places(row=at[:0], col=at[:0])
+    assert attend(q[:, :0], k[:, :0], v[:, :0], scale=0.3, relative=None, places=none).numel() == 0
+
+
+# augmented maps
+
+
+def turned(side: int, u: list[float], *, mean: int) -> torch.Tensor:
+    """The same by operations on a dense map of cell numbers."""
+    m = torch.arange(side**2).view(side, side)
+    m = m.flip(1) if u[7] < 0.5 else m
+    m = m.flip(0) if u[6] < 0.5 else m
+    if u[4] < 0.5:
+        scaled = round(side * (0.8 + 0.4 * u[5]))
+        near = [int(k * side / scaled) for k in range(scaled)]
+        m = m[near][:, near]
+        if scaled > side:
+            cut = (scaled - side) // 2
+            m = m[cut : cut + side, cut : cut + side]
+        else:
+            before = (side - scaled) // 2
+            after = side - scaled - before
+            m = F.pad(m, (before, after, before, after), value=side**2)
+    if u[3] < 0.5:
+        cut = max(1, side // 8)
+        top, left = (int(v * (side - cut + 1)) for v in u[1:3])
+        m = m.clone()
+        m[top : top + cut, left : left + cut] = mean
+    return torch.rot90(m, int(4 * u[0]))
+
+
+@pytest.mark.parametrize("side", [8, 17])
+def test_an_augmented_map_is_flipped_rescaled_cut_and_turned(side):
+    cells = every_cell([side], [side])
+    kinds = set()
+    for seed in range(60):
+        u = torch.rand(8, generator=torch.Generator().manual_seed(seed)).tolist()
+        got = source_cells(cells, [torch.Generator().manual_seed(seed)]).view(side, side)
+        assert torch.equal(got, turned(side, u, mean=side**2 + 1))
+        kinds.add((int(4 * u[0]), u[3] < 0.5, u[4] < 0.5, u[6] < 0.5, u[7] < 0.5))
+    assert len(kinds) > 30
+
+
+def test_what_an_augmented_map_shows():
+    cells = every_cell([2, 2], [2, 2])
+    features = torch.arange(8.0)[:, None]
+    source = torch.tensor([1, 8, 9, 0, 4, 4, 9, 7])
+    want = [1.0, 0.0, 1.5, 0.0, 4.0, 4.0, 5.5, 7.0]
+    assert show(features, source, cells)[:, 0].tolist() == want

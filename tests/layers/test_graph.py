@@ -1,0 +1,157 @@
+"""Products with the sparse adjacency and softmax aggregation equal their dense definitions."""
+
+import pytest
+import torch
+from support.random_bags import (
+    F64,
+    adjacency,
+    dense_laplacian,
+    graphs_of_all_kinds,
+    packed,
+    random_bag,
+)
+from torch import Tensor
+
+from probsa import Bag, pack
+from probsa.layers import graph
+from probsa.layers.graph import Arcs, aggregate_softmax, both_ways, neighbourhoods, propagate
+
+BAGS = graphs_of_all_kinds()
+TOGETHER = packed(BAGS)
+N = len(TOGETHER.x)
+
+
+def dense(arcs: Arcs) -> Tensor:
+    a = torch.zeros(len(arcs), len(arcs), dtype=arcs.weights.dtype)
+    return a.index_put((arcs.rows, arcs.columns), arcs.weights, accumulate=True)
+
+
+def directed_bags(dtype=F64):
+    """Random arcs with repeats and self-arcs; some instances have none coming in."""
+    bags = []
+    for k, n in enumerate((9, 1, 14)):
+        g = torch.Generator().manual_seed(k)
+        arcs = torch.randint(n, (2, 3 * n), generator=g)
+        arcs[0] = arcs[0] // 2 * 2
+        bag = random_bag(n, seed=k, dtype=dtype)
+        weights = torch.rand(3 * n, generator=g, dtype=F64).to(dtype)
+        bags.append(
+            Bag(
+                name=bag.name, x=bag.x, edges=bag.edges, weights=bag.weights, arcs=arcs,
+                arc_weights=weights,
+            )
+        )  # fmt: skip
+    return pack(bags)
+
+
+def same(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+
+
+def test_edges_become_the_symmetric_adjacency():
+    same(dense(both_ways(TOGETHER)), torch.block_diag(*[adjacency(b) for b in BAGS]))
+
+
+def test_the_normalised_adjacency():
+    blocks = [torch.eye(len(b.x), dtype=F64) - dense_laplacian(b, "normalised") for b in BAGS]
+    same(dense(graph.normalised(both_ways(TOGETHER))), torch.block_diag(*blocks))
+
+
+def test_arcs_given_are_rows_and_columns():
+    bags = directed_bags()
+    a = torch.zeros(24, 24, dtype=F64)
+    a.index_put_((bags.arcs[0], bags.arcs[1]), bags.arc_weights, accumulate=True)
+    same(dense(neighbourhoods(bags)), a)
+    assert neighbourhoods(TOGETHER).columns.equal(both_ways(TOGETHER).columns)
+
+
+@pytest.mark.parametrize("arcs", [both_ways(TOGETHER), neighbourhoods(directed_bags())])
+def test_a_product_and_its_gradients(arcs):
+    x = torch.randn(len(arcs), 3, dtype=F64, requires_grad=True)
+    w = arcs.weights.clone().requires_grad_()
+    weighted = arcs.with_weights(w)
+    same(propagate(weighted, x), dense(weighted) @ x)
+    assert torch.autograd.gradcheck(lambda x, w: propagate(arcs.with_weights(w), x), (x, w))
+
+
+def test_the_gradient_of_weights_goes_by_blocks(monkeypatch):
+    arcs = neighbourhoods(directed_bags())
+    x = torch.randn(len(arcs), 3, dtype=F64)
+
+    def gradient() -> Tensor:
+        w = arcs.weights.clone().requires_grad_()
+        return torch.autograd.grad(propagate(arcs.with_weights(w), x).square().sum(), w)[0]
+
+    whole = gradient()
+    monkeypatch.setattr(graph, "BLOCK", 12)
+    assert torch.equal(gradient(), whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_product_keeps_its_type(dtype):
+    arcs = both_ways(TOGETHER)
+    x = torch.randn(N, 3, dtype=F64)
+    got = propagate(arcs, x.to(dtype))
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.double(), dense(arcs) @ x, rtol=0.02, atol=0.05)
+
+
+def softmax_by_loop(arcs: Arcs, m: Tensor, t: Tensor) -> Tensor:
+    rows = []
+    for i in range(len(arcs)):
+        own = m[arcs.columns[arcs.rows == i]]
+        rows.append((own * (t * own).softmax(0)).sum(0))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("spread", [1.0, 900.0, 40_000.0])
+@pytest.mark.parametrize("arcs", [both_ways(TOGETHER), neighbourhoods(directed_bags())])
+def test_softmax_aggregation_is_exact_however_far_messages_spread(arcs, spread, monkeypatch):
+    """From 319 on (in double precision) one shift a bag would give 0 / 0."""
+    monkeypatch.setattr(graph, "BLOCK", 2 * len(arcs.rows))  # two channels at a time
+    g = torch.Generator().manual_seed(0)
+    m = (spread * torch.rand(len(arcs), 5, generator=g, dtype=F64)).requires_grad_()
+    t = torch.tensor([1.3], dtype=F64, requires_grad=True)
+    got, want = aggregate_softmax(arcs, m, t), softmax_by_loop(arcs, m, t)
+    assert bool((got[dense(arcs).sum(1) == 0] == 0).all())
+    weight = torch.randn(got.shape, generator=g, dtype=F64)
+    ours = torch.autograd.grad((got * weight).sum(), (m, t))
+    theirs = torch.autograd.grad((want * weight).sum(), (m, t))
+    for a, b in zip((got, *ours), (want, *theirs), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12 * (1 + spread**2))
+
+
+@pytest.mark.parametrize("t", [-0.7, 0.0, 2.5])
+def test_either_shift_gives_the_same_in_single_precision(t):
+    arcs = neighbourhoods(directed_bags())
+    m = 4 * torch.rand(len(arcs), 5)
+    results = []
+    for how in (graph._SharedShift, graph._OwnShift):
+        leaf, temperature = m.clone().requires_grad_(), torch.tensor([t], requires_grad=True)
+        shift = [(t * m - t * 2).exp()] if how is graph._SharedShift else []
+        s = how.apply(leaf, temperature, arcs, *shift)
+        results.append((s, *torch.autograd.grad(s.square().sum(), (leaf, temperature))))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_a_bag_is_not_shifted_by_its_batch_mates():
+    """A bag of large messages beside one of small ones."""
+    first, second = (
+        random_bag(6, seed=1, dtype=torch.float32),
+        random_bag(6, seed=2, dtype=torch.float32),
+    )
+    m, t = torch.rand(12, 3), torch.ones(1)
+    m[6:] += 1e3
+    together = aggregate_softmax(both_ways(pack([first, second])), m, t)
+    alone = aggregate_softmax(both_ways(pack([first])), m[:6], t)
+    assert torch.equal(together[:6], alone)
+
+
+def test_no_arcs_at_all():
+    arcs = both_ways(packed([BAGS[3], BAGS[4]]))
+    m = torch.rand(5, 2, dtype=F64, requires_grad=True)
+    t = torch.ones(1, dtype=F64, requires_grad=True)
+    s = aggregate_softmax(arcs, m, t) + propagate(arcs, m)
+    assert bool((s == 0).all())
+    assert all(bool((g == 0).all()) for g in torch.autograd.grad(s.sum(), (m, t)))

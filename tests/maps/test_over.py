@@ -1,0 +1,347 @@
+"""probsa map over slides and scans: what is written, what is said, and the exit status."""
+
+import json
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from maps.test_overlay import bag, lattice, pink
+from maps.test_render import prediction
+from maps.test_strips import bag as scan_bag
+from PIL import Image
+from support.array_slide import ArraySlide
+
+from probsa.cli.entry import main
+from probsa.cohorts.coordinates import Coordinates, write_coordinates
+from probsa.cohorts.work import PatchSet
+from probsa.errors import InputError
+from probsa.evaluation.tables import write_predictions
+from probsa.jobs.records import Record
+from probsa.maps import map_limits, render_folder, render_map
+from probsa.maps.over import LONGEST_PANEL, Over, draw_over
+from probsa.maps.overlay import blend, owners, squares
+from probsa.maps.panels import panels_of
+from probsa.maps.scale import bag_limits
+from probsa.maps.sources import CohortSources
+from probsa.maps.tissue import view
+from probsa.patches import Patches
+from probsa.slides import list_scans, open_scan
+
+
+def predictions(folder, *bags):
+    write_predictions(
+        folder, bags, labels={}, parts={}, classes=["0", "1"], threshold=0.5, about={}
+    )
+    return folder
+
+
+def slide_file(folder, name="a", **size):
+    folder.mkdir(exist_ok=True, parents=True)
+    image = pink(**size)
+    Image.fromarray(image).save(folder / f"{name}.png")
+    return image
+
+
+def run(capsys, *arguments):
+    status = main(["map", *map(str, arguments)])
+    said = capsys.readouterr()
+    return status, said.out + said.err
+
+
+def pictures(folder):
+    return sorted(f.name for f in folder.iterdir())
+
+
+def plain(p, path, **how):
+    render_map(p, path, **how)
+    return np.asarray(Image.open(path))
+
+
+def pixels(path):
+    return np.asarray(Image.open(path))
+
+
+def test_a_folder_of_slides_is_drawn_over(tmp_path, capsys):
+    image = slide_file(tmp_path / "slides")
+    p = replace(bag(lattice()), name="a")
+    preds, out = predictions(tmp_path / "p", p), tmp_path / "maps"
+    status, _ = run(
+        capsys, preds, "--out", out, "--slides", tmp_path / "slides", "--overlays",
+        "--longest", 640, "--alpha", 0.5, "--geojson",
+    )  # fmt: skip
+    assert status == 0
+    assert pictures(out) == ["a.geojson", "a.png", "a_mean.png", "a_variance.png"]
+    seen = view(ArraySlide(image), (0.0, 0.0, 640.0, 512.0), scale=1.0, mpp=None)
+    owner = owners(squares(p), seen)
+    mean, variance = panels_of(p, bag_limits(p), scale="per-bag")
+    for panel in (mean, variance):
+        found = pixels(out / f"a_{panel.quantity}.png")
+        np.testing.assert_array_equal(found, blend(seen, owner, panel, alpha=0.5))
+    np.testing.assert_array_equal(found[:96], image[:96])
+    assert pixels(out / "a.png").shape[1] > 3 * 640
+    assert len(json.loads((out / "a.geojson").read_text())["features"]) == 30
+
+
+def test_the_resolution_sets_the_pixels_of_the_overlay(tmp_path, capsys):
+    slide_file(tmp_path / "slides")
+    preds = predictions(tmp_path / "p", replace(bag(lattice()), name="a"))
+    base = (preds, "--slides", tmp_path / "slides", "--overlays")
+    out = tmp_path / "maps"
+    status, said = run(capsys, *base, "--out", out, "--resolution", 2)
+    assert status == 1
+    assert "left out a: the slide or scan below its map, drawn without: " in said
+    assert "does not say its resolution" in said
+    assert pictures(out) == ["a.png"]
+    status, _ = run(capsys, *base, "--out", out, "--resolution", 2, "--slide-mpp", 0.5)
+    assert status == 0
+    assert pixels(out / "a_mean.png").shape == (128, 160, 3)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("gone", "has no slide or scan named 'a'. Did you mean 'aa'?"),
+        ("damaged", "a.png"),
+        ("another", "begin at x 64 to 384"),
+    ],
+)
+def test_without_its_slide_the_plain_map_is_drawn_and_the_reason_said(
+    tmp_path, capsys, damage, said
+):
+    slides = tmp_path / "slides"
+    slide_file(slides, name="b")
+    slide_file(
+        slides,
+        name="aa" if damage == "gone" else "a",
+        **{"another": {"width": 256}}.get(damage, {}),
+    )
+    if damage == "damaged":
+        whole = (slides / "a.png").read_bytes()
+        (slides / "a.png").write_bytes(whole[: len(whole) // 3])
+    a, b = (replace(bag(lattice()), name=name) for name in "ab")
+    preds, out = predictions(tmp_path / "p", a, b), tmp_path / "maps"
+    status, text = run(capsys, preds, "--out", out, "--slides", slides, "--json")
+    assert status == 1
+    (failed,) = json.loads(text)["failed"]
+    assert failed["bag"] == "a"
+    assert failed["reason"].startswith("the slide or scan below its map, drawn without: ")
+    assert said in failed["reason"]
+    np.testing.assert_array_equal(pixels(out / "a.png"), plain(a, tmp_path / "plain.png"))
+    assert pixels(out / "b.png").shape != pixels(out / "a.png").shape
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--alpha", "0"], "alpha is 0: give a share"),
+        (["--alpha", "1.5"], "alpha is 1.5"),
+        (["--longest", "20"], "--longest is 20: a map needs 100"),
+        (["--resolution", "-1"], "--resolution is -1"),
+        (["--slide-mpp", "0"], "--slide-mpp is 0"),
+        (["--longest", "900", "--resolution", "2"], "not allowed with argument"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(tmp_path, capsys, arguments, said):
+    slide_file(tmp_path / "slides")
+    preds, out = predictions(tmp_path / "p", replace(bag(lattice()), name="a")), tmp_path / "m"
+    status, text = run(capsys, preds, "--out", out, "--slides", tmp_path / "slides", *arguments)
+    assert status == 2
+    assert said in text
+    assert not out.exists()
+
+
+def test_options_of_slides_need_slides(tmp_path, capsys):
+    preds = predictions(tmp_path / "p", replace(bag(lattice()), name="a"))
+    for flag in (["--overlays"], ["--alpha", "0.5"], ["--longest", "900"], ["--slide-mpp", "1"]):
+        status, text = run(capsys, preds, "--out", tmp_path / "m", *flag)
+        assert status == 2
+        assert f"{flag[0]} is for maps over slides: give --slides" in text
+    status, text = run(capsys, preds, "--out", tmp_path / "m", "--slides", tmp_path / "none")
+    assert status == 2
+    assert str(tmp_path / "none") in text
+
+
+def test_a_fixed_scale_is_kept_over_slides(tmp_path):
+    slides = tmp_path / "slides"
+    image = slide_file(slides)
+    a = replace(bag(lattice()), name="a")
+    b = replace(bag(lattice(), mean=np.arange(30.0) * 4), name="b")
+    preds = predictions(tmp_path / "p", a, b)
+    over = CohortSources(slides), Over(overlays=True, longest=640)
+    failed = render_folder(preds, tmp_path / "m", bags=["a"], scale="fixed", over=over)
+    assert failed == []
+    mean = next(panels_of(a, map_limits(preds), scale="fixed"))
+    seen = view(ArraySlide(image), (0.0, 0.0, 640.0, 512.0), scale=1.0, mpp=None)
+    want = blend(seen, owners(squares(a), seen), mean)
+    np.testing.assert_array_equal(pixels(tmp_path / "m" / "a_mean.png"), want)
+    own = blend(seen, owners(squares(a), seen), next(panels_of(a, bag_limits(a), scale="per-bag")))
+    assert np.abs(own.astype(int) - want).max() > 20
+
+
+class Held:
+    """Slides in memory."""
+
+    def __init__(self, slide, patches=None):
+        self.slide, self.cut = slide, patches
+
+    def open(self, p):
+        return self.slide
+
+    def patches(self, p):
+        return self.cut
+
+
+def test_a_page_stays_small_where_the_overlay_is_large(tmp_path, monkeypatch):
+    monkeypatch.setattr("probsa.maps.over.LONGEST_PANEL", 160)
+    assert LONGEST_PANEL == 4000
+    p = bag(lattice())
+    how = Over(longest=640, overlays=True)
+    assert draw_over(p, tmp_path, sources=Held(ArraySlide(pink())), how=how) == ""
+    assert pixels(tmp_path / "bag_mean.png").shape == (512, 640, 3)
+    assert pixels(tmp_path / "bag.png").shape[1] < 4 * 640
+
+
+def test_what_could_not_be_decoded_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("probsa.maps.tissue.BLOCK", 256)
+    slide = ArraySlide(pink(), broken=[(300, 300, 5, 5)], name="torn")
+    said = draw_over(bag(lattice()), tmp_path, sources=Held(slide), how=Over(longest=640))
+    assert said == "1 of 6 parts of torn.tiff, which cannot be decoded"
+    assert (tmp_path / "bag.png").is_file()
+    preds = predictions(tmp_path / "p", bag(lattice()))
+    over = Held(slide), Over(longest=640)
+    assert render_folder(preds, tmp_path / "m", over=over) == [("bag", said)]
+
+
+def test_one_overlay_a_class_and_none_of_what_has_no_variance(tmp_path):
+    p = bag(lattice())
+    silent = replace(p, attention_variance=np.zeros(30, np.float32))
+    how = Over(longest=640, overlays=True)
+    draw_over(silent, tmp_path / "a", sources=Held(ArraySlide(pink())), how=how)
+    assert pictures(tmp_path / "a") == ["bag.png", "bag_mean.png"]
+    both = replace(
+        p,
+        attention_mean=np.stack([p.attention_mean, -p.attention_mean], 1),
+        attention_variance=np.stack([p.attention_variance] * 2, 1),
+        instance_labels=np.zeros(30, np.int64),
+        probability=np.array([0.2, 0.8], np.float32),
+        spread=np.zeros(2, np.float32),
+    )
+    draw_over(both, tmp_path / "b", sources=Held(ArraySlide(pink())), how=how)
+    names = [f"bag_{q}_class{c}.png" for q in ("mean", "variance") for c in (0, 1)]
+    assert pictures(tmp_path / "b") == ["bag.png", *names]
+    one, two = (pixels(tmp_path / "b" / f"bag_mean_class{c}.png").astype(int) for c in (0, 1))
+    first, last = np.s_[100:150, 70:120], np.s_[100 + 256 : 150 + 256, 70 + 320 : 120 + 320]
+    blue, yellow = np.array([0, 34, 78]), np.array([254, 232, 56])
+    assert np.sign((yellow - blue) @ (one[last].mean((0, 1)) - one[first].mean((0, 1)))) == 1
+    assert np.sign((yellow - blue) @ (two[last].mean((0, 1)) - two[first].mean((0, 1)))) == -1
+
+
+# --- work folders -----------------------------------------------------------------------------
+
+
+def cut(coords, *, size=64, overlap=0, slide=(640, 512), mpp=0.5) -> Patches:
+    return Patches(
+        coords=coords,
+        size=size,
+        size_level0=float(size),
+        overlap=overlap,
+        mpp=mpp,
+        mpp_level0=mpp,
+        slide_size=slide,
+    )
+
+
+def work_folder(path, sets, *, source, name="a", mpp=0.5):
+    for folder, patches in sets.items():
+        s = PatchSet(path / folder)
+        s.path.mkdir(parents=True)
+        s.settings_file.write_text("{}")
+        attributes = {**patches.attributes, "size_level0": patches.size_level0}
+        held = Coordinates(coords=patches.coords, attributes=attributes, made_with="x")
+        write_coordinates(s.patches_file(name), held)
+        record = Record(name=name, kind="slide", source=str(source), status="done", mpp=mpp)
+        record.write(s.record("patch", name))
+    return path
+
+
+def test_a_work_folder_knows_slide_resolution_and_overlap(tmp_path, capsys):
+    slide_file(tmp_path / "elsewhere", name="slide")
+    coords = lattice()
+    work = work_folder(
+        tmp_path / "work",
+        {
+            "20x_32px_0px_overlap": cut(lattice(9, 9, at=(64, 97)), size=32),
+            "20x_128px_64px_overlap": cut(coords, size=128, overlap=64),
+        },
+        source=tmp_path / "elsewhere" / "slide.png",
+    )
+    p = replace(bag(coords[2:]), name="a")  # two were unreadable
+    found = CohortSources(work).patches(p)
+    assert found is not None
+    assert (found.size, found.pitch) == (128, 64)
+    preds, out = predictions(tmp_path / "p", p), tmp_path / "m"
+    status, said = run(
+        capsys, preds, "--out", out, "--slides", work, "--overlays", "--resolution", 1, "--geojson"
+    )
+    assert (status, "left out" in said) == (0, False)
+    image = pixels(tmp_path / "elsewhere" / "slide.png")
+    seen = view(ArraySlide(image), (0.0, 0.0, 640.0, 512.0), scale=2.0, mpp=0.5)
+    mean = next(panels_of(p, bag_limits(p), scale="per-bag"))
+    want = blend(seen, owners(squares(p, side=128.0), seen), mean)
+    np.testing.assert_array_equal(pixels(out / "a_mean.png"), want)
+    ring = json.loads((out / "a.geojson").read_text())["features"][0]["geometry"]["coordinates"][0]
+    assert ring[0] == coords[2].tolist()
+    assert ring[2] == (coords[2] + 128).tolist()
+
+
+def test_a_slide_that_was_replaced_since_is_refused(tmp_path):
+    slide_file(tmp_path / "slides", width=800, height=512)
+    patches = cut(lattice())
+    work = work_folder(tmp_path / "w", {"s": patches}, source=tmp_path / "slides" / "a.png")
+    p = replace(bag(lattice()), name="a")
+    with pytest.raises(InputError, match=r"cut from a slide of 640 × 512.*has 800 × 512"):
+        draw_over(p, tmp_path, sources=CohortSources(work), how=Over())
+    (tmp_path / "slides" / "a.png").unlink()
+    preds = predictions(tmp_path / "p", p)
+    ((_, reason),) = render_folder(preds, tmp_path / "m", over=(CohortSources(work), Over()))
+    assert "a.png" in reason
+    assert (tmp_path / "m" / "a.png").is_file()
+
+
+# --- scans ------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_series_is_drawn_slice_by_slice(tmp_path, capsys, shared_data):
+    with zipfile.ZipFile(shared_data / "ct_volumes" / "ge_head_ct_dicom.zip") as z:
+        z.extractall(tmp_path / "studies" / "head")
+    (source,) = list_scans(tmp_path / "studies").sources
+    positions = open_scan(source).positions
+    p = replace(scan_bag(positions), name=source.name)
+    wrong = replace(scan_bag(np.arange(28)), name=source.name)
+    base = ("--slides", tmp_path / "studies")
+    status, _ = run(capsys, predictions(tmp_path / "p", p), "--out", tmp_path / "m", *base)
+    assert status == 0
+    drawn = pixels(tmp_path / "m" / f"{p.name}.png")
+    assert drawn.shape[0] > 1400  # four rows of slices and a line
+    status, said = run(
+        capsys, predictions(tmp_path / "q", wrong), "--out", tmp_path / "n", *base, "--geojson"
+    )
+    assert status == 1
+    assert "numbers of slices and not positions" in said
+    assert "its GeoJSON: bag" in said and "its instances are slices" in said
+    np.testing.assert_array_equal(
+        pixels(tmp_path / "n" / f"{p.name}.png"), plain(wrong, tmp_path / "plain.png")
+    )
+
+
+def test_bags_without_coordinates_keep_their_map(tmp_path):
+    slide_file(tmp_path / "slides", name="bag")
+    p = prediction(None, np.arange(5.0))
+    preds = predictions(tmp_path / "p", p)
+    over = CohortSources(tmp_path / "slides"), Over()
+    ((_, reason),) = render_folder(preds, tmp_path / "m", over=over)
+    assert "has no coordinates" in reason
+    np.testing.assert_array_equal(
+        pixels(tmp_path / "m" / "bag.png"), plain(p, tmp_path / "plain.png")
+    )

@@ -1,0 +1,221 @@
+"""Maps of several methods side by side: the right colours at the right places, read back."""
+
+import csv
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from maps.test_render import axes, rgb, scan, slide
+from matplotlib.figure import Figure
+from PIL import Image
+
+from probsa.errors import BagError, InputError
+from probsa.evaluation.prediction import Prediction
+from probsa.maps.layout import place
+from probsa.maps.sidebyside import draw_side_by_side, side_by_side
+
+LABELS = np.array([0, 1, 1, 0, 0, 0, 1, -1], np.int8)
+
+
+def dirac(p: Prediction) -> Prediction:
+    return replace(p, attention_variance=np.zeros_like(p.attention_variance))
+
+
+def three() -> dict[str, Prediction]:
+    """Of one slide: a plain method, a probabilistic one, one with another kind of score."""
+    a, b, c = slide(at=0, instance_labels=LABELS), slide(at=3), slide(at=5)
+    return {
+        "plain": dirac(a),
+        "diag": replace(b, attention_mean=4 * b.attention_mean),
+        "instance": dirac(replace(c, score_kind="probability", probability=np.array([0.25]))),
+    }
+
+
+def names_of(figure: Figure) -> list[str]:
+    return [str(a.get_label()) for a in figure.axes]
+
+
+def pixels(path: Path, figure: Figure, name: str, p: Prediction) -> np.ndarray:
+    """The colour in the middle of each instance's square in one panel."""
+    image = np.asarray(Image.open(path).convert("RGB"))
+    ax, layout = axes(figure, name), place(p)
+    at = ax.transData.transform(layout.corners + layout.size / 2)
+    return image[image.shape[0] - 1 - at[:, 1].astype(int), at[:, 0].astype(int)]
+
+
+def expected(values: np.ndarray, limits: tuple[float, float], quantity: str) -> np.ndarray:
+    share = (values.astype(np.float64) - limits[0]) / (limits[1] - limits[0])
+    return np.array([rgb(quantity, v) for v in share])
+
+
+def test_labels_come_first_and_a_variance_only_where_there_is_one():
+    figure = draw_side_by_side(three(), bag="b")
+    panels = [n for n in names_of(figure) if not n.endswith(" bar")]
+    assert panels == ["labels", "plain mean", "diag mean", "diag variance", "instance mean"]
+
+
+@pytest.mark.parametrize(
+    ("high", "said"),
+    [(0.55, "varies by 10 %"), (0.502, "varies by 0.4 %"), (2.0, "varies 4-fold"),
+     (51.0, "varies >100-fold")],
+)  # fmt: skip
+def test_a_variance_panel_says_how_much_there_is_to_see(high, said):
+    p = slide(at=0)
+    v = np.linspace(0.5, high, len(p.attention_variance), dtype=np.float32)
+    figure = draw_side_by_side({"diag": replace(p, attention_variance=v)}, bag="b")
+    assert axes(figure, "diag variance").get_title(loc="left").splitlines()[-1].endswith(said)
+
+
+def test_each_panel_has_its_own_scale_unless_one_is_asked_for(tmp_path):
+    given = three()
+    for scale in ("own", "common"):
+        path = tmp_path / f"{scale}.png"
+        side_by_side(given, bag="b", out=path, scale=scale)
+        figure = draw_side_by_side(given, bag="b", scale=scale)
+        logits = [given[m].attention_mean for m in ("plain", "diag")]
+        both = (min(v.min() for v in logits), max(v.max() for v in logits))
+        for name, p in given.items():
+            own = (p.attention_mean.min(), p.attention_mean.max())
+            # one method alone gives probabilities: its scale is its own either way
+            limits = both if scale == "common" and name != "instance" else own
+            found = pixels(path, figure, f"{name} mean", p)
+            wanted = expected(p.attention_mean, limits, "mean")
+            assert np.abs(found.astype(int) - wanted).max() <= 2, (scale, name)
+        p = given["diag"]
+        v = p.attention_variance
+        wanted = expected(v, (v.min(), v.max()), "variance")
+        assert np.abs(pixels(path, figure, "diag variance", p).astype(int) - wanted).max() <= 2
+
+
+def test_labels_are_drawn_in_their_colours_and_unknown_ones_not_at_all(tmp_path):
+    given = three()
+    side_by_side(given, bag="b", out=tmp_path / "a.png")
+    figure = draw_side_by_side(given, bag="b")
+    found = pixels(tmp_path / "a.png", figure, "labels", given["plain"])
+    colours = [rgb("labels", k) for k in (0, 1)]
+    for colour, label in zip(found, LABELS, strict=True):
+        if label >= 0:
+            assert tuple(colour) == tuple(colours[label])
+        else:
+            assert tuple(colour) not in [tuple(c) for c in colours]
+
+
+def test_what_is_written_is_said(tmp_path):
+    given = three()
+    figure = draw_side_by_side(
+        given, bag="study · slide", label=1, caption="Chosen by lot.", scale="common"
+    )
+    words = " ".join(t.get_text().replace("\n", " ") for t in figure.texts)
+    assert "study · slide · label 1" in words
+    assert "Chosen by lot." in words
+    assert "share one scale" in words
+    assert "own scale" not in words
+    title = axes(figure, "instance mean").get_title(loc="left")
+    assert title == "instance\nmean μ (probability) · p = 0.25"
+    assert axes(figure, "labels").get_title(loc="left") == "instance labels\n3 of 8 positive"
+
+
+def test_the_numbers_lie_beside(tmp_path):
+    given = three()
+    side_by_side(given, bag="b", out=tmp_path / "a.png")
+    with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as f:
+        rows = list(csv.DictReader(f))
+    assert list(rows[0]) == [
+        "instance", "x", "y", "label", "plain mean", "diag mean", "diag variance", "instance mean"
+    ]  # fmt: skip
+    assert [int(r["label"]) for r in rows] == LABELS.tolist()
+    for name, p in given.items():
+        assert np.float32([r[f"{name} mean"] for r in rows]).tolist() == p.attention_mean.tolist()
+    assert [int(r["x"]) for r in rows] == given["plain"].coords[:, 0].tolist()
+
+
+def test_the_same_bytes_every_time(tmp_path):
+    for name in ("a", "b"):
+        side_by_side(three(), bag="b", out=tmp_path / f"{name}.png")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.csv", "a.png", "b.csv", "b.png"]
+
+
+def test_slices_are_strips_with_the_lesion_marked_on_each(tmp_path):
+    labels = np.array([0, 0, 1, 1, 0, 0, 1, 0], np.int8)
+    a = scan(range(1, 9), instance_labels=labels)
+    given = {"plain": dirac(a), "diag": replace(a, attention_mean=-a.attention_mean)}
+    side_by_side(given, bag="b", out=tmp_path / "a.png")
+    figure = draw_side_by_side(given, bag="b")
+    v = given["diag"].attention_mean
+    found = pixels(tmp_path / "a.png", figure, "diag mean", a)
+    assert np.abs(found.astype(int) - expected(v, (v.min(), v.max()), "mean")).max() <= 2
+    for name in ("plain mean", "diag mean", "diag variance"):
+        lines = {float(line.get_xdata()[0]) for line in axes(figure, name).lines}
+        assert lines == {2.0, 4.0, 6.0, 7.0}
+    assert not axes(figure, "labels").lines
+    title = axes(figure, "plain mean").get_title(loc="left")
+    assert title == "plain · mean μ (logit) · p = 0.87"
+
+
+def test_twenty_methods_with_long_names_do_not_run_into_each_other():
+    base = slide(at=1, instance_labels=LABELS)
+    given = {
+        f"a method of a rather long name, wide {k}, learning rate 0.0{k}": base for k in range(20)
+    }
+    figure = draw_side_by_side(given, bag="a slide whose name goes on " * 5, label=0)
+    figure.canvas.draw()
+    page = figure.bbox
+    boxes = [
+        t.get_window_extent()
+        for ax in figure.axes
+        for t in (ax.title, ax._left_title)
+        if t.get_text()
+    ]
+    boxes += [t.get_window_extent() for t in figure.texts]
+    assert len(boxes) == 41 + 2
+    for one, two in itertools.combinations(boxes, 2):
+        assert not one.overlaps(two)
+    for box in boxes:
+        assert box.x0 >= page.x0 and box.x1 <= page.x1
+        assert box.y0 >= page.y0 and box.y1 <= page.y1
+
+
+@pytest.mark.parametrize("cells", [(200, 4), (3, 120), (1, 1)])
+def test_slides_of_any_shape_fit_the_page(cells):
+    grid = np.stack(np.meshgrid(*map(np.arange, cells)), axis=-1).reshape(-1, 2)
+    n = len(grid)
+    p = replace(
+        slide(),
+        coords=(grid * 256).astype(np.int64),
+        attention_mean=np.linspace(0, 1, n, dtype=np.float32),
+        attention_variance=np.linspace(0, 1, n, dtype=np.float32),
+    )
+    figure = draw_side_by_side({"a": p, "b": p}, bag="b")
+    for ax in figure.axes:
+        box = ax.get_position()
+        assert 0 <= box.x0 < box.x1 <= 1 and 0 <= box.y0 < box.y1 <= 1
+
+
+def test_of_several_classes_the_likeliest_above_0_is_drawn(tmp_path):
+    p = slide()
+    by_class = np.stack([p.attention_mean * 0, p.attention_mean, -p.attention_mean], axis=1)
+    p = replace(
+        p,
+        attention_mean=by_class,
+        attention_variance=np.zeros_like(by_class),
+        probability=np.array([0.5, 0.2, 0.3], np.float32),
+    )
+    side_by_side({"m": p}, bag="b", out=tmp_path / "a.png")
+    with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as f:
+        found = np.float32([r["m mean"] for r in csv.DictReader(f)])
+    assert found.tolist() == by_class[:, 2].tolist()
+
+
+def test_bags_that_are_not_the_same_are_refused(tmp_path):
+    a, b = slide(), slide(offset=(256, 0))
+    with pytest.raises(InputError, match="'one' and 'two' were not given the same instances"):
+        side_by_side({"one": a, "two": b}, bag="b", out=tmp_path / "a.png")
+    with pytest.raises(InputError, match="no method's prediction"):
+        side_by_side({}, bag="b", out=tmp_path / "a.png")
+    broken = replace(a, attention_mean=np.full_like(a.attention_mean, np.nan))
+    with pytest.raises(BagError, match="nan or infinite"):
+        side_by_side({"one": broken}, bag="b", out=tmp_path / "a.png")
+    assert not list(tmp_path.iterdir())

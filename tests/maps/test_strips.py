@@ -1,0 +1,284 @@
+"""Maps of scans: slices found by position, their pixels, colours and labels, and the line."""
+
+import itertools
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from maps.test_render import axes, prediction, rgb
+from PIL import Image
+
+from probsa.errors import InputError
+from probsa.maps.strips import (
+    DPI,
+    FRAME,
+    MOST,
+    SELECTED,
+    SWATCH,
+    TILE,
+    draw_strip,
+    match_slices,
+    render_strip,
+    selected,
+    slice_tiles,
+)
+from probsa.slides import list_scans, open_scan
+from probsa.slides._base import Scan
+
+POSITIVE, NEGATIVE, UNKNOWN = (213, 94, 0), (86, 180, 233), (128, 128, 128)
+
+
+def volume(n=12, rows=TILE, columns=TILE) -> np.ndarray:
+    """Slice i is 2·i HU (mid-grey at 40) with a bright top-left quarter."""
+    v = np.zeros((n, rows, columns), np.float32) + 2.0 * np.arange(n)[:, None, None]
+    v[:, : rows // 2, : columns // 2] += 30
+    return v
+
+
+def scan(positions, *, spacing=(0.5, 0.5), **shape) -> Scan:
+    at = np.asarray(positions, np.float64)
+    return Scan(
+        name="series",
+        path=Path("series"),
+        format="dicom",
+        volume=volume(len(at), **shape),
+        positions=at,
+        spacing=spacing,
+        thickness=5.0,
+    )
+
+
+def bag(positions, **more):
+    at = np.asarray(positions, np.float64)
+    n = len(at)
+    mean = np.linspace(-1, 1, n)
+    mean[n // 3] = 2.0
+    return prediction(at[:, None], mean, np.linspace(0.1, 0.5, n), kind="ct", pitch=None, **more)
+
+
+UNEVEN = np.array([-30.0, -25.8, -24.6, -17.2, -12.0, -5.5, 0.0, 4.0, 8.0, 12.5, 20.0, 31.0])
+
+
+# --- which slice is which ---------------------------------------------------------------------
+
+
+def test_slices_are_found_by_position_in_whatever_order():
+    rng = np.random.default_rng(0)
+    order = rng.permutation(12)[:9]  # and a bag may leave slices out
+    found = match_slices(bag(UNEVEN[order] + rng.uniform(-0.04, 0.04, 9)), scan(UNEVEN))
+    np.testing.assert_array_equal(found, order)
+    shuffled = rng.permutation(12)
+    found = match_slices(bag(UNEVEN), scan(UNEVEN[shuffled]))
+    np.testing.assert_array_equal(UNEVEN[shuffled][found], UNEVEN)
+    np.testing.assert_array_equal(match_slices(bag([7.0]), scan([7.0])), [0])
+
+
+def test_positions_of_another_series_are_refused():
+    with pytest.raises(InputError, match=r"slice at 12\.7 mm.*nearest of its 12 lies at 12\.5 mm"):
+        match_slices(bag(np.where(UNEVEN == 12.5, 12.7, UNEVEN)), scan(UNEVEN))
+    with pytest.raises(InputError, match="numbers of slices and not positions"):
+        match_slices(bag(np.arange(12)), scan(UNEVEN))
+    for beyond in (-35.0, 40.0):
+        with pytest.raises(InputError, match=f"slice at {beyond:g} mm"):
+            match_slices(bag([beyond]), scan(UNEVEN))
+    slide = prediction(np.array([[0, 0], [256, 0]]), [1.0, 2.0])
+    with pytest.raises(InputError, match="no positions of slices"):
+        match_slices(slide, scan(UNEVEN))
+
+
+def test_all_slices_are_shown_up_to_sixty_and_those_that_lead_beyond():
+    rng = np.random.default_rng(1)
+    for n in (1, 28, MOST, MOST + 1, 300):
+        mean, position = rng.normal(size=n), rng.permutation(n) * 2.5
+        rows = selected(mean, position)
+        assert (np.diff(position[rows]) > 0).all()
+        want = np.arange(n) if n <= MOST else np.argsort(mean)[-SELECTED:]
+        assert set(rows) == set(want)
+    mean[5] = np.nan
+    assert 5 not in selected(mean, position)
+
+
+# --- the picture of the slices ----------------------------------------------------------------
+
+
+def test_a_slice_is_windowed_and_its_colours_are_below_it():
+    s = scan(UNEVEN)
+    colours = [np.arange(36, dtype=np.uint8).reshape(12, 3) + k for k in (0, 100)]
+    tiles = slice_tiles(s, [3, 0, 11], swatches=colours)
+    w, h = tiles.size
+    assert (w, h) == (TILE, TILE)
+    for k, i in enumerate([3, 0, 11]):
+        x, y = tiles.corners[k]
+        image = tiles.image[y : y + h, x : x + w]
+        # the brain window: 0 HU is black, 80 HU is white
+        assert (image[h // 2 :, w // 2 :] == round(2 * i / 80 * 255)).all()
+        assert (image[: h // 2, : w // 2] == round((2 * i + 30) / 80 * 255)).all()
+        for j in (0, 1):
+            top = y + h + j * SWATCH
+            assert (tiles.image[top : top + SWATCH, x : x + w] == colours[j][k]).all()
+    assert len({tuple(c) for c in tiles.corners.tolist()}) == 3
+
+
+def test_frames_say_the_label_and_the_slice_keeps_its_shape():
+    s = scan(UNEVEN, rows=60, columns=90, spacing=(2.0, 1.0))  # 120 mm high, 90 mm wide
+    frames = np.array([POSITIVE, NEGATIVE], np.uint8)
+    tiles = slice_tiles(s, [0, 1], swatches=[], frames=frames)
+    assert tiles.size == (TILE, 240)
+    for k in (0, 1):
+        x, y = tiles.corners[k]
+        tile = tiles.image[y : y + 240, x : x + TILE]
+        edge = np.ones(tile.shape[:2], bool)
+        edge[FRAME:-FRAME, FRAME:-FRAME] = False
+        assert (tile[edge] == frames[k]).all()
+        assert (tile[~edge][:, 0] == tile[~edge][:, 2]).all()  # grey
+
+
+@pytest.mark.parametrize("n", [1, 2, 28, 60])
+def test_slices_do_not_touch_and_fill_few_columns(n):
+    tiles = slice_tiles(scan(np.arange(n) * 1.0), list(range(n)), swatches=[])
+    w, h = tiles.size
+    height, width = tiles.image.shape[:2]
+    boxes = [(x, y, x + w, y + h) for x, y in tiles.corners.tolist()]
+    assert all(b[2] <= width and b[3] <= height for b in boxes)
+    for a, b in itertools.combinations(boxes, 2):
+        assert a[2] < b[0] or b[2] < a[0] or a[3] < b[1] or b[3] < a[1]
+    assert tiles.columns == min(n, max(4, {28: 7, 60: 10}.get(n, 0)))
+
+
+# --- the page ---------------------------------------------------------------------------------
+
+
+def test_the_pages_swatches_have_the_colours_of_the_values(tmp_path):
+    s, labels = scan(UNEVEN), np.array([0, 1, -1] * 4)
+    p = bag(UNEVEN[::-1], instance_labels=labels)  # rows from the top of the head down
+    path = tmp_path / "map.png"
+    render_strip(p, path, s)
+    picture = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    figure = draw_strip(p, s)
+    ax = axes(figure, "slices")
+    box = ax.get_window_extent()
+    left, top = round(box.x0), round(len(picture) - box.y1)
+    tiles = slice_tiles(s, list(range(12)), swatches=[np.zeros((12, 3), np.uint8)] * 2)
+    w, h = tiles.size
+    assert box.width == pytest.approx(tiles.image.shape[1])
+    for k in range(12):  # by position, so that the last row of the bag comes first
+        row = 11 - k
+        x, y = tiles.corners[k] + (left, top)
+        frame = {0: NEGATIVE, 1: POSITIVE, -1: UNKNOWN}[int(labels[row])]
+        assert (picture[y + h // 2, x + 2] == frame).all()
+        assert (picture[y + h - 20, x + w - 20] == round(2 * k / 80 * 255)).all()
+        for j, quantity in enumerate(("mean", "variance")):
+            values = getattr(p, f"attention_{quantity}").astype(float)
+            share = (values[row] - values.min()) / np.ptp(values)
+            seen = picture[y + h + j * SWATCH + 3, x + 3]
+            assert np.abs(seen - rgb(quantity, share)).max() <= 1
+
+
+def texts(ax) -> list[str]:
+    return [t.get_text() for t in ax.texts]
+
+
+def test_each_slice_says_its_position_mean_and_variance():
+    p = bag(UNEVEN)
+    said = texts(axes(draw_strip(p, scan(UNEVEN)), "slices"))
+    assert said[:3] == ["−30.0", "−1", "0.1"]
+    assert said[3 * 4 : 3 * 4 + 3] == ["−12.0", "2", "0.245"]
+    assert len(said) == 36
+
+
+def line(figure, label):
+    (found,) = [v for v in axes(figure, "values").lines if v.get_label() == label]
+    return found.get_xdata(), found.get_ydata()
+
+
+def test_the_line_has_all_slices_by_position_with_their_labels():
+    n = 300
+    at = np.random.default_rng(2).permutation(n) * 0.6
+    p = bag(at, instance_labels=(at > 150).astype(np.int64))
+    figure = draw_strip(p, scan(np.sort(at), rows=8, columns=8))
+    x, y = line(figure, "mean μ")
+    order = np.argsort(at)
+    np.testing.assert_allclose(x, at[order])
+    np.testing.assert_allclose(y, p.attention_mean[order], rtol=1e-6)
+    (band,) = axes(figure, "values").collections
+    corners = band.get_paths()[0].vertices
+    sd = np.sqrt(p.attention_variance.astype(float))
+    np.testing.assert_allclose(corners[:, 1].max(), (p.attention_mean + sd).max(), rtol=1e-6)
+    np.testing.assert_allclose(corners[:, 1].min(), (p.attention_mean - sd).min(), rtol=1e-6)
+    positive, _ = line(figure, "positive (49 of 300), orange frame")
+    np.testing.assert_allclose(positive, np.sort(at[at > 150]))
+    shown, _ = line(figure, "shown above")
+    np.testing.assert_allclose(shown, np.sort(at[np.argsort(p.attention_mean)[-SELECTED:]]))
+    assert "the 24 of 300 with the highest mean" in axes(figure, "slices").get_title(loc="left")
+
+
+def test_the_likeliest_class_is_shown_and_all_are_drawn():
+    p = bag(UNEVEN)
+    mean = np.stack([p.attention_mean, -p.attention_mean, 2 * p.attention_mean], 1)
+    p = replace(
+        p,
+        attention_mean=mean,
+        attention_variance=np.stack([p.attention_variance] * 3, 1),
+        probability=np.array([0.2, 0.7, 0.1], np.float32),
+        spread=np.zeros(3, np.float32),
+    )
+    figure = draw_strip(p, scan(UNEVEN))
+    assert texts(axes(figure, "slices"))[1] == "1"
+    assert "class 1" in axes(figure, "slices").get_title(loc="left")
+    for c in range(3):
+        np.testing.assert_allclose(line(figure, f"class {c}")[1], mean[:, c])
+
+
+def test_dirac_has_no_swatch_and_no_band():
+    p = replace(bag(UNEVEN), attention_variance=np.zeros(12, np.float32))
+    figure = draw_strip(p, scan(UNEVEN))
+    assert len(texts(axes(figure, "slices"))) == 24
+    assert "variance bar" not in [a.get_label() for a in figure.axes]
+    assert not axes(figure, "values").collections
+    assert "Dirac" in axes(figure, "slices").get_title(loc="left")
+
+
+@pytest.mark.parametrize(("n", "classes"), [(1, 1), (3, 5), (28, 1), (60, 1), (300, 2)])
+def test_everything_on_the_page_has_its_place(n, classes):
+    at = np.arange(n) * 1.25 - 500
+    p = bag(at, instance_labels=np.arange(n) % 2, name="a-long-name-" * 9)
+    if classes > 1:
+        p = replace(
+            p,
+            attention_mean=np.stack([p.attention_mean * k for k in range(1, classes + 1)], 1),
+            attention_variance=np.stack([p.attention_variance] * classes, 1),
+            probability=np.full(classes, 1 / classes, np.float32),
+            spread=np.zeros(classes, np.float32),
+        )
+    figure = draw_strip(p, scan(at, rows=16, columns=16))
+    figure.canvas.draw()
+    boxes = {str(a.get_label()): a.get_tightbbox() for a in figure.axes}
+    for box in (*boxes.values(), figure.texts[0].get_window_extent()):
+        assert box.x0 >= 0 and box.y0 >= 0
+        assert box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes.values(), 2))
+    legend = axes(figure, "values").get_legend().get_window_extent()
+    assert legend.x0 >= 0
+    assert not any(legend.overlaps(box) for name, box in boxes.items() if name != "values")
+    # what stands in a swatch fits into it
+    inside = [t.get_window_extent() for t in axes(figure, "slices").texts]
+    assert max(b.width for b in inside) < TILE
+    assert max(b.height for b in inside) <= SWATCH
+    assert figure.dpi == DPI
+
+
+def test_a_real_series_out_of_order(tmp_path, shared_data):
+    """A head scan of 28 slices, unevenly spaced; its own positions, in the bag's order."""
+    with zipfile.ZipFile(shared_data / "ct_volumes" / "ge_head_ct_dicom.zip") as z:
+        z.extractall(tmp_path / "dicom")
+    (source,) = list_scans(tmp_path / "dicom").sources
+    s = open_scan(source)
+    order = np.random.default_rng(3).permutation(28)
+    p = bag(s.positions[order].astype(np.float32), name=source.name)
+    np.testing.assert_array_equal(match_slices(p, s), order)
+    figure = draw_strip(p, s)
+    assert texts(axes(figure, "slices"))[0] == f"{s.positions.min():.1f}".replace("-", "−")
+    with pytest.raises(InputError, match="another series"):
+        draw_strip(bag(s.positions + 1.0), s)

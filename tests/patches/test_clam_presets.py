@@ -1,0 +1,318 @@
+"""CLAM's presets against what CLAM itself wrote: contours, holes and coordinates, in its order."""
+
+import csv
+import hashlib
+import importlib.util
+import json
+
+import cv2
+import numpy as np
+import pytest
+from support.array_slide import ArraySlide, painted
+
+from probsa.errors import InputError, SlideError, UnknownName
+from probsa.patches import TissueOptions, cut, find_tissue, preset, presets, settings
+from probsa.patches.polygons import locate
+from probsa.slides import open_slide
+
+NAMES = {
+    "default": "clam",
+    "bwh_biopsy": "clam-biopsy",
+    "bwh_resection": "clam-resection",
+    "tcga": "clam-tcga",
+}
+# the golden runs' own names of what they changed in CLAM's defaults
+CHANGES = {
+    "x": {},
+    "at1": {"min_area": 1.0, "min_hole": 1.0},
+    "at0": {"min_area": 0.0, "min_hole": 0.0},
+    "otsu": {"method": "otsu"},
+    "hard": {"rule": "four_pt_hard"},
+    "center": {"rule": "center"},
+    "basic": {"rule": "basic"},
+    "nopad": {"padding": False},
+    "plevel1": {"level": 1},
+    "seg0": {"mask_level": 0},
+}
+REAL = ("CMU-1-Small-Region", "CMU-1-Small-Region_derived_pyramid")
+PAINTED = {"synth_compact": "compact", "synth_fragmented": "fragmented"}
+
+
+def asked(run, *, size, step):
+    """The settings of a golden run."""
+    shape = {"size": size, "overlap": size - step}
+    if run in NAMES:
+        return settings(NAMES[run], **shape)
+    changes = {k: v for word in run.split("_") for k, v in CHANGES[word].items()}
+    return settings("clam", **shape, **changes)
+
+
+class Rows:
+    """numpy, whose arange of `many` begins at `first`: a painter of whole images paints a band."""
+
+    def __init__(self, first, many):
+        self.first, self.many = first, many
+
+    def __getattr__(self, name):
+        return getattr(np, name)
+
+    def arange(self, n, dtype):
+        return np.arange(n, dtype=dtype) + (self.first if n == self.many else 0)
+
+
+def in_bands(make, *, many=96):
+    """Painting a slide at once takes 3 GB, and most of the time goes into getting them."""
+    whole = make.paint
+
+    def paint(width, height, *shapes):
+        bands = []
+        for first in range(0, height, many):
+            make.np = Rows(first, min(many, height - first))
+            bands.append(whole(width, make.np.many, *shapes))
+        make.np = np
+        return np.concatenate(bands)
+
+    make.paint = paint
+
+
+@pytest.fixture(scope="session")
+def golden_slides(shared_golden, shared_data):
+    """The slides of the golden runs by name; the painted ones are made anew and checked."""
+    folder = shared_golden / "patches"
+    spec = importlib.util.spec_from_file_location("make_slides", folder / "make_slides.py")
+    make = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make)
+    in_bands(make)
+    sums = json.loads((folder / "slides_sha256.json").read_text())
+    found = {}
+    for name, function in PAINTED.items():
+        image, steps = getattr(make, function)()
+        levels = [image]
+        for halvings in steps:
+            image = levels[-1]
+            for _ in range(halvings):
+                image = make.halve(image)
+            levels.append(image)
+        assert [hashlib.sha256(i.tobytes()).hexdigest() for i in levels] == [
+            level["sha256"] for level in sums[name]
+        ]
+        found[name] = ArraySlide(*levels, mpp=None, name=name)
+    for name, ending in zip(REAL, (".svs", ".tiff"), strict=True):
+        found[name] = open_slide(shared_data / "wsi" / f"{name}{ending}")
+    yield found
+    for name in REAL:
+        found[name].close()
+
+
+def golden_runs(shared_golden, name):
+    with (shared_golden / "patches" / "runs.csv").open(newline="") as f:
+        return [row for row in csv.DictReader(f) if row["slide"] == name]
+
+
+def joined(rings):
+    return np.concatenate([np.zeros((0, 2), np.int32), *rings])
+
+
+def assert_same_tissue(tissue, golden, run):
+    outlines = [p.outer for p in tissue.polygons]
+    holes = [hole for p in tissue.polygons for hole in p.holes]
+    parents = [k for k, p in enumerate(tissue.polygons) for _ in p.holes]
+    np.testing.assert_array_equal(joined(outlines), golden[f"{run}__contours_xy"])
+    np.testing.assert_array_equal(joined(holes), golden[f"{run}__holes_xy"])
+    for what, rings in (("contours", outlines), ("holes", holes)):
+        offsets = np.cumsum([0, *map(len, rings)])
+        np.testing.assert_array_equal(offsets, golden[f"{run}__{what}_off"])
+    assert parents == golden[f"{run}__holes_parent"].tolist()
+    assert {ring.dtype for ring in outlines} <= {np.dtype(np.int32)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*REAL, *PAINTED])
+def test_every_run_gives_the_contours_and_the_coordinates_of_clam(
+    name, golden_slides, shared_golden
+):
+    slide, runs = golden_slides[name], golden_runs(shared_golden, name)
+    golden = np.load(shared_golden / "patches" / f"{name}.npz")
+    assert len(runs) == 22
+    checked = kept = 0
+    segmented = {}  # patch sizes share their tissue
+    for row in runs:
+        run, size, step = row["preset"], int(row["patch"]), int(row["step"])
+        chosen = asked(run, size=size, step=step)
+        if chosen.tissue not in segmented:
+            segmented[chosen.tissue] = find_tissue(slide, chosen.tissue)
+        tissue = segmented[chosen.tissue]
+        assert_same_tissue(tissue, golden, run)
+        if row["status"] == "failed":
+            assert "IndexError" in row["error"]
+            with pytest.raises(SlideError, match=r"no level 1 .* its levels are 0 to 0"):
+                cut(slide, tissue, chosen)
+            continue
+        assert tissue.level == int(row["seg_level"])
+        assert tissue.notes == ()
+        found = cut(slide, tissue, chosen)
+        np.testing.assert_array_equal(found.coords, golden[f"{run}__{size}_{step}__coords"])
+        assert found.coords.dtype == np.int64
+        assert len(found) == int(row["n_patches"])
+        scale = 4 if "plevel1" in run and name.startswith("synth_compact") else 2
+        scale = scale if "plevel1" in run else 1
+        assert (found.size_level0, found.pitch) == (size * scale, step * scale)
+        checked += 1
+        kept += len(found)
+    assert (checked, kept > 500) == (21 if name == REAL[0] else 22, True)
+
+
+def test_a_lattice_is_located_as_by_opencv_point_by_point():
+    rng = np.random.default_rng(3)
+    for k in range(60):
+        n = int(rng.integers(1, 12))
+        # few values: many points lie on edges, on vertices and along level edges
+        ring = rng.integers(0, 9, (n, 2)).astype(np.int32) * (1 + k % 3)
+        xs = np.arange(-1, 28, 1 if k % 2 else 0.5)
+        ys = np.arange(-2, 27, 0.5)
+        shape = ring.reshape(-1, 1, 2)
+        theirs = [
+            [cv2.pointPolygonTest(shape, (float(x), float(y)), measureDist=False) for y in ys]
+            for x in xs
+        ]
+        np.testing.assert_array_equal(locate(ring, xs, ys), np.array(theirs))
+
+
+def test_a_lattice_without_points_is_located_too():
+    ring = np.array([(0, 0), (9, 0), (9, 9)], np.int32)
+    assert locate(ring, np.arange(0), np.arange(3)).shape == (0, 3)
+    assert locate(ring, np.arange(3), np.arange(0)).shape == (3, 0)
+
+
+def test_a_slide_without_any_contour_is_one_without_tissue():
+    # CLAM ends here in an exception, and its whole folder with it
+    slide = ArraySlide(np.full((1024, 1024, 3), 244, np.uint8), mpp=None)
+    for name in NAMES.values():
+        tissue = find_tissue(slide, preset(name).tissue)
+        patches = cut(slide, tissue, preset(name))
+        assert (len(tissue), tissue.area, len(patches)) == (0, 0, 0)
+        assert patches.coords.shape == (0, 2)
+
+
+class Vast(ArraySlide):
+    """44,000 x 40,000 pixels that are computed: tissue on the left half; memory for none of it."""
+
+    def __init__(self, *downsamples):
+        shapes = [np.broadcast_to(np.uint8(0), (40_000 // d, 44_000 // d, 3)) for d in downsamples]
+        super().__init__(*shapes, mpp=0.25, downsamples=[float(d) for d in downsamples])
+
+    def read(self, *, x, y, level, width, height):
+        self.reads.append((level, width, height))
+        at = x / self.levels[level].downsample + np.arange(width)
+        row = np.where(at[:, None] < self.levels[level].width / 2, (200, 120, 160), 244)
+        return np.broadcast_to(row.astype(np.uint8), (height, width, 3))
+
+
+def test_beyond_the_size_where_clam_stops_the_mask_is_smaller_and_says_so():
+    slide = Vast(1, 4)
+    tissue = find_tissue(slide, preset("clam").tissue)
+    assert tissue.notes == (
+        "Level 1 has 11000x10000 pixels, more than CLAM accepts; tissue is found on an image 64 "
+        "times smaller than the slide.",
+    )
+    assert tissue.area == pytest.approx(44_000 * 40_000 / 2, rel=0.01)
+    assert max(w * h for _, w, h in slide.reads) <= 2048 * 2048
+
+
+def test_the_level_for_the_mask_is_the_largest_downsample_up_to_64():
+    def level(*downsamples):
+        size = [4096, 2048, 1024, 512]
+        images = [np.full((n, n, 3), 244, np.uint8) for n in size[: len(downsamples)]]
+        slide = ArraySlide(*images, mpp=None, downsamples=downsamples)
+        return find_tissue(slide, preset("clam").tissue).level
+
+    assert level(1.0, 4.0, 16.0, 64.16) == 2
+    assert level(1.0, 4.0, 16.0, 64.0) == 3
+    assert level(1.0) == 0
+    assert level(1.0, 70.0) == 0
+    assert level(1.0, 4.0, 32.0) == 2
+
+
+def test_at_a_level_clam_truncates_the_downsample():
+    # 3.9999 is 3 in CLAM: 768 level-0 pixels for 256 of level 1, and patches 768 apart
+    image = painted(4999, 2000, (2000, 1000, 1800, 900))
+    slide = ArraySlide(image, image[:500, :1250], mpp=None)
+    assert slide.size[0] / 1250 == 3.9992
+    chosen = settings("clam-biopsy", level=1, mask_level=0)
+    found = cut(slide, find_tissue(slide, chosen.tissue), chosen)
+    assert (found.size_level0, found.pitch) == (768, 768)
+    assert set(np.diff(np.unique(found.coords[:, 0]))) == {768}
+    # the other grid keeps the downsample as it is
+    chosen = settings("clam-biopsy", level=1, mask_level=0, grid="global")
+    found = cut(slide, find_tissue(slide, chosen.tissue), chosen)
+    assert found.size_level0 == pytest.approx(256 * 3.9996, rel=1e-4)
+    np.testing.assert_array_equal(
+        found.coords, np.rint(np.rint(found.coords / found.pitch) * found.pitch)
+    )
+
+
+def test_clam_with_micrometres_keeps_its_tissue_and_its_grid():
+    slide = ArraySlide(painted(3000, 3000, (1500, 1500, 1200, 1200)), mpp=0.252)
+    chosen = settings("clam-biopsy", mpp=0.5, mask_level=0)
+    tissue = find_tissue(slide, chosen.tissue)
+    found = cut(slide, tissue, chosen)
+    assert found.pitch == pytest.approx(256 * 0.5 / 0.252)
+    left, top = tissue.polygons[0].outer.min(0)
+    steps = (found.coords - (left, top)) / found.pitch
+    assert np.abs(steps - np.rint(steps)).max() < 0.5 / found.pitch + 1e-9
+    assert len(found) > 10
+    assert found.mpp == 0.5
+
+
+def test_presets_are_listed_and_refused_by_name():
+    assert set(presets()) == {*NAMES.values(), "paper", "paper-text"}
+    assert all(text and "\n" not in text for text in presets().values())
+    assert "inferred" in presets()["paper"]
+    for name in presets():
+        assert preset(name).preset == name
+        assert preset(name) == settings(name)
+    with pytest.raises(UnknownName, match="Did you mean 'clam-biopsy'"):
+        preset("bwh-biopsy")
+    with pytest.raises(UnknownName, match="no setting named 'sise'"):
+        settings("clam", sise=3)
+    with pytest.raises(UnknownName, match="paper"):
+        settings("papr")
+
+
+def test_the_papers_presets():
+    paper, text = preset("paper"), preset("paper-text")
+    assert (paper.size, paper.mpp, paper.level, paper.overlap) == (512, None, 0, 0)
+    assert (paper.grid, paper.rule, paper.tissue) == (
+        "contour",
+        "four_pt",
+        preset("clam-biopsy").tissue,
+    )
+    assert (text.size, text.mpp, text.tissue) == (512, 0.5, paper.tissue)
+    assert settings("paper-text", mpp=1.0).folder == "10x_512px_0px_overlap"
+    assert paper.folder == "level0_512px_0px_overlap"
+    assert not paper.needs_mpp
+    assert text.needs_mpp
+
+
+def test_flags_win_over_the_preset():
+    chosen = settings("clam", size=512, threshold=20, min_area=2.0, max_holes=1, mpp=None)
+    assert (chosen.size, chosen.tissue.threshold, chosen.tissue.min_area) == (512, 20, 2)
+    assert (chosen.tissue.max_holes, chosen.tissue.median, chosen.mpp) == (1, 7, None)
+    assert chosen.preset == "clam"
+    assert settings("clam", min_tissue=0.5).rule == "share"
+    assert settings("clam", min_tissue=0.5, rule="center").rule == "center"
+    assert settings("paper-text", level=0).mpp is None
+    assert settings(mask_level=2).tissue == TissueOptions(resolution=None, level=2)
+    assert settings("clam", resolution=4.0).tissue.resolution == 4.0
+    assert settings() == settings(None, size=None)
+    with pytest.raises(InputError, match="give one of --mpp and --level"):
+        settings("clam", mpp=0.5, level=1)
+
+
+def test_the_name_of_a_preset_is_no_setting():
+    assert settings("clam", size=512).to_dict() == {
+        **settings("clam").to_dict(),
+        "size": 512,
+    }
+    assert "preset" not in settings("clam").to_dict()
+    assert json.loads(json.dumps(settings().to_dict())) == settings().to_dict()

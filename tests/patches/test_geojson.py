@@ -1,0 +1,207 @@
+"""Tissue to GeoJSON and back, edits as QuPath writes them, and files that are no tissue."""
+
+import json
+
+import numpy as np
+import pytest
+from support.array_slide import ArraySlide, painted
+
+from probsa.errors import InputError
+from probsa.patches import Tissue, cut, find_tissue, read_geojson, settings, write_geojson
+
+SIZE = (3000, 2000)
+SQUARE = [[100, 100], [900, 100], [900, 700], [100, 700], [100, 100]]
+HOLE = [[300, 300], [500, 300], [500, 500], [300, 500], [300, 300]]
+FAR = [[2000, 1000], [2400, 1000], [2400, 1500]]
+
+
+@pytest.fixture
+def slide():
+    image = painted(*SIZE, (700, 700, 500, 400), (2200, 1200, 500, 600))
+    y, x = np.mgrid[: SIZE[1], : SIZE[0]]
+    image[(x - 2200) ** 2 + (y - 1200) ** 2 < 200**2] = 244
+    return ArraySlide(image, mpp=0.5)
+
+
+def rings(tissue):
+    return [[r.tolist() for r in (p.outer, *p.holes)] for p in tissue.polygons]
+
+
+def put(path, value):
+    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+    return path
+
+
+def feature(coordinates, kind="Polygon", **properties):
+    geometry = {"type": kind, "coordinates": coordinates}
+    return {"type": "Feature", "geometry": geometry, "properties": properties}
+
+
+def test_what_is_written_is_read_and_cut_the_same(slide, tmp_path):
+    tissue = find_tissue(slide)
+    assert [len(p.holes) for p in tissue.polygons] == [1, 0]
+    path = tmp_path / "a" / "slide.geojson"
+    write_geojson(path, tissue)
+    again = read_geojson(path, SIZE)
+    assert rings(again) == rings(tissue)
+    assert all(p.outer.dtype == np.int32 for p in again.polygons)
+    assert (again.level, again.scale, again.notes, again.slide_size, again.area) == (
+        tissue.level,
+        tissue.scale,
+        tissue.notes,
+        tissue.slide_size,
+        tissue.area,
+    )
+    for chosen in (settings(size=128), settings("clam-biopsy", size=128)):
+        one, other = cut(slide, tissue, chosen), cut(slide, again, chosen)
+        assert len(one) > 50
+        np.testing.assert_array_equal(one.coords, other.coords)
+    text = path.read_bytes()
+    write_geojson(path, again)
+    assert path.read_bytes() == text
+    assert [f.name for f in path.parent.iterdir()] == ["slide.geojson"]
+
+
+def test_the_file_is_what_qupath_reads(slide, tmp_path):
+    tissue = find_tissue(slide)
+    write_geojson(tmp_path / "x.geojson", tissue)
+    whole = json.loads((tmp_path / "x.geojson").read_text())
+    assert whole["type"] == "FeatureCollection"
+    assert len({f["id"] for f in whole["features"]}) == 2
+    for f in whole["features"]:
+        assert f["type"] == "Feature"
+        assert f["properties"]["objectType"] == "annotation"
+        assert f["properties"]["classification"]["name"] == "Tissue"
+        assert f["geometry"]["type"] == "Polygon"
+        for ring in f["geometry"]["coordinates"]:
+            assert ring[0] == ring[-1]
+            assert len(ring) >= 4
+            assert all(isinstance(v, int) for point in ring for v in point)
+
+
+def test_no_tissue_is_written_and_read_as_none(tmp_path):
+    nothing = Tissue(polygons=(), slide_size=SIZE, level=1, scale=(4.0, 4.5), notes=("nothing",))
+    write_geojson(tmp_path / "x.geojson", nothing)
+    again = read_geojson(tmp_path / "x.geojson", SIZE)
+    assert (len(again), again.notes, again.scale, again.level) == (0, ("nothing",), (4.0, 4.5), 1)
+
+
+WITH_HOLE = [[SQUARE[:-1], HOLE[:-1]]]
+
+
+@pytest.mark.parametrize(
+    ("whole", "wanted"),
+    [
+        ({"type": "FeatureCollection", "features": [feature([SQUARE, HOLE])]}, WITH_HOLE),
+        ([feature([SQUARE, HOLE])], WITH_HOLE),
+        (feature([SQUARE, HOLE]), WITH_HOLE),
+        ({"type": "Polygon", "coordinates": [SQUARE, HOLE]}, WITH_HOLE),
+        ([feature([SQUARE[:-1], HOLE[:-1]])], WITH_HOLE),
+        (
+            [feature([[SQUARE, HOLE], [FAR]], "MultiPolygon", classification={"name": "Tumor"})],
+            [*WITH_HOLE, [FAR]],
+        ),
+        (
+            [
+                {
+                    "type": "Feature",
+                    "geometry": {
+                        "type": "GeometryCollection",
+                        "geometries": [
+                            {"type": "Polygon", "coordinates": [SQUARE, HOLE]},
+                            {"type": "MultiPolygon", "coordinates": [[FAR]]},
+                        ],
+                    },
+                }
+            ],
+            [*WITH_HOLE, [FAR]],
+        ),
+        ([feature([[[x + 0.4, y - 0.4, 7.0] for x, y in SQUARE], HOLE])], WITH_HOLE),
+        ([], []),
+        ({"type": "FeatureCollection", "features": []}, []),
+    ],
+)
+def test_forms_of_polygons_are_read(whole, wanted, tmp_path):
+    found = read_geojson(put(tmp_path / "x.geojson", whole), SIZE)
+    assert rings(found) == wanted
+    assert (found.level, found.scale, found.notes) == (None, None, ())
+
+
+def test_an_edit_changes_the_patches_as_drawn(slide, tmp_path):
+    path = tmp_path / "x.geojson"
+    write_geojson(path, find_tissue(slide))
+    whole = json.loads(path.read_text())
+    # one piece deleted, one drawn with the mouse, a little over the slide's edge
+    kept = whole["features"][:1]
+    drawn = feature([[[-3.2, 1800], [256, 1800], [256, 2004.9], [-3.2, 2004.9]]], name="new")
+    put(path, {"type": "FeatureCollection", "features": [*kept, drawn]})
+    before = {tuple(c) for c in cut(slide, find_tissue(slide), settings(size=128)).coords}
+    after = {tuple(c) for c in cut(slide, read_geojson(path, SIZE), settings(size=128)).coords}
+    new = {(0, 1792), (128, 1792), (0, 1920), (128, 1920)}
+    assert after - before == new
+    assert before - after
+    assert {x < 1500 for x, _ in before - after} == {True}
+
+
+def test_the_byte_order_mark_of_some_editors_is_no_error(tmp_path):
+    path = tmp_path / "x.geojson"
+    path.write_text(json.dumps([feature([SQUARE])]), encoding="utf-8-sig")
+    assert len(read_geojson(path, SIZE)) == 1
+
+
+@pytest.mark.parametrize(
+    ("whole", "says"),
+    [
+        ("{not json", "this is not GeoJSON"),
+        ("[" * 100_000, "this is not GeoJSON"),
+        ('"text"', "expected a GeoJSON FeatureCollection.*'text'"),
+        ({}, "got an empty object"),
+        ({"type": "FeatureCollection"}, "no list of features"),
+        ([feature([SQUARE]), feature([1, 2], "Point")], "feature 1 is Point: .*Delete it"),
+        ([feature(SQUARE, "LineString", name="vessel")], r"feature 0 \(vessel\) is LineString"),
+        ([{"type": "Feature", "geometry": None}], "feature 0 is nothing"),
+        ([7], "feature 0 is 7"),
+        ([feature([])], "a polygon is a list of rings"),
+        ([feature(None)], "a polygon is a list of rings; got nothing"),
+        ([feature([SQUARE, 3])], "a ring is a list of points"),
+        ([feature([[[1, 2], [3, "4"], [5, 6]]])], "a ring is a list of points"),
+        ([feature([[[1, 2], [3, None], [5, 6]]])], "a ring is a list of points"),
+        ('[{"type":"Polygon","coordinates":[[[1,2],[3,NaN],[5,6]]]}]', "of finite numbers"),
+        ([feature([[[1, 2], [3, 4], [1, 2]]])], "three points at least; this one has 2"),
+        (
+            [feature([SQUARE]), feature([[[0, 0], [9000, 0], [9000, 10]]])],
+            r"feature 1: the point \(9000, 0\) lies outside of the slide, which is 3000x2000",
+        ),
+        ([feature([[[0, -500], [9, 0], [9, 10]]])], r"\(0, -500\) lies outside.* in µm"),
+        ([feature([[SQUARE], 5], "MultiPolygon")], "a polygon is a list of rings; got 5"),
+    ],
+)
+def test_what_is_no_tissue_is_refused_by_file_and_feature(whole, says, tmp_path):
+    path = put(tmp_path / "drawn.geojson", whole)
+    with pytest.raises(InputError, match=f"drawn.geojson.*{says}"):
+        read_geojson(path, SIZE)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"none.geojson: cannot be read: No such file"):
+        read_geojson(tmp_path / "none.geojson", SIZE)
+    binary = tmp_path / "b.geojson"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"b.geojson: this is not GeoJSON"):
+        read_geojson(binary, SIZE)
+
+
+def test_a_write_that_fails_leaves_the_old_file(slide, tmp_path, monkeypatch):
+    path = tmp_path / "x.geojson"
+    write_geojson(path, find_tissue(slide))
+    before = path.read_bytes()
+
+    def full(value, file, **options):
+        file.write('{"type":"Feat')
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("probsa.patches.geojson.json.dump", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_geojson(path, Tissue(polygons=(), slide_size=SIZE))
+    assert path.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1

@@ -1,0 +1,440 @@
+"""Our own tissue and lattice: the same for every scan of a slide, and shares as an area is."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.path import Path as Outline
+from support.array_slide import ArraySlide, halved, painted
+
+from probsa.core.graphs import grid
+from probsa.errors import InputError, RegionError, SlideError
+from probsa.patches import PatchSettings, Polygon, Tissue, TissueOptions, cut, find_tissue, settings
+from probsa.patches.polygons import raster
+from probsa.patches.reduction import factors, reduced
+from probsa.patches.rules import tissue_shares
+from probsa.slides import open_slide
+
+
+def patches_of(slide, chosen):
+    return cut(slide, find_tissue(slide, chosen.tissue), chosen)
+
+
+def cells(patches):
+    """Column and row of each patch on the slide's lattice."""
+    at = patches.coords / patches.pitch
+    assert np.abs(patches.coords - np.rint(at) * patches.pitch).max(initial=0) <= 0.5
+    return np.rint(at).astype(int)
+
+
+# one image, several pieces; the finer one is the scan at 40x
+FORTY = painted(4097, 3074, (900, 800, 700, 600), (2900, 1500, 1000, 1300), (900, 2300, 500, 500))
+TWENTY = halved(FORTY)
+
+
+@pytest.mark.parametrize("overlap", [0, 32])
+@pytest.mark.parametrize("mpp", [0.25, 0.2527])
+def test_scans_at_20x_and_40x_have_the_same_cells_and_the_same_graph(mpp, overlap):
+    chosen = settings(size=128, overlap=overlap)
+    fine = patches_of(ArraySlide(FORTY, mpp=mpp), chosen)
+    coarse = patches_of(ArraySlide(TWENTY, mpp=2 * mpp), chosen)
+    assert len(fine) > 60
+    np.testing.assert_array_equal(cells(fine), cells(coarse))
+    assert fine.pitch == pytest.approx(2 * coarse.pitch)
+    assert np.abs(fine.coords - 2 * coarse.coords).max() <= 1.5  # each is rounded for itself
+    graphs = [grid(torch.from_numpy(p.coords), pitch=p.pitch) for p in (fine, coarse)]
+    assert graphs[0].shape[1] > 2 * len(fine)
+    assert torch.equal(*graphs)
+
+
+def test_levels_do_not_change_the_tissue():
+    pyramid = [FORTY, TWENTY, halved(TWENTY), halved(halved(TWENTY))]
+    slides = [ArraySlide(*pyramid[:n], mpp=0.25) for n in (1, 2, 4)]
+    found = [patches_of(slide, settings(size=256)) for slide in slides]
+    assert [find_tissue(slide).level for slide in slides] == [0, 1, 3]
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0].coords, other.coords)
+
+
+def test_a_slide_and_its_pyramid_differ_by_a_patch_at_the_border(shared_data):
+    found = []
+    for name in ("CMU-1-Small-Region.svs", "CMU-1-Small-Region_derived_pyramid.tiff"):
+        with open_slide(shared_data / "wsi" / name) as slide:
+            found.append({tuple(c) for c in patches_of(slide, settings(size=128)).coords})
+    assert min(map(len, found)) > 150
+    pitch = 128 * 0.5 / 0.499
+    for only in found[0] ^ found[1]:
+        # a patch that one of them lacks has a neighbour that both lack
+        near = {tuple(c) for c in np.rint(np.rint(np.array(only) / pitch + OFFSETS) * pitch)}
+        assert near - found[0] - found[1]
+    assert len(found[0] ^ found[1]) <= 4
+
+
+OFFSETS = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if (x, y) != (0, 0)])
+
+
+def test_a_fragmented_slide_has_one_lattice_and_no_patch_over_another():
+    pieces = [(300 + 700 * (k % 6) + 37 * k, 350 + 660 * (k // 6), 260, 240) for k in range(24)]
+    slide = ArraySlide(painted(5400, 2900, *pieces), mpp=0.5)
+    tissue = find_tissue(slide)
+    assert len(tissue) >= 20
+    by_piece = cut(slide, tissue, settings(size=256, grid="contour", rule="four_pt"))
+    assert len(np.unique(by_piece.coords % 256, axis=0)) > 15  # CLAM's: a lattice for each
+    found = cut(slide, tissue, settings(size=256))
+    assert len(found) > 100
+    assert (found.coords % 256 == 0).all()
+    assert len(np.unique(found.coords, axis=0)) == len(found)
+    order = np.lexsort((found.coords[:, 0], found.coords[:, 1]))
+    assert (order == np.arange(len(found))).all()  # row by row
+
+
+def test_the_golden_fragments_lie_on_one_lattice(shared_golden):
+    golden = np.load(shared_golden / "patches" / "synth_fragmented.npz")
+    points, offsets = golden["x_at1__contours_xy"], golden["x_at1__contours_off"]
+    outlines = [points[a:b] for a, b in itertools.pairwise(offsets)]
+    slide = ArraySlide(np.broadcast_to(np.uint8(244), (4608, 5632, 3)), mpp=0.5)
+    tissue = Tissue(polygons=tuple(Polygon(outer=ring) for ring in outlines), slide_size=slide.size)
+    theirs = golden["x_at1__256_256__coords"]
+    assert len(np.unique(theirs % 256, axis=0)) == 15
+    found = cut(slide, tissue, settings(size=256, rule="four_pt"))
+    assert (found.coords % 256 == 0).all()
+    assert len(np.unique(found.coords, axis=0)) == len(found) > 150
+
+
+@pytest.mark.parametrize(
+    ("ellipse", "many"),
+    [((256, 256, 10, 10), 0), ((768, 768, 200, 200), 1), ((1024, 256, 300, 200), 2)],
+)
+def test_slides_of_no_one_and_two_patches(ellipse, many):
+    slide = ArraySlide(painted(1536, 1536, ellipse), mpp=0.5)
+    found = patches_of(slide, settings(size=512, min_tissue=0.2))
+    assert len(found) == many
+    assert found.coords.shape == (many, 2)
+    assert grid(torch.from_numpy(found.coords), pitch=found.pitch).shape == (2, max(many - 1, 0))
+
+
+def irregular(seed, *, size=700):
+    """A star with a hole, and its share of a fine raster by matplotlib's own test."""
+    rng = np.random.default_rng(seed)
+    angles = np.sort(rng.uniform(0, 2 * np.pi, 40))
+    radii = rng.uniform(0.4, 1, 40) * size * 0.45
+    star = size / 2 + radii[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    hole = size / 2 + size * 0.11 * np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)])
+    rings = [np.rint(r).astype(np.int32) for r in (star, hole)]
+    x = np.arange(0.5, size)
+    points = np.stack(np.meshgrid(x, x), axis=-1).reshape(-1, 2)
+    inside, within = (Outline(r).contains_points(points).reshape(size, size) for r in rings)
+    return Polygon(outer=rings[0], holes=(rings[1],)), inside & ~within
+
+
+@pytest.mark.parametrize("overlap", [0, 13, 40])
+def test_the_share_is_that_of_a_raster_of_single_pixels(overlap):
+    polygon, mask = irregular(overlap)
+    side, step = 80, 80 - overlap
+    n = 700 // step
+    found = tissue_shares(
+        (polygon,), (0, 0), step=(float(step), float(step)), counts=(n, n), size=float(side)
+    )
+    padded = np.pad(mask, (0, 200))
+    wanted = np.array(
+        [
+            [
+                padded[j * step : j * step + side, i * step : i * step + side].mean()
+                for j in range(n)
+            ]
+            for i in range(n)
+        ]
+    )
+    assert wanted.max() > 0.99
+    assert (found[wanted == 0] == 0).all()
+    assert np.abs(found - wanted).max() < 0.02
+    assert np.abs(found.mean() - wanted.mean()) < 0.002
+    assert polygon.area == pytest.approx(mask.sum(), rel=0.01)
+
+
+def test_patches_have_the_share_that_was_asked_for():
+    polygon, mask = irregular(5)
+    slide = ArraySlide(np.full((700, 700, 3), 244, np.uint8), mpp=0.5)
+    tissue = Tissue(polygons=(polygon,), slide_size=(700, 700))
+    padded = np.pad(mask, (0, 64))
+    kept = {}
+    for least in (0.0, 0.25, 0.9):
+        chosen = settings(size=64, min_tissue=least)
+        kept[least] = {tuple(c) for c in cut(slide, tissue, chosen).coords}
+        for x in range(0, 700, 64):
+            for y in range(0, 700, 64):
+                share = padded[y : y + 64, x : x + 64].mean()
+                if abs(share - least) > 0.02:
+                    assert ((x, y) in kept[least]) == (share > least)
+    assert kept[0.9] < kept[0.25] < kept[0.0]
+    assert len(kept[0.9]) > 3
+
+
+def test_pieces_over_one_another_count_once():
+    ring = np.array([(0, 0), (64, 0), (64, 32), (0, 32)], np.int32)
+    twice = (Polygon(outer=ring), Polygon(outer=ring))
+    share = tissue_shares(twice, (0, 0), step=(64.0, 64.0), counts=(1, 1), size=64.0)
+    assert share == [[0.5]]
+
+
+@pytest.mark.parametrize("rule", ["four_pt", "four_pt_hard", "center", "basic"])
+def test_the_points_of_clam_on_one_lattice(rule):
+    polygon, _ = irregular(9)
+    slide = ArraySlide(np.full((700, 700, 3), 244, np.uint8), mpp=0.5)
+    tissue = Tissue(polygons=(polygon,), slide_size=(700, 700))
+    found = {tuple(c) for c in cut(slide, tissue, settings(size=40, rule=rule)).coords}
+    outer, hole = Outline(polygon.outer), Outline(polygon.holes[0])
+    wanted = set()
+    for x in range(0, 700, 40):
+        for y in range(0, 700, 40):
+            points = {
+                "four_pt": [(x + a, y + b) for a in (10, 30) for b in (10, 30)],
+                "center": [(x + 20, y + 20)],
+                "basic": [(x, y)],
+            }[rule.removesuffix("_hard")]
+            inside = outer.contains_points(points)
+            if (inside.all() if "hard" in rule else inside.any()) and not hole.contains_point(
+                (x + 20, y + 20)
+            ):
+                wanted.add((x, y))
+    assert found == wanted
+    assert len(found) > 30
+
+
+def test_the_mask_comes_back_from_its_outlines_pixel_by_pixel():
+    rng = np.random.default_rng(0)
+    small = np.full((40, 50, 3), 244, np.uint8)
+    tissue = rng.random((40, 50)) < 0.6
+    small[tissue] = (200, 120, 160)
+    slide = ArraySlide(small.repeat(16, axis=0).repeat(16, axis=1), mpp=0.5)
+    options = TissueOptions(median=0, closing=0, min_area=0.0, min_hole=0.0)
+    found = find_tissue(slide, options)
+    assert found.scale == (16, 16)
+    x, y = (np.arange(n) * 16 + 8.0 for n in (50, 40))
+    np.testing.assert_array_equal(raster(found.polygons, x, y).T, tissue)
+
+
+def test_an_outline_is_a_quarter_of_a_mask_pixel_from_the_border():
+    image = np.full((320, 320, 3), 244, np.uint8)
+    image[64:160, 96:256] = (200, 120, 160)  # rows 4 to 9 and columns 6 to 15 of the mask
+    options = TissueOptions(median=0, closing=0, min_area=0.0)
+    (piece,) = find_tissue(ArraySlide(image, mpp=0.5), options).polygons
+    assert {tuple(p) for p in piece.outer} == {(100, 68), (252, 68), (252, 156), (100, 156)}
+
+
+def test_the_rows_that_a_level_leaves_out_do_not_stretch_it():
+    whole = np.zeros((2967, 2220, 3), np.uint8)
+    for rows, columns, wanted in [(741, 555, (4, 4)), (742, 555, (4, 4)), (1483, 1110, (2, 2))]:
+        assert factors(ArraySlide(whole, whole[:rows, :columns]), 1) == wanted
+    assert factors(ArraySlide(whole, whole[:735, :550]), 1) == (2220 / 550, 2967 / 735)
+
+
+def test_the_tissue_does_not_move():
+    slide = ArraySlide(painted(2000, 1600, (900, 700, 500, 400)), mpp=0.5)
+    for closing in (0, 3, 4):
+        (piece,) = find_tissue(slide, TissueOptions(closing=closing)).polygons
+        left, top, right, bottom = piece.box
+        assert (left + right) / 2 == pytest.approx(900, abs=8)
+        assert (top + bottom) / 2 == pytest.approx(700, abs=8)
+        assert piece.area == pytest.approx(np.pi * 500 * 400, rel=0.03)
+
+
+def test_pieces_and_holes_are_kept_by_their_area_in_micrometres():
+    y, x = np.mgrid[:1600, :1600]
+    image = painted(1600, 1600, (500, 500, 400, 400), (1300, 1300, 150, 150))
+    image[(x - 500) ** 2 + (y - 500) ** 2 < 150**2] = 244
+    image[(x - 750) ** 2 + (y - 500) ** 2 < 70**2] = 244
+    for mpp in (0.5, 0.25):
+        slide = ArraySlide(image, mpp=mpp)
+        small, hole = (np.pi * (150 * mpp) ** 2, np.pi * (150 * mpp) ** 2)
+
+        def holes(slide=slide, **options):
+            found = find_tissue(slide, TissueOptions(median=3, closing=0, **options)).polygons
+            return sorted(len(p.holes) for p in found)
+
+        assert holes(min_area=small * 0.9, min_hole=hole * 0.9) == [0, 1]
+        assert holes(min_area=small * 1.1, min_hole=hole * 0.9) == [1]
+        assert holes(min_area=small * 0.9, min_hole=hole * 1.1) == [0, 0]
+        assert holes(min_area=0.0, min_hole=0.0) == [0, 2]
+        assert holes(min_area=0.0, min_hole=0.0, max_holes=1) == [0, 1]
+
+
+def test_a_biopsy_is_kept_where_clam_loses_it():
+    core = painted(1200, 5000, (600, 2500, 250, 2300))
+    slide = ArraySlide(core, mpp=0.5)
+    assert len(patches_of(slide, settings("clam", mask_level=0))) == 0
+    assert len(patches_of(slide, settings(size=512))) >= 8
+
+
+def test_otsu_finds_its_own_threshold_and_says_when_there_may_be_nothing():
+    image = painted(1600, 1600, (500, 500, 400, 400))
+    pale = painted(1600, 1600, (1200, 1200, 250, 250), colour=(230, 215, 222))
+    image = np.minimum(image, pale)
+    slide = ArraySlide(image, mpp=0.5)
+    assert len(find_tissue(slide, TissueOptions(threshold=4))) == 2
+    otsu = find_tissue(slide, TissueOptions(method="otsu"))
+    assert (len(otsu), otsu.notes) == (1, ())
+    glass = np.random.default_rng(0).integers(240, 248, (1600, 1600, 3)).astype(np.uint8)
+    empty = ArraySlide(glass, mpp=0.5)
+    assert len(find_tissue(empty)) == 0
+    (note,) = find_tissue(empty, TissueOptions(method="otsu")).notes
+    assert "may hold no tissue" in note
+
+
+def test_downsamples_that_are_not_whole():
+    # 64.16 is what Aperio's 64 may be: 0.1251 µm per pixel makes it 8.03
+    sides = (4096, 1024, 64)
+    y, x = np.mgrid[: sides[0], : sides[0]]
+    whole = painted(sides[0], sides[0], (2000, 2000, 1500, 1500))
+    levels = [reduced(ArraySlide(whole), scale=4096 / n).pixels for n in sides]
+    slide = ArraySlide(*levels, mpp=0.125, downsamples=(1.0, 3.9999, 64.16))
+    tissue = find_tissue(slide, TissueOptions(resolution=8.0, median=3))
+    assert (tissue.level, tissue.scale) == (2, (64, 64))
+    inside = (x - 2000) ** 2 + (y - 2000) ** 2 < 1500**2
+    assert tissue.area == pytest.approx(inside.sum(), rel=0.05)
+    found = cut(slide, tissue, settings(size=128, mpp=0.125 * 3.9999))
+    assert found.size_level0 == pytest.approx(128 * 3.9999)
+    assert np.unique(cells(found)[:, 0]).size >= 6
+
+
+def test_with_and_without_padding():
+    image = np.full((1000, 1000, 3), (200, 120, 160), np.uint8)
+    slide = ArraySlide(image, mpp=0.5)
+    over = patches_of(slide, settings(size=300, min_tissue=0.0))
+    within = patches_of(slide, settings(size=300, min_tissue=0.0, padding=False))
+    assert (len(over), len(within)) == (16, 9)
+    assert within.coords.max() == 600
+    exact = patches_of(slide, settings(size=250, padding=False))
+    assert (len(exact), exact.coords.max()) == (16, 750)
+    assert len(patches_of(slide, settings(size=1001, padding=False))) == 0
+    # the part beyond the edge holds no tissue
+    assert len(patches_of(slide, settings(size=300, min_tissue=0.36))) == 9
+    assert len(patches_of(slide, settings(size=300, min_tissue=0.29))) == 15
+
+
+class Pyramid(ArraySlide):
+    """100,000 x 100,000 pixels of which only the levels' sizes exist."""
+
+    def __init__(self, *downsamples):
+        sides = [100_000 // d for d in downsamples]
+        images = [np.broadcast_to(np.uint8(0), (n, n, 3)) for n in sides]
+        super().__init__(*images, mpp=0.25)
+
+    def read(self, *, x, y, level, width, height):
+        self.reads.append((level, width, height))
+        columns = (x + np.arange(width) * self.levels[level].downsample) // 5000 % 2
+        rows = (y + np.arange(height) * self.levels[level].downsample) // 5000 % 2
+        checks = (columns[None, :] == rows[:, None]) & (columns[None, :] == 0)
+        return np.where(checks[..., None], np.uint8([200, 120, 160]), np.uint8(244))
+
+
+def test_a_vast_slide_is_segmented_from_its_pyramid_in_small_blocks():
+    slide = Pyramid(1, 4, 16, 32)
+    found = patches_of(slide, settings(size=512))
+    assert {level for level, _, _ in slide.reads} == {3}
+    assert max(w * h for _, w, h in slide.reads) <= 2048**2
+    assert sum(w * h for _, w, h in slide.reads) < 1.1 * 3125**2
+    # a hundred squares of 5000: 4 x 4 whole patches of 1024 each at least
+    assert 1600 <= len(found) <= 100 * 36
+    assert len(find_tissue(slide)) == 100
+
+
+def test_the_mean_of_an_image_in_blocks_is_the_mean_of_the_image(monkeypatch):
+    image = np.random.default_rng(1).integers(0, 256, (300, 400, 3)).astype(np.uint8)
+    slide = ArraySlide(image)
+    scale = 300 / 27
+    whole = reduced(slide, scale=scale).pixels
+    # the mean over what each pixel covers, by a repeat to a common multiple
+    fine = image.repeat(27, axis=0).reshape(27, 300, 400, 3).mean(1)
+    fine = fine.repeat(36, axis=1).reshape(27, 36, 400, 3).mean(2)
+    assert np.abs(whole - fine).max() <= 0.51
+    monkeypatch.setattr("probsa.patches.reduction.BLOCK", 50)
+    again = ArraySlide(image)
+    np.testing.assert_array_equal(reduced(again, scale=scale).pixels, whole)
+    assert max(max(w, h) for _, w, h in again.reads) <= 52
+    np.testing.assert_array_equal(reduced(slide, scale=1.0).pixels, image)
+
+
+def test_what_cannot_be_decoded_is_said_and_the_rest_is_found():
+    slide = ArraySlide(FORTY, mpp=0.25, broken=((2900, 1500, 200, 200),))
+    options = TissueOptions(min_hole=0.0)
+    whole = find_tissue(ArraySlide(FORTY, mpp=0.25), options)
+    found = find_tissue(slide, options)
+    (note,) = found.notes
+    assert "cannot be decoded at level 0 and count as background" in note
+    assert 0 < whole.area - found.area < 1100**2
+    with pytest.raises(RegionError, match="more than half of level 0 cannot be decoded"):
+        find_tissue(ArraySlide(FORTY, mpp=0.25, broken=((0, 0, 4097, 3074),)))
+
+
+def test_what_needs_a_resolution_says_how_to_give_it():
+    slide = ArraySlide(FORTY, mpp=None, name="TCGA")
+    with pytest.raises(SlideError, match=r"TCGA.tiff: .*--slide-mpp.*clam-biopsy"):
+        find_tissue(slide)
+    chosen = settings("clam-biopsy", mpp=0.5)
+    with pytest.raises(SlideError, match=r"TCGA.tiff: patches at 0.5 .*--slide-mpp.*without --mpp"):
+        cut(slide, find_tissue(slide, chosen.tissue), chosen)
+    assert len(patches_of(slide, settings("clam-biopsy", mask_level=0))) > 60
+    assert settings("clam", unit="um2").needs_mpp
+
+
+def test_what_does_not_fit_the_slide_is_refused():
+    slide = ArraySlide(TWENTY, mpp=0.5, name="a")
+    tissue = find_tissue(slide)
+    with pytest.raises(SlideError, match=r"a.tiff: its pixels are 0.5 µm, .* 0.2 µm asked for"):
+        cut(slide, tissue, settings(mpp=0.2))
+    assert len(cut(slide, tissue, settings(mpp=0.25))) > 0
+    with pytest.raises(SlideError, match=r"a.tiff: there is no level 2 .* levels are 0 to 0"):
+        cut(slide, tissue, settings(level=2))
+    with pytest.raises(SlideError, match="no level 3 to find tissue at; its levels are 0 to 0"):
+        find_tissue(slide, settings(mask_level=3).tissue)
+    with pytest.raises(InputError, match="give a smaller overlap"):
+        cut(slide, tissue, settings(size=64, overlap=63, mpp=0.25))
+    other = Tissue(polygons=(), slide_size=(10, 10))
+    with pytest.raises(InputError, match="belong to two slides"):
+        cut(slide, other, settings())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"overlap": 512}, "give an overlap from 0 to 511"),
+        ({"overlap": -1}, "overlap is a whole number from 0"),
+        ({"size": 0}, "patch size is a whole number from 1"),
+        ({"mpp": 0.0}, "positive number; got 0"),
+        ({"mpp": float("nan")}, "positive number; got nan"),
+        ({"mpp": 0.5, "level": 1}, "give one of --mpp and --level"),
+        ({"min_tissue": 1.1}, "a share from 0 to 1; got 1.1"),
+        ({"level": -1, "mpp": None}, "level is a whole number from 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong, says):
+    with pytest.raises(InputError, match=says):
+        PatchSettings(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"median": 4}, "side is odd, or 0 for none; got 4"),
+        ({"threshold": 256}, "from 0 to 255; got 256"),
+        ({"closing": -1}, "closing is a whole number"),
+        ({"min_area": -1.0}, "min_area is an area of 0 or more; got -1"),
+        ({"min_hole": float("inf")}, "min_hole is an area"),
+        ({"max_holes": -2}, "max_holes is a whole number"),
+        ({"resolution": 0.0}, "resolution is a positive number"),
+        ({"level": 1}, "not at both"),
+        ({"level": -1, "resolution": None}, "level is a whole number"),
+    ],
+)
+def test_tissue_options_that_cannot_be_are_refused(wrong, says):
+    with pytest.raises(InputError, match=says):
+        TissueOptions(**wrong)
+
+
+def test_folders_are_named_as_tridents():
+    assert settings().folder == "20x_512px_0px_overlap"
+    assert settings(mpp=1.0, size=256, overlap=32).folder == "10x_256px_32px_overlap"
+    assert settings(mpp=4.0).folder == "2.5x_512px_0px_overlap"
+    assert settings(level=2).folder == "level2_512px_0px_overlap"

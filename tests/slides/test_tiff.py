@@ -1,0 +1,477 @@
+"""Slides through tifffile: as OpenSlide sees them, and what OpenSlide does not see."""
+
+import tracemalloc
+
+import imagecodecs
+import numpy as np
+import openslide
+import pytest
+import tifffile
+from PIL import Image
+from support.written_slides import damage, texture, write_ome, write_pyramid
+
+from probsa.errors import RegionError, SlideError
+from probsa.slides import open_slide
+from probsa.slides.jpeg import is_whole
+from probsa.slides.tiff import TiffSlide
+from probsa.slides.tiff_levels import Cache
+from probsa.slides.wsi import WsiSlide
+
+
+def both(path):
+    """The same file through both readers."""
+    return TiffSlide(path, name="a"), WsiSlide(path, name="a")
+
+
+def whole(slide, level=0):
+    """A level, whole."""
+    at = slide.levels[level]
+    return slide.read(x=0, y=0, level=level, width=at.width, height=at.height)
+
+
+def furthest(a, b):
+    """The largest difference between two images."""
+    assert a.shape == b.shape
+    return int(np.abs(a.astype(int) - b).max())
+
+
+# as OpenSlide
+
+
+@pytest.mark.parametrize("compression", ["deflate", "jpeg", "lzw", None])
+def test_both_readers_see_the_same_levels_and_pixels(tmp_path, compression):
+    path = write_pyramid(tmp_path / "p.tif", texture(500, 701), compression=compression)
+    ours, theirs = both(path)
+    with ours, theirs:
+        assert ours.levels == theirs.levels and len(ours.levels) == 3
+        assert ours.levels[1].downsample == openslide.OpenSlide(path).level_downsamples[1] != 2
+        for level in range(3):
+            assert furthest(whole(ours, level), whole(theirs, level)) == 0
+            assert whole(ours, level).std() > 10
+
+
+def test_both_readers_agree_on_the_real_pyramid(shared_data):
+    path = shared_data / "wsi" / "CMU-1-Small-Region_derived_pyramid.tiff"
+    with open_slide(path) as ours, WsiSlide(path, name="a") as theirs:
+        assert isinstance(ours, TiffSlide)
+        assert ours.levels == theirs.levels and ours.mpp == pytest.approx(theirs.mpp, rel=1e-6)
+        for level in range(3):
+            assert furthest(whole(ours, level), whole(theirs, level)) == 0
+        for x, y in [(511, 777), (1800, 2600), (-33, -34)]:
+            where = {"x": x, "y": y, "level": 0, "width": 512, "height": 400}
+            assert furthest(ours.read(**where), theirs.read(**where)) == 0
+
+
+def test_both_readers_agree_on_tiles_that_share_their_tables(shared_data):
+    path = shared_data / "wsi" / "CMU-1-Small-Region.svs"
+    ours, theirs = both(path)
+    with tifffile.TiffFile(path) as f:
+        assert f.pages[0].jpegtables
+    with ours, theirs:
+        where = {"x": 900, "y": 1000, "level": 0, "width": 700, "height": 600}
+        assert furthest(ours.read(**where), theirs.read(**where)) == 0
+
+
+@pytest.mark.parametrize(
+    "corner",
+    [(101, 100), (403, 257), (1, 1), (-7, -9), (-8, 5), (6, -1), (690, 480), (650, -20), (900, 0)],
+)
+def test_between_pixels_and_past_edges_both_agree_to_rounding(tmp_path, corner):
+    path = write_pyramid(tmp_path / "p.tif", texture(500, 701))
+    ours, theirs = both(path)
+    with ours, theirs:
+        for level in range(3):
+            where = {"x": corner[0], "y": corner[1], "level": level, "width": 90, "height": 70}
+            limit = 2 if level else 0
+            assert furthest(ours.read(**where), theirs.read(**where)) <= limit
+
+
+def test_both_readers_agree_where_a_region_has_several_blocks(tmp_path):
+    image = np.repeat(np.repeat(texture(100, 3001), 3, axis=0), 3, axis=1)[:, :9001]
+    path = write_pyramid(tmp_path / "wide.tif", image, factors=(1, 2))
+    ours, theirs = both(path)
+    with ours, theirs:
+        assert furthest(whole(ours), whole(theirs)) == 0
+        assert furthest(whole(ours, 1), whole(theirs, 1)) <= 2
+        # past the first block OpenSlide's corner lies between pixels: the file's own differ
+        with tifffile.TiffFile(path) as f:
+            assert furthest(whole(ours, 1), f.pages[1].asarray()) > 2
+
+
+COLOURS = {
+    "rgb": (3, {"photometric": "rgb"}, 0),
+    "rgb jpeg": (3, {"photometric": "rgb", "compression": "jpeg"}, 0),
+    "ycbcr jpeg": (3, {"photometric": "ycbcr", "compression": "jpeg"}, 0),
+    "grey": (1, {"photometric": "minisblack"}, 0),
+    "grey jpeg": (1, {"photometric": "minisblack", "compression": "jpeg"}, 0),
+    "white is zero": (1, {"photometric": "miniswhite"}, 0),
+    "cmyk": (4, {"photometric": "separated"}, 0),
+    # libtiff's fixed point
+    "cmyk jpeg": (4, {"photometric": "separated", "compression": "jpeg"}, 1),
+    "transparent": (4, {"photometric": "rgb", "extrasamples": ["unassalpha"]}, 1),
+    "predictor": (3, {"photometric": "rgb", "compression": "deflate", "predictor": True}, 0),
+    "zstd": (3, {"photometric": "rgb", "compression": "zstd"}, 0),
+}
+
+
+@pytest.mark.parametrize("kind", COLOURS)
+def test_colours_are_as_openslide_gives_them(tmp_path, kind):
+    channels, how, limit = COLOURS[kind]
+    image = texture(200, 300, channels)
+    path = tmp_path / "c.tif"
+    tifffile.imwrite(path, image[..., 0] if channels == 1 else image, tile=(128, 128), **how)
+    ours, theirs = both(path)
+    with ours, theirs:
+        assert furthest(whole(ours), whole(theirs)) <= limit
+        assert whole(ours).std() > 5
+
+
+def test_premultiplied_colour_lies_on_white(tmp_path):
+    alpha = texture(130, 140, 1, seed=1)
+    colour = (texture(130, 140).astype(int) * alpha // 255).astype(np.uint8)
+    path = tmp_path / "a.tif"
+    image = np.concatenate([colour, alpha], axis=-1)
+    tifffile.imwrite(path, image, tile=(64, 64), photometric="rgb", extrasamples=["assocalpha"])
+    ours, theirs = both(path)
+    with ours, theirs:
+        assert np.array_equal(whole(ours), colour + (255 - alpha))
+        assert furthest(whole(ours), whole(theirs)) <= 1
+
+
+def test_transparent_grey_lies_on_white(tmp_path):
+    # libtiff does not weigh the grey by its opacity, so OpenSlide's is another
+    image = texture(130, 140, 2)
+    grey, share = image[..., :1].astype(float), image[..., 1:] / 255
+    path = tmp_path / "g.tif"
+    how = {"photometric": "minisblack", "planarconfig": "contig", "extrasamples": ["unassalpha"]}
+    tifffile.imwrite(path, image, tile=(64, 64), **how)
+    with TiffSlide(path, name="a") as slide:
+        meant = np.repeat(np.rint(grey * share + 255 * (1 - share)), 3, axis=-1)
+        assert furthest(whole(slide), meant.astype(np.uint8)) <= 1
+
+
+def test_a_palette_and_planes_apart_give_the_colours_meant(tmp_path):
+    image = texture(150, 170)
+    palette = np.random.default_rng(0).integers(0, 256, (3, 256)).astype(np.uint16)
+    path = tmp_path / "palette.tif"
+    how = {"photometric": "palette", "colormap": palette * 257}
+    tifffile.imwrite(path, image[..., 0], tile=(64, 64), **how)
+    with TiffSlide(path, name="a") as slide:
+        assert np.array_equal(whole(slide), palette.T.astype(np.uint8)[image[..., 0]])
+    path = tmp_path / "planes.tif"
+    how = {"photometric": "rgb", "planarconfig": "separate", "compression": "deflate"}
+    tifffile.imwrite(path, np.moveaxis(image, -1, 0), tile=(64, 64), **how)
+    with TiffSlide(path, name="a") as slide:
+        assert np.array_equal(whole(slide), image)
+
+
+def test_pages_that_are_no_levels_are_none_here_either(tmp_path):
+    image = texture(300, 400)
+    path = tmp_path / "extra.tif"
+    with tifffile.TiffWriter(path) as f:
+        how = {"photometric": "rgb", "compression": "deflate", "metadata": None}
+        f.write(image, tile=(64, 64), **how)
+        f.write(texture(100, 110, seed=3), tile=(64, 64), **how)  # not marked as reduced
+        f.write(texture(90, 300, seed=4), subfiletype=1, **how)  # a label, in strips
+        f.write(np.ascontiguousarray(image[::4, ::4]), tile=(64, 64), subfiletype=1, **how)
+        f.write(np.ascontiguousarray(image[::2, ::2]), tile=(64, 64), subfiletype=1, **how)
+    ours, theirs = both(path)
+    with ours, theirs:
+        assert ours.levels == theirs.levels
+        assert [v.width for v in ours.levels] == [400, 200, 100]
+        assert np.array_equal(whole(ours, 1), image[::2, ::2])
+
+
+# what OpenSlide does not see
+
+
+@pytest.mark.parametrize(
+    ("metadata", "mpp", "source"),
+    [
+        ({"PhysicalSizeX": 0.25, "PhysicalSizeY": 0.25}, 0.25, "OME PhysicalSizeX"),
+        (
+            {"PhysicalSizeX": 250.0, "PhysicalSizeXUnit": "nm", "PhysicalSizeY": 0.00025,
+             "PhysicalSizeYUnit": "mm"}, 0.25, "OME PhysicalSizeX",
+        ),
+        (
+            {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.6}, 0.55,
+            "OME PhysicalSizeX, mean of x 0.5 and y 0.6",
+        ),
+        ({"PhysicalSizeX": 1.0, "PhysicalSizeXUnit": "pixel"}, None, None),
+        ({}, None, None),
+    ],
+)  # fmt: skip
+def test_the_pyramid_of_an_ome_tiff_is_seen(tmp_path, metadata, mpp, source):
+    image = texture(500, 600)
+    path = write_ome(tmp_path / "a.ome.tiff", image, metadata=metadata)
+    assert openslide.OpenSlide(path).level_count == 1
+    with open_slide(path) as slide:
+        assert slide.name == "a" and slide.format == "ome-tiff"
+        assert [(v.width, v.height) for v in slide.levels] == [(600, 500), (300, 250), (150, 125)]
+        assert [v.downsample for v in slide.levels] == [1.0, 2.0, 4.0]
+        for level, factor in enumerate((1, 2, 4)):
+            assert np.array_equal(whole(slide, level), image[::factor, ::factor])
+        assert slide.mpp == (pytest.approx(mpp) if mpp else None) and slide.mpp_source == source
+
+
+def test_of_several_images_the_largest_is_the_slide(tmp_path):
+    label, image = texture(60, 80, seed=1), texture(300, 400)
+    path = tmp_path / "two.ome.tif"
+    how = {"photometric": "rgb", "compression": "deflate"}
+    with tifffile.TiffWriter(path, ome=True) as f:
+        f.write(label, metadata={"axes": "YXS", "Name": "label", "PhysicalSizeX": 9.0}, **how)
+        said = {"axes": "YXS", "Name": "scan", "PhysicalSizeX": 0.5}
+        f.write(image, tile=(64, 64), metadata=said, **how)
+    with open_slide(path) as slide:
+        assert slide.size == (400, 300) and slide.mpp == 0.5
+        assert slide.properties["associated images"] == "label"
+        assert np.array_equal(whole(slide), image)
+
+
+def test_the_objective_of_an_ome_tiff_is_read(tmp_path):
+    said = (
+        '<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06">'
+        '<Instrument ID="Instrument:0"><Objective ID="Objective:0" NominalMagnification="10"/>'
+        '<Objective ID="Objective:1" NominalMagnification="40"/></Instrument>'
+        '<Image ID="Image:0"><ObjectiveSettings ID="Objective:1"/><Pixels ID="Pixels:0" '
+        'DimensionOrder="XYCZT" Type="uint8" SizeX="80" SizeY="60" SizeZ="1" SizeC="3" SizeT="1" '
+        'PhysicalSizeX="0.00025" PhysicalSizeXUnit="mm"><Channel ID="Channel:0" '
+        'SamplesPerPixel="3"/><TiffData IFD="0" PlaneCount="1"/></Pixels></Image></OME>'
+    )
+    path = tmp_path / "o.ome.tif"
+    tifffile.imwrite(path, texture(60, 80), photometric="rgb", description=said, metadata=None)
+    with open_slide(path) as slide:
+        assert slide.format == "ome-tiff" and slide.properties["objective power"] == "40"
+        assert slide.mpp == pytest.approx(0.25)
+
+
+def test_levels_below_the_first_page_are_seen_without_ome_too(tmp_path):
+    image = texture(300, 400)
+    path = tmp_path / "sub.tif"
+    how = {"tile": (64, 64), "photometric": "rgb", "compression": "deflate", "metadata": None}
+    with tifffile.TiffWriter(path) as f:
+        f.write(image, subifds=1, **how)
+        f.write(np.ascontiguousarray(image[::2, ::2]), subfiletype=1, **how)
+    with open_slide(path) as slide:
+        assert slide.format == "generic-tiff"
+        assert np.array_equal(whole(slide, 1), image[::2, ::2])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "how", "said"),
+    [
+        ("a.tif", (100, 120, 3), {"dtype": "u2", "photometric": "rgb"}, "16 bits a channel"),
+        ("a.tif", (100, 120), {"dtype": "f4", "photometric": "minisblack"}, "32 bits a channel"),
+        ("a.tif", (100, 120), {"dtype": "bool", "photometric": "minisblack"}, "1 bits a channel"),
+        ("a.tif", (100, 120, 3), {"photometric": "cielab"}, "colours as CIELAB"),
+        ("a.tif", (100, 120, 3), {"photometric": "ycbcr"}, "YCBCR with compression NONE"),
+        (
+            "a.tif", (100, 120, 5),
+            {"photometric": "rgb", "planarconfig": "contig", "extrasamples": [0, 0]},
+            "5 channels where 3 were expected",
+        ),
+        ("a.ome.tif", (3, 100, 120), {"photometric": "minisblack"}, "3 planes of axes"),
+        ("a.ome.tif", (4, 100, 120, 3), {"photometric": "rgb"}, "4 planes of axes"),
+    ],
+)  # fmt: skip
+def test_what_is_no_bright_field_image_of_8_bits_is_refused(tmp_path, name, shape, how, said):
+    path = tmp_path / name
+    how = dict(how)
+    tifffile.imwrite(path, np.zeros(shape, how.pop("dtype", "u1")), tile=(64, 64), **how)
+    with pytest.raises(SlideError, match=said):
+        open_slide(path)
+
+
+# memory
+
+
+def write_large(path, *, side, tile, compress):
+    """A one-level square whose tiles are of four flat colours, encoded once."""
+    colours = np.array([[250, 240, 245], [180, 60, 120], [90, 40, 130], [230, 200, 210]], np.uint8)
+    made = [compress(np.broadcast_to(c, (tile, tile, 3)).copy()) for c in colours]
+    across = -(-side // tile)
+    encoded = (made[(i % across + i // across) % 4] for i in range(across * across))
+    tifffile.imwrite(
+        path, encoded, shape=(side, side, 3), dtype="u1", tile=(tile, tile), photometric="rgb",
+        compression="deflate",
+    )  # fmt: skip
+    return colours
+
+
+def test_a_large_one_level_file_is_read_by_the_tiles_of_a_region(tmp_path, monkeypatch):
+    side, tile = 20_000, 256
+    path = tmp_path / "large.tif"
+    colours = write_large(path, side=side, tile=tile, compress=imagecodecs.deflate_encode)
+    with open_slide(path) as slide:
+        decoded = []
+        level = slide._levels[0]
+        real = level._segment
+        monkeypatch.setattr(level, "_segment", lambda i: (decoded.append(i), real(i))[1])
+        tracemalloc.start()
+        region = slide.read(x=10_000, y=15_000, level=0, width=600, height=500)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        # columns 39 to 41, rows 58 to 60
+        assert sorted(decoded) == [r * 79 + c for r in (58, 59, 60) for c in (39, 40, 41)]
+        assert peak < 8 << 20  # the level has 1,200 MB
+        y, x = np.mgrid[15_000:15_500, 10_000:10_600]
+        assert np.array_equal(region, colours[(x // tile + y // tile) % 4])
+        slide.read(x=10_000, y=15_000, level=0, width=600, height=500)
+        assert len(decoded) == 9  # kept
+        # a sheet of tiles larger than what is kept: the oldest are forgotten
+        slide.read(x=0, y=0, level=0, width=8192, height=4096)
+        assert slide._cache.held <= slide._cache.limit
+        slide.read(x=10_000, y=15_000, level=0, width=600, height=500)
+        assert len(decoded) == 9 + 32 * 16 + 9
+
+
+def test_what_is_decoded_is_kept_up_to_a_limit_and_the_last_always():
+    cache = Cache(limit=1000)
+    small, large = np.zeros((10, 10, 3), np.uint8), np.zeros((40, 40, 3), np.uint8)
+    for i in range(4):
+        cache.put((0, i), small)
+        cache.get((0, 0))
+    assert [cache.get((0, i)) is not None for i in range(4)] == [True, False, True, True]
+    assert cache.held == 900
+    cache.put((1, 0), large)
+    assert cache.get((1, 0)) is large and cache.held == large.nbytes and not cache.get((0, 3))
+
+
+def test_strips_are_read_by_strips(tmp_path, monkeypatch):
+    image = texture(900, 500)
+    path = tmp_path / "strips.tif"
+    how = {"photometric": "rgb", "compression": "deflate", "rowsperstrip": 50}
+    tifffile.imwrite(path, image, resolution=(100, 100), resolutionunit="INCH", **how)
+    assert openslide.OpenSlide.detect_format(path) is None
+    with open_slide(path) as slide:
+        assert slide.format == "tiff" and slide.properties["strips"] == "18"
+        assert slide.mpp is None  # 100 dots an inch are a printer's
+        decoded = []
+        level = slide._levels[0]
+        real = level._segment
+        monkeypatch.setattr(level, "_segment", lambda i: (decoded.append(i), real(i))[1])
+        got = slide.read(x=30, y=170, level=0, width=80, height=60)
+        assert np.array_equal(got, image[170:230, 30:110]) and decoded == [3, 4]
+        assert np.array_equal(whole(slide), image)
+
+
+def test_one_uncompressed_strip_is_read_by_bands(tmp_path):
+    image = np.tile(texture(400, 500), (10, 8, 1))  # 48 MB
+    path = tmp_path / "one.tif"
+    tifffile.imwrite(path, image, photometric="rgb", rowsperstrip=4000)
+    with open_slide(path) as slide:
+        assert slide.properties["strips"] == "1"
+        tracemalloc.start()
+        got = slide.read(x=100, y=2100, level=0, width=300, height=200)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert np.array_equal(got, image[2100:2300, 100:400])
+        assert peak < 20 << 20
+        assert np.array_equal(whole(slide), image)
+
+
+def test_a_compressed_piece_that_no_memory_holds_is_refused_when_opened(tmp_path):
+    path = tmp_path / "piece.tif"
+    tifffile.imwrite(
+        path, iter([b"x" * 1000]), shape=(30_000, 30_000, 3), dtype="u1", photometric="rgb",
+        compression="deflate", rowsperstrip=30_000,
+    )  # fmt: skip
+    with pytest.raises(SlideError, match="pieces of 30000 x 30000, each of which must be decoded"):
+        open_slide(path)
+
+
+def test_a_bigtiff_is_read_and_cut_short_is_seen(tmp_path):
+    image = texture(300, 400)
+    path = write_pyramid(tmp_path / "big.tif", image, bigtiff=True)
+    assert path.read_bytes()[:4] == b"II+\0"
+    with open_slide(path) as slide:
+        assert np.array_equal(whole(slide, 2), image[::4, ::4])
+    for share in (0.3, 0.999):
+        cut = tmp_path / "cut.tif"
+        cut.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+        with pytest.raises(SlideError, match="cut short"):
+            open_slide(cut)
+
+
+# damage
+
+
+@pytest.mark.parametrize("kind", ["hole", "ones", "noise", "cut", "text"])
+@pytest.mark.parametrize("write", [write_pyramid, write_ome])
+def test_a_damaged_jpeg_tile_costs_its_own_regions_only(tmp_path, kind, write):
+    image = texture(400, 600)
+    intact = write(tmp_path / "intact.tif", image, compression="jpeg")
+    path = tmp_path / "damaged.tif"
+    path.write_bytes(intact.read_bytes())
+    damage(path, tile=7, kind=kind)  # 5 tiles a row: row 1, column 2
+    with open_slide(path) as slide, open_slide(intact) as sound:
+        for _ in range(2):
+            with pytest.raises(RegionError, match=r"level 0, tile in row 1, column 2 of 128"):
+                slide.read(x=300, y=200, level=0, width=50, height=50)
+            with pytest.raises(RegionError):
+                slide.read(x=383, y=255, level=0, width=50, height=50)
+        for x, y, w, h in [(0, 0, 600, 128), (0, 128, 256, 128), (384, 128, 216, 272)]:
+            where = {"x": x, "y": y, "level": 0, "width": w, "height": h}
+            assert np.array_equal(slide.read(**where), sound.read(**where))
+        assert np.array_equal(whole(slide, 1), whole(sound, 1))
+
+
+def test_damage_is_seen_where_tiles_share_their_tables(shared_data, tmp_path):
+    path = tmp_path / "a.svs"
+    path.write_bytes((shared_data / "wsi" / "CMU-1-Small-Region.svs").read_bytes())
+    damage(path, tile=55, kind="hole")
+    with TiffSlide(path, name="a") as slide:
+        with pytest.raises(RegionError, match="row 5, column 5"):
+            slide.read(x=1250, y=1250, level=0, width=10, height=10)
+        slide.read(x=960, y=1200, level=0, width=240, height=240)
+
+
+def test_zeros_that_belong_to_a_jpeg_are_no_hole(tmp_path):
+    import io
+
+    # with tables of its own, one bit a block: a flat image is zeros
+    held = io.BytesIO()
+    Image.new("L", (512, 512), 128).save(held, "JPEG", optimize=True)
+    data = held.getvalue()
+    assert bytes(12) in data
+    assert is_whole(data)
+    cut = data.replace(bytes(12), b"", 1)
+    assert not is_whole(cut[:-2]) and not is_whole(b"") and not is_whole(data[2:])
+
+
+@pytest.mark.parametrize("compression", ["deflate", "lzw", "jpeg2000", "webp"])
+def test_a_damaged_tile_of_other_compressions_is_seen(tmp_path, compression):
+    image = texture(300, 400)
+    path = write_pyramid(tmp_path / "a.tif", image, compression=compression, factors=(1,))
+    damage(path, tile=5, kind="text")
+    with open_slide(path) as slide:
+        with pytest.raises(RegionError, match="row 1, column 1"):
+            slide.read(x=130, y=130, level=0, width=5, height=5)
+        assert slide.read(x=0, y=0, level=0, width=128, height=128).std() > 5
+
+
+def test_tiles_that_a_file_leaves_out_are_white_as_openslide_has_them(tmp_path):
+    image = texture(256, 256)
+    path = tmp_path / "sparse.tif"
+    quarters = [image[:128, :128], None, image[128:, :128], image[128:, 128:]]
+    made = [imagecodecs.deflate_encode(np.ascontiguousarray(q)) if q is not None else b""
+            for q in quarters]  # fmt: skip
+    tifffile.imwrite(
+        path, iter(made), shape=image.shape, dtype="u1", tile=(128, 128), photometric="rgb",
+        compression="deflate",
+    )  # fmt: skip
+    ours, theirs = both(path)
+    with ours, theirs:
+        assert furthest(whole(ours), whole(theirs)) == 0
+        assert whole(ours)[:128, 128:].min() == 255
+        assert np.array_equal(whole(ours)[128:], image[128:])
+
+
+def test_a_file_that_shrinks_while_it_is_open_is_seen(tmp_path):
+    path = write_pyramid(tmp_path / "a.tif", texture(300, 400), compression=None, factors=(1,))
+    with open_slide(path) as slide:
+        with path.open("r+b") as f:
+            f.truncate(path.stat().st_size - 1000)
+        with pytest.raises(RegionError, match=r"row 2, column 3.*48152 bytes of 49152 are there"):
+            slide.read(x=390, y=290, level=0, width=5, height=5)
+        assert slide.read(x=0, y=0, level=0, width=128, height=128).std() > 5

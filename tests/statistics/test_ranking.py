@@ -1,0 +1,234 @@
+"""Ranks reproduce the paper's tables; the tests are scipy's or of every case, and say when few."""
+
+import csv
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from probsa.errors import InputError
+from probsa.statistics import ranking
+from probsa.statistics.ranking import (
+    average_ranks,
+    corrected_t,
+    critical_difference,
+    friedman,
+    nemenyi,
+    signed_rank,
+)
+
+
+@pytest.fixture(scope="module")
+def printed(shared_data):
+    """(table, model): the six values, and the average rank and its s.d. as printed."""
+    found: dict[tuple[str, str], dict] = {}
+    with (shared_data.parent / "paper" / "tables.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["table"] in ("table2_no_global", "table3_global"):
+                of = found.setdefault((row["table"], row["model"]), {"values": []})
+                if row["metric"] == "rank":
+                    of["rank"] = (row["mean"], row["sd"])
+                else:
+                    of["values"].append(float(row["mean"]))
+    return found
+
+
+@pytest.mark.parametrize(("table", "models"), [("table2_no_global", 7), ("table3_global", 9)])
+def test_the_papers_average_ranks_come_out_to_three_decimals(printed, table, models):
+    of = {model: row for (name, model), row in printed.items() if name == table}
+    assert len(of) == models
+    assert all(len(row["values"]) == 6 for row in of.values())
+    ranks = average_ranks({model: row["values"] for model, row in of.items()})
+    for model, row in of.items():
+        assert (f"{ranks.mean[model]:.3f}", f"{ranks.sd[model]:.3f}") == row["rank"]
+
+
+def test_what_the_papers_ranks_say(printed):
+    """The specification's reading: Diag and plain ABMIL differ, of T-ABMIL's nothing is known."""
+    of = {
+        table: critical_difference(
+            {model: row["values"] for (name, model), row in printed.items() if name == table}
+        )
+        for table in ("table2_no_global", "table3_global")
+    }
+    local, all_bag = of["table2_no_global"], of["table3_global"]
+    assert local.difference == pytest.approx(3.68, abs=0.005)
+    assert local.reason is None
+    together = [set(c) for c in local.cliques]
+    assert not any({"ABMIL", "ABMIL+ProbSA Diag"} <= c for c in together)
+    assert any({"ABMIL+ProbSA Dirac", "ABMIL+ProbSA Diag"} <= c for c in together)
+    tied = {"T-ABMIL", "T-ABMIL+ProbSA Diag", "T-ABMIL+ProbSA Dirac"}
+    assert any(tied <= set(c) for c in all_bag.cliques)
+
+
+def test_ranks_by_hand():
+    ranks = average_ranks({"a": [3, 1, 5], "b": [2, 1, 5], "c": [1, 4, 5]})
+    np.testing.assert_array_equal(ranks.ranks, [[1, 2.5, 2], [2, 2.5, 2], [3, 1, 2]])
+    assert ranks.mean["c"] == 2.0
+    assert ranks.sd["c"] == 1.0
+    assert np.isnan(average_ranks({"a": [1.0], "b": [2.0]}).sd["a"])
+
+
+@pytest.mark.parametrize(
+    ("methods", "columns", "expected"), [(7, 3, 5.20), (7, 6, 3.68), (9, 3, 6.94), (9, 6, 4.90)]
+)
+def test_nemenyis_difference_is_the_specifications(methods, columns, expected):
+    assert nemenyi(methods, columns) == pytest.approx(expected, abs=0.005)
+
+
+@pytest.mark.parametrize(("methods", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
+def test_nemenyis_q_is_demsars_table_5(methods, q):
+    got = nemenyi(methods, 10) / np.sqrt(methods * (methods + 1) / 60)
+    assert got == pytest.approx(q, abs=0.001)
+
+
+def test_nemenyi_errs_in_one_of_twenty_null_tables():
+    rng = np.random.default_rng(0)
+    apart, least = 0, nemenyi(5, 12)
+    for _ in range(2000):
+        means = stats.rankdata(rng.standard_normal((5, 12)), axis=0).mean(1)
+        apart += np.ptp(means) > least
+    # 100 expected of 2000, binomial s.d. 9.7
+    assert 60 <= apart <= 135
+
+
+def test_five_pairs_are_too_few_and_six_are_not():
+    five = signed_rank([1, 2, 3, 4, 5], [0, 0, 0, 0, 0])
+    assert five.p == 0.0625
+    assert five.reason == "too few pairs: 5 that differ reach no p below 0.0625"
+    six = signed_rank([1, 2, 3, 4, 5, 6], [0, 0, 0, 0, 0, 0])
+    assert six.p == 0.03125
+    assert six.reason is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("n", [5, 9, 30])
+def test_without_ties_the_signed_rank_test_is_scipys_exact(seed, n):
+    d = np.random.default_rng(seed).standard_normal(n) + 0.3
+    expected = stats.wilcoxon(d, method="exact")
+    got = signed_rank(d + 1, np.ones(n))
+    assert got.statistic == expected.statistic
+    assert got.p == pytest.approx(expected.pvalue, rel=1e-9)
+
+
+def test_with_ties_the_signed_rank_test_is_of_all_signs():
+    d = np.array([0.1, -0.1, 0.2, 0.3, 0.3, 0.4, 0.0, 0.1])
+    kept = d[d != 0]
+    ranks = stats.rankdata(np.abs(kept))
+    sums = [
+        sum(r for r, sign in zip(ranks, signs, strict=True) if sign)
+        for signs in itertools.product((0, 1), repeat=len(kept))
+    ]
+    lesser = ranks[kept < 0].sum()
+    expected = 2 * np.mean([s <= lesser for s in sums])
+    got = signed_rank(d, np.zeros(8))
+    assert got.statistic == lesser
+    assert got.p == pytest.approx(expected, rel=1e-12)
+
+
+def test_pairs_level_but_for_rounding_are_ties():
+    a, b = [0.3, 0.2, 0.8], [0.2, 0.1, 0.9]
+    assert len({x - y for x, y in zip(a, b, strict=True)}) == 3
+    assert signed_rank(a, b).statistic == 2.0  # the one below zero shares rank 2
+
+
+def test_many_pairs_are_scipys_normal_approximation(monkeypatch):
+    d = np.random.default_rng(3).standard_normal(300) + 0.1
+    got = signed_rank(d, np.zeros(300))
+    assert got.p == stats.wilcoxon(np.round(d, 12)).pvalue
+    monkeypatch.setattr(ranking, "EXACT", 300)
+    assert signed_rank(d, np.zeros(300)).p == pytest.approx(got.p, rel=0.02)
+
+
+def test_level_pairs_have_p_one_and_say_so():
+    got = signed_rank([1, 2], [1, 2])
+    assert (got.p, got.reason) == (1.0, "all 2 pairs are level")
+
+
+def test_friedman_is_scipys_on_the_values_themselves():
+    rng = np.random.default_rng(4)
+    values = rng.integers(0, 6, size=(4, 12)).astype(float)
+    got = friedman(average_ranks({f"m{i}": row for i, row in enumerate(values)}))
+    expected = stats.friedmanchisquare(*values)
+    assert got.statistic == pytest.approx(expected.statistic, rel=1e-12)
+    assert got.p == pytest.approx(expected.pvalue, rel=1e-12)
+    assert got.reason is None
+
+
+@pytest.mark.parametrize(
+    ("values", "p", "reason"),
+    [
+        ({"a": [1.0, 2.0], "b": [2.0, 3.0]}, None, "needs three"),
+        ({"a": [1.0], "b": [2.0], "c": [3.0]}, None, "one column"),
+        ({"a": [1.0, 2.0], "b": [1.0, 2.0], "c": [1.0, 2.0]}, 1.0, "level in every column"),
+    ],
+)
+def test_where_friedman_says_nothing_it_is_said(values, p, reason):
+    got = friedman(average_ranks(values))
+    assert got.p == p
+    assert reason in got.reason
+
+
+def test_cliques_by_hand():
+    """Ten columns: mean ranks 1, 2, 3, 4 with a critical difference of 1.48."""
+    found = critical_difference(
+        {name: [v] * 10 for name, v in zip("abcd", (4, 3, 2, 1), strict=True)}
+    )
+    assert found.difference == pytest.approx(1.483, abs=0.001)
+    assert found.cliques == (("a", "b"), ("b", "c"), ("c", "d"))
+    assert found.reason is None
+
+
+def test_a_clique_within_another_is_not_named():
+    values = {"a": [3, 2, 3, 2], "b": [2, 3, 2, 3], "c": [1, 1, 1, 1]}
+    assert critical_difference(values).cliques == (("a", "b", "c"),)
+
+
+def test_one_who_stands_alone_is_in_no_clique():
+    values = {"a": [9.0] * 20, "b": [2, 1] * 10, "c": [1, 2] * 10}
+    assert critical_difference(values).cliques == (("b", "c"),)
+
+
+def test_too_few_columns_are_said_to_be():
+    few = critical_difference({f"m{i}": [float(i), float(i)] for i in range(7)})
+    assert "too few columns: with 2" in few.reason
+    assert "no two can be more than 6 apart" in few.reason
+    rng = np.random.default_rng(1)
+    null = critical_difference({f"m{i}": rng.random(12) for i in range(4)})
+    assert null.friedman.p > 0.05
+    assert "Friedman's test finds no difference" in null.reason
+
+
+def test_corrected_t_by_hand():
+    d = np.array([0.02, 0.01, 0.03, 0.00, 0.04])
+    got = corrected_t(d + 0.8, np.full(5, 0.8), test_share=0.2)
+    # var = 0.00025; (1/5 + 1/4) var = 0.0001125; t = 0.02 / 0.010607
+    assert got.statistic == pytest.approx(0.02 / np.sqrt(0.0001125), rel=1e-9)
+    assert got.p == pytest.approx(2 * stats.t.sf(got.statistic, 4), rel=1e-12)
+    plain = stats.ttest_1samp(d, 0)
+    assert got.statistic == pytest.approx(plain.statistic * np.sqrt(0.2 / 0.45), rel=1e-9)
+
+
+def test_corrected_t_without_variance_says_so():
+    assert corrected_t([0.5, 0.6], [0.5, 0.6], test_share=0.5).p == 1.0
+    same = corrected_t([0.5, 0.6], [0.4, 0.5], test_share=0.5)
+    assert (same.p, same.reason) == (None, "all 2 splits differ by the same amount")
+    assert corrected_t([0.5], [0.4], test_share=0.5).reason.startswith("one split")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: average_ranks({"a": [1.0], "b": [1.0, 2.0]}), "columns of each method"),
+        (lambda: average_ranks({}), "columns of each method"),
+        (lambda: average_ranks({"a": [1.0, float("nan")]}), "a has no value in column 1"),
+        (lambda: signed_rank([1, 2], [1, 2, 3]), r"shapes \(2,\) and \(3,\)"),
+        (lambda: signed_rank([1, float("nan")], [1, 2]), "nan or infinite"),
+        (lambda: corrected_t([1, 2], [1, 2], test_share=1.0), "test_share is 1.0"),
+        (lambda: nemenyi(1, 3), "1 methods in 3 columns"),
+    ],
+)
+def test_bad_input_is_said(call, message):
+    with pytest.raises(InputError, match=message):
+        call()

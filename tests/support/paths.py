@@ -1,0 +1,7 @@
+"""Where the repository and its tests lie."""
+
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+ROOT = TESTS.parent
+SOURCE = ROOT / "src"

@@ -1,0 +1,130 @@
+"""A stage that writes small files and can be told to go wrong, and a command that runs it."""
+
+import errno
+import json
+import os
+import signal
+import sys
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from probsa.core.files import replacing, write_json, write_text
+from probsa.errors import MissingExtra
+from probsa.jobs.engines import each
+from probsa.jobs.locks import lock_file
+from probsa.jobs.tasks import Outcome, Stage, Task
+
+
+def wait_for(there, *, seconds=60):
+    """Until `there()` is true; an error if that does not come."""
+    until = time.monotonic() + seconds
+    while not there():
+        if time.monotonic() > until:
+            raise TimeoutError("what the test waits for does not come")
+        time.sleep(0.01)
+
+
+@dataclass
+class Toy(Stage):
+    """The payload of a task says what happens: see `act`."""
+
+    folder: Path
+    ahead: int = 1
+    """Tasks that are taken before the first is done."""
+    parties: int = 0
+    """Processes that have to be at their first task before any goes on."""
+    begin: str = ""
+
+    def note(self, line):
+        with (self.folder / "log").open("a") as f:
+            f.write(f"{line} {os.getpid()}\n")
+
+    def record_file(self, task):
+        return self.folder / "records" / f"{task.name}.json"
+
+    def known(self, task):
+        path = self.record_file(task)
+        held = json.loads(path.read_text()) if path.exists() else {"status": "failed"}
+        return None if held["status"] == "failed" else Outcome(**(held | {"kept": True}))
+
+    def record(self, task, outcome):
+        assert lock_file(task.target).exists()
+        write_json(self.record_file(task), asdict(outcome))
+
+    def start(self):
+        self.note("start")
+        self.met = False
+        if self.begin == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.begin == "lacking":
+            raise MissingExtra("timm", "encoders")
+
+    def run(self, tasks):
+        self.note("run")
+        held = deque()
+        for task in tasks:
+            held.append(task)
+            if len(held) >= self.ahead:
+                yield self.do(held.popleft())
+        while held:
+            yield self.do(held.popleft())
+
+    def do(self, task):
+        self.note(f"at {task.name}")
+        if self.parties and not self.met:
+            (self.folder / f"met-{os.getpid()}").touch()
+            wait_for(lambda: len(list(self.folder.glob("met-*"))) >= self.parties)
+            self.met = True
+        try:
+            self.act(task)
+        except ValueError as e:
+            return Outcome(name=task.name, status="failed", reason=str(e))
+        write_text(task.target, f"made of {task.name}\n")
+        return Outcome(name=task.name, status="done", count=len(task.name))
+
+    def act(self, task):
+        match task.payload:
+            case "die" | "die once":
+                before = (self.folder / "log").read_text().count(f"at {task.name} ")
+                if task.payload == "die" or before == 1:
+                    with replacing(task.target) as temporary:
+                        temporary.write_text("half")
+                        os.kill(os.getpid(), signal.SIGKILL)
+            case "fail":
+                raise ValueError("it is no slide")
+            case "full":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            case "fault":
+                raise RuntimeError("a fault of the stage")
+            case "hang" | "deaf":
+                if task.payload == "deaf":
+                    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                with replacing(task.target) as temporary:
+                    temporary.write_text("half")
+                    (self.folder / f"hangs-{os.getpid()}").touch()
+                    wait_for(lambda: False)
+
+
+def tasks_of(folder, **payloads):
+    """Ten tasks, some of which are told to go wrong."""
+    return [
+        Task(name=f"t{i}", target=folder / "made" / f"t{i}.h5", payload=payloads.get(f"t{i}"))
+        for i in range(10)
+    ]
+
+
+def command(folder, options):
+    """What a command of probsa does with a run that is interrupted."""
+    payloads = options.pop("payloads", {})
+    stage = Toy(folder, **options.pop("stage", {}))
+    try:
+        each(stage, tasks_of(folder, **payloads), **options)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(command(Path(sys.argv[1]), json.loads(sys.argv[2])))

@@ -1,0 +1,65 @@
+"""The shortest forms on real scans: train, predict, evaluate, map, as a user types them."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import probsa
+from probsa.cli.entry import main
+from probsa.evaluation.tables import read_instances
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "bags"), [("ct_ich", 82), ("colon_tiles", 100)])
+def test_real_bags_from_features_to_maps(shared_data, tmp_path, capsys, name, bags):
+    folder = shared_data / "bags" / name
+    features, labels = str(folder / "features"), str(folder / "labels.csv")
+    run, preds, maps = tmp_path / "run", tmp_path / "preds", tmp_path / "maps"
+    assert main([
+        "train", "--features", features, "--labels", labels, "--model", "abmil-probsa-diag",
+        "--test-fold", "0", "--standardize", "--batch-size", "4", "--learning-rate", "3e-4",
+        "--epochs", "6", "--device", "cpu", "--tensorboard", "false", "--out", str(run), "--json",
+    ]) == 0  # fmt: skip
+    trained = json.loads(capsys.readouterr().out)
+    assert not trained["failed"] and trained["maps"] >= 16
+    given = ["predict", str(run), "--features", features, "--out", str(preds), "--json"]
+    assert main(given) == 0
+    assert json.loads(capsys.readouterr().out)["bags"] == bags
+    assert main(["evaluate", str(preds), "--labels", labels, "--bootstrap", "200", "--json"]) == 0
+    json.loads(capsys.readouterr().out)
+    with (preds / "predictions.csv").open() as f:
+        row = next(r for r in csv.DictReader(f) if r["part"] == "test" and r["label"] != "0")
+    assert main(["map", str(preds), "--bag", row["bag"], "--out", str(maps)]) == 0
+    picture = np.asarray(Image.open(maps / f"{row['bag']}.png").convert("RGB"))
+    assert picture.shape[1] > 600 and len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
+    kept = read_instances(preds / "instances" / f"{row['bag']}.h5")
+    assert (kept.attention_variance > 0).all() and (kept.weight_variance >= 0).all()
+    assert kept.weight_mean.sum() == pytest.approx(1, abs=1e-4)
+    assert kept.instance_labels is not None
+
+
+@pytest.mark.slow
+def test_the_python_way_gives_what_the_command_gave(shared_data, tmp_path):
+    from probsa.datasets import open_bags
+
+    folder = shared_data / "bags" / "ct_ich"
+    run = tmp_path / "run"
+    assert main([
+        "train", "--features", str(folder / "features"), "--labels", str(folder / "labels.csv"),
+        "--model", "abmil-probsa-diag", "--test-fold", "1", "--epochs", "2", "--device", "cpu",
+        "--tensorboard", "false", "--maps", "none", "--out", str(run),
+    ]) == 0  # fmt: skip
+    with (run / "predictions" / "predictions.csv").open() as f:
+        written = {r["bag"]: float(r["p_1"]) for r in csv.DictReader(f)}
+    bags = open_bags(folder / "features")
+    predictor = probsa.load(run, device="cpu")
+    found = {p.name: p for p in predictor.predict([bags.bag(n) for n in sorted(written)])}
+    alone = {n: next(predictor.predict([bags.bag(n)])) for n in list(written)[:3]}
+    for name, p in written.items():
+        assert float(found[name].probability[0]) == pytest.approx(p, abs=1e-6)
+    for name, p in alone.items():
+        np.testing.assert_allclose(p.weight_mean, found[name].weight_mean, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(p.probability, found[name].probability, atol=1e-6)

@@ -1,0 +1,363 @@
+"""What training bags state of themselves, against what is predicted; slides without features."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import pytest
+from support import foreign
+from support.made_slides import tissue, write_cohort, write_slide
+from support.stored import write_folder
+
+from probsa.cli.entry import main
+from probsa.cohorts.extraction import ExtractOptions
+from probsa.cohorts.flow import extract_cohort, patch_cohort
+from probsa.cohorts.work import WorkFolder
+from probsa.core.files import read_csv
+from probsa.datasets import open_bags
+from probsa.datasets.feature_metadata import Stated
+from probsa.datasets.metadata import About
+from probsa.errors import InputError, TableError
+from probsa.patches import PatchSettings
+from probsa.training.config import DataConfig, RunConfig
+from probsa.training.preparation import prepare
+from probsa.training.run_folder import RunFolder
+
+SLIDES = 6
+SIDE = 640
+ENCODER = "handcrafted"
+
+
+def work_folder(folder, *, mpp=0.5, size=128, odd=True):
+    """Six slides with tissue, and with `odd` one of bare glass and one that is no slide."""
+    slides = write_cohort(folder / "slides", slides=SLIDES, side=SIDE)
+    if odd:
+        write_slide(slides / "glass.tiff", tissue(SIDE, SIDE, boxes=[]))
+        (slides / "text.svs").write_text("this is no slide\n" * 50)
+    patch_cohort(slides, folder / "work", settings=PatchSettings(size=size, mpp=mpp))
+    extract_cohort(folder / "work", ExtractOptions(threads=1))
+    return folder / "work"
+
+
+def write_labels(path, names):
+    rows = "".join(f"{name},{k % 2}\n" for k, name in enumerate(names))
+    path.write_text(f"bag,label\n{rows}")
+    return path
+
+
+def train(work, labels, out, *more):
+    given = ["train", "--features", work, "--labels", labels, "--out", out, "--model", "abmil",
+             "--model.embed", 4, "--epochs", 1, "--device", "cpu", "--tensorboard", "false",
+             "--maps", "none", *more]  # fmt: skip
+    return main([str(w) for w in given])
+
+
+def predict(run, features, out, *more):
+    given = ["predict", run, "--features", features, "--out", out, "--device", "cpu", *more]
+    return main([str(w) for w in given])
+
+
+ALL = [*(f"slide{k}" for k in range(SLIDES)), "glass", "text"]
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    return work_folder(tmp_path_factory.mktemp("cohort"))
+
+
+@pytest.fixture(scope="module")
+def run(work, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    assert train(work, write_labels(folder / "labels.csv", ALL), folder / "run") == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def copied(work, tmp_path):
+    """The features of three slides, to be changed: outside of the work folder."""
+    (tmp_path / "copied").mkdir()
+    for k in range(3):
+        whole = next(work.glob(f"*/features_*/slide{k}.h5"))
+        (tmp_path / "copied" / whole.name).write_bytes(whole.read_bytes())
+    return tmp_path / "copied"
+
+
+def restate(path, **changed):
+    """Other attributes of the file (`probsa_…`) or of its coordinates; None takes one out."""
+    with h5py.File(path, "r+") as f:
+        for key, value in changed.items():
+            held = f.attrs if key.startswith("probsa_") else f["coords"].attrs
+            if value is None:
+                del held[key]
+            else:
+                held[key] = value
+
+
+def test_a_run_folder_says_what_its_features_are(run, work):
+    held = json.loads(RunFolder(run).features_file.read_text())
+    with h5py.File(next(work.glob("*/features_*/slide0.h5"))) as f:
+        identity = f.attrs["probsa_encoder"]
+    assert identity.startswith(f"{ENCODER}@")
+    assert held == {
+        "encoders": [identity], "kinds": ["slide"], "patch_sizes": [128.0], "mpps": [0.5],
+    }  # fmt: skip
+    assert Stated.read(RunFolder(run).features_file) == Stated(
+        encoders=(identity,), kinds=("slide",), patch_sizes=(128.0,), mpps=(0.5,)
+    )
+
+
+def test_only_training_bags_count(work, tmp_path):
+    """A validation bag of another resolution is none that the model learnt from."""
+    names = ALL[:SLIDES]
+    parts = ["train"] * 4 + ["val"] * 2
+    rows = [f"{n},{k % 2},{p}" for k, (n, p) in enumerate(zip(names, parts, strict=True))]
+    (tmp_path / "labels.csv").write_text("\n".join(["bag,label,split", *rows]) + "\n")
+    features = tmp_path / "features"
+    features.mkdir()
+    for k, name in enumerate(names):
+        copy = features / f"{name}.h5"
+        copy.write_bytes(next(work.glob(f"*/features_*/{name}.h5")).read_bytes())
+        restate(copy, mpp=[0.5, 0.25, 0.25004, 0.5, 1.0, 2.0][k])
+    data = DataConfig(features=features, labels=tmp_path / "labels.csv")
+    assert prepare(RunConfig(model="abmil", data=data)).stated.mpps == (0.25, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "came", "do"),
+    [
+        ({"probsa_encoder": "resnet50@00ff"}, "encoder is resnet50@00ff, expected handcrafted@",
+         "Extract its features with --encoder handcrafted"),
+        ({"probsa_encoder": "handcrafted@00ff"}, "is handcrafted@00ff, expected handcrafted@",
+         "and the weights of the training"),
+        ({"probsa_kind": "ct"}, "slices of a scan, expected patches of a slide",
+         "Give bags of patches of a slide"),
+        ({"mpp": 0.53}, "0.53 µm per pixel, expected 0.5", "Patch it with --mpp 0.5;"),
+        ({"mpp": 0.47}, "0.47 µm per pixel, expected 0.5", "Patch it with --mpp 0.5;"),
+        ({"patch_size": 256}, "256 pixels wide, expected 128", "Patch it with --patch-size 128;"),
+    ],
+    ids=["encoder", "weights", "kind", "coarser", "finer", "size"],
+)  # fmt: skip
+def test_what_is_like_no_training_bag_is_left_out(run, copied, tmp_path, capsys, changed, came, do):
+    restate(copied / "slide1.h5", **changed)
+    assert predict(run, copied, tmp_path / "p") == 1
+    (row,) = read_csv(tmp_path / "p" / "failed.csv")
+    assert row["bag"] == "slide1"
+    for words in (came, do, "--other-features"):
+        assert words in row["reason"]
+    assert f"left out slide1: {row['reason']}" in capsys.readouterr().err
+    assert [r["bag"] for r in read_csv(tmp_path / "p" / "predictions.csv")] == ["slide0", "slide2"]
+
+
+def test_other_features_are_predicted_when_asked_for(run, copied, tmp_path, capsys):
+    restate(copied / "slide1.h5", mpp=1.0)
+    assert predict(run, copied, tmp_path / "p", "--other-features") == 0
+    said = capsys.readouterr().err
+    assert "1 bags are like none of the training" in said and "'slide1'" in said
+    assert not (tmp_path / "p" / "failed.csv").exists()
+    there = {r["bag"]: r for r in read_csv(tmp_path / "p" / "predictions.csv")}
+    assert sorted(there) == ["slide0", "slide1", "slide2"]
+    # what a file states changes nothing of its numbers
+    restate(copied / "slide1.h5", mpp=0.5)
+    assert predict(run, copied, tmp_path / "same", "--other-features", "--json") == 0
+    said = capsys.readouterr()
+    assert said.err == "" and json.loads(said.out)["other_features"] == []
+    again = {r["bag"]: r for r in read_csv(tmp_path / "same" / "predictions.csv")}
+    assert again == there
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"mpp": 0.52},
+        {"mpp": 0.48},
+        {"mpp": None, "patch_size": None},
+        {"mpp": "None", "patch_size": "None"},
+        {"probsa_encoder": None},
+        {"probsa_encoder": "handcrafted"},  # by another tool: the weights are not known
+    ],
+    ids=str,
+)
+def test_what_agrees_or_is_not_stated_is_predicted(run, copied, tmp_path, capsys, changed):
+    restate(copied / "slide1.h5", **changed)
+    assert predict(run, copied, tmp_path / "p") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_without_the_file_compares_nothing_and_a_resumed_one_writes_it(
+    work, copied, tmp_path, capsys
+):
+    labels = write_labels(tmp_path / "labels.csv", ALL[:SLIDES])
+    assert train(work, labels, tmp_path / "run") == 0
+    file = RunFolder(tmp_path / "run").features_file
+    stated = file.read_bytes()
+    restate(copied / "slide1.h5", mpp=1.0)
+    file.unlink()
+    assert predict(tmp_path / "run", copied, tmp_path / "p") == 0
+    assert main(["train", "--out", str(tmp_path / "run"), "--resume", "--maps", "none"]) == 0
+    assert file.read_bytes() == stated
+    assert predict(tmp_path / "run", copied, tmp_path / "p", "--overwrite") == 1
+    file.write_text('{"mpps": 3}')
+    capsys.readouterr()
+    assert predict(tmp_path / "run", copied, tmp_path / "p", "--overwrite") == 2
+    assert "features.json is damaged" in capsys.readouterr().err
+
+
+def test_another_set_of_patches_and_nothing_predicted(run, tmp_path, capsys):
+    """Every bag would be left out: nothing is written, and the reason is the command's."""
+    other = work_folder(tmp_path, mpp=1.0, odd=False)
+    assert predict(run, other, tmp_path / "p", "--json") == 2
+    said = json.loads(capsys.readouterr().out)
+    assert said["error"].startswith(f"none of the {SLIDES} bags of {other}")
+    assert "'slide0': it is like no bag" in said["error"]
+    assert "1 µm per pixel, expected 0.5" in said["error"]
+    assert not (tmp_path / "p").exists()
+    assert predict(run, other, tmp_path / "p", "--json", "--other-features") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["bags"] == len(said["other_features"]) == SLIDES and said["failed"] == []
+
+
+def test_no_features_are_read_for_what_bags_state(work, tmp_path, monkeypatch):
+    bags = open_bags(work)
+    expected = Stated.of(bags, bags.names)
+    monkeypatch.setattr(type(bags), "_read", None)
+    assert Stated.of(open_bags(work), bags.names) == expected
+    scans, _ = write_folder(tmp_path, bags=2)
+    scans = open_bags(scans)
+    assert Stated.of(scans, scans.names) == Stated(kinds=("ct",))
+
+
+def test_what_other_tools_state(tmp_path):
+    def of(make, **more):
+        bags = open_bags(make(tmp_path / f"{make.__name__}", foreign.slide(), **more))
+        return Stated.of(bags, bags.names)
+
+    clam, trident, stamp = of(foreign.clam), of(foreign.trident), of(foreign.stamp)
+    assert {s.kinds for s in (clam, trident, stamp, of(foreign.slideflow))} == {("slide",)}
+    assert of(foreign.torchmil) == Stated(kinds=("slide",))  # its encoder is a folder's name
+    assert trident.encoders == ("uni_v1",)
+    assert (stamp.patch_sizes, stamp.mpps) == ((224.0,), (round(256 / 224, 4),))
+    assert len(stamp.encoders) == 1
+    assert trident.difference(About(encoder="uni_v1@00ff", kind="slide")) is None
+
+
+def test_the_name_of_a_folder_is_no_statement():
+    stated = Stated(encoders=("train",))
+    guess = About(encoder="test", encoder_guessed=True)
+    assert stated.difference(guess) is None
+    assert stated.difference(replace(guess, encoder_guessed=False)) is not None
+
+
+def test_features_train_and_features_test_are_one_encoder(run, copied, tmp_path):
+    """Folders that a user named: of files that do not state an encoder."""
+    for folder in ("features_train", "features_test"):
+        (tmp_path / folder).mkdir()
+        for path in copied.iterdir():
+            copy = tmp_path / folder / path.name
+            copy.write_bytes(path.read_bytes())
+            restate(copy, probsa_encoder=None)
+    train_bags, test_bags = (open_bags(tmp_path / f"features_{p}") for p in ("train", "test"))
+    assert train_bags.about("slide0").encoder == "train"  # what convert would name them
+    stated = Stated.of(train_bags, train_bags.names)
+    assert stated.encoders == () and stated.patch_sizes == (128.0,)
+    assert [stated.difference(test_bags.about(n)) for n in test_bags.names] == [None] * 3
+
+
+def test_many_values_are_named_by_their_range():
+    stated = Stated(mpps=(0.22, 0.23, 0.24, 0.25), patch_sizes=(224.0, 256.0))
+    assert stated.difference(About(mpp=0.26, patch_size=256.0)) is None
+    said = stated.difference(About(mpp=0.5, patch_size=300.0)) or ""
+    assert "0.5 µm per pixel, expected one of 4 values from 0.22 to 0.25" in said
+    assert "300 pixels wide, expected 224 or 256" in said
+    assert "Patch it with --mpp 0.25; patch it with --patch-size 256;" in said
+
+
+def test_slides_without_features_leave_the_table(run, work, tmp_path, capsys):
+    labels = write_labels(tmp_path / "labels.csv", ALL)
+    assert train(work, labels, tmp_path / "run") == 0
+    said = capsys.readouterr().err
+    assert "2 labelled bags are left out" in said
+    notes = json.loads(RunFolder(tmp_path / "run").notes_file.read_text())
+    assert sorted(notes) == ["glass", "text"]
+    assert notes["glass"].startswith("left out: it has no features (no tissue: no tissue found")
+    assert notes["text"].startswith("left out: it has no features (failed: ")
+    records = {r.name: r for p in WorkFolder(work).sets().values() for r in p.records()}
+    assert records["text"].reason and records["text"].reason in notes["text"]
+    split = json.loads(RunFolder(tmp_path / "run").split_file.read_text())
+    assert sorted([*split["train"], *split["val"], *split["test"]]) == ALL[:SLIDES]
+
+
+def config(work: Path, labels: Path, **more) -> RunConfig:
+    return RunConfig(model="abmil", data=DataConfig(features=work, labels=labels, **more))
+
+
+def test_remarks_on_bags_do_not_depend_on_how_often_a_run_was_resumed(work, tmp_path):
+    """What was remarked before a kill stays; the order is that of names, not of reading."""
+    prepared = prepare(config(work, write_labels(tmp_path / "labels.csv", ALL)))
+    folder = RunFolder(tmp_path / "run")
+    first = dict(prepared.bags.notes)
+    prepared.bags.notes |= {"slide2": "remarked on as it was read", "slide1": "and another"}
+    prepared.write(folder)
+    again = prepare(config(work, tmp_path / "labels.csv"))  # every epoch is done: reads no bag
+    again.write(folder)
+    notes = json.loads(folder.notes_file.read_text())
+    assert list(notes) == sorted([*first, "slide1", "slide2"])
+    assert notes["slide2"] == "remarked on as it was read"
+
+
+def test_a_failed_extraction_leaves_the_table_too(tmp_path):
+    work = work_folder(tmp_path, odd=False)
+    (lost,) = work.glob("*/features_*/slide3.h5")
+    lost.unlink()
+    labels = write_labels(tmp_path / "labels.csv", ALL[:SLIDES])
+    with pytest.raises(TableError, match=r"1 label \('slide3'\) without a bag") as refused:
+        prepare(config(work, labels))
+    # patched, and not known to have failed: it has to be extracted
+    assert str(lost.parent.parent / "patch.csv") in str(refused.value)
+    record = lost.parent.parent / "records" / lost.parent.name / "slide3.json"
+    held = json.loads(record.read_text())
+    record.write_text(json.dumps(held | {"status": "failed", "reason": "out of memory"}))
+    prepared = prepare(config(work, labels))
+    assert prepared.left_out == ("slide3",)
+    assert prepared.bags.notes["slide3"] == ("left out: it has no features (failed: out of memory)")
+    assert "slide3" not in prepared.table.bags and len(prepared.table.bags) == SLIDES - 1
+
+
+def test_a_label_that_nothing_is_known_of_is_refused(work, tmp_path):
+    labels = write_labels(tmp_path / "labels.csv", [*ALL, "slide9"])
+    with pytest.raises(TableError, match=r"1 label \('slide9'\) without a bag") as refused:
+        prepare(config(work, labels))
+    assert str(next(work.glob("*/patch.csv"))) in str(refused.value)
+
+
+def test_outside_of_a_work_folder_nothing_is_known(copied, tmp_path):
+    labels = write_labels(tmp_path / "labels.csv", ["slide0", "slide1", "slide2", "glass"])
+    with pytest.raises(TableError, match=r"1 label \('glass'\) without a bag") as refused:
+        prepare(config(copied, labels))
+    assert "patch.csv" not in str(refused.value)
+
+
+def test_a_split_may_name_slides_that_are_left_out(work, tmp_path):
+    labels = write_labels(tmp_path / "labels.csv", ALL)
+    parts = [("slide0", "slide4", "slide5"), ("slide1", "glass", "text"),
+             ("slide2", "", ""), ("slide3", "", "")]  # fmt: skip
+    rows = [",".join([str(k), *row]) for k, row in enumerate(parts)]
+    (tmp_path / "splits_0.csv").write_text("\n".join([",train,val,test", *rows]) + "\n")
+    split = prepare(config(work, labels, split=tmp_path / "splits_0.csv")).split
+    assert split.train == ("slide0", "slide1", "slide2", "slide3")
+    assert (split.val, split.test) == (("slide4",), ("slide5",))
+    (tmp_path / "splits_0.csv").write_text(",train,val,test\n0,glass,slide4,slide5\n")
+    with pytest.raises(TableError, match="no bag is left to train on"):
+        prepare(config(work, labels, split=tmp_path / "splits_0.csv"))
+
+
+def test_a_run_does_not_go_on_without_one_of_its_bags(tmp_path):
+    work = work_folder(tmp_path, odd=False)
+    labels = write_labels(tmp_path / "labels.csv", ALL[:SLIDES])
+    assert train(work, labels, tmp_path / "run") == 0
+    (folder,) = work.glob("*/features_*/")
+    (folder / "slide3.h5").unlink()
+    record = folder.parent / "records" / folder.name / "slide3.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"status": "failed"}))
+    with pytest.raises(InputError, match=r"started with 1 bags that now have no .*'slide3'"):
+        prepare(RunFolder(tmp_path / "run").config(), previous=tmp_path / "run")

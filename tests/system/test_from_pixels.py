@@ -1,0 +1,206 @@
+"""The README's flow by its commands: slides and a head CT to maps; and a folder of odd files."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.made_slides import tissue, write_slide
+
+from probsa.cli.entry import main
+from probsa.core.files import read_csv
+from probsa.core.store import read_bag
+from probsa.evaluation.tables import read_predictions
+
+ALONE = ("--readers", "0", "--threads", "1")
+CUT = ("--patch-size", "256", "--mpp", "0.5", "--workers", "1")
+
+
+def run(*words, status=0):
+    assert main([str(w) for w in words]) == status
+
+
+def train(work, labels, out):
+    run("train", "--features", work, "--labels", labels, "--model", "abmil-probsa-diag",
+        "--model.embed", 8, "--epochs", 1, "--batch-size", 4, "--device", "cpu",
+        "--tensorboard", "false", "--maps", "none", "--out", out)  # fmt: skip
+
+
+def width(path):
+    with Image.open(path) as image:
+        return image.width
+
+
+def write_labels(path, names):
+    rows = "".join(f"{name},{k % 2}\n" for k, name in enumerate(names))
+    path.write_text(f"bag,label\n{rows}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model of slides: what it learnt does not matter here."""
+    folder = tmp_path_factory.mktemp("trained")
+    for k in range(10):
+        image = tissue(600, 600, boxes=[(0, 0, 512, 512)], seed=k)
+        write_slide(folder / "slides" / f"s{k}.tiff", image)
+    run("patch", folder / "slides", "--out", folder / "work", *CUT)
+    run("extract", folder / "work", *ALONE)
+    labels = write_labels(folder / "labels.csv", [f"s{k}" for k in range(10)])
+    train(folder / "work", labels, folder / "run")
+    return folder / "run"
+
+
+def test_slides_to_maps(trained, shared_data, tmp_path, capsys):
+    table = tmp_path / "mpp.csv"
+    table.write_text("slide,mpp\nTCGA-CR-7395-01A-01-TS1,0.5\n")
+    work, names = tmp_path / "work", ["CMU-1-Small-Region", "CMU-1-Small-Region_derived_pyramid"]
+    run("patch", shared_data / "wsi", "--out", work, *CUT, "--slide-mpp", table)
+    run("extract", work, *ALONE)
+    run("verify", work)
+    run("predict", trained, "--features", work, "--out", tmp_path / "preds")
+    run("map", tmp_path / "preds", "--slides", work, "--out", tmp_path / "maps",
+        "--geojson", "--longest", 300)  # fmt: skip
+    bags = read_predictions(tmp_path / "preds").bags
+    assert set(bags) == {*names, "TCGA-CR-7395-01A-01-TS1"}
+    for bag in bags:
+        stored = read_bag(work / "20x_256px_0px_overlap" / "features_handcrafted" / f"{bag}.h5")
+        tiles = json.loads((tmp_path / "maps" / f"{bag}.geojson").read_text())["features"]
+        assert len(tiles) == len(stored.features)
+        assert tiles[0]["geometry"]["coordinates"][0][0] == stored.coords[0].tolist()
+        assert {"mean", "variance", "probability"} <= tiles[0]["properties"]["measurements"].keys()
+        assert width(tmp_path / "maps" / f"{bag}.png") > 600
+    # one slide without and with a pyramid: the same tissue, to within a patch at the border
+    one, other = (
+        read_bag(work / "20x_256px_0px_overlap" / "features_handcrafted" / f"{n}.h5").coords
+        for n in names
+    )
+    differ = set(map(tuple, one.tolist())) ^ set(map(tuple, other.tolist()))
+    assert len(one) > 40 and len(differ) <= 2
+
+
+def test_a_head_ct_to_maps(shared_data, tmp_path):
+    import nibabel
+
+    folder = tmp_path / "scans"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for k in range(10):
+        volume = rng.normal(30, 20, (64, 64, 6)).astype(np.float32)
+        volume[:8] = -1000
+        axes = np.diag([-3.0, -3.0, 5.0, 1.0])
+        nibabel.save(nibabel.Nifti1Image(volume, axes), folder / f"s{k}.nii.gz")
+    run("patch", folder, "--out", tmp_path / "work", "--workers", 1)
+    run("extract", tmp_path / "work", *ALONE)
+    labels = write_labels(tmp_path / "labels.csv", [f"s{k}" for k in range(10)])
+    train(tmp_path / "work", labels, tmp_path / "run")
+    with zipfile.ZipFile(shared_data / "ct_volumes" / "ge_head_ct_dicom.zip") as z:
+        z.extractall(tmp_path / "ge" / "head")
+    # file names say nothing of the order
+    paths = sorted((tmp_path / "ge" / "head").rglob("*.dcm"))
+    for path, number in zip(paths, rng.permutation(len(paths)), strict=True):
+        path.rename(path.parent / f"shuffled{number:02}.dcm")
+    run("patch", tmp_path / "ge", "--out", tmp_path / "ge_work")
+    run("extract", tmp_path / "ge_work", *ALONE)
+    stored = read_bag(tmp_path / "ge_work" / "slices" / "features_handcrafted" / "head.h5")
+    assert stored.kind == "ct" and stored.coords.shape == (28, 1)
+    assert (np.diff(stored.coords[:, 0]) > 0).all()
+    notes = read_csv(tmp_path / "ge_work" / "slices" / "patch.csv")[0]["notes"]
+    assert "18.5 degrees" in notes and "unevenly spaced" in notes
+    run("predict", tmp_path / "run", "--features", tmp_path / "ge_work", "--out", tmp_path / "p")
+    run("map", tmp_path / "p", "--slides", tmp_path / "ge_work", "--out", tmp_path / "maps")
+    assert width(tmp_path / "maps" / "head.png") > 600
+
+
+def test_a_folder_of_odd_files(shared_data, tmp_path, capsys):
+    folder = tmp_path / "odd"
+    whole = (shared_data / "wsi" / "CMU-1-Small-Region.svs").read_bytes()
+    folder.mkdir()
+    (folder / "truncated.svs").write_bytes(whole[: len(whole) // 2])
+    (folder / "text.svs").write_text("this is no slide\n" * 50)
+    (folder / "empty.dcm").write_bytes(b"")
+    write_slide(folder / "glass.tiff", np.full((900, 900, 3), 244, np.uint8))
+    pink = tissue(900, 900, boxes=[(0, 0, 700, 700)])
+    write_slide(folder / "unknown.tiff", pink, mpp=None)
+    write_slide(folder / "good.tiff", pink)
+    write_slide(folder / "one.tiff", tissue(300, 300, boxes=[(0, 0, 290, 290)]))
+    run("patch", folder, "--out", tmp_path / "work", *CUT, status=1)
+    said = capsys.readouterr()
+    rows = {
+        r["name"]: r
+        for r in [
+            *read_csv(tmp_path / "work" / "20x_256px_0px_overlap" / "patch.csv"),
+            *read_csv(tmp_path / "work" / "slices" / "patch.csv"),
+        ]
+    }
+    assert {n: r["status"] for n, r in rows.items()} == {
+        "truncated": "failed", "text": "failed", "empty": "failed", "glass": "no_tissue",
+        "unknown": "failed", "good": "done", "one": "done",
+    }  # fmt: skip
+    assert rows["one"]["instances"] == "1" and "--slide-mpp" in rows["unknown"]["reason"]
+    assert "cut" in rows["truncated"]["reason"] and "text" in rows["text"]["reason"]
+    assert all(name in said.err for name in ("truncated", "text", "glass", "unknown"))
+    # what failed there is no failure here
+    run("extract", tmp_path / "work", "--set", "20x_256px_0px_overlap", *ALONE)
+    assert json.loads(_json(capsys, "verify", tmp_path / "work", status=1))["files"] == 4
+
+
+def _json(capsys, *words, status):
+    capsys.readouterr()
+    run(*words, "--json", status=status)
+    return capsys.readouterr().out
+
+
+def test_wrong_usage(tmp_path, capsys):
+    write_slide(tmp_path / "s" / "x.tiff", tissue(600, 600, boxes=[(0, 0, 500, 500)]))
+    patch = ("patch", tmp_path / "s", "--out", tmp_path / "w")
+    for words, expected in (
+        ((*patch, "--patch-size", 256, "--overlap", 256), "cannot overlap by 256"),
+        ((*patch, "--preset", "clan"), "Did you mean 'clam'?"),
+        ((*patch, "--shard", "3/2"), "expected I/N"),
+        ((*patch, "--workers", 0), "--workers is 0"),
+        ((*patch, "--slide-mpp", "fine"), "or a table"),
+        ((*patch, "--contours", tmp_path / "none"), "no folder of contours"),
+        (("patch", tmp_path / "none", "--out", tmp_path / "w"), "there is no file or folder"),
+        (("extract", tmp_path / "s"), "is no work folder"),
+        (("verify", tmp_path / "none"), "there is no folder"),
+    ):
+        run(*words, status=2)
+        assert expected in capsys.readouterr().err, words
+    apart = (*patch[:-1], tmp_path / "v")
+    run(*apart, "--level", 3, status=1)  # a level that this slide lacks is this slide's failure
+    assert "there is no level 3" in capsys.readouterr().err
+    run(*patch, "--patch-size", 128)
+    for words, expected in (
+        (("--encoder", "resnet50"), "--weights"),
+        (("--encoder", "resnet5"), "Did you mean 'resnet50'?"),
+        (("--windows", "brain"), "three windows"),
+        (("--set", "20x"), "no set of patches '20x'"),
+    ):
+        run("extract", tmp_path / "w", *words, "--threads", 1, status=2)
+        assert expected in capsys.readouterr().err, words
+
+
+def test_a_dry_run_writes_nothing(tmp_path, capsys):
+    for k in range(3):
+        image = tissue(600, 600, boxes=[(0, 0, 512, 512)], seed=k)
+        write_slide(tmp_path / "s" / f"x{k}.tiff", image)
+    patch = ("patch", tmp_path / "s", "--out", tmp_path / "w", "--patch-size", 128)
+    said = json.loads(_json(capsys, *patch, "--dry-run", status=0))
+    assert (said["items"], said["instances"]) == (3, 48) and not (tmp_path / "w").exists()
+    part = json.loads(_json(capsys, *patch, "--dry-run", "--shard", "0/2", status=0))
+    assert (part["items"], part["instances"]) == (2, 32)
+    square = [[0, 0], [256, 0], [256, 256], [0, 256], [0, 0]]
+    edited = {"type": "Feature", "geometry": {"type": "Polygon", "coordinates": [square]}}
+    (tmp_path / "edited").mkdir()
+    for k in range(3):
+        (tmp_path / "edited" / f"x{k}.geojson").write_text(json.dumps(edited))
+    drawn = _json(capsys, *patch, "--dry-run", "--contours", tmp_path / "edited", status=0)
+    assert json.loads(drawn)["instances"] == 12
+    run(*patch)
+    before = sorted((tmp_path / "w").rglob("*"))
+    said = json.loads(_json(capsys, "extract", tmp_path / "w", "--dry-run", *ALONE, status=0))
+    assert (said["items"], said["instances"]) == (3, 48) and said["seconds"] > 0
+    assert said["bytes"] == 48 * (128 * 4 + 16)
+    assert sorted((tmp_path / "w").rglob("*")) == before

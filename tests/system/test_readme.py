@@ -1,0 +1,114 @@
+"""What the README and the docs show is what there is."""
+
+import importlib
+import re
+import subprocess
+import sys
+
+import pytest
+from support.paths import ROOT
+
+from probsa import models
+from probsa.cli.entry import COMMANDS
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAPER = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_it_is_short_and_its_example_early():
+    assert len(README.split()) <= 600
+    assert README[: README.index("```python")].count("\n") < 20
+
+
+def test_the_python_example_runs():
+    (example,) = blocks("python")
+    done = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "nll" in done.stdout and "kl" in done.stdout
+
+
+def test_the_commands_exist_with_their_flags():
+    shown = [line for block in blocks("bash") for line in block.splitlines()]
+    used = [line.split()[1] for line in shown if line.startswith("probsa ")]
+    flow = {"patch", "extract", "train", "predict", "evaluate", "map", "benchmark"}
+    assert set(used) == flow and flow <= set(COMMANDS)
+
+
+def test_its_two_commands_are_those_of_ci():
+    two = [line for block in blocks("bash") for line in block.splitlines() if "venv" in line]
+    assert [line.rpartition("&& ")[2] for line in two] == [
+        ".venv/bin/probsa demo",
+        ".venv/bin/pytest",
+    ]
+    ci = (ROOT / ".ci" / "run").read_text()
+    for part in (
+        'install --quiet -c constraints.txt -e ".[dev]"',
+        ".venv/bin/pytest\n",
+        "probsa demo",
+    ):
+        assert part in ci
+    assert (ROOT / "constraints.txt").read_text().split() == ["torch==2.13.0"]
+
+
+def test_every_model_is_named():
+    for name in models.names():
+        assert f"`{name}`" in README
+
+
+def test_the_readme_flow_is_the_modules_flow():
+    rows = re.findall(r"^\| \d+ \w+ \|.*$", README, re.MULTILINE)
+    assert len(rows) == 10
+    for row in rows:
+        for name in re.findall(r"`(\w+)`", row.split("|")[4]):
+            importlib.import_module(f"probsa.{name}")
+
+
+def test_links_lead_somewhere():
+    for text, folder in ((README, ROOT), (PAPER, ROOT / "docs")):
+        for target in re.findall(r"\]\(([^)#]+)\)", text):
+            assert target.startswith("https://") or (folder / target).exists(), target
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(probsa(?:\.\w+)+)`", PAPER))))
+def test_the_code_that_docs_paper_names_exists(name):
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[cut:]:
+            found = getattr(found, attribute)
+        return
+    pytest.fail(name)
+
+
+def test_the_commands_that_docs_paper_names_exist():
+    for script in re.findall(r"`python (\S+\.py)", PAPER):
+        assert (ROOT / script).is_file(), script
+
+
+def test_equation_numbers_in_docstrings_are_those_of_docs_paper():
+    numbers = set(re.findall(r"^\| \((\d+)\) \|", PAPER, re.MULTILINE))
+    used = {
+        n
+        for file in (ROOT / "src").rglob("*.py")
+        for n in re.findall(r"eqs?\. \((\d+)\)", file.read_text(encoding="utf-8"))
+    }
+    assert used and used <= numbers
+
+
+def test_the_package_carries_no_machine_of_ours():
+    for file in [*ROOT.glob("*.md"), *(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md")]:
+        assert not re.search(r"/(work|root|home|tmp)/", file.read_text(encoding="utf-8")), file
+
+
+def test_results_are_there():
+    text = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    assert "bench_step.py" in text and "ready_bags.py" in text

@@ -1,0 +1,135 @@
+"""Original weights in a file become a model that predicts; what is not tensors is not opened."""
+
+import json
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import probsa
+from probsa.cli.entry import main
+from probsa.errors import CheckpointError, OutputExists, UnknownName
+from probsa.models import from_original
+from probsa.training.conversion import convert_checkpoint, read_state
+
+REFERENCE = "ckpt_dsmil_c16"
+
+
+@pytest.fixture(scope="module")
+def state(shared_golden):
+    """The published weights, under the original's names."""
+    held = load_file(shared_golden / f"{REFERENCE}.safetensors")
+    return {k.removeprefix("state."): v for k, v in held.items() if k.startswith("state.")}
+
+
+@pytest.fixture
+def bags(tmp_path):
+    folder = tmp_path / "features"
+    folder.mkdir()
+    for k in range(3):
+        with h5py.File(folder / f"{k}.h5", "w") as f:
+            f["features"] = np.random.default_rng(k).random((9, 512), dtype=np.float32)
+            f["coords"] = np.stack([np.arange(9) % 3, np.arange(9) // 3], 1) * 64
+            f["coords"].attrs["patch_size_level0"] = 64
+    return folder
+
+
+def wrapped(state, how):
+    return {
+        "plain": state,
+        "lightning": {"state_dict": {f"model.{k}": v for k, v in state.items()}, "epoch": 3},
+        "parallel": {f"module.{k}": v for k, v in state.items()},
+        "script": {"model": state, "optimizer": {"lr": 0.1}},
+    }[how]
+
+
+@pytest.mark.parametrize("how", ["plain", "lightning", "parallel", "script"])
+def test_a_torch_file_as_training_scripts_write_it(state, how, tmp_path, bags):
+    source, out = tmp_path / "their.pth", tmp_path / "ours.safetensors"
+    torch.save(wrapped(state, how), source)
+    model = convert_checkpoint(source, out, reference=REFERENCE)
+    want = from_original(REFERENCE, state)
+    predictor = probsa.load(out, device="cpu")
+    assert predictor.classes == ("0", "1") and predictor.about["from"] == REFERENCE
+    assert model.name == predictor.model.name == "dsmil"
+    kept = predictor.model.state_dict()
+    assert all(torch.equal(v, kept[k]) for k, v in want.state_dict().items())
+
+
+def test_the_commands_convert_predict_evaluate_map(state, tmp_path, bags, capsys):
+    source, out = tmp_path / "their.safetensors", tmp_path / "ours.safetensors"
+    save_file(state, source)
+    given = ["convert-checkpoint", str(source), "--reference", REFERENCE, "--out", str(out)]
+    assert main([*given, "--classes", "normal", "tumour", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "dsmil"
+    labels = tmp_path / "labels.csv"
+    labels.write_text("bag,label\n0,normal\n1,tumour\n2,tumour\n")
+    preds = tmp_path / "preds"
+    asked = ["--features", str(bags), "--labels", str(labels), "--out", str(preds)]
+    assert main(["predict", str(out), *asked]) == 0
+    header, *rows = (preds / "predictions.csv").read_text().splitlines()
+    assert "p_tumour" in header and len(rows) == 3
+    capsys.readouterr()
+    evaluate = ["evaluate", str(preds), "--labels", str(labels), "--bootstrap", "0", "--json"]
+    assert main([*evaluate, "--classes", "normal", "tumour"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert main(["map", str(preds), "--out", str(tmp_path / "maps")]) == 0
+    assert len(list((tmp_path / "maps").glob("*.png"))) == 3
+
+
+def test_what_is_there_is_kept(state, tmp_path):
+    source, out = tmp_path / "their.safetensors", tmp_path / "ours.safetensors"
+    save_file(state, source)
+    out.write_text("mine")
+    with pytest.raises(OutputExists, match="exists"):
+        convert_checkpoint(source, out, reference=REFERENCE)
+    assert out.read_text() == "mine"
+    convert_checkpoint(source, out, reference=REFERENCE, overwrite=True)
+    assert probsa.load(out, device="cpu").model.name == "dsmil"
+
+
+class Code:
+    """A pickle that would run something."""
+
+    def __reduce__(self):
+        return (print, ("run",))
+
+
+def test_a_file_with_code_in_it_is_not_opened(tmp_path, capsys):
+    file = tmp_path / "bad.pt"
+    torch.save({"a": nn.Linear(1, 1)}, file)
+    with pytest.raises(CheckpointError, match=r"cannot be read as plain tensors.*state_dict"):
+        read_state(file)
+    file.write_bytes(pickle.dumps(Code(), protocol=2))
+    with pytest.raises(CheckpointError, match="cannot be read as plain tensors"):
+        read_state(file)
+    assert "run" not in capsys.readouterr().out
+    torch.save(torch.zeros(3), file)
+    with pytest.raises(CheckpointError, match="holds a Tensor, not a state dict"):
+        read_state(file)
+    with pytest.raises(CheckpointError, match="there is no file"):
+        read_state(tmp_path / "nowhere.pt")
+
+
+def test_parts_of_parts_are_joined(tmp_path):
+    file = tmp_path / "parts.pth"
+    held = {"attention": {"w": torch.ones(2)}, "classifier": {"fc": {"b": torch.ones(1)}}}
+    torch.save(held, file)
+    assert set(read_state(file)) == {"attention.w", "classifier.fc.b"}
+
+
+def test_a_wrong_reference_or_file_says_so_and_leaves_nothing(state, tmp_path, capsys):
+    source, out = tmp_path / "their.safetensors", tmp_path / "ours.safetensors"
+    save_file(state, source)
+    with pytest.raises(UnknownName, match=r"no reference named 'dsmill'.*'dsmil'"):
+        convert_checkpoint(source, out, reference="dsmill")
+    with pytest.raises(CheckpointError, match=r"3 names of classes .* of 2 classes"):
+        convert_checkpoint(source, out, reference=REFERENCE, classes=("a", "b", "c"))
+    given = ["convert-checkpoint", str(source), "--reference", REFERENCE, "--out", str(out)]
+    assert main([*given, "--argument", "K"]) == 2
+    assert "expected NAME=VALUE" in capsys.readouterr().err
+    assert not out.exists()

@@ -1,0 +1,120 @@
+"""Two processes under torchrun train as one: same batches and noise, same weights to 1e-6."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from probsa.training.checkpoints import load_checkpoint
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def command(shared_data, out, *, processes, more=()):
+    launcher = [sys.executable, "-m", "probsa"]
+    if processes > 1:
+        launcher = [
+            sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}",
+            f"--master-port={free_port()}", "--module", "probsa",
+        ]  # fmt: skip
+    bags = shared_data / "bags" / "ct_ich"
+    return [
+        *launcher, "train", "--features", str(bags / "features"), "--labels",
+        str(bags / "labels.csv"), "--model", "abmil-probsa-diag", "--test-fold", "0",
+        "--standardize", "--epochs", "3", "--batch-size", "5", "--device", "cpu", "--threads", "1",
+        "--tensorboard", "false", "--maps", "none", "--out", str(out), *more,
+    ]  # fmt: skip
+
+
+LOOKAHEAD = (
+    "--optimizer", "radam", "--lookahead", "7", "--schedule", "plateau", "--schedule-epochs", "1",
+    "--weight-decay", "0.1", "--decay-vectors", "false",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), LOOKAHEAD], ids=["adam", "lookahead"])
+def test_two_processes_give_the_weights_of_one(shared_data, tmp_path, more):
+    """Three epochs of ct_ich; 50 bags in fives, so a rank has three bags and the other two."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for processes, out in ((1, tmp_path / "one"), (2, tmp_path / "two")):
+        done = subprocess.run(
+            command(shared_data, out, processes=processes, more=more),
+            env=environment, capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (
+        load_checkpoint(tmp_path / name / "checkpoints" / "last.safetensors")
+        for name in ("one", "two")
+    )
+    for name, value in one.part("model").items():
+        torch.testing.assert_close(two.part("model")[name], value, rtol=0, atol=1e-6)
+    for a, b in zip(
+        one.about["progress"]["history"], two.about["progress"]["history"], strict=True
+    ):
+        for key in ("nll", "kl", "loss", "val_nll", "val_auroc"):
+            assert b[key] == pytest.approx(a[key], abs=1e-5), key
+
+
+GRADIENTS = """
+import sys, torch
+from dataclasses import replace
+from pathlib import Path
+from probsa.training.batching import shard
+from probsa.training.config import DataConfig, RunConfig, TrainingConfig
+from probsa.training.devices import world
+from probsa.training.preparation import prepare
+from probsa.training.loop import Trainer, Reporter
+from probsa.training.run_folder import RunFolder
+data, out = Path(sys.argv[1]), Path(sys.argv[2])
+config = RunConfig(
+    data=DataConfig(features=data / "features", labels=data / "labels.csv", test_fold=0),
+    model="abmil-probsa-diag",
+    training=TrainingConfig(batch_size=5, device="cpu", threads=1, tensorboard=False),
+)
+torch.set_num_threads(1)
+with world(torch.device("cpu")) as w:
+    t = Trainer(config, RunFolder(out / "none"), prepare(config), device=torch.device("cpu"),
+                world=w, reporter=Reporter())
+    t.model.train()
+    for batch in [t.plans[0][0], t.plans[0][0][:1]]:  # five bags, and one: a rank has none then
+        for part, bags in t.loader.epoch([shard(batch, rank=w.rank, world=w.size)]):
+            t.optimizer.param_groups[0]["lr"] = 0.0
+            t._step(part, bags, 0.7)
+        if w.first:
+            torch.save({k: p.grad for k, p in t.model.named_parameters()},
+                       out / f"gradients{len(batch)}_{w.size}.pt")
+"""
+
+
+@pytest.mark.slow
+def test_the_gradients_are_those_of_the_whole_batch(shared_data, tmp_path):
+    """Also for a batch with fewer bags than ranks."""
+    script = tmp_path / "gradients.py"
+    script.write_text(GRADIENTS)
+    arguments = [str(shared_data / "bags" / "ct_ich"), str(tmp_path)]
+    launchers = (
+        [sys.executable],
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
+         f"--master-port={free_port()}"],
+    )  # fmt: skip
+    for launcher in launchers:
+        done = subprocess.run(
+            [*launcher, str(script), *arguments],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+    for bags in (5, 1):
+        one = torch.load(tmp_path / f"gradients{bags}_1.pt", weights_only=True)
+        two = torch.load(tmp_path / f"gradients{bags}_2.pt", weights_only=True)
+        assert any(g.abs().max() > 1e-3 for g in one.values())
+        for name, value in one.items():
+            torch.testing.assert_close(two[name], value, rtol=0, atol=1e-6)

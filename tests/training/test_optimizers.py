@@ -1,0 +1,219 @@
+"""Optimisers, Lookahead and the learning rate's schedules, each against a computation by hand."""
+
+import math
+
+import pytest
+import torch
+from support.random_bags import F64, types_not_executed
+
+from probsa.errors import CheckpointError, InputError
+from probsa.models import build
+from probsa.training.checkpoints import Checkpoint, optimizer_tensors, restore_optimizer
+from probsa.training.config import TrainingConfig
+from probsa.training.lookahead import COUNT, Lookahead
+from probsa.training.optimizers import clip_gradients, make_optimizer, set_learning_rate
+from probsa.variational.schedules import rate_factor
+
+
+def small(name="abmil", **more):
+    torch.manual_seed(0)
+    return build(name, in_dim=3, **{"embed": 4, "attention_dim": 2, **more})
+
+
+def descend(optimizer, parameters, steps, *, first=0):
+    """Steps with gradients that depend on the step alone."""
+    for t in range(first, first + steps):
+        generator = torch.Generator().manual_seed(t)
+        for p in parameters:
+            p.grad = torch.randn(p.shape, dtype=p.dtype, generator=generator)
+        optimizer.step()
+
+
+def test_six_steps_of_lookahead_by_hand():
+    p = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=F64))
+    optimizer = torch.optim.SGD([p], lr=0.1)
+    Lookahead(optimizer, steps=3, alpha=0.25)
+    fast, slow = [1.0, -2.0], [1.0, -2.0]
+    for t in range(1, 7):
+        gradient = [float(t), 0.5 - t]
+        p.grad = torch.tensor(gradient, dtype=F64)
+        optimizer.step()
+        fast = [f - 0.1 * g for f, g in zip(fast, gradient, strict=True)]
+        if t in (3, 6):
+            slow = [s + 0.25 * (f - s) for f, s in zip(fast, slow, strict=True)]
+            fast = slow
+        assert p.tolist() == pytest.approx(fast, rel=1e-12)
+    # 1 − 0.1 (1 + 2 + 3) = 0.4, a quarter of the way from 1: 0.85; − 0.1 (4 + 5 + 6): 0.475
+    assert p[0].item() == pytest.approx(0.475)
+
+
+def test_what_has_no_gradient_at_a_kth_step_stays():
+    a, b = (torch.nn.Parameter(torch.ones(1, dtype=F64)) for _ in range(2))
+    optimizer = torch.optim.SGD([{"params": [a]}, {"params": [b]}], lr=1.0)
+    Lookahead(optimizer, steps=2, alpha=0.5)
+    for given in ([a, b], [a], [a], [a, b]):
+        optimizer.zero_grad(set_to_none=True)
+        for p in given:
+            p.grad = torch.ones(1, dtype=F64)
+        optimizer.step()
+        if given == [a]:
+            assert b.item() == 0  # moved by the first step alone
+    # a: 0, −1 → 0; −1, −2 → −1.   b: 0, 0; 0, −1 → half way from 1
+    assert (a.item(), b.item()) == (-1, 0)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "radam", "sgd"])
+@pytest.mark.parametrize("steps", [4, 6])
+def test_lookahead_goes_on_from_a_checkpoint(name, steps):
+    """After four steps of k = 4 or 6 (after a sync, or amid), bit for bit."""
+    settings = TrainingConfig(optimizer=name, lookahead=steps, weight_decay=0.1)
+    whole, first, second = small(), small(), small()
+    optimizer = make_optimizer(whole, settings)
+    descend(optimizer, list(whole.parameters()), 15)
+    early = make_optimizer(first, settings)
+    descend(early, list(first.parameters()), 4)
+    tensors, groups = optimizer_tensors(early)
+    assert sum(k.endswith(".slow") for k in tensors) == len(list(first.parameters()))
+    second.load_state_dict(first.state_dict())
+    late = make_optimizer(second, settings)
+    restore_optimizer(late, Checkpoint(tensors=tensors, about={"groups": groups}))
+    descend(late, list(second.parameters()), 11, first=4)
+    assert late.param_groups[0][COUNT] == 15
+    for p, q in zip(whole.parameters(), second.parameters(), strict=True):
+        assert torch.equal(p, q)
+    a, b = (optimizer_tensors(o)[0] for o in (optimizer, late))
+    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_parameters_without_a_step_have_slow_weights_too():
+    a, b = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.full((1,), 7.0))
+    optimizer = torch.optim.Adam([a, b])
+    Lookahead(optimizer, steps=2, alpha=0.5)
+    descend(optimizer, [a], 1)
+    state = optimizer.state_dict()
+    assert set(state["state"][1]) == {"slow"} and "slow" not in optimizer.state[a]
+    optimizer.load_state_dict(state)
+    assert b not in optimizer.state
+    descend(optimizer, [a, b], 2)  # Adam starts b's moments by itself
+    assert optimizer.state[b]["step"] == 2 and optimizer.state[a]["step"] == 3
+
+
+def test_a_state_without_slow_weights_is_refused():
+    plain = make_optimizer(small(), TrainingConfig())
+    other = make_optimizer(small(), TrainingConfig(lookahead=6))
+    with pytest.raises(CheckpointError, match="no slow weights: it had no Lookahead"):
+        other.load_state_dict(plain.state_dict())
+
+
+def test_radam_is_torchs_with_decoupled_decay_and_the_papers_formula():
+    model = small().double()
+    settings = TrainingConfig(optimizer="radam", learning_rate=0.02, weight_decay=0.3)
+    optimizer = make_optimizer(model, settings)
+    assert type(optimizer) is torch.optim.RAdam
+    (p, *_) = (p for p in model.parameters() if p.ndim == 1)
+    value, m, v, limit = p.tolist(), [0.0] * len(p), [0.0] * len(p), 2 / 0.001 - 1
+    for t in range(1, 10):
+        descend(optimizer, [p], 1, first=t)
+        rho = limit - 2 * t * 0.999**t / (1 - 0.999**t)
+        for i, g in enumerate(p.grad.tolist()):
+            m[i] = 0.9 * m[i] + 0.1 * g
+            v[i] = 0.999 * v[i] + 0.001 * g * g
+            rate = 0.02 / (1 - 0.9**t)
+            if rho >= 5:
+                r = (1 - 0.999**t) * (rho - 4) * (rho - 2) * limit
+                rate *= math.sqrt(r / ((limit - 4) * (limit - 2) * rho)) / (math.sqrt(v[i]) + 1e-8)
+            value[i] = value[i] * (1 - 0.02 * 0.3) - rate * m[i]
+        assert p.tolist() == pytest.approx(value, rel=1e-9)
+    assert rho >= 5  # both branches were taken
+
+
+def test_vectors_may_go_without_decay():
+    model = small()
+    before = {k: p.detach().clone() for k, p in model.named_parameters()}
+    settings = TrainingConfig(
+        optimizer="adamw", weight_decay=0.5, learning_rate=0.1, decay_vectors=False
+    )
+    optimizer = make_optimizer(model, settings)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert {p.ndim for p in model.parameters()} == {1, 2}
+    for k, p in model.named_parameters():
+        left = 0.95 if p.ndim > 1 else 1.0
+        torch.testing.assert_close(p.detach(), left * before[k])
+
+
+def test_a_group_that_was_split_is_clipped_as_one():
+    """DTFD-MIL clips its parts by themselves: a part's matrices and vectors together."""
+    one, two = small("dtfdmil"), small("dtfdmil")
+    optimizers = [
+        make_optimizer(m, TrainingConfig(decay_vectors=d)) for m, d in ((one, True), (two, False))
+    ]
+    assert len(optimizers[1].param_groups) > len(optimizers[0].param_groups)
+    for model, optimizer in zip((one, two), optimizers, strict=True):
+        for p in model.parameters():
+            p.grad = torch.full_like(p, 30.0)
+        clip_gradients(optimizer, 1.0)
+    for p, q in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+    norms = [sum(p.grad.square().sum() for p in g["params"]) for g in optimizers[0].param_groups]
+    assert [n.item() for n in norms] == pytest.approx([25] * len(norms), rel=1e-4)
+
+
+# the learning rate
+
+
+def test_cosine_and_step_are_their_formulas():
+    for e in range(20):
+        want = 0.05 + 0.95 * (1 + math.cos(math.pi * e / 20)) / 2
+        found = rate_factor("cosine", epoch=e, epochs=20, share=0.05)
+        assert found == pytest.approx(want, rel=1e-12)
+    assert rate_factor("cosine", epoch=20, epochs=20, share=0.05) == pytest.approx(0.05)
+    steps = [rate_factor("step", epoch=e, epochs=9, share=0.5, every=3) for e in range(9)]
+    assert steps == [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
+    assert rate_factor("constant", epoch=7, epochs=9, share=0.5, every=3) == 1
+
+
+def test_plateaus_are_counted():
+    losses = [0.7, 0.5, 0.49995, 0.6, 0.4, 0.4, None, 0.45, 0.41, 0.39, 0.5]
+    found = [
+        rate_factor("plateau", epoch=e, epochs=12, losses=losses[:e], share=0.5, every=2)
+        for e in range(12)
+    ]
+    #  0.7 and 0.5 are lower; 0.49995 is not by 1e-4, nor 0.6: halved. 0.4 is; the next two are
+    #  not, nor the two after them; 0.39 is, 0.5 is not
+    assert found == [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125, 0.125]
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_plateaus_are_torchs(every):
+    """Its patience counts one less: it waits for more than so many."""
+    generator = torch.Generator().manual_seed(every)
+    losses = (0.5 + 0.2 * torch.rand(60, generator=generator) * torch.linspace(1, 0, 60)).tolist()
+    sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        sgd, factor=0.5, patience=every - 1, threshold=1e-4, threshold_mode="abs", eps=0
+    )
+    drops = set()
+    for e in range(60):
+        ours = rate_factor("plateau", epoch=e, epochs=60, losses=losses[:e], share=0.5, every=every)
+        assert ours == pytest.approx(sgd.param_groups[0]["lr"], rel=1e-12)
+        drops.add(ours)
+        theirs.step(losses[e])
+    assert len(drops) > 3
+
+
+def test_the_schedule_multiplies_the_warm_up_and_each_groups_own_rate():
+    a, b = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+    optimizer = torch.optim.SGD([{"params": [a]}, {"params": [b], "initial_lr": 0.5}], lr=0.1)
+    settings = TrainingConfig(
+        learning_rate=0.1, warmup_epochs=4, schedule="step", schedule_epochs=2, schedule_factor=0.5
+    )
+    rates = [set_learning_rate(optimizer, settings, epoch=e) for e in range(6)]
+    assert rates == pytest.approx([0.01, 0.0325, 0.0275, 0.03875, 0.025, 0.025])
+    assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.025, 0.125])
+
+
+def test_what_is_no_schedule_is_refused():
+    with types_not_executed(), pytest.raises(InputError, match="schedule is 'linear': 'constant'"):
+        rate_factor("linear", epoch=0, epochs=1)

@@ -1,0 +1,225 @@
+"""A run that is killed at any moment and resumed ends with the same weights, bit for bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+import yaml
+from support.stored import write_folder
+
+from probsa.errors import CheckpointError, InputError
+from probsa.training.checkpoints import load_checkpoint
+from probsa.training.config import DataConfig, RunConfig, TrainingConfig
+from probsa.training.loop import Reporter, train
+from probsa.training.run_folder import RunFolder
+
+
+@pytest.fixture
+def config(tmp_path):
+    features, labels = write_folder(tmp_path / "data", bags=18)
+    return RunConfig(
+        data=DataConfig(features=features, labels=labels, test_fold=0),
+        model="abmil-probsa-diag",
+        model_arguments={"embed": 64, "dropout": 0.3, "predict_samples": 200},
+        training=TrainingConfig(
+            epochs=60, batch_size=2, device="cpu", tensorboard=False, threads=1
+        ),
+    )
+
+
+def tensors(folder):
+    return load_checkpoint(folder.last).tensors, load_checkpoint(folder.best).tensors
+
+
+def assert_same_run(a, b):
+    for one, other in zip(tensors(a), tensors(b), strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[k], other[k]) for k in one)
+    history = [load_checkpoint(r.last).about["progress"]["history"] for r in (a, b)]
+    for rows in history:
+        for row in rows:
+            del row["seconds"]
+    assert history[0] == history[1]
+
+
+def test_stopping_after_an_epoch_and_going_on(config, tmp_path):
+    """Without a kill: the reporter raises in the middle of an epoch, then the run goes on."""
+
+    class Stop(Exception):
+        pass
+
+    class Breaker(Reporter):
+        def step(self, *, epoch, share):
+            if epoch == 7 and share > 0.4:
+                raise Stop
+
+    whole = train(config, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(config, tmp_path / "broken", reporter=Breaker())
+    assert (
+        load_checkpoint(tmp_path / "broken/checkpoints/last.safetensors").about["progress"]["epoch"]
+        == 7
+    )
+    assert_same_run(whole, train(config, tmp_path / "broken", resume=True))
+
+
+def test_every_kind_of_state_goes_on(config, tmp_path):
+    """RAdam's moments, Lookahead's slow weights and count, the plateau that the rate waits on."""
+
+    class Stop(Exception):
+        pass
+
+    class Breaker(Reporter):
+        def step(self, *, epoch, share):
+            if epoch in self.at and share > 0.4:
+                raise Stop
+
+    settings = replace(
+        config.training, epochs=14, optimizer="radam", lookahead=5, lookahead_alpha=0.7,
+        learning_rate=0.3, warmup_epochs=2, schedule="plateau", schedule_epochs=1,
+        schedule_factor=0.5, weight_decay=0.1, decay_vectors=False, clip_norm=1.0,
+    )  # fmt: skip
+    config = replace(config, training=settings)
+    whole = train(config, tmp_path / "whole")
+    last = load_checkpoint(whole.last)
+    rates = [row["learning_rate"] for row in last.about["progress"]["history"]]
+    assert rates[-1] < max(rates) and last.about["progress"]["step"] % 5
+    parameters = [v for k, v in last.tensors.items() if k.startswith("model.")]
+    slow = [v for k, v in last.tensors.items() if k.endswith(".slow")]
+    assert slow and not any(torch.equal(s, p) for s in slow for p in parameters if s.ndim > 1)
+    for at in (3, 11):
+        Breaker.at = (at,)
+        with pytest.raises(Stop):
+            train(config, tmp_path / "broken", resume=True, reporter=Breaker())
+    assert_same_run(whole, train(config, tmp_path / "broken", resume=True))
+
+
+SLOW_WRITES = """
+import time, pathlib, contextlib
+from probsa import checkpoints
+import probsa.core.files as f
+real = f.replacing
+@contextlib.contextmanager
+def slow(path):
+    with real(path) as temporary:
+        yield temporary
+        pathlib.Path({mark!r}).touch()      # the file is whole under its temporary name ...
+        time.sleep({pause})                 # ... and not yet renamed
+        pathlib.Path({mark!r}).unlink(missing_ok=True)
+checkpoints.replacing = slow
+"""
+
+RUN = """
+import pathlib
+from probsa.training.config import RunConfig, load_yaml
+from probsa.training.run_folder import RunFolder
+from probsa.training.loop import Reporter, train
+class Starter(Reporter):
+    def start(self, *, done, epochs):
+        pathlib.Path({started!r}).touch()
+config = RunConfig.from_dict(load_yaml(pathlib.Path({config!r})))
+train(config, pathlib.Path({out!r}), resume=True, reporter=Starter())
+"""
+
+
+class Victim:
+    """A training process of its own, watched from its first epoch on."""
+
+    def __init__(self, folder, out, *, prelude=""):
+        self.started = folder / "started"
+        self.started.unlink(missing_ok=True)
+        code = prelude + RUN.format(
+            config=str(folder / "run.yaml"), out=str(out), started=str(self.started)
+        )
+        self.log = (folder / "stderr.txt").open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stderr=self.log,
+        )
+        self.wait_for(self.started)
+
+    def wait_for(self, file):
+        begun = time.monotonic()
+        while not file.exists() and self.process.poll() is None and time.monotonic() - begun < 90:
+            time.sleep(0.002)
+        return file.exists()
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.log.close()
+
+    def finish(self):
+        status = self.process.wait(180)
+        self.log.close()
+        assert status == 0, (self.started.parent / "stderr.txt").read_text()
+
+
+def epochs_of(out):
+    last = out / "checkpoints" / "last.safetensors"
+    return load_checkpoint(last).about["progress"]["epoch"] if last.is_file() else 0
+
+
+@pytest.mark.slow
+def test_kills_at_moments_drawn_from_a_seed(config, tmp_path):
+    """kill -9 twice inside a write, then at random moments of the measured duration."""
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.to_dict()))
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    victim = Victim(tmp_path, whole)
+    begun = time.monotonic()
+    victim.finish()
+    duration = time.monotonic() - begun
+    draw = random.Random(20251120)
+    moments = [{"whole_run_s": round(duration, 2)}]
+    mark = tmp_path / "writing"
+    for _ in range(2):
+        victim = Victim(tmp_path, out, prelude=SLOW_WRITES.format(mark=str(mark), pause=5))
+        inside = victim.wait_for(mark)
+        time.sleep(0.05)
+        victim.kill()
+        moments.append({"inside_a_write": inside, "left": len(list(out.rglob("*.tmp")))})
+        mark.unlink(missing_ok=True)
+    for _ in range(4):
+        moment = draw.uniform(0.05, 0.35) * duration
+        victim = Victim(tmp_path, out)
+        time.sleep(moment)
+        victim.kill()
+        moments.append({"after_s": round(moment, 2), "epochs": epochs_of(out)})
+    (tmp_path / "moments.json").write_text(json.dumps(moments))
+    assert any(m.get("inside_a_write") and m["left"] for m in moments), moments
+    assert any(0 < m.get("epochs", 0) < config.training.epochs for m in moments), moments
+    Victim(tmp_path, out).finish()
+    assert_same_run(RunFolder(whole), RunFolder(out))
+    assert not list(out.rglob("*.tmp"))
+
+
+def test_a_finished_run_is_left_as_it_is(config, tmp_path):
+    config = replace(config, training=replace(config.training, epochs=2))
+    run = train(config, tmp_path / "a")
+    before = run.last.read_bytes()
+    train(config, tmp_path / "a", resume=True)
+    assert run.last.read_bytes() == before
+
+
+def test_a_resumed_run_keeps_its_run_file(config, tmp_path):
+    config = replace(config, training=replace(config.training, epochs=2))
+    train(config, tmp_path / "a")
+    other = replace(config, training=replace(config.training, learning_rate=1.0))
+    with pytest.raises(InputError, match=r"learning_rate = 0\.0001, not 1\.0"):
+        train(other, tmp_path / "a", resume=True)
+
+
+def test_a_damaged_checkpoint_is_named(config, tmp_path):
+    config = replace(config, training=replace(config.training, epochs=1))
+    run = train(config, tmp_path / "a")
+    run.last.write_bytes(run.last.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=r"last\.safetensors is damaged"):
+        train(config, tmp_path / "a", resume=True)

@@ -1,0 +1,209 @@
+"""Run files and flags: one schema, from the signatures; what is wrong is answered in words."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from probsa import models
+from probsa.errors import InputError, UnknownName
+from probsa.training.config import RunConfig, flatten, load_yaml
+from probsa.training.runfile import commented, described, flags_of, keys, read_run, run_parser
+
+NEEDED = {"data.features": "f", "data.labels": "l.csv", "model.name": "abmil-probsa-diag"}
+
+
+def test_the_schema_is_the_signature():
+    for name in models.names():
+        known = {k.removeprefix("model.") for k in keys(run_parser(name)) if k.startswith("model.")}
+        assert known == set(models.arguments(name)) - {"in_dim", "class_weights", "seed"} | {"name"}
+
+
+def test_short_and_dotted_keys_mean_the_same(tmp_path):
+    short, long = tmp_path / "short.yaml", tmp_path / "long.yaml"
+    short.write_text("features: f\nlabels: l.csv\nmodel: abmil\nepochs: 5\nkl_weight: 0.5\n")
+    long.write_text(
+        "data: {features: f, labels: l.csv}\nmodel: {name: abmil}\n"
+        "training: {epochs: 5, kl_weight: 0.5}\n"
+    )
+    assert read_run(short, {}) == read_run(long, {})
+    assert read_run(short, {}).training.epochs == 5
+
+
+def test_flags_win_over_the_file(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("features: f\nlabels: l.csv\nmodel: {name: abmil-probsa-diag, samples: 4}\n")
+    run, own = flags_of(
+        ["--model.samples", "8", "--kl-weight=cyclical", "--standardize", "--out", "o", "--json"],
+        own={"out": True, "json": False},
+    )
+    config = read_run(file, run)
+    assert config.model_arguments["samples"] == 8
+    assert config.data.standardize is True and config.training.kl_weight == "cyclical"
+    assert own == {"out": "o", "json": True}
+
+
+def test_types_come_out_as_the_signature_says():
+    config = read_run(None, {**NEEDED, "model.embed": "[256,128,64]", "data.classes": "[a,b]",
+                             "training.kl_weight": "0.1", "training.patience": "null"})  # fmt: skip
+    assert config.model_arguments["embed"] == (256, 128, 64)
+    assert config.data.classes == ("a", "b") and config.data.features == Path("f")
+    assert config.training.kl_weight == 0.1 and config.training.patience is None
+    models.build(config.model, in_dim=3, **config.model_arguments)
+
+
+def test_a_resolved_run_reads_back_as_itself(tmp_path):
+    config = read_run(None, {**NEEDED, "model.embed": "[8,4]", "model.log_variance_bounds": "null"})
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(config.to_dict()))
+    assert RunConfig.from_dict(load_yaml(file)) == config
+    file.write_text(commented(config))
+    assert read_run(file, {}) == config
+    assert "# λ of the KL" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("training.epochs", "x", "epochs is 'x'; expected a whole number"),
+        ("training.kl_weight", "cyclic", "Did you mean 'cyclical'"),
+        ("model.trunk", "tan", "expected 'tanh', 'gated' or 'mlp'. Did you mean 'tanh'"),
+        ("data.graph", "gird", "Did you mean 'grid'"),
+        ("training.schedule", "plateu", "Did you mean 'plateau'"),
+        ("training.optimizer", "radamm", "Did you mean 'radam'"),
+        ("training.lookahead", "6.5", "lookahead is '6.5'; expected a whole number or null"),
+        ("model.samples", "0", "samples are 0 and 1000: at least 1"),
+        ("model.n_classes", "0", "n_classes is 0"),
+    ],
+)
+def test_a_wrong_value(key, value, said):
+    with pytest.raises(InputError, match=said):
+        read_run(None, {**NEEDED, key: value})
+
+
+def test_a_misspelt_key_of_a_file_is_named_with_the_file(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("features: f\nlabels: l\nmodel: abmil\ntraining: {epohcs: 3}\n")
+    with pytest.raises(UnknownName, match=r"run\.yaml named 'training.epohcs'.*'training.epochs'"):
+        read_run(file, {})
+    file.write_text("features: f\nlabels: l\nmodel: abmil\nlerning_rate: 3\n")
+    with pytest.raises(UnknownName, match="Did you mean 'learning_rate'"):
+        read_run(file, {})
+    file.write_text("features: f\nlabels: l\nmodel: abmill\n")
+    with pytest.raises(UnknownName, match="Did you mean 'abmil'"):
+        read_run(file, {})
+    file.write_text("features: f\nlabels: l\nmodel: {name: abmil, kappa: 3}\n")
+    with pytest.raises(UnknownName, match="kappa"):  # no prior in plain ABMIL
+        read_run(file, {})
+
+
+def test_files_that_are_no_run_files(tmp_path):
+    with pytest.raises(InputError, match="cannot read the run file"):
+        read_run(tmp_path / "none.yaml", {})
+    file = tmp_path / "run.yaml"
+    file.write_text("a: [")
+    with pytest.raises(InputError, match="cannot be read as YAML"):
+        read_run(file, {})
+    file.write_text("- a\n")
+    with pytest.raises(InputError, match="not keys and values"):
+        read_run(file, {})
+
+
+def test_what_is_needed_is_asked_for():
+    with pytest.raises(InputError, match="no model is named"):
+        read_run(None, {"data.features": "f"})
+    with pytest.raises(InputError, match="no labels given: --labels PATH"):
+        read_run(None, {"data.features": "f", "model.name": "abmil"})
+
+
+def test_flatten():
+    assert flatten({"epochs": 5, "model": "abmil", "data": {"features": "f"}, "seed": 1}) == {
+        "training.epochs": 5,
+        "model.name": "abmil",
+        "data.features": "f",
+        "seed": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("epochs", "0", "epochs is 0; expected at least 1"),
+        ("batch_size", "0", "batch_size is 0"),
+        ("learning_rate", "-1", "learning_rate is -1"),
+        ("weight_decay", "-1", "weight_decay is -1"),
+        ("lookahead", "0", "lookahead is 0; expected at least 1"),
+        ("lookahead_alpha", "0", "lookahead_alpha is 0.0; expected more than 0 and at most 1"),
+        ("schedule_factor", "2", "schedule_factor is 2.0; expected at least 0 and at most 1"),
+        ("schedule_epochs", "0", "schedule_epochs is 0"),
+        ("clip_norm", "-1", "clip_norm is -1.0; expected more than 0"),
+        ("validation", "2", "validation is 2.0; expected at least 0.01 and at most 0.9"),
+        ("threads", "0", "threads is 0"),
+        ("workers", "-1", "workers is -1"),
+        ("max_instances", "0", "max_instances is 0"),
+        ("patience", "0", "patience is 0"),
+        ("kl_weight", "-1", "kl_weight is -1"),
+        ("seed", "-1", "seed is -1"),
+        ("learning_rate", ".inf", "learning_rate is inf"),
+    ],
+)
+def test_numbers_that_mean_nothing(key, value, said):
+    run, _ = flags_of([f"--{key}", value], own={})
+    with pytest.raises(InputError, match=said):
+        read_run(None, {**NEEDED, **run})
+
+
+def test_short_model_keys(tmp_path):
+    run, _ = flags_of(["--kappa", "2", "--trunk", "gated"], own={})
+    config = read_run(None, {**NEEDED, **run})
+    assert config.model_arguments["kappa"] == 2 and config.model_arguments["trunk"] == "gated"
+    file = tmp_path / "run.yaml"
+    file.write_text("features: f\nlabels: l\nmodel: abmil\nembed: [8, 4]\n")
+    assert read_run(file, {}).model_arguments["embed"] == (8, 4)
+
+
+def test_a_flag_without_its_value():
+    with pytest.raises(InputError, match="--features needs a value"):
+        flags_of(["--features", "--labels", "l"], own={})
+    assert flags_of(["--standardize"], own={})[0] == {"data.standardize": "true"}
+
+
+def test_help_names_choices_and_defaults():
+    text = "\n".join(described("abmil-probsa-diag"))
+    assert "model.trunk: 'tanh', 'gated' or 'mlp'; default tanh" in text
+    assert "training.epochs: a whole number; default 100" in text
+
+
+def test_a_preset_changes_the_defaults_and_what_is_given_goes_before_it(tmp_path):
+    flags = {"data.features": tmp_path, "data.labels": tmp_path / "l.csv", "model": None}
+    flags = {**{k: str(v) for k, v in flags.items() if v}, "model.name": "clam-sb"}
+    plain = read_run(None, flags).model_arguments
+    theirs = read_run(None, {**flags, "model.preset": "original"}).model_arguments
+    assert (plain["attention_dim"], plain["dropout"], plain["preset"]) == (128, 0.0, "paper")
+    assert (theirs["attention_dim"], theirs["dropout"]) == (256, 0.25)
+    both = read_run(None, {**flags, "preset": "original", "dropout": 0.5}).model_arguments
+    assert (both["attention_dim"], both["dropout"]) == (256, 0.5)
+    # what a run file resolves to builds the same model again
+    model = models.build("clam-sb", in_dim=6, **theirs)
+    assert model.arguments["attention_dim"] == 256
+    with pytest.raises(InputError, match=r"preset is 'orginal'; expected .*'original'"):
+        read_run(None, {**flags, "model.preset": "orginal"})
+    with pytest.raises(UnknownName, match="preset"):
+        read_run(None, {**flags, "model.name": "abmil-probsa-diag", "model.preset": "original"})
+
+
+@pytest.mark.parametrize("key", ["5", "true", "? [a, b]\n"])
+def test_a_key_that_is_no_text_is_refused(tmp_path, key):
+    file = tmp_path / "run.yaml"
+    file.write_text(f"model: abmil\n{key}: 1\n")
+    with pytest.raises(InputError, match=r"run\.yaml, line 2 .*is no text: write it in quotes"):
+        read_run(file, {})
+
+
+def test_a_key_that_is_there_twice_is_refused(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("model: abmil\ntraining:\n  epochs: 3\n  batch_size: 2\n  epochs: 4\n")
+    with pytest.raises(InputError, match=r"run\.yaml, line 5 .*'epochs' is there twice"):
+        load_yaml(file)
+    file.write_text("epochs: 3\ndata: {features: f}\n")
+    assert load_yaml(file) == {"epochs": 3, "data": {"features": "f"}}

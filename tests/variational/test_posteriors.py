@@ -1,0 +1,218 @@
+"""The KL, trained and exact, against densities, projections and the specification's numbers."""
+
+import pytest
+import torch
+from support.random_bags import (
+    F64,
+    chain_bag,
+    dense_laplacian,
+    graphs_of_all_kinds,
+    packed,
+    random_bag,
+    split,
+)
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from probsa import Bag, pack
+from probsa.errors import InputError
+from probsa.variational.posteriors import Diagonal, Dirac, Posterior
+from probsa.variational.priors import Dirichlet
+
+LAPLACIANS = ["combinatorial", "normalized"]
+CHAIN = 1 + 0.1 * torch.arange(5, dtype=F64)
+MU = torch.tensor(
+    [-1.9390778, -3.3672083, 0.04245467, 0.28317261, 1.8578168, 0.53969929], dtype=F64
+)
+LOG_VARIANCE = torch.tensor(
+    [-0.41126212, 0.38318177, 0.18382133, -0.0093434596, -0.19631258, -0.37708604], dtype=F64
+)
+
+
+def random_q(n, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    mean = torch.randn(n, generator=g, dtype=F64)
+    return Diagonal(mean, (torch.randn(n, generator=g, dtype=F64) - 1).exp())
+
+
+def connected():
+    return [b for b in graphs_of_all_kinds() if b.name in ("complete", "random", "chain", "single")]
+
+
+@pytest.mark.parametrize("laplacian", LAPLACIANS)
+@pytest.mark.parametrize(("kappa", "ridge"), [(1.0, 0.01), (0.3, 0.5), (2.0, 0.05)])
+def test_exact_kl_is_that_of_torch(laplacian, kappa, ridge):
+    given = graphs_of_all_kinds()
+    bags = packed(given)
+    q = random_q(len(bags.x))
+    prior = Dirichlet(kappa=kappa, ridge=ridge, laplacian=laplacian)
+    got = q.kl(prior, bags, exact=True)
+    for b, bag in enumerate(given):
+        lap = dense_laplacian(bag, laplacian)
+        precision = 2 * kappa * (lap + ridge * torch.eye(len(lap), dtype=F64))
+        p = MultivariateNormal(torch.zeros(len(lap), dtype=F64), precision_matrix=precision)
+        own = MultivariateNormal(split(q.mean, bags)[b], split(q.variance, bags)[b].diag())
+        assert float(got[b]) == pytest.approx(float(kl_divergence(own, p)), abs=1e-8), bag.name
+
+
+@pytest.mark.parametrize("kappa", [1.0, 2.5])
+def test_without_a_ridge_the_exact_kl_is_that_of_the_contrasts(kappa):
+    given = connected()
+    bags = packed(given)
+    q = random_q(len(bags.x), seed=1)
+    got = q.kl(Dirichlet(kappa=kappa, ridge=0.0), bags, exact=True)
+    for b, bag in enumerate(given):
+        n = len(bag.x)
+        if n == 1:
+            assert float(got[b]) == pytest.approx(0, abs=1e-12)
+            continue
+        # an orthonormal basis of the vectors that sum to 0
+        basis = torch.linalg.qr(
+            torch.cat([torch.ones(n, 1, dtype=F64), torch.eye(n, dtype=F64)[:, 1:]], 1)
+        )[0][:, 1:]
+        assert float(basis.sum(0).abs().max()) < 1e-12
+        mean, variance = split(q.mean, bags)[b], split(q.variance, bags)[b]
+        precision = basis.T @ (2 * kappa * dense_laplacian(bag, "combinatorial")) @ basis
+        p = MultivariateNormal(torch.zeros(n - 1, dtype=F64), precision_matrix=precision)
+        own = MultivariateNormal(basis.T @ mean, basis.T @ variance.diag() @ basis)
+        assert float(got[b]) == pytest.approx(float(kl_divergence(own, p)), abs=1e-8), bag.name
+
+
+def gradients(kl, mean, log_variance):
+    return torch.autograd.grad(kl.sum(), (mean, log_variance), retain_graph=True)
+
+
+@pytest.mark.parametrize("laplacian", LAPLACIANS)
+def test_the_trained_kl_is_the_exact_one_up_to_a_constant(laplacian):
+    bags = packed(graphs_of_all_kinds())
+    prior = Dirichlet(kappa=1.5, ridge=0.1, laplacian=laplacian)
+    differences = []
+    for seed in (0, 1):
+        start = random_q(len(bags.x), seed=seed)
+        mean = start.mean.clone().requires_grad_()
+        log_variance = start.variance.log().requires_grad_()
+        q = Diagonal(mean, log_variance.exp())
+        trained, exact = q.kl(prior, bags), q.kl(prior, bags, exact=True)
+        differences.append((exact - trained).detach())
+        for a, b in zip(
+            gradients(trained, mean, log_variance),
+            gradients(exact, mean, log_variance),
+            strict=True,
+        ):
+            assert float(a.abs().max()) > 0.1
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(differences[0], differences[1], rtol=1e-11, atol=1e-11)
+    assert float(differences[0].abs().min()) > 0.1
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("ridge", [0.0, 0.2])
+def test_the_kl_passes_gradcheck(exact, ridge):
+    bags = packed(connected())
+    prior = Dirichlet(ridge=ridge)
+    start = random_q(len(bags.x))
+    q = (start.mean.clone().requires_grad_(), start.variance.clone().requires_grad_())
+    assert torch.autograd.gradcheck(lambda m, v: Diagonal(m, v).kl(prior, bags, exact=exact), q)
+
+
+@pytest.mark.parametrize(
+    ("laplacian", "energy", "trace", "kl"),
+    [
+        ("combinatorial", 20.553235, 12.163229, 32.929964),
+        ("normalized", 8.072199, 5.8298713, 14.115571),
+    ],
+)
+def test_golden_kl_of_a_chain_of_six(laplacian, energy, trace, kl):
+    bags = pack([chain_bag(6, CHAIN)])
+    prior = Dirichlet(ridge=0.0, laplacian=laplacian)
+    q = Diagonal(MU, LOG_VARIANCE.exp())
+    assert float(Dirac(MU).kl(prior, bags)) == pytest.approx(energy, abs=1e-6)
+    assert float((prior.diagonal(bags) * q.variance).sum()) == pytest.approx(trace, abs=1e-6)
+    assert float(LOG_VARIANCE.sum()) == pytest.approx(-0.4270011, abs=1e-6)
+    assert float(q.kl(prior, bags)) == pytest.approx(kl, abs=1e-6)
+    assert float(q.kl(prior, bags)) / 6 == pytest.approx(kl / 6, abs=1e-6)
+
+
+def test_golden_exact_kl_of_a_chain_of_six():
+    q = Diagonal(MU, LOG_VARIANCE.exp())
+    got = q.kl(Dirichlet(ridge=0.05), pack([chain_bag(6, CHAIN)]), exact=True)
+    assert float(got) == pytest.approx(
+        29.13523184, abs=1e-6
+    )  # μ and log σ² are printed to 8 digits
+
+
+def test_single_precision_weights_do_not_blunt_a_double_kl():
+    bag = random_bag(12, seed=2)
+    coarse = Bag(name="a", x=bag.x.float(), edges=bag.edges, weights=bag.weights.float())
+    exact = Bag(name="a", x=bag.x, edges=bag.edges, weights=bag.weights.float().double())
+    q, prior = random_q(12), Dirichlet()
+    for flag in (False, True):
+        got, want = (q.kl(prior, pack([b]), exact=flag) for b in (coarse, exact))
+        torch.testing.assert_close(got, want, rtol=1e-13, atol=1e-13)
+
+
+def test_a_batch_is_the_list_of_its_bags():
+    given = graphs_of_all_kinds()
+    bags = packed(given)
+    q, prior = random_q(len(bags.x)), Dirichlet(ridge=0.1)
+    for exact in (False, True):
+        alone = [
+            Diagonal(m, v).kl(prior, packed([b]), exact=exact)
+            for m, v, b in zip(split(q.mean, bags), split(q.variance, bags), given, strict=True)
+        ]
+        got = q.kl(prior, bags, exact=exact)
+        torch.testing.assert_close(got, torch.cat(alone), rtol=1e-13, atol=1e-13)
+    alone = [
+        Dirac(m).kl(prior, packed([b])) for m, b in zip(split(q.mean, bags), given, strict=True)
+    ]
+    torch.testing.assert_close(
+        Dirac(q.mean).kl(prior, bags), torch.cat(alone), rtol=1e-13, atol=1e-13
+    )
+
+
+def test_the_variance_settles_where_the_prior_says():
+    bags = packed(graphs_of_all_kinds())
+    prior = Dirichlet(kappa=1.5, ridge=0.01)
+    best = 1 / (2 * prior.diagonal(bags))
+    variance = best.clone().requires_grad_()
+    Diagonal(torch.zeros_like(best), variance).kl(prior, bags).sum().backward()
+    torch.testing.assert_close(variance.grad, torch.zeros_like(best), rtol=0, atol=1e-11)
+    # an isolated instance stays finite: 1 / (2 κ ε)
+    assert float(best.max()) == pytest.approx(1 / (2 * 1.5 * 0.01))
+
+
+def test_what_has_no_value_is_refused():
+    several = packed([b for b in graphs_of_all_kinds() if b.name == "edgeless"])
+    q = random_q(4)
+    with pytest.raises(InputError, match="Dirac has no density"):
+        Dirac(q.mean).kl(Dirichlet(), several, exact=True)
+    with pytest.raises(InputError, match="4 connected components"):
+        q.kl(Dirichlet(ridge=0.0), several, exact=True)
+    assert bool(q.kl(Dirichlet(ridge=0.0), several).isfinite().all())
+
+
+def test_samples_are_mean_plus_sd_times_noise():
+    q = random_q(5)
+    noise = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=F64)
+    f = q.rsample(3, noise=noise)
+    for n in range(5):
+        for s in range(3):
+            want = q.mean[n] + q.variance[n].sqrt() * noise[n, s]
+            assert float(f[n, s]) == pytest.approx(float(want), abs=1e-15)
+    drawn = q.rsample(3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(drawn, f, rtol=0, atol=0)
+    many = q.rsample(200_000, generator=torch.Generator().manual_seed(1))
+    # five standard errors of a mean and of a variance
+    sd = q.variance.sqrt()
+    assert bool(((many.mean(1) - q.mean).abs() < 5 * sd / 200_000**0.5).all())
+    assert bool(((many.var(1) / q.variance - 1).abs() < 5 * (2 / 200_000) ** 0.5).all())
+
+
+def test_a_dirac_has_one_sample_and_no_variance():
+    q = Dirac(MU)
+    assert torch.equal(q.rsample(7), MU[:, None])
+    assert torch.equal(q.variance, torch.zeros(6, dtype=F64))
+
+
+@pytest.mark.parametrize("q", [Dirac(MU), Diagonal(MU, LOG_VARIANCE.exp())])
+def test_siblings_have_one_interface(q):
+    assert isinstance(q, Posterior)
