@@ -55,13 +55,13 @@ def main() -> None:
     print("|" + "---|" * 6)
     for n in SIZES:
         whole, shifted = slide(n, contours=1), slide(n, contours=4)
-        edges = grid(whole, pitch=256.0)
+        edges = grid(whole, stride=256.0)
         x = torch.randn(n, 1024, generator=stream("features", n)).half()
         row = {
             "patches": n,
             "edges": edges.shape[1],
-            "lattice": milliseconds(lambda c=whole: grid(c, pitch=256.0)),
-            "contours": milliseconds(lambda c=shifted: grid(c, pitch=256.0)),
+            "lattice": milliseconds(lambda c=whole: grid(c, stride=256.0)),
+            "contours": milliseconds(lambda c=shifted: grid(c, stride=256.0)),
             "nearest": milliseconds(lambda c=whole: knn(c, k=8), rounds=2),
             "weights": milliseconds(lambda x=x, e=edges: edge_weights(x, e), rounds=2),
         }

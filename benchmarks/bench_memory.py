@@ -49,7 +49,7 @@ def one_step(path: Path, name: str) -> dict[str, float]:
     with h5py.File(path) as f:
         x = torch.from_numpy(np.asarray(f["features"]))
         coords = torch.from_numpy(np.asarray(f["coords"]))
-    edges = grid(coords, pitch=256.0)
+    edges = grid(coords, stride=256.0)
     bag = Bag(name="slide", x=x, edges=edges, weights=edge_weights(x, edges), y=1.0, coords=coords)
     del x  # the half-precision copy may go as soon as the bags hold floats
     loaded = peak()

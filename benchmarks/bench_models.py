@@ -143,7 +143,7 @@ def with_coords(bags: Bags) -> Bags:
     for n in bags.sizes:
         width = int(n**0.5) if n >= 1000 else n
         cells.append(torch.stack([torch.arange(n) % width, torch.arange(n) // width], 1))
-    return replace(bags, coords=torch.cat(cells), pitch=(1.0,) * len(bags))
+    return replace(bags, coords=torch.cat(cells), stride=(1.0,) * len(bags))
 
 
 def peak(name: str, side: str, batch: str) -> float:
@@ -173,7 +173,7 @@ def large_bag() -> Bags:
     """A slide of 50,000 patches."""
     n, width = 50_000, 250
     cells = torch.stack([torch.arange(n) % width, torch.arange(n) // width], 1)
-    edges = grid(cells, pitch=1.0)
+    edges = grid(cells, stride=1.0)
     bag = probsa.Bag(
         name="large",
         x=torch.randn(n, P, generator=stream("bench", "large")),
@@ -181,7 +181,7 @@ def large_bag() -> Bags:
         weights=torch.ones(edges.shape[1]),
         y=1.0,
         coords=cells,
-        pitch=1.0,
+        stride=1.0,
     )
     return pack([bag])
 

@@ -72,7 +72,7 @@ def batch_of(name: str) -> Bags:
 def _bag(n: int, k: int, source: torch.Generator, *, slide: bool) -> Bag:
     width = int(n**0.5)
     cells = torch.stack([torch.arange(n) % width, torch.arange(n) // width], 1)
-    edges = grid(cells, pitch=1.0) if slide else chain(n)
+    edges = grid(cells, stride=1.0) if slide else chain(n)
     weights = 0.5 + torch.rand(edges.shape[1], generator=source)
     x = torch.randn(n, P, generator=source)
     return Bag(name=f"bag{k}", x=x, edges=edges, weights=weights, y=float(k % 2))
@@ -351,8 +351,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.threads:
         torch.set_num_threads(given.threads)
-    about = machine()
-    print(json.dumps(about), HEAD, sep="\n\n", flush=True)
+    metadata = machine()
+    print(json.dumps(metadata), HEAD, sep="\n\n", flush=True)
     rows: list[Row] = []
     for name in given.only.split(","):
         if collate_fn is None and name in ("torchmil", "tabmil"):
@@ -364,7 +364,7 @@ def main() -> None:
             print(line(row), flush=True)
             rows.append(row)
     if given.out:
-        content = {"machine": about, "rows": [asdict(r) for r in rows]}
+        content = {"machine": metadata, "rows": [asdict(r) for r in rows]}
         given.out.write_text(json.dumps(content, indent=1))
 
 

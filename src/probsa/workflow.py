@@ -114,7 +114,7 @@ class Source:
         if self.expected is None:
             return None
         try:
-            return self.expected.difference(self.bags.about(name))
+            return self.expected.difference(self.bags.metadata(name))
         except BagError:  # said where the bag is read, if that fails too
             return None
 
@@ -165,7 +165,7 @@ def _predict(
         parts=parts,
         classes=predictor.classes,
         threshold=threshold,
-        about=predictor.about,
+        metadata=predictor.metadata,
         overwrite=overwrite,
     )
     if failures:

@@ -69,7 +69,7 @@ def test_features_are_those_of_the_pixels_at_the_coordinates(slides, finished):
     encoder = build("handcrafted")
     path = finished / NAME / "features_handcrafted" / "slide1.h5"
     bag = read_bag(path)
-    assert bag.coords is not None and bag.pitch == 128 and bag.kind == "slide"
+    assert bag.coords is not None and bag.stride == 128 and bag.kind == "slide"
     with open_slide(slides / "slide1.tiff") as slide:
         held = WorkFolder(finished).choose().patches_file("slide1")
         with h5py.File(held) as f:
@@ -217,7 +217,7 @@ def test_what_failed_is_tried_again_and_what_has_no_tissue_is_not(tmp_path):
     }  # fmt: skip
     # what failed in patching is no failure of extraction
     report = extract_cohort(out, ExtractOptions())
-    assert report.counts == {"done": 2} and "1 without patches" in report.about[1]
+    assert report.counts == {"done": 2} and "1 without patches" in report.metadata[1]
 
 
 def test_a_patch_that_cannot_be_decoded_is_flagged_and_left_out(tmp_path):
@@ -362,7 +362,7 @@ def test_pixels_of_a_coarser_target(tmp_path):
     patch_set = WorkFolder(out).choose()
     assert patch_set.path.name == "10x_128px_0px_overlap"
     patches = read_coordinates(patch_set.patches_file("x")).patches()
-    assert len(patches) == 16 and patches.pitch == 256
+    assert len(patches) == 16 and patches.stride == 256
     with open_slide(tmp_path / "s" / "x.tiff") as slide:
         pixels = read_patch(slide, patches, 5)
     x, y = patches.coords[5]

@@ -96,20 +96,20 @@ def test_arcs_of_some_bags_only_are_refused():
 def test_optional_parts_are_joined_where_every_bag_has_them():
     full = bag(
         coords=torch.tensor([[0, 0], [1, 0], [2, 0], [3, 0]]),
-        pitch=1.0,
+        stride=1.0,
         arcs=torch.tensor([[0], [1]]),
         arc_weights=torch.tensor([0.5]),
         instance_labels=torch.tensor([0, 1, 0, 1]),
     )
     both = pack([full, full])
     assert torch.equal(both.coords, torch.cat([full.coords] * 2))
-    assert both.pitch == (1.0, 1.0)
+    assert both.stride == (1.0, 1.0)
     assert both.arc_weights.tolist() == [0.5, 0.5]
     assert both.instance_labels.tolist() == [0, 1, 0, 1] * 2
     mixed = pack([dataclasses.replace(full, arcs=None, arc_weights=None), bag()])
     assert mixed.coords is None and mixed.arcs is None and mixed.instance_labels is None
-    assert mixed.pitch == (1.0, None)
-    assert pack([bag()]).pitch is None
+    assert mixed.stride == (1.0, None)
+    assert pack([bag()]).stride is None
 
 
 def test_labels_are_classes_numbers_or_absent():

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from probsa.core.graphs import (
     _distances,
     chain,
-    check_pitch,
+    check_stride,
     degrees,
     edge_weights,
     grid,
@@ -71,21 +71,21 @@ block = {(x, y) for x in range(3, 7) for y in range(3, 7)}
 
 @settings(max_examples=150, deadline=None)
 @given(
-    # With the block at least a tenth of the gaps show the pitch; too few cells show none.
+    # With the block at least a tenth of the gaps show the stride; too few cells show none.
     cells=st.sets(cell, max_size=60).map(block.union) | st.sets(cell, max_size=4),
-    pitch=st.sampled_from([1.0, 37.0, 512.0, 0.25]),
+    stride=st.sampled_from([1.0, 37.0, 512.0, 0.25]),
     origin=st.tuples(st.integers(-5, 5), st.integers(-5, 5)),
     seed=st.integers(0, 99),
 )
 def test_on_a_lattice_the_8_adjacent_patches_are_joined(
-    cells: set[tuple[int, int]], pitch: float, origin: tuple[int, int], seed: int
+    cells: set[tuple[int, int]], stride: float, origin: tuple[int, int], seed: int
 ) -> None:
     order = np.random.default_rng(seed).permutation(len(cells))
     c = np.array(sorted(cells)).reshape(-1, 2)[order]
-    coords = torch.from_numpy((c + np.array(origin)) * pitch)
+    coords = torch.from_numpy((c + np.array(origin)) * stride)
     expected = adjacent(c)
-    assert pairs(grid(coords, pitch=pitch)) == expected
-    assert expected == within(c * pitch, math.sqrt(2) * pitch)
+    assert pairs(grid(coords, stride=stride)) == expected
+    assert expected == within(c * stride, math.sqrt(2) * stride)
 
 
 @settings(max_examples=100, deadline=None)
@@ -107,19 +107,19 @@ def test_off_one_lattice_all_pairs_within_the_radius_are_joined(
     expected = within(coords.numpy(), math.sqrt(2) * 512 * 1.02)
     if not expected and len(coords) >= 10:
         return
-    assert pairs(grid(coords, pitch=512.0)) == expected
+    assert pairs(grid(coords, stride=512.0)) == expected
 
 
-def test_pieces_that_lie_over_one_another_prove_no_pitch_wrong() -> None:
+def test_pieces_that_lie_over_one_another_prove_no_stride_wrong() -> None:
     piece = lattice(4, 4, step=512)
     coords = torch.cat([piece, piece + torch.tensor([11, 0])])  # gaps of 11 and 501, none of 512
-    edges = pairs(grid(coords, pitch=512.0))
+    edges = pairs(grid(coords, stride=512.0))
     assert edges == within(coords.numpy(), math.sqrt(2) * 512 * 1.02)
 
 
 def test_two_patches_in_one_cell_are_both_kept_and_joined() -> None:
     coords = torch.cat([lattice(3, 3, step=512), torch.tensor([[512, 512]])])
-    edges = pairs(grid(coords, pitch=512.0))
+    edges = pairs(grid(coords, stride=512.0))
     assert (4, 9) in edges
     assert {(i, 9) for i in range(9)} <= edges
 
@@ -135,63 +135,63 @@ def test_two_patches_in_one_cell_are_both_kept_and_joined() -> None:
 )
 def test_bags_of_no_one_and_two_patches(coords: list[list[int]], expected: Pairs) -> None:
     c = torch.tensor(coords, dtype=torch.long).reshape(-1, 2)
-    assert pairs(grid(c, pitch=512.0)) == expected
+    assert pairs(grid(c, stride=512.0)) == expected
     x = torch.randn(len(c), 3, generator=torch.Generator().manual_seed(0))
-    weights = edge_weights(x, grid(c, pitch=512.0))
+    weights = edge_weights(x, grid(c, stride=512.0))
     assert weights.tolist() == pytest.approx(
         [1.0] * len(expected), rel=1e-6
     )  # the only distance is its own median
-    assert degrees(grid(c, pitch=512.0), weights, len(c)).sum() == 2 * len(expected)
+    assert degrees(grid(c, stride=512.0), weights, len(c)).sum() == 2 * len(expected)
 
 
 def test_the_same_tissue_at_20x_and_40x_has_the_same_graph() -> None:
     cells = lattice(8, 10)
-    slow, fast = grid(cells * 512, pitch=512.0), grid(cells * 1024, pitch=1024.0)
+    slow, fast = grid(cells * 512, stride=512.0), grid(cells * 1024, stride=1024.0)
     assert slow.shape[1] == 7 * 10 + 8 * 9 + 2 * 7 * 9  # across, down, two diagonals
     assert torch.equal(slow, fast)
     assert torch.equal(slow, grid(cells * 1024))  # estimated
 
 
-def test_a_pitch_at_the_target_magnification_is_refused() -> None:
+def test_a_stride_at_the_target_magnification_is_refused() -> None:
     coords = lattice(8, 10, step=1024)
     message = (
         r"slide_7: patches are stated to lie 512 apart, but the coordinates say 1024 \(2 times "
         r"that\): the stated size is probably at the target magnification, not at level 0"
     )
     with pytest.raises(GraphError, match=message):
-        grid(coords, pitch=512.0, name="slide_7")
+        grid(coords, stride=512.0, name="slide_7")
     with pytest.raises(GraphError, match=r"say 256 \(0\.5 times that\).*probably overlap"):
-        grid(lattice(8, 10, step=256), pitch=512.0)
+        grid(lattice(8, 10, step=256), stride=512.0)
     with pytest.raises(GraphError, match="say 525"):  # 2.5 %: a rounded magnification
-        grid(lattice(8, 10, step=525), pitch=512.0)
-    assert grid(lattice(8, 10, step=517), pitch=512.0).shape[1] == 268  # 1 %
+        grid(lattice(8, 10, step=525), stride=512.0)
+    assert grid(lattice(8, 10, step=517), stride=512.0).shape[1] == 268  # 1 %
 
 
-def test_sparse_patches_prove_no_pitch_wrong() -> None:
+def test_sparse_patches_prove_no_stride_wrong() -> None:
     keep = torch.from_numpy(np.random.default_rng(0).random(900) < 0.3)
     coords = lattice(30, 30, step=512)[keep]
     gaps = np.diff(np.sort(coords[coords[:, 1] == 0, 0].numpy()))
     assert np.median(gaps) > 512  # a median over the gaps would have refused
-    assert check_pitch(coords, pitch=512.0) == 512
-    assert check_pitch(coords, pitch=None) == 512
+    assert check_stride(coords, stride=512.0) == 512
+    assert check_stride(coords, stride=None) == 512
     with pytest.raises(GraphError, match="target magnification"):
-        check_pitch(coords, pitch=256.0)
+        check_stride(coords, stride=256.0)
 
 
-def test_a_pitch_is_estimated_where_no_two_patches_share_a_row() -> None:
+def test_a_stride_is_estimated_where_no_two_patches_share_a_row() -> None:
     coords = torch.tensor([[0, 0], [300, 400], [600, 800], [900, 1200]])
-    assert check_pitch(coords, pitch=None) == 500
-    assert check_pitch(coords[:1], pitch=None) == 1
-    assert check_pitch(coords[:0], pitch=None) == 1
+    assert check_stride(coords, stride=None) == 500
+    assert check_stride(coords[:1], stride=None) == 1
+    assert check_stride(coords[:0], stride=None) == 1
 
 
 def test_a_graph_that_cannot_be_right_is_refused() -> None:
     far = torch.arange(12)[:, None] * torch.tensor([5000, 7001])
-    with pytest.raises(GraphError, match="s1: none of its 12 patches has a neighbour at a pitch"):
-        grid(far, pitch=512.0, name="s1")
+    with pytest.raises(GraphError, match="s1: none of its 12 patches has a neighbour at a stride"):
+        grid(far, stride=512.0, name="s1")
     unfilled = torch.zeros(50_000, 2, dtype=torch.long)
     with pytest.raises(GraphError, match=r"50000 patches have 5e\+04 neighbours on average"):
-        grid(unfilled, pitch=512.0)
+        grid(unfilled, stride=512.0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -308,11 +308,11 @@ def test_real_slides_give_the_graph_of_all_pairs(shared_data: Path) -> None:
     for slide, points in centres.items():
         cells = np.unique(np.array(points) // 1024, axis=0)
         coords = torch.from_numpy(cells * 1024)
-        edges = grid(coords, pitch=1024.0, name=slide)
+        edges = grid(coords, stride=1024.0, name=slide)
         assert len(cells) > 100
         i, j = np.triu_indices(len(cells), 1)
         near = np.abs(cells[i] - cells[j]).max(1) == 1
         np.testing.assert_array_equal(edges.numpy(), np.stack([i[near], j[near]]))
-        assert torch.equal(grid(coords), edges)  # the pitch is found without being told
+        assert torch.equal(grid(coords), edges)  # the stride is found without being told
         with pytest.raises(GraphError, match=f"{slide}.*target magnification"):
-            grid(coords, pitch=512.0, name=slide)
+            grid(coords, stride=512.0, name=slide)

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from probsa.core.store import FORMAT, peek_bag, read_bag, stated_pitch, write_bag
+from probsa.core.store import FORMAT, peek_bag, read_bag, stated_stride, write_bag
 from probsa.errors import BagError
 
 TRIDENT = {
@@ -58,7 +58,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, dtype: str) -> None:
     np.testing.assert_array_equal(bag.coords, coords)
     np.testing.assert_array_equal(bag.instance_labels, labels)
     assert (bag.coords.dtype, bag.instance_labels.dtype) == (np.int64, np.int64)
-    assert (bag.kind, bag.pitch) == ("slide", 1024.0)
+    assert (bag.kind, bag.stride) == ("slide", 1024.0)
     assert peek_bag(tmp_path / "a.h5") == (6, 4)
 
 
@@ -118,13 +118,13 @@ def test_a_refused_bag_leaves_the_file_that_was_there(tmp_path: Path) -> None:
         ({}, None),
     ],
 )
-def test_the_pitch_is_in_level_0_pixels(
-    tmp_path: Path, attributes: dict[str, object], pitch: float | None
+def test_the_stride_is_in_level_0_pixels(
+    tmp_path: Path, attributes: dict[str, object], stride: float | None
 ) -> None:
     path = raw(tmp_path / "a.h5", features=random(2, 3), coords=np.zeros((2, 2), np.int32))
     state(path, **attributes)
-    assert read_bag(path).pitch == pitch
-    assert stated_pitch(path) == pitch
+    assert read_bag(path).stride == stride
+    assert stated_stride(path) == stride
 
 
 def test_foreign_files_are_read(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_foreign_files_are_read(tmp_path: Path) -> None:
         f.create_dataset("features", data=x[None], chunks=(1, 1, 3), dtype=">f8")
         f.create_dataset("coords", data=np.arange(10, dtype=np.int32).reshape(1, 5, 2))
     bag = read_bag(tmp_path / "a.h5")
-    assert (bag.kind, bag.nature, bag.pitch, bag.instance_labels) == (None, "slide", None, None)
+    assert (bag.kind, bag.nature, bag.stride, bag.instance_labels) == (None, "slide", None, None)
     assert bag.features.dtype == np.float32
     np.testing.assert_array_equal(bag.features, x.astype(np.float32))
     np.testing.assert_array_equal(bag.coords, np.arange(10).reshape(5, 2))
@@ -229,9 +229,9 @@ def test_a_later_format_and_an_unknown_kind_are_refused(tmp_path: Path) -> None:
         read_bag(path)
 
 
-def test_coordinates_alone_state_a_pitch_or_are_refused(tmp_path: Path) -> None:
+def test_coordinates_alone_state_a_stride_or_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BagError, match="no dataset 'coords'"):
-        stated_pitch(raw(tmp_path / "a.h5", features=random(2, 2)))
+        stated_stride(raw(tmp_path / "a.h5", features=random(2, 2)))
 
 
 @pytest.mark.parametrize("room", [0, 100, 2_000, 6_000])

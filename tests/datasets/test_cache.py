@@ -21,7 +21,7 @@ CORNERS = np.stack([np.arange(N) % 4, np.arange(N) // 4], axis=1)
 
 
 def lattice_edges() -> torch.Tensor:
-    return graphs.grid(torch.from_numpy(CORNERS), pitch=1.0)
+    return graphs.grid(torch.from_numpy(CORNERS), stride=1.0)
 
 
 def slides(folder: Path, *, width: int = WIDTH) -> Path:
@@ -103,7 +103,7 @@ def test_the_cache_never_holds_more_than_it_says() -> None:
         kept = (set(cache.bags), set(cache.graphs))
         if cache.bag(name) is None:
             edges = graphs.chain(n)  # 600 of them are larger than the cache
-            graph = Graph(edges=edges, weights=torch.ones(n - 1), pitch=None)
+            graph = Graph(edges=edges, weights=torch.ones(n - 1), stride=None)
             if cache.graph(name) is None:
                 cache.put_graph(name, graph)
             x = torch.zeros(n, 20)

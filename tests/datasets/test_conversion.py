@@ -61,7 +61,7 @@ def test_the_graph_survives_every_conversion(tmp_path: Path, tool: str, to: str,
     np.testing.assert_allclose(weights, neighbours(s)[1], rtol=1e-6)
     at = s.cells[rows] * s.tile_px if tool == "stamp" else s.corners
     np.testing.assert_array_equal(bag.coords.numpy(), at)
-    assert bag.pitch == (s.tile_px if tool == "stamp" else s.step)
+    assert bag.stride == (s.tile_px if tool == "stamp" else s.step)
 
 
 @pytest.mark.parametrize("by", TARGETS)
@@ -82,7 +82,7 @@ def test_there_and_back(tmp_path: Path, by: str) -> None:
     back = read_bag(tmp_path / "back" / "s1.h5")
     np.testing.assert_array_equal(back.features, s.features)
     np.testing.assert_array_equal(back.coords, s.corners)
-    assert (back.pitch, back.kind) == (1024.0, "slide")
+    assert (back.stride, back.kind) == (1024.0, "slide")
     assert (back.instance_labels is None) == ("instance labels" in lost)
     kept = held(tmp_path / "back" / "s1.h5")[1]
     if by in ("probsa", "trident"):
@@ -115,9 +115,9 @@ def test_every_field_of_trident_s_files(tmp_path: Path) -> None:
     corners, attributes, _ = held(path)
     assert attributes | expected | {"savetodir": str(path.parent)} == attributes
     np.testing.assert_array_equal(corners, s.corners)
-    rows, about, _ = held(path, "features")
+    rows, metadata, _ = held(path, "features")
     np.testing.assert_array_equal(rows, s.features)
-    assert about == {"name": "s1", "savetodir": str(path.parent), "encoder": "hf/uni v1"}
+    assert metadata == {"name": "s1", "savetodir": str(path.parent), "encoder": "hf/uni v1"}
     with h5py.File(path) as f:
         assert set(f) == {"features", "coords"}
 
@@ -187,7 +187,7 @@ def test_a_patch_of_a_broken_number_of_pixels_is_rounded_for_clam_and_said(tmp_p
     one(tmp_path / "x", tmp_path / "trident", "probsa", "trident")
     path = next((tmp_path / "trident").rglob("s1.h5"))
     assert held(path)[1]["patch_size_level0"] == 966
-    assert read_bag(path).pitch == 966.04  # theirs is rounded, ours beside it is not
+    assert read_bag(path).stride == 966.04  # theirs is rounded, ours beside it is not
 
 
 def test_every_file_of_torchmil_s_layout(tmp_path: Path) -> None:
@@ -239,13 +239,13 @@ def test_torchmil_s_one_patch_size_gives_the_right_neighbours_to_every_scan(
     path = next(source.rglob("features_*/d.h5"))
     with h5py.File(path, "r+") as f:  # a scanner with pixels of its own
         f["coords"][...] = np.rint(slides[3].cells * 482.6) + 11
-        f["coords"].attrs.update(patch_size_level0=483, pitch=482.6)
+        f["coords"].attrs.update(patch_size_level0=483, stride=482.6)
     done = run(source, tmp_path / "out", "trident", "torchmil")
     for s, row in zip(slides, done.rows, strict=True):
         corners = np.load(tmp_path / "out" / "patches_1024" / "coords" / f"{s.name}.npy")
         cells = (corners / 1024 - (corners / 1024).min(0)).astype(int)
         np.testing.assert_array_equal(cells, s.cells - s.cells.min(0))
-        scaled = any("scaled from a pitch of" in text for text in row.lost)
+        scaled = any("scaled from a stride of" in text for text in row.lost)
         assert scaled == (s.name in "cd")
         assert scaled != np.array_equal(corners, s.corners)
 
@@ -319,10 +319,10 @@ def test_stamp_needs_the_resolution_of_each_slide(tmp_path: Path) -> None:
     for s in slides[:2]:
         bag = read_bag(tmp_path / "out" / f"{s.name}.h5")
         np.testing.assert_array_equal(bag.coords, s.cells[s.order] * s.tile_px)
-        about = held(tmp_path / "out" / f"{s.name}.h5")[1]
-        assert (about["patch_size"], about["size_level0"]) == (224, s.tile_px)
-        assert about["mpp_level0"] == s.mpp
-        assert about["mpp"] == pytest.approx(s.tile_px * s.mpp / 224)
+        metadata = held(tmp_path / "out" / f"{s.name}.h5")[1]
+        assert (metadata["patch_size"], metadata["size_level0"]) == (224, s.tile_px)
+        assert metadata["mpp_level0"] == s.mpp
+        assert metadata["mpp"] == pytest.approx(s.tile_px * s.mpp / 224)
     done = run(source, tmp_path / "wrong", "stamp", "probsa", slide_mpp="0.51")
     assert "places between pixels (corners moved by up to 0.44 pixels" in done.rows[1].lost[0]
 
@@ -351,10 +351,10 @@ def test_slideflow_s_tiles_have_the_size_that_the_resolution_says(tmp_path: Path
     s = slide()
     source = foreign.slideflow(tmp_path / "x", s, stride=2)
     one(source, tmp_path / "out", "slideflow", "probsa", slide_mpp=s.mpp)
-    bag, about = read_bag(tmp_path / "out" / "s1.h5"), held(tmp_path / "out" / "s1.h5")[1]
+    bag, metadata = read_bag(tmp_path / "out" / "s1.h5"), held(tmp_path / "out" / "s1.h5")[1]
     np.testing.assert_array_equal(bag.coords, s.corners)
-    assert (about["size_level0"], about["pitch"], about["patch_size"]) == (1024, 512, 299)
-    assert about["overlap"] == 150  # half of 299
+    assert (metadata["size_level0"], metadata["pitch"], metadata["patch_size"]) == (1024, 512, 299)
+    assert metadata["overlap"] == 150  # half of 299
     why = why_not(source, tmp_path / "wrong", "slideflow", "probsa", slide_mpp=0.4)
     assert "but tiles lie 512 apart: is the resolution right?" in why
     lost = one(source, tmp_path / "blind", "slideflow", "probsa")
@@ -380,7 +380,7 @@ def test_clam_s_step_is_told_by_the_corners(tmp_path: Path) -> None:
     lost = one(source, tmp_path / "out", "clam", "trident", slide_mpp=0.5)
     assert "step between patches (not stated; 512 pixels by the coordinates)" in lost
     path = tmp_path / "out" / "20x_1024px_512px_overlap" / "features_unknown" / "s1.h5"
-    assert (held(path)[1]["overlap"], read_bag(path).pitch) == (512, 512)
+    assert (held(path)[1]["overlap"], read_bag(path).stride) == (512, 512)
     with h5py.File(source / "patches" / "s1.h5", "r+") as f:
         f["coords"].attrs["patch_size"] = 256
     why = why_not(source, tmp_path / "no", "clam", "trident")
@@ -391,7 +391,7 @@ def test_without_clam_s_patches_the_size_is_estimated_and_said(tmp_path: Path) -
     source = foreign.clam(tmp_path / "x", slide(), patches=False)
     lost = one(source, tmp_path / "out", "clam", "probsa")
     assert "patch size (not stated; 512 level-0 pixels by the coordinates)" in lost
-    assert read_bag(tmp_path / "out" / "s1.h5").pitch == 512
+    assert read_bag(tmp_path / "out" / "s1.h5").stride == 512
 
 
 def test_clam_s_first_script_is_brought_to_level_0(tmp_path: Path) -> None:

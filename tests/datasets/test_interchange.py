@@ -61,7 +61,7 @@ def test_corners_are_level_0_pixels(tmp_path: Path, tool: str) -> None:
     s = slide(scan=40)
     bags = open_bags(TOOLS[tool](tmp_path, s))
     assert bags.unit == "px"
-    assert bags.bag("s1").pitch == 1024
+    assert bags.bag("s1").stride == 1024
     np.testing.assert_array_equal(bags.bag("s1").coords.numpy(), s.corners)
 
 
@@ -100,7 +100,7 @@ def test_a_slide_without_tissue_is_left_out_of_training(tmp_path: Path) -> None:
 def test_stamp_s_distance_between_tiles_is_the_one_of_its_corners(tmp_path: Path) -> None:
     bags = open_bags(foreign.stamp(tmp_path, slide(scan=40)))
     assert bags.unit == "um"
-    assert bags.bag("s1").pitch == pytest.approx(1014 * 0.2527, abs=2e-3)  # not the 256 stated
+    assert bags.bag("s1").stride == pytest.approx(1014 * 0.2527, abs=2e-3)  # not the 256 stated
     assert bags.notes == {}
 
 
@@ -110,7 +110,7 @@ def test_every_version_of_stamp_s_files(tmp_path: Path, version: str) -> None:
     bags = open_bags(foreign.stamp(tmp_path, s, version=version))
     np.testing.assert_array_equal(by_cell(bags.bag("s1"), s.order)[0], neighbours(s)[0])
     apart = 256.0 if version == "1.3.0" else s.tile_px * s.mpp
-    assert bags.bag("s1").pitch == pytest.approx(apart, abs=2e-3)
+    assert bags.bag("s1").stride == pytest.approx(apart, abs=2e-3)
     np.testing.assert_allclose(
         bags.bag("s1").coords.numpy(), s.cells[s.order] * apart, atol=2e-3, rtol=0
     )
@@ -192,7 +192,7 @@ def test_slideflow_s_centres_become_corners(tmp_path: Path, side: int) -> None:
         np.savez(root / "s1.index.npz", centres)
         bag = open_bags(root).bag("s1")
         np.testing.assert_array_equal(bag.coords.numpy(), expected)
-        assert bag.pitch == side
+        assert bag.stride == side
 
 
 def test_a_side_worked_out_from_the_resolution_is_not_a_pixel_off() -> None:
@@ -221,7 +221,7 @@ def test_clam_s_tensors_alone_take_their_corners_from_patches(tmp_path: Path) ->
 def test_clam_s_first_script_gave_corners_at_the_level_of_the_patches(tmp_path: Path) -> None:
     s = slide(scan=40)
     bag = open_bags(foreign.clam_first_script(tmp_path, s)).bag("s1")
-    assert bag.pitch == 1024
+    assert bag.stride == 1024
     np.testing.assert_array_equal(bag.coords.numpy(), s.corners)
     np.testing.assert_array_equal(by_cell(bag, np.arange(len(s.cells)))[0], neighbours(s)[0])
 
@@ -235,7 +235,7 @@ def test_trident_s_files_of_clam_s_old_corners(tmp_path: Path) -> None:
                 del f["coords"].attrs[key]
             f["coords"].attrs.update(patch_size=512, patch_level=0, custom_downsample=2)
     bags = open_bags(tmp_path)
-    assert bags.bag("s1").pitch == 1024
+    assert bags.bag("s1").stride == 1024
     np.testing.assert_array_equal(
         by_cell(bags.bag("s1"), np.arange(len(s.cells)))[0], neighbours(s)[0]
     )
@@ -351,6 +351,6 @@ def test_slideflow_s_settings_that_are_no_json(tmp_path: Path) -> None:
         open_bags(root)
 
 
-def test_a_given_pitch_wins_over_what_a_tool_states(tmp_path: Path) -> None:
-    bags = open_bags(foreign.stamp(tmp_path, slide()), graph=GraphOptions(pitch=256.5))
-    assert bags.bag("s1").pitch == 256.5
+def test_a_given_stride_wins_over_what_a_tool_states(tmp_path: Path) -> None:
+    bags = open_bags(foreign.stamp(tmp_path, slide()), graph=GraphOptions(stride=256.5))
+    assert bags.bag("s1").stride == 256.5

@@ -29,7 +29,7 @@ def corners(*, step: int, n: int = N) -> np.ndarray:
 
 
 def lattice_edges(n: int = N) -> torch.Tensor:
-    return graphs.grid(torch.from_numpy(corners(step=1, n=n)), pitch=1.0)
+    return graphs.grid(torch.from_numpy(corners(step=1, n=n)), stride=1.0)
 
 
 def slides(folder: Path, names: str = "abc", **options: object) -> Path:
@@ -57,7 +57,7 @@ def test_a_folder_of_our_files(tmp_path: Path) -> None:
     bags = open_bags(tmp_path)
     assert (bags.names, bags.in_dim, bags.size("b"), len(bags)) == (("a", "b"), WIDTH, N, 2)
     bag = bags.bag("b")
-    assert (bag.name, bag.y, bag.pitch) == ("b", None, 1024.0)
+    assert (bag.name, bag.y, bag.stride) == ("b", None, 1024.0)
     assert bag.x.dtype == torch.float16
     np.testing.assert_array_equal(bag.x.numpy(), features(7, dtype="float16"))
     assert torch.equal(bag.coords, torch.from_numpy(corners(step=1024)))
@@ -94,7 +94,7 @@ def test_a_trident_job(tmp_path: Path) -> None:
     for bags in (open_bags(job, features="features_uni"), open_bags(job / "features_uni")):
         bag = bags.bag("s1")
         np.testing.assert_array_equal(bag.x.numpy(), features(len("features_uni")))
-        assert bag.pitch == 1024
+        assert bag.stride == 1024
         assert torch.equal(bag.edges, lattice_edges())
     with pytest.raises(
         BagError, match=r"no folders .* named 'features_un'.*Did you mean 'features_"
@@ -125,7 +125,7 @@ def test_a_clam_folder_takes_the_patch_size_from_patches(
     bags = open_bags(clam(tmp_path / root) / given)
     assert bags.names == ("slide_1",)
     bag = bags.bag("slide_1")
-    assert bag.pitch == 1024
+    assert bag.stride == 1024
     assert bag.coords.dtype == torch.int64
     assert torch.equal(bag.edges, lattice_edges())
     assert bags.notes == {}
@@ -135,16 +135,16 @@ def test_clam_s_patch_size_is_cross_checked(tmp_path: Path) -> None:
     bags = open_bags(clam(tmp_path / "FEAT", patch_size=512))
     with pytest.raises(GraphError, match=r"slide_1: .* 2048 apart, but the coordinates say 1024"):
         bags.bag("slide_1")
-    told = open_bags(tmp_path / "FEAT", graph=GraphOptions(pitch=1024.0))
+    told = open_bags(tmp_path / "FEAT", graph=GraphOptions(stride=1024.0))
     assert torch.equal(told.bag("slide_1").edges, lattice_edges())
 
 
-def test_without_any_stated_size_the_pitch_is_estimated_and_noted(tmp_path: Path) -> None:
+def test_without_any_stated_size_the_stride_is_estimated_and_noted(tmp_path: Path) -> None:
     clam(tmp_path / "FEAT")
     (tmp_path / "patches" / "slide_1.h5").unlink()
     bags = open_bags(tmp_path / "FEAT")
-    assert bags.bag("slide_1").pitch == 1024
-    assert bags.notes == {"slide_1": "pitch estimated as 1024"}
+    assert bags.bag("slide_1").stride == 1024
+    assert bags.notes == {"slide_1": "stride estimated as 1024"}
 
 
 def torchmil(root: Path, *, scans: bool = False, encoders: tuple[str, ...] = ("resnet50",)) -> Path:
@@ -168,7 +168,7 @@ def test_torchmil_slides(tmp_path: Path) -> None:
         assert (bags.names, bags.in_dim, bags.size("w1")) == (("w1", "w2"), WIDTH, N)
         np.testing.assert_array_equal(bag.x.numpy(), features(18))
         assert bag.instance_labels.tolist() == [1] * N
-        assert bag.pitch == 512
+        assert bag.stride == 512
         assert torch.equal(bag.edges, lattice_edges())
         assert bags.stored_kind("w2") == "slide"
 
@@ -177,7 +177,7 @@ def test_torchmil_scans_are_chained_in_row_order(tmp_path: Path) -> None:
     bags = open_bags(torchmil(tmp_path, scans=True))
     bag = bags.bag("w1")
     assert torch.equal(bag.edges, graphs.chain(N))
-    assert (bag.coords, bag.pitch, bags.stored_kind("w1")) == (None, None, "ct")
+    assert (bag.coords, bag.stride, bags.stored_kind("w1")) == (None, None, "ct")
     assert bag.instance_labels.tolist() == [0] * N
 
 
@@ -258,7 +258,7 @@ def test_a_name_or_a_width_that_does_not_fit(tmp_path: Path) -> None:
 def test_each_kind_of_graph(tmp_path: Path, graph: GraphOptions, edges: torch.Tensor) -> None:
     bag = open_bags(slides(tmp_path, "a"), graph=graph).bag("a")
     assert torch.equal(bag.edges, edges)
-    assert bag.pitch == 1024
+    assert bag.stride == 1024
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_a_graph_that_needs_coordinates(tmp_path: Path) -> None:
     ("graph", "message"),
     [
         (GraphOptions(neighbours=0), "neighbours is 0: give 1 or more"),
-        (GraphOptions(pitch=0.0), "pitch is 0: give a positive number"),
+        (GraphOptions(stride=0.0), "stride is 0: give a positive number"),
         (GraphOptions(weight_scale=-1.0), "weight_scale is -1"),
     ],
 )
@@ -363,7 +363,7 @@ def test_real_tiles(shared_data: Path) -> None:
     expected = graphs.grid(torch.from_numpy(np.indices((10, 10)).reshape(2, -1).T.copy()))
     for name in bags.names:
         bag = bags.bag(name)
-        assert bag.pitch == 50
+        assert bag.stride == 50
         assert torch.equal(bag.edges, expected)  # 10 × 10 tiles: the same either way round
         assert bool((bag.weights > 0).all())
         assert torch.isfinite(bag.weights).all()

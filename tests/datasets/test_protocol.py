@@ -196,10 +196,10 @@ def test_stored_splits_are_read_as_they_were(tmp_path):
     splits = protocol_splits(table, seed=3)
     paths = write_splits(tmp_path, splits, settings={"splits": 5, "seed": 3})
     assert read_splits(tmp_path, table) == [_in_table_order(s, table) for s in splits]
-    about = json.loads((tmp_path / "splits.json").read_text())
-    assert about["settings"] == {"splits": 5, "seed": 3}
-    assert about["splits"][4]["val"] == 8
-    assert "seed 3" in about["splits"][0]["origin"]
+    metadata = json.loads((tmp_path / "splits.json").read_text())
+    assert metadata["settings"] == {"splits": 5, "seed": 3}
+    assert metadata["splits"][4]["val"] == 8
+    assert "seed 3" in metadata["splits"][0]["origin"]
     # a run can name the file
     as_run = read_clam_split(paths[2], table)
     assert set(as_run.val) == set(splits[2].val)
@@ -257,8 +257,8 @@ def test_missing_and_damaged_stores_are_said(tmp_path):
     with pytest.raises(TableError, match="there are no stored splits"):
         read_splits(tmp_path, cohort())
     write_splits(tmp_path, protocol_splits(cohort()))
-    about = json.loads((tmp_path / "splits.json").read_text())
-    (tmp_path / "splits.json").write_text(json.dumps({**about, "probsa_splits": 2}))
+    metadata = json.loads((tmp_path / "splits.json").read_text())
+    (tmp_path / "splits.json").write_text(json.dumps({**metadata, "probsa_splits": 2}))
     with pytest.raises(TableError, match="version 2, this probsa reads 1"):
         read_splits(tmp_path, cohort())
     (tmp_path / "splits.json").write_text("{")

@@ -16,7 +16,7 @@ from probsa.datasets import open_bags
 from probsa.datasets.synthetic import (
     LESION,
     LOOKALIKES,
-    PITCH,
+    STRIDE,
     DigitSlide,
     digit_slides,
     write_digit_slides,
@@ -33,7 +33,7 @@ def slides() -> list[DigitSlide]:
 
 def plane(s: DigitSlide, values) -> np.ndarray:
     image = np.zeros((16, 16), dtype=int)
-    image[s.coords[:, 1] // PITCH, s.coords[:, 0] // PITCH] = values
+    image[s.coords[:, 1] // STRIDE, s.coords[:, 0] // STRIDE] = values
     return image
 
 
@@ -80,8 +80,8 @@ def test_tissue_is_irregular(slides):
 def test_size_is_columns_and_rows():
     slides = digit_slides(bags=12, seed=0, size=(24, 10), lesion=(3, 6))
     corners = np.concatenate([s.coords for s in slides])
-    assert 20 <= corners[:, 0].max() / PITCH < 24
-    assert 8 <= corners[:, 1].max() / PITCH < 10
+    assert 20 <= corners[:, 0].max() / STRIDE < 24
+    assert 8 <= corners[:, 1].max() / STRIDE < 10
 
 
 def test_parts_are_balanced_and_share_no_digit(slides):
@@ -147,10 +147,10 @@ def test_written_slides_are_read_back(tmp_path):
         np.testing.assert_array_equal(bag.x, s.features)
         np.testing.assert_array_equal(bag.coords, s.coords)
         np.testing.assert_array_equal(bag.instance_labels, s.instance_labels)
-        assert bag.pitch == PITCH
+        assert bag.stride == STRIDE
         # the 8 adjacent patches are neighbours
         step = (bag.coords[bag.edges[0]] - bag.coords[bag.edges[1]]).abs().amax(1)
-        assert torch.equal(step, torch.full_like(step, PITCH))
+        assert torch.equal(step, torch.full_like(step, STRIDE))
         tissue = plane(s, 1)
         pairs = sum(
             int((a & b).sum())

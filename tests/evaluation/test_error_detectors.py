@@ -87,7 +87,7 @@ def test_steps_to_the_edge_of_a_lattice_and_of_a_chain():
 def test_a_hole_in_the_tissue_is_an_edge():
     keep = np.ones((7, 7), dtype=bool)
     keep[3, 3] = False
-    p = made("h", np.zeros(48), coords=lattice(7, 7)[keep.ravel()], pitch=10.0)
+    p = made("h", np.zeros(48), coords=lattice(7, 7)[keep.ravel()], stride=10.0)
     steps = np.full((7, 7), -1.0)
     steps[keep] = Neighbours.of(p).to_edge
     assert steps[1, 1] == 1 and steps[2, 2] == steps[3, 2] == 0 and steps[1, 3] == 1

@@ -248,7 +248,7 @@ def test_intervals_are_of_slides_drawn_again(judged):
 # Detections by hand
 
 
-def _slide(values, *, probability=(1.0,), kind="probability", pitch=512.0, labels=None, name="s"):
+def _slide(values, *, probability=(1.0,), kind="probability", stride=512.0, labels=None, name="s"):
     """A whole lattice with these values (rows × columns)."""
     values = np.asarray(values, dtype=np.float32)
     rows, columns = np.mgrid[: values.shape[0], : values.shape[1]]
@@ -257,7 +257,7 @@ def _slide(values, *, probability=(1.0,), kind="probability", pitch=512.0, label
     return Prediction(
         name=name,
         probability=np.float32(probability),
-        spread=np.zeros(len(probability), np.float32),
+        std=np.zeros(len(probability), np.float32),
         coords=(np.stack([columns.ravel(), rows.ravel()], axis=1) * 512).astype(np.int64),
         attention_mean=flat,
         attention_variance=zero,
@@ -265,7 +265,7 @@ def _slide(values, *, probability=(1.0,), kind="probability", pitch=512.0, label
         weight_variance=zero,
         degree=zero,
         score_kind=kind,
-        pitch=pitch,
+        stride=stride,
         instance_labels=None if labels is None else np.asarray(labels, np.int8).ravel(),
     )
 
@@ -375,7 +375,7 @@ def test_froc_of_predictions_with_masks_and_with_labels_of_patches():
 
 def test_patches_smaller_than_a_mask_pixel_still_paint_one():
     p = _slide([[0.9, 0.1]], labels=[[1, 0]])
-    small = replace(p, coords=np.array([[0, 0], [8, 0]]), pitch=8.0)
+    small = replace(p, coords=np.array([[0, 0], [8, 0]]), stride=8.0)
     np.testing.assert_array_equal(patch_mask(small), [[1]])
 
 

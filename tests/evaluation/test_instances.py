@@ -18,7 +18,7 @@ def _bag(name, mu, labels, *, variance=None, degree=None, kind="logit", probabil
     return Prediction(
         name=name,
         probability=np.asarray(probability, dtype=np.float32),
-        spread=np.zeros(len(probability), dtype=np.float32),
+        std=np.zeros(len(probability), dtype=np.float32),
         coords=None,
         attention_mean=mu,
         attention_variance=zero if variance is None else np.asarray(variance, dtype=np.float32),

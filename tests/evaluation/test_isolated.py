@@ -129,6 +129,6 @@ def test_bad_input():
     wrong = replace(slide("n", np.zeros((4, 4))), attention_mean=np.full(16, np.nan, np.float32))
     with pytest.raises(BagError, match="bag 'n' has attention that is nan"):
         isolated_false_positives([wrong], positive={})
-    crowded = made("z", np.zeros(16), coords=lattice(4, 4), pitch=3.0)
+    crowded = made("z", np.zeros(16), coords=lattice(4, 4), stride=3.0)
     got = isolated_false_positives([crowded], positive={})
     assert "patches are stated to lie 3 apart" in got["isolated_fp"].reason

@@ -32,21 +32,21 @@ from probsa.statistics.free_response import froc
 ALL6 = ("Tumor_001", "Tumor_002", "Tumor_003", "Tumor_004", "Normal_001", "Normal_002")
 
 
-def slide(name, coords, share, *, pitch=float(SIDE), labels=None, p=1.0, **more):
+def slide(name, coords, share, *, stride=float(SIDE), labels=None, p=1.0, **more):
     """A slide whose patches have these shares of its probability."""
     share = np.asarray(share, np.float64)
     zero = np.zeros(len(share), np.float32)
     return Prediction(
         name=name,
         probability=np.float32([p]),
-        spread=np.float32([0]),
+        std=np.float32([0]),
         coords=np.asarray(coords),
         attention_mean=share,
         attention_variance=zero,
         weight_mean=zero,
         weight_variance=zero,
         degree=zero + 1,
-        pitch=pitch,
+        stride=stride,
         instance_labels=None if labels is None else np.asarray(labels, np.int8),
         **{"score_kind": "probability", **more},
     )
@@ -60,7 +60,7 @@ def save(path, slides, labels, *, parts=None):
         parts=dict.fromkeys(labels, "test") if parts is None else parts,
         classes=("0", "1"),
         threshold=0.5,
-        about={},
+        metadata={},
     )
     return path
 
@@ -87,7 +87,7 @@ def golden(reference, tmp_path):
             case,
             row + [(int(r["x"]), int(r["y"])) for r in rows if r["case"] == case],
             [0.0] * len(row) + [float(r["confidence"]) for r in rows if r["case"] == case],
-            pitch=1.0,
+            stride=1.0,
         )
         for case in ALL6
     ]
@@ -366,7 +366,7 @@ def experiment(tmp_path):
             slides = [_with(n, y, at, found, right=right) for n, y in names.items()]
             write_predictions(
                 run / "predictions", slides, labels=names, parts=dict.fromkeys(names, "test"),
-                classes=("0", "1"), threshold=0.5, about={}, overwrite=True,
+                classes=("0", "1"), threshold=0.5, metadata={}, overwrite=True,
             )  # fmt: skip
     return out
 

@@ -225,7 +225,7 @@ def test_undefined_resamples_are_left_out_and_counted():
     got = bag_metrics(y, p, threshold=0.3, groups=groups, bootstrap=400)
     assert got["auroc"].left_out == 0  # `m` is alone in its stratum: always drawn
     errors = error_metrics(
-        [0] * 4 + [1] * 4, [0.1, 0.2, 0.3, 0.9] * 2, spread=[0.1] * 8, threshold=0.5
+        [0] * 4 + [1] * 4, [0.1, 0.2, 0.3, 0.9] * 2, std=[0.1] * 8, threshold=0.5
     )
     margin = errors["error_auroc_margin"]
     assert 0 < margin.left_out < 1000
@@ -320,37 +320,35 @@ def test_wrong_bags_found_by_spread_and_by_margin():
     y = [0, 0, 0, 1, 1, 1]
     p = [0.1, 0.55, 0.2, 0.9, 0.3, 0.8]  # wrong: 1 and 4
     sd = [0.01, 0.09, 0.02, 0.05, 0.03, 0.04]
-    got = error_metrics(y, p, spread=sd, threshold=0.5, bootstrap=0)
+    got = error_metrics(y, p, std=sd, threshold=0.5, bootstrap=0)
     # Spread ranks .09 above all four right ones, .03 above two of them.
     assert got["error_auroc_spread"].value == pytest.approx((4 + 2) / 8)
     # Margins .05 and .2 of the wrong ones against .4, .3, .4, .3.
     assert got["error_auroc_margin"].value == pytest.approx(1.0)
-    moved = error_metrics(y, p, spread=sd, threshold=0.125, bootstrap=0)
+    moved = error_metrics(y, p, std=sd, threshold=0.125, bootstrap=0)
     assert moved["error_auroc_margin"].value == pytest.approx((2 + 3) / 8)
     # Wrong: 1 and 2, margins .425 and .075; right ones .025, .775, .175, .675.
 
 
 def test_no_spread_and_no_errors_are_undefined():
     y, p = [0, 0, 1, 1], [0.1, 0.6, 0.4, 0.9]
-    none = error_metrics(y, p, spread=np.zeros(4), threshold=0.5)
+    none = error_metrics(y, p, std=np.zeros(4), threshold=0.5)
     assert none["error_auroc_spread"].reason == "this posterior has no variance"
     assert none["error_auroc_margin"].value == 1.0
-    right = error_metrics([0, 1], [0.1, 0.9], spread=[0.1, 0.2], threshold=0.5)
+    right = error_metrics([0, 1], [0.1, 0.9], std=[0.1, 0.2], threshold=0.5)
     assert right["error_auroc_margin"].reason == (
         "no wrong call among 2 bags: nothing to tell apart"
     )
-    wrong = error_metrics([1, 0], [0.1, 0.9], spread=[0.1, 0.2], threshold=0.5)
+    wrong = error_metrics([1, 0], [0.1, 0.9], std=[0.1, 0.2], threshold=0.5)
     assert "no right call among 2 bags" in wrong["error_auroc_spread"].reason
-    assert error_metrics([], [], spread=[], threshold=None)["error_auroc_margin"].reason == (
-        "no bags"
-    )
+    assert error_metrics([], [], std=[], threshold=None)["error_auroc_margin"].reason == ("no bags")
 
 
 def test_errors_of_three_classes_use_the_called_class():
     p = [[0.5, 0.4, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4], [0.9, 0.05, 0.05]]
     sd = [[0.2, 0.0, 0.0], [0.9, 0.1, 0.9], [0.0, 0.0, 0.15], [0.3, 0.9, 0.9]]
     y = [1, 1, 0, 0]  # wrong: 0 and 2
-    got = error_metrics(y, p, spread=sd, threshold=None, bootstrap=0)
+    got = error_metrics(y, p, std=sd, threshold=None, bootstrap=0)
     # Of the called class: .2 and .15 wrong, .1 and .3 right; margins .1, .1 against .7, .85.
     assert got["error_auroc_spread"].value == pytest.approx(2 / 4)
     assert got["error_auroc_margin"].value == pytest.approx(1.0)

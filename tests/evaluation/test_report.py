@@ -27,7 +27,7 @@ def _prediction(name, *, seed, columns=1, masks=False, spread=0.1):
     return Prediction(
         name=name,
         probability=np.array(probability, dtype=np.float32),
-        spread=np.full(columns, spread * rng.random(), dtype=np.float32),
+        std=np.full(columns, spread * rng.random(), dtype=np.float32),
         coords=None,
         attention_mean=(rng.normal(size=n) + found).astype(np.float32),
         attention_variance=rng.random(n).astype(np.float32),
@@ -47,7 +47,7 @@ def _folder(path, *, parts=tuple(PARTS), labels=None, threshold=None, classes=("
         parts={n: n.rstrip("0123456789") for n in names},
         classes=classes,
         threshold=threshold,
-        about={"model": "abmil"},
+        metadata={"model": "abmil"},
     )
     return path
 

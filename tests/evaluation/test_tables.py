@@ -28,10 +28,10 @@ def _prediction(name="a", *, probability=(0.25,), n=5, seed=0, **other):
     }
     given = {
         "probability": np.array(probability, dtype=np.float32),
-        "spread": np.full(len(probability), 0.1, dtype=np.float32),
+        "std": np.full(len(probability), 0.1, dtype=np.float32),
         "coords": rng.integers(0, 9999, size=(n, 2)),
         "degree": rng.integers(0, 8, size=n).astype(np.float32),
-        "pitch": 512.0,
+        "stride": 512.0,
         "instance_labels": rng.integers(-1, 2, size=n).astype(np.int8),
     }
     return Prediction(name=name, **(values | given | other))
@@ -61,7 +61,7 @@ def test_everything_comes_back(tmp_path):
     given = [
         _prediction("007", probability=(0.1,), kind="ct", score_kind="weight"),
         _prediction("img 1.b", probability=(np.float32(1) / 3,), seed=1, instance_labels=None),
-        _prediction("é", probability=(0.9,), seed=2, coords=None, pitch=None, n=1),
+        _prediction("é", probability=(0.9,), seed=2, coords=None, stride=None, n=1),
     ]
     _write(
         tmp_path / "p",
@@ -69,7 +69,7 @@ def test_everything_comes_back(tmp_path):
         labels={"007": 0, "é": 1},
         parts={"007": "test", "é": "val"},
         threshold=0.75,
-        about={"model": "abmil", "epoch": 3},
+        metadata={"model": "abmil", "epoch": 3},
     )
     read = read_predictions(tmp_path / "p")
     assert read.bags == ("007", "img 1.b", "é")
@@ -77,7 +77,7 @@ def test_everything_comes_back(tmp_path):
     assert read.parts == ("test", "new", "val")
     assert read.classes == ("0", "1")
     assert read.threshold == 0.75
-    assert read.about == {"model": "abmil", "epoch": 3}
+    assert read.metadata == {"model": "abmil", "epoch": 3}
     assert read.probability.shape == (3, 1)
     for p in given:
         _same(read.instances(p.name), p)
@@ -144,7 +144,7 @@ def test_instance_files_hold_what_the_design_says(tmp_path):
         )
         np.testing.assert_array_equal(f["attention_variance"][()], p.attention_variance)
     empty = np.empty(0, dtype=np.float32)
-    _same(read_instances(tmp_path / "a.h5"), replace(p, probability=empty, spread=empty))
+    _same(read_instances(tmp_path / "a.h5"), replace(p, probability=empty, std=empty))
 
 
 def test_one_attention_a_class_comes_back(tmp_path):

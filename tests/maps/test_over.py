@@ -31,7 +31,7 @@ from probsa.slides import list_scans, open_scan
 
 def predictions(folder, *bags):
     write_predictions(
-        folder, bags, labels={}, parts={}, classes=["0", "1"], threshold=0.5, about={}
+        folder, bags, labels={}, parts={}, classes=["0", "1"], threshold=0.5, metadata={}
     )
     return folder
 
@@ -225,7 +225,7 @@ def test_one_overlay_a_class_and_none_of_what_has_no_variance(tmp_path):
         attention_variance=np.stack([p.attention_variance] * 2, 1),
         instance_labels=np.zeros(30, np.int64),
         probability=np.array([0.2, 0.8], np.float32),
-        spread=np.zeros(2, np.float32),
+        std=np.zeros(2, np.float32),
     )
     draw_over(both, tmp_path / "b", sources=Held(ArraySlide(pink())), how=how)
     names = [f"bag_{q}_class{c}.png" for q in ("mean", "variance") for c in (0, 1)]
@@ -279,7 +279,7 @@ def test_a_work_folder_knows_slide_resolution_and_overlap(tmp_path, capsys):
     p = replace(bag(coords[2:]), name="a")  # two were unreadable
     found = CohortSources(work).patches(p)
     assert found is not None
-    assert (found.size, found.pitch) == (128, 64)
+    assert (found.size, found.stride) == (128, 64)
     preds, out = predictions(tmp_path / "p", p), tmp_path / "m"
     status, said = run(
         capsys, preds, "--out", out, "--slides", work, "--overlays", "--resolution", 1, "--geojson"

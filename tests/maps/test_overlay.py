@@ -33,7 +33,7 @@ def pink(width=640, height=512, *, seed=0) -> np.ndarray:
 def bag(corners, mean=None, **more):
     corners = np.asarray(corners)
     mean = np.arange(len(corners), dtype=float) if mean is None else mean
-    return prediction(corners, mean, np.asarray(mean, float)[::-1] + 1, pitch=float(SIDE), **more)
+    return prediction(corners, mean, np.asarray(mean, float)[::-1] + 1, stride=float(SIDE), **more)
 
 
 def lattice(columns=6, rows=5, at=(64, 96)) -> np.ndarray:
@@ -292,7 +292,7 @@ def test_nothing_on_the_page_is_cut_off_or_overlaps(size, classes):
             attention_mean=np.stack([p.attention_mean] * 2, 1),
             attention_variance=np.stack([p.attention_variance] * 2, 1),
             probability=np.array([0.2, 0.8], np.float32),
-            spread=np.zeros(2, np.float32),
+            std=np.zeros(2, np.float32),
         )
     slide = ArraySlide(pink(*size))
     box = (0.0, 0.0, float(size[0]), float(size[1]))
@@ -347,10 +347,10 @@ def test_the_page_says_what_is_shown_and_dirac_has_no_variance():
     assert colours(mean_panel(p)).dtype == np.uint8
 
 
-def test_neighbours_meet_where_the_pitch_is_no_whole_number():
+def test_neighbours_meet_where_the_stride_is_no_whole_number():
     corners = np.rint(np.array([[x * 55.11, 0.0] for x in range(40)]))
     for side in (55.0, 55.11):
-        s = Squares(corners=corners, side=side, pitch=55.11)
+        s = Squares(corners=corners, side=side, stride=55.11)
         white = np.full((60, 2300, 3), 255, np.uint8)
         seen = tissue.View(image=white, left=0.0, top=0.0, scale=1.0, mpp=None, whole=True)
         row = owners(s, seen)[20]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from maps.test_render import CELLS, PITCH, prediction, scan, slide
+from maps.test_render import CELLS, STRIDE, prediction, scan, slide
 
 from probsa.errors import InputError
 from probsa.maps.overlay import squares
@@ -35,7 +35,7 @@ def test_one_closed_square_a_patch_in_whole_level_0_pixels(tmp_path):
         (ring,) = feature["geometry"]["coordinates"]
         assert ring[0] == ring[-1]
         assert all(isinstance(v, int) for point in ring for v in point)
-        side = int(PITCH)
+        side = int(STRIDE)
         assert ring[:-1] == [[x, y], [x + side, y], [x + side, y + side], [x, y + side]]
         # what QuPath 0.4 and later read: a type, and a map from name to number
         assert feature["properties"]["objectType"] == "tile"
@@ -45,7 +45,7 @@ def test_one_closed_square_a_patch_in_whole_level_0_pixels(tmp_path):
 def test_a_side_that_is_no_whole_number_leaves_at_most_a_pixel(tmp_path):
     side = 253.4  # 128 µm at 0.505 µm per pixel
     cells = np.argwhere(np.ones((4, 5)))[:, ::-1]
-    p = prediction(np.rint(cells * side).astype(np.int64), np.arange(20.0), pitch=side)
+    p = prediction(np.rint(cells * side).astype(np.int64), np.arange(20.0), stride=side)
     features = written(p, tmp_path)["features"]
     rings = [f["geometry"]["coordinates"][0] for f in features]
     at = {tuple(c): ring for c, ring in zip(cells.tolist(), rings, strict=True)}
@@ -54,11 +54,11 @@ def test_a_side_that_is_no_whole_number_leaves_at_most_a_pixel(tmp_path):
     assert gaps <= {0, 1}
 
 
-def test_a_side_larger_than_the_pitch_overlaps(tmp_path):
+def test_a_side_larger_than_the_stride_overlaps(tmp_path):
     p = slide()
-    features = written(p, tmp_path, side=2 * PITCH)["features"]
+    features = written(p, tmp_path, side=2 * STRIDE)["features"]
     (x, y), ring = p.coords[2], features[2]["geometry"]["coordinates"][0]
-    assert ring[2] == [x + 2 * PITCH, y + 2 * PITCH]
+    assert ring[2] == [x + 2 * STRIDE, y + 2 * STRIDE]
 
 
 def test_measurements_are_those_of_the_prediction(tmp_path):
@@ -118,7 +118,7 @@ def test_what_is_not_finite_is_left_out(tmp_path):
 def test_the_text_is_never_held_whole(tmp_path):
     n = 110
     coords = np.argwhere(np.ones((n, n)))[:, ::-1] * 256
-    p = prediction(coords, np.random.default_rng(0).normal(size=n * n), pitch=256.0)
+    p = prediction(coords, np.random.default_rng(0).normal(size=n * n), stride=256.0)
     path = tmp_path / "large.geojson"
     tracemalloc.start()
     squares(p)

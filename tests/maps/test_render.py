@@ -18,7 +18,7 @@ from probsa.maps.layout import place
 from probsa.maps.panels import BACKGROUND, PALETTE
 from probsa.maps.scale import common_limits
 
-PITCH = 256.0
+STRIDE = 256.0
 CELLS = np.array([[3, 0], [0, 1], [1, 1], [3, 1], [0, 2], [1, 2], [2, 2], [1, 4]])  # (column, row)
 
 
@@ -27,14 +27,14 @@ def prediction(coords, mean, variance=None, **more) -> Prediction:
     given = {
         "name": "bag",
         "probability": np.array([0.87], np.float32),
-        "spread": np.array([0.05], np.float32),
+        "std": np.array([0.05], np.float32),
         "coords": coords,
         "attention_mean": np.asarray(mean, np.float32),
         "attention_variance": np.asarray(mean if variance is None else variance, np.float32),
         "weight_mean": np.full(n, 0.1, np.float32),
         "weight_variance": np.zeros(n, np.float32),
         "degree": np.ones(n, np.float32),
-        "pitch": PITCH,
+        "stride": STRIDE,
     }
     return Prediction(**(given | more))
 
@@ -44,7 +44,7 @@ def slide(*, at: int = 0, offset=(0, 0), **more) -> Prediction:
     n = len(CELLS)
     mean, variance = np.linspace(-1, 1, n), np.linspace(0.1, 0.5, n)
     mean[at], variance[(at + 1) % n] = 3.0, 2.0
-    coords = (CELLS * PITCH + np.array(offset)).astype(np.int64)
+    coords = (CELLS * STRIDE + np.array(offset)).astype(np.int64)
     return prediction(coords, mean, variance, **more)
 
 
@@ -53,7 +53,7 @@ def scan(numbers, **more) -> Prediction:
     mean, variance = np.linspace(-1, 0, n), np.linspace(0.1, 0.2, n)
     mean[n // 3], variance[n // 2] = 2.0, 1.0
     coords = np.asarray(numbers)[:, None]
-    return prediction(coords, mean, variance, kind="ct", pitch=None, **more)
+    return prediction(coords, mean, variance, kind="ct", stride=None, **more)
 
 
 def axes(figure: Figure, label: str) -> Axes:
@@ -112,7 +112,7 @@ def test_brightest_patch_is_at_its_coordinates(tmp_path, at, offset):
         x, y = p.coords[row]
         found = square_of(picture, ax, rgb(quantity, 1.0))
         tolerance = 1.5 * pixel_width(ax)
-        np.testing.assert_allclose(found, [x, y, x + PITCH, y + PITCH], rtol=0, atol=tolerance)
+        np.testing.assert_allclose(found, [x, y, x + STRIDE, y + STRIDE], rtol=0, atol=tolerance)
 
 
 def test_brightest_patch_off_the_lattice(tmp_path):
@@ -126,7 +126,7 @@ def test_brightest_patch_off_the_lattice(tmp_path):
         x, y = moved[row]
         found = square_of(picture, ax, rgb(quantity, 1.0))
         np.testing.assert_allclose(
-            found, [x, y, x + PITCH, y + PITCH], rtol=0, atol=1.5 * pixel_width(ax)
+            found, [x, y, x + STRIDE, y + STRIDE], rtol=0, atol=1.5 * pixel_width(ax)
         )
 
 
@@ -147,7 +147,7 @@ def test_every_patch_has_its_own_colour_and_glass_has_none(tmp_path):
         values = getattr(p, f"attention_{quantity}").astype(float)
         share = (values - values.min()) / np.ptp(values)
         for cell in np.ndindex(4, 5):
-            centre = (np.array(cell) + 0.5) * PITCH
+            centre = (np.array(cell) + 0.5) * STRIDE
             x, y = ax.transData.transform(centre)
             seen = picture[int(len(picture) - y), int(x)].astype(int)
             row = np.flatnonzero((cell == CELLS).all(1))
@@ -172,7 +172,7 @@ def test_labels_have_two_colours(tmp_path):
     picture, figure = written(slide(instance_labels=labels), tmp_path)
     ax = axes(figure, "labels")
     for k, label in enumerate(labels):
-        x, y = ax.transData.transform((CELLS[k] + 0.5) * PITCH)
+        x, y = ax.transData.transform((CELLS[k] + 0.5) * STRIDE)
         seen = picture[int(len(picture) - y), int(x)].astype(int)
         want = hex_rgb(BACKGROUND) if label < 0 else rgb("labels", label)
         assert np.abs(seen - want).max() <= 1
@@ -210,7 +210,7 @@ def test_missing_slices_are_gaps(tmp_path):
 def test_bags_without_coordinates_are_drawn_in_row_order(tmp_path, n):
     mean = np.zeros(n)
     mean[n // 2] = 1
-    p = prediction(None, mean, mean + 1, pitch=None)
+    p = prediction(None, mean, mean + 1, stride=None)
     picture, figure = written(p, tmp_path)
     ax = axes(figure, "mean")
     columns = 7 if n == 7 else 32
@@ -243,7 +243,7 @@ def test_one_row_of_panels_a_class(tmp_path):
         attention_mean=mean,
         attention_variance=mean**2,
         probability=np.array([0.2, 0.8], np.float32),
-        spread=np.array([0.1, 0.1], np.float32),
+        std=np.array([0.1, 0.1], np.float32),
     )
     picture, figure = written(p, tmp_path)
     for c, row in ((0, 0), (1, len(CELLS) - 1)):
@@ -253,7 +253,7 @@ def test_one_row_of_panels_a_class(tmp_path):
         x, y = p.coords[row]
         np.testing.assert_allclose(
             square_of(picture, ax, rgb("mean", 1.0)),
-            [x, y, x + PITCH, y + PITCH],
+            [x, y, x + STRIDE, y + STRIDE],
             atol=1.5 * pixel_width(ax),
         )
     upper, lower = (axes(figure, f"mean {c}").get_position() for c in (0, 1))
@@ -273,7 +273,7 @@ def test_fixed_scale_means_the_same_colour_in_all_bags(tmp_path):
         for p in (a, b):
             picture, figure = written(p, tmp_path, scale=scale, limits=limits)
             ax = axes(figure, "mean")
-            x, y = ax.transData.transform((CELLS[shared] + 0.5) * PITCH)
+            x, y = ax.transData.transform((CELLS[shared] + 0.5) * STRIDE)
             seen[scale, p.name] = picture[int(len(picture) - y), int(x)].astype(int)
             assert f"{scale} scale" in axes(figure, "mean bar").get_ylabel()
     assert (seen["fixed", "bag"] == seen["fixed", "other"]).all()
@@ -291,7 +291,7 @@ def test_values_beyond_a_fixed_scale_are_clipped_and_said(tmp_path, limits, arro
     (bar,) = [a for a in figure.axes if a.get_label() == "mean bar"]
     assert bar._colorbar.extend == arrows  # pyright: ignore
     ax = axes(figure, "mean")
-    x, y = ax.transData.transform((CELLS[0] + 0.5) * PITCH)
+    x, y = ax.transData.transform((CELLS[0] + 0.5) * STRIDE)
     seen = picture[int(len(picture) - y), int(x)].astype(int)
     assert np.abs(seen - rgb("mean", 1.0)).max() <= 1
 
@@ -327,7 +327,7 @@ def test_real_scans_and_tiles(tmp_path, shared_data):
                 coords, labels = f["coords"][:], f["instance_labels"][:]
             mean = np.arange(len(coords)) * 1.0
             p = prediction(
-                coords, mean, instance_labels=labels.astype(np.int64), kind=kind, pitch=None
+                coords, mean, instance_labels=labels.astype(np.int64), kind=kind, stride=None
             )
             picture, figure = written(p, tmp_path)
             ax = axes(figure, "mean")

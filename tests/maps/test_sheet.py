@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from maps.test_render import (
     CELLS,
-    PITCH,
+    STRIDE,
     axes,
     pixel_width,
     prediction,
@@ -71,7 +71,7 @@ def test_bars_say_what_the_number_is():
 def test_title_names_bag_probability_and_label():
     figure = draw_map(slide(), label=1)
     assert figure.texts[0].get_text() == "bag · p = 0.87 ± 0.05 · label 1"
-    sure = replace(slide(), spread=np.zeros(1, np.float32))
+    sure = replace(slide(), std=np.zeros(1, np.float32))
     assert draw_map(sure).texts[0].get_text() == "bag · p = 0.87"
     assert draw_map(slide(), title="mine").texts[0].get_text() == "mine"
 
@@ -93,7 +93,7 @@ def test_raster_is_the_lattice_with_nan_where_no_patch_is():
     want = np.full((5, 4), np.nan)
     want[CELLS[:, 1], CELLS[:, 0]] = np.arange(8)
     np.testing.assert_array_equal(r.image, want)
-    assert r.extent == (1000, 1000 + 4 * PITCH, 2000 + 5 * PITCH, 2000)
+    assert r.extent == (1000, 1000 + 4 * STRIDE, 2000 + 5 * STRIDE, 2000)
 
 
 def test_raster_refuses_what_is_no_lattice():
@@ -106,11 +106,11 @@ def test_raster_refuses_what_is_no_lattice():
     assert place(twice).cells is None
 
 
-@pytest.mark.parametrize("stated", [None, PITCH, PITCH / 2])
-def test_the_coordinates_lattice_wins_over_a_wrong_pitch(stated):
-    coords = np.argwhere(np.ones((5, 4)))[:, ::-1] * int(PITCH)
-    layout = place(prediction(coords, np.arange(20.0), pitch=stated))
-    assert layout.size == PITCH
+@pytest.mark.parametrize("stated", [None, STRIDE, STRIDE / 2])
+def test_the_coordinates_lattice_wins_over_a_wrong_stride(stated):
+    coords = np.argwhere(np.ones((5, 4)))[:, ::-1] * int(STRIDE)
+    layout = place(prediction(coords, np.arange(20.0), stride=stated))
+    assert layout.size == STRIDE
     assert layout.shape == (5, 4)
 
 
@@ -148,7 +148,7 @@ def folder(tmp_path: Path) -> Path:
         parts={},
         classes=["0", "1"],
         threshold=0.5,
-        about={},
+        metadata={},
     )
     return tmp_path / "preds"
 

@@ -55,7 +55,7 @@ def bag(positions, **more):
     n = len(at)
     mean = np.linspace(-1, 1, n)
     mean[n // 3] = 2.0
-    return prediction(at[:, None], mean, np.linspace(0.1, 0.5, n), kind="ct", pitch=None, **more)
+    return prediction(at[:, None], mean, np.linspace(0.1, 0.5, n), kind="ct", stride=None, **more)
 
 
 UNEVEN = np.array([-30.0, -25.8, -24.6, -17.2, -12.0, -5.5, 0.0, 4.0, 8.0, 12.5, 20.0, 31.0])
@@ -222,7 +222,7 @@ def test_the_likeliest_class_is_shown_and_all_are_drawn():
         attention_mean=mean,
         attention_variance=np.stack([p.attention_variance] * 3, 1),
         probability=np.array([0.2, 0.7, 0.1], np.float32),
-        spread=np.zeros(3, np.float32),
+        std=np.zeros(3, np.float32),
     )
     figure = draw_strip(p, scan(UNEVEN))
     assert texts(axes(figure, "slices"))[1] == "1"
@@ -250,7 +250,7 @@ def test_everything_on_the_page_has_its_place(n, classes):
             attention_mean=np.stack([p.attention_mean * k for k in range(1, classes + 1)], 1),
             attention_variance=np.stack([p.attention_variance] * classes, 1),
             probability=np.full(classes, 1 / classes, np.float32),
-            spread=np.zeros(classes, np.float32),
+            std=np.zeros(classes, np.float32),
         )
     figure = draw_strip(p, scan(at, rows=16, columns=16))
     figure.canvas.draw()

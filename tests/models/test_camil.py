@@ -109,7 +109,7 @@ def test_the_loss_and_every_gradient_of_the_code(golden, b):
         p = p if bag.y else 1 - p
         close(-(p + 1e-7).log(), golden.expected(f"bag{b}.loss"))
     parameters = dict(model.named_parameters())
-    assert set(TF) == set(golden.about["parameter_order"])
+    assert set(TF) == set(golden.metadata["parameter_order"])
     assert set(TF.values()) == set(parameters)
     grads = torch.autograd.grad(loss, [bag.x, *parameters.values()])
     close(grads[0], golden.expected(f"bag{b}.grad_x"), relative=1e-4)
@@ -118,7 +118,7 @@ def test_the_loss_and_every_gradient_of_the_code(golden, b):
     assert len(full) == 4
     for theirs, want in full.items():
         close(as_keras(grads[TF[theirs]]), want, relative=1e-4)
-    norms = torch.stack([grads[TF[k]].norm() for k in golden.about["parameter_order"]])
+    norms = torch.stack([grads[TF[k]].norm() for k in golden.metadata["parameter_order"]])
     close(norms, golden.expected(f"bag{b}.grad_norms"), relative=1e-4)
 
 
@@ -166,7 +166,7 @@ def test_torchmil(shared_golden, b):
     for key, want in golden.under(f"expected.bag{b}.grad").items():
         close(theirs(key), want, relative=1e-4)
     norms = golden.expected(f"bag{b}.grad_norms")
-    for key, norm in zip(golden.about["parameter_order"], norms, strict=True):
+    for key, norm in zip(golden.metadata["parameter_order"], norms, strict=True):
         if key in TORCHMIL:
             close(theirs(key).norm(), norm, relative=1e-4)
         else:

@@ -39,7 +39,7 @@ def ours(golden: Golden) -> dict[str, str]:
         "classifiers": "classifier",
         **{f"instance_classifiers.{c}": f"evidence.classifiers.{c}" for c in range(3)},
     }
-    known = set(golden.about["parameter_order"])
+    known = set(golden.metadata["parameter_order"])
     pairs = {f"{k}.{p}": f"{v}.{p}" for k, v in names.items() for p in ("weight", "bias")}
     return {k: v for k, v in pairs.items() if k in known}
 
@@ -101,7 +101,7 @@ def test_bag_loss_total_and_every_gradient(golden, b, loss):
     key = "svm." if loss == "svm" else ""
     golden.check_gradients(model, total, bag.x, b=b, ours=ours(golden), key=key)
     if golden.name in MULTI:
-        order = golden.about["parameter_order"]
+        order = golden.metadata["parameter_order"]
         norms = golden.expected(f"bag{b}.{key}grad_norms")
         for part in ("weight", "bias"):
             (grad,) = torch.autograd.grad(

@@ -54,10 +54,10 @@ def make_bag(
     if n >= 4:
         coords[-1] += 1000
     if edges is None:
-        edges = graphs.grid(coords, pitch=10.0)
+        edges = graphs.grid(coords, stride=10.0)
     weights = (0.5 + torch.rand(edges.shape[1], generator=g, dtype=F64)).to(dtype)
     x = torch.randn(n, IN_DIM, generator=g, dtype=F64).to(dtype)
-    return Bag(name=name, x=x, edges=edges, weights=weights, y=y, coords=coords, pitch=10.0)
+    return Bag(name=name, x=x, edges=edges, weights=weights, y=y, coords=coords, stride=10.0)
 
 
 def batch(model: Model, *, dtype=F64) -> list[Bag]:
@@ -91,7 +91,7 @@ def model(name) -> Model:
 def check_output(out: Output, sizes, classes: int) -> None:
     n = sum(sizes)
     assert out.logits.shape[0] == len(sizes) and out.logits.shape[2] == classes
-    assert out.probability.shape == out.spread.shape == (len(sizes), classes)
+    assert out.probability.shape == out.std.shape == (len(sizes), classes)
     assert isinstance(out.attention, Posterior)
     assert out.attention.mean.shape in ((n,), (n, classes))
     assert out.attention.variance.shape == out.attention.mean.shape
@@ -162,7 +162,7 @@ def turned(bag: Bag, order: Tensor) -> Bag:
         weights=bag.weights,
         y=bag.y,
         coords=bag.coords[order],
-        pitch=bag.pitch,
+        stride=bag.stride,
     )
 
 
@@ -437,7 +437,7 @@ def test_one_instance_beside_very_many(name):
         weights=torch.ones(many - 1),
         y=1,
         coords=torch.stack([torch.arange(many) * 10, torch.zeros(many).long()], 1),
-        pitch=10.0,
+        stride=10.0,
     )
     small = make_bag("small", few, y=0, dtype=torch.float32)
     bags = pack([small, large])

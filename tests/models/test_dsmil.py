@@ -70,7 +70,7 @@ def test_each_loss_and_every_gradient_of_the_original(golden, b):
     assert set(losses) == {"nll", "instance"}
     loss = total(model, out, bags)
     close(loss, golden.expected(f"bag{b}.total"))
-    ours = {k: OURS[k] for k in golden.about["parameter_order"]}
+    ours = {k: OURS[k] for k in golden.metadata["parameter_order"]}
     assert set(ours.values()) == set(dict(model.named_parameters()))
     golden.check_gradients(model, loss, bag.x, b=b, ours=ours)
 
@@ -124,7 +124,7 @@ def test_every_value_of_torchmil(torchmil, b):
     close(loss, torchmil.expected(f"bag{b}.total"))
     torchmil.check_gradients(model, loss, bag.x, b=b, ours=TORCHMIL_OURS)
     (grad,) = torch.autograd.grad(loss, [model.classifier.weight])
-    k = torchmil.about["parameter_order"].index("bag_classifier.weight")
+    k = torchmil.metadata["parameter_order"].index("bag_classifier.weight")
     close(grad.norm(), torchmil.expected(f"bag{b}.grad_norms")[k], relative=1e-4)
 
 

@@ -356,7 +356,7 @@ def test_a_prediction_is_the_mean_over_its_partitions():
     model = made("dtfdmil", predict_samples=5).double().eval()
     bags = some_bags()
     assert model(bags).logits.shape == (2, 5, 1)
-    assert model(bags).spread.max() > 0
+    assert model(bags).std.max() > 0
     noise = torch.rand(len(bags.x), 5, dtype=F64)
     each = torch.stack([model(bags, noise=noise[:, s : s + 1]).probability for s in range(5)])
     torch.testing.assert_close(model(bags, noise=noise).probability, each.mean(0))

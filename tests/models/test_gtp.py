@@ -33,7 +33,7 @@ def torchmil(shared_golden) -> Golden:
 def names_of(model: GTP, reference: Golden) -> dict[str, str]:
     """The original's parameter names → ours, which stand in the same order of shapes and places."""
     ours = {}
-    for theirs in reference.about["parameter_order"]:
+    for theirs in reference.metadata["parameter_order"]:
         name = theirs
         for a, b in (
             ("cls_token", "class_token"),
@@ -180,7 +180,7 @@ def test_torchmil_where_it_agrees(torchmil, b):
     [grad] = torch.autograd.grad(total, [model.gcn.weight], retain_graph=True)
     close(grad.T, torchmil.expected(f"bag{b}.grad.{name}"), relative=1e-4)
     turned = Golden.__new__(Golden)
-    turned.about, turned.tensors = torchmil.about, dict(torchmil.tensors)
+    turned.metadata, turned.tensors = torchmil.metadata, dict(torchmil.tensors)
     turned.tensors[f"expected.bag{b}.grad.{name}"] = torchmil.expected(f"bag{b}.grad.{name}").T
     turned.check_gradients(model, total, bag.x, b=b, ours=names_of(model, torchmil))
 

@@ -84,7 +84,7 @@ def test_the_original_s_losses_and_every_gradient(golden, b):
     # what their evaluation logs takes the softmax twice
     twice = F.cross_entropy(out.probability, bags.y)
     close(twice, golden.expected(f"bag{b}.ce_double_softmax"))
-    ours = {k: name for k in golden.about["parameter_order"] if (name := _ours(k, _names()))}
+    ours = {k: name for k in golden.metadata["parameter_order"] if (name := _ours(k, _names()))}
     assert set(ours.values()) == {k for k, _ in model.named_parameters()}
     golden.check_gradients(model, total, bag.x, b=b, ours=ours)
 

@@ -86,7 +86,7 @@ class Reference:
         model, arguments = SETS[name]
         assert self.model.name == model
         assert arguments.items() <= {**self.defaults(model), **self.model.arguments}.items()
-        self.order = self.golden.about["parameter_order"]
+        self.order = self.golden.metadata["parameter_order"]
 
     @staticmethod
     def defaults(model: str) -> dict[str, object]:

@@ -79,7 +79,7 @@ def test_every_gradient_is_the_originals(reference, b):
     model, bag = reference.model(), reference.bag(b)
     bags = pack([bag])
     total = model.losses(model(bags), bags)["nll"]
-    ours = theirs_to_ours(reference.about["parameter_order"])
+    ours = theirs_to_ours(reference.metadata["parameter_order"])
     parameters = dict(model.named_parameters())
     assert set(ours.values()) == set(parameters)
     grad_x, *found = torch.autograd.grad(total, [bag.x, *parameters.values()])
@@ -88,7 +88,7 @@ def test_every_gradient_is_the_originals(reference, b):
     assert len(full) >= 2
     for theirs, want in full.items():
         close(grads[ours[theirs]], want, relative=1e-4)
-    norms = torch.stack([grads[ours[k]].norm() for k in reference.about["parameter_order"]])
+    norms = torch.stack([grads[ours[k]].norm() for k in reference.metadata["parameter_order"]])
     close(norms, reference.expected(f"bag{b}.grad_norms"), relative=1e-4)
     # the map's gradient at the instances' cells is theirs: each is alone in its cell
     want = reference.expected(f"bag{b}.grad_map").flatten(1).T
@@ -106,7 +106,7 @@ def test_scores_are_bilinear_between_the_originals_tokens(reference):
     model = reference.model()
     for b in range(3):
         bag = reference.bag(b)
-        rows, cols, high, wide = cells_of(bag, pitch=1.0)
+        rows, cols, high, wide = cells_of(bag, stride=1.0)
         weight = reference.expected(f"bag{b}.attn1")[0, :, 1:].mean(0).unflatten(0, (8, 8))
         rows, cols = rows + (16 - high) // 2, cols + (16 - wide) // 2
         close(model(pack([bag])).attention.mean, at_cells(weight, rows, cols, stride=2))
@@ -171,7 +171,7 @@ def scattered(n: int = 9, *, seed: int = 0, wide: int = 7, high: int = 6) -> Bag
     return Bag(
         name=f"bag{seed}", x=torch.randn(n, 6, generator=generator, dtype=F64).requires_grad_(),
         edges=torch.zeros(2, 0).long(), weights=torch.zeros(0, dtype=F64), y=seed % 2,
-        coords=torch.stack([cells % wide, cells // wide], 1) * 10 + 70, pitch=10.0,
+        coords=torch.stack([cells % wide, cells // wide], 1) * 10 + 70, stride=10.0,
     )  # fmt: skip
 
 
@@ -291,15 +291,15 @@ def test_places_matter_and_nothing_else_of_coordinates():
     bag = scattered()
     before = model(pack([bag]))
 
-    def moved(coords: Tensor, *, pitch: float | None = 10.0):
+    def moved(coords: Tensor, *, stride: float | None = 10.0):
         return model(pack([Bag(name="a", x=bag.x, edges=bag.edges, weights=bag.weights,
-                               coords=coords, pitch=pitch)]))  # fmt: skip
+                               coords=coords, stride=stride)]))  # fmt: skip
 
     for other in (
         moved(bag.coords + 12345),
-        moved(bag.coords.double() * 0.5, pitch=5.0),
-        moved(bag.coords + torch.arange(9)[:, None] % 3, pitch=10.0),
-        moved(bag.coords, pitch=None),
+        moved(bag.coords.double() * 0.5, stride=5.0),
+        moved(bag.coords + torch.arange(9)[:, None] % 3, stride=10.0),
+        moved(bag.coords, stride=None),
     ):
         assert torch.equal(other.logits, before.logits)
         assert torch.equal(other.attention.mean, before.attention.mean)
@@ -313,7 +313,7 @@ def test_instances_in_one_cell_are_averaged_and_share_its_score():
     x, coords = bag.x.detach(), bag.coords
     twice = Bag(name="a", x=torch.cat([x, x[:1] + 2.0, x[:1] - 2.0]), edges=bag.edges,
                 weights=bag.weights, coords=torch.cat([coords, coords[:1], coords[:1] + 3]),
-                pitch=10.0)  # fmt: skip
+                stride=10.0)  # fmt: skip
     a, b = model(pack([bag])), model(pack([twice]))
     torch.testing.assert_close(b.logits, a.logits, rtol=1e-10, atol=1e-11)
     want = torch.cat([a.attention.mean, a.attention.mean[:1].expand(2)])
@@ -324,9 +324,9 @@ def test_slices_of_a_scan_are_one_column():
     model = filled(build("setmil", **SMALL))
     bag, at = scattered(), torch.tensor([0, 1, 2, 4, 5, 6, 9, 10, 11])[:, None] * 5 + 40
 
-    def run(coords: Tensor, pitch: float | None) -> Tensor:
+    def run(coords: Tensor, stride: float | None) -> Tensor:
         return model(pack([Bag(name="a", x=bag.x, edges=bag.edges, weights=bag.weights,
-                               coords=coords, pitch=pitch)])).logits  # fmt: skip
+                               coords=coords, stride=stride)])).logits  # fmt: skip
 
     want = run(torch.cat([torch.zeros_like(at), at], 1), 5.0)
     assert torch.equal(run(at, 5.0), want)
@@ -358,7 +358,7 @@ def test_a_canvas_crops_and_pads_about_the_centre():
     coords = torch.stack([cols.flatten(), rows.flatten()], 1)
     x = torch.randn(63, 6, dtype=F64)
     bag = Bag(name="a", x=x, edges=torch.zeros(2, 0).long(), weights=torch.zeros(0, dtype=F64),
-              coords=coords, pitch=1.0)  # fmt: skip
+              coords=coords, stride=1.0)  # fmt: skip
     kept = (coords[:, 1] >= 1) & (coords[:, 1] <= 6) & (coords[:, 0] <= 5)
     out = model(pack([bag]))
     logits, weight = Dense(model, empty="tokens")(
@@ -374,7 +374,7 @@ def test_a_canvas_may_crop_everything_away():
     model = filled(build("setmil", **SMALL, canvas=3, reduction=5))
     coords = torch.tensor([[0, 0], [1000, 1000]])
     bag = Bag(name="a", x=torch.randn(2, 6, dtype=F64), edges=torch.zeros(2, 0).long(),
-              weights=torch.zeros(0, dtype=F64), y=1, coords=coords, pitch=10.0)  # fmt: skip
+              weights=torch.zeros(0, dtype=F64), y=1, coords=coords, stride=10.0)  # fmt: skip
     out = model(pack([bag, scattered()]))
     assert bool(out.logits.isfinite().all())
     assert out.attention.mean[:2].tolist() == [0, 0]
@@ -470,15 +470,15 @@ def test_what_is_no_option_is_refused(options, message):
     ("change", "message"),
     [
         ({"coords": None}, "setmil lays instances out by their coordinates, but bag 'bag0'"),
-        ({"pitch": 0.0}, "bag 'bag0': its pitch is 0.0, not a distance above 0"),
-        ({"pitch": math.nan}, "its pitch is nan"),
+        ({"stride": 0.0}, "bag 'bag0': its stride is 0.0, not a distance above 0"),
+        ({"stride": math.nan}, "its stride is nan"),
         ({"coords": torch.zeros(9, 3)}, "not 3 numbers an instance"),
         ({"coords": torch.full((9, 2), math.nan)}, "NaN or inf"),
     ],
 )
 def test_bags_without_places_are_refused(change, message):
     bag = scattered()
-    fields = {k: getattr(bag, k) for k in ("name", "x", "edges", "weights", "coords", "pitch")}
+    fields = {k: getattr(bag, k) for k in ("name", "x", "edges", "weights", "coords", "stride")}
     with pytest.raises(BagError, match=message):
         build("setmil", **SMALL).double()(pack([Bag(**{**fields, **change})]))
 

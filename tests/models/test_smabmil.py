@@ -141,7 +141,7 @@ def check_coefficients(reference, model, total, *, b, names) -> dict[str, str]:
     """Their γ is e^∓ of our logit: d/dγ = ∓ 1/γ d/dlogit. Gives the names that are left."""
     parameters = dict(model.named_parameters())
     sign = 1 if reference.constructor.get("sm_mode") == "exact" else -1
-    order = reference.about["parameter_order"]
+    order = reference.metadata["parameter_order"]
     norms = reference.expected(f"bag{b}.grad_norms")
     for key in [k for k in names if k.endswith(".coef")]:
         (slope,) = torch.autograd.grad(total, parameters[names.pop(key)], retain_graph=True)

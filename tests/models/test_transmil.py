@@ -94,7 +94,7 @@ def test_the_loss_and_every_gradient(golden, b):
     bags = pack([bag])
     (loss,) = model.losses(model(bags), bags).values()
     close(loss, golden.expected(f"bag{b}.loss"))
-    names = ours(golden.about["parameter_order"])
+    names = ours(golden.metadata["parameter_order"])
     assert set(names.values()) == {k for k, _ in model.named_parameters()}
     golden.check_gradients(model, loss, bag.x, b=b, ours=names)
 
@@ -111,7 +111,7 @@ def test_torchmil(shared_golden, b):
     close(out.attention.mean.softmax(0), golden.expected(f"bag{b}.att"))
     loss = model.losses(out, bags)["nll"]
     close(loss, golden.expected(f"bag{b}.loss.BCEWithLogitsLoss"))
-    names = ours(golden.about["parameter_order"])
+    names = ours(golden.metadata["parameter_order"])
     assert set(names.values()) == {k for k, _ in model.named_parameters()}
     golden.check_gradients(model, loss, bag.x, b=b, ours=names)
 

@@ -47,7 +47,7 @@ def golden(shared_golden) -> Golden:
 def ours(golden: Golden) -> dict[str, str]:
     """Their names → ours, without the layer that they never use."""
     names = {}
-    for theirs in golden.about["parameter_order"]:
+    for theirs in golden.metadata["parameter_order"]:
         start, _, end = theirs.rpartition(".")
         if start in PAIRS:
             names[theirs] = f"{PAIRS[start]}.{end}"
@@ -96,7 +96,7 @@ def test_each_step_and_every_gradient_of_the_original(golden, b, step):
     loss.backward()
     norms = dict(
         zip(
-            golden.about["parameter_order"],
+            golden.metadata["parameter_order"],
             golden.expected(f"bag{b}.{step}_grad_norms").tolist(),
             strict=True,
         )
@@ -106,7 +106,7 @@ def test_each_step_and_every_gradient_of_the_original(golden, b, step):
 
 
 def test_three_bags_at_once(golden):
-    n = golden.about["sizes"][0]
+    n = golden.metadata["sizes"][0]
     bags = pack([golden.bag(b, **first(golden, b, n)) for b in range(3)])
     for step in EPOCH_OF:
         model = at(golden.model(), step)

@@ -156,7 +156,7 @@ def test_every_run_gives_the_contours_and_the_coordinates_of_clam(
         assert len(found) == int(row["n_patches"])
         scale = 4 if "plevel1" in run and name.startswith("synth_compact") else 2
         scale = scale if "plevel1" in run else 1
-        assert (found.size_level0, found.pitch) == (size * scale, step * scale)
+        assert (found.size_level0, found.stride) == (size * scale, step * scale)
         checked += 1
         kept += len(found)
     assert (checked, kept > 500) == (21 if name == REAL[0] else 22, True)
@@ -240,14 +240,14 @@ def test_at_a_level_clam_truncates_the_downsample():
     assert slide.size[0] / 1250 == 3.9992
     chosen = settings("clam-biopsy", level=1, mask_level=0)
     found = cut(slide, find_tissue(slide, chosen.tissue), chosen)
-    assert (found.size_level0, found.pitch) == (768, 768)
+    assert (found.size_level0, found.stride) == (768, 768)
     assert set(np.diff(np.unique(found.coords[:, 0]))) == {768}
     # the other grid keeps the downsample as it is
     chosen = settings("clam-biopsy", level=1, mask_level=0, grid="global")
     found = cut(slide, find_tissue(slide, chosen.tissue), chosen)
     assert found.size_level0 == pytest.approx(256 * 3.9996, rel=1e-4)
     np.testing.assert_array_equal(
-        found.coords, np.rint(np.rint(found.coords / found.pitch) * found.pitch)
+        found.coords, np.rint(np.rint(found.coords / found.stride) * found.stride)
     )
 
 
@@ -256,10 +256,10 @@ def test_clam_with_micrometres_keeps_its_tissue_and_its_grid():
     chosen = settings("clam-biopsy", mpp=0.5, mask_level=0)
     tissue = find_tissue(slide, chosen.tissue)
     found = cut(slide, tissue, chosen)
-    assert found.pitch == pytest.approx(256 * 0.5 / 0.252)
+    assert found.stride == pytest.approx(256 * 0.5 / 0.252)
     left, top = tissue.polygons[0].outer.min(0)
-    steps = (found.coords - (left, top)) / found.pitch
-    assert np.abs(steps - np.rint(steps)).max() < 0.5 / found.pitch + 1e-9
+    steps = (found.coords - (left, top)) / found.stride
+    assert np.abs(steps - np.rint(steps)).max() < 0.5 / found.stride + 1e-9
     assert len(found) > 10
     assert found.mpp == 0.5
 

@@ -23,8 +23,8 @@ def patches_of(slide, chosen):
 
 def cells(patches):
     """Column and row of each patch on the slide's lattice."""
-    at = patches.coords / patches.pitch
-    assert np.abs(patches.coords - np.rint(at) * patches.pitch).max(initial=0) <= 0.5
+    at = patches.coords / patches.stride
+    assert np.abs(patches.coords - np.rint(at) * patches.stride).max(initial=0) <= 0.5
     return np.rint(at).astype(int)
 
 
@@ -41,9 +41,9 @@ def test_scans_at_20x_and_40x_have_the_same_cells_and_the_same_graph(mpp, overla
     coarse = patches_of(ArraySlide(TWENTY, mpp=2 * mpp), chosen)
     assert len(fine) > 60
     np.testing.assert_array_equal(cells(fine), cells(coarse))
-    assert fine.pitch == pytest.approx(2 * coarse.pitch)
+    assert fine.stride == pytest.approx(2 * coarse.stride)
     assert np.abs(fine.coords - 2 * coarse.coords).max() <= 1.5  # each is rounded for itself
-    graphs = [grid(torch.from_numpy(p.coords), pitch=p.pitch) for p in (fine, coarse)]
+    graphs = [grid(torch.from_numpy(p.coords), stride=p.stride) for p in (fine, coarse)]
     assert graphs[0].shape[1] > 2 * len(fine)
     assert torch.equal(*graphs)
 
@@ -63,10 +63,10 @@ def test_a_slide_and_its_pyramid_differ_by_a_patch_at_the_border(shared_data):
         with open_slide(shared_data / "wsi" / name) as slide:
             found.append({tuple(c) for c in patches_of(slide, settings(size=128)).coords})
     assert min(map(len, found)) > 150
-    pitch = 128 * 0.5 / 0.499
+    stride = 128 * 0.5 / 0.499
     for only in found[0] ^ found[1]:
         # a patch that one of them lacks has a neighbour that both lack
-        near = {tuple(c) for c in np.rint(np.rint(np.array(only) / pitch + OFFSETS) * pitch)}
+        near = {tuple(c) for c in np.rint(np.rint(np.array(only) / stride + OFFSETS) * stride)}
         assert near - found[0] - found[1]
     assert len(found[0] ^ found[1]) <= 4
 
@@ -111,7 +111,7 @@ def test_slides_of_no_one_and_two_patches(ellipse, many):
     found = patches_of(slide, settings(size=512, min_tissue=0.2))
     assert len(found) == many
     assert found.coords.shape == (many, 2)
-    assert grid(torch.from_numpy(found.coords), pitch=found.pitch).shape == (2, max(many - 1, 0))
+    assert grid(torch.from_numpy(found.coords), stride=found.stride).shape == (2, max(many - 1, 0))
 
 
 def irregular(seed, *, size=700):

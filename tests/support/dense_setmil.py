@@ -182,7 +182,7 @@ def at_cells(weight: Tensor, rows: Tensor, cols: Tensor, *, stride: int) -> Tens
     return found[0, 0, 0]
 
 
-def cells_of(bag: Bag, *, pitch: float = 10.0) -> tuple[Tensor, Tensor, int, int]:
+def cells_of(bag: Bag, *, stride: float = 10.0) -> tuple[Tensor, Tensor, int, int]:
     """Rows, columns, height and width by plain division."""
-    c = ((bag.coords - bag.coords.min(0).values) / pitch).round().long()
+    c = ((bag.coords - bag.coords.min(0).values) / stride).round().long()
     return c[:, 1], c[:, 0], int(c[:, 1].max()) + 1, int(c[:, 0].max()) + 1

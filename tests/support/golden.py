@@ -29,12 +29,12 @@ class Golden:
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
         self.tensors = load_file(folder / f"{name}.safetensors")
-        self.about: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+        self.metadata: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
 
     @property
     def constructor(self) -> dict[str, Any]:
         """The original constructor's arguments, as stored (some values are strings)."""
-        return self.about["constructor"]
+        return self.metadata["constructor"]
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -66,7 +66,7 @@ class Golden:
             "weights": torch.ones(edges.shape[1], dtype=dtype),
             "y": int(self.tensors[f"bag{b}.y"]),
             "coords": self.tensors[f"bag{b}.coords"].flip(1),
-            "pitch": 1.0,
+            "stride": 1.0,
         }
         return Bag(**{**given, **more})
 
@@ -92,7 +92,7 @@ class Golden:
             got = found[ours[theirs]]
             assert got is not None, theirs
             close(got, want, relative=1e-4)
-        order = self.about["parameter_order"]
+        order = self.metadata["parameter_order"]
         want = self.expected(f"bag{b}.{key}grad_norms")
         kept = [(k, w) for k, w in zip(order, want, strict=True) if k in ours]
         zero = torch.zeros(())

@@ -17,14 +17,14 @@ def prediction(bag: str, p: float, *, instances: int = 4, mean=None, labels=None
     return Prediction(
         name=bag,
         probability=np.array([p], dtype=np.float32),
-        spread=np.array([0.1], dtype=np.float32),
+        std=np.array([0.1], dtype=np.float32),
         coords=np.stack([np.arange(len(f)), np.zeros(len(f))], axis=1).astype(np.int64),
         attention_mean=f,
         attention_variance=np.linspace(0.1, 0.4, len(f)).astype(np.float32),
         weight_mean=w,
         weight_variance=np.zeros(len(f), dtype=np.float32),
         degree=np.array([1, *[2] * (len(f) - 2), 1], dtype=np.float32),
-        pitch=1.0,
+        stride=1.0,
         instance_labels=None if labels is None else np.asarray(labels, dtype=np.int64),
     )
 
@@ -83,7 +83,7 @@ def write_run(
         parts=parts,
         classes=("0", "1"),
         threshold=threshold,
-        about={},
+        metadata={},
     )
     return path
 
@@ -95,8 +95,8 @@ def _write_table(folder: Path, p: dict[str, float], *, y, parts, threshold) -> N
     rows = [f"{b},{parts[b]},{y[b]},{int(v >= cut)},{v!r},0.1" for b, v in p.items()]
     text = "\n".join(["bag,part,label,prediction,p_1,sd_1", *rows, ""])
     (folder / "predictions.csv").write_text(text)
-    about = {"threshold": threshold, "classes": ["0", "1"]}
-    (folder / "predictions.json").write_text(json.dumps(about))
+    metadata = {"threshold": threshold, "classes": ["0", "1"]}
+    (folder / "predictions.json").write_text(json.dumps(metadata))
 
 
 def write_folds(

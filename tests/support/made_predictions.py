@@ -20,7 +20,7 @@ def made(name, mu, labels=None, **fields):
     floats = {k: np.asarray(held.pop(k), np.float32) for k in tuple(held) if k in FLOATS}
     return Prediction(
         name=name,
-        spread=np.zeros(len(floats["probability"]), np.float32),
+        std=np.zeros(len(floats["probability"]), np.float32),
         coords=held.pop("coords", None),
         attention_mean=mu,
         instance_labels=None if labels is None else np.asarray(labels, np.int8).ravel(),
@@ -32,16 +32,16 @@ def made(name, mu, labels=None, **fields):
 FLOATS = ("probability", "attention_variance", "weight_mean", "weight_variance", "degree")
 
 
-def lattice(rows, columns, *, pitch=10):
+def lattice(rows, columns, *, stride=10):
     """Coordinates of a whole rectangle, row by row."""
     y, x = np.mgrid[:rows, :columns]
-    return np.stack([x.ravel(), y.ravel()], axis=1) * pitch
+    return np.stack([x.ravel(), y.ravel()], axis=1) * stride
 
 
 def slide(name, image, labels=None, **fields):
     """A whole lattice, scores as an image."""
     image = np.asarray(image, dtype=np.float32)
-    return made(name, image.ravel(), labels, coords=lattice(*image.shape), pitch=10.0, **fields)
+    return made(name, image.ravel(), labels, coords=lattice(*image.shape), stride=10.0, **fields)
 
 
 def scan(name, mu, labels=None, **fields):

@@ -28,13 +28,13 @@ def some_bags(*, features: int = 6, dtype: torch.dtype = F64) -> Bags:
         g = torch.Generator().manual_seed(k)
         cells = torch.randperm(2 * n, generator=g)[:n].sort().values
         coords = torch.stack([cells % 4, cells // 4], 1) * 10
-        edges = graphs.grid(coords, pitch=10.0)
+        edges = graphs.grid(coords, stride=10.0)
         x = torch.randn(n, features, generator=g, dtype=F64).to(dtype)
         weights = (0.5 + torch.rand(edges.shape[1], generator=g, dtype=F64)).to(dtype)
         bags.append(
             Bag(
                 name=f"bag{k}", x=x, edges=edges, weights=weights, y=1 - k, coords=coords,
-                pitch=10.0,
+                stride=10.0,
             )
         )  # fmt: skip
     return pack(bags)

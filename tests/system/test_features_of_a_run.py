@@ -17,7 +17,7 @@ from probsa.cohorts.work import WorkFolder
 from probsa.core.files import read_csv
 from probsa.datasets import open_bags
 from probsa.datasets.feature_metadata import Stated
-from probsa.datasets.metadata import About
+from probsa.datasets.metadata import Metadata
 from probsa.errors import InputError, TableError
 from probsa.patches import PatchSettings
 from probsa.training.config import DataConfig, RunConfig
@@ -238,12 +238,12 @@ def test_what_other_tools_state(tmp_path):
     assert trident.encoders == ("uni_v1",)
     assert (stamp.patch_sizes, stamp.mpps) == ((224.0,), (round(256 / 224, 4),))
     assert len(stamp.encoders) == 1
-    assert trident.difference(About(encoder="uni_v1@00ff", kind="slide")) is None
+    assert trident.difference(Metadata(encoder="uni_v1@00ff", kind="slide")) is None
 
 
 def test_the_name_of_a_folder_is_no_statement():
     stated = Stated(encoders=("train",))
-    guess = About(encoder="test", encoder_guessed=True)
+    guess = Metadata(encoder="test", encoder_guessed=True)
     assert stated.difference(guess) is None
     assert stated.difference(replace(guess, encoder_guessed=False)) is not None
 
@@ -257,16 +257,16 @@ def test_features_train_and_features_test_are_one_encoder(run, copied, tmp_path)
             copy.write_bytes(path.read_bytes())
             restate(copy, probsa_encoder=None)
     train_bags, test_bags = (open_bags(tmp_path / f"features_{p}") for p in ("train", "test"))
-    assert train_bags.about("slide0").encoder == "train"  # what convert would name them
+    assert train_bags.metadata("slide0").encoder == "train"  # what convert would name them
     stated = Stated.of(train_bags, train_bags.names)
     assert stated.encoders == () and stated.patch_sizes == (128.0,)
-    assert [stated.difference(test_bags.about(n)) for n in test_bags.names] == [None] * 3
+    assert [stated.difference(test_bags.metadata(n)) for n in test_bags.names] == [None] * 3
 
 
 def test_many_values_are_named_by_their_range():
     stated = Stated(mpps=(0.22, 0.23, 0.24, 0.25), patch_sizes=(224.0, 256.0))
-    assert stated.difference(About(mpp=0.26, patch_size=256.0)) is None
-    said = stated.difference(About(mpp=0.5, patch_size=300.0)) or ""
+    assert stated.difference(Metadata(mpp=0.26, patch_size=256.0)) is None
+    said = stated.difference(Metadata(mpp=0.5, patch_size=300.0)) or ""
     assert "0.5 µm per pixel, expected one of 4 values from 0.22 to 0.25" in said
     assert "300 pixels wide, expected 224 or 256" in said
     assert "Patch it with --mpp 0.25; patch it with --patch-size 256;" in said

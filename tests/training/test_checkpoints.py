@@ -15,8 +15,8 @@ from probsa.training.checkpoints import load_checkpoint, restore_model, save_che
 def kept(tmp_path):
     model = build("abmil", in_dim=4, embed=(8, 4))
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
-    about = {"model": model.name, "arguments": model.arguments}
-    save_checkpoint(tmp_path / "a.safetensors", tensors, about=about)
+    metadata = {"model": model.name, "arguments": model.arguments}
+    save_checkpoint(tmp_path / "a.safetensors", tensors, metadata=metadata)
     return tmp_path / "a.safetensors", model
 
 
@@ -36,7 +36,7 @@ def test_another_model_is_refused(kept):
 
 def altered(path, **changed):
     held = load_checkpoint(path)
-    save_file(held.tensors, path, metadata={"probsa": json.dumps({**held.about, **changed})})
+    save_file(held.tensors, path, metadata={"probsa": json.dumps({**held.metadata, **changed})})
 
 
 def test_another_version_is_refused(kept):

@@ -54,7 +54,7 @@ def test_a_torch_file_as_training_scripts_write_it(state, how, tmp_path, bags):
     model = convert_checkpoint(source, out, reference=REFERENCE)
     want = from_original(REFERENCE, state)
     predictor = probsa.load(out, device="cpu")
-    assert predictor.classes == ("0", "1") and predictor.about["from"] == REFERENCE
+    assert predictor.classes == ("0", "1") and predictor.metadata["from"] == REFERENCE
     assert model.name == predictor.model.name == "dsmil"
     kept = predictor.model.state_dict()
     assert all(torch.equal(v, kept[k]) for k, v in want.state_dict().items())

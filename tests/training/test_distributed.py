@@ -57,7 +57,7 @@ def test_two_processes_give_the_weights_of_one(shared_data, tmp_path, more):
     for name, value in one.part("model").items():
         torch.testing.assert_close(two.part("model")[name], value, rtol=0, atol=1e-6)
     for a, b in zip(
-        one.about["progress"]["history"], two.about["progress"]["history"], strict=True
+        one.metadata["progress"]["history"], two.metadata["progress"]["history"], strict=True
     ):
         for key in ("nll", "kl", "loss", "val_nll", "val_auroc"):
             assert b[key] == pytest.approx(a[key], abs=1e-5), key

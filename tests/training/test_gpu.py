@@ -60,5 +60,5 @@ def test_a_run_resumes_and_predicts_on_the_gpu(tmp_path):
     run = train(config, tmp_path / "a")
     half = replace(config, training=replace(config.training, precision="bf16"))
     train(half, tmp_path / "b")
-    assert load_checkpoint(run.last).about["progress"]["epoch"] == 2
+    assert load_checkpoint(run.last).metadata["progress"]["epoch"] == 2
     assert load_checkpoint(run.last).part("model")["classifier.weight"].isfinite().all()

@@ -131,12 +131,12 @@ def test_each_run_of_a_pass_is_its_run_alone(configs, tmp_path):
             assert a.tensors.keys() == b.tensors.keys()
             for key, value in a.tensors.items():
                 torch.testing.assert_close(b.tensors[key], value, rtol=2e-3, atol=2e-6, msg=key)
-            assert a.about["classes"] == b.about["classes"]
+            assert a.metadata["classes"] == b.metadata["classes"]
         assert (
-            load_checkpoint(alone.last).about["groups"]
-            == load_checkpoint(beside.last).about["groups"]
+            load_checkpoint(alone.last).metadata["groups"]
+            == load_checkpoint(beside.last).metadata["groups"]
         )
-        rows = [load_checkpoint(f.last).about["progress"] for f in (alone, beside)]
+        rows = [load_checkpoint(f.last).metadata["progress"] for f in (alone, beside)]
         for row, same in zip(rows[0]["history"], rows[1]["history"], strict=True):
             assert row.keys() == same.keys()
             assert {**row, "seconds": 0} == pytest.approx({**same, "seconds": 0}, rel=1e-4)

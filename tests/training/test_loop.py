@@ -84,8 +84,8 @@ def test_training_leaves_the_global_generator_as_it_was(config, tmp_path):
 
 def test_best_is_the_highest_auroc_then_the_lowest_nll(config, tmp_path):
     run = train(with_training(config, epochs=8), tmp_path / "a")
-    history = load_checkpoint(run.last).about["progress"]["history"]
-    best = load_checkpoint(run.best).about["progress"]["epoch"]
+    history = load_checkpoint(run.last).metadata["progress"]["history"]
+    best = load_checkpoint(run.best).metadata["progress"]["epoch"]
     ranked = sorted(history, key=lambda r: (-(r["val_auroc"]), r["val_nll"], r["epoch"]))
     assert best == ranked[0]["epoch"]
 
@@ -146,7 +146,7 @@ def test_a_plateau_of_the_validation_loss_lowers_the_rate(config, tmp_path):
         ),
         tmp_path / "a",
     )
-    rows = load_checkpoint(run.last).about["progress"]["history"]
+    rows = load_checkpoint(run.last).metadata["progress"]["history"]
     # steps of that size move nothing: after the first epoch the loss does not fall by 1e-4
     assert max(r["val_nll"] for r in rows) - min(r["val_nll"] for r in rows) < 1e-4
     rates = [1, 1, 1, 0.2, 0.2, 0.04, 0.04, 0.008, 0.008]
@@ -177,7 +177,7 @@ def test_class_weights_change_an_unbalanced_run_alone(config, tmp_path):
     plain = train(config, tmp_path / "plain")
     weighed = train(with_training(config, balanced=True), tmp_path / "weighed")
     assert not same(weights(plain), weights(weighed))
-    kept = load_checkpoint(weighed.best).about["arguments"]["class_weights"]
+    kept = load_checkpoint(weighed.best).metadata["arguments"]["class_weights"]
     train_bags = json.loads(weighed.split_file.read_text())["train"]
     positive = sum(int(b) % 2 for b in train_bags)
     expected = [
@@ -212,7 +212,7 @@ def test_predictions_that_are_no_numbers_end_the_run_with_a_reason(config, tmp_p
 
 def test_patience_stops_early(config, tmp_path):
     run = train(with_training(config, epochs=60, patience=2, learning_rate=0.0), tmp_path / "a")
-    assert len(load_checkpoint(run.last).about["progress"]["history"]) == 3
+    assert len(load_checkpoint(run.last).metadata["progress"]["history"]) == 3
 
 
 def test_tensorboard_events_are_written_where_it_is_installed(config, tmp_path):
@@ -283,7 +283,7 @@ def test_three_classes(config, tmp_path):
     config.data.labels.write_text("\n".join(rows) + "\n")
     config = replace(config, data=replace(config.data, test_fold=None))
     run = train(config, tmp_path / "a")
-    assert load_checkpoint(run.best).about["arguments"]["n_classes"] == 3
+    assert load_checkpoint(run.best).metadata["arguments"]["n_classes"] == 3
 
 
 def test_a_diverging_run_says_so(config, tmp_path):

@@ -76,7 +76,7 @@ def test_lookahead_goes_on_from_a_checkpoint(name, steps):
     assert sum(k.endswith(".slow") for k in tensors) == len(list(first.parameters()))
     second.load_state_dict(first.state_dict())
     late = make_optimizer(second, settings)
-    restore_optimizer(late, Checkpoint(tensors=tensors, about={"groups": groups}))
+    restore_optimizer(late, Checkpoint(tensors=tensors, metadata={"groups": groups}))
     descend(late, list(second.parameters()), 11, first=4)
     assert late.param_groups[0][COUNT] == 15
     for p, q in zip(whole.parameters(), second.parameters(), strict=True):

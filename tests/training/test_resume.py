@@ -42,7 +42,7 @@ def assert_same_run(a, b):
     for one, other in zip(tensors(a), tensors(b), strict=True):
         assert one.keys() == other.keys()
         assert all(torch.equal(one[k], other[k]) for k in one)
-    history = [load_checkpoint(r.last).about["progress"]["history"] for r in (a, b)]
+    history = [load_checkpoint(r.last).metadata["progress"]["history"] for r in (a, b)]
     for rows in history:
         for row in rows:
             del row["seconds"]
@@ -64,7 +64,9 @@ def test_stopping_after_an_epoch_and_going_on(config, tmp_path):
     with pytest.raises(Stop):
         train(config, tmp_path / "broken", reporter=Breaker())
     assert (
-        load_checkpoint(tmp_path / "broken/checkpoints/last.safetensors").about["progress"]["epoch"]
+        load_checkpoint(tmp_path / "broken/checkpoints/last.safetensors").metadata["progress"][
+            "epoch"
+        ]
         == 7
     )
     assert_same_run(whole, train(config, tmp_path / "broken", resume=True))
@@ -89,8 +91,8 @@ def test_every_kind_of_state_goes_on(config, tmp_path):
     config = replace(config, training=settings)
     whole = train(config, tmp_path / "whole")
     last = load_checkpoint(whole.last)
-    rates = [row["learning_rate"] for row in last.about["progress"]["history"]]
-    assert rates[-1] < max(rates) and last.about["progress"]["step"] % 5
+    rates = [row["learning_rate"] for row in last.metadata["progress"]["history"]]
+    assert rates[-1] < max(rates) and last.metadata["progress"]["step"] % 5
     parameters = [v for k, v in last.tensors.items() if k.startswith("model.")]
     slow = [v for k, v in last.tensors.items() if k.endswith(".slow")]
     assert slow and not any(torch.equal(s, p) for s in slow for p in parameters if s.ndim > 1)
@@ -165,7 +167,7 @@ class Victim:
 
 def epochs_of(out):
     last = out / "checkpoints" / "last.safetensors"
-    return load_checkpoint(last).about["progress"]["epoch"] if last.is_file() else 0
+    return load_checkpoint(last).metadata["progress"]["epoch"] if last.is_file() else 0
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def test_a_probability_is_the_mean_of_probabilities(classes, squash):
     each = torch.stack([squash(ell[:, s]) for s in range(50)], 1)
     torch.testing.assert_close(out.probability, each.mean(1), rtol=1e-13, atol=0)
     spread = (each - each.mean(1, keepdim=True)).square().mean(1).sqrt()
-    torch.testing.assert_close(out.spread, spread, rtol=1e-12, atol=0)
+    torch.testing.assert_close(out.std, spread, rtol=1e-12, atol=0)
     assert float((out.probability - squash(ell.mean(1))).abs().max()) > 0.05
 
 

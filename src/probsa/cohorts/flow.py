@@ -156,16 +156,16 @@ def extract_cohort(
     fit = [t for t in tasks if t.payload.settings in ("", current)]
     outcomes = [_of_other_settings(t) for t in tasks if t.payload.settings not in ("", current)]
     outcomes += _done(stage, fit, run=run, total=len(fit), on_outcome=on_outcome)
-    about = [f"{encoder.name}: {encoder.width} features; licence: {encoder.card.licence}"]
+    metadata = [f"{encoder.name}: {encoder.width} features; licence: {encoder.card.licence}"]
     if without:
-        about.append(f"{without} without patches are left out: {chosen.report('patch')}")
+        metadata.append(f"{without} without patches are left out: {chosen.report('patch')}")
     return write_report(
         chosen.report(_name(stage.folder.name, run.shard)),
         outcomes,
         records,
         what="instances",
         others=chosen.records(stage.name) if run.shard[1] == 1 else (),
-        about=tuple(about),
+        metadata=tuple(metadata),
     )
 
 

@@ -29,7 +29,7 @@ class CohortReport:
     outcomes: tuple[Outcome, ...]
     table: Path
     """The CSV file with a row for each."""
-    about: tuple[str, ...] = ()
+    metadata: tuple[str, ...] = ()
     """What else should be said."""
 
     @property
@@ -43,7 +43,7 @@ class CohortReport:
             "table": str(self.table),
             "counts": self.counts,
             "instances": sum(o.count for o in self.outcomes if o.status == "done"),
-            "about": list(self.about),
+            "about": list(self.metadata),
             "items": [
                 {
                     "name": o.name,
@@ -78,7 +78,7 @@ class CohortReport:
             console.print(table, markup=False)
             if len(failed) > SHOWN:
                 console.print(f"and {len(failed) - SHOWN} more: {self.table}", markup=False)
-        for line in self.about:
+        for line in self.metadata:
             console.print(line, markup=False)
         total = sum(o.count for o in self.outcomes if o.status == "done")
         words = ", ".join(f"{n} {k.replace('_', ' ')}" for k, n in sorted(self.counts.items()))
@@ -94,7 +94,7 @@ def write_report(
     *,
     what: str,
     others: Iterable[Record] = (),
-    about: tuple[str, ...] = (),
+    metadata: tuple[str, ...] = (),
 ) -> CohortReport:
     """Writes the table of a cohort.
 
@@ -113,7 +113,10 @@ def write_report(
     with alone(path):
         write_csv(path, HEADER, rows)
     return CohortReport(
-        what=what, outcomes=tuple(given[name] for name in sorted(given)), table=path, about=about
+        what=what,
+        outcomes=tuple(given[name] for name in sorted(given)),
+        table=path,
+        metadata=metadata,
     )
 
 

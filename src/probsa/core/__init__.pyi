@@ -19,7 +19,7 @@ from .graphs import AGREES as AGREES
 from .graphs import GraphKind as GraphKind
 from .graphs import WeightKind as WeightKind
 from .graphs import chain as chain
-from .graphs import check_pitch as check_pitch
+from .graphs import check_stride as check_stride
 from .graphs import degrees as degrees
 from .graphs import grid as grid
 from .randomness import draw_key as draw_key
@@ -43,9 +43,9 @@ from .store import checked as checked
 from .store import number as number
 from .store import opened as opened
 from .store import peek_bag as peek_bag
-from .store import pitch_of as pitch_of
 from .store import read_bag as read_bag
 from .store import size_level0 as size_level0
 from .store import stamp as stamp
 from .store import stated_kind as stated_kind
+from .store import stride_of as stride_of
 from .store import write_bag as write_bag

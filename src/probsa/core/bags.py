@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -11,9 +13,25 @@ from ..errors import BagError
 from .graphs import degrees, undirected
 from .segments import segment_index
 
+T = TypeVar("T")
 Label = int | float | Tensor | None
 
 
+def _accepting_pitch(cls: type[T]) -> type[T]:
+    """Let the constructor take `pitch`, the name that `stride` had before rooms."""
+    construct = cls.__init__
+
+    @wraps(construct)
+    def __init__(self: T, **given: Any) -> None:
+        if "pitch" in given:
+            given["stride"] = given.pop("pitch")
+        construct(self, **given)
+
+    cls.__init__ = __init__  # pyright: ignore[reportAttributeAccessIssue]
+    return cls
+
+
+@_accepting_pitch
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bag:
     """One slide or scan: N instances and the undirected graph of their neighbourhood.
@@ -30,7 +48,7 @@ class Bag:
     y: Label = None
     coords: Shaped[Tensor, "n axes"] | None = None
     """Level-0 (x, y) of each patch's top-left corner, or (n, 1) slice positions."""
-    pitch: float | None = None
+    stride: float | None = None
     """Distance between neighbouring patches, in the unit of `coords`; None: estimate it."""
     arcs: Int[Tensor, "2 a"] | None = None
     arc_weights: Float[Tensor, " a"] | None = None
@@ -53,7 +71,7 @@ class Bags:
     y: Float[Tensor, " bags"] | Int[Tensor, " bags"] | None
     names: tuple[str, ...]
     coords: Shaped[Tensor, "n axes"] | None = None
-    pitch: tuple[float | None, ...] | None = None
+    stride: tuple[float | None, ...] | None = None
     arcs: Int[Tensor, "2 a"] | None = None
     arc_weights: Float[Tensor, " a"] | None = None
     instance_labels: Int[Tensor, " n"] | None = None
@@ -114,7 +132,7 @@ def pack(bags: Sequence[Bag]) -> Bags:
         y=_labels([b.y for b in bags], bags[0].x.device),
         names=tuple(b.name for b in bags),
         coords=_joined(bags, "coords"),
-        pitch=tuple(b.pitch for b in bags) if any(b.pitch is not None for b in bags) else None,
+        stride=tuple(b.stride for b in bags) if any(b.stride is not None for b in bags) else None,
         arcs=_joined(bags, "arcs", shift=start),
         arc_weights=_joined(bags, "arc_weights"),
         instance_labels=_joined(bags, "instance_labels"),

@@ -18,7 +18,7 @@ GraphKind = Literal["auto", "chain", "grid", "knn", "none"]
 WeightKind = Literal["inverse", "exp", "rbf", "binary"]
 
 ENOUGH = 8
-"""Gaps between patches of one row or column below which the coordinates prove no pitch wrong."""
+"""Gaps between patches of one row or column below which the coordinates prove no stride wrong."""
 SUSPICIOUS = 10
 """Patches of a slide that cannot all lie apart: from here on a graph without edges is refused."""
 CROWDED = 32
@@ -34,34 +34,34 @@ def chain(n: int) -> Int[Tensor, "2 e"]:
 
 
 def grid(
-    coords: Shaped[Tensor, "n 2"], *, pitch: float | None = None, name: str = "bag"
+    coords: Shaped[Tensor, "n 2"], *, stride: float | None = None, name: str = "bag"
 ) -> Int[Tensor, "2 e"]:
     """The 8 adjacent patches, by coordinates (top-left corners, any unit).
 
     On one lattice neighbours are looked up by cell; otherwise (CLAM starts a lattice at every
-    tissue contour) all pairs within √2 · pitch are joined.
+    tissue contour) all pairs within √2 · stride are joined.
 
     Args:
-        coords: corners, in the unit of `pitch`.
-        pitch: distance between neighbours; None estimates it.
+        coords: corners, in the unit of `stride`.
+        stride: distance between neighbours; None estimates it.
         name: named in errors.
 
     Raises:
-        GraphError: the pitch contradicts the coordinates, or many patches have no neighbour at all.
+        GraphError: the stride contradicts the coordinates, or many patches have no neighbour.
     """
     c = coords.double().numpy()
     if len(c) < 2:
         return torch.zeros(2, 0, dtype=torch.long)
-    p = check_pitch(coords, pitch=pitch, name=name)
+    p = check_stride(coords, stride=stride, name=name)
     cells = np.rint((c - c.min(0)) / p).astype(np.int64)
     on_lattice = np.abs(c - c.min(0) - cells * p).max() <= AGREES * p
     found = _lattice_pairs(cells) if on_lattice else None
     edges = _radius_pairs(c, np.sqrt(2) * p, name=name) if found is None else found
     if edges.shape[1] == 0 and len(c) >= SUSPICIOUS:
         raise GraphError(
-            f"{name}: none of its {len(c)} patches has a neighbour at a pitch of {p:g}. "
-            "The pitch is probably in other pixels than the coordinates (target magnification "
-            "instead of level 0): give --pitch in the unit of the coordinates, or --graph none"
+            f"{name}: none of its {len(c)} patches has a neighbour at a stride of {p:g}. "
+            "The stride is probably in other pixels than the coordinates (target magnification "
+            "instead of level 0): give --stride in the unit of the coordinates, or --graph none"
         )
     return torch.from_numpy(edges)
 
@@ -79,8 +79,10 @@ def knn(coords: Shaped[Tensor, "n axes"], *, k: int = 8) -> Int[Tensor, "2 e"]:
     return torch.from_numpy(_once(np.stack([rows[other], near[other]]), n))
 
 
-def check_pitch(coords: Shaped[Tensor, "n 2"], *, pitch: float | None, name: str = "bag") -> float:
-    """The stated pitch if the coordinates agree with it; the estimated one if none is stated.
+def check_stride(
+    coords: Shaped[Tensor, "n 2"], *, stride: float | None, name: str = "bag"
+) -> float:
+    """The stated stride if the coordinates agree with it; the estimated one if none is stated.
 
     They disagree if the commonest distance within rows and columns is another one, by more than
     2 %. Not if it is larger and the stated one occurs as well (the patches are only sparse), nor
@@ -91,25 +93,25 @@ def check_pitch(coords: Shaped[Tensor, "n 2"], *, pitch: float | None, name: str
     """
     c = coords.double().numpy()
     gaps = _gaps(c)
-    if pitch is None:
+    if stride is None:
         return _commonest(gaps) if len(gaps) else _nearest(c)
     if len(gaps) < ENOUGH:
-        return float(pitch)
+        return float(stride)
     usual = _commonest(gaps)
-    ratio = usual / pitch
+    ratio = usual / stride
     agree = abs(ratio - 1) <= AGREES
-    sparse = ratio > 1 and np.mean(np.abs(gaps / pitch - 1) <= AGREES) >= 0.1
+    sparse = ratio > 1 and np.mean(np.abs(gaps / stride - 1) <= AGREES) >= 0.1
     mixed = ratio < 1 and np.mean(np.abs(gaps / usual - 1) <= AGREES) <= 0.6
     if agree or sparse or mixed:
-        return float(pitch)
+        return float(stride)
     cause = (
         "the stated size is probably at the target magnification, not at level 0"
         if ratio > 1
         else "the patches probably overlap, or the size belongs to another run"
     )
     raise GraphError(
-        f"{name}: patches are stated to lie {pitch:g} apart, but the coordinates say "
-        f"{usual:g} ({ratio:.3g} times that): {cause}. Give --pitch"
+        f"{name}: patches are stated to lie {stride:g} apart, but the coordinates say "
+        f"{usual:g} ({ratio:.3g} times that): {cause}. Give --stride"
     )
 
 
@@ -162,8 +164,8 @@ def _radius_pairs(c: np.ndarray, radius: float, *, name: str) -> np.ndarray:
     if degree > CROWDED:
         raise GraphError(
             f"{name}: its {len(c)} patches have {degree:.3g} neighbours on average within "
-            f"{radius:.4g}, where 8 are expected: the pitch is too large for the coordinates, or "
-            "they were never filled in. Give --pitch in their unit, or --graph knn"
+            f"{radius:.4g}, where 8 are expected: the stride is too large for the coordinates, or "
+            "they were never filled in. Give --stride in their unit, or --graph knn"
         )
     return _once(tree.query_pairs(radius * (1 + AGREES), output_type="ndarray").T, len(c))
 

@@ -38,7 +38,7 @@ class StoredBag:
     instance_labels: Shaped[np.ndarray, " labels"] | None = None
     """int64; never used in training."""
     kind: BagKind | None = None
-    pitch: float | None = None
+    stride: float | None = None
     """Level-0 pixels between neighbouring patches; None where the file does not state them."""
 
     @property
@@ -93,7 +93,7 @@ def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
         features.read_direct(values)
         corners, marks = _dataset(f, "coords"), _dataset(f, "instance_labels")
         coords = None if corners is None else as_columns(corners[...])
-        pitch = None if corners is None else pitch_of(corners.attrs)
+        stride = None if corners is None else stride_of(corners.attrs)
         labels = None if marks is None else marks[...].reshape(-1).astype(np.int64)
         kind = stated_kind(f, path)
         lost = _dataset(f, "unreadable")
@@ -104,7 +104,7 @@ def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
         coords=coords,
         instance_labels=labels,
         kind=kind,
-        pitch=pitch,
+        stride=stride,
     )
     return checked(bag if unreadable is None else _without(bag, unreadable, path), source=path)
 
@@ -157,8 +157,8 @@ def stamp(path: Path, key: str) -> str | None:
     return None if found is None else str(found)
 
 
-def stated_pitch(path: Path) -> float | None:
-    """The pitch that a file of coordinates alone states (CLAM's and TRIDENT's `patches`).
+def stated_stride(path: Path) -> float | None:
+    """The stride that a file of coordinates alone states (CLAM's and TRIDENT's `patches`).
 
     Raises:
         BagError: the file is damaged or holds no `coords`.
@@ -167,7 +167,7 @@ def stated_pitch(path: Path) -> float | None:
         corners = _dataset(f, "coords")
         if corners is None:
             raise BagError(f"{path} has no dataset 'coords': it is no file of patch coordinates")
-        return pitch_of(corners.attrs)
+        return stride_of(corners.attrs)
 
 
 def write_bag(
@@ -288,7 +288,7 @@ def stated_kind(f: h5py.File, path: Path) -> BagKind | None:
     raise BagError(f"{path}: probsa_kind is {stated!r}, expected 'slide' or 'ct'")
 
 
-def pitch_of(attributes: Mapping[str, object]) -> float | None:
+def stride_of(attributes: Mapping[str, object]) -> float | None:
     """Level-0 pixels between neighbours, from our, TRIDENT's or CLAM's attributes of `coords`."""
     exact = number(attributes, "pitch")  # ours: TRIDENT's sizes are rounded
     if exact:

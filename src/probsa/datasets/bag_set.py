@@ -15,7 +15,7 @@ from jaxtyping import Shaped
 from ..core import Bag, BagKind, GraphKind, StoredBag, WeightKind, graphs
 from ..errors import BagError, EmptyBag, GraphError, InputError, hint
 from .cache import Cache, Graph
-from .metadata import About
+from .metadata import Metadata
 from .overlay import Overlay
 
 SHOWN = 5
@@ -36,7 +36,7 @@ class GraphOptions:
     """s of `inverse` weights; None: the bag's median distance between neighbours."""
     neighbours: int = 8
     """k of `knn`."""
-    pitch: float | None = None
+    stride: float | None = None
     """Level-0 pixels between neighbouring patches; None: as the files state, else estimated."""
 
 
@@ -54,7 +54,7 @@ class BagSet(ABC):
     """
 
     unit: Literal["px", "um"] = "px"
-    """Of coordinates and pitch: level-0 pixels, or micrometres where the resolution is unknown."""
+    """Of coordinates and stride: level-0 pixels, or micrometres where the resolution is unknown."""
 
     def __init__(
         self, folder: Path, files: dict[str, Path], *, graph: GraphOptions, cache_gb: float
@@ -63,7 +63,7 @@ class BagSet(ABC):
             raise InputError(f"cache_gb is {cache_gb:g}: give gigabytes, 0 to keep nothing")
         if graph.neighbours < 1:
             raise InputError(f"neighbours is {graph.neighbours}: give 1 or more")
-        for what, value in (("pitch", graph.pitch), ("weight_scale", graph.weight_scale)):
+        for what, value in (("stride", graph.stride), ("weight_scale", graph.weight_scale)):
             if value is not None and not value > 0:
                 raise InputError(f"{what} is {value:g}: give a positive number, or none")
         self.folder = folder
@@ -72,7 +72,7 @@ class BagSet(ABC):
         self.names = tuple(sorted(files))
         self.notes: dict[str, str] = {}
         """What is worth knowing of the bags that this process has read: missing slices, an
-        estimated pitch, a slide of scattered patches."""
+        estimated stride, a slide of scattered patches."""
         self.overlay: Overlay | None = None
         """Labels of instances that go before what the files hold."""
         self._files = files
@@ -154,7 +154,7 @@ class BagSet(ABC):
 
         Raises:
             BagError: no bag of that name, a file that cannot be used, or another width.
-            GraphError: the coordinates contradict the pitch, or there are none to build from.
+            GraphError: the coordinates contradict the stride, or there are none to build from.
             InputError: the bag is sealed.
         """
         cached = self._cache.bag(self._open(name))
@@ -175,7 +175,7 @@ class BagSet(ABC):
             graph = build_graph(bag, stored, options=self.graph)
             self._note(stored, graph)
             self._cache.put_graph(name, graph)
-        bag = replace(bag, edges=graph.edges, weights=graph.weights, pitch=graph.pitch)
+        bag = replace(bag, edges=graph.edges, weights=graph.weights, stride=graph.stride)
         self._cache.put_bag(name, bag)
         return bag
 
@@ -190,7 +190,7 @@ class BagSet(ABC):
         return stored if self.overlay is None else self.overlay.over(stored)
 
     @abstractmethod
-    def about(self, name: str) -> About:
+    def metadata(self, name: str) -> Metadata:
         """What the files state of a bag beside its rows.
 
         Raises:
@@ -230,8 +230,8 @@ class BagSet(ABC):
             found.append("no coordinates, so none of its instances has a neighbour")
         if stored.nature == "ct" and stored.coords is not None:
             found += _gaps(stored.coords[:, 0])
-        if graph.pitch is not None and stored.pitch is None and self.graph.pitch is None:
-            found.append(f"pitch estimated as {graph.pitch:g}")
+        if graph.stride is not None and stored.stride is None and self.graph.stride is None:
+            found.append(f"stride estimated as {graph.stride:g}")
         n = len(stored.features)
         if n >= graphs.SUSPICIOUS and _resolved(self.graph.kind, stored) == "grid":
             alone = 1 - len(graph.edges.unique()) / n
@@ -245,10 +245,10 @@ def build_graph(bag: Bag, stored: StoredBag, *, options: GraphOptions) -> Graph:
     """The graph of one bag; see `GraphOptions`.
 
     Raises:
-        GraphError: the kind needs coordinates that are not there, or they contradict the pitch.
+        GraphError: the kind needs coordinates that are not there, or they contradict the stride.
     """
     kind = _resolved(options.kind, stored)
-    pitch = stored.pitch if options.pitch is None else options.pitch
+    stride = stored.stride if options.stride is None else options.stride
     coords = bag.coords
     if kind in ("grid", "knn") and coords is None:
         raise GraphError(
@@ -264,14 +264,14 @@ def build_graph(bag: Bag, stored: StoredBag, *, options: GraphOptions) -> Graph:
                 "y: give --graph chain"
             )
         if len(bag) > 1:
-            pitch = graphs.check_pitch(coords, pitch=pitch, name=bag.name)
-        edges = graphs.grid(coords, pitch=pitch, name=bag.name)
+            stride = graphs.check_stride(coords, stride=stride, name=bag.name)
+        edges = graphs.grid(coords, stride=stride, name=bag.name)
     elif kind == "knn" and coords is not None:
         edges = graphs.knn(coords, k=options.neighbours)
     else:
         edges = torch.zeros(2, 0, dtype=torch.long)
     weights = graphs.edge_weights(bag.x, edges, kind=options.weights, scale=options.weight_scale)
-    return Graph(edges=edges, weights=weights, pitch=pitch)
+    return Graph(edges=edges, weights=weights, stride=stride)
 
 
 def _resolved(kind: GraphKind, stored: StoredBag) -> GraphKind:

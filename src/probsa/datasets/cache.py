@@ -11,11 +11,11 @@ from ..core import Bag
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Graph:
-    """The neighbourhood of one bag, and the pitch that it was built with."""
+    """The neighbourhood of one bag, and the stride that it was built with."""
 
     edges: Int[Tensor, "2 e"]
     weights: Float[Tensor, " e"]
-    pitch: float | None
+    stride: float | None
 
     @property
     def nbytes(self) -> int:

@@ -136,8 +136,8 @@ def convert(
             "--slide-mpp, µm per pixel of the slides, or a table slide,mpp. Training needs neither"
         )
     table = _table(options, bags)
-    encoder, pitch = _stated(bags)
-    writer = kind(out, encoder=options.encoder or encoder, pitch=pitch)
+    encoder, stride = _stated(bags)
+    writer = kind(out, encoder=options.encoder or encoder, stride=stride)
     _refuse_present(writer, bags.names, overwrite=options.overwrite)
     rows = []
     for name in bags.names:
@@ -159,7 +159,7 @@ def _row(
     """Converts one bag; what is wrong with it becomes its row."""
     try:
         outgoing, said = completed(bags, name, given=given)
-        own, width = outgoing.about.encoder, outgoing.stored.features.shape[1]
+        own, width = outgoing.metadata.encoder, outgoing.stored.features.shape[1]
         if own != encoder or width != bags.in_dim:
             raise BagError(
                 f"bag {name!r} has {width} features an instance of {own or 'an unnamed encoder'}, "
@@ -181,19 +181,19 @@ def _row(
 
 
 def _stated(bags: BagSet) -> tuple[str | None, float | None]:
-    """The encoder of the first bag that can be read, and the commonest pitch that is stated."""
-    encoder, seen, pitches = None, False, Counter[float]()
+    """The encoder of the first bag that can be read, and the commonest stride that is stated."""
+    encoder, seen, strides = None, False, Counter[float]()
     for name in bags.names:
         try:
-            about = bags.about(name)
+            metadata = bags.metadata(name)
         except (BagError, EmptyBag):  # its row says so
             continue
         if not seen:
-            encoder, seen = about.encoder, True
-        if about.size_level0:
-            share = (about.overlap or 0.0) / about.patch_size if about.patch_size else 0.0
-            pitches[about.size_level0 * (1 - share)] += 1
-    return encoder, pitches.most_common(1)[0][0] if pitches else None
+            encoder, seen = metadata.encoder, True
+        if metadata.size_level0:
+            share = (metadata.overlap or 0.0) / metadata.patch_size if metadata.patch_size else 0.0
+            strides[metadata.size_level0 * (1 - share)] += 1
+    return encoder, strides.most_common(1)[0][0] if strides else None
 
 
 def _refuse_present(writer: Writer, names: Sequence[str], *, overwrite: bool) -> None:

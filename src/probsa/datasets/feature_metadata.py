@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import BagError, InputError
 from .bag_set import BagSet
-from .metadata import About
+from .metadata import Metadata
 
 AGREES = 0.05
 """Share by which a resolution may be another: scanners differ by less, magnifications by more."""
@@ -41,13 +41,13 @@ class Stated:
         found |= {"patch_sizes": set(), "mpps": set()}
         for name in names:
             try:
-                about = bags.about(name)
+                metadata = bags.metadata(name)
             except BagError:
                 continue
-            found["encoders"].add(_encoder(about))
-            found["kinds"].add(about.kind)
-            found["patch_sizes"].add(about.patch_size)
-            found["mpps"].add(about.mpp and round(about.mpp, 4))
+            found["encoders"].add(_encoder(metadata))
+            found["kinds"].add(metadata.kind)
+            found["patch_sizes"].add(metadata.patch_size)
+            found["mpps"].add(metadata.mpp and round(metadata.mpp, 4))
         return cls(**{k: tuple(sorted(v - {None, 0.0})) for k, v in found.items()})
 
     @classmethod
@@ -77,13 +77,13 @@ class Stated:
         """For a file."""
         return asdict(self)
 
-    def difference(self, about: About) -> str | None:
+    def difference(self, metadata: Metadata) -> str | None:
         """How a bag is like none of these bags, and what to do; None where nothing says that.
 
         What either side does not state is not compared.
         """
         came, do = [], []
-        kind, encoder = about.kind, _encoder(about)
+        kind, encoder = metadata.kind, _encoder(metadata)
         if kind is not None and self.kinds and kind not in self.kinds:
             expected = " or ".join(KINDS.get(k, k) for k in self.kinds)
             came.append(f"its instances are {KINDS[kind]}, expected {expected}")
@@ -97,11 +97,15 @@ class Stated:
             name, _, digest = self.encoders[0].partition("@")
             weights = " and the weights of the training" if digest else ""
             do.append(f"extract its features with --encoder {name}{weights}")
-        if about.mpp and self.mpps and not any(abs(about.mpp / m - 1) <= AGREES for m in self.mpps):
-            nearest = min(self.mpps, key=lambda m: abs(m - (about.mpp or m)))
-            came.append(f"its patches have {about.mpp:.4g} µm per pixel, {_expected(self.mpps)}")
+        if (
+            metadata.mpp
+            and self.mpps
+            and not any(abs(metadata.mpp / m - 1) <= AGREES for m in self.mpps)
+        ):
+            nearest = min(self.mpps, key=lambda m: abs(m - (metadata.mpp or m)))
+            came.append(f"its patches have {metadata.mpp:.4g} µm per pixel, {_expected(self.mpps)}")
             do.append(f"patch it with --mpp {nearest:.4g}")
-        size = about.patch_size
+        size = metadata.patch_size
         if size and self.patch_sizes and size not in self.patch_sizes:
             nearest = min(self.patch_sizes, key=lambda s: abs(s - size))
             came.append(f"its patches are {size:g} pixels wide, {_expected(self.patch_sizes)}")
@@ -115,8 +119,8 @@ class Stated:
         )
 
 
-def _encoder(about: About) -> str | None:
-    return None if about.encoder_guessed else about.encoder
+def _encoder(metadata: Metadata) -> str | None:
+    return None if metadata.encoder_guessed else metadata.encoder
 
 
 def _one_encoder(a: str, b: str) -> bool:

@@ -11,7 +11,7 @@ BINS = ((0.16, 80), (0.2, 60), (0.3, 40), (0.6, 20), (1.2, 10), (2.4, 5))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class About:
+class Metadata:
     """None where the files do not state it; sizes and resolutions are of slides alone."""
 
     kind: BagKind | None = None
@@ -43,7 +43,7 @@ class About:
     """What reading could not take as it was."""
 
 
-def from_attributes(attributes: Mapping[str, object]) -> About:
+def from_attributes(attributes: Mapping[str, object]) -> Metadata:
     """From the attributes of `coords` in our, TRIDENT's or CLAM's files."""
     level = int(number(attributes, "patch_level") or 0)
     downsample = number(attributes, "downsample") or 1.0
@@ -53,7 +53,7 @@ def from_attributes(attributes: Mapping[str, object]) -> About:
         at_level = attributes["level_dim"]
         slide_size = (int(at_level[0]), int(at_level[1]))  # pyright: ignore[reportIndexIssue]
     mpp, mpp_level0 = number(attributes, "mpp"), number(attributes, "mpp_level0")
-    return About(
+    return Metadata(
         patch_size=number(attributes, "patch_size"),
         size_level0=size_level0(attributes),
         overlap=number(attributes, "overlap"),

@@ -113,7 +113,7 @@ def write_splits(folder: Path, splits: Sequence[Split], *, settings: Any = None)
         columns = zip_longest(*(getattr(split, p) for p in PARTS), fillvalue="")
         rows = [{"": k, **dict(zip(PARTS, row, strict=True))} for k, row in enumerate(columns)]
         write_csv(path, ("", *PARTS), rows)
-    about = {
+    metadata = {
         "probsa_splits": VERSION,
         "settings": settings,
         "splits": [
@@ -121,7 +121,7 @@ def write_splits(folder: Path, splits: Sequence[Split], *, settings: Any = None)
             for p, s in zip(paths, splits, strict=True)
         ],
     }
-    write_json(folder / ABOUT, about)  # last: what has it is whole
+    write_json(folder / ABOUT, metadata)  # last: what has it is whole
     return paths
 
 
@@ -132,10 +132,10 @@ def read_splits(folder: Path, table: Table) -> list[Split]:
         TableError: none there, or they no longer fit: a bag gone or new, a group across parts,
             another test part, a class that training would lack. Says which.
     """
-    about = read_about(folder)
+    metadata = read_about(folder)
     advice = f"Put the table back as it was, or remove {folder} to make new splits"
     found = []
-    for entry in about["splits"]:
+    for entry in metadata["splits"]:
         try:
             split = read_clam_split(folder / entry["file"], table)
             _fits(table, split, folder / entry["file"])
@@ -154,16 +154,16 @@ def read_about(folder: Path) -> dict[str, Any]:
     """
     path = folder / ABOUT
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        version = about["probsa_splits"]
-        entries = [(e["file"], e["origin"]) for e in about["splits"]]
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+        version = metadata["probsa_splits"]
+        entries = [(e["file"], e["origin"]) for e in metadata["splits"]]
     except FileNotFoundError as error:
         raise TableError(f"there are no stored splits: no {path}") from error
     except (ValueError, TypeError, KeyError) as error:
         raise TableError(f"{path} is damaged: remove {folder} to make new splits") from error
     if version != VERSION or not entries:
         raise TableError(f"{path} is of version {version}, this probsa reads {VERSION}")
-    return about
+    return metadata
 
 
 def check_classes(table: Table, split: Split, *, pooled: bool = False) -> list[str]:

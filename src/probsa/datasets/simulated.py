@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 
 from ..core import seed_of, write_bag, write_csv
 from ..errors import InputError
-from .synthetic import PITCH, blob
+from .synthetic import STRIDE, blob
 
 Layout = Literal["contiguous", "scattered", "null"]
 
@@ -109,7 +109,7 @@ def _bag(
     return SimulatedBag(
         name=f"sim_{k:04d}",
         features=features.astype(np.float32),
-        coords=np.stack([x, y], axis=1) * PITCH,
+        coords=np.stack([x, y], axis=1) * STRIDE,
         label=k % 2,
         instance_labels=marked.astype(np.int64),
         fold=k // 2 % FOLDS,
@@ -143,7 +143,7 @@ def write_simulated(  # noqa: PLR0913 - each is a choice of its own
             coords=bag.coords,
             kind="slide",
             instance_labels=bag.instance_labels,
-            attributes={"patch_size": PITCH, "patch_size_level0": PITCH, "overlap": 0},
+            attributes={"patch_size": STRIDE, "patch_size_level0": STRIDE, "overlap": 0},
         )
     rows = [{"bag": b.name, "label": b.label, "fold": b.fold} for b in made]
     write_csv(folder / "labels.csv", ("bag", "label", "fold"), rows)

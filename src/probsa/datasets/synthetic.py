@@ -19,7 +19,7 @@ from ..errors import InputError
 
 LESION = 3
 LOOKALIKES = (2, 5, 8)
-PITCH = 256
+STRIDE = 256
 """Level-0 pixels between neighbouring patches."""
 PARTS = {"train": 0.5, "val": 0.2, "test": 0.3}
 """Share of the slides, and of the digit images."""
@@ -86,7 +86,7 @@ def digit_slides(
             DigitSlide(
                 name=f"slide_{k:03d}",
                 features=(pixels @ mixing).astype(np.float32),
-                coords=np.stack([columns, rows], axis=1) * PITCH,
+                coords=np.stack([columns, rows], axis=1) * STRIDE,
                 label=k % 2,
                 instance_labels=marked[tissue].astype(np.int64),
                 split=part,
@@ -106,7 +106,7 @@ def write_digit_slides(folder: Path, *, bags: int, seed: int) -> Sequence[DigitS
             coords=s.coords,
             kind="slide",
             instance_labels=s.instance_labels,
-            attributes={"patch_size": PITCH, "patch_size_level0": PITCH, "overlap": 0},
+            attributes={"patch_size": STRIDE, "patch_size_level0": STRIDE, "overlap": 0},
         )
     rows = [{"bag": s.name, "label": s.label, "split": s.split} for s in slides]
     write_csv(folder / "labels.csv", ("bag", "label", "split"), rows)

@@ -97,9 +97,9 @@ def patch_mask(prediction: Prediction) -> UInt8[np.ndarray, "rows columns"]:
             f"slide {prediction.name!r} has tumour but neither mask nor instance labels: "
             "give its mask, or leave it out"
         )
-    corners, pitch = places(prediction)
+    corners, stride = places(prediction)
     first = np.rint(corners / DOWNSAMPLE).astype(np.int64)
-    last = np.maximum(np.rint((corners + pitch) / DOWNSAMPLE).astype(np.int64), first + 1)
+    last = np.maximum(np.rint((corners + stride) / DOWNSAMPLE).astype(np.int64), first + 1)
     columns, rows = last.max(0)
     mask = np.zeros((rows, columns), dtype=np.uint8)
     tumour = prediction.instance_labels > 0

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Num
 from scipy.spatial import KDTree
 
-from ..core import check_pitch
+from ..core import check_stride
 from ..errors import BagError, InputError
 from .prediction import Prediction
 from .scores import instance_evidence, instance_scores
@@ -62,15 +62,15 @@ def detections(
     Raises:
         InputError: an argument is out of range, or a relevance is to be calibrated.
         BagError: the prediction has no coordinates in the plane, or its attention is nan.
-        GraphError: the pitch contradicts the coordinates.
+        GraphError: the stride contradicts the coordinates.
     """
     if smoothing < 0 or radius < 0 or (most is not None and most < 0):
         raise InputError(
             f"smoothing is {smoothing}, radius {radius}, most {most}: 0 or more is expected"
         )
-    corners, pitch = places(prediction)
-    value = _smoothed(_map(prediction, kind=confidence), corners / pitch, deviation=smoothing)
-    tree = KDTree(corners / pitch)
+    corners, stride = places(prediction)
+    value = _smoothed(_map(prediction, kind=confidence), corners / stride, deviation=smoothing)
+    tree = KDTree(corners / stride)
     free = np.ones(len(value), dtype=bool)
     chosen: list[int] = []
     for i in np.argsort(-value, kind="stable").tolist():
@@ -79,8 +79,8 @@ def detections(
         if free[i]:
             chosen.append(i)
             # Distances on a lattice are exact but for rounding.
-            free[tree.query_ball_point(corners[i] / pitch, radius + 1e-6)] = False
-    middle = corners[chosen] + pitch / 2
+            free[tree.query_ball_point(corners[i] / stride, radius + 1e-6)] = False
+    middle = corners[chosen] + stride / 2
     return Detections(x=middle[:, 0], y=middle[:, 1], confidence=value[chosen])
 
 
@@ -89,14 +89,14 @@ def places(p: Prediction) -> tuple[Float[np.ndarray, "n 2"], float]:
 
     Raises:
         BagError: there are no coordinates in the plane.
-        GraphError: the pitch contradicts them.
+        GraphError: the stride contradicts them.
     """
     if p.coords is None or p.coords.ndim != 2 or p.coords.shape[1] != 2:
         raise BagError(
             f"bag {p.name!r} has no coordinates in the plane: detections are points on a slide"
         )
     coords = p.coords.astype(np.float64)
-    return coords, check_pitch(torch.from_numpy(coords), pitch=p.pitch, name=p.name)
+    return coords, check_stride(torch.from_numpy(coords), stride=p.stride, name=p.name)
 
 
 def _map(p: Prediction, *, kind: Confidence) -> Float[np.ndarray, " n"]:

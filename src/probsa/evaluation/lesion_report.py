@@ -178,8 +178,8 @@ def drawn_lesions(
     """
     if path is None:
         return NO_ANNOTATION if tumour else None
-    corners, pitch = places(p)
-    x, y = (corners.max(0) + pitch).tolist()
+    corners, stride = places(p)
+    x, y = (corners.max(0) + stride).tolist()
     mask = tumour_mask(path, cover=(x, y), downsample=DOWNSAMPLE)
     if not tumour:
         return CONTRADICTED if mask.any() else None

@@ -114,7 +114,7 @@ def error_metrics(
     y: ArrayLike,
     probability: ArrayLike,
     *,
-    spread: ArrayLike,
+    std: ArrayLike,
     threshold: float | None,
     groups: Sequence[Hashable] | None = None,
     bootstrap: int = 2000,
@@ -127,7 +127,7 @@ def error_metrics(
     or more, minus the distance of the two greatest probabilities). Without a threshold: 0.5.
     """
     labels, p = checked(y, probability)
-    sd = np.asarray(spread, dtype=np.float64)
+    sd = np.asarray(std, dtype=np.float64)
     sd = sd[:, None] if sd.ndim == 1 else sd
     if len(sd) != len(labels):
         raise InputError(f"{len(labels)} labels for {len(sd)} spreads")

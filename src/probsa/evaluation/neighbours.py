@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import dijkstra
 
-from ..core import chain, check_pitch, grid
+from ..core import chain, check_stride, grid
 from ..errors import BagError, GraphError
 from .prediction import Prediction
 
@@ -34,7 +34,7 @@ class Neighbours:
 
         Raises:
             BagError: the bag has no coordinates and is no scan.
-            GraphError: pitch and coordinates contradict each other.
+            GraphError: stride and coordinates contradict each other.
         """
         n = len(p.degree)
         if p.coords is None and p.kind != "ct":
@@ -47,10 +47,10 @@ class Neighbours:
             cells, full = np.stack([np.zeros(n, np.int64), np.arange(n)], axis=1), 2
         else:
             corners = torch.from_numpy(p.coords.astype(np.float64))
-            pitch = check_pitch(corners, pitch=p.pitch, name=p.name)
-            edges = grid(corners, pitch=pitch, name=p.name).numpy()
+            stride = check_stride(corners, stride=p.stride, name=p.name)
+            edges = grid(corners, stride=stride, name=p.name).numpy()
             c = corners.numpy()
-            cells, full = np.rint((c - c.min(0)) / pitch).astype(np.int64)[:, ::-1], 8
+            cells, full = np.rint((c - c.min(0)) / stride).astype(np.int64)[:, ::-1], 8
         lacking = np.bincount(edges.ravel(), minlength=n) < full
         return cls(edges=edges, cells=cells, to_edge=steps_from(lacking, edges=edges))
 

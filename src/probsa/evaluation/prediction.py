@@ -17,7 +17,7 @@ class Prediction:
     name: str
     probability: np.ndarray
     """(classes,); for one logit (1,): p(Y = 1)."""
-    spread: np.ndarray
+    std: np.ndarray
     """(classes,): standard deviation of the probability over posterior samples."""
     coords: np.ndarray | None
     attention_mean: np.ndarray
@@ -29,6 +29,6 @@ class Prediction:
     score_kind: str = "logit"
     kind: str = "slide"
     """`slide` or `ct`: how to draw it."""
-    pitch: float | None = None
+    stride: float | None = None
     """Distance between neighbouring patches in the unit of `coords`."""
     instance_labels: np.ndarray | None = None

@@ -43,14 +43,14 @@ class Predictor:
         device: str = "cpu",
         precision: str = "float32",
         config: RunConfig | None = None,
-        about: dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
         stated: Stated | None = None,
     ) -> None:
         self.device = choose_device(device)
         self.model = model.to(self.device).eval()
         self.standardizer = standardizer.to(self.device)
         self.classes, self.precision = tuple(classes), precision
-        self.config, self.about = config, about or {}
+        self.config, self.metadata = config, metadata or {}
         self.stated = stated
         """What the training bags said of themselves; None where that is not known."""
 
@@ -119,11 +119,11 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
     return Predictor(
         model,
         Standardizer(fitted["mean"], fitted["deviation"]),
-        classes=held.about["classes"],
+        classes=held.metadata["classes"],
         device=device,
         precision=config.training.precision,
         config=config,
-        about={"model": config.model, "epoch": held.about["progress"]["epoch"]},
+        metadata={"model": config.model, "epoch": held.metadata["progress"]["epoch"]},
         stated=Stated.read(run.features_file),
     )
 
@@ -133,9 +133,9 @@ def _load_file(path: Path, *, device: str) -> Predictor:
     return Predictor(
         restore_model(held, path=path),
         Standardizer(),
-        classes=held.about["classes"],
+        classes=held.metadata["classes"],
         device=device,
-        about={"model": held.about["model"], "from": held.about["reference"]},
+        metadata={"model": held.metadata["model"], "from": held.metadata["reference"]},
     )
 
 
@@ -144,17 +144,17 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
     weight = out.extras.get("weight_mean")
     if weight is None:
         weight = _weights(q.mean, packed.sizes, kind=kind)
-    spread = out.extras.get("weight_variance")
-    if spread is None:
-        spread = torch.zeros_like(weight)
-    columns = [_numpy(v) for v in (q.mean, q.variance, weight, spread, packed.degrees)]
-    probability, deviation = _numpy(out.probability), _numpy(out.spread)
+    std = out.extras.get("weight_variance")
+    if std is None:
+        std = torch.zeros_like(weight)
+    columns = [_numpy(v) for v in (q.mean, q.variance, weight, std, packed.degrees)]
+    probability, deviation = _numpy(out.probability), _numpy(out.std)
     for b, (bag, rows) in enumerate(zip(bags, each_bag(packed), strict=True)):
         mean, variance, w_mean, w_variance, degree = (c[rows] for c in columns)
         yield Prediction(
             name=bag.name,
             probability=probability[b],
-            spread=deviation[b],
+            std=deviation[b],
             coords=None if bag.coords is None else bag.coords.numpy(),
             attention_mean=mean,
             attention_variance=variance,
@@ -163,7 +163,7 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
             degree=degree,
             score_kind=kind,
             kind="ct" if bag.coords is not None and bag.coords.shape[1] == 1 else "slide",
-            pitch=bag.pitch,
+            stride=bag.stride,
             instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),
         )
 

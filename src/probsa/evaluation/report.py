@@ -78,7 +78,7 @@ class Report:
     without_label: tuple[str, ...]
     without_prediction: tuple[str, ...]
     warnings: tuple[str, ...]
-    about: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     lesions: LesionReport | None = None
     """None where no annotations were given."""
 
@@ -101,7 +101,7 @@ class Report:
             "without_label": list(self.without_label),
             "without_prediction": list(self.without_prediction),
             "warnings": list(self.warnings),
-            "about": self.about,
+            "about": self.metadata,
             **({} if self.lesions is None else {"lesions": self.lesions.to_dict()}),
         }
 
@@ -196,10 +196,10 @@ def _report(
     warnings += _warnings(counts, source, part=chosen)
     y = [truth.label[predictions.bags[i]] for i in rows]
     groups = [truth.group.get(predictions.bags[i], predictions.bags[i]) for i in rows]
-    p, sd = predictions.probability[rows], predictions.spread[rows]
+    p, sd = predictions.probability[rows], predictions.std[rows]
     bag = bag_metrics(y, p, threshold=threshold, groups=groups, bootstrap=bootstrap, seed=seed)
     errors = error_metrics(
-        y, p, spread=sd, threshold=threshold, groups=groups, bootstrap=bootstrap, seed=seed
+        y, p, std=sd, threshold=threshold, groups=groups, bootstrap=bootstrap, seed=seed
     )
     instances, held, missing = _instances(
         predictions, truth, rows=rows, judged=chosen, bootstrap=bootstrap, seed=seed
@@ -221,7 +221,7 @@ def _report(
         without_label=tuple(b for b in predictions.bags if b not in truth.label),
         without_prediction=tuple(b for b in truth.label if b not in set(predictions.bags)),
         warnings=tuple(warnings),
-        about=predictions.about,
+        metadata=predictions.metadata,
     )
 
 

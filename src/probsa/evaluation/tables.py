@@ -51,10 +51,10 @@ class Predictions:
     """Class indices as stored at prediction time; None where there was no label."""
     probability: Float[np.ndarray, "bags columns"]
     """float64; one column, p(Y = 1), for one logit, else one a class."""
-    spread: Float[np.ndarray, "bags columns"]
+    std: Float[np.ndarray, "bags columns"]
     classes: tuple[str, ...]
     threshold: float | None
-    about: dict[str, Any]
+    metadata: dict[str, Any]
 
     def instance_path(self, bag: str) -> Path:
         """Where the per-instance outputs of a bag are, if they are there."""
@@ -73,7 +73,7 @@ class Predictions:
         return replace(
             read_instances(self.instance_path(bag)),
             probability=self.probability[row].astype(np.float32),
-            spread=self.spread[row].astype(np.float32),
+            std=self.std[row].astype(np.float32),
         )
 
 
@@ -85,7 +85,7 @@ def write_predictions(
     parts: Mapping[str, str],
     classes: Sequence[str],
     threshold: float | None,
-    about: Mapping[str, object],
+    metadata: Mapping[str, object],
     overwrite: bool = False,
 ) -> None:
     """Writes predictions as they come; `folder` appears when all are written, or not at all.
@@ -129,7 +129,7 @@ def write_predictions(
         if not rows:
             raise InputError(f"there is no prediction to write to {folder}")
         write_csv(new / TABLE, header, rows)
-        write_json(new / ABOUT, {"threshold": threshold, "classes": list(classes), **about})
+        write_json(new / ABOUT, {"threshold": threshold, "classes": list(classes), **metadata})
 
 
 def write_instances(path: Path, p: Prediction) -> None:
@@ -145,8 +145,8 @@ def write_instances(path: Path, p: Prediction) -> None:
             {"name": p.name, "score_kind": p.score_kind, "kind": p.kind}
             | {"probsa_version": __version__}
         )
-        if p.pitch is not None:
-            f.attrs["pitch"] = p.pitch
+        if p.stride is not None:
+            f.attrs["pitch"] = p.stride
 
 
 def read_instances(path: Path) -> Prediction:
@@ -178,14 +178,14 @@ def read_instances(path: Path) -> Prediction:
             raise BagError(f"{path}: {k} has shape {v.shape}, but attention_mean has {n} rows")
     known = {f.name for f in fields(Prediction)}
     empty = np.empty(0, dtype=np.float32)
-    pitch = attributes.get("pitch")
+    stride = attributes.get("pitch")
     return Prediction(
         name=str(attributes["name"]),
         probability=empty,
-        spread=empty,
+        std=empty,
         score_kind=str(attributes["score_kind"]),
         kind=str(attributes["kind"]),
-        pitch=None if pitch is None else float(pitch),
+        stride=None if stride is None else float(stride),
         **{"coords": None, **{k: v for k, v in held.items() if k in known}},
     )
 
@@ -203,7 +203,7 @@ def read_predictions(folder: Path) -> Predictions:
     path = folder / TABLE
     if not path.is_file():
         raise TableError(f"{folder} has no {TABLE}: it is no folder of `probsa predict`")
-    about = _about(folder / ABOUT)
+    metadata = _about(folder / ABOUT)
     rows = read_csv(path)
     if not rows:
         raise TableError(f"{path} has no rows")
@@ -216,17 +216,17 @@ def read_predictions(folder: Path) -> Predictions:
     twice = [bag for bag, times in Counter(bags).items() if times > 1 or not bag]
     if twice:
         raise TableError(f"{path}: bag {twice[0]!r} has no name, or more than one row")
-    threshold = about.pop("threshold", None)
+    threshold = metadata.pop("threshold", None)
     return Predictions(
         folder=folder,
         bags=bags,
         parts=tuple(row.get("part") or "new" for row in rows),
         labels=tuple(_label(row.get("label", ""), path, bag=row["bag"]) for row in rows),
         probability=np.array([[_share(r, f"p_{c}", path) for c in columns] for r in rows]),
-        spread=np.array([[_share(r, f"sd_{c}", path) for c in columns] for r in rows]),
-        classes=tuple(str(c) for c in about.pop("classes", columns)),
+        std=np.array([[_share(r, f"sd_{c}", path) for c in columns] for r in rows]),
+        classes=tuple(str(c) for c in metadata.pop("classes", columns)),
         threshold=None if threshold is None else float(threshold),
-        about=about,
+        metadata=metadata,
     )
 
 
@@ -258,7 +258,7 @@ def _cells(p: Prediction, columns: list[str], *, threshold: float | None) -> dic
     return {
         "prediction": prediction,
         **{f"p_{c}": t for c, t in zip(columns, text, strict=True)},
-        **{f"sd_{c}": str(v) for c, v in zip(columns, p.spread, strict=True)},
+        **{f"sd_{c}": str(v) for c, v in zip(columns, p.std, strict=True)},
     }
 
 
@@ -310,12 +310,14 @@ def _about(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
+        metadata = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{path} is no JSON ({error}): predict again") from error
-    if not isinstance(about, dict):
-        raise InputError(f"{path} holds a {type(about).__name__}, expected threshold and classes")
-    return about
+    if not isinstance(metadata, dict):
+        raise InputError(
+            f"{path} holds a {type(metadata).__name__}, expected threshold and classes"
+        )
+    return metadata
 
 
 def _label(text: str, path: Path, *, bag: str) -> int | None:

@@ -89,7 +89,7 @@ def _statistics() -> str:
     first = 0
     for block in BLOCKS:
         last = first + len(block.members) - 1
-        said.append(f"- **{block.name}** ({first} to {last}): {block.about}.")
+        said.append(f"- **{block.name}** ({first} to {last}): {block.metadata}.")
         first = last + 1
     return "\n".join([*said, ""])
 

@@ -23,7 +23,7 @@ class Block:
 
     name: str
     members: tuple[str, ...]
-    about: str
+    metadata: str
 
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

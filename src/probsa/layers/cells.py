@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..core import Bags, check_pitch, segment_index, segment_max
+from ..core import Bags, check_stride, segment_index, segment_max
 from ..errors import BagError
 
 
@@ -213,10 +213,10 @@ def _extents(at: Tensor, bags: Bags) -> list[int]:
 
 
 def grid_cells(bags: Bags) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
-    """(row, column) of each instance: ⌊(coords − min) / pitch⌉ in its bag; slices are one column.
+    """(row, column) of each instance: ⌊(coords − min) / stride⌉ in its bag; slices are one column.
 
     Raises:
-        BagError: coordinates of more than two axes or not finite, a pitch that is no distance.
+        BagError: coordinates of more than two axes or not finite, a stride that is no distance.
     """
     coords = bags.coords
     assert coords is not None, "the model has checked"
@@ -227,22 +227,22 @@ def grid_cells(bags: Bags) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
         )
     c = coords.double()
     start = -segment_max(-c, bags.sizes)
-    pitches = torch.tensor(_pitches(bags, coords), dtype=c.dtype, device=c.device)
+    strides = torch.tensor(_strides(bags, coords), dtype=c.dtype, device=c.device)
     bag = bags.bag
-    cell = ((c - start[bag]) / pitches[bag][:, None]).round().long()
+    cell = ((c - start[bag]) / strides[bag][:, None]).round().long()
     if cell.shape[1] == 1:
         return cell[:, 0], torch.zeros_like(cell[:, 0])
     return cell[:, 1], cell[:, 0]
 
 
-def _pitches(bags: Bags, coords: Tensor) -> list[float]:
+def _strides(bags: Bags, coords: Tensor) -> list[float]:
     found = []
-    stated = bags.pitch or (None,) * len(bags)
-    for name, pitch, own in zip(bags.names, stated, coords.split(list(bags.sizes)), strict=True):
-        if pitch is None:
+    stated = bags.stride or (None,) * len(bags)
+    for name, stride, own in zip(bags.names, stated, coords.split(list(bags.sizes)), strict=True):
+        if stride is None:
             flat = own if own.shape[1] == 2 else torch.cat([own, torch.zeros_like(own)], 1)
-            pitch = check_pitch(flat.detach().cpu(), pitch=None, name=name)
-        if not 0 < pitch < float("inf"):
-            raise BagError(f"bag {name!r}: its pitch is {pitch}, not a distance above 0")
-        found.append(float(pitch))
+            stride = check_stride(flat.detach().cpu(), stride=None, name=name)
+        if not 0 < stride < float("inf"):
+            raise BagError(f"bag {name!r}: its stride is {stride}, not a distance above 0")
+        found.append(float(stride))
     return found

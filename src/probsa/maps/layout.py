@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 
-from ..core import check_pitch
+from ..core import check_stride
 from ..errors import BagError, GraphError, InputError
 from ..evaluation import Prediction
 
@@ -79,7 +79,7 @@ def place(p: Prediction) -> Layout:
             f"bag {p.name!r}: its coordinates have shape {p.coords.shape} or are not finite; "
             f"a map needs ({n}, 2) corners of patches or ({n}, 1) positions of slices"
         )
-    return _slices(c[:, 0]) if c.shape[1] == 1 else _patches(c, pitch=p.pitch)
+    return _slices(c[:, 0]) if c.shape[1] == 1 else _patches(c, stride=p.stride)
 
 
 def raster(p: Prediction, values: Shaped[np.ndarray, " n"]) -> Raster:
@@ -143,8 +143,8 @@ def _strip(at: np.ndarray, *, numbers: list[str], label: str) -> Layout:
     )
 
 
-def _patches(c: np.ndarray, *, pitch: float | None) -> Layout:
-    p = _pitch(c, pitch=pitch)
+def _patches(c: np.ndarray, *, stride: float | None) -> Layout:
+    p = _stride(c, stride=stride)
     return Layout(
         corners=c,
         size=p,
@@ -155,25 +155,25 @@ def _patches(c: np.ndarray, *, pitch: float | None) -> Layout:
     )
 
 
-def _pitch(c: np.ndarray, *, pitch: float | None) -> float:
-    """The stated pitch, unless the coordinates contradict it by lying on a lattice of another.
+def _stride(c: np.ndarray, *, stride: float | None) -> float:
+    """The stated stride, unless the coordinates contradict it by lying on a lattice of another.
 
-    A picture can follow the coordinates; refusing a wrong pitch is the business of the graph.
+    A picture can follow the coordinates; refusing a wrong stride is the business of the graph.
     """
     if len(c) < 2:
-        return float(pitch or 1.0)
+        return float(stride or 1.0)
     try:
-        return check_pitch(torch.from_numpy(c), pitch=pitch)
+        return check_stride(torch.from_numpy(c), stride=stride)
     except GraphError:
-        seen = check_pitch(torch.from_numpy(c), pitch=None)
-        return seen if _cells(c, seen) is not None else float(pitch or seen)
+        seen = check_stride(torch.from_numpy(c), stride=None)
+        return seen if _cells(c, seen) is not None else float(stride or seen)
 
 
-def _cells(c: np.ndarray, pitch: float) -> np.ndarray | None:
-    """(row, column) of each patch; None if they lie on no lattice of this pitch, one a cell."""
-    cells = np.rint((c - c.min(0)) / pitch).astype(np.int64)
+def _cells(c: np.ndarray, stride: float) -> np.ndarray | None:
+    """(row, column) of each patch; None if they lie on no lattice of this stride, one a cell."""
+    cells = np.rint((c - c.min(0)) / stride).astype(np.int64)
     if np.prod(cells.max(0) + 1.0) > MOST_CELLS:
         return None
-    if np.abs(c - c.min(0) - cells * pitch).max() > 0.02 * pitch:
+    if np.abs(c - c.min(0) - cells * stride).max() > 0.02 * stride:
         return None
     return cells[:, ::-1] if len(np.unique(cells, axis=0)) == len(cells) else None

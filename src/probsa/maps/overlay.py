@@ -34,19 +34,19 @@ class Squares:
     """Top-left (x, y) of each patch."""
     side: float
     """Of a patch."""
-    pitch: float
+    stride: float
     """Distance between neighbours; less than the side where patches overlap."""
 
     @property
     def cells(self) -> tuple[Float[np.ndarray, "n 2"], float]:
-        """Corners and side of what is coloured: the middle of each patch, as wide as the pitch.
+        """Corners and side of what is coloured: the middle of each patch, as wide as the stride.
 
-        Corners are whole pixels: where the pitch is not, some neighbours are one further apart.
+        Corners are whole pixels: where the stride is not, some neighbours are one further apart.
         """
-        if self.pitch >= self.side:
-            meet = self.pitch < self.side + 1
-            return self.corners, float(np.ceil(self.pitch - 1e-6)) if meet else self.side
-        return self.corners + (self.side - self.pitch) / 2, self.pitch
+        if self.stride >= self.side:
+            meet = self.stride < self.side + 1
+            return self.corners, float(np.ceil(self.stride - 1e-6)) if meet else self.side
+        return self.corners + (self.side - self.stride) / 2, self.stride
 
 
 def squares(p: Prediction, *, side: float | None = None) -> Squares:
@@ -66,7 +66,7 @@ def squares(p: Prediction, *, side: float | None = None) -> Squares:
         raise InputError(f"bag {p.name!r} {what}, so it has no squares on a slide")
     layout = place(p)
     return Squares(
-        corners=np.asarray(p.coords, np.float64), side=side or layout.size, pitch=layout.size
+        corners=np.asarray(p.coords, np.float64), side=side or layout.size, stride=layout.size
     )
 
 

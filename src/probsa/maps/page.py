@@ -127,17 +127,17 @@ def page_sheet(seen: View, *, rows: int, columns: int) -> Sheet:
     panels, bars = [], []
     if stacked:
         under = below + whole(0.5) + BAR
-        pitch = whole(TITLE + under) + h
-        page = (left + max(w, whole(5.0)) + whole(0.35), heading_room + rows * columns * pitch)
+        stride = whole(TITLE + under) + h
+        page = (left + max(w, whole(5.0)) + whole(0.35), heading_room + rows * columns * stride)
         for k in range(rows * columns):
-            bottom = whole(page[1] - heading_room - k * pitch - TITLE) - h
+            bottom = whole(page[1] - heading_room - k * stride - TITLE) - h
             panels.append((left, bottom, w, h))
             bars.append((left, bottom - 0.5 - BAR, w, BAR))
     else:
-        pitch = whole(TITLE + 0.55) + h
-        page = (left + columns * slot, heading_room + rows * pitch + whole(0.1))
+        stride = whole(TITLE + 0.55) + h
+        page = (left + columns * slot, heading_room + rows * stride + whole(0.1))
         for row in range(rows):
-            bottom = whole(page[1] - heading_room - row * pitch - TITLE) - h
+            bottom = whole(page[1] - heading_room - row * stride - TITLE) - h
             for column in range(columns):
                 x = left + column * slot
                 panels.append((x, bottom, w, h))

@@ -54,9 +54,9 @@ def heading(p: Prediction, *, label: int | None = None) -> str:
     """`bag 049 · p = 0.87 ± 0.05 · label 1`; with several classes the likeliest is named."""
     k = int(np.argmax(p.probability))
     which = f"p(class {k})" if len(p.probability) > 1 else "p"
-    spread = f" ± {p.spread[k]:.2f}" if p.spread[k] > 0 else ""
+    std = f" ± {p.std[k]:.2f}" if p.std[k] > 0 else ""
     known = "" if label is None else f" · label {label}"
-    return f"{p.name} · {which} = {p.probability[k]:.2f}{spread}{known}"
+    return f"{p.name} · {which} = {p.probability[k]:.2f}{std}{known}"
 
 
 def panels_of(p: Prediction, limits: Limits, *, scale: Scale) -> Iterator[Panel]:

@@ -118,12 +118,12 @@ def slice_tiles(
     aspect = rows * scan.spacing[0] / (columns * scan.spacing[1])
     w, h = TILE, round(TILE * min(max(aspect, 0.5), 2.0))
     across = min(len(slices), max(4, min(10, math.ceil(math.sqrt(1.6 * len(slices))))))
-    pitch_x, pitch_y = w + GAP, h + SWATCH * len(swatches) + GAP
+    stride_x, stride_y = w + GAP, h + SWATCH * len(swatches) + GAP
     down = math.ceil(len(slices) / across)
-    image = np.full((down * pitch_y, across * pitch_x, 3), 255, np.uint8)
+    image = np.full((down * stride_y, across * stride_x, 3), 255, np.uint8)
     corners = np.zeros((len(slices), 2), np.int64)
     for k, i in enumerate(slices):
-        y, x = np.array(divmod(k, across)) * (pitch_y, pitch_x)
+        y, x = np.array(divmod(k, across)) * (stride_y, stride_x)
         corners[k] = x, y
         pixels = Image.fromarray(slice_image(scan, i, BRAIN)[..., 0])
         fine = w >= columns

@@ -33,7 +33,7 @@ class Output:
         return self._each().mean(1)
 
     @property
-    def spread(self) -> Float[Tensor, "bags classes"]:
+    def std(self) -> Float[Tensor, "bags classes"]:
         """Standard deviation over samples of p(Y = c); 0 for a deterministic model."""
         return self._each().std(1, correction=0)
 

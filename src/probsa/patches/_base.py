@@ -17,7 +17,7 @@ class Patches:
     size_level0: float
     """Side in level-0 pixels: size · mpp / mpp_level0, not rounded."""
     overlap: int
-    """Pixels of `size` that neighbours share; the pitch is (size − overlap) of them."""
+    """Pixels of `size` that neighbours share; the stride is (size − overlap) of them."""
     mpp: float | None
     """Micrometres per pixel of `size`; None: patches are in level-0 pixels, whatever those are."""
     mpp_level0: float | None
@@ -28,13 +28,13 @@ class Patches:
         return len(self.coords)
 
     @property
-    def pitch(self) -> float:
+    def stride(self) -> float:
         """Level-0 pixels between neighbours."""
         return self.size_level0 * (self.size - self.overlap) / self.size
 
     @property
     def attributes(self) -> dict[str, object]:
-        """TRIDENT's attributes of `coords`, and the exact pitch, which theirs round."""
+        """TRIDENT's attributes of `coords`, and the exact stride, which theirs round."""
         return {
             "patch_size": self.size,
             "patch_size_level0": round(self.size_level0),
@@ -46,5 +46,5 @@ class Patches:
             "level0_height": self.slide_size[1],
             "mpp": self.mpp,
             "mpp_level0": self.mpp_level0,
-            "pitch": self.pitch,
+            "pitch": self.stride,
         }

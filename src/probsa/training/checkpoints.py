@@ -26,7 +26,7 @@ class Checkpoint:
     """Tensors by name (`model.…`, `optimizer.…`, `standardize.…`) and plain values."""
 
     tensors: dict[str, Tensor]
-    about: dict[str, Any]
+    metadata: dict[str, Any]
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         """The tensors under `prefix.`, without it."""
@@ -37,11 +37,13 @@ class Checkpoint:
         }
 
 
-def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], *, about: Mapping[str, Any]) -> None:
+def save_checkpoint(
+    path: Path, tensors: Mapping[str, Tensor], *, metadata: Mapping[str, Any]
+) -> None:
     """Writes a checkpoint atomically."""
     from .. import __version__
 
-    header = {"format": FORMAT, "version": __version__, **about}
+    header = {"format": FORMAT, "version": __version__, **metadata}
     with replacing(path) as temporary:
         save_file(
             {k: v.detach().cpu().contiguous() for k, v in tensors.items()},
@@ -66,13 +68,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path} is damaged or no safetensors file ({e})") from e
     if "probsa" not in header:
         raise CheckpointError(f"{path} is a safetensors file, but not one that probsa wrote")
-    about = json.loads(header["probsa"])
-    if about.get("format") != FORMAT:
+    metadata = json.loads(header["probsa"])
+    if metadata.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path} has checkpoint format {about.get('format')} (probsa {about.get('version')}); "
-            f"this probsa reads format {FORMAT}: use the version that wrote it"
+            f"{path} has checkpoint format {metadata.get('format')} "
+            f"(probsa {metadata.get('version')}); this probsa reads format {FORMAT}: use the version that wrote it"
         )
-    return Checkpoint(tensors=tensors, about=about)
+    return Checkpoint(tensors=tensors, metadata=metadata)
 
 
 def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = None) -> Model:
@@ -82,14 +84,14 @@ def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = No
         CheckpointError: another model than `expect`, one that is not registered here, or weights
             that do not fit it.
     """
-    name = checkpoint.about.get("model", "")
+    name = checkpoint.metadata.get("model", "")
     if expect is not None and name != expect:
         raise CheckpointError(f"{path} holds a {name!r}, not a {expect!r}")
     if name not in names():
         raise CheckpointError(
             f"{path} holds a model {name!r}, which this installation does not have"
         )
-    model = build(name, **_tuples(checkpoint.about["arguments"]))
+    model = build(name, **_tuples(checkpoint.metadata["arguments"]))
     try:
         model.load_state_dict(checkpoint.part("model"))
     except RuntimeError as e:
@@ -115,7 +117,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) 
     for key, value in checkpoint.part("optimizer").items():
         index, _, name = key.partition(".")
         state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": checkpoint.about["groups"]})
+    optimizer.load_state_dict({"state": state, "param_groups": checkpoint.metadata["groups"]})
 
 
 def _tuples(value: Any) -> Any:

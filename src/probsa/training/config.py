@@ -20,7 +20,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "validation": (0.01, 0.9),
     "weight_scale": (1e-12, math.inf),
     "neighbours": (1, math.inf),
-    "pitch": (1e-12, math.inf),
+    "stride": (1e-12, math.inf),
     "cache_gb": (0, math.inf),
     "test_fold": (0, math.inf),
     "epochs": (1, math.inf),
@@ -93,7 +93,7 @@ class DataConfig:
     """Scale s of inverse weights; none: the bag's median distance, so weights lie near 1."""
     neighbours: int = 8
     """k of the knn graph."""
-    pitch: float | None = None
+    stride: float | None = None
     """Distance of neighbouring patches in level-0 pixels, where files say none or a wrong one."""
     cache_gb: float = 4.0
     """Memory for bags kept between epochs."""
@@ -221,6 +221,17 @@ def section_of(key: str) -> str | None:
     return None
 
 
+RENAMED = {"pitch": "stride"}
+"""Keys that files and flags of earlier versions use, with their names today."""
+
+
+def with_current_names(given: Any) -> Any:
+    """Return nested values with every key of `RENAMED` replaced by its current name."""
+    if isinstance(given, dict):
+        return {RENAMED.get(k, k): with_current_names(v) for k, v in given.items()}
+    return [with_current_names(v) for v in given] if isinstance(given, list) else given
+
+
 class _OnceLoader(yaml.SafeLoader):
     """YAML whose keys stand once: of two values of a key, one would be lost without a word."""
 
@@ -260,7 +271,7 @@ def load_yaml(
         raise InputError(f"the {what} {path} is empty: it needs at least {least}")
     if not isinstance(value, dict):
         raise InputError(f"the {what} {path} holds {type(value).__name__}, not keys and values")
-    return value
+    return with_current_names(value)
 
 
 def flatten(given: dict[str, Any]) -> dict[str, Any]:

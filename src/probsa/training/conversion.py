@@ -53,14 +53,16 @@ def convert_checkpoint(
         raise CheckpointError(
             f"{len(named)} names of classes ({', '.join(named)}) for a model of {count} classes"
         )
-    about = {
+    metadata = {
         "model": model.name,
         "arguments": model.arguments,
         "classes": named,
         "reference": reference,
         "source": source.name,
     }
-    save_checkpoint(out, {f"model.{k}": v for k, v in model.state_dict().items()}, about=about)
+    save_checkpoint(
+        out, {f"model.{k}": v for k, v in model.state_dict().items()}, metadata=metadata
+    )
     return model
 
 

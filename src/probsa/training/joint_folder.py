@@ -36,7 +36,7 @@ class PassFolder:
         for k, head in enumerate(of.heads):
             tensors |= {f"best{k}.{name}": v for name, v in (head.best or {}).items()}
         state, groups = optimizer_tensors(of.optimizer)
-        about = {
+        metadata = {
             "members": members(of),
             "epoch": of.epoch,
             "step": of.step,
@@ -44,7 +44,7 @@ class PassFolder:
             "heads": [{"progress": vars(h.progress), "error": h.error} for h in of.heads],
         }
         self.path.mkdir(parents=True, exist_ok=True)
-        save_checkpoint(self.file, {**tensors, **state}, about=about)
+        save_checkpoint(self.file, {**tensors, **state}, metadata=metadata)
 
     def restore(self, of: "Pass") -> None:
         """Puts a pass of the same runs back where it was; does nothing for another one's state."""
@@ -52,15 +52,15 @@ class PassFolder:
             kept = load_checkpoint(self.file)
         except CheckpointError:
             return  # none, or damaged: the pass starts at its beginning
-        if kept.about.get("members") != members(of):
+        if kept.metadata.get("members") != members(of):
             return
         for k, stack in enumerate(of.stacks):
             stack.model.load_state_dict(kept.part(f"stack{k}"))
-        for k, (head, about) in enumerate(zip(of.heads, kept.about["heads"], strict=True)):
+        for k, (head, metadata) in enumerate(zip(of.heads, kept.metadata["heads"], strict=True)):
             head.best = kept.part(f"best{k}") or None
-            head.progress, head.error = Progress(**about["progress"]), about["error"]
+            head.progress, head.error = Progress(**metadata["progress"]), metadata["error"]
         restore_optimizer(of.optimizer, kept)
-        of.epoch, of.step = kept.about["epoch"], kept.about["step"]
+        of.epoch, of.step = kept.metadata["epoch"], kept.metadata["step"]
 
 
 def members(of: "Pass") -> list[Any]:

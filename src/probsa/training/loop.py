@@ -141,7 +141,7 @@ class Trainer:
         if last is not None:
             restore_optimizer(self.optimizer, last)
             self.model.restore_memory(last.part("memory"))
-            self.progress = Progress(**last.about["progress"])
+            self.progress = Progress(**last.metadata["progress"])
         reader = BagReader(prepared.bags, prepared.labels)
         pin = device.type == "cuda"
         self.loader = Loader(reader, workers=self.settings.workers, pin=pin)

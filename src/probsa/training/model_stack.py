@@ -92,7 +92,7 @@ def copies(bags: Bags, heads: int) -> Bags:
         y=None if bags.y is None else bags.y.repeat(heads),
         names=bags.names * heads,
         coords=None,
-        pitch=None,
+        stride=None,
         arcs=None,
         arc_weights=None,
         instance_labels=None,

@@ -155,7 +155,7 @@ def open_data(data: DataConfig, *, features: Path | None = None) -> BagSet:
         weights=data.edge_weights,
         weight_scale=data.weight_scale,
         neighbours=data.neighbours,
-        pitch=data.pitch,
+        stride=data.stride,
     )
     # labels of instances belong to the rows of the run's own features
     own = features is None or features.resolve() == data.features.resolve()

@@ -38,7 +38,7 @@ class Saved:
             f"standardize.{k}": v for k, v in self.standardize.items()
         }
 
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What is not a tensor."""
         return {"model": self.model, "arguments": self.arguments, "classes": self.classes}
 
@@ -53,11 +53,13 @@ def save_run(
     groups: Sequence[Any],
 ) -> None:
     """Writes where a run is: the best checkpoint (if there is a new one), the last, metrics."""
-    about = {"progress": vars(progress)}
+    metadata = {"progress": vars(progress)}
     if best is not None:
-        save_checkpoint(folder.best, best.tensors(), about={**best.about(), **about})
+        save_checkpoint(folder.best, best.tensors(), metadata={**best.metadata(), **metadata})
     tensors = {**last.tensors(), **optimizer}
-    save_checkpoint(folder.last, tensors, about={**last.about(), **about, "groups": groups})
+    save_checkpoint(
+        folder.last, tensors, metadata={**last.metadata(), **metadata, "groups": groups}
+    )
     folder.write_metrics(progress.history)
 
 

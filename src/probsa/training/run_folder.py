@@ -123,7 +123,7 @@ def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) ->
     path.mkdir(parents=True, exist_ok=True)
     # first of all files: what holds a run.yaml can be resumed
     write_text(folder.config_file, yaml.safe_dump(config.to_dict(), sort_keys=False))
-    write_json(path / "about.json", about())
+    write_json(path / "about.json", metadata())
     return folder
 
 
@@ -177,7 +177,7 @@ def _defaults(config: RunConfig) -> dict[str, Any]:
     return {k: plain(v) for k, v in found.items() if k not in read_off}
 
 
-def about() -> dict[str, Any]:
+def metadata() -> dict[str, Any]:
     """Versions and machine, for whoever reads the run later."""
     from .. import __version__
 

@@ -12,7 +12,7 @@ from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
 from ..errors import InputError, UnknownName, hint
 from ..models import PRESET, arguments, build, fixed, names, original
-from .config import SECTIONS, RunConfig, flatten, load_yaml, section_of
+from .config import RENAMED, SECTIONS, RunConfig, flatten, load_yaml, section_of
 
 FROM_DATA = {"in_dim", "class_weights", "seed"}
 """What the data, the loss settings and the run's seed say of a model, not its own section."""
@@ -212,6 +212,8 @@ def flags_of(given: Sequence[str], *, own: Mapping[str, bool]) -> tuple[dict[str
             raise InputError(f"{token!r} is not a flag: what follows is --flag VALUE each")
         key, equals, value = token[2:].partition("=")
         key = key.replace("-", "_")
+        section, dot, short = key.rpartition(".")
+        key = f"{section}{dot}{RENAMED.get(short, short)}"
         if key in own and not own[key]:
             mine[key] = True
             continue

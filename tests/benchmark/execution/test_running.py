@@ -238,7 +238,7 @@ def test_an_interrupted_run_goes_on(folder, tmp_path, monkeypatch):
         run_grid(grid, out, watch=Stop())
     assert plan(grid, out).states[0].status == "waiting"
     assert (
-        load_checkpoint(cell.folder(out) / "checkpoints" / "last.safetensors").about["progress"][
+        load_checkpoint(cell.folder(out) / "checkpoints" / "last.safetensors").metadata["progress"][
             "epoch"
         ]
         == 2

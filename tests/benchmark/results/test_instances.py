@@ -27,7 +27,7 @@ def slides_of(split):
     found, positive = cohort(6, seed=3)
     rng = np.random.default_rng(split)
     noise = 0.1 + 3 * split
-    large = [replace(p, coords=50 * p.coords, pitch=50 * p.pitch) for p in found]
+    large = [replace(p, coords=50 * p.coords, stride=50 * p.stride) for p in found]
     return [
         replace(p, attention_mean=p.attention_mean + noise * rng.normal(size=len(p.attention_mean)))
         for p in large
@@ -48,7 +48,7 @@ def scores(tmp_path):
             parts=dict.fromkeys(y, "test"),
             classes=("0", "1"),
             threshold=0.5,
-            about={},
+            metadata={},
             overwrite=True,
         )
     (own,) = read_results(tmp_path).scores

@@ -116,7 +116,7 @@ def finish(cell: Cell, out: Path) -> None:
 def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: Keep) -> None:
     """What a finished run needs to be a cell: cell.json, and no more checkpoints than are kept."""
     folder, method = cell.folder(out), cell.method
-    about = {
+    metadata = {
         "data": cell.data,
         "label": method.label,
         "model": method.model,
@@ -128,9 +128,9 @@ def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: K
         "groups": None if groups is None else dict(groups),
     }
     file = folder / "cell.json"
-    if not file.is_file() or json.loads(file.read_text(encoding="utf-8")) != about:
+    if not file.is_file() or json.loads(file.read_text(encoding="utf-8")) != metadata:
         with writing(file):
-            write_json(file, about)
+            write_json(file, metadata)
     run = RunFolder(folder)
     if keep != "all":
         run.last.unlink(missing_ok=True)

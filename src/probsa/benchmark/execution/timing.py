@@ -196,16 +196,16 @@ def _contestants(cells: Sequence[Cell], *, batches: int) -> dict[str, _Contestan
             packed[sizes] = _batches(config, data[key], count=batches, device=device)
         held = packed[sizes]
         model = _model(config, data[key]).to(device)
-        about = {
+        metadata = {
             "bags": max(len(b) for b in held),
             "instances": statistics.fmean(len(b.x) for b in held),
             "device": str(device),
         }
-        found[name] = _Contestant(step=_ours(model, config, held), **about)
+        found[name] = _Contestant(step=_ours(model, config, held), **metadata)
         samples = getattr(model, "samples", None)
         theirs = _theirs(cell.method, config, held, samples=samples)
         if theirs is not None:
-            found[f"torchmil {name}"] = _Contestant(step=theirs, **about)
+            found[f"torchmil {name}"] = _Contestant(step=theirs, **metadata)
     return found
 
 

@@ -71,7 +71,7 @@ def printed(row: PaperRow | None) -> Entry:
     return Entry() if row is None else Entry(value=row.mean, sd=row.sd)
 
 
-def about(scores: Sequence[Scores]) -> str:
+def metadata(scores: Sequence[Scores]) -> str:
     """What one data set's figures are of: bags, patients, splits, seeds."""
     s = scores[0]
     patients = len(set(s.groups.tolist()))

@@ -11,11 +11,11 @@ from ._classic import classic_tests
 from ._notes import bold_note, detectable, folds_note, rank_note, replicates_note, verdicts
 from ._ranks import Ranked, ranked
 from ._shared import (
-    about,
     by_data,
     data_columns,
     key,
     mean_entries,
+    metadata,
     method_names,
     paper_entries,
     paper_table,
@@ -132,7 +132,7 @@ def _differences(data: str, variants: dict[str, list[Scores]], kept: Kept) -> Re
         rows=tuple(rows),
         rules=frozenset(rules),
         footnotes=(
-            about(every),
+            metadata(every),
             "Δ is the paired difference to λ = 0, in points; [lo, hi] are 95 % intervals over "
             "patients and replicates; p is two-sided, by Holm's correction within a variant. A "
             "winner is the λ with the highest value if its paired difference to every other one "

@@ -22,12 +22,12 @@ from ._notes import (
 from ._ranks import ranked
 from ._shared import (
     METRICS,
-    about,
     by_data,
     data_columns,
     interval_entry,
     key,
     mean_entries,
+    metadata,
     method_names,
     paper_entries,
     paper_table,
@@ -155,7 +155,7 @@ def _pooled_table(scores: Sequence[Scores], compared: Compared, family: Family) 
         columns=tuple(pooled_columns([Column(key="method", title="method")], folds=first.folds)),
         rows=tuple(rows),
         footnotes=(
-            about(scores),
+            metadata(scores),
             *replicates_note(compared),
             *_rule(compared, baseline_of(scores, family)),
             *folds_note(scores, compared),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ..results.means import mean_over_splits, split_values
 from ..results.outlier_folds import odd_splits
 from ..results.results import Scores
-from ._shared import about, key
+from ._shared import key, metadata
 from .table import Column, Entry, ResultTable, words
 
 
@@ -32,7 +32,10 @@ def folds_table(scores: Sequence[Scores]) -> ResultTable:
                 Entry(value=mean.mean, sd=mean.sd),
             )
         )
-    notes = [about(scores), "AUROC in percent, averaged over seeds; the mean ± s.d. is over them."]
+    notes = [
+        metadata(scores),
+        "AUROC in percent, averaged over seeds; the mean ± s.d. is over them.",
+    ]
     notes += [f"* {what} {k}: {why}." for k, why in odd.items()]
     without = [str(k) for k in splits if all(k not in of for of in values)]
     if without:

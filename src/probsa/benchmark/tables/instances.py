@@ -8,7 +8,7 @@ from ...statistics import Metric
 from ..results.cache import Kept
 from ..results.instances import AREA, BOOTSTRAP
 from ..results.results import Scores
-from ._shared import about, key
+from ._shared import key, metadata
 from .lesions import lesion_tables
 from .table import Column, Entry, ResultTable, Unit, words
 
@@ -57,7 +57,7 @@ def instances_table(
         columns=tuple(columns),
         rows=tuple(rows),
         footnotes=(
-            about(scores),
+            metadata(scores),
             "Percent, means over replicates; [lo, hi] are 95 % intervals over patients and "
             "replicates. With folds AUROC and AP are means over folds. Dice: of the instances of "
             "positive bags, at the threshold that each run's validation bags fix. Isolated false "

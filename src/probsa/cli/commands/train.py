@@ -80,7 +80,7 @@ def _train(config: Any, out: Path, own: dict[str, Any]) -> int:
         write_json(done.to_dict())
     else:
         done.report.render(OUT)
-        OUT.print(f"weights: of epoch {done.report.about.get('epoch')}, the best on validation")
+        OUT.print(f"weights: of epoch {done.report.metadata.get('epoch')}, the best on validation")
         drawn = f", {done.maps} maps in {done.run.maps}" if done.maps else ""
         OUT.print(f"run: {done.run.path}{drawn}", markup=False)
     return status(done.failures, as_json=bool(own.get("json")))

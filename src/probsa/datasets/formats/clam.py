@@ -19,12 +19,12 @@ from ...core import (
     checked,
     number,
     opened,
-    pitch_of,
     pt_files,
+    stride_of,
 )
 from ...errors import BagError
 from ..bag_set import BagSet, GraphOptions
-from ..metadata import About, from_attributes
+from ..metadata import Metadata, from_attributes
 from .tensors import load_tensor, tensor_shape
 
 
@@ -40,9 +40,9 @@ class PatchFile:
     the pixels beside them (`imgs`), gave them at the level of the patches."""
 
     @property
-    def pitch(self) -> float | None:
+    def stride(self) -> float | None:
         """Level-0 pixels between neighbours."""
-        return pitch_of(self.attributes)
+        return stride_of(self.attributes)
 
 
 def read_patch_file(path: Path) -> PatchFile:
@@ -94,9 +94,9 @@ class ClamTensorBags(BagSet):
         super().__init__(folder, by_name(pt_files(folder)), graph=graph, cache_gb=cache_gb)
         self._patches = patches_folder(folder)
 
-    def about(self, name: str) -> About:
+    def metadata(self, name: str) -> Metadata:
         patches = self._corners(self._known(name))
-        found = About() if patches is None else from_attributes(patches.attributes)
+        found = Metadata() if patches is None else from_attributes(patches.attributes)
         return replace(found, kind="slide")
 
     def formats(self) -> frozenset[str]:
@@ -119,7 +119,7 @@ class ClamTensorBags(BagSet):
             features=as_features(load_tensor(path), source=path),
             coords=None if patches is None else patches.coords,
             kind="slide",
-            pitch=None if patches is None else patches.pitch,
+            stride=None if patches is None else patches.stride,
         )
         return checked(bag, source=path)
 

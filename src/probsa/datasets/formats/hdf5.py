@@ -9,7 +9,7 @@ import numpy as np
 from ...core import BagKind, StoredBag, by_name, hdf5_files, opened, peek_bag, read_bag, stated_kind
 from ...errors import BagError
 from ..bag_set import BagSet, GraphOptions
-from ..metadata import About, from_attributes
+from ..metadata import Metadata, from_attributes
 from .clam import PatchFile, at_level_0, patch_file, patches_folder
 
 
@@ -24,7 +24,7 @@ class Hdf5Bags(BagSet):
         super().__init__(folder, by_name(hdf5_files(folder)), graph=graph, cache_gb=cache_gb)
         self._patches = patches_folder(folder)
 
-    def about(self, name: str) -> About:
+    def metadata(self, name: str) -> Metadata:
         path = self._files[self._known(name)]
         with opened(path) as f:
             attributes, kind = _attributes(f, "coords"), _kind(f, path)
@@ -75,13 +75,13 @@ class Hdf5Bags(BagSet):
 
     def _read(self, name: str) -> StoredBag:
         stored = read_bag(self._files[name])
-        if stored.pitch is not None or stored.nature != "slide":
+        if stored.stride is not None or stored.nature != "slide":
             return stored
         patches = self._beside(name)
         if patches is None or stored.coords is None:
             return stored
         coords = at_level_0(stored.coords, patches.scale)
-        return replace(stored, coords=coords, pitch=patches.pitch)
+        return replace(stored, coords=coords, stride=patches.stride)
 
     def _peek(self, name: str) -> tuple[int, int]:
         return peek_bag(self._files[name])

@@ -15,7 +15,7 @@ import torch
 from ...core import StoredBag, as_columns, as_features, by_name, checked, graphs, pt_files
 from ...errors import BagError, InputError
 from ..bag_set import BagSet, GraphOptions
-from ..metadata import About, positive
+from ..metadata import Metadata, positive
 from .arrays import load_array
 from .tensors import load_tensor, tensor_shape
 
@@ -33,7 +33,7 @@ class SlideflowBags(BagSet):
         self._config = _config(folder)
         self._indexed = any(_index(path) is not None for path in self._files.values())
 
-    def about(self, name: str) -> About:
+    def metadata(self, name: str) -> Metadata:
         self._known(name)
         pixels = positive(_plain(self._config.get("tile_px")))
         um = self._config.get("tile_um")
@@ -41,7 +41,7 @@ class SlideflowBags(BagSet):
         side = positive(_plain(um))
         extractor = self._config.get("extractor")
         named = extractor.get("class") if isinstance(extractor, dict) else extractor
-        return About(
+        return Metadata(
             kind="slide",
             patch_size=pixels,
             mpp=side / pixels if side and pixels else None,
@@ -71,7 +71,7 @@ class SlideflowBags(BagSet):
     def _read(self, name: str) -> StoredBag:
         path = self._files[name]
         centres = self.centres(name)
-        side = None if centres is None else pitch_of_centres(centres)
+        side = None if centres is None else stride_of_centres(centres)
         bag = StoredBag(
             name=name,
             features=as_features(load_tensor(path), source=path),
@@ -93,28 +93,28 @@ def corners(centres: np.ndarray, side: float) -> np.ndarray:
     return as_columns(np.ceil(centres.astype(np.float64) - side / 2 - 1e-6))
 
 
-def pitch_of_centres(centres: np.ndarray) -> float | None:
+def stride_of_centres(centres: np.ndarray) -> float | None:
     """Level-0 pixels between neighbours; None of fewer than two tiles."""
     if len(centres) < 2:
         return None
-    return graphs.check_pitch(torch.from_numpy(centres.astype(np.float64)), pitch=None)
+    return graphs.check_stride(torch.from_numpy(centres.astype(np.float64)), stride=None)
 
 
-def side_level0(centres: np.ndarray, *, about: About, mpp: float, name: str) -> float:
+def side_level0(centres: np.ndarray, *, metadata: Metadata, mpp: float, name: str) -> float:
     """Side of a tile in level-0 pixels, at a known resolution.
 
     Raises:
         BagError: the tiles lie at distances that this resolution does not explain.
     """
-    found = pitch_of_centres(centres)
-    if about.patch_size is None or about.mpp is None:
+    found = stride_of_centres(centres)
+    if metadata.patch_size is None or metadata.mpp is None:
         if found is not None:
             return found
         raise BagError(
             f"bag {name!r} has a single tile, and {CONFIG} does not state its size (tile_px and "
             "tile_um in µm): leave the bag out"
         )
-    side = about.patch_size * about.mpp / mpp
+    side = metadata.patch_size * metadata.mpp / mpp
     if found is None:
         return side
     strides = side / found
@@ -122,10 +122,10 @@ def side_level0(centres: np.ndarray, *, about: About, mpp: float, name: str) -> 
     if abs(strides / nearest - 1) <= graphs.AGREES and nearest <= STRIDES:
         return found * nearest  # whole pixels, as slideflow cut them
     if strides < 1:  # no two of them are neighbours, or the resolution is wrong
-        return graphs.check_pitch(torch.from_numpy(centres * 1.0), pitch=side, name=name)
+        return graphs.check_stride(torch.from_numpy(centres * 1.0), stride=side, name=name)
     raise BagError(
-        f"bag {name!r}: a tile of {about.patch_size * about.mpp:g} µm is {side:g} level-0 pixels "
-        f"wide at {mpp:g} µm per pixel, but tiles lie {found:g} apart: is the resolution right?"
+        f"bag {name!r}: a tile of {metadata.patch_size * metadata.mpp:g} µm is {side:g} "
+        f"level-0 pixels wide at {mpp:g} µm per pixel, but tiles lie {found:g} apart: is the resolution right?"
     )
 
 

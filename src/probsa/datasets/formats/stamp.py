@@ -24,7 +24,7 @@ from ...core import (
 )
 from ...errors import BagError, EmptyBag
 from ..bag_set import BagSet, GraphOptions
-from ..metadata import About
+from ..metadata import Metadata
 
 ROWS = ("feats", "patch_embeddings")
 """Names of the features: of tiles, and of tiles in multiplex images."""
@@ -44,13 +44,13 @@ class StampBags(BagSet):
     def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
         super().__init__(folder, by_name(hdf5_files(folder)), graph=graph, cache_gb=cache_gb)
 
-    def about(self, name: str) -> About:
+    def metadata(self, name: str) -> Metadata:
         path = self._files[self._known(name)]
         with opened(path) as f:
             tile, pixels = _tile_um(f, path), number(f.attrs, "tile_size_px")
             extractor = f.attrs.get("extractor")
         pixels = pixels or (float(FIRST_PX) if tile == FIRST_UM else None)
-        return About(
+        return Metadata(
             kind="slide",
             patch_size=pixels,
             mpp=None if not pixels else tile / pixels,
@@ -72,7 +72,7 @@ class StampBags(BagSet):
             features=as_features(values, source=path),
             coords=as_columns(coords),
             kind="slide",
-            pitch=_apart(coords, tile),
+            stride=_apart(coords, tile),
         )
         return checked(bag, source=path)
 
@@ -163,5 +163,5 @@ def _apart(coords: np.ndarray, tile: float) -> float:
     """
     if len(coords) < 2:
         return tile
-    found = graphs.check_pitch(torch.from_numpy(coords), pitch=None)
+    found = graphs.check_stride(torch.from_numpy(coords), stride=None)
     return found if tile * (1 - graphs.AGREES) <= found <= tile * WIDER else tile

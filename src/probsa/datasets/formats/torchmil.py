@@ -9,7 +9,7 @@ from ...core import StoredBag, as_columns, as_features, by_name, checked, npy_fi
 from ...errors import BagError, TableError
 from ..bag_set import BagSet, GraphOptions
 from ..labels import read_rows
-from ..metadata import About
+from ..metadata import Metadata
 from .arrays import load_array
 
 INSTANCE_LABELS = ("patch_labels", "slice_labels")
@@ -19,22 +19,22 @@ class TorchmilBags(BagSet):
     """`root/features/<encoder>/<bag>.npy` with `root/coords` and `root/patch_labels` (slides) or
     `root/slice_labels` (scans, which have no coordinates: their rows are in order).
 
-    A root named `patches_512` states the pitch, 512 level-0 pixels.
+    A root named `patches_512` states the stride, 512 level-0 pixels.
     """
 
     def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
         super().__init__(folder, by_name(npy_files(folder)), graph=graph, cache_gb=cache_gb)
         self._root = folder.parent.parent if folder.parent.name == "features" else folder.parent
         size = re.match(r"patches_(\d+)", self._root.name)
-        self._pitch = float(size[1]) if size else None
+        self._stride = float(size[1]) if size else None
 
-    def about(self, name: str) -> About:
+    def metadata(self, name: str) -> Metadata:
         slide = (self._root / "coords").is_dir()
         folder = self._files[self._known(name)].parent.name
         encoder = folder.removeprefix("features_")
-        return About(
+        return Metadata(
             kind="slide" if slide else "ct",
-            size_level0=self._pitch if slide else None,
+            size_level0=self._stride if slide else None,
             encoder=None if encoder == folder else encoder,
             encoder_guessed=encoder != folder,
         )
@@ -74,7 +74,7 @@ class TorchmilBags(BagSet):
             coords=None if coords is None else as_columns(coords),
             instance_labels=None if labels is None else labels.reshape(-1).astype(np.int64),
             kind="slide" if is_slide else "ct",
-            pitch=self._pitch if is_slide else None,
+            stride=self._stride if is_slide else None,
         )
         return checked(bag, source=path)
 

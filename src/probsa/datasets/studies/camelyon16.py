@@ -157,7 +157,7 @@ def _marks(source: Source, made: Draft, files: dict[str, Path | None], bag: str)
         return Marks(values=np.full(n, UNKNOWN))
     if path is None:
         return Marks(values=np.zeros(n, np.int64))
-    coords, side = source.bags.stored(bag).coords, source.bags.about(bag).size_level0
+    coords, side = source.bags.stored(bag).coords, source.bags.metadata(bag).size_level0
     if coords is None or side is None:
         raise BagError(
             f"bag {bag!r} in {source.bags.folder} does not state where its patches are and how "

@@ -230,8 +230,8 @@ def _marks(source: Source, made: Draft, providers: dict[str, str], bag: str) -> 
     path, n = _mask(source, bag), source.bags.size(bag)
     if not path.is_file():
         return Marks(values=np.full(n, UNKNOWN))
-    about, coords = source.bags.about(bag), source.bags.stored(bag).coords
-    if coords is None or about.size_level0 is None:
+    metadata, coords = source.bags.metadata(bag), source.bags.stored(bag).coords
+    if coords is None or metadata.size_level0 is None:
         raise BagError(
             f"bag {bag!r} in {source.bags.folder} does not state where its patches are and how "
             "large, without which no mask can be laid on it: make the features with probsa extract"
@@ -241,10 +241,10 @@ def _marks(source: Source, made: Draft, providers: dict[str, str], bag: str) -> 
         share, strange = mask_share(
             path,
             coords,
-            side=about.size_level0,
+            side=metadata.size_level0,
             positive=CANCER[provider],
             known=KNOWN[provider],
-            size=about.slide_size,
+            size=metadata.slide_size,
         )
     except SlideError as error:
         made.lists["damaged_masks"].append(bag)

@@ -10,7 +10,7 @@ import numpy as np
 from ...core import StoredBag, write_csv
 from ...errors import BagError
 from ..labels import Table
-from ..metadata import About
+from ..metadata import Metadata
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,7 +18,7 @@ class Outgoing:
     """A bag on its way into other files: corners in level-0 pixels, or slice positions."""
 
     stored: StoredBag
-    about: About
+    metadata: Metadata
     """Completed from the resolution and the coordinates as far as they tell."""
 
     @property
@@ -36,13 +36,13 @@ class Writer(ABC):
     Args:
         out: the folder.
         encoder: what the features were made with; goes into names of folders.
-        pitch: level-0 pixels between neighbours in most of the bags, where that is known.
+        stride: level-0 pixels between neighbours in most of the bags, where that is known.
     """
 
-    def __init__(self, out: Path, *, encoder: str | None, pitch: float | None) -> None:
+    def __init__(self, out: Path, *, encoder: str | None, stride: float | None) -> None:
         self.out = out
         self.encoder = encoder
-        self.pitch = pitch
+        self.stride = stride
 
     @property
     def features(self) -> str:
@@ -79,18 +79,18 @@ class Writer(ABC):
         return []
 
 
-def lost_resolution(about: About) -> list[str]:
+def lost_resolution(metadata: Metadata) -> list[str]:
     """Where files have no place for it."""
-    if about.mpp_level0 is not None:
-        return [f"resolution ({about.mpp_level0:.4g} µm per pixel)"]
-    if about.magnification_level0 is not None:
-        return [f"magnification ({about.magnification_level0:g}x)"]
+    if metadata.mpp_level0 is not None:
+        return [f"resolution ({metadata.mpp_level0:.4g} µm per pixel)"]
+    if metadata.magnification_level0 is not None:
+        return [f"magnification ({metadata.magnification_level0:g}x)"]
     return []
 
 
-def missing_resolution(about: About) -> list[str]:
+def missing_resolution(metadata: Metadata) -> list[str]:
     """Where files have a place for it, and the source does not state it."""
-    stated = about.mpp_level0 is not None or about.magnification_level0 is not None
+    stated = metadata.mpp_level0 is not None or metadata.magnification_level0 is not None
     return [] if stated else ["resolution (not stated by the source; --slide-mpp gives it)"]
 
 
@@ -129,21 +129,21 @@ def needs_corners(bag: Outgoing, tool: str) -> np.ndarray:
     return bag.stored.coords
 
 
-def trident_attributes(about: About, *, pitch: float | None) -> dict[str, object]:
+def trident_attributes(metadata: Metadata, *, stride: float | None) -> dict[str, object]:
     """TRIDENT's attributes of `coords`, and our exact ones where they say more."""
-    width, height = about.slide_size or (None, None)
+    width, height = metadata.slide_size or (None, None)
     return {
-        "patch_size": whole(about.patch_size),
-        "patch_size_level0": None if about.size_level0 is None else round(about.size_level0),
-        "level0_magnification": whole(about.magnification_level0),
-        "target_magnification": whole(about.magnification),
-        "overlap": round(about.overlap or 0),
+        "patch_size": whole(metadata.patch_size),
+        "patch_size_level0": None if metadata.size_level0 is None else round(metadata.size_level0),
+        "level0_magnification": whole(metadata.magnification_level0),
+        "target_magnification": whole(metadata.magnification),
+        "overlap": round(metadata.overlap or 0),
         "level0_width": width,
         "level0_height": height,
-        "size_level0": about.size_level0,
-        "mpp": about.mpp,
-        "mpp_level0": about.mpp_level0,
-        "pitch": pitch,
+        "size_level0": metadata.size_level0,
+        "mpp": metadata.mpp,
+        "mpp_level0": metadata.mpp_level0,
+        "pitch": stride,
     }
 
 

@@ -19,7 +19,7 @@ class ClamWriter(Writer):
         return {p.stem for p in self.out.glob("pt_files/*.pt")}
 
     def write(self, bag: Outgoing) -> tuple[Path, list[str]]:
-        lost = lost_resolution(bag.about)
+        lost = lost_resolution(bag.metadata)
         features = single(bag.stored.features, lost)
         if bag.stored.instance_labels is not None:
             lost.append("instance labels")
@@ -36,15 +36,15 @@ class ClamWriter(Writer):
         return path, lost
 
     def _write_patches(self, bag: Outgoing, corners: np.ndarray, lost: list[str]) -> None:
-        about, folder = bag.about, self.out / "patches"
-        level, downsample = about.level, about.downsample
-        side = (about.size_level0 or 0.0) / downsample
+        metadata, folder = bag.metadata, self.out / "patches"
+        level, downsample = metadata.level, metadata.downsample
+        side = (metadata.size_level0 or 0.0) / downsample
         if abs(side - round(side)) > 1e-6:
             lost.append(f"patch size {side:.6g} (rounded to {round(side)} pixels)")
-        elif level == 0 and about.patch_size not in (None, side):
-            lost.append(f"patch size at the encoder ({about.patch_size:g} pixels)")
-        if about.overlap:
-            lost.append(f"overlap ({about.overlap:g} pixels)")
+        elif level == 0 and metadata.patch_size not in (None, side):
+            lost.append(f"patch size at the encoder ({metadata.patch_size:g} pixels)")
+        if metadata.overlap:
+            lost.append(f"overlap ({metadata.overlap:g} pixels)")
         attributes: dict[str, object] = {
             "patch_size": np.int64(round(side)),
             "patch_level": np.int64(level),
@@ -52,10 +52,10 @@ class ClamWriter(Writer):
             "name": bag.name,
             "save_path": str(folder),
         }
-        if about.slide_size is None:
+        if metadata.slide_size is None:
             lost.append("size of the slide (not stated by the source: no level_dim)")
         else:
-            at_level = np.array([int(side / downsample) for side in about.slide_size], np.int64)
+            at_level = np.array([int(side / downsample) for side in metadata.slide_size], np.int64)
             attributes |= {"level_dim": at_level, "downsampled_level_dim": at_level}
         path = folder / f"{bag.name}.h5"
         with replacing_hdf5(path) as f:

@@ -14,14 +14,14 @@ class ProbsaWriter(Writer):
 
     def write(self, bag: Outgoing) -> tuple[Path, list[str]]:
         path, stored = self.out / f"{bag.name}.h5", bag.stored
-        about = trident_attributes(bag.about, pitch=stored.pitch)
+        metadata = trident_attributes(bag.metadata, stride=stored.stride)
         write_bag(
             path,
             features=stored.features,
             kind=stored.nature,
             coords=stored.coords,
             instance_labels=stored.instance_labels,
-            attributes={k: v for k, v in about.items() if v is not None} if bag.slide else {},
+            attributes={k: v for k, v in metadata.items() if v is not None} if bag.slide else {},
             stamps={} if self.encoder is None else {"encoder": self.encoder},
         )
-        return path, missing_resolution(bag.about) if bag.slide else []
+        return path, missing_resolution(bag.metadata) if bag.slide else []

@@ -19,7 +19,7 @@ PARTS = {"train": "train", "val": "train", "test": "test"}
 
 
 class TorchmilWriter(Writer):
-    """Slides below `OUT/patches_<pitch>/`, scans below `OUT/`."""
+    """Slides below `OUT/patches_<stride>/`, scans below `OUT/`."""
 
     def present(self) -> set[str]:
         return {p.stem for p in self._written()}
@@ -29,7 +29,7 @@ class TorchmilWriter(Writer):
         return [p for b in below for p in self.out.glob(f"{b}/*.npy")]
 
     def write(self, bag: Outgoing) -> tuple[Path, list[str]]:
-        lost = lost_resolution(bag.about)
+        lost = lost_resolution(bag.metadata)
         features = single(bag.stored.features, lost)
         root, stored = self._root(bag), bag.stored
         path = root / "features" / self.features / f"{bag.name}.npy"
@@ -41,25 +41,25 @@ class TorchmilWriter(Writer):
         if stored.instance_labels is not None:
             kind = "patch_labels" if bag.slide else "slice_labels"
             _write(root / kind / path.name, stored.instance_labels.astype(np.int64))
-        if bag.about.overlap:
-            lost.append(f"overlap ({bag.about.overlap:g} pixels)")
+        if bag.metadata.overlap:
+            lost.append(f"overlap ({bag.metadata.overlap:g} pixels)")
         _write(path, features)
         return path, lost
 
     def _root(self, bag: Outgoing) -> Path:
         if not bag.slide:
             return self.out
-        if self.pitch is None:
-            self.pitch = bag.stored.pitch
-        return self.out if self.pitch is None else self.out / f"patches_{round(self.pitch)}"
+        if self.stride is None:
+            self.stride = bag.stored.stride
+        return self.out if self.stride is None else self.out / f"patches_{round(self.stride)}"
 
     def _corners(self, bag: Outgoing, corners: np.ndarray, lost: list[str]) -> np.ndarray:
-        own = bag.stored.pitch
-        if own is None or self.pitch is None or own == round(self.pitch):
+        own = bag.stored.stride
+        if own is None or self.stride is None or own == round(self.stride):
             return corners.astype(np.int64)
-        common = round(self.pitch)
+        common = round(self.stride)
         lost.append(
-            f"coordinates in level-0 pixels (scaled from a pitch of {own:.6g} to {common}: "
+            f"coordinates in level-0 pixels (scaled from a stride of {own:.6g} to {common}: "
             "torchmil has one patch size for all bags)"
         )
         from_first = corners - corners.min(0)

@@ -20,11 +20,11 @@ class TridentWriter(Writer):
         return {p.stem for p in self.out.glob(f"*px_overlap/{self.features}/*.h5")}
 
     def write(self, bag: Outgoing) -> tuple[Path, list[str]]:
-        corners, about = needs_a_slide(bag, "TRIDENT"), bag.about
-        scale = "level0" if about.magnification is None else f"{about.magnification:g}x"
-        size, overlap = whole(about.patch_size), round(about.overlap or 0)
+        corners, metadata = needs_a_slide(bag, "TRIDENT"), bag.metadata
+        scale = "level0" if metadata.magnification is None else f"{metadata.magnification:g}x"
+        size, overlap = whole(metadata.patch_size), round(metadata.overlap or 0)
         folder = self.out / f"{scale}_{size:g}px_{overlap}px_overlap"
-        attributes = trident_attributes(about, pitch=bag.stored.pitch) | {"name": bag.name}
+        attributes = trident_attributes(metadata, stride=bag.stored.stride) | {"name": bag.name}
         placed = folder / "patches" / f"{bag.name}_patches.h5"
         with replacing_hdf5(placed) as f:
             _corners(f, corners, attributes | {"savetodir": str(folder)})
@@ -37,7 +37,7 @@ class TridentWriter(Writer):
             rows.attrs["encoder"] = self.encoder or "None"
             _corners(f, corners, attributes)
         lost = [] if bag.stored.instance_labels is None else ["instance labels"]
-        return path, [*missing_resolution(about), *lost]
+        return path, [*missing_resolution(metadata), *lost]
 
 
 def _corners(f: h5py.File, corners: np.ndarray, attributes: Mapping[str, object]) -> None:
