@@ -72,7 +72,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if metadata.get("format") != FORMAT:
         raise CheckpointError(
             f"{path} has checkpoint format {metadata.get('format')} "
-            f"(probsa {metadata.get('version')}); this probsa reads format {FORMAT}: use the version that wrote it"
+            f"(probsa {metadata.get('version')}); this probsa reads format {FORMAT}: "
+            "use the version that wrote it"
         )
     return Checkpoint(tensors=tensors, metadata=metadata)
 

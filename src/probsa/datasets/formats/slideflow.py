@@ -125,7 +125,8 @@ def side_level0(centres: np.ndarray, *, metadata: Metadata, mpp: float, name: st
         return graphs.check_stride(torch.from_numpy(centres * 1.0), stride=side, name=name)
     raise BagError(
         f"bag {name!r}: a tile of {metadata.patch_size * metadata.mpp:g} µm is {side:g} "
-        f"level-0 pixels wide at {mpp:g} µm per pixel, but tiles lie {found:g} apart: is the resolution right?"
+        f"level-0 pixels wide at {mpp:g} µm per pixel, but tiles "
+        f"lie {found:g} apart: is the resolution right?"
     )
 
 
