@@ -19,6 +19,7 @@ from .graphs import AGREES as AGREES
 from .graphs import GraphKind as GraphKind
 from .graphs import WeightKind as WeightKind
 from .graphs import chain as chain
+from .graphs import edge_weights as edge_weights
 from .graphs import check_stride as check_stride
 from .graphs import degrees as degrees
 from .graphs import grid as grid
