@@ -87,8 +87,8 @@ BLOCKS = (
             for s in SCALES
             for what in ("gradient_mean", "gradient_sd", *(f"edge{k}" for k in range(DIRECTIONS)))
         ),
-        "mean and standard deviation of the magnitude of the grey gradient, and its shares in eight "
-        "directions of 22.5 degrees, at scales 1, 2 and 4",
+        "mean and standard deviation of the magnitude of the grey gradient, and its shares in "
+        "eight directions of 22.5 degrees, at scales 1, 2 and 4",
     ),
     Block(
         "grain",
@@ -100,8 +100,8 @@ BLOCKS = (
         tuple(
             f"haematoxylin_band{s}_{what}" for s in SCALES for what in ("mean", "sd", "skewness")
         ),
-        "mean magnitude, standard deviation and skewness of haematoxylin minus its mean over squares "
-        "of 2, 4 and 8 pixels (nuclei against their surroundings)",
+        "mean magnitude, standard deviation and skewness of haematoxylin minus its mean over "
+        "squares of 2, 4 and 8 pixels (nuclei against their surroundings)",
     ),
 )
 NAMES = tuple(member for block in BLOCKS for member in block.members)
