@@ -180,7 +180,7 @@ def test_a_row_says_what_the_makers_say():
 def test_readiness_says_what_is_missing(small, monkeypatch, tmp_path):
     assert features.readiness("handcrafted") == "ready"
     assert features.readiness("small") == "needs weights: --weights FILE"
-    kept = _weights._kept(small.weights.url)
+    kept = _weights._cache_file(small.weights.url)
     kept.parent.mkdir(parents=True)
     torch.save(state_of(), kept)
     assert features.readiness("small") == f"ready: {kept}"
@@ -339,7 +339,7 @@ def test_a_folder_of_the_hub_will_do(small, tmp_path):
 
 
 def test_what_the_local_caches_hold_is_used(small, monkeypatch, tmp_path):
-    kept = _weights._kept(small.weights.url)
+    kept = _weights._cache_file(small.weights.url)
     kept.parent.mkdir(parents=True)
     torch.save(state_of(5), kept)
     save_file(state_of(5), tmp_path / "w.safetensors")
@@ -411,7 +411,7 @@ def test_the_hub_is_asked_only_by_its_word(small, monkeypatch, tmp_path):
         return str(tmp_path / "w.safetensors")
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    with pytest.raises(WeightsError, match="the local caches do not hold them"):
+    with pytest.raises(WeightsError, match="the local caches do not contain them"):
         features.build("small")
     assert asked == []
     by_hub = features.build("small", weights="hub")
@@ -427,7 +427,10 @@ def test_what_the_hub_refuses_is_explained(small, monkeypatch):
     for error, said in (
         (errors.GatedRepoError("gated", response=answer), "the licence has to be accepted first"),
         (errors.LocalEntryNotFoundError("offline"), "the hub cannot be reached"),
-        (errors.EntryNotFoundError("none"), "holds none of model.safetensors, pytorch_model.bin"),
+        (
+            errors.EntryNotFoundError("none"),
+            "contains none of model.safetensors, pytorch_model.bin",
+        ),
         (errors.RepositoryNotFoundError("absent", response=answer), "absent"),
         (OSError("the disk is full"), "the disk is full"),
     ):
@@ -473,7 +476,7 @@ def test_a_file_that_would_run_code_is_refused_with_advice(small, tmp_path, file
 
 def test_a_whole_module_is_refused(small, tmp_path):
     torch.save(nn.Linear(2, 2), tmp_path / "w.pt")
-    with pytest.raises(WeightsError, match="holds more than tensors"):
+    with pytest.raises(WeightsError, match="contains more than tensors"):
         features.build("small", weights=tmp_path / "w.pt")
 
 
@@ -494,7 +497,7 @@ def test_a_damaged_file_is_named(small, tmp_path, file):
 
 def test_a_file_without_weights_says_what_it_holds(small, tmp_path):
     torch.save({"epoch": 3, "loss": 0.5}, tmp_path / "w.pt")
-    with pytest.raises(WeightsError, match="no weights in it, but epoch, loss"):
+    with pytest.raises(WeightsError, match="it contains no weights but epoch, loss"):
         features.build("small", weights=tmp_path / "w.pt")
     torch.save([1, 2], tmp_path / "v.pt")
     with pytest.raises(WeightsError, match=r"\(a state dict\), got list"):
@@ -537,9 +540,7 @@ def test_half_precision_weights_are_widened_to_compute_with(small, tmp_path):
 def test_two_networks_in_a_file_are_not_guessed_between(small, tmp_path):
     both = {f"{of}.{k}": v for of in ("student", "teacher") for k, v in state_of().items()}
     torch.save(both, tmp_path / "w.pt")
-    with pytest.raises(
-        WeightsError, match=r"several networks that fit, under student\., teacher\."
-    ):
+    with pytest.raises(WeightsError, match=r"several networks fit, under student\., teacher\."):
         features.build("small", weights=tmp_path / "w.pt")
 
 

@@ -199,7 +199,7 @@ def test_a_slide_that_was_cut_short_is_refused_with_its_lengths(shared_data, tmp
     data = (shared_data / "wsi" / name).read_bytes()
     path = tmp_path / name
     path.write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(SlideError, match=rf"cut short: it has {int(len(data) * share):,} bytes"):
+    with pytest.raises(SlideError, match=rf"truncated: it has {int(len(data) * share):,} bytes"):
         open_slide(path)
 
 
@@ -207,7 +207,7 @@ def test_a_slide_that_was_cut_short_is_refused_with_its_lengths(shared_data, tmp
     ("name", "content", "said"),
     [
         ("empty.svs", b"", "is empty"),
-        ("zeros.svs", bytes(5000), "begins with zeros alone"),
+        ("zeros.svs", bytes(5000), "starts with zero bytes"),
         ("text.svs", b"slide_id,label\nA,1\n", "a text file that begins with 'slide_id,label'"),
         ("page.svs", b"<!DOCTYPE html><html>403", "a web page: the download was refused"),
         ("lfs.svs", b"version https://git-lfs.github.com/spec/v1\noid", "git lfs pull"),
@@ -215,9 +215,9 @@ def test_a_slide_that_was_cut_short_is_refused_with_its_lengths(shared_data, tmp
         ("gz.tiff", gzip.compress(b"x" * 100, mtime=0), "is a gzip archive"),
         ("h5.svs", b"\x89HDF\r\n\x1a\n" + bytes(100), "is an HDF5 file"),
         ("odd.svs", b"\x01\x02\xfe\xca\x00\x99\x98\x97", "the bytes 01 02 fe ca 00 99 98 97"),
-        ("magic.tif", b"II*\0", "cut short: it has 4 bytes"),
-        ("big.tif", b"II+\0\x08\0\0\0\xff\0\0\0\0\0\0\0", "cut short: it has 16 bytes"),
-        ("alone.mrxs", b"\xff\xd8\xff" + bytes(100), "folder alone/ does not lie beside it"),
+        ("magic.tif", b"II*\0", "truncated: it has 4 bytes"),
+        ("big.tif", b"II+\0\x08\0\0\0\xff\0\0\0\0\0\0\0", "truncated: it has 16 bytes"),
+        ("alone.mrxs", b"\xff\xd8\xff" + bytes(100), "folder alone/ is missing beside it"),
         ("none.dcm", bytes(128) + b"DICM" + bytes(64), "not a slide"),
     ],
 )
@@ -230,7 +230,7 @@ def test_a_file_that_is_no_slide_is_named_for_what_it_is(tmp_path, name, content
 
 
 def test_a_folder_and_a_file_that_is_not_there_are_refused(tmp_path):
-    with pytest.raises(SlideError, match="is a folder, and a slide is a file"):
+    with pytest.raises(SlideError, match="is a folder, but a slide is a file"):
         open_slide(tmp_path)
     with pytest.raises(SlideError, match="does not exist"):
         open_slide(tmp_path / "gone.svs")

@@ -19,9 +19,9 @@ from .graphs import AGREES as AGREES
 from .graphs import GraphKind as GraphKind
 from .graphs import WeightKind as WeightKind
 from .graphs import chain as chain
-from .graphs import edge_weights as edge_weights
 from .graphs import check_stride as check_stride
 from .graphs import degrees as degrees
+from .graphs import edge_weights as edge_weights
 from .graphs import grid as grid
 from .randomness import draw_key as draw_key
 from .randomness import seed_of as seed_of
@@ -35,9 +35,9 @@ from .segments import segment_mean as segment_mean
 from .segments import segment_softmax as segment_softmax
 from .segments import segment_sum as segment_sum
 from .segments import segment_topk as segment_topk
+from .store import UNREADABLE as UNREADABLE
 from .store import BagKind as BagKind
 from .store import StoredBag as StoredBag
-from .store import UNREADABLE as UNREADABLE
 from .store import as_columns as as_columns
 from .store import as_features as as_features
 from .store import checked as checked

@@ -1,4 +1,4 @@
-"""Stage 3: an encoder turns the pixels of a patch, or the windows of a slice, into numbers."""
+"""Stage 3: encoders, which turn the pixels of a patch or the windows of a slice into features."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -22,39 +22,39 @@ PRECISIONS: dict[Precision, torch.dtype] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """Where the weights of an encoder lie: a file at an address, or a repository of a hub."""
+    """Where the weights of an encoder can be found: a file at a URL, or a hub repository."""
 
     url: str = ""
-    """Of the file itself."""
+    """URL of the weight file."""
     repository: str = ""
-    """On the Hugging Face Hub."""
+    """Repository on the Hugging Face Hub."""
     files: tuple[str, ...] = ("model.safetensors", "pytorch_model.bin")
-    """In that repository: the first that exists."""
+    """File names in that repository; the first existing one is used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
-    """What an encoder's makers say of it."""
+    """Properties of an encoder as published by its authors."""
 
     width: int
-    """Features of one patch; 0 where only the built encoder knows."""
+    """Number of features per patch; 0 if it is known only after construction."""
     licence: str
-    """And what follows from it, in a few words."""
+    """The licence, with its consequences in a few words."""
     source: str
-    """A link: paper, model card or repository."""
+    """A link to the paper, model card or repository."""
     summary: str = ""
-    """What it is and what it was trained on, in a sentence."""
+    """The architecture and training data in one sentence."""
     gated: bool = False
-    """Whether the hub asks for an accepted licence before it hands out the weights."""
+    """True if the hub requires accepting a licence before downloading the weights."""
     weights: Origin | None = None
-    """None where there are none to load."""
+    """Origin of the weights; None if the encoder has no weights."""
     packages: tuple[str, ...] = ()
-    """Optional packages that it is built with, all of the extra `encoders`."""
+    """Optional packages that it needs, all part of the extra `encoders`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preprocessing:
-    """From bytes to what the network was trained on, done on the encoder's device."""
+    """Conversion from bytes to the network's input, performed on the encoder's device."""
 
     size: int
     """Side of the network's input in pixels."""
@@ -62,73 +62,72 @@ class Preprocessing:
     std: tuple[float, float, float]
     resampling: Resampling = "bicubic"
     resize: int | None = None
-    """Where the card resizes to more than `size` and then cuts the centre: to how much."""
+    """Size to resize to before cropping the centre to `size`; None for no crop."""
 
 
 class Encoder(nn.Module, ABC):
-    """Rows do not depend on one another; `encode` is all that extraction calls.
+    """Base class of encoders. Rows are independent; extraction calls only `encode`.
 
-    What `register` says under a name (`card`, `preprocessing`) is set by `build`, with the name
-    and the identity. An encoder of another package may set them itself.
+    `build` sets the name, the identity, and the `card` and `preprocessing` given to `register`. An
+    encoder in another package may set them itself.
     """
 
     card: Card
     preprocessing: Preprocessing | None = None
-    """None where `features` takes pixels in [0, 1] of any size."""
+    """Preprocessing; None if `features` takes pixels in [0, 1] of any size."""
     name: str = ""
-    """As registered."""
+    """The registered name."""
     identity: str = ""
-    """Name and a digest of the weights: features of other weights are not mixed with these."""
+    """Name and digest of the weights, so that features of different weights are never mixed."""
     heads: tuple[str, ...] = ()
-    """Beginnings of keys that a file may hold beside the encoder's own: left out of it."""
+    """Prefixes of additional keys in weight files, which are ignored."""
     revision: int = 1
-    """Raised when other numbers come out of the same weights; part of the identity."""
+    """Increased when the same weights give different features; part of the identity."""
 
     @property
     def width(self) -> int:
-        """Features of one patch."""
+        """Number of features per patch."""
         return self.card.width
 
     @property
     def core(self) -> nn.Module:
-        """What the weights of a file belong to, key by key."""
+        """The module to which the keys of a weight file belong."""
         return self
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
-        held = next(self.parameters(), None)
-        held = next(self.buffers(), None) if held is None else held
-        return torch.device("cpu") if held is None else held.device
+        """The device on which the encoder computes."""
+        tensor = next(self.parameters(), None)
+        tensor = next(self.buffers(), None) if tensor is None else tensor
+        return torch.device("cpu") if tensor is None else tensor.device
 
     @abstractmethod
     def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
-        """Features of preprocessed patches."""
+        """Return the features of preprocessed patches."""
 
     def convert(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """A file's weights under the keys of `core`, where its makers named them otherwise."""
+        """Return the weights of a file with the keys of `core`."""
         return dict(state)
 
     @torch.no_grad()
     def encode(self, pixels: Tensor, *, precision: Precision = "float32") -> Tensor:
-        """Bytes as read to float32 features on the CPU, without gradients.
+        """Compute float32 features on the CPU from bytes, without gradients.
 
-        The batch is the caller's: one call, one pass. A row is the same in any batch but for the
-        rounding of the arithmetic.
+        The whole input is one batch. A row is the same in any batch, up to rounding.
 
         Args:
             pixels: (n, height, width, 3) uint8, RGB or three windows, on any device.
-            precision: of the network's products; preprocessing and result are float32.
+            precision: type of the network's matrix products; preprocessing and result are float32.
 
         Returns:
             (n, width) float32 on the CPU.
 
         Raises:
-            InputError: pixels of another type or shape.
+            InputError: the pixels have another type or shape.
         """
         if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
             got = f"{str(pixels.dtype).removeprefix('torch.')} of shape {tuple(pixels.shape)}"
-            raise InputError(f"an encoder takes uint8 pixels of shape (n, height, width, 3): {got}")
+            raise InputError(f"expected uint8 pixels of shape (n, height, width, 3), got {got}")
         if not pixels.shape[0]:
             return torch.zeros(0, self.width)
         device = self.device
@@ -137,14 +136,14 @@ class Encoder(nn.Module, ABC):
             x = preprocess(x, self.preprocessing)
         lower = precision != "float32"
         with torch.autocast(device.type, dtype=PRECISIONS[precision], enabled=lower):
-            found = self.features(x)
-        return found.float().cpu()
+            features = self.features(x)
+        return features.float().cpu()
 
 
 def preprocess(
     x: Float[Tensor, "n 3 height width"], how: Preprocessing
 ) -> Float[Tensor, "n 3 size size"]:
-    """Pixels in [0, 1]: shorter side resized, centre cut out, normalised."""
+    """Resize the shorter side, crop the centre, and normalise pixels in [0, 1]."""
     x = centre(resized(x, how.resize or how.size, resampling=how.resampling), how.size)
     mean = torch.tensor(how.mean, device=x.device).view(1, 3, 1, 1)
     std = torch.tensor(how.std, device=x.device).view(1, 3, 1, 1)
@@ -154,19 +153,19 @@ def preprocess(
 def resized(
     x: Float[Tensor, "n 3 height width"], shorter: int, *, resampling: Resampling
 ) -> Float[Tensor, "n 3 new_height new_width"]:
-    """The shorter side at that many pixels, the proportions kept; nothing where it is already."""
+    """Resize so that the shorter side has `shorter` pixels, keeping the aspect ratio."""
     height, width = x.shape[-2:]
     if min(height, width) == shorter:
         return x
     scale = shorter / min(height, width)
     size = (shorter, int(width * scale)) if height <= width else (int(height * scale), shorter)
-    # cubic weights overshoot at edges; image libraries cut that off in bytes
+    # cubic weights overshoot at edges; image libraries clip this when they return bytes
     return nn.functional.interpolate(x, size=size, mode=resampling, antialias=True).clamp(0, 1)
 
 
 def centre(
     x: Float[Tensor, "n 3 height width"], side: int
 ) -> Float[Tensor, "n 3 new_height new_width"]:
-    """The middle `side` pixels of each direction."""
+    """Return the central `side` pixels in each direction."""
     top, left = (round((full - side) / 2) for full in x.shape[-2:])
     return x[..., top : top + side, left : left + side]

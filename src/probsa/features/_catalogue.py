@@ -1,4 +1,4 @@
-"""The encoders as a list and as a page (docs/encoders.md), made from the registry alone."""
+"""List the encoders on the command line and in docs/encoders.md, from the registry."""
 
 from collections.abc import Iterator
 
@@ -8,34 +8,35 @@ from ._registry import DEFAULT, OPEN, describe, entry, names
 PAGE = """\
 # Encoders
 
-Made from the registry (`probsa encoders --markdown`): what turns the pixels of a patch, or the
-windows of a CT slice, into numbers. `probsa extract WORK --encoder NAME` uses one; where none is
-named it is `{default}`, which needs no weights.
+This page is generated from the registry (`probsa encoders --markdown`). An encoder turns the pixels
+of a patch, or the windows of a CT slice, into a feature vector. Choose one with
+`probsa extract WORK --encoder NAME`; the default is `{default}`, which needs no weights.
 
-No weights are part of this package, and none are downloaded unasked:
+The package contains no weights and downloads none unless you ask for it:
 
-- `--weights FILE` reads a file: safetensors, or tensors that PyTorch saved (`.pt`, `.pth`, `.bin`).
-  A file that could only be read by running code of it is refused. A folder that holds a
-  `model.safetensors` or a `pytorch_model.bin` will do, and so will the address of a file.
-- `--weights hub` downloads them from where their makers put them. A gated model's licence has to
-  be accepted on its page first, and `hf auth login` (formerly `huggingface-cli login`) run once.
-- Without `--weights`, what PyTorch's and the Hugging Face Hub's local caches hold is used.
+- `--weights FILE` reads a safetensors file or tensors saved by PyTorch (`.pt`, `.pth`, `.bin`).
+  A file that could only be read by executing code in it is refused. FILE may also be a folder with
+  `model.safetensors` or `pytorch_model.bin`, or the URL of a file.
+- `--weights hub` downloads the weights from their authors' site. For a gated model, first accept
+  the licence on its page and run `hf auth login` (formerly `huggingface-cli login`) once.
+- Without `--weights`, the local caches of PyTorch and the Hugging Face Hub are used.
 
-The licences are the makers' and hold for what you do with the features; read them. Features carry
-the encoder's name with a digest of its weights, so that those of other weights are not mixed in.
+The licences are those of the authors and apply to your use of the features; please read them.
+Features carry the encoder's name and a digest of its weights, so features of different weights
+cannot be mixed by accident.
 
-| name | numbers | input | licence | gated | needs |
+| name | features | input | licence | gated | needs |
 |---|---|---|---|---|---|
 """
 
 
 def catalogue_rows(which: str | None = None) -> list[dict[str, object]]:
-    """What `probsa encoders --json` says: of one, or of all of them."""
+    """Return the properties of one encoder or of all, as `probsa encoders --json` prints them."""
     return [describe(name) for name in ([which] if which else names())]
 
 
 def catalogue_lines(which: str | None = None) -> Iterator[str]:
-    """The same for people."""
+    """Yield the same properties as lines of text."""
     for name in [which] if which else names():
         card, how = entry(name).card, entry(name).preprocessing
         yield f"{name:<16} {card.summary}"
@@ -46,7 +47,7 @@ def catalogue_lines(which: str | None = None) -> Iterator[str]:
 
 
 def catalogue_page() -> str:
-    """docs/encoders.md."""
+    """Return the page docs/encoders.md."""
     table = "".join(_row(name) for name in names())
     sections = "".join(_section(name) for name in names())
     return PAGE.format(default=DEFAULT) + table + sections + _statistics()
@@ -76,7 +77,7 @@ def _section(name: str) -> str:
             f"- **Licence**: {card.licence}",
             f"- **Weights**: {_weights(card)}" + (" (gated)" if card.gated else ""),
             f"- **Input**: {_input(name, how)}",
-            f"- **Gives**: {_numbers(card)}. **Needs**: {_needs(card)}.",
+            f"- **Output**: {_numbers(card)}. **Needs**: {_needs(card)}.",
             "",
         )
     )
@@ -85,41 +86,43 @@ def _section(name: str) -> str:
 def _statistics() -> str:
     from .handcrafted import BLOCKS
 
-    said = ["\n## The numbers of `handcrafted`\n", "In this order:\n"]
+    lines = ["\n## The features of `handcrafted`\n", "In this order:\n"]
     first = 0
     for block in BLOCKS:
         last = first + len(block.members) - 1
-        said.append(f"- **{block.name}** ({first} to {last}): {block.metadata}.")
+        lines.append(f"- **{block.name}** ({first} to {last}): {block.metadata}.")
         first = last + 1
-    return "\n".join([*said, ""])
+    return "\n".join([*lines, ""])
 
 
 def _numbers(card: Card) -> str:
-    return f"{card.width} numbers a patch" if card.width else "as many numbers as the model has"
+    return f"{card.width} features per patch" if card.width else "as many features as the model has"
 
 
 def _input(name: str, how: Preprocessing | None) -> str:
     if how is None:
-        return "the model's own" if name.endswith(OPEN) else "patches of any size, as they are"
-    cut = f", of which the middle {how.size}" if how.resize else ""
+        return "the model's own" if name.endswith(OPEN) else "patches of any size, without resizing"
+    cut = f", cropped to the central {how.size}" if how.resize else ""
     resized = f"{how.resize or how.size} px by {how.resampling} resampling{cut}"
     return f"{resized}; mean {_triple(how.mean)}, standard deviation {_triple(how.std)}"
 
 
-def _triple(of: tuple[float, float, float]) -> str:
-    return "(" + ", ".join(f"{v:g}" if v == float(f"{v:g}") else str(v) for v in of) + ")"
+def _triple(values: tuple[float, float, float]) -> str:
+    return "(" + ", ".join(f"{v:g}" if v == float(f"{v:g}") else str(v) for v in values) + ")"
 
 
 def _weights(card: Card) -> str:
     if card.weights is None:
         return "none"
-    there = [card.weights.url]
+    places = [card.weights.url]
     if card.weights.repository:
-        there.append(f"https://huggingface.co/{card.weights.repository}")
-    return " or ".join(filter(None, there)) or "on the model's page"
+        places.append(f"https://huggingface.co/{card.weights.repository}")
+    return " or ".join(filter(None, places)) or "on the model's page"
 
 
 def _needs(card: Card) -> str:
     return (
-        f"{' and '.join(card.packages)} (`probsa[encoders]`)" if card.packages else "nothing more"
+        f"{' and '.join(card.packages)} (`probsa[encoders]`)"
+        if card.packages
+        else "no other package"
     )

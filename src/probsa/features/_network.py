@@ -1,6 +1,6 @@
-"""Encoders whose network another library builds: timm's vision transformers, mostly.
+"""Encoders whose network comes from another library, mostly timm's vision transformers.
 
-The file's keys are the network's own, so the network is the `core`.
+The keys of weight files belong to the network, which is therefore the `core`.
 """
 
 from jaxtyping import Float
@@ -15,7 +15,7 @@ CC_BY_NC_ND = "CC BY-NC-ND 4.0: non-commercial academic research, no sharing of 
 
 
 class Network(Encoder):
-    """What the network gives is the features."""
+    """An encoder whose features are the output of a network."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -23,16 +23,16 @@ class Network(Encoder):
 
     @property
     def core(self) -> nn.Module:
-        """The network alone."""
+        """The network without the encoder around it."""
         return self.network
 
     def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
-        """The pooled output of the network."""
+        """Return the pooled output of the network."""
         return self.network(x)
 
 
 def timm_network(architecture: str, **arguments: object) -> nn.Module:
-    """A network of timm without a classifier, with random weights.
+    """Return a network of timm without a classifier, with random weights.
 
     Raises:
         MissingExtra: timm is not installed.
@@ -41,5 +41,5 @@ def timm_network(architecture: str, **arguments: object) -> nn.Module:
 
 
 def swiglu() -> dict[str, object]:
-    """The gated layers of DINOv2's largest networks, as timm's arguments."""
+    """Return timm's arguments for the gated layers of DINOv2's largest networks."""
     return {"mlp_layer": optional("timm.layers").SwiGLUPacked, "act_layer": nn.SiLU}

@@ -1,6 +1,6 @@
-"""Encoders by name. A module in this folder is an encoder; nothing else need know of it.
+"""Registry of encoders. Every public module in this folder is an encoder.
 
-Other packages join through the entry point group `probsa.encoders`.
+Other packages add encoders through the entry point group `probsa.encoders`.
 """
 
 import inspect
@@ -24,14 +24,14 @@ from ._weights import cached, digest, load, locate
 E = TypeVar("E", bound=type[Encoder])
 
 DEFAULT = "handcrafted"
-"""The encoder where none is named: the one that needs no weights."""
+"""The default encoder, which needs no weights."""
 OPEN = ":MODEL"
-"""The end of a name that stands for many: what follows the colon is handed to the class."""
+"""Suffix of a name that represents many encoders; the class receives the part after the colon."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """What `register` was told."""
+class EncoderEntry:
+    """A registered encoder."""
 
     cls: type[Encoder]
     card: Card
@@ -39,19 +39,19 @@ class Entry:
     fixed: Mapping[str, object]
 
 
-_registered: dict[str, Entry] = {}
+_registered: dict[str, EncoderEntry] = {}
 
 
 def register(
     name: str, *, card: Card, preprocessing: Preprocessing | None = None, **fixed: object
 ) -> Callable[[E], E]:
-    """Gives an encoder class, with these arguments fixed, a name.
+    """Return a decorator that registers an encoder class under a name, with fixed arguments.
 
     Args:
-        name: what `build` and the command line call it; one that ends in `:MODEL` stands for
-            every name that begins so, and the class gets the rest as its argument `model`.
-        card: what its makers say of it.
-        preprocessing: its own; None where `features` takes pixels in [0, 1] of any size.
+        name: the name for `build` and the command line. A name that ends in `:MODEL` represents all
+            names with that prefix; the class receives the rest as its argument `model`.
+        card: properties of the encoder as published by its authors.
+        preprocessing: its preprocessing; None if `features` takes pixels in [0, 1] of any size.
         fixed: arguments of the class under this name.
     """
 
@@ -61,7 +61,9 @@ def register(
         unknown = sorted(set(fixed) - set(inspect.signature(cls).parameters))
         if unknown:
             raise ValueError(f"{name}: {cls.__name__} has no {', '.join(unknown)}")
-        _registered[name] = Entry(cls=cls, card=card, preprocessing=preprocessing, fixed=fixed)
+        _registered[name] = EncoderEntry(
+            cls=cls, card=card, preprocessing=preprocessing, fixed=fixed
+        )
         return cls
 
     return add
@@ -78,47 +80,47 @@ def _discover() -> None:
 
 
 def names() -> list[str]:
-    """Every registered name, sorted; one that ends in `:MODEL` stands for many."""
+    """Return all registered names, sorted; a name that ends in `:MODEL` represents many."""
     _discover()
     return sorted(_registered)
 
 
-def look_up(name: str) -> Entry:
-    """What is registered under a name; the part after a colon becomes the argument `model`.
+def look_up(name: str) -> EncoderEntry:
+    """Return the entry of a name; the part after a colon becomes the argument `model`.
 
     Raises:
-        UnknownName: no such encoder; suggests the nearest.
+        UnknownName: there is no such encoder; the message suggests the nearest name.
     """
     known = names()
     family, _, model = name.partition(":")
     if model and name not in known and family + OPEN in known:
-        of = _registered[family + OPEN]
-        return Entry(
-            cls=of.cls,
-            card=of.card,
-            preprocessing=of.preprocessing,
-            fixed={**of.fixed, "model": model},
+        registered = _registered[family + OPEN]
+        return EncoderEntry(
+            cls=registered.cls,
+            card=registered.card,
+            preprocessing=registered.preprocessing,
+            fixed={**registered.fixed, "model": model},
         )
     if name not in known:
         raise UnknownName("encoder", name, known)
     if name.endswith(OPEN):
-        raise InputError(f"{name} stands for many encoders: put the name of one after the colon")
+        raise InputError(f"{name} represents many encoders: put the name of one after the colon")
     return _registered[name]
 
 
-def entry(name: str) -> Entry:
-    """The same, of a name that stands for many as well."""
+def entry(name: str) -> EncoderEntry:
+    """Return the entry of a name, which may also be one that represents many encoders."""
     return _registered[name] if name in names() else look_up(name)
 
 
 def construct(name: str) -> Encoder:
-    """An encoder without weights: its large tensors have shapes and no memory."""
-    of = look_up(name)
-    with torch.device("meta" if of.card.weights else "cpu"):
-        encoder = of.cls(**of.fixed)
-    # an encoder of many knows its own only when it is built
-    encoder.card = getattr(encoder, "card", of.card)
-    encoder.preprocessing = encoder.preprocessing or of.preprocessing
+    """Construct an encoder without weights, with its large tensors on the meta device."""
+    registered = look_up(name)
+    with torch.device("meta" if registered.card.weights else "cpu"):
+        encoder = registered.cls(**registered.fixed)
+    # an encoder of a `:MODEL` name sets its own card when it is built
+    encoder.card = getattr(encoder, "card", registered.card)
+    encoder.preprocessing = encoder.preprocessing or registered.preprocessing
     encoder.name = name
     return encoder
 
@@ -129,26 +131,26 @@ def build(
     weights: str | os.PathLike[str] | None = None,
     device: str | torch.device = "cpu",
 ) -> Encoder:
-    """An encoder by name, with its weights, in `eval()`.
+    """Build an encoder with its weights, in `eval()` mode.
 
     Args:
-        name: one of `names()`, or `timm:` and a model of timm.
-        weights: a file (safetensors, or tensors saved by PyTorch), a folder that holds one, an
-            address, or `hub` to download it from where its makers put it. None: what the local
-            caches hold; nothing is downloaded unasked.
-        device: where it computes.
+        name: one of `names()`, or `timm:` followed by a model of timm.
+        weights: a file (safetensors, or tensors saved by PyTorch), a folder that contains one, a
+            URL, or `hub` to download the weights from their authors' site. None uses the local
+            caches and downloads nothing.
+        device: the device on which the encoder computes.
 
     Raises:
-        UnknownName: no such encoder; suggests the nearest.
-        WeightsError: the weights are missing, belong to another or cannot be read; says where
-            to get them.
-        MissingExtra: an optional package is needed.
+        UnknownName: there is no such encoder; the message suggests the nearest name.
+        WeightsError: the weights are missing, unreadable or those of another encoder; the message
+            says where to get them.
+        MissingExtra: an optional package is missing.
     """
     encoder = construct(name)
     if encoder.card.weights is not None:
         load(encoder, locate(name, encoder.card, weights))
     elif weights is not None:
-        raise InputError(f"{name} has no weights: weights={str(weights)!r} is for another encoder")
+        raise InputError(f"{name} has no weights, but weights={str(weights)!r} was given")
     what = f"{encoder.revision} {encoder.preprocessing}"
     encoder.identity = f"{name}@{digest(encoder.core, also=what)}"
     encoder.requires_grad_(requires_grad=False)
@@ -156,7 +158,7 @@ def build(
 
 
 def describe(name: str) -> dict[str, object]:
-    """What an encoder's makers say of it, as one row of a table; builds nothing."""
+    """Return the published properties of an encoder as a table row, without building it."""
     card, how = entry(name).card, entry(name).preprocessing
     origin = card.weights
     return {
@@ -178,15 +180,12 @@ def describe(name: str) -> dict[str, object]:
 
 
 def readiness(name: str) -> str:
-    """Whether an encoder could be built here and now, in a few words; builds nothing.
-
-    `ready`, or what is missing: a package, or weights in the local caches.
-    """
+    """Return `ready`, or what is missing to build an encoder: a package, or its weights."""
     card = entry(name).card
     absent = [p for p in card.packages if find_spec(p) is None]
     if absent:
         return str(MissingExtra(absent[0], "encoders"))
     if card.weights is None:
         return "ready"
-    found = cached(card.weights)
-    return f"ready: {found}" if isinstance(found, Path) else "needs weights: --weights FILE"
+    path = cached(card.weights)
+    return f"ready: {path}" if isinstance(path, Path) else "needs weights: --weights FILE"

@@ -1,8 +1,8 @@
-"""Packages that import torchvision, beside a PyTorch without CUDA.
+"""Import packages that need torchvision with a CPU build of PyTorch.
 
-torchvision's Linux wheel registers its operators in a library that links CUDA. With a CPU build of
-PyTorch it cannot load, and `import torchvision` stops at the first operator that is missing. Two
-schemas without code are enough to import it; only its detection operators stay unusable.
+torchvision's Linux wheel registers its operators in a library that is linked to CUDA. With a CPU
+build of PyTorch this library cannot be loaded, and `import torchvision` fails at the first missing
+operator. Defining two schemas is sufficient to import it; its detection operators do not work then.
 """
 
 import importlib
@@ -15,7 +15,7 @@ import torch
 from ..errors import MissingExtra
 
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-# a library's definitions go with the object
+# the definitions of a library disappear with the object
 _defined: list[torch.library.Library] = []
 
 
@@ -32,16 +32,16 @@ def _guard() -> None:
         for operator in ("nms", "qnms"):
             library.define(operator + _SCHEMA)
         _defined.append(library)
-        # what the failed import left would be taken for the package
+        # remove the modules that the failed import left
         for module in [m for m in sys.modules if m.partition(".")[0] == "torchvision"]:
             del sys.modules[module]
 
 
 def optional(package: str) -> ModuleType:
-    """Imports a package of the extra `encoders`.
+    """Import a package of the extra `encoders`.
 
     Raises:
-        MissingExtra: it is not installed.
+        MissingExtra: the package is not installed.
     """
     _guard()
     try:

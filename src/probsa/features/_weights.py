@@ -1,7 +1,7 @@
-"""Weights of encoders: where they are, read without running code, and fitted key by key.
+"""Find the weights of encoders, read them without executing code, and load them key by key.
 
-What the user names is taken: a file, a folder that holds one, an address. What lies in the local
-caches is found. Nothing is downloaded unasked: that needs an address or the word `hub`.
+The user may name a file, a folder or a URL; otherwise the local caches are searched. A download
+happens only for a URL or the word `hub`.
 """
 
 import hashlib
@@ -22,17 +22,17 @@ from ._base import Card, Encoder, Origin
 
 HUB = "hub"
 FILES = ("model.safetensors", "pytorch_model.bin", "pytorch_model_vision.bin")
-# keys under which training scripts keep the weights beside their other state
+# keys under which training scripts store weights beside other state
 NESTED = ("state_dict", "model", "model_state_dict", "teacher", "encoder", "backbone")
 COUNTER = "num_batches_tracked"
-"""A count of training steps: not read in `eval()`, absent from older files."""
+"""A counter of training steps, unused in `eval()` mode and missing in older files."""
 
 
 def locate(name: str, card: Card, weights: str | os.PathLike[str] | None) -> Path:
-    """The file with an encoder's weights.
+    """Return the file with an encoder's weights.
 
     Raises:
-        WeightsError: there is none, or it could not be fetched; says how to get it.
+        WeightsError: the file is missing or cannot be downloaded; the message says how to get it.
     """
     origin = card.weights or Origin()
     text = os.fspath(weights) if weights is not None else ""
@@ -45,15 +45,15 @@ def locate(name: str, card: Card, weights: str | os.PathLike[str] | None) -> Pat
     found = cached(origin)
     if found is None:
         raise WeightsError(
-            f"{name} needs its weights, and the local caches do not hold them. " + advice(card)
+            f"{name} needs its weights, but the local caches do not contain them. " + advice(card)
         )
     return found
 
 
 def cached(origin: Origin) -> Path | None:
-    """The weights in the local caches of PyTorch and of the Hugging Face Hub, without a network."""
-    if origin.url and (kept := _kept(origin.url)).is_file():
-        return kept
+    """Return the weights in the local caches of PyTorch and the Hugging Face Hub, or None."""
+    if origin.url and (cache_file := _cache_file(origin.url)).is_file():
+        return cache_file
     if not origin.repository:
         return None
     try:
@@ -65,21 +65,21 @@ def cached(origin: Origin) -> Path | None:
 
 
 def advice(card: Card) -> str:
-    """How to get an encoder's weights, and how to pass them."""
+    """Return advice on how to get and pass an encoder's weights."""
     origin = card.weights or Origin()
     page = f"https://huggingface.co/{origin.repository}" if origin.repository else ""
-    said = [
+    sentences = [
         "Pass the file with weights=FILE (--weights FILE): .safetensors, or .pt, .pth or .bin with "
         "tensors alone."
     ]
     if origin.url or page:
-        said.append(f"It is at {' or '.join(filter(None, (origin.url, page)))}.")
+        sentences.append(f"It is at {' or '.join(filter(None, (origin.url, page)))}.")
         fetch = 'With a network, weights="hub" (--weights hub) downloads it'
         if card.gated:
             fetch += f", once you have accepted its licence at {page} and logged in "
             fetch += "(`hf auth login`, formerly `huggingface-cli login`)"
-        said.append(fetch + ".")
-    return " ".join([*said, f"Licence: {card.licence}"])
+        sentences.append(fetch + ".")
+    return " ".join([*sentences, f"Licence: {card.licence}"])
 
 
 def _named(name: str, card: Card, path: Path) -> Path:
@@ -96,29 +96,29 @@ def _named(name: str, card: Card, path: Path) -> Path:
     return path
 
 
-def _kept(url: str) -> Path:
+def _cache_file(url: str) -> Path:
     file = url.rpartition("/")[2].partition("?")[0]
     if not url.startswith("https://download.pytorch.org/"):
-        # many addresses end in model.safetensors
+        # many URLs end in model.safetensors
         file = f"{hashlib.sha256(url.encode()).hexdigest()[:8]}_{file}"
     return Path(torch.hub.get_dir()) / "checkpoints" / file
 
 
 def _fetch(name: str, card: Card, url: str) -> Path:
-    kept = _kept(url)
-    if not kept.is_file():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        # torchvision's names end in the beginning of the file's digest
-        digest = re.search(r"-([0-9a-f]{8,})\.", kept.name)
+    cache_file = _cache_file(url)
+    if not cache_file.is_file():
+        cache_file.parent.mkdir(parents=True, exist_ok=True)
+        # torchvision's file names end in the first digits of the digest
+        digest = re.search(r"-([0-9a-f]{8,})\.", cache_file.name)
         try:
             torch.hub.download_url_to_file(
-                url, str(kept), hash_prefix=digest[1] if digest else None, progress=False
+                url, str(cache_file), hash_prefix=digest[1] if digest else None, progress=False
             )
         except (OSError, RuntimeError) as e:
             raise WeightsError(
                 f"{url}: the weights of {name} could not be downloaded: {e}. " + advice(card)
             ) from e
-    return kept
+    return cache_file
 
 
 def _download(name: str, card: Card, origin: Origin) -> Path:
@@ -134,13 +134,13 @@ def _download(name: str, card: Card, origin: Origin) -> Path:
         try:
             return Path(hub.hf_hub_download(origin.repository, file))
         except errors.GatedRepoError as e:
-            why = f"the licence has to be accepted first ({e})"
+            why = f"the licence must be accepted first ({e})"
             break
         except errors.LocalEntryNotFoundError as e:
             why = f"the hub cannot be reached ({e})"
             break
         except errors.EntryNotFoundError:
-            why = f"the repository holds none of {', '.join(origin.files)}"
+            why = f"the repository contains none of {', '.join(origin.files)}"
         except OSError as e:
             why = str(e)
             break
@@ -151,21 +151,23 @@ def _download(name: str, card: Card, origin: Origin) -> Path:
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, mapped into memory where its format allows, as float32.
+    """Return the tensors of a file as float32, memory-mapped where the format allows it.
 
     Raises:
-        WeightsError: not a file of weights, damaged, or one that would run code to be read.
+        WeightsError: the file contains no weights, is damaged, or would execute code when read.
     """
-    held = _safetensors(path) if path.suffix == ".safetensors" else _torch(path)
+    state_dict = _safetensors(path) if path.suffix == ".safetensors" else _torch(path)
     for _ in NESTED:
-        inner = next((k for k in NESTED if isinstance(held.get(k), Mapping)), None)
+        inner = next((k for k in NESTED if isinstance(state_dict.get(k), Mapping)), None)
         if inner is None:
             break
-        held = held[inner]
-    tensors = {k: v for k, v in held.items() if isinstance(k, str) and isinstance(v, Tensor)}
+        state_dict = state_dict[inner]
+    tensors = {k: v for k, v in state_dict.items() if isinstance(k, str) and isinstance(v, Tensor)}
     if not tensors:
-        keys = ", ".join(map(str, list(held)[:3])) or "nothing"
-        raise WeightsError(f"{path}: no weights in it, but {keys}; expected names with tensors")
+        keys = ", ".join(map(str, list(state_dict)[:3])) or "nothing"
+        raise WeightsError(
+            f"{path}: it contains no weights but {keys}; expected names with tensors"
+        )
     return {k: v.float() if v.is_floating_point() else v for k, v in tensors.items()}
 
 
@@ -183,91 +185,91 @@ def _torch(path: Path) -> Mapping[str, Any]:
     mapped = zipfile.is_zipfile(path)
     try:
         with warnings.catch_warnings():
-            # a file that is no checkpoint of PyTorch's: what follows is an error of ours
+            # not a checkpoint of PyTorch: the error below says so
             warnings.filterwarnings("ignore", message="Detected pickle protocol")
-            held = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+            state_dict = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as e:
         # PyTorch's own message proposes to trust the file
         raise WeightsError(
-            f"{path}: it holds more than tensors, or is damaged, and is not unpickled, because "
-            "that can run code. Where you trust it, save the tensors alone with the code that "
+            f"{path}: it contains more than tensors or is damaged, and is not unpickled because "
+            "that can execute code. If you trust it, save the tensors alone with the code that "
             "wrote it: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')"
         ) from e
     except (RuntimeError, EOFError, ValueError, KeyError, AttributeError) as e:
         raise WeightsError(f"{path}: not a file of weights, or a damaged one: {e}") from e
-    if not isinstance(held, Mapping):
+    if not isinstance(state_dict, Mapping):
         raise WeightsError(
-            f"{path}: expected names with tensors (a state dict), got {type(held).__name__}"
+            f"{path}: expected names with tensors (a state dict), got {type(state_dict).__name__}"
         )
-    return held
+    return state_dict
 
 
 def load(encoder: Encoder, path: Path) -> None:
-    """Gives an encoder the weights of a file, without a copy of what the file holds as float32.
+    """Load the weights of a file into an encoder, without copying float32 tensors.
 
-    Prefixes of wrappers (`module.`, `model.`, `backbone.` ...) are taken off.
+    Prefixes of wrappers (`module.`, `model.`, `backbone.`, …) are removed.
 
     Raises:
-        WeightsError: keys missing, left over or of other shapes; names some of each.
+        WeightsError: keys are missing, unexpected or of other shapes; the message names some.
     """
     state = _unwrapped(read(path), encoder, path=path)
-    # after the conversion, which may adapt the module to what the file holds
-    own = encoder.core.state_dict()
-    counters = {k: torch.tensor(0) for k in own if k.endswith(COUNTER)}
+    # after the conversion, which may adapt the module to the file
+    expected = encoder.core.state_dict()
+    counters = {k: torch.tensor(0) for k in expected if k.endswith(COUNTER)}
     state = {**counters, **state}
-    missing = [f"{k} {tuple(v.shape)}" for k, v in own.items() if k not in state]
-    extra = [k for k in state if k not in own and not k.startswith(encoder.heads)]
+    missing = [f"{k} {tuple(v.shape)}" for k, v in expected.items() if k not in state]
+    extra = [k for k in state if k not in expected and not k.startswith(encoder.heads)]
     other = [
         f"{k} {tuple(state[k].shape)} instead of {tuple(v.shape)}"
-        for k, v in own.items()
+        for k, v in expected.items()
         if k in state and state[k].shape != v.shape
     ]
     if missing or extra or other:
         parts = (("missing", missing), ("left over", extra), ("of another shape", other))
-        said = "; ".join(f"{what}: {_some(keys)}" for what, keys in parts if keys)
-        raise WeightsError(f"{path}: these are not the weights of {encoder.name}. {said}")
-    encoder.core.load_state_dict({k: state[k] for k in own}, assign=True)
+        sentences = "; ".join(f"{what}: {_some(keys)}" for what, keys in parts if keys)
+        raise WeightsError(f"{path}: these are not the weights of {encoder.name}. {sentences}")
+    encoder.core.load_state_dict({k: state[k] for k in expected}, assign=True)
 
 
 def _some(keys: list[str]) -> str:
     return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
-def _unwrapped(held: dict[str, Tensor], encoder: Encoder, *, path: Path) -> dict[str, Tensor]:
-    """The part of a state dict that is the encoder, its wrappers' prefix taken off."""
+def _unwrapped(state_dict: dict[str, Tensor], encoder: Encoder, *, path: Path) -> dict[str, Tensor]:
+    """Return the part of a state dict that belongs to the encoder, without wrapper prefixes."""
     named = {k for k in encoder.core.state_dict() if not k.endswith(COUNTER)}
-    prefixes = sorted({"", *(k[: m.end()] for k in held for m in re.finditer(r"\.", k))})
+    prefixes = sorted({"", *(k[: m.end()] for k in state_dict for m in re.finditer(r"\.", k))})
     fits: dict[str, int] = {}
     parts: dict[str, dict[str, Tensor]] = {}
     for prefix in prefixes:
-        part = {k.removeprefix(prefix): v for k, v in held.items() if k.startswith(prefix)}
+        part = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
         parts[prefix] = encoder.convert(part)
         fits[prefix] = len(named & parts[prefix].keys())
         if not prefix and fits[prefix]:
             return parts[prefix]
     best = max(fits.values())
-    # a few names that agree under some prefix are another network's
+    # if only a few names agree, they belong to another network
     chosen = [p for p, fit in fits.items() if fit == best] if 2 * best > len(named) else [""]
     if len(chosen) > 1:
         raise WeightsError(
-            f"{path}: several networks that fit, under {', '.join(chosen)}; save the one that is "
-            "meant alone"
+            f"{path}: several networks fit, under {', '.join(chosen)}; save only the one "
+            "that you want"
         )
     return parts[chosen[0]]
 
 
 def digest(module: nn.Module, *, also: str = "") -> str:
-    """Of a module's weights, whatever file they came from: 16 hexadecimal digits of SHA-256.
+    """Return a digest of a module's weights, independent of their file (16 hex digits of SHA-256).
 
     Args:
-        module: its tensors count under their names, in the order of the names.
-        also: what else makes the features what they are.
+        module: the module; its tensors are hashed with their names, in the order of names.
+        also: further properties that determine the features.
     """
-    seen = hashlib.sha256(also.encode())
+    sha = hashlib.sha256(also.encode())
     for key, tensor in sorted(module.state_dict().items()):
         if key.endswith(COUNTER):
             continue
-        seen.update(f"{key} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        sha.update(f"{key} {tuple(tensor.shape)} {tensor.dtype}".encode())
         flat = tensor.detach().cpu().contiguous().flatten()
-        seen.update(memoryview(flat.view(torch.uint8).numpy()))
-    return seen.hexdigest()[:16]
+        sha.update(memoryview(flat.view(torch.uint8).numpy()))
+    return sha.hexdigest()[:16]

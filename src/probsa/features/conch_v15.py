@@ -1,7 +1,7 @@
-"""CONCH v1.5, the patch encoder of TITAN (Ding et al. 2024, Mahmood Lab), from its description.
+"""CONCH v1.5, the patch encoder of TITAN (Ding et al. 2024, Mahmood Lab), after its description.
 
-A ViT-L/16 at 448 pixels; one learned query attends to all tokens after their last normalisation
-and gives the 768 numbers (the contrastive pooler of CoCa, Yu et al. 2022, with eight heads).
+A ViT-L/16 at 448 pixels. One learned query attends to all tokens after the last layer norm and
+yields 768 features (the contrastive pooler of CoCa, Yu et al. 2022, with eight heads).
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class Pooler(nn.Module):
         self.to_out = nn.Linear(WIDTH, WIDTH, bias=False)
 
     def forward(self, tokens_ntc: Float[Tensor, "n tokens 1024"]) -> Float[Tensor, "n 768"]:
-        """One vector for each patch."""
+        """Return one vector per patch."""
         n = tokens_ntc.shape[0]
         q = self.to_q(self.ln_q(self.query)).expand(n, 1, WIDTH)
         k, v = self.to_kv(self.ln_k(tokens_ntc)).chunk(2, dim=-1)
@@ -42,7 +42,7 @@ class Pooler(nn.Module):
 
 
 class Tower(nn.Module):
-    """The vision tower under the keys of its file."""
+    """The vision tower, with the keys of its weight file."""
 
     def __init__(self, *, depth: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Tower(nn.Module):
         self.ln_contrast = nn.LayerNorm(WIDTH)
 
     def forward(self, x: Float[Tensor, "n 3 448 448"]) -> Float[Tensor, "n 768"]:
-        """Trunk, pooler, normalisation."""
+        """Apply trunk, pooler and layer norm."""
         return self.ln_contrast(self.attn_pool_contrast(self.trunk(x)))
 
 
@@ -86,29 +86,28 @@ class ConchV15(Network):
     """The pooled output of CONCH v1.5's vision tower.
 
     Args:
-        depth: layers of the transformer.
+        depth: number of transformer layers.
     """
 
     def __init__(self, *, depth: int = 24) -> None:
         super().__init__(Tower(depth=depth))
 
     def convert(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Positions of another input size, resampled as DINO does at run time."""
-        found = dict(state)
-        positions = found.get(POSITIONS)
+        """Resample position embeddings of another input size, as DINO does."""
+        converted = dict(state)
+        positions = converted.get(POSITIONS)
         rows = self.network.state_dict()[POSITIONS].shape[1]
         if positions is not None and positions.ndim == 3 and positions.shape[1] != rows:
-            found[POSITIONS] = grid_of(positions, SIZE // PATCH)
-        return found
+            converted[POSITIONS] = grid_of(positions, SIZE // PATCH)
+        return converted
 
 
 def grid_of(
     positions: Float[Tensor, "1 rows channels"], side: int
 ) -> Float[Tensor, "1 new_rows channels"]:
-    """Position embeddings, class token first, on a grid of `side` by `side`.
+    """Resample position embeddings (class token first) to a grid of `side` by `side`.
 
-    DINO asks for a tenth of a cell more, so that rounding never loses one; its networks see
-    embeddings made so.
+    As in DINO, the scale includes an extra tenth of a cell, so that rounding never loses a cell.
     """
     first, rest = positions[:, :1], positions[:, 1:]
     old = round(rest.shape[1] ** 0.5)

@@ -26,7 +26,7 @@ class GigaPath(Network):
     """The class token of GigaPath's tile encoder.
 
     Args:
-        depth: layers of the transformer.
+        depth: number of transformer layers.
     """
 
     def __init__(self, *, depth: int = 40) -> None:

@@ -28,7 +28,7 @@ class HOptimus1(Network):
     """The class token of H-optimus-1.
 
     Args:
-        depth: layers of the transformer.
+        depth: number of transformer layers.
     """
 
     def __init__(self, *, depth: int = 40) -> None:

@@ -1,7 +1,7 @@
-"""Stain and texture statistics: 128 numbers a patch, without weights; the encoder by default.
+"""The default encoder: 128 statistics of stain and texture per patch, without weights.
 
-Made for H&E; the three windows of a CT slice are three channels like others, so that it serves
-there too. `BLOCKS` says what the numbers are. All are defined on a patch of one colour.
+It was designed for H&E, but also works on the three windows of a CT slice. `BLOCKS` describes the
+features. All of them are defined for patches of a single colour.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from ._registry import register
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Numbers that belong together."""
+    """A group of related features."""
 
     name: str
     members: tuple[str, ...]
@@ -32,19 +32,21 @@ SHIFTS = (1, 2, 4, 8)
 DIRECTIONS = 8
 PATTERNS = 10
 SMALLEST = 16
-"""Pixels of a side: at the coarsest scale there have to be neighbours."""
+"""Smallest side in pixels, so that pixels have neighbours at the coarsest scale."""
 LUMA = (0.299, 0.587, 0.114)
 # Ruifrok and Johnston 2001: optical densities of haematoxylin, eosin and DAB in red, green, blue
 STAINS = ((0.65, 0.70, 0.29), (0.07, 0.99, 0.11), (0.27, 0.57, 0.78))
 LOWEST, STEP = -0.5, 0.01
-"""Stain densities are counted in 256 steps from here."""
+"""Stain densities are binned in 256 steps from this value."""
 TISSUE = 0.15
-"""Mean optical density above which a pixel is stained at all."""
+"""Mean optical density above which a pixel counts as stained."""
 PIXELS = 2**16
-"""Handled at a time: the intermediate arrays stay in a processor's cache, whatever the batch."""
+"""Number of pixels processed at a time, so that intermediate arrays stay in the CPU cache."""
 
 
-def _spread(channels: str, *, quantiles: tuple[float, ...] = QUANTILES) -> tuple[str, ...]:
+def _distribution_names(
+    channels: str, *, quantiles: tuple[float, ...] = QUANTILES
+) -> tuple[str, ...]:
     of = ("mean", "sd", *(f"q{round(100 * q):02d}" for q in quantiles))
     return tuple(f"{channel}_{what}" for channel in channels.split() for what in of)
 
@@ -52,31 +54,31 @@ def _spread(channels: str, *, quantiles: tuple[float, ...] = QUANTILES) -> tuple
 BLOCKS = (
     Block(
         "colour",
-        _spread("red green blue"),
+        _distribution_names("red green blue"),
         "mean, standard deviation and the 5, 25, 50, 75 and 95 % quantiles of each channel, 0 to 1",
     ),
     Block(
         "stains",
-        (*_spread("haematoxylin eosin residual"), "stain_correlation", "stained_share"),
-        "the same of the densities of haematoxylin, eosin and what is left (Ruifrok's vectors); "
+        (*_distribution_names("haematoxylin eosin residual"), "stain_correlation", "stained_share"),
+        "the same for haematoxylin, eosin and the residual (densities by Ruifrok's vectors); "
         "the correlation of the first two; the share of pixels with a mean optical density over "
         "0.15",
     ),
     Block(
         "saturation",
         ("saturation_mean", "saturation_sd", "saturation_q50", "saturation_q95"),
-        "of (max - min) / max over the channels",
+        "(max - min) / max of the channels: mean, standard deviation, 50 and 95 % quantiles",
     ),
     Block(
         "grey",
         ("grey_skewness", "grey_kurtosis", "grey_entropy"),
-        "of the luma: skewness, excess kurtosis, entropy in bits / 8",
+        "luma: skewness, excess kurtosis, entropy in bits / 8",
     ),
     Block(
         "patterns",
         tuple(f"pattern{k}_scale{s}" for s in SCALES for k in range(PATTERNS)),
         "shares of the local binary patterns of eight neighbours, uniform and up to rotation "
-        "(0 to 8 brighter neighbours in one run; 9 the rest), at scales 1, 2 and 4",
+        "(0 to 8 brighter neighbours in one run; 9 for all others), at scales 1, 2 and 4",
     ),
     Block(
         "gradients",
@@ -85,21 +87,21 @@ BLOCKS = (
             for s in SCALES
             for what in ("gradient_mean", "gradient_sd", *(f"edge{k}" for k in range(DIRECTIONS)))
         ),
-        "mean and standard deviation of the grey gradient's size, and the share of each of eight "
-        "directions of 22.5 degrees in it, at scales 1, 2 and 4",
+        "mean and standard deviation of the magnitude of the grey gradient, and its shares in "
+        "eight directions of 22.5 degrees, at scales 1, 2 and 4",
     ),
     Block(
         "grain",
         tuple(f"{channel}_shift{d}" for channel in ("grey", "haematoxylin") for d in SHIFTS),
-        "correlation of grey and of haematoxylin with themselves 1, 2, 4 and 8 pixels away",
+        "autocorrelation of grey and of haematoxylin at distances of 1, 2, 4 and 8 pixels",
     ),
     Block(
         "bands",
         tuple(
             f"haematoxylin_band{s}_{what}" for s in SCALES for what in ("mean", "sd", "skewness")
         ),
-        "size, standard deviation and skewness of haematoxylin less its mean over squares of 2, 4 "
-        "and 8 pixels: nuclei against their surroundings",
+        "mean magnitude, standard deviation and skewness of haematoxylin minus its mean over "
+        "squares of 2, 4 and 8 pixels (nuclei against their surroundings)",
     ),
 )
 NAMES = tuple(member for block in BLOCKS for member in block.members)
@@ -124,10 +126,10 @@ class Handcrafted(Encoder):
         self.register_buffer("unmixing", torch.linalg.inv(unit).float(), persistent=False)
 
     def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
-        """The numbers of each patch of pixels in [0, 1].
+        """Return the statistics of each patch of pixels in [0, 1].
 
         Raises:
-            InputError: patches of less than 16 pixels.
+            InputError: a side of the patches has fewer than 16 pixels.
         """
         height, width = x.shape[-2:]
         if min(height, width) < SMALLEST:
@@ -140,14 +142,14 @@ class Handcrafted(Encoder):
 
     def _numbers(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
         rgb = (255 * x).round().contiguous()
-        # whole numbers: their sums are exact, so that a mirrored patch has the same patterns
+        # integers have exact sums, so a mirrored patch has the same patterns
         grey = _mixed(rgb, LUMA).round()
-        # one more than the byte, so that black has a density
+        # one more than the byte value, so that the density of black is finite
         density = -((rgb + 1) / 256).log10()
         columns = self.get_buffer("unmixing").T.tolist()
         stains = torch.stack([_mixed(density, column) for column in columns], dim=1)
         parts = [
-            *(_spread_of(_counts(rgb[:, c]), low=0.0, step=1 / 255) for c in range(3)),
+            *(_distribution(_counts(rgb[:, c]), low=0.0, step=1 / 255) for c in range(3)),
             *self._stains(stains, density),
             *_saturation(rgb),
             _shape_of(_counts(grey)),
@@ -163,7 +165,7 @@ class Handcrafted(Encoder):
     ) -> Iterator[Tensor]:
         for s in range(3):
             steps = ((stains[:, s] - LOWEST) / STEP).round().clamp(0, 255)
-            yield _spread_of(_counts(steps), low=LOWEST, step=STEP)
+            yield _distribution(_counts(steps), low=LOWEST, step=STEP)
         pair = stains[:, :2].flatten(2)
         pair = pair - pair.mean(dim=2, keepdim=True)
         yield _ratio((pair[:, 0] * pair[:, 1]).mean(1), pair.square().mean(2).prod(1).sqrt())[
@@ -174,12 +176,12 @@ class Handcrafted(Encoder):
 
 
 def _mixed(x: Float[Tensor, "n 3 height width"], of: Sequence[float]) -> Float[Tensor, "n h w"]:
-    """A weighted sum of the channels: quicker than a matrix product three wide."""
+    """Return a weighted sum of the channels, which is faster than a narrow matrix product."""
     return x[:, 0] * of[0] + x[:, 1] * of[1] + x[:, 2] * of[2]
 
 
 def _counts(levels: Real[Tensor, "n height width"]) -> Float[Tensor, "n 256"]:
-    """How many pixels have each of 256 levels: exact, so that sums do not depend on the batch."""
+    """Return histograms of 256 levels; exact counts make sums independent of the batch."""
     n = levels.shape[0]
     first = 256 * torch.arange(n, device=levels.device, dtype=torch.int32)
     shifted = levels.flatten(1).int() + first[:, None]
@@ -187,28 +189,30 @@ def _counts(levels: Real[Tensor, "n height width"]) -> Float[Tensor, "n 256"]:
 
 
 def _moments(counts: Float[Tensor, "n 256"]) -> Iterator[Tensor]:
-    """Shares, mean, and the central moments of second to fourth order, of the levels."""
+    """Yield the shares and mean of the levels, and their central moments of order 2 to 4."""
     share = counts / counts.sum(dim=1, keepdim=True)
     levels = torch.arange(256, device=counts.device, dtype=counts.dtype)
     mean = share @ levels
-    away = levels - mean[:, None]
+    centred = levels - mean[:, None]
     yield share
     yield mean
     for order in (2, 3, 4):
-        yield (share * away**order).sum(dim=1)
+        yield (share * centred**order).sum(dim=1)
 
 
 def _quantiles(
     counts: Float[Tensor, "n 256"], which: tuple[float, ...] = QUANTILES
 ) -> Float[Tensor, "n q"]:
-    """The lowest level that at least this share of the pixels do not exceed."""
+    """Return the lowest level that at least the given share of the pixels does not exceed."""
     total = counts.sum(dim=1, keepdim=True)
     wanted = torch.tensor(which, device=counts.device, dtype=counts.dtype)
-    # half a pixel less: a share times a count may come out a rounding above the whole number
+    # subtract a little, because share times count may be rounded to just above the integer
     return torch.searchsorted(counts.cumsum(dim=1), wanted * total - 1e-6).to(counts.dtype)
 
 
-def _spread_of(counts: Float[Tensor, "n 256"], *, low: float, step: float) -> Float[Tensor, "n 7"]:
+def _distribution(
+    counts: Float[Tensor, "n 256"], *, low: float, step: float
+) -> Float[Tensor, "n 7"]:
     _, mean, variance, *_ = _moments(counts)
     levels = torch.cat((mean[:, None], _quantiles(counts)), dim=1) * step + low
     return torch.cat((levels[:, :1], variance.sqrt()[:, None] * step, levels[:, 1:]), dim=1)
@@ -217,8 +221,8 @@ def _spread_of(counts: Float[Tensor, "n 256"], *, low: float, step: float) -> Fl
 def _saturation(rgb: Float[Tensor, "n 3 height width"]) -> Iterator[Tensor]:
     highest, lowest = rgb.amax(dim=1), rgb.amin(dim=1)
     counts = _counts((255 * (highest - lowest) / highest.clamp(min=1)).round())
-    spread = _spread_of(counts, low=0.0, step=1 / 255)
-    yield spread[:, [0, 1, 4, 6]]
+    distribution = _distribution(counts, low=0.0, step=1 / 255)
+    yield distribution[:, [0, 1, 4, 6]]
 
 
 def _shape_of(counts: Float[Tensor, "n 256"]) -> Float[Tensor, "n 3"]:
@@ -230,26 +234,26 @@ def _shape_of(counts: Float[Tensor, "n 256"]) -> Float[Tensor, "n 3"]:
 
 
 def _ratio(above: Tensor, below: Tensor) -> Tensor:
-    """0 where there is nothing to divide by: a patch of one colour."""
+    """Divide, with 0 for a zero denominator (a patch of one colour)."""
     flat = below <= 1e-9
     return torch.where(flat, 0, above / torch.where(flat, 1, below))
 
 
 def _halved(x: Float[Tensor, "n height width"]) -> Float[Tensor, "n h w"]:
-    """Means of squares of two by two pixels; an odd last row or column is left out."""
+    """Return means of 2 × 2 pixels; an odd last row or column is omitted."""
     height, width = (side // 2 * 2 for side in x.shape[1:])
     rows = x[:, 0:height:2, :width] + x[:, 1:height:2, :width]
     return (rows[:, :, 0::2] + rows[:, :, 1::2]) / 4
 
 
 def _pyramid(x: Float[Tensor, "n height width"]) -> list[Tensor]:
-    """At scales 1, 2 and 4."""
+    """Return the image at scales 1, 2 and 4."""
     half = _halved(x)
     return [x, half, _halved(half)]
 
 
 def _texture(grey: Float[Tensor, "n height width"]) -> Float[Tensor, "n 10"]:
-    """Shares of uniform local binary patterns (Ojala et al. 2002), up to rotation."""
+    """Return the shares of rotation-invariant uniform local binary patterns (Ojala et al. 2002)."""
     levels = grey.round().to(torch.uint8)
     height, width = grey.shape[1:]
     middle = levels[:, 1:-1, 1:-1]
@@ -265,37 +269,39 @@ def _texture(grey: Float[Tensor, "n height width"]) -> Float[Tensor, "n 10"]:
 
 
 def _edges(grey: Float[Tensor, "n height width"]) -> Float[Tensor, "n 10"]:
-    """Size of the gradient, and the directions that it has, opposite ones as one."""
+    """Return the magnitude of the gradient and its shares by direction, modulo 180 degrees."""
     across = (grey[:, 1:-1, 2:] - grey[:, 1:-1, :-2]).flatten(1) / 510
     down = (grey[:, 2:, 1:-1] - grey[:, :-2, 1:-1]).flatten(1) / 510
     size = torch.hypot(across, down)
-    # bins lie about the axes, so that noise does not throw an edge along one into two bins
+    # bins are centred on the axes, so that noise does not split an axis-parallel edge
     turn = torch.atan2(down, across) * (DIRECTIONS / pi)
     kind: Int[Tensor, "n pixels"] = turn.round().to(torch.int8) % DIRECTIONS
     total = size.sum(dim=1)
     shares = [_ratio((size * (kind == k)).sum(dim=1), total) for k in range(DIRECTIONS)]
-    return torch.stack((size.mean(dim=1), _deviation(size), *shares), dim=1)
+    return torch.stack((size.mean(dim=1), _std(size), *shares), dim=1)
 
 
-def _deviation(x: Float[Tensor, "n pixels"]) -> Float[Tensor, " n"]:
+def _std(x: Float[Tensor, "n pixels"]) -> Float[Tensor, " n"]:
     return (x - x.mean(dim=1, keepdim=True)).square().mean(dim=1).sqrt()
 
 
 def _grain(x: Float[Tensor, "n height width"]) -> Float[Tensor, "n 4"]:
-    away = x - x.mean(dim=(1, 2), keepdim=True)
-    variance = away.square().mean(dim=(1, 2))
-    found = []
+    centred = x - x.mean(dim=(1, 2), keepdim=True)
+    variance = centred.square().mean(dim=(1, 2))
+    correlations = []
     for d in SHIFTS:
-        across = (away[:, :, d:] * away[:, :, :-d]).mean(dim=(1, 2))
-        down = (away[:, d:] * away[:, :-d]).mean(dim=(1, 2))
-        found.append(_ratio((across + down) / 2, variance))
-    return torch.stack(found, dim=1)
+        across = (centred[:, :, d:] * centred[:, :, :-d]).mean(dim=(1, 2))
+        down = (centred[:, d:] * centred[:, :-d]).mean(dim=(1, 2))
+        correlations.append(_ratio((across + down) / 2, variance))
+    return torch.stack(correlations, dim=1)
 
 
 def _band(x: Float[Tensor, "n height width"]) -> Float[Tensor, "n 3"]:
     height, width = (side // 2 * 2 for side in x.shape[1:])
     x = x[:, :height, :width]
     around = _halved(x)[:, :, None, :, None]
-    away = (x.unflatten(1, (-1, 2)).unflatten(3, (-1, 2)) - around).flatten(1)
-    sd = away.square().mean(dim=1).sqrt()
-    return torch.stack((away.abs().mean(dim=1), sd, _ratio(away.pow(3).mean(dim=1), sd**3)), dim=1)
+    centred = (x.unflatten(1, (-1, 2)).unflatten(3, (-1, 2)) - around).flatten(1)
+    sd = centred.square().mean(dim=1).sqrt()
+    return torch.stack(
+        (centred.abs().mean(dim=1), sd, _ratio(centred.pow(3).mean(dim=1), sd**3)), dim=1
+    )

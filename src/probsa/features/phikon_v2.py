@@ -1,6 +1,6 @@
 """Phikon-v2 (Filiot et al. 2024, Owkin): ViT-L/16 in the layout of transformers' DINOv2.
 
-Versions of transformers name the attention's matrices differently; files of either are read.
+Versions of transformers name the attention matrices differently; both kinds of files are read.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from ._network import IMAGENET_MEAN, IMAGENET_STD, Network
 from ._registry import register
 from ._torchvision import optional
 
-# of transformers 4, of transformers 5
+# names in transformers 4 and in transformers 5
 RENAMED = (
     (".attention.attention.query.", ".attention.q_proj."),
     (".attention.attention.key.", ".attention.k_proj."),
@@ -43,7 +43,7 @@ class PhikonV2(Network):
     """The class token of Phikon-v2.
 
     Args:
-        depth: layers of the transformer.
+        depth: number of transformer layers.
     """
 
     def __init__(self, *, depth: int = 24) -> None:
@@ -59,20 +59,20 @@ class PhikonV2(Network):
         super().__init__(transformers.Dinov2Model(config))
 
     def convert(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The names of this version of transformers, and the file's own grid of positions."""
+        """Rename keys for the installed version of transformers, and keep the file's positions."""
         named = self.network.state_dict()
-        found = dict(state)
+        converted = dict(state)
         for both in RENAMED:
-            ours = next(of for of in both if any(of in key for key in named))
+            ours = next(name for name in both if any(name in key for key in named))
             theirs = both[1 - both.index(ours)]
-            found = {key.replace(theirs, ours): value for key, value in found.items()}
-        positions = found.get(POSITIONS)
+            converted = {key.replace(theirs, ours): value for key, value in converted.items()}
+        positions = converted.get(POSITIONS)
         if positions is not None and positions.shape[1:] != named[POSITIONS].shape[1:]:
-            # the network interpolates between the positions that it was trained with
+            # the network interpolates its trained positions itself
             empty = nn.Parameter(torch.empty_like(positions, device="meta"))
             self.network.get_submodule("embeddings").position_embeddings = empty
-        return found
+        return converted
 
     def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
-        """The class token after the last layer's normalisation."""
+        """Return the class token after the last layer norm."""
         return self.network(x).last_hidden_state[:, 0]

@@ -1,8 +1,8 @@
 """ResNets (He et al. 2016) in plain PyTorch, under torchvision's keys.
 
-Weights of torchvision and timm load as they are. As torchvision's, the stride of a bottleneck is
-in its 3x3 convolution. Patches are resized whole to 224 pixels, as CLAM does; torchvision's own
-recipe for photographs cuts a border off, which would be tissue that no patch shows.
+Weights of torchvision and timm can be loaded directly. As in torchvision, the stride of a
+bottleneck is in its 3x3 convolution. Whole patches are resized to 224 pixels, as in CLAM;
+torchvision's recipe for photographs would crop the border, and so lose tissue.
 """
 
 from typing import Literal
@@ -22,7 +22,7 @@ BLOCKS: dict[Depth, tuple[int, int, int, int]] = {18: (2, 2, 2, 2), 50: (3, 4, 6
 
 
 class Basic(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     expansion = 1
 
@@ -35,13 +35,13 @@ class Basic(nn.Module):
         self.downsample = _shortcut(inside, planes, stride=stride)
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c2 h2 w2"]:
-        """relu(x' + residual), with the shortcut's x'."""
+        """Return relu(shortcut(x) + residual(x))."""
         residual = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
         return (residual + (x if self.downsample is None else self.downsample(x))).relu()
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut; four times as wide at its end."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut; the output is four times as wide."""
 
     expansion = 4
 
@@ -57,7 +57,7 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(inside, outside, stride=stride)
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c2 h2 w2"]:
-        """relu(x' + residual), with the shortcut's x'."""
+        """Return relu(shortcut(x) + residual(x))."""
         residual = self.bn1(self.conv1(x)).relu()
         residual = self.bn2(self.conv2(residual)).relu()
         residual = self.bn3(self.conv3(residual))
@@ -122,11 +122,11 @@ def _shortcut(inside: int, outside: int, *, stride: int) -> nn.Module | None:
     ),
 )
 class ResNet(Encoder):
-    """A residual network up to the mean of its last maps.
+    """A residual network whose features are the mean of its last maps.
 
     Args:
-        depth: how many layers with weights it has with its classifier.
-        stages: how many of its four stages are kept.
+        depth: number of layers with weights, including the classifier.
+        stages: number of stages that are kept, of four.
     """
 
     def __init__(self, *, depth: Depth = 50, stages: Literal[3, 4] = 4) -> None:
@@ -146,7 +146,7 @@ class ResNet(Encoder):
         self.heads = ("fc.", *(f"layer{k}." for k in range(stages + 1, 5)))
 
     def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
-        """Mean over the positions of the last maps."""
+        """Return the mean over the positions of the last maps."""
         x = self.maxpool(self.bn1(self.conv1(x)).relu())
         for k in range(self.stages):
             x = self.get_submodule(f"layer{k + 1}")(x)

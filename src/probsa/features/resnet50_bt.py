@@ -1,8 +1,8 @@
 """ResNet-50 trained by Barlow Twins on patches of TCGA slides (Kang et al., CVPR 2023).
 
 The encoder of the ProbSA paper's slide features. The release (Lunit Inc., `bt_rn50_ep200.torch`)
-is for non-commercial use and is never part of this package: the user gives the file or its address.
-Its notes give the normalisation; they say nothing of resizing, which is as `resnet50`'s here.
+is for non-commercial use and not part of this package: the user gives the file or its URL. Its
+notes state the normalisation but no resizing, which is therefore that of `resnet50` here.
 """
 
 from ._base import Card, Origin, Preprocessing

@@ -1,4 +1,4 @@
-"""Any model of timm by its name (`timm:vit_small_patch14_dinov2`), pooled, with its own recipe."""
+"""Any model of timm (`timm:vit_small_patch14_dinov2`), with its own pooling and preprocessing."""
 
 import math
 from typing import Any
@@ -31,17 +31,17 @@ class TimmModel(Network):
     """A model of timm without its classifier.
 
     Args:
-        model: its name, with or without the tag of its weights; `hf-hub:OWNER/REPOSITORY` for one
-            that others put on the hub.
+        model: name in timm, with or without the tag of its weights, or `hf-hub:OWNER/REPOSITORY`
+            for a model on the hub.
     """
 
     def __init__(self, *, model: str) -> None:
-        # some of timm's networks compute tables while they are built: they need memory for it
+        # some networks compute tables during construction, so they cannot use the meta device
         with torch.device("cpu"):
             super().__init__(_create(model))
-        made: Any = self.network
-        card: dict[str, Any] = made.pretrained_cfg
-        how = optional("timm.data").resolve_model_data_config(made)
+        network: Any = self.network
+        card: dict[str, Any] = network.pretrained_cfg
+        how = optional("timm.data").resolve_model_data_config(network)
         size, share = how["input_size"][-1], how["crop_pct"]
         self.preprocessing = Preprocessing(
             size=size,
@@ -51,16 +51,16 @@ class TimmModel(Network):
             resize=None if share == 1 else math.floor(size / share),
         )
         repository = card.get("hf_hub_id") or ""
-        named = card.get("hf_hub_filename")
+        file_name = card.get("hf_hub_filename")
         self.card = Card(
-            width=int(getattr(made, "head_hidden_size", None) or made.num_features),
+            width=int(getattr(network, "head_hidden_size", None) or network.num_features),
             summary=f"{model} of timm; pooled features.",
             licence=f"{card.get('license') or 'see its page'}.",
             source=f"https://huggingface.co/{repository or 'timm'}",
             weights=Origin(
                 url=card.get("url") or "",
                 repository=repository,
-                files=(named,) if named else Origin().files,
+                files=(file_name,) if file_name else Origin().files,
             ),
             packages=("timm",),
         )
@@ -72,7 +72,7 @@ class TimmModel(Network):
 def _create(model: str) -> nn.Module:
     timm = optional("timm")
     if not model.startswith(OF_A_HUB):
-        # a name may carry the tag of its weights after a dot
+        # a name may end in a dot and the tag of its weights
         if not timm.is_model(model):
             raise UnknownName("model of timm", model, timm.list_models())
         return timm.create_model(model, num_classes=0)

@@ -25,7 +25,7 @@ class Uni2H(Network):
     """The class token of UNI2-h.
 
     Args:
-        depth: layers of the transformer.
+        depth: number of transformer layers.
     """
 
     def __init__(self, *, depth: int = 24) -> None:

@@ -28,10 +28,10 @@ REGISTERS = 4
     ),
 )
 class Virchow2(Network):
-    """The class token beside the mean of the patch tokens; the four registers are left out.
+    """The class token and the mean of the patch tokens; the four registers are omitted.
 
     Args:
-        depth: layers of the transformer.
+        depth: number of transformer layers.
     """
 
     def __init__(self, *, depth: int = 32) -> None:
@@ -49,6 +49,6 @@ class Virchow2(Network):
         super().__init__(network)
 
     def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
-        """[class token, mean of patch tokens]."""
+        """Return the class token and the mean of the patch tokens, concatenated."""
         tokens = self.network(x)
         return torch.cat((tokens[:, 0], tokens[:, 1 + REGISTERS :].mean(dim=1)), dim=1)

@@ -1,4 +1,4 @@
-"""Stage 2: what the patches of a slide are to the stages after it."""
+"""Stage 2: the patches of a slide."""
 
 from dataclasses import dataclass
 
@@ -8,18 +8,18 @@ from jaxtyping import Int
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patches:
-    """The squares of a slide that hold tissue, in a stated order."""
+    """The squares of a slide that contain tissue, in a defined order."""
 
     coords: Int[np.ndarray, "n 2"]
-    """int64: level-0 (x, y) of each top-left corner."""
+    """Level-0 (x, y) of each top-left corner, int64."""
     size: int
-    """Side in pixels, as an encoder is given them."""
+    """Side in pixels, as an encoder receives the patch."""
     size_level0: float
     """Side in level-0 pixels: size · mpp / mpp_level0, not rounded."""
     overlap: int
-    """Pixels of `size` that neighbours share; the stride is (size − overlap) of them."""
+    """Overlap of neighbours, in pixels of `size`; the stride is size − overlap of these pixels."""
     mpp: float | None
-    """Micrometres per pixel of `size`; None: patches are in level-0 pixels, whatever those are."""
+    """Micrometres per pixel of `size`; None if patches are defined in level-0 pixels."""
     mpp_level0: float | None
     slide_size: tuple[int, int]
     """(width, height) of the slide at level 0."""
@@ -29,12 +29,12 @@ class Patches:
 
     @property
     def stride(self) -> float:
-        """Level-0 pixels between neighbours."""
+        """Distance between neighbouring patches in level-0 pixels."""
         return self.size_level0 * (self.size - self.overlap) / self.size
 
     @property
     def attributes(self) -> dict[str, object]:
-        """TRIDENT's attributes of `coords`, and the exact stride, which theirs round."""
+        """TRIDENT's attributes of `coords`, plus the exact stride, which TRIDENT rounds."""
         return {
             "patch_size": self.size,
             "patch_size_level0": round(self.size_level0),

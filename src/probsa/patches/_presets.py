@@ -1,4 +1,4 @@
-"""Settings by name: CLAM's four, the paper's two, and how flags change them."""
+"""Named settings (four of CLAM, two of the paper), and how flags modify them."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -16,7 +16,7 @@ def _clam(
     min_hole: float = 16.0,
     max_holes: int = 8,
 ) -> TissueOptions:
-    """CLAM's sthresh, mthresh, close, a_t, a_h and max_n_holes; areas in its reference patches."""
+    """Return CLAM's sthresh, mthresh, close, a_t, a_h and max_n_holes; areas in its patches."""
     return TissueOptions(
         threshold=threshold,
         median=median,
@@ -42,11 +42,11 @@ def _cut_as_clam(
 
 _PRESETS: dict[str, tuple[str, PatchSettings]] = {
     "clam": (
-        "CLAM's defaults, 256 level-0 pixels; keeps only pieces of more than 100 squares of 512",
+        "CLAM's defaults, 256 level-0 pixels; keeps only pieces larger than 100 squares of 512",
         _cut_as_clam("clam", _clam()),
     ),
     "clam-biopsy": (
-        "CLAM's bwh_biopsy, 256 level-0 pixels: pieces of more than one square of 512",
+        "CLAM's bwh_biopsy, 256 level-0 pixels: pieces larger than one square of 512",
         _cut_as_clam("clam-biopsy", BIOPSY),
     ),
     "clam-resection": (
@@ -54,7 +54,7 @@ _PRESETS: dict[str, tuple[str, PatchSettings]] = {
         _cut_as_clam("clam-resection", _clam(threshold=15, median=11)),
     ),
     "clam-tcga": (
-        "CLAM's tcga, 256 level-0 pixels: pieces of more than 16 squares of 512",
+        "CLAM's tcga, 256 level-0 pixels: pieces larger than 16 squares of 512",
         _cut_as_clam("clam-tcga", _clam(min_area=16.0, min_hole=4.0)),
     ),
     "paper": (
@@ -63,8 +63,8 @@ _PRESETS: dict[str, tuple[str, PatchSettings]] = {
         _cut_as_clam("paper", BIOPSY, size=512),
     ),
     "paper-text": (
-        "512 pixels at 0.5 µm (20x, as the paper's text reads for CAMELYON16) by clam-biopsy; "
-        "with --mpp 1.0 its 10x for PANDA",
+        "512 pixels at 0.5 µm (20x, according to the paper's text for CAMELYON16) by clam-biopsy; "
+        "with --mpp 1.0 for its 10x on PANDA",
         _cut_as_clam("paper-text", BIOPSY, size=512, mpp=0.5),
     ),
 }
@@ -73,15 +73,15 @@ _TISSUE = {f.name for f in fields(TissueOptions)} - {"level"}
 
 
 def presets() -> dict[str, str]:
-    """Every preset's name and what it is, in one line."""
+    """Return the name of every preset with a one-line description."""
     return {name: text for name, (text, _) in _PRESETS.items()}
 
 
 def preset(name: str) -> PatchSettings:
-    """The settings of that name.
+    """Return the settings of a preset.
 
     Raises:
-        UnknownName: there is none.
+        UnknownName: there is no preset of this name.
     """
     return _named(name)
 
@@ -93,16 +93,15 @@ def _named(name: str) -> PatchSettings:
 
 
 def settings(preset: str | None = None, **flags: Any) -> PatchSettings:
-    """A preset, or our defaults, with what was given besides.
+    """Return a preset, or the defaults, modified by flags.
 
-    `flags` are the fields of `PatchSettings` and of `TissueOptions`, the latter's level as
-    `mask_level`; None is "not given". A `level` stands for pixels of that level instead of
-    micrometres, a `mask_level` for a mask of that level instead of at a resolution, a `min_tissue`
-    for the rule that heeds it.
+    `flags` are the fields of `PatchSettings` and `TissueOptions`, where `mask_level` is the level
+    of the latter; None means "not given". `level` replaces `mpp` (patches in pixels of that level),
+    `mask_level` replaces `resolution`, and `min_tissue` selects the rule that uses it.
 
     Raises:
-        UnknownName: no such preset or setting.
-        InputError: a value that cannot be.
+        UnknownName: there is no such preset or setting.
+        InputError: a value is not valid.
     """
     start = PatchSettings() if preset is None else _named(preset)
     given = {name: value for name, value in flags.items() if value is not None}

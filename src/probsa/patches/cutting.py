@@ -1,4 +1,4 @@
-"""From tissue to patches: the geometry of a slide's patches, then one of the two grids."""
+"""Cut patches from tissue: the geometry of the patches, and the two kinds of grid."""
 
 from dataclasses import dataclass
 
@@ -13,23 +13,23 @@ from .polygons import Polygon, Tissue, window
 from .rules import by_points, tissue_shares
 
 FINEST = 2
-"""Pixels of a patch that one pixel of the slide may be spread over, in each direction."""
+"""Largest number of patch pixels that one slide pixel may cover, in each direction."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Geometry:
-    """A patch of given settings on a given slide, in level-0 pixels across and down."""
+    """Size and step of the patches on a slide, in level-0 pixels (horizontal, vertical)."""
 
     size: tuple[float, float]
     step: tuple[float, float]
 
 
 def geometry(slide: Slide, settings: PatchSettings) -> Geometry:
-    """How large a patch is, and how far the next one lies.
+    """Return the size of a patch and the distance to the next one.
 
     Raises:
-        SlideError: the resolution is needed and unknown, or coarser than can be made up for; the
-            level does not exist.
+        SlideError: the resolution is required but unknown or too coarse, or the level does not
+            exist.
     """
     if settings.mpp is not None:
         scale = (_pixel(slide, settings.mpp),) * 2
@@ -41,47 +41,47 @@ def geometry(slide: Slide, settings: PatchSettings) -> Geometry:
             )
         level = slide.levels[settings.level]
         scale = level.downsample, level.downsample
-        if settings.grid == "contour":  # as CLAM: 3.9999 is 3
+        if settings.grid == "contour":  # as in CLAM, 3.9999 becomes 3
             width, height = slide.size
             scale = float(width // level.width), float(height // level.height)
     step = settings.size - settings.overlap
-    found = Geometry(
+    result = Geometry(
         size=(settings.size * scale[0], settings.size * scale[1]),
         step=(step * scale[0], step * scale[1]),
     )
-    if min(found.step) < 1:
+    if min(result.step) < 1:
         raise InputError(
-            f"{slide.path}: patches would lie {min(found.step):g} level-0 pixels apart, less than "
+            f"{slide.path}: patches would be {min(result.step):g} level-0 pixels apart, less than "
             "one: give a smaller overlap"
         )
-    return found
+    return result
 
 
 def _pixel(slide: Slide, mpp: float) -> float:
-    """Level-0 pixels of a pixel of `mpp` micrometres."""
+    """Return the size of a pixel of `mpp` micrometres in level-0 pixels."""
     if slide.mpp is None:
         raise SlideError(
-            f"{slide.path}: patches at {mpp:g} µm per pixel cannot be cut, since how many µm a "
-            f"pixel has is unknown: {resolution_advice(slide)}, or a clam-* preset without --mpp "
+            f"{slide.path}: patches at {mpp:g} µm per pixel cannot be cut, because the "
+            f"resolution is unknown: {resolution_advice(slide)}, or a clam-* preset without --mpp "
             "(level-0 pixels)"
         )
     if mpp * FINEST < slide.mpp:
         raise SlideError(
             f"{slide.path}: its pixels are {slide.mpp:g} µm, more than {FINEST} times as large as "
-            f"the {mpp:g} µm asked for (--mpp): the patches would be made up, not seen. "
+            f"the {mpp:g} µm asked for (--mpp): the patches would be mostly interpolated. "
             f"Give --mpp {slide.mpp:g} or more for this slide"
         )
     return mpp / slide.mpp
 
 
 def cut(slide: Slide, tissue: Tissue, settings: PatchSettings) -> Patches:
-    """The patches of a slide; none where there is no tissue.
+    """Cut the patches of a slide; without tissue there are none.
 
-    In the global grid row by row; in the contour grid in CLAM's order: piece by piece, and within
-    a piece column by column.
+    The global grid is ordered row by row. The contour grid has CLAM's order: piece by piece, and
+    within a piece column by column.
 
     Raises:
-        SlideError: these settings do not fit the slide.
+        SlideError: the settings do not fit the slide.
         InputError: the tissue belongs to a slide of another size.
     """
     if tissue.slide_size != slide.size:
@@ -93,11 +93,11 @@ def cut(slide: Slide, tissue: Tissue, settings: PatchSettings) -> Patches:
     if settings.grid == "global":
         coords = _one_lattice(tissue, settings, patch=patch)
     else:
-        parts = [
+        pieces = [
             _lattice_of_piece(polygon, settings, patch=patch, slide_size=slide.size)
             for polygon in tissue.polygons
         ]
-        coords = np.concatenate([np.zeros((0, 2), np.int64), *parts])
+        coords = np.concatenate([np.zeros((0, 2), np.int64), *pieces])
     return Patches(
         coords=coords,
         size=settings.size,
@@ -110,7 +110,7 @@ def cut(slide: Slide, tissue: Tissue, settings: PatchSettings) -> Patches:
 
 
 def corners(start: int, stop: float, step: float) -> Int[np.ndarray, " n"]:
-    """start, start + step, … below stop, each rounded by itself so that errors do not add up."""
+    """Return start, start + step, … below stop, rounded individually to avoid drift."""
     n = max(0, int(np.ceil((stop - start) / step - 1e-9)))
     return start + np.rint(np.arange(n) * step).astype(np.int64)
 
@@ -118,23 +118,23 @@ def corners(start: int, stop: float, step: float) -> Int[np.ndarray, " n"]:
 def _one_lattice(
     tissue: Tissue, settings: PatchSettings, *, patch: Geometry
 ) -> Int[np.ndarray, "n 2"]:
-    """Cells of the lattice from the slide's corner that hold tissue, row by row."""
+    """Return the cells of the slide's lattice that contain tissue, row by row."""
     x, y = (
         corners(0, _stop(length, size, padding=settings.padding), step)
         for length, size, step in zip(tissue.slide_size, patch.size, patch.step, strict=True)
     )
-    kept = np.zeros((len(x), len(y)), bool)
-    if kept.size == 0:  # without padding, on a slide smaller than a patch
+    inside = np.zeros((len(x), len(y)), bool)
+    if inside.size == 0:  # no padding, and the slide is smaller than a patch
         return np.zeros((0, 2), np.int64)
     if settings.rule == "share":
-        kept = _enough(tissue.polygons, (0, 0), settings, patch=patch, counts=(len(x), len(y)))
+        inside = _enough(tissue.polygons, (0, 0), settings, patch=patch, counts=(len(x), len(y)))
     else:
         side = round(patch.size[0])
         for polygon in tissue.polygons:
             left, top, right, bottom = polygon.box
             i, j = window((left - side, top - side, right, bottom), x, y)
-            kept[i, j] |= by_points(polygon, x[i], y[j], size=side, rule=settings.rule)
-    rows, columns = np.nonzero(kept.T)
+            inside[i, j] |= by_points(polygon, x[i], y[j], size=side, rule=settings.rule)
+    rows, columns = np.nonzero(inside.T)
     return np.stack([x[columns], y[rows]], axis=1)
 
 
@@ -145,7 +145,7 @@ def _lattice_of_piece(
     patch: Geometry,
     slide_size: tuple[int, int],
 ) -> Int[np.ndarray, "n 2"]:
-    """CLAM's: from the corner of the piece's box, column by column."""
+    """Return CLAM's lattice: from the corner of the bounding box, column by column."""
     left, top, right, bottom = polygon.box
     stops = [right + 1.0, bottom + 1.0]
     if not settings.padding:
@@ -160,10 +160,10 @@ def _lattice_of_piece(
         return np.zeros((0, 2), np.int64)
     if settings.rule == "share":
         counts = len(x), len(y)
-        kept = _enough((polygon,), (left, top), settings, patch=patch, counts=counts)
+        inside = _enough((polygon,), (left, top), settings, patch=patch, counts=counts)
     else:
-        kept = by_points(polygon, x, y, size=round(patch.size[0]), rule=settings.rule)
-    columns, rows = np.nonzero(kept)
+        inside = by_points(polygon, x, y, size=round(patch.size[0]), rule=settings.rule)
+    columns, rows = np.nonzero(inside)
     return np.stack([x[columns], y[rows]], axis=1)
 
 
@@ -180,5 +180,5 @@ def _enough(
 
 
 def _stop(length: int, size: float, *, padding: bool) -> float:
-    """Below this a patch may begin: anywhere on the slide, or where all of it is on the slide."""
+    """Return the limit of corners: the slide's edge, or where the whole patch is on the slide."""
     return float(length) if padding else length - size + 0.5  # corners are rounded

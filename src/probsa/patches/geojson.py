@@ -1,6 +1,6 @@
-"""Tissue as GeoJSON, for QuPath and back: level-0 pixels, a feature for every piece.
+"""Write and read tissue as GeoJSON for QuPath: level-0 pixels, one feature per piece.
 
-Read are QuPath's exports too: lists, features and collections of polygons, edited or drawn anew.
+QuPath's exports can be read, too: lists, features and collections of edited or new polygons.
 """
 
 import json
@@ -18,18 +18,18 @@ from .polygons import Polygon, Tissue
 
 COLOUR = (46, 139, 87)
 SLACK = 0.05
-"""Of the slide's longer side: so far outside of it a corner may lie, as drawn by hand."""
+"""How far a hand-drawn corner may lie outside the slide, as a share of its longer side."""
 NAMESPACE = uuid.UUID("6f1c6d0a-3f0e-5f5b-9a57-3f2f8c1d7a10")
-"""The same tissue is the same file, byte for byte."""
+"""Namespace of feature identifiers, so that the same tissue gives the same file."""
 
 
 def write_geojson(path: Path, tissue: Tissue) -> None:
-    """Writes a FeatureCollection that QuPath opens as annotations; complete or not at all."""
+    """Write a FeatureCollection that QuPath opens as annotations, atomically."""
     features = [_feature(polygon, k) for k, polygon in enumerate(tissue.polygons)]
-    made = {"level": tissue.level, "scale": tissue.scale, "notes": tissue.notes}
-    whole = {"type": "FeatureCollection", "features": features, "probsa": made}
+    metadata = {"level": tissue.level, "scale": tissue.scale, "notes": tissue.notes}
+    document = {"type": "FeatureCollection", "features": features, "probsa": metadata}
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as f:
-        json.dump(whole, f, separators=(",", ":"))
+        json.dump(document, f, separators=(",", ":"))
 
 
 def _feature(polygon: Polygon, k: int) -> dict[str, Any]:
@@ -48,32 +48,32 @@ def _feature(polygon: Polygon, k: int) -> dict[str, Any]:
 
 
 def read_geojson(path: Path, size: tuple[int, int]) -> Tissue:
-    """The polygons of a GeoJSON file as the tissue of a slide of that (width, height).
+    """Read the polygons of a GeoJSON file as the tissue of a slide of the given (width, height).
 
-    Every polygon counts as tissue, whatever its class; coordinates are rounded to pixels.
+    Every polygon counts as tissue, whatever its class. Coordinates are rounded to pixels.
 
     Raises:
-        InputError: not GeoJSON, something that is not a polygon, or not of this slide.
+        InputError: the file is not GeoJSON, contains other shapes, or belongs to another slide.
     """
     try:
-        whole = json.loads(path.read_text(encoding="utf-8-sig"))
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: this is not GeoJSON: {error}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    found = []
-    for k, feature in enumerate(_features(whole, path)):
-        for rings in _polygons(feature, f"{path}: feature {k}{_called(feature)}"):
-            found.append(_polygon(rings, size, where=f"{path}: feature {k}{_called(feature)}"))
-    made = whole.get("probsa") if isinstance(whole, dict) else None
-    return Tissue(polygons=tuple(found), slide_size=size, **_made(made))
+    polygons = []
+    for k, feature in enumerate(_features(document, path)):
+        for rings in _polygons(feature, f"{path}: feature {k}{_label(feature)}"):
+            polygons.append(_polygon(rings, size, where=f"{path}: feature {k}{_label(feature)}"))
+    metadata = document.get("probsa") if isinstance(document, dict) else None
+    return Tissue(polygons=tuple(polygons), slide_size=size, **_mask_metadata(metadata))
 
 
-def _made(made: Any) -> dict[str, Any]:
-    """What we wrote of the mask, if the file still is as we wrote it."""
-    if not isinstance(made, dict):
+def _mask_metadata(metadata: Any) -> dict[str, Any]:
+    """Return the metadata of the mask that `write_geojson` stored, if it is intact."""
+    if not isinstance(metadata, dict):
         return {}
-    level, scale, notes = made.get("level"), made.get("scale"), made.get("notes")
+    level, scale, notes = metadata.get("level"), metadata.get("scale"), metadata.get("notes")
     sound = isinstance(level, int | None) and (scale is None or _point(scale))
     if not sound or not isinstance(notes, list):
         return {}
@@ -81,32 +81,32 @@ def _made(made: Any) -> dict[str, Any]:
     return {"level": level, "scale": pair, "notes": tuple(map(str, notes))}
 
 
-def _features(whole: Any, path: Path) -> list[Any]:
-    """Of a collection, of QuPath's plain list, or the one that the file is."""
-    if isinstance(whole, list):
-        return whole
-    if isinstance(whole, dict) and whole.get("type") == "FeatureCollection":
-        features = whole.get("features")
+def _features(document: Any, path: Path) -> list[Any]:
+    """Return the features of a collection or of QuPath's list, or the file's only feature."""
+    if isinstance(document, list):
+        return document
+    if isinstance(document, dict) and document.get("type") == "FeatureCollection":
+        features = document.get("features")
         if isinstance(features, list):
             return features
         raise InputError(f"{path}: this FeatureCollection has no list of features")
-    if isinstance(whole, dict) and isinstance(whole.get("type"), str):
-        return [whole]
+    if isinstance(document, dict) and isinstance(document.get("type"), str):
+        return [document]
     raise InputError(
         f"{path}: expected a GeoJSON FeatureCollection, a feature or a list of them; "
-        f"got {_kind(whole)}"
+        f"got {_kind(document)}"
     )
 
 
-def _called(feature: Any) -> str:
-    """The name that a person gave it."""
+def _label(feature: Any) -> str:
+    """Return the name that the user gave to the feature, for messages."""
     properties = feature.get("properties") if isinstance(feature, dict) else None
     name = properties.get("name") if isinstance(properties, dict) else None
     return f" ({name})" if isinstance(name, str) else ""
 
 
 def _polygons(shape: Any, where: str) -> list[Any]:
-    """The lists of rings of a feature or geometry."""
+    """Return the lists of rings in a feature or geometry."""
     kind = shape.get("type") if isinstance(shape, dict) else None
     if kind == "Feature":
         return _polygons(shape.get("geometry"), where)
@@ -117,37 +117,39 @@ def _polygons(shape: Any, where: str) -> list[Any]:
     if kind == "MultiPolygon" and isinstance(shape.get("coordinates"), list):
         return shape["coordinates"]
     raise InputError(
-        f"{where} is {kind if isinstance(kind, str) else _kind(shape)}: tissue is given as Polygon "
+        f"{where} is {kind if isinstance(kind, str) else _kind(shape)}: tissue must be a Polygon "
         "or MultiPolygon. Delete it, or draw it as an area"
     )
 
 
 def _polygon(rings: Any, size: tuple[int, int], *, where: str) -> Polygon:
     if not isinstance(rings, list) or not rings:
-        raise InputError(f"{where}: a polygon is a list of rings; got {_kind(rings)}")
+        raise InputError(f"{where}: a polygon must be a list of rings; got {_kind(rings)}")
     outer, *holes = (_ring(ring, size, where=where) for ring in rings)
     return Polygon(outer=outer, holes=tuple(holes))
 
 
 def _ring(ring: Any, size: tuple[int, int], *, where: str) -> Int[np.ndarray, "points 2"]:
-    """A ring without its repeated end."""
+    """Return a ring without its repeated last point."""
     if not isinstance(ring, list) or not all(_point(p) for p in ring):
-        raise InputError(f"{where}: a ring is a list of points [x, y] of finite numbers")
+        raise InputError(f"{where}: a ring must be a list of points [x, y] of finite numbers")
     points = np.array([p[:2] for p in ring], np.float64).reshape(-1, 2)
     slack = SLACK * max(size)
     outside = ((points < -slack) | (points > np.array(size) + slack)).any(axis=1)
     if outside.any():
         x, y = points[np.argmax(outside)]
         raise InputError(
-            f"{where}: the point ({x:g}, {y:g}) lies outside of the slide, which is "
-            f"{size[0]}x{size[1]} pixels at level 0. Coordinates are level-0 pixels of this very "
-            "slide: these may be in µm, or of a scan at another magnification"
+            f"{where}: the point ({x:g}, {y:g}) lies outside the slide, which has "
+            f"{size[0]}x{size[1]} pixels at level 0. Coordinates must be level-0 pixels of this "
+            "slide; these may be in µm or from a scan at another magnification"
         )
     rounded = np.rint(points).astype(np.int32)
     if len(rounded) > 1 and (rounded[0] == rounded[-1]).all():
         rounded = rounded[:-1]
     if len(rounded) < 3:
-        raise InputError(f"{where}: a ring has three points at least; this one has {len(rounded)}")
+        raise InputError(
+            f"{where}: a ring needs at least three points; this one has {len(rounded)}"
+        )
     return rounded
 
 
@@ -160,7 +162,7 @@ def _point(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """What a JSON value is, in words."""
+    """Describe a JSON value for messages."""
     if isinstance(value, dict):
         return "an object without a known type" if value else "an empty object"
     if isinstance(value, list):

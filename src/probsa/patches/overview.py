@@ -1,4 +1,4 @@
-"""What a person checks by eye: the slide, its tissue outlined, its patches."""
+"""Draw an overview for visual inspection: the slide, its outlined tissue and its patches."""
 
 import numpy as np
 from jaxtyping import Int
@@ -14,11 +14,11 @@ HOLE = (215, 70, 0, 255)
 FILL = (0, 170, 90, 40)
 BORDER = (0, 100, 55, 170)
 SMALLEST_BORDER = 6
-"""Patches narrower than this in the picture are drawn without a border: it would hide them."""
+"""Patches narrower than this many pixels are drawn without a border, which would hide them."""
 
 
 def thumbnail(slide: Slide, longest: int = 1024) -> Image.Image:
-    """The whole slide, its longer side `longest` pixels, or fewer where the slide has fewer."""
+    """Return the whole slide as an image whose longer side has at most `longest` pixels."""
     return Image.fromarray(reduced(slide, scale=max(1.0, max(slide.size) / longest)).pixels)
 
 
@@ -30,14 +30,14 @@ def draw_overview(
     longest: int = 1024,
     picture: Image.Image | None = None,
 ) -> Image.Image:
-    """The thumbnail with patches in green, tissue outlined in blue and its holes in orange.
+    """Draw patches in green, tissue outlines in blue and holes in orange on the thumbnail.
 
-    A slide without tissue is its plain thumbnail; `picture` is the thumbnail, where it is there.
+    `picture` is the thumbnail if it exists already. Without tissue the result is the thumbnail.
     """
     if picture is None:
         picture = thumbnail(slide, longest)
-    over = Image.new("RGBA", picture.size, (0, 0, 0, 0))
-    draw = ImageDraw.Draw(over)
+    overlay = Image.new("RGBA", picture.size, (0, 0, 0, 0))
+    draw = ImageDraw.Draw(overlay)
     scale = np.array(picture.size) / np.array(slide.size)
     side = patches.size_level0 * scale
     border = BORDER if side.min() >= SMALLEST_BORDER else None
@@ -49,7 +49,7 @@ def draw_overview(
         _outline(draw, polygon.outer * scale, OUTLINE, thick=thick)
         for hole in polygon.holes:
             _outline(draw, hole * scale, HOLE, thick=thick)
-    return Image.alpha_composite(picture.convert("RGBA"), over).convert("RGB")
+    return Image.alpha_composite(picture.convert("RGBA"), overlay).convert("RGB")
 
 
 def _outline(
@@ -59,7 +59,7 @@ def _outline(
     *,
     thick: int,
 ) -> None:
-    """A closed line; points that fall on the same pixel are drawn once."""
+    """Draw a closed line, with points on the same pixel drawn once."""
     points: Int[np.ndarray, "n 2"] = np.rint(ring).astype(np.int64)
     moved = np.append(True, (np.diff(points, axis=0) != 0).any(axis=1))
     line = [(int(x), int(y)) for x, y in points[moved]]

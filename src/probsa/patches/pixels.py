@@ -1,4 +1,4 @@
-"""The pixels of one patch, at the patch's own resolution."""
+"""Read the pixels of a patch at its own resolution."""
 
 import numpy as np
 from jaxtyping import UInt8
@@ -10,16 +10,16 @@ from .reduction import factors, level_for
 
 
 def read_patch(slide: Slide, patches: Patches, i: int) -> UInt8[np.ndarray, "size size 3"]:
-    """Patch `i` as RGB; what of it lies outside of the slide is white.
+    """Return patch `i` as RGB; pixels outside the slide are white.
 
-    Read at the coarsest level that is no coarser than the patch. Where that is the patch's own
-    resolution the pixels are as stored. A whole number of them to one is averaged (Pillow's BOX):
-    as in the pyramids of scanners, so a slide with a level missing gives what it would hold.
-    Otherwise Pillow's HAMMING, whose weights fall off smoothly: BOX would count some pixels in full
-    and their neighbours not at all. Neither overshoots at edges, as LANCZOS does.
+    The patch is read at the coarsest level that is not coarser than the patch. At the patch's own
+    resolution, pixels are returned as stored. If the factor is an integer, pixels are averaged
+    (Pillow's BOX), as in the pyramids of scanners. Otherwise Pillow's HAMMING is used, whose
+    weights fall off smoothly, because BOX would weight neighbouring pixels unevenly. Neither filter
+    overshoots at edges, as LANCZOS does.
 
     Raises:
-        RegionError: the slide cannot be decoded there.
+        RegionError: the slide cannot be decoded in this region.
     """
     size = patches.size
     at = level_for(slide, patches.size_level0 / size)
@@ -30,13 +30,15 @@ def read_patch(slide: Slide, patches: Patches, i: int) -> UInt8[np.ndarray, "siz
 
     times = max(1, round(width / size))
     whole = max(abs(width - times * size), abs(height - times * size)) <= 0.5
-    if whole:  # less than half a pixel over the patch: not worth an interpolation
+    if whole:  # less than half a pixel over the whole patch: no interpolation
         left, top = round(left), round(top)
         width = height = times * size
     first_x, first_y = int(np.floor(left)), int(np.floor(top))
     across = int(np.ceil(left + width - 1e-6)) - first_x
     down = int(np.ceil(top + height - 1e-6)) - first_y
-    downsample = slide.levels[at].downsample  # how readers find a corner, in both directions
+    downsample = slide.levels[
+        at
+    ].downsample  # the factor that readers use for corners, in both directions
     pixels = slide.read(
         x=round(first_x * downsample),
         y=round(first_y * downsample),
@@ -47,7 +49,7 @@ def read_patch(slide: Slide, patches: Patches, i: int) -> UInt8[np.ndarray, "siz
     if whole and times == 1:
         return pixels
     inner = (left - first_x, top - first_y, left - first_x + width, top - first_y + height)
-    # floats may lie a hair beyond the region, which Pillow refuses
+    # rounding may put the box slightly beyond the region, which Pillow refuses
     box = (inner[0], inner[1], min(inner[2], across), min(inner[3], down))
     how = Image.Resampling.BOX if whole else Image.Resampling.HAMMING
     return np.asarray(Image.fromarray(pixels).resize((size, size), how, box=box)).copy()

@@ -1,6 +1,6 @@
-"""A slide made small: exact area averages of any level, a block at a time.
+"""Downsample a slide by exact area averages of a level, block by block.
 
-Memory is that of one block and of the result, whatever the size of the slide.
+Memory use is that of one block and the result, whatever the size of the slide.
 """
 
 import math
@@ -14,30 +14,30 @@ from ..errors import RegionError
 from ..slides import Slide
 
 BLOCK = 2048
-"""Side of what is read at once, in pixels of the level."""
+"""Side of a block that is read in one call, in pixels of the level."""
 NEARLY = 1.01
-"""A level may be so much coarser than what is asked for: 16.03 stands in for 16, 64.16 for 64."""
+"""Tolerated factor by which a level may be too coarse: 16.03 counts as 16, 64.16 as 64."""
 TINY = 1e-3
 SMALLEST = 256
-"""Where a block cannot be decoded, its quarters are tried, down to this side: a tile's."""
+"""If a block cannot be decoded, its quarters are tried, down to this side (that of a tile)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Picture:
-    """An image of a whole slide, and what of it could not be read."""
+    """An image of a whole slide, with the regions that could not be read."""
 
     pixels: UInt8[np.ndarray, "height width 3"]
     level: int
-    """What it was made from."""
+    """Level that the image was computed from."""
     scale: tuple[float, float]
-    """Level-0 pixels of a pixel of it, across and down; the last ones may be cut."""
+    """Level-0 pixels per pixel (horizontal, vertical); the last pixels may cover less."""
     lost: tuple[tuple[int, int, int, int], ...] = ()
-    """(x, y, width, height) at level 0 of what could not be decoded; white in the picture."""
+    """(x, y, width, height) at level 0 of undecodable regions, which are white in the image."""
 
 
 @dataclass(kw_only=True)
 class _Reader:
-    """Reads a level by its own pixels, around what cannot be decoded."""
+    """Reads rectangles of a level and skips regions that cannot be decoded."""
 
     slide: Slide
     level: int
@@ -46,7 +46,7 @@ class _Reader:
     def __post_init__(self) -> None:
         here = self.slide.levels[self.level]
         self.size = here.width, here.height
-        self.scale = here.downsample  # how readers find a region's corner, in both directions
+        self.scale = here.downsample  # the factor that readers use for corners, in both directions
 
     def read(
         self, x: int, y: int, *, width: int, height: int
@@ -66,26 +66,26 @@ class _Reader:
                     ) from error
                 return np.full((height, width, 3), 255, np.uint8)
         w, h = (width + 1) // 2, (height + 1) // 2
-        found = np.empty((height, width, 3), np.uint8)
+        pixels = np.empty((height, width, 3), np.uint8)
         for part_y in range(0, height, h):
             for part_x in range(0, width, w):
                 down, across = min(h, height - part_y), min(w, width - part_x)
                 part = self.read(x + part_x, y + part_y, width=across, height=down)
-                found[part_y : part_y + down, part_x : part_x + across] = part
-        return found
+                pixels[part_y : part_y + down, part_x : part_x + across] = part
+        return pixels
 
 
 def level_for(slide: Slide, scale: float) -> int:
-    """The coarsest level whose pixels are not larger than `scale` level-0 pixels, by over 1 %."""
+    """Return the coarsest level whose pixels exceed `scale` level-0 pixels by at most 1 %."""
     fine = [k for k, level in enumerate(slide.levels) if level.downsample <= NEARLY * scale]
     return max(fine, key=lambda k: slide.levels[k].downsample, default=0)
 
 
 def factors(slide: Slide, level: int) -> tuple[float, float]:
-    """Level-0 pixels of a pixel of a level, across and down.
+    """Return the level-0 pixels per pixel of a level (horizontal, vertical).
 
-    A whole number where the level's size is that part of the slide's, rounded either way: 741 rows
-    of 2967 are every fourth, with the rest cut off.
+    The factor is an integer if the level's size is that fraction of the slide's, rounded either
+    way: 741 of 2967 rows give 4.
     """
     here = slide.levels[level]
 
@@ -97,7 +97,7 @@ def factors(slide: Slide, level: int) -> tuple[float, float]:
 
 
 def whole_level(slide: Slide, level: int) -> Picture:
-    """A level as it is, read at once: at block borders of a pyramid readers may interpolate."""
+    """Return a whole level, read in one call to avoid interpolation at block borders."""
     reader = _Reader(slide=slide, level=level)
     pixels = reader.read(0, 0, width=reader.size[0], height=reader.size[1])
     scale = slide.size[0] / reader.size[0], slide.size[1] / reader.size[1]
@@ -105,10 +105,10 @@ def whole_level(slide: Slide, level: int) -> Picture:
 
 
 def reduced(slide: Slide, *, scale: float) -> Picture:
-    """The slide with pixels of `scale` level-0 pixels: means of what they cover, parts of it too.
+    """Return the slide with pixels of `scale` level-0 pixels, each the mean of the area it covers.
 
-    The first pixel begins at the slide's corner and all are of one size, so that scans of one slide
-    at several magnifications have the same ones.
+    Pixels start at the slide's corner and have equal size, so that scans of one slide at several
+    magnifications have the same pixels.
     """
     level = level_for(slide, scale)
     reader = _Reader(slide=slide, level=level)
@@ -128,9 +128,9 @@ def reduced(slide: Slide, *, scale: float) -> Picture:
 
 
 def _shares(start: int, stop: int, *, ratio: float, end: int) -> tuple[int, int, csr_array]:
-    """The first input pixel under outputs start to stop, how many, and their shares in each."""
+    """Return the first input pixel under outputs start to stop, their number, and their shares."""
     edges = np.arange(start, stop + 1) * ratio
-    # what lies beyond a level that was cut short is as its last pixel
+    # beyond the end of a truncated level, repeat its last pixel
     low = np.minimum(edges[:-1], end - TINY)
     high = np.maximum(np.minimum(edges[1:], end), low + TINY)
     first, last = int(low[0]), int(np.ceil(high[-1]))

@@ -1,6 +1,6 @@
-"""Which squares of a lattice hold tissue: by area share, or by CLAM's points.
+"""Decide which squares of a lattice contain tissue, by area share or by CLAM's points.
 
-Each answers for a whole lattice at once.
+Both rules are vectorised over the lattice.
 """
 
 import math
@@ -12,10 +12,9 @@ from .options import Rule
 from .polygons import Polygon, locate, raster
 
 SAMPLES = 32
-"""Points along a patch's side at which its tissue is looked up: at 512 pixels of 0.5 µm one for
-each pixel of our mask."""
+"""Test points along a patch's side: for 512 pixels of 0.5 µm, one per pixel of our mask."""
 MOST_SAMPLES = 2**24
-"""Points over a slide; patches so small that they need more are looked up at fewer each."""
+"""Largest number of test points per slide; very small patches get fewer points each."""
 
 
 def tissue_shares(
@@ -26,14 +25,14 @@ def tissue_shares(
     counts: tuple[int, int],
     size: float,
 ) -> Float[np.ndarray, "columns rows"]:
-    """The share of each square's area that is tissue, from points in its cells' centres.
+    """Return the share of each square's area that is tissue, from points at its cell centres.
 
     Args:
         polygons: pieces of tissue.
-        origin: of the first square.
-        step: from one square to the next, across and down.
-        counts: squares across and down.
-        size: of a square; what of it lies outside of the slide holds no tissue.
+        origin: corner of the first square.
+        step: distance between squares (horizontal, vertical).
+        counts: number of squares (horizontal, vertical).
+        size: side of a square; the area outside the slide contains no tissue.
     """
     columns, rows = counts
     width, height = ((n - 1) * s + size for n, s in zip(counts, step, strict=True))
@@ -51,7 +50,7 @@ def _sums_between(
     starts: Float[np.ndarray, " k"],
     length: int,
 ) -> Float[np.ndarray, "k m"]:
-    """Σ of values[start : start + length] for starts between two cells too."""
+    """Return sums of values[start : start + length], also for fractional starts."""
     total = np.zeros((values.shape[0] + 1, values.shape[1]))
     np.cumsum(values, axis=0, out=total[1:])
     ends = np.minimum(starts + length, values.shape[0])
@@ -73,20 +72,20 @@ def by_points(
     size: int,
     rule: Rule,
 ) -> Bool[np.ndarray, "columns rows"]:
-    """CLAM's test of the squares with corners (x[i], y[j]) against one piece.
+    """Apply CLAM's test to the squares with corners (x[i], y[j]) and one piece of tissue.
 
-    Points on the border count; a square whose centre lies within a hole does not.
+    Points on the border count as inside. A square whose centre lies in a hole is rejected.
     """
     half = size // 2
     quarter = int(half * 0.5)
     if rule == "basic":
-        kept = locate(polygon.outer, x, y) >= 0
+        inside = locate(polygon.outer, x, y) >= 0
     elif rule == "center" or quarter == 0:
-        kept = locate(polygon.outer, x + half, y + half) >= 0
+        inside = locate(polygon.outer, x + half, y + half) >= 0
     else:
         offsets = half - quarter, half + quarter
         hits = [locate(polygon.outer, x + a, y + b) >= 0 for a in offsets for b in offsets]
-        kept = np.all(hits, axis=0) if rule == "four_pt_hard" else np.any(hits, axis=0)
+        inside = np.all(hits, axis=0) if rule == "four_pt_hard" else np.any(hits, axis=0)
     for hole in polygon.holes:
-        kept &= locate(hole, x + size / 2, y + size / 2) <= 0
-    return kept
+        inside &= locate(hole, x + size / 2, y + size / 2) <= 0
+    return inside

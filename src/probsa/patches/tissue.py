@@ -1,8 +1,8 @@
-"""Where a slide has tissue: the saturation rule of CLAM, at a stated resolution or at a level.
+"""Find tissue with CLAM's saturation rule, at a given resolution or at a level.
 
-After Lu et al. 2021 (10.1038/s41551-020-00682-w). Departures from CLAM, none of them with its
-presets: a physical resolution, areas in µm², outlines along the pixels' borders, a closing that
-moves nothing. Nor do we stop where there is no outline, or where the image is large.
+After Lu et al. 2021 (10.1038/s41551-020-00682-w). Except with its presets, it differs from CLAM in
+using a physical resolution, areas in µm², outlines along pixel borders, and a closing without
+offset. Slides without outlines and large images are accepted.
 """
 
 from typing import Any
@@ -17,27 +17,27 @@ from .polygons import Polygon, Tissue, ring_area
 from .reduction import Picture, reduced, whole_level
 
 REFERENCE = 512
-"""Side in level-0 pixels of the square that CLAM counts areas in."""
+"""Side in level-0 pixels of the square that is CLAM's unit of area."""
 CLAM_DOWNSAMPLE = 64
 CLAM_PIXELS = 100_000_000
-"""CLAM gives up on a mask larger than this; ours is made smaller, and says so."""
+"""CLAM refuses larger masks; here the mask is made smaller, with a note."""
 FINER = 2
-"""Each pixel of our mask is split so often before it is outlined: an outline runs through centres,
-and those of the parts lie a quarter of a pixel from the border instead of a half."""
+"""Subdivision of mask pixels before outlining. Outlines run through pixel centres, and those of the
+parts are a quarter of a pixel from the border instead of a half."""
 
 
 def find_tissue(slide: Slide, options: TissueOptions | None = None) -> Tissue:
-    """The pieces of tissue of a slide; a slide without any has none, which is no error.
+    """Find the pieces of tissue on a slide; a slide without tissue is not an error.
 
     Raises:
-        SlideError: a resolution is needed and unknown, or the level does not exist.
+        SlideError: the resolution is required but unknown, or the level does not exist.
         RegionError: more than half of the slide cannot be decoded.
     """
     options = options or TissueOptions()
     if options.needs_mpp and slide.mpp is None:
         raise SlideError(
-            f"{slide.path}: tissue is found at a resolution and measured in µm², and how many µm "
-            f"a pixel has is unknown: {resolution_advice(slide)}, or a preset that counts level-0 "
+            f"{slide.path}: tissue is found at a resolution in µm per pixel, and that of the slide "
+            f"is unknown: {resolution_advice(slide)}, or a preset that uses level-0 "
             "pixels (--preset clam-biopsy)"
         )
     picture, notes = _picture(slide, options)
@@ -45,7 +45,7 @@ def find_tissue(slide: Slide, options: TissueOptions | None = None) -> Tissue:
     if otsu is not None and otsu < options.threshold:
         notes.append(
             f"Otsu's threshold is {otsu:g} of 255, below {options.threshold}: "
-            "the slide may hold no tissue at all."
+            "the slide may not contain any tissue."
         )
     if picture.lost:
         notes.append(
@@ -62,7 +62,7 @@ def find_tissue(slide: Slide, options: TissueOptions | None = None) -> Tissue:
 
 
 def _picture(slide: Slide, options: TissueOptions) -> tuple[Picture, list[str]]:
-    """The image to segment, and what to say of it."""
+    """Return the image to segment, and notes on it."""
     if options.resolution is not None:
         assert slide.mpp is not None
         return reduced(slide, scale=options.resolution / slide.mpp), []
@@ -83,13 +83,13 @@ def _picture(slide: Slide, options: TissueOptions) -> tuple[Picture, list[str]]:
 
 
 def _clam_level(slide: Slide) -> int:
-    """The level before the first one beyond the downsample, as OpenSlide's own choice."""
+    """Return the level before the first with a larger downsample, as OpenSlide chooses it."""
     beyond = [k for k, level in enumerate(slide.levels) if level.downsample > CLAM_DOWNSAMPLE]
     return max(beyond[0] - 1, 0) if beyond else len(slide.levels) - 1
 
 
 def opencv() -> Any:
-    """OpenCV, which is an extra."""
+    """Return OpenCV, which belongs to an optional extra."""
     try:
         import cv2
     except ImportError as error:
@@ -100,7 +100,7 @@ def opencv() -> Any:
 def _mask(
     pixels: UInt8[np.ndarray, "height width 3"], options: TissueOptions
 ) -> tuple[UInt8[np.ndarray, "height width"], float | None]:
-    """255 where there is tissue, and Otsu's threshold where it was used."""
+    """Return a mask with 255 for tissue, and Otsu's threshold if it was used."""
     cv2 = opencv()
     saturation = np.ascontiguousarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV)[..., 1])
     if options.median > 1:
@@ -112,7 +112,7 @@ def _mask(
     if options.closing:
         square = np.ones((options.closing, options.closing), np.uint8)
         before = options.closing // 2
-        # an even square has no centre: CLAM's closing moves the tissue by a pixel of its mask
+        # an even square has no centre, so CLAM's closing shifts the tissue by one mask pixel
         after = before if options.resolution is None else options.closing - 1 - before
         mask = cv2.dilate(mask, square, anchor=(before, before))
         mask = cv2.erode(mask, square, anchor=(after, after))
@@ -126,8 +126,8 @@ def _pieces(
     slide: Slide,
     scale: tuple[float, float],
 ) -> list[Polygon]:
-    """Outlines of a mask that are large enough, in OpenCV's order, at level 0."""
-    if options.resolution is None:  # as CLAM: every pixel of the outline, through their centres
+    """Return the sufficiently large outlines of a mask at level 0, in OpenCV's order."""
+    if options.resolution is None:  # as in CLAM: every pixel of the outline, through its centre
         finer, compact = 1, False
     else:
         finer, compact = FINER, True
@@ -139,23 +139,25 @@ def _pieces(
         assert slide.mpp is not None
         unit = 1 / (pixel_x * pixel_y * slide.mpp**2)
     least, least_hole = options.min_area * unit, options.min_hole * unit
-    found = []
+    polygons = []
     for outer, holes in _outlines(mask, compact=compact):
         net = ring_area(outer) - sum(ring_area(hole) for hole in holes)
         if net == 0 or not net > least:
             continue
         largest = sorted(holes, key=ring_area, reverse=True)[: options.max_holes]
-        kept = [hole for hole in largest if ring_area(hole) > least_hole]
+        kept_holes = [hole for hole in largest if ring_area(hole) > least_hole]
         shift = 0.5 if compact else 0.0
-        at_level_0 = [_scaled(r, scale=(pixel_x, pixel_y), shift=shift) for r in (outer, *kept)]
-        found.append(Polygon(outer=at_level_0[0], holes=tuple(at_level_0[1:])))
-    return found
+        at_level_0 = [
+            _scaled(r, scale=(pixel_x, pixel_y), shift=shift) for r in (outer, *kept_holes)
+        ]
+        polygons.append(Polygon(outer=at_level_0[0], holes=tuple(at_level_0[1:])))
+    return polygons
 
 
 def _outlines(
     mask: UInt8[np.ndarray, "height width"], *, compact: bool
 ) -> list[tuple[Shaped[np.ndarray, "points 2"], list[Shaped[np.ndarray, "_ 2"]]]]:
-    """Each outline with its holes, in pixels of the mask."""
+    """Return each outline with its holes, in pixels of the mask."""
     cv2 = opencv()
     how = cv2.CHAIN_APPROX_SIMPLE if compact else cv2.CHAIN_APPROX_NONE
     rings, tree = cv2.findContours(mask, cv2.RETR_CCOMP, how)
@@ -171,6 +173,6 @@ def _outlines(
 def _scaled(
     ring: Shaped[np.ndarray, "points 2"], *, scale: tuple[float, float], shift: float
 ) -> Shaped[np.ndarray, "points 2"]:
-    """At level 0; CLAM truncates."""
+    """Scale a ring to level 0; without a shift, truncate as CLAM does."""
     at = (ring + shift) * np.array(scale)
     return at.astype(np.int32) if shift == 0 else np.rint(at).astype(np.int32)

@@ -1,7 +1,7 @@
-"""Stage 1: what a slide or a scan is to the stages after it.
+"""Stage 1: the interfaces of slides and scans.
 
 A slide is read by regions of a pyramid; a scan is a stack of slices with positions. Both are opened
-by path alone, so that worker processes can open their own.
+by path alone, so that each worker process can open its own.
 """
 
 from abc import ABC, abstractmethod
@@ -24,23 +24,23 @@ class Level:
 
 
 class Slide(ABC):
-    """A slide that is open for reading; a context manager.
+    """A slide that is open for reading; usable as a context manager.
 
     Coordinates are level-0 pixels, x to the right and y down, from the top-left corner.
     """
 
     path: Path
     name: str
-    """The file's name without its ending; what its bag is called."""
+    """The file name without its suffix, which is also the name of the bag."""
     format: str
-    """The reader's word for the format: `aperio`, `generic-tiff`, `ome-tiff`, `png`, …"""
+    """The reader's name of the format: `aperio`, `generic-tiff`, `ome-tiff`, `png`, …"""
     levels: tuple[Level, ...]
     mpp: float | None
-    """Micrometres per level-0 pixel; None where the file does not say and nobody else did."""
+    """Micrometres per level-0 pixel; None if neither the file nor the user states it."""
     mpp_source: str | None
-    """Where `mpp` is from, in words: `openslide.mpp-x`, `OME PhysicalSizeX`, `given`, …"""
+    """The source of `mpp`: `openslide.mpp-x`, `OME PhysicalSizeX`, `given`, …"""
     properties: dict[str, str]
-    """What else the file says of itself."""
+    """Further properties that the file states."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -51,9 +51,9 @@ class Slide(ABC):
     def read(
         self, *, x: int, y: int, level: int, width: int, height: int
     ) -> UInt8[np.ndarray, "height width 3"]:
-        """A region as RGB: corner in level-0 pixels, width and height in pixels of `level`.
+        """Return a region as RGB: corner in level-0 pixels, width and height in pixels of `level`.
 
-        What lies outside of the slide, or is transparent, is white.
+        Pixels outside the slide and transparent pixels are white.
 
         Raises:
             RegionError: the file cannot be decoded there.
@@ -61,7 +61,7 @@ class Slide(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Frees what the reader holds."""
+        """Release the resources of the reader."""
 
     def __enter__(self) -> "Slide":
         return self
@@ -77,9 +77,9 @@ class Slide(ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scan:
-    """One CT series: its slices in order of position, in Hounsfield units where the file says so.
+    """One CT series: its slices in order of position, in Hounsfield units if the file states them.
 
-    A scan is small (some 50 MB), so it is held whole.
+    A scan is small (about 50 MB), so it is kept in memory as a whole.
     """
 
     name: str
@@ -87,13 +87,13 @@ class Scan:
     format: str
     """`dicom`, `nifti`."""
     volume: Float[np.ndarray, "slices height width"]
-    """float32, rescaled; padding is the smallest value that is not padding."""
+    """float32, rescaled; padding is set to the smallest other value."""
     positions: Float[np.ndarray, " slices"]
-    """Millimetres along the scan's axis, ascending; what the bag's coordinates are made from."""
+    """Millimetres along the axis of the scan, ascending; the bag's coordinates derive from them."""
     spacing: tuple[float, float]
     """Millimetres between (rows, columns) of pixels."""
     thickness: float | None
-    """Millimetres, as the file states it."""
+    """Slice thickness in millimetres, as the file states it."""
     notes: tuple[str, ...] = ()
-    """What a reader should know: gantry tilt, uneven spacing, missing or duplicate slices, …"""
+    """Remarks for the user: gantry tilt, uneven spacing, missing or duplicate slices, …"""
     properties: dict[str, str] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""A DICOM series as a `Scan`: Hounsfield units, padding taken out, slices in order of position.
+"""Read a DICOM series as a `Scan`: Hounsfield units, no padding, slices in order of position.
 
-Files are read one by one; what cannot be decoded is left out and named.
+Files are read one by one. Slices that cannot be decoded are omitted and named in the notes.
 """
 
 import importlib.util
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from pydicom.dataset import Dataset
 
 AIR_LIMIT = -1024.0
-"""Hounsfield units: what scanners reconstruct does not lie below; what does is padding."""
+"""Hounsfield units: scanners do not reconstruct lower values, so lower values are padding."""
 _LONELY = 100.0
-"""Hounsfield units: undeclared padding is one value with no other so near to it."""
+"""Hounsfield units: undeclared padding is a value that is at least this far from all others."""
 _LARGE = 2 * 1024**3
 
 
 def open_series(name: str, path: Path, *, files: Sequence[Path]) -> _base.Scan:
-    """Reads the slices of one series.
+    """Read the slices of one series.
 
     Args:
-        name: what the scan is called.
-        path: the file or folder that it is from.
+        name: the name of the scan.
+        path: the file or folder that contains the series.
         files: the files of the series, in any order.
 
     Raises:
-        SlideError: no slice can be read, or they make no volume; the message names the file.
-        MissingExtra: pydicom is missing, or a decoder for compressed pixels.
+        SlideError: no slice can be read, or the slices do not form a volume; names the file.
+        MissingExtra: pydicom or a decoder for compressed pixels is missing.
     """
     headers, notes = _headers(path, files)
     try:
@@ -48,24 +48,24 @@ def open_series(name: str, path: Path, *, files: Sequence[Path]) -> _base.Scan:
     lossy = any(header.lossy for header in headers)
     reader = _Reader(hounsfield=modality in ("CT", ""), lossy=lossy)
     with quiet():
-        read_ = _volume(path, stack, reader)
-    kept = read_.planes
-    positions = np.array(read_.positions)
+        decoded = _volume(path, stack, reader)
+    kept = decoded.planes
+    positions = np.array(decoded.positions)
     notes += [
         *stack.notes,
         *series.tilt_notes(kept, stack.display),
         *series.spacing_notes(positions, kept),
-        *read_.notes,
-        *_value_notes(modality, read_, reader),
+        *decoded.notes,
+        *_value_notes(modality, decoded, reader),
         *_header_notes(headers, kept),
     ]
-    if read_.volume.nbytes > _LARGE:
-        notes.append(f"The volume takes {read_.volume.nbytes / 1024**3:.1f} GiB of memory.")
+    if decoded.volume.nbytes > _LARGE:
+        notes.append(f"The volume takes {decoded.volume.nbytes / 1024**3:.1f} GiB of memory.")
     return _base.Scan(
         name=name,
         path=path,
         format="dicom",
-        volume=read_.volume,
+        volume=decoded.volume,
         positions=positions,
         spacing=_spacing(kept, stack.display),
         thickness=_thickness(kept),
@@ -75,7 +75,7 @@ def open_series(name: str, path: Path, *, files: Sequence[Path]) -> _base.Scan:
 
 
 def _headers(path: Path, files: Sequence[Path]) -> tuple[list[Header], list[str]]:
-    """The headers of images, and notes on the files that are none."""
+    """Return the headers of the images, and notes on the other files."""
     headers: list[Header] = []
     wrong: list[str] = []
     for file in files:
@@ -85,11 +85,12 @@ def _headers(path: Path, files: Sequence[Path]) -> tuple[list[Header], list[str]
             wrong.append(str(error))
             continue
         if header.other and (len(files) > 1 or header.other not in MAY_BE_OPENED):
-            wrong.append(f"{file.name} is no slice ({header.other})")
+            wrong.append(f"{file.name} is not a slice ({header.other})")
         elif not header.grey:
             wrong.append(
-                f"{file.name} has colours ({header.photometric or 'no photometric interpretation'})"
-                ", where MONOCHROME1 or MONOCHROME2 was expected"
+                f"{file.name} is a colour image "
+                f"({header.photometric or 'no photometric interpretation'}), "
+                "where MONOCHROME1 or MONOCHROME2 was expected"
             )
         else:
             headers.append(header)
@@ -104,20 +105,20 @@ def _headers(path: Path, files: Sequence[Path]) -> tuple[list[Header], list[str]
 
 @dataclass(slots=True)
 class _Volume:
-    """What `_volume` read."""
+    """The decoded slices and the notes about them."""
 
     volume: Float[np.ndarray, "slices height width"]
     positions: list[float]
     planes: list[Plane]
     notes: list[str]
     smallest: float = np.nan
-    """Of all values that are not padding."""
+    """The smallest value that is not padding."""
     padding: int = 0
-    """How many values were."""
+    """The number of padding values."""
 
 
 def _volume(path: Path, stack: series.Stack, reader: "_Reader") -> _Volume:
-    """The slices at their places, one file in memory at a time; padding is filled in last."""
+    """Read the slices in order, with one file in memory at a time; fill padding at the end."""
     first = stack.places[0].planes[0]
     shape = (first.columns, first.rows) if stack.display.transpose else (first.rows, first.columns)
     held = _Volume(np.empty((len(stack.places), *shape), np.float32), [], [], [])
@@ -163,22 +164,22 @@ def _volume(path: Path, stack: series.Stack, reader: "_Reader") -> _Volume:
 
 @dataclass(slots=True)
 class _Reader:
-    """Decodes planes, keeping the last file, for several frames lie in one."""
+    """Decode planes, and keep the last file open because it may contain several frames."""
 
     hounsfield: bool
     lossy: bool
     padding: Counter[float] = field(default_factory=Counter)
-    """Values that were padding, with the number of pixels."""
+    """The values of padding pixels, with their counts."""
     inverted: bool = False
     syntax: str = ""
     _path: Path | None = None
     _dataset: "Dataset | None" = None
 
     def read(self, plane: Plane) -> Float[np.ndarray, "h w"]:
-        """The image as it is stored, rescaled, float32; padding is NaN.
+        """Return the stored image, rescaled, as float32; padding is NaN.
 
         Raises:
-            SlideError: it cannot be decoded; names the file.
+            SlideError: the image cannot be decoded; the message names the file.
         """
         if self._dataset is None or self._path != plane.path:
             self._dataset, self._path = read(plane.path, pixels=True), plane.path
@@ -197,7 +198,7 @@ class _Reader:
         found, counts = np.unique(values[~real], return_counts=True)
         self.padding.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
         if dataset.PhotometricInterpretation == "MONOCHROME1" and not self.hounsfield:
-            # Hounsfield units are the same however they are shown; a brightness is not
+            # the photometric interpretation affects brightness values, not Hounsfield units
             self.inverted = True
             lowest, highest = _range(dataset)
             ends = _rescale(np.array([[lowest, highest]]), dataset, plane)
@@ -230,7 +231,7 @@ def _rescale(
 
 
 def _range(dataset: "Dataset") -> tuple[int, int]:
-    """The smallest and the largest value that can be stored."""
+    """Return the smallest and the largest value that can be stored."""
     bits = int(dataset.BitsStored)
     signed = int(dataset.PixelRepresentation) == 1
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
@@ -239,7 +240,7 @@ def _range(dataset: "Dataset") -> tuple[int, int]:
 def _declared_padding(
     stored: Shaped[np.ndarray, "h w"], dataset: "Dataset"
 ) -> Bool[np.ndarray, "h w"]:
-    """Where PixelPaddingValue stands, or what lies between it and PixelPaddingRangeLimit."""
+    """Return where pixels equal PixelPaddingValue or lie in the declared padding range."""
     value = _padding_value(dataset, "PixelPaddingValue", stored.dtype)
     if value is None:
         return np.zeros(stored.shape, dtype=bool)
@@ -249,7 +250,7 @@ def _declared_padding(
 
 
 def _padding_value(dataset: "Dataset", key: str, kind: np.dtype) -> int | None:
-    """As the pixels are stored: writers mix the signs up, -2000 for 63536 and the reverse."""
+    """Return the value in the type of the pixels; writers confuse signs (-2000 for 63536)."""
     value = dataset.get(key)
     if isinstance(value, bytes) and len(value) == 2:
         value = int.from_bytes(value, "little")
@@ -267,9 +268,9 @@ def _padding_value(dataset: "Dataset", key: str, kind: np.dtype) -> int | None:
 def _undeclared_padding(
     values: Float[np.ndarray, "h w"], real: Bool[np.ndarray, "h w"], *, lossy: bool
 ) -> Bool[np.ndarray, "h w"]:
-    """The smallest value, where it is below any that is scanned and alone: -2000, -3024, …
+    """Return where pixels have an isolated value below the range of a scanner: -2000, -3024, …
 
-    Lossy compression smears padding into many values: all that lie as low are padding then.
+    Lossy compression smears padding into many values; then all values that low are padding.
     """
     known = values[real]
     if not known.size or known.min() >= AIR_LIMIT:
@@ -286,9 +287,9 @@ def _value_notes(modality: str, held: _Volume, reader: _Reader) -> list[str]:
     notes = []
     planes = held.planes
     if not reader.hounsfield:
-        notes.append(f"The modality is {modality}: values are no Hounsfield units.")
+        notes.append(f"The modality is {modality}: values are not Hounsfield units.")
     elif any(p.slope is None and p.intercept is None for p in planes):
-        notes.append("The rescale is missing: values are as stored, maybe no Hounsfield units.")
+        notes.append("The rescale is missing: the stored values may not be Hounsfield units.")
     else:
         notes += series.air_notes(held.smallest)
     units = {p.units for p in planes} - {"", "HU"}
@@ -336,6 +337,6 @@ def _spacing(planes: Sequence[Plane], display: series.Display) -> tuple[float, f
 
 
 def _thickness(planes: Sequence[Plane]) -> float | None:
-    """The most common; of equals the first."""
+    """Return the most common thickness; the first one in case of a tie."""
     known = Counter(p.thickness for p in planes if p.thickness)
     return known.most_common(1)[0][0] if known else None

@@ -1,6 +1,6 @@
-"""What a DICOM file says of itself without its pixels: the slices it holds, or what else it is.
+"""Read DICOM headers without pixels: the slices in a file, or the kind of any other object.
 
-Enhanced multi-frame objects give one `Plane` a frame, from their functional groups.
+Enhanced multi-frame objects give one `Plane` per frame, from their functional groups.
 """
 
 import struct
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from pydicom.dataset import Dataset
 
 SCANS = ("CT", "MR", "PT", "NM", "OT", "")
-"""Modalities whose images are slices of a volume; OT and none: what converters write."""
+"""Modalities whose images are slices of a volume; converters write OT or none."""
 MAY_BE_OPENED = ("localizer", "screenshot")
-"""Left out of a folder, but opened where the file itself is named."""
+"""Kinds that are skipped in a folder, but opened if the user names the file itself."""
 SUFFIXES = (".dcm", ".dicom", ".ima")
-# what pydicom raises on damaged files, beside errors of its own
+# exceptions that pydicom raises on damaged files, besides its own errors
 DAMAGED = (
     OSError,
     EOFError,
@@ -38,7 +38,7 @@ DAMAGED = (
 _DIRECTORY = "1.2.840.10008.1.3.10"
 _STORAGE = "1.2.840.10008.5.1.4.1.1."
 _SECONDARY_CAPTURE = _STORAGE + "7"
-# CT, MR, PET, NM and their enhanced forms: an object of these without an image is broken
+# CT, MR, PET, NM and their enhanced forms: an object of these classes without an image is broken
 _IMAGE_CLASSES = tuple(_STORAGE + end for end in ("2", "2.1", "2.2", "4", "4.1", "20", "128"))
 _DESCRIBED = (
     "Modality",
@@ -55,19 +55,19 @@ _DESCRIBED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plane:
-    """One slice: where its pixels are, and where it lies in the patient."""
+    """One slice: the location of its pixels, and its position in the patient."""
 
     path: Path
     frame: int | None
-    """Which frame of a multi-frame file; None: the file is the slice."""
+    """Index of the frame in a multi-frame file; None if the file is one slice."""
     rows: int
     columns: int
     instance: int | None
-    """InstanceNumber; of a frame its place in the file."""
+    """InstanceNumber; for a frame, its place in the file."""
     position: tuple[float, ...] | None
     """ImagePositionPatient, mm: left, posterior, superior."""
     orientation: tuple[float, ...] | None
-    """ImageOrientationPatient: where columns lead, where rows lead."""
+    """ImageOrientationPatient: the direction of a row, then that of a column."""
     location: float | None
     """SliceLocation, mm."""
     spacing: tuple[float, ...] | None
@@ -83,7 +83,7 @@ class Plane:
 
     @property
     def label(self) -> str:
-        """What a note calls it."""
+        """The name of the slice in notes."""
         return (
             self.path.name if self.frame is None else f"frame {self.frame + 1} of {self.path.name}"
         )
@@ -91,35 +91,35 @@ class Plane:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
-    """One DICOM file."""
+    """The header of one DICOM file."""
 
     path: Path
     other: str | None
-    """What it is if it is no slice of a scan: `SR`, `DICOMDIR`, `localizer`, …"""
+    """The kind of the object if it is not a slice of a scan: `SR`, `DICOMDIR`, `localizer`, …"""
     series: str
     number: str
     modality: str
     grey: bool
-    """Whether its pixels are one channel of grey."""
+    """True if the image has a single grey channel."""
     photometric: str
     lossy: bool
     planes: tuple[Plane, ...]
     properties: dict[str, str]
     study: str = ""
     patient: str = ""
-    """PatientID; of no use but to keep a patient's scans together, so it is shown nowhere."""
+    """PatientID, used only to keep the scans of a patient together and never displayed."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without pydicom's warnings on values that the standard forbids: the files are read anyway."""
+    """Suppress pydicom's warnings about values that violate the standard."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
 
 
 def looks_like_dicom(path: Path) -> bool:
-    """By its first bytes: the preamble, or a header of group 2 or 8 without one."""
+    """Return True if the file begins with the preamble, or with a header of group 2 or 8."""
     with path.open("rb") as f:
         start = f.read(132)
     if start[128:] == b"DICM":
@@ -129,36 +129,38 @@ def looks_like_dicom(path: Path) -> bool:
 
 
 def read(path: Path, *, pixels: bool) -> "Dataset":
-    """The dataset of a file, with a transfer syntax even where the file states none.
+    """Return the dataset of a file, with a transfer syntax even if the file states none.
 
     Raises:
-        SlideError: it is empty, damaged, or not DICOM.
+        SlideError: the file is empty, damaged, or not DICOM.
         MissingExtra: pydicom is not installed.
     """
     dcmread, damaged = _pydicom()
     if path.stat().st_size == 0:
         raise SlideError(f"{path} is empty: copy it again")
     if not looks_like_dicom(path):
-        raise SlideError(f"{path} is not DICOM: neither a preamble nor a DICOM header begins it")
+        raise SlideError(
+            f"{path} is not DICOM: it begins neither with a preamble nor with a DICOM header"
+        )
     try:
         with path.open("rb") as f:
             dataset = dcmread(f, force=True, stop_before_pixels=not pixels)
-            # pydicom stops where the pixels begin, so that what is left tells whether there are any
+            # pydicom stops before the pixels, so the remaining bytes show whether there are any
             left = path.stat().st_size - f.tell()
         _give_a_syntax(dataset)
     except damaged as error:
         raise SlideError(f"{path} is damaged: {error}") from error
     deflated = str(dataset.file_meta.TransferSyntaxUID) == "1.2.840.10008.1.2.1.99"
     if not pixels and "Rows" in dataset and left < 8 and not deflated:
-        raise SlideError(f"{path} has the header of an image, but no pixels: copy it again")
+        raise SlideError(f"{path} has the header of an image but no pixels: copy it again")
     return dataset
 
 
 def read_header(path: Path) -> Header:
-    """What one file is.
+    """Return the header of one file.
 
     Raises:
-        SlideError: it is damaged, or an image that cannot be placed.
+        SlideError: the file is damaged, or is an image without a position.
     """
     with quiet():
         dataset = read(path, pixels=False)
@@ -171,13 +173,13 @@ def read_header(path: Path) -> Header:
 
 
 def number(dataset: "Dataset", key: str) -> float | None:
-    """A value as a number; None where it is missing, empty or no number."""
+    """Return a value as a number; None if it is missing, empty or not a number."""
     found = numbers(dataset, key, 1)
     return None if found is None else found[0]
 
 
 def numbers(dataset: "Dataset", key: str, count: int) -> tuple[float, ...] | None:
-    """`count` values as numbers; None where they are missing or anything else."""
+    """Return `count` values as numbers; None if they are missing or not numbers."""
     try:
         value = dataset.get(key)
         several = [value] if isinstance(value, (int, float, str)) else list(value or ())
@@ -189,7 +191,7 @@ def numbers(dataset: "Dataset", key: str, count: int) -> tuple[float, ...] | Non
 
 
 def _pydicom() -> tuple[Any, tuple[type[Exception], ...]]:
-    """Its reader, and what that raises on damaged files."""
+    """Return `dcmread`, and the exceptions that it raises on damaged files."""
     try:
         from pydicom import dcmread
         from pydicom.errors import BytesLengthException, InvalidDicomError
@@ -199,7 +201,7 @@ def _pydicom() -> tuple[Any, tuple[type[Exception], ...]]:
 
 
 def _give_a_syntax(dataset: "Dataset") -> None:
-    """Files without file meta information say nothing of their encoding; pydicom has seen it."""
+    """Set the transfer syntax from the encoding that pydicom detected, if the file has none."""
     from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
     if "TransferSyntaxUID" in dataset.file_meta:
@@ -239,17 +241,17 @@ def _header(path: Path, dataset: "Dataset") -> Header:
 
 
 def _other(path: Path, dataset: "Dataset", modality: str) -> str | None:
-    """What the file is if it is no slice of a scan; None if it is one.
+    """Return the kind of the object if it is not a slice of a scan, otherwise None.
 
     Raises:
-        SlideError: it should be an image and has none.
+        SlideError: the object should contain an image but does not.
     """
     kind = _text(dataset, "SOPClassUID") or _text(dataset.file_meta, "MediaStorageSOPClassUID")
     if kind == _DIRECTORY:
         return "DICOMDIR"
     if "Rows" not in dataset or "Columns" not in dataset:
         if kind in _IMAGE_CLASSES or (not kind and modality in SCANS):
-            raise SlideError(f"{path} holds no image: it is empty or cut short; copy it again")
+            raise SlideError(f"{path} contains no image: it is empty or truncated; copy it again")
         return modality or "no image"
     if modality not in SCANS:
         return modality
@@ -271,13 +273,13 @@ def _planes(path: Path, dataset: "Dataset") -> tuple[Plane, ...]:
     if count > 1:
         raise SlideError(
             f"{path} holds {count:.0f} frames without a position each "
-            "(PerFrameFunctionalGroupsSequence): convert it to enhanced CT, or to one file a slice"
+            "(PerFrameFunctionalGroupsSequence): convert it to enhanced CT or to one file per slice"
         )
     return (_plane(path, dataset, _Groups(dataset, None, None), None),)
 
 
 class _Groups:
-    """Looks values up in a frame's functional groups, then the shared ones, then the dataset."""
+    """Look up values in a frame's functional groups, the shared groups, and the dataset."""
 
     def __init__(
         self, dataset: "Dataset", frame: "Dataset | None", shared: "Dataset | None"
@@ -286,7 +288,7 @@ class _Groups:
         self._places = [place for place in (frame, shared) if place is not None]
 
     def holder(self, sequence: str, key: str) -> "Dataset":
-        """The dataset that `key` is read from."""
+        """Return the dataset that `key` is read from."""
         for place in self._places:
             items = place.get(sequence)
             if items and key in items[0]:

@@ -1,4 +1,4 @@
-"""Stage 1: which files of a folder look like slides."""
+"""Stage 1: find the files in a folder that look like slides."""
 
 import os
 from collections.abc import Iterable
@@ -9,44 +9,44 @@ from . import nifti
 from .dicom_headers import looks_like_dicom
 
 PLAIN_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".jp2")
-"""Endings of plain images: slides, or pictures of something else."""
+"""Suffixes of plain images, which may be slides or other pictures."""
 SLIDE_SUFFIXES = (
     ".svs", ".tif", ".tiff", ".btf", ".tf8", ".ndpi", ".vms", ".vmu", ".scn", ".mrxs", ".svslide",
     ".bif", ".czi", ".dcm", *PLAIN_SUFFIXES,
 )  # fmt: skip
-"""Endings of files that may be slides, in lower case."""
+"""Suffixes of files that may be slides, in lower case."""
 _SM_CLASS = b"1.2.840.10008.5.1.4.1.1.77.1.6"
-"""DICOM's class of whole-slide images; it stands in the first bytes of a file."""
+"""The DICOM class of whole-slide images, which occurs in the first bytes of a file."""
 
 
 def is_scan(path: str | Path) -> bool:
-    """Whether a file is for `open_scans`: NIfTI, or DICOM that is no whole-slide image."""
+    """Return True if a file is for `open_scans`: NIfTI, or DICOM other than a whole-slide image."""
     path = Path(path)
     return nifti.is_nifti(path) or (looks_like_dicom(path) and not _is_slide_class(path))
 
 
 def slide_files(folder: str | Path) -> list[Path]:
-    """The files below a folder that look like slides by their ending, sorted; or the file given.
+    """Return the files below a folder whose suffix is that of a slide, sorted; or the file itself.
 
-    A file is taken whatever its ending, unless it is a scan.
+    If `folder` is a file, it is returned whatever its suffix, unless it is a scan.
 
-    Left out: hidden files and folders, the parts of slides of many files (the folder of a .mrxs,
-    the images of a .vms), DICOM files that are no slides; of a DICOM slide its largest file stands
-    for all.
+    The following are skipped: hidden files and folders, the parts of multi-file slides (the folder
+    of a .mrxs, the images of a .vms), and DICOM files that are not slides. A DICOM slide is
+    represented by its largest file.
 
     Raises:
-        SlideError: there is no such path.
+        SlideError: the path does not exist.
     """
     folder = Path(folder)
     if folder.is_file():
         return [] if is_scan(folder) else [folder]
     if not folder.is_dir():
         raise SlideError(f"there is no file or folder {folder}")
-    found, seen = [], set()
-    for at, folders, names in os.walk(folder, followlinks=True):
-        here = Path(at)
+    slides, seen = [], set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        here = Path(parent)
         real = here.resolve()
-        if real in seen:  # a link that leads back
+        if real in seen:  # a symbolic link to a folder already visited
             folders.clear()
             continue
         seen.add(real)
@@ -54,8 +54,8 @@ def slide_files(folder: str | Path) -> list[Path]:
         folders[:] = sorted(
             f for f in folders if not f.startswith(".") and f"{f.lower()}.mrxs" not in lower
         )
-        found += _slides_among(here / n for n in names if not n.startswith("."))
-    return sorted(found)
+        slides += _slides_among(here / n for n in names if not n.startswith("."))
+    return sorted(slides)
 
 
 def _slides_among(paths: Iterable[Path]) -> list[Path]:
@@ -77,7 +77,7 @@ def _is_slide_class(path: Path) -> bool:
 
 
 def _dicom_slides(paths: list[Path]) -> list[Path]:
-    """One file a series: the largest, which holds level 0; what cannot be opened for itself."""
+    """Return the largest file of each series, which holds level 0, and files that do not open."""
     if len(paths) < 2:
         return paths
     try:

@@ -1,6 +1,6 @@
-"""Stage 1: plain images (PNG, JPEG, BMP, WebP, JPEG 2000) as slides of one level, by Pillow.
+"""Stage 1: read plain images (PNG, JPEG, BMP, WebP, JPEG 2000) as one-level slides with Pillow.
 
-They have no tiles, so they are decoded whole when they are opened.
+They have no tiles, so the whole image is decoded when it is opened.
 """
 
 import warnings
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "JPEG2000")
 _MAGIC = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 _DEEP = ("I", "F")
-"""Modes of more than 8 bits begin so: `I`, `I;16`, `F`."""
+"""Prefixes of the modes with more than 8 bits: `I`, `I;16`, `F`."""
 _ADVICE = (
-    "make a tiled TIFF of it, of which only the parts in use are decoded "
+    "convert it to a tiled TIFF, of which only the required parts are decoded "
     "(vips tiffsave IN OUT.tiff --tile --pyramid --compression jpeg)"
 )
 
 
 def looks_plain(head: bytes) -> bool:
-    """Whether a file that begins so is an image of one of `FORMATS`."""
+    """Return True if these first bytes are those of an image in one of `FORMATS`."""
     return (
         head.startswith(_MAGIC)
         or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")
@@ -38,68 +38,70 @@ def looks_plain(head: bytes) -> bool:
 
 
 class PlainSlide(Slide):
-    """An image in memory."""
+    """A slide that is a single image in memory."""
 
     def __init__(self, path: Path, *, name: str, mpp: float | None = None) -> None:
         self.path, self.name = path, name
-        self._pixels, words, stated = _load(path)
+        self._pixels, properties, stated = _load(path)
         height, width = self._pixels.shape[:2]
-        self.format = words["format"]
+        self.format = properties["format"]
         self.levels = (Level(width=width, height=height, downsample=1.0),)
         resolution = settle(stated, mpp)
         self.mpp, self.mpp_source = resolution.mpp, resolution.source
-        self.properties = {k: v for k, v in words.items() if k != "format"}
+        self.properties = {k: v for k, v in properties.items() if k != "format"}
 
     def read(
         self, *, x: int, y: int, level: int, width: int, height: int
     ) -> UInt8[np.ndarray, "height width 3"]:
-        """A region as RGB; see `Slide.read`."""
+        """Return a region as RGB; see `Slide.read`."""
         check(self, level, width, height)
         if not self._pixels.size:
             raise SlideError(f"{self.path.name} is closed")
         return crop(self._pixels, x, y, width=width, height=height)
 
     def close(self) -> None:
-        """Frees the image; harmless when done twice."""
+        """Release the image; may be called more than once."""
         self._pixels = np.empty((0, 0, 3), np.uint8)
 
 
 def _load(path: Path) -> tuple[UInt8[np.ndarray, "height width 3"], dict[str, str], Resolution]:
-    """(pixels, what the file says, its resolution)."""
+    """Return the pixels, the properties that the file states, and its resolution."""
     from PIL import Image, UnidentifiedImageError, __version__
 
     try:
         with warnings.catch_warnings():
-            # from 89 million pixels on Pillow warns, from twice as many it refuses: so do we
+            # Pillow warns above 89 million pixels and refuses twice as many; only refuse here
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(path, formats=FORMATS) as image:
                 _refuse_deep(image, path)
-                words = {
+                properties = {
                     "format": (image.format or "image").lower(),
                     "reader": f"Pillow {__version__}",
                     "mode": image.mode,
                 }
                 stated = _density(image)
-                return _rgb(image), words, stated
+                return _rgb(image), properties, stated
     except Image.DecompressionBombError as e:
         raise SlideError(f"{path} is too large for a plain image ({e}); {_ADVICE}") from e
     except UnidentifiedImageError as e:
-        raise SlideError(f"{path} begins as an image, but is damaged: Pillow cannot read it") from e
+        raise SlideError(
+            f"{path} begins like an image but is damaged: Pillow cannot read it"
+        ) from e
     except (OSError, SyntaxError, ValueError) as e:
         if isinstance(e, SlideError):
             raise
         raise SlideError(
-            f"{path} cannot be decoded ({e}): it is damaged or cut short; copy it again"
+            f"{path} cannot be decoded ({e}): it is damaged or truncated; copy it again"
         ) from e
 
 
 def _refuse_deep(image: "Image", path: Path) -> None:
-    # Pillow cuts 16-bit colours of a PNG to 8 without a word; its raw mode tells
+    # Pillow silently truncates 16-bit PNG colours to 8 bits; the raw mode reveals them
     sixteen = image.format == "PNG" and any("16" in str(t[3]) for t in getattr(image, "tile", ()))
     if image.mode.startswith(_DEEP) or sixteen:
         raise SlideError(
-            f"{path} has more than 8 bits a channel; a slide's image has 8: "
-            "scale it to 8 bits, knowing what its black and white are"
+            f"{path} has more than 8 bits per channel, but slides have 8: "
+            "scale it to 8 bits with suitable black and white points"
         )
 
 

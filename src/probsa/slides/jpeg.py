@@ -1,23 +1,24 @@
-"""Stage 1: whether a JPEG tile is whole.
+"""Stage 1: detect damaged JPEG tiles.
 
-libjpeg decodes a damaged stream to the end, in wrong colours, and only warns; the TIFF reader does
-not see its warnings. What a hole, a cut or foreign bytes leave behind is looked for first, in the
-bytes; only where it is found is the stream parsed strictly, which costs ten times its decoding.
+libjpeg decodes a damaged stream to the end with wrong colours and only warns, and the TIFF reader
+does not see the warnings. The bytes are therefore searched for traces of holes, truncation and
+foreign data. Only suspicious streams are parsed strictly, which takes ten times as long.
 """
 
 import re
 
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 _SCAN = b"\xff\xda"
-# in coded data only restarts (D0-D7) and stuffing (00) follow FF; between scans: tables, comments
+# In coded data, FF is followed only by restarts (D0-D7) or stuffing (00); tables and comments
+# stand between scans.
 _FOREIGN = re.compile(rb"\xff[^\x00\xc4\xd0-\xd7\xd9-\xdd\xfe\xff]")
 _HOLE = re.compile(rb"\x00{12}|\xff{12}")
 
 
 def is_whole(data: bytes, tables: bytes | None = None) -> bool:
-    """Whether a JPEG stream is undamaged, as far as can be told from its structure.
+    """Return True if the structure of a JPEG stream shows no damage.
 
-    `tables` is an abbreviated stream of the tables that `data` itself lacks.
+    `tables` is an abbreviated stream with the tables that `data` lacks.
     """
     if data[:2] != _START:
         return False
@@ -29,7 +30,7 @@ def is_whole(data: bytes, tables: bytes | None = None) -> bool:
     if tables is not None:
         complete = _START + tables.removeprefix(_START).removesuffix(_END) + data[2:]
     try:
-        # re-packing a JPEG without loss needs every one of its symbols
+        # repacking a JPEG without loss requires decoding all its symbols
         jpegxl_encode_jpeg(complete)
     except DelayedImportError:
         return True

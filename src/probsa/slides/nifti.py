@@ -1,6 +1,6 @@
-"""A NIfTI file as a `Scan`: slices along the axis that its affine calls superior.
+"""Read a NIfTI file as a `Scan`: slices along the axis that its affine calls superior.
 
-Turned as DICOM series are, so that the same volume in both formats gives equal arrays.
+It is oriented like DICOM series, so the same volume in both formats gives equal arrays.
 """
 
 import re
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 SUFFIXES = (".nii", ".nii.gz")
 _MILLIMETRES = {"meter": 1000.0, "mm": 1.0, "micron": 0.001, "unknown": 1.0}
 _OBLIQUE = 1.0
-"""Degrees between the slices and the axial plane that are worth a note."""
+"""Angle in degrees between slices and axial plane above which a note is added."""
 
 
 def is_nifti(path: Path) -> bool:
-    """By its name."""
+    """Return True if the file name has a NIfTI suffix."""
     return path.name.lower().endswith(SUFFIXES)
 
 
 def stem(path: Path) -> str:
-    """The file's name without `.nii` or `.nii.gz`."""
+    """Return the file name without `.nii` or `.nii.gz`."""
     return re.sub(r"\.nii(\.gz)?$", "", path.name, flags=re.IGNORECASE)
 
 
 def open_nifti(name: str, path: Path) -> _base.Scan:
-    """Reads one file.
+    """Read one file.
 
     Args:
-        name: what the scan is called.
+        name: the name of the scan.
         path: a .nii or .nii.gz file.
 
     Raises:
-        SlideError: it is damaged, has more than three dimensions, or colours.
+        SlideError: the file is damaged, has more than three dimensions, or has colours.
         MissingExtra: nibabel is not installed.
     """
     image = _load(path)
@@ -50,13 +50,13 @@ def open_nifti(name: str, path: Path) -> _base.Scan:
     affine, scale = _affine(path, image, notes)
     from nibabel.orientations import aff2axcodes, apply_orientation, inv_ornt_aff, io_orientation
 
-    toward = io_orientation(affine)
+    orientation = io_orientation(affine)
     stored = "".join(str(code) for code in aff2axcodes(affine))
-    if np.isnan(toward).any():
+    if np.isnan(orientation).any():
         raise SlideError(f"{path} has an affine that leaves out an axis:\n{affine}")
-    data = apply_orientation(data, toward)
-    affine = affine @ inv_ornt_aff(toward, image.shape[:3])
-    # x to the right and y to the front become columns to the left and rows to the back
+    data = apply_orientation(data, orientation)
+    affine = affine @ inv_ornt_aff(orientation, image.shape[:3])
+    # axes to the right and front become columns to the left and rows to the back
     volume = np.ascontiguousarray(data.transpose(2, 1, 0)[:, ::-1, ::-1], dtype=np.float32)
     x, y, z = affine[:3, 0], affine[:3, 1], affine[:3, 2]
     normal = np.cross(x, y) / np.linalg.norm(np.cross(x, y))
@@ -97,29 +97,29 @@ def _load(path: Path) -> "Nifti1Image":
         raise MissingExtra("nibabel", "ct") from error
     if path.stat().st_size == 0:
         raise SlideError(f"{path} is empty: copy it again")
-    # nibabel's two classes: a .nii may be NIfTI-1 or NIfTI-2
-    wrong: list[str] = []
+    # a .nii file may be NIfTI-1 or NIfTI-2, for which nibabel has two classes
+    errors: list[str] = []
     for kind in (nibabel.Nifti1Image, nibabel.Nifti2Image):
         try:
             return kind.from_filename(path)
         except (ImageFileError, HeaderDataError, WrapStructError) as error:
-            wrong.append(str(error))
+            errors.append(str(error))
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise SlideError(f"{path} is damaged: {error}") from error
-    raise SlideError(f"{path} is not NIfTI, though its name says so: {wrong[0]}")
+    raise SlideError(f"{path} is not NIfTI, although its name says so: {errors[0]}")
 
 
 def _voxels(path: Path, image: "Nifti1Image") -> tuple[Float[np.ndarray, "i j k"], list[str]]:
-    """The scaled values, float32; what is no number is the smallest that is one."""
+    """Return the scaled values as float32; non-finite values become the smallest finite one."""
     shape = image.shape
     if len(shape) < 3 or any(extra != 1 for extra in shape[3:]) or 0 in shape:
         raise SlideError(
             f"{path} has the shape {' x '.join(map(str, shape))}, where three dimensions were "
-            "expected: write each volume into a file of its own"
+            "expected: write each volume to its own file"
         )
     if np.dtype(image.get_data_dtype()).kind not in "iuf":
         raise SlideError(
-            f"{path} holds {image.get_data_dtype()}, where one number a voxel was expected"
+            f"{path} holds {image.get_data_dtype()}, where one number per voxel was expected"
         )
     try:
         data = np.asarray(image.get_fdata(dtype=np.float32, caching="unchanged"))
@@ -130,22 +130,22 @@ def _voxels(path: Path, image: "Nifti1Image") -> tuple[Float[np.ndarray, "i j k"
     if known.all():
         return data, []
     if not known.any():
-        raise SlideError(f"{path} holds no finite value")
+        raise SlideError(f"{path} contains no finite value")
     smallest = data[known].min()
     share = 100 * float(np.mean(~known))
-    told = (
-        f"{share:.1f} % of the voxels are no numbers; they are set to {smallest:g}, the smallest."
-    )
-    return np.where(known, data, smallest), [told]
+    note = f"{share:.1f} % of the voxels are not numbers and were set to the minimum, {smallest:g}."
+    return np.where(known, data, smallest), [note]
 
 
 def _affine(
     path: Path, image: "Nifti1Image", notes: list[str]
 ) -> tuple[Float[np.ndarray, "4 4"], str]:
-    """Voxels to millimetres (right, anterior, superior), and the unit that the file states."""
+    """Return the affine to millimetres (right, anterior, superior) and the unit of the file."""
     header = image.header
     if int(header["sform_code"]) == 0 and int(header["qform_code"]) == 0:
-        notes.append("The file states no orientation: the slices are taken as axial, as stored.")
+        notes.append(
+            "The file states no orientation: the slices are assumed to be axial, as stored."
+        )
     try:
         unit = str(header.get_xyzt_units()[0])
     except KeyError:

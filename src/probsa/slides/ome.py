@@ -1,4 +1,4 @@
-"""Stage 1: what OME-XML says of an OME-TIFF: its largest image, levels, resolution, objective."""
+"""Stage 1: read the OME-XML of an OME-TIFF: its largest image, levels, resolution, objective."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ _MICROMETRES = {
     "m": 1e6, "dm": 1e5, "cm": 1e4, "mm": 1e3, "µm": 1.0, "μm": 1.0, "um": 1.0, "nm": 1e-3,
     "pm": 1e-6, "Å": 1e-4, "in": 25_400.0, "inch": 25_400.0,
 }  # fmt: skip
-"""OME's units of length; `pixel` and `reference frame` are none."""
+"""OME's units of length in micrometres; `pixel` and `reference frame` are not lengths."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,40 +22,40 @@ class OmeImage:
     """The largest image of an OME-TIFF."""
 
     pages: "list[tifffile.TiffPage]"
-    """One a level, largest first."""
+    """One page per level, largest first."""
     resolution: Resolution
     power: str | None
-    """Of the objective: its nominal magnification."""
+    """Nominal magnification of the objective."""
     others: list[str]
-    """Names of the other images: labels, overviews."""
+    """Names of the other images, such as labels and overviews."""
 
 
 def find(file: "tifffile.TiffFile") -> OmeImage:
-    """The largest image and what is said of it.
+    """Return the largest image and its properties.
 
     Raises:
-        SlideError: it is a stack, or its colours are channels of their own.
+        SlideError: the image is a stack, or its colours are separate channels.
     """
     series = file.series
     areas = [s.keyframe.imagewidth * s.keyframe.imagelength for s in series]
-    number = areas.index(max(areas))
+    largest = areas.index(max(areas))
     pages = []
-    for level in series[number].levels:
+    for level in series[largest].levels:
         page = level.pages[0]
         if len(level.pages) != 1 or page is None:
             raise SlideError(
                 f"{file.filename} holds {len(level.pages)} planes of axes {level.axes} "
-                "(channels, depths or times); a bright-field slide is one plane of RGB: write it "
-                "so (raw2ometiff --rgb does)"
+                "(channels, depths or times), but a bright-field slide is one RGB plane: "
+                "convert it (for example with raw2ometiff --rgb)"
             )
         pages.append(page.aspage())
     images = _images(file.ome_metadata)
-    said = images[number] if len(images) == len(series) else None
-    names = [s.name or f"image {i}" for i, s in enumerate(series) if i != number]
+    image = images[largest] if len(images) == len(series) else None
+    names = [s.name or f"image {i}" for i, s in enumerate(series) if i != largest]
     return OmeImage(
         pages=sorted(pages, key=lambda page: -page.imagewidth),
-        resolution=_resolution(said),
-        power=_power(file.ome_metadata, said),
+        resolution=_resolution(image),
+        power=_power(file.ome_metadata, image),
         others=names,
     )
 

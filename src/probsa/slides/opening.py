@@ -1,7 +1,7 @@
-"""Stage 1: which reader opens a file, and what to say of a file that none opens.
+"""Stage 1: open a slide with the right reader, and explain why other files cannot be opened.
 
-OpenSlide decides: formats of vendors are its own; a generic TIFF goes to tifffile, which sees more
-levels and reads faster; a plain image to Pillow. Readers are imported when they are needed.
+OpenSlide reads the formats that it recognises as a vendor's, tifffile reads generic TIFFs because
+it sees more levels and is faster, and Pillow reads plain images. Readers are imported on demand.
 """
 
 from pathlib import Path
@@ -13,29 +13,32 @@ from .truncation import check_complete, is_tiff
 
 _GENERIC = "generic-tiff"
 _PLAIN_TIFF_VENDORS = (None, _GENERIC, "aperio")
-"""Their structure is a TIFF's own, so a cut can be told; others store offsets in ways of theirs."""
+"""Formats with a plain TIFF structure, in which truncation can be detected."""
 _READABLE = (
-    "readable are the formats of OpenSlide (Aperio .svs, Hamamatsu .ndpi, Leica .scn, MIRAX .mrxs, "
+    "supported formats: those of OpenSlide (Aperio .svs, Hamamatsu .ndpi, Leica .scn, MIRAX .mrxs, "
     "Philips and Ventana .tif/.bif, Zeiss .czi, DICOM slides .dcm, …), tiled TIFF, OME-TIFF, "
     "PNG, JPEG, BMP, WebP and JPEG 2000"
 )
 
 
 def open_slide(path: str | Path, *, mpp: float | None = None) -> Slide:
-    """Opens a slide of any format.
+    """Open a slide of any format.
 
-    `mpp`: micrometres per level-0 pixel, for a slide that does not state them. It also holds
-    against a file that states others (by more than 2 %); `Slide.mpp_source` then says both.
+    Args:
+        path: the slide file.
+        mpp: micrometres per level-0 pixel, for a slide that does not state them. If the file
+            states a value that differs by more than 2 %, this argument takes precedence, and
+            `Slide.mpp_source` mentions both.
 
     Raises:
-        SlideError: the file is missing, damaged, or no slide; says which, and what can be read.
+        SlideError: the file is missing, damaged, or not a slide; the message says which.
         MissingExtra: the readers are not installed.
     """
     path = Path(path)
     check_mpp(mpp)
     if path.is_dir():
         raise SlideError(
-            f"{path} is a folder, and a slide is a file; a folder of DICOM files is a scan"
+            f"{path} is a folder, but a slide is a file; a folder of DICOM files is a scan"
         )
     if not path.exists():
         raise SlideError(f"{path} does not exist")
@@ -44,11 +47,11 @@ def open_slide(path: str | Path, *, mpp: float | None = None) -> Slide:
     name = slide_name(path)
     from .images import PlainSlide, looks_plain
 
-    # the .mrxs file itself is a JPEG
+    # a .mrxs file is itself a JPEG
     if looks_plain(head) and path.suffix.lower() != ".mrxs":
         return PlainSlide(path, name=name, mpp=mpp)
     vendor = _vendor(path)
-    # the unused 128 bytes before a DICOM file may look like another format's
+    # the unused 128 bytes at the start of a DICOM file may look like another format
     if vendor is None and head[128:132] == b"DICM":
         raise SlideError(f"{path} {_dicom(path)}")
     if is_tiff(head) and vendor in _PLAIN_TIFF_VENDORS:
@@ -66,7 +69,7 @@ def open_slide(path: str | Path, *, mpp: float | None = None) -> Slide:
 
 
 def slide_name(path: Path) -> str:
-    """A slide's name: its file's without the ending, `.ome.tiff` counting as one."""
+    """Return the name of a slide: its file name without the suffix (`.ome.tiff` is one suffix)."""
     stem = path.stem
     return stem[:-4] if stem.lower().endswith(".ome") and len(stem) > 4 else stem
 
@@ -89,20 +92,20 @@ def _need_tifffile() -> None:
 
 
 def _what_it_is(path: Path, head: bytes) -> str:
-    """What a file that no reader opens appears to be, to follow its name."""
+    """Describe a file that no reader opens, as the end of a sentence that begins with its path."""
     if not head:
         return "is empty (0 bytes): copy it again"
     if not head.strip(b"\0"):
-        return "begins with zeros alone: its copy was not finished; copy it again"
+        return "starts with zero bytes, so the copy is probably incomplete; copy it again"
     if path.suffix.lower() == ".mrxs":
-        return f"is a MIRAX slide whose folder {path.stem}/ does not lie beside it, or is damaged"
+        return f"is a MIRAX slide whose folder {path.stem}/ is missing beside it or damaged"
     for begin, what in _MAGIC.items():
         if head.startswith(begin):
             return what
     text = _as_text(head)
     if text is not None:
         return f"is a text file that begins with {text!r}"
-    return f"is of no known kind: it begins with the bytes {head[:8].hex(' ')}"
+    return f"is of an unknown kind: it begins with the bytes {head[:8].hex(' ')}"
 
 
 _MAGIC = {
@@ -110,7 +113,7 @@ _MAGIC = {
     b"PK\x03\x04": "is a ZIP archive: unpack it",
     b"\x1f\x8b": "is a gzip archive: unpack it",
     b"7z\xbc\xaf": "is a 7z archive: unpack it",
-    b"\x89HDF": "is an HDF5 file, which holds no slide (features? they need no slide)",
+    b"\x89HDF": "is an HDF5 file, not a slide; if it holds features, pass its folder to --features",
     b"%PDF": "is a PDF",
     b"<!DOCTYPE": "is a web page: the download was refused; open it in a browser to see why",
     b"<html": "is a web page: the download was refused; open it in a browser to see why",
@@ -118,7 +121,7 @@ _MAGIC = {
 
 
 def _as_text(head: bytes) -> str | None:
-    # 1024 bytes may end inside of a letter
+    # the 1024 bytes may end inside a character
     text = head.decode("utf-8", errors="ignore")
     if len(text.encode()) < len(head) - 3 or any(c < " " and c not in "\t\r\n" for c in text):
         return None
@@ -141,5 +144,5 @@ def _dicom(path: Path) -> str:
     if modality == "CT":
         return "is a CT slice, not a slide: give the folder of its series"
     if modality == "SM":
-        return "is a DICOM slide that OpenSlide cannot read (damaged, or an image of no pyramid)"
+        return "is a DICOM slide that OpenSlide cannot read (damaged, or not an image of a pyramid)"
     return f"is a DICOM file of modality {modality or 'unknown'}, not a slide"

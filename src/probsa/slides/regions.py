@@ -1,7 +1,7 @@
-"""Stage 1: a region of a level, by OpenSlide's rules, so that every reader gives the same pixels.
+"""Stage 1: read regions by OpenSlide's rules, so that every reader gives the same pixels.
 
-A region is read in blocks of 4096 pixels whose level-0 corners are whole numbers; a block left of
-or above the slide is padded by whole pixels; a corner between two pixels of a level is blended.
+A region is read in blocks of 4096 pixels with integer level-0 corners. A block that begins outside
+the slide is padded by whole pixels. A corner between two pixels of a level is interpolated.
 """
 
 import math
@@ -16,16 +16,16 @@ from ._base import Slide
 
 BLOCK = 4096
 WHITE = 255
-# OpenSlide draws by matrices of 1/256 pixel: a smaller shift is none
+# OpenSlide's transformations have a precision of 1/256 pixel, so smaller shifts are ignored
 _NO_SHIFT = 1 / 512
 
 Pixels = Callable[[int, int, int, int], UInt8[np.ndarray, "height width 3"]]
-"""(left, top, width, height) in pixels of a level -> RGB; white outside of the level."""
+"""A function from (left, top, width, height) in pixels of a level to RGB, white outside."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """A part of a region that is read at once."""
+    """A part of a region that is read in one call."""
 
     x: int
     y: int
@@ -38,7 +38,7 @@ class Block:
 
 
 def check(slide: Slide, level: int, width: int, height: int) -> None:
-    """Refuses a level that is not there, and a region without pixels."""
+    """Refuse a level that does not exist, and a region without pixels."""
     if not 0 <= level < len(slide.levels):
         known = ", ".join(str(i) for i in range(len(slide.levels)))
         raise InputError(f"{slide.path.name} has no level {level}; its levels: {known}")
@@ -47,7 +47,7 @@ def check(slide: Slide, level: int, width: int, height: int) -> None:
 
 
 def blocks(x: int, y: int, width: int, height: int, *, downsample: float) -> Iterator[Block]:
-    """The blocks of a region; corners are cut to whole level-0 pixels as OpenSlide does."""
+    """Yield the blocks of a region; corners are truncated to integers, as OpenSlide does."""
     for top in range(0, height, BLOCK):
         for left in range(0, width, BLOCK):
             yield Block(
@@ -61,7 +61,7 @@ def blocks(x: int, y: int, width: int, height: int, *, downsample: float) -> Ite
 
 
 def block_pixels(block: Block, pixels: Pixels, *, downsample: float) -> UInt8[np.ndarray, "h w 3"]:
-    """The RGB of a block, from a level that is read at whole pixels."""
+    """Return the RGB pixels of a block, from a level that is read at integer positions."""
     pad_x, left, shift_x = _place(block.x, block.width, downsample)
     pad_y, top, shift_y = _place(block.y, block.height, downsample)
     width, height = block.width - pad_x, block.height - pad_y
@@ -74,7 +74,7 @@ def block_pixels(block: Block, pixels: Pixels, *, downsample: float) -> UInt8[np
 
 
 def _place(corner: int, length: int, downsample: float) -> tuple[int, int, float]:
-    """(pixels of padding, first pixel of the level, how far the corner lies past it)."""
+    """Return the padding in pixels, the first pixel of the level, and the fractional offset."""
     pad = min(int(max(-corner, 0) / downsample), length)
     at = max(corner, 0) / downsample
     first = math.floor(at + _NO_SHIFT)
@@ -85,7 +85,7 @@ def _place(corner: int, length: int, downsample: float) -> tuple[int, int, float
 def _blend(
     read: UInt8[np.ndarray, "height width 3"], shift_x: float, shift_y: float
 ) -> UInt8[np.ndarray, "h w 3"]:
-    """Bilinear; one row less where shifted down, one column less where shifted right."""
+    """Interpolate linearly; a shift down loses one row, a shift right one column."""
     if not shift_x and not shift_y:
         return read
     mixed = read.astype(np.float32)
@@ -99,7 +99,7 @@ def _blend(
 def on_white(
     colour: UInt8[np.ndarray, "height width 3"], alpha: UInt8[np.ndarray, "height width"]
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """Straight colour of that opacity, laid on white."""
+    """Blend colours of the given opacity with white."""
     if alpha.size and alpha.min() == WHITE:
         return np.ascontiguousarray(colour)
     share = alpha[..., None].astype(np.float32) / WHITE
@@ -114,7 +114,7 @@ def crop(
     width: int,
     height: int,
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """A part of an image in memory; white where it sticks out."""
+    """Return a part of an image in memory, white outside the image."""
     out = np.full((height, width, 3), WHITE, np.uint8)
     rows, columns = image.shape[:2]
     x0, x1 = max(left, 0), min(left + width, columns)

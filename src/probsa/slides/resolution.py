@@ -1,7 +1,7 @@
-"""Stage 1: micrometres per pixel: what a file states, what the user states, and what is no answer.
+"""Stage 1: micrometres per pixel, from the file or from the user.
 
-A resolution outside of 0.05 to 100 µm, or a density that is the default of printers and screens
-(72, 96, 300 … dots per inch), says nothing about the slide and counts as not stated.
+A resolution outside 0.05 to 100 µm, or a density that is a default of printers and screens (72,
+96, 300 … dots per inch), does not describe the slide and counts as not stated.
 """
 
 import math
@@ -13,9 +13,9 @@ from ._base import Slide
 
 SMALLEST, LARGEST = 0.05, 100.0
 _AGREE = 0.02
-"""Two statements that differ by less are the same."""
+"""Values with a smaller relative difference count as equal."""
 _SQUARE = 0.01
-"""Axes that differ by more are mentioned."""
+"""A larger relative difference between the axes is mentioned."""
 _INCH = 25_400.0
 _MICROMETRES = {"inch": _INCH, "centimeter": 10_000.0}
 _PRINT = (72, 75, 90, 96, 100, 120, 144, 150, 180, 200, 220, 240, 250, 300, 350, 360, 400, 600)
@@ -24,20 +24,20 @@ _PRINT_DENSITIES = (*_PRINT, 720, 1200)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolution:
-    """Micrometres per level-0 pixel and where they are from; both None where nobody knows."""
+    """Micrometres per level-0 pixel and their source; both None if unknown."""
 
     mpp: float | None = None
     source: str | None = None
 
 
 def check_mpp(mpp: float | None) -> None:
-    """Refuses a given resolution that is none."""
+    """Refuse a resolution that is not a positive number."""
     if mpp is not None and not (math.isfinite(mpp) and mpp > 0):
         raise SlideError(f"{mpp} micrometres per pixel were given: a number above 0 is needed")
 
 
 def from_axes(x: float | None, y: float | None, *, source: str) -> Resolution:
-    """The mean of both axes where they are plausible; `source` says if they differ."""
+    """Return the mean of the plausible axes; `source` mentions a difference between them."""
     known = [v for v in (x, y) if v is not None and SMALLEST <= v <= LARGEST]
     if not known:
         return Resolution()
@@ -48,11 +48,11 @@ def from_axes(x: float | None, y: float | None, *, source: str) -> Resolution:
 
 
 def from_openslide(properties: Mapping[str, str]) -> Resolution:
-    """From OpenSlide's own properties, else from the TIFF tags that it hands through."""
+    """Read the resolution from OpenSlide's properties, or else from the TIFF tags among them."""
     x, y = (_number(properties.get(f"openslide.mpp-{axis}")) for axis in "xy")
-    found = from_axes(x, y, source="openslide.mpp-x")
-    if found.mpp is not None:
-        return found
+    from_properties = from_axes(x, y, source="openslide.mpp-x")
+    if from_properties.mpp is not None:
+        return from_properties
     per_x, per_y = (_number(properties.get(f"tiff.{axis}Resolution")) for axis in "XY")
     return from_density(per_x, per_y, unit=properties.get("tiff.ResolutionUnit", ""))
 
@@ -60,25 +60,29 @@ def from_openslide(properties: Mapping[str, str]) -> Resolution:
 def from_density(
     x: float | None, y: float | None, *, unit: str, source: str = "TIFF resolution tags"
 ) -> Resolution:
-    """From pixels per `unit` (`inch` or `centimeter`; any other says nothing)."""
-    length = _MICROMETRES.get(unit.lower())
-    if length is None or _is_print_density(x, length) or _is_print_density(y, length):
+    """Convert pixels per `unit` (`inch` or `centimeter`; other units give no resolution)."""
+    micrometres = _MICROMETRES.get(unit.lower())
+    if (
+        micrometres is None
+        or _is_print_density(x, micrometres)
+        or _is_print_density(y, micrometres)
+    ):
         return Resolution()
-    return from_axes(*(length / v if v else None for v in (x, y)), source=source)
+    return from_axes(*(micrometres / v if v else None for v in (x, y)), source=source)
 
 
-def _is_print_density(value: float | None, length: float) -> bool:
+def _is_print_density(value: float | None, micrometres: float) -> bool:
     if not value:
         return False
-    per_inch = value * _INCH / length
-    # PNG rounds to whole pixels a metre, JFIF to whole pixels a centimetre
+    per_inch = value * _INCH / micrometres
+    # PNG rounds to whole pixels per metre, JFIF to whole pixels per centimetre
     return any(abs(per_inch - d) < max(0.5 / 100 * d, 0.5) for d in _PRINT_DENSITIES)
 
 
 def settle(stated: Resolution, given: float | None) -> Resolution:
-    """What holds: the file's statement, unless another one is given.
+    """Return the resolution that applies: the given one if any, otherwise that of the file.
 
-    A given value within 2 % of the file's is the same one, and the file's more exact number stays.
+    If the two differ by at most 2 %, the more exact value of the file applies.
     """
     if given is None:
         return stated
@@ -90,14 +94,14 @@ def settle(stated: Resolution, given: float | None) -> Resolution:
 
 
 def resolution_advice(slide: Slide) -> str | None:
-    """What to do about a slide of unknown resolution; None where it is known."""
+    """Return advice for a slide of unknown resolution; None if the resolution is known."""
     if slide.mpp is not None:
         return None
     power = _number(slide.properties.get("objective power"))
     if power:
         guess = f"{10 / power:.4g}"
         return f"objective power {power:g}: probably {guess}; give --slide-mpp {guess}"
-    return "the file does not say it, nor an objective power; give --slide-mpp"
+    return "the file states neither it nor an objective power; give --slide-mpp"
 
 
 def _number(text: str | None) -> float | None:

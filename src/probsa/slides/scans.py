@@ -1,6 +1,6 @@
-"""Scans below a folder: what there is, listed from headers alone, and each opened by itself.
+"""Scans below a folder, listed from headers alone and opened one by one.
 
-One damaged series does not keep the others from being listed or opened.
+A damaged series does not prevent the others from being listed or opened.
 """
 
 import hashlib
@@ -17,21 +17,21 @@ from .series import listed
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScanSource:
-    """One scan that can be opened: small, and the same in every process."""
+    """A scan that can be opened, as a small object that can be sent to other processes."""
 
     name: str
-    """Unique in its listing, and the same as long as the folder is."""
+    """Unique in its listing, and stable as long as the folder does not change."""
     path: Path
-    """The folder of a DICOM series, else the file."""
+    """The folder of a DICOM series, or the NIfTI file."""
     files: tuple[Path, ...]
     format: Literal["dicom", "nifti"]
     notes: tuple[str, ...] = ()
-    """What the listing saw; `open_scan` hands it on."""
+    """Remarks from the listing, which `open_scan` passes on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScanFailure:
-    """Files that should have been a scan, or part of one."""
+    """Files that should have been a scan or a part of one."""
 
     name: str
     files: tuple[Path, ...]
@@ -43,42 +43,43 @@ _Named = TypeVar("_Named", ScanSource, ScanFailure)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScanListing:
-    """What lies below a folder."""
+    """The scans, failures and other files below a folder."""
 
     sources: tuple[ScanSource, ...]
     failures: tuple[ScanFailure, ...]
     skipped: dict[str, int]
-    """Files that are no slices (SR, DICOMDIR, localizer, other files, …), with their number."""
+    """Kinds of files that are not slices (SR, DICOMDIR, localizer, …), with their counts."""
 
 
 def list_scans(path: Path | str) -> ScanListing:
-    """The scans of a file, or below a folder, from headers alone.
+    """List the scans in a file or below a folder, from headers alone.
 
-    A DICOM series is what shares a SeriesInstanceUID in one folder. Names are the folder's path
-    below `path` (parts joined by `_`), with the SeriesNumber where it holds several series.
+    A DICOM series consists of the files in one folder that share a SeriesInstanceUID. Its name is
+    the folder's path below `path` (parts joined by `_`), followed by the SeriesNumber if the folder
+    contains several series.
 
     Raises:
-        SlideError: there is no such path.
-        MissingExtra: pydicom is not installed, and there are DICOM files.
+        SlideError: the path does not exist.
+        MissingExtra: there are DICOM files, but pydicom is not installed.
     """
     path = Path(path)
     if path.is_file():
         return _list_file(path)
     if not path.is_dir():
         raise SlideError(f"there is no file or folder {path}")
-    found = _Found(path)
+    collector = _Collector(path)
     for file in sorted(path.rglob("*")):
         if file.is_file():
-            found.take(file)
-    return found.listing()
+            collector.take(file)
+    return collector.listing()
 
 
 def open_scan(source: ScanSource) -> _base.Scan:
-    """Reads one scan.
+    """Read one scan.
 
     Raises:
-        SlideError: it cannot be read; the message names the file.
-        MissingExtra: what reads its format is not installed.
+        SlideError: the scan cannot be read; the message names the file.
+        MissingExtra: the reader of its format is not installed.
     """
     if source.format == "nifti":
         return nifti.open_nifti(source.name, source.path)
@@ -89,12 +90,12 @@ def open_scan(source: ScanSource) -> _base.Scan:
 
 
 def open_scans(path: Path | str) -> list[_base.Scan]:
-    """Every scan of a file or below a folder; those that fail are named in the others' notes.
+    """Read every scan in a file or below a folder; notes on the scans name those that failed.
 
-    All are held in memory at once: for many, take `list_scans` and `open_scan`.
+    All scans are in memory at once. For many scans, use `list_scans` and `open_scan`.
 
     Raises:
-        SlideError: there is none that can be read; the message has the reasons.
+        SlideError: no scan can be read; the message gives the reasons.
     """
     listing = list_scans(path)
     if len(listing.sources) == 1 and not listing.failures:
@@ -112,7 +113,7 @@ def open_scans(path: Path | str) -> list[_base.Scan]:
         raise SlideError(
             f"{path} holds no scan that can be read, neither DICOM slices nor NIfTI: {reason}"
         )
-    beside = (f"Beside it there are what cannot be read: {listed(failed)}.",) if failed else ()
+    beside = (f"Other scans beside it cannot be read: {listed(failed)}.",) if failed else ()
     return [_with_notes(scan, beside) for scan in scans]
 
 
@@ -121,7 +122,7 @@ def _with_notes(scan: _base.Scan, notes: tuple[str, ...]) -> _base.Scan:
 
 
 def _list_file(path: Path) -> ScanListing:
-    """A file that the user named is opened whatever it shows, if it is one image of grey."""
+    """Return a listing of a file that the user named; any grey image is accepted."""
     if nifti.is_nifti(path):
         source = ScanSource(name=nifti.stem(path), path=path, files=(path,), format="nifti")
         return ScanListing(sources=(source,), failures=(), skipped={})
@@ -139,8 +140,8 @@ def _list_file(path: Path) -> ScanListing:
 
 
 @dataclass(slots=True)
-class _Found:
-    """Collects the files below a folder."""
+class _Collector:
+    """Collects and classifies the files below a folder."""
 
     root: Path
     series: dict[tuple[Path, str], list[Header]] = field(default_factory=lambda: defaultdict(list))
@@ -149,7 +150,7 @@ class _Found:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def take(self, file: Path) -> None:
-        """Sorts one file in."""
+        """Classify one file."""
         if any(part.startswith(".") for part in file.relative_to(self.root).parts):
             self.skipped["hidden file"] += 1
         elif nifti.is_nifti(file):
@@ -172,13 +173,13 @@ class _Found:
             self.skipped[header.other] += 1
 
     def listing(self) -> ScanListing:
-        """What was found, with names that are unique."""
+        """Return the scans and failures, with unique names."""
         sources = [*self._dicom_sources(), *self._nifti_sources()]
         failures = self._failures()
-        taken = Counter(thing.name for thing in [*sources, *failures])
+        taken = Counter(item.name for item in [*sources, *failures])
         return ScanListing(
-            sources=tuple(_told_apart(s, taken) for s in sources),
-            failures=tuple(_told_apart(f, taken) for f in failures),
+            sources=tuple(_with_unique_name(s, taken) for s in sources),
+            failures=tuple(_with_unique_name(f, taken) for f in failures),
             skipped=dict(sorted(self.skipped.items())),
         )
 
@@ -193,9 +194,9 @@ class _Found:
             notes = []
             if uid and folders[uid] > 1:
                 notes.append(f"{folders[uid] - 1} other folder(s) hold slices of this series too.")
-            if wrong := self.broken.get(folder):
-                told = listed([file.name for file, _ in wrong])
-                notes.append(f"Files beside the slices cannot be read: {told}.")
+            if unreadable := self.broken.get(folder):
+                file_names = listed([file.name for file, _ in unreadable])
+                notes.append(f"Files beside the slices cannot be read: {file_names}.")
             files = tuple(header.path for header in headers)
             sources.append(
                 ScanSource(name=name, path=folder, files=files, format="dicom", notes=tuple(notes))
@@ -214,26 +215,26 @@ class _Found:
         ]
 
     def _failures(self) -> list[ScanFailure]:
-        """One a folder: a study of 300 damaged files is one failure, not 300."""
+        """Return one failure per folder, so that a study of 300 damaged files is one failure."""
         failures = []
-        for folder, wrong in self.broken.items():
-            one = wrong[0][0].stem if len(wrong) == 1 else "unreadable"
-            name = self._name(folder, one)
-            reason = listed([reason for _, reason in wrong])
-            files = tuple(file for file, _ in wrong)
+        for folder, unreadable in self.broken.items():
+            file_name = unreadable[0][0].stem if len(unreadable) == 1 else "unreadable"
+            name = self._name(folder, file_name)
+            reason = listed([reason for _, reason in unreadable])
+            files = tuple(file for file, _ in unreadable)
             failures.append(ScanFailure(name=name, files=files, reason=reason))
         return failures
 
     def _name(self, folder: Path, file: str = "") -> str:
-        """The path below the root, so that a new folder beside it changes no name."""
+        """Return the path below the root, so that a new folder beside it changes no name."""
         parts = [*folder.relative_to(self.root).parts, *([file] if file else [])]
         return "_".join(parts) or self.root.resolve().name
 
 
-def _told_apart(thing: _Named, taken: Counter[str]) -> _Named:
-    """Names that several have get a digest of the files' names, which is the same on every run."""
-    if taken[thing.name] == 1:
-        return thing
-    told = "\n".join(sorted(file.name for file in thing.files))
-    digest = hashlib.sha256(told.encode()).hexdigest()[:8]
-    return replace(thing, name=f"{thing.name}_{digest}")
+def _with_unique_name(item: _Named, taken: Counter[str]) -> _Named:
+    """Append a digest of the file names to a name that is not unique; it is reproducible."""
+    if taken[item.name] == 1:
+        return item
+    file_names = "\n".join(sorted(file.name for file in item.files))
+    digest = hashlib.sha256(file_names.encode()).hexdigest()[:8]
+    return replace(item, name=f"{item.name}_{digest}")

@@ -1,7 +1,7 @@
-"""Stage 1: generic tiled TIFFs, OME-TIFFs (their pyramids too) and striped TIFFs, by tifffile.
+"""Stage 1: read tiled TIFFs, OME-TIFFs with their pyramids, and striped TIFFs with tifffile.
 
-OpenSlide sees one level of a pyramid whose levels hang below its first page (SubIFDs), as OME-TIFFs
-have them. What OpenSlide does see is given here with the same levels and the same pixels.
+OpenSlide sees only one level of a pyramid whose levels are SubIFDs of the first page, as in
+OME-TIFFs. Slides that OpenSlide does read have the same levels and pixels here.
 """
 
 import logging
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 _REDUCED = 1
 _UNITS = {2: "inch", 3: "centimeter"}
 _ASPECT = 0.05
-"""A striped page is a level if its aspect differs by less; a label's or an overview's does not."""
+"""A striped page is a level if its aspect ratio differs by less than this."""
 
 
 class TiffSlide(Slide):
-    """A TIFF that is read by pieces."""
+    """A TIFF of which only the required tiles or strips are decoded."""
 
     def __init__(
         self, path: Path, *, name: str, mpp: float | None = None, vendor: str | None = None
@@ -52,7 +52,7 @@ class TiffSlide(Slide):
                 raise
             except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as e:
                 self.close()
-                raise SlideError(f"{path} is a TIFF of a structure that is not read: {e}") from e
+                raise SlideError(f"{path} is a TIFF with an unsupported structure: {e}") from e
 
     def _read_structure(self, vendor: str | None, mpp: float | None) -> None:
         image = ome.find(self._file) if self._file.is_ome else None
@@ -69,7 +69,7 @@ class TiffSlide(Slide):
         stated = image.resolution if image is not None else Resolution()
         resolution = settle(stated if stated.mpp is not None else _from_tags(first), mpp)
         self.mpp, self.mpp_source = resolution.mpp, resolution.source
-        words = {
+        properties = {
             "reader": f"tifffile {version('tifffile')}",
             "tile size": f"{first.tilewidth} x {first.tilelength}" if first.is_tiled else "",
             "strips": "" if first.is_tiled else f"{len(first.dataoffsets)}",
@@ -79,12 +79,12 @@ class TiffSlide(Slide):
             "tiff.ImageDescription": first.description,
             "tiff.Software": first.software,
         }  # fmt: skip
-        self.properties = {k: v for k, v in words.items() if v}
+        self.properties = {k: v for k, v in properties.items() if v}
 
     def read(
         self, *, x: int, y: int, level: int, width: int, height: int
     ) -> UInt8[np.ndarray, "height width 3"]:
-        """A region as RGB; see `Slide.read`. Decodes the tiles it touches, and no others."""
+        """Return a region as RGB, decoding only the tiles that it touches; see `Slide.read`."""
         check(self, level, width, height)
         if self._file.filehandle.closed:
             raise SlideError(f"{self.path.name} is closed")
@@ -97,7 +97,7 @@ class TiffSlide(Slide):
         return out
 
     def close(self) -> None:
-        """Frees the file and what was decoded of it; harmless when done twice."""
+        """Close the file and clear the cache; may be called more than once."""
         if hasattr(self, "_cache"):
             self._cache.clear()
         self._file.close()
@@ -105,7 +105,7 @@ class TiffSlide(Slide):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """tifffile logs what it finds odd; what matters is looked at here, and raised."""
+    """Suppress tifffile's log messages; relevant problems are checked here and raised."""
     logger = logging.getLogger("tifffile")
     before = logger.disabled
     logger.disabled = True
@@ -116,23 +116,23 @@ def _quiet() -> Iterator[None]:
 
 
 def _pages(file: "tifffile.TiffFile") -> "list[tifffile.TiffPage]":
-    """The levels, largest first.
+    """Return the pages of the levels, largest first.
 
-    Of a tiled file: its first page and the tiled pages marked as reduced, as OpenSlide takes them,
-    and those below its first page. Of a striped one: reduced pages of the same shape.
+    In a tiled file, these are the first page, the tiled pages marked as reduced (as in OpenSlide),
+    and the SubIFDs of the first page. In a striped file, they are reduced pages of the same shape.
     """
     pages = [page.aspage() for page in file.pages]
     if not pages:
         return []
     first, rest = pages[0], pages[1:]
     below = [page.aspage() for page in first.pages] if first.pages else []
-    found = [first]
+    levels = [first]
     for page in [*rest, *below]:
         reduced = int(page.subfiletype) & _REDUCED or page in below
-        like = page.is_tiled if first.is_tiled else _same_shape(page, first)
-        if reduced and like:
-            found.append(page)
-    return sorted(found, key=lambda page: -page.imagewidth)
+        same_kind = page.is_tiled if first.is_tiled else _same_shape(page, first)
+        if reduced and same_kind:
+            levels.append(page)
+    return sorted(levels, key=lambda page: -page.imagewidth)
 
 
 def _same_shape(page: "tifffile.TiffPage", first: "tifffile.TiffPage") -> bool:

@@ -1,4 +1,4 @@
-"""Stage 1: from the samples of a TIFF to RGB on white."""
+"""Stage 1: convert the samples of a TIFF to RGB on white."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,22 +18,22 @@ Colours = Callable[[Samples], UInt8[np.ndarray, "height width 3"]]
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _CMYK, _YCBCR = 0, 1, 2, 3, 5, 6
 _PREMULTIPLIED, _STRAIGHT = 1, 2
 _COUNT = {_WHITE_IS_ZERO: 1, _BLACK_IS_ZERO: 1, _RGB: 3, _PALETTE: 1, _CMYK: 4, _YCBCR: 3}
-"""Samples of a colour, before those of opacity."""
-# codecs that give RGB whatever they store
+"""Number of colour samples, without those of opacity."""
+# codecs whose decoders return RGB whatever they store
 _CONVERTED = {7, 33007, 34892}
 
 
 def colours(page: "tifffile.TiffPage") -> Colours:
-    """How a page's samples become RGB.
+    """Return a function that converts the samples of a page to RGB.
 
     Raises:
-        SlideError: its samples are no colours of 8 bits, or it lacks a decoder.
+        SlideError: the samples are not 8-bit colours, or there is no decoder for them.
     """
     name = page.parent.filename
     if page.dtype != np.dtype(np.uint8) or page.bitspersample != 8:
         raise SlideError(
-            f"{name} has {page.bitspersample} bits a channel ({page.dtype}); a slide's image has "
-            "8: scale it to 8 bits, knowing what its black and white are"
+            f"{name} has {page.bitspersample} bits per channel ({page.dtype}), but slides "
+            "have 8: scale it to 8 bits with suitable black and white points"
         )
     kind, count = int(page.photometric), _COUNT.get(int(page.photometric))
     if count is None or (kind == _YCBCR and page.compression not in _CONVERTED):
@@ -44,8 +44,8 @@ def colours(page: "tifffile.TiffPage") -> Colours:
     extra = page.samplesperpixel - count
     if extra not in (0, 1) or page.imagedepth > 1:
         raise SlideError(
-            f"{name} has {page.samplesperpixel} channels where {count} were expected: it is no "
-            "bright-field image; give an image of three colours"
+            f"{name} has {page.samplesperpixel} channels where {count} were expected: it is not "
+            "a bright-field image; give an image with three colours"
         )
     _check_codec(page, name)
     base = _base(page, kind)
@@ -69,13 +69,13 @@ def _check_codec(page: "tifffile.TiffPage", name: str) -> None:
     except KeyError as e:
         raise SlideError(
             f"{name} is compressed by {word(page.compression)}, for which there is no decoder; "
-            "write it anew (vips tiffsave IN OUT.tiff --tile --pyramid --compression jpeg)"
+            "convert it (vips tiffsave IN OUT.tiff --tile --pyramid --compression jpeg)"
         ) from e
 
 
 def _base(page: "tifffile.TiffPage", kind: int) -> Colours:
     if kind == _PALETTE:
-        # 16 bits a colour, of which the higher 8 count
+        # 16 bits per colour, of which the higher 8 are used
         table = np.asarray(page.colormap)
         table = (table >> 8).astype(np.uint8) if table.max() > WHITE else table.astype(np.uint8)
         return lambda samples: table.T[samples[..., 0]]
@@ -87,7 +87,7 @@ def _base(page: "tifffile.TiffPage", kind: int) -> Colours:
 
 
 def _from_cmyk(samples: Samples) -> UInt8[np.ndarray, "height width 3"]:
-    """Without ink profiles: (255 - ink)(255 - black) / 255, as libtiff."""
+    """Convert without ink profiles: (255 - ink)(255 - black) / 255, as libtiff does."""
     light = WHITE - samples.astype(np.uint16)
     return (light[..., :3] * light[..., 3:] // WHITE).astype(np.uint8)
 
@@ -100,5 +100,5 @@ def _premultiplied(
 
 
 def word(value: object) -> str:
-    """The name of a TIFF's number, where it has one."""
+    """Return the name of a TIFF constant, or its number if it has none."""
     return str(getattr(value, "name", value))

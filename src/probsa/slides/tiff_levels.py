@@ -1,4 +1,4 @@
-"""Stage 1: one level of a TIFF, of which only the tiles or strips of a region are decoded."""
+"""Stage 1: one level of a TIFF; only the tiles or strips of a region are decoded."""
 
 import math
 from collections import OrderedDict
@@ -18,44 +18,44 @@ if TYPE_CHECKING:
 
 _CACHE_BYTES = 64 << 20
 _LARGEST_PIECE = 1 << 30
-"""Bytes of a tile or strip that must be decoded as a whole."""
+"""Largest size in bytes of a tile or strip that must be decoded as a whole."""
 _JPEG = 7
 _BAND = 8 << 20
-"""Bytes of an uncompressed strip that are read at once."""
+"""Bytes of an uncompressed strip that are read in one call."""
 
 Piece = UInt8[np.ndarray, "height width 3"]
 
 
 class Cache:
-    """The pieces decoded last, of all levels of a slide, up to 64 MB; always the very last."""
+    """Cache of decoded pieces of all levels of a slide, up to 64 MB but at least one piece."""
 
     def __init__(self, limit: int = _CACHE_BYTES) -> None:
-        self.limit, self.held = limit, 0
+        self.limit, self.n_bytes = limit, 0
         self._pieces: OrderedDict[tuple[int, int], Piece] = OrderedDict()
 
     def get(self, key: tuple[int, int]) -> Piece | None:
-        """A piece that is still there."""
-        found = self._pieces.get(key)
-        if found is not None:
+        """Return a cached piece, or None."""
+        piece = self._pieces.get(key)
+        if piece is not None:
             self._pieces.move_to_end(key)
-        return found
+        return piece
 
     def put(self, key: tuple[int, int], piece: Piece) -> None:
-        """Keeps a piece and forgets the oldest."""
+        """Store a piece and evict the least recently used ones."""
         self._pieces[key] = piece
-        self.held += piece.nbytes
-        while self.held > self.limit and len(self._pieces) > 1:
-            self.held -= self._pieces.popitem(last=False)[1].nbytes
+        self.n_bytes += piece.nbytes
+        while self.n_bytes > self.limit and len(self._pieces) > 1:
+            self.n_bytes -= self._pieces.popitem(last=False)[1].nbytes
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Remove all pieces."""
         self._pieces.clear()
-        self.held = 0
+        self.n_bytes = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Grid:
-    """How a level is cut: every piece is `width` x `height` but for those at its ends."""
+    """The pieces of a level: `width` x `height` each, except at the borders."""
 
     width: int
     height: int
@@ -64,14 +64,14 @@ class _Grid:
 
 
 class TiffLevel:
-    """A page of a TIFF, read by pixels."""
+    """One level of a pyramid, which returns rectangles of pixels."""
 
     def __init__(self, page: "tifffile.TiffPage", *, number: int, cache: Cache) -> None:
         self.page, self.number, self.cache = page, number, cache
         self.width, self.height = page.imagewidth, page.imagelength
         self._name = page.parent.filename
         self.colours: Colours = colours(page)
-        # opening the decoder moves the file's position: it is made before anything is read
+        # creating the decoder moves the file position, so it comes before any reading
         self._decode = page.decode
         self._tables = page.jpegtables
         self._bands = _is_one_raw_strip(page)
@@ -81,15 +81,15 @@ class TiffLevel:
             raise SlideError(
                 f"{self._name}: its {page.imagewidth} x {page.imagelength} pixels are compressed "
                 f"in pieces of {self.grid.width} x {self.grid.height}, each of which must be "
-                "decoded whole; write it with tiles "
+                "decoded as a whole; convert it to tiles "
                 "(vips tiffsave IN OUT.tiff --tile --pyramid --compression jpeg)"
             )
 
     def pixels(self, left: int, top: int, width: int, height: int) -> Piece:
-        """RGB of a rectangle, in pixels of this level; white outside.
+        """Return the RGB of a rectangle in pixels of this level, white outside.
 
         Raises:
-            RegionError: a piece that the rectangle touches is damaged.
+            RegionError: a tile or strip that the rectangle touches is damaged.
         """
         out = np.full((height, width, 3), WHITE, np.uint8)
         x0, x1 = max(left, 0), min(left + width, self.width)
@@ -127,18 +127,18 @@ class TiffLevel:
     def _piece(self, row: int, column: int) -> Piece:
         index = row * self.grid.columns + column
         key = (self.number, index)
-        found = self.cache.get(key)
-        if found is None:
+        piece = self.cache.get(key)
+        if piece is None:
             samples = self._samples(row, column, index)
             if samples is None:
                 samples_shape = (self.grid.height, self.grid.width, 3)
                 return np.full(samples_shape, WHITE, np.uint8)
-            found = self.colours(samples)
-            self.cache.put(key, found)
-        return found
+            piece = self.colours(samples)
+            self.cache.put(key, piece)
+        return piece
 
     def _samples(self, row: int, column: int, index: int) -> Samples | None:
-        """As stored; None where the file leaves a piece out."""
+        """Return the samples as stored; None if the file omits the piece."""
         try:
             if self._bands:
                 return self._band(row)
@@ -148,9 +148,9 @@ class TiffLevel:
             planes = [
                 self._segment(index + plane * step) for plane in range(self.page.samplesperpixel)
             ]
-            there = [p for p in planes if p is not None]
-            return np.concatenate(there, axis=-1) if len(there) == len(planes) else None
-        # decoders of many libraries fail in many ways; what is no decoding error is not among them
+            present = [p for p in planes if p is not None]
+            return np.concatenate(present, axis=-1) if len(present) == len(planes) else None
+        # the exceptions that decoders of various libraries raise on damaged data
         except (RuntimeError, ValueError, TypeError, IndexError, OSError, EOFError) as e:
             what = "tile" if self.page.is_tiled else "strip"
             raise RegionError(
@@ -174,7 +174,7 @@ class TiffLevel:
         return decoded[0]
 
     def _band(self, row: int) -> Samples:
-        """A band of an uncompressed image that is one strip."""
+        """Return a band of an uncompressed image that consists of one strip."""
         line = self.width * self.page.samplesperpixel
         first = row * self.grid.height
         height = min(self.grid.height, self.height - first)
@@ -186,7 +186,7 @@ class TiffLevel:
         handle.seek(offset)
         data = handle.read(length)
         if len(data) < length:
-            raise ValueError(f"{len(data)} bytes of {length} are there")
+            raise ValueError(f"only {len(data)} of {length} bytes exist")
         return data
 
 

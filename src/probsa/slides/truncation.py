@@ -1,7 +1,7 @@
-"""Stage 1: whether a TIFF is all there.
+"""Stage 1: detect truncated TIFFs.
 
-A copy that was cut short may still open, with fewer levels or with tiles that end in nothing. Its
-directories say how long the file must be: each of them, and the tiles that they list, is looked up.
+A truncated copy may still open, with fewer levels or incomplete tiles. The directories of the file
+and the tiles that they list show how long the file must be.
 """
 
 import struct
@@ -15,38 +15,38 @@ from ..errors import SlideError
 
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8,
           13: 4, 16: 8, 17: 8, 18: 8}  # fmt: skip
-"""Bytes of a value by the TIFF number of its type."""
+"""Bytes per value, by TIFF type number."""
 _INTEGERS = {3: "u2", 4: "u4", 13: "u4", 16: "u8", 18: "u8"}
 _SUBIFDS = 330
 _SEGMENTS = ((273, 279), (324, 325))
-"""Tags of (offsets, byte counts): of strips, of tiles."""
+"""Tags of (offsets, byte counts) of strips and of tiles."""
 _LOOKED_AT = {258, 270, 347, _SUBIFDS, *(t for pair in _SEGMENTS for t in pair)}
 _MANY = 100_000
 
 
 def is_tiff(head: bytes) -> bool:
-    """Whether a file that begins so is a TIFF or a BigTIFF."""
+    """Return True if these first bytes are those of a TIFF or a BigTIFF."""
     return head[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 def check_complete(path: Path) -> None:
-    """Refuses a TIFF whose directories or tiles lie past its end.
+    """Refuse a TIFF whose directories or tiles lie beyond its end.
 
     Raises:
-        SlideError: says how long the file is and how long it must be.
+        SlideError: the file is truncated; the message states its length and the required one.
     """
     size = path.stat().st_size
     with path.open("rb") as f:
         for end in _ends(f, size):
             if end > size:
                 raise SlideError(
-                    f"{path} is cut short: it has {size:,} bytes, and lists data up to byte "
-                    f"{end:,} at least; copy it again from where it is whole"
+                    f"{path} is truncated: it has {size:,} bytes but lists data up to at least "
+                    f"byte {end:,}; copy it again from the original"
                 )
 
 
 def _ends(f: BinaryIO, size: int) -> Iterator[int]:
-    """Where each directory, and what it lists, ends. Stops at the first that is not there."""
+    """Yield the end of each directory and of its data; stop at the first missing directory."""
     head = f.read(16)
     order = "<" if head[:2] == b"II" else ">"
     big = head[2:4] in (b"+\0", b"\0+")
@@ -54,9 +54,9 @@ def _ends(f: BinaryIO, size: int) -> Iterator[int]:
     if len(first) < (8 if big else 4):
         yield 16 if big else 8
         return
-    waiting, seen = [struct.unpack(order + ("Q" if big else "I"), first)[0]], set()
-    while waiting and len(seen) < _MANY:
-        at = waiting.pop(0)
+    pending, seen = [struct.unpack(order + ("Q" if big else "I"), first)[0]], set()
+    while pending and len(seen) < _MANY:
+        at = pending.pop(0)
         if at == 0 or at in seen:
             continue
         seen.add(at)
@@ -68,11 +68,11 @@ def _ends(f: BinaryIO, size: int) -> Iterator[int]:
             yield directory.value_end(tag)
         for offsets, counts in _SEGMENTS:
             yield directory.data_end(offsets, counts)
-        waiting += [directory.next, *directory.integers(_SUBIFDS).tolist()]
+        pending += [directory.next, *directory.integers(_SUBIFDS).tolist()]
 
 
 class _Directory:
-    """One IFD: its entries, undecoded."""
+    """One image file directory (IFD), with undecoded entries."""
 
     def __init__(self, f: BinaryIO, at: int, *, order: str, big: bool) -> None:
         self.f, self.order = f, order
@@ -99,7 +99,7 @@ class _Directory:
         self.next = struct.unpack(order + self.word, raw[-self.inline :])[0]
 
     def _bytes(self, tag: int) -> tuple[int, int] | None:
-        """(offset, length) of a value that is stored outside of its entry."""
+        """Return (offset, length) of a value that is stored outside its entry, otherwise None."""
         kind, count, value = self.entries[tag]
         length = _SIZES.get(kind, 1) * count
         if length <= self.inline:
@@ -107,12 +107,12 @@ class _Directory:
         return struct.unpack(self.order + self.word, value)[0], length
 
     def value_end(self, tag: int) -> int:
-        """Where the value of a tag ends; 0 if it stands in the entry itself."""
+        """Return the end of the value of a tag; 0 if it is stored in the entry itself."""
         outside = self._bytes(tag)
         return 0 if outside is None else sum(outside)
 
     def integers(self, tag: int) -> np.ndarray:
-        """The value of a tag; empty where it is missing, or does not lie in the file."""
+        """Return the value of a tag; empty if it is missing or lies outside the file."""
         kind, count, value = self.entries.get(tag, (0, 0, b""))
         if kind not in _INTEGERS:
             return np.zeros(0, np.uint64)
@@ -125,7 +125,7 @@ class _Directory:
         return np.frombuffer(value, dtype, min(count, whole)).astype(np.uint64)
 
     def data_end(self, offsets: int, counts: int) -> int:
-        """Where the last tile or strip ends; those of no bytes do not count."""
+        """Return the end of the last tile or strip that is not empty."""
         at, length = self.integers(offsets), self.integers(counts)
         n = min(len(at), len(length))
         at, length = at[:n], length[:n]

@@ -1,7 +1,7 @@
-"""Windows of Hounsfield units: three of them make the channels of the image an encoder is given.
+"""Hounsfield windows: three of them form the channels of the image that an encoder receives.
 
-The defaults are the brain, subdural and bone windows that are usual for RSNA's haemorrhage
-challenge: 40:80, 80:200, 600:2800 (level:width), after its "see like a radiologist" notebook.
+The defaults are the brain, subdural and bone windows that are common in RSNA's haemorrhage
+challenge: 40:80, 80:200 and 600:2800 (level:width), after its "see like a radiologist" notebook.
 """
 
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ WINDOWS: dict[str, tuple[float, float]] = {
     "lung": (-600.0, 1500.0),
     "abdomen": (50.0, 400.0),
 }
-"""(level, width) in Hounsfield units: the window's middle, and how much it spans."""
+"""The centre (level) and width of each window in Hounsfield units."""
 _FORM = (
-    "three windows are wanted, by name or as LEVEL:WIDTH in Hounsfield units, with commas between "
-    "them: brain,subdural,bone or 40:80,80:200,600:2800"
+    "expected three windows, separated by commas, each a name or LEVEL:WIDTH in Hounsfield units: "
+    "brain,subdural,bone or 40:80,80:200,600:2800"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Three (level, width) pairs: what red, green and blue show."""
+    """Three (level, width) pairs, for the red, green and blue channels."""
 
     channels: tuple[tuple[float, float], tuple[float, float], tuple[float, float]] = (
         WINDOWS["brain"],
@@ -42,17 +42,17 @@ class Windows:
         for level, width in self.channels:
             if not (np.isfinite(level) and np.isfinite(width) and width > 0):
                 raise InputError(
-                    f"the window {level:g}:{width:g} has no width: a finite level and a width "
-                    "above 0 were expected"
+                    f"the window {level:g}:{width:g} is not valid: expected a finite level and "
+                    "a width above 0"
                 )
 
     @classmethod
     def parse(cls, text: str) -> "Windows":
-        """From `brain,subdural,bone` or `40:80,80:200,600:2800`, also mixed.
+        """Parse `brain,subdural,bone`, `40:80,80:200,600:2800`, or a mixture of both.
 
         Raises:
-            InputError: these are not three, or one is no pair of numbers.
-            UnknownName: no window has this name.
+            InputError: there are not three windows, or one is not a pair of numbers.
+            UnknownName: a window has an unknown name.
         """
         parts = [part.strip() for part in text.split(",")]
         if len(parts) != 3:
@@ -61,16 +61,16 @@ class Windows:
         return cls((one, two, three))
 
     def __str__(self) -> str:
-        """What `parse` reads."""
+        """Return the windows in the form that `parse` reads."""
         return ",".join(f"{level:g}:{width:g}" for level, width in self.channels)
 
 
 def windowed(hounsfield: Float[np.ndarray, "h w"], windows: Windows) -> UInt8[np.ndarray, "h w 3"]:
-    """The slice through each window: 0 up to level − width/2, 255 from level + width/2 on.
+    """Return a slice as seen through each window: 0 to 255 from level − width/2 to level + width/2.
 
-    v = 255 · clip((x − level) / width + 1/2, 0, 1), rounded: DICOM's function LINEAR_EXACT.
+    v = 255 · clip((x − level) / width + 1/2, 0, 1), rounded (DICOM's LINEAR_EXACT).
     """
-    # multiplied before it is divided, so that whole numbers stay exact in float32
+    # multiply before dividing, so that integers stay exact in float32
     image = np.empty((*hounsfield.shape, 3), np.uint8)
     for channel, (level, width) in enumerate(windows.channels):
         above = np.clip(hounsfield - (level - width / 2), 0.0, width)
@@ -79,7 +79,7 @@ def windowed(hounsfield: Float[np.ndarray, "h w"], windows: Windows) -> UInt8[np
 
 
 def slice_image(scan: Scan, i: int, windows: Windows) -> UInt8[np.ndarray, "h w 3"]:
-    """Slice `i` of a scan, as an encoder is given it."""
+    """Return slice `i` of a scan as the image that an encoder receives."""
     return windowed(scan.volume[i], windows)
 
 
@@ -92,4 +92,4 @@ def _window(text: str) -> tuple[float, float]:
     try:
         return float(level), float(width)
     except ValueError as error:
-        raise InputError(f"{text!r} is no window: {_FORM}") from error
+        raise InputError(f"{text!r} is not a window: {_FORM}") from error

@@ -1,4 +1,4 @@
-"""Stage 1: slides in vendors' formats, by OpenSlide."""
+"""Stage 1: read slides in vendor formats with OpenSlide."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     import openslide
     from PIL.Image import Image
 
-# what one slide's handle may keep of decoded tiles; OpenSlide's own default
+# size of the tile cache of one slide: OpenSlide's own default
 _CACHE_BYTES = 32 << 20
 
 
 class WsiSlide(Slide):
     """A slide that OpenSlide reads.
 
-    OpenSlide's handles do not survive an error: one that met a bad tile refuses every region after
-    it. So the handle is opened again after an error, and what is readable stays readable.
+    An OpenSlide handle that met a damaged tile refuses every later region. The handle is therefore
+    opened again after an error, so that undamaged regions remain readable.
     """
 
     def __init__(self, path: Path, *, name: str, mpp: float | None = None) -> None:
@@ -35,7 +35,7 @@ class WsiSlide(Slide):
         self._handle: openslide.OpenSlide | None = None
         try:
             handle = self._open()
-            found = dict(handle.properties)
+            properties = dict(handle.properties)
             sizes = handle.level_dimensions
             downsamples = handle.level_downsamples
             images = ", ".join(sorted(handle.associated_images))
@@ -45,19 +45,21 @@ class WsiSlide(Slide):
                 f"{path} cannot be opened by OpenSlide: {e}; the file is damaged, incomplete, or "
                 "of a variant that OpenSlide does not know"
             ) from e
-        self.format = found.get(openslide.PROPERTY_NAME_VENDOR, "unknown")
+        self.format = properties.get(openslide.PROPERTY_NAME_VENDOR, "unknown")
         self.levels = tuple(
             Level(width=w, height=h, downsample=d)
             for (w, h), d in zip(sizes, downsamples, strict=True)
         )
-        resolution = settle(from_openslide(found), mpp)
+        resolution = settle(from_openslide(properties), mpp)
         self.mpp, self.mpp_source = resolution.mpp, resolution.source
-        self.properties = found | _in_words(found, images, openslide.__library_version__)
+        self.properties = properties | _common_properties(
+            properties, images, openslide.__library_version__
+        )
 
     def read(
         self, *, x: int, y: int, level: int, width: int, height: int
     ) -> UInt8[np.ndarray, "height width 3"]:
-        """A region as RGB; see `Slide.read`. Decoded 4096 x 4096 pixels at a time."""
+        """Return a region as RGB, decoded in blocks of 4096 x 4096 pixels; see `Slide.read`."""
         check(self, level, width, height)
         out = np.empty((height, width, 3), np.uint8)
         for b in blocks(x, y, width, height, downsample=self.levels[level].downsample):
@@ -73,7 +75,7 @@ class WsiSlide(Slide):
         return out
 
     def close(self) -> None:
-        """Frees the handle and its cache; harmless when done twice."""
+        """Release the handle and its cache; may be called more than once."""
         self._closed = True
         self._release()
 
@@ -96,13 +98,15 @@ def _rgb(image: "Image") -> UInt8[np.ndarray, "height width 3"]:
     return on_white(pixels[..., :3], pixels[..., 3])
 
 
-def _in_words(found: dict[str, str], images: str, version: str) -> dict[str, str]:
-    """What every reader says under the same names."""
-    words = {"reader": f"OpenSlide {version}", "associated images": images}
-    width, height = (found.get(f"openslide.level[0].tile-{side}") for side in ("width", "height"))
+def _common_properties(properties: dict[str, str], images: str, version: str) -> dict[str, str]:
+    """Return the properties that all readers state under the same names."""
+    common = {"reader": f"OpenSlide {version}", "associated images": images}
+    width, height = (
+        properties.get(f"openslide.level[0].tile-{side}") for side in ("width", "height")
+    )
     if width and height:
-        words["tile size"] = f"{width} x {height}"
-    power = found.get("openslide.objective-power")
+        common["tile size"] = f"{width} x {height}"
+    power = properties.get("openslide.objective-power")
     if power:
-        words["objective power"] = power
-    return {k: v for k, v in words.items() if v}
+        common["objective power"] = power
+    return {k: v for k, v in common.items() if v}
