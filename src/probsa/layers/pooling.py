@@ -22,7 +22,9 @@ from ..variational import (
     Noise,
     Posterior,
     Sampler,
+    Shapes,
     block_shapes,
+    factorises,
     noise_blocks,
     sample_blocks,
     sample_instances,
@@ -45,11 +47,12 @@ class _LinearPooling(torch.autograd.Function):
         samples = 1 if noise is None else noise.numel() // len(g)
         logits = g.new_empty(len(sizes), samples, g.shape[1])
         bag_gs = g.T.contiguous().split(sizes, 1)
-        rows = logits.flatten(0, 1).split([s for _, s, _ in block_shapes(noise, sizes)])
-        for ell_sc, (bag, a_sn, *_) in zip(rows, _weights(q, noise, sizes), strict=True):
+        shapes = block_shapes(noise, sizes)
+        rows = logits.flatten(0, 1).split([s for _, s, _ in shapes])
+        for ell_sc, (bag, a_sn, _) in zip(rows, _weights(q, noise, sizes, shapes), strict=True):
             torch.mm(a_sn, bag_gs[bag].T, out=ell_sc)
         ctx.save_for_backward(noise, g, logits, *parameters)
-        ctx.q, ctx.sizes = q, sizes
+        ctx.q, ctx.sizes, ctx.shapes = q, sizes, shapes
         return logits
 
     @staticmethod
@@ -62,16 +65,18 @@ class _LinearPooling(torch.autograd.Function):
         a_sums = g.new_zeros(d_sc.shape[1], g.shape[0])
         own_sums = [torch.zeros_like(a_sums) for _ in parameters]
         a_bag_sums, *own_bag_sums = [v.split(ctx.sizes, 1) for v in (a_sums, *own_sums)]
-        rows = d_sc.split([s for _, s, _ in block_shapes(noise, ctx.sizes)])
+        rows = d_sc.split([s for _, s, _ in ctx.shapes])
+        weights = _weights(ctx.q, noise, ctx.sizes, ctx.shapes)
         derivatives: Sequence[Tensor | None] = ()
-        for d_rows, (bag, a_sn, noise_sn, spare) in zip(
-            rows, _weights(ctx.q, noise, ctx.sizes), strict=True
-        ):
+        for d_rows, (bag, a_sn, noise_sn) in zip(rows, weights, strict=True):
             a_bag_sums[bag].addmm_(d_rows.T, a_sn)
             derivatives = ctx.q.derivatives(noise_sn)
+            left = sum(derivative is not None for derivative in derivatives)
             for sums, derivative in zip(own_bag_sums, derivatives, strict=True):
                 if derivative is not None:
-                    sums[bag].addmm_(d_rows.T, torch.mul(a_sn, derivative, out=spare))
+                    left -= 1  # the last product may overwrite the softmax
+                    product = a_sn * derivative if left else a_sn.mul_(derivative)
+                    sums[bag].addmm_(d_rows.T, product)
         totals = [
             a_sums if d is None else own for d, own in zip(derivatives, own_sums, strict=True)
         ]
@@ -80,18 +85,13 @@ class _LinearPooling(torch.autograd.Function):
 
 
 def _weights(
-    q: Posterior, noise: Noise | None, sizes: Sequence[int]
-) -> Iterator[tuple[int, Tensor, Tensor | None, Tensor]]:
-    """Yield each block's bag, softmax(f) and noise, and memory to work in.
-
-    The next block overwrites the softmax and the memory.
-    """
-    room = max(s * n for _, s, n in block_shapes(noise, sizes))
-    result, spare = (q.mean.new_empty(room) for _ in range(2))
-    for bag, f_sn, noise_sn in sample_blocks(q, noise, sizes):
-        shape, stride = f_sn.shape, (f_sn.shape[1], 1)
-        a_sn = torch.softmax(f_sn, 1, out=result.as_strided(shape, stride))
-        yield bag, a_sn, noise_sn, spare.as_strided(shape, stride)
+    q: Posterior, noise: Noise | None, sizes: Sequence[int], shapes: Shapes
+) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+    """Yield bag, softmax(f) and noise of each block; the next one overwrites the softmax."""
+    memory = q.mean.new_empty(max(s * n for _, s, n in shapes))
+    blocks = sample_blocks(q, noise, sizes, shapes)
+    for (_, s, n), (bag, f_sn, noise_sn) in zip(shapes, blocks, strict=True):
+        yield bag, torch.softmax(f_sn, 1, out=memory.as_strided((s, n), (n, 1))), noise_sn
 
 
 def pool_linear(
@@ -116,7 +116,7 @@ def pool_linear(
             return segment_sum(segment_softmax(q.mean, sizes) * g, sizes)[:, None]
         if g.is_cuda:
             return _pool_at_once(q, g, sizes, eps=eps)
-        if isinstance(q, Factorised):
+        if factorises(q):
             return _LinearPooling.apply(q, eps, g, list(sizes), *q.parameters)  # pyright: ignore[reportReturnType]
         return _pool_by_autograd(q, g, sizes, eps=eps)
 
@@ -144,7 +144,7 @@ def _pool_by_autograd(
             use_reentrant=False,
             preserve_rng_state=False,
         )
-        for bag, noise_sn in noise_blocks(eps, sizes)
+        for bag, noise_sn in noise_blocks(eps, block_shapes(eps, sizes))
     ]
     return torch.cat(blocks).unflatten(0, (len(sizes), -1))  # pyright: ignore[reportArgumentType]
 

@@ -10,9 +10,11 @@ from .posteriors import Dirac as Dirac
 from .posteriors import Factorised as Factorised
 from .posteriors import Posterior as Posterior
 from .posteriors import Sampler as Sampler
+from .posteriors import factorises as factorises
 from .priors import Dirichlet as Dirichlet
 from .priors import Prior as Prior
 from .sampling import Noise as Noise
+from .sampling import Shapes as Shapes
 from .sampling import block_shapes as block_shapes
 from .sampling import draw_noise as draw_noise
 from .sampling import noise_blocks as noise_blocks

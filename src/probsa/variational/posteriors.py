@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -84,7 +84,6 @@ class Posterior(Protocol):
         ...
 
 
-@runtime_checkable
 class Factorised(Posterior, Protocol):
     """A posterior of independent instances: f_sn depends only on θ_n and the noise ε_sn.
 
@@ -101,6 +100,11 @@ class Factorised(Posterior, Protocol):
     ) -> tuple[Float[Tensor, "s n"] | None, ...]:
         """∂f_sn/∂θ_n of each parameter θ; None where it is 1."""
         ...
+
+
+def factorises(q: Posterior) -> TypeGuard[Factorised]:
+    """Return whether q is `Factorised`."""
+    return hasattr(q, "derivatives")  # isinstance takes 50 µs: it reads every property
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ such blocks have n as their contiguous dimension (5 to 8 times as fast as the ot
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -23,13 +22,8 @@ AHEAD = 16
 Noise = Float[Tensor, " n_times_samples"]
 """The noise of all bags, one bag after another, each sample-major (see `sample_major`)."""
 
-
-class Block(NamedTuple):
-    """Some samples of one bag, and the noise that they were made of (None for a point mass)."""
-
-    bag: int
-    f: Float[Tensor, "s n"]
-    noise: Float[Tensor, "s n"] | None
+Shapes = list[tuple[int, int, int]]
+"""Bag, samples and instances of each block."""
 
 
 def sample_major(noise: Float[Tensor, "n samples"], sizes: Sequence[int]) -> Noise:
@@ -64,18 +58,17 @@ def draw_noise(
     return noise
 
 
-def block_shapes(noise: Noise | None, sizes: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return bag, samples and instances of each block; without noise, one block per bag."""
+def block_shapes(noise: Noise | None, sizes: Sequence[int]) -> Shapes:
+    """Return how the samples are cut into blocks; without noise, there is one per bag."""
     if noise is None:
         return [(bag, 1, n) for bag, n in enumerate(sizes)]
     return _cut(sizes, noise.numel() // sum(sizes))
 
 
 def noise_blocks(
-    noise: Noise | None, sizes: Sequence[int]
+    noise: Noise | None, shapes: Shapes
 ) -> Iterator[tuple[int, Float[Tensor, "s n"] | None]]:
     """Yield bag and noise of each block."""
-    shapes = block_shapes(noise, sizes)
     if noise is None:
         yield from ((bag, None) for bag, _, _ in shapes)
         return
@@ -84,18 +77,20 @@ def noise_blocks(
         yield bag, part.view(s, n)
 
 
-def sample_blocks(q: Posterior, noise: Noise | None, sizes: Sequence[int]) -> Iterator[Block]:
-    """Yield the samples of all bags, without gradients; the next block may overwrite the last.
+def sample_blocks(
+    q: Posterior, noise: Noise | None, sizes: Sequence[int], shapes: Shapes
+) -> Iterator[tuple[int, Float[Tensor, "s n"], Float[Tensor, "s n"] | None]]:
+    """Yield bag, samples and noise of each block, without gradients.
 
-    (Fresh memory for every block would cost more than what is computed in it.)
+    The next block may overwrite the samples: fresh memory for every block would cost more than
+    what is computed in it.
     """
-    sample = q.sampler(sizes)
-    work: Tensor | None = None
-    if noise is not None:
-        work = noise.new_empty(max(s * n for _, s, n in block_shapes(noise, sizes)))
-    for bag, eps in noise_blocks(noise, sizes):
-        out = None if work is None or eps is None else work.as_strided(eps.shape, eps.stride())
-        yield Block(bag, sample(bag, eps, out=out), eps)
+    sample, out = q.sampler(sizes), None
+    memory = None if noise is None else noise.new_empty(max(s * n for _, s, n in shapes))
+    for (_, s, n), (bag, eps) in zip(shapes, noise_blocks(noise, shapes), strict=True):
+        if memory is not None:
+            out = memory.as_strided((s, n), (n, 1))
+        yield bag, sample(bag, eps, out=out), eps
 
 
 def stream_samples(
@@ -122,7 +117,7 @@ def sample_instances(
         return q.rsample(eps.shape[1], noise=eps)
 
 
-def _cut(sizes: Sequence[int], samples: int) -> list[tuple[int, int, int]]:
+def _cut(sizes: Sequence[int], samples: int) -> Shapes:
     """Cut the samples into blocks; how a bag is cut does not depend on its batch."""
     shapes = []
     for bag, n in enumerate(sizes):
