@@ -7,16 +7,11 @@ from hypothesis import strategies as st
 from support.random_bags import F64
 
 from probsa.core.randomness import stream
-from probsa.layers import pooling
-from probsa.layers.pooling import (
-    draw_noise,
-    pool_linear,
-    pool_streamed,
-    pool_vectors,
-    reparameterise,
-    sample_major,
-)
+from probsa.errors import InputError
+from probsa.layers.pooling import pool_linear, pool_streamed, pool_vectors
+from probsa.variational import sampling
 from probsa.variational.posteriors import Diagonal, Dirac
+from probsa.variational.sampling import draw_noise, sample_instances, sample_major
 
 SIZES = (1, 6, 23)
 
@@ -67,14 +62,14 @@ def worst(got, want):
     return ((got - want).abs().max() / want.abs().max()).item()
 
 
-@pytest.mark.parametrize("block", [pooling.BLOCK, 50])
+@pytest.mark.parametrize("block", [sampling.BLOCK, 50])
 @pytest.mark.parametrize("classes", [1, 3])
 @pytest.mark.parametrize("samples", [1, 16, 1000])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(F64, 1e-12), (torch.float32, 1e-6)])
 def test_samples_commute_with_a_linear_classifier(
     monkeypatch, block, classes, samples, dtype, tolerance
 ):
-    monkeypatch.setattr(pooling, "BLOCK", block)
+    monkeypatch.setattr(sampling, "BLOCK", block)
     tensors = inputs(SIZES, samples=samples, classes=classes, dtype=dtype)
     (got, got_grads), (want, want_grads) = both_ways(tensors, SIZES)
     assert got.shape == (3, samples, classes)
@@ -108,9 +103,9 @@ def test_for_bags_of_any_size(sizes, samples, classes, seed):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("block", [pooling.BLOCK, 9])
+@pytest.mark.parametrize("block", [sampling.BLOCK, 9])
 def test_gradients_agree_with_finite_differences(monkeypatch, block):
-    monkeypatch.setattr(pooling, "BLOCK", block)
+    monkeypatch.setattr(sampling, "BLOCK", block)
     sizes = (1, 5, 3)
     mean, variance, noise, h, u = inputs(sizes, samples=3, classes=2)
     leaves = [t.requires_grad_() for t in (mean, variance.sqrt(), h @ u.T)]
@@ -157,10 +152,14 @@ def test_scores_far_apart_leave_one_instance():
 
 def test_noise_given_is_the_noise_used():
     mean, variance, noise, _, _ = inputs(SIZES, samples=5, classes=1)
-    eps = sample_major(noise, SIZES)
-    f = reparameterise(mean, variance.sqrt(), eps, SIZES)
+    f = sample_instances(Diagonal(mean, variance), sample_major(noise, SIZES), SIZES)
     torch.testing.assert_close(f, mean[:, None] + variance.sqrt()[:, None] * noise, rtol=0, atol=0)
-    torch.testing.assert_close(f, Diagonal(mean, variance).rsample(5, noise=noise), rtol=0, atol=0)
+
+
+def test_a_stochastic_posterior_is_not_pooled_without_noise():
+    mean, variance, _, h, u = inputs(SIZES, samples=1, classes=2)
+    with pytest.raises(InputError, match="needs noise"):
+        pool_linear(Diagonal(mean, variance), h @ u.T, SIZES)
 
 
 def test_vectors_are_pooled_as_by_the_loop():
@@ -175,10 +174,10 @@ def generators():
     return [stream(0, f"bag{b}") for b in range(len(SIZES))]
 
 
-@pytest.mark.parametrize("block", [pooling.BLOCK, 50])
+@pytest.mark.parametrize("block", [sampling.BLOCK, 50])
 @pytest.mark.parametrize("classes", [1, 3])
 def test_streaming_draws_what_drawing_draws(monkeypatch, block, classes):
-    monkeypatch.setattr(pooling, "BLOCK", block)
+    monkeypatch.setattr(sampling, "BLOCK", block)
     mean, variance, _, h, u = inputs(SIZES, samples=1, classes=classes)
     q, g, samples = Diagonal(mean, variance), h @ u.T, 37
     pooled = pool_streamed(q, g, SIZES, samples=samples, generators=generators())
@@ -186,7 +185,7 @@ def test_streaming_draws_what_drawing_draws(monkeypatch, block, classes):
     want = pool_linear(q, g, SIZES, eps=eps)
     torch.testing.assert_close(pooled.logits, want, rtol=1e-12, atol=1e-13)
 
-    f = reparameterise(mean, variance.sqrt(), eps, SIZES)
+    f = sample_instances(q, eps, SIZES)
     a = torch.cat([part.softmax(0) for part in f.split(list(SIZES))])
     torch.testing.assert_close(pooled.weight_mean, a.mean(1), rtol=1e-12, atol=1e-15)
     variance_of_weight = a.var(1, correction=0)
@@ -224,7 +223,7 @@ def test_the_noise_of_a_bag_is_its_own():
 
 
 def test_the_noise_does_not_know_how_many_threads_draw_it(monkeypatch):
-    monkeypatch.setattr(pooling, "BLOCK", 50)
+    monkeypatch.setattr(sampling, "BLOCK", 50)
     like = torch.zeros(1)
     one = draw_noise(SIZES, 100, like=like, generators=generators())
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
@@ -233,11 +232,11 @@ def test_the_noise_does_not_know_how_many_threads_draw_it(monkeypatch):
 
 @pytest.mark.parametrize("ahead", [1, 2, 1000])
 def test_streaming_does_not_know_how_far_ahead_it_draws(monkeypatch, ahead):
-    monkeypatch.setattr(pooling, "BLOCK", 50)
+    monkeypatch.setattr(sampling, "BLOCK", 50)
     mean, variance, _, h, u = inputs(SIZES, samples=1, classes=2)
     q, g = Diagonal(mean, variance), h @ u.T
     usual = pool_streamed(q, g, SIZES, samples=37, generators=generators())
-    monkeypatch.setattr(pooling, "AHEAD", ahead)
+    monkeypatch.setattr(sampling, "AHEAD", ahead)
     other = pool_streamed(q, g, SIZES, samples=37, generators=generators())
     assert torch.equal(other.logits, usual.logits)
     assert torch.equal(other.weight_variance, usual.weight_variance)

@@ -27,13 +27,10 @@ from .min_cut import ortho as ortho
 from .min_cut import pool as pool
 from .nystrom import NystromAttention as NystromAttention
 from .nystrom import NystromLayer as NystromLayer
-from .pooling import Noise as Noise
-from .pooling import draw_noise as draw_noise
 from .pooling import pool_linear as pool_linear
 from .pooling import pool_streamed as pool_streamed
 from .pooling import pool_vectors as pool_vectors
-from .pooling import reparameterise as reparameterise
-from .pooling import sample_major as sample_major
+from .pooling import weight_moments as weight_moments
 from .postnorm import PostNormLayer as PostNormLayer
 from .postnorm import QueryLayer as QueryLayer
 from .pseudo_bags import Groups as Groups

@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..core import Bags
 from ..errors import InputError
-from ..variational import Diagonal, Dirac
+from ..variational import Diagonal, Dirac, Posterior
 
 Trunk = Literal["tanh", "gated", "mlp"]
 Activation = Literal["tanh", "relu", "gelu"]
@@ -121,7 +122,9 @@ class AttentionPosterior(nn.Module):
             nn.init.constant_(head.bias, self._unbounded(initial_log_variance))
             self.log_variance = head
 
-    def forward(self, h: Float[Tensor, "n d"]) -> Dirac | Diagonal:
+    def forward(self, h: Float[Tensor, "n d"], bags: Bags | None = None) -> Posterior:
+        """Return q; `bags` is for other posteriors than these, which need the bags' graphs."""
+        del bags
         t = _full(self.trunk(h))
         with torch.autocast(t.device.type, enabled=False):
             mean = self.mean(t)

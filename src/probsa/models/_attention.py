@@ -6,27 +6,31 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, segment_softmax
+from ..core import Bags
 from ..errors import InputError
 from ..layers import (
     Activation,
     AttentionPosterior,
     Embed,
-    Noise,
     PosteriorKind,
     StackedLinear,
     Trunk,
     Widths,
     bias_of,
-    draw_noise,
     pool_linear,
     pool_streamed,
     pool_vectors,
-    reparameterise,
-    sample_major,
+    weight_moments,
     without_bias,
 )
-from ..variational import Dirac, Dirichlet, Posterior
+from ..variational import (
+    Dirichlet,
+    Noise,
+    Posterior,
+    draw_noise,
+    sample_instances,
+    sample_major,
+)
 from ._base import Model, Output
 
 
@@ -154,53 +158,56 @@ class AttentionModel(Model):
         generator: torch.Generator | None,
     ) -> Output:
         """Everything after the instance vectors: q(f | X), pooling, ψ."""
-        q = self.attention(h)
+        q = self.attention(h, bags)
+        predicting = not torch.is_grad_enabled()
         psi = self.classifier
         linear = psi if isinstance(psi, nn.Linear | StackedLinear) else None
-        extras: dict[str, Tensor] = {}
-        if isinstance(q, Dirac):
-            eps = None
-        elif noise is not None:
-            eps = sample_major(noise.to(q.mean.dtype), bags.sizes)
-        elif linear is not None and not torch.is_grad_enabled():
-            g = _project(linear, h, q)
-            bias = bias_of(linear, bags=len(bags))
-            return self._streamed(q, g, bags, bias=bias, generator=generator)
-        else:
-            eps = self._draw(bags, q, generator)
+        if linear is not None and predicting and q.stochastic and noise is None:
+            return self._streamed(q, linear, h, bags, generator=generator)
+        eps = self._noise(q, bags, noise=noise, generator=generator)
+        f = None if linear is not None and not predicting else sample_instances(q, eps, bags.sizes)
         if linear is not None:
             logits = pool_linear(q, _project(linear, h, q), bags.sizes, eps=eps)
             logits = logits + bias_of(linear, bags=len(bags))
         else:
-            f = q.mean[:, None] if eps is None else self._samples(q, eps, bags)
+            assert f is not None
             logits = self.classifier(pool_vectors(f, h.to(f.dtype), bags.sizes))
-            if not torch.is_grad_enabled():
-                a = segment_softmax(f, bags.sizes)
-                extras = {"weight_mean": a.mean(1), "weight_variance": a.var(1, correction=0)}
+        extras: dict[str, Tensor] = {}
+        if predicting:
+            assert f is not None
+            mean, variance = weight_moments(f, bags.sizes)
+            extras = {"weight_mean": mean, "weight_variance": variance}
         return Output(logits=logits, attention=q, likelihood=self.likelihood, extras=extras)
 
-    def _samples(self, q: Posterior, eps: Noise, bags: Bags) -> Float[Tensor, "n samples"]:
-        return reparameterise(q.mean, q.variance.sqrt(), eps, bags.sizes)
+    def _noise(
+        self, q: Posterior, bags: Bags, *, noise: Tensor | None, generator: torch.Generator | None
+    ) -> Noise | None:
+        if not q.stochastic:
+            return None
+        if noise is not None:
+            return sample_major(noise.to(q.mean.dtype), bags.sizes)
+        generators = self.streams(bags, generator)
+        return draw_noise(bags.sizes, self._drawn, like=q.mean.detach(), generators=generators)
 
     def _streamed(
         self,
         q: Posterior,
-        g: Float[Tensor, "n classes"],
+        linear: nn.Linear | StackedLinear,
+        h: Float[Tensor, "n d"],
         bags: Bags,
         *,
-        bias: Tensor,
         generator: torch.Generator | None,
     ) -> Output:
-        """Prediction: nothing of size n × samples is kept, and the weights' moments come along."""
+        """Predict without storing anything of size n x samples."""
         pooled = pool_streamed(
             q,
-            g,
+            _project(linear, h, q),
             bags.sizes,
             samples=self._drawn,
             generators=self.streams(bags, generator),
         )
         return Output(
-            logits=pooled.logits + bias,
+            logits=pooled.logits + bias_of(linear, bags=len(bags)),
             attention=q,
             likelihood=self.likelihood,
             extras={"weight_mean": pooled.weight_mean, "weight_variance": pooled.weight_variance},
@@ -209,10 +216,6 @@ class AttentionModel(Model):
     @property
     def _drawn(self) -> int:
         return self.samples if self.training else self.predict_samples
-
-    def _draw(self, bags: Bags, q: Posterior, generator: torch.Generator | None) -> Noise:
-        sources = self.streams(bags, generator)
-        return draw_noise(bags.sizes, self._drawn, like=q.mean.detach(), generators=sources)
 
 
 def _project(

@@ -26,7 +26,6 @@ from ..layers import (
     pool_vectors,
     propagate,
 )
-from ..variational import Dirac
 from ._base import Model, Output, ScoreKind, Source
 from ._originals import Rules, State, only, original, part, transplant
 from ._registry import build, register
@@ -187,8 +186,7 @@ class CAMIL(Model):
         t = _full(t)
         m = self.fused(segment_softmax(e, bags.sizes), v, t)
         q = self.attention(m if self.as_code else t)
-        assert isinstance(q, Dirac)
-        z = pool_vectors(q.mean[:, None], m, bags.sizes)
+        z = pool_vectors(q.rsample(1), m, bags.sizes)
         with torch.autocast(h.device.type, enabled=False):
             logits = self.classifier(z)
         return Output(

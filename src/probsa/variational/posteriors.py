@@ -1,10 +1,11 @@
-"""Stage 6: q(f | X): what a model believes about the attention f of each instance.
+"""Stage 6: q(f | X), the posterior of the attention logits f of each instance.
 
-`Dirac` and `Diagonal` are siblings with one interface; nothing downstream asks which it was given.
+`Dirac` and `Diagonal` share one interface, `Posterior`, which other classes may implement as well.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -16,21 +17,94 @@ from .priors import Prior
 
 
 @runtime_checkable
+class Sampler(Protocol):
+    """Samples of f for the bags of a batch, as a function of standard normal noise."""
+
+    def __call__(
+        self, bag: int, noise: Float[Tensor, "s n"] | None, *, out: Tensor | None = None
+    ) -> Float[Tensor, "s n"]:
+        """Return s samples of the n instances of bag number `bag`.
+
+        Args:
+            bag: The bag's position in the batch.
+            noise: Standard normal numbers; None for a posterior that is not `stochastic`.
+            out: Memory of the noise's shape, or the noise itself, that may be overwritten with
+                the result. Only given when no gradient is recorded; it may be ignored.
+        """
+        ...
+
+
+@runtime_checkable
 class Posterior(Protocol):
-    """q(f | X): mean and variance are (n,), or (n, classes) where a method has one per class."""
+    """q(f | X) of all bags of a batch. A posterior draws its own samples; pooling only reads them.
+
+    Pooling asks for samples a block at a time: it draws the noise of some samples of one bag (from
+    that bag's generator) and calls `sampler`. Prediction keeps no block, so memory stays O(n) per
+    sample of a block. In training, gradients reach the tensors of the posterior by autograd, which
+    calls the sampler again in the backward pass instead of storing its samples. `Factorised`
+    posteriors have a faster backward pass.
+
+    Autocast is off while samples are drawn: noise and samples have the dtype of `mean`.
+    """
 
     @property
-    def mean(self) -> Tensor: ...
+    def mean(self) -> Float[Tensor, "n *classes"]:
+        """E[f_n]; (n, classes) where a method has one attention map per class."""
+        ...
+
     @property
-    def variance(self) -> Tensor: ...
+    def variance(self) -> Float[Tensor, "n *classes"]:
+        """Var[f_n] of each instance, of the shape of `mean`."""
+        ...
+
+    @property
+    def stochastic(self) -> bool:
+        """False if all samples are equal: one sample is then drawn, without noise."""
+        ...
+
+    def sampler(self, sizes: Sequence[int]) -> Sampler:
+        """Return the function from noise to samples, for bags of these numbers of instances.
+
+        The samples of a bag must depend only on the bag and on its noise.
+        """
+        ...
+
     def rsample(
         self,
         samples: int,
         *,
         noise: Float[Tensor, "n samples"] | None = None,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "n drawn *classes"]: ...
-    def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]: ...
+    ) -> Float[Tensor, "n drawn *classes"]:
+        """Return samples of all instances at once, the same function of noise as `sampler`."""
+        ...
+
+    def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
+        """Return KL(q ‖ p) of each bag, up to a constant unless `exact`."""
+        ...
+
+
+class Factorised(Posterior, Protocol):
+    """A posterior of independent instances: f_sn depends only on θ_n and the noise ε_sn.
+
+    Pooling then needs no gradient of size n x samples: it sums ∂f/∂θ over the samples as it goes.
+    """
+
+    @property
+    def parameters(self) -> tuple[Float[Tensor, " n"], ...]:
+        """The tensors θ that the samples are computed from and that gradients return to."""
+        ...
+
+    def derivatives(
+        self, noise: Float[Tensor, "s n"] | None
+    ) -> tuple[Float[Tensor, "s n"] | None, ...]:
+        """∂f_sn/∂θ_n of each parameter θ; None where it is 1."""
+        ...
+
+
+def factorises(q: Posterior) -> TypeGuard[Factorised]:
+    """Return whether q is `Factorised`."""
+    return hasattr(q, "derivatives")  # isinstance takes 50 µs: it reads every property
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +116,27 @@ class Dirac:
     @property
     def variance(self) -> Float[Tensor, "n *classes"]:
         return torch.zeros_like(self.mean)
+
+    @property
+    def stochastic(self) -> bool:
+        return False
+
+    @property
+    def parameters(self) -> tuple[Tensor]:
+        return (self.mean,)
+
+    def derivatives(self, noise: Tensor | None) -> tuple[None]:
+        del noise
+        return (None,)
+
+    def sampler(self, sizes: Sequence[int]) -> Sampler:
+        means = self.mean[None].split(list(sizes), 1)
+
+        def sample(bag: int, noise: Tensor | None, *, out: Tensor | None = None) -> Tensor:
+            del noise, out
+            return means[bag]
+
+        return sample
 
     def rsample(
         self,
@@ -66,6 +161,27 @@ class Diagonal:
 
     mean: Float[Tensor, " n"]
     variance: Float[Tensor, " n"]
+
+    @property
+    def stochastic(self) -> bool:
+        return True
+
+    @property
+    def parameters(self) -> tuple[Tensor, Tensor]:
+        return self.mean, self.variance.sqrt()
+
+    def derivatives(self, noise: Tensor | None) -> tuple[None, Tensor]:
+        assert noise is not None
+        return None, noise
+
+    def sampler(self, sizes: Sequence[int]) -> Sampler:
+        means, stds = (v.split(list(sizes)) for v in self.parameters)
+
+        def sample(bag: int, noise: Tensor | None, *, out: Tensor | None = None) -> Tensor:
+            assert noise is not None
+            return torch.addcmul(means[bag], stds[bag], noise, out=out)
+
+        return sample
 
     def rsample(
         self,
