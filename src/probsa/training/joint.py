@@ -21,7 +21,7 @@ from .loop import TrainingLoop
 from .model_groups import build_model
 from .model_stack import StackedModels
 from .optimizers import WHOLE, optimizer_of
-from .preparation import prepare
+from .preparation import Prepared, prepare
 from .progress import Run
 from .reporting import Reporter
 from .run_folder import RunFolder, open_run
@@ -64,13 +64,7 @@ def train_jointly(
         InputError: the runs cannot be trained jointly.
         JointTrainingFailed: some runs diverged; their folders are removed.
     """
-    for config in configs:
-        reason = why_not_jointly(config)
-        if reason or joint_key(config) != joint_key(configs[0]):
-            raise InputError(
-                f"{config.model} cannot train jointly with {configs[0].model}: "
-                + (reason or "they do not see the same batches under the same settings")
-            )
+    _check(configs)
     threads = configs[0].training.threads
     if threads:
         torch.set_num_threads(threads)
@@ -86,16 +80,8 @@ def train_jointly(
         for run in runs:
             open_run(run.folder.path, run.config, resume=True, overwrite=False)
             prepared.write(run.folder)
-        settings = configs[0].training
-        device = choose_device(settings.device)
-        groups = [StackedModels(alike, device=device) for alike in _by_structure(runs)]
-        parameters = [p for group in groups for p in group.module.parameters()]
-        training = TrainingState(
-            groups=groups,
-            optimizer=optimizer_of([{"params": parameters, WHOLE: 0}], settings),
-            prepared=prepared,
-            standardizer=prepared.standardizer.to(device),
-        )
+        device = choose_device(configs[0].training.device)
+        training = _training_state(runs, prepared, device=device)
         keeper = JointKeeper(runs, state, save_every=save_every)
         keeper.restore(training)
         loop = TrainingLoop(training, keeper=keeper, device=device, reporter=reporter or Reporter())
@@ -109,6 +95,29 @@ def train_jointly(
             shutil.rmtree(path)  # there is nothing to resume
         raise JointTrainingFailed(failures)
     return [run.folder for run in runs]
+
+
+def _check(configs: Sequence[RunConfig]) -> None:
+    for config in configs:
+        reason = why_not_jointly(config)
+        if reason or joint_key(config) != joint_key(configs[0]):
+            raise InputError(
+                f"{config.model} cannot train jointly with {configs[0].model}: "
+                + (reason or "they do not see the same batches under the same settings")
+            )
+
+
+def _training_state(
+    runs: Sequence[Run], prepared: Prepared, *, device: torch.device
+) -> TrainingState:
+    groups = [StackedModels(alike, device=device) for alike in _by_structure(runs)]
+    parameters = [p for group in groups for p in group.module.parameters()]
+    return TrainingState(
+        groups=groups,
+        optimizer=optimizer_of([{"params": parameters, WHOLE: 0}], runs[0].config.training),
+        prepared=prepared,
+        standardizer=prepared.standardizer.to(device),
+    )
 
 
 def _by_structure(runs: Sequence[Run]) -> list[list[Run]]:
