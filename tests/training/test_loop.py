@@ -307,7 +307,7 @@ def test_a_folder_that_exists_is_refused(config, tmp_path):
     train(config, tmp_path / "a", overwrite=True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
-    with pytest.raises(InputError, match="no run folder, so it is not overwritten"):
+    with pytest.raises(InputError, match="not a run folder, so it is not overwritten"):
         train(config, tmp_path / "mine", overwrite=True)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
     with pytest.raises(InputError, match="nothing to resume"):

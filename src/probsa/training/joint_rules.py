@@ -8,11 +8,10 @@ from typing import Any
 
 from ..models import ABMIL, TABMIL, ProbSA, arguments, fixed
 from .config import RunConfig
+from .run_folder import EXECUTION_KEYS
 
 STACKABLE = (ABMIL, TABMIL, ProbSA)
 """Models made of linear maps and norms alone, whose losses are sums over bags."""
-EXECUTION_KEYS = ("device", "workers", "threads", "cache_gb")
-"""Settings that affect execution, not results."""
 
 
 def why_not_jointly(config: RunConfig) -> str | None:
@@ -42,7 +41,9 @@ def joint_key(config: RunConfig) -> str:
     values["data_seed"] = config.order_seed
     del values["seed"], values["training"]["kl_weight"], values["training"]["tensorboard"]
     for section in ("data", "training"):
-        values[section] = {k: v for k, v in values[section].items() if k not in EXECUTION_KEYS}
+        values[section] = {
+            k: v for k, v in values[section].items() if f"{section}.{k}" not in EXECUTION_KEYS
+        }
     return json.dumps(values, sort_keys=True)
 
 
