@@ -16,8 +16,7 @@ from probsa import models, pack
 from probsa.core.bags import Bag, Bags
 from probsa.core.randomness import stream
 from probsa.training.devices import keep_memory, precision_context
-from probsa.training.joint import objectives
-from probsa.training.model_stack import Stack
+from probsa.training.model_stack import Stack, objectives
 from probsa.variational.objectives import objective
 
 CASES = [

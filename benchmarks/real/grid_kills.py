@@ -47,24 +47,24 @@ DRIVER = """\
 import sys
 from probsa.benchmark.execution.units import Training
 from probsa.cli.entry import main
-from probsa.training import together
-from probsa.training.joint_folder import PassFolder
+from probsa.training import joint
+from probsa.training.joint_keeper import JointKeeper
 seconds, began, phase = float(sys.argv.pop(1)), sys.argv.pop(1), sys.argv.pop(1)
-together.train_together.__kwdefaults__["save_every"] = seconds
-restore, train, finish = PassFolder.restore, Training._train, Training._finish
+joint.train_jointly.__kwdefaults__["save_every"] = seconds
+restore, train, finish = JointKeeper.restore, Training._train, Training._finish
 def note(text, path, mode):
     with open(path, mode) as f:
         f.write(text)
-def restored(self, of):
-    restore(self, of)
-    note(f"{of.epoch} ", began, "a")
+def restored(self, state):
+    restore(self, state)
+    note(f"{state.epoch} ", began, "a")
 def trained(self, unit, todo):
     note("pass" if unit.together else "alone", phase, "w")
     train(self, unit, todo)
 def finished(self, cell):
     note("predicting", phase, "w")
     finish(self, cell)
-PassFolder.restore, Training._train, Training._finish = restored, trained, finished
+JointKeeper.restore, Training._train, Training._finish = restored, trained, finished
 sys.exit(main(sys.argv[1:]))
 """
 """`probsa` with states of passes kept more often, and notes of what it is at."""

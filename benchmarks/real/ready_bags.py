@@ -22,8 +22,8 @@ from probsa import models
 from probsa.evaluation.metrics import best_threshold
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.predictor import load
+from probsa.training import train
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
-from probsa.training.loop import train
 from probsa.training.preparation import open_data, read_split
 
 SETS = ("ct_ich", "colon_tiles")

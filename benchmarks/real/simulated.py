@@ -26,10 +26,9 @@ from probsa.core.files import read_csv
 from probsa.datasets.simulated import Layout, write_simulated
 from probsa.evaluation.predictor import load
 from probsa.statistics.comparison import compare
-from probsa.training import train_together
+from probsa.training import train, train_jointly
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
-from probsa.training.joining import why_alone
-from probsa.training.loop import train
+from probsa.training.joint_rules import why_not_jointly
 from probsa.training.preparation import open_data, read_split
 from probsa.training.run_folder import RunFolder
 
@@ -110,10 +109,10 @@ def smooth(a: argparse.Namespace) -> None:
 def trained(configs: Sequence[RunConfig], folder: Path) -> list[RunFolder]:
     """Side by side those that can be."""
     outs = [folder / f"run{k}" for k in range(len(configs))]
-    joined = [k for k, c in enumerate(configs) if why_alone(c) is None]
+    joined = [k for k, c in enumerate(configs) if why_not_jointly(c) is None]
     found = {k: train(configs[k], outs[k]) for k in range(len(configs)) if k not in joined}
     if joined:
-        runs = train_together(
+        runs = train_jointly(
             [configs[k] for k in joined], [outs[k] for k in joined], state=folder / "pass"
         )
         found.update(zip(joined, runs, strict=True))

@@ -131,7 +131,7 @@ def test_features_of_another_encoder_are_refused(trained, tmp_path, capsys):
 
 
 def test_folders_that_are_not_what_they_should_be(tmp_path, capsys):
-    assert "no run folder" in failed(
+    assert "not a run folder" in failed(
         capsys, "predict", str(tmp_path), "--features", str(tmp_path), "--out", str(tmp_path / "p")
     )
     assert str(tmp_path) in failed(capsys, "evaluate", str(tmp_path))

@@ -18,9 +18,9 @@ from probsa.layers.transformer import TransformerLayer, bag_attention
 from probsa.models import Output, build, from_original
 from probsa.models._originals import _ours
 from probsa.models.iibmil import ALMOST, _names, pulled, softened
+from probsa.training import Reporter, train
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
-from probsa.training.loop import Reporter, train
 from probsa.training.preparation import prepare
 from probsa.variational.posteriors import Dirac
 

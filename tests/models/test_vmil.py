@@ -13,11 +13,12 @@ from probsa import pack
 from probsa.errors import CheckpointError, InputError
 from probsa.models import build, from_original
 from probsa.models.vmil import schedule, threshold
+from probsa.training import Reporter
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.devices import World
-from probsa.training.loop import Reporter, Trainer
 from probsa.training.preparation import prepare
 from probsa.training.run_folder import RunFolder
+from probsa.training.single import single_loop
 
 PAIRS = {
     **{f"fe_1dcnn.{k}": f"p_branch.0.net.{k}" for k in (0, 1, 3, 4, 6, 7)},
@@ -419,15 +420,15 @@ def test_a_collapse_is_told_once(tmp_path):
         def note(self, text):
             notes.append(text)
 
-    trainer = Trainer(
+    loop = single_loop(
         config, RunFolder(tmp_path / "a"), prepare(config), device=torch.device("cpu"),
         world=World(), reporter=Listener(),
     )  # fmt: skip
-    trainer._validate()
+    loop.validate()
     assert notes == []
-    torch.nn.init.zeros_(trainer.model.p_head.weight)
-    trainer._validate()
-    trainer._validate()
+    torch.nn.init.zeros_(loop.groups[0].model.p_head.weight)
+    loop.validate()
+    loop.validate()
     (note,) = notes
     assert note.startswith("epoch 1: all 4 validation bags are predicted the same (0.")
     assert "vmil has collapsed" in note

@@ -64,7 +64,7 @@ def test_files_that_are_no_checkpoints(tmp_path):
     with pytest.raises(CheckpointError, match="no checkpoint at"):
         load_checkpoint(tmp_path / "none.safetensors")
     (tmp_path / "a.pt").write_bytes(b"not a tensor in sight, but long enough to have a header")
-    with pytest.raises(CheckpointError, match=r"a\.pt is damaged or no safetensors file"):
+    with pytest.raises(CheckpointError, match=r"a\.pt is damaged or not a safetensors file"):
         load_checkpoint(tmp_path / "a.pt")
     save_file({"w": torch.zeros(1)}, tmp_path / "b.safetensors")
     with pytest.raises(CheckpointError, match="not one that probsa wrote"):

@@ -71,7 +71,8 @@ from probsa.training.batching import shard
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.devices import world
 from probsa.training.preparation import prepare
-from probsa.training.loop import Trainer, Reporter
+from probsa.training import Reporter
+from probsa.training.single import single_loop
 from probsa.training.run_folder import RunFolder
 data, out = Path(sys.argv[1]), Path(sys.argv[2])
 config = RunConfig(
@@ -81,15 +82,16 @@ config = RunConfig(
 )
 torch.set_num_threads(1)
 with world(torch.device("cpu")) as w:
-    t = Trainer(config, RunFolder(out / "none"), prepare(config), device=torch.device("cpu"),
-                world=w, reporter=Reporter())
-    t.model.train()
+    t = single_loop(config, RunFolder(out / "none"), prepare(config), device=torch.device("cpu"),
+                    world=w, reporter=Reporter())
+    model = t.groups[0].model
+    model.train()
     for batch in [t.plans[0][0], t.plans[0][0][:1]]:  # five bags, and one: a rank has none then
         for part, bags in t.loader.epoch([shard(batch, rank=w.rank, world=w.size)]):
-            t.optimizer.param_groups[0]["lr"] = 0.0
-            t._step(part, bags, 0.7)
+            t.state.optimizer.param_groups[0]["lr"] = 0.0
+            t.step(part, bags, [[0.7]])
         if w.first:
-            torch.save({k: p.grad for k, p in t.model.named_parameters()},
+            torch.save({k: p.grad for k, p in model.named_parameters()},
                        out / f"gradients{len(batch)}_{w.size}.pt")
 """
 

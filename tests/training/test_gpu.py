@@ -10,9 +10,9 @@ from support.stored import write_folder
 from probsa import models, pack
 from probsa.core import segments
 from probsa.layers.transformer import bag_attention
+from probsa.training import train
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
-from probsa.training.loop import train
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,10 +10,11 @@ from probsa.models.abmil import ABMIL
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.devices import World
-from probsa.training.loop import Reporter, Trainer, train
 from probsa.training.optimizers import clip_gradients
 from probsa.training.preparation import prepare
+from probsa.training.reporting import Reporter
 from probsa.training.run_folder import RunFolder
+from probsa.training.single import single_loop, train
 
 
 class Hooked(ABMIL):
@@ -64,7 +65,7 @@ def config(tmp_path, registered):
 
 
 def trainer(config, out, *, world=None):
-    return Trainer(
+    return single_loop(
         config, RunFolder(out), prepare(config), device=torch.device("cpu"),
         world=world or World(), reporter=Reporter(),
     )  # fmt: skip
@@ -72,20 +73,22 @@ def trainer(config, out, *, world=None):
 
 def test_each_epoch_is_announced_and_what_a_step_does_not_reach_stays(config, tmp_path):
     t = trainer(config, tmp_path / "a")
-    before = {k: v.clone() for k, v in t.model.state_dict().items()}
-    t._train_epoch(0)
-    changed = {k for k, v in t.model.state_dict().items() if not torch.equal(v, before[k])}
+    model = t.groups[0].model
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    t.train_epoch()
+    changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
     assert changed and not any(k.startswith("classifier") for k in changed)
     assert not any("classifier" in k for k in _state_names(t))
-    t._train_epoch(1)
-    assert t.model.started == [(0, 4), (1, 4)]
-    now = t.model.state_dict()
+    t.state.epoch += 1
+    t.train_epoch()
+    assert model.started == [(0, 4), (1, 4)]
+    now = model.state_dict()
     assert not torch.equal(now["classifier.weight"], before["classifier.weight"])
 
 
 def _state_names(t):
-    names = {id(p): k for k, p in t.model.named_parameters()}
-    return {names[id(p)] for p in t.optimizer.state}
+    names = {id(p): k for k, p in t.groups[0].model.named_parameters()}
+    return {names[id(p)] for p in t.state.optimizer.state}
 
 
 def test_a_memory_survives_an_interruption(config, tmp_path):

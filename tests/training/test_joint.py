@@ -11,12 +11,17 @@ from probsa import models, pack
 from probsa.core.randomness import stream
 from probsa.errors import InputError
 from probsa.evaluation.predictor import load
-from probsa.training import HeadsFailed, pass_key, train_together, why_alone
+from probsa.training import (
+    JointTrainingFailed,
+    Reporter,
+    joint_key,
+    train,
+    train_jointly,
+    why_not_jointly,
+)
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
-from probsa.training.joint import objectives
-from probsa.training.loop import Reporter, train
-from probsa.training.model_stack import Stack
+from probsa.training.model_stack import Stack, objectives
 from probsa.training.preparation import open_data
 from probsa.variational.objectives import objective
 
@@ -115,9 +120,9 @@ def files_of(folder):
 
 def test_each_run_of_a_pass_is_its_run_alone(configs, tmp_path):
     """Weights, optimiser, metrics, files: float32, to what rounding makes of four epochs."""
-    assert {pass_key(c) for c in configs} == {pass_key(configs[0])}
+    assert {joint_key(c) for c in configs} == {joint_key(configs[0])}
     outs = [tmp_path / f"together{k}" for k in range(len(configs))]
-    folders = train_together(configs, outs, state=tmp_path / "state")
+    folders = train_jointly(configs, outs, state=tmp_path / "state")
     assert not (tmp_path / "state").exists()
     for k, (config, beside) in enumerate(zip(configs, folders, strict=True)):
         alone = train(config, tmp_path / f"alone{k}")
@@ -169,11 +174,11 @@ def test_a_pass_that_is_stopped_goes_on_to_the_same_bits(configs, tmp_path):
             self.done = done
 
     outs = [[tmp_path / f"{kind}{k}" for k in range(len(configs))] for kind in ("whole", "broken")]
-    whole = train_together(configs, outs[0], state=tmp_path / "a")
+    whole = train_jointly(configs, outs[0], state=tmp_path / "a")
     with pytest.raises(Stop):
-        train_together(configs, outs[1], state=tmp_path / "b", reporter=Breaker(), save_every=0.0)
+        train_jointly(configs, outs[1], state=tmp_path / "b", reporter=Breaker(), save_every=0.0)
     witness = Witness()
-    again = train_together(configs, outs[1], state=tmp_path / "b", reporter=witness)
+    again = train_jointly(configs, outs[1], state=tmp_path / "b", reporter=witness)
     assert witness.done == 2
     for one, other in zip(whole, again, strict=True):
         for a, b in ((one.best, other.best), (one.last, other.last)):
@@ -192,9 +197,9 @@ def test_the_state_of_another_pass_is_not_taken(configs, tmp_path):
 
     outs = [tmp_path / f"run{k}" for k in range(2)]
     with pytest.raises(Stop):
-        train_together(configs[:2], outs, state=tmp_path / "s", reporter=Breaker(), save_every=0.0)
-    fewer = train_together(configs[:1], outs[:1], state=tmp_path / "s")
-    alone = train_together(configs[:1], [tmp_path / "alone"], state=tmp_path / "t")
+        train_jointly(configs[:2], outs, state=tmp_path / "s", reporter=Breaker(), save_every=0.0)
+    fewer = train_jointly(configs[:1], outs[:1], state=tmp_path / "s")
+    alone = train_jointly(configs[:1], [tmp_path / "alone"], state=tmp_path / "t")
     x, y = load_checkpoint(fewer[0].last).tensors, load_checkpoint(alone[0].last).tensors
     assert all(torch.equal(x[key], y[key]) for key in x)
 
@@ -204,11 +209,13 @@ def test_a_run_that_diverges_takes_no_other_with_it(configs, tmp_path):
     training = replace(configs[2].training, kl_weight=1e4)
     wild = replace(configs[2], model_arguments=given, training=training)
     outs = [tmp_path / "a", tmp_path / "wild", tmp_path / "b"]
-    with pytest.raises(HeadsFailed, match=r"1 runs of a pass failed\. .*wild: epoch \d") as failed:
-        train_together([configs[0], wild, configs[2]], outs, state=tmp_path / "s")
+    with pytest.raises(
+        JointTrainingFailed, match=r"1 runs of a joint training failed\. .*wild: epoch \d"
+    ) as failed:
+        train_jointly([configs[0], wild, configs[2]], outs, state=tmp_path / "s")
     assert list(failed.value.failures) == [outs[1]]
     assert not outs[1].exists()
-    calm = train_together(
+    calm = train_jointly(
         [configs[0], configs[2]], [tmp_path / "c", tmp_path / "d"], state=tmp_path / "t"
     )
     for path, folder in zip((outs[0], outs[2]), calm, strict=True):
@@ -225,8 +232,8 @@ def test_predictions_that_are_no_numbers_end_a_run_as_they_do_alone(configs, tmp
     monkeypatch.setattr(Stack, "probability", lambda self, out: given(self, out) * only)
     outs = [tmp_path / "a", tmp_path / "b"]
     said = r"b: epoch 1: validation bags are predicted as NaN"
-    with pytest.raises(HeadsFailed, match=said) as failed:
-        train_together(configs[:2], outs, state=tmp_path / "s")
+    with pytest.raises(JointTrainingFailed, match=said) as failed:
+        train_jointly(configs[:2], outs, state=tmp_path / "s")
     assert list(failed.value.failures) == [outs[1]]
     assert outs[0].exists() and not outs[1].exists()
 
@@ -247,25 +254,25 @@ def test_what_cannot_join_is_told_why(configs, tmp_path, change, words):
     if "training" in change:
         change = {"training": replace(configs[0].training, **change["training"])}
     alone = replace(configs[0], **change)
-    assert words in (why_alone(alone) or "")
+    assert words in (why_not_jointly(alone) or "")
     with pytest.raises(InputError, match=words.replace("(", r"\(")):
-        train_together([alone], [tmp_path / "run"], state=tmp_path / "s")
+        train_jointly([alone], [tmp_path / "run"], state=tmp_path / "s")
     assert not (tmp_path / "run").exists()
-    assert all(why_alone(c) is None for c in configs)
+    assert all(why_not_jointly(c) is None for c in configs)
 
 
 def test_runs_that_meet_other_batches_do_not_share_a_pass(configs, tmp_path):
     one = configs[0]
     keys = [
-        pass_key(replace(one, data_seed=6)),
-        pass_key(replace(one, data=replace(one.data, test_fold=1))),
-        pass_key(replace(one, training=replace(one.training, batch_size=5))),
-        pass_key(replace(one, training=replace(one.training, precision="bf16"))),
-        pass_key(replace(one, model_arguments={**SMALL, "n_classes": 2})),
-        pass_key(replace(one, data_seed=None, seed=7)),
+        joint_key(replace(one, data_seed=6)),
+        joint_key(replace(one, data=replace(one.data, test_fold=1))),
+        joint_key(replace(one, training=replace(one.training, batch_size=5))),
+        joint_key(replace(one, training=replace(one.training, precision="bf16"))),
+        joint_key(replace(one, model_arguments={**SMALL, "n_classes": 2})),
+        joint_key(replace(one, data_seed=None, seed=7)),
     ]
-    assert len({pass_key(one), *keys}) == 7
-    assert pass_key(replace(one, data_seed=None, seed=5)) == pass_key(one)
+    assert len({joint_key(one), *keys}) == 7
+    assert joint_key(replace(one, data_seed=None, seed=5)) == joint_key(one)
     other = replace(one, data_seed=6)
     with pytest.raises(InputError, match="do not see the same batches"):
-        train_together([one, other], [tmp_path / "a", tmp_path / "b"], state=tmp_path / "s")
+        train_jointly([one, other], [tmp_path / "a", tmp_path / "b"], state=tmp_path / "s")

@@ -9,9 +9,9 @@ import torch
 from support.stored import write_folder
 
 from probsa.errors import BagError, GraphError, InputError, OutputExists, TableError
+from probsa.training import Reporter, train
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
-from probsa.training.loop import Reporter, train
 from probsa.training.optimizers import set_learning_rate
 from probsa.training.preparation import Standardizer, open_data, prepare
 from probsa.training.progress import is_better, validation_scores
@@ -307,7 +307,7 @@ def test_a_folder_that_exists_is_refused(config, tmp_path):
     train(config, tmp_path / "a", overwrite=True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
-    with pytest.raises(InputError, match="no run folder, so it is not overwritten"):
+    with pytest.raises(InputError, match="not a run folder, so it is not overwritten"):
         train(config, tmp_path / "mine", overwrite=True)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
     with pytest.raises(InputError, match="nothing to resume"):
@@ -342,7 +342,7 @@ def test_more_classes_than_the_table_has_are_refused_before_training(config, tmp
 
 
 def test_every_step_has_noise_of_its_own(config, tmp_path, monkeypatch):
-    import probsa.training.loop as training
+    import probsa.training.model_groups as training
 
     asked = []
     real = training.stream

@@ -15,9 +15,9 @@ import yaml
 from support.stored import write_folder
 
 from probsa.errors import CheckpointError, InputError
+from probsa.training import Reporter, train
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
-from probsa.training.loop import Reporter, train
 from probsa.training.run_folder import RunFolder
 
 
@@ -105,7 +105,7 @@ def test_every_kind_of_state_goes_on(config, tmp_path):
 
 SLOW_WRITES = """
 import time, pathlib, contextlib
-from probsa import checkpoints
+from probsa.training import checkpoints
 import probsa.core.files as f
 real = f.replacing
 @contextlib.contextmanager
@@ -122,7 +122,7 @@ RUN = """
 import pathlib
 from probsa.training.config import RunConfig, load_yaml
 from probsa.training.run_folder import RunFolder
-from probsa.training.loop import Reporter, train
+from probsa.training import Reporter, train
 class Starter(Reporter):
     def start(self, *, done, epochs):
         pathlib.Path({started!r}).touch()

@@ -1,4 +1,4 @@
-"""Stages 7 and 8: from a run file to a run folder, for one model or several side by side."""
+"""Stages 7 and 8: from a run file to a run folder, for one run or several trained jointly."""
 
 import lazy_loader
 

@@ -14,12 +14,10 @@ from .config import plain as plain
 from .devices import choose_device as choose_device
 from .devices import gpus as gpus
 from .devices import precision_context as precision_context
-from .joining import pass_key as pass_key
-from .joining import why_alone as why_alone
-from .joint import HeadsFailed as HeadsFailed
-from .joint import train_together as train_together
-from .loop import Reporter as Reporter
-from .loop import train as train
+from .joint import JointTrainingFailed as JointTrainingFailed
+from .joint import train_jointly as train_jointly
+from .joint_rules import joint_key as joint_key
+from .joint_rules import why_not_jointly as why_not_jointly
 from .optimizers import clip_gradients as clip_gradients
 from .optimizers import make_optimizer as make_optimizer
 from .preparation import Prepared as Prepared
@@ -27,6 +25,7 @@ from .preparation import Standardizer as Standardizer
 from .preparation import open_data as open_data
 from .preparation import prepare as prepare
 from .preparation import read_split as read_split
+from .reporting import Reporter as Reporter
 from .run_folder import RunFolder as RunFolder
 from .run_folder import differences as differences
 from .runfile import checked_run as checked_run
@@ -34,3 +33,4 @@ from .runfile import commented as commented
 from .runfile import described as described
 from .runfile import flags_of as flags_of
 from .runfile import read_run as read_run
+from .single import train as train

@@ -1,7 +1,7 @@
-"""Stage 8: which bags a step sees, and getting them there.
+"""Stage 8: the batches of an epoch, and the loader that reads them.
 
-The plan of an epoch is a function of (seed, epoch) alone, so a resumed run meets the same batches;
-reading may be done ahead by worker processes, and by several ranks, without changing it.
+The plan of an epoch depends only on (seed, epoch), so a resumed run sees the same batches. Worker
+processes may read ahead, and several ranks may share a batch, without changing the plan.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,12 +28,21 @@ def plan_epoch(
     max_instances: int | None = None,
     size: Callable[[str], int] | None = None,
 ) -> list[Batch]:
-    """The batches of an epoch: a shuffle, cut after `batch_size` bags or `max_instances` instances.
+    """Return the batches of an epoch, as names of bags in shuffled order.
 
-    A bag larger than `max_instances` is a batch of its own.
+    A batch ends after `batch_size` bags, or before it would exceed `max_instances` instances. A
+    bag that is larger than `max_instances` is a batch of its own.
+
+    Args:
+        names: the training bags.
+        seed: seed of the order.
+        epoch: number of the epoch, from 0.
+        batch_size: largest number of bags in a batch.
+        max_instances: largest number of instances in a batch, or None for no limit.
+        size: returns the number of instances of a bag; needed for `max_instances`.
     """
     order = torch.randperm(len(names), generator=stream(seed, "order", epoch)).tolist()
-    batches: list[tuple[str, ...]] = []
+    batches: list[Batch] = []
     current: list[str] = []
     total = 0
     for k in order:
@@ -51,22 +60,23 @@ def plan_epoch(
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A rank's part of a batch: its bags, and how many the whole batch has."""
+    """A rank's part of a batch."""
 
     names: Batch
     whole: int
+    """Number of bags in the whole batch."""
     idle: bool = False
-    """The batch has fewer bags than there are ranks: this rank runs one along, at weight 0."""
+    """Whether this rank has no bag of the batch; it then processes one with weight 0."""
 
 
 def shard(batch: Batch, *, rank: int, world: int) -> Shard:
-    """Every `world`-th bag from `rank` on."""
-    own = batch[rank::world]
-    return Shard(own or batch[:1], len(batch), idle=not own)
+    """Return every `world`-th bag of a batch, starting at index `rank`."""
+    rank_bags = batch[rank::world]
+    return Shard(rank_bags or batch[:1], len(batch), idle=not rank_bags)
 
 
 class BagReader(Dataset[Bags]):
-    """Names of a batch → the packed batch, labelled; picklable, for worker processes."""
+    """Reads the bags of a shard and packs them, with labels; worker processes can unpickle it."""
 
     def __init__(self, bags: "BagSet", labels: Mapping[str, int]) -> None:
         self.bags, self.labels = bags, dict(labels)
@@ -75,12 +85,12 @@ class BagReader(Dataset[Bags]):
         return pack([self.labelled(name) for name in batch.names])
 
     def labelled(self, name: str) -> Bag:
-        """A stored bag with its label."""
+        """Return a stored bag with its label."""
         return replace(self.bags.bag(name), y=self.labels.get(name))
 
 
 class _Plan(Sampler[Shard]):
-    """What the next epoch reads; set anew before each epoch, so that workers and caches live on."""
+    """The shards of the next epoch; replaced before each one, so that workers keep their caches."""
 
     def __init__(self) -> None:
         self.shards: list[Shard] = []
@@ -93,7 +103,13 @@ class _Plan(Sampler[Shard]):
 
 
 class Loader:
-    """Packed batches of an epoch, read here or by `workers` processes that keep their caches."""
+    """Reads the packed batches of an epoch, in this process or in `workers` processes.
+
+    Args:
+        reader: reads one shard.
+        workers: number of processes that read ahead; they live as long as the loader.
+        pin: whether the workers' batches are placed in pinned memory.
+    """
 
     def __init__(self, reader: BagReader, *, workers: int = 0, pin: bool = False) -> None:
         self.reader, self.plan = reader, _Plan()
@@ -109,10 +125,10 @@ class Loader:
             )
 
     def epoch(self, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Bags]]:
-        """Each shard with its bags, in order."""
+        """Yield each shard with its bags, in order."""
         if self.loader is None:
-            for s in shards:
-                yield s, self.reader[s]
+            for part in shards:
+                yield part, self.reader[part]
             return
         self.plan.shards = list(shards)
         yield from zip(shards, self.loader, strict=True)

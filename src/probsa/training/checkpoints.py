@@ -1,6 +1,6 @@
-"""Checkpoints: one safetensors file, with everything that is not a tensor as JSON in its header.
+"""Checkpoints: safetensors files, with everything that is not a tensor as JSON in the header.
 
-One file is written at once or not at all, and nothing in it is ever unpickled.
+A checkpoint is written atomically, and reading it unpickles nothing.
 """
 
 import json
@@ -23,13 +23,14 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """Tensors by name (`model.…`, `optimizer.…`, `standardize.…`) and plain values."""
+    """The content of a checkpoint."""
 
     tensors: dict[str, Tensor]
+    """By name: `model.…`, `standardize.…`, `optimizer.…`, `memory.…`."""
     metadata: dict[str, Any]
 
     def part(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors under `prefix.`, without it."""
+        """Return the tensors whose names begin with `prefix.`, without that prefix."""
         return {
             k.removeprefix(f"{prefix}."): v
             for k, v in self.tensors.items()
@@ -40,7 +41,7 @@ class Checkpoint:
 def save_checkpoint(
     path: Path, tensors: Mapping[str, Tensor], *, metadata: Mapping[str, Any]
 ) -> None:
-    """Writes a checkpoint atomically."""
+    """Write a checkpoint atomically."""
     from .. import __version__
 
     header = {"format": FORMAT, "version": __version__, **metadata}
@@ -53,10 +54,10 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Reads a checkpoint.
+    """Read a checkpoint.
 
     Raises:
-        CheckpointError: missing, damaged, not ours, or of a newer format.
+        CheckpointError: the file is missing, damaged, of another program, or of another format.
     """
     if not path.is_file():
         raise CheckpointError(f"no checkpoint at {path}: was the run trained to its first epoch?")
@@ -65,7 +66,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             header = f.metadata() or {}
             tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError) as e:
-        raise CheckpointError(f"{path} is damaged or no safetensors file ({e})") from e
+        raise CheckpointError(f"{path} is damaged or not a safetensors file ({e})") from e
     if "probsa" not in header:
         raise CheckpointError(f"{path} is a safetensors file, but not one that probsa wrote")
     metadata = json.loads(header["probsa"])
@@ -79,11 +80,15 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = None) -> Model:
-    """The model that a checkpoint holds, built by name and arguments, with its weights.
+    """Build the model of a checkpoint from its name and arguments, and load its weights.
+
+    Args:
+        checkpoint: the content of the file.
+        path: its path, for error messages.
+        expect: name that the model must have, or None for any.
 
     Raises:
-        CheckpointError: another model than `expect`, one that is not registered here, or weights
-            that do not fit it.
+        CheckpointError: the model is not `expect` or is not registered, or the weights do not fit.
     """
     name = checkpoint.metadata.get("model", "")
     if expect is not None and name != expect:
@@ -101,7 +106,7 @@ def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = No
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[Any]]:
-    """An optimiser's state as tensors by name, and its groups as plain values."""
+    """Return an optimiser's state as tensors by name, and its parameter groups."""
     state = optimizer.state_dict()
     tensors = {
         f"optimizer.{i}.{k}": torch.as_tensor(v)
@@ -113,7 +118,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tenso
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
-    """Puts an optimiser back where it was."""
+    """Load an optimiser's state from a checkpoint."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in checkpoint.part("optimizer").items():
         index, _, name = key.partition(".")

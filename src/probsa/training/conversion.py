@@ -1,6 +1,6 @@
-"""Stage 8: a file of original weights becomes a file that `probsa predict` takes.
+"""Convert files of original weights into checkpoints that `probsa predict` accepts.
 
-`.safetensors` is read as it is; `.pt`, `.pth` and `.ckpt` as tensors only: nothing is unpickled.
+Of `.pt`, `.pth` and `.ckpt` files only tensors and plain values are loaded, never pickled objects.
 """
 
 import pickle
@@ -18,7 +18,7 @@ from ..models import Model, from_original
 from .checkpoints import save_checkpoint
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "state")
-"""Keys under which training scripts keep the state dict, beside an optimiser's or an epoch."""
+"""Keys under which training scripts store the state dict, next to an optimiser or an epoch."""
 
 
 def convert_checkpoint(
@@ -30,33 +30,34 @@ def convert_checkpoint(
     classes: Sequence[str] | None = None,
     overwrite: bool = False,
 ) -> Model:
-    """Reads original weights, writes our checkpoint, and gives the model.
+    """Convert original weights into a checkpoint, and return the model.
 
     Args:
-        source: the original's file.
-        out: the checkpoint to write; `probsa.load` and `probsa predict` take it.
-        reference: which original, as for `from_original`.
-        arguments: the original constructor's, under its names.
+        source: file with the original weights.
+        out: checkpoint to write, for `probsa.load` and `probsa predict`.
+        reference: name of the original, as for `from_original`.
+        arguments: arguments of the original constructor, under its own names.
         classes: names of the classes in the order of their indices.
-        overwrite: replace `out`.
+        overwrite: replace `out` if it exists.
 
     Raises:
-        CheckpointError: a file that cannot be read safely, or weights of another layout or size.
-        OutputExists: `out` is there and `overwrite` is not set.
+        CheckpointError: the file cannot be read safely, or its weights have another layout or size.
+        OutputExists: `out` exists and `overwrite` is not set.
     """
     if out.exists() and not overwrite:
         raise OutputExists(f"{out} exists: give another name, or --overwrite")
     model = from_original(reference, read_state(source), **dict(arguments or {}))
     count = max(model.n_classes, 2)
-    named = tuple(classes) if classes else tuple(str(c) for c in range(count))
-    if len(named) != count:
+    class_names = tuple(classes) if classes else tuple(str(c) for c in range(count))
+    if len(class_names) != count:
         raise CheckpointError(
-            f"{len(named)} names of classes ({', '.join(named)}) for a model of {count} classes"
+            f"{len(class_names)} names of classes ({', '.join(class_names)}) for a model of "
+            f"{count} classes"
         )
     metadata = {
         "model": model.name,
         "arguments": model.arguments,
-        "classes": named,
+        "classes": class_names,
         "reference": reference,
         "source": source.name,
     }
@@ -67,38 +68,38 @@ def convert_checkpoint(
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name; parts of parts are joined by dots.
+    """Return the tensors of a file by name; the keys of nested dictionaries are joined by dots.
 
     Raises:
-        CheckpointError: missing, damaged, or holding more than tensors and plain values.
+        CheckpointError: the file is missing, damaged, or not limited to tensors and plain values.
     """
     if not path.is_file():
         raise CheckpointError(f"there is no file {path}")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        held = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError) as e:
         first = str(e).partition("\n")[0]
         raise CheckpointError(
             f"{path} cannot be read as plain tensors ({first}). A file that pickles whole objects "
             "is not opened: save the model's state_dict() where you trust it, and convert that"
         ) from e
-    if not isinstance(held, Mapping):
-        raise CheckpointError(f"{path} holds a {type(held).__name__}, not a state dict")
+    if not isinstance(content, Mapping):
+        raise CheckpointError(f"{path} holds a {type(content).__name__}, not a state dict")
     for key in WRAPPERS:
-        inside = held.get(key)
+        inside = content.get(key)
         if isinstance(inside, Mapping):
-            held = inside
-    return _flat(held)
+            content = inside
+    return _flat(content)
 
 
-def _flat(held: Mapping[str, Any], *, prefix: str = "") -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    for key, value in held.items():
+def _flat(content: Mapping[str, Any], *, prefix: str = "") -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for key, value in content.items():
         name = f"{prefix}{key}"
         if isinstance(value, Tensor):
-            found[name] = value
+            tensors[name] = value
         elif isinstance(value, Mapping):
-            found |= _flat(value, prefix=f"{name}.")
-    return found
+            tensors |= _flat(value, prefix=f"{name}.")
+    return tensors

@@ -1,4 +1,4 @@
-"""Where tensors live and how many processes share the work (torchrun sets the environment)."""
+"""Devices, precision, and the processes that train together under torchrun."""
 
 import contextlib
 import ctypes
@@ -17,21 +17,21 @@ from ..errors import InputError
 
 
 def choose_device(wanted: str) -> torch.device:
-    """`auto` takes cuda, else mps, else cpu.
+    """Return a device by name; `auto` selects cuda, else mps, else cpu.
 
     Raises:
-        InputError: the device asked for is not there.
+        InputError: the device is unknown or not available.
     """
-    there = {
+    available = {
         "cpu": True,
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
     }
     if wanted == "auto":
-        wanted = next(d for d in ("cuda", "mps", "cpu") if there[d])
-    if wanted not in there:
-        raise InputError(f"device is {wanted!r}: auto, cpu, cuda or mps")
-    if not there[wanted]:
+        wanted = next(d for d in ("cuda", "mps", "cpu") if available[d])
+    if wanted not in available:
+        raise InputError(f"device is {wanted!r}; expected auto, cpu, cuda or mps")
+    if not available[wanted]:
         raise InputError(f"device {wanted!r} was asked for, but this machine (or torch) has none")
     if wanted == "cuda":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -39,12 +39,12 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def gpus() -> int:
-    """CUDA devices that this process may use, at least 1."""
+    """Return the number of CUDA devices that this process may use, at least 1."""
     return max(1, torch.cuda.device_count())
 
 
 def precision_context(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """bf16 autocast, or nothing."""
+    """Return an autocast context for `bf16`, and one without effect for `float32`."""
     if precision == "bf16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return nullcontext()
@@ -52,10 +52,12 @@ def precision_context(precision: str, device: torch.device) -> AbstractContextMa
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among those that train together."""
+    """The processes that train together, as one of them sees them."""
 
     rank: int = 0
+    """Index of this process."""
     size: int = 1
+    """Number of processes."""
 
     @property
     def first(self) -> bool:
@@ -63,40 +65,41 @@ class World:
         return self.rank == 0
 
     def gather(self, value: Any) -> list[Any]:
-        """What every process has, in rank order, at every process."""
+        """Return the values of all processes, in the order of their ranks."""
         if self.size == 1:
             return [value]
-        out: list[Any] = [None] * self.size
-        dist.all_gather_object(out, value)
-        return out
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Puts the sum over the processes in each parameter's `.grad`.
+        """Replace each parameter's `.grad` by its sum over the processes, in one message.
 
-        One message for all of them. A parameter that no process gave a gradient keeps none, as
-        in a run of one process; losses may use parts of the model that `forward` does not.
+        A parameter without a gradient in any process keeps none, as with a single process:
+        the losses of a step need not reach every parameter.
         """
         if self.size == 1:
             return
         parameters = list(parameters)
-        given = [p.grad is not None for p in parameters]
+        has_gradient = [p.grad is not None for p in parameters]
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         device = parameters[0].device
-        flat = torch.cat([torch.tensor(given, device=device).float(), *map(torch.ravel, parts)])
+        mask = torch.tensor(has_gradient, device=device).float()
+        flat = torch.cat([mask, *map(torch.ravel, parts)])
         dist.all_reduce(flat)
         counts, *sums = flat.split([len(parts), *(p.numel() for p in parts)])
         for p, count, total in zip(parameters, counts.tolist(), sums, strict=True):
             p.grad = total.view_as(p) if count else None
 
     def wait(self) -> None:
-        """Until every process is here."""
+        """Wait until every process has called this."""
         if self.size > 1:
             dist.barrier()
 
 
 @contextmanager
 def world(device: torch.device) -> Iterator[World]:
-    """Joins the process group that torchrun describes; a world of one without it."""
+    """Join the process group that torchrun describes; without torchrun, yield a single process."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield World()
@@ -106,8 +109,8 @@ def world(device: torch.device) -> Iterator[World]:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield World(dist.get_rank(), size)
-        # Nobody leaves while another still talks to it: gloo's threads, which may hold tensors,
-        # have to be gone before the interpreter ends, or they abort it.
+        # No process may leave while another still communicates with it: gloo's threads, which may
+        # hold tensors, abort the interpreter if they outlive it.
         dist.barrier()
     finally:
         dist.destroy_process_group()
@@ -115,13 +118,13 @@ def world(device: torch.device) -> Iterator[World]:
 
 
 def keep_memory() -> None:
-    """Has freed memory kept by this process, where its C library (glibc) can be told to.
+    """Keep freed memory in this process, where the C library (glibc) supports it.
 
-    By default large blocks go back to the system when they are freed, and every new one costs a
-    page fault for each 4 kB: a tenth of the time of steps over tens of megabytes.
+    By default, large blocks return to the system when they are freed, and every new block costs a
+    page fault per 4 kB: a tenth of the time of steps that allocate tens of megabytes.
     """
-    threshold, trim, most = -3, -1, 1 << 30
+    threshold, trim, limit = -3, -1, 1 << 30
     with contextlib.suppress(OSError, AttributeError):
         c = ctypes.CDLL(None)
-        c.mallopt(threshold, most)
-        c.mallopt(trim, most)
+        c.mallopt(threshold, limit)
+        c.mallopt(trim, limit)

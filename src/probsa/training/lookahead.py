@@ -1,7 +1,7 @@
-"""Lookahead (Zhang et al., NeurIPS 2019, arXiv:1907.08610) around any optimiser of torch.
+"""Lookahead (Zhang et al., NeurIPS 2019, arXiv:1907.08610) for any PyTorch optimiser.
 
-Every k steps the slow weights go a share α of the way to the fast ones, and the fast ones go back
-to them. Slow weights start where training starts (TransMIL's code: at its first k-th step).
+Every k steps, the slow weights move a fraction α of the way to the fast ones, which are then set to
+them. The slow weights start at the initial weights (in TransMIL's code: at the first k-th step).
 """
 
 from typing import Any
@@ -12,15 +12,20 @@ from torch import Tensor
 from ..errors import CheckpointError
 
 COUNT = "lookahead_steps"
-"""Steps taken: a number in the optimiser's first group, which its state dict holds."""
+"""Key of the number of steps, in the optimiser's first parameter group."""
 SLOW = "slow"
-"""A parameter's slow weights, beside the optimiser's own tensors in its state dict."""
+"""Key of a parameter's slow weights, in the state dict of the optimiser."""
 
 
 class Lookahead:
-    """Hooks on an optimiser: `step` and the state dict are its own, with the slow weights in them.
+    """Add Lookahead to an optimiser through hooks on its `step` and its state dict.
 
-    A parameter that has no gradient at a k-th step stays as it is, as in any other step.
+    A parameter without a gradient at a k-th step keeps its value, as in any other step.
+
+    Args:
+        optimizer: the optimiser of the fast weights.
+        steps: k.
+        alpha: α.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, steps: int, alpha: float) -> None:
@@ -44,15 +49,15 @@ class Lookahead:
                 fast.copy_(slow)
 
     def _with_slow(self, _: object, state: dict[str, Any]) -> dict[str, Any]:
-        each = state["state"]
-        whole = {i: {**each.get(i, {}), SLOW: slow} for i, slow in enumerate(self.slow)}
-        return {**state, "state": whole}
+        fast = state["state"]
+        both = {i: {**fast.get(i, {}), SLOW: slow} for i, slow in enumerate(self.slow)}
+        return {**state, "state": both}
 
     def _take_slow(self, _: object, state: dict[str, Any]) -> dict[str, Any]:
-        whole = state["state"]
-        if any(SLOW not in whole.get(i, {}) for i in range(len(self.slow))):
+        both = state["state"]
+        if any(SLOW not in both.get(i, {}) for i in range(len(self.slow))):
             raise CheckpointError("this optimiser's state has no slow weights: it had no Lookahead")
         for i, slow in enumerate(self.slow):
-            slow.copy_(whole[i][SLOW])
-        own = {i: {k: v for k, v in values.items() if k != SLOW} for i, values in whole.items()}
-        return {**state, "state": {i: values for i, values in own.items() if values}}
+            slow.copy_(both[i][SLOW])
+        fast = {i: {k: v for k, v in values.items() if k != SLOW} for i, values in both.items()}
+        return {**state, "state": {i: values for i, values in fast.items() if values}}

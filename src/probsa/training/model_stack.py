@@ -1,6 +1,6 @@
-"""K models of one structure as one: the bags are shared, weights and noise each head's own."""
+"""K models of one structure as one module: they share the bags, not the weights or the noise."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -10,19 +10,22 @@ from torch import Tensor, nn
 from ..core import Bags, draw_key, stream
 from ..layers import stack
 from ..models import AttentionModel, Model, Output
+from ..variational import SCHEDULED
+from .model_groups import ModelGroup
+from .progress import Run
 
 
 class Stack(nn.Module):
     """K models side by side.
 
-    To everything without parameters K heads on B bags are K·B bags, head-major; only linear maps
-    and norms are K-fold (`layers.stacked`).
+    Modules without parameters see K·B bags, those of the first model first; only linear maps and
+    norms are K-fold (`layers.stack`).
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
         super().__init__()
         assert isinstance(models[0], AttentionModel)
-        self.heads = len(models)
+        self.count = len(models)
         self.seeds = [m.seed for m in models]
         names = {n for n, m in models[0].embed.named_modules() if isinstance(m, nn.Linear)}
         self.embeds = bool(names)
@@ -31,66 +34,126 @@ class Stack(nn.Module):
         assert isinstance(model, AttentionModel)
         self.model = model
         self._generators: Sequence[torch.Generator] | None = None
-        # an attribute of the instance goes before the method of its class
+        # an attribute of the instance takes precedence over the method of its class
         object.__setattr__(model, "streams", self._streams)
 
     def forward(
         self, bags: Bags, *, generators: Sequence[torch.Generator] | None = None
     ) -> tuple[Output, Bags]:
-        """What every head says, and the K·B bags that the output is of.
+        """Return the outputs of all models and the K·B bags that they belong to.
 
-        generators: one a head, as a run alone is given its one; None in prediction.
+        Args:
+            bags: the B bags that every model sees.
+            generators: one generator of noise per model, as a model on its own is given; None for
+                prediction.
         """
         self._generators = generators
-        many = copies(bags, self.heads)
-        h = self.model.embed.net(bags.x)  # n rows in, K·n out
+        many = copies(bags, self.count)
+        h = self.model.embed.net(bags.x)  # (n, features) to (K·n, width)
         if not self.embeds:
-            h = h.repeat(self.heads, 1)
+            h = h.repeat(self.count, 1)
         if self.model.encoder is not None:
             h = self.model.encoder(h, many.sizes)
         return self.model.attend(h, many, noise=None, generator=None), many
 
-    def losses(self, out: Output, many: Bags) -> dict[str, Float[Tensor, " heads"]]:
-        """Named terms of each head, means over its bags."""
+    def losses(self, out: Output, many: Bags) -> dict[str, Float[Tensor, " models"]]:
+        """Return the named terms of each model, as means over its bags."""
         terms = self.model.bag_losses(out, many)
-        return {k: v.unflatten(0, (self.heads, -1)).mean(1) for k, v in terms.items()}
+        return {k: v.unflatten(0, (self.count, -1)).mean(1) for k, v in terms.items()}
 
-    def probability(self, out: Output) -> Float[Tensor, "heads bags classes"]:
-        """p(Y) of every bag by every head."""
-        return out.probability.unflatten(0, (self.heads, -1))
+    def probability(self, out: Output) -> Float[Tensor, "models bags classes"]:
+        """Return p(Y) of every bag by every model."""
+        return out.probability.unflatten(0, (self.count, -1))
 
-    def state_of(self, head: int) -> dict[str, Tensor]:
-        """The state dict of one head's model, cloned."""
-        own = {n for n, _ in self.model.named_parameters()}
+    def state_of(self, place: int) -> dict[str, Tensor]:
+        """Return a copy of one model's state dict."""
+        stacked = {n for n, _ in self.model.named_parameters()}
         state = self.model.state_dict()
-        return {k: (v[head] if k in own else v).clone() for k, v in state.items()}
+        return {k: (v[place] if k in stacked else v).clone() for k, v in state.items()}
 
     def _streams(
         self, bags: Bags, generator: torch.Generator | None = None
     ) -> list[torch.Generator]:
-        """As `Model.streams` of each head: bags are the K·B."""
-        del generator  # heads have generators of their own
-        names = bags.names[: len(bags) // self.heads]
+        """Stand in for `Model.streams`, for the K·B bags."""
+        del generator  # each model has its own
+        names = bags.names[: len(bags) // self.count]
         keys = self.seeds if self._generators is None else map(draw_key, self._generators)
         device = bags.x.device
         return [stream(key, name, device=device) for key in keys for name in names]
 
 
-def copies(bags: Bags, heads: int) -> Bags:
-    """The same bags once a head, without features: those are not copied."""
+class StackedModels(ModelGroup):
+    """The models of several runs of one structure, as a `Stack`."""
+
+    def __init__(self, runs: Sequence[Run], *, device: torch.device) -> None:
+        self.stack = Stack([run.model for run in runs]).to(device)
+        self.runs, self.module = runs, self.stack
+
+    def terms(self, bags: Bags, *, step: int) -> dict[str, Tensor]:
+        generators = [
+            stream(run.config.seed, "noise", step, device=bags.x.device) for run in self.runs
+        ]
+        output, many = self.stack(bags, generators=generators)
+        return self.stack.losses(output, many)
+
+    def objective(self, terms: Mapping[str, Tensor], *, kl_weights: Sequence[float]) -> Tensor:
+        return objectives(terms, weights=self.stack.model.loss_weights, kl_weights=kl_weights)
+
+    def means(self, sums: Mapping[str, Tensor], count: int) -> list[dict[str, float]]:
+        columns = {name: (v / count).tolist() for name, v in sums.items()}
+        return [{name: v[k] for name, v in columns.items()} for k in range(len(self.runs))]
+
+    def probability(self, bags: Bags) -> Float[Tensor, "runs bags classes"]:
+        output, _ = self.stack(bags)
+        return self.stack.probability(output)
+
+    def weights(self, place: int) -> dict[str, Tensor]:
+        return self.stack.state_of(place)
+
+
+def objectives(
+    terms: Mapping[str, Float[Tensor, " models"]],
+    *,
+    weights: Mapping[str, float],
+    kl_weights: Sequence[float],
+) -> Float[Tensor, " models"]:
+    """Return the `objective` of every model.
+
+    Args:
+        terms: named terms, one value per model.
+        weights: weights of the terms, as `Model.loss_weights` gives them.
+        kl_weights: λ of each model.
+    """
+    total = None
+    for name, value in terms.items():
+        w = weights.get(name, 1.0)
+        if name == SCHEDULED:
+            each = value.new_tensor(kl_weights) * w
+            # λ = 0 must not turn an infinite KL into NaN, in the loss or in a gradient
+            on = each > 0
+            term = torch.zeros_like(value).masked_scatter(on, value[on] * each[on])
+        else:
+            term = value * w
+        total = term if total is None else total + term
+    assert total is not None, "a model gives at least one term"
+    return total
+
+
+def copies(bags: Bags, count: int) -> Bags:
+    """Return `count` copies of the bags, without their features, which the embedding replaces."""
     n, e = len(bags.x), bags.edges.shape[1]
-    shift = n * torch.arange(heads, device=bags.edges.device).repeat_interleave(e)
-    starts = n * torch.arange(heads, device=bags.offsets.device)[:, None]
+    shift = n * torch.arange(count, device=bags.edges.device).repeat_interleave(e)
+    starts = n * torch.arange(count, device=bags.offsets.device)[:, None]
     offsets = (starts + bags.offsets[:-1]).flatten()
-    end = offsets.new_tensor([n * heads])
+    end = offsets.new_tensor([n * count])
     return replace(
         bags,
-        x=bags.x.new_empty(n * heads, 0),
+        x=bags.x.new_empty(n * count, 0),
         offsets=torch.cat([offsets, end]),
-        edges=bags.edges.repeat(1, heads) + shift,
-        weights=bags.weights.repeat(heads),
-        y=None if bags.y is None else bags.y.repeat(heads),
-        names=bags.names * heads,
+        edges=bags.edges.repeat(1, count) + shift,
+        weights=bags.weights.repeat(count),
+        y=None if bags.y is None else bags.y.repeat(count),
+        names=bags.names * count,
         coords=None,
         stride=None,
         arcs=None,

@@ -1,7 +1,7 @@
-"""Stage 8: the optimiser of a run, its learning rate in each epoch, and the clipping of gradients.
+"""Stage 8: the optimiser of a run, its learning rate in each epoch, and gradient clipping.
 
-All of it follows from the run file, the epoch and the validation losses so far, beside the state
-that the checkpoint holds: a resumed run goes on as if nothing had happened.
+Besides the optimiser's state, everything follows from the run file, the epoch and the validation
+losses so far, so that a resumed run continues as if it had not been interrupted.
 """
 
 from collections.abc import Sequence
@@ -15,28 +15,28 @@ from .config import TrainingConfig
 from .lookahead import Lookahead
 
 WHOLE = "part_of"
-"""Which of the model's own groups a group is a part of."""
+"""Key of the index of the model's parameter group that a group belongs to."""
 
 
 def make_optimizer(model: Model, settings: TrainingConfig) -> torch.optim.Optimizer:
-    """The optimiser that the settings name, over the model's own parameter groups.
+    """Return the optimiser of the settings, over the model's own parameter groups.
 
-    Adam is the paper's; RAdam within Lookahead, with `decay_vectors=False`, TransMIL's.
+    The paper uses Adam; TransMIL uses RAdam in Lookahead, with `decay_vectors=False`.
     """
     groups = [
         {**group, "params": list(group["params"]), WHOLE: k}
         for k, group in enumerate(model.parameter_groups())
     ]
     if not settings.decay_vectors:
-        groups = [part for group in groups for part in _apart(group)]
+        groups = [part for group in groups for part in _split_vectors(group)]
     optimizer = optimizer_of(groups, settings)
     if settings.lookahead is not None:
         Lookahead(optimizer, steps=settings.lookahead, alpha=settings.lookahead_alpha)
     return optimizer
 
 
-def _apart(group: dict) -> list[dict]:
-    """A group as its matrices, and its vectors without weight decay."""
+def _split_vectors(group: dict) -> list[dict]:
+    """Split a group into its matrices, and its vectors without weight decay."""
     matrices = [p for p in group["params"] if p.ndim > 1]
     vectors = [p for p in group["params"] if p.ndim <= 1]
     parts = [{**group, "params": matrices}, {**group, "params": vectors, "weight_decay": 0.0}]
@@ -44,32 +44,37 @@ def _apart(group: dict) -> list[dict]:
 
 
 def optimizer_of(groups: list[dict], settings: TrainingConfig) -> torch.optim.Optimizer:
-    """The optimiser that the settings name, over groups of parameters."""
+    """Return the optimiser of the settings, over groups of parameters, without Lookahead."""
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=rate, momentum=0.9, weight_decay=decay)
     if settings.optimizer == "radam":
         return torch.optim.RAdam(groups, lr=rate, weight_decay=decay, decoupled_weight_decay=True)
     kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
-    # one kernel a step instead of a dozen a parameter
+    # a fused optimiser needs one kernel per step instead of a dozen per parameter
     fused = all(p.device.type in ("cpu", "cuda") for group in groups for p in group["params"])
     return kind(groups, lr=rate, weight_decay=decay, fused=fused)
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, norm: float | None) -> None:
-    """Scales gradients down to `norm`, all together; a group with a `clip_norm` by itself."""
-    together: list[Tensor] = []
-    alone: dict[int, tuple[float, list[Tensor]]] = {}
+    """Scale the gradients down to a common norm; groups with a `clip_norm` are clipped separately.
+
+    Args:
+        optimizer: the optimiser of the parameters.
+        norm: largest norm of the gradients of all other groups; None leaves them as they are.
+    """
+    common: list[Tensor] = []
+    separate: dict[int, tuple[float, list[Tensor]]] = {}
     for k, group in enumerate(optimizer.param_groups):
-        own = group.get("clip_norm")
-        if own is None:
-            together += group["params"]
+        group_norm = group.get("clip_norm")
+        if group_norm is None:
+            common += group["params"]
         else:
-            alone.setdefault(group.get(WHOLE, k), (own, []))[1].extend(group["params"])
-    for own, params in alone.values():
-        nn.utils.clip_grad_norm_(params, own)
+            separate.setdefault(group.get(WHOLE, k), (group_norm, []))[1].extend(group["params"])
+    for group_norm, params in separate.values():
+        nn.utils.clip_grad_norm_(params, group_norm)
     if norm is not None:
-        nn.utils.clip_grad_norm_(together, norm)
+        nn.utils.clip_grad_norm_(common, norm)
 
 
 def set_learning_rate(
@@ -79,9 +84,18 @@ def set_learning_rate(
     epoch: int,
     losses: Sequence[float | None] = (),
 ) -> float:
-    """LinearLR(0.1, warmup_epochs) times the schedule, stepped per epoch; `losses` so far."""
-    warm = settings.warmup_epochs
-    factor = 0.1 + 0.9 * min(epoch, warm) / warm if warm else 1.0
+    """Set and return the learning rate of an epoch.
+
+    It rises linearly from a tenth over `warmup_epochs`, and is multiplied by the schedule's factor.
+
+    Args:
+        optimizer: the optimiser whose groups are set.
+        settings: the learning rate, warm-up and schedule.
+        epoch: number of the epoch, from 0.
+        losses: validation losses of the epochs so far, for the plateau schedule.
+    """
+    warmup = settings.warmup_epochs
+    factor = 0.1 + 0.9 * min(epoch, warmup) / warmup if warmup else 1.0
     factor *= rate_factor(
         settings.schedule,
         epoch=epoch,

@@ -1,6 +1,6 @@
-"""Stage 8: what training needs before its first step: bags, labels, split, standardisation.
+"""Stage 8: prepare the bags, labels, split and standardisation of a run.
 
-Everything that is fitted (class weights, mean and deviation) is fitted on the training part alone.
+Class weights, means and standard deviations are computed on the training part only.
 """
 
 import json
@@ -39,7 +39,7 @@ TEST_PART = "it is in the test part, and nothing that trains or validates may se
 
 
 class Standardizer(nn.Module):
-    """(x − mean) / deviation of each feature; does nothing where nothing was fitted."""
+    """Standardise each feature: (x − mean) / std. Without statistics, return bags unchanged."""
 
     mean: Tensor
     deviation: Tensor
@@ -60,96 +60,106 @@ class Standardizer(nn.Module):
 
     @classmethod
     def fit(cls, bags: BagSet, names: tuple[str, ...]) -> "Standardizer":
-        """Over the instances of these bags, read one at a time, summed in float64.
+        """Compute the statistics of the instances of some bags, in float64.
 
-        A feature that never changes keeps its scale.
+        The bags are read one at a time. A feature that is constant keeps its scale.
+
+        Args:
+            bags: the bags of the run.
+            names: which of them to use.
         """
         n, mean, squares = 0, torch.zeros(()), torch.zeros(())
         for name in names:
             x = bags.bag(name).x.double()
-            # Chan's update: sums of squares about the mean so far, no cancellation
+            # Chan's update keeps sums of squares about the running mean and avoids cancellation
             m = len(x)
             delta = x.mean(0) - mean
             squares = squares + (x - x.mean(0)).square().sum(0) + delta.square() * n * m / (n + m)
             mean = mean + delta * m / (n + m)
             n += m
-        deviation = (squares / n).sqrt()
-        flat = deviation <= 1e-6 * mean.abs().clamp_min(1e-6)
-        deviation = torch.where(flat, torch.ones_like(deviation), deviation)
-        return cls(mean.float(), deviation.float())
+        std = (squares / n).sqrt()
+        is_constant = std <= 1e-6 * mean.abs().clamp_min(1e-6)
+        std = torch.where(is_constant, torch.ones_like(std), std)
+        return cls(mean.float(), std.float())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """What a run trains on."""
+    """The data that a run trains on."""
 
     bags: BagSet
-    """Without the test part, which is sealed."""
+    """All bags; those of the test part cannot be read."""
     table: Table
     split: Split
     labels: dict[str, int]
     classes: tuple[str, ...]
     model_arguments: dict[str, Any]
-    """What the data say of the model: in_dim, n_classes, class_weights."""
+    """Arguments of the model that follow from the data: in_dim, n_classes, class_weights."""
     standardizer: Standardizer
-    stated: Stated
-    """What the training bags say of themselves."""
+    feature_metadata: Stated
+    """Metadata of the training bags' features."""
     left_out: tuple[str, ...] = ()
-    """Labelled bags without features or instances; why is in the notes."""
+    """Labelled bags without features or instances; the notes give the reasons."""
 
     def write(self, folder: RunFolder) -> None:
-        """The split, what the features are, and the notes on bags, into the run folder."""
+        """Write the split, the features' metadata and the notes on bags into the run folder."""
         write_json(folder.split_file, self.split.to_dict())
-        write_json(folder.features_file, self.stated.to_dict())
+        write_json(folder.features_file, self.feature_metadata.to_dict())
         if self.bags.notes:
-            # a run that goes on does not read every bag again, nor in the same order
+            # a resumed run does not read every bag again: keep the notes of the earlier process
             file = folder.notes_file
-            held = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-            write_json(file, dict(sorted({**held, **self.bags.notes}.items())))
+            earlier = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+            write_json(file, dict(sorted({**earlier, **self.bags.notes}.items())))
 
 
 def prepare(config: RunConfig, *, previous: Path | None = None) -> Prepared:
-    """Opens and checks the data of a run.
+    """Open and check the data of a run.
 
     Args:
         config: the run.
-        previous: a run folder that is resumed: its split is kept.
+        previous: run folder to resume, whose split is used again.
 
     Raises:
+        InputError: the number of classes does not fit the labels.
         TableError: labels, bags and split do not fit one another.
-        GraphError: the model needs a graph and no training bag has an edge.
+        GraphError: the model needs a graph, and no training bag has an edge.
     """
     table = read_table(config.data.labels, classes=config.data.classes)
     bags = open_data(config.data)
-    whole, left_out = table, _without_features(table, bags)
+    full_table, left_out = table, _without_features(table, bags)
     table = without(table, left_out)
     _match(table, bags, allow_unlabelled=config.data.unlabelled == "leave_out")
     left_out += bags.empty()
     table = without(table, left_out)
-    split = _split(config, table, whole=whole, previous=previous)
+    split = _split(config, table, full_table=full_table, previous=previous)
     labels = {b: y for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
     n_classes = _n_classes(config, table)
-    given: dict[str, Any] = {"in_dim": bags.in_dim, "n_classes": n_classes}
+    from_data: dict[str, Any] = {"in_dim": bags.in_dim, "n_classes": n_classes}
     if config.training.balanced:
         y = torch.tensor([labels[name] for name in split.train])
-        given["class_weights"] = balanced_weights(y, n_classes)
+        from_data["class_weights"] = balanced_weights(y, n_classes)
     _check_graph(config, bags, split)
-    fitted = Standardizer.fit(bags, split.train) if config.data.standardize else Standardizer()
+    standardize = config.data.standardize
     return Prepared(
         bags=bags.sealed(split.test, why=TEST_PART),
         table=table,
         split=split,
         labels=labels,
         classes=table.classes,
-        model_arguments={k: v for k, v in given.items() if k not in config.model_arguments},
-        standardizer=fitted,
-        stated=Stated.of(bags, split.train),
+        model_arguments={k: v for k, v in from_data.items() if k not in config.model_arguments},
+        standardizer=Standardizer.fit(bags, split.train) if standardize else Standardizer(),
+        feature_metadata=Stated.of(bags, split.train),
         left_out=left_out,
     )
 
 
 def open_data(data: DataConfig, *, features: Path | None = None) -> BagSet:
-    """The bags of a run, or other bags (`features`) read with the run's settings."""
+    """Open the bags of a run, or other bags with the run's settings.
+
+    Args:
+        data: the data section of the run.
+        features: folder of the other bags, or None for those of the run.
+    """
     graph = GraphOptions(
         kind=data.graph,
         weights=data.edge_weights,
@@ -157,65 +167,68 @@ def open_data(data: DataConfig, *, features: Path | None = None) -> BagSet:
         neighbours=data.neighbours,
         stride=data.stride,
     )
-    # labels of instances belong to the rows of the run's own features
-    own = features is None or features.resolve() == data.features.resolve()
+    # instance labels belong to the rows of the run's own features
+    is_own_folder = features is None or features.resolve() == data.features.resolve()
     return open_bags(
         features or data.features,
         graph=graph,
         cache_gb=data.cache_gb,
         features=data.feature_set,
-        instance_labels=data.instance_labels if own else None,
+        instance_labels=data.instance_labels if is_own_folder else None,
     )
 
 
 def read_split(folder: RunFolder) -> Split:
-    """The split that a run was started with."""
+    """Return the split that a run was started with."""
     return Split.from_dict(json.loads(folder.split_file.read_text(encoding="utf-8")))
 
 
 def _without_features(table: Table, bags: BagSet) -> tuple[str, ...]:
-    """Labelled bags that a work folder knows to have no features, with the reason in the notes."""
-    there, found = set(bags.names), []
-    made, stage = PatchSet(bags.folder.parent), bags.folder.name
+    """Labelled bags for which the work folder records why they have no features.
+
+    The reasons are added to the notes.
+    """
+    with_features, left_out = set(bags.names), []
+    patches, stage = PatchSet(bags.folder.parent), bags.folder.name
     for name in table.bags:
-        if name in there:
+        if name in with_features:
             continue
-        for path in (made.record("patch", name), made.record(stage, name)):
+        for path in (patches.record("patch", name), patches.record(stage, name)):
             record = Record.read(path)
             if record is not None and record.name == name and record.status != "done":
-                what = record.status.replace("_", " ")
-                bags.notes[name] = f"left out: it has no features ({what}: {record.reason})"
-                found.append(name)
+                status = record.status.replace("_", " ")
+                bags.notes[name] = f"left out: it has no features ({status}: {record.reason})"
+                left_out.append(name)
                 break
-    return tuple(found)
+    return tuple(left_out)
 
 
 def _match(table: Table, bags: BagSet, *, allow_unlabelled: bool) -> None:
-    """Every bag with its label; of a work folder, where to read what became of each slide."""
+    """Check that every bag has its label; in a work folder, errors name the table of failures."""
     try:
         match(table, bags.names, allow_unlabelled=allow_unlabelled)
     except TableError as error:
-        made = PatchSet(bags.folder.parent)
-        if not set(table.bags) - set(bags.names) or next(made.records(), None) is None:
+        patches = PatchSet(bags.folder.parent)
+        if not set(table.bags) - set(bags.names) or next(patches.records(), None) is None:
             raise
-        tables = f"{made.report('patch')} and {made.report(bags.folder.name)}"
+        tables = f"{patches.report('patch')} and {patches.report(bags.folder.name)}"
         raise TableError(f"{error}. What became of each slide is in {tables}") from error
 
 
-def _split(config: RunConfig, table: Table, *, whole: Table, previous: Path | None) -> Split:
-    """Of the bags that can be used; a split's file may name others of the `whole` table."""
+def _split(config: RunConfig, table: Table, *, full_table: Table, previous: Path | None) -> Split:
+    """The split of the usable bags; a split file may name any bag of the full table."""
     if previous is not None and RunFolder(previous).split_file.is_file():
-        kept = read_split(RunFolder(previous))
+        split = read_split(RunFolder(previous))
         usable = set(table.bags)
-        gone = [n for p in PARTS for n in getattr(kept, p) if n not in usable]
+        gone = [n for p in PARTS for n in getattr(split, p) if n not in usable]
         if gone:
             raise TableError(
                 f"{previous} was started with {len(gone)} bags that now have no label, features or "
                 f"instances ({gone[0]!r} first): put them back, or start another run"
             )
-        return kept
+        return split
     if config.data.split is not None:
-        split = read_clam_split(config.data.split, whole)
+        split = read_clam_split(config.data.split, full_table)
         usable = set(table.bags)
         parts = {p: tuple(n for n in getattr(split, p) if n in usable) for p in PARTS}
         if not parts["train"]:
@@ -230,26 +243,26 @@ def _split(config: RunConfig, table: Table, *, whole: Table, previous: Path | No
 
 
 def _n_classes(config: RunConfig, table: Table) -> int:
-    """One logit for two classes unless the run says otherwise."""
+    """The run's `n_classes`, else that of the labels, where two classes need one logit."""
     if "n_classes" not in arguments(config.model):
         raise InputError(f"the model {config.model!r} has no n_classes argument")
-    given = config.model_arguments.get("n_classes")
-    if given is not None:
-        if max(given, 2) != max(len(table.classes), 2):
+    from_run = config.model_arguments.get("n_classes")
+    if from_run is not None:
+        if max(from_run, 2) != max(len(table.classes), 2):
             raise InputError(
-                f"n_classes is {given}, but {table.path} has {len(table.classes)} classes: leave "
-                "n_classes out, or name every class with classes"
+                f"n_classes is {from_run}, but {table.path} has {len(table.classes)} classes: "
+                "leave n_classes out, or name every class with classes"
             )
-        return int(given)
+        return int(from_run)
     return 1 if len(table.classes) <= 2 else len(table.classes)
 
 
 def _check_graph(config: RunConfig, bags: BagSet, split: Split) -> None:
-    """A smoothness prior on bags without a single edge would do nothing, and say nothing of it."""
+    """Reject a model that needs edges, such as one with a smoothness prior, if there are none."""
     if "edges" not in fixed(config.model)[0].needs:
         return
-    several = [name for name in split.train if bags.size(name) > 1]
-    if several and not any(bags.bag(name).edges.shape[1] for name in several):
+    larger = [name for name in split.train if bags.size(name) > 1]
+    if larger and not any(bags.bag(name).edges.shape[1] for name in larger):
         raise GraphError(
             f"{config.model} needs neighbours, but no training bag of {bags.folder} has an edge "
             f"(graph: {config.data.graph}). Give coordinates, or graph: knn, or train abmil"

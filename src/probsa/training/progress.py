@@ -1,4 +1,4 @@
-"""Stage 8: how far a run is, which of its epochs is the best, and how both are kept."""
+"""Stage 8: the progress of a run, the choice of its best epoch, and the files that hold both."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,23 +8,56 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from ..models import Model
 from .checkpoints import save_checkpoint
+from .config import RunConfig
 from .run_folder import RunFolder
 
 
 @dataclass
 class Progress:
-    """Where a run is: all of it goes into the checkpoint."""
+    """How far a run has come; every field is stored in its checkpoints."""
 
     epoch: int = 0
+    """Number of epochs that are complete."""
     step: int = 0
+    """Number of steps that are complete."""
     best: dict[str, Any] = field(default_factory=dict)
+    """Number (from 1), val_auroc and val_nll of the best epoch."""
     history: list[dict[str, Any]] = field(default_factory=list)
+    """The rows of metrics.csv."""
+
+    @property
+    def latest_is_best(self) -> bool:
+        """Whether the last complete epoch is the best so far."""
+        return self.best.get("epoch") == self.epoch
+
+
+@dataclass(kw_only=True, eq=False)
+class Run:
+    """A run while it trains."""
+
+    config: RunConfig
+    folder: RunFolder
+    model: Model
+    """The model as it was built; a stack copies its weights and trains the copies."""
+    progress: Progress = field(default_factory=Progress)
+    error: str | None = None
+    """Why the run has failed; a failed run is neither validated nor saved."""
+    collapsed: bool = False
+    """Whether it was reported that all validation bags are predicted the same."""
+
+    @property
+    def patience_is_over(self) -> bool:
+        """Whether `patience` epochs have passed since the best one."""
+        patience = self.config.training.patience
+        since = self.progress.epoch - int(self.progress.best.get("epoch") or 0)
+        return patience is not None and since >= patience
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Saved:
-    """What a checkpoint holds of a model."""
+class SavedModel:
+    """The part of a checkpoint that prediction needs."""
 
     model: str
     arguments: Mapping[str, Any]
@@ -33,26 +66,35 @@ class Saved:
     standardize: Mapping[str, Tensor]
 
     def tensors(self) -> dict[str, Tensor]:
-        """By the checkpoint's names."""
+        """Return the tensors under their names in a checkpoint."""
         return {f"model.{k}": v for k, v in self.weights.items()} | {
             f"standardize.{k}": v for k, v in self.standardize.items()
         }
 
     def metadata(self) -> dict[str, Any]:
-        """What is not a tensor."""
+        """Return everything that is not a tensor."""
         return {"model": self.model, "arguments": self.arguments, "classes": self.classes}
 
 
 def save_run(
     folder: RunFolder,
-    best: Saved | None,
-    last: Saved,
+    best: SavedModel | None,
+    last: SavedModel,
     progress: Progress,
     *,
     optimizer: Mapping[str, Tensor],
     groups: Sequence[Any],
 ) -> None:
-    """Writes where a run is: the best checkpoint (if there is a new one), the last, metrics."""
+    """Write a run's checkpoints and metrics.csv.
+
+    Args:
+        folder: the run folder.
+        best: the model of the best epoch, or None to keep the checkpoint that is there.
+        last: the model after the last epoch.
+        progress: stored in both checkpoints.
+        optimizer: tensors of the optimiser's state and of the model's memory, by name.
+        groups: the optimiser's parameter groups.
+    """
     metadata = {"progress": vars(progress)}
     if best is not None:
         save_checkpoint(folder.best, best.tensors(), metadata={**best.metadata(), **metadata})
@@ -64,7 +106,7 @@ def save_run(
 
 
 def is_better(row: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
-    """Higher AUROC; where equal or undefined, lower NLL; the earlier epoch keeps a tie."""
+    """Whether an epoch beats the best one: higher AUROC or, where equal or undefined, lower NLL."""
     if not best or row["val_nll"] is None:
         return True
 
@@ -77,7 +119,7 @@ def is_better(row: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
 def validation_scores(
     labels: Sequence[int], probability: Sequence[Sequence[float]]
 ) -> dict[str, float | None]:
-    """AUROC (one against the rest for more classes) and NLL; None where undefined, never 0.5."""
+    """Return AUROC (one-vs-rest for three or more classes) and NLL; None where undefined."""
     if not labels:
         return {"val_auroc": None, "val_nll": None}
     p = torch.tensor(probability, dtype=torch.float64)

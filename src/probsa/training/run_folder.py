@@ -1,8 +1,8 @@
-"""A run folder: what a training run leaves behind, and what lets it go on.
+"""A run folder: the results of a training run, and the state from which it is resumed.
 
-run.yaml       the resolved run file          split.json    which bag is in which part
-about.json     versions, machine              metrics.csv   one row an epoch
-notes.json     remarks on bags                features.json what the training bags state
+run.yaml       the resolved run file          split.json    the part of each bag
+about.json     versions, machine              metrics.csv   one row per epoch
+notes.json     remarks on bags                features.json metadata of the training features
 checkpoints/   best.safetensors, last.safetensors
 predictions/   evaluation.json   maps/        (written after training)
 """
@@ -26,7 +26,7 @@ from .config import RunConfig, load_yaml, plain
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Paths of a run."""
+    """The paths of a run's files."""
 
     path: Path
 
@@ -36,12 +36,12 @@ class RunFolder:
 
     @property
     def best(self) -> Path:
-        """Checkpoint of the epoch with the best validation AUROC."""
+        """The checkpoint of the epoch with the best validation AUROC."""
         return self.path / "checkpoints" / "best.safetensors"
 
     @property
     def last(self) -> Path:
-        """Checkpoint of the last epoch that ended."""
+        """The checkpoint of the last complete epoch."""
         return self.path / "checkpoints" / "last.safetensors"
 
     @property
@@ -50,12 +50,12 @@ class RunFolder:
 
     @property
     def features_file(self) -> Path:
-        """What the features that it was trained on say of themselves."""
+        """Metadata of the features that the run was trained on."""
         return self.path / "features.json"
 
     @property
     def notes_file(self) -> Path:
-        """What is worth knowing of single bags; only there if there is something."""
+        """Remarks on single bags; the file exists only if there are any."""
         return self.path / "notes.json"
 
     @property
@@ -71,35 +71,42 @@ class RunFolder:
         return self.path / "maps"
 
     def config(self) -> RunConfig:
-        """The run that was started here.
+        """Read the configuration of the run.
 
         Raises:
-            InputError: no run folder.
+            InputError: the folder holds no run.
         """
         if not self.config_file.is_file():
-            raise InputError(f"{self.path} is no run folder: it has no run.yaml")
+            raise InputError(f"{self.path} is not a run folder: it has no run.yaml")
         return RunConfig.from_dict(load_yaml(self.config_file))
 
     def sweep(self) -> None:
-        """Removes what a killed process had begun to write: files, and a folder of predictions."""
-        for left in list(self.path.rglob(".*.tmp")):
-            if left.is_dir():
-                shutil.rmtree(left)
+        """Remove temporary files and folders that a killed process left behind."""
+        for path in list(self.path.rglob(".*.tmp")):
+            if path.is_dir():
+                shutil.rmtree(path)
             else:
-                left.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
     def write_metrics(self, history: Sequence[Mapping[str, object]]) -> None:
-        """metrics.csv, whole: a resumed run leaves no row of an epoch that was lost."""
+        """Write metrics.csv anew, so that it holds no row of an epoch that was lost."""
         header = list(dict.fromkeys(k for row in history for k in row))
         write_csv(self.metrics_file, header, history)
 
 
 def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> RunFolder:
-    """Starts a run folder, or opens the one to go on with.
+    """Create a run folder, or open the one to resume.
+
+    Args:
+        path: the folder.
+        config: the run.
+        resume: continue the run that is there, if any.
+        overwrite: remove the run that is there, if any.
 
     Raises:
-        OutputExists: something is there, and neither `resume` nor `overwrite` was asked for.
-        InputError: `resume` with another run file, or `overwrite` of what is no run folder.
+        OutputExists: the folder is not empty, and neither `resume` nor `overwrite` is set.
+        InputError: `resume` is set and the folder holds another run, or the folder is not empty
+            and holds no run.
     """
     folder = RunFolder(path)
     if resume and path.is_dir():
@@ -117,68 +124,70 @@ def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) ->
             )
         if not folder.config_file.is_file():
             raise InputError(
-                f"{path} is no run folder, so it is not overwritten: remove it yourself"
+                f"{path} is not a run folder, so it is not overwritten: remove it yourself"
             )
         shutil.rmtree(path)
     path.mkdir(parents=True, exist_ok=True)
-    # first of all files: what holds a run.yaml can be resumed
+    # written before all other files: a folder with a run.yaml can be resumed
     write_text(folder.config_file, yaml.safe_dump(config.to_dict(), sort_keys=False))
     write_json(path / "about.json", metadata())
     return folder
 
 
 def _same_run(folder: RunFolder, config: RunConfig) -> None:
-    changed = differences(folder.config(), config)
-    if changed:
-        k, (there, given) = next(iter(changed.items()))
+    changes = differences(folder.config(), config)
+    if changes:
+        key, (stored, requested) = next(iter(changes.items()))
         raise InputError(
-            f"{folder.path} was started with {k} = {there!r}, not {given!r}"
-            f"{f' (and {len(changed) - 1} more)' if len(changed) > 1 else ''}: "
+            f"{folder.path} was started with {key} = {stored!r}, not {requested!r}"
+            f"{f' (and {len(changes) - 1} more)' if len(changes) > 1 else ''}: "
             "a resumed run keeps its run file; start another in another --out"
         )
 
 
-FREE = frozenset({"training.device", "training.workers", "training.threads", "data.cache_gb"})
-"""Where a run is computed, which is not what it computes."""
+EXECUTION_KEYS = frozenset(
+    {"training.device", "training.workers", "training.threads", "data.cache_gb"}
+)
+"""Settings that affect execution, not results."""
 
 
-def differences(there: RunConfig, given: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """Keys in which two runs differ, with both values; what is not given is its default.
+def differences(stored: RunConfig, requested: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """Return the keys in which two runs differ, with both values.
 
-    Where a run is computed (`FREE`) makes no difference.
+    A missing key has its default value. Settings that only affect execution are ignored.
     """
-    one, other = _flat(there), _flat(given)
-    keys = [k for k in {**one, **other} if k not in FREE and one.get(k) != other.get(k)]
+    one, other = _flat(stored), _flat(requested)
+    keys = [k for k in {**one, **other} if k not in EXECUTION_KEYS and one.get(k) != other.get(k)]
     return {k: (one.get(k), other.get(k)) for k in keys}
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:
     values = config.to_dict()
     values["model"] = {**_defaults(config), **values["model"]}
-    out: dict[str, Any] = {}
-    for key, part in values.items():
-        if isinstance(part, dict):
-            out.update({f"{key}.{k}": v for k, v in part.items()})
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat.update({f"{key}.{k}": v for k, v in value.items()})
         else:
-            out[key] = part
-    return out
+            flat[key] = value
+    return flat
 
 
 def _defaults(config: RunConfig) -> dict[str, Any]:
-    """What the model's arguments are where nobody gives them, as a run file holds them."""
+    """The default arguments of the run's model, in the form of a run file."""
     if config.model not in names():
         return {}
-    known = arguments(config.model)
-    found = {k: p.default for k, p in known.items() if p.default is not p.empty}
+    parameters = arguments(config.model)
+    defaults = {k: p.default for k, p in parameters.items() if p.default is not p.empty}
     if config.model_arguments.get("preset") == "original":
-        found |= original(config.model)
-    # read off the labels unless they are given
-    read_off = ("n_classes", "class_weights", "seed")
-    return {k: plain(v) for k, v in found.items() if k not in read_off}
+        defaults |= original(config.model)
+    # their values follow from the labels and the seed of the run
+    from_run = ("n_classes", "class_weights", "seed")
+    return {k: plain(v) for k, v in defaults.items() if k not in from_run}
 
 
 def metadata() -> dict[str, Any]:
-    """Versions and machine, for whoever reads the run later."""
+    """Return versions and machine, as about.json records them."""
     from .. import __version__
 
     return {

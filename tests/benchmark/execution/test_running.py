@@ -29,10 +29,9 @@ from probsa.evaluation.tables import read_predictions
 from probsa.jobs import locks
 from probsa.jobs import processes as local
 from probsa.jobs.locks import claim
-from probsa.training import train_together
+from probsa.training import train, train_jointly
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import RunConfig
-from probsa.training.loop import train
 from probsa.workflow import train_and_report
 
 PATHS = os.pathsep.join(map(str, (SOURCE, TESTS)))
@@ -287,7 +286,7 @@ def test_a_trained_run_is_not_trained_again(folder, tmp_path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("it was trained again")
 
-    monkeypatch.setattr(units_module, "train_together", never)
+    monkeypatch.setattr(units_module, "train_jointly", never)
     assert counts(run_grid(grid, out))["done"] == 3
 
 
@@ -535,7 +534,7 @@ def test_a_pass_that_was_killed_at_its_very_end_leaves_no_state(folder, tmp_path
         finish(cell, out)
 
     monkeypatch.setattr(units_module, "finish", looked)
-    train_together(
+    train_jointly(
         [c.config for c in unit.cells], [c.folder(out) for c in unit.cells], state=unit.state(out)
     )
     (unit.state(out)).mkdir(parents=True)

@@ -15,7 +15,15 @@ from ...core import full_disk
 from ...errors import ProbSAError
 from ...jobs import Outcome, Stage, Task
 from ...models import build
-from ...training import HeadsFailed, Reporter, RunConfig, pass_key, train, train_together, why_alone
+from ...training import (
+    JointTrainingFailed,
+    Reporter,
+    RunConfig,
+    joint_key,
+    train,
+    train_jointly,
+    why_not_jointly,
+)
 from ..grid.methods_and_cells import Cell
 from .cells import Keep, complete, failure, finish, is_done, is_trained, note_failure
 from .leftovers import PASSES
@@ -70,8 +78,8 @@ def units_of(cells: Sequence[Cell], *, heads: int | None) -> list[Unit]:
     """
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
-        alone = heads == 1 or cell.config.training.tensorboard or why_alone(cell.config)
-        groups.setdefault(cell.name if alone else pass_key(cell.config), []).append(cell)
+        alone = heads == 1 or cell.config.training.tensorboard or why_not_jointly(cell.config)
+        groups.setdefault(cell.name if alone else joint_key(cell.config), []).append(cell)
     units = []
     for own in groups.values():
         # of equal size, so that none is left with a few
@@ -181,8 +189,8 @@ class Training(Stage):
             configs = [self._config(c) for c in todo]
             state = unit.state(self.out)
             try:
-                train_together(configs, outs, state=state, reporter=self.watch)
-            except HeadsFailed as e:
+                train_jointly(configs, outs, state=state, reporter=self.watch)
+            except JointTrainingFailed as e:
                 for cell, folder in zip(todo, outs, strict=True):
                     if folder in e.failures:
                         self.reasons[cell.name] = e.failures[folder]
