@@ -38,6 +38,7 @@ DETECTORS: tuple[Detector, ...] = get_args(Detector)
 RIVALS = DETECTORS[1:]
 
 BOUNDARY_STEPS = 2
+ONE_REPLICATE = "one replicate has no s.d. over replicates"
 TITLES = {
     "variance": "σ²",
     "degree": "1/degree",
@@ -177,11 +178,7 @@ def detector_samples(
         for name, value in bag_columns.items():
             columns.setdefault(name, []).append(value[known])
     pool = {name: np.concatenate(parts) for name, parts in columns.items()}
-    missing = {
-        "edge": no_graph or "",
-        "field": no_graph or "",
-        "seeds": "one replicate has no s.d. over replicates",
-    }
+    missing = {"edge": no_graph or "", "field": no_graph or "", "seeds": ONE_REPLICATE}
     areas = {
         "all": np.ones(len(pool["bag"]), dtype=bool),
         "positive_bags": positive[pool["bag"]],

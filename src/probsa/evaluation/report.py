@@ -251,10 +251,7 @@ def _truth(predictions: Predictions, path: Path | None, *, classes: Sequence[str
     changed = [b for b, y in stored.items() if b in given and given[b] != y]
     warnings = ()
     if changed:
-        warnings = (
-            f"the labels of {path} replace other labels stored with the predictions for "
-            f"{_listed(changed)}",
-        )
+        warnings = (f"{path} replaces other labels in predictions.csv for {_listed(changed)}",)
     return _checked(given, predictions, group=group, where=str(path), warnings=warnings)
 
 
