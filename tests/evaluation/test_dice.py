@@ -1,4 +1,4 @@
-"""Dice: the threshold and both means by hand, against brute force, and where there is none."""
+"""Dice: the threshold and both means by hand and by brute force, and undefined cases."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from sklearn.metrics import f1_score
 from support.made_predictions import cohort, made
 
 from probsa.errors import InputError
-from probsa.evaluation.dice import DICE, dice_metrics, dice_threshold
+from probsa.evaluation.dice import DICE, dice_samples, dice_threshold
 from probsa.evaluation.instances import instance_metrics
 from probsa.evaluation.pools import Pool
 from probsa.evaluation.scores import evidence
@@ -35,14 +35,15 @@ def test_threshold_is_the_best_of_all():
 
 
 def test_means_by_hand():
-    """Bag 0: 1 of 2 found, 1 false: 2/4. Bag 1: 3 of 3 found: 1. Bag 2 has no lesion: not judged,
-    but its false call counts in the pool."""
+    """Bag 0 has Dice 2/4 (1 of 2 found, 1 false) and bag 1 has 1. Bag 2 has no lesion: it is not
+    in the mean, but its false call counts in the pool."""
     a = made("a", [0.9, 0.1, 0.8, 0.2], [1, 1, 0, 0], score_kind="probability")
     b = made("b", [0.9, 0.9, 0.9], [1, 1, 1], score_kind="probability")
     c = made("c", [0.7, 0.3], [0, 0], score_kind="probability")
     pool = Pool.of([a, b, c])
-    draws = Draws.of(np.ones(3), groups=None, resamples=50, seed=1)
-    got = dice_metrics(pool, pool.score >= 0.5, draws=draws)
+    draws = Draws.stratified(np.ones(3), groups=None, resamples=50, seed=1)
+    samples = dice_samples(pool, pool.score >= 0.5, draws=draws.with_data())
+    got = {name: sample.metric() for name, sample in samples.items()}
     assert got["dice"].value == pytest.approx((0.5 + 1) / 2)
     assert got["dice_pooled"].value == pytest.approx(2 * 4 / (6 + 5))
     mean, pooled = [], []
@@ -58,17 +59,17 @@ def test_means_by_hand():
 
 
 def test_the_threshold_lies_on_evidence_fixed_on_validation():
-    """μ of bag `b` lies 5 higher, which a softmax does not see: both bags are called alike."""
+    """μ of bag `b` is 5 higher, which a softmax ignores: both bags have the same calls."""
     mu = np.log([4.0, 3.0, 1.0, 1.0])
     a, b = made("a", mu, [1, 1, 0, 0]), made("b", mu + 5, [1, 1, 0, 0])
-    held = made("v", np.log([6.0, 2.0, 1.0, 1.0]) - 3, [1, 0, 0, 0])
+    validation = made("v", np.log([6.0, 2.0, 1.0, 1.0]) - 3, [1, 0, 0, 0])
     positive = {"a": True, "b": True, "v": True}
-    got = instance_metrics([a, b], positive=positive, validation=[held], bootstrap=0)
-    # Validation calls from log 2.4; log(4·4/9) is below, so nothing is called.
+    got = instance_metrics([a, b], positive=positive, validation=[validation], bootstrap=0)
+    # The threshold is log 2.4 and the highest evidence log(4·4/9), so nothing is called.
     assert got["dice"].value == 0.0
-    low = replace(held, instance_labels=np.int8([1, 1, 0, 0]))
+    low = replace(validation, instance_labels=np.int8([1, 1, 0, 0]))
     got = instance_metrics([a, b], positive=positive, validation=[low], bootstrap=0)
-    # From log 0.8: both lesions and nothing else (4/9 is below).
+    # The threshold is log 0.8: both lesions are called and nothing else (log 4/9).
     assert got["dice"].value == got["dice_pooled"].value == 1.0
     assert evidence(a.attention_mean.astype(float), kind="logit")[1] > np.log(0.8)
 
@@ -81,11 +82,11 @@ def test_relevance_is_called_by_its_own_value():
 
 def test_only_positive_bags_count_in_either_part():
     bags, positive = cohort(8)
-    held, _ = cohort(6, seed=1)
-    got = instance_metrics(bags, positive=positive, validation=held, bootstrap=0)
+    validation, _ = cohort(6, seed=1)
+    got = instance_metrics(bags, positive=positive, validation=validation, bootstrap=0)
     inside = [p for p in bags if positive[p.name]]
-    of_held = Pool.of([p for p in held if positive[p.name]])
-    t = dice_threshold(of_held.y, of_held.evidence)
+    validation_pool = Pool.of([p for p in validation if positive[p.name]])
+    t = dice_threshold(validation_pool.y, validation_pool.evidence)
     each = [f1_score(p.instance_labels, Pool.of([p]).evidence >= t) for p in inside]
     assert got["dice"].value == pytest.approx(np.mean(each))
     pool = Pool.of(inside)

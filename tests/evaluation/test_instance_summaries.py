@@ -1,32 +1,36 @@
-"""The row of a table: means over replicates and folds, paired resamples, reasons."""
+"""Instance metrics over replicates and folds: means, paired resamples, undefined cases."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+from support.instance_metrics import detector_metrics, isolated_metrics
 from support.made_predictions import cohort, made
 
 from probsa.errors import InputError
 from probsa.evaluation.dice import dice_threshold
-from probsa.evaluation.error_detectors import error_detectors
 from probsa.evaluation.instance_summaries import instance_samples, instance_summary
 from probsa.evaluation.instances import instance_metrics
-from probsa.evaluation.isolated import isolated_false_positives
 from probsa.evaluation.pools import Pool
 from probsa.statistics.bootstrap import Draws
-from probsa.statistics.sampled import Sampled, mean_of, none, replicate_weights, sampled_difference
+from probsa.statistics.sampled import (
+    SampledMetric,
+    mean_over_replicates,
+    replicate_weights,
+    sampled_difference,
+)
 
 
 def _replicates(count=3, *, bags=8, first=0):
-    """The same bags and labels, other scores."""
+    """Replicates with the same bags and labels, but different scores."""
     base, positive = cohort(bags, seed=first)
-    found = [base]
+    replicates = [base]
     for r in range(1, count):
         other, _ = cohort(bags, seed=first + r)
-        same = zip(base, other, strict=True)
-        found.append([replace(q, instance_labels=p.instance_labels) for p, q in same])
-    return found, positive
+        pairs = zip(base, other, strict=True)
+        replicates.append([replace(q, instance_labels=p.instance_labels) for p, q in pairs])
+    return replicates, positive
 
 
 def _validation(count=3):
@@ -38,14 +42,14 @@ def _summary(replicates, positive, **options):
     return instance_summary(replicates, positive=positive, **given)
 
 
-def test_one_replicate_is_what_the_single_metrics_say():
+def test_the_metrics_of_one_replicate_are_those_of_one_run():
     (bags,), positive = _replicates(1)
-    held = _validation(1)
-    got = _summary([bags], positive, validation=held, bootstrap=40, seed=3)
+    validation = _validation(1)
+    got = _summary([bags], positive, validation=validation, bootstrap=40, seed=3)
     single = (
-        instance_metrics(bags, positive=positive, validation=held[0], bootstrap=40, seed=3)
-        | error_detectors(bags, positive=positive, bootstrap=40, seed=3)
-        | isolated_false_positives(bags, positive=positive, bootstrap=40, seed=3)
+        instance_metrics(bags, positive=positive, validation=validation[0], bootstrap=40, seed=3)
+        | detector_metrics(bags, positive, bootstrap=40, seed=3)
+        | isolated_metrics(bags, positive, bootstrap=40, seed=3)
     )
     shared = set(got) & set(single)
     assert set(got) - shared == {"auroc_within_bags"}
@@ -59,32 +63,29 @@ def test_one_replicate_is_what_the_single_metrics_say():
 
 def test_values_are_means_over_replicates():
     replicates, positive = _replicates(3)
-    held = _validation(3)
-    got = _summary(replicates, positive, validation=held)
+    validation = _validation(3)
+    got = _summary(replicates, positive, validation=validation)
     each = [
         instance_metrics(r, positive=positive, validation=v, bootstrap=0)
-        for r, v in zip(replicates, held, strict=True)
+        for r, v in zip(replicates, validation, strict=True)
     ]
     for name in ("auroc", "average_precision_positive_bags", "dice", "dice_pooled"):
         assert got[name].value == pytest.approx(np.mean([e[name].value for e in each])), name
     errors = [
-        error_detectors(
-            replicates[r],
-            positive=positive,
-            others=[x for i, x in enumerate(replicates) if i != r],
-            bootstrap=0,
+        detector_metrics(
+            replicates[r], positive, others=[x for i, x in enumerate(replicates) if i != r]
         )
         for r in range(3)
     ]
     for name in ("error_auroc_variance_boundary", "augrc_margin_all", "error_auroc_seeds_all"):
         assert got[name].value == pytest.approx(np.mean([e[name].value for e in errors])), name
-    alone = [isolated_false_positives(r, positive=positive, bootstrap=0) for r in replicates]
-    expected = np.mean([a["isolated_fp"].value for a in alone])
+    isolated = [isolated_metrics(r, positive)["isolated_fp"].value for r in replicates]
+    expected = np.mean(isolated)
     assert got["isolated_fp"].value == pytest.approx(expected)
     # The gain is against the rival that is best on average.
     means = {k: got[f"error_auroc_{k}_all"].value for k in ("margin", "entropy", "seeds", "edge")}
-    own = got["error_auroc_variance_all"].value
-    assert got["error_auroc_gain_all"].value == pytest.approx(own - max(means.values()))
+    variance = got["error_auroc_variance_all"].value
+    assert got["error_auroc_gain_all"].value == pytest.approx(variance - max(means.values()))
 
 
 def test_within_bags_is_the_mean_of_each_bags_auroc():
@@ -95,7 +96,7 @@ def test_within_bags_is_the_mean_of_each_bags_auroc():
         for r in replicates
     ]
     assert got == pytest.approx(np.mean(each))
-    # A level of its own for every bag changes what is pooled, and not this.
+    # A different level of μ in each bag changes pooled metrics, but not this one.
     shifted = [
         [replace(p, attention_mean=p.attention_mean + i) for i, p in enumerate(r)]
         for r in replicates
@@ -109,16 +110,17 @@ def test_intervals_resample_bags_and_replicates_together():
     replicates, positive = _replicates(3)
     got = _summary(replicates, positive, bootstrap=50, seed=6)["auroc"]
     flags = np.array([positive[p.name] for p in replicates[0]])
-    draws = Draws.of(flags, groups=None, resamples=50, seed=6)
+    draws = Draws.stratified(flags, groups=None, resamples=50, seed=6)
     weights = replicate_weights(3, resamples=50, seed=6)[1:]
     values = []
     for counts, weight in zip(draws.counts, weights, strict=True):
-        of = []
+        aurocs = []
         for r in replicates:
-            again = [p for p, c in zip(r, counts, strict=True) for _ in range(c)]
-            y = np.concatenate([p.instance_labels for p in again])
-            of.append(roc_auc_score(y, np.concatenate([p.attention_mean for p in again])))
-        values.append(np.average(of, weights=weight))
+            resample = [p for p, c in zip(r, counts, strict=True) for _ in range(c)]
+            y = np.concatenate([p.instance_labels for p in resample])
+            mu = np.concatenate([p.attention_mean for p in resample])
+            aurocs.append(roc_auc_score(y, mu))
+        values.append(np.average(aurocs, weights=weight))
     low, high = np.quantile(values, [0.025, 0.975])
     assert (got.low, got.high) == (pytest.approx(low), pytest.approx(high))
 
@@ -164,9 +166,9 @@ def test_two_methods_are_paired():
     gain = sampled_difference(a, b).metric()
     assert gain.value == pytest.approx(a.value - b.value)
     assert gain.low > 0
-    spread = gain.high - gain.low
-    assert spread < a.metric().high - b.metric().low
-    # The order of bags is the first replicate's; the draws are of names in that order.
+    width = gain.high - gain.low
+    assert width < a.metric().high - b.metric().low
+    # All replicates are put into the order of the first one's bags.
     mixed = [replicates[0], replicates[1][::-1]]
     assert _summary(mixed, positive) == _summary(replicates, positive)
 
@@ -175,7 +177,7 @@ def test_two_methods_are_paired():
 
 
 def _folded():
-    """Fold 1's run has another scale of μ and σ² than fold 0's."""
+    """Bags whose μ and σ² have a different scale in fold 1 than in fold 0."""
     (bags,), positive = _replicates(1, bags=12)
     fold = {p.name: i // 6 for i, p in enumerate(bags)}
     bags = [
@@ -189,7 +191,7 @@ def _folded():
     return bags, positive, fold
 
 
-def test_folds_are_ranked_by_themselves():
+def test_folds_are_ranked_separately():
     bags, positive, fold = _folded()
     got = _summary([bags], positive, folds=fold)
     parts = [[p for p in bags if fold[p.name] == f] for f in (0, 1)]
@@ -199,7 +201,7 @@ def test_folds_are_ranked_by_themselves():
             y = np.concatenate([p.instance_labels for p in part])
             each.append(score(y, np.concatenate([p.attention_mean for p in part])))
         assert got[name].value == pytest.approx(np.mean(each))
-    errors = [error_detectors(part, positive=positive, bootstrap=0) for part in parts]
+    errors = [detector_metrics(part, positive) for part in parts]
     expected = np.mean([e["error_auroc_variance_all"].value for e in errors])
     assert got["error_auroc_variance_all"].value == pytest.approx(expected)
     pooled = _summary([bags], positive)
@@ -210,16 +212,16 @@ def test_folds_are_ranked_by_themselves():
 
 def test_every_folds_run_has_its_own_threshold():
     bags, positive, fold = _folded()
-    held = dict(enumerate(_validation(2)))
-    # The second run's validation asks for fewer calls.
-    held[1] = [
+    validation = dict(enumerate(_validation(2)))
+    # In the second run, fewer validation instances are positive, so fewer are called.
+    validation[1] = [
         replace(p, instance_labels=np.int8(p.instance_labels * (p.attention_mean > 3)))
-        for p in held[1]
+        for p in validation[1]
     ]
-    got = _summary([bags], positive, folds=fold, validation=[held])
+    got = _summary([bags], positive, folds=fold, validation=[validation])
     each, thresholds = [], []
-    for f, validation in held.items():
-        pool = Pool.of([p for p in validation if positive.get(p.name)])
+    for f, bags_of_fold in validation.items():
+        pool = Pool.of([p for p in bags_of_fold if positive.get(p.name)])
         thresholds.append(dice_threshold(pool.y, pool.evidence))
         for p in bags:
             if fold[p.name] == f and positive[p.name]:
@@ -227,7 +229,7 @@ def test_every_folds_run_has_its_own_threshold():
                 each.append(f1_score(p.instance_labels, called))
     assert thresholds[0] < thresholds[1] - 0.2
     assert got["dice"].value == pytest.approx(np.mean(each))
-    lacking = _summary([bags], positive, folds=fold, validation=[{0: held[0]}])
+    lacking = _summary([bags], positive, folds=fold, validation=[{0: validation[0]}])
     assert lacking["dice"].reason == (
         "fold 1: no positive validation bag has instance labels to choose a threshold on"
     )
@@ -235,7 +237,7 @@ def test_every_folds_run_has_its_own_threshold():
         _summary([bags], positive, folds={k: v for k, v in fold.items() if k != "b11"})
 
 
-# What has no value
+# Undefined metrics
 
 
 def test_undefined_with_its_reason():
@@ -246,14 +248,14 @@ def test_undefined_with_its_reason():
     got = _summary(bare, positive, validation=bare, bootstrap=5)
     for name in ("auroc", "auroc_within_bags", "dice", "error_auroc_variance_all"):
         assert got[name].reason == "no bag has instance labels", name
-    assert got["isolated_fp"].value is not None  # negative bags need no instance labels
+    assert got["isolated_fp"].value is not None  # healthy areas of negative bags need no labels
     negative = [[p for p in r if not positive[p.name]] for r in replicates]
     got = _summary(negative, positive)
     assert got["auroc_within_bags"].reason == "no positive bag has instances of both labels"
     assert got["auroc"].reason == "only one class among 256 instances: AUROC is undefined"
 
 
-def test_bags_without_instance_labels_count_where_they_can():
+def test_bags_without_instance_labels_count_for_isolated_false_alarms():
     replicates, positive = _replicates(2)
     some = [[replace(r[0], instance_labels=None), *r[1:]] for r in replicates]
     got, without = (
@@ -266,24 +268,30 @@ def test_bags_without_instance_labels_count_where_they_can():
 
 
 def test_a_replicate_without_a_value_is_left_out_of_the_mean():
-    rows = Sampled(rows=np.array([1.0, 2.0, np.nan]))
-    other = Sampled(rows=np.array([3.0, 4.0, 7.0]))
+    rows = SampledMetric(rows=np.array([1.0, 2.0, np.nan]))
+    other = SampledMetric(rows=np.array([3.0, 4.0, 7.0]))
     weights = np.array([[1, 1, 1], [2, 0, 1], [1, 1, 1]], dtype=float)
-    got = mean_of([rows, none("why"), other], weights=weights)
+    got = mean_over_replicates([rows, SampledMetric.undefined("why"), other], weights=weights)
     np.testing.assert_allclose(got.rows, [2, (2 * 2 + 4) / 3, 7])
-    lost = mean_of([rows, other], weights=np.array([[1.0, 1], [0, 1], [1, 0]]))
+    lost = mean_over_replicates([rows, other], weights=np.array([[1.0, 1], [0, 1], [1, 0]]))
     assert np.isnan(lost.rows[2]) and lost.rows[1] == 4
-    assert mean_of([none("why"), none("also")], weights=np.ones((3, 2))).reason == "why"
-    assert sampled_difference(rows, none("why")).metric().reason == "why"
+    assert (
+        mean_over_replicates(
+            [SampledMetric.undefined("why"), SampledMetric.undefined("also")],
+            weights=np.ones((3, 2)),
+        ).reason
+        == "why"
+    )
+    assert sampled_difference(rows, SampledMetric.undefined("why")).metric().reason == "why"
 
 
 def test_bad_input():
     replicates, positive = _replicates(2)
     with pytest.raises(InputError, match="no predictions to summarise"):
         _summary([], positive)
-    with pytest.raises(InputError, match=r"replicates 0 and 1 are of different bags \('b7'\)"):
+    with pytest.raises(InputError, match=r"replicates 0 and 1 have different bags \('b7'\)"):
         _summary([replicates[0], replicates[1][:-1]], positive)
-    with pytest.raises(InputError, match=r"different bags \('one twice'\)"):
+    with pytest.raises(InputError, match=r"different bags \('a bag occurs twice'\)"):
         _summary([[*replicates[0], replicates[0][0]]], positive)
     with pytest.raises(InputError, match="2 replicates, but validation predictions of 1"):
         _summary(replicates, positive, validation=_validation(1))

@@ -1,4 +1,4 @@
-"""Instance metrics: the score's formula, the null rivals, the authors' protocol, no value."""
+"""Instance metrics: evidence, null rivals, the authors' protocol, and undefined cases."""
 
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ from probsa.errors import BagError, InputError
 from probsa.evaluation.instances import NAMES, balanced_threshold, instance_metrics
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.scores import evidence
+from probsa.statistics.bootstrap import Draws
 
 
 def _bag(name, mu, labels, *, variance=None, degree=None, kind="logit", probability=(0.5,)):
@@ -31,7 +32,7 @@ def _bag(name, mu, labels, *, variance=None, degree=None, kind="logit", probabil
 
 
 def _bags(count: int = 12, *, seed: int = 0, kind: str = "logit"):
-    """Bags of different sizes; odd ones positive, with instances of all kinds of labels."""
+    """Bags of different sizes; odd ones are positive, and some instances are unlabelled."""
     rng = np.random.default_rng(seed)
     bags, positive = [], {}
     for b in range(count):
@@ -53,12 +54,11 @@ def _bags(count: int = 12, *, seed: int = 0, kind: str = "logit"):
 
 
 def _pooled(bags, field):
-    kept = [p.instance_labels >= 0 for p in bags]
-    return np.concatenate([getattr(p, field)[k] for p, k in zip(bags, kept, strict=True)])
+    return np.concatenate([getattr(p, field)[p.instance_labels >= 0] for p in bags])
 
 
 def test_evidence_is_the_log_ratio_to_uniform_attention():
-    # Weights 5/8, 1/8, 1/8, 1/8; uniform would be 1/4.
+    # The weights are 5/8, 1/8, 1/8, 1/8; uniform weights are 1/4.
     s = evidence(np.log([5.0, 1.0, 1.0, 1.0]) + 7, kind="logit")
     np.testing.assert_allclose(s, np.log([2.5, 0.5, 0.5, 0.5]), atol=1e-12)
     w = evidence(np.array([5, 1, 1, 1]) / 8, kind="weight")
@@ -73,26 +73,26 @@ def test_ranks_are_sklearns_over_all_and_within_positive_bags():
     got = instance_metrics(bags, positive=positive, bootstrap=0)
     assert tuple(got) == NAMES
     inside = [p for p in bags if positive[p.name]]
-    for suffix, of in (("", bags), ("_positive_bags", inside)):
-        y, mu = _pooled(of, "instance_labels"), _pooled(of, "attention_mean")
+    for suffix, subset in (("", bags), ("_positive_bags", inside)):
+        y, mu = _pooled(subset, "instance_labels"), _pooled(subset, "attention_mean")
         assert got[f"auroc{suffix}"].value == pytest.approx(sk.roc_auc_score(y, mu), abs=1e-12)
         expected = sk.average_precision_score(y, mu)
         assert got[f"average_precision{suffix}"].value == pytest.approx(expected, abs=1e-12)
     assert got["auroc"].value != pytest.approx(got["auroc_positive_bags"].value, abs=1e-3)
 
 
-def test_errors_by_hand_the_bag_counts_its_unlabelled_instances():
+def test_errors_by_hand_with_an_unlabelled_instance():
     # Weights (8, 4, 1, 1, 1, 1)/16, N = 6: s > 0 where the weight exceeds 1/6: the first two.
     mu = np.log([8.0, 4.0, 1.0, 1.0, 1.0, 1.0])
-    labels = [1, 0, 1, 0, 0, -1]  # wrong calls: 1 (called) and 2 (missed); 5 is not judged
+    labels = [1, 0, 1, 0, 0, -1]  # wrong calls: 1 (called) and 2 (missed); 5 is unlabelled
     variance = [0.1, 0.9, 0.4, 0.5, 0.2, 5.0]
     bag = _bag("a", mu, labels, variance=variance, degree=[2, 1, 4, 2, 1, 1])
     negative = _bag("n", [0.0, 9.0], [0, 0], variance=[9, 9], degree=[1, 1])
     got = instance_metrics([bag, negative], positive={"a": True, "n": False}, bootstrap=0)
     assert got["error_rate"].value == pytest.approx(2 / 5)
-    # σ²: .9 above three right calls (.1, .5, .2), .4 above two of them.
+    # σ²: .9 is above three correct calls (.1, .5, .2), and .4 above two of them.
     assert got["error_auroc_variance"].value == pytest.approx((3 + 2) / 6)
-    # |s|: log 3, log 1.5 (wrong), log(6/16) (wrong), the same, the same.
+    # |s|: log 3, log 1.5 (wrong), and three times log(6/16), of which the first is wrong.
     s = np.log(6 * np.exp(mu) / 16)
     wrong = [0, 1, 1, 0, 0]
     assert got["error_auroc_margin"].value == pytest.approx((3 + 1 + 0.5 + 0.5) / 6)
@@ -105,7 +105,7 @@ def test_errors_by_hand_the_bag_counts_its_unlabelled_instances():
 def test_unlabelled_instances_move_the_uniform_weight():
     labels = [1, 0, -1, -1, -1, -1]
     mu = np.log([3.0, 2.0, 5.0, 5.0, 5.0, 5.0])
-    # Of the two judged ones alone the first would be above uniform; of all six neither is.
+    # Among the labelled two, the first would be above uniform; among all six, neither is.
     bag = _bag("a", mu, labels, variance=[0.1, 0.2, 0, 0, 0, 0])
     got = instance_metrics([bag], positive={"a": True}, bootstrap=0)
     assert got["error_rate"].value == pytest.approx(1 / 2)
@@ -114,7 +114,7 @@ def test_unlabelled_instances_move_the_uniform_weight():
 def test_an_isolated_instance_has_the_greatest_inverse_degree():
     bag = _bag("a", [2.0, 0.0, 0.0], [1, 1, 0], variance=[0, 1, 0], degree=[3, 0, 1])
     got = instance_metrics([bag], positive={"a": True}, bootstrap=0)
-    assert got["error_auroc_degree"].value == 1.0  # the missed one is isolated
+    assert got["error_auroc_degree"].value == 1.0  # the wrong call has no neighbours
 
 
 @pytest.mark.parametrize("kind", ["probability", "weight"])
@@ -139,9 +139,8 @@ def test_a_posterior_without_variance_finds_no_errors():
     bag = _bag("a", [2.0, 0.0, 0.0], [1, 1, 0], degree=[1, 2, 1])
     got = instance_metrics([bag], positive={"a": True}, bootstrap=10)
     assert got["error_auroc_variance"].reason == "this posterior has no variance"
-    assert got["error_auroc_margin"].value == pytest.approx(
-        0.25
-    )  # missed at -log 3.1, right at log 2.4 and -log 3.1
+    # |s| is log 3.1 for the wrong call, and log 2.4 and log 3.1 for the correct ones.
+    assert got["error_auroc_margin"].value == pytest.approx(0.25)
     flat = replace(bag, degree=np.full(3, 2, np.float32))
     flat = instance_metrics([flat], positive={"a": True}, bootstrap=10)
     assert flat["error_auroc_degree"].reason == "every instance has the same number of neighbours"
@@ -180,7 +179,7 @@ def test_one_class_and_no_labels_are_undefined():
 def test_balanced_threshold_maximises_tpr_times_tnr():
     y = np.array([False, False, True, False, True, True])
     score = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    # From .5: TPR 2/3, FPR 0: 2/3. From .3: TPR 1, FPR 1/3: 2/3. The highest of the tied.
+    # .5 gives TPR 2/3 and FPR 0, .3 gives TPR 1 and FPR 1/3: both 2/3. The higher one is chosen.
     assert balanced_threshold(y, score) == 0.5
     assert balanced_threshold(y[1:], score[1:]) == 0.5
 
@@ -190,11 +189,11 @@ def test_authors_protocol_uses_positive_bags_and_validations_threshold():
     validation, _ = _bags(6, seed=1)
     got = instance_metrics(bags, positive=positive, validation=validation, bootstrap=0)
     inside = [p for p in bags if positive[p.name]]
-    held = [p for p in validation if positive[p.name]]
+    chosen_on = [p for p in validation if positive[p.name]]
     y, mu = _pooled(inside, "instance_labels"), _pooled(inside, "attention_mean")
-    y_held, mu_held = _pooled(held, "instance_labels"), _pooled(held, "attention_mean")
+    y_val, mu_val = _pooled(chosen_on, "instance_labels"), _pooled(chosen_on, "attention_mean")
     products = {
-        t: (mu_held[y_held == 1] >= t).mean() * (mu_held[y_held == 0] < t).mean() for t in mu_held
+        t: (mu_val[y_val == 1] >= t).mean() * (mu_val[y_val == 0] < t).mean() for t in mu_val
     }
     threshold = max(products, key=lambda t: (products[t], t))
     assert got["authors_auroc"].value == pytest.approx(sk.roc_auc_score(y, mu))
@@ -205,7 +204,7 @@ def test_authors_protocol_uses_positive_bags_and_validations_threshold():
     assert got["authors_accuracy"].value == pytest.approx(sk.accuracy_score(y, mu >= threshold))
 
 
-def test_authors_protocol_without_validation_says_so():
+def test_authors_protocol_without_validation_has_a_reason():
     bags, positive = _bags(4)
     got = instance_metrics(bags, positive=positive, bootstrap=0)
     assert got["authors_f1"].reason == "no validation predictions to choose a threshold on"
@@ -219,21 +218,21 @@ def test_authors_protocol_without_validation_says_so():
 # Intervals
 
 
-def test_intervals_resample_bags_as_sklearn_on_the_bags_written_out():
-    from probsa.statistics.bootstrap import Draws
-
+def test_intervals_are_sklearns_on_the_resampled_bags():
     bags, positive = _bags(8)
     got = instance_metrics(bags, positive=positive, validation=bags, bootstrap=30, seed=4)
     flags = np.array([positive[p.name] for p in bags])
-    draws = Draws.of(flags, groups=None, resamples=30, seed=4)
+    draws = Draws.stratified(flags, groups=None, resamples=30, seed=4)
     whole, inside = [], []
     for counts in draws.counts:
-        again = [p for p, c in zip(bags, counts, strict=True) for _ in range(c)]
+        resample = [p for p, c in zip(bags, counts, strict=True) for _ in range(c)]
         whole.append(
-            sk.roc_auc_score(_pooled(again, "instance_labels"), _pooled(again, "attention_mean"))
+            sk.roc_auc_score(
+                _pooled(resample, "instance_labels"), _pooled(resample, "attention_mean")
+            )
         )
-        again = [p for p in again if positive[p.name]]
-        inside.append(instance_metrics(again, positive=positive, validation=bags, bootstrap=0))
+        resample = [p for p in resample if positive[p.name]]
+        inside.append(instance_metrics(resample, positive=positive, validation=bags, bootstrap=0))
     low, high = np.quantile(whole, [0.025, 0.975])
     assert (got["auroc"].low, got["auroc"].high) == (pytest.approx(low), pytest.approx(high))
     for name in NAMES[2:]:
@@ -259,7 +258,7 @@ def test_bootstrap_off_seeds_and_groups():
     assert alone["auroc"].low is None
 
 
-# One attention a class
+# One attention per class
 
 
 def test_columns_of_several_classes():
@@ -281,7 +280,7 @@ def test_columns_of_several_classes():
     assert instance_metrics([two], positive={"a": True}, bootstrap=0)["auroc"].value == 1.0
 
 
-# What cannot be judged
+# Invalid input
 
 
 def test_bad_input():

@@ -1,4 +1,4 @@
-"""Bag metrics: by hand, against scikit-learn, and where they are undefined."""
+"""Bag metrics: by hand, against scikit-learn, and undefined cases."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from sklearn import metrics as sk
 
 from probsa.errors import InputError
 from probsa.evaluation.metrics import bag_metrics, best_threshold, choose_threshold, error_metrics
+from probsa.statistics.bootstrap import Draws
 
 HAND_Y, HAND_P = [0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8]
 
@@ -63,12 +64,10 @@ def test_values_are_sklearns():
         assert got[name].value == pytest.approx(value, abs=1e-12), name
 
 
-def test_every_interval_is_of_sklearns_metric_on_the_resampled_bags():
+def test_every_interval_is_that_of_sklearns_metric_on_the_resampled_bags():
     y, p = _sample(24)
     got = bag_metrics(y, p, threshold=0.6, bootstrap=64, seed=3)
-    from probsa.statistics.bootstrap import Draws
-
-    draws = Draws.of(y, groups=None, resamples=64, seed=3)
+    draws = Draws.stratified(y, groups=None, resamples=64, seed=3)
     rows = [np.repeat(np.arange(24), counts) for counts in draws.counts]
     by_hand = {
         "auroc": lambda y, p: sk.roc_auc_score(y, p),
@@ -143,28 +142,28 @@ def test_nll_of_a_certain_mistake_is_finite():
 
 def test_threshold_is_the_midpoint_with_the_best_f1():
     assert best_threshold([0, 0, 1, 1], [0.1, 0.2, 0.6, 0.9]) == pytest.approx(0.4)
-    # .35 must be called for F1 = .8 (one false alarm); half-way between .1 and .35.
+    # F1 is .8 if .35 is called (one false alarm): half-way between .1 and .35.
     assert best_threshold(HAND_Y, HAND_P) == pytest.approx((0.1 + 0.35) / 2)
 
 
-def test_tied_thresholds_the_one_nearest_a_half():
-    # Both .15 (tp 2, fp 2) and .75 (tp 1, fp 0) give F1 = 2/3; .75 is nearer.
+def test_of_tied_thresholds_the_one_nearest_a_half_is_chosen():
+    # Both .15 (tp 2, fp 2) and .75 (tp 1, fp 0) give F1 = 2/3, and .75 is nearer to 0.5.
     y, p = [1, 0, 0, 1], [0.2, 0.3, 0.6, 0.9]
     assert best_threshold(y, p) == pytest.approx(0.75)
-    # .125 and .875 tie and are equally near: the lower.
+    # .125 and .875 tie and are equally near, so the lower one is chosen.
     assert best_threshold([1, 0, 0, 1], [0.25, 0.5, 0.8125, 0.9375]) == 0.125
 
 
 def test_threshold_without_positives_or_negatives():
-    none = choose_threshold([0, 0, 0], [0.1, 0.9, 0.2])
-    assert none.value == 0.5
-    assert none.reason == "no positive bag among 3: no threshold has an F1"
+    no_positive = choose_threshold([0, 0, 0], [0.1, 0.9, 0.2])
+    assert no_positive.value == 0.5
+    assert no_positive.reason == "no positive bag among 3: no threshold has an F1"
     assert choose_threshold([0, 1], [0.2, 0.8]).reason is None
     assert best_threshold([1, 1], [0.4, 0.6]) == pytest.approx(0.2)
     assert best_threshold([], []) == 0.5
 
 
-def test_threshold_between_neighbouring_floats_still_divides_them():
+def test_a_threshold_separates_adjacent_floats():
     low = 0.5
     high = float(np.nextafter(low, 1))
     t = best_threshold([0, 1], [low, high])
@@ -198,12 +197,12 @@ def test_intervals_follow_the_seed_and_hold_the_value():
     assert first["auroc"] != other["auroc"]
     assert first["auroc"].low == pytest.approx(other["auroc"].low, abs=0.02)
     for name, m in first.items():
-        if name != "ece":  # resampling adds to it: its interval may lie above its value
+        if name != "ece":  # resampling increases it, so its interval may lie above its value
             assert m.low < m.value < m.high, name
         assert m.left_out == 0
 
 
-def test_groups_count_once_however_many_bags_they_have():
+def test_copies_of_bags_in_a_group_do_not_change_the_interval():
     y, p = _sample(30)
     groups = [f"g{i}" for i in range(30)] * 4
     alone = bag_metrics(y, p, threshold=0.6)
@@ -218,12 +217,12 @@ def test_groups_count_once_however_many_bags_they_have():
 
 
 def test_undefined_resamples_are_left_out_and_counted():
-    # The positives are all in patients with negatives; a patient of one kind is alone in it.
+    # The only positive bag is in a patient with a negative one.
     y = [0, 0, 0, 1, 0, 0]
     groups = ["a", "b", "m", "m", "n", "n"]
     p = [0.1, 0.4, 0.3, 0.35, 0.2, 0.5]
     got = bag_metrics(y, p, threshold=0.3, groups=groups, bootstrap=400)
-    assert got["auroc"].left_out == 0  # `m` is alone in its stratum: always drawn
+    assert got["auroc"].left_out == 0  # `m` is the only group of its stratum, so it is always drawn
     errors = error_metrics(
         [0] * 4 + [1] * 4, [0.1, 0.2, 0.3, 0.9] * 2, std=[0.1] * 8, threshold=0.5
     )
@@ -241,14 +240,14 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
         p = norm.cdf(rng.normal(y, 1))
         m = bag_metrics(y, p, threshold=None, bootstrap=200)["auroc"]
         covered += m.low <= truth <= m.high
-    # 95 % of 300 is 285 ± 3.8; percentile intervals fall a little short on 80 bags.
+    # 95 % of 300 are 285 ± 3.8; percentile intervals are slightly too narrow with 80 bags.
     assert 267 <= covered <= 297
 
 
 # Classes
 
 
-def test_two_columns_are_one_logit():
+def test_two_columns_are_equivalent_to_one_logit():
     y, p = _sample()
     two = np.stack([1 - p, p], axis=1)
     assert bag_metrics(y, two, threshold=0.6) == bag_metrics(y, p, threshold=0.6)
@@ -275,7 +274,7 @@ def test_three_classes_are_sklearns_means_over_classes():
     assert sk.accuracy_score(y, called) < 1
 
 
-def test_ece_of_classes_is_of_the_greatest_probability():
+def test_ece_of_classes_uses_the_highest_probability():
     p = [[0.7, 0.2, 0.1], [0.2, 0.68, 0.12], [0.05, 0.05, 0.9]]
     got = bag_metrics([0, 2, 1], p, threshold=None, bootstrap=0)["ece"]
     # .7 (right) and .68 (wrong) share bin 10; .9 (wrong) is in bin 13.
@@ -283,11 +282,9 @@ def test_ece_of_classes_is_of_the_greatest_probability():
 
 
 def test_intervals_of_three_classes_are_sklearns_on_the_resamples():
-    from probsa.statistics.bootstrap import Draws
-
     y, p = _three(24)
     got = bag_metrics(y, p, threshold=None, bootstrap=40, seed=1)
-    draws = Draws.of(y, groups=None, resamples=40, seed=1)
+    draws = Draws.stratified(y, groups=None, resamples=40, seed=1)
     rows = [np.repeat(np.arange(24), counts) for counts in draws.counts]
     by_hand = {
         "auroc": lambda y, p: sk.roc_auc_score(y, p, multi_class="ovr"),
@@ -304,40 +301,40 @@ def test_intervals_of_three_classes_are_sklearns_on_the_resamples():
 
 def test_a_class_without_bags_makes_means_over_classes_undefined():
     y, p = _three()
-    kept = y != 1
-    got = bag_metrics(y[kept], p[kept], threshold=None, bootstrap=10)
+    rows = y != 1
+    got = bag_metrics(y[rows], p[rows], threshold=None, bootstrap=10)
     for name in ("auroc", "average_precision", "f1", "balanced_accuracy"):
         assert got[name].reason == (
             "no bag of class 1 among 30: the mean over classes is undefined"
         )
-    assert got["accuracy"].value == pytest.approx((p[kept].argmax(1) == y[kept]).mean())
+    assert got["accuracy"].value == pytest.approx((p[rows].argmax(1) == y[rows]).mean())
 
 
-# Errors found by the spread
+# Detection of errors
 
 
-def test_wrong_bags_found_by_spread_and_by_margin():
+def test_wrong_bags_found_by_std_and_by_margin():
     y = [0, 0, 0, 1, 1, 1]
     p = [0.1, 0.55, 0.2, 0.9, 0.3, 0.8]  # wrong: 1 and 4
     sd = [0.01, 0.09, 0.02, 0.05, 0.03, 0.04]
     got = error_metrics(y, p, std=sd, threshold=0.5, bootstrap=0)
-    # Spread ranks .09 above all four right ones, .03 above two of them.
+    # .09 is above all four correct bags, .03 above two of them.
     assert got["error_auroc_spread"].value == pytest.approx((4 + 2) / 8)
-    # Margins .05 and .2 of the wrong ones against .4, .3, .4, .3.
+    # The margins of the wrong bags are .05 and .2, the others' are .4, .3, .4, .3.
     assert got["error_auroc_margin"].value == pytest.approx(1.0)
     moved = error_metrics(y, p, std=sd, threshold=0.125, bootstrap=0)
+    # Bags 1 and 2 are wrong, with margins .425 and .075; the others' are .025, .775, .175, .675.
     assert moved["error_auroc_margin"].value == pytest.approx((2 + 3) / 8)
-    # Wrong: 1 and 2, margins .425 and .075; right ones .025, .775, .175, .675.
 
 
-def test_no_spread_and_no_errors_are_undefined():
+def test_constant_std_and_all_equal_calls_are_undefined():
     y, p = [0, 0, 1, 1], [0.1, 0.6, 0.4, 0.9]
-    none = error_metrics(y, p, std=np.zeros(4), threshold=0.5)
-    assert none["error_auroc_spread"].reason == "this posterior has no variance"
-    assert none["error_auroc_margin"].value == 1.0
+    constant = error_metrics(y, p, std=np.zeros(4), threshold=0.5)
+    assert constant["error_auroc_spread"].reason == "this posterior has no variance"
+    assert constant["error_auroc_margin"].value == 1.0
     right = error_metrics([0, 1], [0.1, 0.9], std=[0.1, 0.2], threshold=0.5)
     assert right["error_auroc_margin"].reason == (
-        "no wrong call among 2 bags: nothing to tell apart"
+        "no wrong call among 2 bags: errors cannot be ranked"
     )
     wrong = error_metrics([1, 0], [0.1, 0.9], std=[0.1, 0.2], threshold=0.5)
     assert "no right call among 2 bags" in wrong["error_auroc_spread"].reason
@@ -349,12 +346,13 @@ def test_errors_of_three_classes_use_the_called_class():
     sd = [[0.2, 0.0, 0.0], [0.9, 0.1, 0.9], [0.0, 0.0, 0.15], [0.3, 0.9, 0.9]]
     y = [1, 1, 0, 0]  # wrong: 0 and 2
     got = error_metrics(y, p, std=sd, threshold=None, bootstrap=0)
-    # Of the called class: .2 and .15 wrong, .1 and .3 right; margins .1, .1 against .7, .85.
+    # The s.d. of the called class is .2 and .15 for wrong bags, .1 and .3 for correct ones; the
+    # margins are .1 and .1 against .7 and .85.
     assert got["error_auroc_spread"].value == pytest.approx(2 / 4)
     assert got["error_auroc_margin"].value == pytest.approx(1.0)
 
 
-# What cannot be judged
+# Invalid input
 
 
 @pytest.mark.parametrize(
@@ -364,7 +362,7 @@ def test_errors_of_three_classes_use_the_called_class():
         (
             [0, 2],
             [0.5, 0.5],
-            "labels go from 0 to 2, but these probabilities are of classes 0 to 1",
+            "labels go from 0 to 2, but these probabilities are for classes 0 to 1",
         ),
         ([0, -1], [0.5, 0.5], "labels go from -1 to 0"),
         ([0, 1], [0.5, 1.5], r"must lie in \[0, 1\]"),

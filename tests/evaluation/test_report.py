@@ -1,4 +1,4 @@
-"""The report: which bags it judges, at which threshold, what it warns of."""
+"""The report: selection of bags, threshold, labels, warnings and contents."""
 
 import io
 import json
@@ -18,23 +18,23 @@ PARTS = {"train": 6, "val": 8, "test": 12, "new": 4}
 LABELS = {f"{part}{i}": i % 2 for part, count in PARTS.items() for i in range(count)}
 
 
-def _prediction(name, *, seed, columns=1, masks=False, spread=0.1):
+def _prediction(name, *, seed, columns=1, masks=False, std=0.1):
     rng = np.random.default_rng(seed)
     y, n = LABELS.get(name, 0), 12
     p = 1 / (1 + np.exp(-rng.normal(1.5 * (2 * y - 1), 2)))
     probability = [p] if columns == 1 else rng.dirichlet(np.ones(columns))
-    found = (rng.random(n) < 0.4) & bool(y)
+    tumour = (rng.random(n) < 0.4) & bool(y)
     return Prediction(
         name=name,
         probability=np.array(probability, dtype=np.float32),
-        std=np.full(columns, spread * rng.random(), dtype=np.float32),
+        std=np.full(columns, std * rng.random(), dtype=np.float32),
         coords=None,
-        attention_mean=(rng.normal(size=n) + found).astype(np.float32),
+        attention_mean=(rng.normal(size=n) + tumour).astype(np.float32),
         attention_variance=rng.random(n).astype(np.float32),
         weight_mean=np.full(n, 1 / n, np.float32),
         weight_variance=np.zeros(n, np.float32),
         degree=rng.integers(1, 5, size=n).astype(np.float32),
-        instance_labels=found.astype(np.int8) if masks else None,
+        instance_labels=tumour.astype(np.int8) if masks else None,
     )
 
 
@@ -53,10 +53,10 @@ def _folder(path, *, parts=tuple(PARTS), labels=None, threshold=None, classes=("
 
 
 def _scores(folder, *parts):
-    """Labels and probabilities of some parts, read without the code under test."""
+    """Labels and probabilities of some parts, read independently of the tested code."""
     rows = [line.split(",") for line in (folder / "predictions.csv").read_text().splitlines()[1:]]
-    kept = [(int(r[2]), float(r[4])) for r in rows if r[1] in parts]
-    return np.array([y for y, _ in kept]), np.array([p for _, p in kept])
+    pairs = [(int(r[2]), float(r[4])) for r in rows if r[1] in parts]
+    return np.array([y for y, _ in pairs]), np.array([p for _, p in pairs])
 
 
 def _table(path, labels, *, header="bag,label", extra=None):
@@ -75,7 +75,7 @@ def _text(report):
 
 
 @pytest.mark.parametrize(
-    ("held", "part", "judged", "parts"),
+    ("predicted", "part", "evaluated", "parts"),
     [
         (("train", "val", "test", "new"), "auto", "test", {"test": 12, "new": 4}),
         (("train", "val", "new"), "auto", "test", {"new": 4}),
@@ -87,32 +87,32 @@ def _text(report):
         (("train", "val", "test"), "all", "all", {"train": 6, "val": 8, "test": 12}),
     ],
 )
-def test_the_judged_part_is_the_one_asked_for(tmp_path, held, part, judged, parts):
-    folder = _folder(tmp_path / "p", parts=held)
+def test_the_requested_part_is_evaluated(tmp_path, predicted, part, evaluated, parts):
+    folder = _folder(tmp_path / "p", parts=predicted)
     report = evaluate(folder, labels=None, part=part, bootstrap=0)
-    assert (report.part, report.parts, report.bags) == (judged, parts, sum(parts.values()))
+    assert (report.part, report.parts, report.bags) == (evaluated, parts, sum(parts.values()))
     y, p = _scores(folder, *parts)
     assert report.metrics["auroc"].value == pytest.approx(sk.roc_auc_score(y, p), abs=1e-9)
     assert report.per_class == {"0": int((y == 0).sum()), "1": int((y == 1).sum())}
 
 
-def test_training_bags_are_warned_of(tmp_path):
+def test_there_is_a_warning_for_training_bags(tmp_path):
     folder = _folder(tmp_path / "p", parts=("train", "test"))
     mixed = evaluate(folder, labels=None, part="all", bootstrap=0)
-    assert "6 training bags are among the judged ones" in mixed.warnings
+    assert "6 of the evaluated bags are training bags" in mixed.warnings
     only = evaluate(folder, labels=None, part="train", bootstrap=0)
-    assert any(w.startswith("only training bags were judged") for w in only.warnings)
-    honest = evaluate(folder, labels=None, bootstrap=0)
-    assert not any("training" in w for w in honest.warnings)
+    assert any(w.startswith("all evaluated bags are training bags") for w in only.warnings)
+    test_only = evaluate(folder, labels=None, bootstrap=0)
+    assert not any("training" in w for w in test_only.warnings)
 
 
-def test_validation_figures_are_called_flattering(tmp_path):
+def test_validation_metrics_are_called_optimistic(tmp_path):
     folder = _folder(tmp_path / "p", parts=("val",), threshold=0.4)
     report = evaluate(folder, labels=None, bootstrap=0)
     assert any("chosen on these validation bags" in w for w in report.warnings)
 
 
-def test_a_part_that_is_not_there(tmp_path):
+def test_a_part_without_bags(tmp_path):
     folder = _folder(tmp_path / "p", parts=("train", "test"))
     with pytest.raises(InputError, match="no labelled val bags; it has 6 train, 12 test"):
         evaluate(folder, labels=None, part="val")
@@ -132,7 +132,7 @@ def test_the_stored_threshold_is_used(tmp_path):
     assert report.metrics["f1"] != report.metrics["f1_at_0.5"]
 
 
-def test_without_one_it_is_chosen_on_the_validation_bags(tmp_path):
+def test_without_a_threshold_it_is_chosen_on_the_validation_bags(tmp_path):
     folder = _folder(tmp_path / "p")
     report = evaluate(folder, labels=None, bootstrap=0)
     y, p = _scores(folder, "val")
@@ -142,11 +142,13 @@ def test_without_one_it_is_chosen_on_the_validation_bags(tmp_path):
     assert report.threshold_source.endswith("the best F1 on 8 validation bags")
 
 
-def test_without_validation_bags_it_is_a_half_and_says_so(tmp_path):
+def test_without_validation_bags_the_threshold_is_a_half_with_a_warning(tmp_path):
     report = evaluate(_folder(tmp_path / "p", parts=("test",)), labels=None, bootstrap=0)
     assert report.threshold == 0.5
-    assert report.threshold_source.startswith("0.5: none was stored, and no validation bag")
-    assert any("which nobody chose" in w for w in report.warnings)
+    assert report.threshold_source.startswith(
+        "0.5: no threshold is stored, and no labelled validation bag"
+    )
+    assert any("which was not chosen" in w for w in report.warnings)
     assert report.metrics["f1"] == report.metrics["f1_at_0.5"]
 
 
@@ -165,8 +167,8 @@ def test_labels_of_a_table_replace_the_stored_ones(tmp_path):
     stored = evaluate(folder, labels=None, bootstrap=0)
     given = evaluate(folder, labels=_table(tmp_path / "l.csv", flipped), bootstrap=0)
     assert given.metrics["auroc"].value == pytest.approx(1 - stored.metrics["auroc"].value)
-    assert any("has another label" in w and "12 bags ('test0'," in w for w in given.warnings)
-    assert not any("another label" in w for w in stored.warnings)
+    assert any("replaces other labels" in w and "12 bags ('test0'," in w for w in given.warnings)
+    assert not any("other labels" in w for w in stored.warnings)
 
 
 def test_unmatched_bags_are_counted_and_named(tmp_path):
@@ -192,7 +194,7 @@ def test_no_labels_at_all(tmp_path):
 def test_a_class_that_the_model_does_not_know(tmp_path):
     folder = _folder(tmp_path / "p", parts=("test",))
     labels = {f"test{i}": i % 3 for i in range(12)}
-    with pytest.raises(InputError, match=r"bag 'test2' class 2, but .* of classes 0 to 1"):
+    with pytest.raises(InputError, match=r"bag 'test2' class 2, but .* has classes 0 to 1"):
         evaluate(folder, labels=_table(tmp_path / "l.csv", labels))
 
 
@@ -206,7 +208,7 @@ def test_names_of_classes_come_from_the_predictions(tmp_path):
     assert report.metrics == stored.metrics
 
 
-def test_groups_of_the_table_are_what_is_resampled(tmp_path):
+def test_the_groups_of_the_table_are_resampled(tmp_path):
     folder = _folder(tmp_path / "p", parts=("test",), masks=True)
     labels = {b: y for b, y in LABELS.items() if b.startswith("test")}
     alone = evaluate(folder, labels=_table(tmp_path / "l.csv", labels), bootstrap=300)
@@ -220,21 +222,21 @@ def test_groups_of_the_table_are_what_is_resampled(tmp_path):
     assert grouped.instances["auroc"].low != alone.instances["auroc"].low
 
 
-# What is in it
+# Contents
 
 
-def test_errors_are_judged_at_the_threshold(tmp_path):
+def test_errors_are_those_at_the_threshold(tmp_path):
     folder = _folder(tmp_path / "p", threshold=0.3)
     report = evaluate(folder, labels=None, bootstrap=0)
     y, p = _scores(folder, "test", "new")
     wrong = (p >= 0.3) != y
     expected = sk.roc_auc_score(wrong, -np.abs(p - 0.3))
     assert report.metrics["error_auroc_margin"].value == pytest.approx(expected)
-    flat = evaluate(_folder(tmp_path / "flat", spread=0.0), labels=None, bootstrap=0)
+    flat = evaluate(_folder(tmp_path / "flat", std=0.0), labels=None, bootstrap=0)
     assert flat.metrics["error_auroc_spread"].reason == "this posterior has no variance"
 
 
-def test_instances_are_judged_where_there_are_labels(tmp_path):
+def test_instance_metrics_need_instance_labels(tmp_path):
     without = evaluate(_folder(tmp_path / "p"), labels=None, bootstrap=20)
     assert without.instances is None and without.instance_bags == 0
     report = evaluate(_folder(tmp_path / "m", masks=True), labels=None, bootstrap=20)
@@ -273,21 +275,21 @@ def test_the_report_is_json_and_the_same_each_time(tmp_path):
     folder = _folder(tmp_path / "p", masks=True, labels=labels, parts=("test",))
     report = evaluate(folder, labels=None, bootstrap=30, seed=3)
     assert report == evaluate(folder, labels=None, bootstrap=30, seed=3)
-    held = json.loads(json.dumps(report.to_dict(), allow_nan=False))
-    assert held["metrics"]["auroc"] == {
+    stored = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert stored["metrics"]["auroc"] == {
         "value": None,
         "low": None,
         "high": None,
         "reason": "only one class among 12 bags: AUROC is undefined",
         "left_out": 0,
     }
-    assert held["metrics"]["brier"]["value"] == report.metrics["brier"].value
-    assert (held["bags"], held["part"], held["about"]) == (12, "test", {"model": "abmil"})
-    assert held["instances"]["auroc"]["value"] == report.instances["auroc"].value
+    assert stored["metrics"]["brier"]["value"] == report.metrics["brier"].value
+    assert (stored["bags"], stored["part"], stored["about"]) == (12, "test", {"model": "abmil"})
+    assert stored["instances"]["auroc"]["value"] == report.instances["auroc"].value
 
 
-def test_people_read_values_intervals_reasons_and_warnings(tmp_path):
-    folder = _folder(tmp_path / "p", masks=True, parts=("test",), spread=0.0)
+def test_the_text_has_values_intervals_reasons_and_warnings(tmp_path):
+    folder = _folder(tmp_path / "p", masks=True, parts=("test",), std=0.0)
     report = evaluate(folder, labels=None, bootstrap=200)
     text = _text(report)
     m = report.metrics["auroc"]

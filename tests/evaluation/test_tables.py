@@ -1,4 +1,4 @@
-"""Predictions on disk: what is written is read back, whole or not at all."""
+"""Predictions on disk: round trips, atomic writing, and files that cannot be read."""
 
 import csv
 import json
@@ -38,7 +38,7 @@ def _prediction(name="a", *, probability=(0.25,), n=5, seed=0, **other):
 
 
 def _write(folder, predictions, *, classes=("0", "1"), **other):
-    given = {"labels": {}, "parts": {}, "threshold": None, "about": {}}
+    given = {"labels": {}, "parts": {}, "threshold": None, "metadata": {}}
     write_predictions(folder, predictions, classes=classes, **(given | other))
 
 
@@ -57,15 +57,15 @@ def _same(a: Prediction, b: Prediction) -> None:
             assert left == right, field.name
 
 
-def test_everything_comes_back(tmp_path):
-    given = [
+def test_a_round_trip_preserves_everything(tmp_path):
+    predictions = [
         _prediction("007", probability=(0.1,), kind="ct", score_kind="weight"),
         _prediction("img 1.b", probability=(np.float32(1) / 3,), seed=1, instance_labels=None),
         _prediction("é", probability=(0.9,), seed=2, coords=None, stride=None, n=1),
     ]
     _write(
         tmp_path / "p",
-        iter(given),
+        iter(predictions),
         labels={"007": 0, "é": 1},
         parts={"007": "test", "é": "val"},
         threshold=0.75,
@@ -79,7 +79,7 @@ def test_everything_comes_back(tmp_path):
     assert read.threshold == 0.75
     assert read.metadata == {"model": "abmil", "epoch": 3}
     assert read.probability.shape == (3, 1)
-    for p in given:
+    for p in predictions:
         _same(read.instances(p.name), p)
 
 
@@ -120,7 +120,7 @@ def test_two_columns_follow_the_threshold_where_there_is_one(tmp_path):
     assert _rows(tmp_path / "chosen")[1][3] == "1"
 
 
-def test_instance_files_hold_what_the_design_says(tmp_path):
+def test_contents_of_instance_files(tmp_path):
     p = _prediction("a", n=4)
     write_instances(tmp_path / "a.h5", p)
     with h5py.File(tmp_path / "a.h5") as f:
@@ -147,16 +147,16 @@ def test_instance_files_hold_what_the_design_says(tmp_path):
     _same(read_instances(tmp_path / "a.h5"), replace(p, probability=empty, std=empty))
 
 
-def test_one_attention_a_class_comes_back(tmp_path):
+def test_a_round_trip_preserves_one_attention_per_class(tmp_path):
     mean = np.arange(10, dtype=np.float32).reshape(5, 2)
     write_instances(tmp_path / "a.h5", _prediction("a", attention_mean=mean))
     np.testing.assert_array_equal(read_instances(tmp_path / "a.h5").attention_mean, mean)
 
 
-# Whole or not at all
+# Atomic writing
 
 
-def test_instances_are_written_as_they_come(tmp_path):
+def test_instances_are_written_one_by_one(tmp_path):
     def predict():
         for i in range(3):
             written = sorted(p.name for p in tmp_path.glob(".p.*/instances/*"))
@@ -179,7 +179,7 @@ def test_nothing_is_left_when_prediction_fails_midway(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failure_midway_keeps_what_was_there(tmp_path):
+def test_a_failure_midway_keeps_the_old_predictions(tmp_path):
     _write(tmp_path / "p", [_prediction("old")])
 
     def predict():
@@ -196,14 +196,14 @@ def test_a_failure_midway_keeps_what_was_there(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
 
 
-def test_old_predictions_come_back_when_the_new_ones_cannot_take_their_place(tmp_path, monkeypatch):
+def test_old_predictions_are_restored_if_the_new_ones_cannot_replace_them(tmp_path, monkeypatch):
     _write(tmp_path / "p", [_prediction("old")])
-    plain = Path.replace
+    replace_path = Path.replace
 
     def refuse(self, target):
         if self.suffix == ".tmp" and target == tmp_path / "p":
             raise OSError("no space left on device")
-        return plain(self, target)
+        return replace_path(self, target)
 
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.raises(OSError, match="no space left"):
@@ -217,7 +217,9 @@ def test_a_folder_in_use_is_refused(tmp_path):
     with pytest.raises(OutputExists, match="exists and is not empty: give a new folder or --over"):
         _write(tmp_path / "p", [_prediction("new")])
     (tmp_path / "p" / "thesis.txt").write_text("years of work")
-    with pytest.raises(OutputExists, match=r"holds 'thesis\.txt', which is no prediction"):
+    with pytest.raises(
+        OutputExists, match=r"contains 'thesis\.txt', which does not belong to predictions"
+    ):
         _write(tmp_path / "p", [_prediction("new")], overwrite=True)
     assert (tmp_path / "p" / "thesis.txt").read_text() == "years of work"
     (tmp_path / "file").write_text("")
@@ -234,7 +236,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
         (["a", "a"], BagError, "two bags are named 'a'"),
         (["../a"], BagError, "bag '../a' cannot be a file name"),
         ([".."], BagError, "cannot be a file name"),
-        ([], InputError, "there is no prediction to write"),
+        ([], InputError, "there are no predictions to write"),
     ],
 )
 def test_bags_that_cannot_be_written(tmp_path, bags, error, message):
@@ -244,7 +246,7 @@ def test_bags_that_cannot_be_written(tmp_path, bags, error, message):
 
 
 def test_probabilities_that_cannot_be_written(tmp_path):
-    with pytest.raises(BagError, match="bag 'a' was given the probability nan, expected 0 to 1"):
+    with pytest.raises(BagError, match="bag 'a' has the probability nan, expected 0 to 1"):
         _write(tmp_path / "p", [_prediction("a", probability=(np.nan,))])
     with pytest.raises(InputError, match="'a' has 3 probabilities, but there are 2 classes"):
         _write(tmp_path / "p", [_prediction("a", probability=(0.2, 0.3, 0.5))])
@@ -252,7 +254,7 @@ def test_probabilities_that_cannot_be_written(tmp_path):
         _write(tmp_path / "p", [_prediction("a")], classes=("x", "y", "z"))
 
 
-# What cannot be read
+# Files that cannot be read
 
 
 @pytest.fixture
@@ -275,9 +277,12 @@ def test_no_folder_and_no_table(tmp_path):
         ("bag,label\na,1\n", "no column 'p_<class>': it has bag, label"),
         ("bag,label,p_1\na,1,.5\n", "no column 'sd_1'"),
         ("label,p_1,sd_1\n1,.5,0\n", "no column 'bag'"),
-        ("bag,label,p_1,sd_1\na,1,.5,0\na,1,.5,0\n", "bag 'a' has no name, or more than one row"),
-        ("bag,label,p_1,sd_1\n,1,.5,0\n", "bag '' has no name"),
-        ("bag,label,p_1,sd_1\na,yes,.5,0\n", "bag 'a': label 'yes' is no class number"),
+        (
+            "bag,label,p_1,sd_1\na,1,.5,0\na,1,.5,0\n",
+            "bag 'a' has an empty name, or more than one row",
+        ),
+        ("bag,label,p_1,sd_1\n,1,.5,0\n", "bag '' has an empty name"),
+        ("bag,label,p_1,sd_1\na,yes,.5,0\n", "bag 'a': label 'yes' is not a class number"),
         ("bag,label,p_1,sd_1\na,1,nan,0\n", "bag 'a': p_1 is 'nan', expected 0 to 1"),
         ("bag,label,p_1,sd_1\na,1,.5,\n", "bag 'a': sd_1 is '', expected 0 to 1"),
     ],
@@ -298,10 +303,10 @@ def test_a_bare_table_is_enough(folder):
 
 def test_damaged_json(folder):
     (folder / "predictions.json").write_text('{"threshold": 0.')
-    with pytest.raises(InputError, match=r"predictions\.json is no JSON"):
+    with pytest.raises(InputError, match=r"predictions\.json is not valid JSON"):
         read_predictions(folder)
     (folder / "predictions.json").write_text(json.dumps([1]))
-    with pytest.raises(InputError, match="holds a list"):
+    with pytest.raises(InputError, match="contains a list"):
         read_predictions(folder)
 
 
@@ -318,7 +323,9 @@ def test_instances_that_cannot_be_read(folder):
         read.instances("a")
     with h5py.File(path, "w") as f:
         f["features"] = np.zeros((3, 2))
-    with pytest.raises(BagError, match=r"holds no predictions: attention_mean, .* it has features"):
+    with pytest.raises(
+        BagError, match=r"is not a file of predictions: it lacks attention_mean, .* it has features"
+    ):
         read.instances("a")
     with h5py.File(read.instance_path("b"), "a") as f:
         del f["degree"]

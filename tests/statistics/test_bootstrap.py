@@ -1,4 +1,4 @@
-"""Resampled metrics are scikit-learn's on the resampled bags, and resamples are fair."""
+"""Resampled metrics equal scikit-learn's on the resampled bags; groups are drawn fairly."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from probsa.statistics.bootstrap import Draws, interval
 
 
 def _data(n: int, *, levels: int, seed: int = 0):
-    """Labels, and scores of few levels so that many are tied, across the classes too."""
+    """Labels and scores; with few levels there are many ties, also between the classes."""
     rng = np.random.default_rng(seed)
     y = np.arange(n) % 3 == 0
     return y, np.round((rng.random(n) + 0.4 * y) * levels) / levels
@@ -19,7 +19,7 @@ def _data(n: int, *, levels: int, seed: int = 0):
 def test_ranks_of_each_resample_are_sklearns_with_the_counts_as_weights(levels):
     y, score = _data(40, levels=levels)
     groups = (np.arange(40) // 3).tolist()
-    draws = Draws.of(y, groups=groups, resamples=25, seed=1)
+    draws = Draws.stratified(y, groups=groups, resamples=25, seed=1)
     got = draws.ranks(y, score)
     for r, counts in enumerate(draws.counts):
         weight = counts[draws.member]
@@ -30,7 +30,7 @@ def test_ranks_of_each_resample_are_sklearns_with_the_counts_as_weights(levels):
 
 def test_weights_are_the_same_as_writing_the_bags_out():
     y, score = _data(30, levels=5)
-    draws = Draws.of(y, groups=None, resamples=10, seed=2)
+    draws = Draws.stratified(y, groups=None, resamples=10, seed=2)
     rows = [np.repeat(np.arange(30), c[draws.member]) for c in draws.counts]
     expected = [roc_auc_score(y[i], score[i]) for i in rows]
     np.testing.assert_allclose(draws.ranks(y, score)[0], expected, atol=1e-12)
@@ -38,13 +38,13 @@ def test_weights_are_the_same_as_writing_the_bags_out():
 
 def test_little_memory_gives_the_same_resamples(monkeypatch):
     y, score = _data(30, levels=5)
-    draws = Draws.of(y, groups=None, resamples=50, seed=0)
+    draws = Draws.stratified(y, groups=None, resamples=50, seed=0)
     whole = draws.ranks(y, score)
     monkeypatch.setattr(bootstrap, "CELLS", 70)
     np.testing.assert_array_equal(draws.ranks(y, score), whole)
 
 
-def test_a_resample_with_one_class_is_nan_not_a_half():
+def test_a_resample_with_one_class_is_nan():
     y, score = np.array([True, False]), np.array([0.2, 0.8])
     counts = np.array([[2, 0], [0, 2], [1, 1]])
     ranks = Draws(counts=counts, member=np.array([0, 1])).ranks(y, score)
@@ -53,7 +53,7 @@ def test_a_resample_with_one_class_is_nan_not_a_half():
 
 
 def test_nothing_to_rank_is_nan():
-    draws = Draws.of(np.zeros(3), groups=None, resamples=4, seed=0)
+    draws = Draws.stratified(np.zeros(3), groups=None, resamples=4, seed=0)
     for y in (np.zeros(3, dtype=bool), np.ones(3, dtype=bool)):
         assert np.isnan(draws.ranks(y, np.arange(3.0))).all()
     none = Draws(counts=np.ones((4, 2), dtype=np.int64), member=np.empty(0, dtype=np.int64))
@@ -63,7 +63,7 @@ def test_nothing_to_rank_is_nan():
 def test_groups_are_drawn_whole_and_within_their_stratum():
     labels = np.array([0, 0, 1, 1, 0, 1, 0, 1, 1])
     groups = ["a", "a", "b", "b", "m", "m", "c", "d", "d"]  # a, c: 0; b, d: 1; m: both
-    draws = Draws.of(labels, groups=groups, resamples=200, seed=0)
+    draws = Draws.stratified(labels, groups=groups, resamples=200, seed=0)
     assert draws.counts.shape == (200, 5)
     a, b, m, c, d = draws.counts.T
     assert (m == 1).all()
@@ -72,21 +72,23 @@ def test_groups_are_drawn_whole_and_within_their_stratum():
     np.testing.assert_array_equal(draws.member, [0, 0, 1, 1, 2, 2, 3, 4, 4])
 
 
-def test_the_spread_of_a_resampled_mean_is_its_standard_error():
+def test_the_std_of_a_resampled_mean_is_its_standard_error():
     value = np.repeat([0.0, 1.0], [20, 80])
-    draws = Draws.of(np.zeros(100), groups=None, resamples=20_000, seed=0)
+    draws = Draws.stratified(np.zeros(100), groups=None, resamples=20_000, seed=0)
     means = draws.totals(value[:, None])[:, 0] / 100
     assert means.mean() == pytest.approx(0.8, abs=0.002)
     assert means.std() == pytest.approx(0.04, rel=0.03)  # sqrt(.8 · .2 / 100)
 
 
 def test_items_follow_their_bags():
-    draws = Draws.of(np.array([0, 1, 1]), groups=["p", "q", "q"], resamples=3, seed=0)
-    assert draws.items(np.array([2, 0, 0, 1])).member.tolist() == [1, 0, 0, 1]
+    draws = Draws.stratified(np.array([0, 1, 1]), groups=["p", "q", "q"], resamples=3, seed=0)
+    data = draws.with_data()
+    np.testing.assert_array_equal(data.counts, [[1, 1], *draws.counts])
+    assert draws.for_items(np.array([2, 0, 0, 1])).member.tolist() == [1, 0, 0, 1]
 
 
-def test_one_group_says_nothing_of_variation():
-    draws = Draws.of(np.array([0, 1, 0]), groups=["p", "p", "p"], resamples=100, seed=0)
+def test_one_group_gives_no_interval():
+    draws = Draws.stratified(np.array([0, 1, 0]), groups=["p", "p", "p"], resamples=100, seed=0)
     assert interval(draws.totals(np.ones((3, 1)))[:, 0]) == (None, None, 0)
 
 

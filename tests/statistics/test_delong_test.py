@@ -1,4 +1,4 @@
-"""AUROCs, their covariance and test are those of all pairs; where they say nothing, it is said."""
+"""AUROCs, their covariance and their test, against a reference and counted pair by pair."""
 
 import csv
 
@@ -45,16 +45,16 @@ def test_every_pair_has_the_references_z_and_p(reference, case):
     got = delong(reference[f"{case}__y"], reference[f"{case}__scores"])
     for row, (i, j) in enumerate(reference[f"{case}__pairs"]):
         test = got.compare(int(i), int(j))
-        of = {key: reference[f"{case}__{key}"][row] for key in ("diff", "z", "p", "log10_p")}
+        expected = {key: reference[f"{case}__{key}"][row] for key in ("diff", "z", "p", "log10_p")}
         assert test.reason is None
-        assert test.difference == pytest.approx(of["diff"], abs=1e-14)
-        assert test.z == pytest.approx(of["z"], rel=1e-9)
-        assert test.p == pytest.approx(of["p"], rel=1e-7)
-        assert test.log10_p == pytest.approx(of["log10_p"], rel=1e-8)
+        assert test.difference == pytest.approx(expected["diff"], abs=1e-14)
+        assert test.z == pytest.approx(expected["z"], rel=1e-9)
+        assert test.p == pytest.approx(expected["p"], rel=1e-7)
+        assert test.log10_p == pytest.approx(expected["log10_p"], rel=1e-8)
         assert test.se**2 == pytest.approx(reference[f"{case}__var_diff"][row], rel=1e-10)
 
 
-def test_the_table_of_the_reference_says_the_same(shared_golden, reference):
+def test_the_table_of_the_reference_agrees(shared_golden, reference):
     path = shared_golden / "evaluation" / "delong" / "delong.csv"
     with path.open(newline="") as file:
         rows = [r for r in csv.DictReader(file) if r["dataset"] != "e1_degenerate"]
@@ -67,7 +67,7 @@ def test_the_table_of_the_reference_says_the_same(shared_golden, reference):
 
 
 def test_without_variance_there_is_no_p_of_zero_and_no_nan(reference):
-    """Scores 0 and 1 are one, 2 is constant, 3 is inverted: the reference has nan and inf."""
+    """Scores 0 and 1 are equal, 2 is constant, 3 is inverted; the reference has nan and inf."""
     got = delong(reference["e1_degenerate__y"], reference["e1_degenerate__scores"])
     same = got.compare(0, 1)
     assert (same.difference, same.z, same.p, same.log10_p) == (0, 0, 1, 0)
@@ -76,7 +76,7 @@ def test_without_variance_there_is_no_p_of_zero_and_no_nan(reference):
         test = got.compare(i, j)
         assert test.difference == difference
         assert (test.z, test.p, test.log10_p) == (None, None, None)
-        assert "says nothing" in test.reason
+        assert "zero variance" in test.reason
 
 
 def test_against_all_pairs_counted_one_by_one():
@@ -113,7 +113,7 @@ def test_its_type_i_error_is_nominal():
         common = rng.standard_normal(100)
         s = 1.2 * y + common + rng.standard_normal((2, 100))
         rejected += delong(y, s).compare(0, 1).p <= 0.05
-    # 50 expected, binomial s.d. 6.9
+    # 50 are expected, with a binomial s.d. of 6.9.
     assert 27 <= rejected <= 73
 
 
@@ -137,6 +137,6 @@ def test_one_bag_of_a_class_has_an_auc_and_no_variance(alone):
         ([0, 1, 1], [[0.1, 0.2]], r"labels of shape \(3,\) and scores of shape \(1, 2\)"),
     ],
 )
-def test_bad_input_is_said(y, scores, message):
+def test_bad_input(y, scores, message):
     with pytest.raises(InputError, match=message):
         delong(y, scores)

@@ -1,4 +1,4 @@
-"""Ranks reproduce the paper's tables; the tests are scipy's or of every case, and say when few."""
+"""Ranks reproduce the paper's tables; tests agree with scipy or with enumeration."""
 
 import csv
 import itertools
@@ -21,38 +21,38 @@ from probsa.statistics.ranking import (
 
 @pytest.fixture(scope="module")
 def printed(shared_data):
-    """(table, model): the six values, and the average rank and its s.d. as printed."""
-    found: dict[tuple[str, str], dict] = {}
+    """By (table, model), the six values, and the average rank and its s.d. as printed."""
+    printed: dict[tuple[str, str], dict] = {}
     with (shared_data.parent / "paper" / "tables.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             if row["table"] in ("table2_no_global", "table3_global"):
-                of = found.setdefault((row["table"], row["model"]), {"values": []})
+                entry = printed.setdefault((row["table"], row["model"]), {"values": []})
                 if row["metric"] == "rank":
-                    of["rank"] = (row["mean"], row["sd"])
+                    entry["rank"] = (row["mean"], row["sd"])
                 else:
-                    of["values"].append(float(row["mean"]))
-    return found
+                    entry["values"].append(float(row["mean"]))
+    return printed
 
 
 @pytest.mark.parametrize(("table", "models"), [("table2_no_global", 7), ("table3_global", 9)])
 def test_the_papers_average_ranks_come_out_to_three_decimals(printed, table, models):
-    of = {model: row for (name, model), row in printed.items() if name == table}
-    assert len(of) == models
-    assert all(len(row["values"]) == 6 for row in of.values())
-    ranks = average_ranks({model: row["values"] for model, row in of.items()})
-    for model, row in of.items():
+    rows = {model: row for (name, model), row in printed.items() if name == table}
+    assert len(rows) == models
+    assert all(len(row["values"]) == 6 for row in rows.values())
+    ranks = average_ranks({model: row["values"] for model, row in rows.items()})
+    for model, row in rows.items():
         assert (f"{ranks.mean[model]:.3f}", f"{ranks.sd[model]:.3f}") == row["rank"]
 
 
-def test_what_the_papers_ranks_say(printed):
-    """The specification's reading: Diag and plain ABMIL differ, of T-ABMIL's nothing is known."""
-    of = {
+def test_significant_differences_of_the_papers_ranks(printed):
+    """Diag and plain ABMIL differ significantly; no two variants of T-ABMIL do."""
+    diagrams = {
         table: critical_difference(
             {model: row["values"] for (name, model), row in printed.items() if name == table}
         )
         for table in ("table2_no_global", "table3_global")
     }
-    local, all_bag = of["table2_no_global"], of["table3_global"]
+    local, all_bag = diagrams["table2_no_global"], diagrams["table3_global"]
     assert local.difference == pytest.approx(3.68, abs=0.005)
     assert local.reason is None
     together = [set(c) for c in local.cliques]
@@ -85,18 +85,18 @@ def test_nemenyis_q_is_demsars_table_5(methods, q):
 
 def test_nemenyi_errs_in_one_of_twenty_null_tables():
     rng = np.random.default_rng(0)
-    apart, least = 0, nemenyi(5, 12)
+    rejected, least = 0, nemenyi(5, 12)
     for _ in range(2000):
         means = stats.rankdata(rng.standard_normal((5, 12)), axis=0).mean(1)
-        apart += np.ptp(means) > least
-    # 100 expected of 2000, binomial s.d. 9.7
-    assert 60 <= apart <= 135
+        rejected += np.ptp(means) > least
+    # 100 of 2000 are expected, with a binomial s.d. of 9.7.
+    assert 60 <= rejected <= 135
 
 
 def test_five_pairs_are_too_few_and_six_are_not():
     five = signed_rank([1, 2, 3, 4, 5], [0, 0, 0, 0, 0])
     assert five.p == 0.0625
-    assert five.reason == "too few pairs: 5 that differ reach no p below 0.0625"
+    assert five.reason == "too few pairs: p is at least 0.0625 with 5 unequal pairs"
     six = signed_rank([1, 2, 3, 4, 5, 6], [0, 0, 0, 0, 0, 0])
     assert six.p == 0.03125
     assert six.reason is None
@@ -112,25 +112,25 @@ def test_without_ties_the_signed_rank_test_is_scipys_exact(seed, n):
     assert got.p == pytest.approx(expected.pvalue, rel=1e-9)
 
 
-def test_with_ties_the_signed_rank_test_is_of_all_signs():
+def test_with_ties_the_signed_rank_test_enumerates_all_signs():
     d = np.array([0.1, -0.1, 0.2, 0.3, 0.3, 0.4, 0.0, 0.1])
-    kept = d[d != 0]
-    ranks = stats.rankdata(np.abs(kept))
+    unequal = d[d != 0]
+    ranks = stats.rankdata(np.abs(unequal))
     sums = [
         sum(r for r, sign in zip(ranks, signs, strict=True) if sign)
-        for signs in itertools.product((0, 1), repeat=len(kept))
+        for signs in itertools.product((0, 1), repeat=len(unequal))
     ]
-    lesser = ranks[kept < 0].sum()
-    expected = 2 * np.mean([s <= lesser for s in sums])
+    smaller = ranks[unequal < 0].sum()
+    expected = 2 * np.mean([s <= smaller for s in sums])
     got = signed_rank(d, np.zeros(8))
-    assert got.statistic == lesser
+    assert got.statistic == smaller
     assert got.p == pytest.approx(expected, rel=1e-12)
 
 
-def test_pairs_level_but_for_rounding_are_ties():
+def test_pairs_equal_up_to_rounding_are_ties():
     a, b = [0.3, 0.2, 0.8], [0.2, 0.1, 0.9]
     assert len({x - y for x, y in zip(a, b, strict=True)}) == 3
-    assert signed_rank(a, b).statistic == 2.0  # the one below zero shares rank 2
+    assert signed_rank(a, b).statistic == 2.0  # the negative difference has the mean rank 2
 
 
 def test_many_pairs_are_scipys_normal_approximation(monkeypatch):
@@ -141,9 +141,9 @@ def test_many_pairs_are_scipys_normal_approximation(monkeypatch):
     assert signed_rank(d, np.zeros(300)).p == pytest.approx(got.p, rel=0.02)
 
 
-def test_level_pairs_have_p_one_and_say_so():
+def test_equal_pairs_have_p_one_and_a_reason():
     got = signed_rank([1, 2], [1, 2])
-    assert (got.p, got.reason) == (1.0, "all 2 pairs are level")
+    assert (got.p, got.reason) == (1.0, "all 2 pairs are equal")
 
 
 def test_friedman_is_scipys_on_the_values_themselves():
@@ -161,23 +161,23 @@ def test_friedman_is_scipys_on_the_values_themselves():
     [
         ({"a": [1.0, 2.0], "b": [2.0, 3.0]}, None, "needs three"),
         ({"a": [1.0], "b": [2.0], "c": [3.0]}, None, "one column"),
-        ({"a": [1.0, 2.0], "b": [1.0, 2.0], "c": [1.0, 2.0]}, 1.0, "level in every column"),
+        ({"a": [1.0, 2.0], "b": [1.0, 2.0], "c": [1.0, 2.0]}, 1.0, "equal in every column"),
     ],
 )
-def test_where_friedman_says_nothing_it_is_said(values, p, reason):
+def test_friedman_gives_a_reason_if_it_is_not_informative(values, p, reason):
     got = friedman(average_ranks(values))
     assert got.p == p
     assert reason in got.reason
 
 
 def test_cliques_by_hand():
-    """Ten columns: mean ranks 1, 2, 3, 4 with a critical difference of 1.48."""
-    found = critical_difference(
+    """Ten columns with mean ranks 1, 2, 3, 4; the critical difference is 1.48."""
+    got = critical_difference(
         {name: [v] * 10 for name, v in zip("abcd", (4, 3, 2, 1), strict=True)}
     )
-    assert found.difference == pytest.approx(1.483, abs=0.001)
-    assert found.cliques == (("a", "b"), ("b", "c"), ("c", "d"))
-    assert found.reason is None
+    assert got.difference == pytest.approx(1.483, abs=0.001)
+    assert got.cliques == (("a", "b"), ("b", "c"), ("c", "d"))
+    assert got.reason is None
 
 
 def test_a_clique_within_another_is_not_named():
@@ -185,15 +185,15 @@ def test_a_clique_within_another_is_not_named():
     assert critical_difference(values).cliques == (("a", "b", "c"),)
 
 
-def test_one_who_stands_alone_is_in_no_clique():
+def test_a_method_that_differs_from_all_others_is_in_no_clique():
     values = {"a": [9.0] * 20, "b": [2, 1] * 10, "c": [1, 2] * 10}
     assert critical_difference(values).cliques == (("b", "c"),)
 
 
-def test_too_few_columns_are_said_to_be():
+def test_too_few_columns_are_the_reason():
     few = critical_difference({f"m{i}": [float(i), float(i)] for i in range(7)})
-    assert "too few columns: with 2" in few.reason
-    assert "no two can be more than 6 apart" in few.reason
+    assert "too few columns: with 2," in few.reason
+    assert "no two ranks can be more than 6 apart" in few.reason
     rng = np.random.default_rng(1)
     null = critical_difference({f"m{i}": rng.random(12) for i in range(4)})
     assert null.friedman.p > 0.05
@@ -210,7 +210,7 @@ def test_corrected_t_by_hand():
     assert got.statistic == pytest.approx(plain.statistic * np.sqrt(0.2 / 0.45), rel=1e-9)
 
 
-def test_corrected_t_without_variance_says_so():
+def test_corrected_t_without_variance():
     assert corrected_t([0.5, 0.6], [0.5, 0.6], test_share=0.5).p == 1.0
     same = corrected_t([0.5, 0.6], [0.4, 0.5], test_share=0.5)
     assert (same.p, same.reason) == (None, "all 2 splits differ by the same amount")
@@ -229,6 +229,6 @@ def test_corrected_t_without_variance_says_so():
         (lambda: nemenyi(1, 3), "1 methods in 3 columns"),
     ],
 )
-def test_bad_input_is_said(call, message):
+def test_bad_input(call, message):
     with pytest.raises(InputError, match=message):
         call()

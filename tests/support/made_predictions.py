@@ -1,4 +1,4 @@
-"""Predictions made up for tests: lattices and chains with planted labels, without a model."""
+"""Predictions for tests, made without a model: lattices and chains with planted labels."""
 
 import numpy as np
 
@@ -6,10 +6,10 @@ from probsa.evaluation.prediction import Prediction
 
 
 def made(name, mu, labels=None, **fields):
-    """A prediction with these scores; what is not given is empty or zero."""
+    """A prediction with these scores; all other fields default to empty or zero."""
     mu = np.asarray(mu, dtype=np.float32)
     zero = np.zeros_like(mu)
-    held = {
+    values = {
         "probability": (0.5,),
         "attention_variance": zero,
         "weight_mean": zero,
@@ -17,15 +17,15 @@ def made(name, mu, labels=None, **fields):
         "degree": zero + 1,
         **fields,
     }
-    floats = {k: np.asarray(held.pop(k), np.float32) for k in tuple(held) if k in FLOATS}
+    floats = {k: np.asarray(values.pop(k), np.float32) for k in tuple(values) if k in FLOATS}
     return Prediction(
         name=name,
         std=np.zeros(len(floats["probability"]), np.float32),
-        coords=held.pop("coords", None),
+        coords=values.pop("coords", None),
         attention_mean=mu,
         instance_labels=None if labels is None else np.asarray(labels, np.int8).ravel(),
         **floats,
-        **held,
+        **values,
     )
 
 
@@ -33,29 +33,30 @@ FLOATS = ("probability", "attention_variance", "weight_mean", "weight_variance",
 
 
 def lattice(rows, columns, *, stride=10):
-    """Coordinates of a whole rectangle, row by row."""
+    """Coordinates of a full rectangle, row by row."""
     y, x = np.mgrid[:rows, :columns]
     return np.stack([x.ravel(), y.ravel()], axis=1) * stride
 
 
 def slide(name, image, labels=None, **fields):
-    """A whole lattice, scores as an image."""
+    """A slide on a full lattice, with the scores given as an image."""
     image = np.asarray(image, dtype=np.float32)
     return made(name, image.ravel(), labels, coords=lattice(*image.shape), stride=10.0, **fields)
 
 
 def scan(name, mu, labels=None, **fields):
-    """A chain of slices with positions."""
+    """A scan: a chain of slices with positions."""
     coords = np.arange(len(mu))[:, None]
     return made(name, mu, labels, coords=coords, kind="ct", **fields)
 
 
 def cohort(bags=12, *, seed=0, size=8, variance=None):
-    """Slides of size² patches; odd ones positive with a square lesion, scores with noise.
+    """Slides of size² patches with noisy scores; odd ones are positive with a square lesion.
 
-    variance: of a patch, from the generator and whether it is called wrongly; none: random.
+    variance: a function of the generator and of which patches are called wrongly; None for random
+        variances.
     """
-    found, positive = [], {}
+    slides, positive = [], {}
     for b in range(bags):
         rng = np.random.default_rng((seed, b))
         labels = np.zeros((size, size), dtype=int)
@@ -65,7 +66,7 @@ def cohort(bags=12, *, seed=0, size=8, variance=None):
         mu = rng.normal(size=(size, size)) + 2 * labels
         weight = np.exp(mu) / np.exp(mu).sum()
         wrong = ((weight.size * weight > 1) != labels.astype(bool)).ravel()
-        found.append(
+        slides.append(
             slide(
                 f"b{b}",
                 mu,
@@ -79,4 +80,4 @@ def cohort(bags=12, *, seed=0, size=8, variance=None):
             )
         )
         positive[f"b{b}"] = bool(b % 2)
-    return found, positive
+    return slides, positive

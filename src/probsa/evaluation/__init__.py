@@ -1,4 +1,4 @@
-"""Stage 9: predictions, their metrics, and the null rivals of every map."""
+"""Stage 9: predictions, their metrics, and the null rivals of uncertainty maps."""
 
 import lazy_loader
 

@@ -3,7 +3,6 @@ from .error_detectors import TITLES as TITLES
 from .error_detectors import Area as Area
 from .error_detectors import Detector as Detector
 from .error_detectors import error_verdict as error_verdict
-from .found_lesions import patch_mask as patch_mask
 from .froc_summaries import NAMES as NAMES
 from .froc_summaries import froc_summary as froc_summary
 from .instance_summaries import Validation as Validation
@@ -12,6 +11,7 @@ from .lesion_detections import detections as detections
 from .lesion_hits import hits as hits
 from .lesion_masks import Lesions as Lesions
 from .lesion_masks import lesions as lesions
+from .lesion_masks import patch_mask as patch_mask
 from .lesion_report import drawn_lesions as drawn_lesions
 from .metrics import best_threshold as best_threshold
 from .prediction import Prediction as Prediction

@@ -1,11 +1,12 @@
-"""Does σ² find wrong instance calls, or would a map that costs nothing find them as well?
+"""Compare σ² with null rivals, cheap scores without a posterior, as detectors of wrong calls.
 
-The null rivals: 1/degree, nearness to the edge of the tissue, nearness of the call to its
-threshold, the weight's share of the entropy, the s.d. over replicates, and a random map with the
-spectrum of σ². Judged by the AUROC of finding wrong calls, and by AUGRC (risk.py; lower is better).
+The null rivals are 1/degree, nearness to the edge of the tissue, nearness of the score to the
+threshold, the weight's term of the entropy, the s.d. over replicates, and a random map with the
+spectrum of σ². Detectors are measured by AUROC for finding wrong calls, and by AUGRC (risk.py;
+lower is better).
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -16,29 +17,28 @@ from ..errors import InputError
 from ..statistics import (
     Draws,
     Metric,
-    Sampled,
-    augrc_of_ranks,
-    auroc,
-    none,
+    SampledMetric,
+    augrc,
+    ratio_of_sums,
+    sampled_auroc,
     sampled_difference,
-    share,
-    with_data,
 )
-from .metrics import NO_SPREAD
-from .neighbours import Neighbours, near_boundary, neighbours_or_reason
-from .pools import kind_of, labelled
+from .metrics import NO_VARIANCE, ONE_DEGREE, all_same_reason
+from .neighbours import Neighbours, near_boundary
+from .pools import NO_CALLS, NO_INSTANCE_LABELS, score_kind_of
 from .prediction import Prediction
 from .random_field import field_on
-from .scores import instance_evidence, instance_variances, one_column
+from .scores import class_column, instance_evidence, instance_variances
 
 Area = Literal["all", "positive_bags", "boundary"]
-"""All labelled instances; those of positive bags; those at most two steps from the other label."""
+"""All labelled instances; those of positive bags; those within two steps of the other label."""
 Detector = Literal["variance", "degree", "edge", "margin", "entropy", "seeds", "field"]
 AREAS: tuple[Area, ...] = get_args(Area)
 DETECTORS: tuple[Detector, ...] = get_args(Detector)
 RIVALS = DETECTORS[1:]
 
-RING = 2
+BOUNDARY_STEPS = 2
+ONE_REPLICATE = "one replicate has no s.d. over replicates"
 TITLES = {
     "variance": "σ²",
     "degree": "1/degree",
@@ -49,93 +49,50 @@ TITLES = {
     "field": "a random map with the spectrum of σ²",
 }
 CONSTANT = {
-    "variance": NO_SPREAD,
-    "degree": "every instance has the same number of neighbours",
+    "variance": NO_VARIANCE,
+    "degree": ONE_DEGREE,
     "edge": "every instance is as near to the edge",
-    "field": NO_SPREAD,
+    "field": NO_VARIANCE,
 }
-SOURCE = {"field": "variance"}
-"""What must vary for a detector to be one, where that is not its own map."""
-WHAT: dict[Area, str] = {
+"""The reason why a detector is undefined if it (for `field`: σ²) is constant."""
+INSTANCES_OF: dict[Area, str] = {
     "all": "instances",
     "positive_bags": "instances of positive bags",
     "boundary": "instances near a lesion's boundary",
 }
 
 
-def error_detectors(
-    predictions: Sequence[Prediction],
-    *,
-    positive: Mapping[str, bool],
-    others: Sequence[Sequence[Prediction]] = (),
-    threshold: float = 0.0,
-    groups: Mapping[str, Hashable] | None = None,
-    bootstrap: int = 500,
-    seed: int = 0,
-) -> dict[str, Metric]:
-    """`error_rate_<area>`, `error_auroc_<detector>_<area>`, `augrc_<detector>_<area>`, and
-    `error_auroc_gain_<area>`: σ² minus the best rival, paired.
+def error_verdict(metrics: Mapping[str, Metric], *, area: Area = "positive_bags") -> str:
+    """Return one sentence that compares σ² with its best rival.
 
-    An instance is called positive where its evidence (scores.py) is above `threshold`. Bags without
-    instance labels are left out. Intervals resample bags (or `groups` of them).
-
-    Args:
-        predictions: of the bags to judge.
-        positive: whether a bag is positive; a bag that is missing here is not.
-        others: of the same bags by other replicates of the model, for `seeds`.
-        threshold: of the evidence; 0 is uniform attention, or a probability of 1/2.
-        groups: patient of each bag; a bag that is missing here is its own.
-        bootstrap: resamples; 0 gives no intervals.
-        seed: of the resamples, and of the random map.
-
-    Raises:
-        InputError: predictions of several kinds, or `others` lack a bag.
-        BagError: a bag's attention is not finite.
+    metrics: those of `detector_samples`, and the `gain` as `error_auroc_gain_<area>`.
     """
-    kept = labelled(predictions)
-    flags = np.array([bool(positive.get(p.name, False)) for p in kept], dtype=bool)
-    names = None if groups is None else [groups.get(p.name, (p.name,)) for p in kept]
-    draws = with_data(Draws.of(flags, groups=names, resamples=bootstrap, seed=seed))
-    graphs = {p.name: neighbours_or_reason(p) for p in kept}
-    found = detector_samples(
-        kept,
-        positive=flags,
-        graphs=graphs,
-        spread=spread_over([predictions, *others]) if others else None,
-        draws=draws,
-        threshold=threshold,
-        seed=seed,
-    )
-    for area in AREAS:
-        found[f"error_auroc_gain_{area}"] = gain(found, area=area)
-    return {name: s.metric() for name, s in found.items()}
-
-
-def error_verdict(found: Mapping[str, Metric], *, area: Area = "positive_bags") -> str:
-    """One sentence on σ² against its best rival, from what `error_detectors` found."""
-    own = found[f"error_auroc_variance_{area}"]
-    difference = found[f"error_auroc_gain_{area}"]
-    if own.value is None or difference.value is None:
-        return f"σ² cannot be judged among {WHAT[area]}: {difference.reason or own.reason}."
-    best = best_rival({k: m.value for k, m in found.items()}, area=area)
+    variance = metrics[f"error_auroc_variance_{area}"]
+    difference = metrics[f"error_auroc_gain_{area}"]
+    instances = INSTANCES_OF[area]
+    if variance.value is None or difference.value is None:
+        return f"σ² cannot be evaluated on {instances}: {difference.reason or variance.reason}."
+    best = best_rival({name: m.value for name, m in metrics.items()}, area=area)
     assert best is not None
-    rival = found[f"error_auroc_{best}_{area}"]
-    figures = (
-        f"AUROC {own.value:.3f} against {rival.value:.3f} of {TITLES[best]}, its best null rival, "
-        f"among {WHAT[area]}"
+    rival = metrics[f"error_auroc_{best}_{area}"]
+    values = (
+        f"AUROC {variance.value:.3f} against {rival.value:.3f} of {TITLES[best]}, its best null "
+        f"rival, on {instances}"
     )
     if difference.low is None or difference.high is None:
-        return f"Nothing is known of whether σ² finds wrong calls better: {figures}; no interval."
+        return f"No interval shows whether σ² finds wrong calls better than its rivals: {values}."
     span = f"difference {difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
     if difference.low > 0:
-        return f"σ² finds wrong calls better than what costs nothing: {figures}; {span}."
+        return f"σ² finds wrong calls better than all null rivals: {values}; {span}."
     if difference.high < 0:
-        return f"σ² finds wrong calls worse than what costs nothing: {figures}; {span}."
-    return f"σ² is not shown to find wrong calls better than what costs nothing: {figures}; {span}."
+        return f"σ² finds wrong calls worse than the best null rival: {values}; {span}."
+    return (
+        f"σ² does not find wrong calls significantly better than the null rivals: {values}; {span}."
+    )
 
 
 def best_rival(values: Mapping[str, float | None], *, area: Area) -> Detector | None:
-    """The rival with the highest AUROC in the data; None where none has one."""
+    """Return the rival with the highest AUROC in the data; None if no rival has one."""
     best, highest = None, -np.inf
     for detector in RIVALS:
         value = values.get(f"error_auroc_{detector}_{area}")
@@ -144,36 +101,37 @@ def best_rival(values: Mapping[str, float | None], *, area: Area) -> Detector | 
     return best
 
 
-def gain(found: Mapping[str, Sampled], *, area: Area) -> Sampled:
-    """AUROC of σ² minus that of the rival that is best in the data, row by row."""
-    own = found[f"error_auroc_variance_{area}"]
-    best = best_rival({k: s.value for k, s in found.items()}, area=area)
-    if own.rows is None or best is None:
-        return none(own.reason or "no rival is defined")
-    return sampled_difference(own, found[f"error_auroc_{best}_{area}"])
+def gain(samples: Mapping[str, SampledMetric], *, area: Area) -> SampledMetric:
+    """Return the AUROC of σ² minus that of the rival that is best in the data, row by row."""
+    variance = samples[f"error_auroc_variance_{area}"]
+    best = best_rival({name: s.value for name, s in samples.items()}, area=area)
+    if variance.rows is None or best is None:
+        return SampledMetric.undefined(variance.reason or "no rival is defined")
+    return sampled_difference(variance, samples[f"error_auroc_{best}_{area}"])
 
 
-def spread_over(
+def std_over_replicates(
     replicates: Sequence[Sequence[Prediction]],
 ) -> dict[str, Float[np.ndarray, " n"]]:
-    """The s.d. of the evidence of each instance over replicates, by bag.
+    """Return, by bag, the standard deviation of each instance's evidence over replicates.
 
     Raises:
         InputError: a replicate lacks a bag, or has it with another number of instances.
     """
     by_name = [{p.name: p for p in r} for r in replicates]
-    found = {}
+    stds = {}
     for name, first in by_name[0].items():
-        same = [r.get(name) for r in by_name]
-        sizes = {None if p is None else len(p.degree) for p in same}
+        same_bag = [r.get(name) for r in by_name]
+        sizes = {None if p is None else len(p.degree) for p in same_bag}
         if sizes != {len(first.degree)}:
             raise InputError(
                 f"bag {name!r} has {len(first.degree)} instances in one replicate, but is missing "
                 "or has another number in another: predict the same bags with each"
             )
-        of = np.stack([instance_evidence(p) for p in same if p is not None])
-        found[name] = of.std(axis=0, ddof=1) if len(of) > 1 else np.zeros(of.shape[1])
-    return found
+        evidence = np.stack([instance_evidence(p) for p in same_bag if p is not None])
+        several = len(evidence) > 1
+        stds[name] = evidence.std(axis=0, ddof=1) if several else np.zeros(evidence.shape[1])
+    return stds
 
 
 def detector_samples(
@@ -181,130 +139,136 @@ def detector_samples(
     *,
     positive: Bool[np.ndarray, " bags"],
     graphs: Mapping[str, Neighbours | str],
-    spread: Mapping[str, Float[np.ndarray, " n"]] | None,
+    stds: Mapping[str, Float[np.ndarray, " n"]] | None,
     draws: Draws,
-    threshold: float = 0.0,
     seed: int = 0,
-) -> dict[str, Sampled]:
-    """The rows of every metric of `error_detectors` but the gains; bags must have labels.
+) -> dict[str, SampledMetric]:
+    """Return `error_rate_<area>`, `error_auroc_<detector>_<area>` and `augrc_<detector>_<area>`.
 
-    draws: of these bags, with the data as row 0.
+    An instance is called positive if its evidence (scores.py) is above 0.
+
+    Args:
+        predictions: bags with instance labels.
+        positive: whether each bag is positive.
+        graphs: the graph of each bag, or the reason why it is unknown.
+        stds: the result of `std_over_replicates`; None with a single replicate.
+        draws: draws of these bags with the data as row 0.
+        seed: seed of the random map.
+
+    Raises:
+        InputError: the predictions have several score kinds.
+        BagError: the attention of a bag is not finite.
     """
     if not predictions:
-        return _all_undefined("no bag has instance labels")
-    if kind_of(predictions) == "relevance":
-        return _all_undefined("relevance has no point where calls change")
-    unknown = next((g for g in graphs.values() if isinstance(g, str)), None)
+        return _all_undefined(NO_INSTANCE_LABELS)
+    if score_kind_of(predictions) == "relevance":
+        return _all_undefined(NO_CALLS)
+    no_graph = next((g for g in graphs.values() if isinstance(g, str)), None)
     columns: dict[str, list[np.ndarray]] = {}
     for b, p in enumerate(predictions):
         graph = graphs[p.name]
-        of = _columns(
+        bag_columns = _columns(
             p,
-            graph=None if unknown or isinstance(graph, str) else graph,
-            spread=None if spread is None else spread[p.name],
-            threshold=threshold,
+            graph=None if no_graph or isinstance(graph, str) else graph,
+            std=None if stds is None else stds[p.name],
             seed=seed,
         )
-        of["bag"] = np.full(len(p.degree), b)
-        kept = np.asarray(p.instance_labels) >= 0
-        for name, value in of.items():
-            columns.setdefault(name, []).append(value[kept])
+        bag_columns["bag"] = np.full(len(p.degree), b)
+        known = np.asarray(p.instance_labels) >= 0
+        for name, value in bag_columns.items():
+            columns.setdefault(name, []).append(value[known])
     pool = {name: np.concatenate(parts) for name, parts in columns.items()}
-    lacking = {
-        "edge": unknown or "",
-        "field": unknown or "",
-        "seeds": "one replicate has no spread over replicates",
-    }
+    missing = {"edge": no_graph or "", "field": no_graph or "", "seeds": ONE_REPLICATE}
     areas = {
         "all": np.ones(len(pool["bag"]), dtype=bool),
         "positive_bags": positive[pool["bag"]],
         "boundary": pool.get("boundary"),
     }
-    found: dict[str, Sampled] = {}
+    samples: dict[str, SampledMetric] = {}
     for area in AREAS:
         inside = areas[area]
         if inside is None:
-            found |= _all_undefined(unknown or "", areas=(area,))
+            samples |= _all_undefined(no_graph or "", areas=(area,))
         else:
-            found |= _area(pool, inside, draws=draws, area=area, lacking=lacking)
-    return found
+            samples |= _area_samples(pool, inside, draws=draws, area=area, missing=missing)
+    return samples
 
 
 def _columns(
     p: Prediction,
     *,
     graph: Neighbours | None,
-    spread: Float[np.ndarray, " n"] | None,
-    threshold: float,
+    std: Float[np.ndarray, " n"] | None,
     seed: int,
 ) -> dict[str, np.ndarray]:
-    """What each detector says of each instance (high: probably wrong), and whether it is wrong."""
-    s, variance = instance_evidence(p) - threshold, instance_variances(p)
-    weight = one_column(p, p.weight_mean)
+    """Return the detectors (high values: probably wrong) and the errors, one per instance."""
+    s, variance = instance_evidence(p), instance_variances(p)
+    weight = class_column(p, p.weight_mean)
     labels = np.asarray(p.instance_labels)
-    found = {
+    columns = {
         "wrong": (s > 0) != (labels > 0),
         "variance": variance,
-        # In the order of 1/degree, finite for an isolated instance.
+        # The same order as 1/degree, but finite for an instance without neighbours.
         "degree": -p.degree.astype(np.float64),
         "margin": -np.abs(s),
         "entropy": -weight * np.log(np.maximum(weight, np.finfo(np.float64).tiny)),
     }
     if graph is not None:
-        found["edge"] = -graph.to_edge
-        found["field"] = field_on(graph.cells, variance, seed=seed_of(seed, "field", p.name))
-        found["boundary"] = near_boundary(labels, edges=graph.edges, within=RING)
-    if spread is not None:
-        found["seeds"] = spread
-    return found
+        columns["edge"] = -graph.to_edge
+        columns["field"] = field_on(graph.cells, variance, seed=seed_of(seed, "field", p.name))
+        columns["boundary"] = near_boundary(labels, edges=graph.edges, steps=BOUNDARY_STEPS)
+    if std is not None:
+        columns["seeds"] = std
+    return columns
 
 
-def _area(
+def _area_samples(
     pool: Mapping[str, np.ndarray],
     inside: Bool[np.ndarray, " n"],
     *,
     draws: Draws,
     area: Area,
-    lacking: Mapping[str, str],
-) -> dict[str, Sampled]:
-    within, wrong = draws.items(pool["bag"][inside]), pool["wrong"][inside]
+    missing: Mapping[str, str],
+) -> dict[str, SampledMetric]:
+    what = INSTANCES_OF[area]
+    within, wrong = draws.for_items(pool["bag"][inside]), pool["wrong"][inside]
     if len(wrong) == 0:
-        return _all_undefined(f"no {WHAT[area]}", areas=(area,))
-    rate = share(wrong, np.ones_like(wrong), draws=within)
-    found = {f"error_rate_{area}": rate}
+        return _all_undefined(f"no {what}", areas=(area,))
+    rate = ratio_of_sums(wrong, np.ones_like(wrong), draws=within)
+    samples = {f"error_rate_{area}": rate}
+    all_same = all_same_reason(wrong, what=what)
     for detector in DETECTORS:
         score = pool.get(detector)
         if score is None:
-            ranks = none(lacking[detector])
-        elif not wrong.any() or wrong.all():
-            which = "wrong" if not wrong.any() else "right"
-            ranks = none(f"no {which} call among {len(wrong)} {WHAT[area]}: nothing to tell apart")
+            auroc = SampledMetric.undefined(missing[detector])
+        elif all_same:
+            auroc = SampledMetric.undefined(all_same)
         elif detector in CONSTANT and not _varies(
             pool["variance" if detector == "field" else detector][inside]
         ):
-            ranks = none(CONSTANT[detector])
+            auroc = SampledMetric.undefined(CONSTANT[detector])
         else:
-            ranks = auroc(wrong, score[inside].astype(np.float64), draws=within, what=WHAT[area])
-        found[f"error_auroc_{detector}_{area}"] = ranks
-        found[f"augrc_{detector}_{area}"] = (
-            ranks
-            if ranks.rows is None or rate.rows is None
-            else Sampled(rows=augrc_of_ranks(rate.rows, ranks.rows))
+            auroc = sampled_auroc(wrong, score[inside].astype(np.float64), draws=within, what=what)
+        samples[f"error_auroc_{detector}_{area}"] = auroc
+        samples[f"augrc_{detector}_{area}"] = (
+            auroc
+            if auroc.rows is None or rate.rows is None
+            else SampledMetric(rows=augrc(rate.rows, auroc.rows))
         )
-    return found
+    return samples
 
 
 def _varies(value: np.ndarray) -> bool:
     return bool((value != value[0]).any())
 
 
-def _all_undefined(reason: str, *, areas: Sequence[Area] = AREAS) -> dict[str, Sampled]:
+def _all_undefined(reason: str, *, areas: Sequence[Area] = AREAS) -> dict[str, SampledMetric]:
     names = [
         name
         for area in areas
         for name in (
             f"error_rate_{area}",
-            *(f"{what}_{d}_{area}" for d in DETECTORS for what in ("error_auroc", "augrc")),
+            *(f"{metric}_{d}_{area}" for d in DETECTORS for metric in ("error_auroc", "augrc")),
         )
     ]
-    return dict.fromkeys(names, none(reason))
+    return dict.fromkeys(names, SampledMetric.undefined(reason))

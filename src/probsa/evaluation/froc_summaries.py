@@ -1,6 +1,7 @@
-"""FROC of one method over its replicates (seeds, splits): the mean, and its interval.
+"""FROC of one method: the mean over its replicates (seeds, splits), with an interval.
 
-The interval resamples slides (or patients), the same ones in all replicates, and the replicates.
+The interval resamples the replicates and the slides (or patients); all replicates share the
+resamples of the slides.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -13,13 +14,12 @@ from ..statistics import (
     Draws,
     Hits,
     Metric,
-    Sampled,
+    SampledMetric,
     froc,
-    mean_of,
+    mean_over_replicates,
     replicate_weights,
-    undefined,
-    with_data,
 )
+from .pools import bag_draws
 
 NAMES = ("froc", *(f"sensitivity_at_{r:g}" for r in RATES))
 
@@ -32,52 +32,55 @@ def froc_summary(
     bootstrap: int = 200,
     seed: int = 0,
 ) -> dict[str, Metric]:
-    """`froc` (the score) and `sensitivity_at_<rate>`; undefined, and why, without a lesion to find.
+    """Return `froc` (the score) and `sensitivity_at_<rate>`, each with an interval.
+
+    All of them are undefined, with the reason, if there is no lesion to find.
 
     Args:
-        replicates: the same slides in the same order, as each replicate's detections hit them.
-        groups: patient of each slide; a slide that is missing here is its own.
-        blocks: of each replicate, what it shares with others: the split, of a split and a seed.
-        bootstrap: resamples; 0: no intervals.
-        seed: of the resamples.
+        replicates: for each replicate, the same slides in the same order, with its detections.
+        groups: the patient of each slide; a slide that is missing here is its own patient.
+        blocks: the block of each replicate, for example its split; see `replicate_weights`.
+        bootstrap: number of resamples; 0 for no intervals.
+        seed: seed of the resamples.
 
     Raises:
-        InputError: replicates of different slides, or none.
+        InputError: there are no replicates, or their slides differ.
     """
     if not replicates or any(
         [s.name for s in r] != [s.name for s in replicates[0]] for r in replicates
     ):
-        raise InputError("replicates are to be of the same slides, and there is to be one at least")
+        raise InputError("expected one or more replicates of the same slides in the same order")
     first = replicates[0]
     try:
         froc(first)
     except InputError as error:
-        return dict.fromkeys(NAMES, undefined(str(error)))
-    draws = with_data(
-        Draws.of(
-            np.array([s.tumour for s in first]),
-            groups=None if groups is None else [groups.get(s.name, (s.name,)) for s in first],
-            resamples=bootstrap,
-            seed=seed,
-        )
-    )
-    found = [_rows(slides, draws) for slides in replicates]
+        return dict.fromkeys(NAMES, Metric.undefined(str(error)))
+    draws = bag_draws(
+        [s.name for s in first],
+        np.array([s.tumour for s in first]),
+        groups=groups,
+        resamples=bootstrap,
+        seed=seed,
+    ).with_data()
+    by_replicate = [_rows(slides, draws) for slides in replicates]
     weights = replicate_weights(
-        len(found), resamples=len(draws.counts) - 1, seed=seed, blocks=blocks
+        len(replicates), resamples=len(draws.counts) - 1, seed=seed, blocks=blocks
     )
-    mean = [
-        mean_of([Sampled(rows=rows[:, k]) for rows in found], weights=weights)
+    means = [
+        mean_over_replicates(
+            [SampledMetric(rows=rows[:, k]) for rows in by_replicate], weights=weights
+        )
         for k in range(len(NAMES))
     ]
-    return {name: m.metric() for name, m in zip(NAMES, mean, strict=True)}
+    return {name: mean.metric() for name, mean in zip(NAMES, means, strict=True)}
 
 
 def _rows(slides: Sequence[Hits], draws: Draws) -> np.ndarray:
-    """Score and sensitivities in each row of the draws; nan where no lesion was drawn."""
+    """Return score and sensitivities in each row of the draws; nan without a lesion to find."""
     rows = np.full((len(draws.counts), len(NAMES)), np.nan)
     for row, counts in zip(rows, draws.counts[:, draws.member], strict=True):
-        again = [s for s, times in zip(slides, counts, strict=True) for _ in range(int(times))]
-        if any(s.lesions for s in again):
-            curve = froc(again)
+        resample = [s for s, times in zip(slides, counts, strict=True) for _ in range(int(times))]
+        if any(s.lesions for s in resample):
+            curve = froc(resample)
             row[:] = [curve.score, *curve.at.values()]
     return rows

@@ -1,41 +1,38 @@
-"""The instance metrics of one method over its replicates (seeds, splits): one row of a table.
+"""Instance metrics of one method, averaged over its replicates (seeds, splits).
 
-A value is the mean over replicates; its interval resamples bags (or patients), the same ones in all
-replicates, and the replicates. The same bags and seed give the same draws, so that two methods'
-rows are paired: `difference` of their samples is the comparison.
+A value is the mean over the replicates. Its interval resamples the replicates and the bags (or
+patients); all replicates share the resamples of the bags. The same bags and seed give the same
+draws, so that the samples of two methods are paired and can be subtracted.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from sklearn.metrics import roc_auc_score
 
 from ..errors import InputError
 from ..statistics import (
     Draws,
     Metric,
-    Sampled,
-    auroc,
-    mean_of,
-    none,
-    one_class,
+    SampledMetric,
+    mean_over_replicates,
+    one_class_reason,
+    ratio_of_sums,
     replicate_weights,
-    share,
-    with_data,
+    sampled_auroc,
 )
-from .dice import DICE, NO_VALIDATION, dice_samples, dice_threshold, no_threshold
-from .error_detectors import AREAS, detector_samples, gain, spread_over
+from .dice import DICE, NO_VALIDATION, dice_samples, dice_threshold, no_threshold_reason
+from .error_detectors import AREAS, detector_samples, gain, std_over_replicates
 from .isolated import isolated_samples
-from .neighbours import neighbours_or_reason
-from .pools import Pool, held_out, kind_of, labelled
+from .neighbours import Neighbours, neighbours_or_reason
+from .pools import NO_INSTANCE_LABELS, Pool, bag_draws, labelled, score_kind_of, threshold_bags
 from .prediction import Prediction
 
 Validation = Sequence[Prediction] | Mapping[Hashable, Sequence[Prediction]]
-"""Of one replicate: predictions of its validation bags; where each fold has a run, by fold."""
+"""Predictions of the validation bags of one replicate; by fold if each fold has its own run."""
 
 WITHIN = "auroc_within_bags"
-NO_LABELS = "no bag has instance labels"
 
 
 def instance_summary(
@@ -49,28 +46,30 @@ def instance_summary(
     bootstrap: int = 200,
     seed: int = 0,
 ) -> dict[str, Metric]:
-    """Every instance metric, the mean over replicates with its interval.
+    """Return every instance metric, averaged over the replicates, with its interval.
 
-    `auroc`, `average_precision` (all labelled instances, μ); the same with `_positive_bags`;
-    `auroc_within_bags` (the mean over positive bags of each one's AUROC); `dice`, `dice_pooled`;
-    all of `error_detectors`; all of `isolated_false_positives`. With folds, all that ranks μ or σ²
-    over bags is the mean over folds, since two runs have no common scale, and the thresholds of
-    Dice are each run's own.
+    The metrics are `auroc` and `average_precision` of μ (over all labelled instances; with the
+    suffix `_positive_bags`, over those of positive bags), `auroc_within_bags` (the mean AUROC over
+    positive bags), `dice`, `dice_pooled`, those of `detector_samples` with
+    `error_auroc_gain_<area>` (σ² minus its best rival), and those of `isolated_samples`. With
+    folds, metrics that rank μ or σ² across bags are averaged over the folds, because two runs have
+    no common scale, and each run has its own threshold for Dice.
 
     Args:
-        predictions_by_replicate: of the same test bags, one sequence a replicate.
-        positive: whether a bag is positive; a bag that is missing here is not.
-        validation: of each replicate, where the threshold of Dice is chosen; None: no Dice.
-        groups: patient of each bag; a bag that is missing here is its own.
-        folds: which run of a replicate predicted each bag; None: one run predicted all.
-        blocks: of each replicate, what it shares with others: the split, of a split and a seed.
-        bootstrap: resamples; 0 gives no intervals.
-        seed: of the resamples, and of the random maps.
+        predictions_by_replicate: predictions of the same test bags, one sequence per replicate.
+        positive: whether each bag is positive; a bag that is missing here is negative.
+        validation: for each replicate, the bags on which the threshold of Dice is chosen; None for
+            no Dice.
+        groups: the patient of each bag; a bag that is missing here is its own patient.
+        folds: the fold of each bag, if a replicate has one run per fold; None for a single run.
+        blocks: the block of each replicate, for example its split; see `replicate_weights`.
+        bootstrap: number of resamples; 0 for no intervals.
+        seed: seed of the resamples and of the random maps.
 
     Raises:
-        InputError: replicates of different bags, scores of several kinds, or validation that does
+        InputError: the replicates have different bags or score kinds, or the validation bags do
             not fit the replicates.
-        BagError: a bag's attention is not finite.
+        BagError: the attention of a bag is not finite.
     """
     samples = instance_samples(
         predictions_by_replicate,
@@ -82,7 +81,7 @@ def instance_summary(
         bootstrap=bootstrap,
         seed=seed,
     )
-    return {name: s.metric() for name, s in samples.items()}
+    return {name: sample.metric() for name, sample in samples.items()}
 
 
 def instance_samples(
@@ -95,131 +94,159 @@ def instance_samples(
     blocks: Sequence[Hashable] | None = None,
     bootstrap: int = 200,
     seed: int = 0,
-) -> dict[str, Sampled]:
-    """`instance_summary` with all resamples, for paired differences between methods."""
-    replicates = _aligned(predictions_by_replicate)
+) -> dict[str, SampledMetric]:
+    """Return the metrics of `instance_summary` with all resamples, for paired differences."""
+    replicates = _align(predictions_by_replicate)
     if validation is not None and len(validation) != len(replicates):
         raise InputError(
             f"{len(replicates)} replicates, but validation predictions of {len(validation)}: give "
-            "one sequence a replicate, in the same order"
+            "one sequence per replicate, in the same order"
         )
     bags = [p.name for p in replicates[0]]
     flags = np.array([bool(positive.get(b, False)) for b in bags], dtype=bool)
-    names = None if groups is None else [groups.get(b, (b,)) for b in bags]
-    draws = with_data(Draws.of(flags, groups=names, resamples=bootstrap, seed=seed))
-    # Coordinates are the bag's own: the graph is the same in every replicate.
+    draws = bag_draws(bags, flags, groups=groups, resamples=bootstrap, seed=seed).with_data()
+    # Replicates share the coordinates of a bag, and with them its graph.
     graphs = {p.name: neighbours_or_reason(p) for p in replicates[0]}
-    spread = spread_over(replicates) if len(replicates) > 1 else None
-    found: list[dict[str, Sampled]] = []
+    stds = std_over_replicates(replicates) if len(replicates) > 1 else None
+    by_replicate: list[dict[str, SampledMetric]] = []
     for r, predictions in enumerate(replicates):
-        kept = np.array([p.instance_labels is not None for p in predictions])
-        judged, inside, drawn = (
-            labelled(predictions),
-            flags[kept],
-            draws.items(np.flatnonzero(kept)),
-        )
-        of_runs = []
-        runs = _runs(judged, folds=folds)
-        for rows in runs.values():
-            at = np.array(rows, dtype=np.int64)
-            own, mine, within = [judged[i] for i in rows], inside[at], drawn.items(at)
-            of_runs.append(
-                _ranks(own, mine, draws=within)
-                | detector_samples(
-                    own, positive=mine, graphs=graphs, spread=spread, draws=within, seed=seed
-                )
+        rows = np.flatnonzero([p.instance_labels is not None for p in predictions])
+        judged, inside, within = labelled(predictions), flags[rows], draws.for_items(rows)
+        runs = _rows_by_run(judged, folds=folds)
+        by_replicate.append(
+            _mean_over_runs(
+                judged, inside, runs=runs, graphs=graphs, stds=stds, draws=within, seed=seed
             )
-        equal = np.ones((len(draws.counts), len(of_runs)))
-        held = None if validation is None else validation[r]
-        found.append(
-            {k: mean_of([one[k] for one in of_runs], weights=equal) for k in of_runs[0]}
-            | {WITHIN: _within(judged, inside, draws=drawn)}
-            | _dice(judged, inside, runs=runs, validation=held, positive=positive, draws=drawn)
+            | {WITHIN: _auroc_within_bags(judged, inside, draws=within)}
+            | _dice(
+                judged,
+                inside,
+                runs=runs,
+                validation=None if validation is None else validation[r],
+                positive=positive,
+                draws=within,
+            )
             | isolated_samples(predictions, positive=flags, graphs=graphs, draws=draws)
         )
     weights = replicate_weights(
-        len(found), resamples=len(draws.counts) - 1, seed=seed, blocks=blocks
+        len(replicates), resamples=len(draws.counts) - 1, seed=seed, blocks=blocks
     )
-    mean = {k: mean_of([f[k] for f in found], weights=weights) for k in found[0]}
+    mean = _mean(by_replicate, weights=weights)
     return mean | {f"error_auroc_gain_{area}": gain(mean, area=area) for area in AREAS}
 
 
-def _aligned(replicates: Sequence[Sequence[Prediction]]) -> list[list[Prediction]]:
-    """Every replicate in the order of the first one's bags."""
+def _align(replicates: Sequence[Sequence[Prediction]]) -> list[list[Prediction]]:
+    """Return every replicate in the order of the first one's bags."""
     if not replicates or not replicates[0]:
         raise InputError("no predictions to summarise: give at least one replicate with a bag")
     bags = [p.name for p in replicates[0]]
-    found = []
-    for r, one in enumerate(replicates):
-        by_name = {p.name: p for p in one}
-        if set(by_name) != set(bags) or len(one) != len(by_name):
-            other = sorted(set(by_name) ^ set(bags)) or ["one twice"]
+    aligned = []
+    for r, predictions in enumerate(replicates):
+        by_name = {p.name: p for p in predictions}
+        if set(by_name) != set(bags) or len(predictions) != len(by_name):
+            different = sorted(set(by_name) ^ set(bags)) or ["a bag occurs twice"]
             raise InputError(
-                f"replicates 0 and {r} are of different bags ({other[0]!r}): predict the same test "
-                "bags with each"
+                f"replicates 0 and {r} have different bags ({different[0]!r}): predict the same "
+                "test bags with each"
             )
-        found.append([by_name[b] for b in bags])
-    kind_of([p for one in found for p in one])
-    return found
+        aligned.append([by_name[b] for b in bags])
+    score_kind_of([p for predictions in aligned for p in predictions])
+    return aligned
 
 
-def _runs(
+def _rows_by_run(
     predictions: Sequence[Prediction], *, folds: Mapping[str, Hashable] | None
 ) -> dict[Hashable, list[int]]:
-    """The rows of the bags that each run predicted."""
+    """Return the rows of the bags that each run predicted, by fold."""
     if folds is None or not predictions:
         return {None: list(range(len(predictions)))}
-    lacking = [p.name for p in predictions if p.name not in folds]
-    if lacking:
+    missing = [p.name for p in predictions if p.name not in folds]
+    if missing:
         raise InputError(
-            f"bag {lacking[0]!r} has no fold: give the fold of every test bag, or no folds"
+            f"bag {missing[0]!r} has no fold: give the fold of every test bag, or no folds"
         )
-    of: dict[Hashable, list[int]] = {}
+    rows: dict[Hashable, list[int]] = {}
     for i, p in enumerate(predictions):
-        of.setdefault(folds[p.name], []).append(i)
-    return of
+        rows.setdefault(folds[p.name], []).append(i)
+    return rows
 
 
-def _ranks(
+def _mean(
+    samples: Sequence[Mapping[str, SampledMetric]], *, weights: Float[np.ndarray, "rows samples"]
+) -> dict[str, SampledMetric]:
+    return {
+        name: mean_over_replicates([s[name] for s in samples], weights=weights)
+        for name in samples[0]
+    }
+
+
+def _mean_over_runs(
+    predictions: Sequence[Prediction],
+    inside: Bool[np.ndarray, " bags"],
+    *,
+    runs: Mapping[Hashable, list[int]],
+    graphs: Mapping[str, Neighbours | str],
+    stds: Mapping[str, Float[np.ndarray, " n"]] | None,
+    draws: Draws,
+    seed: int,
+) -> dict[str, SampledMetric]:
+    """Return the metrics that rank across bags, computed for each run and averaged."""
+    by_run = []
+    for rows in runs.values():
+        index = np.array(rows, dtype=np.int64)
+        bags, flags, within = [predictions[i] for i in rows], inside[index], draws.for_items(index)
+        by_run.append(
+            _rank_samples(bags, flags, draws=within)
+            | detector_samples(
+                bags, positive=flags, graphs=graphs, stds=stds, draws=within, seed=seed
+            )
+        )
+    return _mean(by_run, weights=np.ones((len(draws.counts), len(by_run))))
+
+
+def _rank_samples(
     predictions: Sequence[Prediction], positive: Bool[np.ndarray, " bags"], *, draws: Draws
-) -> dict[str, Sampled]:
+) -> dict[str, SampledMetric]:
     names = ("auroc", "average_precision", "auroc_positive_bags", "average_precision_positive_bags")
     if not predictions:
-        return dict.fromkeys(names, none(NO_LABELS))
+        return dict.fromkeys(names, SampledMetric.undefined(NO_INSTANCE_LABELS))
     pool = Pool.of(predictions)
     inside = pool.within(positive.tolist())
-    what = "instances of positive bags"
-    found = [*_both(pool, draws=draws, what="instances"), *_both(inside, draws=draws, what=what)]
-    return dict(zip(names, found, strict=True))
+    samples = [
+        *_auroc_and_precision(pool, draws=draws, what="instances"),
+        *_auroc_and_precision(inside, draws=draws, what="instances of positive bags"),
+    ]
+    return dict(zip(names, samples, strict=True))
 
 
-def _both(pool: Pool, *, draws: Draws, what: str) -> tuple[Sampled, Sampled]:
-    """AUROC and average precision."""
-    within = draws.items(pool.bag)
-    reason = one_class(pool.y, what=what)
-    precision = (
-        none(f"{reason}: average precision is undefined")
+def _auroc_and_precision(
+    pool: Pool, *, draws: Draws, what: str
+) -> tuple[SampledMetric, SampledMetric]:
+    within = draws.for_items(pool.bag)
+    reason = one_class_reason(pool.y, what=what)
+    average_precision = (
+        SampledMetric.undefined(f"{reason}: average precision is undefined")
         if reason
-        else Sampled(rows=within.ranks(pool.y, pool.score)[1])
+        else SampledMetric(rows=within.ranks(pool.y, pool.score)[1])
     )
-    return auroc(pool.y, pool.score, draws=within, what=what), precision
+    return sampled_auroc(pool.y, pool.score, draws=within, what=what), average_precision
 
 
-def _within(
+def _auroc_within_bags(
     predictions: Sequence[Prediction], positive: Bool[np.ndarray, " bags"], *, draws: Draws
-) -> Sampled:
-    """The mean over positive bags with both labels of the AUROC inside each."""
+) -> SampledMetric:
+    """Return the mean AUROC over the positive bags that have instances of both labels."""
     if not predictions:
-        return none(NO_LABELS)
-    value, judged = np.zeros(len(predictions)), np.zeros(len(predictions), dtype=bool)
+        return SampledMetric.undefined(NO_INSTANCE_LABELS)
+    value, defined = np.zeros(len(predictions)), np.zeros(len(predictions), dtype=bool)
     for b in np.flatnonzero(positive).tolist():
-        one = Pool.of([predictions[b]])
-        judged[b] = one.y.any() and not one.y.all()
-        if judged[b]:
-            value[b] = roc_auc_score(one.y, one.score)
-    if not judged.any():
-        return none("no positive bag has instances of both labels")
-    return share(value, judged, draws=draws)
+        bag = Pool.of([predictions[b]])
+        defined[b] = bag.y.any() and not bag.y.all()
+        if defined[b]:
+            value[b] = roc_auc_score(bag.y, bag.score)
+    if not defined.any():
+        return SampledMetric.undefined("no positive bag has instances of both labels")
+    return ratio_of_sums(value, defined, draws=draws)
 
 
 def _dice(
@@ -230,21 +257,22 @@ def _dice(
     validation: Validation | None,
     positive: Mapping[str, bool],
     draws: Draws,
-) -> dict[str, Sampled]:
+) -> dict[str, SampledMetric]:
     if validation is None:
-        return dict.fromkeys(DICE, none(NO_VALIDATION))
+        return dict.fromkeys(DICE, SampledMetric.undefined(NO_VALIDATION))
     if not predictions:
-        return dict.fromkeys(DICE, none(NO_LABELS))
-    kind = kind_of(predictions)
+        return dict.fromkeys(DICE, SampledMetric.undefined(NO_INSTANCE_LABELS))
+    kind = score_kind_of(predictions)
     pool = Pool.of(predictions).within(inside.tolist())
     called = np.zeros(len(pool.y), dtype=bool)
-    for fold, at in runs.items():
-        own = validation.get(fold, ()) if isinstance(validation, Mapping) else validation
-        held = Pool.of(held_out(own, positive=positive, kind=kind))
-        reason = no_threshold(held)
+    for fold, rows in runs.items():
+        bags = validation.get(fold, ()) if isinstance(validation, Mapping) else validation
+        validation_pool = Pool.of(threshold_bags(bags, positive=positive, kind=kind))
+        reason = no_threshold_reason(validation_pool)
         if reason:
-            of = "" if fold is None else f"fold {fold}: "
-            return dict.fromkeys(DICE, none(of + reason))
-        mine = np.isin(pool.bag, at)
-        called[mine] = pool.decision[mine] >= dice_threshold(held.y, held.decision)
+            prefix = "" if fold is None else f"fold {fold}: "
+            return dict.fromkeys(DICE, SampledMetric.undefined(prefix + reason))
+        threshold = dice_threshold(validation_pool.y, validation_pool.decision)
+        of_run = np.isin(pool.bag, rows)
+        called[of_run] = pool.decision[of_run] >= threshold
     return dice_samples(pool, called, draws=draws)

@@ -1,8 +1,8 @@
-"""Instance-level metrics, where instance labels exist (they are never trained on).
+"""Instance-level metrics of one run, where instance labels exist (training never uses them).
 
-The score of an instance is what its model calls attention (μ). Whether the variance finds wrong
-calls is judged beside two scores that cost nothing: how near the call was, and 1/degree.
-`authors_*` is the protocol of the paper's code, for comparison with its tables.
+The score of an instance is the attention of its model (μ). The variance as a detector of wrong
+calls is compared with two cheap scores: how close the score is to the threshold, and 1/degree.
+`authors_*` follows the protocol of the paper's code, for comparison with its tables.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -11,13 +11,19 @@ import numpy as np
 from jaxtyping import Bool, Float
 from sklearn.metrics import accuracy_score, f1_score, roc_curve
 
-from ..statistics import Draws, Metric, measured, undefined
-from .dice import DICE, dice_metrics, dice_threshold, no_threshold
-from .metrics import NO_SPREAD, finds_errors, rank_metrics
-from .pools import Pool, held_out, kind_of, labelled
+from ..statistics import Draws, Metric, f1_and_accuracy, ratio_of_sums
+from .dice import DICE, dice_samples, dice_threshold, no_positive_reason, no_threshold_reason
+from .metrics import NO_VARIANCE, ONE_DEGREE, error_auroc, rank_metrics
+from .pools import (
+    NO_CALLS,
+    NO_INSTANCE_LABELS,
+    Pool,
+    bag_draws,
+    labelled,
+    score_kind_of,
+    threshold_bags,
+)
 from .prediction import Prediction
-
-ONE_DEGREE = "every instance has the same number of neighbours"
 
 NAMES = (
     "auroc",
@@ -35,6 +41,8 @@ NAMES = (
     "authors_accuracy",
 )
 
+POSITIVE_BAGS = "instances of positive bags"
+
 
 def instance_metrics(
     predictions: Sequence[Prediction],
@@ -45,113 +53,107 @@ def instance_metrics(
     bootstrap: int = 500,
     seed: int = 0,
 ) -> dict[str, Metric]:
-    """Every instance metric by name; bags without instance labels are left out.
+    """Return every instance metric by name; bags without instance labels are left out.
 
-    Labels above 0 are positive, below 0 unlabelled (dropped from the metrics, kept in a bag's N).
-    `*_positive_bags` and `error_*` pool the instances of positive bags. Attention with one column a
-    class: the column of the bag's most probable class above 0. Intervals resample bags (or `groups`
-    of bags), positive and negative ones apart.
+    Labels above 0 are positive and labels below 0 are unknown: those instances are left out of the
+    metrics, but count in their bag's N. `*_positive_bags` and `error_*` pool the instances of
+    positive bags. If the attention has one column per class, the column of the bag's most probable
+    class above 0 is used. Intervals resample bags (or groups of bags), stratified by class.
 
     Args:
-        predictions: of the bags to judge.
-        positive: whether a bag is positive (Y > 0); a bag that is missing here is not.
-        validation: where thresholds are chosen (`dice*`, `authors_f1`, `authors_accuracy`).
-        groups: patient of each bag; a bag that is missing here is its own.
-        bootstrap: resamples; 0 gives no intervals.
-        seed: of the resamples.
+        predictions: predictions of the bags to evaluate.
+        positive: whether each bag is positive (Y > 0); a bag that is missing here is negative.
+        validation: validation bags on which the thresholds of `dice*`, `authors_f1` and
+            `authors_accuracy` are chosen.
+        groups: the patient of each bag; a bag that is missing here is its own patient.
+        bootstrap: number of resamples; 0 for no intervals.
+        seed: seed of the resamples.
 
     Raises:
-        InputError: the predictions do not have one score kind.
-        BagError: a bag's attention is not finite.
+        InputError: the predictions have several score kinds.
+        BagError: the attention of a bag is not finite.
     """
-    kept = labelled(predictions)
-    if not kept:
-        return dict.fromkeys(NAMES, undefined("no bag has instance labels"))
-    kind = kind_of(kept)
-    flags = [bool(positive.get(p.name, False)) for p in kept]
-    names = None if groups is None else [groups.get(p.name, (p.name,)) for p in kept]
-    draws = Draws.of(np.array(flags), groups=names, resamples=bootstrap, seed=seed)
-    pool = Pool.of(kept)
-    auroc, precision = rank_metrics(
-        pool.y, pool.score, draws=draws.items(pool.bag), what="instances"
+    bags = labelled(predictions)
+    if not bags:
+        return dict.fromkeys(NAMES, Metric.undefined(NO_INSTANCE_LABELS))
+    kind = score_kind_of(bags)
+    flags = np.array([bool(positive.get(p.name, False)) for p in bags])
+    draws = bag_draws([p.name for p in bags], flags, groups=groups, resamples=bootstrap, seed=seed)
+    pool = Pool.of(bags)
+    auroc, average_precision = rank_metrics(
+        pool.y, pool.score, draws=draws.for_items(pool.bag), what="instances"
     )
-    inside = pool.within(flags)
-    within = draws.items(inside.bag)
-    what = "instances of positive bags"
-    auroc_in, precision_in = rank_metrics(inside.y, inside.score, draws=within, what=what)
-    held = None
+    inside = pool.within(flags.tolist())
+    within = draws.for_items(inside.bag)
+    auroc_inside, average_precision_inside = rank_metrics(
+        inside.y, inside.score, draws=within, what=POSITIVE_BAGS
+    )
+    validation_pool = None
     if validation is not None:
-        held = Pool.of(held_out(validation, positive=positive, kind=kind))
+        validation_pool = Pool.of(threshold_bags(validation, positive=positive, kind=kind))
     return {
         "auroc": auroc,
-        "average_precision": precision,
-        "auroc_positive_bags": auroc_in,
-        "average_precision_positive_bags": precision_in,
-        **_errors(inside, kind=kind, draws=within),
-        **_dice(inside, held, draws=draws),
-        "authors_auroc": auroc_in,
-        "authors_average_precision": precision_in,
-        **_authors(inside, held, draws=within),
+        "average_precision": average_precision,
+        "auroc_positive_bags": auroc_inside,
+        "average_precision_positive_bags": average_precision_inside,
+        **_error_metrics(inside, kind=kind, draws=within),
+        **_dice_metrics(inside, validation_pool, draws=draws),
+        "authors_auroc": auroc_inside,
+        "authors_average_precision": average_precision_inside,
+        **_authors_metrics(inside, validation_pool, draws=within),
     }
 
 
 def balanced_threshold(y: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]) -> float:
-    """The score from which calls have the largest TPR · (1 - FPR); ties: the highest."""
+    """Return the score threshold with the largest TPR · (1 - FPR); the highest one if tied."""
     false, true, thresholds = roc_curve(y, score, drop_intermediate=False)
     p, n = y.sum(), (~y).sum()
-    # Counts, because products of rates that are equal differ in their last digit.
+    # In counts, because equal products of rates may differ in their last digit.
     product = np.rint(true * p) * (n - np.rint(false * n))
     return float(thresholds[np.argmax(product)])
 
 
-def _errors(pool: Pool, *, kind: str, draws: Draws) -> dict[str, Metric]:
-    what = "instances of positive bags"
+def _error_metrics(pool: Pool, *, kind: str, draws: Draws) -> dict[str, Metric]:
     names = ("error_rate", "error_auroc_variance", "error_auroc_margin", "error_auroc_degree")
     if kind == "relevance":
-        return dict.fromkeys(names, undefined("relevance has no point where calls change"))
+        return dict.fromkeys(names, Metric.undefined(NO_CALLS))
     if len(pool.y) == 0:
-        return dict.fromkeys(names, undefined(f"no {what}"))
+        return dict.fromkeys(names, Metric.undefined(f"no {POSITIVE_BAGS}"))
     wrong = (pool.evidence > 0) != pool.y
-    sums = draws.totals(np.stack([wrong, np.ones_like(wrong)], axis=1))
+    rates = ratio_of_sums(wrong, np.ones_like(wrong), draws=draws).rows
+    assert rates is not None
 
-    def finds(score: Float[np.ndarray, " n"], *, constant: str | None) -> Metric:
-        return finds_errors(wrong, score, draws=draws, constant=constant, what=what)
+    def auroc(score: Float[np.ndarray, " n"], *, constant: str | None) -> Metric:
+        return error_auroc(wrong, score, draws=draws, constant=constant, what=POSITIVE_BAGS)
 
-    with np.errstate(invalid="ignore"):  # a resample without a labelled instance
-        rate = measured(float(wrong.mean()), sums[:, 0] / sums[:, 1])
     return {
-        "error_rate": rate,
-        "error_auroc_variance": finds(pool.variance, constant=NO_SPREAD)
+        "error_rate": Metric.from_resamples(float(wrong.mean()), rates),
+        "error_auroc_variance": auroc(pool.variance, constant=NO_VARIANCE)
         if pool.variance.any()
-        else undefined(NO_SPREAD),
-        "error_auroc_margin": finds(-np.abs(pool.evidence), constant=None),
-        # In the order of 1/degree, finite for an isolated instance.
-        "error_auroc_degree": finds(-pool.degree, constant=ONE_DEGREE),
+        else Metric.undefined(NO_VARIANCE),
+        "error_auroc_margin": auroc(-np.abs(pool.evidence), constant=None),
+        # The same order as 1/degree, but finite for an instance without neighbours.
+        "error_auroc_degree": auroc(-pool.degree, constant=ONE_DEGREE),
     }
 
 
-def _dice(pool: Pool, held: Pool | None, *, draws: Draws) -> dict[str, Metric]:
-    reason = no_threshold(held)
-    if reason or held is None:
-        return dict.fromkeys(DICE, undefined(reason or ""))
-    return dice_metrics(pool, pool.decision >= dice_threshold(held.y, held.decision), draws=draws)
+def _dice_metrics(pool: Pool, validation: Pool | None, *, draws: Draws) -> dict[str, Metric]:
+    reason = no_threshold_reason(validation)
+    if reason or validation is None:
+        return dict.fromkeys(DICE, Metric.undefined(reason or ""))
+    called = pool.decision >= dice_threshold(validation.y, validation.decision)
+    samples = dice_samples(pool, called, draws=draws.with_data())
+    return {name: sample.metric() for name, sample in samples.items()}
 
 
-def _authors(pool: Pool, held: Pool | None, *, draws: Draws) -> dict[str, Metric]:
-    names = ("authors_f1", "authors_accuracy")
-    reason = no_threshold(held)
-    if reason or held is None:
-        return dict.fromkeys(names, undefined(reason or ""))
-    if not pool.y.any():
-        reason = f"no positive instance among {len(pool.y)} of positive bags"
-        return dict.fromkeys(names, undefined(reason))
-    y, called = pool.y, pool.score >= balanced_threshold(held.y, held.score)
-    columns = np.stack([y & called, y, called, y == called, np.ones_like(y)], axis=1)
-    both, true, claimed, right, n = draws.totals(columns).T
-    with np.errstate(invalid="ignore", divide="ignore"):
-        f1 = np.where(true > 0, 2 * both / (true + claimed), np.nan)
-        accuracy = right / n
+def _authors_metrics(pool: Pool, validation: Pool | None, *, draws: Draws) -> dict[str, Metric]:
+    reason = no_threshold_reason(validation) or no_positive_reason(pool)
+    if reason or validation is None:
+        undefined = Metric.undefined(reason or "")
+        return {"authors_f1": undefined, "authors_accuracy": undefined}
+    y, called = pool.y, pool.score >= balanced_threshold(validation.y, validation.score)
+    f1, accuracy = f1_and_accuracy(y, called, draws=draws)
     return {
-        "authors_f1": measured(f1_score(y, called), f1),
-        "authors_accuracy": measured(accuracy_score(y, called), accuracy),
+        "authors_f1": Metric.from_resamples(f1_score(y, called), f1),
+        "authors_accuracy": Metric.from_resamples(accuracy_score(y, called), accuracy),
     }

@@ -1,63 +1,28 @@
-"""Isolated false alarms: calls in healthy areas that no other call is next to.
+"""Isolated false alarms: positive calls in healthy areas without a neighbouring positive call.
 
-So that methods are comparable each calls the same number of instances of every bag: its highest
-`CALLED` of the healthy ones. Beside the share of them that stand alone is what to expect if the
-calls kept their degrees but lay anywhere else: few calls on a sparse graph are lonely by chance.
+To make methods comparable, each calls the same number of instances per bag: the fraction `CALLED`
+of the healthy instances with the highest scores. The fraction of isolated calls is compared with
+its expectation if calls keep their degrees but are placed at random, because few calls on a sparse
+graph are often isolated by chance.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import gammaln
 
 from ..core import seed_of
-from ..errors import InputError
-from ..statistics import Draws, Metric, Sampled, none, sampled_difference, share, with_data
-from .neighbours import Neighbours, neighbours_or_reason
+from ..statistics import Draws, SampledMetric, ratio_of_sums, sampled_difference
+from .neighbours import Neighbours
 from .prediction import Prediction
 from .scores import instance_scores
 
 CALLED = 0.1
-"""Share of a bag's healthy instances that is called."""
+"""Fraction of a bag's healthy instances that is called positive."""
 ISOLATED = ("isolated_fp", "isolated_fp_expected", "isolated_fp_excess")
-"""Share of the false alarms without a neighbouring one; its expectation by chance; the former minus
-the latter."""
-Healthy = Literal["instances", "bags"]
-"""`instances`: all of negative bags, and those labelled 0 of positive ones; `bags`: the former."""
-
-
-def isolated_false_positives(
-    predictions: Sequence[Prediction],
-    *,
-    positive: Mapping[str, bool],
-    called: float = CALLED,
-    healthy: Healthy = "instances",
-    groups: Mapping[str, Hashable] | None = None,
-    bootstrap: int = 500,
-    seed: int = 0,
-) -> dict[str, Metric]:
-    """The metrics of `ISOLATED`, with intervals over bags (or `groups` of them).
-
-    Raises:
-        InputError: `called` does not lie between 0 and 1.
-        BagError: a bag's attention is not finite.
-    """
-    if not 0 < called < 1:
-        raise InputError(f"called is {called}: a share of instances between 0 and 1 is expected")
-    flags = np.array([bool(positive.get(p.name, False)) for p in predictions], dtype=bool)
-    names = None if groups is None else [groups.get(p.name, (p.name,)) for p in predictions]
-    draws = with_data(Draws.of(flags, groups=names, resamples=bootstrap, seed=seed))
-    found = isolated_samples(
-        predictions,
-        positive=flags,
-        graphs={p.name: neighbours_or_reason(p) for p in predictions},
-        draws=draws,
-        called=called,
-        healthy=healthy,
-    )
-    return {name: s.metric() for name, s in found.items()}
+"""Fraction of the false alarms without a neighbouring one, its expectation by chance, and the
+difference of the two."""
 
 
 def isolated_samples(
@@ -66,63 +31,75 @@ def isolated_samples(
     positive: Bool[np.ndarray, " bags"],
     graphs: Mapping[str, Neighbours | str],
     draws: Draws,
-    called: float = CALLED,
-    healthy: Healthy = "instances",
-) -> dict[str, Sampled]:
-    """The rows of `isolated_false_positives`; `draws` of these bags with the data as row 0."""
+) -> dict[str, SampledMetric]:
+    """Return the metrics of `ISOLATED`.
+
+    All instances of negative bags are healthy, and those of positive bags that are labelled 0.
+
+    Args:
+        predictions: one per bag.
+        positive: whether each bag is positive.
+        graphs: the graph of each bag, or the reason why it is unknown.
+        draws: draws of these bags with the data as row 0.
+
+    Raises:
+        BagError: the attention of a bag is not finite.
+    """
     counts = np.zeros((len(predictions), 3))
     for b, p in enumerate(predictions):
         graph = graphs[p.name]
         if isinstance(graph, str):
-            return dict.fromkeys(ISOLATED, none(graph))
-        area = _healthy(p, positive=bool(positive[b]), healthy=healthy)
-        if area.any():
-            counts[b] = _of_bag(p, area, edges=graph.edges, called=called)
-    alone, expected, calls = counts.T
+            return dict.fromkeys(ISOLATED, SampledMetric.undefined(graph))
+        healthy = _healthy(p, positive=bool(positive[b]))
+        if healthy.any():
+            counts[b] = _count_in_bag(p, healthy, edges=graph.edges)
+    isolated, expected, calls = counts.T
     if calls.sum() == 0:
-        return dict.fromkeys(ISOLATED, none("no healthy instance is known"))
-    observed = share(alone, calls, draws=draws)
-    chance = share(expected, calls, draws=draws)
+        reason = "no healthy instance is known"
+        return dict.fromkeys(ISOLATED, SampledMetric.undefined(reason))
+    observed = ratio_of_sums(isolated, calls, draws=draws)
+    chance = ratio_of_sums(expected, calls, draws=draws)
     return dict(
         zip(ISOLATED, (observed, chance, sampled_difference(observed, chance)), strict=True)
     )
 
 
-def lonely_by_chance(
+def isolation_probability(
     degree: Int[np.ndarray, " calls"], *, instances: int
 ) -> Float[np.ndarray, " calls"]:
-    """Probability that none of a call's neighbours is called, if the other calls lie anywhere.
+    """Return the probability that no neighbour of a call is called, with the others at random.
 
-    C(n - 1 - d, k - 1) / C(n - 1, k - 1) for d neighbours, n instances and k calls.
+    It is C(n - 1 - d, k - 1) / C(n - 1, k - 1) for d neighbours, n instances and k calls.
     """
-    k, rest = len(degree), instances - 1
-    free = rest - degree - (k - 1)  # places left over once no neighbour is called
-    log = gammaln(rest - degree + 1) - gammaln(np.maximum(free, 0) + 1)
-    log -= gammaln(rest + 1) - gammaln(rest - k + 2)
-    return np.where(free >= 0, np.exp(log), 0.0)
+    k, others = len(degree), instances - 1
+    remaining = others - degree - (k - 1)  # instances that are neither neighbours nor called
+    log = gammaln(others - degree + 1) - gammaln(np.maximum(remaining, 0) + 1)
+    log -= gammaln(others + 1) - gammaln(others - k + 2)
+    return np.where(remaining >= 0, np.exp(log), 0.0)
 
 
-def _healthy(p: Prediction, *, positive: bool, healthy: Healthy) -> Bool[np.ndarray, " n"]:
+def _healthy(p: Prediction, *, positive: bool) -> Bool[np.ndarray, " n"]:
     if not positive:
         return np.ones(len(p.degree), dtype=bool)
-    if healthy == "bags" or p.instance_labels is None:
+    if p.instance_labels is None:
         return np.zeros(len(p.degree), dtype=bool)
     return np.asarray(p.instance_labels == 0)
 
 
-def _of_bag(
-    p: Prediction, area: Bool[np.ndarray, " n"], *, edges: Int[np.ndarray, "2 e"], called: float
+def _count_in_bag(
+    p: Prediction, healthy: Bool[np.ndarray, " n"], *, edges: Int[np.ndarray, "2 e"]
 ) -> tuple[int, float, int]:
-    """False alarms that stand alone, how many would by chance, and all of them."""
-    inside = np.flatnonzero(area)
-    k = int(np.ceil(called * len(inside)))
-    # Equal scores are called in random order: rows in order would lie next to each other.
-    shuffled = np.random.default_rng(seed_of("isolated", p.name)).permutation(inside)
+    """Return the isolated false alarms, their expected number, and all false alarms."""
+    rows = np.flatnonzero(healthy)
+    k = int(np.ceil(CALLED * len(rows)))
+    # Ties are broken at random: in row order, equal scores would be called side by side.
+    shuffled = np.random.default_rng(seed_of("isolated", p.name)).permutation(rows)
     calls = shuffled[np.argsort(-instance_scores(p)[shuffled], kind="stable")[:k]]
-    alarm = np.zeros(len(area), dtype=bool)
-    alarm[calls] = True
-    healthy = edges[:, area[edges[0]] & area[edges[1]]]
-    degree = np.bincount(healthy.ravel(), minlength=len(area))
-    beside = np.bincount(healthy[:, alarm[healthy].all(0)].ravel(), minlength=len(area))
-    alone = int((beside[calls] == 0).sum())
-    return alone, float(lonely_by_chance(degree[calls], instances=len(inside)).sum()), k
+    called = np.zeros(len(healthy), dtype=bool)
+    called[calls] = True
+    inside = edges[:, healthy[edges[0]] & healthy[edges[1]]]
+    degree = np.bincount(inside.ravel(), minlength=len(healthy))
+    called_neighbours = np.bincount(inside[:, called[inside].all(0)].ravel(), minlength=len(called))
+    isolated = int((called_neighbours[calls] == 0).sum())
+    expected = float(isolation_probability(degree[calls], instances=len(rows)).sum())
+    return isolated, expected, k

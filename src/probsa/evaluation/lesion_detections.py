@@ -1,12 +1,11 @@
-"""Detections from the scores of patches: points with a confidence, as FROC judges them.
+"""Detections from the scores of patches: points with a confidence, the input of FROC.
 
-The map is smoothed (a Gaussian over the patches that are there), then its highest patch is a
-detection and silences its surroundings, and so on downwards (non-maximum suppression).
+The score map is smoothed by a Gaussian over the existing patches. Detections are then found by
+non-maximum suppression: the highest patch is a detection and suppresses its neighbourhood, and so
+on in descending order.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -18,11 +17,6 @@ from ..errors import BagError, InputError
 from .prediction import Prediction
 from .scores import instance_evidence, instance_scores
 
-Confidence = Literal["calibrated", "score"]
-"""`score`: μ as the model gives it. `calibrated`: from 0 to 1 and comparable between slides:
-p(Y = 1) times what the instance has of it (a probability as it is; attention as N w / (1 + N w),
-which is 1/2 where it is uniform)."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detections:
@@ -32,64 +26,49 @@ class Detections:
     y: Num[np.ndarray, " detections"]
     confidence: Num[np.ndarray, " detections"]
 
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __iter__(self) -> Iterator[Num[np.ndarray, " detections"]]:
-        """x, y, confidence: `x, y, confidence = detections(...)`."""
-        return iter((self.x, self.y, self.confidence))
-
 
 def detections(
-    prediction: Prediction,
-    *,
-    confidence: Confidence = "calibrated",
-    smoothing: float = 1.0,
-    radius: float = 2.0,
-    least: float = 0.0,
-    most: int | None = None,
+    prediction: Prediction, *, smoothing: float = 1.0, radius: float = 2.0
 ) -> Detections:
-    """The detections of one slide: middles of patches, with the smoothed score there.
+    """Return the detections of one slide: centres of patches, with the smoothed confidence.
+
+    The confidence lies between 0 and 1 and is comparable between slides: p(Y = 1), times the score
+    of the instance if it is a probability, or N w / (1 + N w) for an attention weight w among N
+    instances (1/2 for uniform attention).
 
     Args:
-        prediction: of a slide with coordinates (top-left corners).
-        confidence: what the map shows.
-        smoothing: s.d. of the Gaussian in patches; 0: none. It is cut at 3 s.d.
-        radius: in patches: within this distance of a detection (inclusive) is no other.
-        least: no detection has a confidence below this.
-        most: no more detections than this.
+        prediction: prediction of a slide with coordinates (top-left corners).
+        smoothing: standard deviation of the Gaussian in patches, which is cut at three standard
+            deviations; 0 for no smoothing.
+        radius: distance in patches up to which (inclusive) a detection suppresses others.
 
     Raises:
-        InputError: an argument is out of range, or a relevance is to be calibrated.
+        InputError: an argument is negative, or the scores are relevances.
         BagError: the prediction has no coordinates in the plane, or its attention is nan.
         GraphError: the stride contradicts the coordinates.
     """
-    if smoothing < 0 or radius < 0 or (most is not None and most < 0):
-        raise InputError(
-            f"smoothing is {smoothing}, radius {radius}, most {most}: 0 or more is expected"
-        )
+    if smoothing < 0 or radius < 0:
+        raise InputError(f"smoothing is {smoothing} and radius {radius}: expected 0 or more")
     corners, stride = places(prediction)
-    value = _smoothed(_map(prediction, kind=confidence), corners / stride, deviation=smoothing)
+    value = _smooth(_confidence(prediction), corners / stride, std=smoothing)
     tree = KDTree(corners / stride)
     free = np.ones(len(value), dtype=bool)
     chosen: list[int] = []
     for i in np.argsort(-value, kind="stable").tolist():
-        if value[i] < least or (most is not None and len(chosen) == most):
-            break
         if free[i]:
             chosen.append(i)
-            # Distances on a lattice are exact but for rounding.
+            # The tolerance covers rounding; distances on a lattice are exact otherwise.
             free[tree.query_ball_point(corners[i] / stride, radius + 1e-6)] = False
-    middle = corners[chosen] + stride / 2
-    return Detections(x=middle[:, 0], y=middle[:, 1], confidence=value[chosen])
+    centres = corners[chosen] + stride / 2
+    return Detections(x=centres[:, 0], y=centres[:, 1], confidence=value[chosen])
 
 
 def places(p: Prediction) -> tuple[Float[np.ndarray, "n 2"], float]:
-    """Top-left corners of the patches, and the distance between neighbours.
+    """Return the top-left corners of the patches, and their stride.
 
     Raises:
         BagError: there are no coordinates in the plane.
-        GraphError: the stride contradicts them.
+        GraphError: the stride contradicts the coordinates.
     """
     if p.coords is None or p.coords.ndim != 2 or p.coords.shape[1] != 2:
         raise BagError(
@@ -99,31 +78,30 @@ def places(p: Prediction) -> tuple[Float[np.ndarray, "n 2"], float]:
     return coords, check_stride(torch.from_numpy(coords), stride=p.stride, name=p.name)
 
 
-def _map(p: Prediction, *, kind: Confidence) -> Float[np.ndarray, " n"]:
-    if kind == "score":
-        return instance_scores(p)
+def _confidence(p: Prediction) -> Float[np.ndarray, " n"]:
     if p.score_kind == "relevance":
         raise InputError(
-            f"bag {p.name!r}: relevance has no scale that slides share: give confidence='score'"
+            f"bag {p.name!r}: relevance has no common scale across slides, so that detections "
+            "have no confidence"
         )
     if p.score_kind == "probability":
-        share = instance_scores(p)
+        instance_probability = instance_scores(p)
     else:
-        share = 1 / (1 + np.exp(-instance_evidence(p)))
-    # Of several classes: of any but the first.
-    called = p.probability[0] if len(p.probability) == 1 else 1 - p.probability[0]
-    return float(called) * share
+        instance_probability = 1 / (1 + np.exp(-instance_evidence(p)))
+    # With several classes, the probability of any class but the first.
+    positive = p.probability[0] if len(p.probability) == 1 else 1 - p.probability[0]
+    return float(positive) * instance_probability
 
 
-def _smoothed(
-    value: Float[np.ndarray, " n"], places: Float[np.ndarray, "n 2"], *, deviation: float
+def _smooth(
+    value: Float[np.ndarray, " n"], positions: Float[np.ndarray, "n 2"], *, std: float
 ) -> Float[np.ndarray, " n"]:
-    """The mean of the patches around each, weighed by a Gaussian of their distance."""
-    if deviation == 0:
+    """Average the patches around each, weighted by a Gaussian of their distance."""
+    if std == 0:
         return value
-    pairs = KDTree(places).query_pairs(3 * deviation + 1e-6, output_type="ndarray")
-    square = ((places[pairs[:, 0]] - places[pairs[:, 1]]) ** 2).sum(1)
-    weight = np.exp(-square / (2 * deviation**2))
+    pairs = KDTree(positions).query_pairs(3 * std + 1e-6, output_type="ndarray")
+    squared = ((positions[pairs[:, 0]] - positions[pairs[:, 1]]) ** 2).sum(1)
+    weight = np.exp(-squared / (2 * std**2))
     total, sums = np.ones(len(value)), value.copy()
     for a, b in ((pairs[:, 0], pairs[:, 1]), (pairs[:, 1], pairs[:, 0])):
         total += np.bincount(a, weights=weight, minlength=len(value))

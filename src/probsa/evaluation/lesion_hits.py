@@ -1,4 +1,4 @@
-"""Which detections of a slide hit a lesion, by the rules of the CAMELYON16 organisers' script."""
+"""Match the detections of a slide with its lesions, by the rules of the CAMELYON16 organisers."""
 
 import numpy as np
 
@@ -9,12 +9,12 @@ from .lesion_masks import DOWNSAMPLE, Lesions
 
 
 def hits(name: str, detections: Detections, *, lesions: Lesions | None) -> Hits:
-    """Judges the detections of one slide.
+    """Return the hits and false positives of one slide.
 
     Args:
-        name: of the slide, for errors.
-        detections: in level-0 pixels; there may be none.
-        lesions: None for a normal slide: all detections are false positives.
+        name: name of the slide.
+        detections: detections in level-0 pixels; there may be none.
+        lesions: the lesions; None for a normal slide, on which all detections are false positives.
 
     Raises:
         InputError: a detection lies outside the mask, or its confidence is nan or below 0.
@@ -23,25 +23,24 @@ def hits(name: str, detections: Detections, *, lesions: Lesions | None) -> Hits:
     if not bool((confidence >= 0).all()):
         raise InputError(
             f"slide {name!r}: a detection has confidence {confidence[~(confidence >= 0)][0]:g}, "
-            "but a lesion without a detection counts as 0: give confidences of 0 to 1"
+            "but a lesion without a detection counts as 0: give confidences from 0 to 1"
         )
     if lesions is None:
-        none = np.zeros(0)
         return Hits(
             name=name,
-            best=none,
-            which=none.astype(np.int64),
-            isolated=none.astype(bool),
+            best=np.zeros(0),
+            which=np.zeros(0, dtype=np.int64),
+            isolated=np.zeros(0, dtype=bool),
             false=confidence,
             tumour=False,
         )
-    label = lesions.labels[_pixels(name, detections, shape=lesions.labels.shape)]
+    label = lesions.labels[_mask_pixels(name, detections, shape=lesions.labels.shape)]
     best = np.zeros(len(lesions.axes))
     which = np.full(len(lesions.axes), -1, dtype=np.int64)
     for i in np.argsort(-confidence, kind="stable"):
-        k = label[i] - 1
-        if k >= 0 and which[k] < 0 and not lesions.isolated[k]:
-            best[k], which[k] = confidence[i], i
+        lesion = label[i] - 1
+        if lesion >= 0 and which[lesion] < 0 and not lesions.isolated[lesion]:
+            best[lesion], which[lesion] = confidence[i], i
     return Hits(
         name=name,
         best=best,
@@ -52,13 +51,13 @@ def hits(name: str, detections: Detections, *, lesions: Lesions | None) -> Hits:
     )
 
 
-def _pixels(
+def _mask_pixels(
     name: str, detections: Detections, *, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Row and column of the mask pixel under each detection."""
+    """Return the row and column of the mask pixel under each detection."""
     column = np.floor(detections.x / DOWNSAMPLE).astype(np.int64)
     row = np.floor(detections.y / DOWNSAMPLE).astype(np.int64)
-    # A mask is rounded down to whole pixels: the last, broken one counts with its neighbour.
+    # Masks are rounded down to whole pixels; a detection on the rest counts for the last pixel.
     inside = (row >= 0) & (row <= shape[0]) & (column >= 0) & (column <= shape[1])
     if not inside.all():
         i = int(np.argmin(inside))

@@ -1,4 +1,4 @@
-"""The official CAMELYON16 FROC of a folder of predictions, by annotations that lie in a folder."""
+"""The official CAMELYON16 FROC of a predictions folder, from a folder of annotations."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ import numpy as np
 from ..datasets import annotation_files, kinds_of, out_of_lesions, tumour_mask
 from ..errors import InputError
 from ..slides import check_mpp
-from ..statistics import Hits, Metric, froc_metrics, undefined
+from ..statistics import Hits, Metric
+from .froc_summaries import froc_summary
 from .lesion_detections import Detections, detections, places
 from .lesion_hits import hits
 from .lesion_masks import DOWNSAMPLE, LEVEL0_UM, Lesions, lesions
@@ -20,13 +21,13 @@ from .tables import Predictions
 NO_ANNOTATION = "tumour, but no annotation"
 NO_TUMOUR = "tumour, but its annotation marks none"
 NO_OUTPUTS = "no per-instance outputs"
-NO_SCALE = "relevance has no scale that slides share, so detections have no confidence"
-NONE = Detections(x=np.zeros(0), y=np.zeros(0), confidence=np.zeros(0))
+NO_SCALE = "relevance has no common scale across slides, so that detections have no confidence"
+NO_DETECTIONS = Detections(x=np.zeros(0), y=np.zeros(0), confidence=np.zeros(0))
 CONTRADICTED = "annotated, but labelled as without tumour"
 
 TITLES = {
     "froc": "FROC score",
-    "sensitivity_at_0.25": "sensitivity at 1/4 false positives a slide",
+    "sensitivity_at_0.25": "sensitivity at 1/4 false positives per slide",
     "sensitivity_at_0.5": "… at 1/2",
     "sensitivity_at_1": "… at 1",
     "sensitivity_at_2": "… at 2",
@@ -37,43 +38,43 @@ TITLES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LesionReport:
-    """FROC of the judged slides, and what it was measured on."""
+    """FROC metrics of the evaluated slides, with counts of slides and lesions."""
 
     folder: Path
-    """Of the annotations."""
+    """The folder of the annotations."""
     metrics: dict[str, Metric]
     mpp: float
-    """Micrometres of a level-0 pixel."""
+    """Micrometres per level-0 pixel."""
     slides: int
     tumour_slides: int
     lesions: int
-    """To be found."""
+    """Number of lesions to be found."""
     isolated: int
-    """Isolated tumour cells: neither hits nor false positives."""
+    """Number of isolated tumour cells, which count neither as hits nor as false positives."""
     files: dict[str, int]
-    """Annotations by what they hold: polygons, masks."""
+    """Number of annotations by their kind: polygons, masks."""
     left_out: dict[str, str]
-    """Slides that take no part, and why."""
+    """The reason for each slide that is left out."""
 
     @property
     def note(self) -> str:
-        """What was measured, in one line."""
-        of = " and ".join(f"{n} {kind}" for kind, n in self.files.items())
+        """The rules and the counts, in one line."""
+        annotations = " and ".join(f"{n} {kind}" for kind, n in self.files.items())
         return (
-            f"official rules on {of}: {self.lesions} lesions on {self.tumour_slides} of "
+            f"official rules on {annotations}: {self.lesions} lesions on {self.tumour_slides} of "
             f"{self.slides} slides ({self.isolated} isolated tumour cells do not count), "
-            f"{self.mpp:g} µm a level-0 pixel"
+            f"{self.mpp:g} µm per level-0 pixel"
         )
 
     def reasons(self) -> dict[str, list[str]]:
-        """The slides that are left out, by why."""
-        by: dict[str, list[str]] = {}
-        for bag, why in self.left_out.items():
-            by.setdefault(why, []).append(bag)
-        return by
+        """Return the slides that are left out, by reason."""
+        by_reason: dict[str, list[str]] = {}
+        for bag, reason in self.left_out.items():
+            by_reason.setdefault(reason, []).append(bag)
+        return by_reason
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report for JSON."""
         return {
             "folder": str(self.folder),
             "metrics": {k: m.to_dict() for k, m in self.metrics.items()},
@@ -99,33 +100,39 @@ def lesion_report(
     bootstrap: int = 500,
     seed: int = 0,
 ) -> LesionReport:
-    """Detections of every slide against the lesions that are annotated.
+    """Compare the detections of every slide with its annotated lesions.
 
     Args:
-        predictions: whose per-instance outputs are read slide by slide.
-        folder: annotations by bag: polygons (.xml, .json), or masks at 1/32 of level 0.
-        bags: the judged slides.
-        positive: whether a slide has tumour; one that is missing here has none.
-        groups: patient of each slide; a slide that is missing here is its own.
-        mpp: micrometres of a level-0 pixel; None: 0.243, the organisers' for every slide.
-        bootstrap: resamples of slides; 0: no intervals.
-        seed: of the resamples.
+        predictions: the predictions, whose per-instance outputs are read slide by slide.
+        folder: annotations named after bags: polygons (.xml, .json), or masks at 1/32 of level 0.
+        bags: the slides to evaluate.
+        positive: whether each slide has tumour; a slide that is missing here has none.
+        groups: the patient of each slide; a slide that is missing here is its own patient.
+        mpp: micrometres per level-0 pixel; None for 0.243, which the organisers use.
+        bootstrap: number of resamples of slides; 0 for no intervals.
+        seed: seed of the resamples.
 
     Raises:
-        InputError: no annotations, a damaged one, or one of another slide or level.
+        InputError: there are no annotations, or one is damaged or belongs to another slide or
+            level.
         BagError: a slide has no coordinates.
-        SlideError: `mpp` is none, or the image of a mask cannot be read.
+        SlideError: `mpp` is not a valid resolution, or the image of a mask cannot be read.
     """
     mpp = LEVEL0_UM if mpp is None else mpp
     check_mpp(mpp)
     files = annotation_files(folder, bags)
-    slides, left_out, ranked = _judged(predictions, files, bags=bags, positive=positive, mpp=mpp)
+    slides, left_out, calibrated = _match_slides(
+        predictions, files, bags=bags, positive=positive, mpp=mpp
+    )
     if not slides:
-        name, why = next(iter(left_out.items()))
-        raise InputError(f"no slide is left to find lesions on: {name!r} has {why}, and so on")
-    metrics = dict.fromkeys(TITLES, undefined(NO_SCALE))
-    if ranked:
-        metrics = froc_metrics(slides, groups=groups, bootstrap=bootstrap, seed=seed)
+        name, reason = next(iter(left_out.items()))
+        raise InputError(
+            f"all {len(left_out)} slides are left out of the search for lesions; the first is "
+            f"{name!r}: {reason}"
+        )
+    metrics = dict.fromkeys(TITLES, Metric.undefined(NO_SCALE))
+    if calibrated:
+        metrics = froc_summary([slides], groups=groups, bootstrap=bootstrap, seed=seed)
     with_tumour = [s for s in slides if s.tumour]
     return LesionReport(
         folder=folder,
@@ -140,7 +147,7 @@ def lesion_report(
     )
 
 
-def _judged(
+def _match_slides(
     predictions: Predictions,
     files: Mapping[str, Path],
     *,
@@ -148,9 +155,9 @@ def _judged(
     positive: Mapping[str, bool],
     mpp: float,
 ) -> tuple[list[Hits], dict[str, str], bool]:
-    """What takes part, what does not and why, and whether detections have a confidence."""
+    """Return the matched slides, the reasons for the others, and whether scores are calibrated."""
     left_out = out_of_lesions(bags)
-    ranked = True
+    calibrated = True
     slides: list[Hits] = []
     for name in bags:
         if name not in left_out and not predictions.instance_path(name).is_file():
@@ -158,22 +165,25 @@ def _judged(
         if name in left_out:
             continue
         p = predictions.instances(name)
-        there = drawn_lesions(p, files.get(name), tumour=positive.get(name, False), mpp=mpp)
-        if isinstance(there, str):
-            left_out[name] = there
+        annotated = drawn_lesions(p, files.get(name), tumour=positive.get(name, False), mpp=mpp)
+        if isinstance(annotated, str):
+            left_out[name] = annotated
             continue
-        ranked &= p.score_kind != "relevance"
-        slides.append(hits(name, detections(p) if ranked else NONE, lesions=there))
-    return slides, left_out, ranked
+        calibrated &= p.score_kind != "relevance"
+        points = detections(p) if calibrated else NO_DETECTIONS
+        slides.append(hits(name, points, lesions=annotated))
+    return slides, left_out, calibrated
 
 
 def drawn_lesions(
     p: Prediction, path: Path | None, *, tumour: bool, mpp: float = LEVEL0_UM
 ) -> Lesions | str | None:
-    """The lesions of a slide from its annotation; None: it is normal; words: why it is left out.
+    """Return the lesions of a slide from its annotation.
+
+    The result is None for a normal slide, and a string with the reason for one that is left out.
 
     Raises:
-        InputError: the annotation is damaged, or of another slide or level.
+        InputError: the annotation is damaged, or belongs to another slide or level.
         BagError: the slide has no coordinates.
     """
     if path is None:
@@ -186,9 +196,9 @@ def drawn_lesions(
     return lesions(mask, pixel_um=mpp * DOWNSAMPLE) if mask.any() else NO_TUMOUR
 
 
-def lines(report: LesionReport, *, listed: Callable[[Sequence[str]], str]) -> list[str]:
-    """What stands below the figures for people."""
+def footnotes(report: LesionReport, *, listed: Callable[[Sequence[str]], str]) -> list[str]:
+    """Return the lines below the table of metrics; `listed` formats the names of slides."""
     return [
         report.note,
-        *(f"left out: {listed(bags)}: {why}" for why, bags in report.reasons().items()),
+        *(f"left out: {listed(bags)}: {reason}" for reason, bags in report.reasons().items()),
     ]

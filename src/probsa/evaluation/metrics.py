@@ -1,9 +1,9 @@
-"""Bag-level metrics. A metric that is undefined says why: it is never 0.5, nan or a crash.
+"""Bag-level metrics; an undefined metric has a reason instead of a value.
 
-Values are scikit-learn's, intervals percentiles over resampled groups (bootstrap.py). One column of
-probabilities (or two) is p(Y = 1); three or more are classes, and ranks, F1 and recall are means
-over classes, each against the rest. ECE has 15 bins of equal width: of p(Y = 1) against the
-frequency of Y = 1; with three classes or more, of the greatest probability against accuracy.
+Values are scikit-learn's, and intervals are percentiles over resampled groups (bootstrap.py). One
+or two columns of probabilities give p(Y = 1). With three classes or more, AUROC, average precision,
+F1 and recall are one-vs-rest means. ECE has 15 bins of equal width: of p(Y = 1) against the
+frequency of Y = 1, or with three classes or more of the highest probability against accuracy.
 """
 
 from collections.abc import Hashable, Sequence
@@ -15,30 +15,31 @@ from numpy.typing import ArrayLike
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from ..errors import InputError
-from ..statistics import Draws, Metric, measured, one_class, undefined
+from ..statistics import Draws, Metric, f1_and_accuracy, one_class_reason, ratio_of_sums
 
 ECE_BINS = 15
 
 SMALLEST = float(np.finfo(np.float32).eps)
-"""Probabilities are stored as float32: the NLL takes none as nearer to 0 or 1 than this."""
+"""Lower limit of the probabilities in the NLL, because they are stored as float32."""
 
-NO_SPREAD = "this posterior has no variance"
+NO_VARIANCE = "this posterior has no variance"
+ONE_DEGREE = "every instance has the same number of neighbours"
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Where p(Y = 1) becomes a positive call (p ≥ value), and why there if nothing was chosen."""
+    """The threshold of a positive call (p ≥ value), and why it is the default if it is."""
 
     value: float
     reason: str | None = None
 
 
 def choose_threshold(y: ArrayLike, p: ArrayLike) -> Threshold:
-    """The threshold with the best F1 on these (validation) bags.
+    """Return the threshold with the best F1 on these (validation) bags.
 
     Candidates are the midpoints between neighbouring distinct scores, and half of the lowest score
-    (all positive). Of candidates with the same F1 the one nearest 0.5 is taken, then the lower.
-    Without a positive bag no threshold has an F1: 0.5, with the reason.
+    (all positive). Ties are resolved towards 0.5, then towards the lower candidate. Without a
+    positive bag, F1 is undefined and the threshold is 0.5, with the reason.
     """
     labels, score = np.asarray(y, dtype=bool), np.asarray(p, dtype=np.float64)
     if len(labels) != len(score):
@@ -48,19 +49,19 @@ def choose_threshold(y: ArrayLike, p: ArrayLike) -> Threshold:
     distinct, group = np.unique(score, return_inverse=True)
     below = np.append([0.0], distinct[:-1])
     middle = (below + distinct) / 2
-    # Between two neighbouring floats there is no middle: the upper one divides them.
+    # Adjacent floats have no midpoint: the upper one separates them.
     middle[1:] = np.where(middle[1:] <= below[1:], distinct[1:], middle[1:])
     positives = np.bincount(group, weights=labels, minlength=len(distinct))
-    everyone = np.bincount(group, minlength=len(distinct))
-    true = positives[::-1].cumsum()[::-1]
-    called = everyone[::-1].cumsum()[::-1]
-    f1 = 2 * true / (called + labels.sum())  # integers: ties are exact
+    bags = np.bincount(group, minlength=len(distinct))
+    true_positives = positives[::-1].cumsum()[::-1]
+    called = bags[::-1].cumsum()[::-1]
+    f1 = 2 * true_positives / (called + labels.sum())  # of integers, so that ties are exact
     best = np.flatnonzero(f1 == f1.max())
     return Threshold(float(middle[best[np.argmin(np.abs(middle[best] - 0.5))]]))
 
 
 def best_threshold(y: ArrayLike, p: ArrayLike) -> float:
-    """`choose_threshold` without its reason: 0.5 where there is no positive bag."""
+    """Return the value of `choose_threshold`: 0.5 without a positive bag."""
     return choose_threshold(y, p).value
 
 
@@ -71,16 +72,20 @@ def rank_metrics(
     draws: Draws,
     what: str = "bags",
 ) -> tuple[Metric, Metric]:
-    """AUROC and average precision of a score for finding `y`, undefined with one class only."""
-    reason = one_class(y, what=what)
+    """Return AUROC and average precision of a score, undefined with one class only.
+
+    `what` names the items in the reason.
+    """
+    reason = one_class_reason(y, what=what)
     if reason:
-        return undefined(f"{reason}: AUROC is undefined"), undefined(
-            f"{reason}: average precision is undefined"
+        return (
+            Metric.undefined(f"{reason}: AUROC is undefined"),
+            Metric.undefined(f"{reason}: average precision is undefined"),
         )
-    auroc, precision = draws.ranks(y, score)
+    auroc, average_precision = draws.ranks(y, score)
     return (
-        measured(roc_auc_score(y, score), auroc),
-        measured(average_precision_score(y, score), precision),
+        Metric.from_resamples(roc_auc_score(y, score), auroc),
+        Metric.from_resamples(average_precision_score(y, score), average_precision),
     )
 
 
@@ -93,18 +98,27 @@ def bag_metrics(
     bootstrap: int = 2000,
     seed: int = 0,
 ) -> dict[str, Metric]:
-    """Every bag metric by name, with bootstrap intervals over `groups` (over bags without them).
+    """Return every bag metric by name.
 
-    probability: (bags,), (bags, 1) or (bags, 2) for two classes, (bags, classes) for more.
-    `f1`, `accuracy` and `balanced_accuracy` are at `threshold` (chosen on validation; without one
-    they are undefined), `f1_at_0.5` at 0.5; with three classes or more they follow the greatest
-    probability. `brier` is the mean squared error of p(Y = 1), or the sum of it over the classes.
-    Raises InputError where labels and probabilities do not fit each other.
+    `f1`, `accuracy` and `balanced_accuracy` are computed at the threshold, `f1_at_0.5` at 0.5; with
+    three classes or more, the class with the highest probability is called. `brier` is the mean
+    squared error of p(Y = 1), or the sum over the classes.
+
+    Args:
+        y: class index of each bag.
+        probability: (bags,), (bags, 1) or (bags, 2) for two classes, (bags, classes) for more.
+        threshold: chosen on validation bags; without one, metrics of calls are undefined.
+        groups: the patient of each bag, for the intervals; None if each bag is its own patient.
+        bootstrap: number of resamples; 0 for no intervals.
+        seed: seed of the resamples.
+
+    Raises:
+        InputError: labels and probabilities do not fit each other.
     """
-    labels, p = checked(y, probability)
+    labels, p = _check_labels(y, probability)
     if len(labels) == 0:
-        return {name: undefined("no bags") for name in _names(p.shape[1])}
-    draws = Draws.of(labels, groups=groups, resamples=bootstrap, seed=seed)
+        return {name: Metric.undefined("no bags") for name in _names(p.shape[1])}
+    draws = Draws.stratified(labels, groups=groups, resamples=bootstrap, seed=seed)
     if p.shape[1] > 1:
         return _several_classes(labels, p, draws=draws)
     return _two_classes(labels == 1, p[:, 0], threshold=threshold, draws=draws)
@@ -120,32 +134,35 @@ def error_metrics(
     bootstrap: int = 2000,
     seed: int = 0,
 ) -> dict[str, Metric]:
-    """Does the spread over posterior samples find the wrong bags better than the bare margin?
+    """Return how well the standard deviation over posterior samples finds wrong bags.
 
-    `error_auroc_spread`: AUROC of the standard deviation (of the called class) for finding wrong
-    calls; `error_auroc_margin`: the same for its null rival, -|p - threshold| (with three classes
-    or more, minus the distance of the two greatest probabilities). Without a threshold: 0.5.
+    `error_auroc_spread` is the AUROC of the standard deviation (of the called class) for finding
+    wrong calls. `error_auroc_margin` is that of its null rival, -|p - threshold| (with three
+    classes or more, minus the difference of the two highest probabilities). The threshold defaults
+    to 0.5; the other arguments are those of `bag_metrics`.
     """
-    labels, p = checked(y, probability)
+    labels, p = _check_labels(y, probability)
     sd = np.asarray(std, dtype=np.float64)
     sd = sd[:, None] if sd.ndim == 1 else sd
     if len(sd) != len(labels):
-        raise InputError(f"{len(labels)} labels for {len(sd)} spreads")
+        raise InputError(f"{len(labels)} labels for {len(sd)} standard deviations")
     if p.shape[1] == 1:
         t = 0.5 if threshold is None else threshold
         called, margin, sd = (p[:, 0] >= t).astype(np.int64), np.abs(p[:, 0] - t), sd[:, -1]
     else:
         called = p.argmax(1)
-        top = np.sort(p, axis=1)
-        margin, sd = top[:, -1] - top[:, -2], np.take_along_axis(sd, called[:, None], axis=1)[:, 0]
-    draws = Draws.of(labels, groups=groups, resamples=bootstrap, seed=seed)
+        ascending = np.sort(p, axis=1)
+        margin = ascending[:, -1] - ascending[:, -2]
+        sd = np.take_along_axis(sd, called[:, None], axis=1)[:, 0]
+    draws = Draws.stratified(labels, groups=groups, resamples=bootstrap, seed=seed)
+    wrong = called != labels
     return {
-        "error_auroc_spread": finds_errors(called != labels, sd, draws=draws, constant=NO_SPREAD),
-        "error_auroc_margin": finds_errors(called != labels, -margin, draws=draws, constant=None),
+        "error_auroc_spread": error_auroc(wrong, sd, draws=draws, constant=NO_VARIANCE),
+        "error_auroc_margin": error_auroc(wrong, -margin, draws=draws, constant=None),
     }
 
 
-def finds_errors(
+def error_auroc(
     wrong: Bool[np.ndarray, " items"],
     score: Float[np.ndarray, " items"],
     *,
@@ -153,28 +170,37 @@ def finds_errors(
     constant: str | None,
     what: str = "bags",
 ) -> Metric:
-    """AUROC of a score for finding wrong calls; undefined for `constant` where it is constant."""
-    if len(wrong) == 0:
-        return undefined(f"no {what}")
-    if not wrong.any() or wrong.all():
-        which = "wrong" if not wrong.any() else "right"
-        return undefined(f"no {which} call among {len(wrong)} {what}: nothing to tell apart")
-    if constant is not None and np.ptp(score) == 0:
-        return undefined(constant)
-    return measured(roc_auc_score(wrong, score), draws.ranks(wrong, score)[0])
+    """Return the AUROC of a score for finding wrong calls.
+
+    A constant score is undefined with the reason `constant`, if that is given.
+    """
+    reason = f"no {what}" if len(wrong) == 0 else all_same_reason(wrong, what=what)
+    if reason is None and constant is not None and np.ptp(score) == 0:
+        reason = constant
+    if reason is not None:
+        return Metric.undefined(reason)
+    return Metric.from_resamples(roc_auc_score(wrong, score), draws.ranks(wrong, score)[0])
 
 
-def checked(
+def all_same_reason(wrong: Bool[np.ndarray, " items"], *, what: str) -> str | None:
+    """Return the reason why errors cannot be ranked: all calls are right, or all are wrong."""
+    if wrong.any() and not wrong.all():
+        return None
+    absent = "right" if wrong.any() else "wrong"
+    return f"no {absent} call among {len(wrong)} {what}: errors cannot be ranked"
+
+
+def _check_labels(
     y: ArrayLike, probability: ArrayLike
 ) -> tuple[Int[np.ndarray, " bags"], Float[np.ndarray, "bags columns"]]:
-    """Labels as integers, probabilities as one column p(Y = 1) or one a class (three or more)."""
+    """Return labels as integers, and probabilities as one column p(Y = 1) or three or more."""
     labels = np.asarray(y).astype(np.int64)
     p = np.asarray(probability, dtype=np.float64)
     p = p[:, None] if p.ndim == 1 else p
     if labels.ndim != 1 or p.ndim != 2 or len(labels) != len(p):
         raise InputError(
             f"labels of shape {labels.shape} and probabilities of shape {p.shape}: "
-            "one label and one row of probabilities a bag are expected"
+            "expected one label and one row of probabilities per bag"
         )
     if not bool(((p >= 0) & (p <= 1)).all()):
         raise InputError("probabilities must lie in [0, 1]; some are outside, or nan")
@@ -183,15 +209,15 @@ def checked(
     if len(labels) and not 0 <= labels.min() <= labels.max() <= top:
         raise InputError(
             f"labels go from {labels.min()} to {labels.max()}, "
-            f"but these probabilities are of classes 0 to {top}"
+            f"but these probabilities are for classes 0 to {top}"
         )
     return labels, p
 
 
 def _names(columns: int) -> tuple[str, ...]:
-    both = ("auroc", "average_precision", "f1", "balanced_accuracy", "accuracy")
     at_half = ("f1_at_0.5",) if columns == 1 else ()
-    return (*both[:3], *at_half, *both[3:], "brier", "ece", "nll")
+    calls = ("f1", *at_half, "balanced_accuracy", "accuracy")
+    return ("auroc", "average_precision", *calls, "brier", "ece", "nll")
 
 
 def _two_classes(
@@ -201,18 +227,18 @@ def _two_classes(
     threshold: float | None,
     draws: Draws,
 ) -> dict[str, Metric]:
-    auroc, precision = rank_metrics(y, p, draws=draws)
-    none = undefined("no threshold was given: it is chosen on validation bags")
-    at = dict.fromkeys(("f1", "balanced_accuracy", "accuracy"), none)
+    auroc, average_precision = rank_metrics(y, p, draws=draws)
+    undefined = Metric.undefined("no threshold was given: choose one on validation bags")
+    of_calls = dict.fromkeys(("f1", "balanced_accuracy", "accuracy"), undefined)
     if threshold is not None:
-        at = _decisions(y, p >= threshold, draws=draws)
+        of_calls = _call_metrics(y, p >= threshold, draws=draws)
     return {
         "auroc": auroc,
-        "average_precision": precision,
-        "f1": at["f1"],
-        "f1_at_0.5": _decisions(y, p >= 0.5, draws=draws)["f1"],
-        "balanced_accuracy": at["balanced_accuracy"],
-        "accuracy": at["accuracy"],
+        "average_precision": average_precision,
+        "f1": of_calls["f1"],
+        "f1_at_0.5": _call_metrics(y, p >= 0.5, draws=draws)["f1"],
+        "balanced_accuracy": of_calls["balanced_accuracy"],
+        "accuracy": of_calls["accuracy"],
         "brier": _mean((p - y) ** 2, draws=draws),
         "ece": _ece(p, y, draws=draws),
         "nll": _mean(-np.log(np.maximum(np.where(y, p, 1 - p), SMALLEST)), draws=draws),
@@ -225,95 +251,86 @@ def _several_classes(
     called = p.argmax(1)
     right = called == y
     absent = sorted(set(range(p.shape[1])) - set(y.tolist()))
+    macro: dict[str, Metric]
     if absent:
         reason = f"no bag of class {absent[0]} among {len(y)}: the mean over classes is undefined"
-        means = dict.fromkeys(("auroc", "average_precision", "f1", "balanced_accuracy"), reason)
-        macro = {name: undefined(reason) for name, reason in means.items()}
+        names = ("auroc", "average_precision", "f1", "balanced_accuracy")
+        macro = dict.fromkeys(names, Metric.undefined(reason))
     else:
         macro = _macro(y, p, draws=draws)
-    truth = np.eye(p.shape[1])[y]
-    own = np.take_along_axis(p, y[:, None], axis=1)[:, 0]
+    one_hot = np.eye(p.shape[1])[y]
+    p_of_label = np.take_along_axis(p, y[:, None], axis=1)[:, 0]
     return {
         **macro,
         "accuracy": _mean(right.astype(float), draws=draws),
-        "brier": _mean(((p - truth) ** 2).sum(1), draws=draws),
+        "brier": _mean(((p - one_hot) ** 2).sum(1), draws=draws),
         "ece": _ece(p.max(1), right, draws=draws),
-        "nll": _mean(-np.log(np.maximum(own, SMALLEST)), draws=draws),
+        "nll": _mean(-np.log(np.maximum(p_of_label, SMALLEST)), draws=draws),
     }
 
 
 def _macro(
     y: Int[np.ndarray, " bags"], p: Float[np.ndarray, "bags classes"], *, draws: Draws
 ) -> dict[str, Metric]:
-    """Means over classes, each against the rest; all classes are there."""
+    """Return one-vs-rest means over classes; every class must have a bag."""
     classes, called = range(p.shape[1]), p.argmax(1)
     ranks = np.stack([draws.ranks(y == c, p[:, c]) for c in classes]).mean(0)
-    of_class = [_confusion(y == c, called == c, draws=draws) for c in classes]
+    f1 = [f1_and_accuracy(y == c, called == c, draws=draws)[0] for c in classes]
+    recall = [_recall(y == c, called == c, draws=draws) for c in classes]
     return {
-        "auroc": measured(np.mean([roc_auc_score(y == c, p[:, c]) for c in classes]), ranks[0]),
-        "average_precision": measured(
+        "auroc": Metric.from_resamples(
+            np.mean([roc_auc_score(y == c, p[:, c]) for c in classes]), ranks[0]
+        ),
+        "average_precision": Metric.from_resamples(
             np.mean([average_precision_score(y == c, p[:, c]) for c in classes]), ranks[1]
         ),
-        "f1": measured(
-            f1_score(y, called, average="macro"), np.mean([_f1(k) for k in of_class], axis=0)
-        ),
-        "balanced_accuracy": measured(
-            np.mean([np.mean(called[y == c] == c) for c in classes]),
-            np.mean([_recall(k) for k in of_class], axis=0),
+        "f1": Metric.from_resamples(f1_score(y, called, average="macro"), np.mean(f1, axis=0)),
+        "balanced_accuracy": Metric.from_resamples(
+            np.mean([np.mean(called[y == c] == c) for c in classes]), np.mean(recall, axis=0)
         ),
     }
 
 
-def _decisions(
+def _call_metrics(
     y: Bool[np.ndarray, " bags"], called: Bool[np.ndarray, " bags"], *, draws: Draws
 ) -> dict[str, Metric]:
-    found = _confusion(y, called, draws=draws)
-    out = {"accuracy": _mean((y == called).astype(float), draws=draws)}
+    metrics = {"accuracy": _mean((y == called).astype(float), draws=draws)}
     if not y.any():
-        out["f1"] = undefined(f"no positive bag among {len(y)}: F1 is undefined")
+        metrics["f1"] = Metric.undefined(f"no positive bag among {len(y)}: F1 is undefined")
     else:
-        out["f1"] = measured(f1_score(y, called), _f1(found))
-    reason = one_class(y, what="bags")
+        f1, _ = f1_and_accuracy(y, called, draws=draws)
+        metrics["f1"] = Metric.from_resamples(f1_score(y, called), f1)
+    reason = one_class_reason(y, what="bags")
     if reason:
-        out["balanced_accuracy"] = undefined(f"{reason}: balanced accuracy is undefined")
+        undefined = Metric.undefined(f"{reason}: balanced accuracy is undefined")
+        metrics["balanced_accuracy"] = undefined
     else:
         value = (np.mean(called[y]) + np.mean(~called[~y])) / 2
-        # The other class's recall is this one's with the roles exchanged.
-        recalls = (_recall(found) + _recall(found[:, ::-1])) / 2
-        out["balanced_accuracy"] = measured(float(value), recalls)
-    return out
+        recalls = _recall(y, called, draws=draws) + _recall(~y, ~called, draws=draws)
+        metrics["balanced_accuracy"] = Metric.from_resamples(float(value), recalls / 2)
+    return metrics
 
 
-def _confusion(
+def _recall(
     y: Bool[np.ndarray, " bags"], called: Bool[np.ndarray, " bags"], *, draws: Draws
-) -> Float[np.ndarray, "resamples 4"]:
-    """True positives, missed positives, false alarms, true negatives of each resample."""
-    return draws.totals(np.stack([y & called, y & ~called, ~y & called, ~y & ~called], axis=1))
-
-
-def _f1(found: Float[np.ndarray, "resamples 4"]) -> Float[np.ndarray, " resamples"]:
-    true, missed, false, _ = found.T
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(true + missed > 0, 2 * true / (2 * true + missed + false), np.nan)
-
-
-def _recall(found: Float[np.ndarray, "resamples 4"]) -> Float[np.ndarray, " resamples"]:
-    true, missed, *_ = found.T
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return true / (true + missed)
+) -> Float[np.ndarray, " resamples"]:
+    recall = ratio_of_sums(y & called, y, draws=draws).rows
+    assert recall is not None
+    return recall
 
 
 def _mean(value: Float[np.ndarray, " bags"], *, draws: Draws) -> Metric:
-    sums = draws.totals(np.stack([value, np.ones_like(value)], axis=1))
-    return measured(float(value.mean()), sums[:, 0] / sums[:, 1])
+    means = ratio_of_sums(value, np.ones_like(value), draws=draws).rows
+    assert means is not None
+    return Metric.from_resamples(float(value.mean()), means)
 
 
 def _ece(
     confidence: Float[np.ndarray, " bags"], hit: Bool[np.ndarray, " bags"], *, draws: Draws
 ) -> Metric:
-    """Σ over bins of |Σ (confidence - hit)| / bags: the gaps of the reliability diagram."""
+    """Return Σ over bins of |Σ (confidence - hit)| / bags, the gaps of the reliability diagram."""
     bins = np.minimum((confidence * ECE_BINS).astype(np.int64), ECE_BINS - 1)
     gaps = np.eye(ECE_BINS)[bins] * (confidence - hit)[:, None]
     value = np.abs(gaps.sum(0)).sum() / len(hit)
     sums = draws.totals(np.concatenate([gaps, np.ones((len(hit), 1))], axis=1))
-    return measured(float(value), np.abs(sums[:, :-1]).sum(1) / sums[:, -1])
+    return Metric.from_resamples(float(value), np.abs(sums[:, :-1]).sum(1) / sums[:, -1])

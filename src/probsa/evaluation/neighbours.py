@@ -1,7 +1,7 @@
-"""Who is next to whom in a bag that was predicted: its graph, rebuilt from stored coordinates.
+"""The graph of a predicted bag, rebuilt from its stored coordinates.
 
-Slices (one coordinate, or a scan without any) are a chain in row order, patches a lattice with 8
-neighbours, as in training unless another graph was asked for there.
+Slices (one coordinate, or a scan without coordinates) form a chain in row order, and patches form a
+lattice with 8 neighbours. These are the default graphs of training; other graphs are not rebuilt.
 """
 
 from dataclasses import dataclass
@@ -24,16 +24,16 @@ class Neighbours:
     edges: Int[np.ndarray, "2 e"]
     """Each pair once."""
     cells: Int[np.ndarray, "n 2"]
-    """(row, column) on the lattice, from 0; slices are one row."""
+    """(row, column) on the lattice, from 0; slices are a single row."""
     to_edge: Float[np.ndarray, " n"]
-    """Steps to the nearest instance that lacks a neighbour (8 in the plane, 2 in a chain)."""
+    """Steps to the nearest instance with a missing neighbour (8 on a lattice, 2 in a chain)."""
 
     @classmethod
     def of(cls, p: Prediction) -> "Neighbours":
-        """Rebuilds the graph.
+        """Rebuild the graph of a bag.
 
         Raises:
-            BagError: the bag has no coordinates and is no scan.
+            BagError: the bag has no coordinates and is not a scan.
             GraphError: stride and coordinates contradict each other.
         """
         n = len(p.degree)
@@ -51,12 +51,12 @@ class Neighbours:
             edges = grid(corners, stride=stride, name=p.name).numpy()
             c = corners.numpy()
             cells, full = np.rint((c - c.min(0)) / stride).astype(np.int64)[:, ::-1], 8
-        lacking = np.bincount(edges.ravel(), minlength=n) < full
-        return cls(edges=edges, cells=cells, to_edge=steps_from(lacking, edges=edges))
+        at_edge = np.bincount(edges.ravel(), minlength=n) < full
+        return cls(edges=edges, cells=cells, to_edge=steps_from(at_edge, edges=edges))
 
 
 def neighbours_or_reason(p: Prediction) -> Neighbours | str:
-    """The graph of a bag, or why it is unknown."""
+    """Return the graph of a bag, or the reason why it is unknown."""
     try:
         return Neighbours.of(p)
     except (BagError, GraphError) as error:
@@ -66,22 +66,22 @@ def neighbours_or_reason(p: Prediction) -> Neighbours | str:
 def steps_from(
     sources: Bool[np.ndarray, " n"], *, edges: Int[np.ndarray, "2 e"]
 ) -> Float[np.ndarray, " n"]:
-    """Fewest edges from each instance to a source; inf where there is no way."""
+    """Return the length of the shortest path from each instance to a source; inf without one."""
     n = len(sources)
     if not sources.any():
         return np.full(n, np.inf)
     graph = coo_array((np.ones(edges.shape[1]), (edges[0], edges[1])), shape=(n, n)).tocsr()
-    found = dijkstra(
+    steps = dijkstra(
         graph, directed=False, unweighted=True, indices=np.flatnonzero(sources), min_only=True
     )
-    return np.asarray(found, dtype=np.float64)
+    return np.asarray(steps, dtype=np.float64)
 
 
 def near_boundary(
-    labels: Shaped[np.ndarray, " n"], *, edges: Int[np.ndarray, "2 e"], within: int = 2
+    labels: Shaped[np.ndarray, " n"], *, edges: Int[np.ndarray, "2 e"], steps: int = 2
 ) -> Bool[np.ndarray, " n"]:
-    """Labelled instances with one of the other label at most so many steps away."""
+    """Return which labelled instances have one of the other label within this many steps."""
     lesion, healthy = labels > 0, labels == 0
-    return (lesion & (steps_from(healthy, edges=edges) <= within)) | (
-        healthy & (steps_from(lesion, edges=edges) <= within)
+    return (lesion & (steps_from(healthy, edges=edges) <= steps)) | (
+        healthy & (steps_from(lesion, edges=edges) <= steps)
     )

@@ -1,19 +1,24 @@
-"""The labelled instances of many bags, one after another: what instance metrics are made of."""
+"""Labelled instances of many bags, concatenated: the input of the instance metrics."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..errors import InputError
+from ..statistics import Draws
 from .prediction import Prediction
 from .scores import evidence, instance_scores, instance_variances
+
+NO_INSTANCE_LABELS = "no bag has instance labels"
+NO_CALLS = "relevance has no point where calls change"
+"""The reason why scores of the kind `relevance` have no wrong calls."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pool:
-    """Instances with a label; those without one are dropped, but count in their bag's N."""
+    """Labelled instances; unlabelled ones are dropped, but count in the size N of their bag."""
 
     bag: Int[np.ndarray, " n"]
     """Index of the bag."""
@@ -21,95 +26,87 @@ class Pool:
     score: Float[np.ndarray, " n"]
     """μ as the model gives it."""
     evidence: Float[np.ndarray, " n"]
-    """Positive where the instance is called positive; see `evidence`."""
+    """Positive where the instance is called positive; see `scores.evidence`."""
     variance: Float[np.ndarray, " n"]
     degree: Float[np.ndarray, " n"]
 
     @classmethod
     def of(cls, predictions: Sequence[Prediction]) -> "Pool":
-        """The labelled instances of bags that have instance labels.
+        """Concatenate the labelled instances of bags that have instance labels.
 
         Raises:
-            BagError: a bag's attention is not finite.
+            BagError: the attention of a bag is not finite.
         """
-        columns: dict[str, list[np.ndarray]] = {
-            k: [] for k in ("bag", "y", "score", "evidence", "variance", "degree")
-        }
+        columns: dict[str, list[np.ndarray]] = {field.name: [np.zeros(0)] for field in fields(cls)}
+        columns |= {"bag": [np.zeros(0, dtype=np.int64)], "y": [np.zeros(0, dtype=bool)]}
         for b, p in enumerate(predictions):
             assert p.instance_labels is not None
-            kept = p.instance_labels >= 0
+            known = p.instance_labels >= 0
             score = instance_scores(p)
-            columns["bag"].append(np.full(int(kept.sum()), b, dtype=np.int64))
-            columns["y"].append(p.instance_labels[kept] > 0)
-            columns["score"].append(score[kept])
-            columns["evidence"].append(evidence(score, kind=p.score_kind)[kept])
-            columns["variance"].append(instance_variances(p)[kept])
-            columns["degree"].append(p.degree.astype(np.float64)[kept])
-        if not predictions:
-            none = np.zeros(0)
-            return cls(
-                bag=none.astype(np.int64),
-                y=none.astype(bool),
-                score=none,
-                evidence=none,
-                variance=none,
-                degree=none,
-            )
-        return cls(**{k: np.concatenate(v) for k, v in columns.items()})
+            columns["bag"].append(np.full(int(known.sum()), b, dtype=np.int64))
+            columns["y"].append(p.instance_labels[known] > 0)
+            columns["score"].append(score[known])
+            columns["evidence"].append(evidence(score, kind=p.score_kind)[known])
+            columns["variance"].append(instance_variances(p)[known])
+            columns["degree"].append(p.degree.astype(np.float64)[known])
+        return cls(**{name: np.concatenate(parts) for name, parts in columns.items()})
 
     @property
     def decision(self) -> Float[np.ndarray, " n"]:
-        """What a threshold is laid on: evidence, in which bags share a scale; else μ itself."""
+        """The quantity to threshold: evidence, which bags share a scale for, or else μ itself."""
         return self.score if np.isnan(self.evidence).any() else self.evidence
 
-    def where(self, kept: Bool[np.ndarray, " n"]) -> "Pool":
-        """Some of the instances."""
-        return Pool(
-            bag=self.bag[kept],
-            y=self.y[kept],
-            score=self.score[kept],
-            evidence=self.evidence[kept],
-            variance=self.variance[kept],
-            degree=self.degree[kept],
-        )
-
     def within(self, bags: Sequence[bool]) -> "Pool":
-        """The instances of the bags that are True."""
-        return self.where(np.asarray(bags, dtype=bool)[self.bag])
+        """Return the instances of the bags that are True."""
+        rows = np.asarray(bags, dtype=bool)[self.bag]
+        return Pool(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+
+def bag_draws(
+    bags: Sequence[str],
+    positive: Bool[np.ndarray, " bags"],
+    *,
+    groups: Mapping[str, Hashable] | None,
+    resamples: int,
+    seed: int,
+) -> Draws:
+    """Resample bags, or the groups (patients) of bags; a bag that has no group is its own."""
+    names = None if groups is None else [groups.get(bag, (bag,)) for bag in bags]
+    return Draws.stratified(positive, groups=names, resamples=resamples, seed=seed)
 
 
 def labelled(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """The bags that have instance labels."""
+    """Return the bags that have instance labels."""
     return [p for p in predictions if p.instance_labels is not None]
 
 
-def held_out(
+def threshold_bags(
     validation: Sequence[Prediction], *, positive: Mapping[str, bool], kind: str
 ) -> list[Prediction]:
-    """The positive validation bags with instance labels, where thresholds are chosen.
+    """Return the positive validation bags with instance labels, on which thresholds are chosen.
 
     Raises:
-        InputError: their scores are not of the kind of the judged ones.
+        InputError: their scores are not of the given kind, that of the test scores.
     """
-    held = [p for p in labelled(validation) if positive.get(p.name)]
-    if held and kind_of(held) != kind:
+    bags = [p for p in labelled(validation) if positive.get(p.name)]
+    if bags and score_kind_of(bags) != kind:
         raise InputError(
-            f"test scores are of kind {kind!r}, validation's {kind_of(held)!r}: "
+            f"test scores are of kind {kind!r}, validation's {score_kind_of(bags)!r}: "
             "predict both with one model"
         )
-    return held
+    return bags
 
 
-def kind_of(predictions: Sequence[Prediction]) -> str:
-    """The score kind of all of them.
+def score_kind_of(predictions: Sequence[Prediction]) -> str:
+    """Return the score kind that all predictions have.
 
     Raises:
-        InputError: they have several.
+        InputError: they have several kinds.
     """
     kinds = sorted({p.score_kind for p in predictions})
     if len(kinds) > 1:
         raise InputError(
-            f"scores of several kinds ({', '.join(kinds)}) cannot be judged together: "
+            f"scores of several kinds ({', '.join(kinds)}) cannot be evaluated together: "
             "predict all bags with one model"
         )
     return kinds[0]

@@ -1,4 +1,4 @@
-"""What is known of one bag after prediction."""
+"""The prediction of one bag."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,17 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """Probabilities of one bag, and what the attention says of each of its n instances.
+    """Probabilities of one bag, and attention outputs of its n instances.
 
-    All arrays are numpy, float32 but `coords`. `attention_*` describe the score f (what it is says
-    `score_kind`), `weight_*` the normalised weight softmax(f)_n over posterior samples.
-    Per-instance arrays are (n,), or (n, classes) where a method has one attention per class.
+    All arrays are NumPy arrays of float32, except `coords` and `instance_labels`. `attention_*`
+    describe the score f, whose meaning `score_kind` gives, and `weight_*` the normalised weight
+    softmax(f)_n over posterior samples. Per-instance arrays are (n,), or (n, classes) if a method
+    has one attention per class.
     """
 
     name: str
     probability: np.ndarray
-    """(classes,); for one logit (1,): p(Y = 1)."""
+    """(classes,); with a single logit (1,), p(Y = 1)."""
     std: np.ndarray
     """(classes,): standard deviation of the probability over posterior samples."""
     coords: np.ndarray | None
@@ -25,10 +26,12 @@ class Prediction:
     weight_mean: np.ndarray
     weight_variance: np.ndarray
     degree: np.ndarray
-    """(n,): D_n of the bag's graph; 1/degree is the null rival of a variance map."""
+    """(n,): D_n of the bag's graph; 1/degree is a null rival of a variance map."""
     score_kind: str = "logit"
+    """`logit`, `weight`, `probability` or `relevance`; see `scores.evidence`."""
     kind: str = "slide"
-    """`slide` or `ct`: how to draw it."""
+    """`slide` or `ct`, which determines how the bag is drawn."""
     stride: float | None = None
     """Distance between neighbouring patches in the unit of `coords`."""
     instance_labels: np.ndarray | None = None
+    """(n,): above 0 positive, 0 negative, below 0 unknown."""

@@ -1,4 +1,4 @@
-"""Stage 9: a trained model on bags: probabilities, and what the attention says of each instance."""
+"""Stage 9: apply a trained model to bags."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -24,14 +24,14 @@ from ..training import (
 )
 from .prediction import Prediction
 
-TOGETHER = 8192
-"""Instances predicted at once: small bags share a step, a large one has its own."""
+MAX_INSTANCES = 8192
+"""Maximum number of instances per step; a larger bag has a step of its own."""
 
 
 class Predictor:
-    """A model with the standardisation that it was trained with; `probsa.load` makes one.
+    """A model with the standardisation of its training; create one with `probsa.load`.
 
-    A bag's prediction depends on nothing but the bag and the run: noise is seeded by its name.
+    A prediction depends only on the run and the bag, whose name seeds the noise.
     """
 
     def __init__(
@@ -52,12 +52,13 @@ class Predictor:
         self.classes, self.precision = tuple(classes), precision
         self.config, self.metadata = config, metadata or {}
         self.stated = stated
-        """What the training bags said of themselves; None where that is not known."""
+        """The metadata of the training features; None if it is not known."""
 
     def predict(self, bags: Iterable[Bag]) -> Iterator[Prediction]:
-        """One `Prediction` for each bag, in order.
+        """Yield one `Prediction` per bag, in order.
 
         Raises:
+            InputError: the argument is a single bag, or contains something that is not a bag.
             BagError: a bag has another number of features than the model was trained on.
         """
         if isinstance(bags, Bag):
@@ -66,25 +67,25 @@ class Predictor:
         for bag in bags:
             if not isinstance(bag, Bag):
                 raise InputError(
-                    f"predict() takes Bags, not {type(bag).__name__}: for files, open_bags(folder) "
-                    "gives them (.bag(name)), and predict_folder does the whole folder"
+                    f"predict() takes Bags, not {type(bag).__name__}: read one from a file with "
+                    "open_bags(folder).bag(name), or predict a whole folder with predict_folder"
                 )
-            if waiting and sum(map(len, waiting)) + len(bag) > TOGETHER:
-                yield from self._together(waiting)
+            if waiting and sum(map(len, waiting)) + len(bag) > MAX_INSTANCES:
+                yield from self._predict_batch(waiting)
                 waiting = []
             waiting.append(bag)
         if waiting:
-            yield from self._together(waiting)
+            yield from self._predict_batch(waiting)
 
-    def _together(self, bags: list[Bag]) -> Iterator[Prediction]:
+    def _predict_batch(self, bags: list[Bag]) -> Iterator[Prediction]:
         wanted = self.model.arguments.get("in_dim")
         for bag in bags:
             if wanted is not None and bag.x.shape[1] != wanted:
                 raise BagError(
-                    f"bag {bag.name!r} has {bag.x.shape[1]} features an instance, but the model "
+                    f"bag {bag.name!r} has {bag.x.shape[1]} features per instance, but the model "
                     f"was trained on {wanted}: extract them with the encoder it was trained on"
                 )
-        # not as a decorator: whatever else wraps a generator may hide from it that it is one
+        # Not used as a decorator, which may fail to recognise a wrapped generator.
         with torch.no_grad():
             packed = pack([replace(b, x=b.x.float(), y=None) for b in bags])
             packed = self.standardizer(packed.to(self.device, torch.float32))
@@ -95,47 +96,47 @@ class Predictor:
 
 
 def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") -> Predictor:
-    """The predictor of a run folder, or of a model file by itself.
+    """Load the predictor of a run folder, or of a converted model file.
 
     Args:
-        folder: of a training run; or a file that `probsa convert-checkpoint` wrote.
-        checkpoint: `best` (by validation AUROC) or `last`, of a run.
+        folder: folder of a training run, or a file that `probsa convert-checkpoint` wrote.
+        checkpoint: the checkpoint of a run: `best` (by validation AUROC) or `last`.
         device: auto, cpu, cuda or mps.
 
     Raises:
-        InputError: no run folder.
-        CheckpointError: no, damaged or foreign checkpoint.
+        InputError: the folder is not a run folder.
+        CheckpointError: the checkpoint is missing, damaged or not one of this package.
     """
     if Path(folder).is_file():
         return _load_file(Path(folder), device=device)
     run = RunFolder(Path(folder))
     config = run.config()
     if checkpoint not in ("best", "last"):
-        raise CheckpointError(f"checkpoint is {checkpoint!r}: 'best' or 'last'")
+        raise CheckpointError(f"checkpoint is {checkpoint!r}: expected 'best' or 'last'")
     path = run.best if checkpoint == "best" else run.last
-    held = load_checkpoint(path)
-    model = restore_model(held, path=path, expect=config.model)
-    fitted = held.part("standardize")
+    stored = load_checkpoint(path)
+    model = restore_model(stored, path=path, expect=config.model)
+    statistics = stored.part("standardize")
     return Predictor(
         model,
-        Standardizer(fitted["mean"], fitted["deviation"]),
-        classes=held.metadata["classes"],
+        Standardizer(statistics["mean"], statistics["deviation"]),
+        classes=stored.metadata["classes"],
         device=device,
         precision=config.training.precision,
         config=config,
-        metadata={"model": config.model, "epoch": held.metadata["progress"]["epoch"]},
+        metadata={"model": config.model, "epoch": stored.metadata["progress"]["epoch"]},
         stated=Stated.read(run.features_file),
     )
 
 
 def _load_file(path: Path, *, device: str) -> Predictor:
-    held = load_checkpoint(path)
+    stored = load_checkpoint(path)
     return Predictor(
-        restore_model(held, path=path),
+        restore_model(stored, path=path),
         Standardizer(),
-        classes=held.metadata["classes"],
+        classes=stored.metadata["classes"],
         device=device,
-        metadata={"model": held.metadata["model"], "from": held.metadata["reference"]},
+        metadata={"model": stored.metadata["model"], "from": stored.metadata["reference"]},
     )
 
 
@@ -144,17 +145,17 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
     weight = out.extras.get("weight_mean")
     if weight is None:
         weight = _weights(q.mean, packed.sizes, kind=kind)
-    std = out.extras.get("weight_variance")
-    if std is None:
-        std = torch.zeros_like(weight)
-    columns = [_numpy(v) for v in (q.mean, q.variance, weight, std, packed.degrees)]
-    probability, deviation = _numpy(out.probability), _numpy(out.std)
+    weight_variance = out.extras.get("weight_variance")
+    if weight_variance is None:
+        weight_variance = torch.zeros_like(weight)
+    columns = [_numpy(v) for v in (q.mean, q.variance, weight, weight_variance, packed.degrees)]
+    probability, std = _numpy(out.probability), _numpy(out.std)
     for b, (bag, rows) in enumerate(zip(bags, each_bag(packed), strict=True)):
         mean, variance, w_mean, w_variance, degree = (c[rows] for c in columns)
         yield Prediction(
             name=bag.name,
             probability=probability[b],
-            std=deviation[b],
+            std=std[b],
             coords=None if bag.coords is None else bag.coords.numpy(),
             attention_mean=mean,
             attention_variance=variance,
@@ -169,7 +170,7 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
 
 
 def _weights(score: Tensor, sizes: Sequence[int], *, kind: str) -> Tensor:
-    """Each instance's share of its bag: softmax of a logit; what is no logit is shared out."""
+    """Return the weights of the instances, which sum to 1 per bag (a softmax for logits)."""
     if kind == "logit":
         return segment_softmax(score, sizes)
     if kind == "weight":

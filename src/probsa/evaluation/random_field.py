@@ -1,7 +1,8 @@
-"""A random map with the same spectrum as a given one: as smooth, as rough, and right nowhere.
+"""Random maps with the spectrum of a given map: equally smooth, but unrelated to the tissue.
 
-The null of a map that only looks structured: phases of its Fourier transform are drawn anew
-(Theiler et al., Physica D 1992), over the bounding box; outside the tissue the map is at its mean.
+This is the null of a map that merely looks structured: the phases of its Fourier transform over the
+bounding box are replaced (Theiler et al., Physica D 1992). Outside the tissue the map is set to its
+mean.
 """
 
 import numpy as np
@@ -11,10 +12,10 @@ from jaxtyping import Float, Int
 def random_field(
     image: Float[np.ndarray, "rows columns"], *, rng: np.random.Generator
 ) -> Float[np.ndarray, "rows columns"]:
-    """Another image with the amplitudes and the mean of this one; nan counts as the mean."""
+    """Return an image with the amplitudes and the mean of this one; nan is set to the mean."""
     mean = float(np.nanmean(image))
     amplitude = np.abs(np.fft.rfft2(np.where(np.isnan(image), 0.0, image - mean)))
-    # Phases of white noise: uniform, and those of a real image.
+    # The phases of white noise are uniform and have the symmetry of a real image.
     noise = np.fft.rfft2(rng.standard_normal(image.shape))
     return np.fft.irfft2(amplitude * noise / np.abs(noise), s=image.shape) + mean
 
@@ -22,14 +23,15 @@ def random_field(
 def field_on(
     cells: Int[np.ndarray, "n 2"], value: Float[np.ndarray, " n"], *, seed: int
 ) -> Float[np.ndarray, " n"]:
-    """`random_field` of values that lie on a lattice, read where they lie.
+    """Return the `random_field` of values on a lattice, at the same cells.
 
-    Values of one cell (lattices of several contours) count as their mean.
+    Values that share a cell (of the lattices of several contours) are averaged.
     """
     shape = tuple((cells.max(0) + 1).tolist())
-    at = np.ravel_multi_index((cells[:, 0], cells[:, 1]), shape)
+    index = np.ravel_multi_index((cells[:, 0], cells[:, 1]), shape)
     size = shape[0] * shape[1]
     with np.errstate(invalid="ignore"):
-        mean = np.bincount(at, weights=value, minlength=size) / np.bincount(at, minlength=size)
+        mean = np.bincount(index, weights=value, minlength=size)
+        mean /= np.bincount(index, minlength=size)
     field = random_field(mean.reshape(shape), rng=np.random.default_rng(seed))
-    return field.ravel()[at]
+    return field.ravel()[index]

@@ -1,6 +1,7 @@
-"""What a folder of predictions is worth: which bags were judged, at which threshold, how well.
+"""Evaluate a predictions folder: select the bags and the threshold, and compute the metrics.
 
-Bags that the model was trained on are never mixed in unsaid: the report names the part it judges.
+The report names the part of the run (train, val, test) that it evaluates, so that training bags are
+never included unnoticed.
 """
 
 from collections import Counter
@@ -17,17 +18,18 @@ from ..errors import InputError
 from ..statistics import Metric
 from .instances import instance_metrics
 from .lesion_report import TITLES as LESION_TITLES
-from .lesion_report import LesionReport, lesion_report, lines
+from .lesion_report import LesionReport, footnotes, lesion_report
 from .metrics import bag_metrics, choose_threshold, error_metrics
+from .pools import labelled
 from .tables import Predictions, read_predictions
 
 Part = Literal["auto", "test", "val", "train", "all"]
 
 INSTANCE_RESAMPLES = 500
-"""At most: instances are many, and their ranks cost more than the bags'."""
+"""Upper limit of the resamples for instances, which are many and slow to rank."""
 
 SHOWN = 5
-"""Names that are listed for people; programs get all of them."""
+"""Number of names listed in the text report; the JSON report has all of them."""
 
 TITLES = {
     "auroc": "AUROC",
@@ -58,32 +60,32 @@ INSTANCE_TITLES = {**TITLES, "error_auroc_margin": "… by -|s| (null)"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """The metrics of one part of a folder of predictions, and what they were computed from."""
+    """The metrics of one part of a predictions folder, with counts, threshold and warnings."""
 
     folder: Path
     part: str
-    """test (with bags that the run does not know), val, train or all."""
+    """test (which includes new bags), val, train or all."""
     parts: dict[str, int]
-    """Judged bags by the part of the run they belong to."""
+    """Number of evaluated bags by their part of the run."""
     bags: int
     classes: tuple[str, ...]
     per_class: dict[str, int]
     threshold: float | None
-    """None with three classes or more: the most probable one is called."""
+    """None with three classes or more, where the most probable class is called."""
     threshold_source: str
     metrics: dict[str, Metric]
     instances: dict[str, Metric] | None
-    """None where no judged bag has instance labels."""
+    """None if no evaluated bag has instance labels."""
     instance_bags: int
     without_label: tuple[str, ...]
     without_prediction: tuple[str, ...]
     warnings: tuple[str, ...]
     metadata: dict[str, Any] = field(default_factory=dict)
     lesions: LesionReport | None = None
-    """None where no annotations were given."""
+    """None without annotations."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report for JSON."""
         return {
             "folder": str(self.folder),
             "part": self.part,
@@ -106,13 +108,15 @@ class Report:
         }
 
     def render(self, console: Console) -> None:
-        """Prints the report for people."""
+        """Print the report as text."""
+
+        def line(text: str) -> None:
+            console.print(text, markup=False, soft_wrap=True)
+
         parts = ", ".join(f"{n} {part}" for part, n in self.parts.items())
-        kinds = ", ".join(f"{n} of class {c}" for c, n in self.per_class.items())
-        console.print(
-            f"{self.folder}: {self.bags} bags ({parts}; {kinds})", markup=False, soft_wrap=True
-        )
-        console.print(f"threshold: {self.threshold_source}", markup=False, soft_wrap=True)
+        classes = ", ".join(f"{n} of class {c}" for c, n in self.per_class.items())
+        line(f"{self.folder}: {self.bags} bags ({parts}; {classes})")
+        line(f"threshold: {self.threshold_source}")
         console.print(_grid("bags", self.metrics, titles=TITLES))
         if self.instances is not None:
             title = f"instances of {self.instance_bags} bags"
@@ -120,16 +124,14 @@ class Report:
         if self.lesions is not None:
             title = f"lesions of {self.lesions.slides} slides"
             console.print(_grid(title, self.lesions.metrics, titles=LESION_TITLES))
-            for line in lines(self.lesions, listed=_listed):
-                console.print(line, markup=False, soft_wrap=True)
-        for what, names in (
-            ("predicted without a label", self.without_label),
-            ("labels without a prediction", self.without_prediction),
-        ):
-            if names:
-                console.print(f"{what}: {_listed(names)}", markup=False, soft_wrap=True)
+            for footnote in footnotes(self.lesions, listed=_listed):
+                line(footnote)
+        if self.without_label:
+            line(f"predicted without a label: {_listed(self.without_label)}")
+        if self.without_prediction:
+            line(f"labels without a prediction: {_listed(self.without_prediction)}")
         for warning in self.warnings:
-            console.print(f"warning: {warning}", markup=False, soft_wrap=True)
+            line(f"warning: {warning}")
 
 
 def evaluate(
@@ -143,31 +145,33 @@ def evaluate(
     bootstrap: int = 2000,
     seed: int = 0,
 ) -> Report:
-    """Judges a folder of predictions.
+    """Evaluate a predictions folder.
 
     Args:
-        folder: that `probsa predict` or a run wrote.
-        labels: table `bag,label[,group]`; none: the labels stored with the predictions. Its groups
-            (patients) are what the intervals resample.
-        classes: names in the order of their index, where the table's labels are names.
-        part: `auto` takes the test bags (and bags that the run does not know), else the validation
-            bags, else all there are.
-        lesions: folder of annotations of the slides' tumour; none: lesions are not judged.
-        mpp: micrometres of the slides' level-0 pixels, for `lesions`; none: the organisers' 0.243.
-        bootstrap: resamples of the intervals, drawn with `seed`; 0: none.
+        folder: predictions folder that `probsa predict` or a training run wrote.
+        labels: table `bag,label[,group]`; None for the labels stored with the predictions. The
+            intervals resample its groups (patients).
+        classes: class names in the order of their index, if the labels of the table are names.
+        part: the part of the run; `auto` selects the test bags (and new bags) if there are any,
+            otherwise the validation bags, otherwise all bags.
+        lesions: folder of tumour annotations of the slides; None for no lesion metrics.
+        mpp: micrometres per level-0 pixel, for `lesions`; None for 0.243, as in CAMELYON16.
+        bootstrap: number of resamples; 0 for no intervals.
+        seed: seed of the resamples.
 
     Raises:
-        InputError: no such folder, no judged bag has a label, or a label is no class.
+        InputError: the folder does not exist, no evaluated bag has a label, or a label is not one
+            of the classes.
         TableError: one of the tables cannot be used.
-        BagError: lesions are to be judged of a bag without coordinates.
+        BagError: lesions are evaluated and a bag has no coordinates.
     """
     predictions = read_predictions(folder)
     truth = _truth(predictions, labels, classes=classes)
-    chosen, rows = _rows(predictions, truth, part=part)
-    report = _report(predictions, truth, chosen=chosen, rows=rows, bootstrap=bootstrap, seed=seed)
+    selected, rows = _select_part(predictions, truth, part=part)
+    report = _report(predictions, truth, part=selected, rows=rows, bootstrap=bootstrap, seed=seed)
     if lesions is None:
         return report
-    found = lesion_report(
+    of_lesions = lesion_report(
         predictions,
         lesions,
         bags=[predictions.bags[i] for i in rows],
@@ -177,23 +181,23 @@ def evaluate(
         bootstrap=min(bootstrap, INSTANCE_RESAMPLES),
         seed=seed,
     )
-    return replace(report, lesions=found)
+    return replace(report, lesions=of_lesions)
 
 
 def _report(
     predictions: Predictions,
     truth: "_Truth",
     *,
-    chosen: str,
+    part: str,
     rows: Sequence[int],
     bootstrap: int,
     seed: int,
 ) -> Report:
-    """Of bags and instances."""
+    """Return the report of bags and instances, without lesions."""
     warnings = list(truth.warnings)
-    threshold, source = _threshold(predictions, truth, judged=chosen)
+    threshold, source = _threshold(predictions, truth, part=part)
     counts = Counter(predictions.parts[i] for i in rows)
-    warnings += _warnings(counts, source, part=chosen)
+    warnings += _warnings(counts, source, part=part)
     y = [truth.label[predictions.bags[i]] for i in rows]
     groups = [truth.group.get(predictions.bags[i], predictions.bags[i]) for i in rows]
     p, sd = predictions.probability[rows], predictions.std[rows]
@@ -201,14 +205,14 @@ def _report(
     errors = error_metrics(
         y, p, std=sd, threshold=threshold, groups=groups, bootstrap=bootstrap, seed=seed
     )
-    instances, held, missing = _instances(
-        predictions, truth, rows=rows, judged=chosen, bootstrap=bootstrap, seed=seed
+    instances, instance_bags, missing = _instances(
+        predictions, truth, rows=rows, part=part, bootstrap=bootstrap, seed=seed
     )
     warnings += [f"no per-instance outputs of {_listed(missing)}"] if missing else []
     names = _class_names(predictions)
     return Report(
         folder=predictions.folder,
-        part=chosen,
+        part=part,
         parts=dict(counts),
         bags=len(rows),
         classes=names,
@@ -217,7 +221,7 @@ def _report(
         threshold_source=source,
         metrics={**bag, **errors},
         instances=instances,
-        instance_bags=held,
+        instance_bags=instance_bags,
         without_label=tuple(b for b in predictions.bags if b not in truth.label),
         without_prediction=tuple(b for b in truth.label if b not in set(predictions.bags)),
         warnings=tuple(warnings),
@@ -244,13 +248,10 @@ def _truth(predictions: Predictions, path: Path | None, *, classes: Sequence[str
     table = read_table(path, classes=classes, labels_required=False)
     given = {b: y for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
     group = dict(zip(table.bags, table.groups, strict=True)) if table.groups is not None else {}
-    other = [b for b, y in stored.items() if b in given and given[b] != y]
+    changed = [b for b, y in stored.items() if b in given and given[b] != y]
     warnings = ()
-    if other:
-        warnings = (
-            f"{path} has another label than the predictions' table for {_listed(other)}: "
-            "the former is used",
-        )
+    if changed:
+        warnings = (f"{path} replaces other labels in predictions.csv for {_listed(changed)}",)
     return _checked(given, predictions, group=group, where=str(path), warnings=warnings)
 
 
@@ -263,50 +264,51 @@ def _checked(
     warnings: tuple[str, ...],
 ) -> _Truth:
     top = len(_class_names(predictions)) - 1
-    high = [b for b in predictions.bags if label.get(b, 0) > top]
-    if high:
+    too_high = [b for b in predictions.bags if label.get(b, 0) > top]
+    if too_high:
+        bag = too_high[0]
         raise InputError(
-            f"{where} gives bag {high[0]!r} class {label[high[0]]}, but {predictions.folder} was "
-            f"predicted by a model of classes 0 to {top}"
+            f"{where} gives bag {bag!r} class {label[bag]}, but the model of {predictions.folder} "
+            f"has classes 0 to {top}"
         )
     return _Truth(label=label, group=group, warnings=warnings)
 
 
 def _class_names(predictions: Predictions) -> tuple[str, ...]:
-    """One name a class; the classes of one logit are two."""
+    """Return one name per class; a single logit has two classes."""
     if predictions.probability.shape[1] > 1 or len(predictions.classes) == 2:
         return predictions.classes
     positive = predictions.classes[-1]
     return ("0", "1") if positive == "1" else (f"not {positive}", positive)
 
 
-def _rows(predictions: Predictions, truth: _Truth, *, part: Part) -> tuple[str, list[int]]:
-    """The judged part and its labelled rows."""
-    labelled = [i for i, b in enumerate(predictions.bags) if b in truth.label]
-    if not labelled:
+def _select_part(predictions: Predictions, truth: _Truth, *, part: Part) -> tuple[str, list[int]]:
+    """Return the evaluated part and its labelled rows."""
+    with_label = [i for i, b in enumerate(predictions.bags) if b in truth.label]
+    if not with_label:
         raise InputError(
             f"none of the {len(predictions.bags)} bags predicted in {predictions.folder} has a "
             f"label ({_listed(predictions.bags)}): give --labels with these names in column 'bag'"
         )
-    of = {
-        "test": [i for i in labelled if predictions.parts[i] not in ("train", "val")],
-        "val": [i for i in labelled if predictions.parts[i] == "val"],
-        "train": [i for i in labelled if predictions.parts[i] == "train"],
-        "all": labelled,
+    rows = {
+        "test": [i for i in with_label if predictions.parts[i] not in ("train", "val")],
+        "val": [i for i in with_label if predictions.parts[i] == "val"],
+        "train": [i for i in with_label if predictions.parts[i] == "train"],
+        "all": with_label,
     }
     if part == "auto":
-        part = "test" if of["test"] else "val" if of["val"] else "all"
-    if not of[part]:
-        there = Counter(predictions.parts[i] for i in labelled)
+        part = "test" if rows["test"] else "val" if rows["val"] else "all"
+    if not rows[part]:
+        counts = Counter(predictions.parts[i] for i in with_label)
         raise InputError(
             f"{predictions.folder} has no labelled {part} bags; it has "
-            + ", ".join(f"{n} {name}" for name, n in there.items())
+            + ", ".join(f"{n} {name}" for name, n in counts.items())
         )
-    return part, of[part]
+    return part, rows[part]
 
 
-def _threshold(predictions: Predictions, truth: _Truth, *, judged: str) -> tuple[float | None, str]:
-    """Where p(Y = 1) becomes a call, and in words where that comes from."""
+def _threshold(predictions: Predictions, truth: _Truth, *, part: str) -> tuple[float | None, str]:
+    """Return the threshold of p(Y = 1) for positive calls, and a text on its origin."""
     if predictions.probability.shape[1] > 2:
         return None, "none: the most probable class is called"
     if predictions.threshold is not None:
@@ -318,26 +320,28 @@ def _threshold(predictions: Predictions, truth: _Truth, *, judged: str) -> tuple
         if predictions.parts[i] == "val" and b in truth.label
     ]
     if not rows:
-        return 0.5, "0.5: none was stored, and no validation bag with a label was predicted"
+        return 0.5, "0.5: no threshold is stored, and no labelled validation bag was predicted"
     y = [truth.label[predictions.bags[i]] for i in rows]
     t = choose_threshold(y, predictions.probability[rows, -1])
     if t.reason is not None:
         return t.value, f"{t.value:.4g}: {t.reason}"
-    same = ", which are the judged ones" if judged == "val" else ""
+    same = ", which are the evaluated bags" if part == "val" else ""
     return t.value, f"{t.value:.4g}, the best F1 on {len(rows)} validation bags{same}"
 
 
 def _warnings(counts: Mapping[str, int], source: str, *, part: str) -> list[str]:
-    out = []
+    warnings = []
     if counts["train"] == sum(counts.values()):
-        out.append("only training bags were judged: this says how well they are remembered")
+        warnings.append("all evaluated bags are training bags: the metrics are optimistic")
     elif counts["train"]:
-        out.append(f"{counts['train']} training bags are among the judged ones")
+        warnings.append(f"{counts['train']} of the evaluated bags are training bags")
     if part == "val":
-        out.append("model and threshold were chosen on these validation bags: figures flatter them")
+        warnings.append(
+            "model and threshold were chosen on these validation bags: the metrics are optimistic"
+        )
     if source.startswith("0.5: "):
-        out.append("F1 and accuracies are at 0.5, which nobody chose for these predictions")
-    return out
+        warnings.append("F1 and accuracies are at 0.5, which was not chosen for these predictions")
+    return warnings
 
 
 def _instances(
@@ -345,33 +349,34 @@ def _instances(
     truth: _Truth,
     *,
     rows: Sequence[int],
-    judged: str,
+    part: str,
     bootstrap: int,
     seed: int,
 ) -> tuple[dict[str, Metric] | None, int, list[str]]:
-    """Instance metrics, how many bags they are of, and the bags without per-instance outputs."""
+    """Return instance metrics, their number of bags, and the bags without per-instance outputs."""
     names = [predictions.bags[i] for i in rows]
     missing = [b for b in names if not predictions.instance_path(b).is_file()]
-    held = [predictions.instances(b) for b in names if b not in set(missing)]
-    held = [p for p in held if p.instance_labels is not None]
-    if not held:
+    bags = labelled([predictions.instances(b) for b in names if b not in set(missing)])
+    if not bags:
         return None, 0, missing
     validation = None
-    if judged in ("test", "train"):
+    if part in ("test", "train"):
         validation = [
             predictions.instances(b)
-            for b, part in zip(predictions.bags, predictions.parts, strict=True)
-            if part == "val" and truth.label.get(b) and predictions.instance_path(b).is_file()
+            for b, part_of_bag in zip(predictions.bags, predictions.parts, strict=True)
+            if part_of_bag == "val"
+            and truth.label.get(b)
+            and predictions.instance_path(b).is_file()
         ]
-    found = instance_metrics(
-        held,
+    metrics = instance_metrics(
+        bags,
         positive={b: y > 0 for b, y in truth.label.items()},
         validation=validation,
         groups=truth.group,
         bootstrap=min(bootstrap, INSTANCE_RESAMPLES),
         seed=seed,
     )
-    return found, len(held), missing
+    return metrics, len(bags), missing
 
 
 def _grid(title: str, metrics: Mapping[str, Metric], *, titles: Mapping[str, str]) -> Grid:

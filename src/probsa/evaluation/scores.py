@@ -1,4 +1,4 @@
-"""What a prediction says of its instances, as one number each: μ, σ², and how it is called."""
+"""Scalar scores of the instances of a prediction: μ, σ², and the evidence that decides calls."""
 
 import numpy as np
 from jaxtyping import Float
@@ -9,11 +9,11 @@ from .prediction import Prediction
 
 
 def evidence(score: Float[np.ndarray, " n"], *, kind: str) -> Float[np.ndarray, " n"]:
-    """How far one bag's instances are on the positive side; an instance is called positive above 0.
+    """Return the evidence of one bag's instances; an instance is called positive above 0.
 
     kind: `logit`: the log ratio to uniform attention, s_n = μ_n - logsumexp(μ) + log N;
-    `weight`: the same of the weight itself, log(N w_n); `probability`: p_n - 0.5;
-    `relevance` has no such point: nan.
+    `weight`: the same ratio from the weight itself, log(N w_n); `probability`: p_n - 0.5;
+    `relevance`: nan, because it has no such threshold.
     """
     value = score.astype(np.float64)
     if kind == "logit":
@@ -26,39 +26,39 @@ def evidence(score: Float[np.ndarray, " n"], *, kind: str) -> Float[np.ndarray, 
 
 
 def instance_scores(p: Prediction) -> Float[np.ndarray, " n"]:
-    """μ of each instance; with one attention a class, that of the most probable class above 0.
+    """Return μ of each instance; see `class_column` for attention with one column per class.
 
     Raises:
-        BagError: attention is nan or infinite.
+        BagError: the attention is nan or infinite.
     """
-    return one_column(p, p.attention_mean)
+    return class_column(p, p.attention_mean)
 
 
 def instance_evidence(p: Prediction) -> Float[np.ndarray, " n"]:
-    """`evidence` of each instance."""
+    """Return the `evidence` of each instance."""
     return evidence(instance_scores(p), kind=p.score_kind)
 
 
 def instance_variances(p: Prediction) -> Float[np.ndarray, " n"]:
-    """σ² of each instance, of the same class as `instance_scores`."""
-    return one_column(p, p.attention_variance)
+    """Return σ² of each instance, for the same class as `instance_scores`."""
+    return class_column(p, p.attention_variance)
 
 
-def one_column(p: Prediction, value: np.ndarray) -> Float[np.ndarray, " n"]:
-    """The column of a per-instance array that belongs to the bag's most probable class above 0.
+def class_column(p: Prediction, value: np.ndarray) -> Float[np.ndarray, " n"]:
+    """Return the column of a per-instance array for the bag's most probable class above 0.
 
     Raises:
         BagError: one of its values is nan or infinite.
     """
     if value.ndim == 1:
-        chosen = value
+        column = value
     elif value.shape[1] == 1 or len(p.probability) != value.shape[1]:
-        chosen = value[:, -1]
+        column = value[:, -1]
     else:
-        chosen = value[:, 1 + int(np.argmax(p.probability[1:]))]
-    if not np.isfinite(chosen).all():
+        column = value[:, 1 + int(np.argmax(p.probability[1:]))]
+    if not np.isfinite(column).all():
         raise BagError(
             f"bag {p.name!r} has attention that is nan or infinite: predict it again, and look "
             "at its features and the run's losses"
         )
-    return chosen.astype(np.float64)
+    return column.astype(np.float64)

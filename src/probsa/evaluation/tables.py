@@ -1,7 +1,7 @@
-"""Predictions on disk: one table of bags, one HDF5 file of per-instance outputs a bag.
+"""Predictions on disk: one table of bags, and one HDF5 file of per-instance outputs per bag.
 
-predictions.csv     bag,part,label,prediction,p_<class>…,sd_<class>… (one logit: the positive one)
-predictions.json    threshold, classes, and where they come from
+predictions.csv     bag,part,label,prediction,p_<class>…,sd_<class>… (a single logit: one class)
+predictions.json    threshold, classes, and the origin of the predictions
 instances/<bag>.h5  coords, attention_*, weight_*, degree, instance_labels
 """
 
@@ -25,11 +25,9 @@ from ..core import read_csv, replacing_hdf5, write_csv, write_json
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
 from .prediction import Prediction
 
-TABLE, ABOUT, INSTANCES = "predictions.csv", "predictions.json", "instances"
+TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
 FAILED = "failed.csv"
-"""Written by the command beside the table: the bags that could not be predicted."""
-PARTS = ("train", "val", "test", "new")
-"""Of the run that predicts: what it was trained, chosen and tested on; `new` is none of them."""
+"""Table of the bags that could not be predicted, which `probsa predict` writes."""
 
 _PER_INSTANCE = (
     "attention_mean",
@@ -42,30 +40,30 @@ _PER_INSTANCE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Predictions:
-    """The table of bags; every tuple and array is in its order."""
+    """The table of bags; every tuple and array has the order of its rows."""
 
     folder: Path
     bags: tuple[str, ...]
     parts: tuple[str, ...]
     labels: tuple[int | None, ...]
-    """Class indices as stored at prediction time; None where there was no label."""
+    """Class indices stored with the predictions; None for a bag without a label."""
     probability: Float[np.ndarray, "bags columns"]
-    """float64; one column, p(Y = 1), for one logit, else one a class."""
+    """float64; one column, p(Y = 1), for a single logit, otherwise one per class."""
     std: Float[np.ndarray, "bags columns"]
     classes: tuple[str, ...]
     threshold: float | None
     metadata: dict[str, Any]
 
     def instance_path(self, bag: str) -> Path:
-        """Where the per-instance outputs of a bag are, if they are there."""
+        """Return the path of a bag's per-instance outputs, which need not exist."""
         return self.folder / INSTANCES / f"{bag}.h5"
 
     def instances(self, bag: str) -> Prediction:
-        """All that is known of one bag: its row of the table and its per-instance outputs.
+        """Read the per-instance outputs of a bag and join them with its row of the table.
 
         Raises:
-            UnknownName: no such bag in the table.
-            BagError: its file is missing or damaged.
+            UnknownName: the bag is not in the table.
+            BagError: the file of its outputs is missing or damaged.
         """
         if bag not in self.bags:
             raise UnknownName("predicted bag", bag, self.bags)
@@ -88,24 +86,26 @@ def write_predictions(
     metadata: Mapping[str, object],
     overwrite: bool = False,
 ) -> None:
-    """Writes predictions as they come; `folder` appears when all are written, or not at all.
+    """Write predictions one by one; `folder` appears once all are written, or not at all.
 
     Args:
-        folder: new or empty (with `overwrite`: or one that this function wrote).
-        predictions: taken one at a time, so that memory does not grow with the number of bags.
-        labels: class index by bag; a bag that is missing here has none.
-        parts: train, val, test or new by bag; new where missing.
-        classes: names in the order of their index; one logit has the last one's probability.
-        threshold: p(Y = 1) from which a bag is called positive; None: 0.5.
-        about: further entries for predictions.json.
-        overwrite: replace predictions that are there.
+        folder: new or empty folder, or with `overwrite` one that this function wrote.
+        predictions: the predictions; only one at a time is kept in memory.
+        labels: class index of each bag; a bag that is missing here has none.
+        parts: part of each bag in the run (train, val, test or new); new if it is missing here.
+        classes: class names in the order of their index; a single logit is that of the last one.
+        threshold: p(Y = 1) from which a bag is called positive; None for 0.5.
+        metadata: further entries for predictions.json.
+        overwrite: whether to replace existing predictions.
 
     Raises:
-        OutputExists: the folder is there and not empty.
-        BagError: two bags of one name, a name that is no file name, a probability that is none.
+        OutputExists: the folder exists and is not empty.
+        BagError: two bags have the same name, a name cannot be a file name, or a probability lies
+            outside [0, 1].
+        InputError: there are no predictions, or they do not fit the classes.
     """
     folder = Path(folder)
-    _refuse(folder, overwrite=overwrite)
+    _check_output(folder, overwrite=overwrite)
     with _new_folder(folder) as new:
         rows: list[dict[str, object]] = []
         header: list[str] = []
@@ -127,13 +127,13 @@ def write_predictions(
                 }
             )
         if not rows:
-            raise InputError(f"there is no prediction to write to {folder}")
+            raise InputError(f"there are no predictions to write to {folder}")
         write_csv(new / TABLE, header, rows)
-        write_json(new / ABOUT, {"threshold": threshold, "classes": list(classes), **metadata})
+        write_json(new / METADATA, {"threshold": threshold, "classes": list(classes), **metadata})
 
 
 def write_instances(path: Path, p: Prediction) -> None:
-    """Writes what the attention says of each instance of one bag, atomically."""
+    """Write the per-instance outputs of one bag atomically."""
     from .. import __version__
 
     with replacing_hdf5(path) as f:
@@ -150,30 +150,30 @@ def write_instances(path: Path, p: Prediction) -> None:
 
 
 def read_instances(path: Path) -> Prediction:
-    """Reads the per-instance outputs of one bag; its probability and spread are empty arrays.
+    """Read the per-instance outputs of one bag; `probability` and `std` are empty arrays.
 
     Raises:
-        BagError: the file is missing, damaged or not of this kind.
+        BagError: the file is missing, damaged, or does not contain predictions.
     """
     if not path.is_file():
         raise BagError(f"there are no per-instance outputs at {path}: run `probsa predict` again")
     try:
         with h5py.File(path, "r") as f:
-            held = {k: np.asarray(v[()]) for k, v in f.items() if isinstance(v, h5py.Dataset)}
+            arrays = {k: np.asarray(v[()]) for k, v in f.items() if isinstance(v, h5py.Dataset)}
             attributes: dict[str, Any] = dict(f.attrs)
     except (OSError, RuntimeError) as error:
         raise BagError(
             f"{path} cannot be read as HDF5 ({error}): predict this bag again"
         ) from error
-    missing = [k for k in _PER_INSTANCE if k not in held]
+    missing = [k for k in _PER_INSTANCE if k not in arrays]
     missing += [k for k in ("name", "score_kind", "kind") if k not in attributes]
     if missing:
         raise BagError(
-            f"{path} holds no predictions: {', '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} missing; it has {', '.join(held) or 'nothing'}"
+            f"{path} is not a file of predictions: it lacks {', '.join(missing)}; it has "
+            f"{', '.join(arrays) or 'nothing'}"
         )
-    n = len(held["attention_mean"])
-    for k, v in held.items():
+    n = len(arrays["attention_mean"])
+    for k, v in arrays.items():
         if v.ndim == 0 or len(v) != n:
             raise BagError(f"{path}: {k} has shape {v.shape}, but attention_mean has {n} rows")
     known = {f.name for f in fields(Prediction)}
@@ -186,24 +186,24 @@ def read_instances(path: Path) -> Prediction:
         score_kind=str(attributes["score_kind"]),
         kind=str(attributes["kind"]),
         stride=None if stride is None else float(stride),
-        **{"coords": None, **{k: v for k, v in held.items() if k in known}},
+        **{"coords": None, **{k: v for k, v in arrays.items() if k in known}},
     )
 
 
 def read_predictions(folder: Path) -> Predictions:
-    """Reads the table of a folder of predictions; per-instance files are read when asked for.
+    """Read the table of a predictions folder; per-instance files are read on demand.
 
     Raises:
-        InputError: no such folder, or its predictions.json is damaged.
+        InputError: the folder does not exist, or its predictions.json is damaged.
         TableError: predictions.csv is missing, or a column or cell cannot be used.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}: `probsa predict RUN --out` makes one")
+        raise InputError(f"there is no folder {folder}: create it with `probsa predict RUN --out`")
     path = folder / TABLE
     if not path.is_file():
-        raise TableError(f"{folder} has no {TABLE}: it is no folder of `probsa predict`")
-    metadata = _about(folder / ABOUT)
+        raise TableError(f"{folder} has no {TABLE}: give a folder that `probsa predict` wrote")
+    metadata = _read_metadata(folder / METADATA)
     rows = read_csv(path)
     if not rows:
         raise TableError(f"{path} has no rows")
@@ -215,15 +215,15 @@ def read_predictions(folder: Path) -> Predictions:
     bags = tuple(row["bag"] for row in rows)
     twice = [bag for bag, times in Counter(bags).items() if times > 1 or not bag]
     if twice:
-        raise TableError(f"{path}: bag {twice[0]!r} has no name, or more than one row")
+        raise TableError(f"{path}: bag {twice[0]!r} has an empty name, or more than one row")
     threshold = metadata.pop("threshold", None)
     return Predictions(
         folder=folder,
         bags=bags,
         parts=tuple(row.get("part") or "new" for row in rows),
         labels=tuple(_label(row.get("label", ""), path, bag=row["bag"]) for row in rows),
-        probability=np.array([[_share(r, f"p_{c}", path) for c in columns] for r in rows]),
-        std=np.array([[_share(r, f"sd_{c}", path) for c in columns] for r in rows]),
+        probability=np.array([[_probability(r, f"p_{c}", path) for c in columns] for r in rows]),
+        std=np.array([[_probability(r, f"sd_{c}", path) for c in columns] for r in rows]),
         classes=tuple(str(c) for c in metadata.pop("classes", columns)),
         threshold=None if threshold is None else float(threshold),
         metadata=metadata,
@@ -231,7 +231,7 @@ def read_predictions(folder: Path) -> Predictions:
 
 
 def _columns(classes: Sequence[str], width: int, *, bag: str) -> list[str]:
-    """The classes that have a column: the last of two for one logit, else all of them."""
+    """Return the classes that have a column: the last of two for a single logit, else all."""
     if width == 1 and len(classes) in (1, 2):
         return [classes[-1]]
     if width != len(classes):
@@ -243,12 +243,13 @@ def _columns(classes: Sequence[str], width: int, *, bag: str) -> list[str]:
 
 
 def _cells(p: Prediction, columns: list[str], *, threshold: float | None) -> dict[str, object]:
-    # The shortest text that names the float; decisions are made on the number that it says.
+    # The table has the shortest text of each float32, and calls are made on the number in the
+    # table, so that readers of the table find the same calls.
     text = [str(v) for v in p.probability]
     value = np.array([float(t) for t in text])
     if not bool(((value >= 0) & (value <= 1)).all()):
         raise BagError(
-            f"bag {p.name!r} was given the probability {', '.join(text)}, expected 0 to 1: "
+            f"bag {p.name!r} has the probability {', '.join(text)}, expected 0 to 1: "
             "its features are far from those of training, or the training diverged"
         )
     if len(value) == 1 or (len(value) == 2 and threshold is not None):
@@ -268,23 +269,23 @@ def _file_name(bag: str) -> str:
     return bag
 
 
-def _refuse(folder: Path, *, overwrite: bool) -> None:
-    there = {p.name for p in folder.iterdir()} if folder.is_dir() else set()
+def _check_output(folder: Path, *, overwrite: bool) -> None:
+    existing = {p.name for p in folder.iterdir()} if folder.is_dir() else set()
     if folder.exists() and not folder.is_dir():
         raise OutputExists(f"{folder} is a file: give a new folder")
-    if there and not overwrite:
+    if existing and not overwrite:
         raise OutputExists(f"{folder} exists and is not empty: give a new folder or --overwrite")
-    foreign = there - {TABLE, ABOUT, INSTANCES, FAILED}
+    foreign = existing - {TABLE, METADATA, INSTANCES, FAILED}
     if foreign:
         raise OutputExists(
-            f"{folder} holds {sorted(foreign)[0]!r}, which is no prediction and would be lost: "
-            "give another folder"
+            f"{folder} contains {sorted(foreign)[0]!r}, which does not belong to predictions and "
+            "would be deleted: give another folder"
         )
 
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside `folder`; takes its place at the end, removed if anything fails."""
+    """Create a temporary folder that replaces `folder` on success and is removed on failure."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
     try:
@@ -306,16 +307,17 @@ def _new_folder(folder: Path) -> Iterator[Path]:
         raise
 
 
-def _about(path: Path) -> dict[str, Any]:
+def _read_metadata(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} is no JSON ({error}): predict again") from error
+        raise InputError(f"{path} is not valid JSON ({error}): predict again") from error
     if not isinstance(metadata, dict):
         raise InputError(
-            f"{path} holds a {type(metadata).__name__}, expected threshold and classes"
+            f"{path} contains a {type(metadata).__name__}, expected threshold and classes: "
+            "predict again"
         )
     return metadata
 
@@ -324,11 +326,11 @@ def _label(text: str, path: Path, *, bag: str) -> int | None:
     if not text:
         return None
     if not text.isdigit():
-        raise TableError(f"{path}, bag {bag!r}: label {text!r} is no class number (0, 1, …)")
+        raise TableError(f"{path}, bag {bag!r}: label {text!r} is not a class number (0, 1, …)")
     return int(text)
 
 
-def _share(row: Mapping[str, str], column: str, path: Path) -> float:
+def _probability(row: Mapping[str, str], column: str, path: Path) -> float:
     try:
         value = float(row[column])
     except ValueError:

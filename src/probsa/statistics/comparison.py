@@ -1,8 +1,8 @@
-"""Which methods differ: paired differences with intervals, and who may be called the winner.
+"""Compare methods by paired differences with intervals, and decide whether there is a winner.
 
-Two sources of chance are in every interval: the patients, by paired resamples (replicates.py), and
-the replicates (seeds, splits), by their spread (difference.py). Among equally good methods the rule
-names a winner in at most 1 of 20 cohorts, from one seed to five: tests/test_comparison.py.
+Every interval covers two sources of variation: the patients, by paired resamples (replicates.py),
+and the replicates (seeds, splits), by their variance (paired_difference.py). Among equally good
+methods the rule names a winner in at most 1 of 20 cohorts, which test_comparison.py verifies.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -19,89 +19,46 @@ from .paired_difference import ALPHA, Data, Difference, Sample, difference
 from .replicates import MetricName, draw, resampled
 
 Pooling = Literal["pooled", "within"]
-"""Over the bags of all folds, or in each fold and then the mean.
+"""How a metric treats cross-validation folds.
 
-`pooled` is what a table prints, and has most pairs of bags: scores of different folds must share a
-scale, as probabilities do, and a method whose folds are shifted against each other pays for it.
-`within` does not see such shifts, but compares a bag with the few of its own fold alone.
+`pooled` computes it over the bags of all folds, as tables print it. It has the most pairs of bags,
+but the scores of different folds must share a scale, and shifts between folds lower the metric.
+`within` averages the metric of each fold, which ignores such shifts but compares each bag only with
+those of its own fold.
 """
 
 ONE_REPLICATE = (
-    "one replicate: the intervals are of these trained models on other patients; how much another "
-    "seed would change is in none of them"
+    "one replicate: the intervals describe these trained models on other patients; they do not "
+    "include the variation between seeds"
 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Every method against one of them, and against the best."""
+    """All methods compared with a reference and with the best method."""
 
     metric: MetricName
     values: dict[str, float]
-    """Of each method, in the order given: the mean over its replicates."""
+    """The mean over the replicates of each method, in the order of the input."""
     best: str
-    """The method with the highest value (the first of them)."""
+    """The method with the highest value (the first one if several tie)."""
     reference: str
-    """What `differences` are against: the baseline, or the best."""
+    """The method that is subtracted in `differences`: the baseline, or the best."""
     differences: dict[str, Difference]
     """Each other method minus the reference."""
     adjusted: dict[str, float]
-    """Holm's p of these differences; 1 where there is no p."""
+    """Holm-adjusted p of these differences; 1 if there is no p."""
     winner: str | None
-    """The best, if it is told apart from every other method; see `compare`."""
+    """The best method, if it differs significantly from every other; see `compare`."""
     reason: str | None
-    """Why there is no winner."""
+    """The reason why there is no winner."""
     indistinguishable: tuple[str, ...]
-    """The methods that are not told apart from the best (without the best itself)."""
+    """The other methods that do not differ significantly from the best."""
     replicates: int
     groups: int
-    """Patients, or what was resampled."""
+    """Number of patients, or of whatever was resampled."""
     notes: tuple[str, ...] = field(default=())
-    """What a reader of the table must know: one replicate only, say."""
-
-
-def paired_bootstrap(  # noqa: PLR0913 - each is a choice of its own
-    y: ArrayLike,
-    a: ArrayLike,
-    b: ArrayLike,
-    *,
-    groups: Sequence[Hashable] | Shaped[np.ndarray, " items"] | None,
-    metric: MetricName,
-    pooling: Pooling = "pooled",
-    folds: ArrayLike | None = None,
-    blocks: Sequence[Hashable] | Shaped[np.ndarray, " replicates"] | None = None,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Difference:
-    """Mean over replicates of metric(a) - metric(b), with its interval and two-sided p.
-
-    Patients are resampled within strata of class, the same for both methods. For instances, give
-    every instance as an item, with its bag (or patient) as its group: a bag's instances move
-    together. `resamples`, `seed` and the others as for `compare`.
-
-    Args:
-        y: (items,) 0 or 1.
-        a: (replicates, items) scores, or calls for `f1` and `accuracy`; (items,) for one.
-        b: the same of the other method; row r has the seed (and split) of row r of `a`.
-        groups: the patient of each item; None: each item is its own.
-        metric: what is compared.
-
-    Raises:
-        InputError: as `compare`.
-    """
-    compared = compare(
-        y,
-        {"a": a, "b": b},
-        groups=groups,
-        metric=metric,
-        baseline="b",
-        pooling=pooling,
-        folds=folds,
-        blocks=blocks,
-        resamples=resamples,
-        seed=seed,
-    )
-    return compared.differences["a"]
+    """Caveats for readers of the table, for example that there is a single replicate."""
 
 
 def compare(  # noqa: PLR0913 - each is a choice of its own
@@ -117,28 +74,29 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
     resamples: int = 2000,
     seed: int = 0,
 ) -> Comparison:
-    """All methods against a baseline (or the best), and whether there is a winner.
+    """Compare all methods with a baseline (or the best), and decide whether there is a winner.
 
-    The winner of a column is the method with the highest value, if its paired difference to every
-    other method has a Holm-adjusted two-sided p of at most 0.05 (its intervals, widened as Holm's
-    correction asks, exclude 0). Otherwise there is none, `reason` says why, and
-    `indistinguishable` names the methods that cannot be told from the best.
+    The winner is the method with the highest value, if its paired difference to every other method
+    has a Holm-adjusted two-sided p of at most 0.05. Otherwise there is none, `reason` says why, and
+    `indistinguishable` names the methods that do not differ significantly from the best.
 
     Args:
-        y: (items,) 0 or 1.
-        scores: by method: (replicates, items), or calls for `f1` and `accuracy`; row r is the same
-            seed (and split) in every method.
-        groups: the patient of each item; None: each item is its own.
-        metric: what is compared.
-        baseline: the method that differences are against; None: the best.
-        pooling: see `Pooling`; `within` needs the folds, (items,) or (replicates, items).
-        blocks: of each replicate, what it shares with others: the split, where a replicate is a
-            split and a seed. Replicates of a block are averaged; more than one block, or none.
-        resamples: of the patients.
-        seed: of the resamples.
+        y: labels 0 or 1, (items,).
+        scores: for each method, scores of shape (replicates, items), or calls for `f1` and
+            `accuracy`; row r has the same seed (and split) in every method.
+        groups: the patient of each item; None if each item is its own patient.
+        metric: the metric to compare.
+        baseline: the method that is subtracted from the others; None for the best.
+        pooling: see `Pooling`.
+        folds: the fold of each item, (items,) or (replicates, items); `within` needs it.
+        blocks: the block of each replicate, for example the split if replicates are pairs of a
+            split and a seed. Replicates of a block are averaged. A single block is ignored.
+        resamples: number of resamples of the patients.
+        seed: seed of the resamples.
 
     Raises:
-        InputError: shapes that do not fit, one class only, an unknown baseline, a nan.
+        InputError: the shapes do not fit, there is one class only, the baseline is unknown, or a
+            score is nan.
     """
     labels, by_method = _checked(y, scores, metric=metric)
     if baseline is not None and baseline not in by_method:
@@ -168,12 +126,12 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
 def _compared(samples: Mapping[str, Sample], *, baseline: str | None, data: Data) -> Comparison:
     values = {name: float(s.values[:, 0].mean()) for name, s in samples.items()}
     best = max(values, key=lambda name: values[name])
-    differences, adjusted = _against(best, samples, data=data)
-    winner, reason, level = _winner(best, differences, adjusted)
+    differences, adjusted = _differences_to(best, samples, data=data)
+    winner, reason, indistinguishable = _winner(best, differences, adjusted)
     reference = best if baseline is None else baseline
     if reference != best:
-        differences, adjusted = _against(reference, samples, data=data)
-    alone = len(set(data.blocks)) == 1
+        differences, adjusted = _differences_to(reference, samples, data=data)
+    one_replicate = len(set(data.blocks)) == 1
     return Comparison(
         metric=data.metric,
         values=values,
@@ -183,55 +141,58 @@ def _compared(samples: Mapping[str, Sample], *, baseline: str | None, data: Data
         adjusted=adjusted,
         winner=winner,
         reason=reason,
-        indistinguishable=level,
+        indistinguishable=indistinguishable,
         replicates=len(data.blocks),
         groups=int(data.member.max()) + 1,
-        notes=(ONE_REPLICATE,) if alone else (),
+        notes=(ONE_REPLICATE,) if one_replicate else (),
     )
 
 
-def _against(
+def _differences_to(
     reference: str, samples: Mapping[str, Sample], *, data: Data
 ) -> tuple[dict[str, Difference], dict[str, float]]:
-    """Each other method minus the reference, and Holm's p."""
-    found = {
+    """Return each other method minus the reference, and the Holm-adjusted p."""
+    differences = {
         name: difference(sample, samples[reference], data=data)
         for name, sample in samples.items()
         if name != reference
     }
-    p = holm([1.0 if d.p is None else d.p for d in found.values()])
-    return found, dict(zip(found, p, strict=True))
+    p = holm([1.0 if d.p is None else d.p for d in differences.values()])
+    return differences, dict(zip(differences, p, strict=True))
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's adjusted p, in the order given: the i-th smallest of m is multiplied by m - i + 1.
+    """Return Holm-adjusted p-values, in the order of the input.
 
-    No adjusted p is below that of a smaller p, or above 1. Scandinavian J. of Statistics 1979.
+    The i-th smallest of m is multiplied by m - i + 1; the results are made monotone in p and at
+    most 1. Holm, Scandinavian Journal of Statistics 1979.
     """
-    out, highest = [0.0] * len(p), 0.0
+    adjusted, highest = [0.0] * len(p), 0.0
     for rank, i in enumerate(np.argsort(p, kind="stable")):
         highest = max(highest, min(1.0, (len(p) - rank) * p[i]))
-        out[i] = highest
-    return out
+        adjusted[i] = highest
+    return adjusted
 
 
 def _winner(
     best: str, differences: Mapping[str, Difference], adjusted: Mapping[str, float]
 ) -> tuple[str | None, str | None, tuple[str, ...]]:
-    level = tuple(name for name in differences if adjusted[name] > ALPHA)
+    """Return the winner, the reason why there is none, and the indistinguishable methods."""
+    similar = tuple(name for name in differences if adjusted[name] > ALPHA)
     if not differences:
         return None, "only one method", ()
-    if not level:
+    if not similar:
         return best, None, ()
-    nearest = max(level, key=lambda name: differences[name].difference)
+    nearest = max(similar, key=lambda name: differences[name].difference)
     d = differences[nearest]
     if d.difference == 0:
-        return None, f"{best} and {nearest} are level", level
+        return None, f"{best} and {nearest} are equal", similar
     reason = (
-        f"{best} is not told apart from {len(level)} of {len(differences)} other methods; "
-        f"{nearest} is {-d.difference:.4f} below it, Holm-adjusted p = {adjusted[nearest]:.3g}"
+        f"{best} does not differ significantly from {len(similar)} of {len(differences)} other "
+        f"methods; {nearest} is {-d.difference:.4f} below it, Holm-adjusted "
+        f"p = {adjusted[nearest]:.3g}"
     )
-    return None, reason if d.reason is None else f"{reason} ({d.reason})", level
+    return None, reason if d.reason is None else f"{reason} ({d.reason})", similar
 
 
 def _checked(
@@ -239,25 +200,27 @@ def _checked(
 ) -> tuple[Bool[np.ndarray, " items"], dict[str, np.ndarray]]:
     labels = np.asarray(y)
     if not np.isin(labels, (0, 1)).all():
-        raise InputError(f"labels are {np.unique(labels).tolist()}: {metric} is compared for 0/1")
+        raise InputError(f"labels are {np.unique(labels).tolist()}: {metric} needs 0 and 1")
     labels = labels == 1
     if len(labels) == 0 or labels.all() or not labels.any():
         raise InputError(f"only one class among {len(labels)} labels: nothing can be compared")
     if not scores:
         raise InputError("no methods to compare")
-    out = {name: np.atleast_2d(np.asarray(s)) for name, s in scores.items()}
-    shape = next(iter(out.values())).shape
-    for name, s in out.items():
+    by_method = {name: np.atleast_2d(np.asarray(s)) for name, s in scores.items()}
+    shape = next(iter(by_method.values())).shape
+    for name, s in by_method.items():
         if s.ndim != 2 or s.shape != shape or s.shape[1] != len(labels):
             raise InputError(
-                f"{name} has scores of shape {np.shape(scores[name])}: (replicates, "
-                f"{len(labels)}) is expected, with the replicates of the others ({shape[0]})"
+                f"{name} has scores of shape {np.shape(scores[name])}: expected (replicates, "
+                f"{len(labels)}) with as many replicates as the first method ({shape[0]})"
             )
         if metric in ("f1", "accuracy") and not np.isin(s, (0, 1)).all():
-            raise InputError(f"{name}: {metric} is of calls (True or False), not of scores")
+            raise InputError(f"{name}: {metric} needs calls (True or False), not scores")
         if np.isnan(s.astype(np.float64)).any():
-            raise InputError(f"{name} has scores that are nan: leave those items out of all")
-    return labels, out
+            raise InputError(
+                f"{name} has scores that are nan: leave those items out for all methods"
+            )
+    return labels, by_method
 
 
 def _draws(
@@ -269,16 +232,17 @@ def _draws(
     resamples: int,
     seed: int,
 ) -> tuple[Draws, int]:
-    """The resamples of the patients, and their degrees of freedom."""
+    """Return the resamples of the patients, and their degrees of freedom."""
     names = list(range(len(y))) if groups is None else np.asarray(groups).tolist()
     if len(names) != len(y):
-        raise InputError(f"{len(y)} labels for {len(names)} groups: one an item is expected")
+        raise InputError(f"{len(y)} labels for {len(names)} groups: expected one group per item")
     strata = y.tolist()
     if folds is not None:
         strata = list(zip(strata, folds[0].tolist(), strict=True))
     draws, freedom = draw(strata, groups=names, resamples=resamples, seed=seed)
     if metric in ("average_precision", "f1"):
-        # Most of what varies here is the positives: counting all, 24 of 80 bags err in 6 % for 5 %.
+        # The positives dominate the variance: counting all patients makes the test too liberal
+        # (6 % errors at a level of 5 % with 24 positives among 80 bags).
         freedom = min(freedom, len(np.unique(draws.member[y])) - 1)
     return draws, freedom
 
@@ -288,11 +252,13 @@ def _blocks(
 ) -> tuple[Hashable, ...]:
     if blocks is None:
         return tuple(range(replicates))
-    given = np.asarray(blocks).tolist()
-    if len(given) != replicates:
-        raise InputError(f"{len(given)} blocks for {replicates} replicates: one each is expected")
-    # One split and several seeds: the seeds are what varies.
-    return tuple(range(replicates)) if len(set(given)) == 1 else tuple(given)
+    names = np.asarray(blocks).tolist()
+    if len(names) != replicates:
+        raise InputError(
+            f"{len(names)} blocks for {replicates} replicates: expected one per replicate"
+        )
+    # With one split and several seeds, the seeds are the replicates.
+    return tuple(range(replicates)) if len(set(names)) == 1 else tuple(names)
 
 
 def _folds(
@@ -309,11 +275,11 @@ def _folds(
     given = np.asarray(folds)
     if given.shape not in {(len(y),), (replicates, len(y))}:
         raise InputError(
-            f"folds of shape {given.shape}: ({len(y)},) or ({replicates}, {len(y)}) is expected"
+            f"folds of shape {given.shape}: expected ({len(y)},) or ({replicates}, {len(y)})"
         )
-    out = np.broadcast_to(given, (replicates, len(y)))
-    for row in out:
-        for f in np.unique(row):
-            if len(np.unique(y[row == f])) < 2:
-                raise InputError(f"fold {f} has one class: pool the folds instead")
-    return out
+    by_replicate = np.broadcast_to(given, (replicates, len(y)))
+    for row in by_replicate:
+        for fold in np.unique(row):
+            if len(np.unique(y[row == fold])) < 2:
+                raise InputError(f"fold {fold} has one class: pool the folds instead")
+    return by_replicate

@@ -1,7 +1,7 @@
 """DeLong's covariance of AUROCs on the same bags, and the test of a difference, in O(n log n).
 
 DeLong, DeLong and Clarke-Pearson, Biometrics 1988; midranks after Sun and Xu, IEEE SPL 2014. Bags
-are taken as independent: with several bags a patient use comparison.py. Ties count half.
+are treated as independent: for patients with several bags, use comparison.py. Ties count half.
 """
 
 from dataclasses import dataclass
@@ -15,24 +15,24 @@ from scipy.stats import norm, rankdata
 from ..errors import InputError
 
 ROUNDING = 1e-20
-"""A variance below this is that of rounding: placements are shares of bags, their s.d. ≫ 1e-10."""
+"""A variance below this is a rounding error: true standard errors are far above 1e-10."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """Of one AUROC against another."""
+class AurocTest:
+    """The test of one AUROC against another."""
 
     difference: float
     se: float
     """Standard error of the difference."""
     z: float | None
-    """difference / se; None where the s.e. is 0 and the scores are not the same."""
+    """difference / se; None if the standard error is 0 and the scores differ."""
     p: float | None
-    """Two-sided, of the normal distribution; None where there is no z."""
+    """Two-sided, from the normal distribution; None without z."""
     log10_p: float | None
     """The logarithm of p, which does not underflow."""
     reason: str | None = None
-    """Why there is no p, or why it says nothing."""
+    """The reason why there is no p, or why it is not informative."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,29 +41,29 @@ class DeLong:
 
     auc: Float[np.ndarray, " k"]
     covariance: Float[np.ndarray, "k k"]
-    """cov(V10) / m + cov(V01) / n, m positive and n negative bags; nan where m or n is 1."""
+    """cov(V10) / m + cov(V01) / n for m positive and n negative bags; nan if m or n is 1."""
     v10: Float[np.ndarray, "k m"]
-    """Of each positive bag: the share of negative bags below it."""
+    """For each positive bag, the fraction of negative bags below it."""
     v01: Float[np.ndarray, "k n"]
-    """Of each negative bag: the share of positive bags above it."""
+    """For each negative bag, the fraction of positive bags above it."""
 
     @property
     def se(self) -> Float[np.ndarray, " k"]:
-        """Standard errors; 0 of a perfect score says that no bag was misplaced, not certainty."""
+        """Standard errors; 0 for a perfect score, which does not mean certainty."""
         return np.sqrt(np.diag(self.covariance))
 
-    def compare(self, i: int, j: int) -> Outcome:
-        """Whether AUROC i differs from AUROC j: z = (A_i - A_j) / s.e. of the difference."""
+    def compare(self, i: int, j: int) -> AurocTest:
+        """Test AUROC i against AUROC j: z = (A_i - A_j) / standard error of the difference."""
         difference = float(self.auc[i] - self.auc[j])
         over, under = self.v10[i] - self.v10[j], self.v01[i] - self.v01[j]
         if len(over) < 2 or len(under) < 2:
-            few = "positive" if len(over) < 2 else "negative"
-            return _no_test(difference, f"one {few} bag: the variance is not known")
-        # Of the differences themselves: the same number as from the covariance, but 0 where it is.
+            single = "positive" if len(over) < 2 else "negative"
+            return _no_test(difference, f"one {single} bag: the variance is not known")
+        # Computed from the differences, not the covariance, so that a variance of 0 is exact.
         variance = over.var(ddof=1) / len(over) + under.var(ddof=1) / len(under)
         if variance < ROUNDING:
             if not over.any() and not under.any():
-                return Outcome(
+                return AurocTest(
                     difference=0.0,
                     se=0.0,
                     z=0.0,
@@ -73,13 +73,13 @@ class DeLong:
                 )
             return _no_test(
                 difference,
-                "every bag is placed differently by the same amount: the difference has no "
-                "variance on these bags, and DeLong's test says nothing",
+                "the difference has zero variance on these bags, so that DeLong's test is "
+                "undefined",
                 se=0.0,
             )
         se = float(np.sqrt(variance))
         z = difference / se
-        return Outcome(
+        return AurocTest(
             difference=difference,
             se=se,
             z=z,
@@ -89,27 +89,29 @@ class DeLong:
 
 
 def delong(y: ArrayLike, scores: ArrayLike) -> DeLong:
-    """AUROCs of several scores and their covariance (numbers equal to all pairs, to rounding).
+    """Return the AUROCs of several scores and their covariance.
 
     Args:
-        y: (bags,) 0 or 1.
-        scores: (k, bags), or (bags,) for one.
+        y: labels 0 or 1, (bags,).
+        scores: (k, bags), or (bags,) for a single score.
 
     Raises:
-        InputError: shapes that do not fit, labels other than 0 and 1, one class only, a score that
-            is nan.
+        InputError: the shapes do not fit, a label is not 0 or 1, there is one class only, or a
+            score is nan.
     """
     labels = np.asarray(y)
     s = np.atleast_2d(np.asarray(scores, dtype=np.float64))
     if labels.ndim != 1 or s.ndim != 2 or s.shape[1] != len(labels):
         raise InputError(
             f"labels of shape {labels.shape} and scores of shape {s.shape}: "
-            "one label a bag and one row of scores a method are expected"
+            "expected one label per bag and one row of scores per method"
         )
     if not np.isin(labels, (0, 1)).all():
         raise InputError(f"labels are {np.unique(labels).tolist()}: AUROC needs 0 and 1")
     if np.isnan(s).any():
-        raise InputError("some scores are nan: predict those bags again, or leave them out of all")
+        raise InputError(
+            "some scores are nan: predict those bags again, or leave them out for all methods"
+        )
     positive = labels == 1
     m, n = int(positive.sum()), int((~positive).sum())
     if m == 0 or n == 0:
@@ -124,5 +126,5 @@ def delong(y: ArrayLike, scores: ArrayLike) -> DeLong:
     return DeLong(auc=above.sum(1) / (m * n), covariance=covariance, v10=v10, v01=v01)
 
 
-def _no_test(difference: float, reason: str, *, se: float = float("nan")) -> Outcome:
-    return Outcome(difference=difference, se=se, z=None, p=None, log10_p=None, reason=reason)
+def _no_test(difference: float, reason: str, *, se: float = float("nan")) -> AurocTest:
+    return AurocTest(difference=difference, se=se, z=None, p=None, log10_p=None, reason=reason)

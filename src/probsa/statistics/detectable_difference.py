@@ -1,17 +1,14 @@
-"""How small a difference a comparison could have seen: what a null result is worth.
+"""The smallest difference that a comparison can detect, which tells what a null result is worth.
 
-A true difference of (1.960 + 0.842) = 2.80 standard errors is found with probability 0.8 by a
-two-sided test at 0.05. With few replicates Student's quantiles take the place of the normal ones.
+A two-sided test at 0.05 finds a true difference of (1.960 + 0.842) = 2.80 standard errors with
+probability 0.8. With few replicates, Student's quantiles replace the normal ones.
 """
 
 from collections.abc import Collection
 from statistics import median
 
-import numpy as np
-
-from ..errors import InputError
 from .comparison import Comparison
-from .paired_difference import ALPHA, Spread
+from .paired_difference import ALPHA, StandardError
 
 POWER = 0.80
 
@@ -23,69 +20,48 @@ NAMES = {
 }
 
 
-def detectable(spread: Spread) -> float:
-    """The true difference that a test with this spread finds in 80 % of all cohorts."""
-    return spread.half_width(ALPHA) + spread.half_width(2 * (1 - POWER))
+def detectable(error: StandardError) -> float:
+    """Return the true difference that a test with this error finds in 80 % of all cohorts."""
+    return error.half_width(ALPHA) + error.half_width(2 * (1 - POWER))
 
 
 def smallest_detectable(comparison: Comparison) -> float | None:
-    """Of a pair of methods as variable as the median pair, before Holm's correction.
+    """Return the median over the pairs of methods, before Holm's correction.
 
-    None where no pair varies over the resamples: then nothing was measured.
+    The result is None if no pair varies over the resamples: then nothing was measured.
     """
-    found = [d.spread for d in comparison.differences.values() if d.spread is not None]
-    return median(map(detectable, found)) if found else None
+    errors = [d.spread for d in comparison.differences.values() if d.spread is not None]
+    return median(map(detectable, errors)) if errors else None
 
 
 def detectable_sentence(
     comparison: Comparison, *, within: bool = False, replicates: Collection[int] = ()
 ) -> str:
-    """What stands under a table.
+    """Return the sentence on the smallest detectable difference for the foot of a table.
 
     Args:
-        comparison: whose differences are meant.
-        within: whether they are within folds.
-        replicates: of each pair, where pairs have other numbers of them.
+        comparison: the comparison of the table.
+        within: whether its differences are computed within folds.
+        replicates: the number of replicates of each pair, if it differs between pairs.
     """
     least = smallest_detectable(comparison)
-    what = NAMES[comparison.metric] + (" within folds" if within else "")
+    metric = NAMES[comparison.metric] + (" within folds" if within else "")
     if least is None:
-        return f"Smallest detectable difference in {what}: unknown, no pair of methods varies."
+        return f"Smallest detectable difference in {metric}: unknown, no pair of methods varies."
     if least > 1:
-        return (
-            f"Smallest detectable difference in {what}: none that there can be (all are below 1)."
-        )
-    cohort = f"{comparison.groups} patients, {_times(replicates or (comparison.replicates,))}"
+        return f"Smallest detectable difference in {metric}: none (every difference is below 1)."
+    counts = replicates or (comparison.replicates,)
+    cohort = f"{comparison.groups} patients, {_replicates_text(counts)}"
     pairs = len(comparison.differences)
-    of = "" if pairs == 1 else f"; median of {pairs} pairs, each before Holm's correction"
+    over_pairs = "" if pairs == 1 else f"; median of {pairs} pairs, each before Holm's correction"
     return (
-        f"Smallest detectable difference in {what}: {least:.3f} (80 % power, two-sided 0.05, "
-        f"{cohort}{of})."
+        f"Smallest detectable difference in {metric}: {least:.3f} (80 % power, two-sided 0.05, "
+        f"{cohort}{over_pairs})."
     )
 
 
-def auroc_se(auroc: float, *, positives: int, negatives: int) -> float:
-    """Standard error of one AUROC from its value and the numbers of bags: for planning.
-
-    √[(A (1 - A) + (m - 1)(Q1 - A²) + (n - 1)(Q2 - A²)) / mn], Q1 = A / (2 - A),
-    Q2 = 2A² / (1 + A). Hanley and McNeil, Radiology 1982. With scores at hand: `delong`.
-
-    Raises:
-        InputError: an AUROC outside [0, 1], no bag of a class.
-    """
-    if not 0 <= auroc <= 1 or min(positives, negatives) < 1:
-        raise InputError(
-            f"AUROC {auroc} of {positives} positive and {negatives} negative bags: a value in "
-            "[0, 1] and a bag of each are expected"
-        )
-    above = auroc / (2 - auroc) - auroc**2
-    below = 2 * auroc**2 / (1 + auroc) - auroc**2
-    total = auroc * (1 - auroc) + (positives - 1) * above + (negatives - 1) * below
-    return float(np.sqrt(total / (positives * negatives)))
-
-
-def _times(replicates: Collection[int]) -> str:
-    least, most = min(replicates), max(replicates)
+def _replicates_text(counts: Collection[int]) -> str:
+    least, most = min(counts), max(counts)
     if least < most:
         return f"{least} to {most} replicates"
     return "one replicate" if most == 1 else f"{most} replicates"

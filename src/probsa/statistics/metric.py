@@ -17,26 +17,31 @@ class Metric:
     high: float | None = None
     reason: str | None = None
     left_out: int = 0
-    """Resamples in which the metric was undefined; the interval is of the others."""
+    """Number of resamples in which the metric is undefined; the interval leaves them out."""
+
+    @classmethod
+    def undefined(cls, reason: str) -> "Metric":
+        """Return a metric without a value."""
+        return cls(None, reason=reason)
+
+    @classmethod
+    def from_resamples(
+        cls, value: float | np.floating, resamples: Float[np.ndarray, " resamples"]
+    ) -> "Metric":
+        """Return a value with the percentile interval of its resamples."""
+        low, high, left_out = interval(resamples)
+        return cls(float(value), low=low, high=high, left_out=left_out)
 
     def to_dict(self) -> dict[str, float | int | str | None]:
-        """For JSON."""
+        """Return the fields for JSON."""
         return asdict(self)
 
 
-def undefined(reason: str) -> Metric:
-    """A metric without a value."""
-    return Metric(None, reason=reason)
+def one_class_reason(y: Bool[np.ndarray, " items"], *, what: str) -> str | None:
+    """Return the reason why the items cannot be ranked, or None if both classes are present.
 
-
-def measured(value: float | np.floating, resampled: Float[np.ndarray, " resamples"]) -> Metric:
-    """A value with the interval of its resamples."""
-    low, high, left_out = interval(resampled)
-    return Metric(float(value), low=low, high=high, left_out=left_out)
-
-
-def one_class(y: Bool[np.ndarray, " items"], *, what: str) -> str | None:
-    """The reason why nothing can be ranked, if so."""
+    `what` names the items in the reason, for example "bags".
+    """
     if len(y) == 0:
         return f"no {what}"
     if y.all() or not y.any():

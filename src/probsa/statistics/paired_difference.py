@@ -1,9 +1,9 @@
-"""One paired difference: estimate, interval, p, from resampled patients and observed replicates.
+"""One paired difference: its estimate, interval and p from resampled patients and replicates.
 
-d_r is the difference in replicate r, d the mean of all R. Its error has two parts: the patients'
-(normal: from the resamples) and the replicates' (few: Student's t with R - 1 degrees of freedom);
-the interval is of their sum, as Behrens and Fisher's. Percentiles of resampled replicates would
-be too narrow: 5 numbers drawn from 5 have 4/5 of the variance, and no tails.
+d_r is the difference in replicate r and d is the mean over all R. Its error has two parts: that of
+the patients (normal, from the resamples) and that of the replicates (Student's t with R - 1 degrees
+of freedom, because R is small). The interval is that of their sum, as in the Behrens-Fisher
+problem. Percentiles of resampled replicates would be too narrow for small R.
 """
 
 from collections.abc import Hashable, Sequence
@@ -23,10 +23,10 @@ from .replicates import MetricName, resampled
 ALPHA = 0.05
 
 QUANTILES = 4000
-"""Points at which the replicates' part of the error is taken."""
+"""Number of points at which the replicates' part of the error is evaluated."""
 
 EXCHANGES = 999
-"""Of the two methods, where resamples do not vary."""
+"""Number of random exchanges of the two methods, used if the resamples do not vary."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,179 +39,180 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Data:
-    """What two methods are compared on."""
+    """The labels, groups and replicates on which two methods are compared."""
 
     y: Bool[np.ndarray, " items"]
     member: Int[np.ndarray, " items"]
     """The group (patient) of each item."""
     freedom: int
-    """Groups less strata; see `comparison`."""
+    """Degrees of freedom of the patients, as `draw` returns them."""
     blocks: tuple[Hashable, ...]
-    """Of each replicate: replicates of a block are averaged."""
+    """The block of each replicate; replicates of a block are averaged."""
     metric: MetricName
     folds: Shaped[np.ndarray, "replicates items"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Spread:
-    """The two parts of a difference's error."""
+class StandardError:
+    """The standard error of a difference, in two parts."""
 
     patients: float
-    """Standard error."""
     freedom: int
+    """Degrees of freedom of the patients' part."""
     replicates: float
-    """Standard error; 0 with one replicate."""
+    """0 with a single replicate."""
     count: int
-    """Of the replicates (of their blocks, if they have blocks)."""
+    """Number of replicates, or of their blocks."""
 
     @property
     def se(self) -> float:
-        """Of the sum of both."""
+        """The standard error of the sum of both parts."""
         return float(np.hypot(self.patients, self.replicates))
 
     def p(self, d: float) -> float:
-        """Two-sided: how often an error is at least as large as d."""
+        """Return the two-sided probability of an error at least as large as d."""
         if self.replicates == 0:
             return float(2 * stdtr(self.freedom, -abs(d) / self.patients))
         if self.patients == 0:
             return float(2 * stdtr(self.count - 1, -abs(d) / self.replicates))
-        part = self.replicates * _quantiles(self.count - 1)
-        return float(2 * stdtr(self.freedom, (part - abs(d)) / self.patients).mean())
+        from_replicates = self.replicates * _student_quantiles(self.count - 1)
+        return float(2 * stdtr(self.freedom, (from_replicates - abs(d)) / self.patients).mean())
 
     def half_width(self, alpha: float = ALPHA) -> float:
-        """The d at which p is alpha."""
-        far = self.patients * -stdtrit(self.freedom, alpha / 8)
+        """Return the d at which p is alpha."""
+        upper = self.patients * -stdtrit(self.freedom, alpha / 8)
         if self.count > 1:
-            far += self.replicates * -stdtrit(self.count - 1, alpha / 8)
-        return float(root_scalar(lambda d: self.p(d) - alpha, bracket=(0, 2 * far)).root)
+            upper += self.replicates * -stdtrit(self.count - 1, alpha / 8)
+        return float(root_scalar(lambda d: self.p(d) - alpha, bracket=(0, 2 * upper)).root)
 
 
 @cache
-def _quantiles(freedom: int) -> Float[np.ndarray, " q"]:
-    """Of Student's t, at equal steps of probability."""
+def _student_quantiles(freedom: int) -> Float[np.ndarray, " q"]:
     return stdtrit(freedom, (np.arange(QUANTILES) + 0.5) / QUANTILES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """Of two methods on the same bags."""
+    """The difference of two methods on the same bags."""
 
     difference: float
     """Mean over the replicates."""
     low: float | None
-    """Of the 95 % interval; None where the resamples do not vary."""
+    """Lower limit of the 95 % interval; None if the resamples do not vary."""
     high: float | None
     p: float | None
-    """Two-sided, before any correction; None where there are too few patients."""
-    spread: Spread | None
-    """None where nothing varies."""
+    """Two-sided, before any correction; None if there are too few patients."""
+    spread: StandardError | None
+    """None if nothing varies."""
     reason: str | None = None
-    """Why there is no p, or where it comes from if not from the resamples."""
+    """The reason why there is no p, or how it was found if not from the resamples."""
     left_out: int = 0
-    """Resamples in which the metric was undefined."""
+    """Number of resamples in which the metric is undefined."""
 
     @property
     def se(self) -> float:
-        """Standard error; 0 where nothing varies."""
+        """Standard error; 0 if nothing varies."""
         return 0.0 if self.spread is None else self.spread.se
 
 
 def difference(a: Sample, b: Sample, *, data: Data) -> Difference:
-    """a - b, with its interval and p."""
-    per_replicate = _averaged(a.values - b.values, data.blocks)
-    observed, drawn = per_replicate[:, 0], per_replicate[:, 1:]
+    """Return a - b, with its interval and p."""
+    per_replicate = _block_means(a.values - b.values, data.blocks)
+    observed, resamples = per_replicate[:, 0], per_replicate[:, 1:]
     d = float(observed.mean())
-    good = drawn[:, np.isfinite(drawn).all(0)]
-    left_out = drawn.shape[1] - good.shape[1]
+    defined = resamples[:, np.isfinite(resamples).all(0)]
+    left_out = resamples.shape[1] - defined.shape[1]
 
-    def without_spread(p: float | None, reason: str) -> Difference:
-        zero = 0.0 if np.array_equal(a.scores, b.scores) else None
+    def without_interval(p: float | None, reason: str) -> Difference:
+        limit = 0.0 if np.array_equal(a.scores, b.scores) else None
         return Difference(
-            difference=d, low=zero, high=zero, p=p, spread=None, reason=reason, left_out=left_out
+            difference=d, low=limit, high=limit, p=p, spread=None, reason=reason, left_out=left_out
         )
 
     if np.array_equal(a.scores, b.scores):
-        return without_spread(1.0, "both give the same scores")
-    if data.freedom < 1 or good.shape[1] < max(2, left_out):
+        return without_interval(1.0, "both give the same scores")
+    if data.freedom < 1 or defined.shape[1] < max(2, left_out):
         groups = data.member.max() + 1
-        if data.freedom < 1 or not good.size:
-            return without_spread(None, f"{groups} patients are too few to resample")
-        undefined = f"{left_out} of {drawn.shape[1]} resamples of {groups} patients"
-        return without_spread(None, f"the metric is undefined in {undefined}")
-    spread = _spread(observed, good, freedom=data.freedom)
-    if spread.se**2 < ROUNDING:
+        if data.freedom < 1 or not defined.size:
+            return without_interval(None, f"{groups} patients are too few to resample")
+        undefined = f"{left_out} of {resamples.shape[1]} resamples of {groups} patients"
+        return without_interval(None, f"the metric is undefined in {undefined}")
+    error = _standard_error(observed, defined, freedom=data.freedom)
+    if error.se**2 < ROUNDING:
         if abs(d) < np.sqrt(ROUNDING):
-            return without_spread(1.0, "no resample tells them apart")
-        return without_spread(
-            _exchanged(a, b, data=data),
-            "the difference is the same in every resample: p is of exchanging the methods, "
-            "patient by patient",
+            return without_interval(1.0, "the methods are equal in every resample")
+        return without_interval(
+            _exchange_test(a, b, data=data),
+            "the difference is the same in every resample: p is from exchanging the methods in "
+            "random patients",
         )
-    half = spread.half_width()
+    half = error.half_width()
     return Difference(
         difference=d,
-        low=max(d - half, -1.0),  # no two shares differ by more
+        low=max(d - half, -1.0),  # all metrics lie in [0, 1]
         high=min(d + half, 1.0),
-        p=min(1.0, spread.p(d)),
-        spread=spread,
+        p=min(1.0, error.p(d)),
+        spread=error,
         left_out=left_out,
     )
 
 
-def _averaged(
+def _block_means(
     values: Float[np.ndarray, "replicates rows"], blocks: Sequence[Hashable]
 ) -> Float[np.ndarray, "blocks rows"]:
-    of: dict[Hashable, list[int]] = {}
+    replicates_of: dict[Hashable, list[int]] = {}
     for i, block in enumerate(blocks):
-        of.setdefault(block, []).append(i)
-    return np.stack([values[i].mean(0) for i in of.values()])
+        replicates_of.setdefault(block, []).append(i)
+    return np.stack([values[i].mean(0) for i in replicates_of.values()])
 
 
-def _spread(
-    observed: Float[np.ndarray, " r"], drawn: Float[np.ndarray, "r resamples"], *, freedom: int
-) -> Spread:
-    """Of the mean: V_g + max(V_s - V_gs, 0), and with two replicates max(V_g - V_gs, 0) + V_s.
+def _standard_error(
+    observed: Float[np.ndarray, " r"], resamples: Float[np.ndarray, "r resamples"], *, freedom: int
+) -> StandardError:
+    """Estimate V_g + max(V_s - V_gs, 0); with two replicates, max(V_g - V_gs, 0) + V_s.
 
-    V_g, over resamples of the patients, holds the patients' effect and V_gs, that of replicates
-    reacting to patients in their own ways. V_s = var(d_r) / R holds the replicates' own effect and
-    V_gs again. V_gs is known from many patients, V_s from R numbers: it is taken out of V_s, unless
-    V_s is of two numbers, which is too little to subtract from.
+    V_g, the variance over resamples of the patients, contains the effect of the patients and V_gs,
+    that of the interaction of replicates and patients. V_s = var(d_r) / R contains the effect of
+    the replicates and V_gs again. V_gs is estimated from many patients and V_s from R numbers, so
+    V_gs is subtracted from V_s, unless V_s is estimated from two numbers only.
     """
-    count, mean = len(observed), drawn.mean(0)
+    count, mean = len(observed), resamples.mean(0)
     patients = float(mean.var(ddof=1))
     if count == 1:
-        return Spread(patients=np.sqrt(patients), freedom=freedom, replicates=0.0, count=1)
-    own = float(observed.var(ddof=1) / count)
-    both = float((drawn - mean).var(axis=1, ddof=1).sum() / (count * (count - 1)))
+        return StandardError(patients=np.sqrt(patients), freedom=freedom, replicates=0.0, count=1)
+    replicates = float(observed.var(ddof=1) / count)
+    deviations = (resamples - mean).var(axis=1, ddof=1)
+    interaction = float(deviations.sum() / (count * (count - 1)))
     if count == 2:
-        patients = max(patients - both, 0.0)
+        patients = max(patients - interaction, 0.0)
     else:
-        own = max(own - both, 0.0)
-    return Spread(
+        replicates = max(replicates - interaction, 0.0)
+    return StandardError(
         patients=float(np.sqrt(patients)),
         freedom=freedom,
-        replicates=float(np.sqrt(own)),
+        replicates=float(np.sqrt(replicates)),
         count=count,
     )
 
 
-def _exchanged(a: Sample, b: Sample, *, data: Data) -> float:
-    """p of |d| among differences with the two methods' scores exchanged in random patients.
+def _exchange_test(a: Sample, b: Sample, *, data: Data) -> float:
+    """Return p of |d| among the differences with the methods exchanged in random patients.
 
-    Scores are exchanged as ranks, since two methods need not share a scale.
+    Scores are exchanged as ranks, because two methods need not have the same scale.
     """
     calls = data.metric in ("f1", "accuracy")
-    one, two = (s.scores if calls else rankdata(s.scores, axis=1) for s in (a, b))
+    scores_a, scores_b = (s.scores if calls else rankdata(s.scores, axis=1) for s in (a, b))
     draws = Draws(counts=np.ones((1, data.member.max() + 1)), member=data.member)
 
-    def of(s: Shaped[np.ndarray, "replicates items"]) -> float:
-        rows = resampled(data.y, s, draws=draws, metric=data.metric, folds=data.folds)
+    def metric(scores: Shaped[np.ndarray, "replicates items"]) -> float:
+        rows = resampled(data.y, scores, draws=draws, metric=data.metric, folds=data.folds)
         return float(rows.mean())
 
-    d, rng = abs(of(one) - of(two)), np.random.default_rng(0)
-    as_far = 0
+    d, rng = abs(metric(scores_a) - metric(scores_b)), np.random.default_rng(0)
+    at_least_as_large = 0
     for _ in range(EXCHANGES):
         swap = rng.random(draws.counts.shape[1])[data.member] < 0.5
-        other = of(np.where(swap, two, one)) - of(np.where(swap, one, two))
-        as_far += int(abs(other) >= d - np.sqrt(ROUNDING))
-    return (1 + as_far) / (1 + EXCHANGES)
+        exchanged = metric(np.where(swap, scores_b, scores_a))
+        exchanged -= metric(np.where(swap, scores_a, scores_b))
+        at_least_as_large += int(abs(exchanged) >= d - np.sqrt(ROUNDING))
+    return (1 + at_least_as_large) / (1 + EXCHANGES)

@@ -1,8 +1,8 @@
-"""A metric of every replicate (seed, split) in every resample of the patients, many at once.
+"""Compute a metric for every replicate (seed, split) in every resample of the patients.
 
-All methods see the same resamples, so that differences are paired. Of k patients of a stratum k - 1
-are drawn and weigh k / (k - 1) each: the variance over resamples is then that of the data, where k
-of k falls short by 1 / k (Rao and Wu, JASA 1988). The first row is the data as it is.
+All methods share the same resamples, so that differences are paired. From a stratum of k patients,
+k - 1 are drawn with weight k / (k - 1) each, which makes the variance over resamples unbiased;
+drawing k would underestimate it by the factor 1 - 1 / k (Rao and Wu, JASA 1988). Row 0 is the data.
 """
 
 from collections.abc import Hashable, Sequence
@@ -11,41 +11,35 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int, Real, Shaped
 
-from .bootstrap import Draws
+from .bootstrap import Draws, group_strata
 
 MetricName = Literal["auroc", "average_precision", "f1", "accuracy"]
 
 GROUPS = 4000
-"""With more of them, AUROC is resampled by ranks and not by pairs of groups."""
+"""With more groups than this, AUROC is resampled by ranks instead of by pairs of groups."""
 
 
 def draw(
     strata: Sequence[Hashable], *, groups: Sequence[Hashable], resamples: int, seed: int
 ) -> tuple[Draws, int]:
-    """Weights of the groups (row 0: all one), and the degrees of freedom that they have.
+    """Return weights of the groups (row 0: all one), and their degrees of freedom.
 
-    A group belongs to the stratum of all `strata` (labels, folds) of its items. A stratum of one
-    group would never vary: it joins the largest of the others.
+    The stratum of a group is the set of the `strata` (labels, folds) of its items. A stratum with
+    a single group would never vary, so it is merged into the largest stratum.
     """
-    number = {g: i for i, g in enumerate(dict.fromkeys(groups))}
-    member = np.array([number[g] for g in groups], dtype=np.int64)
-    kinds: list[set[Hashable]] = [set() for _ in number]
-    for g, s in zip(member, strata, strict=True):
-        kinds[g].add(s)
-    same: dict[frozenset[Hashable], list[int]] = {}
-    for g, kind in enumerate(kinds):
-        same.setdefault(frozenset(kind), []).append(g)
-    parts = sorted(same.values(), key=len)
-    lone = [g for part in parts[:-1] if len(part) == 1 for g in part]
-    parts = [part for part in parts[:-1] if len(part) > 1] + [parts[-1] + lone]
+    member, parts = group_strata(groups, strata)
+    parts.sort(key=len)
+    singles = [group for part in parts[:-1] if len(part) == 1 for group in part]
+    parts = [part for part in parts[:-1] if len(part) > 1] + [parts[-1] + singles]
+    group_count = sum(map(len, parts))
     rng = np.random.default_rng(seed)
-    weight = np.ones((resamples + 1, len(number)))
+    weight = np.ones((resamples + 1, group_count))
     for part in parts:
         k = len(part)
         if k > 1:
-            drawn = rng.multinomial(k - 1, np.full(k, 1 / k), size=resamples)
-            weight[1:, part] = drawn * (k / (k - 1))
-    return Draws(counts=weight, member=member), len(number) - len(parts)
+            counts = rng.multinomial(k - 1, np.full(k, 1 / k), size=resamples)
+            weight[1:, part] = counts * (k / (k - 1))
+    return Draws(counts=weight, member=member), group_count - len(parts)
 
 
 def resampled(
@@ -56,26 +50,27 @@ def resampled(
     metric: MetricName,
     folds: Shaped[np.ndarray, "replicates items"] | None = None,
 ) -> Float[np.ndarray, "replicates rows"]:
-    """The metric of each replicate in each row of the draws; nan where it is undefined there.
+    """Return the metric of each replicate in each row of the draws; nan where it is undefined.
 
-    With folds: of each fold alone, then their mean (nan as soon as one fold has one class).
+    With `folds`, the metric is computed in each fold and averaged over the folds (nan as soon as
+    one fold has a single class).
     """
     rows = []
-    for r, one in enumerate(score):
+    for r, scores in enumerate(score):
         if folds is None:
-            rows.append(_metric(y, one, draws=draws, metric=metric))
+            rows.append(_metric(y, scores, draws=draws, metric=metric))
             continue
-        of = [folds[r] == f for f in np.unique(folds[r])]
-        parts = [
+        in_fold = [folds[r] == fold for fold in np.unique(folds[r])]
+        values = [
             _metric(
-                y[i],
-                one[i],
-                draws=Draws(counts=draws.counts, member=draws.member[i]),
+                y[rows_of_fold],
+                scores[rows_of_fold],
+                draws=Draws(counts=draws.counts, member=draws.member[rows_of_fold]),
                 metric=metric,
             )
-            for i in of
+            for rows_of_fold in in_fold
         ]
-        rows.append(np.mean(parts, axis=0))
+        rows.append(np.mean(values, axis=0))
     return np.stack(rows)
 
 
@@ -87,54 +82,50 @@ def _metric(
     metric: MetricName,
 ) -> Float[np.ndarray, " rows"]:
     if metric in ("f1", "accuracy"):
-        return _of_calls(y, score.astype(bool), draws=draws, metric=metric)
+        return f1_and_accuracy(y, score.astype(bool), draws=draws)[0 if metric == "f1" else 1]
     value = score.astype(np.float64)
     if metric == "auroc" and draws.counts.shape[1] <= GROUPS:
-        return _auroc_of_pairs(y, value, draws=draws)
+        return _auroc_by_pairs(y, value, draws=draws)
     return draws.ranks(y, value)[0 if metric == "auroc" else 1]
 
 
-def _of_calls(
-    y: Bool[np.ndarray, " items"],
-    called: Bool[np.ndarray, " items"],
-    *,
-    draws: Draws,
-    metric: MetricName,
-) -> Float[np.ndarray, " rows"]:
+def f1_and_accuracy(
+    y: Bool[np.ndarray, " items"], called: Bool[np.ndarray, " items"], *, draws: Draws
+) -> Float[np.ndarray, "2 rows"]:
+    """Return F1 (row 0; nan without a positive item) and accuracy (row 1) of positive calls."""
     columns = np.stack([y & called, y, called, y == called, np.ones_like(y)], axis=1)
-    both, true, claimed, right, n = draws.totals(columns).T
+    true_positives, positives, calls, correct, n = draws.totals(columns).T
     with np.errstate(invalid="ignore", divide="ignore"):
-        if metric == "accuracy":
-            return right / n
-        return np.where(true > 0, 2 * both / (true + claimed), np.nan)
+        f1 = np.where(positives > 0, 2 * true_positives / (positives + calls), np.nan)
+        return np.stack([f1, correct / n])
 
 
-def _auroc_of_pairs(
+def _auroc_by_pairs(
     y: Bool[np.ndarray, " items"], score: Float[np.ndarray, " items"], *, draws: Draws
 ) -> Float[np.ndarray, " rows"]:
-    """wᵀ U w / (wᵀ p · wᵀ n): U counts, of each two groups, their pairs that are in order.
+    """Return wᵀ U w / (wᵀ p · wᵀ n), where U counts the ordered pairs between any two groups.
 
-    Its cost hardly grows with the items: a bag's instances, say.
+    The cost hardly grows with the number of items per group, for example instances per bag.
     """
     order = np.argsort(score[y], kind="stable")
-    high = score[y][order]
-    with_positives, of = np.unique(draws.member[y][order], return_inverse=True)
-    lows = _by_group(score[~y], draws.member[~y])
-    pairs = np.empty((len(with_positives), len(lows)))
-    for i, low in enumerate(lows.values()):
-        before = np.searchsorted(low, high, side="left") + np.searchsorted(low, high, side="right")
-        pairs[:, i] = np.bincount(of, weights=before / 2, minlength=len(with_positives))
-    up, down = draws.counts[:, with_positives], draws.counts[:, list(lows)]
-    sizes = np.array([len(low) for low in lows.values()])
+    positive_scores = score[y][order]
+    positive_groups, group = np.unique(draws.member[y][order], return_inverse=True)
+    negatives = _sorted_by_group(score[~y], draws.member[~y])
+    pairs = np.empty((len(positive_groups), len(negatives)))
+    for i, low in enumerate(negatives.values()):
+        before = np.searchsorted(low, positive_scores, side="left")
+        before = before + np.searchsorted(low, positive_scores, side="right")
+        pairs[:, i] = np.bincount(group, weights=before / 2, minlength=len(positive_groups))
+    up, down = draws.counts[:, positive_groups], draws.counts[:, list(negatives)]
+    sizes = np.array([len(low) for low in negatives.values()])
     with np.errstate(invalid="ignore", divide="ignore"):
-        return ((up @ pairs) * down).sum(1) / ((up @ np.bincount(of)) * (down @ sizes))
+        return ((up @ pairs) * down).sum(1) / ((up @ np.bincount(group)) * (down @ sizes))
 
 
-def _by_group(
+def _sorted_by_group(
     value: Float[np.ndarray, " items"], member: Int[np.ndarray, " items"]
 ) -> dict[int, Float[np.ndarray, " _"]]:
-    """The sorted values of each group."""
     order = np.lexsort((value, member))
-    there, first = np.unique(member[order], return_index=True)
+    groups, first = np.unique(member[order], return_index=True)
     parts = np.split(value[order], first[1:])
-    return {int(g): part for g, part in zip(there, parts, strict=True)}
+    return {int(group): part for group, part in zip(groups, parts, strict=True)}

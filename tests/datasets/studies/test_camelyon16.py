@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.asap_annotations import asap_xml
 from support.made_studies import SIDE, lattice, rows_of, write_processed, write_slide, write_splits
 
 from probsa.datasets import open_bags, read_table
@@ -22,14 +23,6 @@ from probsa.patches.polygons import raster
 from probsa.training.config import DataConfig, RunConfig
 from probsa.training.preparation import prepare
 
-XML = """<ASAP_Annotations><Annotations>
-<Annotation Name="a" Type="Polygon" PartOfGroup="_0"><Coordinates>{}</Coordinates></Annotation>
-</Annotations></ASAP_Annotations>"""
-
-
-def xml(*corners: tuple[int, int]) -> str:
-    return XML.format("".join(f'<Coordinate X="{x}" Y="{y}"/>' for x, y in corners))
-
 
 @pytest.fixture
 def raw(tmp_path: Path) -> tuple[Path, Path]:
@@ -37,7 +30,7 @@ def raw(tmp_path: Path) -> tuple[Path, Path]:
     root, work = tmp_path / "CAMELYON16", tmp_path / "work" / "features_test"
     (root / "annotations").mkdir(parents=True)
     (root / "testing").mkdir()
-    left = xml((0, 0), (2 * SIDE, 0), (2 * SIDE, 9 * SIDE), (0, 9 * SIDE))
+    left = asap_xml((0, 0), (2 * SIDE, 0), (2 * SIDE, 9 * SIDE), (0, 9 * SIDE))
     for name in ("tumor_001", "test_001", "test_114"):
         (root / "annotations" / f"{name}.xml").write_text(left)
     (root / "testing" / "reference.csv").write_text(
@@ -102,7 +95,7 @@ def test_a_patch_is_positive_above_the_share(raw, tmp_path: Path, share, positiv
     """The third column is half annotated: at 0.5 it is not."""
     root, work = raw
     edge = 2 * SIDE + SIDE // 2
-    drawn = xml((0, 0), (edge, 0), (edge, 9 * SIDE), (0, 9 * SIDE))
+    drawn = asap_xml((0, 0), (edge, 0), (edge, 9 * SIDE), (0, 9 * SIDE))
     (root / "annotations" / "tumor_001.xml").write_text(drawn)
     options = StudyOptions(share=share)
     study = open_study("camelyon16", root, out=tmp_path / "out", features=work, options=options)
@@ -112,7 +105,7 @@ def test_a_patch_is_positive_above_the_share(raw, tmp_path: Path, share, positiv
 def test_labels_win_over_what_patches_say(raw, tmp_path: Path) -> None:
     """A micro-metastasis fills no half of a patch: the slide stays positive, and that is said."""
     root, work = raw
-    (root / "annotations" / "tumor_001.xml").write_text(xml((10, 10), (90, 10), (90, 90)))
+    (root / "annotations" / "tumor_001.xml").write_text(asap_xml((10, 10), (90, 10), (90, 90)))
     study = open_study("camelyon16", root, out=tmp_path / "out", features=work)
     record = json.loads((tmp_path / "out" / "dataset.json").read_text())
     assert record["labels_a_derivation_would_change"] == ["Tumor_001"]

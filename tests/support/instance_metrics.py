@@ -1,0 +1,31 @@
+"""Metrics of a single replicate, to compare with those that `instance_summary` averages."""
+
+import numpy as np
+
+from probsa.evaluation.error_detectors import AREAS, detector_samples, gain, std_over_replicates
+from probsa.evaluation.isolated import isolated_samples
+from probsa.evaluation.neighbours import neighbours_or_reason
+from probsa.evaluation.pools import bag_draws
+
+
+def detector_metrics(bags, positive, *, others=(), groups=None, bootstrap=0, seed=0):
+    """Metrics of `detector_samples` with the gains; `others` are further replicates."""
+    given = _given(bags, positive, groups=groups, bootstrap=bootstrap, seed=seed)
+    stds = std_over_replicates([bags, *others]) if others else None
+    samples = detector_samples(bags, stds=stds, seed=seed, **given)
+    samples |= {f"error_auroc_gain_{area}": gain(samples, area=area) for area in AREAS}
+    return {name: sample.metric() for name, sample in samples.items()}
+
+
+def isolated_metrics(bags, positive, *, bootstrap=0, seed=0):
+    """Metrics of `isolated_samples`."""
+    given = _given(bags, positive, groups=None, bootstrap=bootstrap, seed=seed)
+    return {name: s.metric() for name, s in isolated_samples(bags, **given).items()}
+
+
+def _given(bags, positive, *, groups, bootstrap, seed):
+    flags = np.array([positive.get(p.name, False) for p in bags], dtype=bool)
+    names = [p.name for p in bags]
+    draws = bag_draws(names, flags, groups=groups, resamples=bootstrap, seed=seed)
+    graphs = {p.name: neighbours_or_reason(p) for p in bags}
+    return {"positive": flags, "graphs": graphs, "draws": draws.with_data()}
