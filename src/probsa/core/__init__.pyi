@@ -22,6 +22,17 @@ from .graphs import chain as chain
 from .graphs import check_stride as check_stride
 from .graphs import degrees as degrees
 from .graphs import grid as grid
+from .options import Limits as Limits
+from .options import NonNegativeFloat as NonNegativeFloat
+from .options import NonNegativeInt as NonNegativeInt
+from .options import PositiveFloat as PositiveFloat
+from .options import PositiveInt as PositiveInt
+from .options import UnitInterval as UnitInterval
+from .options import check_arguments as check_arguments
+from .options import check_options as check_options
+from .options import check_value as check_value
+from .options import choices as choices
+from .options import described as described
 from .randomness import draw_key as draw_key
 from .randomness import seed_of as seed_of
 from .randomness import stream as stream
