@@ -7,7 +7,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core import Bags, segment_softmax
-from ..errors import InputError
 from ..layers import (
     Activation,
     AttentionPosterior,
@@ -91,8 +90,6 @@ class AttentionModel(Model):
         if hidden is None:
             self.classifier = nn.Linear(d, self.n_classes)
         else:
-            if hidden < 1:
-                raise InputError(f"classifier_hidden is {hidden}: at least 1, or None")
             between = nn.Sequential(nn.ReLU(), nn.Dropout(hidden_dropout))
             self.classifier = nn.Sequential(
                 nn.Linear(d, hidden), between, nn.Linear(hidden, self.n_classes)
@@ -100,12 +97,7 @@ class AttentionModel(Model):
 
     def build_prior(self, prior: PriorOptions, posterior: PosteriorOptions) -> None:
         """Build p(f | A) on the bag's graph, so that the losses include `kl`."""
-        if prior.kl_reduction not in ("mean", "sum"):
-            raise InputError(f"kl_reduction is {prior.kl_reduction!r}: 'mean' or 'sum'")
-        samples, predict_samples = posterior.samples, posterior.predict_samples
-        if min(samples, predict_samples) < 1:
-            raise InputError(f"samples are {samples} and {predict_samples}: at least 1 each")
-        self.samples, self.predict_samples = samples, predict_samples
+        self.samples, self.predict_samples = posterior.samples, posterior.predict_samples
         self.kl_reduction = prior.kl_reduction
         self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
 

@@ -5,8 +5,9 @@ f_n = wᵀ tanh(V h_n) with no bias on w, one linear classifier. `preset="origin
 plain form after their convolutions (500 wide, a bias on w); `trunk="gated"` is their gate.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from ..core import Limits, PositiveInt, Rate
 from ..errors import CheckpointError
 from ..layers import Activation, Trunk, Widths
 from . import _torchmil as torchmil
@@ -54,13 +55,13 @@ class ABMIL(AttentionModel):
         n_classes: int = 1,
         embed: Widths = 512,
         activation: Literal["relu", "identity"] = "relu",
-        dropout: float = 0.0,
-        attention_dim: int = 128,
+        dropout: Rate = 0.0,
+        attention_dim: PositiveInt = 128,
         trunk: Trunk = "tanh",
         attention_activation: Activation = "tanh",
-        attention_dropout: float = 0.0,
+        attention_dropout: Rate = 0.0,
         score_bias: bool | None = None,
-        classifier_hidden: int | None = None,
+        classifier_hidden: Annotated[int | None, Limits(at_least=1)] = None,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:

@@ -6,7 +6,7 @@ No N × N: similarities and attention are products over the arcs of the bag's gr
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from jaxtyping import Float, Int, Shaped
 from scipy.spatial import KDTree
 from torch import Tensor, nn
 
-from ..core import Bags, segment_softmax
+from ..core import Bags, Limits, PositiveInt, segment_softmax
 from ..errors import CheckpointError, GraphError, InputError
 from ..layers import (
     AttentionPosterior,
@@ -104,27 +104,21 @@ class CAMIL(Model):
         n_classes: int = 1,
         variant: Literal["paper", "tf-code"] = "paper",
         embed: Widths = 512,
-        layers: int = 2,
+        layers: PositiveInt = 2,
         heads: int = 8,
         landmarks: int = 256,
         pinv_iterations: int = 6,
         convolution: bool = True,
         out_proj: bool = True,
         mask_padding: bool = True,
-        query_dim: int | None = None,
-        attention_dim: int = 128,
+        query_dim: Annotated[int | None, Limits(at_least=1)] = None,
+        attention_dim: PositiveInt = 128,
         trunk: Literal["tanh", "gated"] = "gated",
         dropout: float = 0.0,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        if variant not in ("paper", "tf-code"):
-            raise InputError(f"variant is {variant!r}: 'paper' or 'tf-code'")
-        if trunk not in ("tanh", "gated"):
-            raise InputError(f"trunk is {trunk!r}: 'tanh' or 'gated'")
-        if layers < 1 or (query_dim is not None and query_dim < 1):
-            raise InputError(f"layers are {layers} and query_dim {query_dim}: at least 1 each")
         self.as_code = variant == "tf-code"
         self.embed = Embed(in_dim, embed, activation="identity")
         dim = self.embed.out_dim

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..core import Bags
-from ..errors import CheckpointError, InputError
+from ..core import Bags, PositiveInt, Rate, UnitInterval
+from ..errors import CheckpointError
 from ..layers import InstanceEvidence, InstanceLoss, PosteriorKind, SmoothSVM, Trunk, Widths
 from ..variational import PosteriorOptions, PriorOptions
 from ._attention import AttentionModel
@@ -88,16 +88,16 @@ class CLAM(AttentionModel):
         n_classes: int = 1,
         embed: Widths = 512,
         activation: Literal["relu", "identity"] = "relu",
-        dropout: float = 0.0,
+        dropout: Rate = 0.0,
         attention_dropout: float | None = None,
-        attention_dim: int = 128,
+        attention_dim: PositiveInt = 128,
         trunk: Trunk = "gated",
         score_bias: bool = True,
         k_sample: int = 8,
         subtyping: bool = False,
         instance_loss: InstanceLoss = "ce",
         bag_loss: Literal["ce", "svm"] = "ce",
-        bag_weight: float = 0.7,
+        bag_weight: UnitInterval = 0.7,
         init: Literal["default", "xavier_normal"] = "default",
         posterior_options: PosteriorOptions,
         prior_options: PriorOptions,
@@ -105,7 +105,6 @@ class CLAM(AttentionModel):
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        _check(bag_loss=bag_loss, bag_weight=bag_weight, init=init, dropout=dropout)
         if bag_loss == "svm":
             self.likelihood = SmoothSVM(n_classes, class_weights=class_weights)
         self.bag_weight = bag_weight
@@ -178,17 +177,6 @@ class CLAMProbSA(CLAM):
         CLAM.provenance,
         paper=f"{CLAM.provenance.paper}; with the posterior and the prior of arXiv:2507.14932",
     )
-
-
-def _check(*, bag_loss: str, bag_weight: float, init: str, dropout: float) -> None:
-    if bag_loss not in ("ce", "svm"):
-        raise InputError(f"bag_loss is {bag_loss!r}: 'ce' or 'svm'")
-    if not 0 <= bag_weight <= 1:
-        raise InputError(f"bag_weight is {bag_weight}: from 0 to 1")
-    if init not in ("default", "xavier_normal"):
-        raise InputError(f"init is {init!r}: 'default' or 'xavier_normal'")
-    if not 0 <= dropout < 1:
-        raise InputError(f"dropout is {dropout}: 0 or more, below 1")
 
 
 BLOCK = r"attention_net\.[23]\."  # 2: trained without dropout, before the layer was always there

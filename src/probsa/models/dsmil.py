@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..core import Bags, segment_argmax
-from ..errors import InputError
+from ..core import Bags, NonNegativeFloat, PositiveInt, segment_argmax
 from ..layers import Embed, Widths
 from ..variational import Categorical, Dirac, Independent, Likelihood
 from ._base import Model, Output, Provenance
@@ -82,7 +81,7 @@ class DSMIL(Model):
         activation: Literal["relu", "identity"] = "relu",
         dropout: float = 0.0,
         query: Query = "mlp",
-        query_dim: int = 128,
+        query_dim: PositiveInt = 128,
         value: Value = "identity",
         value_dropout: float = 0.0,
         bag_layer: bool = False,
@@ -90,19 +89,12 @@ class DSMIL(Model):
         class_mixing: bool = True,
         bag_score: BagScore = "bag",
         labels: Literal["exclusive", "independent"] = "exclusive",
-        loss_weights: tuple[float, float] = (0.5, 0.5),
+        loss_weights: tuple[NonNegativeFloat, NonNegativeFloat] = (0.5, 0.5),
         init: Literal["orthogonal", "uniform"] = "orthogonal",
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        _one_of("bag_score", bag_score, ("bag", "mean_prob", "mean_logit"))
-        _one_of("labels", labels, ("exclusive", "independent"))
-        _one_of("init", init, ("orthogonal", "uniform"))
-        if query_dim < 1:
-            raise InputError(f"query_dim is {query_dim}: at least 1")
-        if len(loss_weights) != 2 or min(loss_weights) < 0:
-            raise InputError(f"loss_weights are {loss_weights}: two numbers, none below 0")
         if labels == "independent" and n_classes > 1:
             self.likelihood = Independent(class_weights=class_weights)
         self.bag_score: BagScore = bag_score
@@ -190,13 +182,7 @@ class DSMIL(Model):
         return {k: self.likelihood.nll(v[:, None], y).mean() for k, v in streams.items()}
 
 
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{name} is {value!r}: one of {', '.join(map(repr, known))}")
-
-
 def _query(kind: Query, dim: int, query_dim: int) -> nn.Sequential:
-    _one_of("query", kind, ("mlp", "tanh", "linear"))
     steps: list[nn.Module] = [nn.Linear(dim, query_dim)]
     if kind == "mlp":
         steps += [nn.ReLU(), nn.Linear(query_dim, query_dim)]
@@ -206,7 +192,6 @@ def _query(kind: Query, dim: int, query_dim: int) -> nn.Sequential:
 
 
 def _value_layer(kind: Value, dim: int, dropout: float) -> nn.Module:
-    _one_of("value", kind, ("identity", "linear", "mlp"))
     if kind == "identity":
         return nn.Identity()
     linear = [nn.Dropout(dropout), nn.Linear(dim, dim)]

@@ -7,14 +7,24 @@ to tier 1. Departures: one logit is allowed, min(G, N) groups, partitions that a
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..core import Bags, segment_index, segment_mean, segment_softmax, segment_sum
-from ..errors import CheckpointError, InputError
+from ..core import (
+    Bags,
+    Limits,
+    NonNegativeInt,
+    PositiveInt,
+    Rate,
+    segment_index,
+    segment_mean,
+    segment_softmax,
+    segment_sum,
+)
+from ..errors import CheckpointError
 from ..layers import (
     AttentionPosterior,
     Embed,
@@ -109,28 +119,21 @@ class DTFDMIL(Model):
         n_classes: int = 1,
         embed: Widths = 512,
         activation: Literal["relu", "identity"] = "relu",
-        res_blocks: int = 0,
-        dropout: float = 0.0,
-        attention_dim: int = 128,
+        res_blocks: NonNegativeInt = 0,
+        dropout: Rate = 0.0,
+        attention_dim: PositiveInt = 128,
         trunk: Literal["tanh", "gated"] = "gated",
         score_bias: bool = True,
-        n_groups: int = 4,
+        n_groups: PositiveInt = 4,
         distill: Distill = "afs",
-        instances_per_group: int | None = 1,
+        instances_per_group: Annotated[int | None, Limits(at_least=1)] = 1,
         joint: bool = False,
-        clip: float | None = 5.0,
-        predict_samples: int = 10,
+        clip: Annotated[float | None, Limits(above=0)] = 5.0,
+        predict_samples: PositiveInt = 10,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        _check_choices(distill=distill, trunk=trunk, dropout=dropout, clip=clip)
-        wanted = {"n_groups": n_groups, "predict_samples": predict_samples}
-        for name, value in {**wanted, "instances_per_group": instances_per_group}.items():
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}: at least 1")
-        if res_blocks < 0:
-            raise InputError(f"res_blocks is {res_blocks}: at least 0")
         self.n_groups, self.distill, self.joint, self.clip = n_groups, distill, joint, clip
         self.instances_per_group, self.predict_samples = instances_per_group, predict_samples
         self.embed = Embed(in_dim, embed, activation=activation, bias=False)
@@ -281,17 +284,6 @@ class DTFDMIL(Model):
         ends = torch.tensor(groups.counts).cumsum(0).tolist()
         total = [0, *(each[end - 1] for end in ends)]
         return places, [b - a for a, b in pairwise(total)]
-
-
-def _check_choices(*, distill: str, trunk: str, dropout: float, clip: float | None) -> None:
-    if distill not in ("afs", "maxs", "maxmins", "mas"):
-        raise InputError(f"distill is {distill!r}: 'afs', 'maxs', 'maxmins' or 'mas'")
-    if trunk not in ("tanh", "gated"):
-        raise InputError(f"trunk is {trunk!r}: 'tanh' or 'gated'")
-    if not 0 <= dropout < 1:
-        raise InputError(f"dropout is {dropout}: from 0 up to, not including, 1")
-    if clip is not None and clip <= 0:
-        raise InputError(f"clip is {clip}: a norm above 0, or None")
 
 
 TIERS = [

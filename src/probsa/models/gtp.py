@@ -6,15 +6,14 @@ is N × N; every class has its GraphCAM (theirs: three, into files); mincut is 0
 """
 
 from copy import deepcopy
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags
-from ..errors import InputError
+from ..core import Bags, Limits, NonNegativeFloat, PositiveInt
 from ..layers import (
     Arcs,
     BlockKind,
@@ -101,29 +100,21 @@ class GTP(Model):
         embed: Widths = 512,
         activation: Literal["relu", "identity"] = "identity",
         dropout: float = 0.0,
-        width: int | None = None,
+        width: Annotated[int | None, Limits(at_least=1)] = None,
         gcn: GraphConvolution = "normalized",
         adjacency: Adjacency = "binary",
-        clusters: int = 100,
-        layers: int = 2,
+        clusters: PositiveInt = 100,
+        layers: PositiveInt = 2,
         heads: int = 8,
         mlp_ratio: float = 2.0,
         blocks: BlockKind = "vit",
-        mincut_weight: float = 1.0,
-        ortho_weight: float = 1.0,
+        mincut_weight: NonNegativeFloat = 1.0,
+        ortho_weight: NonNegativeFloat = 1.0,
         unit_init: bool = True,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        if clusters < 1 or layers < 1:
-            raise InputError(f"clusters is {clusters}, layers is {layers}: at least 1 of each")
-        if adjacency not in ("binary", "weighted", "normalized"):
-            raise InputError(f"adjacency is {adjacency!r}: 'binary', 'weighted' or 'normalized'")
-        if not (mincut_weight >= 0 and ortho_weight >= 0):
-            raise InputError(
-                f"mincut_weight is {mincut_weight}, ortho_weight is {ortho_weight}: 0 or more"
-            )
         self.adjacency: Adjacency = adjacency
         self.unit_init = unit_init
         self.term_weights = {"mincut": mincut_weight, "ortho": ortho_weight}
@@ -226,10 +217,6 @@ class GraphConv(nn.Module):
 
     def __init__(self, in_dim: int, width: int, *, kind: GraphConvolution) -> None:
         super().__init__()
-        if width < 1:
-            raise InputError(f"width is {width}: at least 1")
-        if kind not in ("normalized", "relu"):
-            raise InputError(f"gcn is {kind!r}: 'normalized' or 'relu'")
         self.weight = nn.Parameter(torch.empty(in_dim, width))
         self.bias = nn.Parameter(torch.zeros(width))
         nn.init.xavier_normal_(self.weight)

@@ -6,13 +6,21 @@ teach. Departures: no truncation of bags to 500, no padding, and negative bags k
 """
 
 import re
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..core import Bags, segment_mean
+from ..core import (
+    Bags,
+    Limits,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    UnitInterval,
+    segment_mean,
+)
 from ..errors import BagError, CheckpointError, InputError
 from ..layers import Embed, PostNormLayer, QueryLayer, Widths
 from ..variational import Dirac
@@ -129,20 +137,20 @@ class IIBMIL(Model):
         in_dim: int,
         n_classes: int = 1,
         embed: Widths = 512,
-        width: int | None = None,
-        layers: int = 2,
+        width: Annotated[int | None, Limits(at_least=1)] = None,
+        layers: PositiveInt = 2,
         heads: int = 8,
-        hidden: int = 2048,
-        queries: int = 5,
-        decoder_layers: int = 2,
+        hidden: PositiveInt = 2048,
+        queries: PositiveInt = 5,
+        decoder_layers: PositiveInt = 2,
         decoder_heads: int | None = None,
-        dropout: float = 0.0,
-        instance_weight: float = 5.0,
-        prototype_momentum: float = 0.99,
-        top_share: float = 0.1,
-        bank_momentum: tuple[float, float] = (0.95, 0.8),
-        bank_epochs: int | None = None,
-        warmup_epochs: int = 10,
+        dropout: UnitInterval = 0.0,
+        instance_weight: NonNegativeFloat = 5.0,
+        prototype_momentum: UnitInterval = 0.99,
+        top_share: Annotated[float, Limits(above=0, at_most=1)] = 0.1,
+        bank_momentum: tuple[UnitInterval, UnitInterval] = (0.95, 0.8),
+        bank_epochs: Annotated[int | None, Limits(at_least=1)] = None,
+        warmup_epochs: NonNegativeInt = 10,
         restrict_negative_bags: bool = True,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
@@ -151,13 +159,6 @@ class IIBMIL(Model):
         self.embed = Embed(in_dim, embed, activation="identity")
         raw = self.embed.out_dim
         z = raw if width is None else width
-        _check(
-            {"width": z, "layers": layers, "hidden": hidden, "queries": queries,
-             "decoder_layers": decoder_layers, "bank_epochs": bank_epochs},
-            {"warmup_epochs": warmup_epochs, "instance_weight": instance_weight},
-            {"dropout": dropout, "prototype_momentum": prototype_momentum, "top_share": top_share,
-             "bank_momentum, at first,": bank_momentum[0], "bank_momentum": bank_momentum[1]},
-        )  # fmt: skip
         self.encoder = nn.ModuleList(
             Residual(raw if k == 0 else z, raw, z, heads=heads, hidden=hidden, dropout=dropout)
             for k in range(layers)
@@ -311,20 +312,6 @@ def _of_positives(p: Float[Tensor, "n c"]) -> Tensor:
 
 def _full(v: Tensor) -> Tensor:
     return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v
-
-
-def _check(
-    counts: dict[str, int | None],
-    positive: dict[str, int | float],
-    shares: dict[str, int | float],
-) -> None:
-    for name, value in {**counts, **positive}.items():
-        least = int(name in counts)
-        if value is not None and value < least:
-            raise InputError(f"{name} is {value}: at least {least}")
-    for name, value in shares.items():
-        if not 0 <= value <= 1 or (name == "top_share" and value == 0):
-            raise InputError(f"{name} is {value}: a share, from 0 to 1")
 
 
 def _names() -> Rules:

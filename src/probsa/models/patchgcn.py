@@ -7,13 +7,13 @@ the first convolution (theirs makes one and never calls it).
 """
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags
+from ..core import Bags, Limits, PositiveInt, Rate
 from ..errors import CheckpointError, InputError
 from ..layers import (
     Arcs,
@@ -153,18 +153,18 @@ class PatchGCN(AttentionModel):
         in_dim: int,
         n_classes: int = 1,
         embed: Widths = 512,
-        layers: int = 3,
+        layers: PositiveInt = 3,
         conv: Literal["gen", "gcn"] = "gen",
-        width: int | None = None,
+        width: Annotated[int | None, Limits(at_least=1)] = None,
         mlp_bias: bool = True,
         block: Literal["residual", "plain"] = "residual",
         hidden: int | tuple[int, ...] = 512,
-        rho: int | None = None,
-        attention_dim: int = 128,
+        rho: Annotated[int | None, Limits(at_least=1)] = None,
+        attention_dim: PositiveInt = 128,
         trunk: Trunk = "gated",
         score_bias: bool = True,
         dropout: float = 0.0,
-        layer_dropout: float = 0.0,
+        layer_dropout: Rate = 0.0,
         attention_dropout: float = 0.0,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
@@ -173,9 +173,11 @@ class PatchGCN(AttentionModel):
         self.build_embed(in_dim, embed, activation="relu", dropout=dropout)
         dim = self.embed.out_dim
         w = dim if width is None else width
-        _check(dim, w, layers=layers, conv=conv, block=block, rho=rho)
-        if not 0 <= layer_dropout < 1:
-            raise InputError(f"layer_dropout is {layer_dropout}: 0 or more, below 1")
+        if conv == "gen" and w != dim:
+            raise InputError(
+                f"width is {w}, but GENConv keeps the {dim} channels that it is given: leave width "
+                "out, or take conv='gcn'"
+            )
         self.conv = conv
         self.layers = nn.ModuleList(
             GraphLayer(
@@ -213,20 +215,6 @@ class PatchGCN(AttentionModel):
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
         return self.phi(torch.cat(self.graph(bags), 1))
-
-
-def _check(dim: int, width: int, *, layers: int, conv: str, block: str, rho: int | None) -> None:
-    if conv not in ("gen", "gcn") or block not in ("residual", "plain"):
-        raise InputError(
-            f"conv is {conv!r} and block {block!r}: 'gen' or 'gcn', 'residual' or 'plain'"
-        )
-    if min(layers, width, 1 if rho is None else rho) < 1:
-        raise InputError(f"layers, width and rho are {layers}, {width} and {rho}: at least 1 each")
-    if conv == "gen" and width != dim:
-        raise InputError(
-            f"width is {width}, but GENConv keeps the {dim} channels that it is given: leave width "
-            "out, or take conv='gcn'"
-        )
 
 
 ORIGINAL = (

@@ -6,8 +6,9 @@ The KL of a bag is divided by its size unless `kl_reduction="sum"`: the equation
 code divides, and without it 10⁴ patches swamp one label.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from ..core import Limits, PositiveInt, Rate
 from ..layers import PosteriorKind, Transformer, Trunk, Widths
 from ..variational import PosteriorOptions, PriorOptions
 from . import _torchmil as torchmil
@@ -75,7 +76,7 @@ class ProbSA(AttentionModel):
         n_classes: int = 1,
         embed: Widths = 512,
         activation: Literal["relu", "identity"] | None = None,
-        dropout: float = 0.0,
+        dropout: Rate = 0.0,
         layers: int = 2,
         heads: int = 8,
         width: int | None = None,
@@ -83,9 +84,9 @@ class ProbSA(AttentionModel):
         use_mlp: bool = True,
         final_norm: bool = True,
         add_self: bool = False,
-        attention_dim: int = 128,
+        attention_dim: PositiveInt = 128,
         trunk: Trunk = "tanh",
-        classifier_hidden: int | None = None,
+        classifier_hidden: Annotated[int | None, Limits(at_least=1)] = None,
         posterior_options: PosteriorOptions,
         prior_options: PriorOptions,
         class_weights: tuple[float, ...] | None = None,

@@ -8,14 +8,14 @@ Shapes: n instances, t tokens, d width of the transformer.
 
 import re
 from math import isqrt
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags
+from ..core import Bags, Limits, PositiveInt, Rate
 from ..errors import CheckpointError, InputError
 from ..layers import (
     Embed,
@@ -127,18 +127,18 @@ class SETMIL(Model):
         n_classes: int = 1,
         embed: Widths = 512,
         reduction: int = 1,
-        reduced_dim: int = 128,
+        reduced_dim: PositiveInt = 128,
         windows: tuple[int, ...] = (3, 5, 7),
-        pyramid_dim: int = 128,
-        pyramid_dropout: float = 0.0,
-        pyramid_attention_dropout: float = 0.0,
-        set_dim: int | None = 512,
-        layers: int = 2,
+        pyramid_dim: PositiveInt = 128,
+        pyramid_dropout: Rate = 0.0,
+        pyramid_attention_dropout: Rate = 0.0,
+        set_dim: Annotated[int | None, Limits(at_least=1)] = 512,
+        layers: PositiveInt = 2,
         heads: int = 8,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = False,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
+        dropout: Rate = 0.0,
+        attention_dropout: Rate = 0.0,
         relative: Method = "euc",
         relative_mode: Mode = "bias",
         relative_on: On = "q",
@@ -147,7 +147,7 @@ class SETMIL(Model):
         pyramid_relative_mode: Mode = "bias",
         pyramid_relative_on: On = "q",
         empty: Literal["masked", "tokens"] = "masked",
-        canvas: int | None = None,
+        canvas: Annotated[int | None, Limits(at_least=1)] = None,
         layout: Literal["map", "packed"] = "map",
         augment: bool = False,
         loss: Literal["ce", "focal"] = "ce",
@@ -158,7 +158,8 @@ class SETMIL(Model):
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
         self.likelihood = bag_loss(loss, n_classes, focal=focal, class_weights=class_weights)
         rates = (dropout, attention_dropout, pyramid_dropout, pyramid_attention_dropout)
-        _check((reduction, *windows), rates=rates, empty=empty, layout=layout, canvas=canvas)
+        if even := [side for side in (reduction, *windows) if side < 1 or side % 2 == 0]:
+            raise InputError(f"a window (reduction, windows) of side {even[0]}: odd, 1 or more")
         if augment and (canvas is None or empty != "tokens"):
             raise InputError("augment=True turns square maps: it needs canvas and empty='tokens'")
         self.whole, self.canvas, self.packed = empty == "tokens", canvas, layout == "packed"
@@ -167,11 +168,8 @@ class SETMIL(Model):
         self.embed = Embed(in_dim, embed, activation="identity")
         fused = len(windows) * pyramid_dim or reduced_dim
         d = fused if set_dim is None else set_dim
-        if min(reduced_dim, pyramid_dim, d, layers, int(mlp_ratio * d)) < 1:
-            raise InputError(
-                f"reduced_dim {reduced_dim}, pyramid_dim {pyramid_dim}, set_dim {set_dim}, layers "
-                f"{layers}, mlp_ratio {mlp_ratio}: at least 1 of each, and of hidden units"
-            )
+        if int(mlp_ratio * d) < 1:
+            raise InputError(f"mlp_ratio {mlp_ratio} of a width of {d} leaves no hidden units")
         near = Kind(method=pyramid_relative, mode=pyramid_relative_mode, on=pyramid_relative_on)
         far = Kind(method=relative, mode=relative_mode, on=relative_on, shared=relative_shared)
         self._build_windows(reduced_dim, pyramid_dim, relative=near, rates=rates[2:])
@@ -291,23 +289,6 @@ class SETMIL(Model):
         if tokens.source is not None:  # what a cell weighs wherever the augmented map shows it
             weight = weight.new_zeros(len(cells) + 2).index_add(0, tokens.source, weight)[:-2]
         return F.pad(weight, (0, 1))[tokens.layout.place]
-
-
-def _check(
-    sides: tuple[int, ...], *, rates: tuple[float, ...], empty: str, layout: str, canvas: int | None
-) -> None:
-    for side in sides:
-        if side < 1 or side % 2 == 0:
-            raise InputError(f"a window (reduction, windows) of side {side}: odd, 1 or more")
-    for rate in rates:
-        if not 0 <= rate < 1:
-            raise InputError(f"a dropout of {rate}: at least 0, below 1")
-    if empty not in ("masked", "tokens"):
-        raise InputError(f"empty is {empty!r}: 'masked' or 'tokens'")
-    if layout not in ("map", "packed"):
-        raise InputError(f"layout is {layout!r}: 'map' or 'packed'")
-    if canvas is not None and canvas < 1:
-        raise InputError(f"canvas is {canvas}: a side of 1 or more, or None")
 
 
 LEAVES = {

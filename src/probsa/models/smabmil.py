@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from ..core import Bags
-from ..errors import CheckpointError, InputError
+from ..core import Bags, PositiveInt
+from ..errors import CheckpointError
 from ..layers import (
     ACTIVATIONS,
     Activation,
@@ -55,12 +55,6 @@ class SmAttention(nn.Module):
         normed: bool,
     ) -> None:
         super().__init__()
-        if where not in ("early", "mid", "late"):
-            raise InputError(f"where is {where!r}: 'early', 'mid' or 'late'")
-        if activation not in ACTIVATIONS:
-            raise InputError(f"attention_activation is {activation!r}: 'tanh', 'relu' or 'gelu'")
-        if attention_dim < 1:
-            raise InputError(f"attention_dim is {attention_dim}: at least 1")
         self.sm, self.where = sm, where
         self.activation = ACTIVATIONS[activation]
         self.first = nn.Linear(dim, attention_dim)
@@ -150,7 +144,7 @@ class SmABMIL(Model):
         mode: SmMode = "approximate",
         steps: int = 10,
         spectral_norm: bool = True,
-        attention_dim: int = 128,
+        attention_dim: PositiveInt = 128,
         attention_activation: Activation = "tanh",
         layers: int = 2,
         heads: int = 8,
@@ -163,8 +157,6 @@ class SmABMIL(Model):
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        if encoder not in ("mlp", "transformer"):
-            raise InputError(f"encoder is {encoder!r}: 'mlp' or 'transformer'")
 
         def sm() -> Sm:
             return Sm(alpha=alpha, trainable=train_alpha, mode=mode, steps=steps)

@@ -7,6 +7,7 @@ paper's research code has `out_proj=False, use_mlp=False, add_self=True` and GEL
 
 from typing import Any, Literal
 
+from ..core import PositiveInt, Rate
 from ..layers import Activation, Transformer, Trunk, Widths
 from . import _torchmil as torchmil
 from ._attention import AttentionModel
@@ -59,7 +60,7 @@ class TABMIL(AttentionModel):
         n_classes: int = 1,
         embed: Widths = 512,
         activation: Literal["relu", "identity"] = "identity",
-        dropout: float = 0.0,
+        dropout: Rate = 0.0,
         layers: int = 2,
         heads: int = 8,
         width: int | None = None,
@@ -67,7 +68,7 @@ class TABMIL(AttentionModel):
         use_mlp: bool = True,
         final_norm: bool = True,
         add_self: bool = False,
-        attention_dim: int = 128,
+        attention_dim: PositiveInt = 128,
         trunk: Trunk = "tanh",
         attention_activation: Activation = "tanh",
         class_weights: tuple[float, ...] | None = None,

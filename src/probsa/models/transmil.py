@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..core import Bags
+from ..core import Bags, PositiveInt
 from ..errors import CheckpointError, InputError
 from ..layers import Duplicates, Embed, PosteriorKind, SquareEncoder, Trunk, Widths
 from ..variational import Dirac, PosteriorOptions, PriorOptions
@@ -94,10 +94,6 @@ class TransMIL(Model):
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        if score_heads not in ("mean", "range"):
-            raise InputError(f"score_heads is {score_heads!r}: 'mean' or 'range'")
-        if score_duplicates not in ("drop", "add"):
-            raise InputError(f"score_duplicates is {score_duplicates!r}: 'drop' or 'add'")
         self.score_heads = score_heads
         self.score_duplicates: Duplicates = score_duplicates
         self.embed = Embed(in_dim, embed, activation=activation)
@@ -187,7 +183,7 @@ class TransMILProbSA(AttentionModel):
         out_proj: bool = True,
         mask_padding: bool = True,
         dropout: float = 0.0,
-        attention_dim: int = 128,
+        attention_dim: PositiveInt = 128,
         trunk: Trunk = "tanh",
         posterior_options: PosteriorOptions,
         prior_options: PriorOptions,

@@ -13,8 +13,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..core import Bags, segment_logsumexp, segment_max, segment_mean, segment_sum, segment_topk
-from ..errors import InputError
+from ..core import (
+    Bags,
+    PositiveInt,
+    Rate,
+    segment_logsumexp,
+    segment_max,
+    segment_mean,
+    segment_sum,
+    segment_topk,
+)
 from ..layers import Embed, PostNormLayer
 from ..variational import Dirac
 from ._base import Model, Output, Provenance
@@ -126,33 +134,22 @@ class VMIL(Model):
         branch: Literal["mlp", "cnn"] = "mlp",
         embed: int = 512,
         activation: Literal["relu", "identity"] = "relu",
-        dropout: float = 0.0,
-        layers: int = 2,
+        dropout: Rate = 0.0,
+        layers: PositiveInt = 2,
         heads: int = 8,
-        feedforward: int = 2048,
-        gamma: float = 0.15,
-        warmup: float = 0.25,
-        warmup_block: int = 2,
-        block: int = 5,
+        feedforward: PositiveInt = 2048,
+        gamma: Rate = 0.15,
+        warmup: Rate = 0.25,
+        warmup_block: PositiveInt = 2,
+        block: PositiveInt = 5,
         alternate: Literal["epochs", "steps"] = "epochs",
         reduction: Literal["mean", "sum"] = "mean",
         aggregation: Aggregation = "max",
-        top_k: int = 10,
+        top_k: PositiveInt = 10,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        _check_choice("branch", branch, ("mlp", "cnn"))
-        _check_choice("alternate", alternate, ("epochs", "steps"))
-        _check_choice("reduction", reduction, ("mean", "sum"))
-        _check_choice("aggregation", aggregation, tuple(AGGREGATIONS))
-        counts = {"layers": layers, "feedforward": feedforward, "top_k": top_k}
-        for name, value in {**counts, "warmup_block": warmup_block, "block": block}.items():
-            if value < 1:
-                raise InputError(f"{name} is {value}: at least 1")
-        for name, value in {"gamma": gamma, "warmup": warmup, "dropout": dropout}.items():
-            if not 0 <= value < 1:
-                raise InputError(f"{name} is {value}: from 0 up to, not including, 1")
         self.gamma, self.reduction = gamma, reduction
         self.aggregation, self.top_k = aggregation, top_k
         self.warmup, self.warmup_block, self.block = warmup, warmup_block, block
@@ -262,11 +259,6 @@ def threshold(
     """τ = min q + γ (max q − min q) of each bag."""
     low, high = -segment_max(-q, sizes), segment_max(q, sizes)
     return low + gamma * (high - low)
-
-
-def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise InputError(f"{name} is {value!r}: one of {', '.join(known)}")
 
 
 def _logit(head: nn.Linear, h: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:

@@ -1,6 +1,6 @@
 """probsa models: the models, or one model's arguments."""
 
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 from ._shared import Parser, write_json
 
@@ -41,6 +41,8 @@ def run(arguments: list[str]) -> int:
 
 def _type(parameter: Any) -> str:
     kind = parameter.annotation
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
 
 
