@@ -40,10 +40,16 @@ def run(arguments: list[str]) -> int:
 
 
 def _type(parameter: Any) -> str:
-    kind = parameter.annotation
-    if get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
+    kind = _without_limits(parameter.annotation)
     return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+
+
+def _without_limits(kind: Any) -> Any:
+    if get_origin(kind) is Annotated:
+        return get_args(kind)[0]
+    if get_origin(kind) is tuple:
+        return tuple[tuple(_without_limits(part) for part in get_args(kind))]
+    return kind
 
 
 def _default(parameter: Any) -> Any:
