@@ -518,10 +518,7 @@ def test_an_option_changes_the_result(key):
         ({"dropout": 1.5}, "dropout is 1.5; expected at least 0 and at most 1"),
         ({"top_share": 0.0}, "top_share is 0.0"),
         ({"prototype_momentum": 1.1}, "prototype_momentum is 1.1"),
-        (
-            {"bank_momentum": (0.9, -0.1)},
-            ({"bank_momentum": (0.9, -0.1)}, r"bank_momentum is \(0.9, -0.1\); expected a list"),
-        ),
+        ({"bank_momentum": (0.9, -0.1)}, r"bank_momentum is \(0.9, -0.1\); expected a list"),
     ],
 )
 def test_nonsense_is_refused(options, message):
