@@ -1,4 +1,4 @@
-"""What ABMIL, T-ABMIL and ProbSA share: H(X), q(f | X), pooling, ψ. Each has its own arguments."""
+"""The base class of ABMIL, T-ABMIL and ProbSA: instance vectors, q(f | X), pooling and ψ."""
 
 from typing import Literal
 
@@ -30,11 +30,14 @@ from ._base import Model, Output
 
 
 class AttentionModel(Model):
-    """p(Y | X, f) = ψ(Hᵀ softmax(f)), f ~ q(f | X). Subclasses build the parts in `__init__`."""
+    """Attention pooling: p(Y | X, f) = ψ(Hᵀ softmax(f)) with f ~ q(f | X).
+
+    Subclasses build the parts in `__init__`.
+    """
 
     embed: Embed
     encoder: nn.Module | None
-    """Takes the packed instance vectors and the sizes of the bags."""
+    """Contextualises the packed instance vectors, given the sizes of the bags."""
     attention: AttentionPosterior
     classifier: nn.Module
     prior: Dirichlet | None = None
@@ -102,11 +105,11 @@ class AttentionModel(Model):
         self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """The terms of `bag_losses`: means over the bags."""
-        return {name: each.mean() for name, each in self.bag_losses(out, bags).items()}
+        """Return the terms of `bag_losses`, averaged over the bags."""
+        return {name: term.mean() for name, term in self.bag_losses(out, bags).items()}
 
     def bag_losses(self, out: Output, bags: Bags) -> dict[str, Float[Tensor, " bags"]]:
-        """`nll`, −E_q[log p(Y | X, f)], and with a prior `kl`, eq. (5), of each bag."""
+        """Return each bag's `nll`, −E_q[log p(Y | X, f)], and with a prior its `kl`, eq. (5)."""
         terms = {"nll": self.likelihood.nll(out.logits, self.labels(bags))}
         if self.prior is None:
             return terms
@@ -116,7 +119,7 @@ class AttentionModel(Model):
         return {**terms, "kl": kl}
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
-        """H(X): instance vectors, by themselves or (with an encoder) in sight of their bag."""
+        """Return the instance vectors H(X), contextualised if there is an encoder."""
         h = self.embed(bags.x)
         return h if self.encoder is None else self.encoder(h, bags.sizes)
 

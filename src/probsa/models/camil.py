@@ -56,26 +56,26 @@ class CAMIL(Model):
     ways with their weights.
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1 (one logit) or the number of classes.
         variant: `paper`, or `tf-code`: no layer norm, the convolution over the heads axis, v from h
             and with a bias, m = 2 l ⊙ g + 2 t ⊙ (1 − g) with g = σ(−l)², attention from m and
             without biases; Keras's initial values.
         embed: width(s) of the first layer(s), linear; None passes the features on (the original).
         layers: Nyström layers (the original: 1).
-        heads: attention heads of each.
-        landmarks: the most landmarks that a bag has.
-        pinv_iterations: steps of the pseudo-inverse.
-        convolution: a convolution of 33 taps over the values.
-        out_proj: a linear map after the heads.
+        heads: number of attention heads per layer.
+        landmarks: largest number of landmarks of a bag.
+        pinv_iterations: number of iterations of the pseudo-inverse.
+        convolution: whether to add a convolution of 33 taps over the values.
+        out_proj: whether a linear map follows the attention heads.
         mask_padding: the zeros that fill a bag up to a multiple of the landmarks are not attended
             to (the original does, and gives every bag all its landmarks: False).
         query_dim: width of q and k; None: as wide as the instance vectors (the original: 256).
-        attention_dim: D_f of the pooling.
-        trunk: how attention is computed.
+        attention_dim: width D_f of the attention network.
+        trunk: form of the attention network.
         dropout: after each Nyström attention, in training.
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction; there is nothing.
+        class_weights: class weights of the likelihood, one per class.
+        seed: has no effect; predictions are deterministic.
     """
 
     family = "global"
@@ -172,7 +172,7 @@ class CAMIL(Model):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        del noise, generator  # nothing is random
+        del noise, generator  # the model is deterministic
         h = self.embed(bags.x)
         t = h
         for layer in self.layers:

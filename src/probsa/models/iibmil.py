@@ -91,7 +91,7 @@ class IIBMIL(Model):
     `start_epoch` has ended the warm-up.
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1 (one logit) or the number of classes.
         embed: width(s) of the first layer(s), linear; None passes the features on.
         width: z of encoder and decoder; None: as wide as what comes in.
@@ -110,8 +110,8 @@ class IIBMIL(Model):
         warmup_epochs: first epochs, in which prototypes move and instance labels do not.
         restrict_negative_bags: an instance is of class 0 or of its bag's class: those of negative
             bags stay negative. Else of any class (the original).
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     family = "global"
@@ -200,7 +200,7 @@ class IIBMIL(Model):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        del noise, generator  # nothing is drawn
+        del noise, generator  # the model is deterministic
         x = _full(self.instances(bags))
         t = self.queries.expand(len(bags), -1, -1)
         weights = t.new_empty(len(x), t.shape[1])

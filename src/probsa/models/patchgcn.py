@@ -107,9 +107,9 @@ class PatchGCN(AttentionModel):
     (the original: the sources whose 8 nearest include the target), else its edges both ways.
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1 (one logit) or the number of classes.
-        embed: width(s) of the first layer(s); None passes the features on.
+        embed: width or widths of the first layers; None uses the features unchanged.
         layers: graph convolutions.
         conv: `gen` (the original) or `gcn` (Kipf & Welling's, as the authors' library has it).
         width: of the graph convolutions; None: as wide as the first layer. Another one needs `gcn`.
@@ -118,14 +118,14 @@ class PatchGCN(AttentionModel):
             norm and ReLU after every convolution.
         hidden: width(s) after the concatenation.
         rho: width of a hidden layer in the classifier; None: the classifier is linear.
-        attention_dim: D_f.
-        trunk: how attention is computed.
-        score_bias: a bias on w, to which softmax is blind.
+        attention_dim: width D_f of the attention network.
+        trunk: form of the attention network.
+        score_bias: whether w has a bias; it has no effect on the softmax.
         dropout: after the first layer(s) and after the concatenation's, in training.
         layer_dropout: after each graph layer but a bare one, in training.
         attention_dropout: inside the trunk, in training.
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     needs = frozenset({"edges"})

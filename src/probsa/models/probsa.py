@@ -1,9 +1,9 @@
 """ProbSA: probabilistic smooth attention (Castro-Macías et al., arXiv:2507.14932).
 
-The paper's four variants are H (MLP or transformer) times q (Dirac or Diag), table 1. With λ = 0
+The paper's four variants combine H (MLP or transformer) with q (Dirac or Diag), table 1. With λ = 0
 and Dirac they are ABMIL and T-ABMIL; with a constant λ, Dirac and the MLP, Smooth Attention (SA).
-The KL of a bag is divided by its size unless `kl_reduction="sum"`: the equations sum, the authors'
-code divides, and without it 10⁴ patches swamp one label.
+The KL of a bag is divided by its size unless `kl_reduction="sum"`. The equations sum; the authors'
+code divides, because the terms of 10⁴ patches would otherwise outweigh one label.
 """
 
 from typing import Annotated, Any, Literal
@@ -30,27 +30,29 @@ class ProbSA(AttentionModel):
     """Attention with a distribution q(f | X) and a smoothness prior on the bag's graph.
 
     Args:
-        in_dim: features of an instance.
-        encoder: `mlp` (ABMIL) or `transformer` (T-ABMIL).
-        posterior: `dirac` (Σ = 0) or `diag` (Σ = Diag).
+        in_dim: number of features per instance.
+        encoder: network H(X): `mlp` (ABMIL) or `transformer` (T-ABMIL).
+        posterior: kind of q(f | X): `dirac` (Σ = 0) or `diag` (diagonal Σ).
         n_classes: 1 (one logit) or the number of classes.
-        embed: width(s) of the first layer(s); None passes the features on.
-        activation: after each first layer; None: ReLU for the MLP, none before a transformer.
-        dropout: after each first layer and in the transformer, in training.
-        layers: transformer layers.
-        heads: attention heads of each.
-        width: D_qk = D_v; None: as wide as the instance vectors.
-        out_proj: a linear map after the heads.
-        use_mlp: the second half of each layer, an MLP of four times the width.
-        final_norm: a layer norm after the last transformer layer.
-        add_self: the transformer's input is added again after every layer (torchmil).
-        attention_dim: D_f.
-        trunk: how μ and log σ² are computed.
-        classifier_hidden: width of a hidden layer in ψ; None: ψ is linear, and samples are cheap.
-        posterior_options: number of samples and range of log σ².
-        prior_options: prior, and reduction of the KL.
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+        embed: width or widths of the first layers; None uses the features unchanged.
+        activation: activation after each first layer; None: ReLU for the MLP, none before a
+            transformer.
+        dropout: dropout rate after each first layer and in the transformer.
+        layers: number of transformer layers.
+        heads: number of attention heads per layer.
+        width: width D_qk = D_v of the attention; None: that of the instance vectors.
+        out_proj: whether a linear map follows the attention heads.
+        use_mlp: whether each layer ends with an MLP of four times the width.
+        final_norm: whether a layer norm follows the last layer.
+        add_self: whether the transformer's input is added again after every layer (torchmil).
+        attention_dim: width D_f of the attention network.
+        trunk: form of the network that computes μ and log σ².
+        classifier_hidden: width of a hidden layer in ψ; None: ψ is linear, which makes samples
+            cheap.
+        posterior_options: number of samples, and range of log σ².
+        prior_options: parameters of the prior, and reduction of the KL divergence.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     needs = frozenset({"edges"})
@@ -117,7 +119,7 @@ class ProbSA(AttentionModel):
 
 @original("torchmil_smoothabmil", "torchmil_probsmoothabmil", "torchmil_transformerprobsmoothabmil")
 def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """torchmil's three: no first layer, its trunk, a normalised Laplacian, κ = 1 and no ridge."""
+    """Convert torchmil's three models: no first layer, normalised Laplacian, κ = 1, no ridge."""
     known = ("in_shape", "att_dim", "pool_att_dim", "covar_mode", *torchmil.ENCODER)
     only(given, (*known, "n_samples_train", "n_samples_test"), reference)
     of = "torchmil's smooth attention"

@@ -64,9 +64,9 @@ class SETMIL(Model):
     """Windows of three sizes on the slide's map become tokens of a transformer.
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1 (one logit) or the number of classes; the original's heads have 2 or more.
-        embed: width(s) of the first layer(s); None passes the features on.
+        embed: width or widths of the first layers; None uses the features unchanged.
         reduction: window of the first reduction, k cells a side and (k − 1) / 2 apart; 1: a linear
             map of each cell.
         reduced_dim: its width, t.
@@ -76,7 +76,7 @@ class SETMIL(Model):
         pyramid_attention_dropout: on its attention weights.
         set_dim: width of the transformer, by a linear map; None: as wide as what comes in.
         layers: transformer blocks.
-        heads: attention heads of each.
+        heads: number of attention heads per layer.
         mlp_ratio: hidden width of their MLPs, in widths.
         qkv_bias: a bias on their queries, keys and values.
         dropout: on tokens, projections and MLPs, in training.
@@ -96,8 +96,8 @@ class SETMIL(Model):
             for a canvas with empty cells as tokens.
         loss: `ce` (the paper's) or `focal` (the code's other one), both named `nll`.
         focal: its α, the weight of class 0 (the others have 1 − α), and its γ.
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     family = "global"

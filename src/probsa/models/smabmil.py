@@ -89,29 +89,30 @@ class SmABMIL(Model):
     Sm(U) = (I + γL)⁻¹U with γ = α/(1 − α) and L = I − D^-½ A D^-½.
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1 (one logit) or the number of classes.
         encoder: `mlp`, or `transformer` with Sm after each layer's attention.
-        embed: width(s) of the first layer(s); None passes the features on.
-        activation: after each first layer; None: ReLU for the MLP, none before a transformer.
-        dropout: after each first layer and in the transformer, in training.
+        embed: width or widths of the first layers; None uses the features unchanged.
+        activation: activation after each first layer; None: ReLU for the MLP, none before a
+            transformer.
+        dropout: dropout rate after each first layer and in the transformer.
         where: Sm on instance vectors (`early`), after V (`mid`), on the attention (`late`).
         alpha: α of Sm, 0 to 1: how much; where it starts if it is trained.
         train_alpha: whether α is trained, one for each Sm.
         mode: of Sm: `approximate`, or `exact`.
         steps: of the approximate mode.
         spectral_norm: on the attention's linear maps after Sm (none comes after `late`).
-        attention_dim: D_f.
+        attention_dim: width D_f of the attention network.
         attention_activation: between V and w.
         layers: transformer layers; this and what follows is for `encoder="transformer"`.
-        heads: attention heads of each.
-        width: D_qk = D_v; None: as wide as the instance vectors.
-        out_proj: a linear map after the heads.
-        use_mlp: the second half of each layer.
-        final_norm: a layer norm after the last layer.
-        add_self: the transformer's input is added again after every layer (torchmil).
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+        heads: number of attention heads per layer.
+        width: width D_qk = D_v of the attention; None: that of the instance vectors.
+        out_proj: whether a linear map follows the attention heads.
+        use_mlp: whether each layer ends with an MLP of four times the width.
+        final_norm: whether a layer norm follows the last layer.
+        add_self: whether the transformer's input is added again after every layer (torchmil).
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     needs = frozenset({"edges"})
@@ -195,7 +196,7 @@ class SmABMIL(Model):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        del noise, generator  # nothing is drawn
+        del noise, generator  # the model is deterministic
         arcs = normalised(both_ways(bags))
         h = self.embed(bags.x)
         if self.encoder is not None:

@@ -83,7 +83,7 @@ class VMIL(Model):
     can end with the same prediction for every bag: look at `val_auroc` and the training's notes.
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1: the method tells two classes apart.
         branch: p's, `mlp`, or `cnn` along the features (the original's, for spectra; on deep
             features their order means nothing, and an instance costs 20 numbers a feature).
@@ -92,7 +92,7 @@ class VMIL(Model):
         activation: after q's first layer and the one of `mlp`.
         dropout: after those, and in the transformer, in training.
         layers: transformer layers of q, each with its layer norms after the sums.
-        heads: attention heads of each.
+        heads: number of attention heads per layer.
         feedforward: width of the hidden layer of each.
         gamma: γ.
         warmup: the share of the epochs that is warm-up; never so few that q is used untrained.
@@ -187,7 +187,7 @@ class VMIL(Model):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        del noise, generator  # nothing is drawn
+        del noise, generator  # the model is deterministic
         gradients = torch.is_grad_enabled()
         with torch.set_grad_enabled(gradients and "m" in self.turns):
             p = _logit(self.p_head, self.p_branch(bags.x))
