@@ -402,7 +402,7 @@ def test_two_bags_of_one_name_are_noticed():
     model = build("iibmil", **SMALL, warmup_epochs=0).double()
     memory_step(model, pack([random_bag(7, seed=1, features=6, y=1)]))
     other = pack([random_bag(5, seed=1, features=6, y=1)])
-    with pytest.raises(BagError, match="'bag1' has 5 instances, but 7 instance labels are kept"):
+    with pytest.raises(BagError, match="'bag1' has 5 instances, but 7 instance labels are stored"):
         model.losses(model(other), other)
 
 

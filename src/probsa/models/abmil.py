@@ -44,8 +44,8 @@ class ABMIL(AttentionModel):
         "ICML 2018, arXiv:1802.04712",
         code="AMLab-Amsterdam/AttentionDeepMIL",
         licence="MIT",
-        follows_paper="Attention pooling, plain or gated, and one classifier.",
-        follows_code="Biases in V, U and (`score_bias`) w; without the clamp of probabilities.",
+        follows_paper="Attention pooling, plain or gated, with one classifier.",
+        follows_code="V, U and (with `score_bias`) w have biases; probabilities are not clamped.",
         fair="One linear layer to 512 with ReLU, D_f = 128, the plain form without a bias on w.",
     )
 

@@ -71,12 +71,13 @@ class CLAM(AttentionModel):
         paper="Lu et al., Data-efficient and weakly supervised computational pathology on "
         "whole-slide images, Nature Biomedical Engineering 2021, arXiv:2004.09666",
         code="mahmoodlab/CLAM",
-        licence="GPL-3.0, for non-commercial academic purposes by its README: "
-        "neither code nor weights of it are in this package",
-        follows_paper="Gated attention, one or a branch a class, k = 8, 0.7 and 0.3 as weights.",
-        follows_code="Cross-entropy unless `svm` is asked for, `subtyping` off, k instances of "
-        "either end even where they overlap. A bag smaller than k, where the code fails, gives "
-        "all it has.",
+        licence="GPL-3.0, for non-commercial academic purposes according to its README; this "
+        "package contains neither its code nor its weights",
+        follows_paper="Gated attention with one branch or one per class, k = 8, weights 0.7 and "
+        "0.3.",
+        follows_code="Cross-entropy by default instead of `svm`, no `subtyping`, k instances at "
+        "each end even if they overlap. A bag smaller than k, for which the code fails, gives all "
+        "its instances.",
         fair="One linear layer to 512 with ReLU and no dropout, D_f = 128, one logit.",
     )
 

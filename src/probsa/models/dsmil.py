@@ -66,11 +66,12 @@ class DSMIL(Model):
         "arXiv:2011.08939",
         code="binli123/dsmil-wsi",
         licence="MIT",
-        follows_paper="Two streams with losses of weight 0.5 each; `query='linear', "
-        "value='linear', scaled=False, bag_score='mean_logit'` is its formula.",
-        follows_code="A two-layer q, v the identity, scores over √d, the bag's stream as the score "
-        "of the bag, orthogonal initial weights. `labels='independent'` is its multi-label loss.",
-        fair="One linear layer to 512 with ReLU before everything, d = 128.",
+        follows_paper="Two streams with losses of weight 0.5 each. `query='linear', "
+        "value='linear', scaled=False, bag_score='mean_logit'` gives its formula.",
+        follows_code="A two-layer q, the identity as v, scores over √d, the bag stream as the "
+        "bag's score, orthogonal initial weights. `labels='independent'` gives its multi-label "
+        "loss.",
+        fair="One linear layer to 512 with ReLU first, d = 128.",
     )
 
     def __init__(

@@ -105,12 +105,13 @@ class DTFDMIL(Model):
         "for histopathology whole slide image classification, CVPR 2022, arXiv:2203.12081",
         code="hrzhang1123/DTFD-MIL",
         licence="MIT",
-        follows_paper="Random pseudo-bags with the bag's label, two tiers, `mas` beside the "
-        "authors' three ways to distil; scores of instances weigh features by N a_n.",
+        follows_paper="Random pseudo-bags with the bag's label, two tiers, and `mas` besides the "
+        "authors' three ways to distil. Instance scores weight features by N a_n.",
         follows_code="No bias in the first layer, gated attention, AFS, gradients that stay in "
-        "their tier and are clipped by parts at 5; class activations by a_n alone inside a group.",
-        fair="One linear layer from the features to 512 with ReLU, D_f = 128, one logit; "
-        "ten partitions averaged in prediction where the original draws one.",
+        "their tier and are clipped separately at 5. Class activations use only a_n within a "
+        "group.",
+        fair="One linear layer from the features to 512 with ReLU, D_f = 128, one logit; ten "
+        "partitions averaged in prediction, where the original draws one.",
     )
 
     def __init__(

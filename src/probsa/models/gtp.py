@@ -79,12 +79,12 @@ class GTP(Model):
         "whole slide image classification, IEEE Transactions on Medical Imaging 41, 2022, "
         "arXiv:2205.09671",
         code="vkola-lab/tmi2022",
-        licence="MIT; GraphCAM there descends from hila-chefer/Transformer-Explainability, MIT. "
-        "Written anew here; weights can be read.",
+        licence="MIT; its GraphCAM derives from hila-chefer/Transformer-Explainability, MIT. "
+        "Written anew here; its weights can be converted",
         follows_paper="Min-cut pooling into clusters, a ViT over them, GraphCAM.",
         follows_code="(A + I)X without normalisation by degree, rows of length 1, batch "
         "normalisation and no activation, where the paper has a usual GCN with ReLU; GraphCAM "
-        "without normalised rows. `unit_init=False` is its GraphCAM.",
+        "without normalised rows. `unit_init=False` gives its GraphCAM.",
         fair="One linear layer to 512, graph convolution and transformer 512 wide, 2 layers of 8 "
         "heads, one classifier; K = 100 as in the original (the comparison's code had 50).",
     )

@@ -64,9 +64,9 @@ class ProbSA(AttentionModel):
         code="announced, not public; the authors' library is torchmil",
         licence="Apache-2.0 (torchmil)",
         follows_paper="The tanh trunk of ABMIL, D − A, the mean of probabilities over samples.",
-        follows_code="The KL of a bag is divided by its size; `trunk='mlp'`, "
+        follows_code="The KL of a bag is divided by its size. `trunk='mlp'`, "
         "`laplacian='normalized'` and `ridge=0` give the rest of torchmil's model.",
-        fair="Nothing: the method is the paper's own.",
+        fair="Nothing; this is the paper's own method.",
     )
 
     def __init__(

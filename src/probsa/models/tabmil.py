@@ -51,7 +51,7 @@ class TABMIL(AttentionModel):
         follows_paper="Two pre-norm layers with an MLP of four times the width.",
         follows_code="A final layer norm; heads scaled by 1/√d. `out_proj=False, add_self=True` is "
         "torchmil's encoder.",
-        fair="Nothing: the comparison's own baseline.",
+        fair="Nothing; this is the comparison's own baseline.",
     )
 
     def __init__(

@@ -27,14 +27,14 @@ PROVENANCE = Provenance(
     paper="Shao et al., TransMIL: transformer based correlated multiple instance learning for "
     "whole slide image classification, NeurIPS 2021, arXiv:2106.00908",
     code="szc19990412/TransMIL",
-    licence="none (the README says GPLv3 and non-commercial): written from its description, and "
+    licence="none (the README says GPLv3 and non-commercial); written from its description, and "
     "its weights are not distributed here",
-    follows_paper="A square of tokens behind a class token, two Nyström layers of 8 heads with "
-    "256 landmarks, three depthwise convolutions between them.",
-    follows_code="A convolution of 33 taps over the values, no MLP in the layers. The package "
-    "that it pins cuts its padding off at the wrong end: `legacy_crop`, for old weights only. Its "
-    "training, in a run file: `optimizer: radam`, `lookahead: 6`, `learning_rate: 2e-4`, "
-    "`warmup_epochs: 0`, `weight_decay: 1e-5`, `decay_vectors: false`.",
+    follows_paper="A class token and a square of tokens, two Nyström layers of 8 heads with 256 "
+    "landmarks, three depthwise convolutions between them.",
+    follows_code="A convolution of 33 taps over the values, no MLP in the layers. The pinned "
+    "attention package crops its padding at the wrong end; `legacy_crop` reproduces this for old "
+    "weights. Its training, in a run file: `optimizer: radam`, `lookahead: 6`, `learning_rate: "
+    "2e-4`, `warmup_epochs: 0`, `weight_decay: 1e-5`, `decay_vectors: false`.",
     fair="One linear layer to 512 without activation, one linear classifier, no dropout.",
 )
 
@@ -163,8 +163,8 @@ class TransMILProbSA(AttentionModel):
         PROVENANCE,
         paper=f"{PROVENANCE.paper}; pooling of Castro-Macías et al., Probabilistic smooth "
         "attention, 2025, arXiv:2507.14932",
-        fair="Not in the comparison: the paper says that ProbSA can join any attention pooling, "
-        "and this is TransMIL with one.",
+        fair="Not part of the comparison. The paper says that ProbSA can be added to any "
+        "attention pooling; this adds it to TransMIL.",
     )
 
     def __init__(
