@@ -72,11 +72,11 @@ def bare(state: State) -> State:
     return state
 
 
-def part(state: State, key: str, *, of: str) -> Tensor:
+def part(state: State, key: str, *, layout: str) -> Tensor:
     """Return one tensor of a state dict, whose shape determines a dimension."""
     if key not in state:
         raise CheckpointError(
-            f"no {key!r} in this state dict: is it {of}? It holds {_some(sorted(state))}"
+            f"no {key!r} in this state dict: is it {layout}? It holds {_some(sorted(state))}"
         )
     return state[key]
 

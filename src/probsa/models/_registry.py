@@ -198,7 +198,7 @@ def fixed(name: str) -> tuple[type[Model], dict[str, object]]:
     return registration.model, registration.fixed
 
 
-def build(name: str, **given: Any) -> Model:
+def build(name: str, **model_arguments: Any) -> Model:
     """Build a model by name.
 
     Options of the prior and the posterior are flat arguments (`ridge=0.01`), or come together as a
@@ -210,32 +210,32 @@ def build(name: str, **given: Any) -> Model:
         UnknownName: no such model or argument; suggests the nearest.
         InputError: an option is given twice, or a value is not valid.
     """
-    given = _flattened(name, given)
+    model_arguments = _flattened(name, model_arguments)
     known = arguments(name)
-    for argument in given:
+    for argument in model_arguments:
         if argument not in known:
             raise UnknownName(f"argument of {name}", argument, [*known, *option_groups(name)])
     registration = _look_up(name)
-    preset = given.pop(PRESET.name, PRESET.default)
+    preset = model_arguments.pop(PRESET.name, PRESET.default)
     if preset not in ("paper", "original"):
         raise UnknownName("preset", str(preset), ["paper", "original"])
     if preset == "original":
-        given = {**(registration.original or {}), **given}
-    for argument, value in given.items():
+        model_arguments = {**(registration.original or {}), **model_arguments}
+    for argument, value in model_arguments.items():
         check_value(argument, value, known[argument].annotation)
-    values = {**registration.fixed, **given}
+    values = {**registration.fixed, **model_arguments}
     for key, group in _option_groups(registration.model).items():
         options = {k: values.pop(k) for k in _flat_parameters(group) if k in values}
         values[f"{key}{OPTIONS_SUFFIX}"] = group(**options)
     model = registration.model(**values)
     model.family, model.baseline = registration.facts.family, registration.facts.baseline
-    model.name, model.arguments = name, dict(given)
+    model.name, model.arguments = name, dict(model_arguments)
     return model
 
 
-def _flattened(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _flattened(name: str, model_arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Replace each group of options among the arguments by its fields."""
-    flat = dict(given)
+    flat = dict(model_arguments)
     for key, group in option_groups(name).items():
         options = flat.pop(key, {})
         if isinstance(options, group):

@@ -31,30 +31,30 @@ FIRST = ("pool.fc1.module.weight", "pool.fc1.weight")
 HIDDEN = ("pool.in_mlp.0.module.weight", "pool.in_mlp.0.weight")
 
 
-def either(state: State, keys: tuple[str, ...], *, of: str) -> Tensor:
+def either(state: State, keys: tuple[str, ...], *, layout: str) -> Tensor:
     """Return the tensor under the first name that exists; torchmil's lazy layers add `module`."""
-    return part(state, next((k for k in keys if k in state), keys[0]), of=of)
+    return part(state, next((k for k in keys if k in state), keys[0]), layout=layout)
 
 
-def in_dim(given: dict[str, Any], width: int) -> int:
+def in_dim(arguments: dict[str, Any], width: int) -> int:
     """Return the number of features: that of `in_shape` if given, else the width."""
-    return given["in_shape"][-1] if "in_shape" in given else width
+    return arguments["in_shape"][-1] if "in_shape" in arguments else width
 
 
-def encoder_arguments(state: State, given: dict[str, Any], *, of: str) -> dict[str, Any]:
+def encoder_arguments(state: State, arguments: dict[str, Any], *, layout: str) -> dict[str, Any]:
     """Return our transformer's arguments.
 
     Shapes do not determine `heads` and `add_self`; torchmil's defaults are 8 and True.
     """
     start = "transformer_encoder.layers"
-    qkv = part(state, f"{start}.0.att_module.qkv_nn.weight", of=of)
+    qkv = part(state, f"{start}.0.att_module.qkv_nn.weight", layout=layout)
     numbers = {int(k.split(".")[2]) for k in state if k.startswith(f"{start}.")}
     return {
-        "layers": given.get("transf_n_layers", len(numbers)),
-        "heads": given.get("transf_n_heads", 8),
-        "width": given.get("transf_att_dim", qkv.shape[0] // 3),
-        "use_mlp": given.get("transf_use_mlp", f"{start}.0.mlp_module.0.weight" in state),
-        "add_self": given.get("transf_add_self", True),
+        "layers": arguments.get("transf_n_layers", len(numbers)),
+        "heads": arguments.get("transf_n_heads", 8),
+        "width": arguments.get("transf_att_dim", qkv.shape[0] // 3),
+        "use_mlp": arguments.get("transf_use_mlp", f"{start}.0.mlp_module.0.weight" in state),
+        "add_self": arguments.get("transf_add_self", True),
         "out_proj": False,
-        "dropout": given.get("transf_dropout", 0.0),
+        "dropout": arguments.get("transf_dropout", 0.0),
     }

@@ -97,14 +97,14 @@ AMIL_KEYS = [
 
 
 @original("abmil")
-def _from_authors(reference: str, state: State, given: dict[str, Any]) -> Model:
+def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert `Attention` or `GatedAttention` of AttentionDeepMIL, after the feature extractor."""
-    only(given, (), reference)
+    only(arguments, (), reference)
     gated = "attention_V.0.weight" in state
     key = "attention_V.0.weight" if gated else "attention.0.weight"
-    first = part(state, key, of="an ABMIL (AMLab-Amsterdam/AttentionDeepMIL)")
+    first = part(state, key, layout="an ABMIL (AMLab-Amsterdam/AttentionDeepMIL)")
     branches = part(
-        state, "attention_w.weight" if gated else "attention.2.weight", of="an ABMIL"
+        state, "attention_w.weight" if gated else "attention.2.weight", layout="an ABMIL"
     ).shape[0]
     if branches != 1:
         raise CheckpointError(
@@ -122,22 +122,22 @@ def _from_authors(reference: str, state: State, given: dict[str, Any]) -> Model:
 
 
 @original("ckpt_patchgcn_repo_amil", "patchgcn_repo_amil")
-def _from_amil(reference: str, state: State, given: dict[str, Any]) -> Model:
+def _from_amil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert `MIL_Attention_FC_surv` of mahmoodlab/Patch-GCN: gated ABMIL with a layer rho.
 
     Its hazards are σ of our logits, and its survival is S_t = Π_{s ≤ t} (1 − hazard_s).
     """
-    only(given, ("size_arg", "dropout", "n_classes"), reference)
+    only(arguments, ("size_arg", "dropout", "n_classes"), reference)
     state = {k.replace(".module.", "."): v for k, v in state.items()}
-    of = "an AMIL (mahmoodlab/Patch-GCN)"
-    width, features = part(state, "attention_net.0.weight", of=of).shape
-    inner = part(state, "attention_net.3.attention_a.0.weight", of=of).shape[0]
-    bins, hidden = part(state, "classifier.weight", of=of).shape
-    drop = float(given.get("dropout", 0.25))
+    layout = "an AMIL (mahmoodlab/Patch-GCN)"
+    width, features = part(state, "attention_net.0.weight", layout=layout).shape
+    inner = part(state, "attention_net.3.attention_a.0.weight", layout=layout).shape[0]
+    bins, hidden = part(state, "classifier.weight", layout=layout).shape
+    drop = float(arguments.get("dropout", 0.25))
     model = build(
         "abmil",
         in_dim=features,
-        n_classes=given.get("n_classes", bins),
+        n_classes=arguments.get("n_classes", bins),
         embed=width,
         dropout=drop,
         attention_dim=inner,
@@ -151,17 +151,17 @@ def _from_amil(reference: str, state: State, given: dict[str, Any]) -> Model:
 
 
 @original("torchmil_abmil")
-def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert torchmil's ABMIL, which has no first layer and no bias on w."""
-    only(given, ("in_shape", "att_dim", "att_act", "gated"), reference)
-    first = torchmil.either(state, torchmil.FIRST, of="torchmil's ABMIL")
+    only(arguments, ("in_shape", "att_dim", "att_act", "gated"), reference)
+    first = torchmil.either(state, torchmil.FIRST, layout="torchmil's ABMIL")
     gated = any(k.startswith("pool.fc_gated.") for k in state)
     model = build(
         "abmil",
-        in_dim=torchmil.in_dim(given, first.shape[1]),
+        in_dim=torchmil.in_dim(arguments, first.shape[1]),
         embed=None,
-        attention_dim=given.get("att_dim", first.shape[0]),
-        trunk="gated" if given.get("gated", gated) else "tanh",
-        attention_activation=given.get("att_act", "tanh"),
+        attention_dim=arguments.get("att_dim", first.shape[0]),
+        trunk="gated" if arguments.get("gated", gated) else "tanh",
+        attention_activation=arguments.get("att_act", "tanh"),
     )
     return transplant(model, state, torchmil.RULES)

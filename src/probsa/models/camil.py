@@ -293,15 +293,17 @@ def _nearest(c: np.ndarray, k: int) -> np.ndarray:
 
 @original("camil_tf")
 def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    of = "the authors' CAMIL (encoder.nyst_att, encoder.custom_att, attcls, class_fc)"
+    layout = "the authors' CAMIL (encoder.nyst_att, encoder.custom_att, attcls, class_fc)"
     steps = {"num_landmarks", "pinv_iterations"}
     shapes = [
-        part(state, key, of=of).shape
+        part(state, key, layout=layout).shape
         for key in ("encoder.nyst_att.res_conv.0.kernel", "encoder.custom_att.wq_weight_params",
                     "attcls.v_weight_params", "class_fc.kernel")
     ]  # fmt: skip
     if [len(shape) for shape in shapes] != [4, 2, 2, 2]:
-        raise CheckpointError(f"{reference}: kernels of {[tuple(s) for s in shapes]} are not {of}")
+        raise CheckpointError(
+            f"{reference}: kernels of {[tuple(s) for s in shapes]} are not {layout}"
+        )
     (_, _, inner, width), (dim, query_dim), (_, attention_dim), (_, classes) = shapes
     read = {
         "dim": dim,
@@ -357,13 +359,13 @@ def _transposed(v: Tensor) -> Tensor:
 
 @original("torchmil_camil")
 def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    of = "torchmil's CAMIL (nystrom_transformer_layer, camil_self_attention, camil_att_pool)"
+    layout = "torchmil's CAMIL (nystrom_transformer_layer, camil_self_attention, camil_att_pool)"
     known = ("in_shape", "nystrom_att_dim", "pool_att_dim", "gated_pool", "n_heads", "n_landmarks",
              "pinv_iterations", "dropout", "use_mlp")  # fmt: skip
     only(arguments, known, reference)
     if arguments.get("use_mlp"):
         raise CheckpointError(f"{reference}: its layer has an MLP (use_mlp); CAMIL has none")
-    qk = part(state, "camil_self_attention.qk_nn.weight", of=of)
+    qk = part(state, "camil_self_attention.qk_nn.weight", layout=layout)
     dim, first = qk.shape[1], state.get("fc1.weight")
     model = build(
         "camil",
@@ -377,13 +379,13 @@ def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> M
         out_proj=False,
         mask_padding=False,
         query_dim=len(qk) // 2,
-        attention_dim=len(part(state, "camil_att_pool.fc1.weight", of=of)),
+        attention_dim=len(part(state, "camil_att_pool.fc1.weight", layout=layout)),
         trunk="gated" if "camil_att_pool.fc_gated.weight" in state else "tanh",
     )
     queries, keys = qk.split(len(qk) // 2)[:2]
-    given = {k: v for k, v in state.items() if not k.endswith("qk_nn.weight")}
-    given |= {"queries.weight": queries, "keys.weight": keys}
-    return transplant(model, given, _TORCHMIL_NAMES)
+    converted = {k: v for k, v in state.items() if not k.endswith("qk_nn.weight")}
+    converted |= {"queries.weight": queries, "keys.weight": keys}
+    return transplant(model, converted, _TORCHMIL_NAMES)
 
 
 _TORCHMIL_NAMES: Rules = [

@@ -208,32 +208,32 @@ WIDTHS = {"small": 256, "big": 384}
 
 
 @original("clam_sb", "clam_mb", "ckpt_clam_sb", "ckpt_clam_mb")
-def _from_clam(reference: str, state: State, given: dict[str, Any]) -> Model:
+def _from_clam(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     multi = "clam_mb" in reference
-    of = "CLAM_MB" if multi else "CLAM_SB"
+    layout = "CLAM_MB" if multi else "CLAM_SB"
     # DataParallel wrapped only the attention net
     state = {re.sub(r"^attention_net\.module\.", "attention_net.", k): v for k, v in state.items()}
     gated = any("attention_b" in k for k in state)
     block = 3 if any(k.startswith("attention_net.3.") for k in state) else 2
     inside = "attention_a.0" if gated else "module.0"
-    first = part(state, "attention_net.0.weight", of=of)
-    attention = part(state, f"attention_net.{block}.{inside}.weight", of=of)
+    first = part(state, "attention_net.0.weight", layout=layout)
+    attention = part(state, f"attention_net.{block}.{inside}.weight", layout=layout)
     if multi:
         state = _stacked(state, d=first.shape[0])
-    classes = part(state, "classifiers.weight", of=of).shape[0]
+    classes = part(state, "classifiers.weight", layout=layout).shape[0]
     shape_arguments = {
         "gate": gated,
         "n_classes": classes,
         "embed_dim": first.shape[1],
         "size_arg": next((k for k, w in WIDTHS.items() if w == attention.shape[0]), None),
     }
-    only(given, [*THEIRS, *shape_arguments], of)
-    for key, value in given.items():
+    only(arguments, [*THEIRS, *shape_arguments], layout)
+    for key, value in arguments.items():
         if key in shape_arguments and value != shape_arguments[key]:
             raise CheckpointError(
                 f"{key} is {value!r}, but these weights have {shape_arguments[key]!r}"
             )
-    options = {THEIRS[k]: v for k, v in given.items() if k in THEIRS and v is not None}
+    options = {THEIRS[k]: v for k, v in arguments.items() if k in THEIRS and v is not None}
     if isinstance(options.get("dropout"), bool):  # a flag until 2024
         options["dropout"] = 0.25 if options["dropout"] else 0.0
     model = build(
@@ -261,7 +261,7 @@ def _stacked(state: State, *, d: int) -> State:
     for name, shape in (("weight", (1, d)), ("bias", (1,))):
         rows = []
         for c in range(max(len(weight_names), 1)):
-            row = part(state, f"classifiers.{c}.{name}", of="CLAM_MB")
+            row = part(state, f"classifiers.{c}.{name}", layout="CLAM_MB")
             if row.shape != shape:
                 raise CheckpointError(
                     f"classifiers.{c}.{name} has shape {tuple(row.shape)} where {shape} is expected"
@@ -282,17 +282,17 @@ TORCHMIL_ARGUMENTS = ("in_shape", "att_dim", "att_act", "k_sample", "gated", "in
 
 
 @original("torchmil_clam_sb")
-def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert torchmil's CLAM_SB; its instance term, a sum over two classes, is twice ours."""
     del reference
-    of = "torchmil's CLAM_SB"
-    only(given, TORCHMIL_ARGUMENTS, of)
+    layout = "torchmil's CLAM_SB"
+    only(arguments, TORCHMIL_ARGUMENTS, layout)
     for key, known in (("att_act", "tanh"), ("inst_loss_name", "SmoothTop1SVM")):
-        if given.get(key, known) != known:
-            raise CheckpointError(f"{key} is {given[key]!r}: only {known!r} can be read")
+        if arguments.get(key, known) != known:
+            raise CheckpointError(f"{key} is {arguments[key]!r}: only {known!r} can be read")
     gated = any(k.startswith("pool.fc_gated.") for k in state)
     wrapped = "module." if "pool.fc1.module.weight" in state else ""
-    first = part(state, f"pool.fc1.{wrapped}weight", of=of)
+    first = part(state, f"pool.fc1.{wrapped}weight", layout=layout)
     model = build(
         "clam-sb",
         in_dim=first.shape[1],
@@ -300,7 +300,7 @@ def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model
         attention_dim=first.shape[0],
         trunk="gated" if gated else "tanh",
         score_bias="pool.fc2.bias" in state,
-        k_sample=given.get("k_sample", 10),
+        k_sample=arguments.get("k_sample", 10),
         instance_loss="svm",
         subtyping=True,
     )

@@ -264,59 +264,59 @@ TORCHMIL_KEYS = [
 
 
 @original("dsmil", "ckpt_dsmil")
-def _from_authors(reference: str, state: State, given: dict[str, Any]) -> Model:
+def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert MILNet of dsmil-wsi, in every layout since 2021.
 
     A linear q with a layer in v is either the code since 2022-09 (v has a ReLU), which is assumed
     if `nonlinear` or `passing_v` is given, or the publication's (v has none).
     """
-    only(given, AUTHORS, reference)
-    of = "a DSMIL (binli123/dsmil-wsi)"
-    c, k = part(state, "b_classifier.fcc.weight", of=of).shape[-2:]
+    only(arguments, AUTHORS, reference)
+    layout = "a DSMIL (binli123/dsmil-wsi)"
+    c, k = part(state, "b_classifier.fcc.weight", layout=layout).shape[-2:]
     linear = "b_classifier.q.weight" in state
-    first = part(state, f"b_classifier.q.{'' if linear else '0.'}weight", of=of)
+    first = part(state, f"b_classifier.q.{'' if linear else '0.'}weight", layout=layout)
     two = "b_classifier.q.2.weight" in state
-    flat = not given.get("nonlinear", not linear)
-    modern = bool({"nonlinear", "passing_v"} & set(given)) or not linear
-    layer = given.get("passing_v", "b_classifier.v.1.weight" in state)
+    flat = not arguments.get("nonlinear", not linear)
+    modern = bool({"nonlinear", "passing_v"} & set(arguments)) or not linear
+    layer = arguments.get("passing_v", "b_classifier.v.1.weight" in state)
     model = build(
         "dsmil",
-        in_dim=given.get("K", given.get("input_size", k)),
-        n_classes=given.get("C", given.get("output_class", c)),
+        in_dim=arguments.get("K", arguments.get("input_size", k)),
+        n_classes=arguments.get("C", arguments.get("output_class", c)),
         embed=None,
         query="linear" if flat else "mlp" if two or linear else "tanh",
         query_dim=first.shape[0],
         value=("mlp" if modern else "linear") if layer else "identity",
-        value_dropout=given.get("dropout_v", 0.0),
+        value_dropout=arguments.get("dropout_v", 0.0),
         bag_layer="b_classifier.lin.0.weight" in state,
-        bag_score=given.get("bag_score", "bag"),
+        bag_score=arguments.get("bag_score", "bag"),
         labels="independent",
     )
     return transplant(model, state, AUTHORS_KEYS)
 
 
 @original("torchmil_dsmil")
-def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert torchmil's DSMIL, whose two losses have weight 1.
 
     Its logits are the bag stream's; its predictions are `bag_score="mean_logit"`.
     """
-    only(given, TORCHMIL, reference)
+    only(arguments, TORCHMIL, reference)
     state = {k.replace(".module.", "."): v for k, v in state.items()}
-    head = part(state, "bag_classifier.weight", of="torchmil's DSMIL")
+    head = part(state, "bag_classifier.weight", layout="torchmil's DSMIL")
     linear = "q_nn.weight" in state
-    first = part(state, f"q_nn.{'' if linear else '0.'}weight", of="torchmil's DSMIL")
-    in_shape = given.get("in_shape", head.shape[-1:])
-    deep = given.get("nonlinear_q", not linear)
+    first = part(state, f"q_nn.{'' if linear else '0.'}weight", layout="torchmil's DSMIL")
+    in_shape = arguments.get("in_shape", head.shape[-1:])
+    deep = arguments.get("nonlinear_q", not linear)
     model = build(
         "dsmil",
         in_dim=in_shape[-1],
         embed=None,
         query="mlp" if deep else "linear",
-        query_dim=given.get("att_dim", first.shape[0]),
-        value="mlp" if given.get("nonlinear_v", "v_nn.1.weight" in state) else "identity",
-        value_dropout=given.get("dropout", 0.0),
-        bag_score=given.get("bag_score", "bag"),
+        query_dim=arguments.get("att_dim", first.shape[0]),
+        value="mlp" if arguments.get("nonlinear_v", "v_nn.1.weight" in state) else "identity",
+        value_dropout=arguments.get("dropout", 0.0),
+        bag_score=arguments.get("bag_score", "bag"),
         loss_weights=(1.0, 1.0),
         init="uniform",
     )

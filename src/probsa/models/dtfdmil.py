@@ -316,13 +316,13 @@ def _dtfd(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert the state dicts of four modules, each name prefixed with that of its module."""
     del reference
     state = {k.replace(".module.", "."): v for k, v in state.items()}
-    first = part(state, "dim_reduction.fc1.weight", of="DTFD-MIL")
+    first = part(state, "dim_reduction.fc1.weight", layout="DTFD-MIL")
     groups = int(arguments.get("numGroup", 4))
     total = int(arguments.get("total_instance", groups))
-    given = str(arguments.get("distill", arguments.get("distill_type", "AFS")))
-    distill = given.lower()
+    mode = str(arguments.get("distill", arguments.get("distill_type", "AFS")))
+    distill = mode.lower()
     if distill not in ("afs", "maxs", "maxmins"):
-        raise CheckpointError(f"distill is {given!r}: the original has AFS, MaxS and MaxMinS")
+        raise CheckpointError(f"distill is {mode!r}: the original has AFS, MaxS and MaxMinS")
     if distill != "afs" and total < groups:
         raise CheckpointError(
             f"total_instance={total} over numGroup={groups} leaves no instance for a group"
@@ -331,8 +331,8 @@ def _dtfd(reference: str, state: State, arguments: dict[str, Any]) -> Model:
         "dtfdmil",
         in_dim=first.shape[1],
         embed=first.shape[0],
-        n_classes=len(part(state, "classifier.fc.weight", of="DTFD-MIL")),
-        attention_dim=len(part(state, "attention.attention_V.0.weight", of="DTFD-MIL")),
+        n_classes=len(part(state, "classifier.fc.weight", layout="DTFD-MIL")),
+        attention_dim=len(part(state, "attention.attention_V.0.weight", layout="DTFD-MIL")),
         res_blocks=sum(k.endswith(".block.0.weight") for k in state),
         dropout=float(arguments.get("droprate", 0.0)),
         n_groups=groups,
@@ -350,7 +350,7 @@ def _torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     mode = str(arguments.get("distill_mode", suffix if suffix in TORCHMIL_MODES else "maxmin"))
     if mode not in TORCHMIL_MODES:
         raise CheckpointError(f"distill_mode is {mode!r}: {', '.join(TORCHMIL_MODES)}")
-    first = part(state, "attention_pool.fc1.module.weight", of="torchmil's DTFDMIL")
+    first = part(state, "attention_pool.fc1.module.weight", layout="torchmil's DTFDMIL")
     model = build(
         "dtfdmil",
         in_dim=first.shape[1],

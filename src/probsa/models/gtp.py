@@ -276,17 +276,17 @@ TORCHMIL_TAKES = (
 def _original(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert the authors' GTP: a batch-normalised graph convolution, ViT blocks of 8 heads."""
     only(arguments, ("n_class", "num_heads"), reference)
-    d = part(state, "cls_token", of="GTP").shape[-1]
+    d = part(state, "cls_token", layout="GTP").shape[-1]
     model = build(
         "gtp",
         preset="original",
-        in_dim=part(state, "conv1.weight", of="GTP").shape[0],
-        n_classes=arguments.get("n_class", len(part(state, "transformer.head.bias", of="GTP"))),
+        in_dim=part(state, "conv1.weight", layout="GTP").shape[0],
+        n_classes=arguments.get("n_class", len(part(state, "transformer.head.bias", layout="GTP"))),
         width=d,
-        clusters=len(part(state, "pool1.bias", of="GTP")),
+        clusters=len(part(state, "pool1.bias", layout="GTP")),
         layers=_layers(state, "transformer.blocks."),
         heads=arguments.get("num_heads", 8),
-        mlp_ratio=len(part(state, "transformer.blocks.0.mlp.fc1.bias", of="GTP")) / d,
+        mlp_ratio=len(part(state, "transformer.blocks.0.mlp.fc1.bias", layout="GTP")) / d,
     )
     return transplant(model, state, ORIGINAL)
 
@@ -295,22 +295,22 @@ def _original(reference: str, state: State, arguments: dict[str, Any]) -> Model:
 def _torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert torchmil's GTP: ReLU instead of both normalisations, weighted edges."""
     only(arguments, TORCHMIL_TAKES, reference)
-    of = "torchmil's GTP, with its MLP"
-    d = part(state, "cls_token", of=of).shape[-1]
+    layout = "torchmil's GTP, with its MLP"
+    d = part(state, "cls_token", layout=layout).shape[-1]
     first = "transformer_encoder.layers.0.mlp_module.0.bias"
-    gcn = part(state, "gcn_conv.fc.module.weight", of=of)
+    gcn = part(state, "gcn_conv.fc.module.weight", layout=layout)
     model = build(
         "gtp",
         preset="original",
         in_dim=gcn.shape[1],
-        n_classes=len(part(state, "classifier.bias", of=of)),
+        n_classes=len(part(state, "classifier.bias", layout=layout)),
         width=d,
         gcn="relu",
         adjacency="weighted",
-        clusters=arguments.get("n_clusters", len(part(state, "cluster_proj.bias", of=of))),
+        clusters=arguments.get("n_clusters", len(part(state, "cluster_proj.bias", layout=layout))),
         layers=arguments.get("n_layers", _layers(state, "transformer_encoder.layers.")),
         heads=arguments.get("n_heads", 8),
-        mlp_ratio=len(part(state, first, of=of)) / d,
+        mlp_ratio=len(part(state, first, layout=layout)) / d,
         blocks="torchmil",
     )
     return transplant(model, {**state, "gcn_conv.fc.module.weight": gcn.T}, TORCHMIL)

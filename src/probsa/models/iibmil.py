@@ -352,14 +352,14 @@ def _names() -> Rules:
 
 @original("iibmil")
 def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    of = "the authors' IIBMIL (patch_encoder, wsi_aggregator, prototypes)"
-    z, raw = part(state, "patch_encoder.res_0.weight", of=of).shape
+    layout = "the authors' IIBMIL (patch_encoder, wsi_aggregator, prototypes)"
+    z, raw = part(state, "patch_encoder.res_0.weight", layout=layout).shape
     read = {
-        "num_classes": len(part(state, "wsi_classifier.weight", of=of)),
+        "num_classes": len(part(state, "wsi_classifier.weight", layout=layout)),
         "patch_dim": raw,
         "dim": z,
         "depth": sum(bool(re.fullmatch(r"patch_encoder\.res_\d+\.weight", k)) for k in state),
-        "num_queries": len(part(state, "query_embed.weight", of=of)),
+        "num_queries": len(part(state, "query_embed.weight", layout=layout)),
     }
     for key, value in read.items():
         if arguments.get(key, value) != value:
@@ -367,7 +367,7 @@ def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> M
                 f"{reference}: {key} is {arguments[key]}, but the state dict's shapes say {value}"
             )
     layers = r"wsi_aggregator\.decoder\.layers\.\d+\.linear1\.weight"
-    hidden = part(state, "patch_encoder.trans_0.layers.0.linear1.weight", of=of)
+    hidden = part(state, "patch_encoder.trans_0.layers.0.linear1.weight", layout=layout)
     model = build(
         "iibmil",
         preset="original",

@@ -238,30 +238,31 @@ ORIGINAL_RULES: Rules = [
 
 
 @original("patchgcn")
-def _from_authors(reference: str, state: State, given: dict[str, Any]) -> Model:
+def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert `PatchGCN_Surv`, of any version of PyG; its survival bins become classes."""
-    only(given, ORIGINAL, reference)
-    if given.get("resample", 0) > 0:
+    only(arguments, ORIGINAL, reference)
+    if arguments.get("resample", 0) > 0:
         raise CheckpointError("resample is above 0: the original built so cannot be run, nor read")
-    of = "PatchGCN_Surv"
-    first = part(state, "fc.0.weight", of=of)
+    layout = "PatchGCN_Surv"
+    first = part(state, "fc.0.weight", layout=layout)
     layers = _count(state, r"layers\.(\d+)\.conv\.mlp\.0\.weight")
-    if given.get("num_layers", layers + 1) != layers + 1:
+    num_layers = arguments.get("num_layers", layers + 1)
+    if num_layers != layers + 1:
         raise CheckpointError(
-            f"num_layers is {given['num_layers']}, which means {given['num_layers'] - 1} graph "
-            f"layers, but these weights have {layers}"
+            f"num_layers is {num_layers}, which means {num_layers - 1} graph layers, but these "
+            f"weights have {layers}"
         )
-    rate = given.get("dropout", 0.25)
+    rate = arguments.get("dropout", 0.25)
     model = build(
         "patchgcn",
         in_dim=first.shape[1],
-        n_classes=len(part(state, "classifier.weight", of=of)),
+        n_classes=len(part(state, "classifier.weight", layout=layout)),
         embed=first.shape[0],
         layers=layers,
         mlp_bias="layers.0.conv.mlp.0.bias" in state,
-        hidden=len(part(state, "path_phi.0.weight", of=of)),
-        rho=len(part(state, "path_rho.0.weight", of=of)),
-        attention_dim=len(part(state, "path_attention_head.attention_a.0.weight", of=of)),
+        hidden=len(part(state, "path_phi.0.weight", layout=layout)),
+        rho=len(part(state, "path_rho.0.weight", layout=layout)),
+        attention_dim=len(part(state, "path_attention_head.attention_a.0.weight", layout=layout)),
         dropout=rate,
         attention_dropout=rate,
     )
@@ -281,12 +282,12 @@ TORCHMIL_RULES: Rules = [
 
 
 @original("torchmil_patchgcn")
-def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert torchmil's PatchGCN: GCN layers without residuals, plain attention, no rho."""
-    only(given, TORCHMIL, reference)
-    of = "torchmil's PatchGCN"
-    first = part(state, "gcn_layers.0.conv.fc.module.weight", of=of)
-    rate = given.get("dropout", 0.0)
+    only(arguments, TORCHMIL, reference)
+    layout = "torchmil's PatchGCN"
+    first = part(state, "gcn_layers.0.conv.fc.module.weight", layout=layout)
+    rate = arguments.get("dropout", 0.0)
     depth = _count(state, r"mlp\.(\d+)\.0\.module\.weight")
     step = 3 if rate else 2
     phi = [(rf"mlp\.{k}\.0\.module\.", f"phi.net.{step * k}.") for k in range(depth)]
@@ -299,7 +300,7 @@ def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model
         width=first.shape[0],
         block="plain",
         hidden=(first.shape[0],) * depth,
-        attention_dim=len(part(state, "pool.fc1.module.weight", of=of)),
+        attention_dim=len(part(state, "pool.fc1.module.weight", layout=layout)),
         trunk="tanh",
         score_bias=False,
         dropout=rate,

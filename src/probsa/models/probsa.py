@@ -118,28 +118,28 @@ class ProbSA(AttentionModel):
 
 
 @original("torchmil_smoothabmil", "torchmil_probsmoothabmil", "torchmil_transformerprobsmoothabmil")
-def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert torchmil's three models: no first layer, normalised Laplacian, κ = 1, no ridge."""
     known = ("in_shape", "att_dim", "pool_att_dim", "covar_mode", *torchmil.ENCODER)
-    only(given, (*known, "n_samples_train", "n_samples_test"), reference)
-    of = "torchmil's smooth attention"
-    hidden, width = torchmil.either(state, torchmil.HIDDEN, of=of).shape
+    only(arguments, (*known, "n_samples_train", "n_samples_test"), reference)
+    layout = "torchmil's smooth attention"
+    hidden, width = torchmil.either(state, torchmil.HIDDEN, layout=layout).shape
     transformer = any(k.startswith("transformer_encoder.") for k in state)
     diag = any(k.startswith("pool.log_diag_Sigma_nn.") for k in state)
-    covariance = given.get("covar_mode", "diag" if diag else "zero")
+    covariance = arguments.get("covar_mode", "diag" if diag else "zero")
     posterior = "diag" if covariance == "diag" else "dirac"
-    encoder = torchmil.encoder_arguments(state, given, of=of) if transformer else {}
-    samples = given.get("n_samples_train", 1)
+    encoder = torchmil.encoder_arguments(state, arguments, layout=layout) if transformer else {}
+    samples = arguments.get("n_samples_train", 1)
     model = build(
         f"{'tabmil' if transformer else 'abmil'}-probsa-{posterior}",
-        in_dim=torchmil.in_dim(given, width),
+        in_dim=torchmil.in_dim(arguments, width),
         embed=None,
         **encoder,
-        attention_dim=given.get("att_dim", given.get("pool_att_dim", hidden // 2)),
+        attention_dim=arguments.get("att_dim", arguments.get("pool_att_dim", hidden // 2)),
         trunk="mlp",
         log_variance_bounds=None,
         samples=samples,
-        predict_samples=given.get("n_samples_test", samples),
+        predict_samples=arguments.get("n_samples_test", samples),
         laplacian="normalized",
         ridge=0.0,
     )

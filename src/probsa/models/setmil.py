@@ -306,21 +306,21 @@ LEAVES = {
 def _from_setmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert the original; arguments that are not given follow from the shapes."""
     del reference
-    of = "SETMIL's"
+    layout = "SETMIL's"
     levels = [f"aspp.p{k}.attention" for k in (1, 2, 3)]
     depth = len({k.split(".")[1] for k in state if k.startswith("blocks.")})
     k = int(arguments.get("channel_reduce_rate", 5))
-    window = part(state, "channel_reduce.reduce.attention.norm1.weight", of=of)
-    reduced_dim = len(part(state, "channel_reduce.reduce.attention.attn.proj.bias", of=of))
-    pyramid_dim = len(part(state, f"{levels[0]}.attn.proj.bias", of=of))
-    hidden = len(part(state, "blocks.0.mlp.fc1.bias", of=of))
-    stored = part(state, "pos_embed", of=of)
+    window = part(state, "channel_reduce.reduce.attention.norm1.weight", layout=layout)
+    reduced_dim = len(part(state, "channel_reduce.reduce.attention.attn.proj.bias", layout=layout))
+    pyramid_dim = len(part(state, f"{levels[0]}.attn.proj.bias", layout=layout))
+    hidden = len(part(state, "blocks.0.mlp.fc1.bias", layout=layout))
+    stored = part(state, "pos_embed", layout=layout)
     stride = max(1, (k - 1) // 2)
     model = build(
         "setmil",
         preset="original",
         in_dim=int(arguments.get("in_chans", max(1, len(window) // k**2))),
-        n_classes=len(part(state, "head.weight", of=of)),
+        n_classes=len(part(state, "head.weight", layout=layout)),
         reduction=k,
         reduced_dim=reduced_dim,
         pyramid_dim=pyramid_dim,
@@ -348,28 +348,30 @@ def _from_setmil(reference: str, state: State, arguments: dict[str, Any]) -> Mod
 
 
 def _relative(
-    given: dict[str, Any] | None, state: State, *, stem: str, ours: str
+    settings: dict[str, Any] | None, state: State, *, stem: str, ours: str
 ) -> dict[str, Any]:
     """Return our arguments for the original's `irpe`, with the defaults of its configuration."""
-    there = any(k.startswith(f"{stem}.attn.rpe_") for k in state)
-    given = {"rpe": there, **(given or {})}
-    if not given["rpe"]:
+    present = any(k.startswith(f"{stem}.attn.rpe_") for k in state)
+    settings = {"rpe": present, **(settings or {})}
+    if not settings["rpe"]:
         return {ours: "none"}
-    mode = given.get("mode", "bias")
+    mode = settings.get("mode", "bias")
     kind = {
-        ours: given.get("method", "euc"),
+        ours: settings.get("method", "euc"),
         f"{ours}_mode": "contextual" if mode in ("ctx", "contextual") else mode,
-        f"{ours}_on": given.get("rpe_on", "q"),
+        f"{ours}_on": settings.get("rpe_on", "q"),
     }
-    return kind | ({f"{ours}_shared": bool(given.get("shared_head"))} if ours == "relative" else {})
+    return kind | (
+        {f"{ours}_shared": bool(settings.get("shared_head"))} if ours == "relative" else {}
+    )
 
 
-def _pyramid(given: dict[str, Any] | None, state: State, *, stem: str) -> dict[str, Any]:
-    given = given or {}
+def _pyramid(settings: dict[str, Any] | None, state: State, *, stem: str) -> dict[str, Any]:
+    settings = settings or {}
     return {
-        **_relative(given or None, state, stem=stem, ours="pyramid_relative"),
-        "pyramid_dropout": float(given.get("drop", 0.2)),
-        "pyramid_attention_dropout": float(given.get("attn_drop", 0.2)),
+        **_relative(settings or None, state, stem=stem, ours="pyramid_relative"),
+        "pyramid_dropout": float(settings.get("drop", 0.2)),
+        "pyramid_attention_dropout": float(settings.get("attn_drop", 0.2)),
     }
 
 

@@ -224,33 +224,33 @@ RULES = (
 
 
 @original("torchmil_smabmil", "torchmil_smtransformerabmil")
-def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert torchmil's SmABMIL or SmTransformerABMIL, with 1 − α in the approximate mode."""
     transformer = "smtransformer" in reference
-    of = "torchmil's SmTransformerABMIL" if transformer else "torchmil's SmABMIL"
+    layout = "torchmil's SmTransformerABMIL" if transformer else "torchmil's SmABMIL"
     pool = "pool_" if transformer else ""
     act = "pool_act" if transformer else "att_act"
     known = ["in_shape", "criterion", act, f"{pool}att_dim", *(f"{pool}{k}" for k in POOL)]
     if transformer:
         known += [*torchmil.ENCODER, *(f"transf_{k}" for k in SM)]
-    only(given, known, reference)
-    pool_options = {k: given.get(f"{pool}{k}", default) for k, default in POOL.items()}
+    only(arguments, known, reference)
+    pool_options = {k: arguments.get(f"{pool}{k}", default) for k, default in POOL.items()}
     for k in SM if transformer else ():
-        theirs = given.get(f"transf_{k}", SM[k])
+        theirs = arguments.get(f"transf_{k}", SM[k])
         if theirs != pool_options[k]:
             raise CheckpointError(
                 f"transf_{k} is {theirs!r} and pool_{k} {pool_options[k]!r}: both must be equal"
             )
     names = ("pool.proj1.weight", "pool.proj1.parametrizations.weight.original")
-    first = torchmil.either(state, names, of=of)
+    first = torchmil.either(state, names, layout=layout)
     exact, alpha = pool_options["sm_mode"] == "exact", pool_options["sm_alpha"]
     trained = alpha == "trainable"
     more: dict[str, Any] = {}
     if transformer:
-        more = torchmil.encoder_arguments(state, {"transf_n_heads": 4, **given}, of=of)
+        more = torchmil.encoder_arguments(state, {"transf_n_heads": 4, **arguments}, layout=layout)
     model = build(
         "smabmil",
-        in_dim=torchmil.in_dim(given, first.shape[1]),
+        in_dim=torchmil.in_dim(arguments, first.shape[1]),
         encoder="transformer" if transformer else "mlp",
         embed=None,
         where=pool_options["sm_where"],
@@ -260,7 +260,7 @@ def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model
         steps=pool_options["sm_steps"],
         spectral_norm=pool_options["spectral_norm"],
         attention_dim=first.shape[0],
-        attention_activation=given.get(act, "tanh"),
+        attention_activation=arguments.get(act, "tanh"),
         **more,
     )
     read = {k: _logit(v, key=k, exact=exact) if k.endswith(".coef") else v

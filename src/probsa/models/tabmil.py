@@ -94,25 +94,25 @@ class TABMIL(AttentionModel):
 
 
 @original("torchmil_transformerabmil")
-def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert torchmil's TransformerABMIL, without first layer.
 
     Its second norm is unused if the layers have no MLP.
     """
     known = ("in_shape", "pool_att_dim", "pool_act", "pool_gated", *torchmil.ENCODER)
-    only(given, known, reference)
-    of = "torchmil's TransformerABMIL"
-    first = torchmil.either(state, torchmil.FIRST, of=of)
-    encoder = torchmil.encoder_arguments(state, given, of=of)
+    only(arguments, known, reference)
+    layout = "torchmil's TransformerABMIL"
+    first = torchmil.either(state, torchmil.FIRST, layout=layout)
+    encoder = torchmil.encoder_arguments(state, arguments, layout=layout)
     gated = any(k.startswith("pool.fc_gated.") for k in state)
     model = build(
         "tabmil",
-        in_dim=torchmil.in_dim(given, first.shape[1]),
+        in_dim=torchmil.in_dim(arguments, first.shape[1]),
         embed=None,
         **encoder,
-        attention_dim=given.get("pool_att_dim", first.shape[0]),
-        trunk="gated" if given.get("pool_gated", gated) else "tanh",
-        attention_activation=given.get("pool_act", "tanh"),
+        attention_dim=arguments.get("pool_att_dim", first.shape[0]),
+        trunk="gated" if arguments.get("pool_gated", gated) else "tanh",
+        attention_activation=arguments.get("pool_act", "tanh"),
     )
     if not encoder["use_mlp"]:
         state = {k: v for k, v in state.items() if ".norm2." not in k}

@@ -223,17 +223,17 @@ _TOKENS: Rules = [
 
 @original("transmil")
 def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    of = "the authors' TransMIL (_fc1, layer1, pos_layer, layer2, _fc2)"
+    layout = "the authors' TransMIL (_fc1, layer1, pos_layer, layer2, _fc2)"
     only(arguments, ("n_classes", "nystrom_attention"), reference)
-    dim, in_dim = part(state, "_fc1.0.weight", of=of).shape
+    dim, in_dim = part(state, "_fc1.0.weight", layout=layout).shape
     version = arguments.get("nystrom_attention") or reference.partition("_nystrom")[2]
     model = build(
         "transmil",
         preset="original",
         in_dim=in_dim,
-        n_classes=arguments.get("n_classes", len(part(state, "_fc2.weight", of=of))),
+        n_classes=arguments.get("n_classes", len(part(state, "_fc2.weight", layout=layout))),
         embed=dim,
-        heads=len(part(state, "layer1.attn.res_conv.weight", of=of)),
+        heads=len(part(state, "layer1.attn.res_conv.weight", layout=layout)),
         landmarks=dim // 2,
         legacy_crop=_cuts_the_end(str(version or "0.0.9")),
     )
@@ -261,14 +261,14 @@ def _cuts_the_end(version: str) -> bool:
 
 @original("torchmil_transmil")
 def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    of = "torchmil's TransMIL (layers.0.att_module, pos_layer, classifier)"
+    layout = "torchmil's TransMIL (layers.0.att_module, pos_layer, classifier)"
     only(arguments, ("in_shape", "att_dim", "n_layers", "n_heads", "n_landmarks",
                      "pinv_iterations", "dropout", "use_mlp"), reference)  # fmt: skip
     if arguments.get("use_mlp"):
         raise CheckpointError(
             f"{reference}: its layers have an MLP (use_mlp), TransMIL's have none"
         )
-    dim = part(state, "cls_token", of=of).shape[-1]
+    dim = part(state, "cls_token", layout=layout).shape[-1]
     first = state.get("fc1.weight")
     landmarks = arguments.get("n_landmarks")
     model = build(

@@ -317,8 +317,8 @@ NAMES = [
 def _vmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert the original, without the template layer that its transformer copies."""
     del reference
-    first = part(state, "trans_dim.0.weight", of="VMIL")
-    hidden = part(state, "transformer_encoder.layers.0.linear1.weight", of="VMIL")
+    first = part(state, "trans_dim.0.weight", layout="VMIL")
+    hidden = part(state, "transformer_encoder.layers.0.linear1.weight", layout="VMIL")
     model = build(
         "vmil",
         preset="original",
