@@ -1,6 +1,6 @@
-"""ABMIL and T-ABMIL: originals of other layouts, a published survival model, options, refusals.
+"""ABMIL and T-ABMIL: originals in other layouts, a published survival model, invalid options.
 
-Most reference outputs of the two are compared with in test_parity.py.
+test_parity.py holds most comparisons with reference outputs.
 """
 
 import math
@@ -51,8 +51,9 @@ def amil(shared_golden) -> Golden:
 
 
 def nll_surv(logits: Tensor, y: int, *, censored: int, alpha: float) -> Tensor:
-    """Discrete-time survival: −log of the hazard at bin y after surviving all before, or, of a
-    censored patient, of surviving bin y.
+    """Return −log of the hazard at bin y after surviving earlier bins, or of surviving bin y.
+
+    The latter applies to a censored patient.
     """
     hazards = logits.sigmoid()
     survival = torch.cumprod(1 - hazards, 0)
@@ -87,7 +88,7 @@ def test_the_published_survival_model(amil, b):
 
 
 def test_the_survival_model_as_its_file_names_it(amil):
-    """DataParallel inside: `attention_net.module.0`; widths are read off the weights."""
+    """It has DataParallel inside (`attention_net.module.0`); widths follow from the weights."""
     inside = {
         k.replace("attention_net.", "attention_net.module."): v for k, v in amil.state.items()
     }
@@ -171,7 +172,7 @@ DIGITS: dict[str, tuple[int, ...]] = {
 @pytest.mark.parametrize(("shapes", "gated"), [(PLAIN, False), (GATED, True)])
 @pytest.mark.parametrize("prefix", ["", "module."])
 def test_the_authors_attention_with_its_feature_extractor(reference, shapes, gated, prefix):
-    """The keys decide which form it is; bags hold what the feature extractor gives."""
+    """The keys determine the form; bags hold the output of the feature extractor."""
     state, x = tensors(shapes), features(6, 9)
     model = from_original(
         reference, {f"{prefix}{k}": v for k, v in (state | tensors(DIGITS)).items()}
@@ -266,7 +267,7 @@ def transformer_state(golden: Golden, *, mlp: bool) -> dict[str, Tensor]:
 
 
 def test_torchmils_transformer_without_mlps(shared_golden):
-    """Its second norms are there, and lie idle; each layer ends at Z = Y + SA(LN(Y))."""
+    """The second norms exist but are unused; each layer ends with Z = Y + SA(LN(Y))."""
     golden = Golden(shared_golden, "torchmil_transformerabmil")
     state = transformer_state(golden, mlp=False)
     given = {**golden.constructor, "transf_use_mlp": False}
@@ -283,7 +284,7 @@ def test_torchmils_transformer_without_mlps(shared_golden):
     norm = (state["transformer_encoder.norm.weight"], state["transformer_encoder.norm.bias"])
     want = F.layer_norm(y, (32,), *norm)
     torch.testing.assert_close(model.instances(one_bag(x)), want, rtol=1e-11, atol=1e-12)
-    # what its keys say suffices, but for heads
+    # its keys determine everything except the heads
     again = from_original(golden.name, state, transf_n_heads=4)
     assert again.arguments["use_mlp"] is False and again.arguments["layers"] == 2
 
@@ -310,7 +311,7 @@ def test_the_shapes_alone_say_which_posterior_it_is(shared_golden):
             from_original(name, golden.state, kappa=2.0)
 
 
-# options: test_options.py tries each
+# options: test_options.py changes each of them
 
 
 @pytest.mark.parametrize("name", ["abmil", "tabmil"])

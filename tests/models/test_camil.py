@@ -1,4 +1,4 @@
-"""CAMIL equals its original code, torchmil's, and the paper's equations with dense matrices."""
+"""CAMIL equals its original code, torchmil's code, and the paper's equations on dense matrices."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ TORCHMIL = {
 
 
 def as_keras(v: Tensor) -> Tensor:
-    """One of our parameters' gradients in Keras's shape."""
+    """Return the gradient of one of our parameters in Keras's shape."""
     if v.ndim == 3:
         return v.permute(2, 1, 0)[:, None]
     return v.T if v.ndim == 2 else v
@@ -61,7 +61,7 @@ def golden(request, shared_golden) -> Golden:
 
 
 def original_bag(golden: Golden, b: int) -> Bag:
-    """Bag b with the arcs and similarities of the original's data generator."""
+    """Return bag b with the arcs and similarities of the original's data generator."""
     arcs = golden.expected(f"bag{b}.adj_index")
     return golden.bag(b, arcs=arcs, arc_weights=golden.expected(f"bag{b}.adj_value"))
 
@@ -177,7 +177,7 @@ def test_torchmil(shared_golden, b):
 
 
 def by_the_equations(model, bag: Bag, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(logit, f, e) of the paper's equations with A dense."""
+    """Return (logit, f, e) of the paper's equations with a dense A."""
     t = model.embed(bag.x)
     for layer in model.layers:
         t = t + layer.attention(layer.norm(t), (len(bag),))
@@ -295,7 +295,7 @@ def test_fifty_thousand_patches_beside_one():
 
 
 def by_brute_force(coords: Tensor, x: Tensor, *, kept: int, compared: int, kind: str) -> Tensor:
-    """The matrix of similarities, instance by instance."""
+    """Compute the matrix of similarities instance by instance."""
     n = len(x)
     a = torch.zeros(n, n, dtype=x.dtype)
     for i in range(n):
@@ -333,10 +333,12 @@ def test_nearest_arcs_of_few_of_equal_and_of_crowded_instances():
     assert arcs.tolist() == [[0, 0, 1, 1], [0, 1, 1, 0]]
     same(weights, torch.full((4,), -1.0).exp())  # a single distance is its own norm
     arcs, weights = nearest_arcs(torch.arange(10)[:, None], torch.ones(10, 3))
-    assert bool((weights == 1).all())  # no distance at all: as alike as can be
+    assert bool((weights == 1).all())  # equal features have the largest similarity
     assert arcs[1, :8].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
     two = torch.zeros(12, 2)
-    arcs, _ = nearest_arcs(two, torch.randn(12, 3))  # all at one spot: oneself, then the first
+    arcs, _ = nearest_arcs(
+        two, torch.randn(12, 3)
+    )  # with one position for all: the instance itself, then the first ones
     for i, near in enumerate(arcs[1].view(12, 8).tolist()):
         assert near == [i, *[j for j in range(12) if j != i][:7]]
     with pytest.raises(GraphError, match="were the coordinates filled in"):
@@ -350,7 +352,7 @@ def test_nearest_arcs_of_few_of_equal_and_of_crowded_instances():
             nearest_arcs(two, torch.randn(12, 3), **options)
 
 
-# what can be chosen, and what cannot
+# valid and invalid options
 
 CHANGES = {
     "variant": "tf-code",

@@ -1,4 +1,4 @@
-"""CLAM: equal to the original and to a plain loop; its layouts; what torchmil has otherwise."""
+"""CLAM equals the original and a plain loop; layouts of checkpoints; differences of torchmil."""
 
 import math
 
@@ -28,7 +28,7 @@ BAGS = [0, 1, 2]
 
 
 def ours(golden: Golden) -> dict[str, str]:
-    """The original's names of parameters → ours; CLAM_MB's bag classifiers are rows of one."""
+    """Map the original's names to ours; CLAM_MB's bag classifiers are rows of one layer."""
     inside = "attention_net.3."
     gated = any("attention_b" in k for k in golden.state)
     names = {
@@ -231,7 +231,7 @@ def test_the_svm_and_its_gradient(shared_golden, b, tau):
     smooth = golden.expected(f"bag{b}.smooth.tau{tau}").bool()
     first, second = s.topk(2, dim=1).values.T
     assert torch.equal(first - second < tau * math.log(1000), smooth)
-    # where it is hard, the loss is the maximum itself
+    # in the hard case the loss is the maximum itself
     m = s + F.one_hot(y, s.shape[1]).logical_not() - s.gather(1, y[:, None])
     torch.testing.assert_close(loss[~smooth], m.amax(1)[~smooth])
 
@@ -246,7 +246,7 @@ def test_golden_svm():
 
 @pytest.mark.parametrize("classes", [1, 3])
 def test_the_svm_of_bags(classes):
-    """One logit is the difference of two scores; class weights count; probabilities stay."""
+    """One logit is the difference of two scores; class weights leave probabilities unchanged."""
     weights = (0.5, 3.0) if classes == 1 else (0.5, 3.0, 1.0)
     given = {**SMALL, "n_classes": classes, "class_weights": weights}
     model = build("clam-sb-probsa-diag", **given, bag_loss="svm").double()
@@ -264,7 +264,7 @@ def test_the_svm_of_bags(classes):
     torch.testing.assert_close(out.probability, want.mean(1))
 
 
-# A plain loop over bags, classes and instances says the same
+# A plain loop over bags, classes and instances gives the same values
 
 
 def by_hand(out, bags, *, k: int, classes: int, subtyping: bool) -> Tensor:
@@ -294,7 +294,7 @@ def by_hand(out, bags, *, k: int, classes: int, subtyping: bool) -> Tensor:
 @pytest.mark.parametrize("classes", [1, 2, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_small_bags_overlaps_and_one_logit(name, classes, subtyping):
-    """Sizes: one instance, fewer than k, overlapping ends (k < N < 2k), and enough."""
+    """The bags have one instance, fewer than k, overlapping ends (k < N < 2k), and enough."""
     model = build(name, **{**SMALL, "k_sample": 5}, n_classes=classes, subtyping=subtyping)
     given = [random_bag(n, seed=n, features=6, y=n % max(classes, 2)) for n in (1, 3, 7, 20, 5, 30)]
     bags = pack(given)
@@ -365,7 +365,7 @@ def test_one_branch_of_one_logit_is_the_single_one():
 
 
 def test_prior_and_posterior_come_from_elsewhere():
-    """CLAM with a distribution: the same weights, the same instances, and one more term."""
+    """CLAM with a posterior has the same weights and instances, and one more loss term."""
     torch.manual_seed(0)
     plain = build("clam-sb", **SMALL).double()
     torch.manual_seed(0)
@@ -448,7 +448,7 @@ def test_dropout_brings_that_of_the_attention():
 
 @pytest.mark.parametrize(("trunk", "factors"), [("tanh", 1), ("gated", 2)])
 def test_dropout_after_tanh_and_after_the_gate(trunk, factors):
-    """An instance's t keeps a value with 0.75 per factor, then 1/0.75 times as large each."""
+    """Each factor of t keeps a value with probability 0.75 and scales it by 1/0.75."""
     model = build("clam-sb", **{**SMALL, "attention_dim": 4000}, dropout=0.1, trunk=trunk)
     trunk_layer = model.attention.trunk
     h = torch.randn(1, 8)
@@ -467,7 +467,7 @@ def test_xavier_is_the_originals(name):
         "attention.trunk.first": 144,
         "attention.trunk.gate": 144,
         "attention.mean": 128 + (200 if name == "clam-mb" else 1),
-        # the original's classifiers of several branches are layers of one output each
+        # with several branches, each of the original's classifiers is a layer of one output
         "classifier": 16 + (1 if name == "clam-mb" else 200),
         **{f"evidence.classifiers.{c}": 18 for c in range(4)},
     }
@@ -630,9 +630,10 @@ def torchmil(shared_golden) -> Golden:
 
 
 def their_svm(s: Tensor, y: Tensor) -> Tensor:
-    """Targets of shape (m, 1): logarithm and maximum go over the instances, one for each class.
+    """Compute torchmil's SVM, whose logarithm and maximum run over the instances of each class.
 
-    Two rows far apart in their scores are each given the other's own score as well; three fail.
+    Its targets have shape (m, 1). With two rows whose scores are far apart, each also gets the
+    other's target score; three such rows fail.
     """
     hard = (s[:, 0] - s[:, 1]).abs() >= math.log(1000)
     own = s.gather(1, y[:, None])
@@ -648,7 +649,7 @@ def their_svm(s: Tensor, y: Tensor) -> Tensor:
 
 
 def their_instance_loss(model, bags, out) -> Tensor:
-    """Both classes, summed."""
+    """Sum torchmil's instance loss over both classes."""
     logits, found = out.extras["instance_logits"], []
     for c in model.evidence.choose(out.attention.mean, bags.y, bags.sizes):
         found.append(their_svm(logits[c.rows, c.classes], c.targets))
@@ -673,7 +674,7 @@ def test_torchmil(torchmil, b):
     names = {f"{k}.{p}": f"{v}.{p}" for k, v in THEIR_NAMES.items() for p in ("weight", "bias")}
     names = {k: v for k, v in names.items() if k in torchmil.state}
     torchmil.check_gradients(model, total, bag.x, b=b, ours=names)
-    # ours is the SVM of each instance over its two classes, and the mean of the two classifiers
+    # ours is the SVM of each instance over its two classes, averaged over the two classifiers
     logits = out.extras["instance_logits"].double()
     right = []
     for c in model.evidence.choose(out.attention.mean, bags.y, bags.sizes):
@@ -688,7 +689,7 @@ def test_torchmil(torchmil, b):
 
 
 def test_torchmil_ranks_its_padding(torchmil):
-    """Its batch is ours but for the instance loss, which it sums, over padded bags."""
+    """Its batch equals ours except for the instance loss, which it sums over padded bags."""
     model = torchmil.model()
     given = [torchmil.bag(b) for b in BAGS]
     bags = pack(given)

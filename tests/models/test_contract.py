@@ -1,6 +1,6 @@
-"""What every registered model keeps to. A new model is under test by being registered.
+"""Requirements that every registered model meets; registering a model puts it under test.
 
-What is special about a model is said in the model (`order_matters`, `min_instances`), not here.
+The model itself declares its special properties (`order_matters`, `min_instances`).
 """
 
 from dataclasses import asdict
@@ -40,7 +40,7 @@ SAMPLED = [n for n in NAMES if "samples" in arguments(n)]
 
 
 def make(name: str, **more) -> Model:
-    """A small one; the same one each time."""
+    """Build a small model, with the same weights each time."""
     small = {k: v for k, v in SMALL.items() if k in arguments(name)}
     torch.manual_seed(0)
     return build(name, in_dim=IN_DIM, **{**small, **more})
@@ -49,7 +49,7 @@ def make(name: str, **more) -> Model:
 def make_bag(
     name: str, n: int, *, y: int | None = 1, dtype=F64, edges: Tensor | None = None
 ) -> Bag:
-    """Patches on a grid with holes; the last one stands apart where there are four or more."""
+    """Return a bag on a grid with holes; with four or more patches the last one is isolated."""
     g = torch.Generator().manual_seed(n)
     cells = torch.randperm(2 * n + 4, generator=g)[:n].sort().values
     coords = torch.stack([cells % 5, cells // 5], 1) * 10
@@ -164,7 +164,7 @@ def test_a_bag_does_not_see_its_batch_mates(model, given):
 
 
 def turned(bag: Bag, order: Tensor) -> Bag:
-    """The same bag with its instances in another order: row k is what row order[k] was."""
+    """Reorder the instances of a bag, so that row k is the former row order[k]."""
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order))
     return Bag(
@@ -214,7 +214,7 @@ def test_odd_bags_have_finite_losses_and_gradients(model, case):
 
 
 def train_a_little(model: Model, bags, *, steps: int = 3) -> dict[str, float]:
-    """How much gradient each parameter has had in all."""
+    """Return the total absolute gradient of each parameter."""
     optimiser = torch.optim.Adam(model.parameter_groups(), lr=1e-2)
     seen = dict.fromkeys((k for k, _ in model.named_parameters()), 0.0)
     for step in range(steps):
@@ -224,7 +224,7 @@ def train_a_little(model: Model, bags, *, steps: int = 3) -> dict[str, float]:
         losses = model.losses(out, bags)
         objective(losses, weights=model.loss_weights, kl_weight=1.0).backward()
         for key, p in model.named_parameters():
-            if p.grad is not None:  # a method may train its parts in turns
+            if p.grad is not None:  # a method may train its parts alternately
                 seen[key] += p.grad.abs().sum().item()
         optimiser.step()
         model.after_step(out, bags)
@@ -357,7 +357,7 @@ def test_bfloat16_autocast_is_close_to_single_precision(name):
     objective(got, weights=model.loss_weights, kl_weight=1.0).backward()
     assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
     for key, value in got.items():
-        # a bfloat16 keeps 8 bits, 0.4 % a rounding; a transformer's ten roundings mostly cancel
+        # bfloat16 rounds to 8 bits, by 0.4 %; the ten roundings of a transformer mostly cancel
         torch.testing.assert_close(value, want[key], rtol=0.01, atol=1e-3)
 
 
@@ -417,7 +417,7 @@ def test_a_wrong_name_is_answered_with_the_right_one(name):
 
 @pytest.mark.parametrize("name", [n for n in NAMES if original(n)])
 def test_the_original_setting_is_one_argument(name):
-    """And what is given beside it goes before it; a checkpoint holds what came of both."""
+    """Other arguments override the preset; a checkpoint stores the result of both."""
     small = {k: v for k, v in SMALL.items() if k in arguments(name)}
     model = build(name, in_dim=IN_DIM, preset="original", **small)
     assert model.arguments == {**original(name), "in_dim": IN_DIM, **small}
@@ -426,7 +426,7 @@ def test_the_original_setting_is_one_argument(name):
 
 
 def test_a_source_is_given(name):
-    """Who, where, under which licence, and what is as in the paper, the code, the comparison."""
+    """It states the paper, the licence, and what follows the paper, the code and the comparison."""
     provenance = make(name).provenance
     assert all(text.strip() for text in asdict(provenance).values())
     assert "http" in provenance.paper or "arXiv" in provenance.paper
@@ -434,7 +434,7 @@ def test_a_source_is_given(name):
 
 def test_one_instance_beside_very_many(name):
     model = make(name)
-    # self-attention is quadratic: a transformer is tried at a size that takes seconds, not minutes
+    # self-attention is quadratic, so a transformer gets a size that takes seconds, not minutes
     many = 3_000 if "heads" in arguments(name) else 50_000
     few = max(1, model.min_instances)
     i = torch.arange(many - 1)
@@ -454,7 +454,7 @@ def test_one_instance_beside_very_many(name):
     check_output(out, bags.sizes, 1)
     losses = check_losses(model, out, bags)
     objective(losses, weights=model.loss_weights, kl_weight=1.0).backward()
-    if model.couples_bags:  # in training: predictions never do
+    if model.couples_bags:  # in training only
         out = model.eval()(bags, noise=noise)
     alone = model(pack([small]), noise=noise[:few])
     torch.testing.assert_close(out.logits[0], alone.logits[0], rtol=1e-5, atol=1e-6)

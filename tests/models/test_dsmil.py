@@ -1,4 +1,4 @@
-"""DSMIL against the reference outputs, the specification's values, and a computation by hand."""
+"""DSMIL equals the reference outputs, the specification's values and a computation by hand."""
 
 import math
 from dataclasses import replace
@@ -55,7 +55,7 @@ def test_every_value_of_the_original(golden, b):
     close(out.extras["max_logits"], golden.expected(f"bag{b}.max_logits"))
     close(out.logits[:, 0], golden.expected(f"bag{b}.logits"))
     close(out.probability, golden.expected(f"bag{b}.prob"))
-    # theirs is the sum of both streams' probabilities
+    # the original sums the probabilities of both streams
     average = golden.model(bag_score="mean_prob")(bags)
     close(2 * average.probability, golden.expected(f"bag{b}.prob_average"))
 
@@ -111,7 +111,7 @@ def test_every_value_of_torchmil(torchmil, b):
     close(out.logits[0, 0, 0], torchmil.expected(f"bag{b}.logit"))
     close(out.probability[0, 0], torchmil.expected(f"bag{b}.prob"))
     close(out.attention.mean, torchmil.expected(f"bag{b}.inst_logits"))
-    # theirs are softmaxed already, whatever they are called
+    # despite their name, theirs are after the softmax
     close(out.extras["weight_mean"], torchmil.expected(f"bag{b}.att_raw"))
     close(out.extras["attention"].softmax(0), torchmil.expected(f"bag{b}.att_raw"))
     mean = torchmil.model(bag_score="mean_logit")(bags)
@@ -129,8 +129,9 @@ def test_every_value_of_torchmil(torchmil, b):
 
 
 def torchmil_padded(w: dict[str, Tensor], x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Their padded forward: the bag's logit and the largest instance logit. The mask is in the
-    softmax only, so a padded row may be the critical instance.
+    """Return the bag's logit and the largest instance logit of torchmil's padded forward.
+
+    Only the softmax uses the mask, so a padded row may be the critical instance.
     """
     c = F.linear(x, w["inst_classifier.weight"], w["inst_classifier.bias"])[:, 0]
     hidden = F.linear(x, w["q_nn.0.weight"], w["q_nn.0.bias"]).relu()
@@ -168,7 +169,7 @@ def test_a_batch_of_torchmil_by_its_formula_and_ours_without_padding(torchmil):
 
 
 def test_padding_may_be_critical_in_torchmil_and_never_is_in_ours(torchmil):
-    """Where all instance logits are below the bias, a row of zeros has the largest one."""
+    """If all instance logits are below the bias, a row of zeros has the largest one."""
     w = torchmil.state
     sign = w["inst_classifier.weight"][0].sign()
     given = [replace(b, x=-b.x.detach().abs() * sign) for b in map(torchmil.bag, range(3))]
@@ -235,7 +236,7 @@ FIXTURES = [
 @pytest.mark.parametrize(("c", "query", "layer", "logits", "weights", "loss"), FIXTURES)
 def test_the_specified_values(c, query, layer, logits, weights, loss):
     state = original_state(c, query, LAYER if layer else WITHOUT)
-    # strings, as a command line gives them
+    # strings, as from a command line
     given = {"K": "512", "C": str(c), "nonlinear": str(query == "mlp"), "passing_v": str(layer)}
     model = from_original("dsmil", state, **given)
     bags = one_bag(features(9, 512), y=1 if c == 1 else 0)
@@ -268,7 +269,7 @@ def test_the_published_weights(shared_golden):
 
 
 def by_hand(state: dict[str, Tensor], x: Tensor, *, query: str, value: str, lin: bool = False):
-    """Instance logits, attention before softmax and bag logits of the original's formulas."""
+    """Compute instance logits, attention logits and bag logits by the original's formulas."""
     c = F.linear(x, state["i_classifier.fc.0.weight"], state["i_classifier.fc.0.bias"])
     under = {k.removeprefix("b_classifier."): v for k, v in state.items()}
     h = F.linear(x, under["lin.0.weight"], under["lin.0.bias"]).relu() if lin else x
@@ -290,13 +291,13 @@ def by_hand(state: dict[str, Tensor], x: Tensor, *, query: str, value: str, lin:
 
 
 LAYOUTS = [
-    # the publication: linear q, v without ReLU; nothing in the keys says so but the arguments
+    # the publication: linear q, v without ReLU, which only the arguments tell
     ({"query": "linear", "value": "linear"}, (LAYER,), {}),
     ({"query": "linear", "value": "mlp"}, (LAYER,), {"passing_v": True}),
     ({"query": "linear", "value": "mlp"}, (LAYER,), {"nonlinear": 0, "passing_v": 1}),
     ({"query": "linear", "value": "identity"}, (), {}),
     ({"query": "mlp", "value": "mlp"}, (LAYER,), {}),
-    # 2022: one more layer before the bag's stream, one layer in q
+    # 2022: one more layer before the bag stream, one layer in q
     ({"query": "tanh", "value": "identity", "lin": True}, (LIN,), {}),
     ({"query": "tanh", "value": "mlp", "lin": True}, (LIN, LAYER), {"passing_v": True}),
 ]
@@ -318,7 +319,7 @@ def test_wrapped_names_and_an_embedders_parts_are_read():
     want = from_original("dsmil", state)(bags).logits
     wrapped = {f"module.{k}": v for k, v in state.items()}
     assert torch.equal(from_original("ckpt_dsmil_tcga", wrapped)(bags).logits, want)
-    # IClassifier: a network before the instance classifier, whose name has no number
+    # IClassifier: a network precedes the instance classifier, whose name has no number
     embedder = {k.replace("fc.0.", "fc."): v for k, v in state.items()}
     embedder["i_classifier.feature_extractor.conv1.weight"] = torch.zeros(4, 3, 7, 7)
     assert torch.equal(from_original("dsmil", embedder)(bags).logits, want)
@@ -371,7 +372,7 @@ def test_another_state_dict_is_refused(change, given, message):
 
 
 def test_the_partial_start_of_the_first_release_is_refused():
-    """`init.pth` holds q and v only."""
+    """`init.pth` contains only q and v."""
     state = {
         k: v for k, v in original_state(2, "linear", LAYER).items() if ".q." in k or ".v." in k
     }
@@ -384,7 +385,7 @@ def test_another_argument_of_the_original_is_refused():
         from_original("dsmil_c1", original_state(1), passing=True)
 
 
-# the method by itself
+# properties of the method
 
 
 @pytest.mark.parametrize("c", [1, 3])
@@ -463,7 +464,7 @@ def test_the_critical_instance_is_a_row_of_its_own_bag():
 
 
 def test_the_gradient_reaches_both_queries():
-    """Of every instance and of the critical one: with the latter cut off it is another one."""
+    """It flows through every instance and the critical one; detaching the latter changes it."""
     model = build("dsmil", in_dim=6, embed=None, query="linear", query_dim=4).double()
     x = torch.randn(5, 6, dtype=F64, requires_grad=True)
     model(one_bag(x)).logits.sum().backward()
@@ -483,7 +484,7 @@ def test_the_gradient_reaches_both_queries():
 
 @pytest.mark.parametrize("c", [2, 3])
 def test_independent_classes_have_bags_of_none(c):
-    """The original's negatives: an all-zero vector of labels."""
+    """The original's negatives have an all-zero label vector."""
     model = build("dsmil", in_dim=6, preset="original", n_classes=c).double()
     bags = one_bag(torch.randn(5, 6, dtype=F64), y=c)
     out = model(bags)

@@ -1,4 +1,4 @@
-"""DTFD-MIL against the reference outputs, the specification's values, and a computation by hand."""
+"""DTFD-MIL equals reference outputs, the specification's values and a computation by hand."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ EVERY_WAY = ["afs", "maxs", "maxmins", "mas"]
 
 
 def noise_of(order: Tensor, *, dtype=torch.float32) -> Tensor:
-    """Noise that puts the instances in this order."""
+    """Return noise that sorts the instances into this order."""
     noise = torch.empty(len(order), 1, dtype=dtype)
     noise[order, 0] = torch.arange(len(order), dtype=dtype)
     return noise
@@ -156,7 +156,7 @@ def test_every_number_and_gradient_of_torchmil(torchmil, b):
     close(out.extras["cam"].softmax(0), expected("att"))
     close(out.extras["group_logits"].flatten(), expected("pseudo_logits"))
     losses = model.losses(out, bags)
-    # its names are the other way round
+    # its names are swapped
     close(losses["nll"], expected("loss.BCEWithLogitsLoss_t1"))
     close(losses["group_nll"], expected("loss.BCEWithLogitsLoss_t2"))
     total = sum(losses.values())
@@ -167,7 +167,7 @@ def test_every_number_and_gradient_of_torchmil(torchmil, b):
 
 @pytest.mark.parametrize("name", ["max", "maxmin"])
 def test_where_torchmil_takes_every_instance(shared_golden, name):
-    """Its tier 2 then is plain attention pooling of the bag; ours takes as many as it is told."""
+    """Its tier 2 is then plain attention pooling of the bag; ours takes the requested number."""
     golden = Golden(shared_golden, f"torchmil_dtfdmil_{name}")
     model = golden.model()
     for b in range(3):
@@ -212,7 +212,7 @@ def fixture_model(distill: str, i: int):
     state = {k: q(k, *shape) for k, shape in shapes.items()}
     given = {} if distill == "mas" else {"distill": distill}
     model = from_original("dtfd", state, numGroup=4, total_instance=4 * i, **given)
-    if distill == "mas":  # of the publication; the original's code has none
+    if distill == "mas":  # from the publication; the original's code does not have it
         model.distill = "mas"
     return model
 
@@ -386,7 +386,7 @@ def test_no_gradient_crosses_the_tiers_unless_they_are_joint(distill):
             if term == "group_nll":
                 assert got == {"embed", "attention", "classifier"}
             elif joint:
-                # instances are chosen by tier 1 and taken from the first layer alone
+                # tier 1 selects the instances; their vectors come from the first layer
                 assert got == reached | {"embed"} | ({"attention"} if distill == "afs" else set())
             else:
                 assert got == reached

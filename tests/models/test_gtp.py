@@ -1,4 +1,4 @@
-"""GTP: parity with its authors' code and torchmil's, the sparse graph, pooling, training."""
+"""GTP: parity with the authors' code and torchmil's, sparse graph, pooling, training."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def torchmil(shared_golden) -> Golden:
 
 
 def names_of(model: GTP, reference: Golden) -> dict[str, str]:
-    """The original's parameter names → ours, which stand in the same order of shapes and places."""
+    """Map the original's parameter names to ours, which have the same order and shapes."""
     ours = {}
     for theirs in reference.metadata["parameter_order"]:
         name = theirs
@@ -61,7 +61,7 @@ def names_of(model: GTP, reference: Golden) -> dict[str, str]:
 
 
 def traces(model: GTP, bags):
-    """H, S, what is pooled, and each block's trace."""
+    """Return H, S, the pooled clusters and the trace of each block."""
     x = model.embed(bags.x)
     a = graph(bags, model.adjacency, dtype=x.dtype)
     h, s = model.nodes(x, a)
@@ -154,7 +154,7 @@ def test_a_wrappers_prefix_is_read(gtp, prefix):
     assert not model.training and model.arguments["heads"] == 8
 
 
-# torchmil: other sizes and activations, the same pooling; its own way to a score: test_graphcam.py
+# torchmil: other sizes and activations, the same pooling; test_graphcam.py has its scores
 
 
 def theirs(torchmil: Golden, b: int, **more) -> Bag:
@@ -176,7 +176,7 @@ def test_torchmil_where_it_agrees(torchmil, b):
     total = sum(losses.values())
     close(total, torchmil.expected(f"bag{b}.total"))
 
-    name = "gcn_conv.fc.module.weight"  # theirs is (out, in): turned round, then as the others
+    name = "gcn_conv.fc.module.weight"  # theirs is (out, in) and needs a transposition
     [grad] = torch.autograd.grad(total, [model.gcn.weight], retain_graph=True)
     close(grad.T, torchmil.expected(f"bag{b}.grad.{name}"), relative=1e-4)
     turned = Golden.__new__(Golden)
@@ -200,7 +200,7 @@ def test_torchmils_padded_batch(torchmil):
 
 
 def dense_forward(model: GTP, bag: Bag, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, mincut and ortho of one bag from an N × N matrix, in eval mode."""
+    """Compute logits, mincut and ortho of one bag from an N × N matrix, in eval mode."""
     p = model.state_dict()
     x = bag.x @ p["embed.net.0.weight"].T + p["embed.net.0.bias"]
     y = (a @ x + x) @ p["gcn.weight"] + p["gcn.bias"]
@@ -293,7 +293,7 @@ def test_without_edges_nothing_is_cut():
 def test_one_instance_in_training_uses_the_running_statistics():
     torch.manual_seed(0)
     model = build("gtp", **SMALL).double()
-    model(some_bags())  # off the start
+    model(some_bags())  # changes the running statistics
     before = {k: v.clone() for k, v in model.gcn.norm.named_buffers()}
     bags = pack([random_bag(1, seed=3, features=6, y=1)])
     out = model.train()(bags)

@@ -1,4 +1,4 @@
-"""IIB-MIL: the authors' numbers, what prototypes and instance labels do, runs that are resumed."""
+"""IIB-MIL: the authors' numbers, updates of prototypes and instance labels, resumed runs."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def golden(shared_golden):
 
 
 def labelled(model, golden, b):
-    """Bag b, with the stored soft labels remembered for its instances."""
+    """Return bag b, after restoring the stored soft labels of its instances."""
     model.restore_memory({f"bag{b}": golden.tensors[f"bag{b}.confidence"]})
     return golden.bag(b)
 
@@ -81,7 +81,7 @@ def test_the_original_s_losses_and_every_gradient(golden, b):
     close(losses["instance"], golden.expected(f"bag{b}.partial_loss"))
     total = sum(losses.values())
     close(total, golden.expected(f"bag{b}.total"))
-    # what their evaluation logs takes the softmax twice
+    # their evaluation log applies the softmax twice
     twice = F.cross_entropy(out.probability, bags.y)
     close(twice, golden.expected(f"bag{b}.ce_double_softmax"))
     ours = {k: name for k in golden.metadata["parameter_order"] if (name := _ours(k, _names()))}
@@ -91,7 +91,7 @@ def test_the_original_s_losses_and_every_gradient(golden, b):
 
 @BAGS
 def test_a_step_of_the_original_s_memory(golden, b):
-    """Candidates are class 0 and the bag's: `restrict_negative_bags` with more than two classes."""
+    """With more than two classes, `restrict_negative_bags` allows 0 and the bag's class."""
     model = golden.model()
     bags = pack([labelled(model, golden, b)])
     out = model(bags)
@@ -117,7 +117,7 @@ def test_the_original_s_labels_from_its_own_candidates(golden, b):
 
 
 def test_a_class_with_two_bags_of_three(golden):
-    """Their batch: seven instances a bag, of which a mask hides the first from the prototypes."""
+    """Return their batch of seven instances per bag; a mask hides the first from the prototypes."""
     model = golden.model()
     given = [golden.bag(b, y=y) for b, y in enumerate((1, 0, 1))]
     nowhere = {"edges": torch.zeros(2, 0).long(), "weights": torch.zeros(0), "coords": None}
@@ -128,7 +128,7 @@ def test_a_class_with_two_bags_of_three(golden):
     keep = torch.arange(21) % 7 > 0
     model.after_step(replace(out, extras={k: v[keep] for k, v in out.extras.items()}), six)
     close(model.prototypes, golden.expected("batch.prototypes_after"))
-    assert not model.memory()  # the first ten epochs leave instance labels alone
+    assert not model.memory()  # the first ten epochs do not update instance labels
 
 
 def test_wrappers_and_layers_that_were_never_called_change_nothing(golden):
@@ -184,7 +184,7 @@ def test_the_layers_are_pytorch_s():
 def test_the_query_layer_is_pytorch_s_decoder_layer():
     ours = QueryLayer(8, heads=2, hidden=12).double()
     theirs = nn.TransformerDecoderLayer(8, 2, 12, dropout=0.0, batch_first=True).double()
-    # theirs numbers its norms in the order of use, the authors begin with the second
+    # torchmil numbers its norms in the order of use, the authors start with the second
     names = {"self_attn.in_proj_": "queries.qkv.", "self_attn.out_proj.": "queries.out.",
              "multihead_attn.in_proj_": "instances.qkv.", "norm1": "norm2", "norm2": "norm1",
              "multihead_attn.out_proj.": "instances.out.",
@@ -199,7 +199,7 @@ def test_the_query_layer_is_pytorch_s_decoder_layer():
 
 
 def load(ours, theirs, names):
-    """Their random weights, biases and norms in our layer."""
+    """Copy their random weights, biases and norms into our layer."""
     generator = torch.Generator().manual_seed(3)
     for p in theirs.parameters():
         nn.init.normal_(p, generator=generator)
@@ -260,7 +260,7 @@ def memory_step(model, bags, *, epoch=0, epochs=1):
 
 
 def sequential(model, x, p, bags):
-    """Specification 6.4 (a), one instance after another, over the bags' rows."""
+    """Compute specification 6.4 (a) instance by instance."""
     prototypes = model.prototypes.clone()
     of = bags.bag
     for c in range(model.instance_classes):
@@ -304,7 +304,7 @@ def test_too_few_instances_move_no_prototype():
 
 
 def test_a_rare_class_in_a_large_batch_does_not_swing():
-    """m' = 1 − (1 − m) B/B_c is −1 here; from 0 down a prototype is its last instance."""
+    """m' = 1 − (1 − m) B/B_c is −1 here; at 0 or below, the prototype is its last instance."""
     model = build("iibmil", **SMALL, prototype_momentum=0.5).double()
     bags = pack([random_bag(30, seed=k, features=6, y=int(k == 0)) for k in range(4)])
     out = memory_step(model, bags)
@@ -389,7 +389,7 @@ def test_what_is_remembered_reaches_the_loss_and_nothing_else_does():
         beta[k % 2] = 1 - ALMOST
         want.append(-(part @ beta).mean())
     torch.testing.assert_close(fresh["instance"], torch.stack(want).mean(), rtol=1e-12, atol=0)
-    assert not model.memory()  # neither a prediction nor its loss leaves anything behind
+    assert not model.memory()  # neither a prediction nor its loss stores labels
     model.restore_memory({"bag1": torch.tensor([[0.3, 0.7]], dtype=F64).expand(9, 2)})
     part = log_p.split(list(bags.sizes))[1]
     want[1] = -(part @ torch.tensor([0.3, 0.7], dtype=F64)).mean()
@@ -421,7 +421,7 @@ def test_a_prediction_without_gradients_is_no_step():
 
 @pytest.mark.parametrize("inside", [False, True], ids=["between epochs", "inside an epoch"])
 def test_two_epochs_and_two_more_are_four(tmp_path, inside):
-    """Weights, prototypes, instance labels and optimiser, bit for bit."""
+    """Weights, prototypes, instance labels and optimiser state are equal bit for bit."""
     features, labels = write_folder(tmp_path / "data", bags=18)
     arguments = {**SMALL, "dropout": 0.2, "warmup_epochs": 1, "top_share": 0.3}
     del arguments["in_dim"]
@@ -452,8 +452,8 @@ def test_two_epochs_and_two_more_are_four(tmp_path, inside):
     assert all(torch.equal(v, b.tensors[k]) for k, v in a.tensors.items())
     assert a.tensors["model.prototypes"].any(1).all()
     bank = a.part("memory")
-    assert set(bank) == set(prepare(config).split.train)  # and none that was validated on
-    # labels have moved, by steps that differ from epoch to epoch
+    assert set(bank) == set(prepare(config).split.train)  # but no validation bag
+    # labels have changed, by steps that differ between epochs
     assert len({round(v, 4) for own in bank.values() for v in own.flatten().tolist()}) > 3
 
 
@@ -481,7 +481,7 @@ CHANGES = {
 
 
 def after_three_epochs(**options):
-    """Losses, prediction and memory: no weight moves but those of the memory."""
+    """Return losses, prediction and memory after a step that changes only the memory."""
     torch.manual_seed(0)
     model = build("iibmil", **{**SMALL, "warmup_epochs": 1, **options}).double()
     bags = some_bags()
@@ -538,7 +538,7 @@ def test_the_score_is_the_positive_class_s_or_every_class_s(classes, shape):
     assert torch.equal(out.attention.mean, p[:, 1] if classes < 3 else p)
 
 
-# torchmil's, a network of another kind: a pre-norm encoder, a class token that reads the bag
+# torchmil's network differs: a pre-norm encoder, a class token that attends to the bag
 
 
 @BAGS
@@ -558,7 +558,9 @@ def test_torchmil_s_numbers_follow_from_its_own_formulas(shared_golden, b):
         return F.layer_norm(v, (24,), state[f"{where}.weight"], state[f"{where}.bias"])
 
     h = norm(encoder(x, (len(x),)), "encoder.norm")
-    close(h, reference.expected(f"bag{b}.x_enc"))  # as torchmil's other transformers: ours too
+    close(
+        h, reference.expected(f"bag{b}.x_enc")
+    )  # our encoder reproduces it, like torchmil's other transformers
     z = h @ state["inst_classifier.weight"][0] + state["inst_classifier.bias"]
     close(z, reference.expected(f"bag{b}.att_raw"))
     t = torch.cat([state["cls_token"][0], h])
@@ -567,14 +569,14 @@ def test_torchmil_s_numbers_follow_from_its_own_formulas(shared_golden, b):
     token = norm(t, "decoder.norm")[0]
     logit = token @ state["bag_classifier.weight"][0] + state["bag_classifier.bias"][0]
     close(logit, reference.expected(f"bag{b}.logit"))
-    hard = (h @ state["prototypes"].T).argmax(1).float()  # no soft labels are kept
+    hard = (h @ state["prototypes"].T).argmax(1).float()  # it stores no soft labels
     loss = F.binary_cross_entropy_with_logits(z, hard)
     close(loss, reference.expected(f"bag{b}.loss.InstLoss"))
 
 
 @BAGS
 def test_torchmil_s_prototypes_change_places(shared_golden, b):
-    """Its prototype 0 follows the highest instance logits; here, as in the paper, 1 does."""
+    """Its prototype 0 follows the highest instance logits; ours is prototype 1, as in the paper."""
     reference = Golden(shared_golden, "torchmil_iibmil")
     h, z = reference.expected(f"bag{b}.x_enc"), reference.expected(f"bag{b}.att_raw")
     before, k = reference.state["prototypes"], len(z) // 10

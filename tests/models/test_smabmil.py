@@ -1,4 +1,4 @@
-"""SmABMIL is torchmil's by torchmil's formula, and its Sm a dense solve; every option counts."""
+"""SmABMIL equals torchmil's formula and a dense solve; every option changes the result."""
 
 import math
 from itertools import pairwise
@@ -45,7 +45,7 @@ def normalised_adjacency(reference: Golden, b: int) -> Tensor:
 
 
 def coefficient(reference: Golden) -> float:
-    """Their γ = α/(1 − α), trained or not."""
+    """Return their γ = α/(1 − α), trained or not."""
     if "pool.sm.sm.coef" in reference.state:
         return reference.state["pool.sm.sm.coef"].item()
     alpha = float(reference.constructor["sm_alpha"])
@@ -53,7 +53,7 @@ def coefficient(reference: Golden) -> float:
 
 
 def by_their_formula(reference: Golden, b: int) -> tuple[Tensor, Tensor]:
-    """f and the logit, in double precision: a = 1/(1 + γ) where γ/(1 + γ) is meant."""
+    """Return f and the logit in double precision, with their 1/(1 + γ) instead of γ/(1 + γ)."""
     p = {k: v.double() for k, v in reference.state.items()}
     x, a_norm = reference.tensors[f"bag{b}.x"].double(), normalised_adjacency(reference, b)
     given = reference.constructor
@@ -138,7 +138,7 @@ def ours(reference: Golden) -> dict[str, str]:
 
 
 def check_coefficients(reference, model, total, *, b, names) -> dict[str, str]:
-    """Their γ is e^∓ of our logit: d/dγ = ∓ 1/γ d/dlogit. Gives the names that are left."""
+    """Compare gradients of γ = e^∓logit, d/dγ = ∓ 1/γ d/dlogit; return the other names."""
     parameters = dict(model.named_parameters())
     sign = 1 if reference.constructor.get("sm_mode") == "exact" else -1
     order = reference.metadata["parameter_order"]
@@ -167,7 +167,7 @@ def test_three_bags_at_once_without_padding(pool):
 
 @pytest.mark.parametrize("b", [0, 1, 2])
 def test_with_alpha_as_it_is_meant_ours_is_the_dense_solve(shared_golden, b):
-    """Their approximate mode at γ is near (I + L/γ)⁻¹, ours with α = γ/(1 + γ) near (I + γL)⁻¹."""
+    """Theirs at γ approximates (I + L/γ)⁻¹, ours with α = γ/(1 + γ) approximates (I + γL)⁻¹."""
     late = Golden(shared_golden, "torchmil_smabmil_late")
     late.tensors["state.pool.sm.sm.coef"] = torch.tensor(3.0)
     f, _ = by_their_formula(late, b)
@@ -180,7 +180,7 @@ def test_with_alpha_as_it_is_meant_ours_is_the_dense_solve(shared_golden, b):
     for model, gamma in ((read, 1 / 3), (meant, 3.0)):
         want = torch.linalg.solve(eye + gamma * (eye - a_norm), raw)
         torch.testing.assert_close(model(bags).attention.mean, want, rtol=1e-5, atol=1e-5)
-    # ten steps of 1/(1 + γ) = 1/4 are as good as all: what is stored is that of 1 − α
+    # ten steps of 1/(1 + γ) = 1/4 have converged: the stored result is that of 1 − α
     torch.testing.assert_close(f, read(bags).attention.mean, rtol=1e-4, atol=1e-4)
     assert (f - meant(bags).attention.mean).abs().max().item() > 0.01
 
@@ -188,7 +188,7 @@ def test_with_alpha_as_it_is_meant_ours_is_the_dense_solve(shared_golden, b):
 @pytest.mark.parametrize("mode", ["approximate", "exact"])
 @pytest.mark.parametrize("where", ["early", "mid", "late"])
 def test_alpha_of_a_built_model_is_the_papers(mode, where):
-    """Against dense algebra in double precision: Sm on h, on V h, on f."""
+    """Sm on h, on V h and on f equals dense algebra in double precision."""
     options = {"embed": 5, "attention_dim": 4, "where": where, "alpha": 0.8, "steps": 200}
     model = made("smabmil", **options, mode=mode, train_alpha=False, spectral_norm=False)
     bags = pack([make_bag("a", 17)])
@@ -215,14 +215,14 @@ def test_alpha_of_a_built_model_is_the_papers(mode, where):
 @pytest.mark.parametrize(("where", "normed"), [("early", 2), ("mid", 1), ("late", 0)])
 def test_spectral_norm_is_on_what_comes_after_sm(where, normed):
     model = made("smabmil", embed=9, attention_dim=4, where=where)
-    for _ in range(30):  # power iteration, a step each time in training
+    for _ in range(30):  # one step of the power iteration per forward in training
         model(some_bags(dtype=torch.float32))
     layers = (model.attention.first, model.attention.last)
     norms = [torch.linalg.matrix_norm(layer.weight.detach(), 2).item() for layer in layers]
     assert [abs(n - 1) < 1e-4 for n in norms] == [normed == 2, normed >= 1]
 
 
-# with a transformer, what the contract tests of the model as it is by default
+# with a transformer: the properties that the contract tests check for the default
 
 
 def transformer(**more):
@@ -269,7 +269,7 @@ def test_a_transformer_in_half_precision():
 
 
 def test_a_transformers_layers_smooth_their_attention(shared_golden):
-    """Z = Y + Sm(SA(LN Y)), by hand from the layer's own parts."""
+    """Z = Y + Sm(SA(LN Y)), computed from the parts of the layer."""
     model = transformer(add_self=True, final_norm=False).double().eval()
     bags = pack([make_bag("a", 9)])
     seen = []
@@ -355,7 +355,7 @@ def test_alpha_is_trained_or_not():
 
 
 def test_more_alpha_is_smoother():
-    """fᵀLf / fᵀf, the Dirichlet energy for its size, falls as α grows."""
+    """The relative Dirichlet energy fᵀLf / fᵀf decreases as α grows."""
     bags = some_bags()
     energies = []
     for alpha in (0.1, 0.5, 0.9, 0.99):

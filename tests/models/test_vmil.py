@@ -1,4 +1,4 @@
-"""VMIL against the reference outputs, its schedule, and computations by hand."""
+"""VMIL: parity with the reference outputs, the schedule, and computations by hand."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ LAYER = {
     **{f"norm{n}.{k}": f"norm{n}.{k}" for n in (1, 2) for k in ("weight", "bias")},
 }
 EPOCH_OF = {"e": 1, "m1": 0, "m2": 14}
-"""Of 30 epochs, each an example."""
+"""An example epoch (of 30) for each kind of step."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def golden(shared_golden) -> Golden:
 
 
 def ours(golden: Golden) -> dict[str, str]:
-    """Their names → ours, without the layer that they never use."""
+    """Map their names to ours, without the layer that they never use."""
     names = {}
     for theirs in golden.metadata["parameter_order"]:
         start, _, end = theirs.rpartition(".")
@@ -92,7 +92,7 @@ def test_each_step_and_every_gradient_of_the_original(golden, b, step):
     names = ours(golden)
     assert set(names.values()) == set(dict(model.named_parameters()))
     golden.check_gradients(model, loss, bag.x, b=b, ours=names, key=f"{step}_")
-    # −1: no gradient there, none here
+    # −1 marks parameters without gradient, which have none here either
     loss.backward()
     norms = dict(
         zip(
@@ -113,7 +113,7 @@ def test_three_bags_at_once(golden):
         out = model(bags)
         close(out.attention.mean.view(3, n), golden.expected("batch.p"))
         close(out.extras["q"].view(3, n), golden.expected("batch.q"))
-        # theirs is a sum over bags, ours the mean
+        # theirs is a sum over bags, ours a mean
         close(3 * model.losses(out, bags)[f"{step[0]}_step"], golden.expected(f"batch.{step}_loss"))
     q = out.extras["q"]
     close(threshold(q, bags.sizes, gamma=0.15), golden.expected("batch.m2_tau"))
@@ -122,7 +122,7 @@ def test_three_bags_at_once(golden):
 
 
 def first(golden: Golden, b: int, n: int) -> dict[str, Tensor]:
-    """The first n instances, without a graph, which the method does not read."""
+    """Return the first n instances, without a graph, which the method does not use."""
     x, coords = golden.tensors[f"bag{b}.x"][:n], golden.tensors[f"bag{b}.coords"][:n]
     nothing = {"edges": torch.zeros(2, 0, dtype=torch.long), "weights": torch.zeros(0)}
     return {"x": x, "coords": coords, **nothing}
@@ -150,7 +150,7 @@ def test_the_schedule_of_the_original(golden):
     for epoch, (turn, stage) in enumerate(zip(stored, stages, strict=True)):
         model.start_epoch(epoch, 30)
         assert model.turns == (turn,) and model.warming == (stage == 1)
-    # the original's own 500 of its 1,999
+    # 500 of the original's 1,999
     model.warmup = build("vmil", in_dim=4, preset="original").warmup
     assert [warming(model, e, 1999) for e in (499, 500)] == [True, False]
 
@@ -172,7 +172,7 @@ def test_the_original_counts():
     assert sum(p.numel() for p in model.parameters()) == 1_967_189 == 2_264_469 - 297_280
 
 
-# --- turns
+# --- alternation of the steps
 
 
 def test_an_epoch_trains_its_own_branch_and_leaves_the_other_alone():
@@ -278,7 +278,7 @@ def test_the_bags_probability(how):
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_extreme_instances_have_finite_log_odds(how, dtype):
-    """Also where probabilities are 0 or 1 to every digit; one instance keeps its log-odds."""
+    """This holds even for probabilities that round to 0 or 1; one instance keeps its log-odds."""
     model = made("vmil", aggregation=how, top_k=2)
     sizes = [2, 2, 2, 1, 1, 1]
     ell = torch.tensor([-1e4, -9e3, 1e4, 9e3, 1e4, -1e4, 60.0, -60.0, 1.5], dtype=dtype)
@@ -306,7 +306,7 @@ CHANGES = {
 }
 OF_SCHEDULE = {"gamma": 0.5, "warmup": 0.5, "warmup_block": 3, "block": 4}
 OF_Q = {"layers": 1, "heads": 4, "feedforward": 7}
-"""Of the branch that only E steps train, and that the bag's probability does not read."""
+"""Options of the branch that only E steps train and the bag's probability does not use."""
 
 
 @pytest.mark.parametrize("key", options_of("vmil", without={*OF_SCHEDULE, *OF_Q}))
