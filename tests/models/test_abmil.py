@@ -117,7 +117,7 @@ AMIL_SHAPES: dict[str, tuple[int, ...]] = {
 
 
 @pytest.mark.parametrize(
-    ("change", "given", "message"),
+    ("change", "constructor", "message"),
     [
         ({}, {"n_classes": 4}, r"classifier.weight has shape \(3, 7\).*\(4, 7\)"),
         ({"rho.0.bias": None}, {}, "nothing given for classifier.0.bias"),
@@ -126,9 +126,9 @@ AMIL_SHAPES: dict[str, tuple[int, ...]] = {
         ({"fc_omic.weight": (2, 2)}, {}, "unknown are fc_omic.weight"),
     ],
 )
-def test_another_survival_model_is_refused(change, given, message):
+def test_another_survival_model_is_refused(change, constructor, message):
     with pytest.raises(CheckpointError, match=message):
-        from_original(AMIL, tensors(altered(AMIL_SHAPES, change)), **given)
+        from_original(AMIL, tensors(altered(AMIL_SHAPES, change)), **constructor)
 
 
 def altered(shapes: dict[str, tuple[int, ...]], change: dict) -> dict[str, tuple[int, ...]]:
@@ -236,8 +236,8 @@ def test_torchmils_activations_and_names(gated, activation, lazy):
     if gated:
         shapes |= {f"pool.fc_gated.{lazy}weight": (4, 9), f"pool.fc_gated.{lazy}bias": (4,)}
     state, x = tensors(shapes), features(6, 9)
-    given = {"in_shape": "(9,)", "att_dim": "4", "att_act": activation, "gated": str(gated)}
-    out = from_original("torchmil_abmil", state, **given)(one_bag(x))
+    constructor = {"in_shape": "(9,)", "att_dim": "4", "att_act": activation, "gated": str(gated)}
+    out = from_original("torchmil_abmil", state, **constructor)(one_bag(x))
     act = {"tanh": torch.tanh, "relu": torch.relu, "gelu": F.gelu}[activation]
     t = act(F.linear(x, state[f"pool.fc1.{lazy}weight"], state[f"pool.fc1.{lazy}bias"]))
     if gated:
@@ -248,18 +248,18 @@ def test_torchmils_activations_and_names(gated, activation, lazy):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("constructor", "message"),
     [
         ({"gated": True}, "nothing given for attention.trunk.gate"),
         ({"att_dim": 5}, r"pool.fc1.weight has shape \(4, 9\).*\(5, 9\)"),
         ({"in_shape": (8,)}, r"\(4, 9\).*\(4, 8\)"),
     ],
 )
-def test_torchmils_arguments_are_held_against_the_weights(given, message):
+def test_torchmils_arguments_are_held_against_the_weights(constructor, message):
     shapes = {"pool.fc1.weight": (4, 9), "pool.fc1.bias": (4,), "pool.fc2.weight": (1, 4),
               "classifier.weight": (1, 9), "classifier.bias": (1,)}  # fmt: skip
     with pytest.raises(CheckpointError, match=message):
-        from_original("torchmil_abmil", tensors(shapes), **given)
+        from_original("torchmil_abmil", tensors(shapes), **constructor)
 
 
 def transformer_state(golden: Golden, *, mlp: bool) -> dict[str, Tensor]:
@@ -270,8 +270,8 @@ def test_torchmils_transformer_without_mlps(shared_golden):
     """The second norms exist but are unused; each layer ends with Z = Y + SA(LN(Y))."""
     golden = Golden(shared_golden, "torchmil_transformerabmil")
     state = transformer_state(golden, mlp=False)
-    given = {**golden.constructor, "transf_use_mlp": False}
-    model = from_original(golden.name, state, **given)
+    constructor = {**golden.constructor, "transf_use_mlp": False}
+    model = from_original(golden.name, state, **constructor)
     x = golden.bag(1).x.detach().double()
     h = y = x
     for k in range(2):
@@ -292,11 +292,11 @@ def test_torchmils_transformer_without_mlps(shared_golden):
 def test_torchmils_transformer_in_probsa_without_mlps(shared_golden):
     golden = Golden(shared_golden, "torchmil_transformerprobsmoothabmil_diag")
     state = transformer_state(golden, mlp=False)
-    given = {**golden.constructor, "transf_use_mlp": "False"}
-    model = from_original(golden.name, state, **given)
+    constructor = {**golden.constructor, "transf_use_mlp": "False"}
+    model = from_original(golden.name, state, **constructor)
     assert not any("mlp" in k or "norm2" in k for k in model.state_dict())
     with pytest.raises(CheckpointError, match=r"unknown are .*mlp_module"):
-        from_original(golden.name, golden.state, **given)
+        from_original(golden.name, golden.state, **constructor)
 
 
 def test_the_shapes_alone_say_which_posterior_it_is(shared_golden):

@@ -294,7 +294,7 @@ def test_fifty_thousand_patches_beside_one():
 # neighbourhoods
 
 
-def by_brute_force(coords: Tensor, x: Tensor, *, kept: int, compared: int, kind: str) -> Tensor:
+def by_brute_force(coords: Tensor, x: Tensor, *, nearest: int, compared: int, kind: str) -> Tensor:
     """Compute the matrix of similarities instance by instance."""
     n = len(x)
     a = torch.zeros(n, n, dtype=x.dtype)
@@ -308,22 +308,22 @@ def by_brute_force(coords: Tensor, x: Tensor, *, kept: int, compared: int, kind:
             d = (x[others] - x[i]).norm(dim=1)
         s = (-d / d.norm()).exp()
         a[i, i] = s.max()
-        a[i, others[:kept]] = s[:kept]
+        a[i, others[:nearest]] = s[:nearest]
     return a
 
 
 @pytest.mark.parametrize("kind", ["euclidean", "cosine"])
-@pytest.mark.parametrize(("kept", "compared"), [(7, 7), (7, 15), (3, 4), (7, 60)])
-def test_nearest_arcs_are_those_of_a_search(kind, kept, compared):
+@pytest.mark.parametrize(("nearest", "compared"), [(7, 7), (7, 15), (3, 4), (7, 60)])
+def test_nearest_arcs_are_those_of_a_search(kind, nearest, compared):
     g = torch.Generator().manual_seed(0)
     cells = torch.randperm(100, generator=g)[:40]
     coords = torch.stack([cells % 10, cells // 10], 1) * 256
     x = torch.randn(40, 5, generator=g, dtype=F64)
-    arcs, weights = nearest_arcs(coords, x, kept=kept, compared=compared, distance=kind)
+    arcs, weights = nearest_arcs(coords, x, nearest=nearest, compared=compared, distance=kind)
     a = torch.zeros(40, 40, dtype=F64)
     a[arcs[0], arcs[1]] = weights
-    assert arcs.shape[1] == 40 * (kept + 1)
-    same(a, by_brute_force(coords, x, kept=kept, compared=compared, kind=kind))
+    assert arcs.shape[1] == 40 * (nearest + 1)
+    same(a, by_brute_force(coords, x, nearest=nearest, compared=compared, kind=kind))
 
 
 def test_nearest_arcs_of_few_of_equal_and_of_crowded_instances():
@@ -344,8 +344,8 @@ def test_nearest_arcs_of_few_of_equal_and_of_crowded_instances():
     with pytest.raises(GraphError, match="were the coordinates filled in"):
         nearest_arcs(torch.zeros(300, 2), torch.randn(300, 3))
     for options, message in (
-        ({"kept": 8}, "kept is 8 and compared 7"),
-        ({"kept": 0}, "kept is 0"),
+        ({"nearest": 8}, "nearest is 8 and compared 7"),
+        ({"nearest": 0}, "nearest is 0"),
         ({"distance": "l1"}, "distance is 'l1': 'euclidean' or 'cosine'"),
     ):
         with types_not_executed(), pytest.raises(InputError, match=message):

@@ -135,20 +135,20 @@ def test_the_probability_is_the_mean_over_samples(model):
     same(out.probability, out.logits.sigmoid().mean(1))
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_a_bag_does_not_see_its_batch_mates(model, given):
+@pytest.mark.parametrize("with_noise", [True, False])
+def test_a_bag_does_not_see_its_batch_mates(model, with_noise):
     model.eval()
     bags = batch(model)
-    noise = noise_for(instances(bags)) if given else None
-    parts = noise.split([len(b.x) for b in bags]) if given else [None] * len(bags)
+    noise = noise_for(instances(bags)) if with_noise else None
+    parts = noise.split([len(b.x) for b in bags]) if with_noise else [None] * len(bags)
     whole = pack(bags)
     with torch.no_grad():
         together = model(whole, noise=noise)
         terms = model.losses(together, whole)
         start, alone_terms = 0, {k: [] for k in terms}
-        for k, (bag, own) in enumerate(zip(bags, parts, strict=True)):
+        for k, (bag, bag_noise) in enumerate(zip(bags, parts, strict=True)):
             single = pack([bag])
-            alone = model(single, noise=own)
+            alone = model(single, noise=bag_noise)
             rows = slice(start, start + len(bag.x))
             start = rows.stop
             same(together.logits[k], alone.logits[0])
@@ -370,8 +370,8 @@ def test_more_classes(name, classes):
             make(name, n_classes=classes)
         return
     model = make(name, n_classes=classes).double()
-    given = [make_bag(b.name, len(b.x), y=k % classes) for k, b in enumerate(batch(model))]
-    bags = pack(given)
+    labelled = [make_bag(b.name, len(b.x), y=k % classes) for k, b in enumerate(batch(model))]
+    bags = pack(labelled)
     out = model(bags)
     check_output(out, bags.sizes, classes)
     same(out.probability.sum(1), torch.ones(len(bags), dtype=F64))
@@ -400,7 +400,7 @@ def test_class_weights_reach_the_loss(name):
     for y, weight in ((0, 0.5), (1, 3.0)):
         bags = pack([make_bag("a", plain.min_instances + 3, y=y)])
         noise = noise_for(len(bags.x))
-        term = plain.weighed_term
+        term = plain.weighted_term
         want = plain.losses(plain(bags, noise=noise), bags)[term] * weight
         same(weighed.losses(weighed(bags, noise=noise), bags)[term], want)
 

@@ -143,22 +143,22 @@ def torchmil_padded(w: dict[str, Tensor], x: Tensor, mask: Tensor) -> tuple[Tens
 
 
 def test_a_batch_of_torchmil_by_its_formula_and_ours_without_padding(torchmil):
-    given = [torchmil.bag(b) for b in range(3)]
-    most = max(map(len, given))
+    separate = [torchmil.bag(b) for b in range(3)]
+    most = max(map(len, separate))
     logits, tops = [], []
-    for bag in given:
+    for bag in separate:
         x = F.pad(bag.x.detach(), (0, 0, 0, most - len(bag)))
         b, top = torchmil_padded(torchmil.state, x, torch.arange(most) < len(bag))
         logits.append(b)
         tops.append(top)
     logits, tops = torch.stack(logits), torch.stack(tops)
-    y = torch.tensor([float(bag.y) for bag in given])
+    y = torch.tensor([float(bag.y) for bag in separate])
     close(logits, torchmil.expected("batch.logit"))
     bce = F.binary_cross_entropy_with_logits
     close(bce(logits, y), torchmil.expected("batch.loss.BCEWithLogitsLoss"))
     close(bce(tops, y), torchmil.expected("batch.loss.BCEWithLogitsLoss_max"))
 
-    model, bags = torchmil.model(), pack(given)
+    model, bags = torchmil.model(), pack(separate)
     out = model(bags)
     alone = torch.stack([torchmil.expected(f"bag{b}.logit") for b in range(3)])
     close(out.logits[:, 0, 0], alone)
@@ -172,14 +172,14 @@ def test_padding_may_be_critical_in_torchmil_and_never_is_in_ours(torchmil):
     """If all instance logits are below the bias, a row of zeros has the largest one."""
     w = torchmil.state
     sign = w["inst_classifier.weight"][0].sign()
-    given = [replace(b, x=-b.x.detach().abs() * sign) for b in map(torchmil.bag, range(3))]
-    short, most = given[0].x, len(given[2])
+    separate = [replace(b, x=-b.x.detach().abs() * sign) for b in map(torchmil.bag, range(3))]
+    short, most = separate[0].x, len(separate[2])
     everyone = torch.ones(len(short), dtype=torch.bool)
     alone, top = torchmil_padded(w, short, everyone)
     x = F.pad(short, (0, 0, 0, most - len(short)))
     padded, top_padded = torchmil_padded(w, x, torch.arange(most) < len(short))
     assert (top_padded - top).item() > 1e-2 and (padded - alone).abs().item() > 1e-5
-    out = torchmil.model()(pack(given))
+    out = torchmil.model()(pack(separate))
     close(out.logits[0, 0, 0], alone)
     close(out.extras["max_logits"][0, 0], top)
 
@@ -237,13 +237,18 @@ FIXTURES = [
 def test_the_specified_values(c, query, layer, logits, weights, loss):
     state = original_state(c, query, LAYER if layer else WITHOUT)
     # strings, as from a command line
-    given = {"K": "512", "C": str(c), "nonlinear": str(query == "mlp"), "passing_v": str(layer)}
-    model = from_original("dsmil", state, **given)
+    constructor = {
+        "K": "512",
+        "C": str(c),
+        "nonlinear": str(query == "mlp"),
+        "passing_v": str(layer),
+    }
+    model = from_original("dsmil", state, **constructor)
     bags = one_bag(features(9, 512), y=1 if c == 1 else 0)
     out = model(bags)
     assert out.logits.flatten().tolist() == pytest.approx(logits, abs=1e-6)
-    found = columns(out.extras["weight_mean"])
-    assert found[: len(weights), 0].tolist() == pytest.approx(weights, abs=1e-7)
+    weight_mean = columns(out.extras["weight_mean"])
+    assert weight_mean[: len(weights), 0].tolist() == pytest.approx(weights, abs=1e-7)
     assert total(model, out, bags).item() == pytest.approx(loss, abs=1e-6)
     instance = columns(out.attention.mean)[:3, 0].tolist()
     assert instance == pytest.approx([0.05057281, -0.5901871, -0.24126232], abs=1e-6)
@@ -252,7 +257,7 @@ def test_the_specified_values(c, query, layer, logits, weights, loss):
     assert out.extras["critical"].flatten().tolist() == ([3] if c == 1 else [3, 4])
     if c == 2 and query == "mlp":
         second = [0.066300636, 0.061033802, 0.083224424]
-        assert found[:3, 1].tolist() == pytest.approx(second, abs=1e-6)
+        assert weight_mean[:3, 1].tolist() == pytest.approx(second, abs=1e-6)
 
 
 def test_the_published_weights(shared_golden):
@@ -303,12 +308,12 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize(("form", "more", "given"), LAYOUTS, ids=str)
+@pytest.mark.parametrize(("form", "more", "constructor"), LAYOUTS, ids=str)
 @pytest.mark.parametrize("c", [1, 2])
-def test_every_layout_of_the_original(form, more, given, c):
+def test_every_layout_of_the_original(form, more, constructor, c):
     state, x = original_state(c, form["query"], *more, k=24), features(9, 24)
     want = by_hand(state, x, **form)
-    out = from_original("dsmil_any", state, **given)(one_bag(x))
+    out = from_original("dsmil_any", state, **constructor)(one_bag(x))
     got = columns(out.attention.mean), columns(out.extras["attention"]), out.logits[0, 0]
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
@@ -347,7 +352,7 @@ def test_torchmils_other_layouts_are_read():
 
 
 @pytest.mark.parametrize(
-    ("change", "given", "message"),
+    ("change", "constructor", "message"),
     [
         ({}, {"C": 3}, r"i_classifier.fc.0.weight has shape \(2, 24\).*\(3, 24\)"),
         ({}, {"K": 25}, r"i_classifier.fc.0.weight has shape \(2, 24\).*\(2, 25\)"),
@@ -360,7 +365,7 @@ def test_torchmils_other_layouts_are_read():
         ({"b_classifier.q.2.weight": (128, 64)}, {}, r"\(128, 64\) where dsmil.*\(128, 128\)"),
     ],
 )
-def test_another_state_dict_is_refused(change, given, message):
+def test_another_state_dict_is_refused(change, constructor, message):
     state = original_state(2, k=24)
     for key, shape in change.items():
         if shape is None:
@@ -368,7 +373,7 @@ def test_another_state_dict_is_refused(change, given, message):
         else:
             state[key] = torch.zeros(shape)
     with pytest.raises(CheckpointError, match=message):
-        from_original("dsmil", state, **given)
+        from_original("dsmil", state, **constructor)
 
 
 def test_the_partial_start_of_the_first_release_is_refused():
@@ -497,15 +502,15 @@ def test_independent_classes_have_bags_of_none(c):
 
 
 def test_class_weights_are_of_independent_classes_too():
-    given = {"in_dim": 6, "n_classes": 2, "labels": "independent"}
+    options = {"in_dim": 6, "n_classes": 2, "labels": "independent"}
     torch.manual_seed(0)
-    plain = build("dsmil", **given).double()
-    weighed = build("dsmil", **given, class_weights=(0.5, 3.0)).double()
-    weighed.load_state_dict(plain.state_dict(), strict=False)
+    plain = build("dsmil", **options).double()
+    weighted = build("dsmil", **options, class_weights=(0.5, 3.0)).double()
+    weighted.load_state_dict(plain.state_dict(), strict=False)
     for y, weight in ((0, 0.5), (1, 3.0), (2, 1.0)):
         bags = one_bag(features(5, 6), y=y)
         terms = plain.losses(plain(bags), bags)
-        for key, value in weighed.losses(weighed(bags), bags).items():
+        for key, value in weighted.losses(weighted(bags), bags).items():
             torch.testing.assert_close(value, terms[key] * weight, rtol=1e-6, atol=0)
 
 

@@ -210,8 +210,8 @@ def fixture_model(distill: str, i: int):
         **{f"{p}fc.bias": (2,) for p in CLASSIFIERS},
     }
     state = {k: q(k, *shape) for k, shape in shapes.items()}
-    given = {} if distill == "mas" else {"distill": distill}
-    model = from_original("dtfd", state, numGroup=4, total_instance=4 * i, **given)
+    constructor = {} if distill == "mas" else {"distill": distill}
+    model = from_original("dtfd", state, numGroup=4, total_instance=4 * i, **constructor)
     if distill == "mas":  # from the publication; the original's code does not have it
         model.distill = "mas"
     return model
@@ -429,8 +429,8 @@ def test_a_bias_on_w_shifts_the_raw_attention_and_nothing_else():
     with_bias, bags = made("dtfdmil").double().eval(), some_bags()
     without = made("dtfdmil", score_bias=False).double().eval()
     state = with_bias.state_dict()
-    kept = {k: v for k, v in state.items() if not k.endswith("attention.mean.bias")}
-    without.load_state_dict(kept)
+    effective = {k: v for k, v in state.items() if not k.endswith("attention.mean.bias")}
+    without.load_state_dict(effective)
     a, b = with_bias(bags), without(bags)
     shift = state["attention.mean.bias"].expand(len(bags.x))
     torch.testing.assert_close(a.extras["attention"] - b.extras["attention"], shift)
@@ -456,10 +456,10 @@ def test_what_is_no_option_is_refused(options, message):
 
 
 def test_other_layouts_and_sizes_are_refused(golden, shared_golden):
-    state, given = golden.state, golden.constructor
+    state, constructor = golden.state, golden.constructor
     parallel = {k.replace("classifier.fc", "classifier.module.fc"): v for k, v in state.items()}
     assert torch.equal(
-        from_original("ckpt_dtfd", parallel, **given).classifier.weight,
+        from_original("ckpt_dtfd", parallel, **constructor).classifier.weight,
         state["classifier.fc.weight"],
     )
     with pytest.raises(CheckpointError, match=r"no 'dim_reduction.fc1.weight'.*is it DTFD-MIL"):
@@ -467,10 +467,10 @@ def test_other_layouts_and_sizes_are_refused(golden, shared_golden):
     wrong = {**state, "att_classifier.classifier.fc.weight": torch.zeros(2, 23)}
     message = r"att_classifier.classifier.fc.weight has shape \(2, 23\).*\(2, 24\)"
     with pytest.raises(CheckpointError, match=message):
-        from_original("dtfd", wrong, **given)
+        from_original("dtfd", wrong, **constructor)
     missing = {k: v for k, v in state.items() if not k.startswith("att_classifier.att")}
     with pytest.raises(CheckpointError, match=r"nothing given for bag_attention"):
-        from_original("dtfd", missing, **given)
+        from_original("dtfd", missing, **constructor)
     with pytest.raises(CheckpointError, match="total_instance=2 over numGroup=3"):
         from_original("dtfd", state, numGroup=3, total_instance=2, distill="MaxS")
     with pytest.raises(CheckpointError, match=r"distill is 'TopS'"):

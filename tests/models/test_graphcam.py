@@ -64,11 +64,11 @@ def ratio(a: Tensor, b: Tensor) -> Tensor:
 
 def shares(f, inputs: list[Tensor], r: Tensor) -> list[Tensor]:
     """Return x ⊙ ∂f/∂x applied to R ⊘ f(x)."""
-    given = [x.detach().requires_grad_() for x in inputs]
+    leaves = [x.detach().requires_grad_() for x in inputs]
     with torch.enable_grad():
-        z = f(*given)
-        grads = torch.autograd.grad(z, given, ratio(r, z))
-    return [x.detach() * g for x, g in zip(given, grads, strict=True)]
+        z = f(*leaves)
+        grads = torch.autograd.grad(z, leaves, ratio(r, z))
+    return [x.detach() * g for x, g in zip(leaves, grads, strict=True)]
 
 
 def linear(r: Tensor, x: Tensor, w: Tensor, *, alpha: float) -> Tensor:

@@ -66,11 +66,11 @@ def traces(model: GTP, bags):
     a = graph(bags, model.adjacency, dtype=x.dtype)
     h, s = model.nodes(x, a)
     pooled, _ = pool(s.softmax(1), h, bags.sizes)
-    t, found = model.tokens(pooled), []
+    t, traces = model.tokens(pooled), []
     for block in model.blocks:
-        found.append(block.trace(t))
-        t = found[-1].out
-    return h, s, pooled, found
+        traces.append(block.trace(t))
+        t = traces[-1].out
+    return h, s, pooled, traces
 
 
 # the authors' code
@@ -211,16 +211,18 @@ def dense_forward(model: GTP, bag: Bag, a: Tensor) -> tuple[Tensor, Tensor, Tens
     t = torch.cat([p["class_token"][0], s.T @ h])
     for k in range(len(model.blocks)):
         start = f"blocks.{k}."
-        own = {n.removeprefix(start): v for n, v in p.items() if n.startswith(start)}
-        n = F.layer_norm(t, t.shape[1:], own["norm1.weight"], own["norm1.bias"], 1e-6)
+        block = {n.removeprefix(start): v for n, v in p.items() if n.startswith(start)}
+        n = F.layer_norm(t, t.shape[1:], block["norm1.weight"], block["norm1.bias"], 1e-6)
         heads = []
-        for q_kv in (n @ own["qkv.weight"].T).view(len(t), 3, model.blocks[k].heads, -1).unbind(2):
+        for q_kv in (
+            (n @ block["qkv.weight"].T).view(len(t), 3, model.blocks[k].heads, -1).unbind(2)
+        ):
             q, key, v = q_kv.unbind(1)
             heads.append((q @ key.T / q.shape[1] ** 0.5).softmax(1) @ v)
-        t = t + torch.cat(heads, 1) @ own["out.weight"].T + own["out.bias"]
-        n = F.layer_norm(t, t.shape[1:], own["norm2.weight"], own["norm2.bias"], 1e-6)
-        m = F.gelu(n @ own["first.weight"].T + own["first.bias"])
-        t = t + m @ own["second.weight"].T + own["second.bias"]
+        t = t + torch.cat(heads, 1) @ block["out.weight"].T + block["out.bias"]
+        n = F.layer_norm(t, t.shape[1:], block["norm2.weight"], block["norm2.bias"], 1e-6)
+        m = F.gelu(n @ block["first.weight"].T + block["first.bias"])
+        t = t + m @ block["second.weight"].T + block["second.bias"]
     t = F.layer_norm(t[0], t.shape[1:], p["norm.weight"], p["norm.bias"], 1e-5)
     possible = (s.T @ torch.diag(a.sum(1)) @ s).trace()
     cut = -(s.T @ a @ s).trace() / possible if possible > 0 else torch.zeros((), dtype=F64)

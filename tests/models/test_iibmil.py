@@ -119,10 +119,10 @@ def test_the_original_s_labels_from_its_own_candidates(golden, b):
 def test_a_class_with_two_bags_of_three(golden):
     """Return their batch of seven instances per bag; a mask hides the first from the prototypes."""
     model = golden.model()
-    given = [golden.bag(b, y=y) for b, y in enumerate((1, 0, 1))]
+    separate = [golden.bag(b, y=y) for b, y in enumerate((1, 0, 1))]
     nowhere = {"edges": torch.zeros(2, 0).long(), "weights": torch.zeros(0), "coords": None}
-    seven = pack([replace(bag, x=bag.x.detach()[:7], **nowhere) for bag in given])
-    six = pack([replace(bag, x=bag.x.detach()[1:7], **nowhere) for bag in given])
+    seven = pack([replace(bag, x=bag.x.detach()[:7], **nowhere) for bag in separate])
+    six = pack([replace(bag, x=bag.x.detach()[1:7], **nowhere) for bag in separate])
     out = model(seven)
     close(out.logits[:, 0], golden.expected("batch.logits"))
     keep = torch.arange(21) % 7 > 0
@@ -264,10 +264,10 @@ def sequential(model, x, p, bags):
     prototypes = model.prototypes.clone()
     of = bags.bag
     for c in range(model.instance_classes):
-        mine = [b for b in range(len(bags)) if int(bags.y[b]) == c]
-        rows = [n for n in range(len(x)) if int(of[n]) in mine]
+        of_class = [b for b in range(len(bags)) if int(bags.y[b]) == c]
+        rows = [n for n in range(len(x)) if int(of[n]) in of_class]
         order = sorted(rows, key=lambda n: -float(p[n, c]))
-        m = 1 - (1 - model.prototype_momentum) * len(bags) / max(len(mine), 1)
+        m = 1 - (1 - model.prototype_momentum) * len(bags) / max(len(of_class), 1)
         for n in order[: len(rows) // 10]:
             prototypes[c] = m * prototypes[c] + (1 - m) * x[n]
     return prototypes
@@ -329,10 +329,10 @@ def test_instance_labels_are_distributions_that_start_at_the_bag_s(classes):
     model = build("iibmil", **SMALL, n_classes=classes, warmup_epochs=0).double()
     c = model.instance_classes
     bags = pack([random_bag(20, seed=k, features=6, y=k % c) for k in range(4)])
-    for k, own in enumerate(model.confidence(bags)):
+    for k, labels in enumerate(model.confidence(bags)):
         want = torch.full((20, c), ALMOST / (c - 1), dtype=F64)
         want[:, k % c] = 1 - ALMOST
-        torch.testing.assert_close(own, want, rtol=1e-12, atol=0)
+        torch.testing.assert_close(labels, want, rtol=1e-12, atol=0)
     for _ in range(30):
         memory_step(model, bags, epoch=1, epochs=2)
     for k, name in enumerate(bags.names):
@@ -454,7 +454,7 @@ def test_two_epochs_and_two_more_are_four(tmp_path, inside):
     bank = a.part("memory")
     assert set(bank) == set(prepare(config).split.train)  # but no validation bag
     # labels have changed, by steps that differ between epochs
-    assert len({round(v, 4) for own in bank.values() for v in own.flatten().tolist()}) > 3
+    assert len({round(v, 4) for labels in bank.values() for v in labels.flatten().tolist()}) > 3
 
 
 # options
@@ -548,11 +548,11 @@ def test_torchmil_s_numbers_follow_from_its_own_formulas(shared_golden, b):
     x = reference.tensors[f"bag{b}.x"]
     encoder = TransformerLayer(32, 24, heads=4, out_proj=False)
     theirs = {"att_module.qkv_nn": "qkv", "att_proj": "skip", "mlp_module": "mlp"}
-    own = {}
+    converted = {}
     for key, value in reference.under("state.encoder.layers.0").items():
         start = max((k for k in theirs if key.startswith(k)), key=len, default="")
-        own[theirs.get(start, "") + key.removeprefix(start)] = value
-    encoder.load_state_dict(own, strict=True)
+        converted[theirs.get(start, "") + key.removeprefix(start)] = value
+    encoder.load_state_dict(converted, strict=True)
 
     def norm(v, where):
         return F.layer_norm(v, (24,), state[f"{where}.weight"], state[f"{where}.bias"])

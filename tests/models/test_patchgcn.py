@@ -336,11 +336,11 @@ def test_genconv_by_its_definition(mlp_bias):
 )
 def test_parameters(options, parameters, width):
     model = build("patchgcn", **{"in_dim": 2048, **options})
-    found = sum(p.numel() for p in model.parameters())
+    count = sum(p.numel() for p in model.parameters())
     if parameters is None:  # by hand: first layer, convolutions, norms, phi, attention, classifier
         gen = 2 * 128 * 256 + 256 + 128 + 2 * 256 + 1
         parameters = 2049 * 128 + 3 * gen + 3 * 256 + 513 * 512 + 2 * 513 * 128 + 129 + 513
-    assert found == parameters - 2 * width
+    assert count == parameters - 2 * width
 
 
 def test_parameters_of_torchmils_model():

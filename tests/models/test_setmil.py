@@ -82,8 +82,8 @@ def test_every_gradient_is_the_originals(reference, b):
     ours = theirs_to_ours(reference.metadata["parameter_order"])
     parameters = dict(model.named_parameters())
     assert set(ours.values()) == set(parameters)
-    grad_x, *found = torch.autograd.grad(total, [bag.x, *parameters.values()])
-    grads = dict(zip(parameters, found, strict=True))
+    grad_x, *gradients = torch.autograd.grad(total, [bag.x, *parameters.values()])
+    grads = dict(zip(parameters, gradients, strict=True))
     full = reference.under(f"expected.bag{b}.grad")
     assert len(full) >= 2
     for theirs, want in full.items():
@@ -118,8 +118,8 @@ def test_scores_are_bilinear_between_the_originals_tokens(reference):
 def test_wrappers_names_and_strings_are_read(shared_golden):
     golden = Golden(shared_golden, "setmil_product_ctx")
     wrapped = {f"module.{k}": v for k, v in golden.state.items()}
-    given = {k: str(v) for k, v in golden.constructor.items()}
-    model = from_original("setmil", wrapped, **given)
+    constructor = {k: str(v) for k, v in golden.constructor.items()}
+    model = from_original("setmil", wrapped, **constructor)
     bags = pack([golden.bag(1)])
     assert torch.equal(model(bags).logits, golden.model()(bags).logits)
 
@@ -204,10 +204,10 @@ def test_it_is_its_maths(options, empty):
     options = {**options, "empty": empty}
     model = filled(build("setmil", **{**SMALL, **options}))
     dense = Dense(model, **{"heads": 2, **options})
-    given = [scattered(9), scattered(1, seed=1), scattered(14, seed=2)]
-    out = model(pack(given))
+    separate = [scattered(9), scattered(1, seed=1), scattered(14, seed=2)]
+    out = model(pack(separate))
     wants, scores = [], []
-    for bag in given:
+    for bag in separate:
         rows, cols, high, wide = cells_of(bag)
         logits, weight = dense(bag.x, rows, cols, high=high, wide=wide)
         wants.append(logits)
@@ -216,7 +216,7 @@ def test_it_is_its_maths(options, empty):
     want = torch.stack(wants)
     torch.testing.assert_close(out.logits[:, 0], want, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(out.attention.mean, torch.cat(scores), rtol=1e-9, atol=1e-10)
-    leaves = [bag.x for bag in given] + list(model.parameters())
+    leaves = [bag.x for bag in separate] + list(model.parameters())
     ours = torch.autograd.grad(out.logits.square().sum(), leaves, materialize_grads=True)
     theirs = torch.autograd.grad(want.square().sum(), leaves, materialize_grads=True)
     for a, b in zip(ours, theirs, strict=True):
@@ -243,10 +243,10 @@ def test_blocks_change_nothing(monkeypatch, options, dropout):
         torch.testing.assert_close(quick, whole[0], rtol=1e-10, atol=1e-11)
     monkeypatch.setattr(irpe, "BLOCK", {"cpu": 60})
     monkeypatch.setattr(t2t, "BLOCK", 500)
-    kept = run()  # in blocks, without recomputation
+    stored = run()  # in blocks, without recomputation
     monkeypatch.setattr(irpe, "KEEP", 50)
     again = run()
-    for a, b in zip(kept, again, strict=True):
+    for a, b in zip(stored, again, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
     if not dropout:
         for a, b in zip(again, whole, strict=True):
@@ -359,14 +359,14 @@ def test_a_canvas_crops_and_pads_about_the_centre():
     x = torch.randn(63, 6, dtype=F64)
     bag = Bag(name="a", x=x, edges=torch.zeros(2, 0).long(), weights=torch.zeros(0, dtype=F64),
               coords=coords, stride=1.0)  # fmt: skip
-    kept = (coords[:, 1] >= 1) & (coords[:, 1] <= 6) & (coords[:, 0] <= 5)
+    inside = (coords[:, 1] >= 1) & (coords[:, 1] <= 6) & (coords[:, 0] <= 5)
     out = model(pack([bag]))
     logits, weight = Dense(model, empty="tokens")(
-        x[kept], coords[kept, 1] - 1, coords[kept, 0], high=6, wide=6
+        x[inside], coords[inside, 1] - 1, coords[inside, 0], high=6, wide=6
     )
     torch.testing.assert_close(out.logits[0, 0], logits, rtol=1e-9, atol=1e-10)
     want = torch.zeros(63, dtype=F64)
-    want[kept] = weight.flatten()
+    want[inside] = weight.flatten()
     torch.testing.assert_close(out.attention.mean, want, rtol=1e-9, atol=1e-10)
 
 
@@ -528,8 +528,8 @@ def test_augmentation_follows_the_generator_and_ends_with_training():
     model = filled(build("setmil", **SMALL, canvas=8, empty="tokens", augment=True)).train()
     bags = pack([scattered(), scattered(14, seed=2)])
 
-    def run(seed: int, given=bags) -> Tensor:
-        return model(given, generator=torch.Generator().manual_seed(seed)).logits
+    def run(seed: int, inputs=bags) -> Tensor:
+        return model(inputs, generator=torch.Generator().manual_seed(seed)).logits
 
     assert torch.equal(run(1), run(1))
     assert len({run(k)[0].item() for k in range(8)}) > 5  # some rotations equal two flips

@@ -56,15 +56,15 @@ def by_their_formula(reference: Golden, b: int) -> tuple[Tensor, Tensor]:
     """Return f and the logit in double precision, with their 1/(1 + γ) instead of γ/(1 + γ)."""
     p = {k: v.double() for k, v in reference.state.items()}
     x, a_norm = reference.tensors[f"bag{b}.x"].double(), normalised_adjacency(reference, b)
-    given = reference.constructor
+    constructor = reference.constructor
     c = coefficient(reference)
 
     def sm(u: Tensor) -> Tensor:
-        if given["sm_mode"] == "exact":
+        if constructor["sm_mode"] == "exact":
             eye = torch.eye(len(u), dtype=F64)
             return torch.linalg.solve((1 + c) * eye - c * a_norm, u)
         g, a = u, 1 / (1 + c)
-        for _ in range(int(given["sm_steps"])):
+        for _ in range(int(constructor["sm_steps"])):
             g = (1 - a) * u + a * a_norm @ g
         return g
 
@@ -75,7 +75,7 @@ def by_their_formula(reference: Golden, b: int) -> tuple[Tensor, Tensor]:
         u, v = (p[f"{k}.parametrizations.weight.0._{s}"] for s in "uv")
         return w / (u @ w @ v)
 
-    where = given["sm_where"]
+    where = constructor["sm_where"]
     x = sm(x) if where == "early" else x
     v = F.linear(x, weight("pool.proj1"), p["pool.proj1.bias"])
     v = sm(v) if where == "mid" else v
@@ -129,8 +129,8 @@ def ours(reference: Golden) -> dict[str, str]:
         if key.endswith((".0._u", ".0._v")):
             continue
         name = key
-        for theirs, mine in swaps:
-            name = name.replace(theirs, mine)
+        for theirs, ours in swaps:
+            name = name.replace(theirs, ours)
         if name.endswith(".smooth"):
             name = f"smooths.{name.split('.')[2]}.logit"
         names[key] = name
@@ -345,8 +345,8 @@ def test_an_option_changes_the_result(key):
 def test_alpha_is_trained_or_not():
     for trained, moves in ((True, True), (False, False)):
         model = made("smabmil", **BASE, train_alpha=trained).double()
-        found = [k for k, _ in model.named_parameters() if k.endswith("sm.logit")]
-        assert bool(found) == moves
+        trained = [k for k, _ in model.named_parameters() if k.endswith("sm.logit")]
+        assert bool(trained) == moves
         bags = some_bags()
         model.losses(model(bags), bags)["nll"].backward()
         before = model.attention.sm.alpha(bags.x).item()
@@ -401,17 +401,17 @@ def state(**more: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("mode", ["approx", "exact"])
 @pytest.mark.parametrize("alpha", ["0.25", 0.25, "trainable"])
 def test_alpha_is_read_as_it_acts(mode, alpha):
-    given = state()
+    weights = state()
     if alpha != "trainable":
-        del given["pool.sm.sm.coef"]
-    model = from_original("torchmil_smabmil", given, sm_mode=mode, sm_alpha=alpha)
+        del weights["pool.sm.sm.coef"]
+    model = from_original("torchmil_smabmil", weights, sm_mode=mode, sm_alpha=alpha)
     theirs = 2 / 3 if alpha == "trainable" else 0.25
     want = theirs if mode == "exact" else 1 - theirs
     assert model.attention.sm.alpha(torch.zeros(1)).item() == pytest.approx(want, abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("given", "constructor", "message"),
+    ("weights", "constructor", "message"),
     [
         (state(pool__sm__sm__coef=torch.tensor(-0.5)), {}, "pool.sm.sm.coef is -0.5: only above 0"),
         (
@@ -425,9 +425,9 @@ def test_alpha_is_read_as_it_acts(mode, alpha):
         ({"fc.weight": torch.zeros(1)}, {}, r"no 'pool.proj1.weight' .* is it torchmil's SmABMIL"),
     ],
 )
-def test_other_state_dicts_are_refused(given, constructor, message):
+def test_other_state_dicts_are_refused(weights, constructor, message):
     with pytest.raises(CheckpointError, match=message):
-        from_original("torchmil_smabmil", given, **constructor)
+        from_original("torchmil_smabmil", weights, **constructor)
 
 
 def test_two_kinds_of_sm_in_one_model_are_refused(shared_golden):

@@ -46,12 +46,12 @@ NAMES = {
 
 def ours(order) -> dict[str, str]:
     """Map the original's parameter names to ours; torchmil's norm2 belongs to an absent MLP."""
-    found = {}
+    renamed = {}
     for key in order:
         stem, dot, kind = key.rpartition(".") if key != "cls_token" else ("cls_token", "", "")
         if "norm2" not in key:
-            found[key] = f"{NAMES[stem]}{dot}{kind}"
-    return found
+            renamed[key] = f"{NAMES[stem]}{dot}{kind}"
+    return renamed
 
 
 @pytest.fixture(scope="module", params=ORIGINALS)

@@ -91,7 +91,7 @@ class Model(nn.Module, ABC):
     """
     binary: ClassVar[bool] = False
     """Whether the method handles two classes only, with one logit (`n_classes=1`)."""
-    weighed_term: ClassVar[str] = "nll"
+    weighted_term: ClassVar[str] = "nll"
     """The term of `losses` that class weights multiply."""
     couples_bags: ClassVar[bool] = False
     """Whether training mixes the bags of a batch (batch statistics, a memory): one process only."""

@@ -227,13 +227,13 @@ def nearest_arcs(
     coords: Shaped[Tensor, "n axes"],
     x: Float[Tensor, "n features"],
     *,
-    kept: int = 7,
+    nearest: int = 7,
     compared: int = 7,
     distance: Literal["euclidean", "cosine"] = "euclidean",
 ) -> tuple[Int[Tensor, "2 a"], Float[Tensor, " a"]]:
     """Return the authors' directed neighbourhoods (target, source) and their similarities.
 
-    They connect each instance to itself and to its `kept` nearest ones by coordinates (the first
+    They connect each instance to itself and to its `nearest` closest ones by coordinates (the first
     ones in a tie). s_ik = exp(−d_ik / ‖d_i‖), with the norm over the `compared` nearest; an
     instance's similarity to itself is the largest of these (1 if it is alone). Pass both results to
     `Bag` as `arcs` and `arc_weights`.
@@ -241,16 +241,18 @@ def nearest_arcs(
     Args:
         coords: positions.
         x: features, as stored.
-        kept: number of arcs per instance, besides the one to itself.
+        nearest: number of arcs per instance, besides the one to itself.
         compared: number of neighbours whose distances are normalised (the authors' loader: 15).
         distance: distance between features (the authors' preparation: `cosine`).
 
     Raises:
-        InputError: fewer compared than kept.
+        InputError: fewer neighbours are compared than connected.
         GraphError: too many instances share a position to determine the nearest.
     """
-    if not 1 <= kept <= compared:
-        raise InputError(f"kept is {kept} and compared {compared}: 1 or more, and no less compared")
+    if not 1 <= nearest <= compared:
+        raise InputError(
+            f"nearest is {nearest} and compared {compared}: 1 or more, and no less compared"
+        )
     if distance not in ("euclidean", "cosine"):
         raise InputError(f"distance is {distance!r}: 'euclidean' or 'cosine'")
     n, v = len(x), _full(x)
@@ -261,9 +263,9 @@ def nearest_arcs(
     norm = d.norm(dim=1, keepdim=True)
     s = (-d / norm.where(norm > 0, 1)).exp()
     rows = torch.arange(n)[:, None]
-    columns = torch.cat([rows, near[:, :kept]], 1)
+    columns = torch.cat([rows, near[:, :nearest]], 1)
     arcs = torch.stack([rows.expand_as(columns), columns]).flatten(1)
-    return arcs, torch.cat([s.amax(1, keepdim=True), s[:, :kept]], 1).flatten()
+    return arcs, torch.cat([s.amax(1, keepdim=True), s[:, :nearest]], 1).flatten()
 
 
 def _distance(a: Tensor, b: Tensor, *, kind: Literal["euclidean", "cosine"]) -> Tensor:

@@ -111,7 +111,7 @@ class VMIL(Model):
     family = "global"
     score_kind = "probability"
     binary = True
-    weighed_term = "m_step"
+    weighted_term = "m_step"
     provenance = Provenance(
         paper="Yang, Jiao, Wu & Li, Variational multiple-instance learning with embedding "
         "correlation modeling for hyperspectral target detection, IEEE TNNLS 2024, "
