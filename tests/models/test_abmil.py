@@ -1,6 +1,6 @@
-"""ABMIL and T-ABMIL: originals of other layouts, a published survival model, options, refusals.
+"""ABMIL and T-ABMIL: originals in other layouts, a published survival model, invalid options.
 
-Most reference outputs of the two are compared with in test_parity.py.
+test_parity.py holds most comparisons with reference outputs.
 """
 
 import math
@@ -51,8 +51,9 @@ def amil(shared_golden) -> Golden:
 
 
 def nll_surv(logits: Tensor, y: int, *, censored: int, alpha: float) -> Tensor:
-    """Discrete-time survival: −log of the hazard at bin y after surviving all before, or, of a
-    censored patient, of surviving bin y.
+    """Return −log of the hazard at bin y after surviving earlier bins, or of surviving bin y.
+
+    The latter applies to a censored patient.
     """
     hazards = logits.sigmoid()
     survival = torch.cumprod(1 - hazards, 0)
@@ -87,7 +88,7 @@ def test_the_published_survival_model(amil, b):
 
 
 def test_the_survival_model_as_its_file_names_it(amil):
-    """DataParallel inside: `attention_net.module.0`; widths are read off the weights."""
+    """It has DataParallel inside (`attention_net.module.0`); widths follow from the weights."""
     inside = {
         k.replace("attention_net.", "attention_net.module."): v for k, v in amil.state.items()
     }
@@ -116,7 +117,7 @@ AMIL_SHAPES: dict[str, tuple[int, ...]] = {
 
 
 @pytest.mark.parametrize(
-    ("change", "given", "message"),
+    ("change", "constructor", "message"),
     [
         ({}, {"n_classes": 4}, r"classifier.weight has shape \(3, 7\).*\(4, 7\)"),
         ({"rho.0.bias": None}, {}, "nothing given for classifier.0.bias"),
@@ -125,9 +126,9 @@ AMIL_SHAPES: dict[str, tuple[int, ...]] = {
         ({"fc_omic.weight": (2, 2)}, {}, "unknown are fc_omic.weight"),
     ],
 )
-def test_another_survival_model_is_refused(change, given, message):
+def test_another_survival_model_is_refused(change, constructor, message):
     with pytest.raises(CheckpointError, match=message):
-        from_original(AMIL, tensors(altered(AMIL_SHAPES, change)), **given)
+        from_original(AMIL, tensors(altered(AMIL_SHAPES, change)), **constructor)
 
 
 def altered(shapes: dict[str, tuple[int, ...]], change: dict) -> dict[str, tuple[int, ...]]:
@@ -171,7 +172,7 @@ DIGITS: dict[str, tuple[int, ...]] = {
 @pytest.mark.parametrize(("shapes", "gated"), [(PLAIN, False), (GATED, True)])
 @pytest.mark.parametrize("prefix", ["", "module."])
 def test_the_authors_attention_with_its_feature_extractor(reference, shapes, gated, prefix):
-    """The keys decide which form it is; bags hold what the feature extractor gives."""
+    """The keys determine the form; bags hold the output of the feature extractor."""
     state, x = tensors(shapes), features(6, 9)
     model = from_original(
         reference, {f"{prefix}{k}": v for k, v in (state | tensors(DIGITS)).items()}
@@ -235,8 +236,8 @@ def test_torchmils_activations_and_names(gated, activation, lazy):
     if gated:
         shapes |= {f"pool.fc_gated.{lazy}weight": (4, 9), f"pool.fc_gated.{lazy}bias": (4,)}
     state, x = tensors(shapes), features(6, 9)
-    given = {"in_shape": "(9,)", "att_dim": "4", "att_act": activation, "gated": str(gated)}
-    out = from_original("torchmil_abmil", state, **given)(one_bag(x))
+    constructor = {"in_shape": "(9,)", "att_dim": "4", "att_act": activation, "gated": str(gated)}
+    out = from_original("torchmil_abmil", state, **constructor)(one_bag(x))
     act = {"tanh": torch.tanh, "relu": torch.relu, "gelu": F.gelu}[activation]
     t = act(F.linear(x, state[f"pool.fc1.{lazy}weight"], state[f"pool.fc1.{lazy}bias"]))
     if gated:
@@ -247,18 +248,18 @@ def test_torchmils_activations_and_names(gated, activation, lazy):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("constructor", "message"),
     [
         ({"gated": True}, "nothing given for attention.trunk.gate"),
         ({"att_dim": 5}, r"pool.fc1.weight has shape \(4, 9\).*\(5, 9\)"),
         ({"in_shape": (8,)}, r"\(4, 9\).*\(4, 8\)"),
     ],
 )
-def test_torchmils_arguments_are_held_against_the_weights(given, message):
+def test_torchmils_arguments_are_held_against_the_weights(constructor, message):
     shapes = {"pool.fc1.weight": (4, 9), "pool.fc1.bias": (4,), "pool.fc2.weight": (1, 4),
               "classifier.weight": (1, 9), "classifier.bias": (1,)}  # fmt: skip
     with pytest.raises(CheckpointError, match=message):
-        from_original("torchmil_abmil", tensors(shapes), **given)
+        from_original("torchmil_abmil", tensors(shapes), **constructor)
 
 
 def transformer_state(golden: Golden, *, mlp: bool) -> dict[str, Tensor]:
@@ -266,11 +267,11 @@ def transformer_state(golden: Golden, *, mlp: bool) -> dict[str, Tensor]:
 
 
 def test_torchmils_transformer_without_mlps(shared_golden):
-    """Its second norms are there, and lie idle; each layer ends at Z = Y + SA(LN(Y))."""
+    """The second norms exist but are unused; each layer ends with Z = Y + SA(LN(Y))."""
     golden = Golden(shared_golden, "torchmil_transformerabmil")
     state = transformer_state(golden, mlp=False)
-    given = {**golden.constructor, "transf_use_mlp": False}
-    model = from_original(golden.name, state, **given)
+    constructor = {**golden.constructor, "transf_use_mlp": False}
+    model = from_original(golden.name, state, **constructor)
     x = golden.bag(1).x.detach().double()
     h = y = x
     for k in range(2):
@@ -283,7 +284,7 @@ def test_torchmils_transformer_without_mlps(shared_golden):
     norm = (state["transformer_encoder.norm.weight"], state["transformer_encoder.norm.bias"])
     want = F.layer_norm(y, (32,), *norm)
     torch.testing.assert_close(model.instances(one_bag(x)), want, rtol=1e-11, atol=1e-12)
-    # what its keys say suffices, but for heads
+    # its keys determine everything except the heads
     again = from_original(golden.name, state, transf_n_heads=4)
     assert again.arguments["use_mlp"] is False and again.arguments["layers"] == 2
 
@@ -291,11 +292,11 @@ def test_torchmils_transformer_without_mlps(shared_golden):
 def test_torchmils_transformer_in_probsa_without_mlps(shared_golden):
     golden = Golden(shared_golden, "torchmil_transformerprobsmoothabmil_diag")
     state = transformer_state(golden, mlp=False)
-    given = {**golden.constructor, "transf_use_mlp": "False"}
-    model = from_original(golden.name, state, **given)
+    constructor = {**golden.constructor, "transf_use_mlp": "False"}
+    model = from_original(golden.name, state, **constructor)
     assert not any("mlp" in k or "norm2" in k for k in model.state_dict())
     with pytest.raises(CheckpointError, match=r"unknown are .*mlp_module"):
-        from_original(golden.name, golden.state, **given)
+        from_original(golden.name, golden.state, **constructor)
 
 
 def test_the_shapes_alone_say_which_posterior_it_is(shared_golden):
@@ -310,7 +311,7 @@ def test_the_shapes_alone_say_which_posterior_it_is(shared_golden):
             from_original(name, golden.state, kappa=2.0)
 
 
-# options: test_options.py tries each
+# options: test_options.py changes each of them
 
 
 @pytest.mark.parametrize("name", ["abmil", "tabmil"])
@@ -359,8 +360,12 @@ def test_the_research_codes_transformer_has_the_specified_size():
         ("abmil", {"attention_activation": "elu"}, "attention_activation is 'elu'"),
         ("tabmil", {"attention_activation": "elu"}, "attention_activation is 'elu'"),
         ("abmil", {"attention_activation": "relu", "trunk": "mlp"}, "the 'mlp' trunk has GELUs"),
-        ("abmil", {"attention_dropout": 1.0}, "dropout in the attention is 1.0"),
-        ("abmil", {"classifier_hidden": 0}, "classifier_hidden is 0: at least 1"),
+        (
+            "abmil",
+            {"attention_dropout": 1.0},
+            "attention_dropout is 1.0; expected at least 0 and less than 1",
+        ),
+        ("abmil", {"classifier_hidden": 0}, "classifier_hidden is 0; expected at least 1"),
         ("abmil", {"trunk": "none"}, "trunk is 'none'"),
         ("tabmil", {"heads": 3}, "heads is 3"),
     ],

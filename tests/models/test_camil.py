@@ -1,4 +1,4 @@
-"""CAMIL equals its original code, torchmil's, and the paper's equations with dense matrices."""
+"""CAMIL equals its original code, torchmil's code, and the paper's equations on dense matrices."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ TORCHMIL = {
 
 
 def as_keras(v: Tensor) -> Tensor:
-    """One of our parameters' gradients in Keras's shape."""
+    """Return the gradient of one of our parameters in Keras's shape."""
     if v.ndim == 3:
         return v.permute(2, 1, 0)[:, None]
     return v.T if v.ndim == 2 else v
@@ -61,7 +61,7 @@ def golden(request, shared_golden) -> Golden:
 
 
 def original_bag(golden: Golden, b: int) -> Bag:
-    """Bag b with the arcs and similarities of the original's data generator."""
+    """Return bag b with the arcs and similarities of the original's data generator."""
     arcs = golden.expected(f"bag{b}.adj_index")
     return golden.bag(b, arcs=arcs, arc_weights=golden.expected(f"bag{b}.adj_value"))
 
@@ -177,7 +177,7 @@ def test_torchmil(shared_golden, b):
 
 
 def by_the_equations(model, bag: Bag, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(logit, f, e) of the paper's equations with A dense."""
+    """Return (logit, f, e) of the paper's equations with a dense A."""
     t = model.embed(bag.x)
     for layer in model.layers:
         t = t + layer.attention(layer.norm(t), (len(bag),))
@@ -294,8 +294,8 @@ def test_fifty_thousand_patches_beside_one():
 # neighbourhoods
 
 
-def by_brute_force(coords: Tensor, x: Tensor, *, kept: int, compared: int, kind: str) -> Tensor:
-    """The matrix of similarities, instance by instance."""
+def by_brute_force(coords: Tensor, x: Tensor, *, nearest: int, compared: int, kind: str) -> Tensor:
+    """Compute the matrix of similarities instance by instance."""
     n = len(x)
     a = torch.zeros(n, n, dtype=x.dtype)
     for i in range(n):
@@ -308,22 +308,22 @@ def by_brute_force(coords: Tensor, x: Tensor, *, kept: int, compared: int, kind:
             d = (x[others] - x[i]).norm(dim=1)
         s = (-d / d.norm()).exp()
         a[i, i] = s.max()
-        a[i, others[:kept]] = s[:kept]
+        a[i, others[:nearest]] = s[:nearest]
     return a
 
 
 @pytest.mark.parametrize("kind", ["euclidean", "cosine"])
-@pytest.mark.parametrize(("kept", "compared"), [(7, 7), (7, 15), (3, 4), (7, 60)])
-def test_nearest_arcs_are_those_of_a_search(kind, kept, compared):
+@pytest.mark.parametrize(("nearest", "compared"), [(7, 7), (7, 15), (3, 4), (7, 60)])
+def test_nearest_arcs_are_those_of_a_search(kind, nearest, compared):
     g = torch.Generator().manual_seed(0)
     cells = torch.randperm(100, generator=g)[:40]
     coords = torch.stack([cells % 10, cells // 10], 1) * 256
     x = torch.randn(40, 5, generator=g, dtype=F64)
-    arcs, weights = nearest_arcs(coords, x, kept=kept, compared=compared, distance=kind)
+    arcs, weights = nearest_arcs(coords, x, nearest=nearest, compared=compared, distance=kind)
     a = torch.zeros(40, 40, dtype=F64)
     a[arcs[0], arcs[1]] = weights
-    assert arcs.shape[1] == 40 * (kept + 1)
-    same(a, by_brute_force(coords, x, kept=kept, compared=compared, kind=kind))
+    assert arcs.shape[1] == 40 * (nearest + 1)
+    same(a, by_brute_force(coords, x, nearest=nearest, compared=compared, kind=kind))
 
 
 def test_nearest_arcs_of_few_of_equal_and_of_crowded_instances():
@@ -333,24 +333,26 @@ def test_nearest_arcs_of_few_of_equal_and_of_crowded_instances():
     assert arcs.tolist() == [[0, 0, 1, 1], [0, 1, 1, 0]]
     same(weights, torch.full((4,), -1.0).exp())  # a single distance is its own norm
     arcs, weights = nearest_arcs(torch.arange(10)[:, None], torch.ones(10, 3))
-    assert bool((weights == 1).all())  # no distance at all: as alike as can be
+    assert bool((weights == 1).all())  # equal features have the largest similarity
     assert arcs[1, :8].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
     two = torch.zeros(12, 2)
-    arcs, _ = nearest_arcs(two, torch.randn(12, 3))  # all at one spot: oneself, then the first
+    arcs, _ = nearest_arcs(
+        two, torch.randn(12, 3)
+    )  # with one position for all: the instance itself, then the first ones
     for i, near in enumerate(arcs[1].view(12, 8).tolist()):
         assert near == [i, *[j for j in range(12) if j != i][:7]]
     with pytest.raises(GraphError, match="were the coordinates filled in"):
         nearest_arcs(torch.zeros(300, 2), torch.randn(300, 3))
     for options, message in (
-        ({"kept": 8}, "kept is 8 and compared 7"),
-        ({"kept": 0}, "kept is 0"),
+        ({"nearest": 8}, "nearest is 8 and compared 7"),
+        ({"nearest": 0}, "nearest is 0"),
         ({"distance": "l1"}, "distance is 'l1': 'euclidean' or 'cosine'"),
     ):
         with types_not_executed(), pytest.raises(InputError, match=message):
             nearest_arcs(two, torch.randn(12, 3), **options)
 
 
-# what can be chosen, and what cannot
+# valid and invalid options
 
 CHANGES = {
     "variant": "tf-code",
@@ -377,13 +379,13 @@ def test_an_option_changes_the_result(key):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"variant": "tf"}, "variant is 'tf': 'paper' or 'tf-code'"),
-        ({"trunk": "mlp"}, "trunk is 'mlp': 'tanh' or 'gated'"),
-        ({"layers": 0}, "layers are 0 and query_dim None: at least 1 each"),
-        ({"query_dim": 0}, "layers are 2 and query_dim 0: at least 1 each"),
+        ({"variant": "tf"}, "variant is 'tf'; expected 'paper' or 'tf-code'"),
+        ({"trunk": "mlp"}, "trunk is 'mlp'; expected 'tanh' or 'gated'"),
+        ({"layers": 0}, "layers is 0; expected at least 1"),
+        ({"query_dim": 0}, "query_dim is 0; expected at least 1"),
         ({"heads": 5}, "heads is 5: give a divisor of the attention's width, 12"),
         ({"heads": 4, "variant": "tf-code"}, "a head's 3 channels into 4 groups"),
-        ({"attention_dim": 0}, "attention_dim is 0: at least 1"),
+        ({"attention_dim": 0}, "attention_dim is 0; expected at least 1"),
     ],
 )
 def test_what_is_no_option_is_refused(options, message):

@@ -1,4 +1,4 @@
-"""The list of models and its page: made from the registry, and up to date."""
+"""The list of models and its page follow from the registry, and the page is up to date."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 
 
 def test_the_page_is_what_the_registry_says():
-    """`probsa models --markdown > docs/models.md` writes it."""
+    """If this fails, run `probsa models --markdown > docs/models.md`."""
     assert PAGE.read_text(encoding="utf-8") == _catalogue.catalogue_page()
 
 

@@ -1,4 +1,4 @@
-"""CLAM: equal to the original and to a plain loop; its layouts; what torchmil has otherwise."""
+"""CLAM equals the original and a plain loop; layouts of checkpoints; differences of torchmil."""
 
 import math
 
@@ -28,7 +28,7 @@ BAGS = [0, 1, 2]
 
 
 def ours(golden: Golden) -> dict[str, str]:
-    """The original's names of parameters → ours; CLAM_MB's bag classifiers are rows of one."""
+    """Map the original's names to ours; CLAM_MB's bag classifiers are rows of one layer."""
     inside = "attention_net.3."
     gated = any("attention_b" in k for k in golden.state)
     names = {
@@ -231,7 +231,7 @@ def test_the_svm_and_its_gradient(shared_golden, b, tau):
     smooth = golden.expected(f"bag{b}.smooth.tau{tau}").bool()
     first, second = s.topk(2, dim=1).values.T
     assert torch.equal(first - second < tau * math.log(1000), smooth)
-    # where it is hard, the loss is the maximum itself
+    # in the hard case the loss is the maximum itself
     m = s + F.one_hot(y, s.shape[1]).logical_not() - s.gather(1, y[:, None])
     torch.testing.assert_close(loss[~smooth], m.amax(1)[~smooth])
 
@@ -246,10 +246,10 @@ def test_golden_svm():
 
 @pytest.mark.parametrize("classes", [1, 3])
 def test_the_svm_of_bags(classes):
-    """One logit is the difference of two scores; class weights count; probabilities stay."""
+    """One logit is the difference of two scores; class weights leave probabilities unchanged."""
     weights = (0.5, 3.0) if classes == 1 else (0.5, 3.0, 1.0)
-    given = {**SMALL, "n_classes": classes, "class_weights": weights}
-    model = build("clam-sb-probsa-diag", **given, bag_loss="svm").double()
+    options = {**SMALL, "n_classes": classes, "class_weights": weights}
+    model = build("clam-sb-probsa-diag", **options, bag_loss="svm").double()
     bags = some_bags()
     out = model(bags, noise=torch.randn(19, 4, dtype=F64))
     each = []
@@ -264,7 +264,7 @@ def test_the_svm_of_bags(classes):
     torch.testing.assert_close(out.probability, want.mean(1))
 
 
-# A plain loop over bags, classes and instances says the same
+# A plain loop over bags, classes and instances gives the same values
 
 
 def by_hand(out, bags, *, k: int, classes: int, subtyping: bool) -> Tensor:
@@ -294,10 +294,12 @@ def by_hand(out, bags, *, k: int, classes: int, subtyping: bool) -> Tensor:
 @pytest.mark.parametrize("classes", [1, 2, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_small_bags_overlaps_and_one_logit(name, classes, subtyping):
-    """Sizes: one instance, fewer than k, overlapping ends (k < N < 2k), and enough."""
+    """The bags have one instance, fewer than k, overlapping ends (k < N < 2k), and enough."""
     model = build(name, **{**SMALL, "k_sample": 5}, n_classes=classes, subtyping=subtyping)
-    given = [random_bag(n, seed=n, features=6, y=n % max(classes, 2)) for n in (1, 3, 7, 20, 5, 30)]
-    bags = pack(given)
+    separate = [
+        random_bag(n, seed=n, features=6, y=n % max(classes, 2)) for n in (1, 3, 7, 20, 5, 30)
+    ]
+    bags = pack(separate)
     out = model.double()(bags)
     assert out.attention.mean.shape == ((45 + 21, classes) if name == "clam-mb" else (66,))
     want = by_hand(out, bags, k=5, classes=max(classes, 2), subtyping=subtyping)
@@ -307,10 +309,10 @@ def test_small_bags_overlaps_and_one_logit(name, classes, subtyping):
 def test_what_is_chosen():
     score = torch.tensor([0.5, 3.0, -1.0, 2.0, 0.1, 9.0, 7.0])
     y = torch.tensor([1, 0])
-    own, other = choose(score, y, [5, 2], k=3, classes=2, others=True)
-    assert own.rows.tolist() == [1, 3, 0, 2, 4, 0, 5, 6, 6, 5]
-    assert own.targets.tolist() == [1, 1, 1, 0, 0, 0, 1, 1, 0, 0]
-    assert own.classes.tolist() == [1] * 6 + [0] * 4
+    chosen, other = choose(score, y, [5, 2], k=3, classes=2, others=True)
+    assert chosen.rows.tolist() == [1, 3, 0, 2, 4, 0, 5, 6, 6, 5]
+    assert chosen.targets.tolist() == [1, 1, 1, 0, 0, 0, 1, 1, 0, 0]
+    assert chosen.classes.tolist() == [1] * 6 + [0] * 4
     assert other.rows.tolist() == [1, 3, 0, 5, 6]
     assert other.targets.tolist() == [0] * 5
     assert other.classes.tolist() == [0, 0, 0, 1, 1]
@@ -365,13 +367,13 @@ def test_one_branch_of_one_logit_is_the_single_one():
 
 
 def test_prior_and_posterior_come_from_elsewhere():
-    """CLAM with a distribution: the same weights, the same instances, and one more term."""
+    """CLAM with a posterior has the same weights and instances, and one more loss term."""
     torch.manual_seed(0)
     plain = build("clam-sb", **SMALL).double()
     torch.manual_seed(0)
     probsa = build("clam-sb-probsa-diag", **SMALL, samples=3, ridge=0.1).double()
-    mine = probsa.state_dict()
-    assert all(torch.equal(v, mine[k]) for k, v in plain.state_dict().items())
+    weights = probsa.state_dict()
+    assert all(torch.equal(v, weights[k]) for k, v in plain.state_dict().items())
     bags = some_bags()
     a, b = plain(bags), probsa(bags)
     assert isinstance(b.attention, Diagonal)
@@ -426,18 +428,18 @@ def test_an_option_changes_the_result(name, key):
 
 
 def test_bounds_change_the_variance_once_it_is_learnt():
-    found = []
+    outcomes = []
     for bounds in ((-10.0, 4.0), (-4.0, 1.0)):
         torch.manual_seed(0)
         model = build("clam-sb-probsa-diag", **SMALL, log_variance_bounds=bounds)
         torch.nn.init.ones_(model.attention.log_variance.weight)
-        found.append(results(model, some_bags()))
-    assert (found[0] - found[1]).abs().max().item() > 1e-6
+        outcomes.append(results(model, some_bags()))
+    assert (outcomes[0] - outcomes[1]).abs().max().item() > 1e-6
 
 
 def test_dropout_brings_that_of_the_attention():
-    def rates(**given) -> list[float]:
-        model = build("clam-sb", **SMALL, **given)
+    def rates(**options) -> list[float]:
+        model = build("clam-sb", **SMALL, **options)
         return [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)]
 
     assert rates() == [0.0]
@@ -448,14 +450,14 @@ def test_dropout_brings_that_of_the_attention():
 
 @pytest.mark.parametrize(("trunk", "factors"), [("tanh", 1), ("gated", 2)])
 def test_dropout_after_tanh_and_after_the_gate(trunk, factors):
-    """An instance's t keeps a value with 0.75 per factor, then 1/0.75 times as large each."""
+    """Each factor of t keeps a value with probability 0.75 and scales it by 1/0.75."""
     model = build("clam-sb", **{**SMALL, "attention_dim": 4000}, dropout=0.1, trunk=trunk)
     trunk_layer = model.attention.trunk
     h = torch.randn(1, 8)
     full, dropped = trunk_layer.eval()(h), trunk_layer.train()(h)
-    kept = dropped != 0
-    assert kept.float().mean().item() == pytest.approx(0.75**factors, abs=0.04)
-    torch.testing.assert_close(dropped[kept], full[kept] / 0.75**factors)
+    nonzero = dropped != 0
+    assert nonzero.float().mean().item() == pytest.approx(0.75**factors, abs=0.04)
+    torch.testing.assert_close(dropped[nonzero], full[nonzero] / 0.75**factors)
 
 
 @pytest.mark.parametrize("name", ["clam-sb", "clam-mb", "clam-sb-probsa-diag"])
@@ -467,7 +469,7 @@ def test_xavier_is_the_originals(name):
         "attention.trunk.first": 144,
         "attention.trunk.gate": 144,
         "attention.mean": 128 + (200 if name == "clam-mb" else 1),
-        # the original's classifiers of several branches are layers of one output each
+        # with several branches, each of the original's classifiers is a layer of one output
         "classifier": 16 + (1 if name == "clam-mb" else 200),
         **{f"evidence.classifiers.{c}": 18 for c in range(4)},
     }
@@ -484,23 +486,23 @@ def test_xavier_is_the_originals(name):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"k_sample": 0}, "k_sample is 0: at least 1 instance"),
-        ({"bag_weight": 1.5}, "bag_weight is 1.5: from 0 to 1"),
-        ({"dropout": 1.0}, "dropout is 1.0: 0 or more, below 1"),
+        ({"bag_weight": 1.5}, "bag_weight is 1.5; expected at least 0 and at most 1"),
+        ({"dropout": 1.0}, "dropout is 1.0; expected at least 0 and less than 1"),
         ({"attention_dropout": -0.1}, "dropout in the attention is -0.1"),
-        ({"instance_loss": "hinge"}, "instance_loss is 'hinge': 'ce' or 'svm'"),
-        ({"bag_loss": "mse"}, "bag_loss is 'mse': 'ce' or 'svm'"),
-        ({"init": "zeros"}, "init is 'zeros': 'default' or 'xavier_normal'"),
+        ({"instance_loss": "hinge"}, "instance_loss is 'hinge'; expected 'ce' or 'svm'"),
+        ({"bag_loss": "mse"}, "bag_loss is 'mse'; expected 'ce' or 'svm'"),
+        ({"init": "zeros"}, "init is 'zeros'; expected 'default' or 'xavier_normal'"),
         ({"n_classes": 0}, "n_classes is 0"),
-        ({"attention_dim": 0}, "attention_dim is 0: at least 1"),
+        ({"attention_dim": 0}, "attention_dim is 0; expected at least 1"),
     ],
     ids=str,
 )
-def test_nonsense_is_refused(given, message):
+def test_nonsense_is_refused(options, message):
     with types_not_executed(), pytest.raises(InputError, match=message):
-        build("clam-mb", **{**SMALL, **given})
+        build("clam-mb", **{**SMALL, **options})
 
 
 def test_what_a_plain_clam_does_not_have_is_not_offered():
@@ -522,8 +524,8 @@ def small_state(*, gated=True, multi=False, classes=2, block=3) -> dict[str, Ten
         shapes[f"{inside}.attention_c"] = (rows, 256)
     else:
         shapes |= {f"{inside}.module.0": (256, 8), f"{inside}.module.{block}": (rows, 256)}
-    own = {f"classifiers.{c}": (1, 8) for c in range(classes)}
-    shapes |= own if multi else {"classifiers": (classes, 8)}
+    classifiers = {f"classifiers.{c}": (1, 8) for c in range(classes)}
+    shapes |= classifiers if multi else {"classifiers": (classes, 8)}
     shapes |= {f"instance_classifiers.{c}": (2, 8) for c in range(classes)}
     state = {f"{k}.weight": torch.randn(s, generator=g) for k, s in shapes.items()}
     return state | {f"{k}.bias": torch.randn(s[0], generator=g) for k, s in shapes.items()}
@@ -550,15 +552,15 @@ def test_arguments_of_the_original():
         "clam_sb", state, gate="True", size_arg="small", dropout="0.25", k_sample="3",
         n_classes="2", subtyping="True", embed_dim="6", instance_loss="svm", bag_weight="0.5",
     )  # fmt: skip
-    given = {"dropout": 0.25, "k_sample": 3, "subtyping": True, "instance_loss": "svm"}
-    assert given.items() <= model.arguments.items()
+    constructor = {"dropout": 0.25, "k_sample": 3, "subtyping": True, "instance_loss": "svm"}
+    assert constructor.items() <= model.arguments.items()
     assert model.loss_weights == {"nll": 0.5, "instance": 0.5}
     assert from_original("clam_sb", state, dropout="True").arguments["dropout"] == 0.25
     assert from_original("clam_sb", state, dropout=False, inst_loss="None").evidence.kind == "ce"
 
 
 @pytest.mark.parametrize(
-    ("reference", "change", "given", "message"),
+    ("reference", "change", "constructor", "message"),
     [
         ("clam_sb", {}, {"n_classes": 3}, "n_classes is 3, but these weights have 2"),
         ("clam_sb", {}, {"gate": "False"}, "gate is False, but these weights have True"),
@@ -582,10 +584,10 @@ def test_arguments_of_the_original():
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )
-def test_another_layout_is_refused(reference, change, given, message):
+def test_another_layout_is_refused(reference, change, constructor, message):
     state = {**small_state(), **change}
     with pytest.raises(CheckpointError, match=message):
-        from_original(reference, {k: v for k, v in state.items() if v is not None}, **given)
+        from_original(reference, {k: v for k, v in state.items() if v is not None}, **constructor)
 
 
 def test_another_layout_of_branches_is_refused():
@@ -630,29 +632,30 @@ def torchmil(shared_golden) -> Golden:
 
 
 def their_svm(s: Tensor, y: Tensor) -> Tensor:
-    """Targets of shape (m, 1): logarithm and maximum go over the instances, one for each class.
+    """Compute torchmil's SVM, whose logarithm and maximum run over the instances of each class.
 
-    Two rows far apart in their scores are each given the other's own score as well; three fail.
+    Its targets have shape (m, 1). With two rows whose scores are far apart, each also gets the
+    other's target score; three such rows fail.
     """
     hard = (s[:, 0] - s[:, 1]).abs() >= math.log(1000)
-    own = s.gather(1, y[:, None])
+    target = s.gather(1, y[:, None])
     total = torch.zeros(())
     if not hard.all():
-        smooth = s[~hard] - own[~hard]
+        smooth = s[~hard] - target[~hard]
         total = total + (~hard).sum() * (smooth.logsumexp(0).sum() + 1)
     if hard.any():
         count = int(hard.sum())
         assert count in (1, 2)
-        total = total + count * (s[hard].amax(0).sum() + 1) - 2 * own[hard].sum()
+        total = total + count * (s[hard].amax(0).sum() + 1) - 2 * target[hard].sum()
     return total / len(s)
 
 
 def their_instance_loss(model, bags, out) -> Tensor:
-    """Both classes, summed."""
-    logits, found = out.extras["instance_logits"], []
+    """Sum torchmil's instance loss over both classes."""
+    logits, terms = out.extras["instance_logits"], []
     for c in model.evidence.choose(out.attention.mean, bags.y, bags.sizes):
-        found.append(their_svm(logits[c.rows, c.classes], c.targets))
-    return torch.stack(found).sum()
+        terms.append(their_svm(logits[c.rows, c.classes], c.targets))
+    return torch.stack(terms).sum()
 
 
 @pytest.mark.parametrize("b", BAGS)
@@ -673,7 +676,7 @@ def test_torchmil(torchmil, b):
     names = {f"{k}.{p}": f"{v}.{p}" for k, v in THEIR_NAMES.items() for p in ("weight", "bias")}
     names = {k: v for k, v in names.items() if k in torchmil.state}
     torchmil.check_gradients(model, total, bag.x, b=b, ours=names)
-    # ours is the SVM of each instance over its two classes, and the mean of the two classifiers
+    # ours is the SVM of each instance over its two classes, averaged over the two classifiers
     logits = out.extras["instance_logits"].double()
     right = []
     for c in model.evidence.choose(out.attention.mean, bags.y, bags.sizes):
@@ -688,15 +691,15 @@ def test_torchmil(torchmil, b):
 
 
 def test_torchmil_ranks_its_padding(torchmil):
-    """Its batch is ours but for the instance loss, which it sums, over padded bags."""
+    """Its batch equals ours except for the instance loss, which it sums over padded bags."""
     model = torchmil.model()
-    given = [torchmil.bag(b) for b in BAGS]
-    bags = pack(given)
+    separate = [torchmil.bag(b) for b in BAGS]
+    bags = pack(separate)
     out = model(bags)
     close(out.logits[:, 0, 0], torchmil.expected("batch.logit"))
     close(model.losses(out, bags)["nll"], torchmil.expected("batch.loss.BCEWithLogitsLoss"))
     theirs = []
-    for b, bag in enumerate(given):
+    for b, bag in enumerate(separate):
         x = F.pad(bag.x.detach(), (0, 0, 0, 150 - len(bag.x)))
         padded = pack([Bag(name="a", x=x, edges=bag.edges, weights=bag.weights, y=bag.y)])
         out = model(padded)

@@ -1,7 +1,9 @@
-"""What every registered model keeps to. A new model is under test by being registered.
+"""Requirements that every registered model meets; registering a model puts it under test.
 
-What is special about a model is said in the model (`order_matters`, `min_instances`), not here.
+The model itself declares its special properties (`order_matters`, `min_instances`).
 """
+
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 from probsa import Bag, pack
 from probsa.core import graphs
 from probsa.errors import InputError, UnknownName
-from probsa.models import Model, Output, arguments, build, names
+from probsa.models import Model, Output, arguments, build, facts, names, option_groups
 from probsa.models._registry import fixed, original
 from probsa.variational.objectives import objective
 from probsa.variational.posteriors import Posterior
@@ -38,7 +40,7 @@ SAMPLED = [n for n in NAMES if "samples" in arguments(n)]
 
 
 def make(name: str, **more) -> Model:
-    """A small one; the same one each time."""
+    """Build a small model, with the same weights each time."""
     small = {k: v for k, v in SMALL.items() if k in arguments(name)}
     torch.manual_seed(0)
     return build(name, in_dim=IN_DIM, **{**small, **more})
@@ -47,7 +49,7 @@ def make(name: str, **more) -> Model:
 def make_bag(
     name: str, n: int, *, y: int | None = 1, dtype=F64, edges: Tensor | None = None
 ) -> Bag:
-    """Patches on a grid with holes; the last one stands apart where there are four or more."""
+    """Return a bag on a grid with holes; with four or more patches the last one is isolated."""
     g = torch.Generator().manual_seed(n)
     cells = torch.randperm(2 * n + 4, generator=g)[:n].sort().values
     coords = torch.stack([cells % 5, cells // 5], 1) * 10
@@ -118,25 +120,35 @@ def test_shapes_and_finite_losses(model, training):
     check_losses(model, out, bags)
 
 
+def test_the_facts_are_those_of_the_model(name, model):
+    bags = pack(batch(model))
+    assert facts(name).has_kl == ("kl" in model.losses(model(bags), bags))
+    assert facts(name).has_kl == ("prior" in option_groups(name))
+    assert (model.family, model.baseline) == (facts(name).family, facts(name).baseline)
+    if model.baseline is not None:
+        baseline = facts(model.baseline)
+        assert (baseline.family, baseline.has_kl) == (model.family, False)
+
+
 def test_the_probability_is_the_mean_over_samples(model):
     out = model.eval()(pack(batch(model)))
     same(out.probability, out.logits.sigmoid().mean(1))
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_a_bag_does_not_see_its_batch_mates(model, given):
+@pytest.mark.parametrize("with_noise", [True, False])
+def test_a_bag_does_not_see_its_batch_mates(model, with_noise):
     model.eval()
     bags = batch(model)
-    noise = noise_for(instances(bags)) if given else None
-    parts = noise.split([len(b.x) for b in bags]) if given else [None] * len(bags)
+    noise = noise_for(instances(bags)) if with_noise else None
+    parts = noise.split([len(b.x) for b in bags]) if with_noise else [None] * len(bags)
     whole = pack(bags)
     with torch.no_grad():
         together = model(whole, noise=noise)
         terms = model.losses(together, whole)
         start, alone_terms = 0, {k: [] for k in terms}
-        for k, (bag, own) in enumerate(zip(bags, parts, strict=True)):
+        for k, (bag, bag_noise) in enumerate(zip(bags, parts, strict=True)):
             single = pack([bag])
-            alone = model(single, noise=own)
+            alone = model(single, noise=bag_noise)
             rows = slice(start, start + len(bag.x))
             start = rows.stop
             same(together.logits[k], alone.logits[0])
@@ -152,7 +164,7 @@ def test_a_bag_does_not_see_its_batch_mates(model, given):
 
 
 def turned(bag: Bag, order: Tensor) -> Bag:
-    """The same bag with its instances in another order: row k is what row order[k] was."""
+    """Reorder the instances of a bag, so that row k is the former row order[k]."""
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order))
     return Bag(
@@ -202,7 +214,7 @@ def test_odd_bags_have_finite_losses_and_gradients(model, case):
 
 
 def train_a_little(model: Model, bags, *, steps: int = 3) -> dict[str, float]:
-    """How much gradient each parameter has had in all."""
+    """Return the total absolute gradient of each parameter."""
     optimiser = torch.optim.Adam(model.parameter_groups(), lr=1e-2)
     seen = dict.fromkeys((k for k, _ in model.named_parameters()), 0.0)
     for step in range(steps):
@@ -212,7 +224,7 @@ def train_a_little(model: Model, bags, *, steps: int = 3) -> dict[str, float]:
         losses = model.losses(out, bags)
         objective(losses, weights=model.loss_weights, kl_weight=1.0).backward()
         for key, p in model.named_parameters():
-            if p.grad is not None:  # a method may train its parts in turns
+            if p.grad is not None:  # a method may train its parts alternately
                 seen[key] += p.grad.abs().sum().item()
         optimiser.step()
         model.after_step(out, bags)
@@ -345,7 +357,7 @@ def test_bfloat16_autocast_is_close_to_single_precision(name):
     objective(got, weights=model.loss_weights, kl_weight=1.0).backward()
     assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
     for key, value in got.items():
-        # a bfloat16 keeps 8 bits, 0.4 % a rounding; a transformer's ten roundings mostly cancel
+        # bfloat16 rounds to 8 bits, by 0.4 %; the ten roundings of a transformer mostly cancel
         torch.testing.assert_close(value, want[key], rtol=0.01, atol=1e-3)
 
 
@@ -358,8 +370,8 @@ def test_more_classes(name, classes):
             make(name, n_classes=classes)
         return
     model = make(name, n_classes=classes).double()
-    given = [make_bag(b.name, len(b.x), y=k % classes) for k, b in enumerate(batch(model))]
-    bags = pack(given)
+    labelled = [make_bag(b.name, len(b.x), y=k % classes) for k, b in enumerate(batch(model))]
+    bags = pack(labelled)
     out = model(bags)
     check_output(out, bags.sizes, classes)
     same(out.probability.sum(1), torch.ones(len(bags), dtype=F64))
@@ -388,7 +400,7 @@ def test_class_weights_reach_the_loss(name):
     for y, weight in ((0, 0.5), (1, 3.0)):
         bags = pack([make_bag("a", plain.min_instances + 3, y=y)])
         noise = noise_for(len(bags.x))
-        term = plain.weighed_term
+        term = plain.weighted_term
         want = plain.losses(plain(bags, noise=noise), bags)[term] * weight
         same(weighed.losses(weighed(bags, noise=noise), bags)[term], want)
 
@@ -405,7 +417,7 @@ def test_a_wrong_name_is_answered_with_the_right_one(name):
 
 @pytest.mark.parametrize("name", [n for n in NAMES if original(n)])
 def test_the_original_setting_is_one_argument(name):
-    """And what is given beside it goes before it; a checkpoint holds what came of both."""
+    """Other arguments override the preset; a checkpoint stores the result of both."""
     small = {k: v for k, v in SMALL.items() if k in arguments(name)}
     model = build(name, in_dim=IN_DIM, preset="original", **small)
     assert model.arguments == {**original(name), "in_dim": IN_DIM, **small}
@@ -414,19 +426,15 @@ def test_the_original_setting_is_one_argument(name):
 
 
 def test_a_source_is_given(name):
-    """Who, where, under which licence, and what is as in the paper, the code, the comparison."""
-    source = make(name).source
-    assert all(text.strip() for text in vars_of(source).values())
-    assert "http" in source.paper or "arXiv" in source.paper
-
-
-def vars_of(source) -> dict[str, str]:
-    return {k: getattr(source, k) for k in source.__slots__}
+    """It states the paper, the licence, and what follows the paper, the code and the comparison."""
+    provenance = make(name).provenance
+    assert all(text.strip() for text in asdict(provenance).values())
+    assert "http" in provenance.paper or "arXiv" in provenance.paper
 
 
 def test_one_instance_beside_very_many(name):
     model = make(name)
-    # self-attention is quadratic: a transformer is tried at a size that takes seconds, not minutes
+    # self-attention is quadratic, so a transformer gets a size that takes seconds, not minutes
     many = 3_000 if "heads" in arguments(name) else 50_000
     few = max(1, model.min_instances)
     i = torch.arange(many - 1)
@@ -446,7 +454,7 @@ def test_one_instance_beside_very_many(name):
     check_output(out, bags.sizes, 1)
     losses = check_losses(model, out, bags)
     objective(losses, weights=model.loss_weights, kl_weight=1.0).backward()
-    if model.couples_bags:  # in training: predictions never do
+    if model.couples_bags:  # in training only
         out = model.eval()(bags, noise=noise)
     alone = model(pack([small]), noise=noise[:few])
     torch.testing.assert_close(out.logits[0], alone.logits[0], rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""The parameters of each model at 2048 features, as the specification counts them."""
+"""The number of parameters of each model at 2048 features equals the specification's count."""
 
 import pytest
 
@@ -43,12 +43,12 @@ FIRST = 2048 * 512 + 512
         ("gtp", {}, 5_568_613),
         ("gtp", {"clusters": 50}, 5_568_613 - 50 * 513),
         ("gtp", {"gcn": "relu"}, 5_568_613 - 2 * 512),
-        # the specification's counts hold the layer norm that the original never calls
+        # the specification counts the layer norm that the original never calls
         ("patchgcn", {}, 5_389_701 - 2 * 512),
         ("patchgcn", {"preset": "original"}, 1_513_989 - 2 * 128),
         ("iibmil", {}, 26_814_468 - 2561),
         ("iibmil", {"n_classes": 2}, 26_814_468),
-        # counted at 1280 features, which one embedding and three residuals read
+        # the count is at 1280 features, the input of one embedding and three residuals
         (
             "iibmil",
             {"n_classes": 2, "preset": "original"},

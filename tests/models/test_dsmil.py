@@ -1,4 +1,4 @@
-"""DSMIL against the reference outputs, the specification's values, and a computation by hand."""
+"""DSMIL equals the reference outputs, the specification's values and a computation by hand."""
 
 import math
 from dataclasses import replace
@@ -55,7 +55,7 @@ def test_every_value_of_the_original(golden, b):
     close(out.extras["max_logits"], golden.expected(f"bag{b}.max_logits"))
     close(out.logits[:, 0], golden.expected(f"bag{b}.logits"))
     close(out.probability, golden.expected(f"bag{b}.prob"))
-    # theirs is the sum of both streams' probabilities
+    # the original sums the probabilities of both streams
     average = golden.model(bag_score="mean_prob")(bags)
     close(2 * average.probability, golden.expected(f"bag{b}.prob_average"))
 
@@ -111,7 +111,7 @@ def test_every_value_of_torchmil(torchmil, b):
     close(out.logits[0, 0, 0], torchmil.expected(f"bag{b}.logit"))
     close(out.probability[0, 0], torchmil.expected(f"bag{b}.prob"))
     close(out.attention.mean, torchmil.expected(f"bag{b}.inst_logits"))
-    # theirs are softmaxed already, whatever they are called
+    # despite their name, theirs are after the softmax
     close(out.extras["weight_mean"], torchmil.expected(f"bag{b}.att_raw"))
     close(out.extras["attention"].softmax(0), torchmil.expected(f"bag{b}.att_raw"))
     mean = torchmil.model(bag_score="mean_logit")(bags)
@@ -129,8 +129,9 @@ def test_every_value_of_torchmil(torchmil, b):
 
 
 def torchmil_padded(w: dict[str, Tensor], x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Their padded forward: the bag's logit and the largest instance logit. The mask is in the
-    softmax only, so a padded row may be the critical instance.
+    """Return the bag's logit and the largest instance logit of torchmil's padded forward.
+
+    Only the softmax uses the mask, so a padded row may be the critical instance.
     """
     c = F.linear(x, w["inst_classifier.weight"], w["inst_classifier.bias"])[:, 0]
     hidden = F.linear(x, w["q_nn.0.weight"], w["q_nn.0.bias"]).relu()
@@ -142,22 +143,22 @@ def torchmil_padded(w: dict[str, Tensor], x: Tensor, mask: Tensor) -> tuple[Tens
 
 
 def test_a_batch_of_torchmil_by_its_formula_and_ours_without_padding(torchmil):
-    given = [torchmil.bag(b) for b in range(3)]
-    most = max(map(len, given))
+    separate = [torchmil.bag(b) for b in range(3)]
+    most = max(map(len, separate))
     logits, tops = [], []
-    for bag in given:
+    for bag in separate:
         x = F.pad(bag.x.detach(), (0, 0, 0, most - len(bag)))
         b, top = torchmil_padded(torchmil.state, x, torch.arange(most) < len(bag))
         logits.append(b)
         tops.append(top)
     logits, tops = torch.stack(logits), torch.stack(tops)
-    y = torch.tensor([float(bag.y) for bag in given])
+    y = torch.tensor([float(bag.y) for bag in separate])
     close(logits, torchmil.expected("batch.logit"))
     bce = F.binary_cross_entropy_with_logits
     close(bce(logits, y), torchmil.expected("batch.loss.BCEWithLogitsLoss"))
     close(bce(tops, y), torchmil.expected("batch.loss.BCEWithLogitsLoss_max"))
 
-    model, bags = torchmil.model(), pack(given)
+    model, bags = torchmil.model(), pack(separate)
     out = model(bags)
     alone = torch.stack([torchmil.expected(f"bag{b}.logit") for b in range(3)])
     close(out.logits[:, 0, 0], alone)
@@ -168,17 +169,17 @@ def test_a_batch_of_torchmil_by_its_formula_and_ours_without_padding(torchmil):
 
 
 def test_padding_may_be_critical_in_torchmil_and_never_is_in_ours(torchmil):
-    """Where all instance logits are below the bias, a row of zeros has the largest one."""
+    """If all instance logits are below the bias, a row of zeros has the largest one."""
     w = torchmil.state
     sign = w["inst_classifier.weight"][0].sign()
-    given = [replace(b, x=-b.x.detach().abs() * sign) for b in map(torchmil.bag, range(3))]
-    short, most = given[0].x, len(given[2])
+    separate = [replace(b, x=-b.x.detach().abs() * sign) for b in map(torchmil.bag, range(3))]
+    short, most = separate[0].x, len(separate[2])
     everyone = torch.ones(len(short), dtype=torch.bool)
     alone, top = torchmil_padded(w, short, everyone)
     x = F.pad(short, (0, 0, 0, most - len(short)))
     padded, top_padded = torchmil_padded(w, x, torch.arange(most) < len(short))
     assert (top_padded - top).item() > 1e-2 and (padded - alone).abs().item() > 1e-5
-    out = torchmil.model()(pack(given))
+    out = torchmil.model()(pack(separate))
     close(out.logits[0, 0, 0], alone)
     close(out.extras["max_logits"][0, 0], top)
 
@@ -235,14 +236,19 @@ FIXTURES = [
 @pytest.mark.parametrize(("c", "query", "layer", "logits", "weights", "loss"), FIXTURES)
 def test_the_specified_values(c, query, layer, logits, weights, loss):
     state = original_state(c, query, LAYER if layer else WITHOUT)
-    # strings, as a command line gives them
-    given = {"K": "512", "C": str(c), "nonlinear": str(query == "mlp"), "passing_v": str(layer)}
-    model = from_original("dsmil", state, **given)
+    # strings, as from a command line
+    constructor = {
+        "K": "512",
+        "C": str(c),
+        "nonlinear": str(query == "mlp"),
+        "passing_v": str(layer),
+    }
+    model = from_original("dsmil", state, **constructor)
     bags = one_bag(features(9, 512), y=1 if c == 1 else 0)
     out = model(bags)
     assert out.logits.flatten().tolist() == pytest.approx(logits, abs=1e-6)
-    found = columns(out.extras["weight_mean"])
-    assert found[: len(weights), 0].tolist() == pytest.approx(weights, abs=1e-7)
+    weight_mean = columns(out.extras["weight_mean"])
+    assert weight_mean[: len(weights), 0].tolist() == pytest.approx(weights, abs=1e-7)
     assert total(model, out, bags).item() == pytest.approx(loss, abs=1e-6)
     instance = columns(out.attention.mean)[:3, 0].tolist()
     assert instance == pytest.approx([0.05057281, -0.5901871, -0.24126232], abs=1e-6)
@@ -251,7 +257,7 @@ def test_the_specified_values(c, query, layer, logits, weights, loss):
     assert out.extras["critical"].flatten().tolist() == ([3] if c == 1 else [3, 4])
     if c == 2 and query == "mlp":
         second = [0.066300636, 0.061033802, 0.083224424]
-        assert found[:3, 1].tolist() == pytest.approx(second, abs=1e-6)
+        assert weight_mean[:3, 1].tolist() == pytest.approx(second, abs=1e-6)
 
 
 def test_the_published_weights(shared_golden):
@@ -268,7 +274,7 @@ def test_the_published_weights(shared_golden):
 
 
 def by_hand(state: dict[str, Tensor], x: Tensor, *, query: str, value: str, lin: bool = False):
-    """Instance logits, attention before softmax and bag logits of the original's formulas."""
+    """Compute instance logits, attention logits and bag logits by the original's formulas."""
     c = F.linear(x, state["i_classifier.fc.0.weight"], state["i_classifier.fc.0.bias"])
     under = {k.removeprefix("b_classifier."): v for k, v in state.items()}
     h = F.linear(x, under["lin.0.weight"], under["lin.0.bias"]).relu() if lin else x
@@ -290,24 +296,24 @@ def by_hand(state: dict[str, Tensor], x: Tensor, *, query: str, value: str, lin:
 
 
 LAYOUTS = [
-    # the publication: linear q, v without ReLU; nothing in the keys says so but the arguments
+    # the publication: linear q, v without ReLU, which only the arguments tell
     ({"query": "linear", "value": "linear"}, (LAYER,), {}),
     ({"query": "linear", "value": "mlp"}, (LAYER,), {"passing_v": True}),
     ({"query": "linear", "value": "mlp"}, (LAYER,), {"nonlinear": 0, "passing_v": 1}),
     ({"query": "linear", "value": "identity"}, (), {}),
     ({"query": "mlp", "value": "mlp"}, (LAYER,), {}),
-    # 2022: one more layer before the bag's stream, one layer in q
+    # 2022: one more layer before the bag stream, one layer in q
     ({"query": "tanh", "value": "identity", "lin": True}, (LIN,), {}),
     ({"query": "tanh", "value": "mlp", "lin": True}, (LIN, LAYER), {"passing_v": True}),
 ]
 
 
-@pytest.mark.parametrize(("form", "more", "given"), LAYOUTS, ids=str)
+@pytest.mark.parametrize(("form", "more", "constructor"), LAYOUTS, ids=str)
 @pytest.mark.parametrize("c", [1, 2])
-def test_every_layout_of_the_original(form, more, given, c):
+def test_every_layout_of_the_original(form, more, constructor, c):
     state, x = original_state(c, form["query"], *more, k=24), features(9, 24)
     want = by_hand(state, x, **form)
-    out = from_original("dsmil_any", state, **given)(one_bag(x))
+    out = from_original("dsmil_any", state, **constructor)(one_bag(x))
     got = columns(out.attention.mean), columns(out.extras["attention"]), out.logits[0, 0]
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
@@ -318,7 +324,7 @@ def test_wrapped_names_and_an_embedders_parts_are_read():
     want = from_original("dsmil", state)(bags).logits
     wrapped = {f"module.{k}": v for k, v in state.items()}
     assert torch.equal(from_original("ckpt_dsmil_tcga", wrapped)(bags).logits, want)
-    # IClassifier: a network before the instance classifier, whose name has no number
+    # IClassifier: a network precedes the instance classifier, whose name has no number
     embedder = {k.replace("fc.0.", "fc."): v for k, v in state.items()}
     embedder["i_classifier.feature_extractor.conv1.weight"] = torch.zeros(4, 3, 7, 7)
     assert torch.equal(from_original("dsmil", embedder)(bags).logits, want)
@@ -346,7 +352,7 @@ def test_torchmils_other_layouts_are_read():
 
 
 @pytest.mark.parametrize(
-    ("change", "given", "message"),
+    ("change", "constructor", "message"),
     [
         ({}, {"C": 3}, r"i_classifier.fc.0.weight has shape \(2, 24\).*\(3, 24\)"),
         ({}, {"K": 25}, r"i_classifier.fc.0.weight has shape \(2, 24\).*\(2, 25\)"),
@@ -359,7 +365,7 @@ def test_torchmils_other_layouts_are_read():
         ({"b_classifier.q.2.weight": (128, 64)}, {}, r"\(128, 64\) where dsmil.*\(128, 128\)"),
     ],
 )
-def test_another_state_dict_is_refused(change, given, message):
+def test_another_state_dict_is_refused(change, constructor, message):
     state = original_state(2, k=24)
     for key, shape in change.items():
         if shape is None:
@@ -367,11 +373,11 @@ def test_another_state_dict_is_refused(change, given, message):
         else:
             state[key] = torch.zeros(shape)
     with pytest.raises(CheckpointError, match=message):
-        from_original("dsmil", state, **given)
+        from_original("dsmil", state, **constructor)
 
 
 def test_the_partial_start_of_the_first_release_is_refused():
-    """`init.pth` holds q and v only."""
+    """`init.pth` contains only q and v."""
     state = {
         k: v for k, v in original_state(2, "linear", LAYER).items() if ".q." in k or ".v." in k
     }
@@ -384,7 +390,7 @@ def test_another_argument_of_the_original_is_refused():
         from_original("dsmil_c1", original_state(1), passing=True)
 
 
-# the method by itself
+# properties of the method
 
 
 @pytest.mark.parametrize("c", [1, 3])
@@ -463,7 +469,7 @@ def test_the_critical_instance_is_a_row_of_its_own_bag():
 
 
 def test_the_gradient_reaches_both_queries():
-    """Of every instance and of the critical one: with the latter cut off it is another one."""
+    """It flows through every instance and the critical one; detaching the latter changes it."""
     model = build("dsmil", in_dim=6, embed=None, query="linear", query_dim=4).double()
     x = torch.randn(5, 6, dtype=F64, requires_grad=True)
     model(one_bag(x)).logits.sum().backward()
@@ -483,7 +489,7 @@ def test_the_gradient_reaches_both_queries():
 
 @pytest.mark.parametrize("c", [2, 3])
 def test_independent_classes_have_bags_of_none(c):
-    """The original's negatives: an all-zero vector of labels."""
+    """The original's negatives have an all-zero label vector."""
     model = build("dsmil", in_dim=6, preset="original", n_classes=c).double()
     bags = one_bag(torch.randn(5, 6, dtype=F64), y=c)
     out = model(bags)
@@ -496,15 +502,15 @@ def test_independent_classes_have_bags_of_none(c):
 
 
 def test_class_weights_are_of_independent_classes_too():
-    given = {"in_dim": 6, "n_classes": 2, "labels": "independent"}
+    options = {"in_dim": 6, "n_classes": 2, "labels": "independent"}
     torch.manual_seed(0)
-    plain = build("dsmil", **given).double()
-    weighed = build("dsmil", **given, class_weights=(0.5, 3.0)).double()
-    weighed.load_state_dict(plain.state_dict(), strict=False)
+    plain = build("dsmil", **options).double()
+    weighted = build("dsmil", **options, class_weights=(0.5, 3.0)).double()
+    weighted.load_state_dict(plain.state_dict(), strict=False)
     for y, weight in ((0, 0.5), (1, 3.0), (2, 1.0)):
         bags = one_bag(features(5, 6), y=y)
         terms = plain.losses(plain(bags), bags)
-        for key, value in weighed.losses(weighed(bags), bags).items():
+        for key, value in weighted.losses(weighted(bags), bags).items():
             torch.testing.assert_close(value, terms[key] * weight, rtol=1e-6, atol=0)
 
 
@@ -570,13 +576,16 @@ def test_every_query_with_every_value_trains():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"query": "cnn"}, "query is 'cnn': one of 'mlp', 'tanh', 'linear'"),
-        ({"value": "tanh"}, "value is 'tanh': one of 'identity', 'linear', 'mlp'"),
-        ({"bag_score": "max"}, "bag_score is 'max': one of 'bag', 'mean_prob', 'mean_logit'"),
-        ({"labels": "multi"}, "labels is 'multi': one of"),
-        ({"init": "xavier"}, "init is 'xavier': one of"),
-        ({"query_dim": 0}, "query_dim is 0: at least 1"),
-        ({"loss_weights": (0.5, -0.5)}, "two numbers, none below 0"),
+        ({"query": "cnn"}, "query is 'cnn'; expected 'mlp', 'tanh' or 'linear'"),
+        ({"value": "tanh"}, "value is 'tanh'; expected 'identity', 'linear' or 'mlp'"),
+        ({"bag_score": "max"}, "bag_score is 'max'; expected 'bag', 'mean_prob' or 'mean_logit'"),
+        ({"labels": "multi"}, "labels is 'multi'; expected 'exclusive' or 'independent'"),
+        ({"init": "xavier"}, "init is 'xavier'; expected 'orthogonal' or 'uniform'"),
+        ({"query_dim": 0}, "query_dim is 0; expected at least 1"),
+        (
+            {"loss_weights": (0.5, -0.5)},
+            r"loss_weights is \(0\.5, -0\.5\); expected a list \(a number \(at least 0\) each\)",
+        ),
         ({"embed": 0}, "at least 1"),
         ({"n_classes": 0}, "n_classes is 0"),
     ],

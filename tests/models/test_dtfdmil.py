@@ -1,4 +1,4 @@
-"""DTFD-MIL against the reference outputs, the specification's values, and a computation by hand."""
+"""DTFD-MIL equals reference outputs, the specification's values and a computation by hand."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ EVERY_WAY = ["afs", "maxs", "maxmins", "mas"]
 
 
 def noise_of(order: Tensor, *, dtype=torch.float32) -> Tensor:
-    """Noise that puts the instances in this order."""
+    """Return noise that sorts the instances into this order."""
     noise = torch.empty(len(order), 1, dtype=dtype)
     noise[order, 0] = torch.arange(len(order), dtype=dtype)
     return noise
@@ -156,7 +156,7 @@ def test_every_number_and_gradient_of_torchmil(torchmil, b):
     close(out.extras["cam"].softmax(0), expected("att"))
     close(out.extras["group_logits"].flatten(), expected("pseudo_logits"))
     losses = model.losses(out, bags)
-    # its names are the other way round
+    # its names are swapped
     close(losses["nll"], expected("loss.BCEWithLogitsLoss_t1"))
     close(losses["group_nll"], expected("loss.BCEWithLogitsLoss_t2"))
     total = sum(losses.values())
@@ -167,7 +167,7 @@ def test_every_number_and_gradient_of_torchmil(torchmil, b):
 
 @pytest.mark.parametrize("name", ["max", "maxmin"])
 def test_where_torchmil_takes_every_instance(shared_golden, name):
-    """Its tier 2 then is plain attention pooling of the bag; ours takes as many as it is told."""
+    """Its tier 2 is then plain attention pooling of the bag; ours takes the requested number."""
     golden = Golden(shared_golden, f"torchmil_dtfdmil_{name}")
     model = golden.model()
     for b in range(3):
@@ -210,9 +210,9 @@ def fixture_model(distill: str, i: int):
         **{f"{p}fc.bias": (2,) for p in CLASSIFIERS},
     }
     state = {k: q(k, *shape) for k, shape in shapes.items()}
-    given = {} if distill == "mas" else {"distill": distill}
-    model = from_original("dtfd", state, numGroup=4, total_instance=4 * i, **given)
-    if distill == "mas":  # of the publication; the original's code has none
+    constructor = {} if distill == "mas" else {"distill": distill}
+    model = from_original("dtfd", state, numGroup=4, total_instance=4 * i, **constructor)
+    if distill == "mas":  # from the publication; the original's code does not have it
         model.distill = "mas"
     return model
 
@@ -386,7 +386,7 @@ def test_no_gradient_crosses_the_tiers_unless_they_are_joint(distill):
             if term == "group_nll":
                 assert got == {"embed", "attention", "classifier"}
             elif joint:
-                # instances are chosen by tier 1 and taken from the first layer alone
+                # tier 1 selects the instances; their vectors come from the first layer
                 assert got == reached | {"embed"} | ({"attention"} if distill == "afs" else set())
             else:
                 assert got == reached
@@ -429,8 +429,8 @@ def test_a_bias_on_w_shifts_the_raw_attention_and_nothing_else():
     with_bias, bags = made("dtfdmil").double().eval(), some_bags()
     without = made("dtfdmil", score_bias=False).double().eval()
     state = with_bias.state_dict()
-    kept = {k: v for k, v in state.items() if not k.endswith("attention.mean.bias")}
-    without.load_state_dict(kept)
+    effective = {k: v for k, v in state.items() if not k.endswith("attention.mean.bias")}
+    without.load_state_dict(effective)
     a, b = with_bias(bags), without(bags)
     shift = state["attention.mean.bias"].expand(len(bags.x))
     torch.testing.assert_close(a.extras["attention"] - b.extras["attention"], shift)
@@ -440,14 +440,14 @@ def test_a_bias_on_w_shifts_the_raw_attention_and_nothing_else():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"distill": "max"}, "distill is 'max': 'afs', 'maxs', 'maxmins' or 'mas'"),
-        ({"trunk": "mlp"}, "trunk is 'mlp': 'tanh' or 'gated'"),
-        ({"n_groups": 0}, "n_groups is 0: at least 1"),
-        ({"instances_per_group": 0}, "instances_per_group is 0: at least 1"),
-        ({"predict_samples": 0}, "predict_samples is 0: at least 1"),
-        ({"res_blocks": -1}, "res_blocks is -1: at least 0"),
+        ({"distill": "max"}, "distill is 'max'; expected 'afs', 'maxs', 'maxmins' or 'mas'"),
+        ({"trunk": "mlp"}, "trunk is 'mlp'; expected 'tanh' or 'gated'"),
+        ({"n_groups": 0}, "n_groups is 0; expected at least 1"),
+        ({"instances_per_group": 0}, "instances_per_group is 0; expected at least 1"),
+        ({"predict_samples": 0}, "predict_samples is 0; expected at least 1"),
+        ({"res_blocks": -1}, "res_blocks is -1; expected at least 0"),
         ({"dropout": 1.0}, "dropout is 1.0"),
-        ({"clip": 0.0}, "clip is 0.0: a norm above 0"),
+        ({"clip": 0.0}, "clip is 0.0; expected more than 0"),
     ],
 )
 def test_what_is_no_option_is_refused(options, message):
@@ -456,10 +456,10 @@ def test_what_is_no_option_is_refused(options, message):
 
 
 def test_other_layouts_and_sizes_are_refused(golden, shared_golden):
-    state, given = golden.state, golden.constructor
+    state, constructor = golden.state, golden.constructor
     parallel = {k.replace("classifier.fc", "classifier.module.fc"): v for k, v in state.items()}
     assert torch.equal(
-        from_original("ckpt_dtfd", parallel, **given).classifier.weight,
+        from_original("ckpt_dtfd", parallel, **constructor).classifier.weight,
         state["classifier.fc.weight"],
     )
     with pytest.raises(CheckpointError, match=r"no 'dim_reduction.fc1.weight'.*is it DTFD-MIL"):
@@ -467,10 +467,10 @@ def test_other_layouts_and_sizes_are_refused(golden, shared_golden):
     wrong = {**state, "att_classifier.classifier.fc.weight": torch.zeros(2, 23)}
     message = r"att_classifier.classifier.fc.weight has shape \(2, 23\).*\(2, 24\)"
     with pytest.raises(CheckpointError, match=message):
-        from_original("dtfd", wrong, **given)
+        from_original("dtfd", wrong, **constructor)
     missing = {k: v for k, v in state.items() if not k.startswith("att_classifier.att")}
     with pytest.raises(CheckpointError, match=r"nothing given for bag_attention"):
-        from_original("dtfd", missing, **given)
+        from_original("dtfd", missing, **constructor)
     with pytest.raises(CheckpointError, match="total_instance=2 over numGroup=3"):
         from_original("dtfd", state, numGroup=3, total_instance=2, distill="MaxS")
     with pytest.raises(CheckpointError, match=r"distill is 'TopS'"):

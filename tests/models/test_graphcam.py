@@ -1,4 +1,4 @@
-"""GraphCAM: parity with the original, the rules written a second time, what a map may not see."""
+"""GraphCAM: parity with the original, an independent computation of the rules, invariances."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def torchmil(shared_golden) -> Golden:
 @pytest.mark.parametrize("b", EACH)
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_every_class_is_the_originals(gtp, b, dtype):
-    """In single precision as well: theirs is a third off there, against itself in double."""
+    """Ours holds in single precision, where theirs differs from its own double by a third."""
     model = gtp.model().to(dtype)
     bags = pack([gtp.bag(b, dtype=dtype)])
 
@@ -54,7 +54,7 @@ def test_every_class_is_the_originals(gtp, b, dtype):
         close(shown, want(f"vis{c}"))
 
 
-# the rules a second time: by automatic differentiation, and with what torchmil does otherwise
+# an independent computation by automatic differentiation, and torchmil's variant
 
 
 def ratio(a: Tensor, b: Tensor) -> Tensor:
@@ -63,12 +63,12 @@ def ratio(a: Tensor, b: Tensor) -> Tensor:
 
 
 def shares(f, inputs: list[Tensor], r: Tensor) -> list[Tensor]:
-    """x ⊙ ∂f/∂x applied to R ⊘ f(x)."""
-    given = [x.detach().requires_grad_() for x in inputs]
+    """Return x ⊙ ∂f/∂x applied to R ⊘ f(x)."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
     with torch.enable_grad():
-        z = f(*given)
-        grads = torch.autograd.grad(z, given, ratio(r, z))
-    return [x.detach() * g for x, g in zip(given, grads, strict=True)]
+        z = f(*leaves)
+        grads = torch.autograd.grad(z, leaves, ratio(r, z))
+    return [x.detach() * g for x, g in zip(leaves, grads, strict=True)]
 
 
 def linear(r: Tensor, x: Tensor, w: Tensor, *, alpha: float) -> Tensor:
@@ -88,12 +88,15 @@ def added(r: Tensor, a: Tensor, b: Tensor) -> list[Tensor]:
 
 
 def second_time(model: GTP, t: Tensor, *, start: float | None, theirs: bool) -> Tensor:
-    """What each cluster says for the one class, from its tokens (bags, t, d), class token first.
+    """Return each cluster's relevance for the one class, from tokens (bags, t, d).
 
-    start: the relevance of the logit (None: the logit itself).
-    theirs: torchmil's variant: half of what inhibits, the attention's branch dropped for a second
-        share of the skip connection, nothing halved, no gradient, layers multiplied elementwise,
-        and sums over the whole batch.
+    Args:
+        model: the model.
+        t: tokens, the class token first.
+        start: relevance of the logit; None: the logit itself.
+        theirs: torchmil's variant: inhibition counts half, the skip connection gets the share of
+            the attention branch too, no product is halved, gradients are ignored, layers are
+            multiplied elementwise, and sums run over the whole batch.
     """
     alpha = 0.5 if theirs else 1.0
     traces, x = [], t
@@ -135,7 +138,7 @@ def second_time(model: GTP, t: Tensor, *, start: float | None, theirs: bool) -> 
 
 
 def tokens_of(model: GTP, bags) -> tuple[Tensor, Tensor]:
-    """Assignment logits and tokens."""
+    """Return assignment logits and tokens."""
     h, s = model.nodes(model.embed(bags.x), graph(bags, model.adjacency, dtype=bags.x.dtype))
     return s.detach(), model.tokens(pool(s.softmax(1), h, bags.sizes)[0])
 
@@ -147,17 +150,17 @@ def test_torchmils_map_and_ours_of_its_weights(torchmil):
         bag = torchmil.bag(b, dtype=F64, weights=torchmil.tensors[f"bag{b}.edge_weight"].double())
         bags = pack([bag])
         s, t = tokens_of(model, bags)
-        # theirs: before softmax
+        # theirs uses the logits before the softmax
         got = s @ second_time(model, t, start=None, theirs=True)[0]
         close(got, torchmil.expected(f"bag{b}.att_raw", double=True))
         together.append((s, t))
-        # ours: the original's rules, from the logit and from 1
+        # ours follows the original's rules, from the logit and from 1
         for unit in (False, True):
             model.unit_init = unit
             want = second_time(model, t, start=1.0 if unit else None, theirs=False)[0]
             scores = model.instance_scores(bags, model(bags)).mean
             torch.testing.assert_close(scores, s.softmax(1) @ want, rtol=1e-7, atol=1e-12)
-    # of a padded batch, where theirs sums over all bags
+    # in a padded batch, theirs sums over all bags
     u = second_time(model, torch.cat([t for _, t in together]), start=None, theirs=True)
     batch = torchmil.expected("batch.att_raw", double=True)
     for b, (s, _) in enumerate(together):
@@ -183,7 +186,7 @@ def test_one_logit_of_a_vit_by_the_rules_a_second_time(unit):
 
 
 def small(*, seed: int = 0, **options) -> GTP:
-    """In eval(), float64, off its start: a class token of its own, statistics of a batch."""
+    """Return a float64 model in eval() with a random class token and a batch's statistics."""
     torch.manual_seed(seed)
     model = build("gtp", **{**SMALL, **options}).double()
     assert isinstance(model, GTP)
@@ -218,7 +221,7 @@ def test_from_the_logit_a_map_is_that_from_one_times_its_square():
     logits = model(bags).logits[:, 0]
     got = model.relevance(bags)[1]
     torch.testing.assert_close(got, logits.square()[:, :, None] * unit, rtol=1e-6, atol=1e-14)
-    assert bool((got[logits < 0] > 0).any())  # what raises the logit shows below 0 as well
+    assert bool((got[logits < 0] > 0).any())  # a negative logit still has positive relevance
 
 
 @pytest.mark.parametrize("classes", [1, 2, 4])
@@ -231,7 +234,7 @@ def test_a_score_for_each_class(classes):
     assert scores.mean.shape == ((n,) if classes == 1 else (n, classes))
     assert scores.mean.shape == out.attention.mean.shape and not scores.variance.any()
     if classes > 1:
-        for c in range(classes):  # a class's map is that of a model with this logit alone
+        for c in range(classes):  # a class's map equals that of a model with only this logit
             alone = small()
             state = model.state_dict()
             for key in ("classifier.weight", "classifier.bias"):
@@ -258,7 +261,7 @@ def test_a_map_knows_neither_batch_mates_nor_order(dtype):
 
 
 def test_a_map_is_the_same_wherever_it_is_asked_for():
-    """Without gradients, in inference mode, under autocast, of a model that is in training."""
+    """The map is the same without gradients, in inference mode, under autocast and in training."""
     model = small().float()
     bags = some_bags(dtype=torch.float32)
     out = model(bags)

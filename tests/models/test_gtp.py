@@ -1,4 +1,4 @@
-"""GTP: parity with its authors' code and torchmil's, the sparse graph, pooling, training."""
+"""GTP: parity with the authors' code and torchmil's, sparse graph, pooling, training."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def torchmil(shared_golden) -> Golden:
 
 
 def names_of(model: GTP, reference: Golden) -> dict[str, str]:
-    """The original's parameter names → ours, which stand in the same order of shapes and places."""
+    """Map the original's parameter names to ours, which have the same order and shapes."""
     ours = {}
     for theirs in reference.metadata["parameter_order"]:
         name = theirs
@@ -61,16 +61,16 @@ def names_of(model: GTP, reference: Golden) -> dict[str, str]:
 
 
 def traces(model: GTP, bags):
-    """H, S, what is pooled, and each block's trace."""
+    """Return H, S, the pooled clusters and the trace of each block."""
     x = model.embed(bags.x)
     a = graph(bags, model.adjacency, dtype=x.dtype)
     h, s = model.nodes(x, a)
     pooled, _ = pool(s.softmax(1), h, bags.sizes)
-    t, found = model.tokens(pooled), []
+    t, traces = model.tokens(pooled), []
     for block in model.blocks:
-        found.append(block.trace(t))
-        t = found[-1].out
-    return h, s, pooled, found
+        traces.append(block.trace(t))
+        t = traces[-1].out
+    return h, s, pooled, traces
 
 
 # the authors' code
@@ -154,7 +154,7 @@ def test_a_wrappers_prefix_is_read(gtp, prefix):
     assert not model.training and model.arguments["heads"] == 8
 
 
-# torchmil: other sizes and activations, the same pooling; its own way to a score: test_graphcam.py
+# torchmil: other sizes and activations, the same pooling; test_graphcam.py has its scores
 
 
 def theirs(torchmil: Golden, b: int, **more) -> Bag:
@@ -176,7 +176,7 @@ def test_torchmil_where_it_agrees(torchmil, b):
     total = sum(losses.values())
     close(total, torchmil.expected(f"bag{b}.total"))
 
-    name = "gcn_conv.fc.module.weight"  # theirs is (out, in): turned round, then as the others
+    name = "gcn_conv.fc.module.weight"  # theirs is (out, in) and needs a transposition
     [grad] = torch.autograd.grad(total, [model.gcn.weight], retain_graph=True)
     close(grad.T, torchmil.expected(f"bag{b}.grad.{name}"), relative=1e-4)
     turned = Golden.__new__(Golden)
@@ -200,7 +200,7 @@ def test_torchmils_padded_batch(torchmil):
 
 
 def dense_forward(model: GTP, bag: Bag, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, mincut and ortho of one bag from an N × N matrix, in eval mode."""
+    """Compute logits, mincut and ortho of one bag from an N × N matrix, in eval mode."""
     p = model.state_dict()
     x = bag.x @ p["embed.net.0.weight"].T + p["embed.net.0.bias"]
     y = (a @ x + x) @ p["gcn.weight"] + p["gcn.bias"]
@@ -211,16 +211,18 @@ def dense_forward(model: GTP, bag: Bag, a: Tensor) -> tuple[Tensor, Tensor, Tens
     t = torch.cat([p["class_token"][0], s.T @ h])
     for k in range(len(model.blocks)):
         start = f"blocks.{k}."
-        own = {n.removeprefix(start): v for n, v in p.items() if n.startswith(start)}
-        n = F.layer_norm(t, t.shape[1:], own["norm1.weight"], own["norm1.bias"], 1e-6)
+        block = {n.removeprefix(start): v for n, v in p.items() if n.startswith(start)}
+        n = F.layer_norm(t, t.shape[1:], block["norm1.weight"], block["norm1.bias"], 1e-6)
         heads = []
-        for q_kv in (n @ own["qkv.weight"].T).view(len(t), 3, model.blocks[k].heads, -1).unbind(2):
+        for q_kv in (
+            (n @ block["qkv.weight"].T).view(len(t), 3, model.blocks[k].heads, -1).unbind(2)
+        ):
             q, key, v = q_kv.unbind(1)
             heads.append((q @ key.T / q.shape[1] ** 0.5).softmax(1) @ v)
-        t = t + torch.cat(heads, 1) @ own["out.weight"].T + own["out.bias"]
-        n = F.layer_norm(t, t.shape[1:], own["norm2.weight"], own["norm2.bias"], 1e-6)
-        m = F.gelu(n @ own["first.weight"].T + own["first.bias"])
-        t = t + m @ own["second.weight"].T + own["second.bias"]
+        t = t + torch.cat(heads, 1) @ block["out.weight"].T + block["out.bias"]
+        n = F.layer_norm(t, t.shape[1:], block["norm2.weight"], block["norm2.bias"], 1e-6)
+        m = F.gelu(n @ block["first.weight"].T + block["first.bias"])
+        t = t + m @ block["second.weight"].T + block["second.bias"]
     t = F.layer_norm(t[0], t.shape[1:], p["norm.weight"], p["norm.bias"], 1e-5)
     possible = (s.T @ torch.diag(a.sum(1)) @ s).trace()
     cut = -(s.T @ a @ s).trace() / possible if possible > 0 else torch.zeros((), dtype=F64)
@@ -293,7 +295,7 @@ def test_without_edges_nothing_is_cut():
 def test_one_instance_in_training_uses_the_running_statistics():
     torch.manual_seed(0)
     model = build("gtp", **SMALL).double()
-    model(some_bags())  # off the start
+    model(some_bags())  # changes the running statistics
     before = {k: v.clone() for k, v in model.gcn.norm.named_buffers()}
     bags = pack([random_bag(1, seed=3, features=6, y=1)])
     out = model.train()(bags)
@@ -383,17 +385,20 @@ def test_adjacencies_differ(first):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"clusters": 0}, "clusters is 0, layers is 2: at least 1 of each"),
-        ({"layers": 0}, "clusters is 5, layers is 0"),
+        ({"clusters": 0}, "clusters is 0; expected at least 1"),
+        ({"layers": 0}, "layers is 0; expected at least 1"),
         ({"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
         ({"heads": 0}, "heads is 0"),
         ({"mlp_ratio": 0.0}, "mlp_ratio is 0.0: the MLP needs at least one hidden unit"),
-        ({"width": 0}, "width is 0: at least 1"),
-        ({"gcn": "gelu"}, "gcn is 'gelu': 'normalized' or 'relu'"),
-        ({"adjacency": "full"}, "adjacency is 'full': 'binary', 'weighted' or 'normalized'"),
-        ({"blocks": "swin"}, "blocks is 'swin': 'vit' or 'torchmil'"),
-        ({"mincut_weight": -1.0}, "mincut_weight is -1.0, ortho_weight is 1.0: 0 or more"),
-        ({"ortho_weight": float("nan")}, "ortho_weight is nan: 0 or more"),
+        ({"width": 0}, "width is 0; expected at least 1"),
+        ({"gcn": "gelu"}, "gcn is 'gelu'; expected 'normalized' or 'relu'"),
+        (
+            {"adjacency": "full"},
+            "adjacency is 'full'; expected 'binary', 'weighted' or 'normalized'",
+        ),
+        ({"blocks": "swin"}, "blocks is 'swin'; expected 'vit' or 'torchmil'"),
+        ({"mincut_weight": -1.0}, "mincut_weight is -1.0; expected at least 0"),
+        ({"ortho_weight": float("nan")}, "ortho_weight is nan; expected at least 0"),
     ],
 )
 def test_nonsense_is_refused(options, message):

@@ -1,4 +1,4 @@
-"""IIB-MIL: the authors' numbers, what prototypes and instance labels do, runs that are resumed."""
+"""IIB-MIL: the authors' numbers, updates of prototypes and instance labels, resumed runs."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def golden(shared_golden):
 
 
 def labelled(model, golden, b):
-    """Bag b, with the stored soft labels remembered for its instances."""
+    """Return bag b, after restoring the stored soft labels of its instances."""
     model.restore_memory({f"bag{b}": golden.tensors[f"bag{b}.confidence"]})
     return golden.bag(b)
 
@@ -81,7 +81,7 @@ def test_the_original_s_losses_and_every_gradient(golden, b):
     close(losses["instance"], golden.expected(f"bag{b}.partial_loss"))
     total = sum(losses.values())
     close(total, golden.expected(f"bag{b}.total"))
-    # what their evaluation logs takes the softmax twice
+    # their evaluation log applies the softmax twice
     twice = F.cross_entropy(out.probability, bags.y)
     close(twice, golden.expected(f"bag{b}.ce_double_softmax"))
     ours = {k: name for k in golden.metadata["parameter_order"] if (name := _ours(k, _names()))}
@@ -91,7 +91,7 @@ def test_the_original_s_losses_and_every_gradient(golden, b):
 
 @BAGS
 def test_a_step_of_the_original_s_memory(golden, b):
-    """Candidates are class 0 and the bag's: `restrict_negative_bags` with more than two classes."""
+    """With more than two classes, `restrict_negative_bags` allows 0 and the bag's class."""
     model = golden.model()
     bags = pack([labelled(model, golden, b)])
     out = model(bags)
@@ -117,18 +117,18 @@ def test_the_original_s_labels_from_its_own_candidates(golden, b):
 
 
 def test_a_class_with_two_bags_of_three(golden):
-    """Their batch: seven instances a bag, of which a mask hides the first from the prototypes."""
+    """Return their batch of seven instances per bag; a mask hides the first from the prototypes."""
     model = golden.model()
-    given = [golden.bag(b, y=y) for b, y in enumerate((1, 0, 1))]
+    separate = [golden.bag(b, y=y) for b, y in enumerate((1, 0, 1))]
     nowhere = {"edges": torch.zeros(2, 0).long(), "weights": torch.zeros(0), "coords": None}
-    seven = pack([replace(bag, x=bag.x.detach()[:7], **nowhere) for bag in given])
-    six = pack([replace(bag, x=bag.x.detach()[1:7], **nowhere) for bag in given])
+    seven = pack([replace(bag, x=bag.x.detach()[:7], **nowhere) for bag in separate])
+    six = pack([replace(bag, x=bag.x.detach()[1:7], **nowhere) for bag in separate])
     out = model(seven)
     close(out.logits[:, 0], golden.expected("batch.logits"))
     keep = torch.arange(21) % 7 > 0
     model.after_step(replace(out, extras={k: v[keep] for k, v in out.extras.items()}), six)
     close(model.prototypes, golden.expected("batch.prototypes_after"))
-    assert not model.memory()  # the first ten epochs leave instance labels alone
+    assert not model.memory()  # the first ten epochs do not update instance labels
 
 
 def test_wrappers_and_layers_that_were_never_called_change_nothing(golden):
@@ -184,7 +184,7 @@ def test_the_layers_are_pytorch_s():
 def test_the_query_layer_is_pytorch_s_decoder_layer():
     ours = QueryLayer(8, heads=2, hidden=12).double()
     theirs = nn.TransformerDecoderLayer(8, 2, 12, dropout=0.0, batch_first=True).double()
-    # theirs numbers its norms in the order of use, the authors begin with the second
+    # torchmil numbers its norms in the order of use, the authors start with the second
     names = {"self_attn.in_proj_": "queries.qkv.", "self_attn.out_proj.": "queries.out.",
              "multihead_attn.in_proj_": "instances.qkv.", "norm1": "norm2", "norm2": "norm1",
              "multihead_attn.out_proj.": "instances.out.",
@@ -199,7 +199,7 @@ def test_the_query_layer_is_pytorch_s_decoder_layer():
 
 
 def load(ours, theirs, names):
-    """Their random weights, biases and norms in our layer."""
+    """Copy their random weights, biases and norms into our layer."""
     generator = torch.Generator().manual_seed(3)
     for p in theirs.parameters():
         nn.init.normal_(p, generator=generator)
@@ -260,14 +260,14 @@ def memory_step(model, bags, *, epoch=0, epochs=1):
 
 
 def sequential(model, x, p, bags):
-    """Specification 6.4 (a), one instance after another, over the bags' rows."""
+    """Compute specification 6.4 (a) instance by instance."""
     prototypes = model.prototypes.clone()
     of = bags.bag
     for c in range(model.instance_classes):
-        mine = [b for b in range(len(bags)) if int(bags.y[b]) == c]
-        rows = [n for n in range(len(x)) if int(of[n]) in mine]
+        of_class = [b for b in range(len(bags)) if int(bags.y[b]) == c]
+        rows = [n for n in range(len(x)) if int(of[n]) in of_class]
         order = sorted(rows, key=lambda n: -float(p[n, c]))
-        m = 1 - (1 - model.prototype_momentum) * len(bags) / max(len(mine), 1)
+        m = 1 - (1 - model.prototype_momentum) * len(bags) / max(len(of_class), 1)
         for n in order[: len(rows) // 10]:
             prototypes[c] = m * prototypes[c] + (1 - m) * x[n]
     return prototypes
@@ -304,7 +304,7 @@ def test_too_few_instances_move_no_prototype():
 
 
 def test_a_rare_class_in_a_large_batch_does_not_swing():
-    """m' = 1 − (1 − m) B/B_c is −1 here; from 0 down a prototype is its last instance."""
+    """m' = 1 − (1 − m) B/B_c is −1 here; at 0 or below, the prototype is its last instance."""
     model = build("iibmil", **SMALL, prototype_momentum=0.5).double()
     bags = pack([random_bag(30, seed=k, features=6, y=int(k == 0)) for k in range(4)])
     out = memory_step(model, bags)
@@ -329,10 +329,10 @@ def test_instance_labels_are_distributions_that_start_at_the_bag_s(classes):
     model = build("iibmil", **SMALL, n_classes=classes, warmup_epochs=0).double()
     c = model.instance_classes
     bags = pack([random_bag(20, seed=k, features=6, y=k % c) for k in range(4)])
-    for k, own in enumerate(model.confidence(bags)):
+    for k, labels in enumerate(model.confidence(bags)):
         want = torch.full((20, c), ALMOST / (c - 1), dtype=F64)
         want[:, k % c] = 1 - ALMOST
-        torch.testing.assert_close(own, want, rtol=1e-12, atol=0)
+        torch.testing.assert_close(labels, want, rtol=1e-12, atol=0)
     for _ in range(30):
         memory_step(model, bags, epoch=1, epochs=2)
     for k, name in enumerate(bags.names):
@@ -389,7 +389,7 @@ def test_what_is_remembered_reaches_the_loss_and_nothing_else_does():
         beta[k % 2] = 1 - ALMOST
         want.append(-(part @ beta).mean())
     torch.testing.assert_close(fresh["instance"], torch.stack(want).mean(), rtol=1e-12, atol=0)
-    assert not model.memory()  # neither a prediction nor its loss leaves anything behind
+    assert not model.memory()  # neither a prediction nor its loss stores labels
     model.restore_memory({"bag1": torch.tensor([[0.3, 0.7]], dtype=F64).expand(9, 2)})
     part = log_p.split(list(bags.sizes))[1]
     want[1] = -(part @ torch.tensor([0.3, 0.7], dtype=F64)).mean()
@@ -402,7 +402,7 @@ def test_two_bags_of_one_name_are_noticed():
     model = build("iibmil", **SMALL, warmup_epochs=0).double()
     memory_step(model, pack([random_bag(7, seed=1, features=6, y=1)]))
     other = pack([random_bag(5, seed=1, features=6, y=1)])
-    with pytest.raises(BagError, match="'bag1' has 5 instances, but 7 instance labels are kept"):
+    with pytest.raises(BagError, match="'bag1' has 5 instances, but 7 instance labels are stored"):
         model.losses(model(other), other)
 
 
@@ -421,7 +421,7 @@ def test_a_prediction_without_gradients_is_no_step():
 
 @pytest.mark.parametrize("inside", [False, True], ids=["between epochs", "inside an epoch"])
 def test_two_epochs_and_two_more_are_four(tmp_path, inside):
-    """Weights, prototypes, instance labels and optimiser, bit for bit."""
+    """Weights, prototypes, instance labels and optimiser state are equal bit for bit."""
     features, labels = write_folder(tmp_path / "data", bags=18)
     arguments = {**SMALL, "dropout": 0.2, "warmup_epochs": 1, "top_share": 0.3}
     del arguments["in_dim"]
@@ -452,9 +452,9 @@ def test_two_epochs_and_two_more_are_four(tmp_path, inside):
     assert all(torch.equal(v, b.tensors[k]) for k, v in a.tensors.items())
     assert a.tensors["model.prototypes"].any(1).all()
     bank = a.part("memory")
-    assert set(bank) == set(prepare(config).split.train)  # and none that was validated on
-    # labels have moved, by steps that differ from epoch to epoch
-    assert len({round(v, 4) for own in bank.values() for v in own.flatten().tolist()}) > 3
+    assert set(bank) == set(prepare(config).split.train)  # but no validation bag
+    # labels have changed, by steps that differ between epochs
+    assert len({round(v, 4) for labels in bank.values() for v in labels.flatten().tolist()}) > 3
 
 
 # options
@@ -481,7 +481,7 @@ CHANGES = {
 
 
 def after_three_epochs(**options):
-    """Losses, prediction and memory: no weight moves but those of the memory."""
+    """Return losses, prediction and memory after a step that changes only the memory."""
     torch.manual_seed(0)
     model = build("iibmil", **{**SMALL, "warmup_epochs": 1, **options}).double()
     bags = some_bags()
@@ -505,20 +505,20 @@ def test_an_option_changes_the_result(key):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": 0}, "width is 0: at least 1"),
-        ({"layers": 0}, "layers is 0: at least 1"),
+        ({"width": 0}, "width is 0; expected at least 1"),
+        ({"layers": 0}, "layers is 0; expected at least 1"),
         ({"hidden": 0}, "hidden is 0"),
         ({"queries": 0}, "queries is 0"),
         ({"decoder_layers": 0}, "decoder_layers is 0"),
         ({"bank_epochs": 0}, "bank_epochs is 0"),
-        ({"warmup_epochs": -1}, "warmup_epochs is -1: at least 0"),
+        ({"warmup_epochs": -1}, "warmup_epochs is -1; expected at least 0"),
         ({"instance_weight": -0.5}, "instance_weight is -0.5"),
         ({"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
         ({"decoder_heads": 5}, "heads is 5: give a divisor"),
-        ({"dropout": 1.5}, "dropout is 1.5: a share, from 0 to 1"),
+        ({"dropout": 1.5}, "dropout is 1.5; expected at least 0 and at most 1"),
         ({"top_share": 0.0}, "top_share is 0.0"),
         ({"prototype_momentum": 1.1}, "prototype_momentum is 1.1"),
-        ({"bank_momentum": (0.9, -0.1)}, "bank_momentum is -0.1"),
+        ({"bank_momentum": (0.9, -0.1)}, r"bank_momentum is \(0.9, -0.1\); expected a list"),
     ],
 )
 def test_nonsense_is_refused(options, message):
@@ -538,7 +538,7 @@ def test_the_score_is_the_positive_class_s_or_every_class_s(classes, shape):
     assert torch.equal(out.attention.mean, p[:, 1] if classes < 3 else p)
 
 
-# torchmil's, a network of another kind: a pre-norm encoder, a class token that reads the bag
+# torchmil's network differs: a pre-norm encoder, a class token that attends to the bag
 
 
 @BAGS
@@ -548,17 +548,19 @@ def test_torchmil_s_numbers_follow_from_its_own_formulas(shared_golden, b):
     x = reference.tensors[f"bag{b}.x"]
     encoder = TransformerLayer(32, 24, heads=4, out_proj=False)
     theirs = {"att_module.qkv_nn": "qkv", "att_proj": "skip", "mlp_module": "mlp"}
-    own = {}
+    converted = {}
     for key, value in reference.under("state.encoder.layers.0").items():
         start = max((k for k in theirs if key.startswith(k)), key=len, default="")
-        own[theirs.get(start, "") + key.removeprefix(start)] = value
-    encoder.load_state_dict(own, strict=True)
+        converted[theirs.get(start, "") + key.removeprefix(start)] = value
+    encoder.load_state_dict(converted, strict=True)
 
     def norm(v, where):
         return F.layer_norm(v, (24,), state[f"{where}.weight"], state[f"{where}.bias"])
 
     h = norm(encoder(x, (len(x),)), "encoder.norm")
-    close(h, reference.expected(f"bag{b}.x_enc"))  # as torchmil's other transformers: ours too
+    close(
+        h, reference.expected(f"bag{b}.x_enc")
+    )  # our encoder reproduces it, like torchmil's other transformers
     z = h @ state["inst_classifier.weight"][0] + state["inst_classifier.bias"]
     close(z, reference.expected(f"bag{b}.att_raw"))
     t = torch.cat([state["cls_token"][0], h])
@@ -567,14 +569,14 @@ def test_torchmil_s_numbers_follow_from_its_own_formulas(shared_golden, b):
     token = norm(t, "decoder.norm")[0]
     logit = token @ state["bag_classifier.weight"][0] + state["bag_classifier.bias"][0]
     close(logit, reference.expected(f"bag{b}.logit"))
-    hard = (h @ state["prototypes"].T).argmax(1).float()  # no soft labels are kept
+    hard = (h @ state["prototypes"].T).argmax(1).float()  # it stores no soft labels
     loss = F.binary_cross_entropy_with_logits(z, hard)
     close(loss, reference.expected(f"bag{b}.loss.InstLoss"))
 
 
 @BAGS
 def test_torchmil_s_prototypes_change_places(shared_golden, b):
-    """Its prototype 0 follows the highest instance logits; here, as in the paper, 1 does."""
+    """Its prototype 0 follows the highest instance logits; ours is prototype 1, as in the paper."""
     reference = Golden(shared_golden, "torchmil_iibmil")
     h, z = reference.expected(f"bag{b}.x_enc"), reference.expected(f"bag{b}.att_raw")
     before, k = reference.state["prototypes"], len(z) // 10

@@ -1,4 +1,4 @@
-"""No option without a test that it changes the result, and what is no option is refused."""
+"""Every option changes the result, and invalid options are refused."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ CHANGES = {
     "laplacian": "normalized",
     "kl_reduction": "sum",
 }
-# of one sibling: the others take them, so that a recipe need not ask which it was given
+# these affect one variant only; the others accept them, so that recipes can share options
 OF_DIAGONAL = {"samples", "predict_samples", "log_variance_bounds", "initial_log_variance"}
 OF_ENCODER = {"layers", "heads", "width", "out_proj", "use_mlp", "final_norm", "add_self"}
 CASES = [
@@ -65,13 +65,13 @@ def bags():
 
 
 def results(name, **options):
-    """Training losses and a prediction, from weights and noise of one seed."""
+    """Return training losses and a prediction, from weights and noise of one seed."""
     start = {k: v for k, v in {**BASE, "heads": 2, "samples": 3, "predict_samples": 7}.items()
              if k in arguments(name)}  # fmt: skip
     torch.manual_seed(0)
     model = build(name, **{**start, **options}).double()
     if (head := model.attention.log_variance) is not None:
-        # off its start at zero, so that bounds have something to bound
+        # weights other than the initial 0, so that the bounds have an effect
         torch.nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(9))
     torch.manual_seed(1)
     out = model(bags(), generator=torch.Generator().manual_seed(0))
@@ -159,9 +159,9 @@ def test_prediction_gives_the_moments_of_the_normalised_weights(hidden):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kl_reduction": "max"}, "kl_reduction is 'max': 'mean' or 'sum'"),
-        ({"samples": 0}, "samples are 0 and 1000: at least 1 each"),
-        ({"kappa": -1.0}, "kappa > 0"),
+        ({"kl_reduction": "max"}, "kl_reduction is 'max'; expected 'mean' or 'sum'"),
+        ({"samples": 0}, "samples is 0; expected at least 1"),
+        ({"kappa": -1.0}, "kappa is -1.0; expected more than 0"),
         ({"n_classes": 0}, "n_classes is 0"),
         ({"initial_log_variance": -11.0}, "lies outside the bounds"),
     ],

@@ -50,7 +50,7 @@ ENERGY = [name for name in SETS if "smooth" in name]
 DIAGONAL = [name for name in SETS if name.endswith("diag")]
 TORCHMIL = [name for name in SETS if name.startswith("torchmil")]
 
-# their names of parameters → ours, first match wins
+# rules from their parameter names to ours; the first match wins
 NAMES = [
     (r"pool\.in_mlp\.0\.module\.", "attention.trunk.first."),
     (r"pool\.in_mlp\.2\.", "attention.trunk.second."),
@@ -77,7 +77,7 @@ def ours(theirs: str) -> str:
 
 
 class Reference:
-    """One set: their weights in our model, their bags, their numbers."""
+    """A reference set: their weights in our model, their bags and their numbers."""
 
     def __init__(self, folder, name: str) -> None:
         self.golden = Golden(folder, name)
@@ -117,7 +117,7 @@ def named(request, shared_golden) -> Reference:
 
 
 def mean_path(reference, bags, out):
-    """The logit at f = μ."""
+    """Return the logit at f = μ."""
     model, h = reference.model, reference.model.instances(bags)
     g = h @ model.classifier.weight.T
     return pool_linear(Dirac(out.attention.mean), g, bags.sizes) + model.classifier.bias
@@ -132,7 +132,7 @@ def test_attention_and_logits(reference, b):
         close(out.attention.mean, reference.expected(f"bag{b}.att_raw"))
         close(out.attention.mean.softmax(0), reference.expected(f"bag{b}.att"))
         close(out.probability[0, 0], reference.expected(f"bag{b}.prob"))
-    # theirs is the mean over samples of logits
+    # theirs is the mean of the logits over samples
     close(out.logits.mean(1)[0, 0], reference.expected(f"bag{b}.logit"))
 
 
@@ -192,7 +192,7 @@ def test_the_variance_and_each_sample(named, b):
     _, _, out = named.run(b)
     close(out.attention.variance.log(), named.expected(f"bag{b}.log_var"))
     samples = named.expected(f"bag{b}.samples")
-    # theirs are clipped at ±20, ours are not: the rule holds where nothing was clipped
+    # theirs are clipped at ±20 and ours are not, so compare those that were not clipped
     assert samples.abs().max().item() < 20
     f = out.attention.rsample(4, noise=named.noise(b))
     close(f, samples)
@@ -209,25 +209,25 @@ def test_three_bags_at_once_without_padding(named):
     losses = named.model.losses(out, bags)
     close(losses["nll"], named.expected("batch.loss.BCEWithLogitsLoss"))
     if "kl" in losses:
-        # theirs divides by the padded length and counts padding: ours is the mean of bags alone
+        # theirs counts padding in the mean; ours is the mean of the separate bags
         alone = torch.stack([named.expected(f"bag{b}.kl") for b in range(3)])
         close(losses["kl"], alone.mean())
 
 
-# every set of an original, in one place; losses, intermediates and gradients are in the files of
-# the families
+# every reference set of an original; the files of the models compare losses, intermediate values
+# and gradients
 
 LOGITS = {"abmil_gated": "logit", "abmil_plain": "logit", "dtfd": "train.AFS.slide_logits"}
 
 
 def originals(folder) -> list[str]:
-    """The sets that whole models made, torchmil's copies and the bare loss aside."""
+    """Return the sets of whole models, without torchmil's copies and the separate loss."""
     names = sorted(p.stem for p in folder.glob("*.safetensors"))
     return [n for n in names if not n.startswith("torchmil") and n != "smooth_top1_svm"]
 
 
 def test_every_original_gives_its_logits_through_one_function(shared_golden):
-    """By name, state dict and constructor alone, each bag by itself and all three as one batch."""
+    """Only name, state dict and constructor are given; bags are alone and in one batch of three."""
     names = originals(shared_golden)
     assert len(names) >= 23
     for name in names:
@@ -238,7 +238,7 @@ def test_every_original_gives_its_logits_through_one_function(shared_golden):
         noise = [order_of(golden, b) for b in range(3)]
         singles = [model(pack([bag]), noise=n) for bag, n in zip(bags, noise, strict=True)]
         for b, out in enumerate(singles):
-            if name == "vmil":  # no logit of a bag there: the instances' probabilities
+            if name == "vmil":  # it has no bag logit, only the instances' probabilities
                 close(out.attention.mean, golden.expected(f"bag{b}.p"))
             else:
                 want = golden.expected(f"bag{b}.{LOGITS.get(name, 'logits')}")
@@ -249,7 +249,7 @@ def test_every_original_gives_its_logits_through_one_function(shared_golden):
 
 
 def arcs_of(golden, b: int) -> dict[str, Tensor]:
-    """CAMIL's neighbours are directed, with similarities of their own."""
+    """Return the bag with CAMIL's directed neighbours and their similarities."""
     if f"expected.bag{b}.adj_index" not in golden.tensors:
         return {}
     return {
@@ -259,7 +259,7 @@ def arcs_of(golden, b: int) -> dict[str, Tensor]:
 
 
 def order_of(golden, b: int) -> Tensor | None:
-    """DTFD's order of instances, as noise that sorts to it."""
+    """Return noise that sorts the instances into DTFD's order."""
     if f"bag{b}.perm" not in golden.tensors:
         return None
     order = golden.tensors[f"bag{b}.perm"]
@@ -269,7 +269,7 @@ def order_of(golden, b: int) -> Tensor | None:
 
 
 def test_every_set_of_reference_outputs_is_compared_with(shared_golden):
-    """Each is named in a test of this folder."""
+    """The name of each set occurs in a test of this folder."""
     texts = "\n".join(p.read_text() for p in Path(__file__).parent.glob("test_*.py"))
     sets = sorted(p.stem for p in shared_golden.glob("*.safetensors"))
     assert sets

@@ -1,4 +1,4 @@
-"""PatchGCN equals its original, torchmil's equals its own formula, and every option counts."""
+"""PatchGCN equals its original and torchmil's formula, and every option changes the result."""
 
 import re
 
@@ -66,7 +66,7 @@ def test_every_layer(authors, b):
     close(rest[0], authors.expected(f"bag{b}.conv0"))
     for k in (1, 2):
         close(rest[k], authors.expected(f"bag{b}.layer{k}"))
-        # the convolution alone, from what comes before the norm
+        # the convolution alone, before the norm
         seen = []
         hook = model.layers[k].conv.register_forward_hook(lambda *a, seen=seen: seen.append(a[2]))
         model.graph(bags)
@@ -76,7 +76,7 @@ def test_every_layer(authors, b):
 
 
 def survival(logits: Tensor, *, y: int, censored: Tensor, alpha: float) -> Tensor:
-    """The authors' loss over bins of time, which stays outside the package."""
+    """The authors' loss over time bins, which is not part of the package."""
     hazards = logits.sigmoid()
     s = torch.cat([torch.ones(1), (1 - hazards).cumprod(0)]).clamp_min(1e-7).log()
     event = -(1 - censored) * (s[y] + hazards[y].clamp_min(1e-7).log())
@@ -122,7 +122,7 @@ def test_the_three_bags_at_once_are_the_bags_alone(authors):
 
 
 def test_arcs_go_before_edges(authors):
-    """Edges as arcs are the same graph; half of them are another."""
+    """Edges given as arcs are the same graph; half of the arcs are another graph."""
     model = authors.model()
     source, target = authors.tensors["bag1.edge_index"]
     arcs = torch.stack([target, source])
@@ -180,7 +180,7 @@ def spec_state(p: int, d: int, classes: int) -> dict[str, Tensor]:
 
 
 def spec_graph(name: str) -> dict[str, Tensor]:
-    """G1: a 4 × 5 grid and an isolated node; G2: a ring, i from i − 1 and i − 2, directed."""
+    """Return G1, a 4 × 5 grid and an isolated node, and G2, a directed ring (i − 1, i − 2 to i)."""
     nowhere = torch.zeros(2, 0, dtype=torch.long)
     if name == "G2":
         i = torch.arange(21).repeat(2)
@@ -219,12 +219,12 @@ def test_the_specifications_numbers(p, d, graph, logits, f):
         assert x[3][20, :2].tolist() == pytest.approx([1.6709167, 2.5198595], abs=1e-6)
 
 
-# torchmil, whose graph convolution is another one, and ours with its options
+# torchmil, which has another graph convolution, and our model with its options
 
 
 @pytest.mark.parametrize("b", [0, 1, 2])
 def test_torchmils_model_by_its_own_formula(torchmil, b):
-    """Not GENConv: ReLU(LN(W (Âx + x) + b)), no residuals, and plain attention."""
+    """It has ReLU(LN(W (Âx + x) + b)) instead of GENConv, no residuals, and plain attention."""
     p = torchmil.state
     x = torchmil.tensors[f"bag{b}.x"]
     i, j = torchmil.tensors[f"bag{b}.edge_index"]
@@ -285,12 +285,12 @@ def test_deeper_torchmil_models_are_read(torchmil):
         constructor = {**torchmil.constructor, "mlp_depth": 2, "dropout": dropout}
         model = from_original("torchmil_patchgcn", state, **constructor)
         out = model(pack([torchmil.bag(1)]))
-        # a second layer that changes nothing: what comes out of a ReLU passes another
+        # a second layer that changes nothing: ReLU leaves the output of a ReLU unchanged
         close(out.logits[0, 0, 0], torchmil.expected("bag1.logit"))
         assert model.arguments["layer_dropout"] == dropout
 
 
-# an independent computation in double precision: dense, instance by instance
+# an independent dense computation in double precision, instance by instance
 
 
 @pytest.mark.parametrize("mlp_bias", [True, False])
@@ -326,7 +326,7 @@ def test_genconv_by_its_definition(mlp_bias):
 @pytest.mark.parametrize(
     ("options", "parameters", "width"),
     [
-        # as the specification counts, without the layer norm that the original never calls
+        # the specification's count, without the layer norm that the original never calls
         ({}, 5_389_701, 512),
         ({"preset": "original"}, 1_513_989, 128),
         ({"preset": "original", "attention_dim": 128, "rho": None}, None, 128),
@@ -336,11 +336,11 @@ def test_genconv_by_its_definition(mlp_bias):
 )
 def test_parameters(options, parameters, width):
     model = build("patchgcn", **{"in_dim": 2048, **options})
-    found = sum(p.numel() for p in model.parameters())
+    count = sum(p.numel() for p in model.parameters())
     if parameters is None:  # by hand: first layer, convolutions, norms, phi, attention, classifier
         gen = 2 * 128 * 256 + 256 + 128 + 2 * 256 + 1
         parameters = 2049 * 128 + 3 * gen + 3 * 256 + 513 * 512 + 2 * 513 * 128 + 129 + 513
-    assert found == parameters - 2 * width
+    assert count == parameters - 2 * width
 
 
 def test_parameters_of_torchmils_model():
@@ -401,14 +401,14 @@ def test_weights_of_edges_reach_the_gcn_only():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"conv": "gat"}, "conv is 'gat' and block 'residual': 'gen' or 'gcn'"),
-        ({"block": "dense"}, "block 'dense': 'gen' or 'gcn', 'residual' or 'plain'"),
-        ({"layers": 0}, "layers, width and rho are 0, 512 and None: at least 1 each"),
-        ({"rho": 0}, "layers, width and rho are 3, 512 and 0: at least 1 each"),
+        ({"conv": "gat"}, "conv is 'gat'; expected 'gen' or 'gcn'"),
+        ({"block": "dense"}, "block is 'dense'; expected 'residual' or 'plain'"),
+        ({"layers": 0}, "layers is 0; expected at least 1"),
+        ({"rho": 0}, "rho is 0; expected at least 1"),
         ({"width": 64}, "width is 64, but GENConv keeps the 512 channels .* conv='gcn'"),
         ({"hidden": 0}, "widths are at least 1"),
         ({"dropout": 1.0}, r"dropout is 1.0: 0 or more, below 1"),
-        ({"layer_dropout": -0.1}, r"layer_dropout is -0.1: 0 or more, below 1"),
+        ({"layer_dropout": -0.1}, "layer_dropout is -0.1; expected at least 0 and less than 1"),
         ({"attention_dropout": 2.0}, r"dropout in the attention is 2.0"),
         ({"attention_dim": 0}, "attention_dim is 0"),
     ],

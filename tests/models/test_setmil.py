@@ -1,4 +1,4 @@
-"""SETMIL: equal to the original, to its maths written out, and to what torchmil got wrong."""
+"""SETMIL equals the original, a dense computation, and torchmil's faulty variant where possible."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,7 @@ def reference(request, shared_golden) -> Golden:
 
 
 def theirs_to_ours(order: list[str]) -> dict[str, str]:
-    """By hand, not by the rules under test."""
+    """Map the names by hand, not by the rules under test."""
     names = {}
     for theirs in order:
         ours = theirs.replace("channel_reduce.reduce.attention", "reduce")
@@ -82,15 +82,15 @@ def test_every_gradient_is_the_originals(reference, b):
     ours = theirs_to_ours(reference.metadata["parameter_order"])
     parameters = dict(model.named_parameters())
     assert set(ours.values()) == set(parameters)
-    grad_x, *found = torch.autograd.grad(total, [bag.x, *parameters.values()])
-    grads = dict(zip(parameters, found, strict=True))
+    grad_x, *gradients = torch.autograd.grad(total, [bag.x, *parameters.values()])
+    grads = dict(zip(parameters, gradients, strict=True))
     full = reference.under(f"expected.bag{b}.grad")
     assert len(full) >= 2
     for theirs, want in full.items():
         close(grads[ours[theirs]], want, relative=1e-4)
     norms = torch.stack([grads[ours[k]].norm() for k in reference.metadata["parameter_order"]])
     close(norms, reference.expected(f"bag{b}.grad_norms"), relative=1e-4)
-    # the map's gradient at the instances' cells is theirs: each is alone in its cell
+    # each instance is alone in its cell, so the gradient of the map is that of the instances
     want = reference.expected(f"bag{b}.grad_map").flatten(1).T
     close(grad_x, want[model.token_map(bags).layout.place], relative=1e-4)
 
@@ -102,7 +102,7 @@ def test_the_references_at_once_are_the_references_alone(reference):
 
 
 def test_scores_are_bilinear_between_the_originals_tokens(reference):
-    """Token (i, j) sits on cell (2i, 2j); maps are centred on 16 × 16."""
+    """Token (i, j) lies on cell (2i, 2j); maps are centred on 16 × 16."""
     model = reference.model()
     for b in range(3):
         bag = reference.bag(b)
@@ -112,14 +112,14 @@ def test_scores_are_bilinear_between_the_originals_tokens(reference):
         close(model(pack([bag])).attention.mean, at_cells(weight, rows, cols, stride=2))
 
 
-# what is not this state dict
+# state dicts that are refused
 
 
 def test_wrappers_names_and_strings_are_read(shared_golden):
     golden = Golden(shared_golden, "setmil_product_ctx")
     wrapped = {f"module.{k}": v for k, v in golden.state.items()}
-    given = {k: str(v) for k, v in golden.constructor.items()}
-    model = from_original("setmil", wrapped, **given)
+    constructor = {k: str(v) for k, v in golden.constructor.items()}
+    model = from_original("setmil", wrapped, **constructor)
     bags = pack([golden.bag(1)])
     assert torch.equal(model(bags).logits, golden.model()(bags).logits)
 
@@ -153,11 +153,11 @@ def test_other_state_dicts_are_refused(shared_golden, change, arguments, message
         from_original("setmil", state, **{**golden.constructor, **arguments})
 
 
-# the maths written out
+# a dense computation
 
 
 def filled(model: Model, *, seed: int = 3) -> Model:
-    """Tables and biases start at 0 and weights are small: numbers that something depends on."""
+    """Replace zero tables and biases and small weights by values that affect the result."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in model.double().parameters():
@@ -200,14 +200,14 @@ CASES = [
 @pytest.mark.parametrize("empty", ["masked", "tokens"])
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_it_is_its_maths(options, empty):
-    """Sparse, in blocks and for several bags at once, against a dense map and t × t tables."""
+    """Several sparse bags in blocks equal a computation on a dense map with t × t tables."""
     options = {**options, "empty": empty}
     model = filled(build("setmil", **{**SMALL, **options}))
     dense = Dense(model, **{"heads": 2, **options})
-    given = [scattered(9), scattered(1, seed=1), scattered(14, seed=2)]
-    out = model(pack(given))
+    separate = [scattered(9), scattered(1, seed=1), scattered(14, seed=2)]
+    out = model(pack(separate))
     wants, scores = [], []
-    for bag in given:
+    for bag in separate:
         rows, cols, high, wide = cells_of(bag)
         logits, weight = dense(bag.x, rows, cols, high=high, wide=wide)
         wants.append(logits)
@@ -216,7 +216,7 @@ def test_it_is_its_maths(options, empty):
     want = torch.stack(wants)
     torch.testing.assert_close(out.logits[:, 0], want, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(out.attention.mean, torch.cat(scores), rtol=1e-9, atol=1e-10)
-    leaves = [bag.x for bag in given] + list(model.parameters())
+    leaves = [bag.x for bag in separate] + list(model.parameters())
     ours = torch.autograd.grad(out.logits.square().sum(), leaves, materialize_grads=True)
     theirs = torch.autograd.grad(want.square().sum(), leaves, materialize_grads=True)
     for a, b in zip(ours, theirs, strict=True):
@@ -226,7 +226,7 @@ def test_it_is_its_maths(options, empty):
 @pytest.mark.parametrize("options", CASES[-3:] + CASES[:1], ids=str)
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_blocks_change_nothing(monkeypatch, options, dropout):
-    """Attention and windows in blocks that are computed again: the same values and gradients."""
+    """Recomputing attention and windows in blocks gives the same values and gradients."""
     rates = {"attention_dropout": dropout, "pyramid_attention_dropout": dropout}
     model = filled(build("setmil", **{**SMALL, **options, **rates})).train()
     bag = scattered(14, seed=2)
@@ -243,10 +243,10 @@ def test_blocks_change_nothing(monkeypatch, options, dropout):
         torch.testing.assert_close(quick, whole[0], rtol=1e-10, atol=1e-11)
     monkeypatch.setattr(irpe, "BLOCK", {"cpu": 60})
     monkeypatch.setattr(t2t, "BLOCK", 500)
-    kept = run()  # in blocks, nothing computed again
+    stored = run()  # in blocks, without recomputation
     monkeypatch.setattr(irpe, "KEEP", 50)
     again = run()
-    for a, b in zip(kept, again, strict=True):
+    for a, b in zip(stored, again, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
     if not dropout:
         for a, b in zip(again, whole, strict=True):
@@ -283,7 +283,7 @@ def test_gradients_reach_the_tables_but_what_softmax_drops(options, dead):
     assert len(tables) == 2 * len(options["relative_on"])
 
 
-# where instances are
+# positions of instances
 
 
 def test_places_matter_and_nothing_else_of_coordinates():
@@ -340,7 +340,7 @@ def test_weights_are_shares_of_the_class_tokens_attention():
 
 
 def test_pieces_far_apart_cost_what_they_hold():
-    """A dense map of these would hold 10¹² cells."""
+    """A dense map of these instances would have 10¹² cells."""
     model = build("setmil", **SMALL, reduction=5).double()
     bag = scattered()
     coords = bag.coords.clone()
@@ -352,21 +352,21 @@ def test_pieces_far_apart_cost_what_they_hold():
 
 
 def test_a_canvas_crops_and_pads_about_the_centre():
-    """9 × 7 cells on a canvas of 6: rows 1 to 6 are left (3 // 2 cut above), columns 0 to 5."""
+    """Of 9 × 7 cells, a canvas of 6 keeps rows 1 to 6 (3 // 2 are cut above) and columns 0 to 5."""
     model = filled(build("setmil", **SMALL, canvas=6, empty="tokens"))
     rows, cols = torch.meshgrid(torch.arange(9), torch.arange(7), indexing="ij")
     coords = torch.stack([cols.flatten(), rows.flatten()], 1)
     x = torch.randn(63, 6, dtype=F64)
     bag = Bag(name="a", x=x, edges=torch.zeros(2, 0).long(), weights=torch.zeros(0, dtype=F64),
               coords=coords, stride=1.0)  # fmt: skip
-    kept = (coords[:, 1] >= 1) & (coords[:, 1] <= 6) & (coords[:, 0] <= 5)
+    inside = (coords[:, 1] >= 1) & (coords[:, 1] <= 6) & (coords[:, 0] <= 5)
     out = model(pack([bag]))
     logits, weight = Dense(model, empty="tokens")(
-        x[kept], coords[kept, 1] - 1, coords[kept, 0], high=6, wide=6
+        x[inside], coords[inside, 1] - 1, coords[inside, 0], high=6, wide=6
     )
     torch.testing.assert_close(out.logits[0, 0], logits, rtol=1e-9, atol=1e-10)
     want = torch.zeros(63, dtype=F64)
-    want[kept] = weight.flatten()
+    want[inside] = weight.flatten()
     torch.testing.assert_close(out.attention.mean, want, rtol=1e-9, atol=1e-10)
 
 
@@ -392,7 +392,7 @@ def test_a_packed_map_is_a_square_of_cells_in_their_order():
     torch.testing.assert_close(out.attention.mean, weight.flatten()[rank], rtol=1e-9, atol=1e-10)
 
 
-# options and what is none
+# valid and invalid options
 
 ORIGINAL = {"canvas": 8, "empty": "tokens"}
 CHANGES = {
@@ -441,23 +441,32 @@ def test_an_option_changes_the_result(key):
     [
         ({"windows": (3, 4)}, "a window .* of side 4: odd, 1 or more"),
         ({"reduction": 2}, "a window .* of side 2"),
-        ({"dropout": 1.0}, "a dropout of 1.0: at least 0, below 1"),
-        ({"pyramid_dropout": -0.1}, "a dropout of -0.1"),
-        ({"empty": "dropped"}, "empty is 'dropped': 'masked' or 'tokens'"),
+        ({"dropout": 1.0}, "dropout is 1.0; expected at least 0 and less than 1"),
+        ({"pyramid_dropout": -0.1}, "pyramid_dropout is -0.1; expected at least 0 and less than 1"),
+        ({"empty": "dropped"}, "empty is 'dropped'; expected 'masked' or 'tokens'"),
         ({"layout": "list"}, "layout is 'list'"),
         ({"canvas": 0}, "canvas is 0"),
         ({"augment": True}, "augment=True turns square maps: it needs canvas and empty='tokens'"),
         ({"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
         ({"heads": 0}, "heads is 0"),
-        ({"layers": 0}, "layers 0, .* at least 1"),
-        ({"pyramid_dim": 0}, "pyramid_dim 0"),
+        ({"layers": 0}, "layers is 0; expected at least 1"),
+        ({"pyramid_dim": 0}, "pyramid_dim is 0; expected at least 1"),
         ({"mlp_ratio": 0.01}, "mlp_ratio 0.01"),
-        ({"relative": "far"}, "method of relative positions is 'far'"),
-        ({"relative_mode": "ctx"}, "mode of relative positions is 'ctx'"),
-        ({"relative_on": "kq"}, "on of relative positions is 'kq'"),
+        (
+            {"relative": "far"},
+            "relative is 'far'; expected 'none', 'euc', 'quant', 'product' or 'cross'",
+        ),
+        ({"relative_mode": "ctx"}, "relative_mode is 'ctx'; expected 'bias' or 'contextual'"),
+        (
+            {"relative_on": "kq"},
+            "relative_on is 'kq'; expected 'q', 'k', 'v', 'qk', 'qv', 'kv' or 'qkv'",
+        ),
         ({"relative_on": "v"}, "relative positions on 'v' with mode 'bias'"),
-        ({"pyramid_relative": "far"}, "method of relative positions is 'far'"),
-        ({"loss": "hinge"}, "loss is 'hinge': 'ce' or 'focal'"),
+        (
+            {"pyramid_relative": "far"},
+            "pyramid_relative is 'far'; expected 'none', 'euc', 'quant', 'product' or 'cross'",
+        ),
+        ({"loss": "hinge"}, "loss is 'hinge'; expected 'ce' or 'focal'"),
         ({"focal": (2.0, 2.0)}, r"focal is \(2.0, 2.0\): a weight from 0 to 1"),
     ],
 )
@@ -519,11 +528,11 @@ def test_augmentation_follows_the_generator_and_ends_with_training():
     model = filled(build("setmil", **SMALL, canvas=8, empty="tokens", augment=True)).train()
     bags = pack([scattered(), scattered(14, seed=2)])
 
-    def run(seed: int, given=bags) -> Tensor:
-        return model(given, generator=torch.Generator().manual_seed(seed)).logits
+    def run(seed: int, inputs=bags) -> Tensor:
+        return model(inputs, generator=torch.Generator().manual_seed(seed)).logits
 
     assert torch.equal(run(1), run(1))
-    assert len({run(k)[0].item() for k in range(8)}) > 5  # some turns are the same as two flips
+    assert len({run(k)[0].item() for k in range(8)}) > 5  # some rotations equal two flips
     torch.testing.assert_close(run(1, pack([scattered()]))[0], run(1)[0], rtol=1e-10, atol=1e-11)
     assert torch.equal(model.eval()(bags).logits, run(1))
 
@@ -534,10 +543,10 @@ def test_augmentation_follows_the_generator_and_ends_with_training():
 def torchmil(
     golden: Golden, x: Tensor, cells: Tensor, *, scrambled: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Its SETMIL from the stored weights: logit, tokens, the class row of the last layer.
+    """Return torchmil's logit, tokens and class row of the last layer from the stored weights.
 
-    `scrambled`: the map is reshaped to tokens without a transposition (without its pyramid), and
-    heads are split off by a reshape of (t, d) to (h, t, d / h), so that tokens and heads mix.
+    If `scrambled`, the map is reshaped to tokens without a transposition (only without a pyramid),
+    and heads result from a reshape of (t, d) to (h, t, d / h), which mixes tokens and heads.
     """
     s = {k: v.to(x.dtype) for k, v in golden.state.items()}
     heads, d = 4, 24
@@ -607,7 +616,7 @@ def test_torchmils_numbers_are_those_of_its_formula(shared_golden, name, b):
 
 @pytest.mark.parametrize("name", ["torchmil_setmil_nopmf", "torchmil_setmil_pmf"])
 def test_unscrambled_torchmils_transformer_is_ours(shared_golden, name):
-    """Its weights, with no linear map after the heads, on the tokens that it reads."""
+    """Ours with torchmil's weights and no linear map after the heads, on torchmil's tokens."""
     golden = Golden(shared_golden, name)
     layers = 2 if name.endswith("nopmf") else 1
     model = build(

@@ -1,4 +1,4 @@
-"""SmABMIL is torchmil's by torchmil's formula, and its Sm a dense solve; every option counts."""
+"""SmABMIL equals torchmil's formula and a dense solve; every option changes the result."""
 
 import math
 from itertools import pairwise
@@ -45,7 +45,7 @@ def normalised_adjacency(reference: Golden, b: int) -> Tensor:
 
 
 def coefficient(reference: Golden) -> float:
-    """Their γ = α/(1 − α), trained or not."""
+    """Return their γ = α/(1 − α), trained or not."""
     if "pool.sm.sm.coef" in reference.state:
         return reference.state["pool.sm.sm.coef"].item()
     alpha = float(reference.constructor["sm_alpha"])
@@ -53,18 +53,18 @@ def coefficient(reference: Golden) -> float:
 
 
 def by_their_formula(reference: Golden, b: int) -> tuple[Tensor, Tensor]:
-    """f and the logit, in double precision: a = 1/(1 + γ) where γ/(1 + γ) is meant."""
+    """Return f and the logit in double precision, with their 1/(1 + γ) instead of γ/(1 + γ)."""
     p = {k: v.double() for k, v in reference.state.items()}
     x, a_norm = reference.tensors[f"bag{b}.x"].double(), normalised_adjacency(reference, b)
-    given = reference.constructor
+    constructor = reference.constructor
     c = coefficient(reference)
 
     def sm(u: Tensor) -> Tensor:
-        if given["sm_mode"] == "exact":
+        if constructor["sm_mode"] == "exact":
             eye = torch.eye(len(u), dtype=F64)
             return torch.linalg.solve((1 + c) * eye - c * a_norm, u)
         g, a = u, 1 / (1 + c)
-        for _ in range(int(given["sm_steps"])):
+        for _ in range(int(constructor["sm_steps"])):
             g = (1 - a) * u + a * a_norm @ g
         return g
 
@@ -75,7 +75,7 @@ def by_their_formula(reference: Golden, b: int) -> tuple[Tensor, Tensor]:
         u, v = (p[f"{k}.parametrizations.weight.0._{s}"] for s in "uv")
         return w / (u @ w @ v)
 
-    where = given["sm_where"]
+    where = constructor["sm_where"]
     x = sm(x) if where == "early" else x
     v = F.linear(x, weight("pool.proj1"), p["pool.proj1.bias"])
     v = sm(v) if where == "mid" else v
@@ -129,8 +129,8 @@ def ours(reference: Golden) -> dict[str, str]:
         if key.endswith((".0._u", ".0._v")):
             continue
         name = key
-        for theirs, mine in swaps:
-            name = name.replace(theirs, mine)
+        for theirs, ours in swaps:
+            name = name.replace(theirs, ours)
         if name.endswith(".smooth"):
             name = f"smooths.{name.split('.')[2]}.logit"
         names[key] = name
@@ -138,7 +138,7 @@ def ours(reference: Golden) -> dict[str, str]:
 
 
 def check_coefficients(reference, model, total, *, b, names) -> dict[str, str]:
-    """Their γ is e^∓ of our logit: d/dγ = ∓ 1/γ d/dlogit. Gives the names that are left."""
+    """Compare gradients of γ = e^∓logit, d/dγ = ∓ 1/γ d/dlogit; return the other names."""
     parameters = dict(model.named_parameters())
     sign = 1 if reference.constructor.get("sm_mode") == "exact" else -1
     order = reference.metadata["parameter_order"]
@@ -167,7 +167,7 @@ def test_three_bags_at_once_without_padding(pool):
 
 @pytest.mark.parametrize("b", [0, 1, 2])
 def test_with_alpha_as_it_is_meant_ours_is_the_dense_solve(shared_golden, b):
-    """Their approximate mode at γ is near (I + L/γ)⁻¹, ours with α = γ/(1 + γ) near (I + γL)⁻¹."""
+    """Theirs at γ approximates (I + L/γ)⁻¹, ours with α = γ/(1 + γ) approximates (I + γL)⁻¹."""
     late = Golden(shared_golden, "torchmil_smabmil_late")
     late.tensors["state.pool.sm.sm.coef"] = torch.tensor(3.0)
     f, _ = by_their_formula(late, b)
@@ -180,7 +180,7 @@ def test_with_alpha_as_it_is_meant_ours_is_the_dense_solve(shared_golden, b):
     for model, gamma in ((read, 1 / 3), (meant, 3.0)):
         want = torch.linalg.solve(eye + gamma * (eye - a_norm), raw)
         torch.testing.assert_close(model(bags).attention.mean, want, rtol=1e-5, atol=1e-5)
-    # ten steps of 1/(1 + γ) = 1/4 are as good as all: what is stored is that of 1 − α
+    # ten steps of 1/(1 + γ) = 1/4 have converged: the stored result is that of 1 − α
     torch.testing.assert_close(f, read(bags).attention.mean, rtol=1e-4, atol=1e-4)
     assert (f - meant(bags).attention.mean).abs().max().item() > 0.01
 
@@ -188,7 +188,7 @@ def test_with_alpha_as_it_is_meant_ours_is_the_dense_solve(shared_golden, b):
 @pytest.mark.parametrize("mode", ["approximate", "exact"])
 @pytest.mark.parametrize("where", ["early", "mid", "late"])
 def test_alpha_of_a_built_model_is_the_papers(mode, where):
-    """Against dense algebra in double precision: Sm on h, on V h, on f."""
+    """Sm on h, on V h and on f equals dense algebra in double precision."""
     options = {"embed": 5, "attention_dim": 4, "where": where, "alpha": 0.8, "steps": 200}
     model = made("smabmil", **options, mode=mode, train_alpha=False, spectral_norm=False)
     bags = pack([make_bag("a", 17)])
@@ -215,14 +215,14 @@ def test_alpha_of_a_built_model_is_the_papers(mode, where):
 @pytest.mark.parametrize(("where", "normed"), [("early", 2), ("mid", 1), ("late", 0)])
 def test_spectral_norm_is_on_what_comes_after_sm(where, normed):
     model = made("smabmil", embed=9, attention_dim=4, where=where)
-    for _ in range(30):  # power iteration, a step each time in training
+    for _ in range(30):  # one step of the power iteration per forward in training
         model(some_bags(dtype=torch.float32))
     layers = (model.attention.first, model.attention.last)
     norms = [torch.linalg.matrix_norm(layer.weight.detach(), 2).item() for layer in layers]
     assert [abs(n - 1) < 1e-4 for n in norms] == [normed == 2, normed >= 1]
 
 
-# with a transformer, what the contract tests of the model as it is by default
+# with a transformer: the properties that the contract tests check for the default
 
 
 def transformer(**more):
@@ -269,7 +269,7 @@ def test_a_transformer_in_half_precision():
 
 
 def test_a_transformers_layers_smooth_their_attention(shared_golden):
-    """Z = Y + Sm(SA(LN Y)), by hand from the layer's own parts."""
+    """Z = Y + Sm(SA(LN Y)), computed from the parts of the layer."""
     model = transformer(add_self=True, final_norm=False).double().eval()
     bags = pack([make_bag("a", 9)])
     seen = []
@@ -345,8 +345,8 @@ def test_an_option_changes_the_result(key):
 def test_alpha_is_trained_or_not():
     for trained, moves in ((True, True), (False, False)):
         model = made("smabmil", **BASE, train_alpha=trained).double()
-        found = [k for k, _ in model.named_parameters() if k.endswith("sm.logit")]
-        assert bool(found) == moves
+        trained = [k for k, _ in model.named_parameters() if k.endswith("sm.logit")]
+        assert bool(trained) == moves
         bags = some_bags()
         model.losses(model(bags), bags)["nll"].backward()
         before = model.attention.sm.alpha(bags.x).item()
@@ -355,7 +355,7 @@ def test_alpha_is_trained_or_not():
 
 
 def test_more_alpha_is_smoother():
-    """fᵀLf / fᵀf, the Dirichlet energy for its size, falls as α grows."""
+    """The relative Dirichlet energy fᵀLf / fᵀf decreases as α grows."""
     bags = some_bags()
     energies = []
     for alpha in (0.1, 0.5, 0.9, 0.99):
@@ -371,10 +371,10 @@ def test_more_alpha_is_smoother():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"where": "none"}, "where is 'none': 'early', 'mid' or 'late'"),
-        ({"encoder": "cnn"}, "encoder is 'cnn': 'mlp' or 'transformer'"),
+        ({"where": "none"}, "where is 'none'; expected 'early', 'mid' or 'late'"),
+        ({"encoder": "cnn"}, "encoder is 'cnn'; expected 'mlp' or 'transformer'"),
         ({"alpha": 1.0}, "alpha of Sm is 1.0"),
-        ({"mode": "approx"}, "mode of Sm is 'approx': 'approximate' or 'exact'"),
+        ({"mode": "approx"}, "mode is 'approx'; expected 'approximate' or 'exact'"),
         ({"steps": 0}, "steps of Sm are 0"),
         ({"attention_dim": 0}, "attention_dim is 0"),
         ({"attention_activation": "silu"}, "attention_activation is 'silu'"),
@@ -401,17 +401,17 @@ def state(**more: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("mode", ["approx", "exact"])
 @pytest.mark.parametrize("alpha", ["0.25", 0.25, "trainable"])
 def test_alpha_is_read_as_it_acts(mode, alpha):
-    given = state()
+    weights = state()
     if alpha != "trainable":
-        del given["pool.sm.sm.coef"]
-    model = from_original("torchmil_smabmil", given, sm_mode=mode, sm_alpha=alpha)
+        del weights["pool.sm.sm.coef"]
+    model = from_original("torchmil_smabmil", weights, sm_mode=mode, sm_alpha=alpha)
     theirs = 2 / 3 if alpha == "trainable" else 0.25
     want = theirs if mode == "exact" else 1 - theirs
     assert model.attention.sm.alpha(torch.zeros(1)).item() == pytest.approx(want, abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("given", "constructor", "message"),
+    ("weights", "constructor", "message"),
     [
         (state(pool__sm__sm__coef=torch.tensor(-0.5)), {}, "pool.sm.sm.coef is -0.5: only above 0"),
         (
@@ -425,9 +425,9 @@ def test_alpha_is_read_as_it_acts(mode, alpha):
         ({"fc.weight": torch.zeros(1)}, {}, r"no 'pool.proj1.weight' .* is it torchmil's SmABMIL"),
     ],
 )
-def test_other_state_dicts_are_refused(given, constructor, message):
+def test_other_state_dicts_are_refused(weights, constructor, message):
     with pytest.raises(CheckpointError, match=message):
-        from_original("torchmil_smabmil", given, **constructor)
+        from_original("torchmil_smabmil", weights, **constructor)
 
 
 def test_two_kinds_of_sm_in_one_model_are_refused(shared_golden):

@@ -1,4 +1,4 @@
-"""TransMIL equals its original, torchmil's where that is right, and its own parts written out."""
+"""TransMIL equals its original, torchmil's where correct, and a computation of its parts."""
 
 from dataclasses import replace
 
@@ -45,13 +45,13 @@ NAMES = {
 
 
 def ours(order) -> dict[str, str]:
-    """The original's parameter names → ours; torchmil's norm2 belongs to an MLP it has not got."""
-    found = {}
+    """Map the original's parameter names to ours; torchmil's norm2 belongs to an absent MLP."""
+    renamed = {}
     for key in order:
         stem, dot, kind = key.rpartition(".") if key != "cls_token" else ("cls_token", "", "")
         if "norm2" not in key:
-            found[key] = f"{NAMES[stem]}{dot}{kind}"
-    return found
+            renamed[key] = f"{NAMES[stem]}{dot}{kind}"
+    return renamed
 
 
 @pytest.fixture(scope="module", params=ORIGINALS)
@@ -74,7 +74,7 @@ def test_logits_and_every_intermediate(golden, b):
         x = block(x, counts)
         expect(x, f"after_layer{k}")
         rows = golden.tensors.get(f"expected.bag{b}.attn_layer{k}_cls")
-        assert rows is not None  # of the padded sequence: ours are of the tokens alone
+        assert rows is not None  # theirs cover the padded sequence, ours only the tokens
         close(attention_row(group, 0)[0].T, rows[:, -counts[0] :])
         if k == 1:
             x = encoder.ppeg(x, counts)
@@ -123,7 +123,7 @@ def test_a_batch_of_the_references_is_each_alone(golden):
         close(out.logits[b], golden.expected(f"bag{b}.logits"))
 
 
-# the parts, written out
+# computations of the parts
 
 SMALL = {"embed": 12, "heads": 2, "landmarks": 4}
 
@@ -184,7 +184,7 @@ def test_scores_of_duplicates_are_dropped_or_added():
     first = rows[0].mean(1)[1:]
     same(dropped[:5], first[:5])
     same(added[:5], first[:5] + torch.cat([first[5:], first.new_zeros(1)]))
-    same(added[5:], dropped[5:])  # four fill a square
+    same(added[5:], dropped[5:])  # four instances fill a square
     spread = make("transmil", score_heads="range").double()(bags).attention.mean
     same(spread[:5], rows[0][1:6].amax(1) - rows[0][1:6].amin(1))
 
@@ -231,7 +231,7 @@ def test_fifty_thousand_patches_beside_one(name):
     torch.testing.assert_close(out.logits[0], alone.logits[0], rtol=1e-5, atol=1e-6)
 
 
-# what can be chosen, and what cannot
+# valid and invalid options
 
 UNMASKED = {"mask_padding": False}
 CHANGES = {
@@ -276,7 +276,7 @@ def test_an_option_changes_the_result(name, key):
 
 
 def test_the_bounds_of_the_variance_hold():
-    """Its head starts at 0, where no bound is felt."""
+    """The head starts at 0, where bounds have no effect, so set its weights."""
     bags = pack([random_bag(7, features=6)])
     for bounds in ((-10.0, 4.0), (-3.0, -1.0)):
         model = make("transmil-probsa-diag", log_variance_bounds=bounds).double()
@@ -293,8 +293,8 @@ def test_the_bounds_of_the_variance_hold():
         ({"layers": 0}, "layers are 0: at least 1"),
         ({"landmarks": 0}, "landmarks are 0"),
         ({"legacy_crop": True}, "legacy_crop shifts by the padding: it needs mask_padding=False"),
-        ({"score_heads": "max"}, "score_heads is 'max': 'mean' or 'range'"),
-        ({"score_duplicates": "mean"}, "score_duplicates is 'mean': 'drop' or 'add'"),
+        ({"score_heads": "max"}, "score_heads is 'max'; expected 'mean' or 'range'"),
+        ({"score_duplicates": "mean"}, "score_duplicates is 'mean'; expected 'drop' or 'add'"),
         ({"embed": 0}, "widths are at least 1"),
     ],
 )
@@ -309,7 +309,7 @@ def test_parameters_as_the_specification_counts_them():
 
     assert count(in_dim=1024, n_classes=2, preset="original") == 2_672_146
     assert count(in_dim=2048) == 3_195_921
-    # torchmil's has two layer norms more, of MLPs that are not there
+    # torchmil's has two more layer norms, of absent MLPs
     torchmil = count(in_dim=2048, convolution=False, out_proj=False)
     assert torchmil + 2 * 2 * 512 == 2_672_129
 

@@ -1,4 +1,4 @@
-"""VMIL against the reference outputs, its schedule, and computations by hand."""
+"""VMIL: parity with the reference outputs, the schedule, and computations by hand."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ LAYER = {
     **{f"norm{n}.{k}": f"norm{n}.{k}" for n in (1, 2) for k in ("weight", "bias")},
 }
 EPOCH_OF = {"e": 1, "m1": 0, "m2": 14}
-"""Of 30 epochs, each an example."""
+"""An example epoch (of 30) for each kind of step."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def golden(shared_golden) -> Golden:
 
 
 def ours(golden: Golden) -> dict[str, str]:
-    """Their names → ours, without the layer that they never use."""
+    """Map their names to ours, without the layer that they never use."""
     names = {}
     for theirs in golden.metadata["parameter_order"]:
         start, _, end = theirs.rpartition(".")
@@ -93,7 +93,7 @@ def test_each_step_and_every_gradient_of_the_original(golden, b, step):
     names = ours(golden)
     assert set(names.values()) == set(dict(model.named_parameters()))
     golden.check_gradients(model, loss, bag.x, b=b, ours=names, key=f"{step}_")
-    # −1: no gradient there, none here
+    # −1 marks parameters without gradient, which have none here either
     loss.backward()
     norms = dict(
         zip(
@@ -114,7 +114,7 @@ def test_three_bags_at_once(golden):
         out = model(bags)
         close(out.attention.mean.view(3, n), golden.expected("batch.p"))
         close(out.extras["q"].view(3, n), golden.expected("batch.q"))
-        # theirs is a sum over bags, ours the mean
+        # theirs is a sum over bags, ours a mean
         close(3 * model.losses(out, bags)[f"{step[0]}_step"], golden.expected(f"batch.{step}_loss"))
     q = out.extras["q"]
     close(threshold(q, bags.sizes, gamma=0.15), golden.expected("batch.m2_tau"))
@@ -123,7 +123,7 @@ def test_three_bags_at_once(golden):
 
 
 def first(golden: Golden, b: int, n: int) -> dict[str, Tensor]:
-    """The first n instances, without a graph, which the method does not read."""
+    """Return the first n instances, without a graph, which the method does not use."""
     x, coords = golden.tensors[f"bag{b}.x"][:n], golden.tensors[f"bag{b}.coords"][:n]
     nothing = {"edges": torch.zeros(2, 0, dtype=torch.long), "weights": torch.zeros(0)}
     return {"x": x, "coords": coords, **nothing}
@@ -151,7 +151,7 @@ def test_the_schedule_of_the_original(golden):
     for epoch, (turn, stage) in enumerate(zip(stored, stages, strict=True)):
         model.start_epoch(epoch, 30)
         assert model.turns == (turn,) and model.warming == (stage == 1)
-    # the original's own 500 of its 1,999
+    # 500 of the original's 1,999
     model.warmup = build("vmil", in_dim=4, preset="original").warmup
     assert [warming(model, e, 1999) for e in (499, 500)] == [True, False]
 
@@ -173,7 +173,7 @@ def test_the_original_counts():
     assert sum(p.numel() for p in model.parameters()) == 1_967_189 == 2_264_469 - 297_280
 
 
-# --- turns
+# --- alternation of the steps
 
 
 def test_an_epoch_trains_its_own_branch_and_leaves_the_other_alone():
@@ -279,7 +279,7 @@ def test_the_bags_probability(how):
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_extreme_instances_have_finite_log_odds(how, dtype):
-    """Also where probabilities are 0 or 1 to every digit; one instance keeps its log-odds."""
+    """This holds even for probabilities that round to 0 or 1; one instance keeps its log-odds."""
     model = made("vmil", aggregation=how, top_k=2)
     sizes = [2, 2, 2, 1, 1, 1]
     ell = torch.tensor([-1e4, -9e3, 1e4, 9e3, 1e4, -1e4, 60.0, -60.0, 1.5], dtype=dtype)
@@ -307,7 +307,7 @@ CHANGES = {
 }
 OF_SCHEDULE = {"gamma": 0.5, "warmup": 0.5, "warmup_block": 3, "block": 4}
 OF_Q = {"layers": 1, "heads": 4, "feedforward": 7}
-"""Of the branch that only E steps train, and that the bag's probability does not read."""
+"""Options of the branch that only E steps train and the bag's probability does not use."""
 
 
 @pytest.mark.parametrize("key", options_of("vmil", without={*OF_SCHEDULE, *OF_Q}))
@@ -368,15 +368,18 @@ def test_a_short_spectrum_is_filled_up_with_zeros():
     ("options", "message"),
     [
         ({"n_classes": 2}, "n_classes is 2: VMIL tells two classes apart, by one logit"),
-        ({"branch": "lstm"}, "branch is 'lstm': one of mlp, cnn"),
-        ({"alternate": "bags"}, "alternate is 'bags': one of epochs, steps"),
-        ({"reduction": "max"}, "reduction is 'max': one of mean, sum"),
-        ({"aggregation": "mean"}, "aggregation is 'mean': one of max, noisy-or, top-k"),
+        ({"branch": "lstm"}, "branch is 'lstm'; expected 'mlp' or 'cnn'"),
+        ({"alternate": "bags"}, "alternate is 'bags'; expected 'epochs' or 'steps'"),
+        ({"reduction": "max"}, "reduction is 'max'; expected 'mean' or 'sum'"),
+        (
+            {"aggregation": "mean"},
+            "aggregation is 'mean'; expected 'max', 'noisy-or', 'top-k' or 'linear-softmax'",
+        ),
         ({"heads": 3}, "heads is 3: give a divisor of the transformer's width, 512"),
-        ({"layers": 0}, "layers is 0: at least 1"),
-        ({"top_k": 0}, "top_k is 0: at least 1"),
-        ({"block": 0}, "block is 0: at least 1"),
-        ({"gamma": 1.0}, "gamma is 1.0: from 0 up to, not including, 1"),
+        ({"layers": 0}, "layers is 0; expected at least 1"),
+        ({"top_k": 0}, "top_k is 0; expected at least 1"),
+        ({"block": 0}, "block is 0; expected at least 1"),
+        ({"gamma": 1.0}, "gamma is 1.0; expected at least 0 and less than 1"),
         ({"warmup": -0.1}, "warmup is -0.1"),
         ({"embed": 0}, "embed is 0 on 6 features"),
     ],
@@ -387,20 +390,20 @@ def test_what_is_no_option_is_refused(options, message):
 
 
 def test_other_layouts_and_sizes_are_refused(golden):
-    state, given = golden.state, golden.constructor
+    state, constructor = golden.state, golden.constructor
     parallel = {f"module.{k}": v for k, v in state.items()}
-    same = from_original("vmil", parallel, **given)
+    same = from_original("vmil", parallel, **constructor)
     assert torch.equal(same.p_head.weight, state["inst_classifier.0.weight"])
     without = {k: v for k, v in state.items() if not k.startswith("encoder_layer")}
-    assert from_original("vmil", without, **given).gamma == 0.15
+    assert from_original("vmil", without, **constructor).gamma == 0.15
     with pytest.raises(CheckpointError, match=r"no 'trans_dim.0.weight'.*is it VMIL"):
         from_original("vmil", {"fc.weight": torch.zeros(2, 2)})
     wrong = {**state, "fe_fc.0.weight": torch.zeros(256, 128)}
     message = r"fe_fc.0.weight has shape \(256, 128\) where vmil.*\(256, 192\)"
     with pytest.raises(CheckpointError, match=message):
-        from_original("vmil", wrong, **given)
+        from_original("vmil", wrong, **constructor)
     with pytest.raises(CheckpointError, match=r"unknown are extra.weight"):
-        from_original("vmil", {**state, "extra.weight": torch.zeros(1)}, **given)
+        from_original("vmil", {**state, "extra.weight": torch.zeros(1)}, **constructor)
 
 
 # --- training

@@ -1,4 +1,4 @@
-"""What ABMIL, T-ABMIL and ProbSA share: H(X), q(f | X), pooling, ψ. Each has its own arguments."""
+"""The base class of ABMIL, T-ABMIL and ProbSA: instance vectors, q(f | X), pooling and ψ."""
 
 from typing import Literal
 
@@ -7,7 +7,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core import Bags
-from ..errors import InputError
 from ..layers import (
     Activation,
     AttentionPosterior,
@@ -27,6 +26,8 @@ from ..variational import (
     Dirichlet,
     Noise,
     Posterior,
+    PosteriorOptions,
+    PriorOptions,
     draw_noise,
     sample_instances,
     sample_major,
@@ -35,11 +36,14 @@ from ._base import Model, Output
 
 
 class AttentionModel(Model):
-    """p(Y | X, f) = ψ(Hᵀ softmax(f)), f ~ q(f | X). Subclasses build the parts in `__init__`."""
+    """Attention pooling: p(Y | X, f) = ψ(Hᵀ softmax(f)) with f ~ q(f | X).
+
+    Subclasses build the parts in `__init__`.
+    """
 
     embed: Embed
     encoder: nn.Module | None
-    """Takes the packed instance vectors and the sizes of the bags."""
+    """Contextualises the packed instance vectors, given the sizes of the bags."""
     attention: AttentionPosterior
     classifier: nn.Module
     prior: Dirichlet | None = None
@@ -55,7 +59,7 @@ class AttentionModel(Model):
         activation: Literal["relu", "identity"],
         dropout: float,
     ) -> None:
-        """The first layers (P → D); no encoder unless the subclass sets one."""
+        """Build the first layers (P → D); a subclass that has an encoder sets it afterwards."""
         self.embed = Embed(in_dim, widths, activation=activation, dropout=dropout)
         self.encoder = None
 
@@ -66,28 +70,28 @@ class AttentionModel(Model):
         trunk: Trunk,
         score_bias: bool | None = None,
         posterior: PosteriorKind = "dirac",
-        bounds: tuple[float, float] | None = (-10.0, 4.0),
-        initial_log_variance: float = -2.0,
+        options: PosteriorOptions | None = None,
         hidden: int | None = None,
         hidden_dropout: float = 0.0,
         columns: int | None = None,
         activation: Activation = "tanh",
         dropout: float = 0.0,
     ) -> None:
-        """q(f | X) on the instance vectors, and ψ: linear, or with a `hidden` layer.
+        """Build q(f | X) on the instance vectors, and ψ: linear, or with a `hidden` layer.
 
-        With `columns` each class is pooled by an attention of its own. `activation` and `dropout`
-        are the trunk's.
+        With `columns`, each class is pooled by its own attention. `activation` and `dropout` are
+        those of the trunk.
         """
         d = self.embed.out_dim
+        options = options or PosteriorOptions()
         self.attention = AttentionPosterior(
             d,
             attention_dim,
             kind=posterior,
             trunk=trunk,
             mean_bias=score_bias,
-            log_variance_bounds=bounds,
-            initial_log_variance=initial_log_variance,
+            log_variance_bounds=options.log_variance_bounds,
+            initial_log_variance=options.initial_log_variance,
             columns=columns,
             activation=activation,
             dropout=dropout,
@@ -95,38 +99,23 @@ class AttentionModel(Model):
         if hidden is None:
             self.classifier = nn.Linear(d, self.n_classes)
         else:
-            if hidden < 1:
-                raise InputError(f"classifier_hidden is {hidden}: at least 1, or None")
             between = nn.Sequential(nn.ReLU(), nn.Dropout(hidden_dropout))
             self.classifier = nn.Sequential(
                 nn.Linear(d, hidden), between, nn.Linear(hidden, self.n_classes)
             )
 
-    def build_prior(
-        self,
-        *,
-        kappa: float,
-        ridge: float,
-        laplacian: Literal["combinatorial", "normalized"],
-        kl_reduction: Literal["mean", "sum"],
-        samples: int,
-        predict_samples: int,
-    ) -> None:
-        """p(f | A) on the bag's graph: from here on the losses have a `kl`."""
-        if kl_reduction not in ("mean", "sum"):
-            raise InputError(f"kl_reduction is {kl_reduction!r}: 'mean' or 'sum'")
-        if min(samples, predict_samples) < 1:
-            raise InputError(f"samples are {samples} and {predict_samples}: at least 1 each")
-        self.samples, self.predict_samples = samples, predict_samples
-        self.kl_reduction = kl_reduction
-        self.prior = Dirichlet(kappa=kappa, ridge=ridge, laplacian=laplacian)
+    def build_prior(self, prior: PriorOptions, posterior: PosteriorOptions) -> None:
+        """Build p(f | A) on the bag's graph, so that the losses include `kl`."""
+        self.samples, self.predict_samples = posterior.samples, posterior.predict_samples
+        self.kl_reduction = prior.kl_reduction
+        self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """The terms of `bag_losses`: means over the bags."""
-        return {name: each.mean() for name, each in self.bag_losses(out, bags).items()}
+        """Return the terms of `bag_losses`, averaged over the bags."""
+        return {name: term.mean() for name, term in self.bag_losses(out, bags).items()}
 
     def bag_losses(self, out: Output, bags: Bags) -> dict[str, Float[Tensor, " bags"]]:
-        """`nll`, −E_q[log p(Y | X, f)], and with a prior `kl`, eq. (5), of each bag."""
+        """Return each bag's `nll`, −E_q[log p(Y | X, f)], and with a prior its `kl`, eq. (5)."""
         terms = {"nll": self.likelihood.nll(out.logits, self.labels(bags))}
         if self.prior is None:
             return terms
@@ -136,7 +125,7 @@ class AttentionModel(Model):
         return {**terms, "kl": kl}
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
-        """H(X): instance vectors, by themselves or (with an encoder) in sight of their bag."""
+        """Return the instance vectors H(X), contextualised if there is an encoder."""
         h = self.embed(bags.x)
         return h if self.encoder is None else self.encoder(h, bags.sizes)
 

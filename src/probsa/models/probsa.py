@@ -1,70 +1,72 @@
 """ProbSA: probabilistic smooth attention (Castro-Macías et al., arXiv:2507.14932).
 
-The paper's four variants are H (MLP or transformer) times q (Dirac or Diag), table 1. With λ = 0
+The paper's four variants combine H (MLP or transformer) with q (Dirac or Diag), table 1. With λ = 0
 and Dirac they are ABMIL and T-ABMIL; with a constant λ, Dirac and the MLP, Smooth Attention (SA).
-The KL of a bag is divided by its size unless `kl_reduction="sum"`: the equations sum, the authors'
-code divides, and without it 10⁴ patches swamp one label.
+The KL of a bag is divided by its size unless `kl_reduction="sum"`. The equations sum; the authors'
+code divides, because the terms of 10⁴ patches would otherwise outweigh one label.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from ..core import Limits, PositiveInt, Rate
 from ..layers import PosteriorKind, Transformer, Trunk, Widths
+from ..variational import PosteriorOptions, PriorOptions
 from . import _torchmil as torchmil
 from ._attention import AttentionModel
-from ._base import Model, Source
+from ._base import Model, Provenance
 from ._originals import State, only, original, transplant
 from ._registry import build, register
 
 PLAIN: dict[str, Literal["relu", "identity"]] = {"mlp": "relu", "transformer": "identity"}
 TRANSFORMER = ("layers", "heads", "width", "out_proj", "use_mlp", "final_norm", "add_self")
+TABMIL: dict[str, Any] = {"family": "global", "baseline": "tabmil"}
 
 
 @register("abmil-probsa-dirac", encoder="mlp", posterior="dirac", without=TRANSFORMER)
 @register("abmil-probsa-diag", encoder="mlp", posterior="diag", without=TRANSFORMER)
-@register("tabmil-probsa-dirac", encoder="transformer", posterior="dirac")
-@register("tabmil-probsa-diag", encoder="transformer", posterior="diag")
+@register("tabmil-probsa-dirac", encoder="transformer", posterior="dirac", **TABMIL)
+@register("tabmil-probsa-diag", encoder="transformer", posterior="diag", **TABMIL)
 class ProbSA(AttentionModel):
     """Attention with a distribution q(f | X) and a smoothness prior on the bag's graph.
 
     Args:
-        in_dim: features of an instance.
-        encoder: `mlp` (ABMIL) or `transformer` (T-ABMIL).
-        posterior: `dirac` (Σ = 0) or `diag` (Σ = Diag).
+        in_dim: number of features per instance.
+        encoder: network H(X): `mlp` (ABMIL) or `transformer` (T-ABMIL).
+        posterior: kind of q(f | X): `dirac` (Σ = 0) or `diag` (diagonal Σ).
         n_classes: 1 (one logit) or the number of classes.
-        embed: width(s) of the first layer(s); None passes the features on.
-        activation: after each first layer; None: ReLU for the MLP, none before a transformer.
-        dropout: after each first layer and in the transformer, in training.
-        layers: transformer layers.
-        heads: attention heads of each.
-        width: D_qk = D_v; None: as wide as the instance vectors.
-        out_proj: a linear map after the heads.
-        use_mlp: the second half of each layer, an MLP of four times the width.
-        final_norm: a layer norm after the last transformer layer.
-        add_self: the transformer's input is added again after every layer (torchmil).
-        attention_dim: D_f.
-        trunk: how μ and log σ² are computed.
-        classifier_hidden: width of a hidden layer in ψ; None: ψ is linear, and samples are cheap.
-        samples: S in training; a Dirac has one sample whatever is given.
-        predict_samples: S in prediction, likewise.
-        log_variance_bounds: between which log σ² stays, smoothly; None leaves it free.
-        initial_log_variance: log σ² before the first step.
-        kappa: precision κ of the prior.
-        ridge: ε of the prior.
-        laplacian: `combinatorial` (the paper) or `normalized` (the authors' code).
-        kl_reduction: `mean` over a bag's instances, or `sum`.
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+        embed: width or widths of the first layers; None uses the features unchanged.
+        activation: activation after each first layer; None: ReLU for the MLP, none before a
+            transformer.
+        dropout: dropout rate after each first layer and in the transformer.
+        layers: number of transformer layers.
+        heads: number of attention heads per layer.
+        width: width D_qk = D_v of the attention; None: that of the instance vectors.
+        out_proj: whether a linear map follows the attention heads.
+        use_mlp: whether each layer ends with an MLP of four times the width.
+        final_norm: whether a layer norm follows the last layer.
+        add_self: whether the transformer's input is added again after every layer (torchmil).
+        attention_dim: width D_f of the attention network.
+        trunk: form of the network that computes μ and log σ².
+        classifier_hidden: width of a hidden layer in ψ; None: ψ is linear, which makes samples
+            cheap.
+        posterior_options: number of samples, and range of log σ².
+        prior_options: parameters of the prior, and reduction of the KL divergence.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     needs = frozenset({"edges"})
-    source = Source(
+    baseline = "abmil"
+    stackable = True
+    has_kl = True
+    provenance = Provenance(
         paper="Castro-Macías et al., Probabilistic smooth attention, 2025, arXiv:2507.14932",
         code="announced, not public; the authors' library is torchmil",
         licence="Apache-2.0 (torchmil)",
         follows_paper="The tanh trunk of ABMIL, D − A, the mean of probabilities over samples.",
-        follows_code="The KL of a bag is divided by its size; `trunk='mlp'`, "
+        follows_code="The KL of a bag is divided by its size. `trunk='mlp'`, "
         "`laplacian='normalized'` and `ridge=0` give the rest of torchmil's model.",
-        fair="Nothing: the method is the paper's own.",
+        fair="Nothing; this is the paper's own method.",
     )
 
     def __init__(
@@ -76,7 +78,7 @@ class ProbSA(AttentionModel):
         n_classes: int = 1,
         embed: Widths = 512,
         activation: Literal["relu", "identity"] | None = None,
-        dropout: float = 0.0,
+        dropout: Rate = 0.0,
         layers: int = 2,
         heads: int = 8,
         width: int | None = None,
@@ -84,29 +86,16 @@ class ProbSA(AttentionModel):
         use_mlp: bool = True,
         final_norm: bool = True,
         add_self: bool = False,
-        attention_dim: int = 128,
+        attention_dim: PositiveInt = 128,
         trunk: Trunk = "tanh",
-        classifier_hidden: int | None = None,
-        samples: int = 16,
-        predict_samples: int = 1000,
-        log_variance_bounds: tuple[float, float] | None = (-10.0, 4.0),
-        initial_log_variance: float = -2.0,
-        kappa: float = 1.0,
-        ridge: float = 0.01,
-        laplacian: Literal["combinatorial", "normalized"] = "combinatorial",
-        kl_reduction: Literal["mean", "sum"] = "mean",
+        classifier_hidden: Annotated[int | None, Limits(at_least=1)] = None,
+        posterior_options: PosteriorOptions,
+        prior_options: PriorOptions,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        self.build_prior(
-            kappa=kappa,
-            ridge=ridge,
-            laplacian=laplacian,
-            kl_reduction=kl_reduction,
-            samples=samples,
-            predict_samples=predict_samples,
-        )
+        self.build_prior(prior_options, posterior_options)
         self.build_embed(in_dim, embed, activation=activation or PLAIN[encoder], dropout=dropout)
         parts = {"out_proj": out_proj, "final_norm": final_norm, "add_self": add_self}
         if encoder == "transformer":
@@ -123,35 +112,34 @@ class ProbSA(AttentionModel):
             attention_dim=attention_dim,
             trunk=trunk,
             posterior=posterior,
-            bounds=log_variance_bounds,
-            initial_log_variance=initial_log_variance,
+            options=posterior_options,
             hidden=classifier_hidden,
         )
 
 
 @original("torchmil_smoothabmil", "torchmil_probsmoothabmil", "torchmil_transformerprobsmoothabmil")
-def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """torchmil's three: no first layer, its trunk, a normalised Laplacian, κ = 1 and no ridge."""
+def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
+    """Convert torchmil's three models: no first layer, normalised Laplacian, κ = 1, no ridge."""
     known = ("in_shape", "att_dim", "pool_att_dim", "covar_mode", *torchmil.ENCODER)
-    only(given, (*known, "n_samples_train", "n_samples_test"), reference)
-    of = "torchmil's smooth attention"
-    hidden, width = torchmil.either(state, torchmil.HIDDEN, of=of).shape
+    only(arguments, (*known, "n_samples_train", "n_samples_test"), reference)
+    layout = "torchmil's smooth attention"
+    hidden, width = torchmil.either(state, torchmil.HIDDEN, layout=layout).shape
     transformer = any(k.startswith("transformer_encoder.") for k in state)
     diag = any(k.startswith("pool.log_diag_Sigma_nn.") for k in state)
-    covariance = given.get("covar_mode", "diag" if diag else "zero")
+    covariance = arguments.get("covar_mode", "diag" if diag else "zero")
     posterior = "diag" if covariance == "diag" else "dirac"
-    encoder = torchmil.encoder_arguments(state, given, of=of) if transformer else {}
-    samples = given.get("n_samples_train", 1)
+    encoder = torchmil.encoder_arguments(state, arguments, layout=layout) if transformer else {}
+    samples = arguments.get("n_samples_train", 1)
     model = build(
         f"{'tabmil' if transformer else 'abmil'}-probsa-{posterior}",
-        in_dim=torchmil.in_dim(given, width),
+        in_dim=torchmil.in_dim(arguments, width),
         embed=None,
         **encoder,
-        attention_dim=given.get("att_dim", given.get("pool_att_dim", hidden // 2)),
+        attention_dim=arguments.get("att_dim", arguments.get("pool_att_dim", hidden // 2)),
         trunk="mlp",
         log_variance_bounds=None,
         samples=samples,
-        predict_samples=given.get("n_samples_test", samples),
+        predict_samples=arguments.get("n_samples_test", samples),
         laplacian="normalized",
         ridge=0.0,
     )

@@ -11,7 +11,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
 from ..errors import InputError, UnknownName, hint
-from ..models import PRESET, arguments, build, fixed, names, original
+from ..models import PRESET, arguments, build, fixed, names, option_groups, original
 from .config import RENAMED, SECTIONS, RunConfig, flatten, load_yaml, section_of
 
 FROM_DATA = {"in_dim", "class_weights", "seed"}
@@ -32,6 +32,8 @@ def run_parser(model: str, preset: str = "paper") -> ArgumentParser:
     cls, _ = fixed(model)
     hidden = set(inspect.signature(cls).parameters) - set(arguments(model))
     parser.add_class_arguments(cls, "model", skip={*FROM_DATA, *hidden})
+    for group in option_groups(model).values():
+        parser.add_class_arguments(group, "model", as_group=False)
     if PRESET.name in arguments(model):
         words = "Whose defaults: the ProbSA paper's, or those of the method's authors."
         parser.add_argument("--model.preset", type=PRESET.annotation, default=preset, help=words)

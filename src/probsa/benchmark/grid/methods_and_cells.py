@@ -1,21 +1,14 @@
-"""The parts of an experiment: a method is a row of its tables, a cell is one run of it."""
+"""The parts of an experiment: a method is a row of its tables, a cell is one of its runs."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from ...models import arguments, names
+from ...models import Family, facts, names
 from ...training import RunConfig
 from ...variational import KLWeight
-
-Family = Literal["local", "global"]
-
-GLOBAL = ("tabmil", "transmil", "setmil", "gtp", "iibmil", "camil", "vmil")
-"""Methods whose instances see the whole bag: the paper's second family (table 3)."""
-PLAIN = "-probsa-"
-"""What divides a model's name from the posterior that is laid on it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,32 +16,32 @@ class Method:
     """A row of a table: a model, its arguments and, where it has a KL, λ."""
 
     label: str
-    """The model's registered name, or what the grid calls this entry."""
+    """The model's registered name, or the label that the grid gives."""
     model: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     kl_weight: KLWeight | None = None
-    """λ; None where the model has no KL."""
+    """λ; None if the model has no KL term."""
 
     @property
     def name(self) -> str:
-        """As tables write it: `abmil-probsa-diag λ=0.1`."""
+        """The name in tables, such as `abmil-probsa-diag λ=0.1`."""
         return self.label if self.kl_weight is None else f"{self.label} λ={_short(self.kl_weight)}"
 
     @property
     def slug(self) -> str:
-        """As a folder's name: `abmil-probsa-diag_kl-0.1`."""
+        """The name of a folder, such as `abmil-probsa-diag_kl-0.1`."""
         kl = "" if self.kl_weight is None else f"_kl-{_short(self.kl_weight)}"
         return re.sub(r"[^\w.-]+", "-", self.label) + kl
 
     @property
     def family(self) -> Family:
-        """With or without interactions over the whole bag."""
-        return "global" if self.model.startswith(GLOBAL) else "local"
+        """The model's family; `local` if the model is not registered, as in a stored result."""
+        return facts(self.model).family if self.model in names() else "local"
 
     @property
     def baseline(self) -> str | None:
-        """The model that λ = 0 stands for: `abmil` of `abmil-probsa-diag`; None for a plain one."""
-        return plain(self.model)
+        """The model that λ = 0 stands for: `abmil` for `abmil-probsa-diag`, None for `abmil`."""
+        return facts(self.model).baseline if self.model in names() else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,29 +51,18 @@ class Cell:
     data: str
     method: Method
     split: int
-    """The fold that tests, or the number of the split of the training part."""
+    """The test fold, or the number of the split of the training part."""
     seed: int
     config: RunConfig
 
     @property
     def name(self) -> str:
-        """Unlike any other cell's of the grid; a path below `cells`."""
+        """A path below `cells`, unique in the grid."""
         return f"{self.data}/{self.method.slug}/split{self.split}-seed{self.seed}"
 
     def folder(self, out: Path) -> Path:
-        """The run folder of the cell in the experiment's folder."""
+        """Return the cell's run folder in the experiment's folder."""
         return out / "cells" / self.name
-
-
-def plain(model: str) -> str | None:
-    """The registered model that a ProbSA model is built on, or None."""
-    base, found, _ = model.partition(PLAIN)
-    return base if found and base in names() else None
-
-
-def has_kl(model: str) -> bool:
-    """Whether λ means anything to a model."""
-    return "kappa" in arguments(model)
 
 
 def _short(kl_weight: KLWeight) -> str:

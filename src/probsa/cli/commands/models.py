@@ -1,6 +1,6 @@
 """probsa models: the models, or one model's arguments."""
 
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 from ._shared import Parser, write_json
 
@@ -40,8 +40,16 @@ def run(arguments: list[str]) -> int:
 
 
 def _type(parameter: Any) -> str:
-    kind = parameter.annotation
+    kind = _without_limits(parameter.annotation)
     return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+
+
+def _without_limits(kind: Any) -> Any:
+    if get_origin(kind) is Annotated:
+        return get_args(kind)[0]
+    if get_origin(kind) is tuple:
+        return tuple[tuple(_without_limits(part) for part in get_args(kind))]
+    return kind
 
 
 def _default(parameter: Any) -> Any:
