@@ -15,9 +15,10 @@ from .files import unfinished_below as unfinished_below
 from .files import write_csv as write_csv
 from .files import write_json as write_json
 from .files import write_text as write_text
+from .graph_options import GraphKind as GraphKind
+from .graph_options import GraphOptions as GraphOptions
+from .graph_options import WeightKind as WeightKind
 from .graphs import AGREES as AGREES
-from .graphs import GraphKind as GraphKind
-from .graphs import WeightKind as WeightKind
 from .graphs import chain as chain
 from .graphs import check_stride as check_stride
 from .graphs import degrees as degrees

@@ -8,7 +8,7 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
@@ -136,6 +136,8 @@ def described(annotation: Any) -> str:
             several = get_origin(part) is Literal
             alternatives += [repr(p) for p in get_args(part)] if several else [described(part)]
         return _listed(alternatives)
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return annotation.__name__
     return "a path" if annotation is Path else "text"
 
 
@@ -184,4 +186,6 @@ def _fits(value: object, annotation: Any) -> bool:
         return isinstance(value, number) and not isinstance(value, bool)
     if annotation is Path:
         return isinstance(value, str | Path)
-    return isinstance(value, annotation) if annotation in (bool, str) else True
+    if annotation in (bool, str) or (isinstance(annotation, type) and is_dataclass(annotation)):
+        return isinstance(value, annotation)
+    return True

@@ -12,6 +12,7 @@ from typing import Literal
 from ..core import write_csv
 from ..errors import BagError, EmptyBag, GraphError, InputError, OutputExists
 from .bag_set import BagSet
+from .choices import SourceFormat, TargetFormat
 from .completion import completed
 from .formats.torchmil import TorchmilBags
 from .labels import PARTS, Table, read_table
@@ -20,8 +21,6 @@ from .resolutions import Resolutions, read_resolutions
 from .writers.base import Writer
 from .writers.registry import writer_class
 
-SourceFormat = Literal["clam", "trident", "stamp", "slideflow", "torchmil", "probsa"]
-TargetFormat = Literal["trident", "clam", "torchmil", "probsa"]
 Status = Literal["converted", "empty", "failed"]
 
 REPORT = "conversion.csv"

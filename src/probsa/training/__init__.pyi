@@ -8,8 +8,6 @@ from .config import SECTIONS as SECTIONS
 from .config import DataConfig as DataConfig
 from .config import RunConfig as RunConfig
 from .config import TrainingConfig as TrainingConfig
-from .config import flatten as flatten
-from .config import load_yaml as load_yaml
 from .config import plain as plain
 from .devices import choose_device as choose_device
 from .devices import gpus as gpus
@@ -29,8 +27,14 @@ from .preparation import prepare as prepare
 from .preparation import read_split as read_split
 from .run_folder import RunFolder as RunFolder
 from .run_folder import differences as differences
+from .run_keys import RunKey as RunKey
+from .run_keys import current_name as current_name
+from .run_keys import flatten as flatten
+from .run_keys import full_name as full_name
+from .run_keys import load_yaml as load_yaml
+from .run_keys import section_keys as section_keys
 from .runfile import checked_run as checked_run
 from .runfile import commented as commented
-from .runfile import described as described
-from .runfile import flags_of as flags_of
 from .runfile import read_run as read_run
+from .runfile import run_keys as run_keys
+from .runfile import run_schema as run_schema

@@ -17,7 +17,6 @@ from ..core import Bags, write_json
 from ..datasets import (
     PARTS,
     BagSet,
-    GraphOptions,
     Split,
     Stated,
     Table,
@@ -150,18 +149,11 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> Prepared:
 
 def open_data(data: DataConfig, *, features: Path | None = None) -> BagSet:
     """The bags of a run, or other bags (`features`) read with the run's settings."""
-    graph = GraphOptions(
-        kind=data.graph,
-        weights=data.edge_weights,
-        weight_scale=data.weight_scale,
-        neighbours=data.neighbours,
-        stride=data.stride,
-    )
     # labels of instances belong to the rows of the run's own features
     own = features is None or features.resolve() == data.features.resolve()
     return open_bags(
         features or data.features,
-        graph=graph,
+        graph=data.graph,
         cache_gb=data.cache_gb,
         features=data.feature_set,
         instance_labels=data.instance_labels if own else None,
@@ -252,5 +244,5 @@ def _check_graph(config: RunConfig, bags: BagSet, split: Split) -> None:
     if several and not any(bags.bag(name).edges.shape[1] for name in several):
         raise GraphError(
             f"{config.model} needs neighbours, but no training bag of {bags.folder} has an edge "
-            f"(graph: {config.data.graph}). Give coordinates, or graph: knn, or train abmil"
+            f"(graph: {config.data.graph.kind}). Give coordinates, or graph: knn, or train abmil"
         )
