@@ -3,6 +3,8 @@
 What is special about a model is said in the model (`order_matters`, `min_instances`), not here.
 """
 
+from dataclasses import asdict
+
 import pytest
 import torch
 from support.random_bags import F64
@@ -415,13 +417,9 @@ def test_the_original_setting_is_one_argument(name):
 
 def test_a_source_is_given(name):
     """Who, where, under which licence, and what is as in the paper, the code, the comparison."""
-    source = make(name).source
-    assert all(text.strip() for text in vars_of(source).values())
-    assert "http" in source.paper or "arXiv" in source.paper
-
-
-def vars_of(source) -> dict[str, str]:
-    return {k: getattr(source, k) for k in source.__slots__}
+    provenance = make(name).provenance
+    assert all(text.strip() for text in asdict(provenance).values())
+    assert "http" in provenance.paper or "arXiv" in provenance.paper
 
 
 def test_one_instance_beside_very_many(name):

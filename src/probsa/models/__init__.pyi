@@ -1,4 +1,5 @@
 from ._attention import AttentionModel as AttentionModel
+from ._base import Family as Family
 from ._base import Model as Model
 from ._base import Output as Output
 from ._base import each_bag as each_bag
@@ -7,13 +8,13 @@ from ._catalogue import catalogue_page as catalogue_page
 from ._catalogue import catalogue_rows as catalogue_rows
 from ._originals import from_original as from_original
 from ._registry import PRESET as PRESET
+from ._registry import Facts as Facts
 from ._registry import arguments as arguments
 from ._registry import build as build
+from ._registry import facts as facts
 from ._registry import fixed as fixed
 from ._registry import names as names
+from ._registry import option_groups as option_groups
 from ._registry import original as original
 from ._registry import register as register
 from ._registry import summary as summary
-from .abmil import ABMIL as ABMIL
-from .probsa import ProbSA as ProbSA
-from .tabmil import TABMIL as TABMIL

@@ -26,7 +26,7 @@ from ..layers import (
     sample_major,
     without_bias,
 )
-from ..variational import Dirac, Dirichlet, Posterior
+from ..variational import Dirac, Dirichlet, Posterior, PosteriorOptions, PriorOptions
 from ._base import Model, Output
 
 
@@ -51,7 +51,7 @@ class AttentionModel(Model):
         activation: Literal["relu", "identity"],
         dropout: float,
     ) -> None:
-        """The first layers (P → D); no encoder unless the subclass sets one."""
+        """Build the first layers (P → D); a subclass that has an encoder sets it afterwards."""
         self.embed = Embed(in_dim, widths, activation=activation, dropout=dropout)
         self.encoder = None
 
@@ -62,28 +62,28 @@ class AttentionModel(Model):
         trunk: Trunk,
         score_bias: bool | None = None,
         posterior: PosteriorKind = "dirac",
-        bounds: tuple[float, float] | None = (-10.0, 4.0),
-        initial_log_variance: float = -2.0,
+        options: PosteriorOptions | None = None,
         hidden: int | None = None,
         hidden_dropout: float = 0.0,
         columns: int | None = None,
         activation: Activation = "tanh",
         dropout: float = 0.0,
     ) -> None:
-        """q(f | X) on the instance vectors, and ψ: linear, or with a `hidden` layer.
+        """Build q(f | X) on the instance vectors, and ψ: linear, or with a `hidden` layer.
 
-        With `columns` each class is pooled by an attention of its own. `activation` and `dropout`
-        are the trunk's.
+        With `columns`, each class is pooled by its own attention. `activation` and `dropout` are
+        those of the trunk.
         """
         d = self.embed.out_dim
+        options = options or PosteriorOptions()
         self.attention = AttentionPosterior(
             d,
             attention_dim,
             kind=posterior,
             trunk=trunk,
             mean_bias=score_bias,
-            log_variance_bounds=bounds,
-            initial_log_variance=initial_log_variance,
+            log_variance_bounds=options.log_variance_bounds,
+            initial_log_variance=options.initial_log_variance,
             columns=columns,
             activation=activation,
             dropout=dropout,
@@ -98,24 +98,16 @@ class AttentionModel(Model):
                 nn.Linear(d, hidden), between, nn.Linear(hidden, self.n_classes)
             )
 
-    def build_prior(
-        self,
-        *,
-        kappa: float,
-        ridge: float,
-        laplacian: Literal["combinatorial", "normalized"],
-        kl_reduction: Literal["mean", "sum"],
-        samples: int,
-        predict_samples: int,
-    ) -> None:
-        """p(f | A) on the bag's graph: from here on the losses have a `kl`."""
-        if kl_reduction not in ("mean", "sum"):
-            raise InputError(f"kl_reduction is {kl_reduction!r}: 'mean' or 'sum'")
+    def build_prior(self, prior: PriorOptions, posterior: PosteriorOptions) -> None:
+        """Build p(f | A) on the bag's graph, so that the losses include `kl`."""
+        if prior.kl_reduction not in ("mean", "sum"):
+            raise InputError(f"kl_reduction is {prior.kl_reduction!r}: 'mean' or 'sum'")
+        samples, predict_samples = posterior.samples, posterior.predict_samples
         if min(samples, predict_samples) < 1:
             raise InputError(f"samples are {samples} and {predict_samples}: at least 1 each")
         self.samples, self.predict_samples = samples, predict_samples
-        self.kl_reduction = kl_reduction
-        self.prior = Dirichlet(kappa=kappa, ridge=ridge, laplacian=laplacian)
+        self.kl_reduction = prior.kl_reduction
+        self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """The terms of `bag_losses`: means over the bags."""

@@ -1,4 +1,4 @@
-"""What every model takes and gives: `Bags` in, `Output` out, losses by name."""
+"""The interface of every model: `Bags` in, `Output` out, named losses."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -14,82 +14,92 @@ from ..errors import BagError, InputError
 from ..variational import Likelihood, Posterior, likelihood_of
 
 ScoreKind = Literal["logit", "probability", "weight", "relevance"]
+Family = Literal["local", "global"]
+"""The ProbSA paper's two families: whether instances interact over the whole bag (`global`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:
-    """What a model says of each bag and, through its attention, of each instance."""
+    """A model's output for each bag and, through its attention, for each instance."""
 
     logits: Float[Tensor, "bags samples classes"]
-    """One row a posterior sample (a deterministic model has one); one column for one logit."""
+    """One row per posterior sample (one for a deterministic model); one column for one logit."""
     attention: Posterior
     likelihood: Likelihood | None = None
-    """How logits become probabilities; None: Bernoulli for one column, Categorical for more."""
+    """Turns logits into probabilities; None: Bernoulli for one column, Categorical for more."""
     extras: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def probability(self) -> Float[Tensor, "bags classes"]:
         """The mean over samples of p(Y = c), not the probability of a mean logit: eq. (10)."""
-        return self._each().mean(1)
+        return self._sampled_probabilities().mean(1)
 
     @property
     def std(self) -> Float[Tensor, "bags classes"]:
-        """Standard deviation over samples of p(Y = c); 0 for a deterministic model."""
-        return self._each().std(1, correction=0)
+        """The standard deviation over samples of p(Y = c); 0 for a deterministic model."""
+        return self._sampled_probabilities().std(1, correction=0)
 
-    def _each(self) -> Float[Tensor, "bags samples classes"]:
+    def _sampled_probabilities(self) -> Float[Tensor, "bags samples classes"]:
         likelihood = self.likelihood or likelihood_of(self.logits.shape[2])
         return likelihood.probability(self.logits)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """Where a method comes from, for `probsa models` and docs/models.md. Whole sentences."""
+class Provenance:
+    """The origin of a method, in whole sentences, for `probsa models` and docs/models.md."""
 
     paper: str
-    """Authors, title, place, year, link."""
+    """Authors, title, venue, year and link."""
     code: str = "none published"
     """The authors' repository."""
     licence: str = "none"
-    """Of that repository, and what follows from it here."""
+    """The licence of that repository, and its consequences for this package."""
     follows_paper: str
-    """What is built as the method's paper says."""
+    """Which parts follow the method's paper."""
     follows_code: str
-    """What is built as the authors' code does, where the two differ."""
+    """Which parts follow the authors' code where it differs from the paper."""
     fair: str
-    """What the ProbSA paper's comparison changed: the defaults here."""
+    """What the ProbSA paper's comparison changed; these are the defaults here."""
 
 
 class Model(nn.Module, ABC):
-    """A method: one file, one class, registered by name.
+    """Base class of the models: one file and one class per method, registered by name.
 
     Subclasses take `in_dim` and `n_classes` and call `super().__init__`.
     """
 
-    source: ClassVar[Source]
+    provenance: ClassVar[Provenance]
 
+    family: Family = "local"
+    """The family in which the ProbSA paper compares the method; `register` can override it."""
+    baseline: str | None = None
+    """Registered name of the plain model that λ = 0 stands for; `register` can override it."""
+    stackable: ClassVar[bool] = False
+    """Whether K copies can train jointly: linear maps and norms only, losses that are bag sums."""
+    has_kl: ClassVar[bool] = False
+    """Whether the losses have a term named `kl`."""
     score_kind: ClassVar[ScoreKind] = "logit"
-    """What `attention.mean` is, so that maps and metrics treat it right."""
+    """How maps and metrics interpret `attention.mean`."""
     needs: ClassVar[frozenset[Literal["edges", "coords"]]] = frozenset()
-    """What a bag must carry for the method to mean anything."""
+    """What each bag must carry for the method to be meaningful."""
     order_matters: ClassVar[bool] = False
     min_instances: ClassVar[int] = 1
     without_effect: frozenset[str] = frozenset()
-    """Parameters that the original has and no loss depends on, like a bias before a softmax.
+    """Parameters of the original on which no loss depends, such as a bias before a softmax.
 
-    Of the class, or of one model where it depends on the arguments.
+    Set on an instance where it depends on the arguments.
     """
     binary: ClassVar[bool] = False
-    """The method tells two classes apart and no more: one logit, `n_classes=1`."""
+    """Whether the method handles two classes only, with one logit (`n_classes=1`)."""
     weighed_term: ClassVar[str] = "nll"
     """The term of `losses` that class weights multiply."""
     couples_bags: ClassVar[bool] = False
-    """Training mixes the bags of a batch (batch statistics, a memory): one process only."""
+    """Whether training mixes the bags of a batch (batch statistics, a memory): one process only."""
 
     name: str = ""
     """The registered name, set by `build`."""
     arguments: dict[str, Any]
-    """What `build` was called with, so that a checkpoint can build the model again."""
+    """The arguments passed to `build`, from which a checkpoint can rebuild the model."""
 
     def __init__(
         self,
@@ -116,60 +126,64 @@ class Model(nn.Module, ABC):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        """`noise` (n, samples) is used when given; see `streams` for where it comes from if not."""
+        """Run the model; `noise` (n, samples), if given, replaces the noise from `streams`."""
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """Named terms, each the mean over bags of what a bag gives alone."""
+        """Return named terms, each the mean over bags of the value that a bag has on its own."""
         return {"nll": self.likelihood.nll(out.logits, self.labels(bags)).mean()}
 
     @property
     def loss_weights(self) -> dict[str, float]:
-        """The method's own weights of its terms; 1 where nothing is said."""
+        """The method's own weights of its loss terms; terms left out have weight 1."""
         return {}
 
     def streams(self, bags: Bags, generator: torch.Generator | None) -> list[torch.Generator]:
-        """One source of noise for each bag, so that no bag's noise depends on its batch-mates.
+        """Return one noise generator per bag, so that a bag's noise is independent of its batch.
 
-        With a generator (and in training) the bags' streams follow from one number drawn from it;
-        in `eval()` without one, from the model's seed: a bag's prediction is always the same.
+        With a generator, and in training, the bags' streams derive from one number drawn from it.
+        In `eval()` without one they derive from the model's seed: predictions are deterministic.
         """
         fixed = generator is None and not self.training
         key = self.seed if fixed else draw_key(generator)
         return [stream(key, name, device=bags.x.device) for name in bags.names]
 
     def instance_scores(self, bags: Bags, out: Output) -> Posterior:
-        """What evaluation and maps show of each instance; for methods whose scores cost more.
+        """Return the instance scores that evaluation and maps show, by default the attention.
 
-        Called in `eval()`, maybe without gradients: a method that needs them turns them on.
+        Called in `eval()`, possibly without gradients; a method that needs them enables them.
         """
         del bags
         return out.attention
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
-        """Called before each epoch (from 0); for methods with a warm-up or alternating steps.
+        """Prepare for an epoch (the first is 0), for methods with a warm-up or alternating steps.
 
-        A parameter that a step's losses do not reach keeps its value, and its optimiser's state.
+        A parameter that a step's losses do not reach keeps its value and its optimiser state.
         """
 
     def after_step(self, out: Output, bags: Bags) -> None:
-        """Called after the optimiser's step; for methods that keep a memory."""
+        """Update the method's memory after an optimiser step."""
 
     def memory(self) -> dict[str, Tensor]:
-        """What must survive an interruption beside the state dict: its size may grow."""
+        """Return the tensors of variable size that a checkpoint stores beside the state dict."""
         return {}
 
     def restore_memory(self, tensors: dict[str, Tensor]) -> None:
-        """Takes back what `memory` gave."""
+        """Restore the tensors that `memory` returned."""
 
     def parameter_groups(self) -> Iterable[dict[str, Any]]:
-        """What the optimiser is given; for methods with learning rates of their own.
+        """Return the optimiser's parameter groups, for methods with several learning rates.
 
-        A group's own `clip_norm` clips the norm of its gradients by themselves.
+        If a group has a `clip_norm`, the norm of its gradients is clipped separately.
         """
         return [{"params": [p for p in self.parameters() if p.requires_grad]}]
 
     def check_coords(self, bags: Bags) -> Tensor:
-        """The coordinates, for a method that is nothing without them."""
+        """Return the coordinates; raise if they are missing.
+
+        Raises:
+            BagError: a bag of the batch has no coordinates.
+        """
         if bags.coords is None:
             raise BagError(
                 f"{self.name or type(self).__name__} lays instances out by their coordinates, but "
@@ -179,11 +193,11 @@ class Model(nn.Module, ABC):
 
     @property
     def top_label(self) -> int:
-        """The largest label that a bag may have; 0 is the smallest."""
+        """The largest label that a bag may have; the smallest is 0."""
         return max(self.n_classes - 1, 1)
 
     def labels(self, bags: Bags) -> Tensor:
-        """The bags' labels, checked against the number of classes."""
+        """Return the bags' labels, checked against the number of classes."""
         if bags.y is None:
             raise InputError("these bags have no labels: they can be predicted, not trained on")
         top = self.top_label
@@ -196,7 +210,7 @@ class Model(nn.Module, ABC):
 
 
 def each_bag(bags: Bags) -> Iterator[slice]:
-    """The rows of each bag."""
+    """Iterate over the rows of each bag."""
     start = 0
     for n in bags.sizes:
         yield slice(start, start + n)

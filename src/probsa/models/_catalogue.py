@@ -1,9 +1,9 @@
-"""The models as a list and as a page (docs/models.md), made from the registry alone."""
+"""The list of models and its page, docs/models.md, generated from the registry alone."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from ._base import Source
+from ._base import Model, Provenance
 from ._registry import fixed, names, original, summary
 
 PAGE = """\
@@ -19,55 +19,53 @@ Defaults are the ProbSA paper's fair setting; `preset="original"` takes a method
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """A method under its names."""
+class MethodEntry:
+    """A method, with all the names under which it is registered."""
 
     names: tuple[str, ...]
     summary: str
-    source: Source
+    provenance: Provenance
     needs: str
     score: str
     original: dict[str, object]
     originals: tuple[str, ...]
-    """Families of original state dicts that become this model."""
+    """Original implementations whose state dicts can be converted to this model."""
 
 
-def catalogue() -> Iterator[Entry]:
-    """The methods, one for each class, in the order of their first names."""
+def catalogue() -> Iterator[MethodEntry]:
+    """Iterate over the methods, one per class, in the order of their first names."""
     from ._originals import readers
 
-    by_class: dict[type, list[str]] = {}
+    names_by_class: dict[type[Model], list[str]] = {}
     for name in names():
-        by_class.setdefault(fixed(name)[0], []).append(name)
-    reading = readers()
-    for cls, its_names in by_class.items():
-        model, own = fixed(its_names[0])[0], dict[str, object]()
+        names_by_class.setdefault(fixed(name)[0], []).append(name)
+    modules = readers()
+    for cls, its_names in names_by_class.items():
+        preset = dict[str, object]()
         for name in its_names:
-            own |= original(name)
-        own_file = cls.__module__
-        # original weights become the method itself, not what was made of it
-        variant = any(other is not cls and issubclass(cls, other) for other in by_class)
-        yield Entry(
+            preset |= original(name)
+        # original weights belong to the method itself, not to its ProbSA variant in the same file
+        variant = any(other is not cls and issubclass(cls, other) for other in names_by_class)
+        readable = sorted(k for k, module in modules.items() if module == cls.__module__)
+        yield MethodEntry(
             names=tuple(its_names),
             summary=summary(its_names[0]).partition(" (")[0],
-            source=model.source,
-            needs=_needs(model),
-            score=model.score_kind,
-            original=own,
-            originals=()
-            if variant
-            else tuple(sorted(k for k, m in reading.items() if m == own_file)),
+            provenance=cls.provenance,
+            needs=_needs(cls),
+            score=cls.score_kind,
+            original=preset,
+            originals=() if variant else tuple(readable),
         )
 
 
 def catalogue_rows() -> dict[str, dict[str, str]]:
-    """Each name with what `probsa models --json` says of it."""
+    """Return the description of each registered name that `probsa models --json` prints."""
     return {
         name: {
             "summary": summary(name),
-            "paper": entry.source.paper,
-            "code": entry.source.code,
-            "licence": entry.source.licence,
+            "paper": entry.provenance.paper,
+            "code": entry.provenance.code,
+            "licence": entry.provenance.licence,
             "needs": entry.needs,
             "score": entry.score,
         }
@@ -77,16 +75,16 @@ def catalogue_rows() -> dict[str, dict[str, str]]:
 
 
 def catalogue_lines() -> Iterator[str]:
-    """The same for people: names first, then what they share."""
+    """Iterate over the lines that `probsa models` prints: a method's names, then its details."""
     for entry in catalogue():
         yield from (f"{name:<22} {summary(name)}" for name in entry.names)
-        source = entry.source
-        yield f"    {source.paper}"
-        yield f"    code: {source.code}; licence: {source.licence}"
+        provenance = entry.provenance
+        yield f"    {provenance.paper}"
+        yield f"    code: {provenance.code}; licence: {provenance.licence}"
         yield f"    needs: {entry.needs}"
 
 
-def _needs(model: type) -> str:
+def _needs(model: type[Model]) -> str:
     needed = sorted({"edges": "a graph", "coords": "coordinates"}[n] for n in model.needs)
     if model.min_instances > 1:
         needed.append(f"{model.min_instances} instances or more")
@@ -94,27 +92,27 @@ def _needs(model: type) -> str:
 
 
 def catalogue_page() -> str:
-    """docs/models.md."""
+    """Return the text of docs/models.md."""
     return "\n".join([PAGE, *(_section(entry) for entry in catalogue())])
 
 
-def _section(entry: Entry) -> str:
-    source = asdict(entry.source)
+def _section(entry: MethodEntry) -> str:
+    provenance = asdict(entry.provenance)
     lines = [
         f"## {', '.join(f'`{name}`' for name in entry.names)}",
         "",
         entry.summary,
         "",
-        f"- **Paper**: {source['paper']}",
-        f"- **Code**: {source['code']}; licence: {source['licence']}",
+        f"- **Paper**: {provenance['paper']}",
+        f"- **Code**: {provenance['code']}; licence: {provenance['licence']}",
         f"- **Needs**: {entry.needs}. **Score of an instance**: {entry.score}.",
-        f"- **As in its paper**: {source['follows_paper']}",
-        f"- **As in its code**: {source['follows_code']}",
-        f"- **Changed by the ProbSA paper's comparison**: {source['fair']}",
+        f"- **As in its paper**: {provenance['follows_paper']}",
+        f"- **As in its code**: {provenance['follows_code']}",
+        f"- **Changed by the ProbSA paper's comparison**: {provenance['fair']}",
     ]
     if entry.original:
-        own = ", ".join(f"`{k}={v!r}`" for k, v in sorted(entry.original.items()))
-        lines.append(f'- **`preset="original"`**: {own}')
+        settings = ", ".join(f"`{k}={v!r}`" for k, v in sorted(entry.original.items()))
+        lines.append(f'- **`preset="original"`**: {settings}')
     if entry.originals:
         lines.append(f"- **Reads the weights of**: {', '.join(f'`{k}`' for k in entry.originals)}")
     return "\n".join([*lines, ""])

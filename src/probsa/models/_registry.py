@@ -1,23 +1,21 @@
-"""Models by name. A module in this folder is a model; nothing else need know of it.
+"""The registry: models by name. Every public module in this folder registers its own models.
 
-Other packages join through the entry point group `probsa.models`.
+Other packages add models through the entry point group `probsa.models`.
 """
 
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Literal, TypeVar
 
-from ..errors import UnknownName
-from ._base import Model
+from ..errors import InputError, UnknownName
+from ._base import Family, Model
 
 M = TypeVar("M", bound=type[Model])
-_registered: dict[str, tuple[type[Model], dict[str, object]]] = {}
-_without: dict[str, frozenset[str]] = {}
-_original: dict[str, dict[str, object]] = {}
 
 PRESET = inspect.Parameter(
     "preset",
@@ -25,7 +23,35 @@ PRESET = inspect.Parameter(
     default="paper",
     annotation=Literal["paper", "original"],
 )
-"""Offered by the models that register an original setting: whose defaults hold."""
+"""Selects the defaults, for models that register an original setting."""
+OPTIONS_SUFFIX = "_options"
+"""Ends the name of each constructor parameter whose value is a dataclass of options."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """Properties of a registered model that are known before it is built; see `Model`."""
+
+    family: Family
+    stackable: bool
+    has_kl: bool
+    baseline: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Registration:
+    """A model class under one of its names."""
+
+    model: type[Model]
+    fixed: dict[str, object]
+    """The constructor arguments that the name fixes."""
+    without: frozenset[str]
+    """The arguments that are not offered under this name."""
+    original: dict[str, object] | None
+    facts: Facts
+
+
+_registrations: dict[str, Registration] = {}
 
 
 def register(
@@ -33,28 +59,44 @@ def register(
     *,
     without: Iterable[str] = (),
     original: Mapping[str, object] | None = None,
+    family: Family | None = None,
+    baseline: str | None = None,
     **fixed: object,
 ) -> Callable[[M], M]:
-    """Gives a model class, with these arguments fixed, a name.
+    """Register a model class under a name, with some of its arguments fixed.
 
     Args:
-        name: what `build` and run files call it.
-        without: arguments that change nothing under this name: they are not offered.
-        original: the defaults of the method's own authors, where they differ from the signature's
-            (the ProbSA paper's); `preset="original"` takes them.
+        name: name that `build` and run files use.
+        without: arguments that have no effect under this name and are not offered.
+        original: defaults of the method's own authors where they differ from the signature's
+            (the ProbSA paper's); selected by `preset="original"`.
+        family: the model's family under this name, if it is not the class's.
+        baseline: the plain counterpart under this name, if it is not the class's.
+        **fixed: values of constructor arguments.
     """
 
     def add(cls: M) -> M:
-        if name in _registered:
-            raise ValueError(f"two models are named {name!r}: {_registered[name][0]} and {cls}")
-        known = inspect.signature(cls).parameters
-        unknown = sorted({*fixed, *without, *(original or {})} - set(known))
+        if name in _registrations:
+            other = _registrations[name].model
+            raise ValueError(f"two models are named {name!r}: {other} and {cls}")
+        parameters = inspect.signature(cls).parameters
+        groups = _option_groups(cls).values()
+        known = {*parameters, *(option for group in groups for option in _flat_parameters(group))}
+        unknown = sorted({*fixed, *without, *(original or {})} - known)
         if unknown:
             raise ValueError(f"{name}: {cls.__name__} has no {', '.join(unknown)}")
-        _registered[name] = (cls, fixed)
-        _without[name] = frozenset(without)
-        if original is not None:
-            _original[name] = dict(original)
+        _registrations[name] = Registration(
+            model=cls,
+            fixed=fixed,
+            without=frozenset(without),
+            original=None if original is None else dict(original),
+            facts=Facts(
+                family=family or cls.family,
+                stackable=cls.stackable,
+                has_kl=cls.has_kl,
+                baseline=baseline or cls.baseline,
+            ),
+        )
         return cls
 
     return add
@@ -71,62 +113,138 @@ def _discover() -> None:
 
 
 def names() -> list[str]:
-    """Every registered name, sorted."""
+    """Return every registered name, sorted."""
     _discover()
-    return sorted(_registered)
+    return sorted(_registrations)
 
 
-def _look_up(name: str) -> tuple[type[Model], dict[str, object]]:
+def _look_up(name: str) -> Registration:
     if name not in names():
         raise UnknownName("model", name, names())
-    return _registered[name]
+    return _registrations[name]
+
+
+def _option_groups(cls: type[Model]) -> dict[str, type]:
+    groups: dict[str, type] = {}
+    for key, parameter in inspect.signature(cls).parameters.items():
+        group = parameter.annotation
+        if key.endswith(OPTIONS_SUFFIX) and isinstance(group, type) and is_dataclass(group):
+            groups[key.removesuffix(OPTIONS_SUFFIX)] = group
+    return groups
+
+
+def _flat_parameters(group: type) -> dict[str, inspect.Parameter]:
+    """Return the fields of a dataclass as keyword-only parameters."""
+    return {
+        f.name: inspect.Parameter(
+            f.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if f.default is MISSING else f.default,
+            annotation=f.type,
+        )
+        for f in fields(group)
+    }
+
+
+def option_groups(name: str) -> dict[str, type]:
+    """Return the dataclasses whose fields are arguments of a model, by the key that nests them.
+
+    >>> option_groups("abmil-probsa-diag")["prior"].__name__
+    'PriorOptions'
+    """
+    registration = _look_up(name)
+    groups = _option_groups(registration.model)
+    return {k: v for k, v in groups.items() if f"{k}{OPTIONS_SUFFIX}" not in registration.without}
 
 
 def arguments(name: str) -> dict[str, inspect.Parameter]:
-    """What a model's signature leaves open under this name: the schema of run files and flags."""
-    cls, preset = _look_up(name)
-    known = inspect.signature(cls).parameters
-    open_ = {k: p for k, p in known.items() if k not in preset and k not in _without[name]}
-    return {**open_, PRESET.name: PRESET} if name in _original else open_
+    """Return the arguments of a model under this name: the schema of run files and flags.
+
+    The fields of the model's option dataclasses are among them, as flat arguments.
+    """
+    registration = _look_up(name)
+    hidden = {*registration.fixed, *registration.without}
+    offered: dict[str, inspect.Parameter] = {}
+    groups = {f"{k}{OPTIONS_SUFFIX}": v for k, v in _option_groups(registration.model).items()}
+    for key, parameter in inspect.signature(registration.model).parameters.items():
+        if key not in hidden:
+            offered |= _flat_parameters(groups[key]) if key in groups else {key: parameter}
+    offered = {k: p for k, p in offered.items() if k not in hidden}
+    return offered if registration.original is None else {**offered, PRESET.name: PRESET}
 
 
 def original(name: str) -> dict[str, object]:
-    """What `preset="original"` changes; empty where the method has no setting of its own."""
-    _look_up(name)
-    return dict(_original.get(name, {}))
+    """Return the arguments that `preset="original"` changes; empty if there is no such preset."""
+    return dict(_look_up(name).original or {})
+
+
+def facts(name: str) -> Facts:
+    """Return the family, baseline and abilities of a registered model."""
+    return _look_up(name).facts
 
 
 def summary(name: str) -> str:
-    """The first line of the class's docstring, and what the name fixes."""
-    cls, preset = _look_up(name)
-    given = ", ".join(f"{k}={v}" for k, v in preset.items())
-    return (inspect.getdoc(cls) or "").partition("\n")[0] + (f" ({given})" if given else "")
+    """Return the first line of the class's docstring, followed by the arguments the name fixes."""
+    registration = _look_up(name)
+    settings = ", ".join(f"{k}={v}" for k, v in registration.fixed.items())
+    first_line = (inspect.getdoc(registration.model) or "").partition("\n")[0]
+    return first_line + (f" ({settings})" if settings else "")
 
 
 def fixed(name: str) -> tuple[type[Model], dict[str, object]]:
-    """The class behind a name, and the arguments that the name fixes."""
-    return _look_up(name)
+    """Return the class behind a name, and the arguments that the name fixes."""
+    registration = _look_up(name)
+    return registration.model, registration.fixed
 
 
 def build(name: str, **given: Any) -> Model:
-    """Makes a model by name.
+    """Build a model by name.
 
+    Options of the prior and the posterior are flat arguments (`ridge=0.01`), or come together as a
+    mapping or a dataclass (`prior={"ridge": 0.01}`, `prior=PriorOptions(ridge=0.01)`).
     `preset="original"` starts from the defaults of the method's authors instead of the ProbSA
-    paper's; what else is given goes before either.
+    paper's; other arguments override both.
 
     Raises:
-        UnknownName: no such model, or no such argument; suggests the nearest.
+        UnknownName: no such model or argument; suggests the nearest.
+        InputError: an option is given twice, or a value is not valid.
     """
+    given = _flattened(name, given)
     known = arguments(name)
     for argument in given:
         if argument not in known:
-            raise UnknownName(f"argument of {name}", argument, known)
-    cls, preset = _look_up(name)
-    chosen = given.pop(PRESET.name, PRESET.default)
-    if chosen not in ("paper", "original"):
-        raise UnknownName("preset", str(chosen), ["paper", "original"])
-    if chosen == "original":
-        given = {**_original[name], **given}
-    model = cls(**preset, **given)
+            raise UnknownName(f"argument of {name}", argument, [*known, *option_groups(name)])
+    registration = _look_up(name)
+    preset = given.pop(PRESET.name, PRESET.default)
+    if preset not in ("paper", "original"):
+        raise UnknownName("preset", str(preset), ["paper", "original"])
+    if preset == "original":
+        given = {**(registration.original or {}), **given}
+    values = {**registration.fixed, **given}
+    for key, group in _option_groups(registration.model).items():
+        options = {k: values.pop(k) for k in _flat_parameters(group) if k in values}
+        values[f"{key}{OPTIONS_SUFFIX}"] = group(**options)
+    model = registration.model(**values)
+    model.family, model.baseline = registration.facts.family, registration.facts.baseline
     model.name, model.arguments = name, dict(given)
     return model
+
+
+def _flattened(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace each group of options among the arguments by its fields."""
+    flat = dict(given)
+    for key, group in option_groups(name).items():
+        options = flat.pop(key, {})
+        if isinstance(options, group):
+            options = asdict(options)
+        if not isinstance(options, Mapping):
+            raise InputError(
+                f"{key} is {options!r}; expected a mapping of {', '.join(_flat_parameters(group))}"
+            )
+        for option, value in options.items():
+            if option not in _flat_parameters(group):
+                raise UnknownName(f"option of {key}", str(option), _flat_parameters(group))
+            if option in flat:
+                raise InputError(f"{option} is given twice: by itself and in {key}")
+            flat[option] = value
+    return flat

@@ -11,7 +11,7 @@ from ..errors import CheckpointError
 from ..layers import Activation, Trunk, Widths
 from . import _torchmil as torchmil
 from ._attention import AttentionModel
-from ._base import Model, Source
+from ._base import Model, Provenance
 from ._originals import State, only, original, part, transplant
 from ._registry import build, register
 
@@ -36,7 +36,8 @@ class ABMIL(AttentionModel):
         seed: of everything random in prediction.
     """
 
-    source = Source(
+    stackable = True
+    provenance = Provenance(
         paper="Ilse, Tomczak & Welling, Attention-based deep multiple instance learning, "
         "ICML 2018, arXiv:1802.04712",
         code="AMLab-Amsterdam/AttentionDeepMIL",

@@ -27,7 +27,7 @@ from ..layers import (
     propagate,
 )
 from ..variational import Dirac
-from ._base import Model, Output, ScoreKind, Source
+from ._base import Model, Output, Provenance, ScoreKind
 from ._originals import Rules, State, only, original, part, transplant
 from ._registry import build, register
 
@@ -78,10 +78,11 @@ class CAMIL(Model):
         seed: of everything random in prediction; there is nothing.
     """
 
+    family = "global"
     score_kind: ClassVar[ScoreKind] = "logit"
     needs = frozenset({"edges"})
     order_matters = True  # landmarks and the convolution follow the order of storage
-    source = Source(
+    provenance = Provenance(
         paper="Fourkioti, De Vries & Bakal, CAMIL: context-aware multiple instance learning for "
         "cancer detection and subtyping in whole slide images, ICLR 2024, arXiv:2305.05314",
         code="olgarithmics/ICLR_CAMIL",

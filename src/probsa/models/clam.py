@@ -15,21 +15,13 @@ from torch import Tensor, nn
 from ..core import Bags
 from ..errors import CheckpointError, InputError
 from ..layers import InstanceEvidence, InstanceLoss, PosteriorKind, SmoothSVM, Trunk, Widths
+from ..variational import PosteriorOptions, PriorOptions
 from ._attention import AttentionModel
-from ._base import Model, Output, Source
+from ._base import Model, Output, Provenance
 from ._originals import State, only, original, part, transplant
 from ._registry import build, register
 
-PROBSA = (
-    "samples",
-    "predict_samples",
-    "log_variance_bounds",
-    "initial_log_variance",
-    "kappa",
-    "ridge",
-    "laplacian",
-    "kl_reduction",
-)
+PROBSA = ("posterior_options", "prior_options")
 AUTHORS = {"attention_dim": 256, "dropout": 0.25}
 
 
@@ -66,20 +58,14 @@ class CLAM(AttentionModel):
             calibrated.
         bag_weight: c of c · nll + (1 − c) · instance.
         init: `default` (of torch), or `xavier_normal` with biases of 0 (the code until 2024).
-        samples: S in training.
-        predict_samples: S in prediction.
-        log_variance_bounds: between which log σ² stays, smoothly; None leaves it free.
-        initial_log_variance: log σ² before the first step.
-        kappa: precision κ of the prior.
-        ridge: ε of the prior.
-        laplacian: `combinatorial` or `normalized`.
-        kl_reduction: `mean` over a bag's instances, or `sum`.
+        posterior_options: number of samples and range of log σ².
+        prior_options: prior, and reduction of the KL.
         class_weights: of the likelihood, one a class.
         seed: of everything random in prediction.
     """
 
     without_effect = frozenset({"attention.mean.bias"})
-    source = Source(
+    provenance = Provenance(
         paper="Lu et al., Data-efficient and weakly supervised computational pathology on "
         "whole-slide images, Nature Biomedical Engineering 2021, arXiv:2004.09666",
         code="mahmoodlab/CLAM",
@@ -113,14 +99,8 @@ class CLAM(AttentionModel):
         bag_loss: Literal["ce", "svm"] = "ce",
         bag_weight: float = 0.7,
         init: Literal["default", "xavier_normal"] = "default",
-        samples: int = 16,
-        predict_samples: int = 1000,
-        log_variance_bounds: tuple[float, float] | None = (-10.0, 4.0),
-        initial_log_variance: float = -2.0,
-        kappa: float = 1.0,
-        ridge: float = 0.01,
-        laplacian: Literal["combinatorial", "normalized"] = "combinatorial",
-        kl_reduction: Literal["mean", "sum"] = "mean",
+        posterior_options: PosteriorOptions,
+        prior_options: PriorOptions,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
@@ -130,22 +110,14 @@ class CLAM(AttentionModel):
             self.likelihood = SmoothSVM(n_classes, class_weights=class_weights)
         self.bag_weight = bag_weight
         if prior == "dirichlet":
-            self.build_prior(
-                kappa=kappa,
-                ridge=ridge,
-                laplacian=laplacian,
-                kl_reduction=kl_reduction,
-                samples=samples,
-                predict_samples=predict_samples,
-            )
+            self.build_prior(prior_options, posterior_options)
         self.build_embed(in_dim, embed, activation=activation, dropout=dropout)
         self.build_attention(
             attention_dim=attention_dim,
             trunk=trunk,
             score_bias=score_bias,
             posterior=posterior,
-            bounds=log_variance_bounds,
-            initial_log_variance=initial_log_variance,
+            options=posterior_options,
             columns=n_classes if branches == "multi" else None,
             dropout=(0.25 if dropout else 0.0) if attention_dropout is None else attention_dropout,
         )
@@ -199,10 +171,12 @@ class CLAMProbSA(CLAM):
     """CLAM-SB with q(f | X) = N(μ, diag σ²) and a smoothness prior; instances are chosen by μ."""
 
     needs = frozenset({"edges"})
+    baseline = "clam-sb"
+    has_kl = True
     without_effect = frozenset()
-    source = replace(
-        CLAM.source,
-        paper=f"{CLAM.source.paper}; with the posterior and the prior of arXiv:2507.14932",
+    provenance = replace(
+        CLAM.provenance,
+        paper=f"{CLAM.provenance.paper}; with the posterior and the prior of arXiv:2507.14932",
     )
 
 

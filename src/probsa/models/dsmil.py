@@ -18,7 +18,7 @@ from ..core import Bags, segment_argmax
 from ..errors import InputError
 from ..layers import Embed, Widths
 from ..variational import Categorical, Dirac, Independent, Likelihood
-from ._base import Model, Output, Source
+from ._base import Model, Output, Provenance
 from ._originals import State, only, original, part, transplant
 from ._registry import build, register
 
@@ -60,7 +60,7 @@ class DSMIL(Model):
         seed: of everything random in prediction.
     """
 
-    source = Source(
+    provenance = Provenance(
         paper="Li, Li & Eliceiri, Dual-stream multiple instance learning network for whole slide "
         "image classification with self-supervised contrastive learning, CVPR 2021, "
         "arXiv:2011.08939",

@@ -26,7 +26,7 @@ from ..layers import (
     partition,
 )
 from ..variational import Dirac
-from ._base import Model, Output, Source, each_bag
+from ._base import Model, Output, Provenance, each_bag
 from ._originals import State, original, part, transplant
 from ._registry import build, register
 
@@ -89,7 +89,7 @@ class DTFDMIL(Model):
 
     score_kind = "probability"
     without_effect = frozenset({"attention.mean.bias", "bag_attention.mean.bias"})
-    source = Source(
+    provenance = Provenance(
         paper="Zhang et al., DTFD-MIL: double-tier feature distillation multiple instance learning "
         "for histopathology whole slide image classification, CVPR 2022, arXiv:2203.12081",
         code="hrzhang1123/DTFD-MIL",

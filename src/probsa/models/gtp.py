@@ -29,7 +29,7 @@ from ..layers import (
     propagate,
 )
 from ..variational import Dirac, Posterior
-from ._base import Model, Output, ScoreKind, Source, each_bag
+from ._base import Model, Output, Provenance, ScoreKind, each_bag
 from ._graphcam import graph_cam
 from ._originals import Rules, State, only, original, part, transplant
 from ._registry import build, register
@@ -74,7 +74,8 @@ class GTP(Model):
         seed: of everything random in prediction: nothing here.
     """
 
-    source = Source(
+    family = "global"
+    provenance = Provenance(
         paper="Zheng, Gindra, Green, Burks, Betke, Beane & Kolachalama, A graph-transformer for "
         "whole slide image classification, IEEE Transactions on Medical Imaging 41, 2022, "
         "arXiv:2205.09671",

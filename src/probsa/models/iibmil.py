@@ -16,7 +16,7 @@ from ..core import Bags, segment_mean
 from ..errors import BagError, CheckpointError, InputError
 from ..layers import Embed, PostNormLayer, QueryLayer, Widths
 from ..variational import Dirac
-from ._base import Model, Output, ScoreKind, Source
+from ._base import Model, Output, Provenance, ScoreKind
 from ._originals import Rules, State, original, part, transplant
 from ._registry import build, register
 
@@ -106,7 +106,8 @@ class IIBMIL(Model):
         seed: of everything random in prediction.
     """
 
-    source = Source(
+    family = "global"
+    provenance = Provenance(
         paper="Ren, Zhao, He et al., IIB-MIL: integrated instance-level and bag-level "
         "multiple instances learning with label disambiguation for pathological image analysis, "
         "MICCAI 2023, https://doi.org/10.1007/978-3-031-43987-2_54",

@@ -27,7 +27,7 @@ from ..layers import (
     propagate,
 )
 from ._attention import AttentionModel
-from ._base import Model, Source
+from ._base import Model, Provenance
 from ._originals import Rules, State, only, original, part, transplant
 from ._registry import build, register
 
@@ -130,7 +130,7 @@ class PatchGCN(AttentionModel):
 
     needs = frozenset({"edges"})
     without_effect = frozenset({"attention.mean.bias"})
-    source = Source(
+    provenance = Provenance(
         paper="Chen, Lu, Shaban, Chen, Chen, Williamson & Mahmood, Whole slide images are 2D point "
         "clouds: context-aware survival prediction using patch-based graph convolutional "
         "networks, MICCAI 2021, arXiv:2107.13048",

@@ -9,20 +9,22 @@ code divides, and without it 10⁴ patches swamp one label.
 from typing import Any, Literal
 
 from ..layers import PosteriorKind, Transformer, Trunk, Widths
+from ..variational import PosteriorOptions, PriorOptions
 from . import _torchmil as torchmil
 from ._attention import AttentionModel
-from ._base import Model, Source
+from ._base import Model, Provenance
 from ._originals import State, only, original, transplant
 from ._registry import build, register
 
 PLAIN: dict[str, Literal["relu", "identity"]] = {"mlp": "relu", "transformer": "identity"}
 TRANSFORMER = ("layers", "heads", "width", "out_proj", "use_mlp", "final_norm", "add_self")
+TABMIL: dict[str, Any] = {"family": "global", "baseline": "tabmil"}
 
 
 @register("abmil-probsa-dirac", encoder="mlp", posterior="dirac", without=TRANSFORMER)
 @register("abmil-probsa-diag", encoder="mlp", posterior="diag", without=TRANSFORMER)
-@register("tabmil-probsa-dirac", encoder="transformer", posterior="dirac")
-@register("tabmil-probsa-diag", encoder="transformer", posterior="diag")
+@register("tabmil-probsa-dirac", encoder="transformer", posterior="dirac", **TABMIL)
+@register("tabmil-probsa-diag", encoder="transformer", posterior="diag", **TABMIL)
 class ProbSA(AttentionModel):
     """Attention with a distribution q(f | X) and a smoothness prior on the bag's graph.
 
@@ -44,20 +46,17 @@ class ProbSA(AttentionModel):
         attention_dim: D_f.
         trunk: how μ and log σ² are computed.
         classifier_hidden: width of a hidden layer in ψ; None: ψ is linear, and samples are cheap.
-        samples: S in training; a Dirac has one sample whatever is given.
-        predict_samples: S in prediction, likewise.
-        log_variance_bounds: between which log σ² stays, smoothly; None leaves it free.
-        initial_log_variance: log σ² before the first step.
-        kappa: precision κ of the prior.
-        ridge: ε of the prior.
-        laplacian: `combinatorial` (the paper) or `normalized` (the authors' code).
-        kl_reduction: `mean` over a bag's instances, or `sum`.
+        posterior_options: number of samples and range of log σ².
+        prior_options: prior, and reduction of the KL.
         class_weights: of the likelihood, one a class.
         seed: of everything random in prediction.
     """
 
     needs = frozenset({"edges"})
-    source = Source(
+    baseline = "abmil"
+    stackable = True
+    has_kl = True
+    provenance = Provenance(
         paper="Castro-Macías et al., Probabilistic smooth attention, 2025, arXiv:2507.14932",
         code="announced, not public; the authors' library is torchmil",
         licence="Apache-2.0 (torchmil)",
@@ -87,26 +86,13 @@ class ProbSA(AttentionModel):
         attention_dim: int = 128,
         trunk: Trunk = "tanh",
         classifier_hidden: int | None = None,
-        samples: int = 16,
-        predict_samples: int = 1000,
-        log_variance_bounds: tuple[float, float] | None = (-10.0, 4.0),
-        initial_log_variance: float = -2.0,
-        kappa: float = 1.0,
-        ridge: float = 0.01,
-        laplacian: Literal["combinatorial", "normalized"] = "combinatorial",
-        kl_reduction: Literal["mean", "sum"] = "mean",
+        posterior_options: PosteriorOptions,
+        prior_options: PriorOptions,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        self.build_prior(
-            kappa=kappa,
-            ridge=ridge,
-            laplacian=laplacian,
-            kl_reduction=kl_reduction,
-            samples=samples,
-            predict_samples=predict_samples,
-        )
+        self.build_prior(prior_options, posterior_options)
         self.build_embed(in_dim, embed, activation=activation or PLAIN[encoder], dropout=dropout)
         parts = {"out_proj": out_proj, "final_norm": final_norm, "add_self": add_self}
         if encoder == "transformer":
@@ -123,8 +109,7 @@ class ProbSA(AttentionModel):
             attention_dim=attention_dim,
             trunk=trunk,
             posterior=posterior,
-            bounds=log_variance_bounds,
-            initial_log_variance=initial_log_variance,
+            options=posterior_options,
             hidden=classifier_hidden,
         )
 

@@ -37,7 +37,7 @@ from ..layers import (
     with_first,
 )
 from ..variational import Dirac
-from ._base import Model, Output, Source
+from ._base import Model, Output, Provenance
 from ._originals import State, original, part, transplant
 from ._registry import build, register
 
@@ -100,7 +100,8 @@ class SETMIL(Model):
         seed: of everything random in prediction.
     """
 
-    source = Source(
+    family = "global"
+    provenance = Provenance(
         paper="Zhao et al., SETMIL: spatial encoding transformer-based multiple instance learning "
         "for pathological image analysis, MICCAI 2022, "
         "https://doi.org/10.1007/978-3-031-16434-7_7",

@@ -31,7 +31,7 @@ from ..layers import (
 )
 from ..variational import Dirac
 from . import _torchmil as torchmil
-from ._base import Model, Output, Source
+from ._base import Model, Output, Provenance
 from ._originals import State, only, original, transplant
 from ._registry import build, register
 
@@ -121,7 +121,7 @@ class SmABMIL(Model):
     """
 
     needs = frozenset({"edges"})
-    source = Source(
+    provenance = Provenance(
         paper="Castro-Macías, Morales-Álvarez, Wu, Molina & Katsaggelos, Sm: enhanced localization "
         "in multiple instance learning for medical imaging classification, NeurIPS 2024, "
         "arXiv:2410.03276",

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ..layers import Activation, Transformer, Trunk, Widths
 from . import _torchmil as torchmil
 from ._attention import AttentionModel
-from ._base import Model, Source
+from ._base import Model, Provenance
 from ._originals import State, only, original, transplant
 from ._registry import build, register
 
@@ -39,7 +39,9 @@ class TABMIL(AttentionModel):
         seed: of everything random in prediction.
     """
 
-    source = Source(
+    family = "global"
+    stackable = True
+    provenance = Provenance(
         paper="Castro-Macías et al., Sm: enhanced localization in multiple instance learning, "
         "NeurIPS 2024, arXiv:2410.03276; here as in arXiv:2507.14932, appendix B",
         code="Franblueee/torchmil",

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from ..core import Bags
 from ..errors import CheckpointError, InputError
 from ..layers import Duplicates, Embed, PosteriorKind, SquareEncoder, Trunk, Widths
-from ..variational import Dirac
+from ..variational import Dirac, PosteriorOptions, PriorOptions
 from ._attention import AttentionModel
-from ._base import Model, Output, ScoreKind, Source
+from ._base import Model, Output, Provenance, ScoreKind
 from ._originals import Rules, State, only, original, part, transplant
 from ._registry import build, register
 
 OWN: dict[str, object] = {"activation": "relu", "dropout": 0.1, "mask_padding": False}
 """The original's setting, at its own 1024 features; how it was trained is the run file's."""
-SOURCE = Source(
+PROVENANCE = Provenance(
     paper="Shao et al., TransMIL: transformer based correlated multiple instance learning for "
     "whole slide image classification, NeurIPS 2021, arXiv:2106.00908",
     code="szc19990412/TransMIL",
@@ -67,9 +67,10 @@ class TransMIL(Model):
         seed: of everything random in prediction; there is nothing.
     """
 
+    family = "global"
     score_kind: ClassVar[ScoreKind] = "weight"
     order_matters = True
-    source = SOURCE
+    provenance = PROVENANCE
 
     def __init__(
         self,
@@ -151,24 +152,21 @@ class TransMILProbSA(AttentionModel):
         dropout: after each attention, in training (TransMIL's own: 0.1).
         attention_dim: D_f.
         trunk: how μ and log σ² are computed.
-        samples: S in training.
-        predict_samples: S in prediction.
-        log_variance_bounds: between which log σ² stays, smoothly; None leaves it free.
-        initial_log_variance: log σ² before the first step.
-        kappa: precision κ of the prior.
-        ridge: ε of the prior.
-        laplacian: `combinatorial` (the paper) or `normalized` (the authors' code).
-        kl_reduction: `mean` over a bag's instances, or `sum`.
+        posterior_options: number of samples and range of log σ².
+        prior_options: prior, and reduction of the KL.
         class_weights: of the likelihood, one a class.
         seed: of everything random in prediction.
     """
 
+    family = "global"
+    baseline = "transmil"
+    has_kl = True
     needs = frozenset({"edges"})
     order_matters = True
-    source = replace(
-        SOURCE,
-        paper=f"{SOURCE.paper}; pooling of Castro-Macías et al., Probabilistic smooth attention, "
-        "2025, arXiv:2507.14932",
+    provenance = replace(
+        PROVENANCE,
+        paper=f"{PROVENANCE.paper}; pooling of Castro-Macías et al., Probabilistic smooth "
+        "attention, 2025, arXiv:2507.14932",
         fair="Not in the comparison: the paper says that ProbSA can join any attention pooling, "
         "and this is TransMIL with one.",
     )
@@ -191,26 +189,13 @@ class TransMILProbSA(AttentionModel):
         dropout: float = 0.0,
         attention_dim: int = 128,
         trunk: Trunk = "tanh",
-        samples: int = 16,
-        predict_samples: int = 1000,
-        log_variance_bounds: tuple[float, float] | None = (-10.0, 4.0),
-        initial_log_variance: float = -2.0,
-        kappa: float = 1.0,
-        ridge: float = 0.01,
-        laplacian: Literal["combinatorial", "normalized"] = "combinatorial",
-        kl_reduction: Literal["mean", "sum"] = "mean",
+        posterior_options: PosteriorOptions,
+        prior_options: PriorOptions,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        self.build_prior(
-            kappa=kappa,
-            ridge=ridge,
-            laplacian=laplacian,
-            kl_reduction=kl_reduction,
-            samples=samples,
-            predict_samples=predict_samples,
-        )
+        self.build_prior(prior_options, posterior_options)
         self.build_embed(in_dim, embed, activation=activation, dropout=0.0)
         self.encoder = SquareEncoder(
             self.embed.out_dim,
@@ -227,8 +212,7 @@ class TransMILProbSA(AttentionModel):
             attention_dim=attention_dim,
             trunk=trunk,
             posterior=posterior,
-            bounds=log_variance_bounds,
-            initial_log_variance=initial_log_variance,
+            options=posterior_options,
         )
 
 

@@ -17,7 +17,7 @@ from ..core import Bags, segment_logsumexp, segment_max, segment_mean, segment_s
 from ..errors import InputError
 from ..layers import Embed, PostNormLayer
 from ..variational import Dirac
-from ._base import Model, Output, Source
+from ._base import Model, Output, Provenance
 from ._originals import State, original, part, transplant
 from ._registry import build, register
 
@@ -99,10 +99,11 @@ class VMIL(Model):
         seed: not used: nothing is random in prediction.
     """
 
+    family = "global"
     score_kind = "probability"
     binary = True
     weighed_term = "m_step"
-    source = Source(
+    provenance = Provenance(
         paper="Yang, Jiao, Wu & Li, Variational multiple-instance learning with embedding "
         "correlation modeling for hyperspectral target detection, IEEE TNNLS 2024, "
         "https://ieeexplore.ieee.org/document/10803098",

@@ -6,11 +6,9 @@ They may differ in seed, λ, posterior, encoder and every other argument of the 
 import json
 from typing import Any
 
-from ..models import ABMIL, TABMIL, ProbSA, arguments, fixed
+from ..models import arguments, facts
 from .config import RunConfig
 
-STACK = (ABMIL, TABMIL, ProbSA)
-"""Models of linear maps and norms alone, whose losses are sums over bags."""
 WHERE = ("device", "workers", "threads", "cache_gb")
 """Where a run is computed, which is not what it computes."""
 
@@ -18,7 +16,7 @@ WHERE = ("device", "workers", "threads", "cache_gb")
 def why_alone(config: RunConfig) -> str | None:
     """Why a run cannot train beside others; None: it can."""
     t = config.training
-    if fixed(config.model)[0] not in STACK:
+    if not facts(config.model).stackable:
         return f"{config.model} is not made of linear maps and norms alone"
     dropped = [k for k, v in _given(config).items() if "dropout" in k and v]
     if dropped:

@@ -5,6 +5,8 @@ from .likelihoods import balanced_weights as balanced_weights
 from .likelihoods import likelihood_of as likelihood_of
 from .objectives import SCHEDULED as SCHEDULED
 from .objectives import objective as objective
+from .options import PosteriorOptions as PosteriorOptions
+from .options import PriorOptions as PriorOptions
 from .posteriors import Diagonal as Diagonal
 from .posteriors import Dirac as Dirac
 from .posteriors import Posterior as Posterior

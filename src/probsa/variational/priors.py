@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..core import Bags, degrees, segment_sum
 from ..errors import InputError
+from .options import PriorOptions
 
 
 class Prior(ABC):
@@ -51,9 +52,9 @@ class Dirichlet(Prior):
     def __init__(
         self,
         *,
-        kappa: float = 1.0,
-        ridge: float = 0.01,
-        laplacian: Literal["combinatorial", "normalized"] = "combinatorial",
+        kappa: float = PriorOptions.kappa,
+        ridge: float = PriorOptions.ridge,
+        laplacian: Literal["combinatorial", "normalized"] = PriorOptions.laplacian,
     ) -> None:
         if not kappa > 0 or not ridge >= 0:
             raise InputError(f"the prior needs kappa > 0 and ridge >= 0, not {kappa} and {ridge}")

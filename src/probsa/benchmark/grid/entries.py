@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from typing import Any, get_args
 
 from ...errors import InputError, UnknownName
-from ...models import arguments, names
+from ...models import arguments, facts, names
 from ...training import flatten, section_keys
 from ...variational import KLWeight
-from .methods_and_cells import Family, Method, has_kl
+from .methods_and_cells import Family, Method
 
 WORDS = ("all", *get_args(Family))
 """What stands for many models."""
@@ -44,10 +44,10 @@ def methods_of(given: Any, weights: Sequence[KLWeight], *, where: str) -> tuple[
     raw = [one for item in listed for one in _spread(item, where=where)]
     if not raw:
         raise InputError(f"{where} names no models: give models: [abmil, abmil-probsa-diag], say")
-    plain_ones = [_entry(r, None, where=where) for r in raw if not has_kl(r["name"])]
+    plain_ones = [_entry(r, None, where=where) for r in raw if not facts(r["name"]).has_kl]
     found: list[Entry] = []
     for one in raw:
-        for λ in _weights(one, weights, where=where) if has_kl(one["name"]) else [None]:
+        for λ in _weights(one, weights, where=where) if facts(one["name"]).has_kl else [None]:
             entry = _entry(one, λ, where=where)
             if λ == 0 and entry.method.baseline is not None:
                 entry = _baseline(entry, [*plain_ones, *found])
@@ -114,8 +114,7 @@ def _spread(item: Any, *, where: str) -> list[dict[str, Any]]:
             f"the entry {name!r} of models in {where} has {sorted(unfit)[0]!r}: what stands for "
             "many models takes training and kl_weight alone"
         )
-    families = {n: Method(label=n, model=n).family for n in names()}
-    return [{**item, "name": n} for n, f in families.items() if name in ("all", f)]
+    return [{**item, "name": n} for n in names() if name in ("all", facts(n).family)]
 
 
 def _weights(

@@ -4,18 +4,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from ...models import arguments, names
+from ...models import Family, facts, names
 from ...training import RunConfig
 from ...variational import KLWeight
-
-Family = Literal["local", "global"]
-
-GLOBAL = ("tabmil", "transmil", "setmil", "gtp", "iibmil", "camil", "vmil")
-"""Methods whose instances see the whole bag: the paper's second family (table 3)."""
-PLAIN = "-probsa-"
-"""What divides a model's name from the posterior that is laid on it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,13 +35,13 @@ class Method:
 
     @property
     def family(self) -> Family:
-        """With or without interactions over the whole bag."""
-        return "global" if self.model.startswith(GLOBAL) else "local"
+        """The model's family; `local` if the model is not registered, as in a stored result."""
+        return facts(self.model).family if self.model in names() else "local"
 
     @property
     def baseline(self) -> str | None:
-        """The model that λ = 0 stands for: `abmil` of `abmil-probsa-diag`; None for a plain one."""
-        return plain(self.model)
+        """The model that λ = 0 stands for: `abmil` for `abmil-probsa-diag`, None for `abmil`."""
+        return facts(self.model).baseline if self.model in names() else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,17 +63,6 @@ class Cell:
     def folder(self, out: Path) -> Path:
         """The run folder of the cell in the experiment's folder."""
         return out / "cells" / self.name
-
-
-def plain(model: str) -> str | None:
-    """The registered model that a ProbSA model is built on, or None."""
-    base, found, _ = model.partition(PLAIN)
-    return base if found and base in names() else None
-
-
-def has_kl(model: str) -> bool:
-    """Whether λ means anything to a model."""
-    return "kappa" in arguments(model)
 
 
 def _short(kl_weight: KLWeight) -> str:

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-from ..grid.methods_and_cells import GLOBAL, Family, Method
+from ..grid.methods_and_cells import Family, Method
 
 PaperTable = Literal["2", "3", "4", "5"]
 PaperMetric = Literal["AUROC", "F1", "rank", "ms"]
@@ -109,7 +109,7 @@ def position(method: Method) -> tuple[float, str, int, float]:
     λ: numbers, linear, cyclical.
     """
     order = list(LABELS.values())
-    family = 1 if method.model.startswith(GLOBAL) else 0
+    family = 1 if method.family == "global" else 0
     known = float(len(order))
     if method.model in order:
         known = float(order.index(method.model))
