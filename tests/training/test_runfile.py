@@ -12,7 +12,7 @@ from probsa.cli.commands.train import own_parser
 from probsa.core import GraphOptions
 from probsa.errors import InputError, UnknownName
 from probsa.training.config import RunConfig
-from probsa.training.run_keys import flatten, load_yaml
+from probsa.training.keys import flatten, load_yaml
 from probsa.training.runfile import commented, read_run, run_keys, run_schema
 
 ALONE = Path(__file__).parents[1] / "data" / "version_0_1_0" / "alone"
@@ -67,7 +67,7 @@ def test_a_resolved_run_reads_back_as_itself(tmp_path):
     assert RunConfig.from_dict(load_yaml(file)) == config
     file.write_text(commented(config))
     assert read_run(file, {}) == config
-    assert "# λ of the KL" in file.read_text()
+    assert "# Weight λ of the KL" in file.read_text()
 
 
 @pytest.mark.parametrize(

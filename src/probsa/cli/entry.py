@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 
@@ -46,8 +46,8 @@ COMMANDS = (
     "convert-checkpoint",
     "demo",
 )
-"""In the order of the flow. Each is a module of `commands`: `convert_checkpoint` has a `parser` and
-`run` for `probsa convert-checkpoint`."""
+"""In the order of the flow. Each is a module of `commands` with `DESCRIPTION`, `parser` and `run`:
+`convert_checkpoint.py` is `probsa convert-checkpoint`."""
 SHELLS = ("bash", "zsh", "tcsh")
 
 
@@ -73,21 +73,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] == "help":
-        write(whole_parser().format_help())
+        write(help_parser().format_help())
         return 0
     if arguments[0].startswith("-"):
-        parser = whole_parser()
-        asked = parse_arguments(parser, arguments)
+        asked = parse_arguments(help_parser(), arguments)
         if asked.print_shtab is not None:
-            write(parser.get_completion_script(f"shtab-{asked.print_shtab}"))
+            write(whole_parser().get_completion_script(f"shtab-{asked.print_shtab}"))
         return 0
     if arguments[0] not in COMMANDS:
         raise UnknownName("command", arguments[0], COMMANDS)
     return _module(arguments[0]).run(arguments[1:])
 
 
+def help_parser() -> ArgumentParser:
+    """Return a parser that knows the commands, but not their arguments."""
+    return _parser_of({name: command_parser(name, _module(name).DESCRIPTION) for name in COMMANDS})
+
+
 def whole_parser() -> ArgumentParser:
-    """Return the parser of all commands, for help and shell completion."""
+    """Return the parser of all commands with all their arguments, for shell completion."""
+    return _parser_of({name: _module(name).parser() for name in COMMANDS})
+
+
+def _parser_of(commands: Mapping[str, ArgumentParser]) -> ArgumentParser:
     from .. import __version__
 
     parser = command_parser("", DESCRIPTION)
@@ -96,13 +104,12 @@ def whole_parser() -> ArgumentParser:
         "--print-shtab", choices=SHELLS, metavar="SHELL",
         help="Print a completion script for a shell (bash, zsh or tcsh).",
     )  # fmt: skip
-    commands = parser.add_subcommands(
+    subcommands = parser.add_subcommands(
         required=False, dest="command", title="commands", metavar="COMMAND"
     )
-    for name in COMMANDS:
-        of_command = _module(name).parser()
+    for name, of_command in commands.items():
         summary = (of_command.description or "").partition("\n")[0]
-        commands.add_subcommand(name, of_command, help=summary)
+        subcommands.add_subcommand(name, of_command, help=summary)
     return parser
 
 

@@ -16,6 +16,12 @@ from .joining import pass_key as pass_key
 from .joining import why_alone as why_alone
 from .joint import HeadsFailed as HeadsFailed
 from .joint import train_together as train_together
+from .keys import RunKey as RunKey
+from .keys import current_name as current_name
+from .keys import flatten as flatten
+from .keys import full_name as full_name
+from .keys import load_yaml as load_yaml
+from .keys import section_keys as section_keys
 from .loop import Reporter as Reporter
 from .loop import train as train
 from .optimizers import clip_gradients as clip_gradients
@@ -27,12 +33,6 @@ from .preparation import prepare as prepare
 from .preparation import read_split as read_split
 from .run_folder import RunFolder as RunFolder
 from .run_folder import differences as differences
-from .run_keys import RunKey as RunKey
-from .run_keys import current_name as current_name
-from .run_keys import flatten as flatten
-from .run_keys import full_name as full_name
-from .run_keys import load_yaml as load_yaml
-from .run_keys import section_keys as section_keys
 from .runfile import checked_run as checked_run
 from .runfile import commented as commented
 from .runfile import read_run as read_run

@@ -22,7 +22,7 @@ from ..core import write_csv, write_json, write_text
 from ..errors import InputError, OutputExists
 from ..models import arguments, names, original
 from .config import RunConfig, plain
-from .run_keys import load_yaml
+from .keys import load_yaml
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from ..core import choices, described
 from ..errors import InputError, UnknownName, hint
 from ..models import PRESET, arguments, build, fixed, names, option_groups, original
 from .config import SECTIONS, RunConfig
-from .run_keys import RunKey, attribute_help, flatten, load_yaml, section_keys
+from .keys import RunKey, attribute_help, flatten, load_yaml, section_keys
 
 FROM_DATA = {"in_dim", "class_weights", "seed"}
 """Arguments of a model that are not keys of a run: the data or the run's seed determine them."""
@@ -62,8 +62,10 @@ def run_keys(model: str, preset: str = "paper") -> dict[str, RunKey]:
 
 
 def _argument_help(model: str) -> dict[str, str]:
-    documented = parse_docstring(inspect.getdoc(fixed(model)[0]) or "").params
-    help_texts = {p.arg_name: " ".join((p.description or "").split()) for p in documented}
+    help_texts: dict[str, str] = {}
+    for ancestor in reversed(fixed(model)[0].__mro__):
+        documented = parse_docstring(inspect.cleandoc(ancestor.__doc__ or "")).params
+        help_texts |= {p.arg_name: " ".join((p.description or "").split()) for p in documented}
     for options in option_groups(model).values():
         help_texts |= attribute_help(options)
     preset = "Whose defaults the model has: those of the ProbSA paper or of the method's authors."

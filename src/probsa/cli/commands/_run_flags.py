@@ -78,11 +78,11 @@ def add_run_flags(parser: ArgumentParser, *, without: Collection[str] = ()) -> N
 def add_keys(group: Any, keys: Iterable[RunKey]) -> None:
     """Add keys of a run to a group of a parser, as flags without their section."""
     for key in keys:
-        default = "" if key.default is None else f" Default: {plain(key.default)}."
+        default = "" if key.default is None else f"; default {plain(key.default)}"
         group.add_argument(
             f"--{key.short.replace('_', '-')}",
             type=key.annotation,
             default=key.default,
             metavar="VALUE",
-            help=f"{key.help} ({described(key.annotation)}){default}".replace("%", "%%"),
+            help=f"{key.help} [{described(key.annotation)}{default}]".replace("%", "%%"),
         )

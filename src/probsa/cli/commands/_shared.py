@@ -64,8 +64,9 @@ def _explain(parser: ArgumentParser, message: str) -> str:
     if match := re.match(r"argument ([\w.-]+): invalid choice: (.+) \(choose from (.+)\)", text):
         flag, value, choices = match.groups()
         choices = [choice.strip("'") for choice in choices.split(", ")]
+        expected = " or ".join(part for part in (", ".join(choices[:-1]), choices[-1]) if part)
         guess = hint(value.strip("'"), choices)
-        return f"{flag} is {value}; expected {' or '.join(choices)}.{guess}"
+        return f"{flag} is {value}; expected {expected}.{guess}"
     if match := re.match(r'Parser key "([\w.]+)": Expected a <class \'(\w+)\'>.*value: (.*)', text):
         key, kind, value = match.groups()
         flag = f"--{key.replace('_', '-')}"
