@@ -48,7 +48,7 @@ COMMANDS = (
 )
 """In the order of the flow. Each is a module of `commands` with `DESCRIPTION`, `parser` and `run`:
 `convert_checkpoint.py` is `probsa convert-checkpoint`."""
-SHELLS = ("bash", "zsh", "tcsh")
+SHELLS = ("bash", "zsh")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,7 +102,7 @@ def _parser_of(commands: Mapping[str, ArgumentParser]) -> ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument(
         "--print-shtab", choices=SHELLS, metavar="SHELL",
-        help="Print a completion script for a shell (bash, zsh or tcsh).",
+        help="Print a completion script for a shell (bash or zsh).",
     )  # fmt: skip
     subcommands = parser.add_subcommands(
         required=False, dest="command", title="commands", metavar="COMMAND"

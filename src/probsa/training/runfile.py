@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
@@ -201,12 +202,18 @@ def commented(config: RunConfig) -> str:
     lines = ["# probsa train --config THIS_FILE --out RUN_FOLDER"]
     for section, values in config.to_dict().items():
         if not isinstance(values, dict):
-            lines += ["", f"# {keys[section].help}", f"{section}: {_text(values)}"]
+            lines += ["", *_comment(keys[section]), f"{section}: {_text(values)}"]
             continue
         lines += ["", f"{section}:"]
         for key, value in values.items():
-            lines += [f"  # {keys[f'{section}.{key}'].help}", f"  {key}: {_text(value)}"]
+            lines += _comment(keys[f"{section}.{key}"], indent="  ")
+            lines.append(f"  {key}: {_text(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _comment(key: RunKey, *, indent: str = "") -> list[str]:
+    lead = f"{indent}# "
+    return textwrap.wrap(key.help, 98, initial_indent=lead, subsequent_indent=lead)
 
 
 def run_schema(model: str) -> dict[str, Any]:

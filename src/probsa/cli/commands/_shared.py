@@ -66,7 +66,7 @@ def _explain(parser: ArgumentParser, message: str) -> str:
         choices = [choice.strip("'") for choice in choices.split(", ")]
         expected = " or ".join(part for part in (", ".join(choices[:-1]), choices[-1]) if part)
         guess = hint(value.strip("'"), choices)
-        return f"{flag} is {value}; expected {expected}.{guess}"
+        return f"{flag} is {value}; expected {expected}{guess and '.' + guess}"
     if match := re.match(r'Parser key "([\w.]+)": Expected a <class \'(\w+)\'>.*value: (.*)', text):
         key, kind, value = match.groups()
         flag = f"--{key.replace('_', '-')}"
@@ -74,7 +74,7 @@ def _explain(parser: ArgumentParser, message: str) -> str:
     if match := re.match(r"the following arguments are required: (.+)", text):
         usage = parser.format_usage()
         keys = [key.replace("_", "-") for key in match.group(1).split(", ")]
-        missing = [f"--{k}" if f"--{k} " in usage else k.upper() for k in keys]
+        missing = [f"--{k}" if re.search(rf"--{k}\s", usage) else k.upper() for k in keys]
         return f"{parser.prog} needs {' and '.join(missing)}. See {parser.prog} --help"
     return text
 

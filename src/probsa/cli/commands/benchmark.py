@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Train and evaluate a grid of runs, and write tables and figures.
 
-  probsa benchmark GRID.yaml [--data DIR ...] [--out DIR] [--KEY VALUE ...]
-
 The cells of the grid are all combinations of models, data sets, splits, seeds and λ. An
 interrupted benchmark continues where it stopped, and failed cells are tried again.
 
@@ -98,6 +96,7 @@ def own_parser() -> ArgumentParser:
 def parser() -> ArgumentParser:
     """Return the whole parser, for help and shell completion."""
     whole = own_parser()
+    whole.usage = "probsa benchmark GRID.yaml [--data DIR ...] [--out DIR] [--KEY VALUE ...]"
     group = whole.add_argument_group("keys of the grid")
     for key, words in GRID_KEYS.items():
         group.add_argument(f"--{key.replace('_', '-')}", metavar="VALUE", help=words)

@@ -83,8 +83,9 @@ def _add_flags_of_tissue(parser: ArgumentParser) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run `probsa patch`."""
     args = parse_arguments(parser(), arguments)
-    from ...cohorts import RunOptions, estimate_patches, patch_cohort, read_resolutions
+    from ...cohorts import RunOptions, estimate_patches, patch_cohort
     from ...patches import settings
+    from ...slides import read_resolutions
     from ..terminal import OUT, counting_outcomes
 
     chosen = settings(

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Train a model on a folder of features and a table of labels.
 
-  probsa train --features DIR --labels CSV --model NAME --out RUN [--KEY VALUE ...]
-  probsa train --config run.yaml --out RUN [--KEY VALUE ...]
-  probsa train --out RUN --resume
-
 The run folder gets the weights, the predictions for the held-out bags, their evaluation
 and their attention maps. Every key of a run file is a flag too, written with its section
 (--training.epochs 50) or without (--epochs 50). Flags take precedence over the run file.
 
 The arguments of a model are keys as well: `probsa train --model NAME --help` or
 `probsa models NAME` lists them."""
+USAGE = """\
+probsa train --features DIR --labels CSV --model NAME --out RUN [--KEY VALUE ...]
+       probsa train --config run.yaml --out RUN [--KEY VALUE ...]
+       probsa train --out RUN --resume"""
 
 
 def own_parser() -> ArgumentParser:
@@ -59,6 +59,7 @@ def own_parser() -> ArgumentParser:
 def parser() -> ArgumentParser:
     """Return the whole parser, for help and shell completion."""
     whole = own_parser()
+    whole.usage = USAGE
     names = whole.add_argument_group("model")
     names.add_argument("--model", metavar="NAME", help="Registered name; see `probsa models`.")
     add_run_flags(whole)
