@@ -292,10 +292,10 @@ run of each model on one set of slides: a difference smaller than the intervals 
 another <code>seed</code> may reverse it.</p>
 <h2>Where the models look, and how certain they are</h2>
 <p>These are the first {shown} positive test slides, not the best ones. Every square is a patch;
-grey is glass without tissue. The <b>mean</b> map shows the evidence: yellow patches have the most weight
-in the prediction. The <b>variance</b> map shows the uncertainty: for bright patches, the model is
-least certain of their weight. Colours range from the smallest to the largest value of each slide
-(per-bag scale), so compare patches within a map, not colours between maps.</p>
+grey is glass without tissue. The <b>mean</b> map shows the evidence: yellow patches have the most
+weight in the prediction. The <b>variance</b> map shows the uncertainty: for bright patches, the
+model is least certain of their weight. Colours range from the smallest to the largest value of each
+slide (per-bag scale), so compare patches within a map, not colours between maps.</p>
 {figures}
 <h2>The same on your own data</h2>
 <p>All you need is a folder with one HDF5 file of features per slide or scan (files of TRIDENT and
