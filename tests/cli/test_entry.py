@@ -1,4 +1,4 @@
-"""The commands, in this process: what they print, what they leave, and how they exit."""
+"""The commands: their output, the files that they write, their help and their exit status."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ from probsa.cli.entry import COMMANDS, main
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder of bags and a run on it."""
+    """Train a run; return (features, labels, run folder)."""
     folder = tmp_path_factory.mktemp("cli")
     features, labels = write_folder(folder / "data")
     run = folder / "run"
@@ -35,7 +35,7 @@ def train_flags(features, labels, out, *more):
 
 
 def failed(capsys, *arguments):
-    """The error of a command that must refuse, once as words and once as JSON."""
+    """Return the error of a command that must fail, after checking that --json prints it too."""
     assert main(list(arguments)) == 2
     words = capsys.readouterr().err
     assert main([*arguments, "--json"]) == 2
@@ -63,7 +63,7 @@ def test_predict_evaluate_map(trained, tmp_path, capsys):
         rows = {r["bag"]: r for r in csv.DictReader(f)}
     assert rows["000"]["part"] in ("train", "val", "test") and len(rows) == 12
     with (run / "predictions" / "predictions.csv").open() as f:
-        for row in csv.DictReader(f):  # whatever the batch, whatever else was predicted
+        for row in csv.DictReader(f):  # independent of the batch and of the other bags
             assert float(row["p_1"]) == pytest.approx(float(rows[row["bag"]]["p_1"]), abs=1e-6)
     assert main(["evaluate", str(preds), "--labels", str(labels), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -179,7 +179,7 @@ def test_the_table_of_commands_is_what_the_folder_has():
 
 
 def test_help_imports_nothing_heavy():
-    """Every help in one process, so that a heavy import anywhere shows; then what it took."""
+    """All in one process, so that a heavy import of any command is found."""
     code = f"""
 import sys
 from probsa.cli.entry import main

@@ -1,4 +1,4 @@
-"""What the README and the docs show is what there is."""
+"""The README and the docs agree with the code."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""Run files and flags: one schema, from the signatures; what is wrong is answered in words."""
+"""Run files and flags: one schema from the signatures, and errors that say what is expected."""
 
 from pathlib import Path
 

@@ -46,6 +46,6 @@ def resolutions_of(value: str | float | Path | None) -> Resolutions:
     if value is None:
         return Resolutions()
     stated = read_resolutions(value)
-    if isinstance(stated, float):
-        return Resolutions(common=stated)
-    return Resolutions(by_slide=stated, origin=str(value))
+    if isinstance(stated, dict):
+        return Resolutions(by_slide=stated, origin=str(value))
+    return Resolutions(common=stated)

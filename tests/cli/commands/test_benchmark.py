@@ -1,4 +1,4 @@
-"""probsa benchmark: what it prints, what it leaves, and how it exits."""
+"""probsa benchmark: its output, the files that it writes, and its exit status."""
 
 import json
 
@@ -15,7 +15,7 @@ MODELS = [{"name": "abmil", "embed": 4}, {"name": "dsmil", "embed": 4}]
 
 @pytest.fixture
 def grid(tmp_path, monkeypatch):
-    """A grid of two cells, in the folder where the command is called."""
+    """Write a grid of two cells to the current folder."""
     write_folder(tmp_path / "toy")
     keys = {"models": MODELS, "splits": [0], "epochs": 1, "device": "cpu", "threads": 1}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(keys))
@@ -25,7 +25,7 @@ def grid(tmp_path, monkeypatch):
 
 @pytest.fixture
 def reported(monkeypatch):
-    """The folders of which tables and figures were asked for: they have tests of their own."""
+    """Replace the report; return the list of (folder, bags) that it was requested for."""
     asked = []
 
     def written(out, *, bags, told):
@@ -76,7 +76,7 @@ def test_a_grid_is_run_and_reported(grid, capsys, reported):
     assert "cells 1/2" in err and "cells 2/2" in err and "making tables" in err
     assert reported == [("small", ["000", "001"])]
     assert len(read_csv(grid / "small/cells/own/dsmil/split0-seed0/metrics.csv")) == 2
-    # again, for a program: nothing is left to do
+    # the second call has nothing left to do
     assert run("--data", "own=toy", "--epochs", "2", "--json") == 0
     out, err = capsys.readouterr()
     assert json.loads(out) == {
@@ -89,7 +89,7 @@ def test_a_grid_is_run_and_reported(grid, capsys, reported):
     }
     assert "2 of 2 cells are done already" in err
     assert run("--tables-only") == 0
-    assert main(["benchmark", "--tables-only", "--out", "small"]) == 0  # the grid is not needed
+    assert main(["benchmark", "--tables-only", "--out", "small"]) == 0  # works without the grid
     assert capsys.readouterr().out.startswith("small/tables/x.md")
 
 
@@ -100,11 +100,11 @@ def test_what_fails_is_listed_and_the_exit_status_says_so(grid, capsys, reported
     out, err = capsys.readouterr()
     assert out.splitlines()[0].startswith("failed: toy/lost/split0-seed0: ")
     assert "2 of 3 cells are done, 1 failed" in out and "toy/lost/split0-seed0: " in err
-    assert reported == [("x", None)]  # of what is done there are tables
+    assert reported == [("x", None)]  # the finished cells are reported
     assert run("--data", "toy", "--out", "x", *flags, "--no-retry", "--json") == 1
     said = json.loads(capsys.readouterr().out)
     assert [f["cell"] for f in said["failed"]] == ["toy/lost/split0-seed0"]
-    # if nothing is done, there is nothing to report
+    # without a finished cell there is no report
     assert run("--data", "toy", "--out", "y", "--models", "dsmil", "--learning_rate", "1e30",
                "--epochs", "2") == 1  # fmt: skip
     assert len(reported) == 2

@@ -1,4 +1,4 @@
-"""probsa convert: what it prints, and how it exits."""
+"""probsa convert: its output and its exit status."""
 
 import json
 from pathlib import Path
