@@ -273,6 +273,10 @@ def test_the_schema_of_a_run_file_holds_for_a_run_of_an_earlier_version():
     jsonschema.validate(values, schema)
     for section, key, wrong in [
         ("training", "epochs", "many"),
+        ("training", "epochs", 0),
+        ("training", "kl_weight", -0.5),
+        ("training", "lookahead_alpha", 0),
+        ("data", "weight_scale", 0.0),
         ("data", "graph", "gird"),
         ("model", "trunk", "tan"),
         ("training", "epohcs", 3),

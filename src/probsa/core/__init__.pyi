@@ -34,6 +34,7 @@ from .options import check_options as check_options
 from .options import check_value as check_value
 from .options import choices as choices
 from .options import described as described
+from .options import limits_of as limits_of
 from .randomness import draw_key as draw_key
 from .randomness import seed_of as seed_of
 from .randomness import stream as stream

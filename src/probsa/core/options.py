@@ -108,6 +108,16 @@ def choices(annotation: Any) -> list[str]:
     return [c for part in get_args(annotation) for c in choices(part)]
 
 
+def limits_of(annotation: Any) -> list[Limits]:
+    """Return the limits that an annotation states for a number; those of list items are not."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return [*limits_of(parts[0]), *(mark for mark in parts[1:] if isinstance(mark, Limits))]
+    if origin in (Union, types.UnionType):
+        return [limits for part in parts for limits in limits_of(part)]
+    return []
+
+
 def described(annotation: Any) -> str:
     """Return an annotation in words.
 

@@ -14,7 +14,7 @@ import yaml
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentParser, Namespace
 
-from ..core import choices, described
+from ..core import choices, described, limits_of
 from ..errors import InputError, UnknownName, hint
 from ..models import PRESET, arguments, build, fixed, names, option_groups, original
 from .config import SECTIONS, RunConfig
@@ -217,5 +217,16 @@ def _comment(key: RunKey, *, indent: str = "") -> list[str]:
 
 
 def run_schema(model: str) -> dict[str, Any]:
-    """Return the JSON schema of a run file of this model."""
-    return json.loads(run_parser(model).get_completion_script("jsonschema"))
+    """Return the JSON schema of a run file of this model, written with its sections."""
+    schema = json.loads(run_parser(model).get_completion_script("jsonschema"))
+    for key in run_keys(model).values():
+        section, _, short = key.name.rpartition(".")
+        of_section = schema["properties"][section] if section else schema
+        for limits in limits_of(key.annotation):
+            stated = {
+                "minimum": limits.at_least,
+                "exclusiveMinimum": limits.above,
+                "maximum": limits.at_most,
+            }
+            of_section["properties"][short] |= {k: v for k, v in stated.items() if v is not None}
+    return schema
