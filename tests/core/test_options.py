@@ -118,6 +118,7 @@ def test_arguments_are_checked_against_a_signature():
         (int | tuple[int, ...] | None, "a whole number, a list (a whole number each) or null"),
         (Annotated[float, Limits(above=0, at_most=1)], "a number (more than 0 and at most 1)"),
         (Annotated[int, "no limits"], "a whole number"),
+        (Annotated[int | None, Limits(at_least=1)], "a whole number (at least 1) or null"),
     ],
 )
 def test_an_annotation_in_words(annotation, words):

@@ -377,13 +377,13 @@ def test_an_option_changes_the_result(key):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"variant": "tf"}, "variant is 'tf': 'paper' or 'tf-code'"),
-        ({"trunk": "mlp"}, "trunk is 'mlp': 'tanh' or 'gated'"),
-        ({"layers": 0}, "layers are 0 and query_dim None: at least 1 each"),
-        ({"query_dim": 0}, "layers are 2 and query_dim 0: at least 1 each"),
+        ({"variant": "tf"}, "variant is 'tf'; expected 'paper' or 'tf-code'"),
+        ({"trunk": "mlp"}, "trunk is 'mlp'; expected 'tanh' or 'gated'"),
+        ({"layers": 0}, "layers is 0; expected at least 1"),
+        ({"query_dim": 0}, "query_dim is 0; expected at least 1"),
         ({"heads": 5}, "heads is 5: give a divisor of the attention's width, 12"),
         ({"heads": 4, "variant": "tf-code"}, "a head's 3 channels into 4 groups"),
-        ({"attention_dim": 0}, "attention_dim is 0: at least 1"),
+        ({"attention_dim": 0}, "attention_dim is 0; expected at least 1"),
     ],
 )
 def test_what_is_no_option_is_refused(options, message):

@@ -13,7 +13,7 @@ from torch import Tensor
 from probsa import Bag, pack
 from probsa.core import graphs
 from probsa.errors import InputError, UnknownName
-from probsa.models import Model, Output, arguments, build, names
+from probsa.models import Model, Output, arguments, build, facts, names, option_groups
 from probsa.models._registry import fixed, original
 from probsa.variational.objectives import objective
 from probsa.variational.posteriors import Posterior
@@ -118,6 +118,16 @@ def test_shapes_and_finite_losses(model, training):
     out = model.train(training)(bags)
     check_output(out, bags.sizes, 1)
     check_losses(model, out, bags)
+
+
+def test_the_facts_are_those_of_the_model(name, model):
+    bags = pack(batch(model))
+    assert facts(name).has_kl == ("kl" in model.losses(model(bags), bags))
+    assert facts(name).has_kl == ("prior" in option_groups(name))
+    assert (model.family, model.baseline) == (facts(name).family, facts(name).baseline)
+    if model.baseline is not None:
+        baseline = facts(model.baseline)
+        assert (baseline.family, baseline.has_kl) == (model.family, False)
 
 
 def test_the_probability_is_the_mean_over_samples(model):

@@ -570,13 +570,16 @@ def test_every_query_with_every_value_trains():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"query": "cnn"}, "query is 'cnn': one of 'mlp', 'tanh', 'linear'"),
-        ({"value": "tanh"}, "value is 'tanh': one of 'identity', 'linear', 'mlp'"),
-        ({"bag_score": "max"}, "bag_score is 'max': one of 'bag', 'mean_prob', 'mean_logit'"),
-        ({"labels": "multi"}, "labels is 'multi': one of"),
-        ({"init": "xavier"}, "init is 'xavier': one of"),
-        ({"query_dim": 0}, "query_dim is 0: at least 1"),
-        ({"loss_weights": (0.5, -0.5)}, "two numbers, none below 0"),
+        ({"query": "cnn"}, "query is 'cnn'; expected 'mlp', 'tanh' or 'linear'"),
+        ({"value": "tanh"}, "value is 'tanh'; expected 'identity', 'linear' or 'mlp'"),
+        ({"bag_score": "max"}, "bag_score is 'max'; expected 'bag', 'mean_prob' or 'mean_logit'"),
+        ({"labels": "multi"}, "labels is 'multi'; expected 'exclusive' or 'independent'"),
+        ({"init": "xavier"}, "init is 'xavier'; expected 'orthogonal' or 'uniform'"),
+        ({"query_dim": 0}, "query_dim is 0; expected at least 1"),
+        (
+            {"loss_weights": (0.5, -0.5)},
+            r"loss_weights is \(0\.5, -0\.5\); expected a list \(a number \(at least 0\) each\)",
+        ),
         ({"embed": 0}, "at least 1"),
         ({"n_classes": 0}, "n_classes is 0"),
     ],

@@ -440,14 +440,14 @@ def test_a_bias_on_w_shifts_the_raw_attention_and_nothing_else():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"distill": "max"}, "distill is 'max': 'afs', 'maxs', 'maxmins' or 'mas'"),
-        ({"trunk": "mlp"}, "trunk is 'mlp': 'tanh' or 'gated'"),
-        ({"n_groups": 0}, "n_groups is 0: at least 1"),
-        ({"instances_per_group": 0}, "instances_per_group is 0: at least 1"),
-        ({"predict_samples": 0}, "predict_samples is 0: at least 1"),
-        ({"res_blocks": -1}, "res_blocks is -1: at least 0"),
+        ({"distill": "max"}, "distill is 'max'; expected 'afs', 'maxs', 'maxmins' or 'mas'"),
+        ({"trunk": "mlp"}, "trunk is 'mlp'; expected 'tanh' or 'gated'"),
+        ({"n_groups": 0}, "n_groups is 0; expected at least 1"),
+        ({"instances_per_group": 0}, "instances_per_group is 0; expected at least 1"),
+        ({"predict_samples": 0}, "predict_samples is 0; expected at least 1"),
+        ({"res_blocks": -1}, "res_blocks is -1; expected at least 0"),
         ({"dropout": 1.0}, "dropout is 1.0"),
-        ({"clip": 0.0}, "clip is 0.0: a norm above 0"),
+        ({"clip": 0.0}, "clip is 0.0; expected more than 0"),
     ],
 )
 def test_what_is_no_option_is_refused(options, message):

@@ -383,17 +383,20 @@ def test_adjacencies_differ(first):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"clusters": 0}, "clusters is 0, layers is 2: at least 1 of each"),
-        ({"layers": 0}, "clusters is 5, layers is 0"),
+        ({"clusters": 0}, "clusters is 0; expected at least 1"),
+        ({"layers": 0}, "layers is 0; expected at least 1"),
         ({"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
         ({"heads": 0}, "heads is 0"),
         ({"mlp_ratio": 0.0}, "mlp_ratio is 0.0: the MLP needs at least one hidden unit"),
-        ({"width": 0}, "width is 0: at least 1"),
-        ({"gcn": "gelu"}, "gcn is 'gelu': 'normalized' or 'relu'"),
-        ({"adjacency": "full"}, "adjacency is 'full': 'binary', 'weighted' or 'normalized'"),
-        ({"blocks": "swin"}, "blocks is 'swin': 'vit' or 'torchmil'"),
-        ({"mincut_weight": -1.0}, "mincut_weight is -1.0, ortho_weight is 1.0: 0 or more"),
-        ({"ortho_weight": float("nan")}, "ortho_weight is nan: 0 or more"),
+        ({"width": 0}, "width is 0; expected at least 1"),
+        ({"gcn": "gelu"}, "gcn is 'gelu'; expected 'normalized' or 'relu'"),
+        (
+            {"adjacency": "full"},
+            "adjacency is 'full'; expected 'binary', 'weighted' or 'normalized'",
+        ),
+        ({"blocks": "swin"}, "blocks is 'swin'; expected 'vit' or 'torchmil'"),
+        ({"mincut_weight": -1.0}, "mincut_weight is -1.0; expected at least 0"),
+        ({"ortho_weight": float("nan")}, "ortho_weight is nan; expected at least 0"),
     ],
 )
 def test_nonsense_is_refused(options, message):

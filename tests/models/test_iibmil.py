@@ -402,7 +402,7 @@ def test_two_bags_of_one_name_are_noticed():
     model = build("iibmil", **SMALL, warmup_epochs=0).double()
     memory_step(model, pack([random_bag(7, seed=1, features=6, y=1)]))
     other = pack([random_bag(5, seed=1, features=6, y=1)])
-    with pytest.raises(BagError, match="'bag1' has 5 instances, but 7 instance labels are kept"):
+    with pytest.raises(BagError, match="'bag1' has 5 instances, but 7 instance labels are stored"):
         model.losses(model(other), other)
 
 
@@ -505,20 +505,20 @@ def test_an_option_changes_the_result(key):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": 0}, "width is 0: at least 1"),
-        ({"layers": 0}, "layers is 0: at least 1"),
+        ({"width": 0}, "width is 0; expected at least 1"),
+        ({"layers": 0}, "layers is 0; expected at least 1"),
         ({"hidden": 0}, "hidden is 0"),
         ({"queries": 0}, "queries is 0"),
         ({"decoder_layers": 0}, "decoder_layers is 0"),
         ({"bank_epochs": 0}, "bank_epochs is 0"),
-        ({"warmup_epochs": -1}, "warmup_epochs is -1: at least 0"),
+        ({"warmup_epochs": -1}, "warmup_epochs is -1; expected at least 0"),
         ({"instance_weight": -0.5}, "instance_weight is -0.5"),
         ({"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
         ({"decoder_heads": 5}, "heads is 5: give a divisor"),
-        ({"dropout": 1.5}, "dropout is 1.5: a share, from 0 to 1"),
+        ({"dropout": 1.5}, "dropout is 1.5; expected at least 0 and at most 1"),
         ({"top_share": 0.0}, "top_share is 0.0"),
         ({"prototype_momentum": 1.1}, "prototype_momentum is 1.1"),
-        ({"bank_momentum": (0.9, -0.1)}, "bank_momentum is -0.1"),
+        ({"bank_momentum": (0.9, -0.1)}, r"bank_momentum is \(0.9, -0.1\); expected a list"),
     ],
 )
 def test_nonsense_is_refused(options, message):

@@ -159,9 +159,9 @@ def test_prediction_gives_the_moments_of_the_normalised_weights(hidden):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kl_reduction": "max"}, "kl_reduction is 'max': 'mean' or 'sum'"),
-        ({"samples": 0}, "samples are 0 and 1000: at least 1 each"),
-        ({"kappa": -1.0}, "kappa > 0"),
+        ({"kl_reduction": "max"}, "kl_reduction is 'max'; expected 'mean' or 'sum'"),
+        ({"samples": 0}, "samples is 0; expected at least 1"),
+        ({"kappa": -1.0}, "kappa is -1.0; expected more than 0"),
         ({"n_classes": 0}, "n_classes is 0"),
         ({"initial_log_variance": -11.0}, "lies outside the bounds"),
     ],

@@ -371,10 +371,10 @@ def test_more_alpha_is_smoother():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"where": "none"}, "where is 'none': 'early', 'mid' or 'late'"),
-        ({"encoder": "cnn"}, "encoder is 'cnn': 'mlp' or 'transformer'"),
+        ({"where": "none"}, "where is 'none'; expected 'early', 'mid' or 'late'"),
+        ({"encoder": "cnn"}, "encoder is 'cnn'; expected 'mlp' or 'transformer'"),
         ({"alpha": 1.0}, "alpha of Sm is 1.0"),
-        ({"mode": "approx"}, "mode of Sm is 'approx': 'approximate' or 'exact'"),
+        ({"mode": "approx"}, "mode is 'approx'; expected 'approximate' or 'exact'"),
         ({"steps": 0}, "steps of Sm are 0"),
         ({"attention_dim": 0}, "attention_dim is 0"),
         ({"attention_activation": "silu"}, "attention_activation is 'silu'"),

@@ -293,8 +293,8 @@ def test_the_bounds_of_the_variance_hold():
         ({"layers": 0}, "layers are 0: at least 1"),
         ({"landmarks": 0}, "landmarks are 0"),
         ({"legacy_crop": True}, "legacy_crop shifts by the padding: it needs mask_padding=False"),
-        ({"score_heads": "max"}, "score_heads is 'max': 'mean' or 'range'"),
-        ({"score_duplicates": "mean"}, "score_duplicates is 'mean': 'drop' or 'add'"),
+        ({"score_heads": "max"}, "score_heads is 'max'; expected 'mean' or 'range'"),
+        ({"score_duplicates": "mean"}, "score_duplicates is 'mean'; expected 'drop' or 'add'"),
         ({"embed": 0}, "widths are at least 1"),
     ],
 )

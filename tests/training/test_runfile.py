@@ -84,7 +84,7 @@ def test_a_resolved_run_reads_back_as_itself(tmp_path):
             "6.5",
             r"lookahead is '6.5'; expected a whole number \(at least 1\) or null",
         ),
-        ("model.samples", "0", "samples are 0 and 1000: at least 1"),
+        ("model.samples", "0", "samples is 0; expected at least 1"),
         ("model.n_classes", "0", "n_classes is 0"),
     ],
 )

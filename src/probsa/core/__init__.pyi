@@ -28,6 +28,7 @@ from .options import NonNegativeFloat as NonNegativeFloat
 from .options import NonNegativeInt as NonNegativeInt
 from .options import PositiveFloat as PositiveFloat
 from .options import PositiveInt as PositiveInt
+from .options import Rate as Rate
 from .options import UnitInterval as UnitInterval
 from .options import check_arguments as check_arguments
 from .options import check_options as check_options

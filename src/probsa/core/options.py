@@ -28,6 +28,7 @@ class Limits:
     at_least: int | float | None = None
     above: int | float | None = None
     at_most: int | float | None = None
+    below: int | float | None = None
 
     def contain(self, number: int | float) -> bool:
         """Return whether a finite number lies within the limits; NaN and infinity never do."""
@@ -36,10 +37,16 @@ class Limits:
             and (self.at_least is None or number >= self.at_least)
             and (self.above is None or number > self.above)
             and (self.at_most is None or number <= self.at_most)
+            and (self.below is None or number < self.below)
         )
 
     def __str__(self) -> str:
-        stated = [("at least", self.at_least), ("more than", self.above), ("at most", self.at_most)]
+        stated = [
+            ("at least", self.at_least),
+            ("more than", self.above),
+            ("at most", self.at_most),
+            ("less than", self.below),
+        ]
         return " and ".join(f"{w} {v:g}" for w, v in stated if v is not None) or "a finite number"
 
 
@@ -48,6 +55,7 @@ NonNegativeInt = Annotated[int, Limits(at_least=0)]
 PositiveFloat = Annotated[float, Limits(above=0)]
 NonNegativeFloat = Annotated[float, Limits(at_least=0)]
 UnitInterval = Annotated[float, Limits(at_least=0, at_most=1)]
+Rate = Annotated[float, Limits(at_least=0, below=1)]
 
 
 def check_options(options: object) -> None:
@@ -133,9 +141,12 @@ def described(annotation: Any) -> str:
     if annotation in (None, type(None)):
         return "null"
     if origin is Annotated:
-        limits = [str(mark) for mark in parts[1:] if isinstance(mark, Limits)]
-        first, comma, rest = described(parts[0]).partition(", ")
-        return f"{first} ({'; '.join(limits)}){comma}{rest}" if limits else described(parts[0])
+        limits = [mark for mark in parts[1:] if isinstance(mark, Limits)]
+        if get_origin(parts[0]) in (Union, types.UnionType):  # limits apply to its numbers
+            numbers = {p: Annotated[(p, *limits)] for p in (int, float)} if limits else {}
+            return described(Union[tuple(numbers.get(p, p) for p in get_args(parts[0]))])  # noqa: UP007
+        words = " and ".join(map(str, limits))
+        return f"{described(parts[0])} ({words})" if words else described(parts[0])
     if origin is tuple:
         return f"a list ({described(parts[0])} each)"
     if origin is Literal:

@@ -1,4 +1,4 @@
-"""Stage 6: the models, one per module. `names()` lists them and `build(name, ...)` makes one."""
+"""Models, one module per method: `names()` lists them, `build(name, ...)` builds one."""
 
 import lazy_loader
 

@@ -2,6 +2,7 @@ from ._attention import AttentionModel as AttentionModel
 from ._base import Family as Family
 from ._base import Model as Model
 from ._base import Output as Output
+from ._base import Provenance as Provenance
 from ._base import each_bag as each_bag
 from ._catalogue import catalogue_lines as catalogue_lines
 from ._catalogue import catalogue_page as catalogue_page
@@ -18,3 +19,4 @@ from ._registry import option_groups as option_groups
 from ._registry import original as original
 from ._registry import register as register
 from ._registry import summary as summary
+from .camil import nearest_arcs as nearest_arcs

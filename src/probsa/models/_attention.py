@@ -1,4 +1,4 @@
-"""What ABMIL, T-ABMIL and ProbSA share: H(X), q(f | X), pooling, ψ. Each has its own arguments."""
+"""The base class of ABMIL, T-ABMIL and ProbSA: instance vectors, q(f | X), pooling and ψ."""
 
 from typing import Literal
 
@@ -7,7 +7,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core import Bags, segment_softmax
-from ..errors import InputError
 from ..layers import (
     Activation,
     AttentionPosterior,
@@ -31,11 +30,14 @@ from ._base import Model, Output
 
 
 class AttentionModel(Model):
-    """p(Y | X, f) = ψ(Hᵀ softmax(f)), f ~ q(f | X). Subclasses build the parts in `__init__`."""
+    """Attention pooling: p(Y | X, f) = ψ(Hᵀ softmax(f)) with f ~ q(f | X).
+
+    Subclasses build the parts in `__init__`.
+    """
 
     embed: Embed
     encoder: nn.Module | None
-    """Takes the packed instance vectors and the sizes of the bags."""
+    """Contextualises the packed instance vectors, given the sizes of the bags."""
     attention: AttentionPosterior
     classifier: nn.Module
     prior: Dirichlet | None = None
@@ -91,8 +93,6 @@ class AttentionModel(Model):
         if hidden is None:
             self.classifier = nn.Linear(d, self.n_classes)
         else:
-            if hidden < 1:
-                raise InputError(f"classifier_hidden is {hidden}: at least 1, or None")
             between = nn.Sequential(nn.ReLU(), nn.Dropout(hidden_dropout))
             self.classifier = nn.Sequential(
                 nn.Linear(d, hidden), between, nn.Linear(hidden, self.n_classes)
@@ -100,21 +100,16 @@ class AttentionModel(Model):
 
     def build_prior(self, prior: PriorOptions, posterior: PosteriorOptions) -> None:
         """Build p(f | A) on the bag's graph, so that the losses include `kl`."""
-        if prior.kl_reduction not in ("mean", "sum"):
-            raise InputError(f"kl_reduction is {prior.kl_reduction!r}: 'mean' or 'sum'")
-        samples, predict_samples = posterior.samples, posterior.predict_samples
-        if min(samples, predict_samples) < 1:
-            raise InputError(f"samples are {samples} and {predict_samples}: at least 1 each")
-        self.samples, self.predict_samples = samples, predict_samples
+        self.samples, self.predict_samples = posterior.samples, posterior.predict_samples
         self.kl_reduction = prior.kl_reduction
         self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """The terms of `bag_losses`: means over the bags."""
-        return {name: each.mean() for name, each in self.bag_losses(out, bags).items()}
+        """Return the terms of `bag_losses`, averaged over the bags."""
+        return {name: term.mean() for name, term in self.bag_losses(out, bags).items()}
 
     def bag_losses(self, out: Output, bags: Bags) -> dict[str, Float[Tensor, " bags"]]:
-        """`nll`, −E_q[log p(Y | X, f)], and with a prior `kl`, eq. (5), of each bag."""
+        """Return each bag's `nll`, −E_q[log p(Y | X, f)], and with a prior its `kl`, eq. (5)."""
         terms = {"nll": self.likelihood.nll(out.logits, self.labels(bags))}
         if self.prior is None:
             return terms
@@ -124,7 +119,7 @@ class AttentionModel(Model):
         return {**terms, "kl": kl}
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
-        """H(X): instance vectors, by themselves or (with an encoder) in sight of their bag."""
+        """Return the instance vectors H(X), contextualised if there is an encoder."""
         h = self.embed(bags.x)
         return h if self.encoder is None else self.encoder(h, bags.sizes)
 

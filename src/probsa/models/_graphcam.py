@@ -1,9 +1,9 @@
-"""GraphCAM: which tokens raise a class's logit (Zheng et al., IEEE TMI 2022, arXiv:2205.09671).
+"""GraphCAM: how much each token raises a class's logit (Zheng et al., TMI 2022, arXiv:2205.09671).
 
-Relevance goes back through the transformer by the rules of Chefer, Gur & Wolf (CVPR 2021,
-arXiv:2012.09838) with α = 1 and biases left out; in each block it meets the gradient at the
-attention matrix. The rules divide by sums that nearly cancel: in float32 a map may be wrong by a
-third, so tokens and weights are to be float64.
+Relevance propagates back through the transformer by the rules of Chefer, Gur & Wolf (CVPR 2021,
+arXiv:2012.09838) with α = 1 and without biases; in each block it is multiplied by the gradient at
+the attention matrix. The rules divide by sums that nearly cancel, so tokens and weights must be
+float64: in float32 a map may be wrong by a third.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ TINY = 1e-9
 
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
-    """a ⊘ b: a / (b + 10⁻⁹), and 0 where b = 0."""
+    """Return a ⊘ b = a / (b + 10⁻⁹), and 0 where b = 0."""
     shifted = b + TINY
     quotient = a / torch.where(shifted == 0, TINY, shifted)
     return torch.where(b == 0, 0.0, quotient)
@@ -27,7 +27,7 @@ def divide(a: Tensor, b: Tensor) -> Tensor:
 def through_linear(
     r: Float[Tensor, "*c o"], x: Float[Tensor, "*t i"], weight: Float[Tensor, "o i"]
 ) -> Float[Tensor, "*ct i"]:
-    """y = W x: relevance to each input by its share of what adds up (products above 0)."""
+    """Propagate through y = W x: each input receives its share of the products above 0."""
     w_up, w_down = weight.clamp_min(0), weight.clamp_max(0)
     x_up, x_down = x.clamp_min(0), x.clamp_max(0)
     s = divide(r, x_up @ w_up.T + x_down @ w_down.T)
@@ -35,7 +35,7 @@ def through_linear(
 
 
 def through_sum(r: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """a + b: first term by term, then rescaled so that each side has its part of the whole."""
+    """Propagate through a + b, element by element, then rescale each side to its share."""
     s = divide(r, a + b)
     r_a, r_b = a * s, b * s
     all_a, all_b, total = (v.sum((-2, -1), keepdim=True) for v in (r_a, r_b, r))
@@ -47,14 +47,14 @@ def through_sum(r: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def through_branch(x: Tensor, r_1: Tensor, r_2: Tensor) -> Tensor:
-    """x went two ways."""
+    """Propagate through the branching of x into two paths."""
     return x * (divide(r_1, x) + divide(r_2, x))
 
 
 def through_attention(r: Tensor, block: TokenBlock, t: BlockTrace) -> tuple[Tensor, Tensor]:
-    """Relevance of the attention matrix, and of what the heads were made from.
+    """Return the relevance of the attention matrix, and of the input of the heads.
 
-    A product's relevance is shared half and half between its factors.
+    The relevance of a product is divided equally between its factors.
     """
     if isinstance(block.out, nn.Linear):
         r = through_linear(r, t.mixed, block.out.weight)
@@ -70,7 +70,7 @@ def through_attention(r: Tensor, block: TokenBlock, t: BlockTrace) -> tuple[Tens
 
 
 def through_block(r: Tensor, block: TokenBlock, t: BlockTrace) -> tuple[Tensor, Tensor]:
-    """Relevance of the attention matrix (c, heads, t, t) and of the block's input (c, t, d)."""
+    """Return the relevance of the attention matrix (c, heads, t, t) and of the input (c, t, d)."""
     r_skip, r_mlp = through_sum(r, t.z, t.mlp)
     r_mlp = through_linear(r_mlp, t.active, block.second.weight)
     r_mlp = through_linear(r_mlp, t.normed_z, block.first.weight)
@@ -88,18 +88,18 @@ def graph_cam(
     *,
     unit_init: bool,
 ) -> Float[Tensor, "classes rest"]:
-    """What every token but the first (the class token) says for each class.
+    """Return the relevance of every token but the first, the class token, for each class.
 
     u = row of the class token in J = (I + C_L) … (I + C_1), where
     C_l = mean over heads of max(0, ∂ℓ_c/∂A_l ⊙ R_A_l).
 
     Args:
-        tokens: one bag's, the class token first.
-        blocks: of the transformer.
-        norm: after the last block.
-        classifier: reads the class token.
-        unit_init: relevance starts at 1. Otherwise, as in the original, at the logit ℓ_c, by
-            which the gradient is multiplied too: the scale of a map then follows ℓ_c².
+        tokens: tokens of one bag, the class token first.
+        blocks: blocks of the transformer.
+        norm: layer norm after the last block.
+        classifier: classifier of the class token.
+        unit_init: whether relevance starts at 1. Otherwise, as in the original, it starts at the
+            logit ℓ_c, which also multiplies the gradient, so that a map scales with ℓ_c².
     """
     with torch.inference_mode(mode=False), torch.enable_grad():
         x = tokens.detach().clone().requires_grad_()

@@ -1,7 +1,7 @@
-"""The weights of an original implementation in our models: names of parameters, never code.
+"""Conversion of an original implementation's state dict to our model.
 
-A model's file says how its original's parameters are called, by `@original("clam_sb", …)` over a
-function; a reference is one of those names, or one of them with a suffix (`clam_sb_gated`).
+The file of a model registers a function for each original with `@original("clam_sb")`. A reference
+is one of these names, or one of them with a suffix (`clam_sb_gated`).
 """
 
 import ast
@@ -14,63 +14,58 @@ from torch import Tensor
 
 from ..errors import CheckpointError, UnknownName
 from ._base import Model
-from ._registry import names as _every_model
+from ._registry import names as _model_names
 
 State = dict[str, Tensor]
 Rules = Sequence[tuple[str, str | None]]
-"""(pattern of the original's name, our name or None to leave it out); the first match wins."""
+"""Pairs of a pattern of original names and our name, or None to drop it; the first match wins."""
 Builder = Callable[[str, State, dict[str, Any]], Model]
 _builders: dict[str, Builder] = {}
 
 
-def original(*families: str) -> Callable[[Builder], Builder]:
-    """Registers how a family of original state dicts becomes a model."""
+def original(*originals: str) -> Callable[[Builder], Builder]:
+    """Register a function that builds a model from the state dict of these originals."""
 
     def add(builder: Builder) -> Builder:
-        for family in families:
-            if family in _builders:
-                raise ValueError(f"two functions read {family!r}")
-            _builders[family] = builder
+        for name in originals:
+            if name in _builders:
+                raise ValueError(f"two functions read {name!r}")
+            _builders[name] = builder
         return builder
 
     return add
 
 
-def families() -> list[str]:
-    """Every family of originals that can be read, sorted."""
-    return sorted(readers())
-
-
 def readers() -> dict[str, str]:
-    """Each family, and the module of the model that reads it."""
-    _every_model()  # the models' files register them
-    return {family: builder.__module__ for family, builder in _builders.items()}
+    """Return the module that converts each original implementation, by the original's name."""
+    _model_names()  # imports the files of the models, which register the functions
+    return {name: builder.__module__ for name, builder in _builders.items()}
 
 
 def from_original(reference: str, state: Mapping[str, Tensor], **arguments: Any) -> Model:
-    """An original state dict as our model, in `eval()`.
+    """Convert an original state dict to our model, in `eval()` mode.
 
     Args:
-        reference: which original: a family (`dsmil`), or a family with a suffix (`dsmil_c2`).
-        state: the original's parameters by their own names; dimensions are read off their shapes.
-        arguments: the original constructor's, under its names, for what shapes do not tell;
-            strings are read as Python values where they are some.
+        reference: name of the original (`dsmil`), possibly with a suffix (`dsmil_c2`).
+        state: parameters under the original's names; their shapes determine the dimensions.
+        arguments: arguments of the original's constructor that the shapes do not determine;
+            strings that are Python literals are evaluated.
 
     Raises:
         UnknownName: no such reference; suggests the nearest.
-        CheckpointError: another layout or size: names the key, and both shapes.
+        CheckpointError: another layout or size; names the key and both shapes.
     """
-    known = families()
-    fitting = [f for f in known if reference == f or reference.startswith(f"{f}_")]
-    if not fitting:
+    known = sorted(readers())
+    matches = [name for name in known if reference == name or reference.startswith(f"{name}_")]
+    if not matches:
         raise UnknownName("reference", reference, known)
     given = {k: _value(v) for k, v in arguments.items()}
-    builder = _builders[max(fitting, key=len)]
+    builder = _builders[max(matches, key=len)]
     return builder(reference, bare({k: v.detach() for k, v in state.items()}), given).eval()
 
 
 def bare(state: State) -> State:
-    """Without the prefixes that wrappers (DataParallel, Lightning) put before every name."""
+    """Remove the prefixes that wrappers (DataParallel, Lightning) put before every name."""
     for prefix in ("state_dict.", "model.", "module."):
         if state and all(k.startswith(prefix) for k in state):
             state = {k.removeprefix(prefix): v for k, v in state.items()}
@@ -78,7 +73,7 @@ def bare(state: State) -> State:
 
 
 def part(state: State, key: str, *, of: str) -> Tensor:
-    """One tensor of a state dict, from whose shape a builder reads a dimension."""
+    """Return one tensor of a state dict, whose shape determines a dimension."""
     if key not in state:
         raise CheckpointError(
             f"no {key!r} in this state dict: is it {of}? It holds {_some(sorted(state))}"
@@ -87,7 +82,7 @@ def part(state: State, key: str, *, of: str) -> Tensor:
 
 
 def only(given: Mapping[str, Any], known: Collection[str], reference: str) -> None:
-    """Refuses what the original's constructor does not take.
+    """Reject arguments that the original's constructor does not take.
 
     Raises:
         UnknownName: suggests the nearest argument.
@@ -98,14 +93,13 @@ def only(given: Mapping[str, Any], known: Collection[str], reference: str) -> No
 
 
 def transplant(model: Model, state: State, rules: Rules) -> Model:
-    """Puts an original's tensors into a model, every one of them used and every one of ours set.
+    """Load an original's tensors into a model, using all of them and setting every parameter.
 
     Raises:
-        CheckpointError: a name that no rule knows, a parameter that nothing sets, another shape.
+        CheckpointError: a tensor matches no parameter, a parameter is not set, or shapes differ.
     """
     ours = model.state_dict()
-    found: State = {}
-    theirs: dict[str, str] = {}
+    converted: State = {}
     unknown = []
     for key, value in state.items():
         name = _ours(key, rules)
@@ -114,21 +108,21 @@ def transplant(model: Model, state: State, rules: Rules) -> Model:
         if name not in ours:
             unknown.append(key)
             continue
-        found[name], theirs[name] = value, key
+        converted[name] = value
         if value.shape != ours[name].shape:
             raise CheckpointError(
                 f"{key} has shape {tuple(value.shape)} where {model.name} with these arguments has "
                 f"{tuple(ours[name].shape)} ({name})"
             )
-    missing = sorted(set(ours) - set(found))
+    missing = sorted(set(ours) - set(converted))
     if unknown or missing:
         raise CheckpointError(
             f"not a state dict of this kind of {model.name}: "
             f"unknown are {_some(unknown)}; nothing given for {_some(missing)}"
         )
-    floats = {v.dtype for v in found.values() if v.is_floating_point()}
+    floats = {v.dtype for v in converted.values() if v.is_floating_point()}
     dtype = floats.pop() if len(floats) == 1 else torch.float32
-    model.to(dtype).load_state_dict(found)
+    model.to(dtype).load_state_dict(converted)
     return model
 
 

@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Literal, TypeVar
 
+from ..core import check_value
 from ..errors import InputError, UnknownName
 from ._base import Family, Model
 
@@ -220,6 +221,8 @@ def build(name: str, **given: Any) -> Model:
         raise UnknownName("preset", str(preset), ["paper", "original"])
     if preset == "original":
         given = {**(registration.original or {}), **given}
+    for argument, value in given.items():
+        check_value(argument, value, known[argument].annotation)
     values = {**registration.fixed, **given}
     for key, group in _option_groups(registration.model).items():
         options = {k: values.pop(k) for k in _flat_parameters(group) if k in values}

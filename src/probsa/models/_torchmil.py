@@ -1,4 +1,4 @@
-"""torchmil's names of what ABMIL, T-ABMIL and ProbSA share: its attention pooling, its encoder."""
+"""Names of torchmil's attention pooling and encoder, shared by ABMIL, T-ABMIL and ProbSA."""
 
 from typing import Any
 
@@ -26,23 +26,26 @@ ENCODER = (
     *("transf_att_dim", "transf_n_layers", "transf_n_heads"),
     *("transf_use_mlp", "transf_add_self", "transf_dropout"),
 )
-"""Arguments of its transformer."""
+"""Arguments of torchmil's transformer."""
 FIRST = ("pool.fc1.module.weight", "pool.fc1.weight")
 HIDDEN = ("pool.in_mlp.0.module.weight", "pool.in_mlp.0.weight")
 
 
 def either(state: State, keys: tuple[str, ...], *, of: str) -> Tensor:
-    """The tensor under the first of these names that is there: its lazy layers add `module`."""
+    """Return the tensor under the first name that exists; torchmil's lazy layers add `module`."""
     return part(state, next((k for k in keys if k in state), keys[0]), of=of)
 
 
 def in_dim(given: dict[str, Any], width: int) -> int:
-    """The features' width, from `in_shape` where it is given."""
+    """Return the number of features: that of `in_shape` if given, else the width."""
     return given["in_shape"][-1] if "in_shape" in given else width
 
 
 def encoder_arguments(state: State, given: dict[str, Any], *, of: str) -> dict[str, Any]:
-    """Our transformer's arguments; no shape tells heads and `add_self`: 8 and True, as there."""
+    """Return our transformer's arguments.
+
+    Shapes do not determine `heads` and `add_self`; torchmil's defaults are 8 and True.
+    """
     start = "transformer_encoder.layers"
     qkv = part(state, f"{start}.0.att_module.qkv_nn.weight", of=of)
     numbers = {int(k.split(".")[2]) for k in state if k.startswith(f"{start}.")}

@@ -1,12 +1,13 @@
-"""ABMIL (Ilse, Tomczak & Welling, ICML 2018): instances weighed by attention, then a classifier.
+"""ABMIL: attention pooling followed by a classifier (Ilse, Tomczak & Welling, ICML 2018).
 
-As the ProbSA paper sets it for its comparison: one linear layer to 512 with ReLU,
-f_n = wᵀ tanh(V h_n) with no bias on w, one linear classifier. `preset="original"` is the authors'
-plain form after their convolutions (500 wide, a bias on w); `trunk="gated"` is their gate.
+The defaults are those of the ProbSA paper's comparison: one linear layer to 512 with ReLU,
+f_n = wᵀ tanh(V h_n) without a bias on w, one linear classifier. `preset="original"` is the authors'
+plain form without their convolutions (500 wide, a bias on w); `trunk="gated"` is their gated form.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from ..core import Limits, PositiveInt, Rate
 from ..errors import CheckpointError
 from ..layers import Activation, Trunk, Widths
 from . import _torchmil as torchmil
@@ -21,19 +22,20 @@ class ABMIL(AttentionModel):
     """Attention pooling: z = Hᵀ softmax(f), with f_n = wᵀ tanh(V h_n).
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1 (one logit) or the number of classes.
-        embed: width(s) of the first layer(s); None passes the features on.
-        activation: after each first layer.
-        dropout: after each first layer and after the classifier's hidden layer, in training.
-        attention_dim: D_f.
-        trunk: how attention is computed.
-        attention_activation: in place of tanh, for the plain and the gated trunk.
-        attention_dropout: after each activation of the attention, in training.
-        score_bias: a bias on w, to which softmax is blind (the original has one); None: with `mlp`.
-        classifier_hidden: width of a hidden layer, with ReLU, in the classifier; None: linear.
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+        embed: width or widths of the first layers; None uses the features unchanged.
+        activation: activation after each first layer.
+        dropout: dropout rate after each first layer and after the classifier's hidden layer.
+        attention_dim: width D_f of the attention network.
+        trunk: form of the attention network.
+        attention_activation: activation that replaces tanh in the plain and the gated trunk.
+        attention_dropout: dropout rate after each activation of the attention network.
+        score_bias: whether w has a bias (the original's does), which has no effect on the softmax;
+            None: only with the `mlp` trunk.
+        classifier_hidden: width of a hidden layer with ReLU in the classifier; None: linear.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     stackable = True
@@ -42,8 +44,8 @@ class ABMIL(AttentionModel):
         "ICML 2018, arXiv:1802.04712",
         code="AMLab-Amsterdam/AttentionDeepMIL",
         licence="MIT",
-        follows_paper="Attention pooling, plain or gated, and one classifier.",
-        follows_code="Biases in V, U and (`score_bias`) w; without the clamp of probabilities.",
+        follows_paper="Attention pooling, plain or gated, with one classifier.",
+        follows_code="V, U and (with `score_bias`) w have biases; probabilities are not clamped.",
         fair="One linear layer to 512 with ReLU, D_f = 128, the plain form without a bias on w.",
     )
 
@@ -54,13 +56,13 @@ class ABMIL(AttentionModel):
         n_classes: int = 1,
         embed: Widths = 512,
         activation: Literal["relu", "identity"] = "relu",
-        dropout: float = 0.0,
-        attention_dim: int = 128,
+        dropout: Rate = 0.0,
+        attention_dim: PositiveInt = 128,
         trunk: Trunk = "tanh",
         attention_activation: Activation = "tanh",
-        attention_dropout: float = 0.0,
+        attention_dropout: Rate = 0.0,
         score_bias: bool | None = None,
-        classifier_hidden: int | None = None,
+        classifier_hidden: Annotated[int | None, Limits(at_least=1)] = None,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
@@ -78,7 +80,7 @@ class ABMIL(AttentionModel):
 
 
 AUTHORS_KEYS = [
-    (r"feature_extractor_part[12]\.", None),  # of MNIST's digits: bags hold what comes out of it
+    (r"feature_extractor_part[12]\.", None),  # bags hold the features that it extracts
     (r"attention(?:_V)?\.0\.", "attention.trunk.first."),
     (r"attention_U\.0\.", "attention.trunk.gate."),
     (r"attention(?:\.2|_w)\.", "attention.mean."),
@@ -96,7 +98,7 @@ AMIL_KEYS = [
 
 @original("abmil")
 def _from_authors(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """`Attention` and `GatedAttention` of AttentionDeepMIL, after the feature extractor."""
+    """Convert `Attention` or `GatedAttention` of AttentionDeepMIL, after the feature extractor."""
     only(given, (), reference)
     gated = "attention_V.0.weight" in state
     key = "attention_V.0.weight" if gated else "attention.0.weight"
@@ -121,9 +123,9 @@ def _from_authors(reference: str, state: State, given: dict[str, Any]) -> Model:
 
 @original("ckpt_patchgcn_repo_amil", "patchgcn_repo_amil")
 def _from_amil(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """`MIL_Attention_FC_surv` of mahmoodlab/Patch-GCN on slides: gated ABMIL with a layer rho.
+    """Convert `MIL_Attention_FC_surv` of mahmoodlab/Patch-GCN: gated ABMIL with a layer rho.
 
-    Its hazards are σ of our logits, and their survival S_t = Π_{s ≤ t} (1 − hazard_s).
+    Its hazards are σ of our logits, and its survival is S_t = Π_{s ≤ t} (1 − hazard_s).
     """
     only(given, ("size_arg", "dropout", "n_classes"), reference)
     state = {k.replace(".module.", "."): v for k, v in state.items()}
@@ -140,7 +142,7 @@ def _from_amil(reference: str, state: State, given: dict[str, Any]) -> Model:
         dropout=drop,
         attention_dim=inner,
         trunk="gated",
-        # as CLAM's: there only if the other one is, and 0.25 whatever that is
+        # as in CLAM: always 0.25, but only if there is dropout elsewhere
         attention_dropout=0.25 if drop else 0.0,
         score_bias=True,
         classifier_hidden=hidden,
@@ -150,7 +152,7 @@ def _from_amil(reference: str, state: State, given: dict[str, Any]) -> Model:
 
 @original("torchmil_abmil")
 def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """torchmil's ABMIL: no first layer, no bias on w."""
+    """Convert torchmil's ABMIL, which has no first layer and no bias on w."""
     only(given, ("in_shape", "att_dim", "att_act", "gated"), reference)
     first = torchmil.either(state, torchmil.FIRST, of="torchmil's ABMIL")
     gated = any(k.startswith("pool.fc_gated.") for k in state)

@@ -1,12 +1,12 @@
-"""CAMIL: what a transformer says of an instance is weighed by how alike its neighbours are.
+"""CAMIL: a transformer whose instances are weighted by similarity to their neighbours.
 
-Fourkioti, De Vries & Bakal, ICLR 2024, arXiv:2305.05314: the paper's equations, with layer norm and
-two Nyström layers. `variant="tf-code"` is the authors' code, which differs in six places (there).
-No N × N: similarities and attention are products over the arcs of the bag's graph.
+Fourkioti, De Vries & Bakal, ICLR 2024, arXiv:2305.05314. The default follows the paper's equations,
+with layer norm and two Nyström layers; `variant="tf-code"` follows the authors' code, which differs
+in six places. Nothing is N × N: similarities and attention run over the arcs of the bag's graph.
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from jaxtyping import Float, Int, Shaped
 from scipy.spatial import KDTree
 from torch import Tensor, nn
 
-from ..core import Bags, segment_softmax
+from ..core import Bags, Limits, PositiveInt, segment_softmax
 from ..errors import CheckpointError, GraphError, InputError
 from ..layers import (
     AttentionPosterior,
@@ -32,10 +32,9 @@ from ._originals import Rules, State, only, original, part, transplant
 from ._registry import build, register
 
 CROWDED = 100
-"""Candidates for a patch's nearest ones, on average, from which on coordinates tell nothing."""
-
+"""Mean number of candidates for a patch's nearest ones above which coordinates are implausible."""
 EPSILON = 1e-7
-"""Keras's fuzz."""
+"""Keras's fuzz factor ε."""
 OWN: dict[str, object] = {
     "variant": "tf-code",
     "embed": None,
@@ -47,35 +46,36 @@ OWN: dict[str, object] = {
 
 @register("camil", original=OWN)
 class CAMIL(Model):
-    """Attention pooling of instances that the likeness of their neighbours has weighed.
+    """Attention pooling of instances weighted by similarity to their neighbours.
 
     t = h + Nyström(LN(h)), layer by layer;   e_i = Σ_j A_ij q_iᵀk_j / √d,   w = softmax(e),
     l_i = w_i v_i;   m = σ(l) ⊙ l + (1 − σ(l)) ⊙ t;   z = Σ_i a_i m_i with a = softmax(f(t)).
 
-    A is the bag's `arcs` where it has some (`nearest_arcs` makes the authors'), else its edges both
-    ways with their weights.
+    A holds the bag's `arcs` if it has some (`nearest_arcs` computes the authors'), else its
+    weighted edges in both directions.
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1 (one logit) or the number of classes.
         variant: `paper`, or `tf-code`: no layer norm, the convolution over the heads axis, v from h
-            and with a bias, m = 2 l ⊙ g + 2 t ⊙ (1 − g) with g = σ(−l)², attention from m and
-            without biases; Keras's initial values.
-        embed: width(s) of the first layer(s), linear; None passes the features on (the original).
-        layers: Nyström layers (the original: 1).
-        heads: attention heads of each.
-        landmarks: the most landmarks that a bag has.
-        pinv_iterations: steps of the pseudo-inverse.
-        convolution: a convolution of 33 taps over the values.
-        out_proj: a linear map after the heads.
-        mask_padding: the zeros that fill a bag up to a multiple of the landmarks are not attended
-            to (the original does, and gives every bag all its landmarks: False).
-        query_dim: width of q and k; None: as wide as the instance vectors (the original: 256).
-        attention_dim: D_f of the pooling.
-        trunk: how attention is computed.
-        dropout: after each Nyström attention, in training.
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction; there is nothing.
+            with a bias, m = 2 l ⊙ g + 2 t ⊙ (1 − g) with g = σ(−l)², attention from m without
+            biases, Keras's initial values.
+        embed: width or widths of the first, linear layers; None (the original) uses the features
+            unchanged.
+        layers: number of Nyström layers (the original: 1).
+        heads: number of attention heads per layer.
+        landmarks: largest number of landmarks of a bag.
+        pinv_iterations: number of iterations of the pseudo-inverse.
+        convolution: whether to add a convolution of 33 taps over the values.
+        out_proj: whether a linear map follows the attention heads.
+        mask_padding: whether to mask the zeros that pad a bag to a multiple of the landmarks; the
+            original attends to them and gives every bag all landmarks (False).
+        query_dim: width of q and k; None: that of the instance vectors (the original: 256).
+        attention_dim: width D_f of the attention network.
+        trunk: form of the attention network.
+        dropout: dropout rate after each Nyström attention.
+        class_weights: class weights of the likelihood, one per class.
+        seed: has no effect; predictions are deterministic.
     """
 
     family = "global"
@@ -86,13 +86,13 @@ class CAMIL(Model):
         paper="Fourkioti, De Vries & Bakal, CAMIL: context-aware multiple instance learning for "
         "cancer detection and subtyping in whole slide images, ICLR 2024, arXiv:2305.05314",
         code="olgarithmics/ICLR_CAMIL",
-        licence="none: written from its description",
+        licence="none; written from its description",
         follows_paper="q, k and v from the transformer's output, the fusion by σ(l), gated "
         "attention from t.",
-        follows_code="Scores scaled by 1/√d. `variant='tf-code'` and `nearest_arcs` are the rest "
-        "of the code, which differs from the paper in its values, fusion, pooling, similarities, "
-        "number of neighbours and the axis of a convolution. Its training, in a run file: "
-        "`learning_rate: 2e-4`, `warmup_epochs: 0`, `schedule: plateau`, `epochs: 30`.",
+        follows_code="Scores are scaled by 1/√d. `variant='tf-code'` and `models.nearest_arcs` "
+        "give the rest of the code, which differs from the paper in its values, fusion, pooling, "
+        "similarities, number of neighbours and the axis of a convolution. Its training, in a run "
+        "file: `learning_rate: 2e-4`, `warmup_epochs: 0`, `schedule: plateau`, `epochs: 30`.",
         fair="One linear layer to 512, two Nyström layers of 8 heads with layer norm, D_f = 128, "
         "one linear classifier; the weights of the common graph as similarities.",
     )
@@ -104,27 +104,21 @@ class CAMIL(Model):
         n_classes: int = 1,
         variant: Literal["paper", "tf-code"] = "paper",
         embed: Widths = 512,
-        layers: int = 2,
+        layers: PositiveInt = 2,
         heads: int = 8,
         landmarks: int = 256,
         pinv_iterations: int = 6,
         convolution: bool = True,
         out_proj: bool = True,
         mask_padding: bool = True,
-        query_dim: int | None = None,
-        attention_dim: int = 128,
+        query_dim: Annotated[int | None, Limits(at_least=1)] = None,
+        attention_dim: PositiveInt = 128,
         trunk: Literal["tanh", "gated"] = "gated",
         dropout: float = 0.0,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        if variant not in ("paper", "tf-code"):
-            raise InputError(f"variant is {variant!r}: 'paper' or 'tf-code'")
-        if trunk not in ("tanh", "gated"):
-            raise InputError(f"trunk is {trunk!r}: 'tanh' or 'gated'")
-        if layers < 1 or (query_dim is not None and query_dim < 1):
-            raise InputError(f"layers are {layers} and query_dim {query_dim}: at least 1 each")
         self.as_code = variant == "tf-code"
         self.embed = Embed(in_dim, embed, activation="identity")
         dim = self.embed.out_dim
@@ -156,7 +150,7 @@ class CAMIL(Model):
             _start_as_keras(self)
 
     def neighbour_scores(self, t: Float[Tensor, "n d"], bags: Bags) -> Float[Tensor, " n"]:
-        """e_i = q_iᵀ (A K)_i / √d: 0 for an instance without neighbours."""
+        """Return e_i = q_iᵀ (A K)_i / √d, which is 0 for an instance without neighbours."""
         q, k = _full(self.queries(t)), _full(self.keys(t))
         around = propagate(neighbourhoods(bags), k)
         return (q * around).sum(1) * q.shape[1] ** -0.5
@@ -164,7 +158,7 @@ class CAMIL(Model):
     def fused(
         self, w: Float[Tensor, " n"], v: Float[Tensor, "n d"], t: Float[Tensor, "n d"]
     ) -> Float[Tensor, "n d"]:
-        """m: the weighed values and the transformer's output, each as far as l lets it through."""
+        """Return m: the weighted values l and the transformer's output t, gated by l."""
         ell = w[:, None] * v
         if self.as_code:
             g = torch.sigmoid(-ell).square()
@@ -178,7 +172,7 @@ class CAMIL(Model):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        del noise, generator  # nothing is random
+        del noise, generator  # the model is deterministic
         h = self.embed(bags.x)
         t = h
         for layer in self.layers:
@@ -200,28 +194,28 @@ class CAMIL(Model):
         )
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """`nll`; of the code's one logit with what Keras adds to both probabilities."""
+        """Return `nll`; for the code's one logit, with the ε that Keras adds to probabilities."""
         if self.as_code and self.n_classes == 1:
             out = replace(out, logits=_as_keras(out.logits))
         return super().losses(out, bags)
 
 
 def _as_keras(ell: Tensor) -> Tensor:
-    """The logit whose cross-entropy is Keras's: log((p + ε) / (1 − p + ε)), p within ε of [0, 1].
+    """Return the logit log((p + ε) / (1 − p + ε)), p clamped to [ε, 1 − ε].
 
-    Up to log(1 + 2 ε) = 2·10⁻⁷, which no gradient sees.
+    Its cross-entropy is Keras's, up to the constant log(1 + 2 ε) = 2·10⁻⁷.
     """
     p, not_p = (v.sigmoid().clamp(EPSILON, 1 - EPSILON) for v in (ell, -ell))
     return ((p + EPSILON) / (not_p + EPSILON)).log()
 
 
 def _full(v: Tensor) -> Tensor:
-    """Half precision ends here: a softmax over a bag of products of sums magnifies its rounding."""
+    """Return float32 for half precision: the softmax over a bag would magnify rounding errors."""
     return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v
 
 
 def _start_as_keras(model: nn.Module) -> None:
-    """Glorot's uniform weights, biases of 0."""
+    """Initialise weights by Glorot's uniform distribution and biases with 0."""
     for p in model.parameters():
         if p.ndim > 1:
             nn.init.xavier_uniform_(p)
@@ -237,22 +231,23 @@ def nearest_arcs(
     compared: int = 7,
     distance: Literal["euclidean", "cosine"] = "euclidean",
 ) -> tuple[Int[Tensor, "2 a"], Float[Tensor, " a"]]:
-    """The authors' directed neighbourhoods, as (target, source), and their similarities.
+    """Return the authors' directed neighbourhoods (target, source) and their similarities.
 
-    Each instance itself and its `kept` nearest by coordinates (of equally near ones the first).
-    s_ik = exp(−d_ik / ‖d_i‖), the norm over the `compared` nearest; itself: the largest of those
-    (1 where there is nobody else). Give both to `Bag` as `arcs` and `arc_weights`.
+    They connect each instance to itself and to its `kept` nearest ones by coordinates (the first
+    ones in a tie). s_ik = exp(−d_ik / ‖d_i‖), with the norm over the `compared` nearest; an
+    instance's similarity to itself is the largest of these (1 if it is alone). Pass both results to
+    `Bag` as `arcs` and `arc_weights`.
 
     Args:
         coords: positions.
         x: features, as stored.
-        kept: arcs an instance, beside its own.
-        compared: neighbours among whom distances are normalised (the authors' loader: 15).
-        distance: between features (the authors' preparation: `cosine`).
+        kept: number of arcs per instance, besides the one to itself.
+        compared: number of neighbours whose distances are normalised (the authors' loader: 15).
+        distance: distance between features (the authors' preparation: `cosine`).
 
     Raises:
         InputError: fewer compared than kept.
-        GraphError: so many instances at one spot that nobody is nearest.
+        GraphError: too many instances share a position to determine the nearest.
     """
     if not 1 <= kept <= compared:
         raise InputError(f"kept is {kept} and compared {compared}: 1 or more, and no less compared")
@@ -278,7 +273,7 @@ def _distance(a: Tensor, b: Tensor, *, kind: Literal["euclidean", "cosine"]) -> 
 
 
 def _nearest(c: np.ndarray, k: int) -> np.ndarray:
-    """The k others nearest to each row, the first of equally near ones first."""
+    """Return the k other rows nearest to each row, in order of storage if equally near."""
     tree = KDTree(c)
     reach = tree.query(c, k=k + 1)[0][:, -1] * (1 + 1e-9)
     counts = np.asarray(tree.query_ball_point(c, reach, return_length=True))
@@ -287,10 +282,10 @@ def _nearest(c: np.ndarray, k: int) -> np.ndarray:
             f"{len(c)} patches have {counts.mean():.3g} others on average as near as their "
             f"{k} nearest: were the coordinates filled in?"
         )
-    columns = np.concatenate([np.array(found) for found in tree.query_ball_point(c, reach)])
+    columns = np.concatenate([np.array(near) for near in tree.query_ball_point(c, reach)])
     rows = np.repeat(np.arange(len(c)), counts)
     far = np.square(c[rows] - c[columns]).sum(1)
-    far[rows == columns] = -1  # oneself first, whoever else is at the same spot
+    far[rows == columns] = -1  # sorts each row before others at the same position
     order = np.lexsort((columns, far, rows))
     starts = np.cumsum(counts) - counts
     return columns[order][starts[:, None] + np.arange(1, k + 1)]
@@ -333,7 +328,7 @@ def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> M
         query_dim=query_dim,
         attention_dim=attention_dim,
     )
-    return transplant(model, {k: _turned(v) for k, v in state.items()}, _TF_NAMES)
+    return transplant(model, {k: _transposed(v) for k, v in state.items()}, _TF_NAMES)
 
 
 _TF_NAMES: Rules = [
@@ -353,8 +348,8 @@ _TF_NAMES: Rules = [
 ]
 
 
-def _turned(v: Tensor) -> Tensor:
-    """A Keras kernel (in, out), or (33, 1, in, out), as PyTorch has it."""
+def _transposed(v: Tensor) -> Tensor:
+    """Return a Keras kernel (in, out) or (33, 1, in, out) in PyTorch's layout."""
     if v.ndim == 4:
         return v[:, 0].permute(2, 1, 0).contiguous()
     return v.T.contiguous() if v.ndim == 2 else v
@@ -395,7 +390,7 @@ _TORCHMIL_NAMES: Rules = [
     (r"fc1\.", "embed.net.0."),
     (r"nystrom_transformer_layer\.att_module\.qkv_nn\.", "layers.0.attention.qkv."),
     (r"nystrom_transformer_layer\.norm1\.", "layers.0.norm."),
-    (r"nystrom_transformer_layer\.norm2\.", None),  # of the MLP that is not there
+    (r"nystrom_transformer_layer\.norm2\.", None),  # belongs to the MLP, which is absent
     (r"camil_self_attention\.v_nn\.", "values."),
     (r"camil_att_pool\.fc1\.", "attention.trunk.first."),
     (r"camil_att_pool\.fc_gated\.", "attention.trunk.gate."),

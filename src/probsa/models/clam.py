@@ -1,8 +1,8 @@
 """CLAM: clustering-constrained attention MIL (Lu et al., Nature BME 2021, arXiv:2004.09666).
 
-ABMIL whose most and least attended instances also train one small classifier a class. Departures:
-no first dropout, D_f = 128 and one logit by default; bags smaller than k are legal.
-`clam-sb-probsa-diag` is CLAM-SB with another posterior and a prior: neither asks which method.
+ABMIL whose most and least attended instances also train one small classifier per class. Departures:
+by default no first dropout, D_f = 128 and one logit; bags smaller than k are allowed.
+`clam-sb-probsa-diag` is CLAM-SB with a diagonal posterior and a smoothness prior.
 """
 
 import re
@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..core import Bags
-from ..errors import CheckpointError, InputError
+from ..core import Bags, PositiveInt, Rate, UnitInterval
+from ..errors import CheckpointError
 from ..layers import InstanceEvidence, InstanceLoss, PosteriorKind, SmoothSVM, Trunk, Widths
 from ..variational import PosteriorOptions, PriorOptions
 from ._attention import AttentionModel
@@ -34,34 +34,36 @@ AUTHORS = {"attention_dim": 256, "dropout": 0.25}
 class CLAM(AttentionModel):
     """Attention pooling, with instance classifiers trained on the most and least attended.
 
-    The k most attended instances of a bag are called evidence of its class, the k least attended
-    none; a bag of N < k instances gives N of each, one of k ≤ N < 2k some in both, as the original.
-    `extras["instance_logits"]` are (n, classes, 2): what each classifier says of each instance.
+    The k most attended instances of a bag are labelled as evidence of its class, the k least
+    attended as no evidence. A bag of N < k instances gives N of each; as in the original, a bag of
+    k ≤ N < 2k has some instances in both groups. `extras["instance_logits"]` (n, classes, 2) holds
+    the logits of each instance under each classifier.
 
     Args:
-        in_dim: features of an instance.
-        branches: `single`: one attention; `multi`: one a class, which pools for that class alone.
-        posterior: `dirac` (Σ = 0) or `diag` (Σ = Diag).
-        prior: `none`, or `dirichlet` on the bag's graph.
-        n_classes: 1 (one logit; instance classifiers for labels 0 and 1) or the number of classes.
-        embed: width(s) of the first layer(s); None passes the features on.
-        activation: after each first layer.
-        dropout: after each first layer, in training.
-        attention_dropout: after tanh and σ, in training; None: 0.25 if `dropout`, else none.
-        attention_dim: D_f.
-        trunk: how attention is computed.
-        score_bias: a bias on w, to which softmax is blind.
-        k_sample: k.
-        subtyping: classes exclude one another: the most attended are no evidence of the others.
-        instance_loss: `ce`, or `svm`, the smooth top-1 SVM that the authors recommend.
-        bag_loss: likewise for the bag, still named `nll`; probabilities after `svm` are not
-            calibrated.
-        bag_weight: c of c · nll + (1 − c) · instance.
-        init: `default` (of torch), or `xavier_normal` with biases of 0 (the code until 2024).
-        posterior_options: number of samples and range of log σ².
-        prior_options: prior, and reduction of the KL.
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+        in_dim: number of features per instance.
+        branches: `single`: one attention map; `multi`: one per class, which pools for that class.
+        posterior: kind of q(f | X): `dirac` (Σ = 0) or `diag` (diagonal Σ).
+        prior: kind of p(f | A): `none`, or `dirichlet` on the bag's graph.
+        n_classes: 1 (one logit, instance classifiers for labels 0 and 1) or the number of classes.
+        embed: width or widths of the first layers; None uses the features unchanged.
+        activation: activation after each first layer.
+        dropout: dropout rate after each first layer.
+        attention_dropout: dropout rate after tanh and σ; None: 0.25 if `dropout` is set, else 0.
+        attention_dim: width D_f of the attention network.
+        trunk: form of the attention network.
+        score_bias: whether w has a bias; it has no effect on the softmax.
+        k_sample: number k of instances at each end.
+        subtyping: whether classes are mutually exclusive, so that the most attended instances are
+            no evidence of the other classes.
+        instance_loss: cross-entropy (`ce`) or the smooth top-1 SVM that the authors recommend.
+        bag_loss: the same choice for the bag's term `nll`; `svm` does not give calibrated
+            probabilities.
+        bag_weight: weight c in c · nll + (1 − c) · instance.
+        init: PyTorch's `default`, or `xavier_normal` with zero biases (the code until 2024).
+        posterior_options: number of samples, and range of log σ².
+        prior_options: parameters of the prior, and reduction of the KL divergence.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     without_effect = frozenset({"attention.mean.bias"})
@@ -69,12 +71,13 @@ class CLAM(AttentionModel):
         paper="Lu et al., Data-efficient and weakly supervised computational pathology on "
         "whole-slide images, Nature Biomedical Engineering 2021, arXiv:2004.09666",
         code="mahmoodlab/CLAM",
-        licence="GPL-3.0, for non-commercial academic purposes by its README: "
-        "neither code nor weights of it are in this package",
-        follows_paper="Gated attention, one or a branch a class, k = 8, 0.7 and 0.3 as weights.",
-        follows_code="Cross-entropy unless `svm` is asked for, `subtyping` off, k instances of "
-        "either end even where they overlap. A bag smaller than k, where the code fails, gives "
-        "all it has.",
+        licence="GPL-3.0, for non-commercial academic purposes according to its README; this "
+        "package contains neither its code nor its weights",
+        follows_paper="Gated attention with one branch or one per class, k = 8, weights 0.7 and "
+        "0.3.",
+        follows_code="Cross-entropy by default instead of `svm`, no `subtyping`, k instances at "
+        "each end even if they overlap. A bag smaller than k, for which the code fails, gives all "
+        "its instances.",
         fair="One linear layer to 512 with ReLU and no dropout, D_f = 128, one logit.",
     )
 
@@ -88,16 +91,16 @@ class CLAM(AttentionModel):
         n_classes: int = 1,
         embed: Widths = 512,
         activation: Literal["relu", "identity"] = "relu",
-        dropout: float = 0.0,
+        dropout: Rate = 0.0,
         attention_dropout: float | None = None,
-        attention_dim: int = 128,
+        attention_dim: PositiveInt = 128,
         trunk: Trunk = "gated",
         score_bias: bool = True,
         k_sample: int = 8,
         subtyping: bool = False,
         instance_loss: InstanceLoss = "ce",
         bag_loss: Literal["ce", "svm"] = "ce",
-        bag_weight: float = 0.7,
+        bag_weight: UnitInterval = 0.7,
         init: Literal["default", "xavier_normal"] = "default",
         posterior_options: PosteriorOptions,
         prior_options: PriorOptions,
@@ -105,7 +108,6 @@ class CLAM(AttentionModel):
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        _check(bag_loss=bag_loss, bag_weight=bag_weight, init=init, dropout=dropout)
         if bag_loss == "svm":
             self.likelihood = SmoothSVM(n_classes, class_weights=class_weights)
         self.bag_weight = bag_weight
@@ -126,12 +128,12 @@ class CLAM(AttentionModel):
             self._init_xavier(apart=branches == "multi")
 
     def _build_evidence(self, *, k: int, others: bool, loss: InstanceLoss) -> None:
-        """One logit has two classes of instances all the same."""
+        """Build the instance classifiers; a model with one logit has two of them."""
         d, classes = self.embed.out_dim, max(self.n_classes, 2)
         self.evidence = InstanceEvidence(d, classes=classes, k=k, others=others, loss=loss)
 
     def _init_xavier(self, *, apart: bool) -> None:
-        """Every layer of the original's; `apart`: its classifiers are one layer a class."""
+        """Initialise the original's layers; `apart`: its classifiers are one layer per class."""
         for name, m in self.named_modules():
             if isinstance(m, nn.Linear) and not name.endswith("log_variance"):
                 w = m.weight.detach()
@@ -153,12 +155,12 @@ class CLAM(AttentionModel):
     ) -> Output:
         h = self.instances(bags)
         out = self.attend(h, bags, noise=noise, generator=generator)
-        # of all instances, though the loss reads 2k a bag: few columns beside the D_f of attention
+        # for all instances, although the loss reads 2k per bag: cheap beside the attention
         logits = self.evidence(h).to(out.attention.mean.dtype)
         return replace(out, extras={**out.extras, "instance_logits": logits})
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """`nll`, `instance`, and with a prior `kl`: means over the bags."""
+        """Return `nll`, `instance` and, with a prior, `kl`, each averaged over the bags."""
         terms = super().losses(out, bags)
         y = self.labels(bags).long()
         logits = out.extras["instance_logits"]
@@ -168,7 +170,7 @@ class CLAM(AttentionModel):
 
 @register("clam-sb-probsa-diag", branches="single", posterior="diag", prior="dirichlet")
 class CLAMProbSA(CLAM):
-    """CLAM-SB with q(f | X) = N(μ, diag σ²) and a smoothness prior; instances are chosen by μ."""
+    """CLAM-SB with q(f | X) = N(μ, diag σ²) and a smoothness prior; μ selects the instances."""
 
     needs = frozenset({"edges"})
     baseline = "clam-sb"
@@ -180,18 +182,7 @@ class CLAMProbSA(CLAM):
     )
 
 
-def _check(*, bag_loss: str, bag_weight: float, init: str, dropout: float) -> None:
-    if bag_loss not in ("ce", "svm"):
-        raise InputError(f"bag_loss is {bag_loss!r}: 'ce' or 'svm'")
-    if not 0 <= bag_weight <= 1:
-        raise InputError(f"bag_weight is {bag_weight}: from 0 to 1")
-    if init not in ("default", "xavier_normal"):
-        raise InputError(f"init is {init!r}: 'default' or 'xavier_normal'")
-    if not 0 <= dropout < 1:
-        raise InputError(f"dropout is {dropout}: 0 or more, below 1")
-
-
-BLOCK = r"attention_net\.[23]\."  # 2: trained without dropout, before the layer was always there
+BLOCK = r"attention_net\.[23]\."  # 2 in older versions trained without dropout
 RULES = [
     (r".*instance_loss_fn", None),
     (r"attention_net\.0\.", "embed.net.0."),
@@ -212,7 +203,7 @@ THEIRS = {
     "bag_loss": "bag_loss",
     "bag_weight": "bag_weight",
 }
-"""Arguments of the original's constructor and command line that change what is computed."""
+"""The original's arguments that change what is computed, with our names."""
 WIDTHS = {"small": 256, "big": 384}
 
 
@@ -220,7 +211,7 @@ WIDTHS = {"small": 256, "big": 384}
 def _from_clam(reference: str, state: State, given: dict[str, Any]) -> Model:
     multi = "clam_mb" in reference
     of = "CLAM_MB" if multi else "CLAM_SB"
-    # DataParallel was put around the attention net alone
+    # DataParallel wrapped only the attention net
     state = {re.sub(r"^attention_net\.module\.", "attention_net.", k): v for k, v in state.items()}
     gated = any("attention_b" in k for k in state)
     block = 3 if any(k.startswith("attention_net.3.") for k in state) else 2
@@ -230,18 +221,20 @@ def _from_clam(reference: str, state: State, given: dict[str, Any]) -> Model:
     if multi:
         state = _stacked(state, d=first.shape[0])
     classes = part(state, "classifiers.weight", of=of).shape[0]
-    told = {
+    shape_arguments = {
         "gate": gated,
         "n_classes": classes,
         "embed_dim": first.shape[1],
         "size_arg": next((k for k, w in WIDTHS.items() if w == attention.shape[0]), None),
     }
-    only(given, [*THEIRS, *told], of)
+    only(given, [*THEIRS, *shape_arguments], of)
     for key, value in given.items():
-        if key in told and value != told[key]:
-            raise CheckpointError(f"{key} is {value!r}, but these weights have {told[key]!r}")
+        if key in shape_arguments and value != shape_arguments[key]:
+            raise CheckpointError(
+                f"{key} is {value!r}, but these weights have {shape_arguments[key]!r}"
+            )
     options = {THEIRS[k]: v for k, v in given.items() if k in THEIRS and v is not None}
-    if isinstance(options.get("dropout"), bool):  # a switch until 2024
+    if isinstance(options.get("dropout"), bool):  # a flag until 2024
         options["dropout"] = 0.25 if options["dropout"] else 0.0
     model = build(
         "clam-mb" if multi else "clam-sb",
@@ -256,18 +249,18 @@ def _from_clam(reference: str, state: State, given: dict[str, Any]) -> Model:
 
 
 def _stacked(state: State, *, d: int) -> State:
-    """CLAM_MB's classifiers, one layer a class, as the rows of one."""
+    """Stack CLAM_MB's classifiers, one layer per class, as the rows of one layer."""
     if "classifiers.weight" in state:
         raise CheckpointError(
             f"classifiers.weight has shape {tuple(state['classifiers.weight'].shape)}, where "
             f"CLAM_MB has a classifiers.<class>.weight of shape {(1, d)} for each class: the code "
             "of April 2024 made C × C logits of it, which no model here does"
         )
-    own = [k for k in state if re.fullmatch(r"classifiers\.\d+\.weight", k)]
+    weight_names = [k for k in state if re.fullmatch(r"classifiers\.\d+\.weight", k)]
     rest = {k: v for k, v in state.items() if not k.startswith("classifiers.")}
     for name, shape in (("weight", (1, d)), ("bias", (1,))):
         rows = []
-        for c in range(max(len(own), 1)):
+        for c in range(max(len(weight_names), 1)):
             row = part(state, f"classifiers.{c}.{name}", of="CLAM_MB")
             if row.shape != shape:
                 raise CheckpointError(
@@ -290,7 +283,7 @@ TORCHMIL_ARGUMENTS = ("in_shape", "att_dim", "att_act", "k_sample", "gated", "in
 
 @original("torchmil_clam_sb")
 def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """Its instance term is twice ours (a sum over two classes), with its SVM put right."""
+    """Convert torchmil's CLAM_SB; its instance term, a sum over two classes, is twice ours."""
     del reference
     of = "torchmil's CLAM_SB"
     only(given, TORCHMIL_ARGUMENTS, of)

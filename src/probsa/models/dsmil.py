@@ -1,9 +1,9 @@
-"""DSMIL (Li, Li & Eliceiri, CVPR 2021, arXiv:2011.08939): two streams, one critical instance.
+"""DSMIL: two streams and one critical instance (Li, Li & Eliceiri, CVPR 2021, arXiv:2011.08939).
 
-As in the authors' code since 2022: a two-layer q, v the identity, scores divided by √d, the bag's
-stream alone as the bag's score; the publication has linear q and v, no √d and the mean of the two
-logits, each an argument. Ours: labels of one class a bag (`labels="independent"`: theirs), and the
-ProbSA paper's first layer to 512 (they have none).
+It follows the authors' code since 2022: a two-layer q, the identity as v, scores divided by √d, and
+the bag stream as the bag's score. The publication has linear q and v, no √d and the mean of the two
+logits; each is an argument. Departures: one class per bag (`labels="independent"` is theirs), and
+the ProbSA paper's first layer to 512 (they have none).
 """
 
 import math
@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..core import Bags, segment_argmax
-from ..errors import InputError
+from ..core import Bags, NonNegativeFloat, PositiveInt, segment_argmax
 from ..layers import Embed, Widths
 from ..variational import Categorical, Dirac, Independent, Likelihood
 from ._base import Model, Output, Provenance
@@ -29,35 +28,36 @@ BagScore = Literal["bag", "mean_prob", "mean_logit"]
 
 @register("dsmil", original={"embed": None, "labels": "independent"})
 class DSMIL(Model):
-    """Attention by likeness to the instance with the highest logit, class by class.
+    """Attention by similarity to the instance with the highest logit, for each class.
 
     c_n = W h_n + b;  m_c = argmax_n c_nc;  U_nc = softmax_n(q(h_n)ᵀ q(h_{m_c}) / √d);
     B_c = Σ_n U_nc v(h_n);  b_c = Σ_c' ⟨G_cc', B_c'⟩ + β_c.  Losses: `nll` of b, `instance` of
     max_n c_n.
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1 (one logit) or the number of classes.
-        embed: width(s) of the first layer(s); None passes the features on (the original).
-        activation: after each first layer.
-        dropout: after each first layer, in training.
-        query: q; `mlp` tanh(W₂ ReLU(W₁ h)), `tanh` tanh(W h) (their code of 2022), or `linear`.
-        query_dim: d.
-        value: v; `identity`, `linear`, or `mlp` ReLU(W h).
-        value_dropout: before v's layer, in training.
-        bag_layer: one more layer, ReLU(W h), that q and v see and the instances' logits do not
+        embed: width or widths of the first layers; None (the original) uses the features unchanged.
+        activation: activation after each first layer.
+        dropout: dropout rate after each first layer.
+        query: form of q: `mlp` tanh(W₂ ReLU(W₁ h)), `tanh` tanh(W h) (their code of 2022), or
+            `linear`.
+        query_dim: width d of q.
+        value: form of v: `identity`, `linear`, or `mlp` ReLU(W h).
+        value_dropout: dropout rate before v's layer.
+        bag_layer: whether q and v, but not the instances' logits, read one more layer ReLU(W h)
             (their code of 2022).
-        scaled: divide by √d; the publication does not.
-        class_mixing: b_c sees every class's B; otherwise B_c alone.
-        bag_score: what the output's logits say: the bag's stream, the mean of both streams'
-            probabilities, or of their logits (the publication).
-        labels: with two classes or more. `exclusive`: one class a bag, softmax in both streams.
-            `independent`: a yes or no to each class, as the original's; label n_classes is then
-            a bag of none of them (its all-zero negative).
-        loss_weights: of the bag's stream and of the instances'.
-        init: orthogonal weights and zero biases, or torch's own.
-        class_weights: of the likelihood, one a class; in both streams.
-        seed: of everything random in prediction.
+        scaled: whether to divide by √d; the publication does not.
+        class_mixing: whether b_c reads the vectors B of every class, rather than B_c alone.
+        bag_score: source of the output's logits: the bag stream, the mean of both streams'
+            probabilities, or the mean of their logits (the publication).
+        labels: for two or more classes. `exclusive`: one class per bag, softmax in both streams.
+            `independent`: a binary label per class, as in the original; the label n_classes then
+            means a bag of no class (the original's all-zero negative).
+        loss_weights: weights of the bag stream's loss and of the instance stream's.
+        init: orthogonal weights and zero biases, or PyTorch's defaults.
+        class_weights: class weights of the likelihood in both streams, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     provenance = Provenance(
@@ -66,11 +66,12 @@ class DSMIL(Model):
         "arXiv:2011.08939",
         code="binli123/dsmil-wsi",
         licence="MIT",
-        follows_paper="Two streams with losses of weight 0.5 each; `query='linear', "
-        "value='linear', scaled=False, bag_score='mean_logit'` is its formula.",
-        follows_code="A two-layer q, v the identity, scores over √d, the bag's stream as the score "
-        "of the bag, orthogonal initial weights. `labels='independent'` is its multi-label loss.",
-        fair="One linear layer to 512 with ReLU before everything, d = 128.",
+        follows_paper="Two streams with losses of weight 0.5 each. `query='linear', "
+        "value='linear', scaled=False, bag_score='mean_logit'` gives its formula.",
+        follows_code="A two-layer q, the identity as v, scores over √d, the bag stream as the "
+        "bag's score, orthogonal initial weights. `labels='independent'` gives its multi-label "
+        "loss.",
+        fair="One linear layer to 512 with ReLU first, d = 128.",
     )
 
     def __init__(
@@ -82,7 +83,7 @@ class DSMIL(Model):
         activation: Literal["relu", "identity"] = "relu",
         dropout: float = 0.0,
         query: Query = "mlp",
-        query_dim: int = 128,
+        query_dim: PositiveInt = 128,
         value: Value = "identity",
         value_dropout: float = 0.0,
         bag_layer: bool = False,
@@ -90,19 +91,12 @@ class DSMIL(Model):
         class_mixing: bool = True,
         bag_score: BagScore = "bag",
         labels: Literal["exclusive", "independent"] = "exclusive",
-        loss_weights: tuple[float, float] = (0.5, 0.5),
+        loss_weights: tuple[NonNegativeFloat, NonNegativeFloat] = (0.5, 0.5),
         init: Literal["orthogonal", "uniform"] = "orthogonal",
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        _one_of("bag_score", bag_score, ("bag", "mean_prob", "mean_logit"))
-        _one_of("labels", labels, ("exclusive", "independent"))
-        _one_of("init", init, ("orthogonal", "uniform"))
-        if query_dim < 1:
-            raise InputError(f"query_dim is {query_dim}: at least 1")
-        if len(loss_weights) != 2 or min(loss_weights) < 0:
-            raise InputError(f"loss_weights are {loss_weights}: two numbers, none below 0")
         if labels == "independent" and n_classes > 1:
             self.likelihood = Independent(class_weights=class_weights)
         self.bag_score: BagScore = bag_score
@@ -125,8 +119,8 @@ class DSMIL(Model):
 
     @property
     def top_label(self) -> int:
-        none_of_them = isinstance(self.likelihood, Independent)
-        return self.n_classes if none_of_them else super().top_label
+        independent = isinstance(self.likelihood, Independent)
+        return self.n_classes if independent else super().top_label
 
     def forward(
         self,
@@ -135,11 +129,11 @@ class DSMIL(Model):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        del noise, generator  # nothing here is random
+        del noise, generator  # the model is deterministic
         h = self.embed(bags.x)
         g = self.bag_layer(h)
         q, v = _full(self.query(g)), _full(self.value(g))
-        # bfloat16 has ties among logits, and its sums over 10⁴ instances are off by 0.4 %
+        # in bfloat16 logits would tie, and sums over 10⁴ instances would be off by 0.4 %
         with torch.autocast(h.device.type, enabled=False):
             c = self.instance_classifier(_full(h))
             critical = segment_argmax(c.detach(), bags.sizes)
@@ -171,7 +165,7 @@ class DSMIL(Model):
     ) -> tuple[
         Float[Tensor, "n classes"], Float[Tensor, "n classes"], Float[Tensor, "bags classes d"]
     ]:
-        """Scores before and after softmax, and B, one bag after another."""
+        """Return the scores before and after the softmax, and B, computed bag by bag."""
         sizes = list(bags.sizes)
         scores, weights, vectors = [], [], []
         q_critical = q[critical] * self.scale
@@ -184,19 +178,13 @@ class DSMIL(Model):
         return torch.cat(scores), torch.cat(weights), torch.stack(vectors)
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """`nll` of the bag's stream and `instance` of the largest logits: means over the bags."""
+        """Return `nll` of the bag stream and `instance` of the largest logits, means over bags."""
         y = self.labels(bags)
         streams = {"nll": out.extras["bag_logits"], "instance": out.extras["max_logits"]}
         return {k: self.likelihood.nll(v[:, None], y).mean() for k, v in streams.items()}
 
 
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{name} is {value!r}: one of {', '.join(map(repr, known))}")
-
-
 def _query(kind: Query, dim: int, query_dim: int) -> nn.Sequential:
-    _one_of("query", kind, ("mlp", "tanh", "linear"))
     steps: list[nn.Module] = [nn.Linear(dim, query_dim)]
     if kind == "mlp":
         steps += [nn.ReLU(), nn.Linear(query_dim, query_dim)]
@@ -206,7 +194,6 @@ def _query(kind: Query, dim: int, query_dim: int) -> nn.Sequential:
 
 
 def _value_layer(kind: Value, dim: int, dropout: float) -> nn.Module:
-    _one_of("value", kind, ("identity", "linear", "mlp"))
     if kind == "identity":
         return nn.Identity()
     linear = [nn.Dropout(dropout), nn.Linear(dim, dim)]
@@ -227,7 +214,7 @@ def _full(v: Tensor) -> Tensor:
 def _per_class(
     conv: nn.Conv1d, vectors: Float[Tensor, "bags classes d"]
 ) -> Float[Tensor, "bags classes"]:
-    """The convolution has one position only: a product, without a GPU's TF32 convolutions."""
+    """Apply the convolution, which has one position, as a product (a GPU would use TF32)."""
     assert conv.bias is not None
     if conv.groups == 1:
         return F.linear(vectors.flatten(1), conv.weight.flatten(1), conv.bias)
@@ -241,7 +228,7 @@ def _score(
     how: BagScore,
     likelihood: Likelihood,
 ) -> Float[Tensor, "bags classes"]:
-    """Logits whose probability is the bag's score."""
+    """Return the logits whose probability is the bag's score."""
     if how == "bag":
         return bag
     if how == "mean_logit":
@@ -252,13 +239,13 @@ def _score(
     return yes - torch.logaddexp(F.logsigmoid(-bag), F.logsigmoid(-top))
 
 
-# of both originals' arguments `bag_score` is ours: which score is meant, no state dict tells
+# `bag_score` is our argument for both originals: a state dict does not determine it
 AUTHORS = (
     *("K", "C", "input_size", "output_class", "nonlinear", "passing_v", "dropout_v"),
     "bag_score",
 )
 AUTHORS_KEYS = [
-    (r"i_classifier\.feature_extractor\.", None),  # an embedder's: bags hold what it gives
+    (r"i_classifier\.feature_extractor\.", None),  # bags hold the features that it extracts
     (r"i_classifier\.fc\.(0\.)?", "instance_classifier."),
     (r"b_classifier\.lin\.0\.", "bag_layer.0."),
     (r"b_classifier\.q\.(weight|bias)$", r"query.0.\1"),
@@ -278,10 +265,10 @@ TORCHMIL_KEYS = [
 
 @original("dsmil", "ckpt_dsmil")
 def _from_authors(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """MILNet of dsmil-wsi, in every layout since 2021.
+    """Convert MILNet of dsmil-wsi, in every layout since 2021.
 
-    A linear q with a layer in v is either the code since 2022-09 (v has a ReLU; it is meant when
-    `nonlinear` or `passing_v` is given) or the publication's (it has none).
+    A linear q with a layer in v is either the code since 2022-09 (v has a ReLU), which is assumed
+    if `nonlinear` or `passing_v` is given, or the publication's (v has none).
     """
     only(given, AUTHORS, reference)
     of = "a DSMIL (binli123/dsmil-wsi)"
@@ -310,8 +297,9 @@ def _from_authors(reference: str, state: State, given: dict[str, Any]) -> Model:
 
 @original("torchmil_dsmil")
 def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """torchmil's: losses of weight 1 each. Its logits are the bag's stream, and what it predicts
-    is `bag_score="mean_logit"`.
+    """Convert torchmil's DSMIL, whose two losses have weight 1.
+
+    Its logits are the bag stream's; its predictions are `bag_score="mean_logit"`.
     """
     only(given, TORCHMIL, reference)
     state = {k.replace(".module.", "."): v for k, v in state.items()}

@@ -1,20 +1,31 @@
 """DTFD-MIL: double-tier feature distillation (Zhang et al., CVPR 2022), arXiv:2203.12081.
 
-A bag is cut at random into G pseudo-bags. Tier 1 learns from each of them with the bag's label and
-distils them; tier 2 pools what is distilled. As in the authors' code no gradient goes from tier 2
-to tier 1. Departures: one logit is allowed, min(G, N) groups, partitions that are reproducible.
+A bag is split at random into G pseudo-bags. Tier 1 learns from each with the bag's label and
+distils features from it; tier 2 pools the distilled features. As in the authors' code, no gradient
+flows from tier 2 to tier 1. Departures: one logit is allowed, there are min(G, N) groups, and
+partitions are reproducible.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..core import Bags, segment_index, segment_mean, segment_softmax, segment_sum
-from ..errors import CheckpointError, InputError
+from ..core import (
+    Bags,
+    Limits,
+    NonNegativeInt,
+    PositiveInt,
+    Rate,
+    segment_index,
+    segment_mean,
+    segment_softmax,
+    segment_sum,
+)
+from ..errors import CheckpointError
 from ..layers import (
     AttentionPosterior,
     Embed,
@@ -48,43 +59,43 @@ class ResidualBlock(nn.Module):
 
 @register("dtfdmil", original={"predict_samples": 1})
 class DTFDMIL(Model):
-    """Attention pooling in two tiers, over random pseudo-bags and over what is distilled of them.
+    """Attention pooling in two tiers: over random pseudo-bags, then over their distilled features.
 
-    The order of a bag's instances is that of its noise: `noise[:, s]`, sorted, gives partition s,
-    cut like `numpy.array_split`. Noise that is not given is drawn from the bag's own stream: in
-    `eval()` a bag's partitions are always the same (they follow its seed and its name, and the
-    order in which its instances are stored), and logits have a row for each of them.
+    Partition s of a bag sorts its instances by `noise[:, s]` and splits them like
+    `numpy.array_split`. If no noise is given, it is drawn from the bag's own stream: in `eval()` a
+    bag's partitions depend only on the seed, the bag's name and the order of its instances. The
+    logits have one row per partition.
 
-    For one logit p_n = σ(a_n w·h_n), which is two logits with W₀ = 0; for two the last class
-    against the first. With more the last class decides what is distilled, as in the authors' code,
-    and scores have a column a class.
+    With one logit, p_n = σ(a_n w·h_n), which equals two logits with W₀ = 0; with two, p_n compares
+    the last class with the first. With more, the last class selects the distilled instances, as in
+    the authors' code, and scores have one column per class.
 
-    Extras: `attention` (tier 1's, before softmax), `cam` ((W₁ − W₀)·h_n, without attention) and
-    `group_logits` (bags, groups, partitions, classes; no loss reads those that a small bag lacks).
+    Extras: `attention` (of tier 1, before softmax), `cam` ((W₁ − W₀)·h_n, without attention) and
+    `group_logits` (bags, groups, partitions, classes; losses ignore the groups that a small bag
+    lacks).
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1 (one logit) or the number of classes; the original has 2 logits.
-        embed: width(s) of the first layer(s), without bias; None passes the features on.
-        activation: after each first layer.
-        res_blocks: residual blocks after the first layers.
-        dropout: before both classifiers, in training.
-        attention_dim: D_f of both tiers.
-        trunk: how attention is computed, in both tiers.
-        score_bias: a bias on w, to which softmax is blind (the original has one).
-        n_groups: G, pseudo-bags of a bag; a bag with fewer instances has one group for each.
-        distill: what tier 2 is given of a group: `afs` its pooled vector, `maxs` the instances
-            with the largest p_n, `maxmins` those and the ones with the smallest (an instance that
-            is among both comes twice, so in every group with fewer than two times as many),
-            `mas` those with the most attention.
-        instances_per_group: how many instances those are (a smaller group gives all it has);
-            None: all.
-        joint: tier 2's gradient reaches tier 1 too (torchmil).
-        clip: the norm to which each of four sets of gradients is clipped by itself: first layers,
-            tier 1's attention and classifier, tier 2; None leaves it to the run.
-        predict_samples: partitions in prediction, over which probabilities are averaged.
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+        embed: width or widths of the first layers (no bias); None uses the features unchanged.
+        activation: activation after each first layer.
+        res_blocks: number of residual blocks after the first layers.
+        dropout: dropout rate before both classifiers.
+        attention_dim: width D_f of the attention networks of both tiers.
+        trunk: form of the attention networks of both tiers.
+        score_bias: whether w has a bias (the original's does); it has no effect on the softmax.
+        n_groups: number G of pseudo-bags; a bag with fewer instances has one group per instance.
+        distill: input of tier 2 from each group: `afs` its pooled vector, `maxs` the instances with
+            the largest p_n, `maxmins` those with the largest and those with the smallest (an
+            instance in both sets, as occurs in small groups, is used twice), `mas` those with the
+            most attention.
+        instances_per_group: number of these instances (at most the group's size); None: all.
+        joint: whether gradients of tier 2 reach tier 1 (torchmil).
+        clip: norm to which each of four sets of gradients is clipped separately: first layers,
+            attention of tier 1, classifier of tier 1, tier 2; None leaves clipping to the run.
+        predict_samples: number of partitions over which predicted probabilities are averaged.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     score_kind = "probability"
@@ -94,12 +105,13 @@ class DTFDMIL(Model):
         "for histopathology whole slide image classification, CVPR 2022, arXiv:2203.12081",
         code="hrzhang1123/DTFD-MIL",
         licence="MIT",
-        follows_paper="Random pseudo-bags with the bag's label, two tiers, `mas` beside the "
-        "authors' three ways to distil; scores of instances weigh features by N a_n.",
+        follows_paper="Random pseudo-bags with the bag's label, two tiers, and `mas` besides the "
+        "authors' three ways to distil. Instance scores weight features by N a_n.",
         follows_code="No bias in the first layer, gated attention, AFS, gradients that stay in "
-        "their tier and are clipped by parts at 5; class activations by a_n alone inside a group.",
-        fair="One linear layer from the features to 512 with ReLU, D_f = 128, one logit; "
-        "ten partitions averaged in prediction where the original draws one.",
+        "their tier and are clipped separately at 5. Class activations use only a_n within a "
+        "group.",
+        fair="One linear layer from the features to 512 with ReLU, D_f = 128, one logit; ten "
+        "partitions averaged in prediction, where the original draws one.",
     )
 
     def __init__(
@@ -109,28 +121,21 @@ class DTFDMIL(Model):
         n_classes: int = 1,
         embed: Widths = 512,
         activation: Literal["relu", "identity"] = "relu",
-        res_blocks: int = 0,
-        dropout: float = 0.0,
-        attention_dim: int = 128,
+        res_blocks: NonNegativeInt = 0,
+        dropout: Rate = 0.0,
+        attention_dim: PositiveInt = 128,
         trunk: Literal["tanh", "gated"] = "gated",
         score_bias: bool = True,
-        n_groups: int = 4,
+        n_groups: PositiveInt = 4,
         distill: Distill = "afs",
-        instances_per_group: int | None = 1,
+        instances_per_group: Annotated[int | None, Limits(at_least=1)] = 1,
         joint: bool = False,
-        clip: float | None = 5.0,
-        predict_samples: int = 10,
+        clip: Annotated[float | None, Limits(above=0)] = 5.0,
+        predict_samples: PositiveInt = 10,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        _check_choices(distill=distill, trunk=trunk, dropout=dropout, clip=clip)
-        wanted = {"n_groups": n_groups, "predict_samples": predict_samples}
-        for name, value in {**wanted, "instances_per_group": instances_per_group}.items():
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}: at least 1")
-        if res_blocks < 0:
-            raise InputError(f"res_blocks is {res_blocks}: at least 0")
         self.n_groups, self.distill, self.joint, self.clip = n_groups, distill, joint, clip
         self.instances_per_group, self.predict_samples = instances_per_group, predict_samples
         self.embed = Embed(in_dim, embed, activation=activation, bias=False)
@@ -153,12 +158,12 @@ class DTFDMIL(Model):
             [self.classifier],
             [self.bag_attention, self.bag_classifier],
         )
-        own = {} if self.clip is None else {"clip_norm": self.clip}
+        options = {} if self.clip is None else {"clip_norm": self.clip}
         groups = [[p for m in part for p in m.parameters() if p.requires_grad] for part in parts]
-        return [{"params": params, **own} for params in groups if params]
+        return [{"params": params, **options} for params in groups if params]
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
-        """h_n, which both tiers read."""
+        """Return the instance vectors h_n, which both tiers read."""
         return self.residual(self.embed(bags.x))
 
     def forward(
@@ -172,7 +177,7 @@ class DTFDMIL(Model):
         h = self.instances(bags)
         e = self.attention(h).mean
         with torch.autocast(e.device.type, enabled=False):
-            h = h.to(e.dtype)  # sums over 10⁴ instances are not for half precision
+            h = h.to(e.dtype)  # half precision is too coarse for sums over 10⁴ instances
             a = groups.unsorted(segment_softmax(e[groups.order], groups.sizes))
             pooled = self.pool(h, a, groups, bags)
             cam = nn.functional.linear(h.detach(), self.classifier.weight.detach())
@@ -190,17 +195,17 @@ class DTFDMIL(Model):
         )
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """`nll` of tier 2 and `group_nll`, the mean over groups (and partitions) of tier 1's."""
+        """Return `nll` of tier 2 and `group_nll`, tier 1's mean over groups and partitions."""
         terms = super().losses(out, bags)
         counts = group_counts(bags.sizes, self.n_groups)
-        logits = out.extras["group_logits"].flatten(0, 1)[self._kept(counts, bags.x.device)]
+        logits = out.extras["group_logits"].flatten(0, 1)[self._existing(counts, bags.x.device)]
         y = self.labels(bags)[segment_index(counts, bags.x.device)]
         return {**terms, "group_nll": segment_mean(self.likelihood.nll(logits, y), counts).mean()}
 
     def groups(
         self, bags: Bags, *, noise: Tensor | None, generator: torch.Generator | None
     ) -> Groups:
-        """Pseudo-bags, from the noise given or from each bag's own stream."""
+        """Return the pseudo-bags, from the given noise or from each bag's own stream."""
         if noise is None:
             draws = 1 if self.training else self.predict_samples
             noise = draw(bags.sizes, draws, generators=self.streams(bags, generator))
@@ -209,13 +214,13 @@ class DTFDMIL(Model):
     def pool(
         self, h: Float[Tensor, "n d"], a: Float[Tensor, "n samples"], groups: Groups, bags: Bags
     ) -> Float[Tensor, "bags groups samples d"]:
-        """z_g = Σ_n a_n h_n over the instances of each group; 0 for one that a small bag lacks."""
+        """Return z_g = Σ_n a_n h_n over each group; 0 for a group that a small bag lacks."""
         n, samples = a.shape
-        # a column for each group, 0 outside of it: no copy of h in the order of the groups
+        # one column per group, 0 outside it, avoids a copy of h in the order of the groups
         a_nsg = a.new_zeros(n, samples, self.n_groups).scatter(
             2, groups.of[..., None], a[..., None]
         )
-        rows = [a_nsg[own].flatten(1).T @ h[own] for own in each_bag(bags)]
+        rows = [a_nsg[bag].flatten(1).T @ h[bag] for bag in each_bag(bags)]
         return torch.stack(rows).unflatten(1, (samples, self.n_groups)).transpose(1, 2)
 
     def distilled(
@@ -228,14 +233,14 @@ class DTFDMIL(Model):
         e: Float[Tensor, " n"],
         groups: Groups,
     ) -> tuple[Float[Tensor, "m samples d"], list[int]]:
-        """What tier 2 is given, and how many vectors of each bag."""
+        """Return the input of tier 2, and its number of vectors per bag."""
         if self.distill == "afs":
-            features = pooled.flatten(0, 1)[self._kept(groups.counts, h.device)]
+            features = pooled.flatten(0, 1)[self._existing(groups.counts, h.device)]
             return (features if self.joint else features.detach()), groups.counts
         with torch.no_grad():
             # a monotone function of p_n that does not saturate
-            by = self.margin(a[..., None] * cam[:, None]) if self.distill != "mas" else e[:, None]
-            best_first = order_within(-by.expand_as(a), groups.segment)
+            key = self.margin(a[..., None] * cam[:, None]) if self.distill != "mas" else e[:, None]
+            best_first = order_within(-key.expand_as(a), groups.segment)
         places, sizes = self._places(groups)
         rows = best_first[torch.tensor(places, device=h.device)]
         return (h if self.joint else h.detach())[rows], sizes
@@ -243,7 +248,7 @@ class DTFDMIL(Model):
     def second_tier(
         self, features: Float[Tensor, "m samples d"], sizes: list[int]
     ) -> Float[Tensor, "bags samples classes"]:
-        """Attention pooling of the distilled vectors of each bag, and the bag's logits."""
+        """Pool the distilled vectors of each bag by attention, and return the bags' logits."""
         e = self.bag_attention(features.flatten(0, 1)).mean.view(features.shape[:2])
         a = segment_softmax(e, sizes)
         return self.bag_classifier(self.dropout(segment_sum(a[..., None] * features, sizes)))
@@ -251,24 +256,24 @@ class DTFDMIL(Model):
     def scores(
         self, e: Float[Tensor, " n"], cam: Float[Tensor, "n classes"], bags: Bags
     ) -> Float[Tensor, "n *classes"]:
-        """p_n with attention over the whole bag: σ(N a_n (W₁ − W₀)·h_n)."""
+        """Return p_n with attention over the whole bag: σ(N a_n (W₁ − W₀)·h_n)."""
         n = bags.offsets.diff()[bags.bag]
-        weighed = (segment_softmax(e, bags.sizes) * n)[:, None] * cam
-        return weighed.softmax(1) if cam.shape[1] > 2 else self.margin(weighed).sigmoid()
+        weighted = (segment_softmax(e, bags.sizes) * n)[:, None] * cam
+        return weighted.softmax(1) if cam.shape[1] > 2 else self.margin(weighted).sigmoid()
 
     @staticmethod
     def margin(logits: Float[Tensor, "*n classes"]) -> Float[Tensor, "*n"]:
-        """The last class against the others, logit p; the one logit as it is."""
+        """Return the logit of the last class against the others; a single logit is unchanged."""
         last = logits[..., -1]
         return last if logits.shape[-1] == 1 else last - logits[..., :-1].logsumexp(-1)
 
-    def _kept(self, counts: Sequence[int], device: torch.device) -> Int[Tensor, " m"]:
-        """Where the groups that there are lie among `n_groups` of every bag."""
+    def _existing(self, counts: Sequence[int], device: torch.device) -> Int[Tensor, " m"]:
+        """Return the positions of the existing groups among `n_groups` per bag."""
         places = [b * self.n_groups + g for b, count in enumerate(counts) for g in range(count)]
         return torch.tensor(places, device=device)
 
     def _places(self, groups: Groups) -> tuple[list[int], list[int]]:
-        """Which places of each group's ranking are distilled, and how many of each bag."""
+        """Return the positions distilled from each group's ranking, and their number per bag."""
         places: list[int] = []
         each: list[int] = []
         start = 0
@@ -281,17 +286,6 @@ class DTFDMIL(Model):
         ends = torch.tensor(groups.counts).cumsum(0).tolist()
         total = [0, *(each[end - 1] for end in ends)]
         return places, [b - a for a, b in pairwise(total)]
-
-
-def _check_choices(*, distill: str, trunk: str, dropout: float, clip: float | None) -> None:
-    if distill not in ("afs", "maxs", "maxmins", "mas"):
-        raise InputError(f"distill is {distill!r}: 'afs', 'maxs', 'maxmins' or 'mas'")
-    if trunk not in ("tanh", "gated"):
-        raise InputError(f"trunk is {trunk!r}: 'tanh' or 'gated'")
-    if not 0 <= dropout < 1:
-        raise InputError(f"dropout is {dropout}: from 0 up to, not including, 1")
-    if clip is not None and clip <= 0:
-        raise InputError(f"clip is {clip}: a norm above 0, or None")
 
 
 TIERS = [
@@ -319,7 +313,7 @@ TORCHMIL_MODES = {"afs": "afs", "max": "maxs", "maxmin": "maxmins"}
 
 @original("dtfd", "ckpt_dtfd")
 def _dtfd(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Four modules' state dicts, each name behind its module's."""
+    """Convert the state dicts of four modules, each name prefixed with that of its module."""
     del reference
     state = {k.replace(".module.", "."): v for k, v in state.items()}
     first = part(state, "dim_reduction.fc1.weight", of="DTFD-MIL")
@@ -351,7 +345,7 @@ def _dtfd(reference: str, state: State, arguments: dict[str, Any]) -> Model:
 
 @original("torchmil_dtfdmil")
 def _torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """torchmil trains both tiers jointly, and its `max` and `maxmin` take every instance."""
+    """Convert torchmil's DTFDMIL: joint tiers; `max` and `maxmin` take every instance."""
     suffix = reference.rpartition("_")[2]
     mode = str(arguments.get("distill_mode", suffix if suffix in TORCHMIL_MODES else "maxmin"))
     if mode not in TORCHMIL_MODES:

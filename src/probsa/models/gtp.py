@@ -1,20 +1,19 @@
 """GTP: a graph convolution, soft clusters, a transformer over them (Zheng et al., IEEE TMI 2022).
 
-After the authors' code, of which the paper's equations differ: A + I as it is, rows of length 1,
-batch normalisation, no activation. Departures: bags are packed and A is a list of edges, so nothing
-is N × N; every class has its GraphCAM (theirs: three, into files); mincut is 0 without edges.
+It follows the authors' code, which differs from the paper's equations: A + I without normalisation,
+rows of length 1, batch normalisation, no activation. Departures: bags are packed and A is a list of
+edges, so nothing is N × N; every class has a GraphCAM; mincut is 0 without edges.
 """
 
 from copy import deepcopy
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags
-from ..errors import InputError
+from ..core import Bags, Limits, NonNegativeFloat, PositiveInt
 from ..layers import (
     Arcs,
     BlockKind,
@@ -37,41 +36,41 @@ from ._registry import build, register
 Adjacency = Literal["binary", "weighted", "normalized"]
 GraphConvolution = Literal["normalized", "relu"]
 ROWS = 4096
-"""Instances whose features are held in float64 at once."""
+"""Number of instances whose features are in float64 at the same time."""
 
 
 @register("gtp", original={"embed": None, "width": 64, "layers": 3, "unit_init": False})
 class GTP(Model):
     """A graph convolution, K soft clusters, and a transformer over clusters and a class token.
 
-    Batch normalisation takes its mean and variance over the instances of all bags of a training
-    batch: there, and only there, a bag's output depends on its batch-mates. A training batch of a
-    single instance has no variance: it uses the running statistics and leaves them as they are.
-    (`gcn="relu"` couples nothing; that it is refused in several processes all the same is caution.)
+    In training, batch normalisation takes its statistics over the instances of all bags of a batch,
+    so a bag's output depends on the rest of the batch. A training batch of a single instance has no
+    variance; it uses the running statistics and does not update them. (`gcn="relu"` couples no
+    bags, but is refused in several processes as well.)
 
-    `forward` has no score of an instance (0 for all); `instance_scores` gives GraphCAM, (n,) for
-    one logit (of the positive class) and (n, classes) otherwise.
+    `forward` gives instance scores of 0; `instance_scores` computes GraphCAM, (n,) for one logit
+    (of the positive class) and (n, classes) otherwise.
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1 (one logit) or the number of classes.
-        embed: width(s) of the first layer(s); None passes the features on.
-        activation: after each first layer.
-        dropout: after each first layer, in training.
-        width: of the graph convolution and the transformer; None: that of what comes in.
-        gcn: `normalized` (rows of length 1, then batch normalisation) or `relu` (that alone).
-        adjacency: `binary`; `weighted` by the bag's weights; `normalized`, these as D^-½ A D^-½.
-        clusters: K. More clusters than instances are legal; `ortho` cannot reach 0 then.
-        layers: transformer blocks.
-        heads: attention heads of each.
-        mlp_ratio: hidden width of a block's MLP over `width`.
+        embed: width or widths of the first layers; None uses the features unchanged.
+        activation: activation after each first layer.
+        dropout: dropout rate after each first layer.
+        width: width of the graph convolution and the transformer; None: that of their input.
+        gcn: `normalized` (rows of length 1, then batch normalisation) or `relu` (ReLU only).
+        adjacency: `binary`, `weighted` by the bag's edge weights, or `normalized` (D^-½ A D^-½).
+        clusters: number K of clusters; if it exceeds a bag's instances, `ortho` cannot reach 0.
+        layers: number of transformer blocks.
+        heads: number of attention heads per layer.
+        mlp_ratio: ratio of the hidden width of a block's MLP to `width`.
         blocks: `vit`, or `torchmil` (no linear map after the heads, ReLU, LayerNorm's eps 1e-5).
-        mincut_weight: of the term that keeps neighbours in one cluster.
-        ortho_weight: of the term that keeps clusters apart and of one size.
-        unit_init: GraphCAM starts from 1, so that maps of different bags share a scale; the
-            original starts from the logit ℓ_c, and its maps grow with ℓ_c².
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction: nothing here.
+        mincut_weight: weight of the term that keeps neighbours in the same cluster.
+        ortho_weight: weight of the term that keeps clusters distinct and of equal size.
+        unit_init: whether GraphCAM starts from 1, so that the maps of different bags share a scale;
+            the original starts from the logit ℓ_c, and its maps scale with ℓ_c².
+        class_weights: class weights of the likelihood, one per class.
+        seed: has no effect; predictions are deterministic.
     """
 
     family = "global"
@@ -80,12 +79,12 @@ class GTP(Model):
         "whole slide image classification, IEEE Transactions on Medical Imaging 41, 2022, "
         "arXiv:2205.09671",
         code="vkola-lab/tmi2022",
-        licence="MIT; GraphCAM there descends from hila-chefer/Transformer-Explainability, MIT. "
-        "Written anew here; weights can be read.",
+        licence="MIT; its GraphCAM derives from hila-chefer/Transformer-Explainability, MIT. "
+        "Written anew here; its weights can be converted",
         follows_paper="Min-cut pooling into clusters, a ViT over them, GraphCAM.",
         follows_code="(A + I)X without normalisation by degree, rows of length 1, batch "
         "normalisation and no activation, where the paper has a usual GCN with ReLU; GraphCAM "
-        "without normalised rows. `unit_init=False` is its GraphCAM.",
+        "without normalised rows. `unit_init=False` gives its GraphCAM.",
         fair="One linear layer to 512, graph convolution and transformer 512 wide, 2 layers of 8 "
         "heads, one classifier; K = 100 as in the original (the comparison's code had 50).",
     )
@@ -101,29 +100,21 @@ class GTP(Model):
         embed: Widths = 512,
         activation: Literal["relu", "identity"] = "identity",
         dropout: float = 0.0,
-        width: int | None = None,
+        width: Annotated[int | None, Limits(at_least=1)] = None,
         gcn: GraphConvolution = "normalized",
         adjacency: Adjacency = "binary",
-        clusters: int = 100,
-        layers: int = 2,
+        clusters: PositiveInt = 100,
+        layers: PositiveInt = 2,
         heads: int = 8,
         mlp_ratio: float = 2.0,
         blocks: BlockKind = "vit",
-        mincut_weight: float = 1.0,
-        ortho_weight: float = 1.0,
+        mincut_weight: NonNegativeFloat = 1.0,
+        ortho_weight: NonNegativeFloat = 1.0,
         unit_init: bool = True,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        if clusters < 1 or layers < 1:
-            raise InputError(f"clusters is {clusters}, layers is {layers}: at least 1 of each")
-        if adjacency not in ("binary", "weighted", "normalized"):
-            raise InputError(f"adjacency is {adjacency!r}: 'binary', 'weighted' or 'normalized'")
-        if not (mincut_weight >= 0 and ortho_weight >= 0):
-            raise InputError(
-                f"mincut_weight is {mincut_weight}, ortho_weight is {ortho_weight}: 0 or more"
-            )
         self.adjacency: Adjacency = adjacency
         self.unit_init = unit_init
         self.term_weights = {"mincut": mincut_weight, "ortho": ortho_weight}
@@ -149,7 +140,7 @@ class GTP(Model):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        del noise, generator  # nothing is drawn
+        del noise, generator  # the model is deterministic
         a = graph(bags, self.adjacency, dtype=self.class_token.dtype)
         h, s = self.nodes(self.embed(bags.x), a)
         with torch.autocast(h.device.type, enabled=False):
@@ -169,30 +160,30 @@ class GTP(Model):
         )
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """`nll`, `mincut` in [−1, 0] and `ortho`: each the mean over bags."""
+        """Return `nll`, `mincut` in [−1, 0] and `ortho`, each averaged over the bags."""
         terms = {k: out.extras[k].mean() for k in ("mincut", "ortho")}
         return {**super().losses(out, bags), **terms}
 
     def nodes(
         self, x: Float[Tensor, "n i"], a: Arcs
     ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n clusters"]]:
-        """H from the first layer's result, and the logits of each instance's cluster."""
+        """Return H from the first layer's output, and the cluster logits of each instance."""
         with torch.autocast(x.device.type, enabled=False):
             h = self.gcn(x.to(self.class_token.dtype), a)
             return h, self.assign(h)
 
     def tokens(self, pooled: Float[Tensor, "bags clusters d"]) -> Float[Tensor, "bags t d"]:
-        """The class token, then the clusters; without positions, for clusters have no order."""
+        """Prepend the class token to the clusters, which have no order and so no positions."""
         return torch.cat([self.class_token.expand(len(pooled), -1, -1), pooled], 1)
 
     def instance_scores(self, bags: Bags, out: Output) -> Posterior:
-        """GraphCAM: s_n = Σ_k softmax(cluster logits)_nk u_k, with u_k the clusters' relevance.
+        """Return GraphCAM: s_n = Σ_k softmax(cluster logits)_nk u_k, u_k the clusters' relevance.
 
-        Costs a few forward passes a bag, however small the bag: there are always K + 1 tokens.
+        It costs a few forward passes per bag, even for a small one: there are always K + 1 tokens.
         """
         soft, u = self.relevance(bags)
-        each = [soft[rows] @ u_b.T for rows, u_b in zip(each_bag(bags), u, strict=True)]
-        scores = torch.cat(each).to(out.attention.mean.device, out.attention.mean.dtype)
+        bag_scores = [soft[rows] @ u_b.T for rows, u_b in zip(each_bag(bags), u, strict=True)]
+        scores = torch.cat(bag_scores).to(out.attention.mean.device, out.attention.mean.dtype)
         return Dirac(scores[:, 0] if self.n_classes == 1 else scores)
 
     @torch.inference_mode(mode=False)
@@ -200,14 +191,14 @@ class GTP(Model):
     def relevance(
         self, bags: Bags
     ) -> tuple[Float[Tensor, "n clusters"], Float[Tensor, "bags classes clusters"]]:
-        """Each instance's clusters, and GraphCAM's relevance u of each cluster: for a prediction.
+        """Return each instance's cluster weights, and GraphCAM's relevance u of each cluster.
 
-        In float64 from the features on: where sums nearly cancel, the last digit of a float32
-        (another processor, other batch-mates) would move a map by several percent.
+        Everything after the features is in float64: where sums nearly cancel, the last digit of a
+        float32 (which depends on the processor and the batch) would move a map by several percent.
         """
-        # a copy: no matter in which mode or precision the model is, it stays so
+        # a copy, so that the model keeps its mode and precision
         model = deepcopy(self).eval().requires_grad_(requires_grad=False)
-        if bags.x.device.type == "mps":  # has no float64
+        if bags.x.device.type == "mps":  # MPS has no float64
             bags, model = bags.to("cpu"), model.cpu()
         model = model.double()
         with torch.autocast(bags.x.device.type, enabled=False):
@@ -222,21 +213,17 @@ class GTP(Model):
 
 
 class GraphConv(nn.Module):
-    """h_n = BN(y_n / ‖y_n‖), y = (A x + x) W + b; or ReLU(y). W is (in, out), as the original's."""
+    """h_n = BN(y_n / ‖y_n‖) or ReLU(y_n), y = (A x + x) W + b; W is (in, out) as in theirs."""
 
     def __init__(self, in_dim: int, width: int, *, kind: GraphConvolution) -> None:
         super().__init__()
-        if width < 1:
-            raise InputError(f"width is {width}: at least 1")
-        if kind not in ("normalized", "relu"):
-            raise InputError(f"gcn is {kind!r}: 'normalized' or 'relu'")
         self.weight = nn.Parameter(torch.empty(in_dim, width))
         self.bias = nn.Parameter(torch.zeros(width))
         nn.init.xavier_normal_(self.weight)
         self.norm = nn.BatchNorm1d(width) if kind == "normalized" else None
 
     def forward(self, x: Float[Tensor, "n i"], a: Arcs) -> Float[Tensor, "n d"]:
-        y = x @ self.weight  # before the sum over neighbours: W narrows
+        y = x @ self.weight  # W narrows, so it comes before the sum over neighbours
         y = y + propagate(a, y) + self.bias
         if self.norm is None:
             return y.relu()
@@ -250,7 +237,7 @@ class GraphConv(nn.Module):
 
 
 def graph(bags: Bags, kind: Adjacency, *, dtype: torch.dtype) -> Arcs:
-    """A: every edge both ways, no self-loops."""
+    """Return A, with every edge in both directions and without self-loops."""
     a = both_ways(bags)
     w = a.weights.to(dtype)
     a = a.with_weights(torch.ones_like(w) if kind == "binary" else w)
@@ -287,7 +274,7 @@ TORCHMIL_TAKES = (
 
 @original("gtp")
 def _original(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """The authors' own: a batch-normalised graph convolution, ViT blocks of 8 heads."""
+    """Convert the authors' GTP: a batch-normalised graph convolution, ViT blocks of 8 heads."""
     only(arguments, ("n_class", "num_heads"), reference)
     d = part(state, "cls_token", of="GTP").shape[-1]
     model = build(
@@ -306,7 +293,7 @@ def _original(reference: str, state: State, arguments: dict[str, Any]) -> Model:
 
 @original("torchmil_gtp")
 def _torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """torchmil's: ReLU in place of both normalisations, on weights that the bag brings."""
+    """Convert torchmil's GTP: ReLU instead of both normalisations, weighted edges."""
     only(arguments, TORCHMIL_TAKES, reference)
     of = "torchmil's GTP, with its MLP"
     d = part(state, "cls_token", of=of).shape[-1]

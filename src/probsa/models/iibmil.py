@@ -1,18 +1,27 @@
-"""IIB-MIL: instance and bag labels together (Ren, Zhao, He et al., MICCAI 2023).
+"""IIB-MIL: joint learning from instance and bag labels (Ren, Zhao, He et al., MICCAI 2023).
 
-A residual transformer, five queries that read each bag, and soft instance labels that prototypes
-teach. Departures: no truncation of bags to 500, no padding, and negative bags keep negative labels
-(`restrict_negative_bags`). The authors published no training loop: it is written from the paper.
+A residual transformer, five queries that attend to each bag, and soft instance labels derived from
+prototypes. Departures: no truncation of bags to 500, no padding, and instances of negative bags
+stay negative (`restrict_negative_bags`). The authors published no training loop; ours follows the
+paper.
 """
 
 import re
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..core import Bags, segment_mean
+from ..core import (
+    Bags,
+    Limits,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    UnitInterval,
+    segment_mean,
+)
 from ..errors import BagError, CheckpointError, InputError
 from ..layers import Embed, PostNormLayer, QueryLayer, Widths
 from ..variational import Dirac
@@ -21,13 +30,13 @@ from ._originals import Rules, State, original, part, transplant
 from ._registry import build, register
 
 ALMOST = 1e-6
-"""What a fresh instance label leaves to the other classes in all."""
+"""Total probability that a new instance label gives to the other classes."""
 
 
 class Residual(nn.Module):
-    """xⁱ = PostNorm(MLP(xⁱ⁻¹)) + ReLU(R e): every block reads the raw features e again.
+    """xⁱ = PostNorm(MLP(xⁱ⁻¹)) + ReLU(R e); every block reads the raw features e again.
 
-    MLP: five times Linear, tanh, layer norm, of widths 2z, 4z, 2z, 2z, z.
+    The MLP repeats linear layer, tanh and layer norm five times, with widths 2z, 4z, 2z, 2z, z.
     """
 
     def __init__(
@@ -51,7 +60,7 @@ class Residual(nn.Module):
 def pulled(
     prototype: Float[Tensor, " z"], x: Float[Tensor, "k z"], *, momentum: float
 ) -> Float[Tensor, " z"]:
-    """μ ← m μ + (1 − m) x_k for one row after another, at once: m^K μ + (1 − m) Σ_k m^(K−k) x_k."""
+    """Apply μ ← m μ + (1 − m) x_k for all rows: m^K μ + (1 − m) Σ_k m^(K−k) x_k."""
     steps = torch.arange(len(x) - 1, -1, -1, device=x.device).to(prototype.dtype)
     weights = (1 - momentum) * torch.pow(momentum, steps)
     return momentum ** len(x) * prototype + weights @ x.to(prototype.dtype)
@@ -64,7 +73,7 @@ def softened(
     *,
     momentum: float,
 ) -> Float[Tensor, "n c"]:
-    """β ← φ β + (1 − φ) ẑ, ẑ the candidate class whose prototype is most like the instance."""
+    """Return φ β + (1 − φ) ẑ, ẑ the candidate class with the most similar prototype."""
     best = score.masked_fill(~candidates, -torch.inf).argmax(1, keepdim=True)
     onehot = torch.zeros_like(confidence).scatter_(1, best, 1.0)
     return momentum * confidence + (1 - momentum) * onehot
@@ -76,34 +85,35 @@ def softened(
               "dropout": 0.1, "bank_epochs": 200, "restrict_negative_bags": False},
 )  # fmt: skip
 class IIBMIL(Model):
-    """Bag labels for queries that read the bag; instance labels that prototypes correct.
+    """Queries predict the bag's label; prototypes refine the labels of its instances.
 
-    With one logit the instances still have two classes. An instance's label starts as its bag's; it
-    is kept by bag name and row, for training bags only, and moves in `after_step` once
-    `start_epoch` has ended the warm-up.
+    With one logit, the instances still have two classes. The label of an instance starts as that of
+    its bag, is stored by bag name and row for training bags only, and is updated in `after_step`
+    after the warm-up.
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1 (one logit) or the number of classes.
-        embed: width(s) of the first layer(s), linear; None passes the features on.
-        width: z of encoder and decoder; None: as wide as what comes in.
-        layers: blocks of the encoder.
-        heads: of each block's self-attention.
-        hidden: width inside each block's transformer layer.
-        queries: learned vectors that read the bag.
-        decoder_layers: layers in which they do.
-        decoder_heads: None: as `heads`.
-        dropout: of the encoder's and the decoder's transformer layers, in training.
-        instance_weight: λ of the instance loss.
-        prototype_momentum: m, corrected for how many bags of a batch have the class.
-        top_share: of a class's instances in a batch, the surest that move its prototype.
-        bank_momentum: φ of the instance labels, at first and at the end.
-        bank_epochs: how many epochs φ takes from one to the other; None: all of the run's.
-        warmup_epochs: first epochs, in which prototypes move and instance labels do not.
-        restrict_negative_bags: an instance is of class 0 or of its bag's class: those of negative
-            bags stay negative. Else of any class (the original).
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+        embed: width or widths of the first, linear layers; None uses the features unchanged.
+        width: width z of the encoder and the decoder; None: that of their input.
+        layers: number of encoder blocks.
+        heads: number of attention heads per block.
+        hidden: hidden width of each block's transformer layer.
+        queries: number of learned vectors that attend to the bag.
+        decoder_layers: number of layers in which they do.
+        decoder_heads: number of attention heads of these layers; None: as `heads`.
+        dropout: dropout rate of the transformer layers of encoder and decoder.
+        instance_weight: weight λ of the instance loss.
+        prototype_momentum: momentum m, corrected for the fraction of a batch's bags in the class.
+        top_share: fraction of a class's instances in a batch, the most confident ones, that update
+            its prototype.
+        bank_momentum: momentum φ of the instance labels, at the start and at the end.
+        bank_epochs: number of epochs between the two values of φ; None: all epochs of the run.
+        warmup_epochs: number of first epochs that update prototypes but no instance labels.
+        restrict_negative_bags: whether an instance has class 0 or its bag's class, so that
+            instances of negative bags stay negative; otherwise (the original) it has any class.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     family = "global"
@@ -112,13 +122,14 @@ class IIBMIL(Model):
         "multiple instances learning with label disambiguation for pathological image analysis, "
         "MICCAI 2023, https://doi.org/10.1007/978-3-031-43987-2_54",
         code="TencentAILabHealthcare/IIB-MIL (no training loop)",
-        licence="none stated: written anew from a description, no code and no weights are taken",
-        follows_paper="Soft instance labels from momentum prototypes, warm-up of 10 epochs, λ = 5.",
-        follows_code="Which momentum is whose (prototypes 0.99, labels 0.95 to 0.8), K as a tenth "
-        "of a class's instances in a batch, residuals from the raw features. Layers that the "
-        "original never calls are left out.",
+        licence="none stated; written anew from a description, without its code or weights",
+        follows_paper="Soft instance labels from momentum prototypes, a warm-up of 10 epochs, λ = "
+        "5.",
+        follows_code="The assignment of the momenta (prototypes 0.99, labels 0.95 to 0.8), K as a "
+        "tenth of a class's instances in a batch, residuals from the raw features. Layers that "
+        "the original never calls are omitted.",
         fair="One linear layer to 512, two blocks and two decoder layers with 8 heads, width 512, "
-        "no dropout, one logit. Negative bags keep negative instances.",
+        "no dropout, one logit. Instances of negative bags stay negative.",
     )
     score_kind: ClassVar[ScoreKind] = "probability"
     couples_bags = True
@@ -129,20 +140,20 @@ class IIBMIL(Model):
         in_dim: int,
         n_classes: int = 1,
         embed: Widths = 512,
-        width: int | None = None,
-        layers: int = 2,
+        width: Annotated[int | None, Limits(at_least=1)] = None,
+        layers: PositiveInt = 2,
         heads: int = 8,
-        hidden: int = 2048,
-        queries: int = 5,
-        decoder_layers: int = 2,
+        hidden: PositiveInt = 2048,
+        queries: PositiveInt = 5,
+        decoder_layers: PositiveInt = 2,
         decoder_heads: int | None = None,
-        dropout: float = 0.0,
-        instance_weight: float = 5.0,
-        prototype_momentum: float = 0.99,
-        top_share: float = 0.1,
-        bank_momentum: tuple[float, float] = (0.95, 0.8),
-        bank_epochs: int | None = None,
-        warmup_epochs: int = 10,
+        dropout: UnitInterval = 0.0,
+        instance_weight: NonNegativeFloat = 5.0,
+        prototype_momentum: UnitInterval = 0.99,
+        top_share: Annotated[float, Limits(above=0, at_most=1)] = 0.1,
+        bank_momentum: tuple[UnitInterval, UnitInterval] = (0.95, 0.8),
+        bank_epochs: Annotated[int | None, Limits(at_least=1)] = None,
+        warmup_epochs: NonNegativeInt = 10,
         restrict_negative_bags: bool = True,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
@@ -151,13 +162,6 @@ class IIBMIL(Model):
         self.embed = Embed(in_dim, embed, activation="identity")
         raw = self.embed.out_dim
         z = raw if width is None else width
-        _check(
-            {"width": z, "layers": layers, "hidden": hidden, "queries": queries,
-             "decoder_layers": decoder_layers, "bank_epochs": bank_epochs},
-            {"warmup_epochs": warmup_epochs, "instance_weight": instance_weight},
-            {"dropout": dropout, "prototype_momentum": prototype_momentum, "top_share": top_share,
-             "bank_momentum, at first,": bank_momentum[0], "bank_momentum": bank_momentum[1]},
-        )  # fmt: skip
         self.encoder = nn.ModuleList(
             Residual(raw if k == 0 else z, raw, z, heads=heads, hidden=hidden, dropout=dropout)
             for k in range(layers)
@@ -186,7 +190,7 @@ class IIBMIL(Model):
         return {"instance": self.instance_weight}
 
     def instances(self, bags: Bags) -> Float[Tensor, "n z"]:
-        """x: what the encoder makes of each instance in sight of its bag."""
+        """Return the encoder's output x, the contextualised instance vectors."""
         x = e = self.embed(bags.x)
         for block in self.encoder:
             x = block(x, e, bags.sizes)
@@ -199,7 +203,7 @@ class IIBMIL(Model):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        del noise, generator  # nothing is drawn
+        del noise, generator  # the model is deterministic
         x = _full(self.instances(bags))
         t = self.queries.expand(len(bags), -1, -1)
         weights = t.new_empty(len(x), t.shape[1])
@@ -208,13 +212,13 @@ class IIBMIL(Model):
         with torch.autocast(x.device.type, enabled=False):
             logits = self.classifier(_full(t).flatten(1))
             instance_logits = self.instance_classifier(self.norm(x))
-            likeness = self._likeness(x.detach()).softmax(1)
+            similarity = self._similarity(x.detach()).softmax(1)
         extras = {
             "instance_logits": instance_logits,
-            "prototype_score": _of_positives(likeness),
+            "prototype_score": _of_positives(similarity),
             "cross_attention": _full(weights),
         }
-        if torch.is_grad_enabled():  # for `after_step`; as large as the bag where nobody needs it
+        if torch.is_grad_enabled():  # as large as the bag, and only `after_step` needs it
             extras["instance_features"] = x.detach()
         return Output(
             logits=logits[:, None],
@@ -224,33 +228,33 @@ class IIBMIL(Model):
         )
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """`nll` of the bag and `instance`, −Σ_c β_nc log p_nc: a mean over each bag's instances."""
+        """Return `nll` and `instance`, −Σ_c β_nc log p_nc averaged over each bag's instances."""
         terms = super().losses(out, bags)
         log_p = out.extras["instance_logits"].log_softmax(1)
         beta = torch.cat(self.confidence(bags)).to(log_p.dtype)
-        each = -(beta * log_p).sum(1)
-        return {**terms, "instance": segment_mean(each, bags.sizes).mean()}
+        cross_entropy = -(beta * log_p).sum(1)
+        return {**terms, "instance": segment_mean(cross_entropy, bags.sizes).mean()}
 
     def confidence(self, bags: Bags) -> list[Float[Tensor, "n_b c"]]:
-        """β of each bag's instances: remembered, or almost the bag's label where it is new."""
+        """Return the stored β of each bag's instances, or nearly the label of a new bag."""
         c = self.instance_classes
         fresh = self.prototypes.new_full((len(bags), c), ALMOST / (c - 1))
         fresh.scatter_(1, self.labels(bags).long()[:, None], 1 - ALMOST)
-        found = []
+        labels = []
         for name, n, row in zip(bags.names, bags.sizes, fresh, strict=True):
-            own = self._bank.get(name)
-            if own is None:
-                own = row.expand(n, c)
-            elif len(own) != n:
+            stored = self._bank.get(name)
+            if stored is None:
+                stored = row.expand(n, c)
+            elif len(stored) != n:
                 raise BagError(
-                    f"bag {name!r} has {n} instances, but {len(own)} instance labels are kept "
+                    f"bag {name!r} has {n} instances, but {len(stored)} instance labels are stored "
                     "under its name: two bags of a training set cannot share a name"
                 )
-            found.append(own.to(fresh))
-        return found
+            labels.append(stored.to(fresh))
+        return labels
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
-        """Warm-up or not, and φ of this epoch."""
+        """Set whether this epoch is part of the warm-up, and its φ."""
         self._warming = epoch < self.warmup_epochs
         first, last = self.bank_momentum
         share = min(epoch / (self.bank_epochs or max(epochs, 1)), 1.0)
@@ -258,7 +262,7 @@ class IIBMIL(Model):
 
     @torch.no_grad()
     def after_step(self, out: Output, bags: Bags) -> None:
-        """Instance labels from the prototypes that the step has seen; then the prototypes move."""
+        """Update the instance labels from the step's prototypes, then the prototypes."""
         x = out.extras.get("instance_features")
         if x is None:
             raise InputError("after_step() takes an output of forward() with gradients on")
@@ -266,7 +270,7 @@ class IIBMIL(Model):
         if not self._warming:
             new = softened(
                 torch.cat(self.confidence(bags)),
-                self._likeness(x),
+                self._similarity(x),
                 self._candidates(y)[bags.bag],
                 momentum=self._momentum,
             )
@@ -279,23 +283,23 @@ class IIBMIL(Model):
             k = int(self.top_share * len(rows) + 1e-9)
             if k == 0:
                 continue
-            surest = rows[p[rows, c].topk(k).indices]
+            most_confident = rows[p[rows, c].topk(k).indices]
             share = labels.count(c) / len(labels)
-            # below 0 the sequence would swing ever wider: a rare class in a very large batch
+            # a rare class in a very large batch would have a momentum below 0 and diverge
             m = max(1 - (1 - self.prototype_momentum) / share, 0.0)
-            self.prototypes[c] = pulled(self.prototypes[c], x[surest], momentum=m)
+            self.prototypes[c] = pulled(self.prototypes[c], x[most_confident], momentum=m)
 
-    def _likeness(self, x: Float[Tensor, "n z"]) -> Float[Tensor, "n c"]:
+    def _similarity(self, x: Float[Tensor, "n z"]) -> Float[Tensor, "n c"]:
         return x.to(self.prototypes.dtype) @ self.prototypes.T
 
     def _candidates(self, y: Int[Tensor, " b"]) -> Bool[Tensor, "b c"]:
-        """Classes that the instances of each bag may have."""
+        """Return a mask of the classes that the instances of each bag may have."""
         c = self.instance_classes
         if not self.restrict:
             return torch.ones(len(y), c, dtype=torch.bool, device=y.device)
-        mine = nn.functional.one_hot(y, c).bool()
-        mine[:, 0] = True
-        return mine
+        allowed = nn.functional.one_hot(y, c).bool()
+        allowed[:, 0] = True
+        return allowed
 
     def memory(self) -> dict[str, Tensor]:
         return dict(self._bank)
@@ -305,7 +309,7 @@ class IIBMIL(Model):
 
 
 def _of_positives(p: Float[Tensor, "n c"]) -> Tensor:
-    """Of two classes the second's; of more, all."""
+    """Return the second of two columns, or all of more."""
     return p[:, 1] if p.shape[1] == 2 else p
 
 
@@ -313,26 +317,12 @@ def _full(v: Tensor) -> Tensor:
     return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v
 
 
-def _check(
-    counts: dict[str, int | None],
-    positive: dict[str, int | float],
-    shares: dict[str, int | float],
-) -> None:
-    for name, value in {**counts, **positive}.items():
-        least = int(name in counts)
-        if value is not None and value < least:
-            raise InputError(f"{name} is {value}: at least {least}")
-    for name, value in shares.items():
-        if not 0 <= value <= 1 or (name == "top_share" and value == 0):
-            raise InputError(f"{name} is {value}: a share, from 0 to 1")
-
-
 def _names() -> Rules:
-    """The original's names; both kinds of layer call their parts alike."""
+    """Return the rules for the original's names; encoder and decoder name their parts alike."""
     block = r"patch_encoder\.trans_(\d+)\.layers\.0\."
     layer = r"wsi_aggregator\.decoder\.layers\.(\d+)\."
     rules: list[tuple[str, str | None]] = [
-        # made by the original and never called
+        # the original creates these but never calls them
         (r"patch_encoder\.(patch_to_embedding|transformer_encoder|encode_\d+)\.", None),
         (r"patch_encoder\.res_(\d+)\.", r"encoder.\1.raw."),
         (r"patch_encoder\.mlp_head\.0\.", "norm."),
@@ -340,7 +330,7 @@ def _names() -> Rules:
         (r"query_embed\.weight$", "queries"),
         (r"wsi_classifier\.", "classifier."),
     ]
-    for k in range(5):  # theirs are four steps a stage (dropout is the fourth), ours three
+    for k in range(5):  # their stages have four steps (the fourth is dropout), ours three
         rules.append((rf"patch_encoder\.depth_(\d+)\.{4 * k}\.", rf"encoder.\1.mlp.{3 * k}."))
         rules.append(
             (rf"patch_encoder\.depth_(\d+)\.{4 * k + 2}\.", rf"encoder.\1.mlp.{3 * k + 2}.")

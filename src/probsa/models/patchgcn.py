@@ -1,19 +1,19 @@
 """PatchGCN: graph convolutions over neighbouring patches, then gated attention (Chen et al., 2021).
 
-As the ProbSA paper sets it: one linear layer to 512, three GENConv of that width, attention of 128,
-one linear classifier. `preset="original"` has the authors' widths. Departures: classes in place of
-survival times, GENConv's MLP with the biases that the authors' library had, and no layer norm on
-the first convolution (theirs makes one and never calls it).
+The defaults are the ProbSA paper's: one linear layer to 512, three GENConv of that width, attention
+of width 128, one linear classifier. `preset="original"` has the authors' widths. Departures:
+classes instead of survival times, GENConv's MLP has the biases of the library's old version, and
+the first convolution has no layer norm (theirs creates one but never calls it).
 """
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags
+from ..core import Bags, Limits, PositiveInt, Rate
 from ..errors import CheckpointError, InputError
 from ..layers import (
     Arcs,
@@ -32,14 +32,14 @@ from ._originals import Rules, State, only, original, part, transplant
 from ._registry import build, register
 
 EPSILON = 1e-7
-"""Added to messages, as in GENConv."""
+"""ε, which GENConv adds to messages."""
 
 
 class GENConv(nn.Module):
-    """GEN(x)_i = MLP(x_i + s_i): Li et al. 2020, arXiv:2006.07739.
+    """GEN(x)_i = MLP(x_i + s_i) (Li et al. 2020, arXiv:2006.07739).
 
-    m_j = ReLU(x_j) + ε, s_i = Σ_j a_ij m_j with a_ij = softmax of t m_j over the arcs into i,
-    channel by channel (0 without any); MLP = W₂ ReLU(LN(W₁ x + b₁)) + b₂ of twice the width.
+    m_j = ReLU(x_j) + ε; s_i = Σ_j a_ij m_j with a_ij the softmax of t m_j over the arcs into i, for
+    each channel (0 without arcs); MLP(x) = W₂ ReLU(LN(W₁ x + b₁)) + b₂ of twice the width.
     """
 
     def __init__(self, width: int, *, bias: bool = True) -> None:
@@ -69,7 +69,7 @@ class GCNConv(nn.Module):
 
 
 class GraphLayer(nn.Module):
-    """A convolution by itself, or y = [x +] ReLU(LN(conv(x))) and dropout."""
+    """A bare convolution, or y = [x +] ReLU(LN(conv(x))) followed by dropout."""
 
     def __init__(
         self, conv: nn.Module, width: int, *, bare: bool, residual: bool, dropout: float
@@ -98,34 +98,34 @@ class GraphLayer(nn.Module):
     },
 )
 class PatchGCN(AttentionModel):
-    """Graph convolutions, every layer's output side by side, then attention pooling.
+    """Graph convolutions, whose outputs are concatenated, then attention pooling.
 
     x₀ = ReLU(W₀ x + b₀), x₁ = GEN₁(x₀), x_k = x_{k−1} + ReLU(LN(GEN_k(x_{k−1}))),
     h = ReLU(W_φ [x₀ | … | x_L] + b_φ), then gated attention on h and one classifier.
 
-    Neighbourhoods are a bag's `arcs` (target, source), as directed as they are, where it has some
-    (the original: the sources whose 8 nearest include the target), else its edges both ways.
+    Neighbourhoods are the bag's directed `arcs` (target, source) if it has some (in the original,
+    from sources whose 8 nearest include the target), else its edges in both directions.
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1 (one logit) or the number of classes.
-        embed: width(s) of the first layer(s); None passes the features on.
-        layers: graph convolutions.
-        conv: `gen` (the original) or `gcn` (Kipf & Welling's, as the authors' library has it).
-        width: of the graph convolutions; None: as wide as the first layer. Another one needs `gcn`.
-        mlp_bias: biases in GENConv's MLP (none in newer versions of the original's library).
-        block: `residual` (the original; the first convolution stands bare), or `plain`: no sum,
-            norm and ReLU after every convolution.
-        hidden: width(s) after the concatenation.
-        rho: width of a hidden layer in the classifier; None: the classifier is linear.
-        attention_dim: D_f.
-        trunk: how attention is computed.
-        score_bias: a bias on w, to which softmax is blind.
-        dropout: after the first layer(s) and after the concatenation's, in training.
-        layer_dropout: after each graph layer but a bare one, in training.
-        attention_dropout: inside the trunk, in training.
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+        embed: width or widths of the first layers; None uses the features unchanged.
+        layers: number of graph convolutions.
+        conv: `gen` (the original) or `gcn` (Kipf & Welling's, as in torchmil).
+        width: width of the graph convolutions; None: that of the first layer. Others need `gcn`.
+        mlp_bias: whether GENConv's MLP has biases (not in newer versions of the library).
+        block: `residual` (the original, with a bare first convolution), or `plain`: norm and ReLU
+            after every convolution, without a residual sum.
+        hidden: width or widths of the layers after the concatenation.
+        rho: width of a hidden layer in the classifier; None: linear.
+        attention_dim: width D_f of the attention network.
+        trunk: form of the attention network.
+        score_bias: whether w has a bias; it has no effect on the softmax.
+        dropout: dropout rate after the first layers and after those of the concatenation.
+        layer_dropout: dropout rate after each graph layer except a bare one.
+        attention_dropout: dropout rate inside the attention network.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     needs = frozenset({"edges"})
@@ -135,14 +135,14 @@ class PatchGCN(AttentionModel):
         "clouds: context-aware survival prediction using patch-based graph convolutional "
         "networks, MICCAI 2021, arXiv:2107.13048",
         code="mahmoodlab/Patch-GCN",
-        licence="GPL-3.0, for non-commercial academic purposes by its README: neither code nor "
-        "weights of it are in this package",
+        licence="GPL-3.0, for non-commercial academic purposes according to its README; this "
+        "package contains neither its code nor its weights",
         follows_paper="GENConv with a learned softmax temperature, residual layers, dense "
         "connections, gated attention.",
         follows_code="A bare first convolution; no dropout in the graph layers (the authors' "
-        "version of their library ignored it; `layer_dropout=0.1` is what was meant) and none "
-        "after rho (removed in 2024). Of survival analysis only the network is here: its last "
-        "layer gives classes.",
+        "version of their library ignored it; `layer_dropout=0.1` is what they intended) and none "
+        "after rho (removed in 2024). Of the survival analysis only the network is included; its "
+        "last layer gives classes.",
         fair="One linear layer to 512, convolutions 512 wide, D_f = 128, no rho, no dropout, "
         "one logit.",
     )
@@ -153,18 +153,18 @@ class PatchGCN(AttentionModel):
         in_dim: int,
         n_classes: int = 1,
         embed: Widths = 512,
-        layers: int = 3,
+        layers: PositiveInt = 3,
         conv: Literal["gen", "gcn"] = "gen",
-        width: int | None = None,
+        width: Annotated[int | None, Limits(at_least=1)] = None,
         mlp_bias: bool = True,
         block: Literal["residual", "plain"] = "residual",
         hidden: int | tuple[int, ...] = 512,
-        rho: int | None = None,
-        attention_dim: int = 128,
+        rho: Annotated[int | None, Limits(at_least=1)] = None,
+        attention_dim: PositiveInt = 128,
         trunk: Trunk = "gated",
         score_bias: bool = True,
         dropout: float = 0.0,
-        layer_dropout: float = 0.0,
+        layer_dropout: Rate = 0.0,
         attention_dropout: float = 0.0,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
@@ -173,9 +173,11 @@ class PatchGCN(AttentionModel):
         self.build_embed(in_dim, embed, activation="relu", dropout=dropout)
         dim = self.embed.out_dim
         w = dim if width is None else width
-        _check(dim, w, layers=layers, conv=conv, block=block, rho=rho)
-        if not 0 <= layer_dropout < 1:
-            raise InputError(f"layer_dropout is {layer_dropout}: 0 or more, below 1")
+        if conv == "gen" and w != dim:
+            raise InputError(
+                f"width is {w}, but GENConv keeps the {dim} channels that it is given: leave width "
+                "out, or take conv='gcn'"
+            )
         self.conv = conv
         self.layers = nn.ModuleList(
             GraphLayer(
@@ -202,7 +204,7 @@ class PatchGCN(AttentionModel):
             self.classifier = nn.Sequential(nn.Linear(d, rho), nn.ReLU(), nn.Linear(rho, n_classes))
 
     def graph(self, bags: Bags) -> list[Tensor]:
-        """x₀, …, x_L."""
+        """Return x₀, …, x_L, the input and the outputs of the graph layers."""
         arcs = neighbourhoods(bags)
         if self.conv == "gcn":
             arcs = normalised(arcs)
@@ -215,30 +217,16 @@ class PatchGCN(AttentionModel):
         return self.phi(torch.cat(self.graph(bags), 1))
 
 
-def _check(dim: int, width: int, *, layers: int, conv: str, block: str, rho: int | None) -> None:
-    if conv not in ("gen", "gcn") or block not in ("residual", "plain"):
-        raise InputError(
-            f"conv is {conv!r} and block {block!r}: 'gen' or 'gcn', 'residual' or 'plain'"
-        )
-    if min(layers, width, 1 if rho is None else rho) < 1:
-        raise InputError(f"layers, width and rho are {layers}, {width} and {rho}: at least 1 each")
-    if conv == "gen" and width != dim:
-        raise InputError(
-            f"width is {width}, but GENConv keeps the {dim} channels that it is given: leave width "
-            "out, or take conv='gcn'"
-        )
-
-
 ORIGINAL = (
     "input_dim", "num_layers", "edge_agg", "multires", "resample", "fusion", "num_features",
     "hidden_dim", "linear_dim", "use_edges", "pool", "dropout", "n_classes",
 )  # fmt: skip
 ORIGINAL_RULES: Rules = [
     (r"fc\.0\.", "embed.net.0."),
-    # made, but never called
+    # created but never called
     (r"layers\.0\.norm\.", None),
     (r"layers\.(\d+)\.conv\.(?:aggr_module\.)?t$", r"layers.\1.conv.t"),
-    # theirs has a dropout of 0 before the last
+    # the original has a dropout of 0 before its last layer
     (r"layers\.(\d+)\.conv\.mlp\.4\.", r"layers.\1.conv.mlp.3."),
     (r"path_phi\.0\.", "phi.net.0."),
     (r"path_attention_head\.attention_a\.0\.", "attention.trunk.first."),
@@ -251,7 +239,7 @@ ORIGINAL_RULES: Rules = [
 
 @original("patchgcn")
 def _from_authors(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """`PatchGCN_Surv`, of any version of PyG; its survival bins are classes here."""
+    """Convert `PatchGCN_Surv`, of any version of PyG; its survival bins become classes."""
     only(given, ORIGINAL, reference)
     if given.get("resample", 0) > 0:
         raise CheckpointError("resample is above 0: the original built so cannot be run, nor read")
@@ -294,7 +282,7 @@ TORCHMIL_RULES: Rules = [
 
 @original("torchmil_patchgcn")
 def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """GCN layers without residuals, plain attention, no rho."""
+    """Convert torchmil's PatchGCN: GCN layers without residuals, plain attention, no rho."""
     only(given, TORCHMIL, reference)
     of = "torchmil's PatchGCN"
     first = part(state, "gcn_layers.0.conv.fc.module.weight", of=of)
@@ -321,7 +309,7 @@ def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model
 
 
 def _count(state: State, pattern: str) -> int:
-    found = sum(re.fullmatch(pattern, k) is not None for k in state)
-    if not found:
+    count = sum(re.fullmatch(pattern, k) is not None for k in state)
+    if not count:
         raise CheckpointError(f"no name in this state dict is like {pattern!r}: not a PatchGCN")
-    return found
+    return count

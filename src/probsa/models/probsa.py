@@ -1,13 +1,14 @@
 """ProbSA: probabilistic smooth attention (Castro-Macías et al., arXiv:2507.14932).
 
-The paper's four variants are H (MLP or transformer) times q (Dirac or Diag), table 1. With λ = 0
+The paper's four variants combine H (MLP or transformer) with q (Dirac or Diag), table 1. With λ = 0
 and Dirac they are ABMIL and T-ABMIL; with a constant λ, Dirac and the MLP, Smooth Attention (SA).
-The KL of a bag is divided by its size unless `kl_reduction="sum"`: the equations sum, the authors'
-code divides, and without it 10⁴ patches swamp one label.
+The KL of a bag is divided by its size unless `kl_reduction="sum"`. The equations sum; the authors'
+code divides, because the terms of 10⁴ patches would otherwise outweigh one label.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from ..core import Limits, PositiveInt, Rate
 from ..layers import PosteriorKind, Transformer, Trunk, Widths
 from ..variational import PosteriorOptions, PriorOptions
 from . import _torchmil as torchmil
@@ -29,27 +30,29 @@ class ProbSA(AttentionModel):
     """Attention with a distribution q(f | X) and a smoothness prior on the bag's graph.
 
     Args:
-        in_dim: features of an instance.
-        encoder: `mlp` (ABMIL) or `transformer` (T-ABMIL).
-        posterior: `dirac` (Σ = 0) or `diag` (Σ = Diag).
+        in_dim: number of features per instance.
+        encoder: network H(X): `mlp` (ABMIL) or `transformer` (T-ABMIL).
+        posterior: kind of q(f | X): `dirac` (Σ = 0) or `diag` (diagonal Σ).
         n_classes: 1 (one logit) or the number of classes.
-        embed: width(s) of the first layer(s); None passes the features on.
-        activation: after each first layer; None: ReLU for the MLP, none before a transformer.
-        dropout: after each first layer and in the transformer, in training.
-        layers: transformer layers.
-        heads: attention heads of each.
-        width: D_qk = D_v; None: as wide as the instance vectors.
-        out_proj: a linear map after the heads.
-        use_mlp: the second half of each layer, an MLP of four times the width.
-        final_norm: a layer norm after the last transformer layer.
-        add_self: the transformer's input is added again after every layer (torchmil).
-        attention_dim: D_f.
-        trunk: how μ and log σ² are computed.
-        classifier_hidden: width of a hidden layer in ψ; None: ψ is linear, and samples are cheap.
-        posterior_options: number of samples and range of log σ².
-        prior_options: prior, and reduction of the KL.
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+        embed: width or widths of the first layers; None uses the features unchanged.
+        activation: activation after each first layer; None: ReLU for the MLP, none before a
+            transformer.
+        dropout: dropout rate after each first layer and in the transformer.
+        layers: number of transformer layers.
+        heads: number of attention heads per layer.
+        width: width D_qk = D_v of the attention; None: that of the instance vectors.
+        out_proj: whether a linear map follows the attention heads.
+        use_mlp: whether each layer ends with an MLP of four times the width.
+        final_norm: whether a layer norm follows the last layer.
+        add_self: whether the transformer's input is added again after every layer (torchmil).
+        attention_dim: width D_f of the attention network.
+        trunk: form of the network that computes μ and log σ².
+        classifier_hidden: width of a hidden layer in ψ; None: ψ is linear, which makes samples
+            cheap.
+        posterior_options: number of samples, and range of log σ².
+        prior_options: parameters of the prior, and reduction of the KL divergence.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     needs = frozenset({"edges"})
@@ -61,9 +64,9 @@ class ProbSA(AttentionModel):
         code="announced, not public; the authors' library is torchmil",
         licence="Apache-2.0 (torchmil)",
         follows_paper="The tanh trunk of ABMIL, D − A, the mean of probabilities over samples.",
-        follows_code="The KL of a bag is divided by its size; `trunk='mlp'`, "
+        follows_code="The KL of a bag is divided by its size. `trunk='mlp'`, "
         "`laplacian='normalized'` and `ridge=0` give the rest of torchmil's model.",
-        fair="Nothing: the method is the paper's own.",
+        fair="Nothing; this is the paper's own method.",
     )
 
     def __init__(
@@ -75,7 +78,7 @@ class ProbSA(AttentionModel):
         n_classes: int = 1,
         embed: Widths = 512,
         activation: Literal["relu", "identity"] | None = None,
-        dropout: float = 0.0,
+        dropout: Rate = 0.0,
         layers: int = 2,
         heads: int = 8,
         width: int | None = None,
@@ -83,9 +86,9 @@ class ProbSA(AttentionModel):
         use_mlp: bool = True,
         final_norm: bool = True,
         add_self: bool = False,
-        attention_dim: int = 128,
+        attention_dim: PositiveInt = 128,
         trunk: Trunk = "tanh",
-        classifier_hidden: int | None = None,
+        classifier_hidden: Annotated[int | None, Limits(at_least=1)] = None,
         posterior_options: PosteriorOptions,
         prior_options: PriorOptions,
         class_weights: tuple[float, ...] | None = None,
@@ -116,7 +119,7 @@ class ProbSA(AttentionModel):
 
 @original("torchmil_smoothabmil", "torchmil_probsmoothabmil", "torchmil_transformerprobsmoothabmil")
 def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """torchmil's three: no first layer, its trunk, a normalised Laplacian, κ = 1 and no ridge."""
+    """Convert torchmil's three models: no first layer, normalised Laplacian, κ = 1, no ridge."""
     known = ("in_shape", "att_dim", "pool_att_dim", "covar_mode", *torchmil.ENCODER)
     only(given, (*known, "n_samples_train", "n_samples_test"), reference)
     of = "torchmil's smooth attention"

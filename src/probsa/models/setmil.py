@@ -1,21 +1,21 @@
-"""SETMIL: a map of the slide, windows of three sizes as tokens, a transformer that knows distances.
+"""SETMIL: windows of three sizes on a slide's map, and a transformer with relative positions.
 
-Zhao et al., MICCAI 2022. By default as the ProbSA paper's comparison has it, on each bag's own map:
-nothing is cropped or padded, and empty cells are no tokens (windows read 0 there, as beyond the
-map's edge). `empty="tokens"` and `canvas` are the original's.
-Shapes: n instances, t tokens, d width of the transformer.
+Zhao et al., MICCAI 2022. The defaults are those of the ProbSA paper's comparison, on each bag's own
+map: no cropping or padding, and empty cells are not tokens (windows read 0 there, as beyond the
+edge of the map). `empty="tokens"` and `canvas` give the original's maps.
+Shapes: n instances, t tokens, d the width of the transformer.
 """
 
 import re
 from math import isqrt
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags
+from ..core import Bags, Limits, PositiveInt, Rate
 from ..errors import CheckpointError, InputError
 from ..layers import (
     Embed,
@@ -64,40 +64,41 @@ class SETMIL(Model):
     """Windows of three sizes on the slide's map become tokens of a transformer.
 
     Args:
-        in_dim: features of an instance.
-        n_classes: 1 (one logit) or the number of classes; the original's heads have 2 or more.
-        embed: width(s) of the first layer(s); None passes the features on.
-        reduction: window of the first reduction, k cells a side and (k − 1) / 2 apart; 1: a linear
-            map of each cell.
-        reduced_dim: its width, t.
-        windows: sides of the pyramid's windows, one cell apart; () leaves it out.
-        pyramid_dim: width of each, e.
-        pyramid_dropout: in the pyramid, in training.
-        pyramid_attention_dropout: on its attention weights.
-        set_dim: width of the transformer, by a linear map; None: as wide as what comes in.
-        layers: transformer blocks.
-        heads: attention heads of each.
-        mlp_ratio: hidden width of their MLPs, in widths.
-        qkv_bias: a bias on their queries, keys and values.
-        dropout: on tokens, projections and MLPs, in training.
-        attention_dropout: on attention weights.
+        in_dim: number of features per instance.
+        n_classes: 1 (one logit) or the number of classes; the original has 2 or more.
+        embed: width or widths of the first layers; None uses the features unchanged.
+        reduction: side k of the windows of the first reduction, which are (k − 1) / 2 cells apart;
+            1: a linear map of each cell.
+        reduced_dim: width after the first reduction.
+        windows: sides of the pyramid's windows, which are one cell apart; () omits the pyramid.
+        pyramid_dim: width of the tokens of each window size.
+        pyramid_dropout: dropout rate in the pyramid.
+        pyramid_attention_dropout: dropout rate of the pyramid's attention weights.
+        set_dim: width of the transformer, reached by a linear map; None: that of its input.
+        layers: number of transformer blocks.
+        heads: number of attention heads per layer.
+        mlp_ratio: ratio of the hidden width of a block's MLP to its width.
+        qkv_bias: whether queries, keys and values have biases.
+        dropout: dropout rate of tokens, projections and MLPs.
+        attention_dropout: dropout rate of attention weights.
         relative: buckets of relative positions: by distance (`euc`), its square (`quant`), rows and
-            columns at once (`product`) or each by itself (`cross`).
-        relative_mode: a learned `bias`, or a `contextual` vector that meets queries, keys, values.
-        relative_on: which of them.
-        relative_shared: one table for all heads.
-        pyramid_relative: the same in the pyramid.
-        pyramid_relative_mode: the same.
-        pyramid_relative_on: the same.
-        empty: cells without an instance are `masked`, or (the original's) `tokens`.
-        canvas: maps are cropped about their centre, or centred, to this side; None: never.
-        layout: cells by coordinates (`map`), or moved together into a square (`packed`).
-        augment: flip, rescale, cut and turn the maps in training (layers/augment.py says how);
-            for a canvas with empty cells as tokens.
-        loss: `ce` (the paper's) or `focal` (the code's other one), both named `nll`.
-        focal: its α, the weight of class 0 (the others have 1 − α), and its γ.
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+            columns together (`product`) or separately (`cross`).
+        relative_mode: a learned `bias`, or a `contextual` vector that is multiplied with queries,
+            keys or values.
+        relative_on: to which of these relative positions apply.
+        relative_shared: whether all heads share one table.
+        pyramid_relative: as `relative`, in the pyramid.
+        pyramid_relative_mode: as `relative_mode`, in the pyramid.
+        pyramid_relative_on: as `relative_on`, in the pyramid.
+        empty: whether cells without an instance are `masked` or (the original) `tokens`.
+        canvas: side to which maps are cropped about their centre, or padded; None: neither.
+        layout: whether cells follow the coordinates (`map`) or fill a square (`packed`).
+        augment: whether to flip, rescale, cut and rotate maps in training (layers/augment.py);
+            needs a canvas, and empty cells as tokens.
+        loss: `ce` (the paper's) or `focal` (an option of the code), both named `nll`.
+        focal: α of the focal loss, the weight of class 0 (the others have 1 − α), and its γ.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     family = "global"
@@ -106,14 +107,14 @@ class SETMIL(Model):
         "for pathological image analysis, MICCAI 2022, "
         "https://doi.org/10.1007/978-3-031-16434-7_7",
         code="TencentAILabHealthcare/SETMIL",
-        licence="none stated (parts from T2T-ViT, Clear BSD, and from iRPE, MIT): written from a "
+        licence="none stated (parts from T2T-ViT, Clear BSD, and from iRPE, MIT); written from a "
         "description alone",
         follows_paper="Pyramid of windows, class token, transformer with relative positions, "
         "cross-entropy.",
-        follows_code="Logits of a window's attention are scaled by the width of the window; its "
-        "values are the skip connection; far buckets are cut at 3. `preset='original'` pads and "
-        "crops to 48 × 48 with empty cells as tokens, and augments maps. Its configuration names "
-        "cross-entropy or `loss='focal'`; the preset has the paper's.",
+        follows_code="The attention logits of a window are scaled by its width, its values are "
+        "the skip connection, and distance buckets end at 3. `preset='original'` pads and crops "
+        "to 48 × 48 with empty cells as tokens, and augments maps. Its configuration offers "
+        "cross-entropy and `loss='focal'`; the preset uses the paper's.",
         fair="A linear layer to 512 first; each bag on its own map, empty cells masked; a linear "
         "map to 128 instead of the 5 × 5 reduction; 2 blocks, 512 wide, 8 heads, no dropout.",
     )
@@ -127,18 +128,18 @@ class SETMIL(Model):
         n_classes: int = 1,
         embed: Widths = 512,
         reduction: int = 1,
-        reduced_dim: int = 128,
+        reduced_dim: PositiveInt = 128,
         windows: tuple[int, ...] = (3, 5, 7),
-        pyramid_dim: int = 128,
-        pyramid_dropout: float = 0.0,
-        pyramid_attention_dropout: float = 0.0,
-        set_dim: int | None = 512,
-        layers: int = 2,
+        pyramid_dim: PositiveInt = 128,
+        pyramid_dropout: Rate = 0.0,
+        pyramid_attention_dropout: Rate = 0.0,
+        set_dim: Annotated[int | None, Limits(at_least=1)] = 512,
+        layers: PositiveInt = 2,
         heads: int = 8,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = False,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
+        dropout: Rate = 0.0,
+        attention_dropout: Rate = 0.0,
         relative: Method = "euc",
         relative_mode: Mode = "bias",
         relative_on: On = "q",
@@ -147,7 +148,7 @@ class SETMIL(Model):
         pyramid_relative_mode: Mode = "bias",
         pyramid_relative_on: On = "q",
         empty: Literal["masked", "tokens"] = "masked",
-        canvas: int | None = None,
+        canvas: Annotated[int | None, Limits(at_least=1)] = None,
         layout: Literal["map", "packed"] = "map",
         augment: bool = False,
         loss: Literal["ce", "focal"] = "ce",
@@ -158,7 +159,8 @@ class SETMIL(Model):
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
         self.likelihood = bag_loss(loss, n_classes, focal=focal, class_weights=class_weights)
         rates = (dropout, attention_dropout, pyramid_dropout, pyramid_attention_dropout)
-        _check((reduction, *windows), rates=rates, empty=empty, layout=layout, canvas=canvas)
+        if even := [side for side in (reduction, *windows) if side < 1 or side % 2 == 0]:
+            raise InputError(f"a window (reduction, windows) of side {even[0]}: odd, 1 or more")
         if augment and (canvas is None or empty != "tokens"):
             raise InputError("augment=True turns square maps: it needs canvas and empty='tokens'")
         self.whole, self.canvas, self.packed = empty == "tokens", canvas, layout == "packed"
@@ -167,11 +169,8 @@ class SETMIL(Model):
         self.embed = Embed(in_dim, embed, activation="identity")
         fused = len(windows) * pyramid_dim or reduced_dim
         d = fused if set_dim is None else set_dim
-        if min(reduced_dim, pyramid_dim, d, layers, int(mlp_ratio * d)) < 1:
-            raise InputError(
-                f"reduced_dim {reduced_dim}, pyramid_dim {pyramid_dim}, set_dim {set_dim}, layers "
-                f"{layers}, mlp_ratio {mlp_ratio}: at least 1 of each, and of hidden units"
-            )
+        if int(mlp_ratio * d) < 1:
+            raise InputError(f"mlp_ratio {mlp_ratio} of a width of {d} leaves no hidden units")
         near = Kind(method=pyramid_relative, mode=pyramid_relative_mode, on=pyramid_relative_on)
         far = Kind(method=relative, mode=relative_mode, on=relative_on, shared=relative_shared)
         self._build_windows(reduced_dim, pyramid_dim, relative=near, rates=rates[2:])
@@ -214,7 +213,7 @@ class SETMIL(Model):
         self.without_effect = frozenset(f"blocks.{layers - 1}.{k}" for k in blocks[-1].unread())
 
     def _start(self) -> None:
-        """The original's start: truncated normal weights of 0.02, no biases, tables at 0."""
+        """Initialise as the original: truncated normal weights (0.02), biases and tables of 0."""
         nn.init.trunc_normal_(self.class_token, std=0.02)
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -223,7 +222,7 @@ class SETMIL(Model):
                     nn.init.zeros_(module.bias)
 
     def token_map(self, bags: Bags, generator: torch.Generator | None = None) -> TokenMap:
-        """Instances on their maps, and the first reduction."""
+        """Place the instances on their maps, and apply the first reduction."""
         self.check_coords(bags)
         layout = lay_out(bags, canvas=self.canvas, packed=self.packed, whole=self.whole)
         g, source = layout.scatter(self.embed(bags.x)), None
@@ -238,7 +237,7 @@ class SETMIL(Model):
         return TokenMap(layout=layout, cells=cells, g=g, source=source)
 
     def fuse(self, tokens: TokenMap) -> Float[Tensor, "t c"]:
-        """The pyramid's windows of all sizes, side by side."""
+        """Return the tokens of the pyramid's window sizes, concatenated."""
         if not self.windows:
             return tokens.g
         largest = max(self.windows)
@@ -252,7 +251,7 @@ class SETMIL(Model):
         return torch.cat(parts, 1)
 
     def sequence(self, tokens: TokenMap) -> Float[Tensor, "t_plus_bags d"]:
-        """[class token, tokens] of each bag with their sinusoid: what the first block reads."""
+        """Return the first block's input: [class token, tokens] of each bag plus a sinusoid."""
         z = self.widen(self.fuse(tokens))
         cells, dtype = tokens.cells, self.class_token.dtype
         p = 1 + cells.row * cells.width + cells.col
@@ -272,7 +271,7 @@ class SETMIL(Model):
         z, places = self.sequence(tokens), places_of(tokens.cells, first=True)
         for block in self.blocks[:-1]:
             z = block(z, places)
-        # of the last block only the class token is read: the other queries are never computed
+        # only the class token of the last block is used, so its other queries are not computed
         last = self.blocks[-1]
         assert isinstance(last, SETBlock)
         head, rows = last.class_rows(z, places)
@@ -283,31 +282,14 @@ class SETMIL(Model):
         return Output(logits=logits[:, None], attention=Dirac(score), likelihood=self.likelihood)
 
     def _score(self, weight: Float[Tensor, " t"], tokens: TokenMap) -> Float[Tensor, " n"]:
-        """The class token's weight of each instance's cell, bilinear between coarser tokens."""
+        """Return the class token's weight of each instance's cell, interpolated bilinearly."""
         cells = tokens.layout.cells
         if self.size > 1:
-            at, share = tokens.cells.around(cells, stride=self.stride)
-            weight = (F.pad(weight, (0, 1))[at] * share.to(weight.dtype)).sum(1)
-        if tokens.source is not None:  # what a cell weighs wherever the augmented map shows it
+            corners, fractions = tokens.cells.around(cells, stride=self.stride)
+            weight = (F.pad(weight, (0, 1))[corners] * fractions.to(weight.dtype)).sum(1)
+        if tokens.source is not None:  # sum over the places where the augmented map shows a cell
             weight = weight.new_zeros(len(cells) + 2).index_add(0, tokens.source, weight)[:-2]
         return F.pad(weight, (0, 1))[tokens.layout.place]
-
-
-def _check(
-    sides: tuple[int, ...], *, rates: tuple[float, ...], empty: str, layout: str, canvas: int | None
-) -> None:
-    for side in sides:
-        if side < 1 or side % 2 == 0:
-            raise InputError(f"a window (reduction, windows) of side {side}: odd, 1 or more")
-    for rate in rates:
-        if not 0 <= rate < 1:
-            raise InputError(f"a dropout of {rate}: at least 0, below 1")
-    if empty not in ("masked", "tokens"):
-        raise InputError(f"empty is {empty!r}: 'masked' or 'tokens'")
-    if layout not in ("map", "packed"):
-        raise InputError(f"layout is {layout!r}: 'map' or 'packed'")
-    if canvas is not None and canvas < 1:
-        raise InputError(f"canvas is {canvas}: a side of 1 or more, or None")
 
 
 LEAVES = {
@@ -317,12 +299,12 @@ LEAVES = {
     r"attn\.rpe_([qkv])\.rp_cols\.lookup_table_\w+$": r"relative.on_\1.tables.1",
     r"attn\.rpe_([qkv])\.(rp_rows\.)?lookup_table_\w+$": r"relative.on_\1.tables.0",
 }
-"""Names within the original's blocks → ours."""
+"""Names within the original's blocks, with ours."""
 
 
 @original("setmil")
 def _from_setmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Arguments are its constructor's; sizes not given are read off shapes."""
+    """Convert the original; arguments that are not given follow from the shapes."""
     del reference
     of = "SETMIL's"
     levels = [f"aspp.p{k}.attention" for k in (1, 2, 3)]
@@ -332,7 +314,7 @@ def _from_setmil(reference: str, state: State, arguments: dict[str, Any]) -> Mod
     reduced_dim = len(part(state, "channel_reduce.reduce.attention.attn.proj.bias", of=of))
     pyramid_dim = len(part(state, f"{levels[0]}.attn.proj.bias", of=of))
     hidden = len(part(state, "blocks.0.mlp.fc1.bias", of=of))
-    stated = part(state, "pos_embed", of=of)
+    stored = part(state, "pos_embed", of=of)
     stride = max(1, (k - 1) // 2)
     model = build(
         "setmil",
@@ -348,11 +330,11 @@ def _from_setmil(reference: str, state: State, arguments: dict[str, Any]) -> Mod
         qkv_bias="blocks.0.attn.qkv.bias" in state,
         dropout=float(arguments.get("drop_rate", 0.2)),
         attention_dropout=float(arguments.get("attn_drop_rate", 0.2)),
-        canvas=int(arguments.get("img_size", stride * isqrt(stated.shape[1] - 1))),
+        canvas=int(arguments.get("img_size", stride * isqrt(stored.shape[1] - 1))),
         **_relative(arguments.get("irpe"), state, stem="blocks.0", ours="relative"),
         **_pyramid(arguments.get("token_t"), state, stem=levels[0]),
     )
-    _check_positions(stated, model)
+    _check_positions(stored, model)
     stems = {"channel_reduce.reduce.attention": "reduce"}
     stems |= {stem: f"pyramid.{i}" for i, stem in enumerate(levels)}
     stems |= {f"blocks.{i}": f"blocks.{i}" for i in range(depth)}
@@ -368,7 +350,7 @@ def _from_setmil(reference: str, state: State, arguments: dict[str, Any]) -> Mod
 def _relative(
     given: dict[str, Any] | None, state: State, *, stem: str, ours: str
 ) -> dict[str, Any]:
-    """The original's `irpe` in our arguments; what is not given is as in its own configuration."""
+    """Return our arguments for the original's `irpe`, with the defaults of its configuration."""
     there = any(k.startswith(f"{stem}.attn.rpe_") for k in state)
     given = {"rpe": there, **(given or {})}
     if not given["rpe"]:
@@ -391,16 +373,16 @@ def _pyramid(given: dict[str, Any] | None, state: State, *, stem: str) -> dict[s
     }
 
 
-def _check_positions(stated: Tensor, model: Model) -> None:
-    """The original stores its sinusoid; ours is computed: they are the same or the model is not."""
+def _check_positions(stored: Tensor, model: Model) -> None:
+    """Check that the sinusoid that the original stores is the one that we compute."""
     assert isinstance(model, SETMIL) and model.canvas is not None
     side = (model.canvas - 1) // model.stride + 1
     p = torch.arange(side**2 + 1)
     want = sinusoid(p, model.norm.weight.numel())
-    if stated.shape[1:] != want.shape:
+    if stored.shape[1:] != want.shape:
         raise CheckpointError(
-            f"pos_embed has shape {tuple(stated.shape)} where a map of {model.canvas} × "
+            f"pos_embed has shape {tuple(stored.shape)} where a map of {model.canvas} × "
             f"{model.canvas} cells in steps of {model.stride} has {(1, *want.shape)}"
         )
-    if not torch.allclose(stated[0].double(), want, rtol=0, atol=1e-4):
+    if not torch.allclose(stored[0].double(), want, rtol=0, atol=1e-4):
         raise CheckpointError("pos_embed is not SETMIL's sinusoid: ours is computed, not stored")

@@ -1,9 +1,9 @@
 """SmABMIL: attention pooling with the Sm operator (Castro-Macías et al., NeurIPS 2024).
 
-Sm smooths over the bag's graph the instance vectors (`early`), what attention makes of them (`mid`)
-or the attention itself (`late`); with a transformer, also what each layer's attention gives.
-Defaults are those of the ProbSA authors' runs: mid, trained α, 10 steps, spectral norm. Departure:
-α means the same in both modes of Sm (in their library one has 1 − α).
+Over the bag's graph, Sm smooths the instance vectors (`early`), the hidden layer of the attention
+(`mid`) or the attention itself (`late`); with a transformer, also the output of each layer's
+attention. The defaults are those of the ProbSA authors' runs: mid, trained α, 10 steps, spectral
+norm. Departure: α has the same meaning in both modes of Sm (their approximate mode uses 1 − α).
 """
 
 from typing import Any, Literal
@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from ..core import Bags
-from ..errors import CheckpointError, InputError
+from ..core import Bags, PositiveInt
+from ..errors import CheckpointError
 from ..layers import (
     ACTIVATIONS,
     Activation,
@@ -41,7 +41,7 @@ Where = Literal["early", "mid", "late"]
 class SmAttention(nn.Module):
     """f_n = wᵀ act(V h_n), with Sm on h, on V h or on f.
 
-    With `normed` the linear maps that come after Sm have spectral norm 1 (none does after `late`).
+    With `normed`, the linear maps after Sm have spectral norm 1 (there is none after `late`).
     """
 
     def __init__(
@@ -55,12 +55,6 @@ class SmAttention(nn.Module):
         normed: bool,
     ) -> None:
         super().__init__()
-        if where not in ("early", "mid", "late"):
-            raise InputError(f"where is {where!r}: 'early', 'mid' or 'late'")
-        if activation not in ACTIVATIONS:
-            raise InputError(f"attention_activation is {activation!r}: 'tanh', 'relu' or 'gelu'")
-        if attention_dim < 1:
-            raise InputError(f"attention_dim is {attention_dim}: at least 1")
         self.sm, self.where = sm, where
         self.activation = ACTIVATIONS[activation]
         self.first = nn.Linear(dim, attention_dim)
@@ -73,8 +67,8 @@ class SmAttention(nn.Module):
     def forward(
         self, h: Float[Tensor, "n d"], arcs: Arcs
     ) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"]]:
-        """The instance vectors, smoothed if that comes early, and f."""
-        # a spectral norm in half precision would be off by 0.4 %
+        """Return the instance vectors, smoothed if `early`, and f."""
+        # in half precision the spectral norm would be off by 0.4 %
         with torch.autocast(h.device.type, enabled=False):
             first, last = self.first.weight, self.last.weight
         if self.where == "early":
@@ -95,29 +89,32 @@ class SmABMIL(Model):
     Sm(U) = (I + γL)⁻¹U with γ = α/(1 − α) and L = I − D^-½ A D^-½.
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1 (one logit) or the number of classes.
-        encoder: `mlp`, or `transformer` with Sm after each layer's attention.
-        embed: width(s) of the first layer(s); None passes the features on.
-        activation: after each first layer; None: ReLU for the MLP, none before a transformer.
-        dropout: after each first layer and in the transformer, in training.
-        where: Sm on instance vectors (`early`), after V (`mid`), on the attention (`late`).
-        alpha: α of Sm, 0 to 1: how much; where it starts if it is trained.
-        train_alpha: whether α is trained, one for each Sm.
-        mode: of Sm: `approximate`, or `exact`.
-        steps: of the approximate mode.
-        spectral_norm: on the attention's linear maps after Sm (none comes after `late`).
-        attention_dim: D_f.
-        attention_activation: between V and w.
-        layers: transformer layers; this and what follows is for `encoder="transformer"`.
-        heads: attention heads of each.
-        width: D_qk = D_v; None: as wide as the instance vectors.
-        out_proj: a linear map after the heads.
-        use_mlp: the second half of each layer.
-        final_norm: a layer norm after the last layer.
-        add_self: the transformer's input is added again after every layer (torchmil).
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+        encoder: `mlp`, or `transformer` with Sm after the attention of each layer.
+        embed: width or widths of the first layers; None uses the features unchanged.
+        activation: activation after each first layer; None: ReLU for the MLP, none before a
+            transformer.
+        dropout: dropout rate after each first layer and in the transformer.
+        where: where Sm acts: on instance vectors (`early`), after V (`mid`) or on the attention
+            (`late`).
+        alpha: strength α of Sm, from 0 to 1; its initial value if it is trained.
+        train_alpha: whether each Sm trains its α.
+        mode: whether Sm is `approximate` or `exact`.
+        steps: number of iterations of the approximate mode.
+        spectral_norm: whether the attention's linear maps after Sm have spectral norm 1.
+        attention_dim: width D_f of the attention network.
+        attention_activation: activation between V and w.
+        layers: number of transformer layers; this and the next arguments need
+            `encoder="transformer"`.
+        heads: number of attention heads per layer.
+        width: width D_qk = D_v of the attention; None: that of the instance vectors.
+        out_proj: whether a linear map follows the attention heads.
+        use_mlp: whether each layer ends with an MLP of four times the width.
+        final_norm: whether a layer norm follows the last layer.
+        add_self: whether the transformer's input is added again after every layer (torchmil).
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     needs = frozenset({"edges"})
@@ -125,13 +122,13 @@ class SmABMIL(Model):
         paper="Castro-Macías, Morales-Álvarez, Wu, Molina & Katsaggelos, Sm: enhanced localization "
         "in multiple instance learning for medical imaging classification, NeurIPS 2024, "
         "arXiv:2410.03276",
-        code="Franblueee/SmMIL is announced and empty; the authors' library is Franblueee/torchmil",
+        code="Franblueee/SmMIL is announced but empty; the authors' library is Franblueee/torchmil",
         licence="Apache-2.0",
-        follows_paper="The operator in its exact and its approximate mode, early, mid and late; "
-        "α is kept between 0 and 1.",
+        follows_paper="The operator in its exact and its approximate mode; early, mid and late; α "
+        "between 0 and 1.",
         follows_code="Mid, spectral norm, trained α and 10 steps, as the authors ran it; "
-        '`preset="original"` has their library\'s defaults. Its approximate mode smooths with '
-        "1 − α where α is asked for: here α means the same in both.",
+        "`preset='original'` has their library's defaults. In that library the approximate mode "
+        "uses 1 − α; here α has the same meaning in both modes.",
         fair="One linear layer to 512 with ReLU, D_f = 128.",
     )
 
@@ -150,7 +147,7 @@ class SmABMIL(Model):
         mode: SmMode = "approximate",
         steps: int = 10,
         spectral_norm: bool = True,
-        attention_dim: int = 128,
+        attention_dim: PositiveInt = 128,
         attention_activation: Activation = "tanh",
         layers: int = 2,
         heads: int = 8,
@@ -163,8 +160,6 @@ class SmABMIL(Model):
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        if encoder not in ("mlp", "transformer"):
-            raise InputError(f"encoder is {encoder!r}: 'mlp' or 'transformer'")
 
         def sm() -> Sm:
             return Sm(alpha=alpha, trainable=train_alpha, mode=mode, steps=steps)
@@ -203,7 +198,7 @@ class SmABMIL(Model):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        del noise, generator  # nothing is drawn
+        del noise, generator  # the model is deterministic
         arcs = normalised(both_ways(bags))
         h = self.embed(bags.x)
         if self.encoder is not None:
@@ -217,7 +212,7 @@ class SmABMIL(Model):
 
 
 SM = {"sm_mode": "approx", "sm_alpha": "trainable", "sm_steps": 10}
-"""Their arguments of Sm, and their defaults."""
+"""torchmil's arguments of Sm, with their defaults."""
 POOL = {**SM, "sm_where": "early", "spectral_norm": False}
 RULES = (
     (r"pool\.proj1\.", "attention.first."),
@@ -230,7 +225,7 @@ RULES = (
 
 @original("torchmil_smabmil", "torchmil_smtransformerabmil")
 def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """`SmABMIL` and `SmTransformerABMIL`, as they compute: α where they smooth with 1 − α."""
+    """Convert torchmil's SmABMIL or SmTransformerABMIL, with 1 − α in the approximate mode."""
     transformer = "smtransformer" in reference
     of = "torchmil's SmTransformerABMIL" if transformer else "torchmil's SmABMIL"
     pool = "pool_" if transformer else ""
@@ -239,16 +234,16 @@ def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model
     if transformer:
         known += [*torchmil.ENCODER, *(f"transf_{k}" for k in SM)]
     only(given, known, reference)
-    told = {k: given.get(f"{pool}{k}", default) for k, default in POOL.items()}
+    pool_options = {k: given.get(f"{pool}{k}", default) for k, default in POOL.items()}
     for k in SM if transformer else ():
         theirs = given.get(f"transf_{k}", SM[k])
-        if theirs != told[k]:
+        if theirs != pool_options[k]:
             raise CheckpointError(
-                f"transf_{k} is {theirs!r} and pool_{k} {told[k]!r}: here one holds for both"
+                f"transf_{k} is {theirs!r} and pool_{k} {pool_options[k]!r}: both must be equal"
             )
     names = ("pool.proj1.weight", "pool.proj1.parametrizations.weight.original")
     first = torchmil.either(state, names, of=of)
-    exact, alpha = told["sm_mode"] == "exact", told["sm_alpha"]
+    exact, alpha = pool_options["sm_mode"] == "exact", pool_options["sm_alpha"]
     trained = alpha == "trainable"
     more: dict[str, Any] = {}
     if transformer:
@@ -258,12 +253,12 @@ def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model
         in_dim=torchmil.in_dim(given, first.shape[1]),
         encoder="transformer" if transformer else "mlp",
         embed=None,
-        where=told["sm_where"],
+        where=pool_options["sm_where"],
         alpha=0.5 if trained else alpha if exact or alpha == 0 else 1 - alpha,
         train_alpha=trained,
         mode="exact" if exact else "approximate",
-        steps=told["sm_steps"],
-        spectral_norm=told["spectral_norm"],
+        steps=pool_options["sm_steps"],
+        spectral_norm=pool_options["spectral_norm"],
         attention_dim=first.shape[0],
         attention_activation=given.get(act, "tanh"),
         **more,
@@ -274,7 +269,7 @@ def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model
 
 
 def _logit(coef: Tensor, *, key: str, exact: bool) -> Tensor:
-    """log α/(1 − α): their coefficient is that quotient, or (approximate mode) its inverse."""
+    """Return log α/(1 − α); their coefficient is the quotient, or its inverse if approximate."""
     if not bool(coef > 0):
         raise CheckpointError(f"{key} is {float(coef):g}: only above 0 is there an α to read")
     return coef.log() if exact else -coef.log()

@@ -1,12 +1,14 @@
 """T-ABMIL: a transformer over the bag, then attention pooling (ProbSA paper, appendix B).
 
-Linear to 512 without activation, 2 pre-norm layers, 8 heads. Departures from the printed equations,
-each an argument: `out_proj` and `final_norm` are on (7,418,113 parameters at 2048 features). The
-paper's research code has `out_proj=False, use_mlp=False, add_self=True` and GELU in the pooling.
+A linear layer to 512 without activation, 2 pre-norm layers, 8 heads. It departs from the printed
+equations in two arguments: `out_proj` and `final_norm` are on (7,418,113 parameters at 2048
+features). The paper's research code has `out_proj=False, use_mlp=False, add_self=True`, and GELU in
+the pooling.
 """
 
 from typing import Any, Literal
 
+from ..core import PositiveInt, Rate
 from ..layers import Activation, Transformer, Trunk, Widths
 from . import _torchmil as torchmil
 from ._attention import AttentionModel
@@ -17,26 +19,26 @@ from ._registry import build, register
 
 @register("tabmil")
 class TABMIL(AttentionModel):
-    """ABMIL on instance vectors that a transformer has let see their bag.
+    """ABMIL over transformer-contextualised instances.
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1 (one logit) or the number of classes.
-        embed: width(s) of the first layer(s); None passes the features on.
-        activation: after each first layer.
-        dropout: after each first layer and in the transformer, in training.
-        layers: transformer layers.
-        heads: attention heads of each.
-        width: D_qk = D_v; None: as wide as the instance vectors.
-        out_proj: a linear map after the heads.
-        use_mlp: the second half of each layer, an MLP of four times the width.
-        final_norm: a layer norm after the last layer.
-        add_self: the transformer's input is added again after every layer (torchmil).
-        attention_dim: D_f of the pooling.
-        trunk: how attention is computed.
-        attention_activation: in place of tanh, for the plain and the gated trunk.
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+        embed: width or widths of the first layers; None uses the features unchanged.
+        activation: activation after each first layer.
+        dropout: dropout rate after each first layer and in the transformer.
+        layers: number of transformer layers.
+        heads: number of attention heads per layer.
+        width: width D_qk = D_v of the attention; None: that of the instance vectors.
+        out_proj: whether a linear map follows the attention heads.
+        use_mlp: whether each layer ends with an MLP of four times the width.
+        final_norm: whether a layer norm follows the last layer.
+        add_self: whether the transformer's input is added again after every layer (torchmil).
+        attention_dim: width D_f of the attention network.
+        trunk: form of the attention network.
+        attention_activation: activation that replaces tanh in the plain and the gated trunk.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     family = "global"
@@ -49,7 +51,7 @@ class TABMIL(AttentionModel):
         follows_paper="Two pre-norm layers with an MLP of four times the width.",
         follows_code="A final layer norm; heads scaled by 1/√d. `out_proj=False, add_self=True` is "
         "torchmil's encoder.",
-        fair="Nothing: the comparison's own baseline.",
+        fair="Nothing; this is the comparison's own baseline.",
     )
 
     def __init__(
@@ -59,7 +61,7 @@ class TABMIL(AttentionModel):
         n_classes: int = 1,
         embed: Widths = 512,
         activation: Literal["relu", "identity"] = "identity",
-        dropout: float = 0.0,
+        dropout: Rate = 0.0,
         layers: int = 2,
         heads: int = 8,
         width: int | None = None,
@@ -67,7 +69,7 @@ class TABMIL(AttentionModel):
         use_mlp: bool = True,
         final_norm: bool = True,
         add_self: bool = False,
-        attention_dim: int = 128,
+        attention_dim: PositiveInt = 128,
         trunk: Trunk = "tanh",
         attention_activation: Activation = "tanh",
         class_weights: tuple[float, ...] | None = None,
@@ -93,7 +95,10 @@ class TABMIL(AttentionModel):
 
 @original("torchmil_transformerabmil")
 def _from_torchmil(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """torchmil's TransformerABMIL: no first layer; without an MLP its second norm lies idle."""
+    """Convert torchmil's TransformerABMIL, without first layer.
+
+    Its second norm is unused if the layers have no MLP.
+    """
     known = ("in_shape", "pool_att_dim", "pool_act", "pool_gated", *torchmil.ENCODER)
     only(given, known, reference)
     of = "torchmil's TransformerABMIL"

@@ -1,8 +1,8 @@
 """TransMIL: a class token and Nyström attention over instances folded into a square.
 
 Shao et al., NeurIPS 2021, arXiv:2106.00908. The square is filled in the order in which instances
-are stored, not by where they lie. Departures of the default, each an argument: no ReLU after the
-first layer, no dropout, and the zeros that fill up the landmarks are not attended to.
+are stored, not by their positions. By default, unlike in the original, there is no ReLU after the
+first layer, no dropout, and no attention to the zeros that pad the landmarks; each is an argument.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..core import Bags
+from ..core import Bags, PositiveInt
 from ..errors import CheckpointError, InputError
 from ..layers import Duplicates, Embed, PosteriorKind, SquareEncoder, Trunk, Widths
 from ..variational import Dirac, PosteriorOptions, PriorOptions
@@ -22,49 +22,49 @@ from ._originals import Rules, State, only, original, part, transplant
 from ._registry import build, register
 
 OWN: dict[str, object] = {"activation": "relu", "dropout": 0.1, "mask_padding": False}
-"""The original's setting, at its own 1024 features; how it was trained is the run file's."""
+"""The original's setting, for its 1024 features; its training settings belong in a run file."""
 PROVENANCE = Provenance(
     paper="Shao et al., TransMIL: transformer based correlated multiple instance learning for "
     "whole slide image classification, NeurIPS 2021, arXiv:2106.00908",
     code="szc19990412/TransMIL",
-    licence="none (the README says GPLv3 and non-commercial): written from its description, and "
+    licence="none (the README says GPLv3 and non-commercial); written from its description, and "
     "its weights are not distributed here",
-    follows_paper="A square of tokens behind a class token, two Nyström layers of 8 heads with "
-    "256 landmarks, three depthwise convolutions between them.",
-    follows_code="A convolution of 33 taps over the values, no MLP in the layers. The package "
-    "that it pins cuts its padding off at the wrong end: `legacy_crop`, for old weights only. Its "
-    "training, in a run file: `optimizer: radam`, `lookahead: 6`, `learning_rate: 2e-4`, "
-    "`warmup_epochs: 0`, `weight_decay: 1e-5`, `decay_vectors: false`.",
+    follows_paper="A class token and a square of tokens, two Nyström layers of 8 heads with 256 "
+    "landmarks, three depthwise convolutions between them.",
+    follows_code="A convolution of 33 taps over the values, no MLP in the layers. The pinned "
+    "attention package crops its padding at the wrong end; `legacy_crop` reproduces this for old "
+    "weights. Its training, in a run file: `optimizer: radam`, `lookahead: 6`, `learning_rate: "
+    "2e-4`, `warmup_epochs: 0`, `weight_decay: 1e-5`, `decay_vectors: false`.",
     fair="One linear layer to 512 without activation, one linear classifier, no dropout.",
 )
 
 
 @register("transmil", original=OWN)
 class TransMIL(Model):
-    """A class token that Nyström attention lets see every instance.
+    """A class token attends to every instance by Nyström attention.
 
     Args:
-        in_dim: features of an instance.
+        in_dim: number of features per instance.
         n_classes: 1 (one logit) or the number of classes.
-        embed: width(s) of the first layer(s); None passes the features on.
-        activation: after each first layer (the original: `relu`).
-        layers: Nyström layers; the convolutions come after the first.
-        heads: attention heads of each.
-        landmarks: the most landmarks that a bag has.
-        pinv_iterations: steps of the pseudo-inverse.
-        convolution: a convolution of 33 taps over the values.
-        out_proj: a linear map after the heads.
-        mask_padding: the zeros that fill a bag up to a multiple of the landmarks are not attended
-            to (the original does, and gives every bag all its landmarks: False).
-        legacy_crop: the shift of nystrom-attention 0.0.9; with `mask_padding=False`, for weights
-            that were trained with it.
-        dropout: after each attention, in training (the original: 0.1).
-        score_heads: an instance's score is the `mean` over the heads of what the class token
-            attends to, or their `range` (largest less smallest).
-        score_duplicates: what it attends to in the second copy of the instances that fill up the
-            square is left out (`drop`) or added (`add`).
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction; there is nothing.
+        embed: width or widths of the first layers; None uses the features unchanged.
+        activation: activation after each first layer (the original: `relu`).
+        layers: number of Nyström layers; the convolutions come after the first.
+        heads: number of attention heads per layer.
+        landmarks: largest number of landmarks of a bag.
+        pinv_iterations: number of iterations of the pseudo-inverse.
+        convolution: whether to add a convolution of 33 taps over the values.
+        out_proj: whether a linear map follows the attention heads.
+        mask_padding: whether to mask the zeros that pad a bag to a multiple of the landmarks; the
+            original attends to them and gives every bag all landmarks (False).
+        legacy_crop: whether to shift as nystrom-attention 0.0.9 does; for weights that were trained
+            with it, together with `mask_padding=False`.
+        dropout: dropout rate after each attention (the original: 0.1).
+        score_heads: score of an instance: the `mean` over the heads of the class token's attention
+            weights, or their `range` (largest minus smallest).
+        score_duplicates: whether to `drop` or `add` the attention to the copies of instances that
+            fill the square.
+        class_weights: class weights of the likelihood, one per class.
+        seed: has no effect; predictions are deterministic.
     """
 
     family = "global"
@@ -94,10 +94,6 @@ class TransMIL(Model):
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        if score_heads not in ("mean", "range"):
-            raise InputError(f"score_heads is {score_heads!r}: 'mean' or 'range'")
-        if score_duplicates not in ("drop", "add"):
-            raise InputError(f"score_duplicates is {score_duplicates!r}: 'drop' or 'add'")
         self.score_heads = score_heads
         self.score_duplicates: Duplicates = score_duplicates
         self.embed = Embed(in_dim, embed, activation=activation)
@@ -122,7 +118,7 @@ class TransMIL(Model):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        del noise, generator  # nothing is random
+        del noise, generator  # the model is deterministic
         encoded = self.encoder.encode(self.embed(bags.x), bags.sizes)
         with torch.autocast(bags.x.device.type, enabled=False):
             logits = self.classifier(self.encoder.norm(encoded.classes))
@@ -133,29 +129,29 @@ class TransMIL(Model):
 
 @register("transmil-probsa-diag", original=OWN, posterior="diag")
 class TransMILProbSA(AttentionModel):
-    """ProbSA over TransMIL's instance tokens: attention pooling in the class token's place.
+    """TransMIL's instance tokens, pooled by ProbSA instead of a class token.
 
     Args:
-        in_dim: features of an instance.
-        posterior: `dirac` (Σ = 0) or `diag` (Σ = Diag).
+        in_dim: number of features per instance.
+        posterior: kind of q(f | X): `dirac` (Σ = 0) or `diag` (diagonal Σ).
         n_classes: 1 (one logit) or the number of classes.
-        embed: width(s) of the first layer(s); None passes the features on.
-        activation: after each first layer (TransMIL's own: `relu`).
-        layers: Nyström layers; the convolutions come after the first.
-        heads: attention heads of each.
-        landmarks: the most landmarks that a bag has.
-        pinv_iterations: steps of the pseudo-inverse.
-        convolution: a convolution of 33 taps over the values.
-        out_proj: a linear map after the heads.
-        mask_padding: the zeros that fill a bag up to a multiple of the landmarks are not attended
-            to (TransMIL's own: False).
-        dropout: after each attention, in training (TransMIL's own: 0.1).
-        attention_dim: D_f.
-        trunk: how μ and log σ² are computed.
-        posterior_options: number of samples and range of log σ².
-        prior_options: prior, and reduction of the KL.
-        class_weights: of the likelihood, one a class.
-        seed: of everything random in prediction.
+        embed: width or widths of the first layers; None uses the features unchanged.
+        activation: activation after each first layer (TransMIL: `relu`).
+        layers: number of Nyström layers; the convolutions come after the first.
+        heads: number of attention heads per layer.
+        landmarks: largest number of landmarks of a bag.
+        pinv_iterations: number of iterations of the pseudo-inverse.
+        convolution: whether to add a convolution of 33 taps over the values.
+        out_proj: whether a linear map follows the attention heads.
+        mask_padding: whether to mask the zeros that pad a bag to a multiple of the landmarks
+            (TransMIL: False).
+        dropout: dropout rate after each attention (TransMIL: 0.1).
+        attention_dim: width D_f of the attention network.
+        trunk: form of the network that computes μ and log σ².
+        posterior_options: number of samples, and range of log σ².
+        prior_options: parameters of the prior, and reduction of the KL divergence.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
     """
 
     family = "global"
@@ -167,8 +163,8 @@ class TransMILProbSA(AttentionModel):
         PROVENANCE,
         paper=f"{PROVENANCE.paper}; pooling of Castro-Macías et al., Probabilistic smooth "
         "attention, 2025, arXiv:2507.14932",
-        fair="Not in the comparison: the paper says that ProbSA can join any attention pooling, "
-        "and this is TransMIL with one.",
+        fair="Not part of the comparison. The paper says that ProbSA can be added to any "
+        "attention pooling; this adds it to TransMIL.",
     )
 
     def __init__(
@@ -187,7 +183,7 @@ class TransMILProbSA(AttentionModel):
         out_proj: bool = True,
         mask_padding: bool = True,
         dropout: float = 0.0,
-        attention_dim: int = 128,
+        attention_dim: PositiveInt = 128,
         trunk: Trunk = "tanh",
         posterior_options: PosteriorOptions,
         prior_options: PriorOptions,
@@ -230,7 +226,7 @@ def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> M
     of = "the authors' TransMIL (_fc1, layer1, pos_layer, layer2, _fc2)"
     only(arguments, ("n_classes", "nystrom_attention"), reference)
     dim, in_dim = part(state, "_fc1.0.weight", of=of).shape
-    stated = arguments.get("nystrom_attention") or reference.partition("_nystrom")[2]
+    version = arguments.get("nystrom_attention") or reference.partition("_nystrom")[2]
     model = build(
         "transmil",
         preset="original",
@@ -239,7 +235,7 @@ def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> M
         embed=dim,
         heads=len(part(state, "layer1.attn.res_conv.weight", of=of)),
         landmarks=dim // 2,
-        legacy_crop=_cuts_the_end(str(stated or "0.0.9")),
+        legacy_crop=_cuts_the_end(str(version or "0.0.9")),
     )
     rules = [*_TOKENS, (r"_fc1\.0\.", "embed.net.0."), (r"_fc2\.", "classifier.")]
     for theirs, ours in (("layer1", "encoder.blocks.0"), ("layer2", "encoder.blocks.1")):
@@ -253,7 +249,7 @@ def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> M
 
 
 def _cuts_the_end(version: str) -> bool:
-    """Whether this nystrom-attention keeps the first rows; TransMIL's requirements pin 0.0.9."""
+    """Return whether a version of nystrom-attention keeps the first rows (TransMIL pins 0.0.9)."""
     last = version.rpartition(".")[2]
     if not last.isdigit() or 9 < int(last) < 14:
         raise InputError(
@@ -291,7 +287,7 @@ def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> M
         *_TOKENS,
         (r"fc1\.", "embed.net.0."),
         (r"layers\.(\d+)\.norm1\.", r"encoder.blocks.\1.norm."),
-        (r"layers\.(\d+)\.norm2\.", None),  # of the MLP that is not there
+        (r"layers\.(\d+)\.norm2\.", None),  # belongs to the MLP, which is absent
         (r"layers\.(\d+)\.att_module\.qkv_nn\.", r"encoder.blocks.\1.attention.qkv."),
     ]
     return transplant(model, state, rules)

@@ -1,8 +1,8 @@
 """VMIL: variational MIL with embedding correlation modelling (Yang et al., IEEE TNNLS 2024).
 
-Latent instance labels z: a classifier p(z | x) of single instances and a posterior q(z | bag) with
-a transformer over the bag, trained in turns (E and M epochs). From the authors' code; what they
-have no word on is a reconstruction: the bag's probability and features in the place of spectra.
+The instance labels z are latent: a classifier p(z | x) of single instances and a posterior
+q(z | bag) with a transformer over the bag are trained alternately (E and M epochs). It follows the
+authors' code; the bag's probability, and features instead of spectra, are our reconstruction.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..core import Bags, segment_logsumexp, segment_max, segment_mean, segment_sum, segment_topk
-from ..errors import InputError
+from ..core import (
+    Bags,
+    PositiveInt,
+    Rate,
+    segment_logsumexp,
+    segment_max,
+    segment_mean,
+    segment_sum,
+    segment_topk,
+)
 from ..layers import Embed, PostNormLayer
 from ..variational import Dirac
 from ._base import Model, Output, Provenance
@@ -26,9 +34,9 @@ Turn = Literal["e", "m"]
 
 
 class SpectralCNN(nn.Module):
-    """Three times conv(3), PReLU, maxpool(2) along the features, then flat, channel by channel.
+    """Three times conv(3), PReLU and maxpool(2) along the features, then flattened by channel.
 
-    Fewer than 22 features leave nothing after the third: zeros are added at the end.
+    Fewer than 22 features are padded with zeros, as nothing would remain after the third pooling.
     """
 
     def __init__(self, in_dim: int) -> None:
@@ -42,7 +50,7 @@ class SpectralCNN(nn.Module):
         self.out_dim = 64 * length
 
     def forward(self, x: Float[Tensor, "n features"]) -> Float[Tensor, "n d"]:
-        # one picture with a row for each instance, which no kernel crosses
+        # one image with a row per instance; kernels do not cross rows
         rows = F.pad(x, (0, self.length - x.shape[1]))[None, None]
         return self.net(rows)[0].transpose(0, 1).flatten(1)
 
@@ -58,45 +66,46 @@ class SpectralCNN(nn.Module):
     },
 )
 class VMIL(Model):
-    """Instance labels by expectation and maximisation; no loss reads the bag's own probability.
+    """Instance labels by expectation-maximisation; no loss uses the bag's own probability.
 
-    p_n = σ(p-branch(x_n)),  q_n = σ(q-branch(X)_n),  Y the bag's label, sg[·] without gradient:
+    With p_n = σ(p-branch(x_n)), q_n = σ(q-branch(X)_n), the bag's label Y and the stop-gradient sg:
 
         E epochs   `e_step`  BCE(q_n, Y sg[p_n])
         M epochs   `m_step`  BCE(p_n, Y) in the warm-up,  then  BCE(p_n, Y·1[sg[q_n] > τ]),
                              τ = min q + γ (max q − min q) of the bag
 
-    Training starts with M. The step changes at every epoch (from 1) that `warmup_block`, after the
-    warm-up `block`, divides. Before the first `start_epoch` it is M in the warm-up.
+    Training starts with M. The step changes at every epoch, counted from 1, that is divisible by
+    `warmup_block`, or by `block` after the warm-up. Before the first `start_epoch`, it is M in the
+    warm-up.
 
-    Extras: `p_logit`, and `q_logit` and `q` (in training only where the step reads them).
+    Extras: `p_logit`, and `q_logit` and `q` (in training only if the step reads them).
 
-    Where few instances of a positive bag are positive, γ = 0.15 marks most of them, and training
-    can end with the same prediction for every bag: look at `val_auroc` and the training's notes.
+    If few instances of a positive bag are positive, γ = 0.15 marks most of them, and training can
+    end with the same prediction for every bag; check `val_auroc` and the notes of the training.
 
     Args:
-        in_dim: features of an instance.
-        n_classes: 1: the method tells two classes apart.
-        branch: p's, `mlp`, or `cnn` along the features (the original's, for spectra; on deep
-            features their order means nothing, and an instance costs 20 numbers a feature).
-        embed: width of both branches; each has first layers of its own, so that an E step leaves
-            p as it is and an M step q.
-        activation: after q's first layer and the one of `mlp`.
-        dropout: after those, and in the transformer, in training.
-        layers: transformer layers of q, each with its layer norms after the sums.
-        heads: attention heads of each.
-        feedforward: width of the hidden layer of each.
-        gamma: γ.
-        warmup: the share of the epochs that is warm-up; never so few that q is used untrained.
-        warmup_block: epochs between E and M in the warm-up.
-        block: and after it.
-        alternate: `epochs`, or `steps`: every step takes both, which share no parameter.
-        reduction: over a bag's instances, `mean` or `sum`.
+        in_dim: number of features per instance.
+        n_classes: must be 1; the method handles two classes.
+        branch: p-branch: `mlp`, or `cnn` along the features (the original, for spectra; the order
+            of deep features has no meaning, and an instance takes 20 numbers per feature).
+        embed: width of both branches, which have separate first layers, so that an E step leaves p
+            unchanged and an M step q.
+        activation: activation after q's first layer and after that of `mlp`.
+        dropout: dropout rate after those layers and in the transformer.
+        layers: number of transformer layers of q, with layer norms after the sums.
+        heads: number of attention heads per layer.
+        feedforward: hidden width of each layer.
+        gamma: position γ of the threshold τ.
+        warmup: fraction of the epochs in the warm-up, which always lasts until q has been trained.
+        warmup_block: number of epochs between changes of the step in the warm-up.
+        block: number of epochs between changes of the step after the warm-up.
+        alternate: whether E and M alternate by `epochs`, or each of the `steps` takes both.
+        reduction: reduction over a bag's instances.
         aggregation: the bag's probability from its p_n: `max`, `noisy-or` 1 − Π(1 − p_n), `top-k`
             (the mean of the largest), `linear-softmax` Σ p_n² / Σ p_n.
-        top_k: how many `top-k` takes; a smaller bag gives all.
-        class_weights: of a bag's terms, one a class.
-        seed: not used: nothing is random in prediction.
+        top_k: number of instances that `top-k` uses (at most the bag's).
+        class_weights: class weights of a bag's terms, one per class.
+        seed: has no effect; predictions are deterministic.
     """
 
     family = "global"
@@ -109,13 +118,13 @@ class VMIL(Model):
         "https://ieeexplore.ieee.org/document/10803098",
         code="BoYangXDU/VMIL-ECM",
         licence="MIT",
-        follows_paper="Instance labels are latent; E and M steps in turns by blocks of epochs.",
+        follows_paper="Latent instance labels; E and M steps alternate in blocks of epochs.",
         follows_code="Both branches, the objectives, γ and the schedule, with layer norms after "
         "the sums (its figure shows them before). q's first layer is trained (the original's "
-        "optimiser leaves it out), and weights are not chosen by instance labels.",
-        fair="A reconstruction: one linear layer to 512 with ReLU in each branch, an MLP for the "
-        "CNN, 2 layers of 8 heads, means over a bag's instances, the largest p_n as the bag's "
-        "probability, two optimisers made one with parts that rest in turns.",
+        "optimiser omits it), and instance labels do not select the weights.",
+        fair="A reconstruction: one linear layer to 512 with ReLU in each branch, an MLP instead "
+        "of the CNN, 2 layers of 8 heads, means over a bag's instances, the largest p_n as the "
+        "bag's probability, one optimiser whose parts alternate instead of two.",
     )
 
     def __init__(
@@ -126,33 +135,22 @@ class VMIL(Model):
         branch: Literal["mlp", "cnn"] = "mlp",
         embed: int = 512,
         activation: Literal["relu", "identity"] = "relu",
-        dropout: float = 0.0,
-        layers: int = 2,
+        dropout: Rate = 0.0,
+        layers: PositiveInt = 2,
         heads: int = 8,
-        feedforward: int = 2048,
-        gamma: float = 0.15,
-        warmup: float = 0.25,
-        warmup_block: int = 2,
-        block: int = 5,
+        feedforward: PositiveInt = 2048,
+        gamma: Rate = 0.15,
+        warmup: Rate = 0.25,
+        warmup_block: PositiveInt = 2,
+        block: PositiveInt = 5,
         alternate: Literal["epochs", "steps"] = "epochs",
         reduction: Literal["mean", "sum"] = "mean",
         aggregation: Aggregation = "max",
-        top_k: int = 10,
+        top_k: PositiveInt = 10,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        _check_choice("branch", branch, ("mlp", "cnn"))
-        _check_choice("alternate", alternate, ("epochs", "steps"))
-        _check_choice("reduction", reduction, ("mean", "sum"))
-        _check_choice("aggregation", aggregation, tuple(AGGREGATIONS))
-        counts = {"layers": layers, "feedforward": feedforward, "top_k": top_k}
-        for name, value in {**counts, "warmup_block": warmup_block, "block": block}.items():
-            if value < 1:
-                raise InputError(f"{name} is {value}: at least 1")
-        for name, value in {"gamma": gamma, "warmup": warmup, "dropout": dropout}.items():
-            if not 0 <= value < 1:
-                raise InputError(f"{name} is {value}: from 0 up to, not including, 1")
         self.gamma, self.reduction = gamma, reduction
         self.aggregation, self.top_k = aggregation, top_k
         self.warmup, self.warmup_block, self.block = warmup, warmup_block, block
@@ -176,7 +174,7 @@ class VMIL(Model):
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
         number = epoch + 1
-        # as long as M, then the first E epochs last: pseudo-labels of an untrained q are noise
+        # covers the first M and E epochs: pseudo-labels of an untrained q are noise
         warmup = max(round(self.warmup * epochs), self.warmup_block + 1)
         self.warming = number <= warmup
         if self.alternate == "epochs":
@@ -190,7 +188,7 @@ class VMIL(Model):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        del noise, generator  # nothing is drawn
+        del noise, generator  # the model is deterministic
         gradients = torch.is_grad_enabled()
         with torch.set_grad_enabled(gradients and "m" in self.turns):
             p = _logit(self.p_head, self.p_branch(bags.x))
@@ -208,7 +206,7 @@ class VMIL(Model):
         )
 
     def instances_in_context(self, bags: Bags) -> Float[Tensor, "n d"]:
-        """What q's head reads: each instance in sight of its bag."""
+        """Return the contextualised instance vectors, the input of q's head."""
         y = self.q_embed(bags.x)
         for layer in self.q_layers:
             y = layer(y, bags.sizes)
@@ -217,14 +215,14 @@ class VMIL(Model):
     def bag_logit(
         self, p_logit: Float[Tensor, " n"], sizes: Sequence[int]
     ) -> Float[Tensor, " bags"]:
-        """Log-odds of the bag's probability, from the log-odds of its instances'."""
+        """Return the log-odds of the bag's probability, from those of its instances."""
         if self.aggregation == "top-k":
             rows = segment_topk(p_logit, sizes, k=self.top_k)
             return _of_mean(p_logit[torch.cat(rows)], [len(r) for r in rows])
         return AGGREGATIONS[self.aggregation](p_logit, sizes)
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """`e_step`, `m_step` or both, by what `start_epoch` said."""
+        """Return `e_step`, `m_step` or both, as `start_epoch` determined."""
         p, q = out.extras["p_logit"], out.extras.get("q_logit")
         y = self.labels(bags).to(p.dtype)
         label = y[bags.bag]
@@ -244,12 +242,12 @@ class VMIL(Model):
         return {k: (reduce(v, bags.sizes) * by_bag).mean() for k, v in terms.items()}
 
     def marked(self, q: Float[Tensor, " n"], bags: Bags) -> Bool[Tensor, " n"]:
-        """q_n > τ: what an M step takes as positive in a positive bag; none where all q are one."""
+        """Return q_n > τ, the positives of an M step in a positive bag; none if all q are equal."""
         return q > threshold(q, bags.sizes, gamma=self.gamma)[bags.bag]
 
 
 def schedule(epoch: int, warmup: int, *, warmup_block: int = 2, block: int = 5) -> Turn:
-    """The step of an epoch, counted from 1: M, then a change wherever a block's length divides."""
+    """Return the step of an epoch (from 1): M first, then changes at multiples of the block."""
     changes = min(epoch, warmup) // warmup_block
     if epoch > warmup:
         changes += epoch // block - warmup // block
@@ -259,18 +257,13 @@ def schedule(epoch: int, warmup: int, *, warmup_block: int = 2, block: int = 5) 
 def threshold(
     q: Float[Tensor, " n"], sizes: Sequence[int], *, gamma: float
 ) -> Float[Tensor, " bags"]:
-    """τ = min q + γ (max q − min q) of each bag."""
+    """Return τ = min q + γ (max q − min q) of each bag."""
     low, high = -segment_max(-q, sizes), segment_max(q, sizes)
     return low + gamma * (high - low)
 
 
-def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise InputError(f"{name} is {value!r}: one of {', '.join(known)}")
-
-
 def _logit(head: nn.Linear, h: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-    """The head in full precision, also under autocast: log-odds rounded to 8 bits would tie."""
+    """Apply the head in full precision: log-odds rounded to 8 bits would tie."""
     with torch.autocast(h.device.type, enabled=False):
         return head(h.to(head.weight.dtype))[:, 0]
 
@@ -280,20 +273,20 @@ def _cross_entropy(logit: Float[Tensor, " n"], target: Float[Tensor, " n"]) -> F
 
 
 def _of_any(logit: Float[Tensor, " n"], sizes: Sequence[int]) -> Float[Tensor, " bags"]:
-    """1 − Π(1 − p_n) = 1 − e^{−A} with A = Σ log(1 + e^ℓ_n), so its log-odds are log(e^A − 1)."""
+    """Return the log-odds log(e^A − 1) of 1 − Π(1 − p_n) = 1 − e^{−A}, A = Σ log(1 + e^ℓ_n)."""
     a = segment_sum(F.softplus(logit), sizes).clamp_min(torch.finfo(logit.dtype).tiny)
     return a + (-torch.expm1(-a)).log()
 
 
 def _of_mean(logit: Float[Tensor, " n"], sizes: Sequence[int]) -> Float[Tensor, " bags"]:
-    """log Σ p_n − log Σ (1 − p_n)."""
+    """Return log Σ p_n − log Σ (1 − p_n)."""
     return segment_logsumexp(F.logsigmoid(logit), sizes) - segment_logsumexp(
         F.logsigmoid(-logit), sizes
     )
 
 
 def _linear_softmax(logit: Float[Tensor, " n"], sizes: Sequence[int]) -> Float[Tensor, " bags"]:
-    """log Σ p_n² − log Σ p_n (1 − p_n): the denominators cancel."""
+    """Return log Σ p_n² − log Σ p_n (1 − p_n); the denominators cancel."""
     log_p, log_rest = F.logsigmoid(logit), F.logsigmoid(-logit)
     return segment_logsumexp(2 * log_p, sizes) - segment_logsumexp(log_p + log_rest, sizes)
 
@@ -322,7 +315,7 @@ NAMES = [
 
 @original("vmil")
 def _vmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Without the template that the transformer's layers were copied from."""
+    """Convert the original, without the template layer that its transformer copies."""
     del reference
     first = part(state, "trans_dim.0.weight", of="VMIL")
     hidden = part(state, "transformer_encoder.layers.0.linear1.weight", of="VMIL")

@@ -227,6 +227,7 @@ def run_schema(model: str) -> dict[str, Any]:
                 "minimum": limits.at_least,
                 "exclusiveMinimum": limits.above,
                 "maximum": limits.at_most,
+                "exclusiveMaximum": limits.below,
             }
             of_section["properties"][short] |= {k: v for k, v in stated.items() if v is not None}
     return schema

@@ -1,4 +1,4 @@
-"""The parts of an experiment: a method is a row of its tables, a cell is one run of it."""
+"""The parts of an experiment: a method is a row of its tables, a cell is one of its runs."""
 
 import re
 from collections.abc import Mapping
@@ -16,20 +16,20 @@ class Method:
     """A row of a table: a model, its arguments and, where it has a KL, λ."""
 
     label: str
-    """The model's registered name, or what the grid calls this entry."""
+    """The model's registered name, or the label that the grid gives."""
     model: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     kl_weight: KLWeight | None = None
-    """λ; None where the model has no KL."""
+    """λ; None if the model has no KL term."""
 
     @property
     def name(self) -> str:
-        """As tables write it: `abmil-probsa-diag λ=0.1`."""
+        """The name in tables, such as `abmil-probsa-diag λ=0.1`."""
         return self.label if self.kl_weight is None else f"{self.label} λ={_short(self.kl_weight)}"
 
     @property
     def slug(self) -> str:
-        """As a folder's name: `abmil-probsa-diag_kl-0.1`."""
+        """The name of a folder, such as `abmil-probsa-diag_kl-0.1`."""
         kl = "" if self.kl_weight is None else f"_kl-{_short(self.kl_weight)}"
         return re.sub(r"[^\w.-]+", "-", self.label) + kl
 
@@ -51,17 +51,17 @@ class Cell:
     data: str
     method: Method
     split: int
-    """The fold that tests, or the number of the split of the training part."""
+    """The test fold, or the number of the split of the training part."""
     seed: int
     config: RunConfig
 
     @property
     def name(self) -> str:
-        """Unlike any other cell's of the grid; a path below `cells`."""
+        """A path below `cells`, unique in the grid."""
         return f"{self.data}/{self.method.slug}/split{self.split}-seed{self.seed}"
 
     def folder(self, out: Path) -> Path:
-        """The run folder of the cell in the experiment's folder."""
+        """Return the cell's run folder in the experiment's folder."""
         return out / "cells" / self.name
 
 

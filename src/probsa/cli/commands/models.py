@@ -1,8 +1,11 @@
 """probsa models: list the models, or the arguments of one model."""
 
 from collections.abc import Sequence
+from functools import reduce
 from inspect import Parameter
-from typing import Any
+from operator import or_
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from jsonargparse import ArgumentParser
 
@@ -40,16 +43,36 @@ def run(arguments: Sequence[str]) -> int:
     else:
         parameters = model_arguments(args.name)
         rows = {
-            k: {"type": described(p.annotation), "default": _default(p)}
+            k: {"type": _type_name(p.annotation), "default": _default(p)}
             for k, p in parameters.items()
         }
-        lines = [f"{k:<22} {row['type']} = {row['default']}" for k, row in rows.items()]
+        lines = [
+            f"{k:<22} {described(p.annotation)} = {rows[k]['default']}"
+            for k, p in parameters.items()
+        ]
         lines = [f"{args.name}: {summary(args.name)}", *lines]
     if args.json:
         write_json(rows)
     else:
         OUT.print("\n".join(lines), markup=False, soft_wrap=True)
     return 0
+
+
+def _type_name(annotation: Any) -> str:
+    """Return a type as code, without its limits."""
+    kind = _without_limits(annotation)
+    return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+
+
+def _without_limits(annotation: Any) -> Any:
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _without_limits(parts[0])
+    if origin in (Union, UnionType):
+        return reduce(or_, (_without_limits(part) for part in parts))
+    if origin is tuple:
+        return tuple[tuple(_without_limits(part) for part in parts)]
+    return annotation
 
 
 def _default(parameter: Parameter) -> Any:
