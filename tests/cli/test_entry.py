@@ -172,9 +172,8 @@ def test_help_and_models(capsys):
     samples = json.loads(capsys.readouterr().out)["samples"]
     assert samples == {"type": "int", "default": 16}
     assert main(["models", "abmil-probsa-diag"]) == 0
-    assert re.search(
-        r"^samples +a whole number \(at least 1\) = 16$", capsys.readouterr().out, re.M
-    )
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "samples a whole number (at least 1) = 16" in lines
 
 
 def test_the_table_of_commands_is_what_the_folder_has():
