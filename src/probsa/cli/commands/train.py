@@ -92,8 +92,11 @@ def run(arguments: Sequence[str]) -> int:
 def _help(arguments: Sequence[str]) -> str:
     """Return the help; with `--model NAME`, the arguments of this model are in it."""
     whole = parser()
-    asked = [a for a in arguments if a not in ("-h", "--help")]
-    _, flags = parse_with_run_flags(own_parser(), asked)
+    try:
+        others = [a for a in arguments if a not in ("-h", "--help")]
+        _, flags = parse_with_run_flags(own_parser(), others)
+    except InputError:  # help is for those whose arguments are not right yet
+        flags = {}
     if "model.name" in flags:
         from ...training import run_keys
 
