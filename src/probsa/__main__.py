@@ -1,4 +1,4 @@
-"""`python -m probsa`."""
+"""Run the command line: `python -m probsa`."""
 
 import sys
 

@@ -1,18 +1,18 @@
 """Every error that probsa raises on purpose.
 
 ProbSAError
-├── InputError          a file, a table or a value that the user gave cannot be used
-│   ├── SlideError      a slide or a scan cannot be opened, or lacks what is needed of it
-│   │   └── RegionError a part of it cannot be decoded; the rest may be
-│   ├── WeightsError    an encoder's weights are missing or belong to another
-│   ├── BagError        one bag: names it, and its file
-│   │   └── EmptyBag    it has no instances: no tissue was found, say
-│   ├── GraphError      the neighbourhood graph of a bag is implausible
-│   └── TableError      labels and splits
-├── UnknownName         a model, key or argument that does not exist; suggests the right one
-├── OutputExists        an output folder that would be overwritten
-├── CheckpointError     a checkpoint of another model or version, or a damaged one
-└── MissingExtra        an optional dependency, which names itself
+├── InputError          a file, a table or a value from the user cannot be used
+│   ├── SlideError      a slide or a scan cannot be opened, or lacks necessary information
+│   │   └── RegionError a region cannot be decoded; others may be readable
+│   ├── WeightsError    the weights of an encoder are missing, or belong to another encoder
+│   ├── BagError        one bag or its file cannot be used; names the bag and the file
+│   │   └── EmptyBag    the bag has no instances, for example because no tissue was found
+│   ├── GraphError      the graph of neighbouring instances is implausible
+│   └── TableError      a table of labels or splits cannot be used
+├── UnknownName         a model, a key or an argument does not exist; suggests the nearest
+├── OutputExists        an output folder would be overwritten
+├── CheckpointError     a checkpoint is damaged, or belongs to another model or version
+└── MissingExtra        an optional dependency is not installed; says how to install it
 """
 
 import difflib
@@ -20,23 +20,23 @@ from collections.abc import Iterable
 
 
 class ProbSAError(Exception):
-    """Base class: `except ProbSAError` catches what the library itself raised."""
+    """Base class of all errors that the library itself raises."""
 
 
 class InputError(ProbSAError, ValueError):
-    """What the user gave cannot be used."""
+    """A file, a table or a value from the user cannot be used."""
 
 
 class SlideError(InputError):
-    """A slide or a scan cannot be opened, or lacks what is needed of it."""
+    """A slide or a scan cannot be opened, or lacks necessary information."""
 
 
 class RegionError(SlideError):
-    """A part of a slide cannot be decoded; the rest may be."""
+    """A region of a slide cannot be decoded; others may be readable."""
 
 
 class WeightsError(InputError):
-    """An encoder's weights are missing, or belong to another."""
+    """The weights of an encoder are missing, or belong to another encoder."""
 
 
 class BagError(InputError):
@@ -44,19 +44,19 @@ class BagError(InputError):
 
 
 class EmptyBag(BagError):
-    """A bag without instances: no tissue was found, say."""
+    """A bag has no instances, for example because no tissue was found."""
 
 
 class GraphError(InputError):
-    """The graph of a bag is implausible, or empty where one is needed."""
+    """The graph of a bag is implausible, or has no edges where some are needed."""
 
 
 class TableError(InputError):
-    """The table of labels or splits cannot be used."""
+    """A table of labels or splits cannot be used."""
 
 
 class OutputExists(ProbSAError, FileExistsError):
-    """The output is there already, and neither resuming nor overwriting was asked for."""
+    """An output exists already, and neither resuming nor overwriting was requested."""
 
 
 class CheckpointError(ProbSAError):
@@ -71,16 +71,22 @@ class MissingExtra(ProbSAError, ImportError):
 
 
 MOST = 60
-"""Names that an error lists: timm alone has more than a thousand models."""
+"""Maximum number of names that an error lists; timm alone has more than a thousand models."""
 
 
 class UnknownName(ProbSAError, KeyError):
-    """A model, key or argument that does not exist."""
+    """A model, a key or an argument does not exist.
+
+    Args:
+        kind: what the name should have been: `model`, `key of a run in run.yaml`.
+        name: the unknown name.
+        known: the names that exist.
+    """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(set(known))
         guess = hint(name, known)
-        # a wall of names helps nobody who has the right one
+        # with a suggestion, a long list of names only hides it
         listed = "" if guess and len(known) > 12 else f" Known: {', '.join(known[:MOST])}."
         if not guess and len(known) > MOST:
             listed = f"{listed[:-1]} and {len(known) - MOST} more."
@@ -91,6 +97,6 @@ class UnknownName(ProbSAError, KeyError):
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` with the nearest known name, or nothing."""
+    """Return ` Did you mean 'x'?` with the most similar known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""

@@ -1,4 +1,4 @@
-"""Whole commands as functions: predict a folder; train, predict, evaluate and draw a run."""
+"""Whole workflows: predict a folder; train, predict, evaluate and draw a run."""
 
 import json
 import os
@@ -25,23 +25,24 @@ from .maps import render_folder
 from .training import Reporter, RunConfig, RunFolder, open_data, read_split, train
 
 Failures = list[tuple[str, str]]
-"""(bag, reason) of what was left out."""
+"""(bag, reason) pairs of bags that could not be processed."""
 OnBag = Callable[[int, int], None]
-"""Told how many bags of how many are done."""
+"""Called with (number of bags done, total number)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Predicted:
-    """A folder of predictions."""
+    """The result of predicting a folder of bags."""
 
     folder: Path
     bags: int
     failures: Failures = field(default_factory=list)
     other: Failures = field(default_factory=list)
-    """(bag, how) of those that were predicted although they are like no training bag."""
+    """(bag, difference) pairs of bags that were predicted although they differ from every training
+    bag."""
 
 
-def predict_folder(  # noqa: PLR0913 - each is a choice of its own
+def predict_folder(  # noqa: PLR0913 - the options are independent
     run: Path,
     features: Path,
     *,
@@ -53,20 +54,31 @@ def predict_folder(  # noqa: PLR0913 - each is a choice of its own
     overwrite: bool = False,
     on_bag: OnBag | None = None,
 ) -> Predicted:
-    """Predicts every bag of `features` with a trained run, or with a converted model's file.
+    """Predict every bag of a folder with a trained run or a converted model.
 
-    A bag that cannot be read is left out and named with its reason in `failed.csv`; so is one that
-    states another encoder, kind, resolution or patch size than all training bags, unless
-    `other_features` is set. Which part of the run's split a bag was in goes into the table, so that
-    no evaluation mixes training bags in.
+    Bags that cannot be read are left out and listed with the reason in `failed.csv`. The table of
+    predictions states which part of the run's split each bag belongs to, so that an evaluation can
+    exclude training bags.
+
+    Args:
+        run: the run folder, or the file of a converted model.
+        features: folder with the features of the bags.
+        out: folder to write the predictions to.
+        labels: table of labels to include in the table of predictions.
+        checkpoint: `best` or `last` epoch of the run.
+        device: device to predict on; `auto` chooses one.
+        other_features: also predict bags whose encoder, kind, resolution or patch size no training
+            bag has; otherwise they are left out.
+        overwrite: replace existing predictions.
+        on_bag: called after every bag.
 
     Raises:
-        OutputExists: `out` is there and `overwrite` is not set, or it holds something else.
-        InputError: no run folder; features of another width.
-        BagError: no bag can be predicted.
+        OutputExists: `out` exists and `overwrite` is not set, or it contains something else.
+        InputError: `run` is not a run folder, or the features have another width.
+        BagError: none of the bags can be predicted.
     """
     predictor = load(run, checkpoint=checkpoint, device=device)
-    if predictor.config is None:  # a model by itself: how its bags were read is not known
+    if predictor.config is None:  # a converted model does not state how its bags were read
         bags, classes = open_bags(features), predictor.classes
     else:
         bags = open_data(predictor.config.data, features=features)
@@ -77,7 +89,7 @@ def predict_folder(  # noqa: PLR0913 - each is a choice of its own
     known = {} if table is None else dict(zip(table.bags, table.labels, strict=True))
     return _predict(
         predictor,
-        Source(bags, bags.names, expected=predictor.stated, strict=not other_features),
+        BagSelection(bags, bags.names, expected=predictor.stated, strict=not other_features),
         out=out,
         labels=known,
         split=_split_of(run),
@@ -100,28 +112,28 @@ def _stored_threshold(run: Path) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Which bags of a set, and what they should be."""
+class BagSelection:
+    """Some bags of a set, and the metadata that they are expected to have."""
 
     bags: BagSet
     names: Sequence[str]
     expected: Stated | None = None
     strict: bool = True
-    """Whether bags that are something else are left out."""
+    """Whether bags with other metadata are left out."""
 
     def difference(self, name: str) -> str | None:
-        """How a bag is not what it should be."""
+        """Return how the metadata of a bag differ from what is expected, or None."""
         if self.expected is None:
             return None
         try:
             return self.expected.difference(self.bags.metadata(name))
-        except BagError:  # said where the bag is read, if that fails too
+        except BagError:  # reading the bag reports the problem
             return None
 
 
 def _predict(
     predictor: Predictor,
-    source: Source,
+    selection: BagSelection,
     *,
     out: Path,
     labels: dict[str, int | None],
@@ -132,19 +144,19 @@ def _predict(
 ) -> Predicted:
     failures: Failures = []
     other: Failures = []
-    names = source.names
+    names = selection.names
     done = 0
 
     def readable() -> Iterator[Bag]:
         nonlocal done
         for name in names:
-            different = source.difference(name)
+            difference = selection.difference(name)
             try:
-                if different is not None and source.strict:
-                    raise BagError(different)
-                yield source.bags.bag(name)
-                if different is not None:
-                    other.append((name, different))
+                if difference is not None and selection.strict:
+                    raise BagError(difference)
+                yield selection.bags.bag(name)
+                if difference is not None:
+                    other.append((name, difference))
             except BagError as e:
                 failures.append((name, str(e)))
             done += 1
@@ -153,7 +165,7 @@ def _predict(
         if failures and len(failures) == len(names):
             first, reason = failures[0]
             raise BagError(
-                f"none of the {len(names)} bags of {source.bags.folder} can be predicted. "
+                f"none of the {len(names)} bags of {selection.bags.folder} can be predicted. "
                 f"{first!r}: {reason}"
             )
 
@@ -177,7 +189,7 @@ def _predict(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """A run with its report."""
+    """A trained run and its evaluation."""
 
     run: RunFolder
     report: Report
@@ -185,7 +197,7 @@ class Trained:
     failures: Failures
 
     def to_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return plain values for JSON."""
         return {
             "run": str(self.run.path),
             "evaluation": self.report.to_dict(),
@@ -204,19 +216,20 @@ def train_and_report(
     reporter: Reporter | None = None,
     on_bag: OnBag | None = None,
 ) -> Trained | None:
-    """Trains a run, then predicts, evaluates and draws its held-out bags, all in the run folder.
+    """Train a run, then predict, evaluate and draw its held-out bags, all in the run folder.
 
     Args:
-        config: the run.
-        out: the run folder.
-        resume: go on with the run that is there.
-        overwrite: remove the run that is there.
-        maps: for which bags: the test part (the validation part where there is none), those of both
-            parts, or none.
-        reporter: told of every epoch.
-        on_bag: told of every bag predicted or drawn.
+        config: the configuration of the run.
+        out: the run folder to write.
+        resume: continue an interrupted run in `out`.
+        overwrite: delete an existing run in `out`.
+        maps: which bags to draw: those of the test part (of the validation part if there is no test
+            part), of both parts, or none.
+        reporter: informed of every epoch.
+        on_bag: called after every bag that is predicted or drawn.
 
-    Returns: the run and its report; None in a process that only helped to train it.
+    Returns:
+        The run and its evaluation; None in all but the first of several training processes.
     """
     run = train(config, out, resume=resume, overwrite=overwrite, reporter=reporter)
     if int(os.environ.get("RANK", "0")) != 0:
@@ -231,20 +244,20 @@ def finish_run(
     maps: Literal["test", "all", "none"] = "test",
     on_bag: OnBag | None = None,
 ) -> Trained:
-    """Predicts, evaluates and draws the held-out bags of a trained run, in its folder.
+    """Predict, evaluate and draw the held-out bags of a trained run, in its folder.
 
     Args:
-        run: trained to its end.
-        bootstrap: resamples of the intervals; 0: none.
-        maps: as in `train_and_report`.
-        on_bag: told of every bag predicted or drawn.
+        run: the folder of a run that is trained to its end.
+        bootstrap: number of resamples for the confidence intervals; 0 for none.
+        maps: which bags to draw, as in `train_and_report`.
+        on_bag: called after every bag that is predicted or drawn.
     """
     data = run.config().data
     predicted = predict_run(run, on_bag=on_bag)
     report = evaluate(
         run.predictions, labels=data.labels, classes=data.classes, bootstrap=bootstrap
     )
-    # the training bags have labels and, here, no predictions: nothing to report
+    # the training bags have labels but are not predicted: they are not missing
     report = replace(report, without_prediction=())
     split = read_split(run)
     drawn = {"test": split.test or split.val, "all": split.val + split.test, "none": ()}[maps]
@@ -253,13 +266,13 @@ def finish_run(
         failures += render_folder(
             run.predictions, run.maps, bags=drawn, scale="per-bag", progress=on_bag
         )
-    # last: what has it is finished
+    # written last, because this file marks a run as finished
     write_json(run.path / "evaluation.json", report.to_dict())
     return Trained(run=run, report=report, maps=len(drawn), failures=failures)
 
 
 def predict_run(run: RunFolder, *, on_bag: OnBag | None = None) -> Predicted:
-    """Predicts the validation and test bags of a run; the threshold is chosen on validation."""
+    """Predict the validation and test bags of a run; validation determines the threshold."""
     config = run.config()
     predictor = load(run.path, device=config.training.device)
     bags = open_data(config.data)
@@ -268,15 +281,15 @@ def predict_run(run: RunFolder, *, on_bag: OnBag | None = None) -> Predicted:
     labels = dict(zip(table.bags, table.labels, strict=True))
     threshold = None
     if len(predictor.classes) <= 2:
-        held: list[Prediction] = list(predictor.predict(bags.bag(n) for n in split.val))
-        y = np.array([labels[p.name] for p in held])
-        score = np.array([p.probability[-1] for p in held], dtype=np.float64)
-        threshold = best_threshold(y, score) if len(held) else None
-        chosen = f"largest F1 on {len(held)} validation bags"
+        validation: list[Prediction] = list(predictor.predict(bags.bag(n) for n in split.val))
+        y = np.array([labels[p.name] for p in validation])
+        score = np.array([p.probability[-1] for p in validation], dtype=np.float64)
+        threshold = best_threshold(y, score) if validation else None
+        chosen = f"largest F1 on {len(validation)} validation bags"
         write_json(run.path / "threshold.json", {"threshold": threshold, "chosen": chosen})
     return _predict(
         predictor,
-        Source(bags, split.val + split.test),
+        BagSelection(bags, split.val + split.test),
         out=run.predictions,
         labels=labels,
         split=split,

@@ -1,4 +1,4 @@
-"""The demo at a small size: it runs whole, and every figure on its page is the run's own."""
+"""A small demo: it runs completely, and every number on its page is from its runs."""
 
 import html
 import io
@@ -29,7 +29,7 @@ def test_both_models_are_judged_on_the_same_test_slides(done):
         assert report.bags == 12
         again = evaluate(done.out / "runs" / name / "predictions", bootstrap=0)
         assert again.metrics["auroc"].value == report.metrics["auroc"].value
-    plain, probabilistic = (done.figure(m, "instances", "error_auroc_variance") for m in MODELS)
+    plain, probabilistic = (done.metric(m, "instances", "error_auroc_variance") for m in MODELS)
     assert plain is not None
     assert plain.value is None
     assert probabilistic is not None
@@ -39,8 +39,8 @@ def test_both_models_are_judged_on_the_same_test_slides(done):
 def test_the_models_differ_only_in_the_posterior(done):
     configs = []
     for name in MODELS:
-        held = read_predictions(done.out / "runs" / name / "predictions")
-        assert set(held.parts) == {"val", "test"}
+        predictions = read_predictions(done.out / "runs" / name / "predictions")
+        assert set(predictions.parts) == {"val", "test"}
         configs.append((done.out / "runs" / name / "run.yaml").read_text())
     lines = [set(c.splitlines()) for c in configs]
     assert {line.split(":")[0].strip() for line in lines[0] ^ lines[1]} == {
@@ -51,12 +51,12 @@ def test_the_models_differ_only_in_the_posterior(done):
 
 
 def test_maps_are_of_the_first_positive_test_slides(done):
-    held = read_predictions(done.out / "runs" / "abmil" / "predictions")
-    rows = zip(held.bags, held.parts, held.labels, strict=True)
+    predictions = read_predictions(done.out / "runs" / "abmil" / "predictions")
+    rows = zip(predictions.bags, predictions.parts, predictions.labels, strict=True)
     positive = [bag for bag, part, label in rows if part == "test" and label == 1]
-    want = {f"{bag}-{model}.png" for bag in positive[:3] for model in MODELS}
-    assert {m.name for m in done.maps} == want
-    assert {m.name for m in (done.out / "maps").iterdir()} == want
+    expected = {f"{bag}-{model}.png" for bag in positive[:3] for model in MODELS}
+    assert {m.name for m in done.maps} == expected
+    assert {m.name for m in (done.out / "maps").iterdir()} == expected
     for path in done.maps:
         with Image.open(path) as picture:
             colours = np.asarray(picture.convert("RGB")).astype(int) @ [65536, 256, 1]
@@ -71,7 +71,7 @@ def test_the_page_stands_alone_and_says_what_came_out(done):
     assert "://" not in page
     text = html.unescape(page)
     for model in MODELS:
-        auroc = done.figure(model, "bags", "auroc")
+        auroc = done.metric(model, "bags", "auroc")
         assert auroc is not None
         assert f"{auroc.value:.3f} [{auroc.low:.3f}, {auroc.high:.3f}]" in text
     assert "{" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
@@ -81,11 +81,11 @@ def test_the_page_stands_alone_and_says_what_came_out(done):
 def test_the_comparison_is_printed(done):
     console = Console(file=io.StringIO(), width=160)
     done.render(console)
-    said = console.file.getvalue()  # type: ignore[attr-defined]
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
     for model in MODELS:
-        value = done.figure(model, "instances", "auroc_positive_bags").value
-        assert f"{value:.3f}" in said
-    assert "no variance" in said
+        value = done.metric(model, "instances", "auroc_positive_bags").value
+        assert f"{value:.3f}" in printed
+    assert "no variance" in printed
     assert json.loads(json.dumps(done.to_dict()))["models"].keys() == set(MODELS)
 
 
@@ -97,13 +97,13 @@ def test_a_demo_replaces_its_own_folder_and_no_other(done, tmp_path):
     assert torch.get_num_threads() == threads
     assert not (done.out / "maps" / "old.png").exists()
     assert (done.out / "mine.txt").read_text() == "kept"
-    for model in MODELS:  # and the same seed gives the same figures
-        assert again.figure(model, "bags", "auroc") == done.figure(model, "bags", "auroc")
+    for model in MODELS:  # and the same seed gives the same metrics
+        assert again.metric(model, "bags", "auroc") == done.metric(model, "bags", "auroc")
 
     other = tmp_path / "other"
     other.mkdir()
     (other / MARK).write_text('{"some": "json"}')
-    with pytest.raises(OutputExists, match=r"other exists and is no demo's folder.*--out"):
+    with pytest.raises(OutputExists, match=r"other exists and is not the folder of a demo.*--out"):
         run_demo(other)
     assert [f.name for f in other.iterdir()] == [MARK]
     file = tmp_path / "file"

@@ -1,18 +1,24 @@
-"""The commands, in this process: what they print, what they leave, and how they exit."""
+"""The commands: their output, the files that they write, their help and their exit status."""
 
 import csv
 import json
+import pkgutil
+import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 from support.stored import write_folder
 
-from probsa.cli.entry import main
+import probsa
+from probsa.cli import commands
+from probsa.cli.entry import COMMANDS, main
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder of bags and a run on it."""
+    """Train a run; return (features, labels, run folder)."""
     folder = tmp_path_factory.mktemp("cli")
     features, labels = write_folder(folder / "data")
     run = folder / "run"
@@ -29,7 +35,7 @@ def train_flags(features, labels, out, *more):
 
 
 def failed(capsys, *arguments):
-    """The error of a command that must refuse, once as words and once as JSON."""
+    """Return the error of a command that must fail, after checking that --json prints it too."""
     assert main(list(arguments)) == 2
     words = capsys.readouterr().err
     assert main([*arguments, "--json"]) == 2
@@ -57,7 +63,7 @@ def test_predict_evaluate_map(trained, tmp_path, capsys):
         rows = {r["bag"]: r for r in csv.DictReader(f)}
     assert rows["000"]["part"] in ("train", "val", "test") and len(rows) == 12
     with (run / "predictions" / "predictions.csv").open() as f:
-        for row in csv.DictReader(f):  # whatever the batch, whatever else was predicted
+        for row in csv.DictReader(f):  # independent of the batch and of the other bags
             assert float(row["p_1"]) == pytest.approx(float(rows[row["bag"]]["p_1"]), abs=1e-6)
     assert main(["evaluate", str(preds), "--labels", str(labels), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -156,16 +162,98 @@ def test_a_map_of_a_training_bag_says_so(trained, tmp_path, monkeypatch):
 
 
 def test_help_and_models(capsys):
-    for arguments in ([], ["--help"], ["train", "--help"]):
+    for arguments in ([], ["help"], ["--help"]):
         assert main(arguments) == 0
-        assert "probsa" in capsys.readouterr().out
-    for command in ("predict", "evaluate", "map", "models", "demo"):
-        with pytest.raises(SystemExit) as stop:
-            main([command, "--help"])
-        assert stop.value.code == 0
-    capsys.readouterr()
+        text = capsys.readouterr().out
+        assert all(f"\n    {command}" in text for command in COMMANDS)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == probsa.__version__
     assert main(["models", "abmil-probsa-diag", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["samples"]["default"] == 16
+    samples = json.loads(capsys.readouterr().out)["samples"]
+    assert samples == {"type": "int", "default": 16}
+    assert main(["models", "abmil-probsa-diag"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "samples a whole number (at least 1) = 16" in lines
+
+
+def test_the_table_of_commands_is_what_the_folder_has():
+    modules = {m.name for m in pkgutil.iter_modules(commands.__path__)}
+    assert {m for m in modules if m[0] != "_"} == {name.replace("-", "_") for name in COMMANDS}
+
+
+def test_help_imports_nothing_heavy():
+    """All in one process, so that a heavy import of any command is found."""
+    code = f"""
+import sys
+from probsa.cli.entry import main
+for arguments in [["--help"], *([c, "--help"] for c in {COMMANDS!r})]:
+    assert main(arguments) == 0
+    heavy = {{"torch", "h5py", "sklearn", "matplotlib", "scipy"}} & set(sys.modules)
+    assert not heavy, (arguments, heavy)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_describes_every_argument(capsys, command):
+    assert main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: probsa {command} ") and "--json" in text
+    undocumented = re.findall(r"^  (--[\w.-]+(?: \S+)?)\n(?=  \S|\n|$)", text, re.MULTILINE)
+    assert undocumented == []
+
+
+def test_help_of_train_lists_keys_with_choices_limits_and_defaults(capsys):
+    assert main(["train", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "[a whole number (at least 1); default 100]" in text
+    assert "[a number (at least 0), 'linear' or 'cyclical'; default cyclical]" in text
+    assert "--trunk" not in text
+    assert main(["train", "--model", "abmil-probsa-diag", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--trunk" in text and "['tanh', 'gated' or 'mlp'; default tanh]" in text
+
+
+def test_shell_completion_knows_every_command_and_flag(capsys):
+    for shell in ("bash", "zsh"):
+        assert main(["--print-shtab", shell]) == 0
+        script = capsys.readouterr().out
+        for words in (*COMMANDS, "--other-features", "--learning-rate", "--tables-only", "knn"):
+            assert words in script, (shell, words)
+    assert "expected bash or zsh" in failed(capsys, "--print-shtab", "fish")
+
+
+def test_the_schema_of_a_run_file_is_printed(capsys):
+    assert main(["train", "--model", "abmil", "--print-schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["properties"]["training"]["properties"]["epochs"]["type"] == "integer"
+    assert "kappa" not in schema["properties"]["model"]["properties"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["predict"], "probsa predict needs RUN and --features and --out"),
+        (["predict", "r", "--features"], "--features needs a value"),
+        (["predict", "r", "x", "--features", "f", "--out", "o"], "has no place for 'x'"),
+        (["evaluate", "p", "--part", "tests"], "expected auto, test, val, train or all"),
+        (["evaluate", "p", "--part", "tests"], "Did you mean 'test'"),
+        (["evaluate", "p", "--bootstrap", "x"], "--bootstrap is 'x'; expected a whole number"),
+        (["evaluate", "p", "--mpp", "x"], "--mpp is 'x'; expected a number"),
+        (["evaluate", "p", "--mpp", "0.5"], "add --lesions DIR"),
+        (["map", "p", "--out", "m", "--geojson=yes"], "--geojson takes no value"),
+        (["map", "p", "--out", "m", "--resolution", "2", "--longest", "9"], "one of the two"),
+        (["convert", "s", "--out", "o", "--to", "clam"], "probsa convert needs --from"),
+        (["train", "--out"], "--out needs a value"),
+        (["train", "--maps", "some"], "--maps is 'some'; expected test, all or none"),
+        (["train", "extra"], "probsa train has no place for 'extra'"),
+        (["patch", "s", "--out", "o", "--workers", "0"], "--workers is 0: expected 1 or more"),
+        (["patch", "s", "--out", "o", "--shard", "4/4"], "--shard is '4/4': expected I/N"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_answered_with_what_is_expected(capsys, arguments, words):
+    assert words in failed(capsys, *arguments)
 
 
 def test_print_config_is_a_run_file(trained, tmp_path, capsys):

@@ -8,9 +8,10 @@ from PIL import Image
 from support.made_slides import tissue, write_slide
 
 from probsa.cohorts.flow import patch_cohort
-from probsa.cohorts.inputs import find_inputs, read_resolutions, settled
+from probsa.cohorts.inputs import find_inputs, settled
 from probsa.errors import InputError
 from probsa.patches import settings
+from probsa.slides import read_resolutions
 
 PINK = tissue(300, 300, boxes=[(0, 0, 300, 300)])
 
@@ -88,24 +89,6 @@ def test_a_resolution_for_all_fills_gaps_and_changes_nothing_else(tmp_path):
     assert [(o.status, o.kept) for o in again.outcomes] == [("done", True), ("done", False)]
     counts = [o.count for o in again.outcomes]
     assert counts[0] == counts[1] > 0
-
-
-@pytest.mark.parametrize("text", ["-1", "0", "5000", "nan"])
-def test_numbers_that_are_no_resolution(text):
-    with pytest.raises(InputError, match=r"between 0 and 1000"):
-        read_resolutions(text)
-
-
-def test_tables_that_are_none(tmp_path):
-    with pytest.raises(InputError, match="or a table"):
-        read_resolutions(str(tmp_path / "none.csv"))
-    table = tmp_path / "t.csv"
-    table.write_text("name,um\nx,0.5\n")
-    with pytest.raises(InputError, match="needs the columns slide and mpp"):
-        read_resolutions(str(table))
-    table.write_text("slide,mpp\nx,half\n")
-    with pytest.raises(InputError, match=r"mpp of 'x' is 'half'"):
-        read_resolutions(str(table))
 
 
 def test_two_series_in_one_folder_and_names_that_files_refuse(head, tmp_path):

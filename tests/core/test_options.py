@@ -19,6 +19,7 @@ from probsa.core import (
     check_options,
     check_value,
     described,
+    limits_of,
 )
 from probsa.errors import InputError, UnknownName
 
@@ -117,6 +118,7 @@ def test_arguments_are_checked_against_a_signature():
         (int | tuple[int, ...] | None, "a whole number, a list (a whole number each) or null"),
         (Annotated[float, Limits(above=0, at_most=1)], "a number (more than 0 and at most 1)"),
         (Annotated[int, "no limits"], "a whole number"),
+        (Annotated[int | None, Limits(at_least=1)], "a whole number (at least 1) or null"),
     ],
 )
 def test_an_annotation_in_words(annotation, words):
@@ -126,3 +128,9 @@ def test_an_annotation_in_words(annotation, words):
 def test_the_checks_need_no_heavy_import():
     code = "import sys; from probsa.core import check_options; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_limits_of_an_annotation():
+    assert limits_of(PositiveInt | None) == [Limits(at_least=1)]
+    assert limits_of(Scheme) == [Limits(at_least=0)]
+    assert limits_of(int | tuple[PositiveInt, ...]) == []

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from probsa.core import graphs
+from probsa.core import GraphOptions, graphs
 from probsa.core.bags import Bag
 from probsa.core.store import StoredBag, read_bag, write_bag
-from probsa.datasets import BagSet, GraphOptions, open_bags
+from probsa.datasets import BagSet, open_bags
 from probsa.datasets.cache import Cache, Graph
 from probsa.datasets.formats.hdf5 import Hdf5Bags
 

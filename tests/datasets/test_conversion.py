@@ -330,9 +330,9 @@ def test_stamp_needs_the_resolution_of_each_slide(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("slide,mpp\na,0\n", r"line 2: 0 µm per pixel is no resolution"),
-        ("slide,mpp\na,x\n", r"line 2: mpp is 'x', no number"),
-        ("slide,um\na,1\n", "expected the columns slide and mpp, it has slide, um"),
+        ("slide,mpp\na,0\n", "line 2: µm per pixel is 0: expected"),
+        ("slide,mpp\na,x\n", "line 2: mpp of 'a' is 'x'; expected a number"),
+        ("slide,um\na,1\n", "needs the columns slide and mpp; it has slide, um"),
         ("slide,mpp\na,1\na,2\n", "slide 'a' has two resolutions"),
     ],
 )
@@ -341,7 +341,7 @@ def test_tables_of_resolutions_that_say_nothing(tmp_path: Path, text: str, messa
     source = foreign.stamp(tmp_path / "x", slide("a"))
     with pytest.raises((TableError, InputError), match=message):
         run(source, tmp_path / "out", "stamp", "probsa", slide_mpp=tmp_path / "mpp.csv")
-    for given, said in (("-1", "-1 µm per pixel is no"), ("gone.csv", "is gone.csv: expected µm")):
+    for given, said in (("-1", "µm per pixel is -1"), ("gone.csv", "is 'gone.csv': expected µm")):
         with pytest.raises(InputError, match=said):
             run(source, tmp_path / "out", "stamp", "probsa", slide_mpp=given)
     assert not (tmp_path / "out").exists()

@@ -10,8 +10,9 @@ import torch
 from support import foreign
 from support.foreign import TOOLS, Slide, slide
 
+from probsa.core import GraphOptions
 from probsa.core.bags import Bag
-from probsa.datasets import GraphOptions, open_bags
+from probsa.datasets import open_bags
 from probsa.datasets.formats.slideflow import corners
 from probsa.errors import BagError, EmptyBag, GraphError
 from probsa.training.config import DataConfig, RunConfig

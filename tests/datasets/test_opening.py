@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from probsa.core import graphs
+from probsa.core import GraphOptions, graphs
 from probsa.core.bags import pack
 from probsa.core.store import write_bag
-from probsa.datasets import BagSet, GraphOptions, match, open_bags, read_table
+from probsa.datasets import BagSet, match, open_bags, read_table
 from probsa.errors import BagError, GraphError, InputError
 
 N, WIDTH = 12, 5
@@ -264,9 +264,9 @@ def test_each_kind_of_graph(tmp_path: Path, graph: GraphOptions, edges: torch.Te
 @pytest.mark.parametrize(
     "graph",
     [
-        GraphOptions(weights="exp"),
-        GraphOptions(weights="rbf"),
-        GraphOptions(weights="binary"),
+        GraphOptions(edge_weights="exp"),
+        GraphOptions(edge_weights="rbf"),
+        GraphOptions(edge_weights="binary"),
         GraphOptions(weight_scale=3.0),
     ],
 )
@@ -290,18 +290,18 @@ def test_a_graph_that_needs_coordinates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "message"),
+    ("options", "message"),
     [
-        (GraphOptions(neighbours=0), "neighbours is 0: give 1 or more"),
-        (GraphOptions(stride=0.0), "stride is 0: give a positive number"),
-        (GraphOptions(weight_scale=-1.0), "weight_scale is -1"),
+        ({"neighbours": 0}, "neighbours is 0; expected at least 1"),
+        ({"stride": 0.0}, r"stride is 0\.0; expected more than 0"),
+        ({"weight_scale": -1.0}, r"weight_scale is -1\.0; expected more than 0"),
     ],
 )
-def test_options_that_mean_nothing(tmp_path: Path, graph: GraphOptions, message: str) -> None:
+def test_options_that_mean_nothing(tmp_path: Path, options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        open_bags(slides(tmp_path), graph=graph)
+        GraphOptions(**options)
     with pytest.raises(InputError, match="cache_gb is -1"):
-        open_bags(tmp_path, cache_gb=-1.0)
+        open_bags(slides(tmp_path), cache_gb=-1.0)
 
 
 @pytest.mark.parametrize(

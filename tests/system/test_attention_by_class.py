@@ -1,4 +1,4 @@
-"""One attention a class, from the model to files, metrics and maps."""
+"""Models with one attention per class, from the model to files, metrics and maps."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ from probsa.models import build
 from probsa.training.preparation import Standardizer
 
 CASES = {"one logit": (2, 1), "two classes": (2, 2), "three classes": (3, 3)}
-"""Classes of the labels, and columns of attention."""
+"""The number of classes, and the number of attention columns that it leads to."""
 
 
 @pytest.mark.parametrize("kind", ["ct", "slide"])
@@ -52,7 +52,7 @@ def run(request, tmp_path_factory):
     classes, columns = CASES[request.param]
     folder = tmp_path_factory.mktemp("by_class")
     features, labels = write_folder(folder / "data", kind="slide")
-    if classes == 3:  # every other bag is of class 1 or 2, in turn
+    if classes == 3:  # positive bags alternate between classes 1 and 2
         rows = [f"{k:03d},{k % 2 * (1 + k // 2 % 2)},{k // 2 % 3}" for k in range(12)]
         labels.write_text("\n".join(["bag,label,fold", *rows]) + "\n")
     out = folder / "run"
@@ -67,7 +67,7 @@ def run(request, tmp_path_factory):
 
 
 def of_the_class(p) -> np.ndarray:
-    """The column of the likeliest class above 0; the only one where there is one."""
+    """Return the column of the most probable class above 0, or the only column."""
     if p.attention_mean.shape[1] == 1:
         return p.attention_mean[:, 0]
     return p.attention_mean[:, 1 + p.probability[1:].argmax()]

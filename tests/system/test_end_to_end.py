@@ -1,4 +1,4 @@
-"""The shortest forms on real scans: train, predict, evaluate, map, as a user types them."""
+"""The shortest form of each command on real scans: train, predict, evaluate and map."""
 
 import csv
 import json

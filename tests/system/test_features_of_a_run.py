@@ -1,4 +1,4 @@
-"""What training bags state of themselves, against what is predicted; slides without features."""
+"""Metadata of training bags compared with predicted bags, and slides without features."""
 
 import json
 from dataclasses import replace
@@ -30,7 +30,7 @@ ENCODER = "handcrafted"
 
 
 def work_folder(folder, *, mpp=0.5, size=128, odd=True):
-    """Six slides with tissue, and with `odd` one of bare glass and one that is no slide."""
+    """Write six slides with tissue; with `odd`, also an empty one and a file that is no slide."""
     slides = write_cohort(folder / "slides", slides=SLIDES, side=SIDE)
     if odd:
         write_slide(slides / "glass.tiff", tissue(SIDE, SIDE, boxes=[]))
@@ -75,7 +75,7 @@ def run(work, tmp_path_factory):
 
 @pytest.fixture
 def copied(work, tmp_path):
-    """The features of three slides, to be changed: outside of the work folder."""
+    """Copy the features of three slides out of the work folder, so that they can be changed."""
     (tmp_path / "copied").mkdir()
     for k in range(3):
         whole = next(work.glob(f"*/features_*/slide{k}.h5"))
@@ -84,7 +84,7 @@ def copied(work, tmp_path):
 
 
 def restate(path, **changed):
-    """Other attributes of the file (`probsa_…`) or of its coordinates; None takes one out."""
+    """Change attributes of the file (`probsa_…`) or of its coordinates; None removes one."""
     with h5py.File(path, "r+") as f:
         for key, value in changed.items():
             held = f.attrs if key.startswith("probsa_") else f["coords"].attrs
@@ -108,7 +108,7 @@ def test_a_run_folder_says_what_its_features_are(run, work):
 
 
 def test_only_training_bags_count(work, tmp_path):
-    """A validation bag of another resolution is none that the model learnt from."""
+    """A validation bag with another resolution is not one that the model was trained on."""
     names = ALL[:SLIDES]
     parts = ["train"] * 4 + ["val"] * 2
     rows = [f"{n},{k % 2},{p}" for k, (n, p) in enumerate(zip(names, parts, strict=True))]
@@ -157,7 +157,7 @@ def test_other_features_are_predicted_when_asked_for(run, copied, tmp_path, caps
     assert not (tmp_path / "p" / "failed.csv").exists()
     there = {r["bag"]: r for r in read_csv(tmp_path / "p" / "predictions.csv")}
     assert sorted(there) == ["slide0", "slide1", "slide2"]
-    # what a file states changes nothing of its numbers
+    # the metadata do not change the predictions
     restate(copied / "slide1.h5", mpp=0.5)
     assert predict(run, copied, tmp_path / "same", "--other-features", "--json") == 0
     said = capsys.readouterr()
@@ -174,7 +174,7 @@ def test_other_features_are_predicted_when_asked_for(run, copied, tmp_path, caps
         {"mpp": None, "patch_size": None},
         {"mpp": "None", "patch_size": "None"},
         {"probsa_encoder": None},
-        {"probsa_encoder": "handcrafted"},  # by another tool: the weights are not known
+        {"probsa_encoder": "handcrafted"},  # from another tool, which does not state the weights
     ],
     ids=str,
 )
@@ -204,7 +204,7 @@ def test_a_run_without_the_file_compares_nothing_and_a_resumed_one_writes_it(
 
 
 def test_another_set_of_patches_and_nothing_predicted(run, tmp_path, capsys):
-    """Every bag would be left out: nothing is written, and the reason is the command's."""
+    """If every bag would be left out, nothing is written and the command states the reason."""
     other = work_folder(tmp_path, mpp=1.0, odd=False)
     assert predict(run, other, tmp_path / "p", "--json") == 2
     said = json.loads(capsys.readouterr().out)
@@ -234,7 +234,7 @@ def test_what_other_tools_state(tmp_path):
 
     clam, trident, stamp = of(foreign.clam), of(foreign.trident), of(foreign.stamp)
     assert {s.kinds for s in (clam, trident, stamp, of(foreign.slideflow))} == {("slide",)}
-    assert of(foreign.torchmil) == Stated(kinds=("slide",))  # its encoder is a folder's name
+    assert of(foreign.torchmil) == Stated(kinds=("slide",))  # its encoder is the name of a folder
     assert trident.encoders == ("uni_v1",)
     assert (stamp.patch_sizes, stamp.mpps) == ((224.0,), (round(256 / 224, 4),))
     assert len(stamp.encoders) == 1
@@ -249,7 +249,7 @@ def test_the_name_of_a_folder_is_no_statement():
 
 
 def test_features_train_and_features_test_are_one_encoder(run, copied, tmp_path):
-    """Folders that a user named: of files that do not state an encoder."""
+    """Folders with names that the user chose, with files that do not state an encoder."""
     for folder in ("features_train", "features_test"):
         (tmp_path / folder).mkdir()
         for path in copied.iterdir():
@@ -257,7 +257,7 @@ def test_features_train_and_features_test_are_one_encoder(run, copied, tmp_path)
             copy.write_bytes(path.read_bytes())
             restate(copy, probsa_encoder=None)
     train_bags, test_bags = (open_bags(tmp_path / f"features_{p}") for p in ("train", "test"))
-    assert train_bags.metadata("slide0").encoder == "train"  # what convert would name them
+    assert train_bags.metadata("slide0").encoder == "train"  # the name that convert would use
     stated = Stated.of(train_bags, train_bags.names)
     assert stated.encoders == () and stated.patch_sizes == (128.0,)
     assert [stated.difference(test_bags.metadata(n)) for n in test_bags.names] == [None] * 3
@@ -292,13 +292,13 @@ def config(work: Path, labels: Path, **more) -> RunConfig:
 
 
 def test_remarks_on_bags_do_not_depend_on_how_often_a_run_was_resumed(work, tmp_path):
-    """What was remarked before a kill stays; the order is that of names, not of reading."""
+    """Notes from before a kill are kept, in the order of the names and not of reading."""
     prepared = prepare(config(work, write_labels(tmp_path / "labels.csv", ALL)))
     folder = RunFolder(tmp_path / "run")
     first = dict(prepared.bags.notes)
     prepared.bags.notes |= {"slide2": "remarked on as it was read", "slide1": "and another"}
     prepared.write(folder)
-    again = prepare(config(work, tmp_path / "labels.csv"))  # every epoch is done: reads no bag
+    again = prepare(config(work, tmp_path / "labels.csv"))  # every epoch is done, so no bag is read
     again.write(folder)
     notes = json.loads(folder.notes_file.read_text())
     assert list(notes) == sorted([*first, "slide1", "slide2"])
@@ -312,7 +312,7 @@ def test_a_failed_extraction_leaves_the_table_too(tmp_path):
     labels = write_labels(tmp_path / "labels.csv", ALL[:SLIDES])
     with pytest.raises(TableError, match=r"1 label \('slide3'\) without a bag") as refused:
         prepare(config(work, labels))
-    # patched, and not known to have failed: it has to be extracted
+    # it was patched and did not fail, so its features should be there
     assert str(lost.parent.parent / "patch.csv") in str(refused.value)
     record = lost.parent.parent / "records" / lost.parent.name / "slide3.json"
     held = json.loads(record.read_text())

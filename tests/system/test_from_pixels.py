@@ -1,4 +1,4 @@
-"""The README's flow by its commands: slides and a head CT to maps; and a folder of odd files."""
+"""The commands of the README, from slides and a head CT to maps, and a folder of odd files."""
 
 import json
 import zipfile
@@ -40,7 +40,7 @@ def write_labels(path, names):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A model of slides: what it learnt does not matter here."""
+    """Train a model on slides; how good it is does not matter here."""
     folder = tmp_path_factory.mktemp("trained")
     for k in range(10):
         image = tissue(600, 600, boxes=[(0, 0, 512, 512)], seed=k)
@@ -71,7 +71,7 @@ def test_slides_to_maps(trained, shared_data, tmp_path, capsys):
         assert tiles[0]["geometry"]["coordinates"][0][0] == stored.coords[0].tolist()
         assert {"mean", "variance", "probability"} <= tiles[0]["properties"]["measurements"].keys()
         assert width(tmp_path / "maps" / f"{bag}.png") > 600
-    # one slide without and with a pyramid: the same tissue, to within a patch at the border
+    # a slide with and without a pyramid has the same tissue, apart from patches at the border
     one, other = (
         read_bag(work / "20x_256px_0px_overlap" / "features_handcrafted" / f"{n}.h5").coords
         for n in names
@@ -97,7 +97,7 @@ def test_a_head_ct_to_maps(shared_data, tmp_path):
     train(tmp_path / "work", labels, tmp_path / "run")
     with zipfile.ZipFile(shared_data / "ct_volumes" / "ge_head_ct_dicom.zip") as z:
         z.extractall(tmp_path / "ge" / "head")
-    # file names say nothing of the order
+    # the order does not depend on the names of the files
     paths = sorted((tmp_path / "ge" / "head").rglob("*.dcm"))
     for path, number in zip(paths, rng.permutation(len(paths)), strict=True):
         path.rename(path.parent / f"shuffled{number:02}.dcm")
@@ -141,7 +141,7 @@ def test_a_folder_of_odd_files(shared_data, tmp_path, capsys):
     assert rows["one"]["instances"] == "1" and "--slide-mpp" in rows["unknown"]["reason"]
     assert "cut" in rows["truncated"]["reason"] and "text" in rows["text"]["reason"]
     assert all(name in said.err for name in ("truncated", "text", "glass", "unknown"))
-    # what failed there is no failure here
+    # a slide that failed before is not a failure here
     run("extract", tmp_path / "work", "--set", "20x_256px_0px_overlap", *ALONE)
     assert json.loads(_json(capsys, "verify", tmp_path / "work", status=1))["files"] == 4
 
@@ -169,7 +169,7 @@ def test_wrong_usage(tmp_path, capsys):
         run(*words, status=2)
         assert expected in capsys.readouterr().err, words
     apart = (*patch[:-1], tmp_path / "v")
-    run(*apart, "--level", 3, status=1)  # a level that this slide lacks is this slide's failure
+    run(*apart, "--level", 3, status=1)  # only the slide without this level fails
     assert "there is no level 3" in capsys.readouterr().err
     run(*patch, "--patch-size", 128)
     for words, expected in (

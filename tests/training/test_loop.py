@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.stored import write_folder
 
+from probsa.core import GraphOptions
 from probsa.errors import BagError, GraphError, InputError, OutputExists, TableError
 from probsa.training import Reporter, train
 from probsa.training.checkpoints import load_checkpoint
@@ -293,7 +294,7 @@ def test_a_diverging_run_says_so(config, tmp_path):
 
 
 def test_an_empty_graph_where_one_is_needed(config, tmp_path):
-    config = replace(config, data=replace(config.data, graph="none"))
+    config = replace(config, data=replace(config.data, graph=GraphOptions(kind="none")))
     with pytest.raises(GraphError, match="needs neighbours, but no training bag"):
         train(config, tmp_path / "a")
     assert not (tmp_path / "a").exists()

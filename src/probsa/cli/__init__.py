@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line: `main` runs a command."""
 
 import lazy_loader
 

@@ -1,7 +1,7 @@
-"""The whole flow on slides that the package makes itself: `probsa demo`.
+"""The demo: the whole flow on slides that the package generates itself.
 
-Stages 4 to 10 with a deterministic model and a probabilistic one on the same slides, through the
-trainer, evaluation and maps of any run; what comes out is reported as it is.
+A deterministic and a probabilistic model are trained on the same slides, evaluated and drawn with
+the same functions as any other run.
 """
 
 import html
@@ -30,11 +30,11 @@ MODELS = ("abmil", "abmil-probsa-diag")
 SLIDES = 320
 EPOCHS = 40
 SHOWN = 3
-"""Slides with maps: the first positive test slides, not the best."""
+"""Number of slides with maps: the first positive test slides, not the best ones."""
 MARK = "demo.json"
-"""Says that a folder is a demo's own, so a second demo may replace what it holds."""
+"""File that marks the folder of a demo, which another demo may replace."""
 ROWS = (
-    ("bags", "auroc", "bag AUROC", "tells positive from negative slides"),
+    ("bags", "auroc", "bag AUROC", "separates positive from negative slides"),
     ("bags", "nll", "bag negative log-likelihood", "smaller is better"),
     (
         "instances",
@@ -65,22 +65,22 @@ ROWS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DemoResult:
-    """What a demo wrote, and what came out."""
+    """The files and the metrics of a demo."""
 
     out: Path
     page: Path
     maps: tuple[Path, ...]
     reports: Mapping[str, Report]
-    """By model, on the test slides."""
+    """Evaluation on the test slides by the name of the model."""
     seconds: float
 
-    def figure(self, model: str, kind: str, key: str) -> Metric | None:
-        """One metric of one model; None where the report does not have it."""
+    def metric(self, model: str, kind: str, key: str) -> Metric | None:
+        """Return one metric of one model, or None if its evaluation does not have it."""
         report = self.reports[model]
         return ((report.instances or {}) if kind == "instances" else report.metrics).get(key)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return {
             "out": str(self.out),
             "page": str(self.page),
@@ -90,16 +90,16 @@ class DemoResult:
         }
 
     def render(self, console: Console) -> None:
-        """Prints the comparison for people."""
+        """Print the comparison as a table."""
         bags = next(iter(self.reports.values())).bags
         table = Table(title=f"{bags} test slides: value [95 % interval]", title_justify="left")
         table.add_column("")
         for name in self.reports:
             table.add_column(name)
         for kind, key, title, _ in ROWS:
-            table.add_row(title, *(_cell(self.figure(m, kind, key)) for m in self.reports))
+            table.add_row(title, *(_cell(self.metric(m, kind, key)) for m in self.reports))
         console.print(table)
-        console.print("One run of each: differences within the intervals mean nothing.")
+        console.print("One run of each model: differences within the intervals mean nothing.")
         console.print(f"{self.seconds:.0f} s. Maps and what they mean: {self.page}", markup=False)
 
 
@@ -111,17 +111,17 @@ def run_demo(
     epochs: int = EPOCHS,
     reporter: Reporter | None = None,
 ) -> DemoResult:
-    """Makes slides, trains both models, evaluates them and draws maps, all in `out`.
+    """Generate slides, train both models, evaluate them and draw maps.
 
     Args:
-        out: made; a demo's own folder is replaced.
-        seed: of the slides and of both runs.
-        slides: in all; half of them to train on, three tenths to test on.
-        epochs: of each run.
-        reporter: told of every epoch.
+        out: folder to write to; the folder of an earlier demo is replaced.
+        seed: seed of the slides and of both runs.
+        slides: number of slides; half of them are for training, three tenths for testing.
+        epochs: number of epochs of each run.
+        reporter: informed of every epoch.
 
     Raises:
-        OutputExists: `out` holds something that no demo wrote.
+        OutputExists: `out` contains something that a demo did not write.
     """
     started, threads = time.perf_counter(), torch.get_num_threads()
     _claim(out)
@@ -132,9 +132,9 @@ def run_demo(
             if reporter is not None:
                 reporter.note(f"training {name}")
             config = run_config(out / "data", name, seed=seed, epochs=epochs)
-            done = train_and_report(config, out / "runs" / name, maps="none", reporter=reporter)
-            assert done is not None, "a demo is one process"
-            reports[name] = done.report
+            trained = train_and_report(config, out / "runs" / name, maps="none", reporter=reporter)
+            assert trained is not None, "a demo runs in one process"
+            reports[name] = trained.report
     finally:
         torch.set_num_threads(threads)
     maps = _draw(out)
@@ -152,18 +152,19 @@ def run_demo(
 
 
 def run_config(data: Path, model: str, *, seed: int, epochs: int) -> RunConfig:
-    """The same run for both models, but for what only a posterior has.
+    """Return the run of a model: the same for both, apart from the samples of the posterior.
 
-    Small slides want a small model and a larger step than the paper's; λ = 0.1 had the better
-    validation AUROC than the cyclical default on three sets that differ in their noise.
+    The slides are small, so the model is smaller and the learning rate larger than the paper's.
+    λ = 0.1 had a higher validation AUROC than the cyclical default on three sets of slides with
+    different noise.
     """
-    own: dict[str, Any] = {"embed": 64, "attention_dim": 32}
+    arguments: dict[str, Any] = {"embed": 64, "attention_dim": 32}
     if model != "abmil":
-        own |= {"samples": 16, "predict_samples": 200}
+        arguments |= {"samples": 16, "predict_samples": 200}
     return RunConfig(
         data=DataConfig(features=data / "features", labels=data / "labels.csv"),
         model=model,
-        model_arguments=own,
+        model_arguments=arguments,
         training=TrainingConfig(
             epochs=epochs,
             batch_size=8,
@@ -171,7 +172,7 @@ def run_config(data: Path, model: str, *, seed: int, epochs: int) -> RunConfig:
             warmup_epochs=5,
             kl_weight=0.1,
             device="cpu",
-            threads=1,  # a second one costs more than it brings on matrices of this size
+            threads=1,  # with matrices of this size, a second thread makes it slower
             tensorboard=False,
         ),
         seed=seed,
@@ -179,9 +180,9 @@ def run_config(data: Path, model: str, *, seed: int, epochs: int) -> RunConfig:
 
 
 def _claim(out: Path) -> None:
-    """Makes the folder, or empties it of what an earlier demo wrote and nothing else."""
+    """Create the folder, or delete from it only what an earlier demo wrote."""
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not _is_demo(out))):
-        raise OutputExists(f"{out} exists and is no demo's folder: give another --out")
+        raise OutputExists(f"{out} exists and is not the folder of a demo: give another --out")
     for name in ("data", "runs", "maps"):
         shutil.rmtree(out / name, ignore_errors=True)
     (out / "index.html").unlink(missing_ok=True)
@@ -191,24 +192,24 @@ def _claim(out: Path) -> None:
 
 def _is_demo(out: Path) -> bool:
     try:
-        held = json.loads((out / MARK).read_text(encoding="utf-8"))
+        mark = json.loads((out / MARK).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(held, dict) and held.get("probsa") == "demo"
+    return isinstance(mark, dict) and mark.get("probsa") == "demo"
 
 
 def _draw(out: Path) -> dict[str, dict[str, Path]]:
-    """Maps by slide and model."""
-    drawn: dict[str, dict[str, Path]] = {}
+    """Draw the maps of the first positive test slides; return the files by slide and model."""
+    maps: dict[str, dict[str, Path]] = {}
     for model in MODELS:
-        found = read_predictions(out / "runs" / model / "predictions")
-        table = zip(found.bags, found.parts, found.labels, strict=True)
+        predictions = read_predictions(out / "runs" / model / "predictions")
+        table = zip(predictions.bags, predictions.parts, predictions.labels, strict=True)
         for bag in [b for b, part, label in table if part == "test" and label == 1][:SHOWN]:
             path = out / "maps" / f"{bag}-{model}.png"
-            p = found.instances(bag)
+            p = predictions.instances(bag)
             render_map(p, path, title=f"{bag} · {model} · p = {p.probability[0]:.2f}")
-            drawn.setdefault(bag, {})[model] = path
-    return drawn
+            maps.setdefault(bag, {})[model] = path
+    return maps
 
 
 def _cell(m: Metric | None) -> str:
@@ -221,11 +222,11 @@ def _cell(m: Metric | None) -> str:
 
 
 def _page(result: DemoResult, maps: Mapping[str, Mapping[str, Path]]) -> str:
-    """The HTML page; its pictures are links relative to it."""
-    heads = "".join(f"<th>{html.escape(m)}</th>" for m in MODELS)
+    """Return the HTML page; it links to the pictures by relative paths."""
+    columns = "".join(f"<th>{html.escape(m)}</th>" for m in MODELS)
     rows = "\n".join(
         f"<tr><td>{html.escape(title)}<br><small>{html.escape(why)}</small></td>"
-        + "".join(f"<td>{html.escape(_cell(result.figure(m, kind, key)))}</td>" for m in MODELS)
+        + "".join(f"<td>{html.escape(_cell(result.metric(m, kind, key)))}</td>" for m in MODELS)
         + "</tr>"
         for kind, key, title, why in ROWS
     )
@@ -244,7 +245,7 @@ def _page(result: DemoResult, maps: Mapping[str, Mapping[str, Path]]) -> str:
         lesion=LESION,
         alike=", ".join(map(str, LOOKALIKES)),
         bags=bags,
-        heads=heads,
+        columns=columns,
         rows=rows,
         figures=figures,
         shown=len(maps),
@@ -252,11 +253,11 @@ def _page(result: DemoResult, maps: Mapping[str, Mapping[str, Path]]) -> str:
 
 
 CAPTIONS = {
-    "abmil": "ABMIL. Left: the attention that each patch gets; it has no variance. "
-    "Right: where the lesions truly are.",
-    "abmil-probsa-diag": "ProbSA. Left: the mean of each patch's attention; neighbours are drawn "
-    "towards one another. Middle: its variance, how unsure the model is of that patch. "
-    "Right: where the lesions truly are.",
+    "abmil": "ABMIL. Left: the attention to each patch; it has no variance. "
+    "Right: the true lesions.",
+    "abmil-probsa-diag": "ProbSA. Left: the mean of the attention to each patch, smoothed over "
+    "neighbouring patches. Middle: its variance, which shows how uncertain the model is. "
+    "Right: the true lesions.",
 }
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -277,34 +278,34 @@ pre {{ background: #f3f3f3; padding: .8rem; overflow-x: auto; }}
 </head>
 <body>
 <h1>probsa demo</h1>
-<p>These slides are made of handwritten digits: every patch is one digit with noise, and the tissue
-is irregular. A <b>positive</b> slide holds one or two contiguous lesions of the digit {lesion}; a
-negative slide holds none. Both hold regions of digits that look alike ({alike}). Two models were
-trained with one label a slide; neither was told which patches are lesions.</p>
-<h2>How well they do</h2>
+<p>These slides consist of handwritten digits: every patch is one digit with noise, and the tissue
+is irregular. A <b>positive</b> slide contains one or two contiguous lesions of the digit {lesion};
+a negative slide contains none. Both contain regions of similar digits ({alike}). Two models were
+trained with one label per slide, without knowing which patches belong to lesions.</p>
+<h2>How well the models perform</h2>
 <table>
-<tr><th>{bags} test slides</th>{heads}</tr>
+<tr><th>{bags} test slides</th>{columns}</tr>
 {rows}
 </table>
-<p>Values with 95 % intervals over slides. AUROC: 0.5 is chance, 1 is perfect. It is one run of
-each model on one set of slides, shown as it came out: a difference smaller than the intervals means
-nothing, and another <code>seed</code> may turn it round.</p>
-<h2>Where they look, and how sure they are</h2>
-<p>The first {shown} positive test slides, not the best ones. A square is a patch; grey is glass
-without tissue. The <b>mean</b> map is the evidence: yellow patches weigh most in the model's
-answer. The <b>variance</b> map is the doubt: of a bright patch the model is least sure how much it
-should weigh. Colours run from each slide's smallest to its largest value (per-bag scale): compare
-patches within a map, not colours between maps.</p>
+<p>Values with 95 % intervals over slides. An AUROC of 0.5 is chance, 1 is perfect. This is a single
+run of each model on one set of slides: a difference smaller than the intervals means nothing, and
+another <code>seed</code> may reverse it.</p>
+<h2>Where the models look, and how certain they are</h2>
+<p>These are the first {shown} positive test slides, not the best ones. Every square is a patch;
+grey is glass without tissue. The <b>mean</b> map shows the evidence: yellow patches have the most
+weight in the prediction. The <b>variance</b> map shows the uncertainty: for bright patches, the
+model is least certain of their weight. Colours range from the smallest to the largest value of each
+slide (per-bag scale), so compare patches within a map, not colours between maps.</p>
 {figures}
 <h2>The same on your own data</h2>
-<p>A folder with one HDF5 file of features per slide or scan (TRIDENT's and CLAM's files are read as
-they are) and a table <code>bag,label</code>:</p>
+<p>All you need is a folder with one HDF5 file of features per slide or scan (files of TRIDENT and
+CLAM are read as they are) and a table <code>bag,label</code>:</p>
 <pre>probsa train --features FEATURES --labels labels.csv --model abmil-probsa-diag --out runs/a
 probsa predict runs/a --features FEATURES --out preds
 probsa evaluate preds --labels labels.csv
 probsa map preds --out maps</pre>
-<p>The slides of this demo are such a folder: <code>data/features</code> and
-<code>data/labels.csv</code> beside this page.</p>
+<p>The slides of this demo are such a data set: <code>data/features</code> and
+<code>data/labels.csv</code> next to this page.</p>
 </body>
 </html>
 """

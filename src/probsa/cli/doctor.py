@@ -1,6 +1,6 @@
-"""What is installed here and what works: every reader reads a file made for it, every device adds.
+"""Checks of what is installed: every reader reads a test file, every device computes.
 
-Nothing is downloaded, and nothing is left behind.
+Nothing is downloaded, and no file is left behind.
 """
 
 import platform
@@ -23,14 +23,14 @@ from ..slides import open_scans, open_slide
 
 Status = Literal["works", "absent", "broken"]
 SIDE = 64
-"""Pixels of the images that the readers are tried on."""
+"""Width and height of the test images in pixels."""
 SHARED_MEMORY = 1e9
-"""Bytes of /dev/shm below which several readers may not have room for their pixels."""
+"""Minimum size of /dev/shm in bytes; with less, several readers may run out of memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One thing that was tried."""
+    """The result of one check."""
 
     area: str
     name: str
@@ -38,7 +38,7 @@ class Check:
     detail: str
 
     def to_dict(self) -> dict[str, str]:
-        """For programs."""
+        """Return plain values for JSON."""
         return {
             "area": self.area, "name": self.name, "status": self.status, "detail": self.detail
         }  # fmt: skip
@@ -59,11 +59,11 @@ PACKAGES = (
     ("submitit", "slurm"),
     ("tensorboard", "track"),
 )
-"""Optional packages, and the extra that brings each."""
+"""Optional packages, and the extra that installs each."""
 
 
 def examine() -> Iterator[Check]:
-    """Every check, one after another: some take a second."""
+    """Yield every check as soon as it is done; some take a second."""
     python, system = platform.python_version(), f"{platform.system()} {platform.machine()}"
     yield Check(area="core", name="probsa", status="works", detail=__version__)
     yield Check(area="core", name="Python", status="works", detail=f"{python}, {system}")
@@ -72,9 +72,9 @@ def examine() -> Iterator[Check]:
     yield from _devices()
     yield _shared_memory()
     for name in encoder_names():
-        said = readiness(name)
-        status: Status = "works" if said.startswith("ready") else "absent"
-        yield Check(area="encoder", name=name, status=status, detail=said)
+        detail = readiness(name)
+        status: Status = "works" if detail.startswith("ready") else "absent"
+        yield Check(area="encoder", name=name, status=status, detail=detail)
 
 
 def _packages() -> Iterator[Check]:
@@ -100,13 +100,13 @@ def _readers() -> Iterator[Check]:
         yield _tried("reader", "NIfTI (nibabel)", lambda: _read_nifti(root))
 
 
-def _tried(area: str, name: str, what: Callable[[], str]) -> Check:
-    """What came of trying; whatever a library raises is what the user has to be told."""
+def _tried(area: str, name: str, trial: Callable[[], str]) -> Check:
+    """Return the result of a trial; any error of a library is reported."""
     try:
-        return Check(area=area, name=name, status="works", detail=what())
+        return Check(area=area, name=name, status="works", detail=trial())
     except ImportError as e:
         return Check(area=area, name=name, status="absent", detail=str(e))
-    except Exception as e:  # noqa: BLE001 - libraries have errors of their own kinds
+    except Exception as e:  # noqa: BLE001 - libraries raise errors of any kind
         return Check(area=area, name=name, status="broken", detail=f"{type(e).__name__}: {e}")
 
 
@@ -115,17 +115,17 @@ def _pattern() -> np.ndarray:
     return np.stack([np.broadcast_to(ramp, (SIDE, SIDE))] * 3, axis=2)
 
 
-def _same(pixels: np.ndarray, *, off: int) -> str:
+def _same(pixels: np.ndarray, *, tolerance: int) -> str:
     worst = int(np.abs(pixels.astype(int) - _pattern()).max())
-    if pixels.shape != (SIDE, SIDE, 3) or worst > off:
-        raise ValueError(f"read other pixels than were written ({worst} of 255 off)")
-    return f"read back, at most {worst} of 255 off"
+    if pixels.shape != (SIDE, SIDE, 3) or worst > tolerance:
+        raise ValueError(f"the pixels read differ from those written by up to {worst} of 255")
+    return f"read back with a difference of at most {worst} of 255"
 
 
 def _read_png(root: Path) -> str:
     Image.fromarray(_pattern()).save(root / "x.png")
     with open_slide(root / "x.png") as slide:
-        return _same(slide.read(x=0, y=0, level=0, width=SIDE, height=SIDE), off=0)
+        return _same(slide.read(x=0, y=0, level=0, width=SIDE, height=SIDE), tolerance=0)
 
 
 def _read_tiff(root: Path) -> str:
@@ -134,7 +134,7 @@ def _read_tiff(root: Path) -> str:
     path = root / "x.tiff"
     tifffile.imwrite(path, _pattern(), tile=(16, 16), photometric="rgb", compression="jpeg")
     with open_slide(path) as slide:
-        return _same(slide.read(x=0, y=0, level=0, width=SIDE, height=SIDE), off=8)
+        return _same(slide.read(x=0, y=0, level=0, width=SIDE, height=SIDE), tolerance=8)
 
 
 def _openslide() -> str:
@@ -167,7 +167,7 @@ def _read_dicom(root: Path) -> str:
         d.save_as(folder / f"{9 - k}.dcm", enforce_file_format=True)
     (scan,) = open_scans(folder)
     if scan.volume[:, 0, 0].tolist() != [0, 1, 2]:
-        raise ValueError("the slices came in another order than their positions")
+        raise ValueError("the slices are not in the order of their positions")
     return "three slices in order of position, in Hounsfield units"
 
 
@@ -202,10 +202,10 @@ def _import_timm() -> str:
 
 
 def _devices() -> Iterator[Check]:
-    there = [torch.device("cpu")]
-    there += [torch.device("cuda", k) for k in range(torch.cuda.device_count())]
-    there += [torch.device("mps")] if torch.backends.mps.is_available() else []
-    for device in there:
+    devices = [torch.device("cpu")]
+    devices += [torch.device("cuda", k) for k in range(torch.cuda.device_count())]
+    devices += [torch.device("mps")] if torch.backends.mps.is_available() else []
+    for device in devices:
         yield _tried("device", str(device), lambda device=device: _add(device))
     if not torch.cuda.is_available():
         built = torch.version.cuda
@@ -215,27 +215,27 @@ def _devices() -> Iterator[Check]:
 
 def _add(device: torch.device) -> str:
     if float((torch.ones(8, 8, device=device) @ torch.ones(8, 1, device=device)).sum()) != 64:
-        raise ValueError("a matrix product came out wrong")
+        raise ValueError("a matrix product is wrong")
     if device.type == "cuda":
         p = torch.cuda.get_device_properties(device)
         return f"{p.name}, {p.total_memory / 1e9:.0f} GB"
-    return f"{torch.get_num_threads()} threads" if device.type == "cpu" else "a product is right"
+    return f"{torch.get_num_threads()} threads" if device.type == "cpu" else "computes"
 
 
 def _shared_memory() -> Check:
-    """Readers hand pixels over in it; containers often have 64 MB."""
+    """Check the memory through which readers pass pixels; containers often have only 64 MB."""
     path = Path("/dev/shm")
     if not path.is_dir():
-        return Check(
-            area="memory", name="shared", status="works", detail="of the system's own kind"
-        )
+        return Check(area="memory", name="shared", status="works", detail="not limited by /dev/shm")
     size = shutil.disk_usage(path).total
     enough = size >= SHARED_MEMORY
-    advice = "" if enough else ": little; give --readers 0, or the container more (--shm-size)"
+    advice = (
+        "" if enough else ": too small; use --readers 0, or a container with a larger --shm-size"
+    )
     status: Status = "works" if enough else "broken"
     return Check(area="memory", name="shared", status=status, detail=f"{size / 1e9:.2f} GB{advice}")
 
 
 def to_dict(checks: list[Check]) -> dict[str, Any]:
-    """For programs."""
+    """Return plain values for JSON."""
     return {"checks": [c.to_dict() for c in checks]}

@@ -1,46 +1,32 @@
-"""The command line. Exit status: 0 done; 1 some of many items failed; 2 wrong usage or input."""
+"""The command line. Exit status: 0 success, 1 some of many items failed, 2 wrong usage or input."""
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
+
+from jsonargparse import ArgumentParser
 
 from ..errors import ProbSAError, UnknownName
-from .commands._shared import write
+from .commands._shared import command_parser, parse_arguments, write
 
-FLOW = """\
-The flow:
+DESCRIPTION = """\
+Probabilistic attention for whole-slide images and CT scans.
 
-   1 slide              slides, DICOM, NIfTI   probsa info
-   2 patches            tissue, coordinates    probsa patch
-   3 features           bags                   probsa extract, probsa convert
-   4 graph, 5 bags      stored bags, labels    read by every command below
-   6 model              Bags -> Output         probsa models
-   7 objective, 8 training                     probsa train
-   9 evaluation         predictions, figures   probsa predict, probsa evaluate
-  10 maps               mean and variance      probsa map
-     many runs          tables and figures     probsa benchmark
+The flow of the data, with the commands of each stage:
 
-commands:
-  info       what is understood of a slide or a scan, and what is missing
-  patch      slides or studies to a work folder of patches or slices
-  extract    the patches of a work folder to features, one bag a slide
-  convert    bags of CLAM, TRIDENT, STAMP, slideflow or torchmil as files of another tool
-  verify     what is wrong with a work folder or a folder of features, and what to do
-  dataset    RSNA, PANDA, CAMELYON16 or a cohort made ready: labels, parts, labels of patches
-  train      train a model on a folder of features and a table of labels
-  predict    predict a folder of features with a trained run
-  evaluate   figures of a folder of predictions
-  map        pictures of where the evidence is and how sure the model is
-  benchmark  a grid of models, data sets, splits, seeds and λ, with its tables and figures
-  models     the models, or one model's arguments
-  encoders   the encoders, their licences and what they need
-  doctor     what is installed here, and what works
-  convert-checkpoint   the weights of a published method's own code, for predict
-  demo       all of it on handwritten digits, in a minute, without any file
+   1 slide              slides, DICOM, NIfTI     probsa info
+   2 patches            tissue, coordinates      probsa patch
+   3 features           one bag per slide        probsa extract, probsa convert
+   4 graph, 5 bags      stored bags, labels      read by every command below
+   6 model              bags to probabilities    probsa models
+   7 objective, 8 training                       probsa train
+   9 evaluation         predictions, metrics     probsa predict, probsa evaluate
+  10 maps               mean and variance        probsa map
+     many runs          tables and figures       probsa benchmark
 
-`probsa COMMAND --help` says more. Every command takes --json.
-"""
+`probsa COMMAND --help` describes a command. Every command has --json."""
 
 COMMANDS = (
     "info",
@@ -60,38 +46,72 @@ COMMANDS = (
     "convert-checkpoint",
     "demo",
 )
-"""Each is the module of `commands` that bears its name."""
+"""In the order of the flow. Each is a module of `commands` with `DESCRIPTION`, `parser` and `run`:
+`convert_checkpoint.py` is `probsa convert-checkpoint`."""
+SHELLS = ("bash", "zsh")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; gives its exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    as_json = "--json" in given
+    """Run a command and return its exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _dispatch(given)
+        return _dispatch(arguments)
     except (ProbSAError, OSError) as e:
-        said = str(e)
-        if isinstance(e, OSError) and not isinstance(e, ProbSAError):
-            said = f"cannot read or write {e.filename}: {e.strerror}" if e.filename else said
-        if as_json:
-            write(json.dumps({"error": said, "kind": type(e).__name__}))
-        sys.stderr.write(f"probsa: error: {said}\n")
+        message = str(e)
+        if isinstance(e, OSError) and not isinstance(e, ProbSAError) and e.filename:
+            message = f"cannot read or write {e.filename}: {e.strerror}"
+        if "--json" in arguments:
+            write(json.dumps({"error": message, "kind": type(e).__name__}))
+        sys.stderr.write(f"probsa: error: {message}\n")
         return 2
+    except SystemExit as e:  # --help and --version
+        return int(e.code or 0)
     except KeyboardInterrupt:
         sys.stderr.write("probsa: stopped\n")
         return 130
 
 
-def _dispatch(given: list[str]) -> int:
-    if not given or given[0] in ("-h", "--help", "help"):
-        write(f"usage: probsa COMMAND ...\n\n{FLOW}")
+def _dispatch(arguments: Sequence[str]) -> int:
+    if not arguments or arguments[0] == "help":
+        write(help_parser().format_help())
         return 0
-    if given[0] == "--version":
-        from .. import __version__
+    if arguments[0].startswith("-"):
+        asked = parse_arguments(help_parser(), arguments)
+        if asked.print_shtab is not None:
+            write(whole_parser().get_completion_script(f"shtab-{asked.print_shtab}"))
+        return 0
+    if arguments[0] not in COMMANDS:
+        raise UnknownName("command", arguments[0], COMMANDS)
+    return _module(arguments[0]).run(arguments[1:])
 
-        write(__version__)
-        return 0
-    if given[0] not in COMMANDS:
-        raise UnknownName("command", given[0], COMMANDS)
-    module = import_module(f".commands.{given[0].replace('-', '_')}", __package__)
-    return module.run(given[1:])
+
+def help_parser() -> ArgumentParser:
+    """Return a parser that knows the commands, but not their arguments."""
+    return _parser_of({name: command_parser(name, _module(name).DESCRIPTION) for name in COMMANDS})
+
+
+def whole_parser() -> ArgumentParser:
+    """Return the parser of all commands with all their arguments, for shell completion."""
+    return _parser_of({name: _module(name).parser() for name in COMMANDS})
+
+
+def _parser_of(commands: Mapping[str, ArgumentParser]) -> ArgumentParser:
+    from .. import __version__
+
+    parser = command_parser("", DESCRIPTION)
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument(
+        "--print-shtab", choices=SHELLS, metavar="SHELL",
+        help="Print a completion script for a shell (bash or zsh).",
+    )  # fmt: skip
+    subcommands = parser.add_subcommands(
+        required=False, dest="command", title="commands", metavar="COMMAND"
+    )
+    for name, of_command in commands.items():
+        summary = (of_command.description or "").partition("\n")[0]
+        subcommands.add_subcommand(name, of_command, help=summary)
+    return parser
+
+
+def _module(command: str) -> ModuleType:
+    return import_module(f".commands.{command.replace('-', '_')}", __package__)

@@ -1,4 +1,4 @@
-"""What a person sees while a command runs: progress on stderr, never on stdout."""
+"""Progress bars and messages on stderr; stdout is for results."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ def _bar() -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.fields[said]}"),
+        TextColumn("{task.fields[text]}"),
         TimeRemainingColumn(),
         console=ERR,
         transient=False,
@@ -26,8 +26,8 @@ def _bar() -> Progress:
     )
 
 
-def spoken(row: Mapping[str, object]) -> str:
-    """An epoch's terms and validation scores in a few words."""
+def summary_of_epoch(row: Mapping[str, object]) -> str:
+    """Return the loss terms and validation scores of an epoch as one line."""
     words = []
     for key, value in row.items():
         if key in ("epoch", "learning_rate", "seconds") or (key == "kl_weight" and "kl" not in row):
@@ -43,16 +43,16 @@ def spoken(row: Mapping[str, object]) -> str:
 
 
 class TrainingBar(Reporter):
-    """A bar that names the epoch, the loss terms and the validation AUROC.
+    """A progress bar with the epoch, the loss terms and the validation scores.
 
-    Where stderr is no terminal (a log file), a line for every tenth of the epochs instead.
+    If stderr is not a terminal, it writes a line after every tenth of the epochs instead.
     """
 
     def __init__(self) -> None:
         self.bar = _bar()
-        self.task = self.bar.add_task("training", total=1.0, said="")
+        self.task = self.bar.add_task("training", total=1.0, text="")
         self.epochs = 1
-        self.said = ""
+        self.summary = ""
 
     def start(self, *, done: int, epochs: int) -> None:
         self.epochs = epochs
@@ -61,19 +61,19 @@ class TrainingBar(Reporter):
         if done >= epochs:
             self.note(f"all {epochs} epochs are done already")
         elif done:
-            self.note(f"going on after epoch {done}")
+            self.note(f"continuing after epoch {done}")
 
     def step(self, *, epoch: int, share: float) -> None:
         text = f"epoch {epoch + 1}/{self.epochs}"
         self.bar.update(self.task, completed=epoch + share, description=text)
 
     def epoch(self, row: Mapping[str, object]) -> None:
-        self.said = spoken(row)
-        self.bar.update(self.task, said=self.said)
+        self.summary = summary_of_epoch(row)
+        self.bar.update(self.task, text=self.summary)
         number = row["epoch"]
         assert isinstance(number, int)
         if not ERR.is_terminal and (number % max(1, self.epochs // 10) == 0 or number == 1):
-            self.note(f"epoch {number}/{self.epochs}  {self.said}")
+            self.note(f"epoch {number}/{self.epochs}  {self.summary}")
 
     def remark(self, text: str) -> None:
         self.note(text)
@@ -87,7 +87,7 @@ class TrainingBar(Reporter):
 
 @contextmanager
 def training_bar() -> Iterator[TrainingBar]:
-    """A `TrainingBar` that is taken down whatever happens."""
+    """Yield a `TrainingBar`, and stop it at the end."""
     bar = TrainingBar()
     try:
         yield bar
@@ -96,32 +96,35 @@ def training_bar() -> Iterator[TrainingBar]:
 
 
 class OutcomeBar:
-    """Called with (outcome, total): a bar with the time that is left, and every failure as a line.
+    """A progress bar over the outcomes of jobs, with a line for every failure.
 
-    Where stderr is no terminal, a line for every tenth instead of the bar.
+    If stderr is not a terminal, it writes a line after every tenth of the jobs instead.
+
+    Args:
+        activity: what is being done, as the bar shows it: `patching`.
     """
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, activity: str) -> None:
+        self.activity = activity
         self.bar = _bar()
-        self.task = self.bar.add_task(what, total=None, said="")
+        self.task = self.bar.add_task(activity, total=None, text="")
         self.done = 0
 
     def __call__(self, outcome: Outcome, total: int) -> None:
         self.done += 1
         self.bar.update(
-            self.task, completed=self.done, total=total, said=f"{self.done}/{total} {outcome.name}"
+            self.task, completed=self.done, total=total, text=f"{self.done}/{total} {outcome.name}"
         )
         if outcome.status != "done":
             ERR.print(f"{outcome.name}: {outcome.reason}", markup=False, soft_wrap=True)
         if not ERR.is_terminal and self.done % max(1, total // 10) == 0:
-            ERR.print(f"{self.what} {self.done}/{total}", markup=False)
+            ERR.print(f"{self.activity} {self.done}/{total}", markup=False)
 
 
 @contextmanager
-def counting_outcomes(what: str) -> Iterator[OutcomeBar]:
-    """An `OutcomeBar` that is taken down whatever happens."""
-    counter = OutcomeBar(what)
+def counting_outcomes(activity: str) -> Iterator[OutcomeBar]:
+    """Yield an `OutcomeBar`, and stop it at the end."""
+    counter = OutcomeBar(activity)
     counter.bar.start()
     try:
         yield counter
@@ -130,46 +133,46 @@ def counting_outcomes(what: str) -> Iterator[OutcomeBar]:
 
 
 class GridBar(Watch):
-    """A bar over the cells of a grid, with what is trained now and the time that is left.
+    """A progress bar over the cells of a grid, with the cells that are being trained.
 
-    Where stderr is no terminal, a line for every tenth of the cells instead.
+    If stderr is not a terminal, it writes a line after every tenth of the cells instead.
     """
 
     def __init__(self) -> None:
         self.bar = _bar()
-        self.task = self.bar.add_task("cells", total=None, said="")
-        self.cells = self.done = self.tenth = 0
+        self.task = self.bar.add_task("cells", total=None, text="")
+        self.cells = self.done = self.tenths = 0
         self.unit: Unit | None = None
         self.epochs = 1
 
     def grid(self, *, cells: int, done: int) -> None:
-        self.cells, self.done, self.tenth = cells, done, done * 10 // cells
+        self.cells, self.done, self.tenths = cells, done, done * 10 // cells
         self.bar.start()
-        self.bar.update(self.task, total=cells, completed=done, said=f"{done}/{cells}")
+        self.bar.update(self.task, total=cells, completed=done, text=f"{done}/{cells}")
         if done:
             self.note(f"{done} of {cells} cells are done already")
 
     def begin(self, unit: Unit) -> None:
         self.unit = unit
-        self._say()
+        self._show()
 
     def start(self, *, done: int, epochs: int) -> None:
         self.epochs = epochs
 
     def step(self, *, epoch: int, share: float) -> None:
         if self.unit is not None:
-            part = len(self.unit.cells) * (epoch + share) / self.epochs
-            self.bar.update(self.task, completed=self.done + part)
+            in_progress = len(self.unit.cells) * (epoch + share) / self.epochs
+            self.bar.update(self.task, completed=self.done + in_progress)
 
     def epoch(self, row: Mapping[str, object]) -> None:
-        self._say(f"epoch {row['epoch']}/{self.epochs}")
+        self._show(f"epoch {row['epoch']}/{self.epochs}")
 
     def settled(self, cells: int) -> None:
         self.done = cells
         self.bar.update(self.task, completed=cells)
-        self._say()
-        if not ERR.is_terminal and cells * 10 // self.cells > self.tenth:
-            self.tenth = cells * 10 // self.cells
+        self._show()
+        if not ERR.is_terminal and cells * 10 // self.cells > self.tenths:
+            self.tenths = cells * 10 // self.cells
             self.note(f"cells {cells}/{self.cells}")
 
     def end(self, unit: Unit, outcome: Outcome) -> None:
@@ -179,14 +182,14 @@ class GridBar(Watch):
     def note(self, text: str) -> None:
         ERR.print(text, markup=False, soft_wrap=True)
 
-    def _say(self, epoch: str = "") -> None:
-        at = "" if self.unit is None else self.unit.name
-        self.bar.update(self.task, said=f"{self.done}/{self.cells} {at} {epoch}".rstrip())
+    def _show(self, epoch: str = "") -> None:
+        name = "" if self.unit is None else self.unit.name
+        self.bar.update(self.task, text=f"{self.done}/{self.cells} {name} {epoch}".rstrip())
 
 
 @contextmanager
 def grid_bar() -> Iterator[GridBar]:
-    """A `GridBar` that is taken down whatever happens."""
+    """Yield a `GridBar`, and stop it at the end."""
     bar = GridBar()
     try:
         yield bar
@@ -195,10 +198,10 @@ def grid_bar() -> Iterator[GridBar]:
 
 
 @contextmanager
-def counting(what: str) -> Iterator["Counter"]:
-    """Counts bags."""
+def counting(activity: str) -> Iterator["Counter"]:
+    """Yield a progress bar that counts bags, and stop it at the end."""
     bar = _bar()
-    task = bar.add_task(what, total=None, said="")
+    task = bar.add_task(activity, total=None, text="")
     bar.start()
     try:
         yield Counter(bar, task)
@@ -207,10 +210,10 @@ def counting(what: str) -> Iterator["Counter"]:
 
 
 class Counter:
-    """Called with (done, total)."""
+    """A progress bar that is called with (number of bags done, total number)."""
 
     def __init__(self, bar: Progress, task: TaskID) -> None:
         self.bar, self.task = bar, task
 
     def __call__(self, done: int, total: int) -> None:
-        self.bar.update(self.task, completed=done, total=total, said=f"{done}/{total}")
+        self.bar.update(self.task, completed=done, total=total, text=f"{done}/{total}")

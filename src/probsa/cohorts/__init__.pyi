@@ -7,7 +7,6 @@ from .flow import cores as cores
 from .flow import extract_cohort as extract_cohort
 from .flow import patch_cohort as patch_cohort
 from .inputs import find_inputs as find_inputs
-from .inputs import read_resolutions as read_resolutions
 from .reading import open_source as open_source
 from .verification import verify as verify
 from .work import PatchSet as PatchSet

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..core import BagKind, read_csv
+from ..core import BagKind
 from ..errors import InputError
 from ..jobs import Record
 from ..slides import PLAIN_SUFFIXES, list_scans, open_slide, slide_files, slide_name
@@ -107,38 +107,6 @@ def _check_names(items: list[Input], mpp: Mapping[str, float]) -> None:
 def _is_preview(path: Path, studies: set[Path]) -> bool:
     """Whether an image is of the series that it lies beside, or of a slide in a work folder."""
     return path.parent in studies or is_picture_of_ours(path)
-
-
-def read_resolutions(text: str) -> Resolution:
-    """`0.25`, or a table with the columns `slide` and `mpp`.
-
-    Raises:
-        InputError: neither.
-    """
-    try:
-        return _positive(float(text), text)
-    except ValueError as e:
-        if isinstance(e, InputError):
-            raise
-    path = Path(text)
-    if not path.is_file():
-        raise InputError(f"--slide-mpp is {text!r}: give µm per pixel, or a table `slide,mpp`")
-    rows = read_csv(path)
-    if not rows or not {"slide", "mpp"} <= rows[0].keys():
-        raise InputError(f"{path} needs the columns slide and mpp")
-    found = {}
-    for row in rows:
-        try:
-            found[row["slide"]] = _positive(float(row["mpp"]), row["mpp"])
-        except ValueError as e:
-            raise InputError(f"{path}: mpp of {row['slide']!r} is {row['mpp']!r}") from e
-    return found
-
-
-def _positive(value: float, text: str) -> float:
-    if not 0 < value < 1000:
-        raise InputError(f"µm per pixel is {text}: expected a number between 0 and 1000")
-    return value
 
 
 def _resolved(item: Input, mpp: Resolution | None) -> Input:

@@ -15,9 +15,10 @@ from .files import unfinished_below as unfinished_below
 from .files import write_csv as write_csv
 from .files import write_json as write_json
 from .files import write_text as write_text
+from .graph_options import GraphKind as GraphKind
+from .graph_options import GraphOptions as GraphOptions
+from .graph_options import WeightKind as WeightKind
 from .graphs import AGREES as AGREES
-from .graphs import GraphKind as GraphKind
-from .graphs import WeightKind as WeightKind
 from .graphs import chain as chain
 from .graphs import check_stride as check_stride
 from .graphs import degrees as degrees
@@ -35,6 +36,7 @@ from .options import check_options as check_options
 from .options import check_value as check_value
 from .options import choices as choices
 from .options import described as described
+from .options import limits_of as limits_of
 from .randomness import draw_key as draw_key
 from .randomness import seed_of as seed_of
 from .randomness import stream as stream

@@ -4,8 +4,6 @@ Every graph here is undirected with each pair stored once (i < j), sorted, witho
 Σ over edges is the paper's ½ Σ_ij. Built once per bag, vectorised, without any N×N array.
 """
 
-from typing import Literal
-
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -13,9 +11,7 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 from ..errors import BagError, GraphError
-
-GraphKind = Literal["auto", "chain", "grid", "knn", "none"]
-WeightKind = Literal["inverse", "exp", "rbf", "binary"]
+from .graph_options import WeightKind
 
 ENOUGH = 8
 """Gaps between patches of one row or column below which the coordinates prove no stride wrong."""

@@ -8,7 +8,7 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
@@ -116,6 +116,16 @@ def choices(annotation: Any) -> list[str]:
     return [c for part in get_args(annotation) for c in choices(part)]
 
 
+def limits_of(annotation: Any) -> list[Limits]:
+    """Return the limits that an annotation states for a number; those of list items are not."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return [*limits_of(parts[0]), *(mark for mark in parts[1:] if isinstance(mark, Limits))]
+    if origin in (Union, types.UnionType):
+        return [limits for part in parts for limits in limits_of(part)]
+    return []
+
+
 def described(annotation: Any) -> str:
     """Return an annotation in words.
 
@@ -131,9 +141,12 @@ def described(annotation: Any) -> str:
     if annotation in (None, type(None)):
         return "null"
     if origin is Annotated:
-        limits = [str(mark) for mark in parts[1:] if isinstance(mark, Limits)]
-        first, comma, rest = described(parts[0]).partition(", ")
-        return f"{first} ({'; '.join(limits)}){comma}{rest}" if limits else described(parts[0])
+        limits = [mark for mark in parts[1:] if isinstance(mark, Limits)]
+        if get_origin(parts[0]) in (Union, types.UnionType):  # limits apply to its numbers
+            numbers = {p: Annotated[(p, *limits)] for p in (int, float)} if limits else {}
+            return described(Union[tuple(numbers.get(p, p) for p in get_args(parts[0]))])  # noqa: UP007
+        words = " and ".join(map(str, limits))
+        return f"{described(parts[0])} ({words})" if words else described(parts[0])
     if origin is tuple:
         return f"a list ({described(parts[0])} each)"
     if origin is Literal:
@@ -144,6 +157,8 @@ def described(annotation: Any) -> str:
             several = get_origin(part) is Literal
             alternatives += [repr(p) for p in get_args(part)] if several else [described(part)]
         return _listed(alternatives)
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return annotation.__name__
     return "a path" if annotation is Path else "text"
 
 
@@ -192,4 +207,6 @@ def _fits(value: object, annotation: Any) -> bool:
         return isinstance(value, number) and not isinstance(value, bool)
     if annotation is Path:
         return isinstance(value, str | Path)
-    return isinstance(value, annotation) if annotation in (bool, str) else True
+    if annotation in (bool, str) or (isinstance(annotation, type) and is_dataclass(annotation)):
+        return isinstance(value, annotation)
+    return True

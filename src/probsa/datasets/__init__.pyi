@@ -1,8 +1,8 @@
 from .bag_set import BagSet as BagSet
-from .bag_set import GraphOptions as GraphOptions
+from .choices import SourceFormat as SourceFormat
+from .choices import StudyName as StudyName
+from .choices import TargetFormat as TargetFormat
 from .conversion import ConversionOptions as ConversionOptions
-from .conversion import SourceFormat as SourceFormat
-from .conversion import TargetFormat as TargetFormat
 from .conversion import convert as convert
 from .copies import Copy as Copy
 from .copies import find_copies as find_copies
@@ -35,7 +35,6 @@ from .studies.opening import open_study as open_study
 from .studies.opening import recognise_study as recognise_study
 from .studies.study import RECORD as RECORD
 from .studies.study import Study as Study
-from .studies.study import StudyName as StudyName
 from .studies.study import StudyOptions as StudyOptions
 from .studies.study import read_study as read_study
 from .synthetic import LESION as LESION

@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Shaped
 
-from ..core import Bag, BagKind, GraphKind, StoredBag, WeightKind, graphs
+from ..core import Bag, BagKind, GraphKind, GraphOptions, StoredBag, graphs
 from ..errors import BagError, EmptyBag, GraphError, InputError, hint
 from .cache import Cache, Graph
 from .metadata import Metadata
@@ -20,24 +20,6 @@ from .overlay import Overlay
 
 SHOWN = 5
 """Gaps of a scan that a note lists one by one."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GraphOptions:
-    """Who is whose neighbour, and how strongly.
-
-    `auto` chains the slices of a scan, joins the 8 adjacent patches of a slide, and joins nothing
-    where there are no coordinates.
-    """
-
-    kind: GraphKind = "auto"
-    weights: WeightKind = "inverse"
-    weight_scale: float | None = None
-    """s of `inverse` weights; None: the bag's median distance between neighbours."""
-    neighbours: int = 8
-    """k of `knn`."""
-    stride: float | None = None
-    """Level-0 pixels between neighbouring patches; None: as the files state, else estimated."""
 
 
 class BagSet(ABC):
@@ -61,11 +43,6 @@ class BagSet(ABC):
     ) -> None:
         if cache_gb < 0:
             raise InputError(f"cache_gb is {cache_gb:g}: give gigabytes, 0 to keep nothing")
-        if graph.neighbours < 1:
-            raise InputError(f"neighbours is {graph.neighbours}: give 1 or more")
-        for what, value in (("stride", graph.stride), ("weight_scale", graph.weight_scale)):
-            if value is not None and not value > 0:
-                raise InputError(f"{what} is {value:g}: give a positive number, or none")
         self.folder = folder
         self.graph = graph
         self.cache_gb = cache_gb
@@ -270,7 +247,9 @@ def build_graph(bag: Bag, stored: StoredBag, *, options: GraphOptions) -> Graph:
         edges = graphs.knn(coords, k=options.neighbours)
     else:
         edges = torch.zeros(2, 0, dtype=torch.long)
-    weights = graphs.edge_weights(bag.x, edges, kind=options.weights, scale=options.weight_scale)
+    weights = graphs.edge_weights(
+        bag.x, edges, kind=options.edge_weights, scale=options.weight_scale
+    )
     return Graph(edges=edges, weights=weights, stride=stride)
 
 

@@ -12,16 +12,15 @@ from typing import Literal
 from ..core import write_csv
 from ..errors import BagError, EmptyBag, GraphError, InputError, OutputExists
 from .bag_set import BagSet
+from .choices import SourceFormat, TargetFormat
 from .completion import completed
 from .formats.torchmil import TorchmilBags
 from .labels import PARTS, Table, read_table
 from .opening import open_bags
-from .resolutions import Resolutions, read_resolutions
+from .resolutions import Resolutions, resolutions_of
 from .writers.base import Writer
 from .writers.registry import writer_class
 
-SourceFormat = Literal["clam", "trident", "stamp", "slideflow", "torchmil", "probsa"]
-TargetFormat = Literal["trident", "clam", "torchmil", "probsa"]
 Status = Literal["converted", "empty", "failed"]
 
 REPORT = "conversion.csv"
@@ -123,7 +122,7 @@ def convert(
     kind = writer_class(target_format)
     if out.resolve() == source.resolve():
         raise InputError(f"{out} is the source itself: give another folder with --out")
-    given = read_resolutions(options.slide_mpp)
+    given = resolutions_of(options.slide_mpp)
     bags = open_bags(source, features=options.feature_set)
     if source_format not in bags.formats():
         raise BagError(

@@ -1,13 +1,12 @@
 """µm per level-0 pixel of slides, given by hand: one number for all, or a table `slide,mpp`."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ..errors import InputError, TableError
-from .labels import nearest, read_rows
+from ..slides import read_resolutions
+from .labels import nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,44 +38,14 @@ class Resolutions:
         return f"{self.origin} has no line for the slide {name!r}.{guess} Add one"
 
 
-def read_resolutions(given: str | float | Path | None) -> Resolutions:
-    """From a number, or the path of a table with the columns `slide` and `mpp`.
+def resolutions_of(value: str | float | Path | None) -> Resolutions:
+    """Return the resolutions that `--slide-mpp` states; see `slides.read_resolutions`.
 
-    A slide may be named with the ending of its file or without.
-
-    Raises:
-        InputError: no number above 0, and no table.
-        TableError: the table has other columns, or a line that says nothing.
+    A table may name a slide with or without the suffix of its file.
     """
-    if given is None:
+    if value is None:
         return Resolutions()
-    try:
-        return Resolutions(common=_positive(float(str(given)), "--slide-mpp"))
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-    path = Path(str(given))
-    if not path.is_file():
-        raise InputError(f"--slide-mpp is {given!s}: expected µm per pixel (0.25), or a table")
-    header, rows = read_rows(path)
-    if not {"slide", "mpp"} <= set(header):
-        raise TableError(f"{path}: expected the columns slide and mpp, it has {', '.join(header)}")
-    found: dict[str, float] = {}
-    for line, row in rows:
-        cells = dict(zip(header, row, strict=False))
-        slide, where = cells.get("slide", ""), f"{path}, line {line}"
-        try:
-            mpp = _positive(float(cells.get("mpp", "")), where)
-        except ValueError as error:
-            if isinstance(error, InputError):
-                raise
-            raise TableError(f"{where}: mpp is {cells.get('mpp', '')!r}, no number") from error
-        if found.setdefault(slide, mpp) != mpp:
-            raise TableError(f"{where}: slide {slide!r} has two resolutions, {found[slide]:g} too")
-    return Resolutions(by_slide=found, origin=str(path))
-
-
-def _positive(value: float, where: str) -> float:
-    if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{where}: {value:g} µm per pixel is no resolution: give one above 0")
-    return value
+    stated = read_resolutions(value)
+    if isinstance(stated, dict):
+        return Resolutions(by_slide=stated, origin=str(value))
+    return Resolutions(common=stated)

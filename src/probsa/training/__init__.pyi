@@ -8,8 +8,6 @@ from .config import SECTIONS as SECTIONS
 from .config import DataConfig as DataConfig
 from .config import RunConfig as RunConfig
 from .config import TrainingConfig as TrainingConfig
-from .config import flatten as flatten
-from .config import load_yaml as load_yaml
 from .config import plain as plain
 from .devices import choose_device as choose_device
 from .devices import gpus as gpus
@@ -18,6 +16,12 @@ from .joint import JointTrainingFailed as JointTrainingFailed
 from .joint import train_jointly as train_jointly
 from .joint_rules import joint_key as joint_key
 from .joint_rules import why_not_jointly as why_not_jointly
+from .keys import RunKey as RunKey
+from .keys import current_name as current_name
+from .keys import flatten as flatten
+from .keys import full_name as full_name
+from .keys import load_yaml as load_yaml
+from .keys import section_keys as section_keys
 from .optimizers import clip_gradients as clip_gradients
 from .optimizers import make_optimizer as make_optimizer
 from .preparation import Prepared as Prepared
@@ -30,7 +34,7 @@ from .run_folder import RunFolder as RunFolder
 from .run_folder import differences as differences
 from .runfile import checked_run as checked_run
 from .runfile import commented as commented
-from .runfile import described as described
-from .runfile import flags_of as flags_of
 from .runfile import read_run as read_run
+from .runfile import run_keys as run_keys
+from .runfile import run_schema as run_schema
 from .single import train as train

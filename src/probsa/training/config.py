@@ -1,299 +1,221 @@
-"""The run file: what a training run is, as data. Flags and YAML keys are these names.
+"""The configuration of a training run, as dataclasses: every key of a run file, with its limits.
 
-A run is three sections and a seed; the model's section is its constructor's signature (see
-`probsa models NAME`). A key may stand at the top when its name is unique: `epochs: 50` is
-`training: {epochs: 50}`, and `--epochs 50` is `--training.epochs 50`.
+A run has the sections `data` and `training`, a model with its arguments, and two seeds.
 """
 
-import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
-
-from ..core import GraphKind, WeightKind
-from ..errors import InputError
+from ..core import (
+    GraphOptions,
+    Limits,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    UnitInterval,
+    check_options,
+)
 from ..variational import KLWeight, RateSchedule
-
-LIMITS: dict[str, tuple[float, float]] = {
-    "validation": (0.01, 0.9),
-    "weight_scale": (1e-12, math.inf),
-    "neighbours": (1, math.inf),
-    "stride": (1e-12, math.inf),
-    "cache_gb": (0, math.inf),
-    "test_fold": (0, math.inf),
-    "epochs": (1, math.inf),
-    "batch_size": (1, math.inf),
-    "max_instances": (1, math.inf),
-    "learning_rate": (0, math.inf),
-    "warmup_epochs": (0, math.inf),
-    "weight_decay": (0, math.inf),
-    "lookahead": (1, math.inf),
-    "lookahead_alpha": (1e-12, 1),
-    "schedule_factor": (0, 1),
-    "schedule_epochs": (1, math.inf),
-    "kl_weight": (0, math.inf),
-    "clip_norm": (1e-12, math.inf),
-    "patience": (1, math.inf),
-    "workers": (0, math.inf),
-    "threads": (1, math.inf),
-    "seed": (0, math.inf),
-    "data_seed": (0, math.inf),
-}
-"""The least and the largest value of each number in a run file; infinity itself is none."""
-
-
-def check_limits(section: object) -> None:
-    """Refuses a number that means nothing.
-
-    Raises:
-        InputError: names the key, its value and what is expected.
-    """
-    for f in fields(section):  # pyright: ignore[reportArgumentType]
-        value = getattr(section, f.name)
-        if f.name not in LIMITS or not isinstance(value, int | float):
-            continue
-        low, high = LIMITS[f.name]
-        if not low <= value <= high or value == math.inf:
-            least = "more than 0" if 0 < low < 1e-9 else f"at least {low:g}"
-            most = "" if high == math.inf else f" and at most {high:g}"
-            raise InputError(f"{f.name} is {value}; expected {least}{most}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
-    """Which bags, which labels, which graph."""
+    """The bags of a run, their labels, their parts, and how their graphs are built.
+
+    Raises:
+        InputError: a value is not one of the choices, or lies outside its limits.
+    """
 
     features: Path
     """Folder with one feature file per slide or scan (TRIDENT, CLAM, torchmil or probsa layout)."""
     labels: Path
-    """CSV with the columns bag,label[,group][,fold|split]."""
-    test_fold: int | None = None
-    """Test on this fold, validate on the next, train on the rest (where the table has folds)."""
+    """CSV table with the columns bag,label[,group][,fold|split]."""
+    test_fold: NonNegativeInt | None = None
+    """Test on this fold, validate on the next one and train on the others. Needs a table with a
+    column `fold`."""
     split: Path | None = None
-    """CLAM's splits_k.csv, instead of folds or a split column in the table."""
+    """A splits_k.csv file of CLAM, used instead of the columns `fold` or `split` of the table."""
     classes: tuple[str, ...] | None = None
-    """Class names in the order of their indices, where labels are names."""
-    validation: float = 0.2
-    """Share of the training bags to validate on, where the table says nothing."""
+    """Names of the classes in the order of their indices. Needed if the labels are names."""
+    validation: Annotated[float, Limits(at_least=0.01, at_most=0.9)] = 0.2
+    """Fraction of the training bags used for validation if the table does not assign any."""
     instance_labels: Path | None = None
-    """Folder of <bag>.npy, one whole number an instance (-1 unknown), before what files hold."""
+    """Folder with one <bag>.npy per bag, one whole number per instance (-1 means unknown). These
+    labels replace the instance labels in the feature files."""
     unlabelled: Literal["refuse", "leave_out"] = "refuse"
-    """What to do about bags of the folder that the table of labels does not name."""
+    """What to do with bags in the folder of features that the table of labels does not contain."""
     feature_set: str | None = None
-    """Which folder of features to take, where a data set holds several."""
+    """Which folder of features to use if a data set has several."""
     standardize: bool = False
-    """Bring every feature to mean 0 and deviation 1 over the training part (kept in the run)."""
-    graph: GraphKind = "auto"
-    """Neighbours: chain (CT), grid (8 adjacent patches), knn or none; auto tells from the file."""
-    edge_weights: WeightKind = "inverse"
-    """From the distance of neighbours' features: inverse, exp, rbf; binary does not look."""
-    weight_scale: float | None = None
-    """Scale s of inverse weights; none: the bag's median distance, so weights lie near 1."""
-    neighbours: int = 8
-    """k of the knn graph."""
-    stride: float | None = None
-    """Distance of neighbouring patches in level-0 pixels, where files say none or a wrong one."""
-    cache_gb: float = 4.0
-    """Memory for bags kept between epochs."""
+    """Scale every feature to mean 0 and standard deviation 1 over the training bags. The run folder
+    stores the scaling."""
+    graph: GraphOptions = field(default_factory=GraphOptions)
+    """How the graph of each bag is built."""
+    cache_gb: NonNegativeFloat = 4.0
+    """Gigabytes of memory in which bags are cached between epochs."""
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
-    """How the model is trained; the defaults are the paper's."""
+    """How a model is trained; the defaults are those of the ProbSA paper.
 
-    epochs: int = 100
-    """Passes over the training bags."""
-    batch_size: int = 32
-    """Bags in a step."""
-    max_instances: int | None = None
-    """Most instances in a step: a batch is closed early rather than exceed it."""
+    Raises:
+        InputError: a value is not one of the choices, or lies outside its limits.
+    """
+
+    epochs: PositiveInt = 100
+    """Number of passes over the training bags."""
+    batch_size: PositiveInt = 32
+    """Number of bags per step."""
+    max_instances: PositiveInt | None = None
+    """Maximum number of instances per step. A batch that would exceed it is closed early."""
     optimizer: Literal["adam", "adamw", "radam", "sgd"] = "adam"
-    """PyTorch's defaults; sgd has momentum 0.9, adamw and radam decoupled weight decay."""
-    lookahead: int | None = None
-    """k of Lookahead, around any optimiser: every k steps slow weights follow (TransMIL: 6)."""
-    lookahead_alpha: float = 0.5
-    """How far the slow weights go towards the fast ones then; these go back to them."""
-    learning_rate: float = 1e-4
-    """Of the optimiser, after the warm-up."""
-    warmup_epochs: int = 10
-    """Epochs over which the learning rate rises linearly from a tenth."""
+    """Optimizer, with PyTorch's defaults. 'sgd' has momentum 0.9; 'adamw' and 'radam' decouple the
+    weight decay."""
+    lookahead: PositiveInt | None = None
+    """Use Lookahead around the optimizer: the slow weights are updated every this many steps
+    (TransMIL: 6)."""
+    lookahead_alpha: Annotated[float, Limits(above=0, at_most=1)] = 0.5
+    """Fraction of the way that Lookahead moves the slow weights towards the fast ones."""
+    learning_rate: NonNegativeFloat = 1e-4
+    """Learning rate after the warm-up."""
+    warmup_epochs: NonNegativeInt = 10
+    """Number of epochs over which the learning rate rises linearly from a tenth of its value."""
     schedule: RateSchedule = "constant"
-    """Of the learning rate: constant, cosine, step, or plateau (of the validation NLL)."""
-    schedule_factor: float = 0.2
-    """What step and plateau multiply the rate by; the share of it at which cosine ends."""
-    schedule_epochs: int = 10
-    """step: every so many epochs; plateau: after so many whose NLL was not lower by 1e-4."""
-    weight_decay: float = 0.0
-    """Of the optimiser."""
+    """Schedule of the learning rate. 'plateau' follows the validation NLL."""
+    schedule_factor: UnitInterval = 0.2
+    """Factor by which 'step' and 'plateau' reduce the learning rate, and the fraction of it at
+    which 'cosine' ends."""
+    schedule_epochs: PositiveInt = 10
+    """'step' reduces the learning rate every this many epochs; 'plateau' after this many epochs
+    without a validation NLL that is lower by at least 1e-4."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Weight decay of the optimizer."""
     decay_vectors: bool = True
-    """Weight decay of biases and of the scales of norms too, not of matrices alone."""
-    kl_weight: KLWeight = "cyclical"
-    """λ of the KL: a number, linear or cyclical. Nothing for a model without a KL."""
+    """Apply weight decay to biases and norm scales too, not only to matrices."""
+    kl_weight: Annotated[KLWeight, Limits(at_least=0)] = "cyclical"
+    """Weight λ of the KL term: a constant, or a schedule. Models without a KL term ignore it."""
     balanced: bool = False
-    """Weigh the loss so that every class counts the same."""
-    clip_norm: float | None = None
-    """Largest norm of the gradient; larger ones are scaled down to it."""
-    patience: int | None = None
-    """Stop after this many epochs without a better validation AUROC."""
+    """Weight the loss so that every class contributes equally."""
+    clip_norm: PositiveFloat | None = None
+    """Maximum norm of the gradient. Larger gradients are scaled down to it."""
+    patience: PositiveInt | None = None
+    """Stop after this many epochs without a higher validation AUROC."""
     precision: Literal["float32", "bf16"] = "float32"
-    """bf16: matrix products in bfloat16; attention, loss and weights stay in float32."""
+    """Precision of matrix products. With 'bf16', attention, loss and weights stay in float32."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """auto: cuda, else mps, else cpu."""
-    workers: int = 0
-    """Processes that read and pack bags ahead; 0: the training process does."""
-    threads: int | None = None
-    """CPU threads of the training process; none: PyTorch's choice."""
+    """Device to train on. 'auto' is cuda if there is one, else mps, else cpu."""
+    workers: NonNegativeInt = 0
+    """Number of processes that read and pack bags ahead. With 0, the training process reads."""
+    threads: PositiveInt | None = None
+    """Number of CPU threads of the training process. By default, PyTorch chooses."""
     tensorboard: bool = True
-    """Write TensorBoard events too, where it is installed."""
+    """Write TensorBoard events as well, if TensorBoard is installed."""
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
-    """A training run, resolved: what `run.yaml` in a run folder holds."""
+    """The complete configuration of a training run, as `run.yaml` in a run folder holds it."""
 
     data: DataConfig
     model: str
-    """Registered name."""
+    """Registered name of the model."""
     model_arguments: dict[str, Any] = field(default_factory=dict)
-    """What the model's constructor is given beside `in_dim`, `n_classes` and `class_weights`."""
+    """Arguments of the model's constructor, except `in_dim`, `n_classes` and `class_weights`."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    seed: int = 0
-    """Of the initial weights, the order of bags, the noise, and a split that has to be made."""
-    data_seed: int | None = None
-    """Of the order of bags and of a split that has to be made; none: as seed."""
+    seed: NonNegativeInt = 0
+    """Seed of the initial weights, the noise, and (unless data_seed is given) the order and split
+    of the bags."""
+    data_seed: NonNegativeInt | None = None
+    """Seed of the order of the bags and of a random split, so that runs with different seeds get
+    the same batches. By default, the same as seed."""
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_options(self)
 
     @property
     def order_seed(self) -> int:
-        """The seed of everything that says which bags a step sees."""
+        """The seed of everything that determines which bags a step gets."""
         return self.seed if self.data_seed is None else self.data_seed
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, in the layout of a run file."""
+        """Return plain values in the layout of a run file, with nested options written flat."""
         return plain(
             {
-                "data": asdict(self.data),
+                "data": flat_values(self.data),
                 "model": {"name": self.model, **self.model_arguments},
-                "training": asdict(self.training),
+                "training": flat_values(self.training),
                 "seed": self.seed,
                 "data_seed": self.data_seed,
             }
         )
 
     @classmethod
-    def from_dict(cls, given: dict[str, Any]) -> "RunConfig":
-        """From a run file's layout, already checked (`read_run`), or from `to_dict`."""
-        model = dict(given["model"])
-        data = dict(given["data"])
+    def from_dict(cls, values: dict[str, Any]) -> "RunConfig":
+        """Return the configuration that `to_dict` described; its keys must be current and known."""
+        model = dict(values["model"])
+        data = dict(values["data"])
         for key in ("features", "labels", "split", "instance_labels"):
             if data.get(key) is not None:
                 data[key] = Path(data[key])
         if data.get("classes") is not None:
             data["classes"] = tuple(str(c) for c in data["classes"])
         return cls(
-            data=DataConfig(**data),
+            data=from_flat_values(DataConfig, data),
             model=model.pop("name"),
             model_arguments={k: _tuples(v) for k, v in model.items()},
-            training=TrainingConfig(**given.get("training", {})),
-            seed=int(given.get("seed", 0)),
-            data_seed=given.get("data_seed"),
+            training=from_flat_values(TrainingConfig, values.get("training", {})),
+            seed=int(values.get("seed", 0)),
+            data_seed=values.get("data_seed"),
         )
 
 
-SECTIONS = {"data": DataConfig, "training": TrainingConfig}
+SECTIONS: dict[str, type[Any]] = {"data": DataConfig, "training": TrainingConfig}
+"""The sections of a run file that do not depend on the model."""
 
 
-def section_of(key: str) -> str | None:
-    """The section that a short key belongs to, or None."""
-    for name, cls in SECTIONS.items():
-        if key in {f.name for f in fields(cls)}:
-            return name
-    return None
+def flat_name(nested: str, name: str) -> str:
+    """Return the name that an option of nested options has in its section.
 
-
-RENAMED = {"pitch": "stride"}
-"""Keys that files and flags of earlier versions use, with their names today."""
-
-
-def with_current_names(given: Any) -> Any:
-    """Return nested values with every key of `RENAMED` replaced by its current name."""
-    if isinstance(given, dict):
-        return {RENAMED.get(k, k): with_current_names(v) for k, v in given.items()}
-    return [with_current_names(v) for v in given] if isinstance(given, list) else given
-
-
-class _OnceLoader(yaml.SafeLoader):
-    """YAML whose keys stand once: of two values of a key, one would be lost without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - yaml's own
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node)
-            problem = None
-            if not isinstance(key, str):
-                problem = f"the key {key!r} is no text: write it in quotes, if it is meant"
-            elif key in seen:
-                problem = f"the key {key!r} is there twice"
-            if problem is not None:
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-def load_yaml(
-    path: Path, *, what: str = "run file", least: str = "data and model"
-) -> dict[str, Any]:
-    """A run file as nested plain values; or another file, as errors are to call it.
-
-    Raises:
-        InputError: missing, not YAML, or not a mapping; names the file.
+    >>> flat_name("graph", "kind"), flat_name("graph", "neighbours")
+    ('graph', 'neighbours')
     """
-    try:
-        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_OnceLoader)  # a SafeLoader
-    except OSError as e:
-        raise InputError(f"cannot read the {what} {path}: {e.strerror}") from e
-    except yaml.YAMLError as e:
-        mark = getattr(e, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(e, "problem", None) or "it cannot be parsed"
-        raise InputError(f"the {what} {path}{where} cannot be read as YAML: {problem}") from e
-    if value is None:
-        raise InputError(f"the {what} {path} is empty: it needs at least {least}")
-    if not isinstance(value, dict):
-        raise InputError(f"the {what} {path} holds {type(value).__name__}, not keys and values")
-    return with_current_names(value)
+    return nested if name == "kind" else name
 
 
-def flatten(given: dict[str, Any]) -> dict[str, Any]:
-    """Dotted keys of a run file; short keys are given their section, `model: x` its name.
-
-    >>> flatten({"epochs": 5, "model": "abmil", "data": {"features": "f"}})
-    {'training.epochs': 5, 'model.name': 'abmil', 'data.features': 'f'}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in given.items():
-        if key == "model" and isinstance(value, str):
-            flat["model.name"] = value
-        elif key in (*SECTIONS, "model") and isinstance(value, dict):
-            flat.update({f"{key}.{k}": v for k, v in value.items()})
+def flat_values(options: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by name, those of nested dataclasses by their flat name."""
+    values: dict[str, Any] = {}
+    for f in fields(options):
+        value = getattr(options, f.name)
+        if is_dataclass(value) and not isinstance(value, type):
+            values |= {flat_name(f.name, k): v for k, v in asdict(value).items()}
         else:
-            section = section_of(key)
-            flat[f"{section}.{key}" if section else key] = value
-    return flat
+            values[f.name] = value
+    return values
+
+
+def from_flat_values(options: type[Any], values: dict[str, Any]) -> Any:
+    """Return the dataclass that `flat_values` described."""
+    values = dict(values)
+    for f in fields(options):
+        if isinstance(f.type, type) and is_dataclass(f.type):
+            names = {g.name: flat_name(f.name, g.name) for g in fields(f.type)}
+            given = {k: values.pop(flat) for k, flat in names.items() if flat in values}
+            values[f.name] = f.type(**given)
+    return options(**values)
 
 
 def plain(value: Any) -> Any:
-    """A value as YAML holds it: tuples are lists, paths text."""
+    """Return a value as YAML holds it: tuples become lists, and paths text."""
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
     if isinstance(value, tuple | list):

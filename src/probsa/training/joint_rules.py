@@ -6,18 +6,15 @@ They may differ in seed, λ, posterior, encoder and every other argument of the 
 import json
 from typing import Any
 
-from ..models import ABMIL, TABMIL, ProbSA, arguments, fixed
+from ..models import arguments, facts
 from .config import RunConfig
 from .run_folder import EXECUTION_KEYS
-
-STACKABLE = (ABMIL, TABMIL, ProbSA)
-"""Models made of linear maps and norms alone, whose losses are sums over bags."""
 
 
 def why_not_jointly(config: RunConfig) -> str | None:
     """Return why a run cannot train jointly with others, or None if it can."""
     training = config.training
-    if fixed(config.model)[0] not in STACKABLE:
+    if not facts(config.model).stackable:
         return f"{config.model} is not made of linear maps and norms alone"
     dropouts = [k for k, v in _model_arguments(config).items() if "dropout" in k and v]
     if dropouts:

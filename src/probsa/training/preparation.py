@@ -17,7 +17,6 @@ from ..core import Bags, write_json
 from ..datasets import (
     PARTS,
     BagSet,
-    GraphOptions,
     Split,
     Stated,
     Table,
@@ -160,18 +159,11 @@ def open_data(data: DataConfig, *, features: Path | None = None) -> BagSet:
         data: the data section of the run.
         features: folder of the other bags, or None for those of the run.
     """
-    graph = GraphOptions(
-        kind=data.graph,
-        weights=data.edge_weights,
-        weight_scale=data.weight_scale,
-        neighbours=data.neighbours,
-        stride=data.stride,
-    )
     # instance labels belong to the rows of the run's own features
     is_own_folder = features is None or features.resolve() == data.features.resolve()
     return open_bags(
         features or data.features,
-        graph=graph,
+        graph=data.graph,
         cache_gb=data.cache_gb,
         features=data.feature_set,
         instance_labels=data.instance_labels if is_own_folder else None,
@@ -265,5 +257,5 @@ def _check_graph(config: RunConfig, bags: BagSet, split: Split) -> None:
     if larger and not any(bags.bag(name).edges.shape[1] for name in larger):
         raise GraphError(
             f"{config.model} needs neighbours, but no training bag of {bags.folder} has an edge "
-            f"(graph: {config.data.graph}). Give coordinates, or graph: knn, or train abmil"
+            f"(graph: {config.data.graph.kind}). Give coordinates, or graph: knn, or train abmil"
         )

@@ -21,7 +21,8 @@ import yaml
 from ..core import write_csv, write_json, write_text
 from ..errors import InputError, OutputExists
 from ..models import arguments, names, original
-from .config import RunConfig, load_yaml, plain
+from .config import RunConfig, plain
+from .keys import load_yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class RunFolder:
         """
         if not self.config_file.is_file():
             raise InputError(f"{self.path} is not a run folder: it has no run.yaml")
-        return RunConfig.from_dict(load_yaml(self.config_file))
+        return RunConfig.from_dict(load_yaml(self.config_file, mention_old_names=False))
 
     def sweep(self) -> None:
         """Remove temporary files and folders that a killed process left behind."""

@@ -1,121 +1,175 @@
-"""Run files and flags, checked against the signatures by jsonargparse: one schema for both."""
+"""Run files and flags, parsed by jsonargparse and checked against the model's signature."""
 
 import inspect
+import json
 import re
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 import yaml
-from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+from docstring_parser import parse as parse_docstring
+from jsonargparse import ArgumentParser, Namespace
 
+from ..core import choices, described, limits_of
 from ..errors import InputError, UnknownName, hint
 from ..models import PRESET, arguments, build, fixed, names, option_groups, original
-from .config import RENAMED, SECTIONS, RunConfig, flatten, load_yaml, section_of
+from .config import SECTIONS, RunConfig
+from .keys import RunKey, attribute_help, flatten, load_yaml, section_keys
 
 FROM_DATA = {"in_dim", "class_weights", "seed"}
-"""What the data, the loss settings and the run's seed say of a model, not its own section."""
+"""Arguments of a model that are not keys of a run: the data or the run's seed determine them."""
+
+
+@cache
+def run_keys(model: str, preset: str = "paper") -> dict[str, RunKey]:
+    """Return every key of a run with this model, by its name.
+
+    Args:
+        model: registered name of the model.
+        preset: which defaults the model's arguments have, `paper` or `original`.
+    """
+    known = arguments(model)
+    defaults = original(model) if preset == "original" else {}
+    help_texts = _argument_help(model)
+    name = RunKey(
+        name="model.name", annotation=str, default=None, required=True, help="Registered name."
+    )
+    keys = [name]
+    for argument, parameter in known.items():
+        if argument in FROM_DATA:
+            continue
+        default = defaults.get(argument, parameter.default)
+        if argument == "n_classes":  # determined from the labels unless it is given
+            default = None
+        elif argument == PRESET.name:
+            default = preset
+        keys.append(
+            RunKey(
+                name=f"model.{argument}",
+                annotation=parameter.annotation,
+                default=None if default is inspect.Parameter.empty else default,
+                required=False,
+                help=help_texts.get(argument, ""),
+            )
+        )
+    in_sections = section_keys()
+    first = {k: v for k, v in in_sections.items() if "." in k}
+    seeds = {k: v for k, v in in_sections.items() if "." not in k}
+    return {**first, **{key.name: key for key in keys}, **seeds}
+
+
+def _argument_help(model: str) -> dict[str, str]:
+    help_texts: dict[str, str] = {}
+    for ancestor in reversed(fixed(model)[0].__mro__):
+        documented = parse_docstring(inspect.cleandoc(ancestor.__doc__ or "")).params
+        help_texts |= {p.arg_name: " ".join((p.description or "").split()) for p in documented}
+    for options in option_groups(model).values():
+        help_texts |= attribute_help(options)
+    preset = "Whose defaults the model has: those of the ProbSA paper or of the method's authors."
+    return {**help_texts, PRESET.name: preset}
 
 
 @cache
 def run_parser(model: str, preset: str = "paper") -> ArgumentParser:
-    """The parser of a run with this model: its sections are constructors' signatures.
-
-    `preset` says whose defaults the model's section has.
-    """
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    """Return the parser of a run with this model; see `run_keys` for the arguments."""
     parser = ArgumentParser(prog="probsa train", exit_on_error=False, default_env=False)
-    for name, section in SECTIONS.items():
-        parser.add_class_arguments(section, name)
-    parser.add_argument("--model.name", type=str, required=True, help="Registered name.")
-    cls, _ = fixed(model)
-    hidden = set(inspect.signature(cls).parameters) - set(arguments(model))
-    parser.add_class_arguments(cls, "model", skip={*FROM_DATA, *hidden})
-    for group in option_groups(model).values():
-        parser.add_class_arguments(group, "model", as_group=False)
-    if PRESET.name in arguments(model):
-        words = "Whose defaults: the ProbSA paper's, or those of the method's authors."
-        parser.add_argument("--model.preset", type=PRESET.annotation, default=preset, help=words)
-    if preset == "original":
-        parser.set_defaults({f"model.{k}": v for k, v in original(model).items()})
-    # one logit or C is read off the labels unless it is given
-    parser.set_defaults({"model.n_classes": None} if "model.n_classes" in keys(parser) else {})
-    parser.add_argument("--seed", type=int, default=0, help="Of weights, order, noise and split.")
-    words = "Of order and split alone, so that runs of several seeds meet the same batches."
-    parser.add_argument("--data_seed", type=int | None, default=None, help=words)
+    for key in run_keys(model, preset).values():
+        parser.add_argument(
+            f"--{key.name}",
+            type=key.annotation,
+            default=key.default,
+            required=key.required,
+            help=key.help.replace("%", "%%"),
+        )
     return parser
 
 
-def keys(parser: ArgumentParser) -> list[str]:
-    """Every key of a run file."""
-    wanted = r"(data|training|model)\.\w+|(data_)?seed"
-    return [a.dest for a in parser._actions if re.fullmatch(wanted, a.dest)]
-
-
 def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
-    """A run from a run file and flags (which win), both in dotted or short keys.
-
-    Raises:
-        UnknownName: a key or a model that does not exist; suggests the right one.
-        InputError: a value of the wrong type; names the key, and the file where it came from there.
-    """
-    given = flatten(load_yaml(file)) if file is not None else {}
-    origin = dict.fromkeys(given, f" in {file}") | dict.fromkeys(flags, "")
-    return checked_run({**given, **flags}, origin=origin)
-
-
-def checked_run(given: Mapping[str, Any], *, origin: Mapping[str, str]) -> RunConfig:
-    """A run from dotted or short keys.
+    """Return the run that a run file and flags describe; flags take precedence.
 
     Args:
-        given: the keys and their values.
-        origin: where each came from, as errors say it: ` in run.yaml`, or nothing for a flag.
+        file: the run file, if there is one.
+        flags: values by key; keys may be written with or without their section.
+
+    Raises:
+        UnknownName: a key or a model does not exist; suggests the nearest.
+        InputError: a value has the wrong type; names the key, and the file if it is from there.
+    """
+    values = flatten(load_yaml(file)) if file is not None else {}
+    origin = dict.fromkeys(values, f" in {file}") | dict.fromkeys(flags, "")
+    return checked_run({**values, **flags}, origin=origin)
+
+
+def checked_run(values: Mapping[str, Any], *, origin: Mapping[str, str]) -> RunConfig:
+    """Return the run that values by key describe.
+
+    Args:
+        values: values by key.
+        origin: where each key is from, as errors put it: ` in run.yaml`, or empty for a flag.
 
     Raises:
         UnknownName, InputError: as `read_run`.
     """
-    given, origin = dict(given), dict(origin)
-    name = given.get("model.name")
+    name = values.get("model.name")
     if name is None:
-        raise InputError(f"no model is named: give --model, one of {', '.join(names())}")
+        raise InputError(f"no model is given: add --model NAME, one of {', '.join(names())}")
     if name not in names():
         raise UnknownName(f"model{origin['model.name']}", str(name), names())
-    preset = given.get("model.preset", given.get("preset", PRESET.default))
-    known_presets = PRESET.name in arguments(name) and preset in get_args(PRESET.annotation)
-    parser = run_parser(name, preset if known_presets else PRESET.default)
-    known = keys(parser)
-    short = [k for k in given if "." not in k and f"model.{k}" in known]
-    given = {f"model.{k}" if k in short else k: v for k, v in given.items()}
-    origin = {f"model.{k}" if k in short else k: v for k, v in origin.items()}
-    for key in given:
-        if key not in known:
-            plain = [k.partition(".")[2] or k for k in known] + [*SECTIONS, "model"]
-            raise UnknownName(f"key of a run{origin[key]}", key, known if "." in key else plain)
+    values, origin = _model_keys(name, values), _model_keys(name, origin)
+    preset = values.get("model.preset", PRESET.default)
+    has_preset = PRESET.name in arguments(name) and preset in get_args(PRESET.annotation)
+    preset = preset if has_preset else PRESET.default
+    keys = run_keys(name, preset)
+    for key in values:
+        if key not in keys:
+            short = [*(k.short for k in keys.values()), *SECTIONS, "model"]
+            raise UnknownName(f"key of a run{origin[key]}", key, keys if "." in key else short)
     for key in ("data.features", "data.labels"):
-        if given.get(key) is None:
-            raise InputError(f"no {key.partition('.')[2]} given: --{key.partition('.')[2]} PATH")
+        if values.get(key) is None:
+            short = keys[key].short
+            raise InputError(f"no {short} given: add --{short} PATH")
     try:
-        parsed = parser.parse_args([f"--{k}={_text(v)}" for k, v in given.items()])
-    except Exception as e:  # jsonargparse raises several kinds; all are the user's input
-        raise InputError(_said(e, given, name=name, origin=origin)) from e
+        parsed = run_parser(name, preset).parse_args(
+            [f"--{k}={_text(v)}" for k, v in values.items()]
+        )
+    except Exception as e:  # jsonargparse raises several kinds; each is due to the user's input
+        raise InputError(_explain(e, values, keys=keys, origin=origin)) from e
     return _config(parsed)
+
+
+def _model_keys(model: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the keys of the model's arguments in full: `ridge` and `model.prior.ridge` alike."""
+    nested = {
+        f"{group}.{f.name}": f.name
+        for group, options in option_groups(model).items()
+        for f in fields(options)
+    }
+    known = arguments(model)
+    named: dict[str, Any] = {}
+    for key, value in values.items():
+        short = key.removeprefix("model.")
+        argument = nested.get(short, short)
+        name = f"model.{argument}" if argument in known and argument not in FROM_DATA else key
+        if name in named:
+            raise InputError(f"the key {name} is given twice: remove one of the two")
+        named[name] = value
+    return named
 
 
 def _config(parsed: Namespace) -> RunConfig:
     values = parsed.as_dict()
     model = {k: v for k, v in values["model"].items() if (k, v) != ("n_classes", None)}
     config = RunConfig.from_dict({**values, "model": model})
-    _check_model(config)
-    return config
-
-
-def _check_model(config: RunConfig) -> None:
-    """A wrong value (heads that do not divide the width) shows before any file is read."""
+    # an impossible combination (heads that do not divide the width) shows before any file is read
     try:
         build(config.model, in_dim=8, **config.model_arguments)
     except (ValueError, AssertionError, RuntimeError) as e:
         raise InputError(f"model {config.model}: {e}") from e
+    return config
 
 
 def _text(value: Any) -> str:
@@ -124,121 +178,56 @@ def _text(value: Any) -> str:
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
 
 
-def _said(
-    error: Exception, given: Mapping[str, Any], *, name: str, origin: Mapping[str, str]
+def _explain(
+    error: Exception,
+    values: Mapping[str, Any],
+    *,
+    keys: Mapping[str, RunKey],
+    origin: Mapping[str, str],
 ) -> str:
-    """What was expected of a key, what came, and from which file."""
+    """Return which key has a wrong value, from which file, and what is expected instead."""
     text = " ".join(str(error).split())
-    found = re.search(r'[Kk]ey "([\w.]+)"', text)
-    if not found or found.group(1) not in given:
+    match = re.search(r'[Kk]ey "([\w.]+)"', text)
+    if not match or match.group(1) not in values:
         return text
-    key = found.group(1)
-    short = key.rpartition(".")[2]
-    kind = _annotation(key, name)
-    value = given[key]
-    near = [c for c in get_args(kind) if isinstance(c, str)]
-    near += [c for part in get_args(kind) for c in get_args(part) if isinstance(c, str)]
-    guess = hint(str(value), near)
-    return f"{short or key}{origin.get(key, '')} is {value!r}; expected {expected(kind)}.{guess}"
-
-
-def _annotation(key: str, model: str) -> Any:
-    section, _, short = key.rpartition(".")
-    of = SECTIONS.get(section)
-    known = arguments(model) if of is None else inspect.signature(of).parameters
-    return known[short].annotation if short in known else int
-
-
-def described(model: str) -> list[str]:
-    """Every key with what it expects, its default and its meaning: the help of `probsa train`."""
-    parser = run_parser(model)
-    known, lines = set(keys(parser)), []
-    for action in parser._actions:
-        if action.dest not in known:
-            continue
-        kind = "text" if action.dest == "model.name" else expected(_annotation(action.dest, model))
-        default = "" if action.default is None else f"; default {_text(action.default)}"
-        lines += [f"  {action.dest}: {kind}{default}", f"      {action.help}"]
-    return lines
-
-
-def expected(kind: Any) -> str:
-    """An annotation in words.
-
-    >>> expected(float | Literal["linear", "cyclical"])
-    "a number, 'linear' or 'cyclical'"
-    """
-    words = {int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
-    origin, parts = get_origin(kind), get_args(kind)
-    if kind in words:
-        return words[kind]
-    if origin is Literal:
-        named = [repr(p) for p in parts]
-    elif origin is tuple:
-        return f"a list ({expected(parts[0])} each)"
-    elif parts:
-        named = [w for p in parts for w in re.split(r", | or ", expected(p))]
-    else:
-        return "a path" if kind is Path else "text"
-    return " or ".join([", ".join(named[:-1]), named[-1]]) if named[1:] else named[0]
+    key, value = keys[match.group(1)], values[match.group(1)]
+    guess = hint(str(value), choices(key.annotation))
+    where = origin.get(key.name, "")
+    return f"{key.short}{where} is {value!r}; expected {described(key.annotation)}.{guess}"
 
 
 def commented(config: RunConfig) -> str:
-    """The resolved run file, every key with what it means."""
-    parser = run_parser(config.model)
-    help_of = {a.dest: a.help for a in parser._actions}
+    """Return the complete run file as YAML, with a comment that explains each key."""
+    keys = run_keys(config.model)
     lines = ["# probsa train --config THIS_FILE --out RUN_FOLDER"]
     for section, values in config.to_dict().items():
         if not isinstance(values, dict):
-            lines += ["", f"# {help_of.get(section)}", f"{section}: {_text(values)}"]
+            lines += ["", *_comment(keys[section]), f"{section}: {_text(values)}"]
             continue
         lines += ["", f"{section}:"]
         for key, value in values.items():
-            lines += [f"  # {help_of.get(f'{section}.{key}')}", f"  {key}: {_text(value)}"]
+            lines += _comment(keys[f"{section}.{key}"], indent="  ")
+            lines.append(f"  {key}: {_text(value)}")
     return "\n".join(lines) + "\n"
 
 
-def flags_of(given: Sequence[str], *, own: Mapping[str, bool]) -> tuple[dict[str, Any], dict]:
-    """Flags of `probsa train` and `benchmark`: a run's (dotted keys) and the command's own.
-
-    Args:
-        given: what stands after the command.
-        own: the command's own flags, and whether each takes a value.
-    """
-    run: dict[str, Any] = {}
-    mine: dict[str, Any] = {}
-    rest = list(given)
-    while rest:
-        token = rest.pop(0)
-        if not token.startswith("--"):
-            raise InputError(f"{token!r} is not a flag: what follows is --flag VALUE each")
-        key, equals, value = token[2:].partition("=")
-        key = key.replace("-", "_")
-        section, dot, short = key.rpartition(".")
-        key = f"{section}{dot}{RENAMED.get(short, short)}"
-        if key in own and not own[key]:
-            mine[key] = True
-            continue
-        if not equals:
-            if rest and not rest[0].startswith("--"):
-                value = rest.pop(0)
-            elif key in own or not _may_be_bare(key):
-                raise InputError(f"--{key.replace('_', '-')} needs a value")
-            else:
-                value = "true"  # a bare --standardize means yes
-        if key in own:
-            mine[key] = value
-        else:
-            section = section_of(key)
-            run["model.name" if key == "model" else f"{section}.{key}" if section else key] = value
-    return run, mine
+def _comment(key: RunKey, *, indent: str = "") -> list[str]:
+    lead = f"{indent}# "
+    return textwrap.wrap(key.help, 98, initial_indent=lead, subsequent_indent=lead)
 
 
-def _may_be_bare(key: str) -> bool:
-    """Whether `--key` alone can mean yes: a true-or-false key, or one that only a model knows."""
-    section, _, short = key.rpartition(".")
-    owner = SECTIONS.get(section or section_of(short) or "")
-    if owner is None:
-        return key not in ("model", "seed", "data_seed")
-    known = inspect.signature(owner).parameters
-    return short not in known or known[short].annotation is bool
+def run_schema(model: str) -> dict[str, Any]:
+    """Return the JSON schema of a run file of this model, written with its sections."""
+    schema = json.loads(run_parser(model).get_completion_script("jsonschema"))
+    for key in run_keys(model).values():
+        section, _, short = key.name.rpartition(".")
+        of_section = schema["properties"][section] if section else schema
+        for limits in limits_of(key.annotation):
+            stated = {
+                "minimum": limits.at_least,
+                "exclusiveMinimum": limits.above,
+                "maximum": limits.at_most,
+                "exclusiveMaximum": limits.below,
+            }
+            of_section["properties"][short] |= {k: v for k, v in stated.items() if v is not None}
+    return schema

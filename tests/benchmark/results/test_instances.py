@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from probsa.evaluation.found_lesions import patch_mask
 from support.made_experiments import write_run
 from support.made_predictions import cohort
 
@@ -11,7 +12,6 @@ from probsa.benchmark.results.instances import summary_of
 from probsa.benchmark.results.lesions import Truth, lesions_found
 from probsa.benchmark.results.pooled import blocks
 from probsa.benchmark.results.results import read_results
-from probsa.evaluation.found_lesions import patch_mask
 from probsa.evaluation.froc_summaries import froc_summary
 from probsa.evaluation.instance_summaries import instance_summary
 from probsa.evaluation.lesion_detections import detections

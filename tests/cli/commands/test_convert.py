@@ -1,4 +1,4 @@
-"""probsa convert: what it prints, and how it exits."""
+"""probsa convert: its output and its exit status."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,9 @@ def test_a_bag_that_fails_is_named_and_the_exit_status_says_so(tmp_path, capsys)
     (source / "b.pt").write_bytes((source / "b.pt").read_bytes()[:50])
     assert convert(source, tmp_path / "one", "slideflow", "clam") == 1
     out, err = capsys.readouterr()
-    assert out.startswith("1 bags converted") and "not carried: name of the encoder (1 bag)" in out
+    assert (
+        out.startswith("1 bags converted") and "not converted: name of the encoder (1 bag)" in out
+    )
     assert "probsa: left out b: " in err and "b.pt" in err
     assert convert(source, tmp_path / "two", "slideflow", "clam", "--json") == 1
     done = json.loads(capsys.readouterr().out)
@@ -63,9 +65,9 @@ def test_an_empty_slide_is_said_and_is_no_failure(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--from", "eva"], "invalid choice: 'eva'"),
+        (["--from", "eva"], "--from is 'eva'; expected clam"),
         (["--from", "clam"], "does not look like clam's files but like trident's"),
-        (["--slide-mpp", "none.csv"], "none.csv: expected µm per pixel"),
+        (["--slide-mpp", "none.csv"], "none.csv': expected µm per pixel"),
         (["--feature-set", "features_x"], "no folders of features are named 'features_x'"),
         (["--encodr", "x"], "no argument '--encodr'. Did you mean '--encoder'?"),
     ],

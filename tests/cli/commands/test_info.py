@@ -1,4 +1,4 @@
-"""probsa info: what it says of slides, scans and of what is neither."""
+"""probsa info on slides, on scans, and on files that are neither."""
 
 import json
 import zipfile
@@ -15,7 +15,7 @@ TCGA = "TCGA-CR-7395-01A-01-TS1.svs"
 
 
 def lines(capsys):
-    """{key: values} of what was printed, by the two columns."""
+    """Parse the two printed columns to {key: values}."""
     found = {}
     for line in capsys.readouterr().out.splitlines():
         if line.startswith("  "):
@@ -107,7 +107,7 @@ def test_a_folder_of_slides_is_told_slide_by_slide(tmp_path, capsys):
 
 @pytest.fixture(scope="session")
 def head(shared_data, tmp_path_factory):
-    """The GE head series, unpacked."""
+    """Unpack the GE head series."""
     folder = tmp_path_factory.mktemp("head")
     with zipfile.ZipFile(shared_data / "ct_volumes" / "ge_head_ct_dicom.zip") as f:
         f.extractall(folder)

@@ -190,6 +190,6 @@ def _check_need(need: str, row: Row, bags: BagSet, split: Split) -> None:
     what = "coordinates" if need == "coords" else "neighbours"
     raise InputError(
         f"{row.method.label} needs {what}, which none of the first {len(names)} training bags of "
-        f"{row.data.name} ({bags.folder}) has (graph: {row.config.data.graph}): leave it out of "
-        "models"
+        f"{row.data.name} ({bags.folder}) has (graph: {row.config.data.graph.kind}): leave it out "
+        "of models"
     )

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from ...errors import InputError, UnknownName
 from ...models import arguments, facts, names
-from ...training import SECTIONS, flatten
+from ...training import flatten, section_keys
 from ...variational import KLWeight
 from .methods_and_cells import Family, Method
 
@@ -152,7 +152,7 @@ def run_keys(
         InputError: one that the grid itself says for every cell.
     """
     flat = flatten(dict(given))
-    known = [f"{s}.{k}" for s, cls in SECTIONS.items() for k in cls.__dataclass_fields__]
+    known = [key for key in section_keys() if "." in key]
     taken = {
         "training.kl_weight": "kl_weight of the grid, or of an entry of models",
         "data.test_fold": "splits",

@@ -14,7 +14,7 @@ import yaml
 from ...core import write_text
 from ...datasets import read_table
 from ...errors import InputError, UnknownName
-from ...training import SECTIONS, RunConfig, checked_run, load_yaml
+from ...training import SECTIONS, RunConfig, checked_run, load_yaml, section_keys
 from ..execution.cells import Keep
 from .data_sets import DataSet, chosen_splits, found_at, keys_of, made_ready, named_sets
 from .entries import kl_weights, methods_of, run_keys
@@ -322,4 +322,4 @@ def _data_set(
 
 
 def _run_names() -> list[str]:
-    return [f for cls in SECTIONS.values() for f in cls.__dataclass_fields__]
+    return [key.short for key in section_keys().values() if "." in key.name]

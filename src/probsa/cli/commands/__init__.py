@@ -1,4 +1,4 @@
-"""The commands, one a file: `convert_checkpoint.py` is `probsa convert-checkpoint`.
+"""The commands, one file each: `convert_checkpoint.py` is `probsa convert-checkpoint`.
 
-Each has `run(arguments) -> exit status`; what it needs is imported when it runs.
+Each has `parser()`, which imports nothing heavy, and `run(arguments)`, which gives the exit status.
 """

@@ -1,40 +1,99 @@
-"""What the commands share: the parser, and how results are said."""
+"""What all commands share: their parser, its errors in plain words, and how results are written."""
 
-import argparse
 import json
+import re
 import sys
-from typing import Any, NoReturn
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from typing import Any
+
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from ...errors import InputError, hint
 
+TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
-class Parser(argparse.ArgumentParser):
-    """argparse that raises, suggests, and takes no abbreviation."""
 
-    def __init__(self, *, prog: str, description: str) -> None:
-        super().__init__(prog=prog, description=description, allow_abbrev=False)
+def command_parser(name: str, description: str) -> ArgumentParser:
+    """Return a parser for a command without any argument yet.
 
-    def error(self, message: str) -> NoReturn:
-        lead = "unrecognized arguments: "
-        if message.startswith(lead):
-            given = message.removeprefix(lead).split()[0].partition("=")[0]
-            known = [o for a in self._actions for o in a.option_strings]
-            message = f"{self.prog} has no argument {given!r}.{hint(given, known)}"
-        raise InputError(message)
+    Args:
+        name: the name of the command.
+        description: what the command does; the first line stands in `probsa --help` too.
+    """
+    return ArgumentParser(
+        prog=f"probsa {name}".rstrip(),
+        description=description,
+        formatter_class=RawDescriptionHelpFormatter,
+        exit_on_error=False,
+        allow_abbrev=False,
+        default_env=False,
+    )
+
+
+def add_json_flag(parser: ArgumentParser) -> None:
+    """Add `--json`, which every command has."""
+    words = "Print the result as one JSON document on standard output."
+    parser.add_argument("--json", action="store_true", help=words)
+
+
+def parse_arguments(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
+    """Parse the arguments of a command.
+
+    Raises:
+        InputError: an argument is unknown, missing or wrong; says what is expected.
+    """
+    try:
+        return parser.parse_args(list(arguments))
+    except ArgumentError as e:
+        raise InputError(_explain(parser, str(e))) from e
+
+
+def _explain(parser: ArgumentParser, message: str) -> str:
+    text = " ".join(message.split())
+    if match := re.match(r"unrecognized arguments: (\S+)", text):
+        argument = match.group(1).partition("=")[0]
+        if not argument.startswith("-"):
+            return f"{parser.prog} has no place for {argument!r}: expected --FLAG VALUE"
+        flags = re.findall(r"--[\w.-]+", parser.format_usage())
+        return f"{parser.prog} has no argument {argument!r}.{hint(argument, flags)}"
+    if match := re.match(r"argument ([\w.-]+): expected (?:one|at least one) argument", text):
+        return f"{match.group(1)} needs a value"
+    if match := re.match(r"argument ([\w.-]+): ignored explicit argument", text):
+        return f"{match.group(1)} takes no value"
+    if match := re.match(r"argument ([\w.-]+): invalid choice: (.+) \(choose from (.+)\)", text):
+        flag, value, choices = match.groups()
+        choices = [choice.strip("'") for choice in choices.split(", ")]
+        expected = " or ".join(part for part in (", ".join(choices[:-1]), choices[-1]) if part)
+        guess = hint(value.strip("'"), choices)
+        return f"{flag} is {value}; expected {expected}{guess and '.' + guess}"
+    if match := re.match(r'Parser key "([\w.]+)": Expected a <class \'(\w+)\'>.*value: (.*)', text):
+        key, kind, value = match.groups()
+        flag = f"--{key.replace('_', '-')}"
+        return f"{flag} is {value!r}; expected {TYPES.get(kind, kind)}"
+    if match := re.match(r"the following arguments are required: (.+)", text):
+        usage = parser.format_usage()
+        keys = [key.replace("_", "-") for key in match.group(1).split(", ")]
+        missing = [f"--{k}" if re.search(rf"--{k}\s", usage) else k.upper() for k in keys]
+        return f"{parser.prog} needs {' and '.join(missing)}. See {parser.prog} --help"
+    return text
 
 
 def write(text: str) -> None:
-    """One text on standard output."""
+    """Write text to standard output."""
     sys.stdout.write(text.rstrip("\n") + "\n")
 
 
 def write_json(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Write one JSON document to standard output."""
     write(json.dumps(value, indent=2, default=str, allow_nan=False))
 
 
-def status(failures: list[tuple[str, str]], *, as_json: bool) -> int:
-    """Exit status of a command over many bags; what was left out is said on standard error."""
+def exit_status(failures: list[tuple[str, str]], *, as_json: bool) -> int:
+    """Return the exit status of a command over many bags: 1 if any (bag, reason) failed.
+
+    The failures are written to standard error, unless the JSON document has them.
+    """
     if failures and not as_json:
         for bag, reason in failures:
             sys.stderr.write(f"probsa: left out {bag}: {reason}\n")

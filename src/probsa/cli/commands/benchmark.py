@@ -1,191 +1,209 @@
-"""probsa benchmark: a grid of runs, its tables and its figures."""
+"""probsa benchmark: train and evaluate a grid of runs, with tables and figures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jsonargparse import ArgumentParser, Namespace
+
 from ...errors import InputError, UnknownName
-from ._cohort import workers_of
-from ._shared import write, write_json
+from ._cohort import worker_count
+from ._run_flags import add_run_flags, parse_with_run_flags
+from ._shared import add_json_flag, command_parser, write, write_json
 
 if TYPE_CHECKING:
     from ...benchmark import Grid, Plan
 
-BENCHMARK = """\
-usage: probsa benchmark GRID.yaml [--data DIR ...] [--out DIR] [--KEY VALUE ...]
+DESCRIPTION = """\
+Train and evaluate a grid of runs, and write tables and figures.
 
-Trains, predicts and evaluates every cell of a grid (models × data sets × splits × seeds × λ), then
-writes tables and figures. Goes on where it stopped; what failed is tried again.
+The cells of the grid are all combinations of models, data sets, splits, seeds and λ. An
+interrupted benchmark continues where it stopped, and failed cells are tried again.
 
-  --data DIR         a folder with features/ and labels.csv, a folder of such, what probsa dataset
-                     wrote, or RSNA, PANDA or CAMELYON16 as published; or NAME=DIR; may be repeated
-  --out DIR          the experiment's folder (default: the grid's name)
-  --engine local|ray|slurm   (default: local)
-  --workers N        processes, actors or jobs at work at the same time (default: 1)
-  --slurm.KEY VALUE  of a Slurm job: partition, timeout_min, mem_gb, cpus_per_task, gpus_per_node, …
-  --no-retry         leave what failed before as it is
-  --dry-run          list cells, passes and what is done, and stop
-  --tables-only      tables and figures of what is done in --out, without running anything
-  --timing           measure a training step of every method too, with one thread; torchmil's beside
-                     where it is installed
-  --bags NAME,NAME   whose attention maps are drawn side by side (default: chosen by rule)
-  --json             one JSON document on standard output
+The keys of the grid and all keys of `probsa train` may stand in the file or be flags; flags
+take precedence. The file may also contain
 
-Keys of the grid, in the file or as flags (flags win over all that the file says):
+  data: {features: DIR, labels: FILE}, or {dataset: camelyon16, root: DIR}, or several of
+        these by name, each with keys of runs that hold for it
+  exceptions: a list of {data: NAMES, models: NAMES with *, KEY: VALUE}; of several that
+        apply, the last one counts"""
 
-  data: {features: DIR, labels: FILE}, {dataset: camelyon16, root: DIR}, or a name with such keys
-        and keys of runs for each of several
-  models: names, all, local, global; or mappings {name, label, training: {KEY: VALUE}, <arguments>}
-  kl_weight: λ of models with a KL; 0 is the plain baseline (default: cyclical)
-  seeds: how many, from 0, or a list (default: 1)
-  splits: how many are made where labels have no folds (default: 5); a list: these alone
-  data_seed: of the order of bags, so that all seeds meet the same batches; null: each its own (0)
-  keep: checkpoints of a cell that is done: best, all, none (default: best)
-  heads: cells that train in one pass at most; 1: each alone (default: 48, fewer of large models)
-  leaks: refuse or note, where a patient, a bag or its copy is in two parts (default: refuse)
-  exceptions: a list of {data: NAMES, models: NAMES with *, KEY: VALUE}; the last one holds
-  KEY: any key of `probsa train` under data and training
-"""
-
-OWN = {
-    "out": True,
-    "bags": True,
-    "engine": True,
-    "workers": True,
-    "no_retry": False,
-    "dry_run": False,
-    "tables_only": False,
-    "timing": False,
-    "json": False,
-    "help": False,
+GRID_KEYS = {
+    "models": "Models: names, or all, local or global. In the file also mappings {name, label, "
+    "training: {KEY: VALUE}, <arguments of the model>}.",
+    "kl_weight": "Weight λ of models with a KL term; several are compared. 0 gives the plain "
+    "baseline. Default: cyclical.",
+    "seeds": "Number of seeds, counted from 0, or a list of seeds. Default: 1.",
+    "splits": "Number of splits to make if the labels have no folds, or a list of the splits to "
+    "run. Default: 5.",
+    "data_seed": "Seed of the order of the bags, so that all seeds get the same batches; null: "
+    "the seed of each run. Default: 0.",
+    "keep": "Checkpoints to keep of a finished cell: best, all or none. Default: best.",
+    "heads": "Maximum number of cells that are trained jointly; 1 trains each alone. Default: 48, "
+    "fewer for large models.",
+    "leaks": "refuse or note: what to do if a patient, a bag or its copy is in two parts. "
+    "Default: refuse.",
 }
-ENGINES = ("local", "ray", "slurm")
+"""Keys of a grid that are flags too, with their help texts."""
+NOT_OF_RUNS = {"kl_weight", "test_fold", "split", "seed", "data_seed", "workers"}
+"""Keys of runs that the grid determines, or that are another flag of this command."""
 SHOWN = 20
-"""Failed cells that are listed for people."""
+"""Number of failed cells that are listed for people."""
 
 
-def run(arguments: list[str]) -> int:
-    """probsa benchmark."""
-    from ...training import flags_of
+def own_parser() -> ArgumentParser:
+    """Return the parser of the arguments that are not keys of the grid or of a run."""
+    parser = command_parser("benchmark", DESCRIPTION)
+    add = parser.add_argument
+    add("grid", type=Path, nargs="?", metavar="GRID.yaml", help="YAML file with the grid.")
+    add(
+        "--data", action="append", metavar="DIR",
+        help="Data set to run on instead of those in the file: a folder with features/ and "
+        "labels.csv, a folder of such folders, a folder that probsa dataset wrote, or RSNA, PANDA "
+        "or CAMELYON16 as published. NAME=DIR names it. May be repeated.",
+    )  # fmt: skip
+    add("--out", type=Path, metavar="DIR", help="Output folder. Default: the name of the grid.")
+    add(
+        "--engine", choices=("local", "ray", "slurm"), default="local",
+        help="Where cells are trained. Default: local.",
+    )  # fmt: skip
+    add(
+        "--workers", type=int, metavar="N",
+        help="Number of processes, Ray actors or Slurm jobs that run at the same time. Default: 1.",
+    )  # fmt: skip
+    add("--no-retry", action="store_true", help="Do not try failed cells again.")
+    add(
+        "--dry-run", action="store_true",
+        help="List the cells, how they are trained and which are done, and stop.",
+    )  # fmt: skip
+    add(
+        "--tables-only", action="store_true",
+        help="Write tables and figures of the finished cells in --out without running any.",
+    )  # fmt: skip
+    add(
+        "--timing", action="store_true",
+        help="Also measure the time of a training step of every method, on one thread, next to "
+        "torchmil's if it is installed.",
+    )  # fmt: skip
+    add(
+        "--bags", metavar="NAME,NAME",
+        help="Test bags whose attention maps are shown side by side. Default: chosen by a rule.",
+    )  # fmt: skip
+    add_json_flag(parser)
+    return parser
 
-    given = ["--help" if a == "-h" else a for a in arguments]
-    file = given.pop(0) if given and not given[0].startswith("--") else None
-    data, rest = _data(given)
-    overrides, own = flags_of(rest, own=OWN)
-    if own.get("help"):
-        write(BENCHMARK)
+
+def parser() -> ArgumentParser:
+    """Return the whole parser, for help and shell completion."""
+    whole = own_parser()
+    whole.usage = "probsa benchmark GRID.yaml [--data DIR ...] [--out DIR] [--KEY VALUE ...]"
+    group = whole.add_argument_group("keys of the grid")
+    for key, words in GRID_KEYS.items():
+        group.add_argument(f"--{key.replace('_', '-')}", metavar="VALUE", help=words)
+    group.add_argument(
+        "--slurm.KEY", metavar="VALUE",
+        help="Setting of the Slurm jobs: partition, timeout_min, mem_gb, cpus_per_task, "
+        "gpus_per_node, …",
+    )  # fmt: skip
+    add_run_flags(whole, without=NOT_OF_RUNS)
+    return whole
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `probsa benchmark`."""
+    if {"-h", "--help"} & set(arguments):
+        write(parser().format_help())
         return 0
-    if file is None and not (own.get("tables_only") and "out" in own):
+    own, overrides = parse_with_run_flags(own_parser(), arguments)
+    if own.tables_only and own.out is not None:
+        return _tables(own.out, own)
+    if own.grid is None:
         raise InputError("probsa benchmark needs a grid first: probsa benchmark GRID.yaml")
-    if own.get("engine", "local") not in ENGINES:
-        raise InputError(f"--engine is {own['engine']!r}: expected {', '.join(ENGINES)}")
     from ...benchmark import name_of, read_grid
 
-    if own.get("tables_only"):
-        return _tables(Path(own.get("out") or name_of(Path(str(file)))), own)
-
-    assert file is not None
-    asked = Path(own["out"]) if "out" in own else None
-    grid = read_grid(Path(file), data=data, overrides=overrides, out=asked)
-    out = asked or Path(grid.name)
-    every = [bag for d in grid.data for bag in d.test_bags]
-    for bag in own["bags"].split(",") if "bags" in own else []:
-        if bag not in every:  # before hours of work, not after
-            raise UnknownName("test bag (of --bags)", bag, every)
-    return _dry(grid, out, own) if own.get("dry_run") else _run(grid, out, own)
+    if own.tables_only:
+        return _tables(Path(name_of(own.grid)), own)
+    grid = read_grid(own.grid, data=own.data or [], overrides=overrides, out=own.out)
+    out = own.out or Path(grid.name)
+    test_bags = [bag for data in grid.data for bag in data.test_bags]
+    for bag in _bags(own) or []:
+        if bag not in test_bags:  # refused now, not after hours of training
+            raise UnknownName("test bag (of --bags)", bag, test_bags)
+    return _dry_run(grid, out, own) if own.dry_run else _run(grid, out, own)
 
 
-def _data(given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What --data names, as often as it is given, and all other arguments."""
-    data, rest = [], []
-    waiting = iter(given)
-    for token in waiting:
-        if token == "--data":
-            value = next(waiting, "--")
-            if value.startswith("--"):
-                raise InputError("--data needs a value: DIR or NAME=DIR")
-            data.append(value)
-        elif token.startswith("--data="):
-            data.append(token.partition("=")[2])
-        else:
-            rest.append(token)
-    return data, rest
+def _bags(own: Namespace) -> list[str] | None:
+    return None if own.bags is None else own.bags.split(",")
 
 
-def _workers(own: dict[str, Any]) -> int:
-    given = own.get("workers", "1")
-    if not given.isdigit():
-        raise InputError(f"--workers is {given!r}: expected a whole number")
-    return workers_of(int(given), default=1)
-
-
-def _dry(grid: "Grid", out: Path, own: dict[str, Any]) -> int:
+def _dry_run(grid: "Grid", out: Path, own: Namespace) -> int:
     from ...benchmark import counts, plan
 
-    found = plan(grid, out)
-    states, units = found.states, found.units
-    if own.get("json"):
+    planned = plan(grid, out)
+    states, units = planned.states, planned.units
+    if own.json:
         write_json(
             {
                 "out": str(out),
                 "counts": counts(states),
                 "cells": [{**s.to_dict(), "cell": s.cell.name} for s in states],
                 "units": [{"name": u.name, "cells": [c.name for c in u.cells]} for u in units],
-                "notes": list(found.notes),
+                "notes": list(planned.notes),
             }
         )
         return 0
     for state in states:
         write(f"{state.status:8}{state.cell.name}" + (f"  {state.reason}" if state.reason else ""))
-    write("\n".join(_summary(grid, found)))
+    write("\n".join(_summary(grid, planned)))
     return 0
 
 
-def _summary(grid: "Grid", found: "Plan") -> list[str]:
+def _summary(grid: "Grid", planned: "Plan") -> list[str]:
     from ...benchmark import counts
 
-    states = found.states
-    passes = [u for u in found.units if u.together]
-    alone = len(found.units) - len(passes)
-    several = sum(len(u.cells) for u in passes)
-    so_far = ", ".join(f"{n} {what}" for what, n in counts(states).items())
+    states = planned.states
+    joint = [u for u in planned.units if u.together]
+    alone = len(planned.units) - len(joint)
+    jointly_trained = sum(len(u.cells) for u in joint)
+    so_far = ", ".join(f"{n} {status}" for status, n in counts(states).items())
     sets = ", ".join(f"{d.name} ({len(d.splits)} splits)" for d in grid.data)
     return [
-        *(f"note: {n}" for n in found.notes),
+        *(f"note: {n}" for n in planned.notes),
         f"{len(states)} cells: {len(grid.methods)} methods × {sets} × {len(grid.seeds)} seeds",
-        f"{several} cells train in {len(passes)} passes, {alone} alone",
+        f"{jointly_trained} cells are trained in {len(joint)} joint runs, {alone} alone",
         so_far,
     ]
 
 
-def _run(grid: "Grid", out: Path, own: dict[str, Any]) -> int:
+def _run(grid: "Grid", out: Path, own: Namespace) -> int:
     from ...benchmark import counts, run_grid
     from ..terminal import grid_bar
 
+    workers = worker_count(own.workers, default=1)
     with grid_bar() as bar:
         states = run_grid(
             grid,
             out,
-            engine=own.get("engine", "local"),
-            workers=_workers(own),
-            retry=not own.get("no_retry"),
+            engine=own.engine,
+            workers=workers,
+            retry=not own.no_retry,
             watch=bar,
         )
     failed = [s for s in states if s.status != "done"]
-    if own.get("timing"):
+    if own.timing:
         from ...benchmark import write_timing
         from ..terminal import ERR
 
         ERR.print("timing the training steps")
         write_timing(grid.cells(out), out)
-    made = _report(out, own) if len(failed) < len(states) else _NOTHING
-    if own.get("json"):
+    report = _report(out, own) if len(failed) < len(states) else _NO_REPORT
+    if own.json:
         write_json(
             {
                 "out": str(out),
                 "counts": counts(states),
                 "failed": [{"cell": s.cell.name, "reason": s.reason} for s in failed],
-                **made,
+                **report,
             }
         )
         return 1 if failed else 0
@@ -193,42 +211,45 @@ def _run(grid: "Grid", out: Path, own: dict[str, Any]) -> int:
         write(f"{state.status}: {state.cell.name}: {state.reason}")
     if len(failed) > SHOWN:
         write(f"… and {len(failed) - SHOWN} more: {out / 'cells.csv'}")
-    found = counts(states)
-    others = "".join(f", {n} {what}" for what, n in found.items() if n and what != "done")
-    write(f"{found['done']} of {len(states)} cells are done{others}")
-    _say(made)
+    by_status = counts(states)
+    others = "".join(f", {n} {s}" for s, n in by_status.items() if n and s != "done")
+    write(f"{by_status['done']} of {len(states)} cells are done{others}")
+    _write_report(report)
     return 1 if failed else 0
 
 
-def _tables(out: Path, own: dict[str, Any]) -> int:
+def _tables(out: Path, own: Namespace) -> int:
     if not (out / "cells").is_dir():
-        raise InputError(f"{out} is no experiment's folder: it has no cells. Give --out")
-    made = _report(out, own)
-    if own.get("json"):
-        write_json({"out": str(out), **made})
+        raise InputError(
+            f"{out} is not the folder of a benchmark: it has no folder cells. Give --out"
+        )
+    report = _report(out, own)
+    if own.json:
+        write_json({"out": str(out), **report})
     else:
-        _say(made)
+        _write_report(report)
     return 0
 
 
-_NOTHING: dict[str, Any] = {"files": [], "missing": [], "odd": []}
+_NO_REPORT: dict[str, Any] = {"files": [], "missing": [], "odd": []}
 
 
-def _report(out: Path, own: dict[str, Any]) -> dict[str, Any]:
-    """Tables and figures: the files, what there is none of, and folds that stand out."""
+def _report(out: Path, own: Namespace) -> dict[str, Any]:
+    """Write tables and figures; return their files, what is missing and why, and outlier folds."""
     from ...benchmark import write_report
     from ..terminal import ERR
 
-    bags = own["bags"].split(",") if "bags" in own else None
-    made = write_report(out, bags=bags, told=lambda part: ERR.print(f"making {part}", markup=False))
-    missing = [{"figure": figure, "reason": reason} for figure, reason in made.missing]
-    return {"files": [str(f) for f in made.files], "missing": missing, "odd": list(made.odd)}
+    written = write_report(
+        out, bags=_bags(own), told=lambda part: ERR.print(f"making {part}", markup=False)
+    )
+    missing = [{"figure": figure, "reason": reason} for figure, reason in written.missing]
+    return {"files": [str(f) for f in written.files], "missing": missing, "odd": list(written.odd)}
 
 
-def _say(made: dict[str, Any]) -> None:
-    for file in made["files"]:
+def _write_report(report: Mapping[str, Any]) -> None:
+    for file in report["files"]:
         write(file)
-    for one in made["missing"]:
-        write(f"not made: {one['figure']}: {one['reason']}")
-    for one in made["odd"]:
-        write(f"odd: {one}")
+    for missing in report["missing"]:
+        write(f"not made: {missing['figure']}: {missing['reason']}")
+    for fold in report["odd"]:
+        write(f"outlier fold: {fold}")

@@ -1,64 +1,81 @@
-"""probsa convert: the bags of one tool as files of another."""
+"""probsa convert: convert the bags of one tool to files of another."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from ._shared import Parser, status, write_json
+from jsonargparse import ArgumentParser
+
+from ...datasets import SourceFormat, TargetFormat
+from ._shared import add_json_flag, command_parser, exit_status, parse_arguments, write_json
+
+DESCRIPTION = """\
+Convert the bags of one tool to files of another.
+
+OUT/conversion.csv lists what became of each bag and what could not be converted."""
 
 
-def run(arguments: list[str]) -> int:
-    """probsa convert."""
-    from ...datasets import ConversionOptions, SourceFormat, TargetFormat, convert
+def parser() -> ArgumentParser:
+    """Return the parser of `probsa convert`."""
+    parser = command_parser("convert", DESCRIPTION)
+    add = parser.add_argument
+    add("source", type=Path, help="Folder with the features that the tool wrote.")
+    add("--from", required=True, choices=get_args(SourceFormat), help="Tool that wrote them.")
+    add("--to", required=True, choices=get_args(TargetFormat), help="Tool to write files for.")
+    add("--out", type=Path, required=True, metavar="DIR", help="Folder to write to.")
+    add(
+        "--slide-mpp", metavar="MPP|CSV",
+        help="Micrometres per level-0 pixel, for slides whose files do not state it: one number, "
+        "or a CSV table with the columns slide,mpp.",
+    )  # fmt: skip
+    add("--labels", type=Path, metavar="CSV", help="Table of labels to write in the target format.")
+    add(
+        "--classes", nargs="+", metavar="NAME",
+        help="Names of the classes in the order of their indices, if the labels are names.",
+    )  # fmt: skip
+    add("--feature-set", metavar="NAME", help="Folder of features to use if there are several.")
+    add(
+        "--encoder", metavar="NAME",
+        help="Encoder that the features were made with, if the files do not state it.",
+    )  # fmt: skip
+    add("--overwrite", action="store_true", help="Replace existing bags.")
+    add_json_flag(parser)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `probsa convert`."""
+    args = parse_arguments(parser(), arguments)
+    from ...datasets import ConversionOptions, convert
     from ..terminal import OUT, counting
 
-    parser = Parser(
-        prog="probsa convert",
-        description="Bags of one tool as files of another. What could not be carried stands in "
-        "OUT/conversion.csv.",
-    )
-    parser.add_argument("source", type=Path, help="folder that the tool wrote its features to")
-    parser.add_argument(
-        "--from", dest="source_format", required=True, choices=get_args(SourceFormat)
-    )
-    parser.add_argument("--to", dest="target_format", required=True, choices=get_args(TargetFormat))
-    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
-    parser.add_argument(
-        "--slide-mpp", metavar="X|CSV",
-        help="µm per level-0 pixel of all slides, or a table slide,mpp: where the files hold none",
-    )  # fmt: skip
-    parser.add_argument("--labels", type=Path, help="table of labels, written as the target's")
-    parser.add_argument("--classes", nargs="+", help="class names in order, where labels are names")
-    parser.add_argument("--feature-set", help="which folder of features, where there are several")
-    parser.add_argument("--encoder", help="what the features were made with, where nothing says so")
-    parser.add_argument("--overwrite", action="store_true", help="replace the bags there")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    a = parser.parse_args(arguments)
     options = ConversionOptions(
-        slide_mpp=a.slide_mpp,
-        labels=a.labels,
-        classes=None if a.classes is None else tuple(a.classes),
-        feature_set=a.feature_set,
-        encoder=a.encoder,
-        overwrite=a.overwrite,
+        slide_mpp=args.slide_mpp,
+        labels=args.labels,
+        classes=None if args.classes is None else tuple(args.classes),
+        feature_set=args.feature_set,
+        encoder=args.encoder,
+        overwrite=args.overwrite,
     )
     with counting("converting") as count:
-        done = convert(
-            a.source,
-            a.out,
-            source_format=a.source_format,
-            target_format=a.target_format,
+        converted = convert(
+            args.source,
+            args.out,
+            source_format=args["from"],
+            target_format=args.to,
             options=options,
             on_bag=count,
         )
-    if a.json:
-        write_json(done.to_dict())
-        return status(done.failures, as_json=True)
-    OUT.print(f"{done.count('converted')} bags converted: {done.out}", markup=False, soft_wrap=True)
-    for row in done.rows:
+    if args.json:
+        write_json(converted.to_dict())
+        return exit_status(converted.failures, as_json=True)
+    number = converted.count("converted")
+    OUT.print(f"{number} bags converted: {converted.out}", markup=False, soft_wrap=True)
+    for row in converted.rows:
         if row.status == "empty":
             OUT.print(f"empty, left out: {row.bag}", markup=False, soft_wrap=True)
-    for text, bags in [*done.losses().items(), *((text, 0) for text in done.lost)]:
-        of = f" ({bags} bag{'s' if bags > 1 else ''})" if bags else ""
-        OUT.print(f"not carried: {text}{of}", markup=False, soft_wrap=True)
-    OUT.print(f"what became of each: {done.report}", markup=False, soft_wrap=True)
-    return status(done.failures, as_json=False)
+    for text, bags in [*converted.losses().items(), *((text, 0) for text in converted.lost)]:
+        where = f" ({bags} bag{'s' if bags > 1 else ''})" if bags else ""
+        OUT.print(f"not converted: {text}{where}", markup=False, soft_wrap=True)
+    OUT.print(f"what became of each bag: {converted.report}", markup=False, soft_wrap=True)
+    return exit_status(converted.failures, as_json=False)

@@ -1,115 +1,150 @@
-"""probsa dataset: a published data set, or a cohort, made ready for training."""
+"""probsa dataset: prepare a published data set, or a cohort of your own, for training."""
 
-import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from jsonargparse import ArgumentParser, Namespace
+
+from ...datasets import StudyName
 from ...errors import InputError
-from ._shared import Parser, write_json
+from ._shared import add_json_flag, command_parser, parse_arguments, write_json
 
 if TYPE_CHECKING:
     from ...datasets import Study
 
 DOWNLOADED = "download"
-"""Folder of --out that --fetch downloads to."""
+"""Subfolder of --out that --fetch downloads to."""
+DESCRIPTION = """\
+Prepare a data set for training: its labels, its parts and the labels of its instances.
+
+The data set is its raw download together with features made from it, or the folder with
+features that its authors published. OUT/dataset.json lists what was left out or corrected,
+and why."""
 
 
-def run(arguments: list[str]) -> int:
-    """probsa dataset."""
-    from ...datasets import StudyName
+def parser() -> ArgumentParser:
+    """Return the parser of `probsa dataset`."""
+    parser = command_parser("dataset", DESCRIPTION)
+    add = parser.add_argument
+    add(
+        "name", choices=get_args(StudyName),
+        help="Name of the data set, or table for a cohort of your own.",
+    )  # fmt: skip
+    add("root", type=Path, nargs="?", help="Folder of the data set.")
+    add("--out", type=Path, required=True, metavar="DIR", help="Folder to write to.")
+    add(
+        "--features", type=Path, metavar="DIR",
+        help="Features made from the raw download: the work folder of probsa extract.",
+    )  # fmt: skip
+    add("--feature-set", metavar="NAME", help="Folder of features to use if there are several.")
+    add(
+        "--share", type=float, default=0.5, metavar="FRACTION",
+        help="A patch is positive if more than this fraction of its pixels is annotated. "
+        "Default: 0.5.",
+    )  # fmt: skip
+    add(
+        "--labels", type=Path, metavar="CSV",
+        help="Labels: reference.csv, train.csv, stage_2_train.csv, or a table of your own.",
+    )  # fmt: skip
+    _add_flags_of_single_sets(parser)
+    add(
+        "--fetch", metavar="REPO",
+        help="Download the authors' folder from this repository of the Hugging Face Hub.",
+    )  # fmt: skip
+    add("--revision", metavar="NAME", help="Branch, tag or commit of that repository.")
+    add_json_flag(parser)
+    return parser
 
-    a = _parser(get_args(StudyName)).parse_args(arguments)
+
+def _add_flags_of_single_sets(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("files of a single data set").add_argument
+    add(
+        "--partition", type=Path, metavar="CSV",
+        help="panda: parts of the slides (columns slide_name,Partition).",
+    )  # fmt: skip
+    add(
+        "--duplicates", type=Path, metavar="CSV",
+        help="panda: near-duplicate slides (columns image_id,group_id).",
+    )  # fmt: skip
+    add(
+        "--test-scans", type=Path, metavar="CSV",
+        help="rsna: slices of the test scans (columns bag_name,instance_name).",
+    )  # fmt: skip
+    add(
+        "--train-scans", type=Path, metavar="CSV",
+        help="rsna: slices of the training scans. Default: those of all other scans.",
+    )  # fmt: skip
+    add(
+        "--instance-labels", type=Path, metavar="DIR",
+        help="table: folder with one <bag>.npy per bag, one whole number per instance.",
+    )  # fmt: skip
+    add(
+        "--classes", nargs="+", metavar="NAME",
+        help="table: names of the classes in the order of their indices, if the labels are names.",
+    )  # fmt: skip
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `probsa dataset`."""
+    args = parse_arguments(parser(), arguments)
     from ...datasets import StudyOptions, open_study
     from ..terminal import OUT, counting
 
-    root = _root(a)
+    root = _root(args)
     options = StudyOptions(
-        share=a.share,
-        labels=a.labels,
-        partition=a.partition,
-        duplicates=a.duplicates,
-        test_scans=a.test_scans,
-        train_scans=a.train_scans,
-        instance_labels=a.instance_labels,
-        classes=None if a.classes is None else tuple(a.classes),
+        share=args.share,
+        labels=args.labels,
+        partition=args.partition,
+        duplicates=args.duplicates,
+        test_scans=args.test_scans,
+        train_scans=args.train_scans,
+        instance_labels=args.instance_labels,
+        classes=None if args.classes is None else tuple(args.classes),
     )
     with counting("reading") as count:
         study = open_study(
-            a.name,
+            args.name,
             root,
-            out=a.out,
-            features=a.features,
-            feature_set=a.feature_set,
+            out=args.out,
+            features=args.features,
+            feature_set=args.feature_set,
             options=options,
             on_bag=count,
         )
-    if a.json:
+    if args.json:
         write_json(study.to_dict())
         return 0
-    for line in _shown(study):
+    for line in _report_lines(study):
         OUT.print(line, markup=False, soft_wrap=True)
     return 0
 
 
-def _parser(names: tuple[str, ...]) -> Parser:
-    parser = Parser(
-        prog="probsa dataset",
-        description="Labels, parts and labels of instances of a data set, from its raw download "
-        "with features made of it, or from the authors' processed folder. What was left out or put "
-        "right, and why, stands in OUT/dataset.json.",
-    )
-    add = parser.add_argument
-    add("name", choices=names, help="which data set; table: a cohort of your own")
-    add("root", type=Path, nargs="?", help="folder of the data set")
-    add("--out", type=Path, required=True, help="folder to write to")
-    add("--features", type=Path, help="features of the raw download: probsa extract's work folder")
-    add("--feature-set", help="which folder of features, where there are several")
-    add(
-        "--share", type=float, default=0.5,
-        help="a patch is positive where more than this share of its pixels is annotated",
-    )  # fmt: skip
-    add("--labels", type=Path, help="reference.csv, train.csv, stage_2_train.csv or a table")
-    _add_beside(parser)
-    add("--fetch", metavar="REPO", help="download the processed folder from the Hugging Face Hub")
-    add("--revision", help="of that repository: a branch, a tag or a commit")
-    add("--json", action="store_true", help="one JSON document")
-    return parser
-
-
-def _add_beside(parser: Parser) -> None:
-    """What a single data set has beside its folder."""
-    add = parser.add_argument
-    add("--partition", type=Path, help="panda: parts of the slides (slide_name,Partition)")
-    add("--duplicates", type=Path, help="panda: near-duplicate slides (image_id,group_id)")
-    add("--test-scans", type=Path, help="rsna: slices of the test scans (bag_name,instance_name)")
-    add("--train-scans", type=Path, help="rsna: slices of the training scans; none: all others")
-    add("--instance-labels", type=Path, help="table: folder of <bag>.npy, a number an instance")
-    add("--classes", nargs="+", help="table: class names in order, where labels are names")
-
-
-def _root(a: argparse.Namespace) -> Path:
-    if a.fetch is None:
-        if a.root is None:
-            raise InputError("which folder? Give it after the name, or --fetch REPO to download it")
-        return a.root
-    if a.root is not None or a.features is not None or a.name == "table":
+def _root(args: Namespace) -> Path:
+    """Return the folder of the data set, downloaded first with --fetch."""
+    if args.fetch is None:
+        if args.root is None:
+            raise InputError(
+                "no folder is given: add it after the name, or --fetch REPO to download one"
+            )
+        return args.root
+    if args.root is not None or args.features is not None or args.name == "table":
         raise InputError(
             "--fetch downloads the authors' processed folder of rsna, panda or camelyon16: give no "
             "folder and no --features with it"
         )
     from ...datasets import fetch
 
-    into = a.out / DOWNLOADED
-    return fetch(a.fetch, into, feature_set=a.feature_set, revision=a.revision)
+    folder = args.out / DOWNLOADED
+    return fetch(args.fetch, folder, feature_set=args.feature_set, revision=args.revision)
 
 
-def _shown(study: "Study") -> list[str]:
-    """The record in lines."""
+def _report_lines(study: "Study") -> list[str]:
     lines = [f"{study.name}: {study.labels}"]
-    lines += [f"  {what:<38} {count:>9,}" for what, count in study.counts.items()]
+    lines += [f"  {name:<38} {count:>9,}" for name, count in study.counts.items()]
     lines += [f"note: {note}" for note in study.notes]
-    set_ = "" if study.feature_set is None else f" ({study.feature_set})"
-    lines += [f"features: {study.features}{set_}"]
+    feature_set = "" if study.feature_set is None else f" ({study.feature_set})"
+    lines += [f"features: {study.features}{feature_set}"]
     if study.instance_labels is not None:
-        lines.append(f"labels of instances: {study.instance_labels}")
-    return [*lines, f"left out, put right, and why: {study.folder / 'dataset.json'}"]
+        lines.append(f"instance labels: {study.instance_labels}")
+    return [*lines, f"left out or corrected, and why: {study.folder / 'dataset.json'}"]

@@ -1,22 +1,39 @@
-"""probsa demo: the whole flow on handwritten digits."""
+"""probsa demo: run the whole flow on slides of handwritten digits."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from ._shared import Parser, write_json
+from jsonargparse import ArgumentParser
+
+from ._shared import add_json_flag, command_parser, parse_arguments, write_json
+
+DESCRIPTION = """\
+Run the whole flow on slides of handwritten digits, in about a minute.
+
+Needs no file. Trains a deterministic and a probabilistic model, evaluates both and draws
+their attention maps on a page, OUT/index.html."""
 
 
-def run(arguments: list[str]) -> int:
-    """probsa demo."""
-    parser = Parser(prog="probsa demo", description="The whole flow on handwritten digits.")
-    parser.add_argument("--out", type=Path, default=Path("probsa-demo"), help="where to write")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    a = parser.parse_args(arguments)
+def parser() -> ArgumentParser:
+    """Return the parser of `probsa demo`."""
+    parser = command_parser("demo", DESCRIPTION)
+    parser.add_argument(
+        "--out", type=Path, default=Path("probsa-demo"), metavar="DIR",
+        help="Folder to write to. Default: probsa-demo.",
+    )  # fmt: skip
+    add_json_flag(parser)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `probsa demo`."""
+    args = parse_arguments(parser(), arguments)
     from ..demo import run_demo
     from ..terminal import OUT, training_bar
 
     with training_bar() as bar:
-        result = run_demo(a.out, reporter=bar)
-    if a.json:
+        result = run_demo(args.out, reporter=bar)
+    if args.json:
         write_json(result.to_dict())
     else:
         result.render(OUT)

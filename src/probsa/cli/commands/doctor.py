@@ -1,28 +1,38 @@
-"""probsa doctor: what is installed here, and what works."""
+"""probsa doctor: check what is installed and what works."""
 
-from ._shared import Parser, write_json
+from collections.abc import Sequence
+
+from jsonargparse import ArgumentParser
+
+from ._shared import add_json_flag, command_parser, parse_arguments, write_json
+
+DESCRIPTION = """\
+Check what is installed, and try every reader, device and encoder.
+
+The exit status is 1 if something that is installed does not work."""
 
 
-def run(arguments: list[str]) -> int:
-    """probsa doctor."""
-    parser = Parser(
-        prog="probsa doctor",
-        description="Tries every reader, device and encoder, and says what works. Exit status 1 if "
-        "something that is installed is broken.",
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    a = parser.parse_args(arguments)
+def parser() -> ArgumentParser:
+    """Return the parser of `probsa doctor`."""
+    parser = command_parser("doctor", DESCRIPTION)
+    add_json_flag(parser)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `probsa doctor`."""
+    args = parse_arguments(parser(), arguments)
     from rich.table import Table
 
     from ..doctor import examine, to_dict
     from ..terminal import OUT
 
     checks = list(examine())
-    if a.json:
+    if args.json:
         write_json(to_dict(checks))
     else:
         table = Table("", "", "status", "detail", box=None, pad_edge=False)
-        for c in checks:
-            table.add_row(c.area, c.name, c.status, c.detail)
+        for check in checks:
+            table.add_row(check.area, check.name, check.status, check.detail)
         OUT.print(table, markup=False)
-    return 1 if any(c.status == "broken" for c in checks) else 0
+    return 1 if any(check.status == "broken" for check in checks) else 0

@@ -1,26 +1,40 @@
-"""probsa encoders: the encoders, their licences and what they need."""
+"""probsa encoders: list the encoders, their licences and what they need."""
 
-from ._shared import Parser, write_json
+from collections.abc import Sequence
+
+from jsonargparse import ArgumentParser
+
+from ._shared import add_json_flag, command_parser, parse_arguments, write_json
+
+DESCRIPTION = """\
+List the encoders, their licences and what they need, or describe one of them."""
 
 
-def run(arguments: list[str]) -> int:
-    """probsa encoders."""
-    parser = Parser(prog="probsa encoders", description="The encoders, or what is known of one.")
-    parser.add_argument("name", nargs="?", help="an encoder, to see it alone")
-    parser.add_argument("--markdown", action="store_true", help="the page docs/encoders.md")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    a = parser.parse_args(arguments)
+def parser() -> ArgumentParser:
+    """Return the parser of `probsa encoders`."""
+    parser = command_parser("encoders", DESCRIPTION)
+    parser.add_argument("name", nargs="?", help="Encoder to describe.")
+    parser.add_argument(
+        "--markdown", action="store_true", help="Print the page docs/encoders.md of the manual."
+    )
+    add_json_flag(parser)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `probsa encoders`."""
+    args = parse_arguments(parser(), arguments)
     from ...features import catalogue_lines, catalogue_page, catalogue_rows, readiness
     from ..terminal import OUT
 
-    if a.markdown:
+    if args.markdown:
         OUT.print(catalogue_page(), markup=False, soft_wrap=True, highlight=False, end="")
-    elif a.json:
-        rows = [{**row, "here": readiness(str(row["name"]))} for row in catalogue_rows(a.name)]
-        write_json(rows if a.name is None else rows[0])
+    elif args.json:
+        rows = [{**row, "here": readiness(str(row["name"]))} for row in catalogue_rows(args.name)]
+        write_json(rows if args.name is None else rows[0])
     else:
-        said = [*catalogue_lines(a.name)]
-        if a.name is not None:
-            said.append(f"    here: {readiness(a.name)}")
-        OUT.print("\n".join(said), markup=False, soft_wrap=True)
+        lines = [*catalogue_lines(args.name)]
+        if args.name is not None:
+            lines.append(f"    here: {readiness(args.name)}")
+        OUT.print("\n".join(lines), markup=False, soft_wrap=True)
     return 0

@@ -1,50 +1,76 @@
-"""probsa evaluate: figures of a folder of predictions."""
+"""probsa evaluate: compute the metrics of a folder of predictions."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from jsonargparse import ArgumentParser
+
 from ...errors import InputError
-from ._shared import Parser, write_json
+from ._shared import add_json_flag, command_parser, parse_arguments, write_json
+
+DESCRIPTION = """\
+Compute the metrics of a folder of predictions, with confidence intervals."""
 
 
-def run(arguments: list[str]) -> int:
-    """probsa evaluate."""
-    parser = Parser(prog="probsa evaluate", description="Figures of a folder of predictions.")
-    parser.add_argument("predictions", type=Path, help="folder that probsa predict wrote")
-    parser.add_argument("--labels", type=Path, help="table bag,label[,group]")
-    parser.add_argument("--classes", nargs="+", help="class names in order, where labels are names")
-    parser.add_argument(
+def parser() -> ArgumentParser:
+    """Return the parser of `probsa evaluate`."""
+    parser = command_parser("evaluate", DESCRIPTION)
+    add = parser.add_argument
+    add("predictions", type=Path, help="Folder that probsa predict wrote.")
+    add(
+        "--labels", type=Path, metavar="CSV",
+        help="Table of labels with the columns bag,label[,group].",
+    )  # fmt: skip
+    add(
+        "--classes", nargs="+", metavar="NAME",
+        help="Names of the classes in the order of their indices, if the labels are names.",
+    )  # fmt: skip
+    add(
         "--part", choices=("auto", "test", "val", "train", "all"), default="auto",
-        help="which bags: auto takes those that training never saw",
+        help="Which bags to evaluate. Default: auto, the bags that were not used in training.",
     )  # fmt: skip
-    parser.add_argument(
-        "--lesions", type=Path,
-        help="folder of annotations (<bag>.xml of ASAP, .json; or masks .npy, .png, .tif at 1/32 "
-        "of level 0): the official CAMELYON16 FROC",
+    add(
+        "--lesions", type=Path, metavar="DIR",
+        help="Folder with annotations of lesions, for the official CAMELYON16 FROC: <bag>.xml of "
+        "ASAP, <bag>.json, or masks (.npy, .png, .tif) at 1/32 of level 0.",
     )  # fmt: skip
-    parser.add_argument("--mpp", type=float, help="µm of a level-0 pixel, for --lesions (0.243)")
-    parser.add_argument("--bootstrap", type=int, default=2000, help="resamples of the intervals")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    a = parser.parse_args(arguments)
-    from ...evaluation import evaluate as report
+    add(
+        "--mpp", type=float, metavar="MPP",
+        help="Micrometres per level-0 pixel, for --lesions. Default: 0.243.",
+    )  # fmt: skip
+    add(
+        "--bootstrap", type=int, default=2000, metavar="N",
+        help="Number of resamples for the confidence intervals; 0 for none. Default: 2000.",
+    )  # fmt: skip
+    add("--seed", type=int, default=0, metavar="N", help="Seed of the resampling. Default: 0.")
+    add_json_flag(parser)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `probsa evaluate`."""
+    args = parse_arguments(parser(), arguments)
+    from ...evaluation import evaluate
     from ..terminal import OUT
 
-    if a.bootstrap < 0 or 0 < a.bootstrap < 20:
-        raise InputError(f"--bootstrap is {a.bootstrap}: 0 (no intervals) or at least 20")
-    if a.mpp is not None and a.lesions is None:
-        raise InputError(f"--mpp is {a.mpp:g}, which only lesions need: give --lesions DIR too")
-    found = report(
-        a.predictions,
-        labels=a.labels,
-        classes=a.classes,
-        part=a.part,
-        lesions=a.lesions,
-        mpp=a.mpp,
-        bootstrap=a.bootstrap,
-        seed=a.seed,
+    if args.bootstrap < 0 or 0 < args.bootstrap < 20:
+        raise InputError(
+            f"--bootstrap is {args.bootstrap}: expected 0 (no intervals) or at least 20"
+        )
+    if args.mpp is not None and args.lesions is None:
+        raise InputError(f"--mpp is {args.mpp:g}, which only lesions need: add --lesions DIR")
+    report = evaluate(
+        args.predictions,
+        labels=args.labels,
+        classes=args.classes,
+        part=args.part,
+        lesions=args.lesions,
+        mpp=args.mpp,
+        bootstrap=args.bootstrap,
+        seed=args.seed,
     )
-    if a.json:
-        write_json(found.to_dict())
+    if args.json:
+        write_json(report.to_dict())
     else:
-        found.render(OUT)
+        report.render(OUT)
     return 0

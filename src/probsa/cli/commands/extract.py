@@ -1,82 +1,116 @@
-"""probsa extract: the patches or slices of a work folder to features, one bag a slide."""
+"""probsa extract: compute the features of patches or slices, one bag per slide or scan."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from ._cohort import add_run_flags, shard_of, workers_of
-from ._shared import Parser, write_json
+from jsonargparse import ArgumentParser
+
+from ._cohort import add_work_flags, parse_shard, worker_count
+from ._shared import command_parser, parse_arguments, write_json
+
+DESCRIPTION = """\
+Compute the features of every patch or slice in a work folder, one bag per slide or scan.
+
+An interrupted extraction continues where it stopped: existing features are kept."""
 
 
-def _parser() -> Parser:
-    p = Parser(
-        prog="probsa extract",
-        description="Features of every patch or slice of a work folder. Goes on where it stopped: "
-        "what is there already is kept.",
+def parser() -> ArgumentParser:
+    """Return the parser of `probsa extract`."""
+    parser = command_parser("extract", DESCRIPTION)
+    add = parser.add_argument
+    add("work", type=Path, help="Work folder that probsa patch made.")
+    add(
+        "--encoder", default="handcrafted", metavar="NAME",
+        help="Encoder; see probsa encoders. Default: handcrafted.",
+    )  # fmt: skip
+    add(
+        "--weights", metavar="FILE|URL|hub",
+        help="Weights of the encoder: a file, a URL, or hub for the Hugging Face Hub.",
+    )  # fmt: skip
+    add("--set", metavar="NAME", help="Set of patches to use if there are several.")
+    add("--slides", type=Path, metavar="DIR", help="Where the slides are now, if they were moved.")
+    add(
+        "--windows", default="brain,subdural,bone", metavar="NAMES",
+        help="CT windows, one for each of the three channels. Default: brain,subdural,bone.",
+    )  # fmt: skip
+    add = parser.add_argument_group("speed").add_argument
+    add(
+        "--device", choices=("auto", "cpu", "cuda", "mps"), default="auto",
+        help="Device of the encoder. Default: auto, which is cuda if there is one, else mps, else "
+        "cpu.",
+    )  # fmt: skip
+    add(
+        "--precision", choices=("float32", "bf16", "fp16"), default="float32",
+        help="Precision of the encoder. Default: float32.",
+    )  # fmt: skip
+    add(
+        "--dtype", choices=("float32", "float16"), default="float32",
+        help="Type of the stored features. Default: float32.",
+    )  # fmt: skip
+    add("--batch", type=int, default=32, metavar="N", help="Patches per batch. Default: 32.")
+    add(
+        "--readers", type=int, metavar="N",
+        help="Number of processes that read and decode patches. Default: half of the cores.",
+    )  # fmt: skip
+    add(
+        "--threads", type=int, metavar="N",
+        help="Number of CPU threads of the encoder. Default: the other half of the cores.",
+    )  # fmt: skip
+    add_work_flags(
+        parser,
+        workers="Number of encoders that run at the same time. Default: one per GPU, else 1.",
     )
-    p.add_argument("work", type=Path, help="the work folder that probsa patch made")
-    p.add_argument("--encoder", default="handcrafted", help="see probsa encoders (handcrafted)")
-    p.add_argument("--weights", help="file with the encoder's weights, or a URL, or hub")
-    p.add_argument("--set", help="which set of patches, where there are several")
-    p.add_argument("--slides", type=Path, help="where the slides are now, if they were moved")
-    p.add_argument("--windows", default="brain,subdural,bone", help="of CT: the three channels")
-    s = p.add_argument_group("speed")
-    s.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
-    s.add_argument("--precision", choices=("float32", "bf16", "fp16"), default="float32")
-    s.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="on disk")
-    s.add_argument("--batch", type=int, default=32, help="patches at a time (32)")
-    s.add_argument("--readers", type=int, help="processes that read and decode (half the cores)")
-    s.add_argument("--threads", type=int, help="of the encoder (the other half)")
-    add_run_flags(p, workers="encoders at a time (a GPU each, where there are several; else 1)")
-    return p
+    return parser
 
 
-def run(arguments: list[str]) -> int:
-    """probsa extract."""
-    a = _parser().parse_args(arguments)
+def run(arguments: Sequence[str]) -> int:
+    """Run `probsa extract`."""
+    args = parse_arguments(parser(), arguments)
     from ...cohorts import ExtractOptions, RunOptions, cores, estimate_features, extract_cohort
     from ...slides import Windows
     from ...training import choose_device, gpus
     from ..terminal import OUT, counting_outcomes
 
-    device = choose_device(a.device).type
-    several = gpus() if device == "cuda" else 1
-    workers = workers_of(a.workers, default=several)
-    share = max(1, cores() // workers)
-    readers = share // 2 if a.readers is None else a.readers
+    device = choose_device(args.device).type
+    workers = worker_count(args.workers, default=gpus() if device == "cuda" else 1)
+    cores_per_worker = max(1, cores() // workers)
+    readers = cores_per_worker // 2 if args.readers is None else args.readers
+    threads = max(1, cores_per_worker - readers) if args.threads is None else args.threads
     options = ExtractOptions(
-        encoder=a.encoder,
-        weights=a.weights,
+        encoder=args.encoder,
+        weights=args.weights,
         device=device,
-        precision=a.precision,
-        dtype=a.dtype,
-        batch=a.batch,
+        precision=args.precision,
+        dtype=args.dtype,
+        batch=args.batch,
         readers=readers,
-        threads=max(1, share - readers) if a.threads is None else a.threads,
-        windows=Windows.parse(a.windows),
+        threads=threads,
+        windows=Windows.parse(args.windows),
     )
-    if a.dry_run:
-        found = estimate_features(a.work, options, patch_set=a.set, workers=workers)
-        if a.json:
-            write_json(found.to_dict())
+    if args.dry_run:
+        estimate = estimate_features(args.work, options, patch_set=args.set, workers=workers)
+        if args.json:
+            write_json(estimate.to_dict())
         else:
-            found.render(OUT)
-        return 1 if found.tried and len(found.failed) == found.tried else 0
+            estimate.render(OUT)
+        return 1 if estimate.tried and len(estimate.failed) == estimate.tried else 0
     with counting_outcomes("extracting") as count:
         report = extract_cohort(
-            a.work,
+            args.work,
             options,
-            patch_set=a.set,
-            slides=a.slides,
+            patch_set=args.set,
+            slides=args.slides,
             run=RunOptions(
-                engine=a.engine,
+                engine=args.engine,
                 workers=workers,
                 gpus=device == "cuda",
-                shard=shard_of(a.shard),
-                overwrite=a.overwrite,
+                shard=parse_shard(args.shard),
+                overwrite=args.overwrite,
             ),
             on_outcome=count,
         )
-    if a.json:
-        write_json({"work": str(a.work), **report.to_dict()})
+    if args.json:
+        write_json({"work": str(args.work), **report.to_dict()})
     else:
         report.render(OUT)
     return 1 if report.failures else 0

@@ -1,113 +1,124 @@
-"""probsa info: what was understood of slides and scans, and what is missing."""
+"""probsa info: describe slides and scans, and what their files do not state."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jsonargparse import ArgumentParser
+
 from ...errors import ProbSAError, SlideError
-from ._shared import Parser, status, write_json
+from ._shared import add_json_flag, command_parser, exit_status, parse_arguments, write_json
 
 if TYPE_CHECKING:
     from ...slides import Scan, Slide
 
-_LARGE = 100_000_000
-"""Pixels of a slide of one level, above which that is worth a word."""
+DESCRIPTION = """\
+Describe slides and scans: their format, size and resolution, and what is missing."""
+
+LARGE = 100_000_000
+"""Number of pixels above which a slide with a single level is worth a note."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
-    """What is said of one slide or scan; `facts` for JSON, `lines` for a reader."""
+class _Description:
+    """The description of one slide or scan: `facts` for JSON, `lines` for a reader."""
 
     title: str
     facts: dict[str, Any]
     lines: list[tuple[str, str]]
 
 
-def run(arguments: list[str]) -> int:
-    """probsa info."""
-    parser = Parser(prog="probsa info", description="What is understood of slides and scans.")
+def parser() -> ArgumentParser:
+    """Return the parser of `probsa info`."""
+    parser = command_parser("info", DESCRIPTION)
     parser.add_argument(
         "files", type=Path, nargs="+", metavar="FILE",
-        help="slides, NIfTI or DICOM files, or folders of them",
+        help="Slides, NIfTI or DICOM files, or folders of them.",
     )  # fmt: skip
     parser.add_argument(
-        "--slide-mpp", type=float, help="µm per pixel of level 0: wins over what files say"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    a = parser.parse_args(arguments)
+        "--slide-mpp", type=float, metavar="MPP",
+        help="Micrometres per level-0 pixel; replaces what the files state.",
+    )  # fmt: skip
+    add_json_flag(parser)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `probsa info`."""
+    args = parse_arguments(parser(), arguments)
     from ..terminal import OUT
 
-    found: list[_Found] = []
+    descriptions: list[_Description] = []
     failed: list[tuple[str, str]] = []
-    for given in a.files:
-        for entry in _entries(given, a.slide_mpp):
-            if isinstance(entry, _Found):
-                found.append(entry)
-                if not a.json:
-                    OUT.print(_shown(entry), markup=False, soft_wrap=True)
+    for path in args.files:
+        for entry in _entries(path, args.slide_mpp):
+            if isinstance(entry, _Description):
+                descriptions.append(entry)
+                if not args.json:
+                    OUT.print(_as_text(entry), markup=False, soft_wrap=True)
             else:
                 failed.append(entry)
-    if failed and not found and len(failed) == 1:
+    if len(failed) == 1 and not descriptions:
         raise SlideError(failed[0][1])
-    if a.json:
+    if args.json:
         failures = [{"path": path, "reason": reason} for path, reason in failed]
-        write_json({"files": [f.facts for f in found], "failed": failures})
-    return status(failed, as_json=a.json)
+        write_json({"files": [d.facts for d in descriptions], "failed": failures})
+    return exit_status(failed, as_json=args.json)
 
 
-def _entries(given: Path, mpp: float | None) -> "Iterator[_Found | tuple[str, str]]":
-    """What a path holds; (path, reason) of what cannot be read."""
+def _entries(path: Path, mpp: float | None) -> "Iterator[_Description | tuple[str, str]]":
+    """Yield the description of each slide and scan at a path, or (path, reason) if unreadable."""
     from ...slides import is_scan, list_scans, open_scan, slide_files
 
     try:
-        if given.is_file() and not is_scan(given):
-            yield _of_slide(given, mpp)
+        if path.is_file() and not is_scan(path):
+            yield _of_slide(path, mpp)
             return
-        listing = list_scans(given)
-        slides = slide_files(given) if given.is_dir() else []
+        listing = list_scans(path)
+        slides = slide_files(path) if path.is_dir() else []
     except (ProbSAError, OSError) as e:
-        yield str(given), _said(e)
+        yield str(path), _message(e)
         return
     for source in listing.sources:
         try:
             yield _of_scan(open_scan(source))
         except (ProbSAError, OSError) as e:
-            yield str(source.path), _said(e)
+            yield str(source.path), _message(e)
     for failure in listing.failures:
         yield str(failure.files[0]), failure.reason
-    for path in slides:
+    for slide in slides:
         try:
-            yield _of_slide(path, mpp)
+            yield _of_slide(slide, mpp)
         except (ProbSAError, OSError) as e:
-            yield str(path), _said(e)
+            yield str(slide), _message(e)
     if not (listing.sources or listing.failures or slides):
         skipped = ", ".join(f"{n} x {kind}" for kind, n in listing.skipped.items())
-        yield str(given), f"{given} holds neither slides nor scans: {skipped or 'it is empty'}"
+        yield str(path), f"{path} holds neither slides nor scans: {skipped or 'it is empty'}"
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, OSError) and not isinstance(error, ProbSAError) and error.filename:
         return f"cannot read {error.filename}: {error.strerror}"
     return str(error)
 
 
-def _of_slide(path: Path, mpp: float | None) -> _Found:
+def _of_slide(path: Path, mpp: float | None) -> _Description:
     from ...slides import open_slide
 
     with open_slide(path, mpp=mpp) as slide:
-        return _Found(title=str(path), facts=_slide_facts(slide), lines=_slide_lines(slide))
+        return _Description(title=str(path), facts=_slide_facts(slide), lines=_slide_lines(slide))
 
 
 def _slide_facts(slide: "Slide") -> dict[str, Any]:
-    said = slide.properties
-    images = said.get("associated images")
+    properties = slide.properties
+    images = properties.get("associated images")
     return {
         "kind": "slide",
         "path": slide.path,
         "name": slide.name,
         "format": slide.format,
-        "reader": said.get("reader"),
+        "reader": properties.get("reader"),
         "width": slide.size[0],
         "height": slide.size[1],
         "levels": [
@@ -115,28 +126,28 @@ def _slide_facts(slide: "Slide") -> dict[str, Any]:
         ],
         "mpp": slide.mpp,
         "mpp_source": slide.mpp_source,
-        "objective_power": said.get("objective power"),
-        "tile_size": said.get("tile size"),
+        "objective_power": properties.get("objective power"),
+        "tile_size": properties.get("tile size"),
         "associated_images": images.split(", ") if images else [],
         "missing": _missing(slide),
         "notes": _notes(slide),
-        "properties": said,
+        "properties": properties,
     }
 
 
 def _slide_lines(slide: "Slide") -> list[tuple[str, str]]:
-    said = slide.properties
+    properties = slide.properties
     known = f"{slide.mpp:.4g} ({slide.mpp_source})" if slide.mpp is not None else "unknown"
-    lines = [("format", f"{slide.format}, read by {said.get('reader')}")]
+    lines = [("format", f"{slide.format}, read by {properties.get('reader')}")]
     lines += [("size", f"{slide.size[0]} x {slide.size[1]} pixels")]
     lines += [
         (f"level {i}", f"{v.width} x {v.height}, downsample {v.downsample:.6g}")
         for i, v in enumerate(slide.levels)
     ]
     lines += [("µm per pixel", known)]
-    lines += [("objective power", said.get("objective power", "not stated"))]
-    lines += [("tile size", said.get("tile size", "no tiles"))]
-    lines += [("associated images", said.get("associated images", "none"))]
+    lines += [("objective power", properties.get("objective power", "not stated"))]
+    lines += [("tile size", properties.get("tile size", "no tiles"))]
+    lines += [("associated images", properties.get("associated images", "none"))]
     lines += [("missing", text) for text in _missing(slide)]
     return lines + [("note", text) for text in _notes(slide)]
 
@@ -150,7 +161,7 @@ def _missing(slide: "Slide") -> list[str]:
 
 def _notes(slide: "Slide") -> list[str]:
     width, height = slide.size
-    if len(slide.levels) == 1 and width * height > _LARGE:
+    if len(slide.levels) == 1 and width * height > LARGE:
         return [
             f"one level of {width * height / 1e6:,.0f} million pixels: all of them are read to "
             "find the tissue; a pyramid is faster (vips tiffsave IN OUT.tiff --tile --pyramid)"
@@ -158,7 +169,7 @@ def _notes(slide: "Slide") -> list[str]:
     return []
 
 
-def _of_scan(scan: "Scan") -> _Found:
+def _of_scan(scan: "Scan") -> _Description:
     slices, rows, columns = scan.volume.shape
     first, last = float(scan.positions[0]), float(scan.positions[-1])
     facts = {
@@ -184,8 +195,9 @@ def _of_scan(scan: "Scan") -> _Found:
         ("positions", f"{first:.4g} to {last:.4g} mm"),
         *(("note", text) for text in scan.notes),
     ]
-    return _Found(title=f"{scan.path} ({scan.name})", facts=facts, lines=lines)
+    return _Description(title=f"{scan.path} ({scan.name})", facts=facts, lines=lines)
 
 
-def _shown(found: _Found) -> str:
-    return "\n".join([found.title, *(f"  {key:<18} {value}" for key, value in found.lines)])
+def _as_text(description: _Description) -> str:
+    lines = [f"  {key:<18} {value}" for key, value in description.lines]
+    return "\n".join([description.title, *lines])

@@ -1,74 +1,110 @@
-"""probsa map: pictures of where the evidence is, and how sure the model is of it."""
+"""probsa map: draw where the evidence is, and how certain the model is of it."""
 
-from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
+from jsonargparse import ArgumentParser, Namespace
+
 from ...errors import InputError
-from ._shared import Parser, status, write_json
+from ._shared import add_json_flag, command_parser, exit_status, parse_arguments, write_json
+
+DESCRIPTION = """\
+Draw the mean and the variance of the attention of each bag as PNG files."""
 
 
-def run(arguments: list[str]) -> int:
-    """probsa map."""
-    parser = Parser(prog="probsa map", description="Mean and variance of the attention, as PNG.")
-    parser.add_argument("predictions", type=Path, help="folder that probsa predict wrote")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the pictures")
-    parser.add_argument("--bag", action="append", help="a bag (may be given again); default: all")
-    parser.add_argument(
+def parser() -> ArgumentParser:
+    """Return the parser of `probsa map`."""
+    parser = command_parser("map", DESCRIPTION)
+    add = parser.add_argument
+    add("predictions", type=Path, help="Folder that probsa predict wrote.")
+    add("--out", type=Path, required=True, metavar="DIR", help="Folder for the pictures.")
+    add(
+        "--bag", action="append", metavar="NAME",
+        help="Bag to draw. May be repeated. Default: all bags.",
+    )  # fmt: skip
+    add(
         "--scale", choices=("fixed", "per-bag"), default="per-bag",
-        help="fixed: one colour scale for all bags; per-bag: from each bag's own range",
+        help="Colour scale: the same for all bags (fixed), or from the range of each bag. "
+        "Default: per-bag.",
     )  # fmt: skip
-    _over_arguments(parser)
-    parser.add_argument(
+    add(
         "--geojson", action="store_true",
-        help="also <bag>.geojson for QuPath: a tile a patch, with its values as measurements",
+        help="Also write <bag>.geojson for QuPath: one tile per patch, with its values as "
+        "measurements.",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    a = parser.parse_args(arguments)
+    _add_flags_of_overlays(parser)
+    add_json_flag(parser)
+    return parser
+
+
+def _add_flags_of_overlays(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("maps over slides").add_argument
+    add(
+        "--slides", type=Path, metavar="DIR",
+        help="Draw over the slides, or over the slices of scans: the work folder of probsa patch, "
+        "or a folder of slides or series.",
+    )  # fmt: skip
+    add(
+        "--resolution", type=float, metavar="MPP",
+        help="Micrometres per pixel of the picture of a slide.",
+    )  # fmt: skip
+    add(
+        "--longest", type=int, metavar="PIXELS",
+        help="Length of the longer side of the picture, instead of --resolution. Default: 1200.",
+    )  # fmt: skip
+    add(
+        "--alpha", type=float, metavar="FRACTION",
+        help="Opacity of the colour over the tissue. Default: 0.6.",
+    )  # fmt: skip
+    add(
+        "--overlays", action="store_true",
+        help="Also write <bag>_mean.png and <bag>_variance.png: only the coloured slide, without "
+        "axes and colour bar.",
+    )  # fmt: skip
+    add(
+        "--slide-mpp", type=float, metavar="MPP",
+        help="Micrometres per level-0 pixel, for slides that do not state it.",
+    )  # fmt: skip
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `probsa map`."""
+    args = parse_arguments(parser(), arguments)
+    if args.resolution is not None and args.longest is not None:
+        raise InputError("--longest is not allowed with --resolution: give one of the two")
     from ...maps import render_folder
     from ..terminal import OUT, counting
 
-    over = _over(a)
+    over = _over(args)
     with counting("drawing") as count:
         failures = render_folder(
-            a.predictions, a.out,
-            bags=a.bag, scale=a.scale, over=over, geojson=a.geojson, progress=count,
-        )  # fmt: skip
-    if a.json:
-        write_json({"maps": str(a.out), "failed": [{"bag": b, "reason": r} for b, r in failures]})
+            args.predictions,
+            args.out,
+            bags=args.bag,
+            scale=args.scale,
+            over=over,
+            geojson=args.geojson,
+            progress=count,
+        )
+    if args.json:
+        failed = [{"bag": b, "reason": r} for b, r in failures]
+        write_json({"maps": str(args.out), "failed": failed})
     else:
-        OUT.print(f"maps: {a.out}", markup=False)
-    return status(failures, as_json=a.json)
+        OUT.print(f"maps: {args.out}", markup=False)
+    return exit_status(failures, as_json=args.json)
 
 
-def _over_arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "--slides", type=Path,
-        help="draw over the slides or the slices of the scans: the work folder of probsa patch, "
-        "or a folder of slides or series",
-    )  # fmt: skip
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--resolution", type=float, help="of the picture of a slide: µm per pixel")
-    size.add_argument("--longest", type=int, help="pixels of its long side (default: 1200)")
-    parser.add_argument("--alpha", type=float, help="share of the colour over tissue (0.6)")
-    parser.add_argument(
-        "--overlays", action="store_true", default=None,
-        help="also <bag>_mean.png and <bag>_variance.png: the slide in colour, nothing around it",
-    )  # fmt: skip
-    parser.add_argument(
-        "--slide-mpp", type=float, help="µm per level-0 pixel of slides that do not say"
-    )
-
-
-def _over(a: Namespace):  # noqa: ANN202 - maps load when the command runs, not when it is listed
+def _over(args: Namespace):  # noqa: ANN202 - the types are imported only when the command runs
+    """Return the slides to draw over and how, or None."""
     from ...maps import CohortSources, Over
 
     names = ("resolution", "longest", "alpha", "overlays")
-    given = {k: getattr(a, k) for k in names if getattr(a, k) is not None}
-    if a.slides is None:
-        for name in (*given, *(["slide_mpp"] if a.slide_mpp is not None else [])):
+    options = {k: args[k] for k in names if args[k] not in (None, False)}
+    if args.slides is None:
+        for name in (*options, *(["slide_mpp"] if args.slide_mpp is not None else [])):
             flag = name.replace("_", "-")
-            raise InputError(f"--{flag} is for maps over slides: give --slides FOLDER as well")
+            raise InputError(f"--{flag} is for maps over slides: add --slides FOLDER")
         return None
-    if a.slide_mpp is not None and not a.slide_mpp > 0:
-        raise InputError(f"--slide-mpp is {a.slide_mpp:g}: give µm per pixel, above 0")
-    return CohortSources(a.slides, mpp=a.slide_mpp), Over(**given)
+    if args.slide_mpp is not None and not args.slide_mpp > 0:
+        raise InputError(f"--slide-mpp is {args.slide_mpp:g}: expected µm per pixel, above 0")
+    return CohortSources(args.slides, mpp=args.slide_mpp), Over(**options)

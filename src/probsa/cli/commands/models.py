@@ -1,56 +1,79 @@
-"""probsa models: the models, or one model's arguments."""
+"""probsa models: list the models, or the arguments of one model."""
 
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Sequence
+from functools import reduce
+from inspect import Parameter
+from operator import or_
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from ._shared import Parser, write_json
+from jsonargparse import ArgumentParser
+
+from ._shared import add_json_flag, command_parser, parse_arguments, write_json
+
+DESCRIPTION = """\
+List the models, or the arguments of one model."""
 
 
-def run(arguments: list[str]) -> int:
-    """probsa models."""
-    parser = Parser(prog="probsa models", description="The models, or one model's arguments.")
-    parser.add_argument("name", nargs="?", help="a model, to see its arguments")
-    parser.add_argument("--markdown", action="store_true", help="the page docs/models.md")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    a = parser.parse_args(arguments)
-    from ...models import arguments as arguments_of
-    from ...models import (
-        catalogue_lines,
-        catalogue_page,
-        catalogue_rows,
-        summary,
+def parser() -> ArgumentParser:
+    """Return the parser of `probsa models`."""
+    parser = command_parser("models", DESCRIPTION)
+    parser.add_argument("name", nargs="?", help="Model whose arguments are listed.")
+    parser.add_argument(
+        "--markdown", action="store_true", help="Print the page docs/models.md of the manual."
     )
+    add_json_flag(parser)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `probsa models`."""
+    args = parse_arguments(parser(), arguments)
+    from ...core import described
+    from ...models import arguments as model_arguments
+    from ...models import catalogue_lines, catalogue_page, catalogue_rows, summary
     from ..terminal import OUT
 
-    if a.markdown:
+    if args.markdown:
         OUT.print(catalogue_page(), markup=False, soft_wrap=True, highlight=False, end="")
         return 0
-    if a.name is None:
+    if args.name is None:
         rows = catalogue_rows()
-        shown = catalogue_lines()
+        lines = catalogue_lines()
     else:
-        found = arguments_of(a.name)
-        rows = {k: {"type": _type(p), "default": _default(p)} for k, p in found.items()}
-        shown = [f"{k:<22} {v['type']} = {v['default']}" for k, v in rows.items()]
-        shown = [f"{a.name}: {summary(a.name)}", *shown]
-    if a.json:
+        parameters = model_arguments(args.name)
+        rows = {
+            k: {"type": _type_name(p.annotation), "default": _default(p)}
+            for k, p in parameters.items()
+        }
+        lines = [
+            f"{k:<22} {described(p.annotation)} = {rows[k]['default']}"
+            for k, p in parameters.items()
+        ]
+        lines = [f"{args.name}: {summary(args.name)}", *lines]
+    if args.json:
         write_json(rows)
     else:
-        OUT.print("\n".join(shown), markup=False, soft_wrap=True)
+        OUT.print("\n".join(lines), markup=False, soft_wrap=True)
     return 0
 
 
-def _type(parameter: Any) -> str:
-    kind = _without_limits(parameter.annotation)
+def _type_name(annotation: Any) -> str:
+    """Return a type as code, without its limits."""
+    kind = _without_limits(annotation)
     return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
 
 
-def _without_limits(kind: Any) -> Any:
-    if get_origin(kind) is Annotated:
-        return get_args(kind)[0]
-    if get_origin(kind) is tuple:
-        return tuple[tuple(_without_limits(part) for part in get_args(kind))]
-    return kind
+def _without_limits(annotation: Any) -> Any:
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _without_limits(parts[0])
+    if origin in (Union, UnionType):
+        return reduce(or_, (_without_limits(part) for part in parts))
+    if origin is tuple:
+        return tuple[tuple(_without_limits(part) for part in parts)]
+    return annotation
 
 
-def _default(parameter: Any) -> Any:
+def _default(parameter: Parameter) -> Any:
     return "(required)" if parameter.default is parameter.empty else parameter.default

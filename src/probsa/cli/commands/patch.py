@@ -1,93 +1,138 @@
-"""probsa patch: slides or studies to a work folder of patches or slices."""
+"""probsa patch: cut slides into patches, and list the slices of scans."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from ._cohort import add_run_flags, shard_of, workers_of
-from ._shared import Parser, write_json
+from jsonargparse import ArgumentParser
+
+from ._cohort import add_work_flags, parse_shard, worker_count
+from ._shared import command_parser, parse_arguments, write_json
+
+DESCRIPTION = """\
+Find the tissue of slides and cut it into patches, and list the slices of CT series.
+
+An interrupted run continues where it stopped: existing results are kept."""
 
 
-def _parser() -> Parser:
-    p = Parser(
-        prog="probsa patch",
-        description="Finds the tissue of slides and cuts it into patches; lists the slices of CT "
-        "series. Goes on where it stopped: what is there already is kept.",
+def parser() -> ArgumentParser:
+    """Return the parser of `probsa patch`."""
+    parser = command_parser("patch", DESCRIPTION)
+    add = parser.add_argument
+    add("source", type=Path, help="Folder of slides, DICOM studies or NIfTI files, or one of them.")
+    add("--out", type=Path, required=True, metavar="WORK", help="Work folder to write.")
+    add = parser.add_argument_group("patches (defaults are those without a preset)").add_argument
+    add(
+        "--preset", metavar="NAME",
+        help="Settings by name: paper, paper-text, clam, clam-biopsy, clam-resection, …",
+    )  # fmt: skip
+    add("--patch-size", type=int, metavar="PIXELS", help="Side of a patch. Default: 512.")
+    add("--mpp", type=float, metavar="MPP", help="Micrometres per pixel of patches. Default: 0.5.")
+    add("--level", type=int, metavar="N", help="Level of the slides to cut, instead of --mpp.")
+    add(
+        "--overlap", type=int, metavar="PIXELS",
+        help="Overlap of neighbouring patches. Default: 0.",
+    )  # fmt: skip
+    add(
+        "--slide-mpp", metavar="MPP|CSV",
+        help="Micrometres per level-0 pixel: one number, for slides that do not state it, or a CSV "
+        "table with the columns slide,mpp, which replaces what these slides state.",
+    )  # fmt: skip
+    add(
+        "--grid", choices=("global", "contour"),
+        help="One lattice of patches per slide (global), or one per piece of tissue, as CLAM does. "
+        "Default: global.",
+    )  # fmt: skip
+    add(
+        "--min-tissue", type=float, metavar="FRACTION",
+        help="Minimum fraction of tissue in a patch. Default: 0.25.",
+    )  # fmt: skip
+    _add_flags_of_tissue(parser)
+    add_work_flags(
+        parser,
+        workers="Number of processes. Default: by the number of cores and slides, at most 8.",
     )
-    p.add_argument("source", type=Path, help="folder of slides, DICOM studies or NIfTI; or one")
-    p.add_argument("--out", type=Path, required=True, help="the work folder")
-    g = p.add_argument_group("patches (in brackets: without a preset)")
-    g.add_argument("--preset", help="paper, paper-text, clam, clam-biopsy, clam-resection, …")
-    g.add_argument("--patch-size", type=int, help="pixels (512)")
-    g.add_argument("--mpp", type=float, help="target µm per pixel (0.5)")
-    g.add_argument("--level", type=int, help="instead of --mpp: pixels of that level of the slide")
-    g.add_argument("--overlap", type=int, help="pixels that neighbours share (0)")
-    g.add_argument("--slide-mpp", help="µm per pixel of slides that do not say; or a CSV slide,mpp")
-    g.add_argument("--grid", choices=("global", "contour"), help="one lattice a slide, or CLAM's")
-    g.add_argument("--min-tissue", type=float, help="share of a patch that is tissue (0.25)")
-    t = p.add_argument_group("tissue")
-    t.add_argument("--otsu", action="store_true", help="threshold from each slide's histogram")
-    t.add_argument("--tissue-threshold", type=int, help="saturation, of 255, above which it is (8)")
-    t.add_argument("--min-tissue-area", type=float, help="of a piece, in µm² (clam-*: its a_t)")
-    t.add_argument("--min-hole-area", type=float, help="of a hole, in µm² (clam-*: its a_h)")
-    t.add_argument("--max-holes", type=int, help="of each piece, the largest")
-    t.add_argument("--contours", type=Path, help="instead: folder of GeoJSON files, one a slide")
-    add_run_flags(p, workers="processes (by cores and slides, at most 8)")
-    return p
+    return parser
 
 
-def run(arguments: list[str]) -> int:
-    """probsa patch."""
-    a = _parser().parse_args(arguments)
-    from ...cohorts import RunOptions, estimate_patches, patch_cohort, read_resolutions
+def _add_flags_of_tissue(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("tissue").add_argument
+    add("--otsu", action="store_true", help="Choose the threshold by Otsu's method per slide.")
+    add(
+        "--tissue-threshold", type=int, metavar="N",
+        help="Saturation (0 to 255) above which a pixel is tissue. Default: 8.",
+    )  # fmt: skip
+    add(
+        "--min-tissue-area", type=float, metavar="AREA",
+        help="Minimum area of a piece of tissue in µm² (in the clam presets, CLAM's a_t).",
+    )  # fmt: skip
+    add(
+        "--min-hole-area", type=float, metavar="AREA",
+        help="Minimum area of a hole in the tissue in µm² (in the clam presets, CLAM's a_h).",
+    )  # fmt: skip
+    add(
+        "--max-holes", type=int, metavar="N",
+        help="Maximum number of holes per piece of tissue; the largest are kept.",
+    )  # fmt: skip
+    add(
+        "--contours", type=Path, metavar="DIR",
+        help="Folder with one GeoJSON file per slide that outlines the tissue. No tissue is "
+        "searched for then.",
+    )  # fmt: skip
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `probsa patch`."""
+    args = parse_arguments(parser(), arguments)
+    from ...cohorts import RunOptions, estimate_patches, patch_cohort
     from ...patches import settings
+    from ...slides import read_resolutions
     from ..terminal import OUT, counting_outcomes
 
     chosen = settings(
-        a.preset,
-        size=a.patch_size,
-        mpp=a.mpp,
-        level=a.level,
-        overlap=a.overlap,
-        grid=a.grid,
-        min_tissue=a.min_tissue,
-        method="otsu" if a.otsu else None,
-        threshold=a.tissue_threshold,
-        min_area=a.min_tissue_area,
-        min_hole=a.min_hole_area,
-        max_holes=a.max_holes,
+        args.preset,
+        size=args.patch_size,
+        mpp=args.mpp,
+        level=args.level,
+        overlap=args.overlap,
+        grid=args.grid,
+        min_tissue=args.min_tissue,
+        method="otsu" if args.otsu else None,
+        threshold=args.tissue_threshold,
+        min_area=args.min_tissue_area,
+        min_hole=args.min_hole_area,
+        max_holes=args.max_holes,
     )
-    mpp = None if a.slide_mpp is None else read_resolutions(a.slide_mpp)
-    workers = workers_of(a.workers, default=0)
-    if a.dry_run:
-        found = estimate_patches(
-            a.source,
+    mpp = None if args.slide_mpp is None else read_resolutions(args.slide_mpp)
+    workers = worker_count(args.workers, default=0)
+    shard = parse_shard(args.shard)
+    if args.dry_run:
+        estimate = estimate_patches(
+            args.source,
             settings=chosen,
-            contours=a.contours,
+            contours=args.contours,
             mpp=mpp,
             workers=max(1, workers),
-            shard=shard_of(a.shard),
+            shard=shard,
         )
-        if a.json:
-            write_json(found.to_dict())
+        if args.json:
+            write_json(estimate.to_dict())
         else:
-            found.render(OUT)
-        return 1 if found.tried and len(found.failed) == found.tried else 0
+            estimate.render(OUT)
+        return 1 if estimate.tried and len(estimate.failed) == estimate.tried else 0
     with counting_outcomes("patching") as count:
         reports = patch_cohort(
-            a.source,
-            a.out,
+            args.source,
+            args.out,
             settings=chosen,
-            contours=a.contours,
+            contours=args.contours,
             mpp=mpp,
             run=RunOptions(
-                engine=a.engine,
-                workers=workers,
-                shard=shard_of(a.shard),
-                overwrite=a.overwrite,
+                engine=args.engine, workers=workers, shard=shard, overwrite=args.overwrite
             ),
             on_outcome=count,
         )
-    if a.json:
-        write_json({"work": str(a.out), "sets": [r.to_dict() for r in reports]})
+    if args.json:
+        write_json({"work": str(args.out), "sets": [r.to_dict() for r in reports]})
     else:
         for report in reports:
             report.render(OUT)

@@ -1,60 +1,82 @@
-"""probsa predict: every bag of a folder with a trained run."""
+"""probsa predict: predict every bag of a folder with a trained run."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from ._shared import Parser, status, write_json
+from jsonargparse import ArgumentParser
+
+from ._shared import add_json_flag, command_parser, exit_status, parse_arguments, write_json
+
+DESCRIPTION = """\
+Predict every bag of a folder of features with a trained run."""
 
 
-def run(arguments: list[str]) -> int:
-    """probsa predict."""
-    parser = Parser(prog="probsa predict", description="Predicts every bag of a folder.")
-    parser.add_argument("run", type=Path, help="folder of a training run, or a converted model")
-    parser.add_argument("--features", type=Path, required=True, help="folder of feature files")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the predictions")
-    parser.add_argument("--labels", type=Path, help="table of labels, to stand in the predictions")
-    parser.add_argument("--checkpoint", choices=("best", "last"), default="best")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
-    parser.add_argument(
-        "--other-features",
-        action="store_true",
-        help="predict bags of another encoder, kind, resolution or patch size too",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace the predictions there")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    a = parser.parse_args(arguments)
+def parser() -> ArgumentParser:
+    """Return the parser of `probsa predict`."""
+    parser = command_parser("predict", DESCRIPTION)
+    add = parser.add_argument
+    add("run", type=Path, help="Run folder, or a model that probsa convert-checkpoint wrote.")
+    add("--features", type=Path, required=True, metavar="DIR", help="Folder of feature files.")
+    add("--out", type=Path, required=True, metavar="DIR", help="Folder for the predictions.")
+    add(
+        "--labels", type=Path, metavar="CSV",
+        help="Table of labels to include in the table of predictions.",
+    )  # fmt: skip
+    add(
+        "--checkpoint", choices=("best", "last"), default="best",
+        help="Weights of the epoch with the best validation AUROC, or of the last one. "
+        "Default: best.",
+    )  # fmt: skip
+    add(
+        "--device", choices=("auto", "cpu", "cuda", "mps"), default="auto",
+        help="Device to predict on. Default: auto, which is cuda if there is one, else mps, else "
+        "cpu.",
+    )  # fmt: skip
+    add(
+        "--other-features", action="store_true",
+        help="Also predict bags with an encoder, kind, resolution or patch size that no training "
+        "bag had.",
+    )  # fmt: skip
+    add("--overwrite", action="store_true", help="Replace existing predictions.")
+    add_json_flag(parser)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `probsa predict`."""
+    args = parse_arguments(parser(), arguments)
     from ...workflow import predict_folder
     from ..terminal import ERR, OUT, counting
 
     with counting("predicting") as count:
-        done = predict_folder(
-            a.run,
-            a.features,
-            out=a.out,
-            labels=a.labels,
-            checkpoint=a.checkpoint,
-            device=a.device,
-            other_features=a.other_features,
-            overwrite=a.overwrite,
+        predicted = predict_folder(
+            args.run,
+            args.features,
+            out=args.out,
+            labels=args.labels,
+            checkpoint=args.checkpoint,
+            device=args.device,
+            other_features=args.other_features,
+            overwrite=args.overwrite,
             on_bag=count,
         )
-    failed = [{"bag": b, "reason": r} for b, r in done.failures]
-    if a.json:
-        other = [{"bag": b, "difference": d} for b, d in done.other]
+    if args.json:
         write_json(
             {
-                "predictions": str(done.folder),
-                "bags": done.bags,
-                "failed": failed,
-                "other_features": other,
+                "predictions": str(predicted.folder),
+                "bags": predicted.bags,
+                "failed": [{"bag": b, "reason": r} for b, r in predicted.failures],
+                "other_features": [{"bag": b, "difference": d} for b, d in predicted.other],
             }
         )
     else:
-        OUT.print(f"{done.bags} bags predicted: {done.folder / 'predictions.csv'}", markup=False)
-    if done.other:
-        first, _ = done.other[0]
+        table = predicted.folder / "predictions.csv"
+        OUT.print(f"{predicted.bags} bags predicted: {table}", markup=False)
+    if predicted.other:
+        first, _ = predicted.other[0]
         ERR.print(
-            f"{len(done.other)} bags are like none of the training and were predicted as they are "
-            f"(--other-features): {first!r}{', …' if done.other[1:] else ''}",
+            f"{len(predicted.other)} bags differ from every training bag and were predicted all "
+            f"the same (--other-features): {first!r}{', …' if predicted.other[1:] else ''}",
             markup=False,
         )
-    return status(done.failures, as_json=a.json)
+    return exit_status(predicted.failures, as_json=args.json)

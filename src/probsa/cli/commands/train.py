@@ -1,86 +1,132 @@
-"""probsa train: a run file or flags to a run folder."""
+"""probsa train: train a model as a run file or flags say, and evaluate it."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
 
 from ...errors import InputError
-from ._shared import status, write, write_json
+from ._run_flags import add_keys, add_run_flags, parse_with_run_flags
+from ._shared import add_json_flag, command_parser, exit_status, write, write_json
 
-TRAIN = """\
-usage: probsa train --features DIR --labels CSV --model NAME --out RUN [--KEY VALUE ...]
-       probsa train --config run.yaml --out RUN [--resume] [--KEY VALUE ...]
+if TYPE_CHECKING:
+    from ...training import RunConfig
 
-Trains a model, then predicts, evaluates and draws its held-out bags, all in the folder RUN.
+DESCRIPTION = """\
+Train a model on a folder of features and a table of labels.
 
-  --out RUN          the run folder
-  --config FILE      a run file; flags win over it
-  --resume           go on after the last epoch that ended (the run file may be left out)
-  --overwrite        remove the run that is there and start again
-  --maps test|all|none   for which held-out bags to draw maps (default: test, or validation)
-  --print_config     print the resolved run file with comments, and stop
-  --json             one JSON document on standard output
+The run folder gets the weights, the predictions for the held-out bags, their evaluation
+and their attention maps. Every key of a run file is a flag too, written with its section
+(--training.epochs 50) or without (--epochs 50). Flags take precedence over the run file.
 
-Keys of a run file; as flags --data.KEY, --training.KEY, --model.KEY, or --KEY where it is unique:
-"""
-
-OWN = {
-    "out": True,
-    "config": True,
-    "maps": True,
-    "resume": False,
-    "overwrite": False,
-    "print_config": False,
-    "json": False,
-    "help": False,
-}
+The arguments of a model are keys as well: `probsa train --model NAME --help` or
+`probsa models NAME` lists them."""
+USAGE = """\
+probsa train --features DIR --labels CSV --model NAME --out RUN [--KEY VALUE ...]
+       probsa train --config run.yaml --out RUN [--KEY VALUE ...]
+       probsa train --out RUN --resume"""
 
 
-def run(arguments: list[str]) -> int:
-    """probsa train."""
-    from ...training import RunFolder, commented, described, flags_of, read_run
+def own_parser() -> ArgumentParser:
+    """Return the parser of the arguments that are not keys of a run."""
+    parser = command_parser("train", DESCRIPTION)
+    add = parser.add_argument
+    add("--out", type=Path, metavar="RUN", help="Run folder to write. Required.")
+    add("--config", type=Path, metavar="FILE", help="Run file to read.")
+    add(
+        "--resume", action="store_true",
+        help="Continue after the last finished epoch. No run file is needed then.",
+    )  # fmt: skip
+    add("--overwrite", action="store_true", help="Delete an existing run folder and start again.")
+    add(
+        "--maps", choices=("test", "all", "none"), default="test",
+        help="Held-out bags to draw attention maps for: those of the test part (of the validation "
+        "part if there is none), of both parts, or none. Default: test.",
+    )  # fmt: skip
+    add(
+        "--print-config", action="store_true",
+        help="Print the complete run file with comments, and stop.",
+    )  # fmt: skip
+    add(
+        "--print-schema", action="store_true",
+        help="Print the JSON schema of the run file of this model, and stop.",
+    )  # fmt: skip
+    add_json_flag(parser)
+    return parser
 
-    if "-h" in arguments:
-        arguments = [*(a for a in arguments if a != "-h"), "--help"]
-    flags, own = flags_of(arguments, own=OWN)
-    if own.get("help"):
-        write(TRAIN + "\n".join(described(flags.get("model.name", "abmil-probsa-diag"))))
+
+def parser() -> ArgumentParser:
+    """Return the whole parser, for help and shell completion."""
+    whole = own_parser()
+    whole.usage = USAGE
+    names = whole.add_argument_group("model")
+    names.add_argument("--model", metavar="NAME", help="Registered name; see `probsa models`.")
+    add_run_flags(whole)
+    return whole
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `probsa train`."""
+    if {"-h", "--help"} & set(arguments):
+        write(_help(arguments))
         return 0
-    out = Path(own["out"]) if "out" in own else None
-    file = Path(own["config"]) if "config" in own else None
-    if own.get("resume") and out is not None and file is None and not flags:
-        config = RunFolder(out).config()
+    own, flags = parse_with_run_flags(own_parser(), arguments)
+    from ...training import RunFolder, commented, read_run, run_schema
+
+    if own.print_schema:
+        write_json(run_schema(flags.get("model.name", "abmil-probsa-diag")))
+        return 0
+    if own.resume and own.out is not None and own.config is None and not flags:
+        config = RunFolder(own.out).config()
     else:
-        config = read_run(file, flags)
-    if own.get("print_config"):
+        config = read_run(own.config, flags)
+    if own.print_config:
         write(commented(config))
         return 0
-    if out is None:
+    if own.out is None:
         raise InputError("probsa train needs --out: the folder to write the run to")
-    if own.get("maps", "test") not in ("test", "all", "none"):
-        raise InputError(f"--maps is {own['maps']!r}: test, all or none")
-    return _train(config, out, own)
+    return _train(config, own)
 
 
-def _train(config: Any, out: Path, own: dict[str, Any]) -> int:
+def _help(arguments: Sequence[str]) -> str:
+    """Return the help; with `--model NAME`, the arguments of this model are in it."""
+    whole = parser()
+    try:
+        others = [a for a in arguments if a not in ("-h", "--help")]
+        _, flags = parse_with_run_flags(own_parser(), others)
+    except InputError:  # help is for those whose arguments are not right yet
+        flags = {}
+    if "model.name" in flags:
+        from ...training import run_keys
+
+        group = whole.add_argument_group(f"arguments of the model {flags['model.name']}")
+        keys = run_keys(flags["model.name"], flags.get("model.preset", "paper"))
+        add_keys(group, [k for k in keys.values() if k.name.startswith("model.")][1:])
+    return whole.format_help()
+
+
+def _train(config: "RunConfig", own: Namespace) -> int:
     from ...workflow import train_and_report
     from ..terminal import OUT, training_bar
 
     with training_bar() as bar:
-        done = train_and_report(
+        trained = train_and_report(
             config,
-            out,
-            resume=bool(own.get("resume")),
-            overwrite=bool(own.get("overwrite")),
-            maps=own.get("maps", "test"),
+            own.out,
+            resume=own.resume,
+            overwrite=own.overwrite,
+            maps=own.maps,
             reporter=bar,
         )
-    if done is None:  # this process only helped: the first one reports
+    if trained is None:  # only the first of several processes reports
         return 0
-    if own.get("json"):
-        write_json(done.to_dict())
+    if own.json:
+        write_json(trained.to_dict())
     else:
-        done.report.render(OUT)
-        OUT.print(f"weights: of epoch {done.report.metadata.get('epoch')}, the best on validation")
-        drawn = f", {done.maps} maps in {done.run.maps}" if done.maps else ""
-        OUT.print(f"run: {done.run.path}{drawn}", markup=False)
-    return status(done.failures, as_json=bool(own.get("json")))
+        trained.report.render(OUT)
+        epoch = trained.report.metadata.get("epoch")
+        OUT.print(f"weights: those of epoch {epoch}, the best on the validation bags")
+        maps = f", {trained.maps} maps in {trained.run.maps}" if trained.maps else ""
+        OUT.print(f"run: {trained.run.path}{maps}", markup=False)
+    return exit_status(trained.failures, as_json=own.json)

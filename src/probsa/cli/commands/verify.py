@@ -1,26 +1,36 @@
-"""probsa verify: reads a folder whole and says what is wrong with it."""
+"""probsa verify: read a folder completely and report what is wrong with it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from ._shared import Parser, write_json
+from jsonargparse import ArgumentParser
+
+from ._shared import add_json_flag, command_parser, parse_arguments, write_json
+
+DESCRIPTION = """\
+Read every file of a work folder or a folder of features, and report what is wrong.
+
+Reports what to do about each problem and changes nothing. The exit status is 1 if there is
+a problem."""
 
 
-def run(arguments: list[str]) -> int:
-    """probsa verify."""
-    parser = Parser(
-        prog="probsa verify",
-        description="Reads every file of a work folder, or of a folder of features, and says what "
-        "is wrong and what to do. Changes nothing. Exit status 1 if anything is wrong.",
-    )
-    parser.add_argument("folder", type=Path, help="work folder, or folder of features")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    a = parser.parse_args(arguments)
+def parser() -> ArgumentParser:
+    """Return the parser of `probsa verify`."""
+    parser = command_parser("verify", DESCRIPTION)
+    parser.add_argument("folder", type=Path, help="Work folder, or folder of features.")
+    add_json_flag(parser)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `probsa verify`."""
+    args = parse_arguments(parser(), arguments)
     from ...cohorts import verify
     from ..terminal import OUT
 
-    found = verify(a.folder)
-    if a.json:
-        write_json(found.to_dict())
+    report = verify(args.folder)
+    if args.json:
+        write_json(report.to_dict())
     else:
-        found.render(OUT)
-    return 1 if found.findings else 0
+        report.render(OUT)
+    return 1 if report.findings else 0

@@ -5,11 +5,12 @@ from typing import get_args
 
 from ...errors import InputError
 from ..bag_set import BagSet
+from ..choices import StudyName
 from ..opening import open_bags
 from ..recognition import feature_folders
 from . import camelyon16, panda, rsna, table
 from .processed import Processed
-from .study import RECORD, Draft, OnBag, Source, StudyName, check_out, read_study, write_study
+from .study import RECORD, Draft, OnBag, Source, check_out, read_study, write_study
 from .study import Study as Study
 from .study import StudyOptions as StudyOptions
 

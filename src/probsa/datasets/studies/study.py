@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Shaped
@@ -17,10 +17,9 @@ from jaxtyping import Shaped
 from ...core import replacing, write_csv, write_json
 from ...errors import BagError, InputError, OutputExists
 from ..bag_set import BagSet
+from ..choices import StudyName
 from .processed import UNKNOWN as UNKNOWN
 from .processed import Processed
-
-StudyName = Literal["rsna", "panda", "camelyon16", "table"]
 
 LABELS, INSTANCES, RECORD = "labels.csv", "instance_labels", "dataset.json"
 

@@ -1,0 +1,40 @@
+"""Resolutions that the user states: one number, or a table."""
+
+import pytest
+
+from probsa.errors import InputError, TableError
+from probsa.slides import read_resolutions
+
+
+def test_a_number_and_a_table(tmp_path):
+    assert read_resolutions("0.5") == 0.5 and read_resolutions(0.25) == 0.25
+    table = tmp_path / "t.csv"
+    table.write_text("slide,mpp\nx,0.25\n\ny.tiff, 0.5\nx,0.25\n")
+    assert read_resolutions(table) == {"x": 0.25, "y.tiff": 0.5}
+    table.write_text("mpp\tslide\n0.25\tx\n")  # as a spreadsheet may save it
+    assert read_resolutions(str(table)) == {"x": 0.25}
+
+
+def test_two_resolutions_of_one_slide_are_refused(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("slide,mpp\nx,0.25\ny,0.5\nx,0.5\n")
+    with pytest.raises(TableError, match=r"t\.csv, line 4: slide 'x' has two resolutions, 0\.25 "):
+        read_resolutions(table)
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "5000", "nan"])
+def test_numbers_that_are_no_resolution(text):
+    with pytest.raises(InputError, match=r"between 0 and 1000"):
+        read_resolutions(text)
+
+
+def test_what_is_no_table_of_resolutions(tmp_path):
+    with pytest.raises(InputError, match="or a table"):
+        read_resolutions(str(tmp_path / "none.csv"))
+    table = tmp_path / "t.csv"
+    table.write_text("name,um\nx,0.5\n")
+    with pytest.raises(InputError, match="needs the columns slide and mpp"):
+        read_resolutions(str(table))
+    table.write_text("slide,mpp\nx,half\n")
+    with pytest.raises(InputError, match=r"mpp of 'x' is 'half'"):
+        read_resolutions(str(table))
