@@ -26,7 +26,7 @@ from probsa.cohorts.work import LONGEST, WorkFolder, file_name
 from probsa.core.store import peek_bag, read_bag, stamp, write_bag
 from probsa.errors import BagError
 from probsa.features import build
-from probsa.jobs.engines import each
+from probsa.jobs.engines import run_tasks
 from probsa.patches import settings
 
 SMALL = settings(size=128, mpp=0.5)
@@ -72,11 +72,11 @@ def test_relative_paths_hold_in_workers_that_run_elsewhere(made, tmp_path, monke
     def from_elsewhere(stage, tasks, **options):
         monkeypatch.chdir(tmp_path / "elsewhere")
         stage, tasks = pickle.loads(pickle.dumps((stage, tasks)))
-        found = each(stage, tasks, engine=options["engine"], workers=1)
+        found = run_tasks(stage, tasks, engine=options["engine"], workers=1)
         monkeypatch.chdir(tmp_path)
         return found
 
-    monkeypatch.setattr(flow, "each", from_elsewhere)
+    monkeypatch.setattr(flow, "run_tasks", from_elsewhere)
     monkeypatch.chdir(tmp_path)
     (patched,) = patch_cohort(Path("slides"), Path("work"), settings=SMALL)
     assert patched.counts == {"done": 2}
@@ -346,7 +346,7 @@ def test_a_slide_at_work_beside_the_one_that_kills_readers_is_done(both, monkeyp
     monkeypatch.setattr(extraction, "reading", reading)
     report = extract_cohort(work, ExtractOptions(batch=8, readers=1))
     assert [o.status for o in report.outcomes] == ["done", "failed"]
-    assert "killed while at this slide, twice" in report.failures[0][1]
+    assert "killed twice while reading this slide" in report.failures[0][1]
 
 
 def test_the_pixels_of_a_slide_that_is_given_up_are_not_read(both, monkeypatch):

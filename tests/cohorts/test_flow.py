@@ -16,14 +16,14 @@ from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
 from probsa.cohorts.inputs import find_inputs
 from probsa.cohorts.patching import Patching
+from probsa.cohorts.records import Record
 from probsa.cohorts.work import WorkFolder
 from probsa.core.files import read_csv, unfinished_below
 from probsa.core.store import read_bag
 from probsa.errors import InputError
 from probsa.features import build
-from probsa.jobs.leftovers import sweep
+from probsa.jobs.leftovers import remove_leftovers
 from probsa.jobs.locks import claim, lock_file
-from probsa.jobs.records import Record
 from probsa.jobs.tasks import Task
 from probsa.patches import read_patch, settings
 from probsa.slides import open_slide
@@ -327,7 +327,7 @@ def test_a_killed_reader_costs_one_slide_two_tries(work, monkeypatch):
     monkeypatch.setattr("probsa.cohorts.extraction.reading", _reading_that_dies_at("slide1"))
     report = extract_cohort(work, options)
     assert [o.status for o in report.outcomes] == ["done", "failed", "done"]
-    assert "killed while at this slide, twice" in report.failures[0][1]
+    assert "killed twice while reading this slide" in report.failures[0][1]
 
 
 def _reading_that_dies_at(name):
@@ -387,7 +387,7 @@ def test_what_a_killed_run_left_half_written_is_swept(slides, work, finished):
             Task(name=i.name, target=sweeping.set.patches_file(i.name), payload=i)
             for i in find_inputs(slides)
         ]
-        sweep(work, tasks, outputs=sweeping.outputs)
+        remove_leftovers(work, tasks, outputs=sweeping.outputs)
         left = {p.name for p in (work / "thumbnails").glob(".*.tmp")}
         assert left == {".slide0.jpg.abcd1234.tmp"}  # its owner is alive
     patch_cohort(slides, work, settings=SMALL)

@@ -12,10 +12,10 @@ from support.made_slides import tissue, write_slide
 
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import extract_cohort, patch_cohort
+from probsa.cohorts.records import Record
 from probsa.cohorts.verification import verify
 from probsa.cohorts.work import WorkFolder
 from probsa.errors import InputError, UnknownName
-from probsa.jobs.records import Record
 from probsa.patches import settings
 
 SMALL = settings(size=128, mpp=0.5)
@@ -100,7 +100,7 @@ def test_a_wall_of_names_is_cut():
 
 ENDED = """
 import atexit, os, signal, sys
-from probsa.cohorts import local
+from probsa.jobs import processes
 
 class Pipe:
     def send(self, message): print("sent", type(message).__name__, flush=True)
@@ -109,9 +109,9 @@ def at_exit():
     os.kill(os.getpid(), signal.SIGTERM)
     print("left in peace", flush=True)
 
-local._end_with_parent = lambda: None
+processes._end_with_parent = lambda: None
 atexit.register(at_exit)
-local._work(Pipe(), b"no pickle", None)
+processes._work(Pipe(), b"no pickle", None)
 """
 
 

@@ -15,7 +15,7 @@ from support.toy_stage import wait_for
 
 from probsa.core.files import replacing, unfinished
 from probsa.jobs import locks
-from probsa.jobs.locks import claim, holder, lock_file
+from probsa.jobs.locks import claim, lock_file
 
 
 @pytest.fixture
@@ -36,6 +36,12 @@ def leave(target, *, age=0.0, **owner):
     then = time.time() - age
     os.utime(path, (then, then))
     return path
+
+
+def holder(target):
+    """The owner that the lock of `target` names; None without a lock."""
+    content = locks._read(lock_file(target))
+    return content and content[0]
 
 
 def dead_pid():
@@ -65,7 +71,7 @@ def test_a_lock_has_one_owner_and_leaves_nothing(target):
 
 def test_a_dead_process_is_succeeded_at_once(target):
     leave(target, pid=dead_pid(), token="dead")
-    lock = claim(target, stale=1e9)
+    lock = claim(target, stale_after=1e9)
     assert lock.taken_over and lock.still_mine()
     assert files(target) == [".a [1].h5.lock"]
     lock.release()
@@ -77,13 +83,13 @@ def test_a_dead_process_that_nobody_waited_for_is_dead(target):
     state = Path(f"/proc/{child.pid}/stat")
     wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "Z")
     leave(target, pid=child.pid, started=state.read_text().rpartition(")")[2].split()[19])
-    assert claim(target, stale=1e9).taken_over
+    assert claim(target, stale_after=1e9).taken_over
     child.wait()
 
 
 def test_a_later_process_of_the_same_number_is_not_the_owner(target):
     leave(target, started="1", token="before")
-    assert claim(target, stale=1e9).taken_over
+    assert claim(target, stale_after=1e9).taken_over
 
 
 @pytest.mark.parametrize("age", [0, 1e6])
@@ -150,7 +156,7 @@ def test_a_living_taker_is_left_alone(target):
 def test_a_late_taker_finds_another_owner(target, monkeypatch):
     """It saw the dead owner; before it could act, another took over."""
     path = leave(target, pid=dead_pid(), token="one")
-    real, looks = locks._dead, []
+    real, looks = locks._dead_owner, []
 
     def dead(at, stale):
         found = real(at, stale)
@@ -159,7 +165,7 @@ def test_a_late_taker_finds_another_owner(target, monkeypatch):
             assert claim(target).taken_over
         return found
 
-    monkeypatch.setattr(locks, "_dead", dead)
+    monkeypatch.setattr(locks, "_dead_owner", dead)
     assert claim(target) is None
     assert looks[0].token == "one"
     assert files(target) == [path.name]
@@ -168,14 +174,14 @@ def test_a_late_taker_finds_another_owner(target, monkeypatch):
 
 def test_of_twenty_takers_one_wins(tmp_path, monkeypatch):
     """Thirty stale locks, one after the other; each taker dwells where another may come between."""
-    pid, look = dead_pid(), locks._dead
+    pid, look = dead_pid(), locks._dead_owner
 
     def dwell(path, stale):
         found = look(path, stale)
         time.sleep(0.002)
         return found
 
-    monkeypatch.setattr(locks, "_dead", dwell)
+    monkeypatch.setattr(locks, "_dead_owner", dwell)
     for i in range(30):
         leave(tmp_path / f"t{i}.h5", pid=pid, token=f"dead{i}")
     # forked from one process that has all it needs: twenty that import it would take a minute
@@ -213,7 +219,7 @@ def test_of_twenty_takers_one_wins(tmp_path, monkeypatch):
 
 
 def test_the_heart_beats_while_the_lock_is_held(target):
-    lock = claim(target, beat=0.02)
+    lock = claim(target, heartbeat=0.02)
 
     def touched():
         return lock.path.stat().st_mtime_ns
@@ -223,7 +229,7 @@ def test_the_heart_beats_while_the_lock_is_held(target):
     # what another holds under this name is not kept alive for it
     lock.path.write_text(json.dumps(asdict(replace(lock.owner, token="other"))))
     os.utime(lock.path, (0, 0))
-    other = claim(target.with_name("b.h5"), beat=0.02)
+    other = claim(target.with_name("b.h5"), heartbeat=0.02)
     os.utime(other.path, (0, 0))
     wait_for(lambda: other.path.stat().st_mtime_ns > 0)
     os.utime(other.path, (0, 0))
@@ -264,15 +270,15 @@ def test_what_a_dead_owner_left_half_written_goes(target):
 
 
 def test_without_proc_the_system_is_asked(monkeypatch):
-    assert locks._started_elsewhere(dead_pid()) == ""
+    assert locks._start_time_from_ps(dead_pid()) == ""
     if os.getuid() == 0:
         monkeypatch.setattr(os, "kill", _refuse)
-    assert locks._started_elsewhere(1) is None
+    assert locks._start_time_from_ps(1) is None
     monkeypatch.undo()
     # here /proc exists: that it hides a living process tells nothing
-    assert locks._started_elsewhere(os.getpid()) is None
+    assert locks._start_time_from_ps(os.getpid()) is None
     monkeypatch.setattr(Path, "exists", lambda self: False)
-    assert locks._started_elsewhere(os.getpid()) == locks._started_elsewhere(os.getpid()) != ""
+    assert locks._start_time_from_ps(os.getpid()) == locks._start_time_from_ps(os.getpid()) != ""
 
 
 def _refuse(pid, number):

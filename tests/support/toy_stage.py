@@ -12,7 +12,7 @@ from pathlib import Path
 
 from probsa.core.files import replacing, write_json, write_text
 from probsa.errors import MissingExtra
-from probsa.jobs.engines import each
+from probsa.jobs.engines import run_tasks
 from probsa.jobs.locks import lock_file
 from probsa.jobs.tasks import Outcome, Stage, Task
 
@@ -93,7 +93,7 @@ class Toy(Stage):
                         temporary.write_text("half")
                         os.kill(os.getpid(), signal.SIGKILL)
             case "fail":
-                raise ValueError("it is no slide")
+                raise ValueError("it is not readable")
             case "full":
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             case "fault":
@@ -120,7 +120,7 @@ def command(folder, options):
     payloads = options.pop("payloads", {})
     stage = Toy(folder, **options.pop("stage", {}))
     try:
-        each(stage, tasks_of(folder, **payloads), **options)
+        run_tasks(stage, tasks_of(folder, **payloads), **options)
     except KeyboardInterrupt:
         return 130
     return 0

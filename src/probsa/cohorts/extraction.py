@@ -7,7 +7,7 @@ another slide begins. A bag is written whole when its last instance is there.
 import json
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -19,18 +19,16 @@ import torch
 from ..core import full_disk, peek_bag, read_bag, stamp, write_bag
 from ..errors import BagError, InputError, ProbSAError, SlideError
 from ..features import Encoder, Precision, build
-from ..jobs import Outcome, Record, Stage, Task
+from ..jobs import Outcome, Task
 from ..patches import Patches
 from ..slides import Windows
 from .coordinates import Coordinates, read_coordinates
 from .reading import BROKEN, READERS_DIED, Chunk, Read, chunks_of, reading
+from .records import Record
+from .stage import CohortStage
 from .work import PatchSet, content_of
 
 BRAIN_SUBDURAL_BONE = Windows()
-DIED = (
-    "a reading process was killed while at this slide, twice: probably out of memory, or of shared "
-    "memory (/dev/shm). Give fewer --readers or a smaller --batch"
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +86,7 @@ class _Begun:
     """A reading process died while it was at work: done alone from then on."""
 
 
-class Extraction(Stage):
+class Extraction(CohortStage):
     """Makes the features of the slides of one set of patches.
 
     Args:
@@ -109,6 +107,7 @@ class Extraction(Stage):
     ) -> None:
         self.set, self.options, self.identity = patch_set, options, identity
         self.folder = patch_set.features(options.encoder)
+        self.name = self.folder.name
         self._encoder = encoder
         self._checked: dict[str, tuple[int, Outcome]] = {}
         self._contents: dict[str, str] = {}
@@ -134,7 +133,7 @@ class Extraction(Stage):
             )
 
     def known(self, task: Task) -> Outcome | None:
-        record = Record.read(self.set.record(self.folder.name, task.name))
+        record = Record.read(self.record_file(task))
         if record is not None and record.status == "failed":
             return record.outcome()
         if not task.target.is_file():
@@ -173,28 +172,13 @@ class Extraction(Stage):
         made = record or replace(source, unreadable=lost, reason=_loss(lost, source.count))
         return made.outcome(kept=True)
 
-    @property
-    def name(self) -> str:
-        """Of its records and its report."""
-        return self.folder.name
-
     def outputs(self, task: Task) -> tuple[Path, ...]:
         """Every file that is made of a slide or series."""
-        return task.target, self.set.record(self.name, task.name)
-
-    def prepare(self, tasks: Sequence[Task], *, overwrite: bool) -> None:
-        """Forgets what failed before, and everything if it is to be made anew."""
-        for task in tasks:
-            path = self.set.record(self.folder.name, task.name)
-            record = Record.read(path)
-            if overwrite or (record is not None and record.status == "failed"):
-                path.unlink(missing_ok=True)
-            if overwrite:
-                task.target.unlink(missing_ok=True)
+        return task.target, self.record_file(task)
 
     def record(self, task: Task, outcome: Outcome) -> None:
         made = self._made.pop(task.name, None) or task.payload
-        made.with_outcome(outcome).write(self.set.record(self.folder.name, task.name))
+        made.with_outcome(outcome).write(self.record_file(task))
 
     def run(self, tasks: Iterator[Task]) -> Iterator[Outcome]:
         under_way: dict[int, _Begun] = {}
@@ -215,7 +199,7 @@ class Extraction(Stage):
                 if not str(e).startswith(READERS_DIED):
                     raise
                 if alone:
-                    ended.append(self._failed(under_way.pop(job).task, DIED))
+                    ended.append(self._killed(under_way.pop(job).task))
                 else:
                     suspects.extend(_suspected(under_way))
         while ended:
@@ -337,6 +321,13 @@ class Extraction(Stage):
     def _failed(self, task: Task, reason: str) -> Outcome:
         source = task.payload.source
         return Outcome(name=task.name, status="failed", reason=reason, source=source)
+
+    def _killed(self, task: Task) -> Outcome:
+        reason = (
+            f"a reader process was killed twice while reading this {task.noun}: probably out of "
+            "memory, or of shared memory (/dev/shm). Give fewer --readers or a smaller --batch"
+        )
+        return self._failed(task, reason)
 
     def _content(self, record: Record) -> str:
         """Digest of the slide; a file is looked at once a process."""

@@ -1,17 +1,17 @@
 """Stages 1 to 3 of a whole cohort: a folder of slides or studies to patches, and to features."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from ..errors import InputError
-from ..jobs import Engine, Outcome, Task, each, sweep
+from ..jobs import Engine, Outcome, Task, cores, remove_leftovers, run_tasks
 from ..patches import PatchSettings
 from .extraction import Extraction, ExtractOptions
 from .inputs import Resolution, find_inputs
 from .patching import Patching
+from .records import NOUNS
 from .report import CohortReport, write_report
 from .work import SLICES, PatchSet, WorkFolder, settle
 
@@ -83,7 +83,12 @@ def patch_cohort(
         patch_set = _settled(work, own, overwrite=run.overwrite)
         stage = Patching(work, patch_set, settings=own, contours=contours)
         tasks = [
-            Task(name=i.name, target=patch_set.patches_file(i.name), payload=i)
+            Task(
+                name=i.name,
+                target=patch_set.patches_file(i.name),
+                noun=NOUNS[i.kind],
+                payload=i,
+            )
             for i in part(of_kind, run.shard)
         ]
         outcomes = _done(stage, tasks, run=run, total=total, on_outcome=on_outcome)
@@ -149,7 +154,7 @@ def extract_cohort(
         chosen, options, identity=encoder.identity, encoder=encoder if alone else None
     )
     tasks = [
-        Task(name=r.name, target=stage.folder / f"{r.name}.h5", payload=r)
+        Task(name=r.name, target=stage.folder / f"{r.name}.h5", noun=NOUNS[r.kind], payload=r)
         for r in part(records, run.shard)
     ]
     current = chosen.made_with
@@ -173,7 +178,7 @@ def _of_other_settings(task: Task) -> Outcome:
     """Of a slide that was not among those that `probsa patch --overwrite` made anew."""
     reason = (
         "its patches were made with other settings than the folder's are now: give --overwrite to "
-        "probsa patch for this slide too, and then to probsa extract"
+        f"probsa patch for this {task.noun} too, and then to probsa extract"
     )
     return Outcome(name=task.name, status="failed", reason=reason, source=task.payload.source)
 
@@ -190,7 +195,7 @@ def _done(
     work = WorkFolder(stage.set.path.parent)
     report = stage.set.report(_name(stage.name, run.shard))
     shared = (work.tissue_file, stage.set.settings_file, report)
-    sweep(work.path, tasks, outputs=stage.outputs, shared=shared)
+    remove_leftovers(work.path, tasks, outputs=stage.outputs, shared=shared)
     stage.prepare(tasks, overwrite=run.overwrite)
     # starting a process takes as long as a few slides
     few = max(1, min(MOST_WORKERS, cores(), len(tasks) // 4))
@@ -199,7 +204,7 @@ def _done(
         if on_outcome is not None:
             on_outcome(outcome, total)
 
-    return each(
+    return run_tasks(
         stage,
         tasks,
         engine=run.engine,
@@ -224,10 +229,3 @@ def part(items: Sequence[T], shard: tuple[int, int]) -> list[T]:
 def _name(stage: str, shard: tuple[int, int]) -> str:
     """Of the report: machines that share a cohort have one each."""
     return stage if shard[1] == 1 else f"{stage}_{shard[0]}of{shard[1]}"
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

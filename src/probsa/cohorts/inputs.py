@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ..core import BagKind, read_csv
 from ..errors import InputError
-from ..jobs import Record
 from ..slides import PLAIN_SUFFIXES, list_scans, open_slide, slide_files, slide_name
+from .records import Record
 from .work import file_name, is_picture_of_ours
 
 Resolution = float | Mapping[str, float]

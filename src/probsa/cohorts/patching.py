@@ -1,7 +1,7 @@
 """Stage 2 for many slides: tissue and patches of each, in a work folder."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core import full_disk
 from ..errors import ProbSAError, SlideError
-from ..jobs import Outcome, Record, Stage, Task
+from ..jobs import Outcome, Task
 from ..patches import (
     Patches,
     PatchSettings,
@@ -26,13 +26,15 @@ from .coordinates import Coordinates, read_coordinates, write_coordinates
 from .inputs import Input, settled
 from .pictures import contact_sheet, write_image
 from .reading import BROKEN, open_source
+from .records import Record
+from .stage import CohortStage
 from .work import PatchSet, WorkFolder, content_of, digest
 
 SHOWN = 16
 """Slices in the picture of a scan."""
 
 
-class Patching(Stage):
+class Patching(CohortStage):
     """Finds the tissue of each slide and cuts it into patches; lists the slices of each series.
 
     Args:
@@ -59,7 +61,7 @@ class Patching(Stage):
         self._made: dict[str, Record] = {}
 
     def known(self, task: Task) -> Outcome | None:
-        record = Record.read(self.set.record("patch", task.name))
+        record = Record.read(self.record_file(task))
         if record is None:
             return None
         if record.status == "failed":  # by a worker of this run: `prepare` removed older ones
@@ -88,24 +90,14 @@ class Patching(Stage):
 
     def record(self, task: Task, outcome: Outcome) -> None:
         made = self._made.pop(task.name, None) or task.payload.record()
-        made.with_outcome(outcome).write(self.set.record("patch", task.name))
+        made.with_outcome(outcome).write(self.record_file(task))
 
     def outputs(self, task: Task) -> tuple[Path, ...]:
         """Every file that is made of a slide or series."""
         work, name = self.work, task.name
         pictures = work.thumbnail(name), work.overview(name)
-        record = self.set.record("patch", name)
+        record = self.record_file(task)
         return task.target, record, work.contours(name), *pictures
-
-    def prepare(self, tasks: Sequence[Task], *, overwrite: bool) -> None:
-        """Forgets what failed before, and everything if it is to be made anew."""
-        for task in tasks:
-            path = self.set.record("patch", task.name)
-            record = Record.read(path)
-            if overwrite or (record is not None and record.status == "failed"):
-                path.unlink(missing_ok=True)
-            if overwrite:
-                task.target.unlink(missing_ok=True)
 
     def _one(self, task: Task) -> Outcome:
         began, item = time.perf_counter(), task.payload

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import ProbSAError, RegionError, SlideError
-from ..jobs import Record
 from ..patches import Patches, read_patch
 from ..slides import Scan, ScanSource, Slide, Windows, open_scan, open_slide, slice_image
+from .records import Record
 
 BROKEN = (
     ProbSAError,

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ..core import write_csv
-from ..jobs import Outcome, Record, alone
+from ..jobs import Outcome, writing
+from .records import Record
 
 HEADER = [
     "name", "status", "reason", "instances", "unreadable", "seconds", "kind", "format", "mpp",
@@ -110,7 +111,7 @@ def write_report(
     given = {o.name: o for o in outcomes}
     told = {**{r.name: r.outcome(kept=True) for r in others}, **given}
     rows = [_row(told[name], known.get(name)) for name in sorted(told)]
-    with alone(path):
+    with writing(path):
         write_csv(path, HEADER, rows)
     return CohortReport(
         what=what,

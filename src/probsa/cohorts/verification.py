@@ -11,8 +11,9 @@ from rich.table import Table
 
 from ..core import hdf5_files, read_bag, stamp, unfinished_below
 from ..errors import BagError, InputError
-from ..jobs import Record, dead_locks
+from ..jobs import dead_locks
 from .coordinates import read_coordinates
+from .records import NOUNS, Record
 from .work import PatchSet, WorkFolder
 
 OUT_OF_DATE = "made of other patches than are there now"
@@ -109,7 +110,7 @@ def _of_patches(patch_set: PatchSet) -> Iterator[Step]:
             yield False, Finding(file=where, problem=problem, advice=advice)
         if record.settings not in ("", current):
             problem = "its patches were made with other settings than the folder's are now"
-            advice = "give --overwrite to probsa patch for this slide too"
+            advice = f"give --overwrite to probsa patch for this {NOUNS[record.kind]} too"
             yield False, Finding(file=where, problem=problem, advice=advice)
         problem = _patches_problem(patch_set, record)
         advice = "run probsa patch again: it makes what is damaged anew"

@@ -16,7 +16,8 @@ from typing import Any
 
 from ..core import write_json
 from ..errors import InputError, hint
-from ..jobs import Record, alone
+from ..jobs import writing
+from .records import Record
 
 TISSUE = "tissue.json"
 SLICES = "slices"
@@ -188,7 +189,7 @@ def settle(path: Path, wanted: Mapping[str, Any], *, overwrite: bool, what: str)
                 "--out, the same settings, or --overwrite to make everything in it anew"
             )
         return
-    with alone(path):
+    with writing(path):
         write_json(path, plain)
 
 

@@ -18,16 +18,14 @@ from support.toy_stage import wait_for
 
 from probsa.benchmark.execution import cells as cells_module
 from probsa.benchmark.execution import units as units_module
-from probsa.benchmark.execution.leftovers import tidy
 from probsa.benchmark.execution.running import counts, plan, run_grid
-from probsa.benchmark.execution.units import Watch, units_of
+from probsa.benchmark.execution.units import Watch, remove_unit_leftovers, units_of
 from probsa.benchmark.grid.grid import read_grid
 from probsa.benchmark.reports import write_report
 from probsa.core.files import read_csv
 from probsa.errors import BagError, InputError, OutputExists
 from probsa.evaluation.tables import read_predictions
-from probsa.jobs import locks
-from probsa.jobs import processes as local
+from probsa.jobs import locks, processes
 from probsa.jobs.locks import claim
 from probsa.training import train_together
 from probsa.training.checkpoints import load_checkpoint
@@ -162,20 +160,22 @@ def test_cells_of_a_pass_are_what_they_are_alone(folder, tmp_path):
 def test_passes_are_of_equal_size_and_always_the_same(folder, tmp_path):
     grid = grid_of(folder, models=[{"name": "abmil", **SMALL}, DSMIL], seeds=7, splits=[0, 1])
     cells = grid.cells(tmp_path)
-    units = units_of(cells, heads=4)
+    units = units_of(cells, max_joint=4)
     # of each fold's seven abmil cells two passes; the dsmil cells are alone
     assert sorted(len(u.cells) for u in units) == [1] * 14 + [3, 3, 4, 4]
-    assert [u.name for u in units] == [u.name for u in units_of(cells, heads=4)]
+    assert [u.name for u in units] == [u.name for u in units_of(cells, max_joint=4)]
     assert sorted(c.name for u in units for c in u.cells) == sorted(c.name for c in cells)
     for unit in units:
         assert len({c.split for c in unit.cells}) == 1
-    assert len(units_of(cells, heads=7)) == 16
+    assert len(units_of(cells, max_joint=7)) == 16
 
 
 def test_passes_of_large_models_hold_fewer(folder, tmp_path):
     grid = grid_of(folder, models=["abmil", "tabmil"], seeds=15, splits=[0])
     apart = {
-        model: units_of([c for c in grid.cells(tmp_path) if c.method.model == model], heads=None)
+        model: units_of(
+            [c for c in grid.cells(tmp_path) if c.method.model == model], max_joint=None
+        )
         for model in ("abmil", "tabmil")
     }
     # 0.6 and 6.9 million weights each, of 48
@@ -186,7 +186,7 @@ def test_passes_of_large_models_hold_fewer(folder, tmp_path):
 
 def test_runs_that_write_for_tensorboard_are_alone(folder, tmp_path):
     grid = grid_of(folder, models=["abmil"], seeds=2, splits=[0], tensorboard=True)
-    assert [u.together for u in units_of(grid.cells(tmp_path), heads=None)] == [False, False]
+    assert [u.together for u in units_of(grid.cells(tmp_path), max_joint=None)] == [False, False]
 
 
 def test_what_is_done_is_kept(folder, tmp_path):
@@ -372,7 +372,7 @@ def test_a_method_is_not_judged_on_fewer_bags(folder, tmp_path, monkeypatch):
 def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
-    with pytest.raises(OutputExists, match=r"mine is no experiment's folder, and not empty"):
+    with pytest.raises(OutputExists, match=r"mine is not empty, and not an experiment's folder"):
         run_grid(grid_of(folder), tmp_path / "mine")
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["letter.txt"]
 
@@ -383,7 +383,7 @@ def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
 @pytest.mark.slow
 def test_two_processes_do_what_one_does(folder, tmp_path, monkeypatch):
     multiprocessing.set_forkserver_preload(["probsa.benchmark.execution.units"])
-    monkeypatch.setattr(local, "METHOD", "forkserver")
+    monkeypatch.setattr(processes, "METHOD", "forkserver")
     monkeypatch.setenv("PYTHONPATH", PATHS)
     grid = grid_of(folder)
     seen: list[int] = []
@@ -510,16 +510,16 @@ def test_what_the_killed_left_goes(folder, tmp_path):
 def test_what_others_are_at_is_left_alone(folder, tmp_path):
     """A file that is being written, the lock of a cell, a pass that goes on elsewhere."""
     out = tmp_path / "out"
-    (unit,) = units_of(grid_of(folder, models=[DIAG], kl_weight=[0.1, 1]).cells(out), heads=9)
+    (unit,) = units_of(grid_of(folder, models=[DIAG], kl_weight=[0.1, 1]).cells(out), max_joint=9)
     state = unit.state(out) / "pass.safetensors"
     state.parent.mkdir(parents=True)
     state.touch()
-    tidy(out, over=False)  # nobody is at it now, but it will go on
+    remove_unit_leftovers(out, finished=False)  # nobody is at it now, but it will go on
     assert state.exists()
     with claim(unit.state(out)):
-        tidy(out, over=True)
+        remove_unit_leftovers(out, finished=True)
         assert state.exists() and locks.lock_file(unit.state(out)).exists()
-    tidy(out, over=True)
+    remove_unit_leftovers(out, finished=True)
     assert not (out / "passes").exists()
 
 
@@ -551,7 +551,7 @@ def test_a_pass_that_was_killed_at_its_very_end_leaves_no_state(folder, tmp_path
 def test_jobs_of_a_cluster_share_the_grid(folder, tmp_path, monkeypatch):
     """submitit's own local executor stands in for Slurm: two jobs, each a process."""
     pytest.importorskip("submitit")
-    from probsa.benchmark.execution import slurm
+    from probsa.jobs import slurm
 
     monkeypatch.setattr(slurm, "POLL", 0.05)
     monkeypatch.setenv("PYTHONPATH", PATHS)

@@ -32,7 +32,8 @@ def _parser() -> Parser:
 def run(arguments: list[str]) -> int:
     """probsa extract."""
     a = _parser().parse_args(arguments)
-    from ...cohorts import ExtractOptions, RunOptions, cores, estimate_features, extract_cohort
+    from ...cohorts import ExtractOptions, RunOptions, estimate_features, extract_cohort
+    from ...jobs import cores
     from ...slides import Windows
     from ...training import choose_device, gpus
     from ..terminal import OUT, counting_outcomes
