@@ -3,16 +3,18 @@
 import json
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, TypeVar
 
 from ..core import write_json
+
+R = TypeVar("R", bound="RecordFile")
 
 
 class RecordFile:
     """Base of frozen dataclasses that are stored as one JSON file each."""
 
     @classmethod
-    def read(cls, path: Path) -> Self | None:
+    def read(cls: type[R], path: Path) -> R | None:
         """Read a record; return None if the file is missing or damaged."""
         assert is_dataclass(cls)
         try:
