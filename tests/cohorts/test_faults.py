@@ -22,7 +22,7 @@ from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
 from probsa.cohorts.inputs import find_inputs
 from probsa.cohorts.verification import verify
-from probsa.cohorts.work import LONGEST, WorkFolder, file_name
+from probsa.cohorts.work import MAX_NAME_BYTES, WorkFolder, file_name
 from probsa.core.store import peek_bag, read_bag, stamp, write_bag
 from probsa.errors import BagError
 from probsa.features import build
@@ -107,8 +107,8 @@ def test_long_names_are_cut_and_stay_apart(tmp_path):
     (report,) = patch_cohort(tmp_path / "s", tmp_path / "w", settings=SMALL)
     assert report.counts == {"done": 2}
     assert extract_cohort(tmp_path / "w", FEW).counts == {"done": 2}
-    assert all(len(o.name.encode()) <= LONGEST for o in report.outcomes)
-    assert file_name("x" * LONGEST) == "x" * LONGEST
+    assert all(len(o.name.encode()) <= MAX_NAME_BYTES for o in report.outcomes)
+    assert file_name("x" * MAX_NAME_BYTES) == "x" * MAX_NAME_BYTES
 
 
 # What was changed since
@@ -392,7 +392,7 @@ def test_features_of_patches_that_another_slide_gave(both):
         held = json.loads(f.attrs["probsa_made_with"])
         f.attrs["probsa_made_with"] = json.dumps(held | {"patches": "0" * 16})
     (finding,) = verify(work).findings
-    assert finding.problem == "made of other patches than are there now"
+    assert finding.problem == "made from other patches than those in the folder now"
     assert finding.advice.endswith("with --overwrite")
 
 

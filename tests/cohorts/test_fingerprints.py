@@ -14,7 +14,7 @@ from probsa.cohorts.coordinates import read_coordinates, write_coordinates
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import extract_cohort, patch_cohort
 from probsa.cohorts.verification import verify
-from probsa.cohorts.work import ENDS, WorkFolder, content_of
+from probsa.cohorts.work import SAMPLE_BYTES, WorkFolder, content_of
 from probsa.core.store import read_bag
 from probsa.patches import settings
 from probsa.slides.windows import Windows
@@ -32,11 +32,11 @@ def slide(tmp_path) -> tuple[Path, Path]:
     return tmp_path / "s", tmp_path / "w"
 
 
-@pytest.mark.parametrize("at", [0, 5 * ENDS // 2, 5 * ENDS - 1])
+@pytest.mark.parametrize("at", [0, 5 * SAMPLE_BYTES // 2, 5 * SAMPLE_BYTES - 1])
 def test_a_byte_at_the_start_in_the_middle_or_at_the_end(tmp_path, at):
     path = tmp_path / "x"
     with path.open("wb") as f:
-        f.truncate(5 * ENDS)
+        f.truncate(5 * SAMPLE_BYTES)
     before = content_of((path,))
     with path.open("r+b") as f:
         f.seek(at)

@@ -8,7 +8,7 @@ from PIL import Image
 from support.made_slides import tissue, write_slide
 
 from probsa.cohorts.flow import patch_cohort
-from probsa.cohorts.inputs import find_inputs, read_resolutions, settled
+from probsa.cohorts.inputs import find_inputs, read_resolutions, resolve_mpp
 from probsa.errors import InputError
 from probsa.patches import settings
 
@@ -57,8 +57,8 @@ def test_resolutions_by_number_and_by_table(tmp_path):
     for name in ("x", "y", "z"):
         write_slide(tmp_path / "s" / f"{name}.tiff", PINK, mpp=None)
     write_slide(tmp_path / "known" / "k.tiff", PINK)
-    assert [settled(i).mpp for i in find_inputs(tmp_path / "s", mpp=0.25)] == [0.25, 0.25, 0.25]
-    assert [settled(i).mpp for i in find_inputs(tmp_path / "known", mpp=0.25)] == [None]
+    assert [resolve_mpp(i).mpp for i in find_inputs(tmp_path / "s", mpp=0.25)] == [0.25, 0.25, 0.25]
+    assert [resolve_mpp(i).mpp for i in find_inputs(tmp_path / "known", mpp=0.25)] == [None]
     table = tmp_path / "mpp.csv"
     table.write_text("slide,mpp\nx,0.25\ny.tiff,0.5\n")
     found = find_inputs(tmp_path / "s", mpp=read_resolutions(str(table)))

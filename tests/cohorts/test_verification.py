@@ -63,7 +63,7 @@ def test_every_planted_fault_is_found(finished, work):
     assert "no features yet" in said["features_handcrafted/slide2.h5"]
     where = f"{SET}/features_handcrafted"
     assert "half-written" in said[f"{where}/.slide2.h5.abcd1234.tmp"]
-    assert "process that is gone" in said[f"{where}/.slide2.h5.lock"]
+    assert "process that has ended" in said[f"{where}/.slide2.h5.lock"]
     assert len(said) == 5
     assert {p: p.stat().st_mtime_ns for p in work.rglob("*")} == before
     # what it advises mends all of it

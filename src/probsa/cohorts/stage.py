@@ -1,4 +1,4 @@
-"""The parts that the stages of a cohort, patching and extraction, have in common."""
+"""The parts that the two stages of a cohort, patching and extraction, have in common."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from .work import PatchSet
 
 
 class CohortStage(Stage):
-    """A stage whose tasks are slides or series and whose outcomes are records of a work folder."""
+    """A stage whose tasks are slides or series and whose outcomes are records."""
 
     advice_on_death: ClassVar[str] = (
         "Try it with fewer workers or smaller batches; if it dies again, the file may be damaged "
@@ -24,7 +24,7 @@ class CohortStage(Stage):
 
     @abstractmethod
     def outputs(self, task: Task) -> tuple[Path, ...]:
-        """Return the path of every file that is made of a slide or series."""
+        """Return the paths of all files that are made from a slide or series."""
 
     def record_file(self, task: Task) -> Path:
         """Return the path of the record of a task."""

@@ -114,7 +114,7 @@ def test_a_timed_step_moves_the_weights(cells):
     held = timing._batches(config, prepared, count=1, device=torch.device("cpu"))
     model = timing._model(config, prepared)
     before = {k: v.clone() for k, v in model.named_parameters()}
-    timing._ours(model, config, held)(0)
+    timing._our_step(model, config, held)(0)
     still = [k for k, v in model.named_parameters() if torch.equal(v, before[k])]
     assert still == []
 
@@ -154,14 +154,14 @@ def test_no_file_is_no_times_and_a_damaged_one_is_named(tmp_path):
 
 def test_theirs_stands_beside_the_same_network_alone(cells, monkeypatch):
     """Not beside one with arguments that theirs does not have."""
-    monkeypatch.setattr(timing, "their_model", lambda *_, **__: torch.nn.Linear(1, 1))
-    monkeypatch.setattr(timing, "their_batch", lambda _: {})
-    monkeypatch.setattr(timing, "their_loss", lambda *_: None)
+    monkeypatch.setattr(timing, "torchmil_model", lambda *_, **__: torch.nn.Linear(1, 1))
+    monkeypatch.setattr(timing, "torchmil_batch", lambda _: {})
+    monkeypatch.setattr(timing, "torchmil_loss", lambda *_: None)
     config = cells[0].config
     held = timing._batches(config, timing.prepare(config), count=1, device=torch.device("cpu"))
     for arguments, beside in (({}, True), ({"samples": 4}, True), ({"embed": 8}, False)):
         method = replace(cells[0].method, arguments=arguments)
-        assert (timing._theirs(method, config, held, samples=4) is not None) == beside
+        assert (timing._torchmil_step(method, config, held, samples=4) is not None) == beside
 
 
 def test_rounds_are_at_least_one(cells):
