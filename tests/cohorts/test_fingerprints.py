@@ -1,4 +1,4 @@
-"""What patches and features are known by: whatever changes them is noticed, and named."""
+"""Digests of patches and features: every change is noticed, and its cause named."""
 
 import shutil
 from dataclasses import replace
@@ -25,7 +25,7 @@ FEW = ExtractOptions(batch=8)
 
 @pytest.fixture
 def slide(tmp_path) -> tuple[Path, Path]:
-    """(folder of one slide, its work folder)."""
+    """Return the folder of one slide, and its work folder."""
     write_slide(tmp_path / "s" / "x.tiff", tissue(512, 512, boxes=[(0, 0, 512, 512)]))
     patch_cohort(tmp_path / "s", tmp_path / "w", settings=SMALL)
     extract_cohort(tmp_path / "w", FEW)
@@ -58,7 +58,7 @@ def test_other_windows_or_another_type_are_noticed(tmp_path):
 
 
 def test_coordinates_that_the_record_does_not_speak_of(slide):
-    """A run that was killed between the two left a file of as many rows, of other settings."""
+    """A run with other settings was killed between writing the coordinates and the record."""
     slides, work = slide
     path = WorkFolder(work).choose().patches_file("x")
     held = read_coordinates(path)

@@ -1,4 +1,4 @@
-"""What is found at a path: slides and series, with names, resolutions and reasons."""
+"""The slides and series found at a path, with names, resolutions and reasons of failures."""
 
 import shutil
 import zipfile
@@ -17,7 +17,7 @@ PINK = tissue(300, 300, boxes=[(0, 0, 300, 300)])
 
 @pytest.fixture
 def head(shared_data, tmp_path):
-    """The real head series, in a folder of its own."""
+    """Return a folder with a real CT series of a head."""
     folder = tmp_path / "in" / "head"
     with zipfile.ZipFile(shared_data / "ct_volumes" / "ge_head_ct_dicom.zip") as z:
         z.extractall(folder)
@@ -63,7 +63,7 @@ def test_resolutions_by_number_and_by_table(tmp_path):
     table.write_text("slide,mpp\nx,0.25\ny.tiff,0.5\n")
     found = find_inputs(tmp_path / "s", mpp=read_resolutions(str(table)))
     assert [i.mpp for i in found] == [0.25, 0.5, None]
-    # where it is needed, one without it fails by itself, and says how to give it
+    # a slide whose resolution is needed but unknown fails, and the message says how to give it
     (report,) = patch_cohort(
         tmp_path / "s", tmp_path / "w", settings=settings(size=64, mpp=0.5, min_area=0.0),
         mpp=read_resolutions(str(table)),

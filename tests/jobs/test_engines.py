@@ -1,4 +1,4 @@
-"""Every task is done once and no lock is left, however many work on it and whoever is killed."""
+"""Every task is done once and no lock is left, with any number of workers and after kills."""
 
 import errno
 import json
@@ -33,14 +33,14 @@ def _impatient(monkeypatch):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Workers that begin as copies of a process that has torch already: it takes two seconds."""
+    """Fork workers from a process that has imported torch, which takes two seconds."""
     multiprocessing.set_forkserver_preload(["toy_stage"])
     monkeypatch.setattr(processes, "METHOD", "forkserver")
 
 
 @pytest.fixture(scope="module")
 def ray_runs():
-    """Ray started as the engine starts it, once for the tests of this file."""
+    """Start Ray as the engine does, once for all tests of this file."""
     pytest.importorskip("ray")
     import ray
 
@@ -48,11 +48,12 @@ def ray_runs():
 
     before = signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")  # writes a token into the home folder otherwise
+        # otherwise Ray writes a token into the home folder
+        patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("PYTHONPATH", PATHS)
         team = Actors(stage=Toy(Path()), gpus=False, workers=3)
         yield
-        assert ray.is_initialized()  # no run shut down what it had not started
+        assert ray.is_initialized()  # runs do not shut down a cluster that they did not start
         team.close()
         assert not ray.is_initialized()
     signal.signal(signal.SIGTERM, before)
@@ -67,22 +68,22 @@ ONE_ACTOR = {"engine": "ray", "workers": 1}
 
 
 def label(value):
-    """The name of an engine among the cases of a test."""
+    """Return the name of an engine for the ids of parametrized tests."""
     return f"{value.get('engine', 'local')}{value['workers']}" if isinstance(value, dict) else None
 
 
 @pytest.fixture
 def engine(request):
-    """The arguments of a run; Ray is up where they need it."""
+    """Return the arguments of a run; start Ray if they need it."""
     if request.param.get("engine") == "ray":
         request.getfixturevalue("ray_runs")
     elif request.param["workers"] == 2:
-        request.getfixturevalue("quick")  # three begin as they do outside of the tests
+        request.getfixturevalue("quick")  # three workers are spawned, as outside of the tests
     return request.param
 
 
 def log(folder, first="at"):
-    """(task, process) of each line of the log that begins so; for others, (process,)."""
+    """Return the words after `first` of the log lines that begin with it: (task,) process."""
     lines = [line.split() for line in (folder / "log").read_text().splitlines()]
     return [tuple(line[1:]) for line in lines if line[0] == first]
 
@@ -92,7 +93,7 @@ def times(folder):
 
 
 def made(folder):
-    """Every file but the log and the records, hidden ones too."""
+    """Return all files except the log and the records, including hidden files."""
     return {p.name: p.read_text() for p in (folder / "made").iterdir()}
 
 
@@ -102,7 +103,7 @@ def made_of(names):
 
 @pytest.fixture
 def command(tmp_path):
-    """Begins a run in a process of its own."""
+    """Return a function that starts a run in another process."""
     begun = []
 
     def begin(**options):
@@ -119,7 +120,7 @@ def command(tmp_path):
 
 
 def finish(process):
-    """Its status, once it has said nothing."""
+    """Return the exit status of a process that has printed no error."""
     _, said = process.communicate(timeout=60)
     assert said == b""
     return process.returncode
@@ -150,16 +151,16 @@ def test_every_engine_makes_the_same_files_each_once(tmp_path, engine, ahead):
     assert sorted(told, key=lambda o: o.name) == found
     assert times(tmp_path) == dict.fromkeys(NAMES, 1)
     assert made(tmp_path) == made_of(set(NAMES) - {"t3"})
-    # every worker worked, began once and is gone
+    # every worker has started once, has done tasks, and has ended
     workers = {pid for _, pid in log(tmp_path)}
     assert len(workers) == len(log(tmp_path, "start")) == engine["workers"]
     others = workers - {str(os.getpid())}
     assert len(others) == (engine["workers"] if engine["workers"] > 1 else 0)
-    if "engine" in engine:  # Ray ends its processes in its own time
+    if "engine" in engine:  # Ray ends its processes later
         wait_for(lambda: not any(alive(pid) for pid in others))
     assert not any(alive(pid) for pid in others)
 
-    # another run does what failed, and nothing starts for what is there
+    # another run repeats the failed task, and starts no worker if all is done
     again = run_tasks(Toy(tmp_path), tasks)
     assert again == [replace(o, kept=True) if o.status == "done" else o for o in found]
     assert times(tmp_path) == dict.fromkeys(NAMES, 1) | {"t3": 2}
@@ -191,10 +192,10 @@ def test_a_task_that_kills_its_process_fails_alone(tmp_path, engine):
     if "engine" not in engine:
         assert "killed by signal 9" in found["t1"].reason
     assert times(tmp_path) == dict.fromkeys(NAMES, 1) | {"t1": 2}
-    # nothing half written, no lock; and the failure is on record
+    # no half-written file and no lock is left, and the failure is recorded
     assert made(tmp_path) == made_of(set(NAMES) - {"t1"})
     assert json.loads((tmp_path / "records/t1.json").read_text())["status"] == "failed"
-    # the second time it was the only task of its worker's turn
+    # the second time, the worker held no other task
     (last,) = [pid for name, pid in log(tmp_path) if name == "t1"][1:]
     lines = [line for line in (tmp_path / "log").read_text().splitlines() if line.endswith(last)]
     assert lines[-2:] == [f"run {last}", f"at t1 {last}"]
@@ -248,7 +249,7 @@ def test_a_worker_that_does_not_listen_is_ended_all_the_same(tmp_path, monkeypat
     monkeypatch.setattr(processes, "PATIENCE", 0.2)
 
     def tell(outcome):
-        if outcome.name != "t0":  # then t1 was handed out before
+        if outcome.name != "t0":  # t1 was handed out before
             wait_for(lambda: list(tmp_path.glob("hangs-*")))
             raise KeyboardInterrupt
 
@@ -300,14 +301,14 @@ def test_workers_that_die_before_they_begin_are_not_replaced_for_ever(tmp_path):
 @pytest.mark.parametrize("engine", [HERE, TWO], indirect=True, ids=label)
 @pytest.mark.parametrize("finished", [True, False])
 def test_what_another_holds_is_waited_for(tmp_path, engine, finished):
-    """The other does it, or gives up and leaves it to us."""
+    """The other process finishes the task, or releases it unfinished."""
     tasks = tasks_of(tmp_path)
     stage, other = Toy(tmp_path, ahead=3), claim(tasks[0].target)
     assert other is not None
 
     def tell(outcome):
         told.append(outcome.name)
-        if len(told) == 9:  # all that is not held
+        if len(told) == 9:  # all tasks except t0
             assert times(tmp_path)["t0"] == 0
             if finished:
                 write_json(stage.record_file(tasks[0]), {"name": "t0", "status": "no_tissue"})
@@ -340,7 +341,7 @@ def test_what_another_finishes_before_we_lock_it_is_not_done_again(tmp_path):
 
 
 def test_who_lost_the_lock_leaves_the_word_to_the_taker(tmp_path):
-    """We slept, another took t0 over and finished: its record counts, and its lock stays."""
+    """If another run has taken t0 over and finished it, its record counts and its lock stays."""
     tasks = tasks_of(tmp_path)
     lock = lock_file(tasks[0].target)
 

@@ -1,4 +1,4 @@
-"""One owner a lock: the living are respected, and of those who take over from the dead one wins."""
+"""A lock has one owner: living owners keep it, and only one process takes over a dead one's."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ def files(target):
 
 
 def leave(target, *, age=0.0, **owner):
-    """The lock of another, last touched so many seconds ago; this process's unless told."""
+    """Write a lock of this process, changed by `owner`, that was touched `age` seconds ago."""
     target.parent.mkdir(exist_ok=True)
     path = lock_file(target)
     mine = asdict(locks._myself())
@@ -64,7 +64,7 @@ def test_a_lock_has_one_owner_and_leaves_nothing(target):
     again = claim(target)
     assert not again.taken_over
     assert again.owner.token != lock.owner.token
-    lock.release()  # a second time: nothing
+    lock.release()  # a second release does nothing
     assert again.still_mine()
     again.release()
 
@@ -104,7 +104,7 @@ def test_a_living_process_of_this_machine_is_respected_however_long_it_sleeps(ta
 @pytest.mark.parametrize(("age", "free"), [(100, False), (140, True)])
 @pytest.mark.parametrize("pid", [1, 2**22 - 7])
 def test_another_machine_is_judged_by_its_heartbeat(target, age, free, pid):
-    """Whatever runs here under its process's number."""
+    """A process with the same number on this machine does not matter."""
     path = leave(target, age=age, place="elsewhere", pid=pid)
     assert (claim(target) is not None) is free
     assert files(target) == [path.name]
@@ -122,7 +122,7 @@ def test_age_is_told_by_the_clock_of_the_file_server(target, monkeypatch):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"later": 1}'])
 def test_an_unreadable_lock_is_somebody_s_until_it_is_old(target, text):
-    """Its owner is about to write it, or died before it could, or is of a later version."""
+    """Its owner may be writing it, may have died before that, or may be a later version."""
     path = leave(target)
     path.write_text(text)
     assert claim(target) is None
@@ -135,7 +135,7 @@ def test_an_unreadable_lock_is_somebody_s_until_it_is_old(target, text):
 
 
 def test_a_taker_that_died_is_succeeded_too(target):
-    """It had won the right to take over, and died before it did: and so did its successor."""
+    """Two processes died one after the other while they held the guard."""
     path = leave(target, pid=dead_pid(), token="one")
     for name in (f"{path.name}.one", f"{path.name}.one.two"):
         token = {"one": "two", "two": "three"}[name.rpartition(".")[2]]
@@ -173,7 +173,7 @@ def test_a_late_taker_finds_another_owner(target, monkeypatch):
 
 
 def test_of_twenty_takers_one_wins(tmp_path, monkeypatch):
-    """Thirty stale locks, one after the other; each taker dwells where another may come between."""
+    """Twenty processes compete for thirty stale locks, with a pause at the critical point."""
     pid, look = dead_pid(), locks._dead_owner
 
     def dwell(path, stale):
@@ -184,7 +184,7 @@ def test_of_twenty_takers_one_wins(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "_dead_owner", dwell)
     for i in range(30):
         leave(tmp_path / f"t{i}.h5", pid=pid, token=f"dead{i}")
-    # forked from one process that has all it needs: twenty that import it would take a minute
+    # fork, because importing everything in twenty processes would take a minute
     takers = []
     go = tmp_path / "go"
     for i in range(20):
@@ -226,7 +226,7 @@ def test_the_heart_beats_while_the_lock_is_held(target):
 
     os.utime(lock.path, (0, 0))
     wait_for(lambda: touched() > 0)
-    # what another holds under this name is not kept alive for it
+    # a lock that another process now holds is not touched
     lock.path.write_text(json.dumps(asdict(replace(lock.owner, token="other"))))
     os.utime(lock.path, (0, 0))
     other = claim(target.with_name("b.h5"), heartbeat=0.02)
@@ -254,7 +254,7 @@ def test_a_process_that_was_forked_off_releases_nothing(target):
 
 def test_what_a_dead_owner_left_half_written_goes(target):
     target.parent.mkdir()
-    other = target.with_name("a [1].h5.json")  # named alike, and another's
+    other = target.with_name("a [1].h5.json")  # a similar name, of another file
     halves = []
     for path in (target, target, other):
         with replacing(path) as temporary:
@@ -275,7 +275,7 @@ def test_without_proc_the_system_is_asked(monkeypatch):
         monkeypatch.setattr(os, "kill", _refuse)
     assert locks._start_time_from_ps(1) is None
     monkeypatch.undo()
-    # here /proc exists: that it hides a living process tells nothing
+    # with /proc present, a hidden process may be alive or not
     assert locks._start_time_from_ps(os.getpid()) is None
     monkeypatch.setattr(Path, "exists", lambda self: False)
     assert locks._start_time_from_ps(os.getpid()) == locks._start_time_from_ps(os.getpid()) != ""
