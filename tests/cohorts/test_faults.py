@@ -1,4 +1,4 @@
-"""What may go wrong around a run over a cohort: where it is, what it is given, what dies."""
+"""Faults around a run over a cohort: moved or damaged files, changed settings, dying readers."""
 
 import json
 import multiprocessing
@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 from support.made_slides import tissue, write_cohort, write_slide
 
-from probsa.cohorts import extraction, flow
+from probsa.cohorts import flow
 from probsa.cohorts import reading as module
 from probsa.cohorts.coordinates import Coordinates, read_coordinates, write_coordinates
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
 from probsa.cohorts.inputs import find_inputs
 from probsa.cohorts.verification import verify
-from probsa.cohorts.work import LONGEST, WorkFolder, file_name
+from probsa.cohorts.work import MAX_NAME_BYTES, WorkFolder, file_name
 from probsa.core.store import peek_bag, read_bag, stamp, write_bag
 from probsa.errors import BagError
 from probsa.features import build
-from probsa.jobs.engines import each
+from probsa.jobs.engines import run_tasks
 from probsa.patches import settings
 
 SMALL = settings(size=128, mpp=0.5)
@@ -36,7 +36,7 @@ FEW = ExtractOptions(batch=8)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Two slides and their work folder."""
+    """A folder with two slides and their work folder."""
     folder = tmp_path_factory.mktemp("review")
     write_cohort(folder / "slides", slides=2, side=768)
     patch_cohort(folder / "slides", folder / "work", settings=SMALL)
@@ -46,7 +46,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def both(made, tmp_path):
-    """A copy that a test may change: (slides, work)."""
+    """A copy that a test may change, as (slides, work)."""
     shutil.copytree(made, tmp_path / "both")
     slides, work = tmp_path / "both" / "slides", tmp_path / "both" / "work"
     for path in work.rglob("records/*/*.json"):
@@ -55,14 +55,14 @@ def both(made, tmp_path):
 
 
 def again(work: Path) -> Path:
-    """The folder of features, emptied."""
+    """Remove the features and their records; return the features folder."""
     folder = work / NAME / "features_handcrafted"
     shutil.rmtree(folder)
     shutil.rmtree(work / NAME / "records" / folder.name)
     return folder
 
 
-# Where it runs
+# Paths and names
 
 
 def test_relative_paths_hold_in_workers_that_run_elsewhere(made, tmp_path, monkeypatch):
@@ -72,11 +72,11 @@ def test_relative_paths_hold_in_workers_that_run_elsewhere(made, tmp_path, monke
     def from_elsewhere(stage, tasks, **options):
         monkeypatch.chdir(tmp_path / "elsewhere")
         stage, tasks = pickle.loads(pickle.dumps((stage, tasks)))
-        found = each(stage, tasks, engine=options["engine"], workers=1)
+        found = run_tasks(stage, tasks, engine=options["engine"], workers=1)
         monkeypatch.chdir(tmp_path)
         return found
 
-    monkeypatch.setattr(flow, "each", from_elsewhere)
+    monkeypatch.setattr(flow, "run_tasks", from_elsewhere)
     monkeypatch.chdir(tmp_path)
     (patched,) = patch_cohort(Path("slides"), Path("work"), settings=SMALL)
     assert patched.counts == {"done": 2}
@@ -95,7 +95,7 @@ def test_pictures_of_a_work_folder_beside_the_slides_are_no_slides(made, tmp_pat
             ("slide0", "done"),
             ("slide1", "done"),
         ]
-    # a folder of that name that no work folder holds is a folder of slides
+    # a folder of that name outside a work folder is a folder of slides
     shutil.copytree(slides / "work" / "thumbnails", tmp_path / "own" / "thumbnails")
     assert [i.name for i in find_inputs(tmp_path / "own")] == ["slide0", "slide1"]
 
@@ -107,17 +107,17 @@ def test_long_names_are_cut_and_stay_apart(tmp_path):
     (report,) = patch_cohort(tmp_path / "s", tmp_path / "w", settings=SMALL)
     assert report.counts == {"done": 2}
     assert extract_cohort(tmp_path / "w", FEW).counts == {"done": 2}
-    assert all(len(o.name.encode()) <= LONGEST for o in report.outcomes)
-    assert file_name("x" * LONGEST) == "x" * LONGEST
+    assert all(len(o.name.encode()) <= MAX_NAME_BYTES for o in report.outcomes)
+    assert file_name("x" * MAX_NAME_BYTES) == "x" * MAX_NAME_BYTES
 
 
-# What was changed since
+# Changes since the last run
 
 
 def test_contours_edited_in_place_do_not_make_their_patches_out_of_date(both):
     slides, work = both
     own = work / "contours_geojson"
-    for path in own.glob("*.geojson"):  # as another program writes it
+    for path in own.glob("*.geojson"):  # reformatted, as another program would do
         path.write_text(json.dumps(json.loads(path.read_text()), indent=3))
     before = {p: p.read_text() for p in own.iterdir()}
     run = RunOptions(overwrite=True)
@@ -134,7 +134,7 @@ def test_a_slide_that_changed_between_the_stages_is_not_read_at_old_coordinates(
     write_slide(slides / "slide1.tiff", tissue(768, 768, boxes=[(0, 0, 512, 512)], seed=7))
     report = extract_cohort(work, FEW)
     assert [o.status for o in report.outcomes] == ["done", "failed"]
-    assert "not as it was when its patches were made" in report.failures[0][1]
+    assert "has changed since its patches were made" in report.failures[0][1]
 
 
 def test_a_series_with_other_slices_than_were_listed(shared_data, tmp_path):
@@ -146,7 +146,7 @@ def test_a_series_with_other_slices_than_were_listed(shared_data, tmp_path):
     sorted(head.glob("*.dcm"))[3].unlink()
     assert "no longer at" in verify(work).findings[0].problem
     moved = extract_cohort(work, FEW, slides=head.parent)
-    assert "not as it was" in moved.failures[0][1]
+    assert "has changed since" in moved.failures[0][1]
     record = work / "slices" / "records" / "patch" / "head.json"
     held = json.loads(record.read_text())
     kept = [f for f in held["files"] if Path(f).exists()]
@@ -193,7 +193,7 @@ def test_what_could_not_be_read_is_known_without_the_record(both):
     assert outcome.reason == f"1 of {outcome.count} instances could not be read"
 
 
-# What is damaged
+# Damaged files
 
 
 @pytest.mark.parametrize("error", [struct.error, EOFError, SyntaxError, LookupError])
@@ -220,7 +220,7 @@ def test_whatever_a_damaged_file_raises_is_that_slides_failure(both, monkeypatch
 
 
 def test_a_damaged_dicom_header_is_that_files_failure(tmp_path):
-    """Whose first element has no whole number of values: pydicom's error is of no usual kind."""
+    """The length of the first element is no multiple of its type's: pydicom's error is unusual."""
     slide = write_slide(tmp_path / "s" / "x.tiff", tissue(300, 300, boxes=[(0, 0, 300, 300)]))
     first = struct.pack("<HH2sH", 2, 0, b"UL", 6) + bytes(6)
     (slide.parent / "torn.dcm").write_bytes(bytes(128) + b"DICM" + first + bytes(200))
@@ -251,7 +251,7 @@ def test_attributes_without_what_patches_need_are_one_slides_failure(both):
 
 @pytest.mark.parametrize("error", [ValueError, TypeError])
 def test_types_that_do_not_exist_are_a_damaged_file(tmp_path, monkeypatch, error):
-    """h5py says so of a flipped bit in the description of an attribute."""
+    """A flipped bit in the description of an attribute makes h5py raise this error."""
     path, coords = tmp_path / "x.h5", np.zeros((2, 2), int)
     write_bag(path, features=np.ones((2, 3), np.float32), kind="slide", stamps={"a": "b"})
     write_coordinates(tmp_path / "y.h5", Coordinates(coords=coords, attributes={}, made_with="z"))
@@ -288,14 +288,15 @@ def test_features_that_float16_cannot_hold(both, monkeypatch):
     assert "more than float16 can hold: give --dtype float32" in report.failures[0][1]
 
 
-# What dies
+# Dying readers
 
 
 @pytest.mark.parametrize("loaded_before", [False, True])
 def test_a_reader_killed_while_the_encoder_works_costs_nothing(both, monkeypatch, loaded_before):
-    """It is begun again; the slide that the encoder was at does not fail of it.
+    """The reader is replaced, and the slide in the encoder does not fail.
 
-    Not even where another loader of this process left torch's handler, which raises at once.
+    This holds even if another loader in this process has installed torch's handler, which raises
+    at once.
     """
     _, work = both
     told = []
@@ -311,7 +312,7 @@ def test_a_reader_killed_while_the_encoder_works_costs_nothing(both, monkeypatch
     encoder = build("handcrafted")
     monkeypatch.setattr(ExtractOptions, "build", lambda self: encoder)
     real, killed = encoder.encode, []
-    others = {p.pid for p in multiprocessing.active_children()}  # of tests before this one
+    others = {p.pid for p in multiprocessing.active_children()}  # left by earlier tests
 
     def encode(pixels, *, precision):
         if not killed:
@@ -327,26 +328,6 @@ def test_a_reader_killed_while_the_encoder_works_costs_nothing(both, monkeypatch
     signal.signal(signal.SIGCHLD, handler)
     assert killed and bool(told) == loaded_before and report.failures == []
     assert {p.name for p in folder.iterdir()} == {"slide0.h5", "slide1.h5"}
-
-
-def test_a_slide_at_work_beside_the_one_that_kills_readers_is_done(both, monkeypatch):
-    """Readers read ahead: they die of slide1 while slide0 still is not through."""
-    _, work = both
-    again(work)
-    real = module.reading
-
-    def reading(chunks, *, windows, readers):
-        ahead = []
-        for chunk in chunks:
-            if chunk.record.name == "slide1":
-                raise RuntimeError(f"{module.READERS_DIED} (pid 1) is killed by signal: Killed")
-            ahead.append(chunk)
-        yield from real(iter(ahead), windows=windows, readers=0)
-
-    monkeypatch.setattr(extraction, "reading", reading)
-    report = extract_cohort(work, ExtractOptions(batch=8, readers=1))
-    assert [o.status for o in report.outcomes] == ["done", "failed"]
-    assert "killed while at this slide, twice" in report.failures[0][1]
 
 
 def test_the_pixels_of_a_slide_that_is_given_up_are_not_read(both, monkeypatch):
@@ -368,7 +349,7 @@ def test_the_pixels_of_a_slide_that_is_given_up_are_not_read(both, monkeypatch):
     assert report.counts == {"failed": 2} and len(seen) == 2 and len(reads) == 4
 
 
-# What verify says
+# Findings of verify
 
 
 def test_advice_names_the_encoder_and_not_its_folder(both):
@@ -385,14 +366,14 @@ def test_advice_names_the_encoder_and_not_its_folder(both):
 
 
 def test_features_of_patches_that_another_slide_gave(both):
-    """The same corners, of another scan of the slide: what they were made with tells."""
+    """The coordinates are equal, but the fingerprint of the patches differs."""
     _, work = both
     path = work / NAME / "features_handcrafted" / "slide1.h5"
     with h5py.File(path, "r+") as f:
         held = json.loads(f.attrs["probsa_made_with"])
         f.attrs["probsa_made_with"] = json.dumps(held | {"patches": "0" * 16})
     (finding,) = verify(work).findings
-    assert finding.problem == "made of other patches than are there now"
+    assert finding.problem == "made from other patches than those in the folder now"
     assert finding.advice.endswith("with --overwrite")
 
 

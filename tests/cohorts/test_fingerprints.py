@@ -1,4 +1,4 @@
-"""What patches and features are known by: whatever changes them is noticed, and named."""
+"""Digests of patches and features: every change is noticed, and its cause named."""
 
 import shutil
 from dataclasses import replace
@@ -14,7 +14,7 @@ from probsa.cohorts.coordinates import read_coordinates, write_coordinates
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import extract_cohort, patch_cohort
 from probsa.cohorts.verification import verify
-from probsa.cohorts.work import ENDS, WorkFolder, content_of
+from probsa.cohorts.work import SAMPLE_BYTES, WorkFolder, content_of
 from probsa.core.store import read_bag
 from probsa.patches import settings
 from probsa.slides.windows import Windows
@@ -25,18 +25,18 @@ FEW = ExtractOptions(batch=8)
 
 @pytest.fixture
 def slide(tmp_path) -> tuple[Path, Path]:
-    """(folder of one slide, its work folder)."""
+    """Return the folder of one slide, and its work folder."""
     write_slide(tmp_path / "s" / "x.tiff", tissue(512, 512, boxes=[(0, 0, 512, 512)]))
     patch_cohort(tmp_path / "s", tmp_path / "w", settings=SMALL)
     extract_cohort(tmp_path / "w", FEW)
     return tmp_path / "s", tmp_path / "w"
 
 
-@pytest.mark.parametrize("at", [0, 5 * ENDS // 2, 5 * ENDS - 1])
+@pytest.mark.parametrize("at", [0, 5 * SAMPLE_BYTES // 2, 5 * SAMPLE_BYTES - 1])
 def test_a_byte_at_the_start_in_the_middle_or_at_the_end(tmp_path, at):
     path = tmp_path / "x"
     with path.open("wb") as f:
-        f.truncate(5 * ENDS)
+        f.truncate(5 * SAMPLE_BYTES)
     before = content_of((path,))
     with path.open("r+b") as f:
         f.seek(at)
@@ -58,7 +58,7 @@ def test_other_windows_or_another_type_are_noticed(tmp_path):
 
 
 def test_coordinates_that_the_record_does_not_speak_of(slide):
-    """A run that was killed between the two left a file of as many rows, of other settings."""
+    """A run with other settings was killed between writing the coordinates and the record."""
     slides, work = slide
     path = WorkFolder(work).choose().patches_file("x")
     held = read_coordinates(path)

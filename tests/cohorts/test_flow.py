@@ -1,4 +1,4 @@
-"""A cohort from slides to bags: what is kept, what is made anew, what is refused, what is told."""
+"""A cohort from slides to bags: results that are kept, made anew or refused, and the reports."""
 
 import errno
 import json
@@ -12,18 +12,20 @@ import pytest
 import torch
 from support.made_slides import tissue, write_cohort, write_slide
 
+from probsa.cohorts import extraction, reading
+from probsa.cohorts.coordinates import read_coordinates
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
 from probsa.cohorts.inputs import find_inputs
 from probsa.cohorts.patching import Patching
+from probsa.cohorts.records import Record
 from probsa.cohorts.work import WorkFolder
 from probsa.core.files import read_csv, unfinished_below
 from probsa.core.store import read_bag
 from probsa.errors import InputError
 from probsa.features import build
-from probsa.jobs.leftovers import sweep
+from probsa.jobs.leftovers import remove_leftovers
 from probsa.jobs.locks import claim, lock_file
-from probsa.jobs.records import Record
 from probsa.jobs.tasks import Task
 from probsa.patches import read_patch, settings
 from probsa.slides import open_slide
@@ -33,7 +35,7 @@ NAME = "20x_128px_0px_overlap"
 
 
 def datasets(folder: Path) -> dict[str, tuple[str, bytes, dict]]:
-    """Every dataset and attribute of every HDF5 file below a folder."""
+    """Return all datasets and attributes of the HDF5 files below a folder."""
     found = {}
     for path in sorted(folder.rglob("*.h5")):
         with h5py.File(path) as f:
@@ -52,7 +54,7 @@ def slides(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(slides, tmp_path_factory):
-    """A work folder with patches and features."""
+    """Return a work folder with patches and features."""
     out = tmp_path_factory.mktemp("finished") / "work"
     patch_cohort(slides, out, settings=SMALL)
     extract_cohort(out, ExtractOptions(batch=7))
@@ -61,7 +63,7 @@ def finished(slides, tmp_path_factory):
 
 @pytest.fixture
 def work(finished, tmp_path):
-    """A copy of it that a test may change."""
+    """Return a copy of the finished work folder, which a test may change."""
     return Path(shutil.copytree(finished, tmp_path / "work"))
 
 
@@ -148,7 +150,7 @@ def test_other_patch_settings_are_refused_before_anything_is_done(slides, work):
         patch_cohort(slides, work, settings=other)
     with pytest.raises(InputError, match=r"min_tissue: 0.25 there, 0.9 asked for.*--overwrite"):
         patch_cohort(slides, work, settings=settings(size=128, mpp=0.5, min_tissue=0.9))
-    # another size or scale is another set beside the first
+    # another size or scale makes another set beside the first
     (report,) = patch_cohort(slides, work, settings=settings(size=256, mpp=0.5))
     assert report.counts == {"done": 3}
     assert sorted(WorkFolder(work).sets()) == [NAME, "20x_256px_0px_overlap"]
@@ -215,7 +217,7 @@ def test_what_failed_is_tried_again_and_what_has_no_tissue_is_not(tmp_path):
     assert {o.name: (o.status, o.kept) for o in again.outcomes} == {
         "bad": ("done", False), "empty": ("no_tissue", True), "good": ("done", True)
     }  # fmt: skip
-    # what failed in patching is no failure of extraction
+    # slides that failed in patching do not count as failures of extraction
     report = extract_cohort(out, ExtractOptions())
     assert report.counts == {"done": 2} and "1 without patches" in report.metadata[1]
 
@@ -225,7 +227,7 @@ def test_a_patch_that_cannot_be_decoded_is_flagged_and_left_out(tmp_path):
     path = write_slide(tmp_path / "slides" / "torn.tiff", image, jpeg=True, levels=4)
     out = tmp_path / "work"
     whole = settings(size=256, mpp=0.5)
-    _tear(path, tile=4)  # of level 0: tissue is found on the last level
+    _tear(path, tile=4)  # a tile of level 0; tissue is detected on the last level
     (report,) = patch_cohort(path.parent, out, settings=whole)
     assert report.outcomes[0].count == 9
     record = out / "20x_256px_0px_overlap" / "records" / "patch" / "torn.json"
@@ -239,7 +241,7 @@ def test_a_patch_that_cannot_be_decoded_is_flagged_and_left_out(tmp_path):
     assert [256, 256] not in bag.coords.tolist() and kept.coords.tolist()[4] == [256, 256]
     assert (kept.features[4] == 0).all() and (bag.features != 0).any(axis=1).all()
     assert Record.read(record) is not None
-    # and a second run keeps it with its reason
+    # a second run keeps the bag and the reason
     again = extract_cohort(out, ExtractOptions(batch=2)).outcomes[0]
     assert again.kept and again.unreadable == 1 and again.reason == outcome.reason
 
@@ -262,7 +264,7 @@ def test_a_full_disk_ends_the_run_and_leaves_nothing_half_written(slides, work, 
 
     def fsync(number):
         calls.append(number)
-        if len(calls) == 3:  # slide0's bag and record are through, slide1's bag is not
+        if len(calls) == 3:  # the first two calls are for slide0's bag and record
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(number)
 
@@ -320,29 +322,23 @@ def test_two_slides_of_one_name_and_an_empty_folder(tmp_path):
         extract_cohort(tmp_path / "none", ExtractOptions())
 
 
-def test_a_killed_reader_costs_one_slide_two_tries(work, monkeypatch):
-    """A reading process that dies is replaced; the slide it dies at twice is given up."""
+def test_a_slide_that_kills_readers_fails_alone(work, monkeypatch):
+    """Readers read ahead: they die at slide1 while slide0 is still in progress."""
     shutil.rmtree(work / NAME / "features_handcrafted")
-    options = ExtractOptions(batch=7, readers=1)
-    monkeypatch.setattr("probsa.cohorts.extraction.reading", _reading_that_dies_at("slide1"))
-    report = extract_cohort(work, options)
+    real = reading.reading
+
+    def dying(chunks, *, windows, readers):
+        ahead = []
+        for chunk in chunks:
+            if chunk.record.name == "slide1":
+                raise RuntimeError(f"{reading.READERS_DIED} (pid 1) is killed by signal: Killed")
+            ahead.append(chunk)
+        yield from real(iter(ahead), windows=windows, readers=0)
+
+    monkeypatch.setattr(extraction, "reading", dying)
+    report = extract_cohort(work, ExtractOptions(batch=7, readers=1))
     assert [o.status for o in report.outcomes] == ["done", "failed", "done"]
-    assert "killed while at this slide, twice" in report.failures[0][1]
-
-
-def _reading_that_dies_at(name):
-    from probsa.cohorts import reading as module
-
-    def reading(chunks, *, windows, readers):
-        def until(chunks):
-            for chunk in chunks:
-                if chunk.record.name == name:
-                    raise RuntimeError(f"{module.READERS_DIED} (pid 1) is killed by signal: Killed")
-                yield chunk
-
-        yield from module.reading(until(chunks), windows=windows, readers=0)
-
-    return reading
+    assert "killed twice while reading this slide" in report.failures[0][1]
 
 
 @pytest.mark.parametrize("wrong", [{"batch": 0}, {"readers": -1}, {"threads": -1}])
@@ -352,13 +348,11 @@ def test_options_that_cannot_be(wrong):
 
 
 def test_pixels_of_a_coarser_target(tmp_path):
-    """At 1 µm per pixel a patch of a slide at 0.5 is the average of its pixels."""
+    """A patch at 1 µm per pixel of a slide at 0.5 averages 2 × 2 pixels."""
     image = tissue(1024, 1024, boxes=[(0, 0, 1024, 1024)])
     write_slide(tmp_path / "s" / "x.tiff", image)
     out = tmp_path / "work"
     patch_cohort(tmp_path / "s", out, settings=settings(size=128, mpp=1.0))
-    from probsa.cohorts.coordinates import read_coordinates
-
     patch_set = WorkFolder(out).choose()
     assert patch_set.path.name == "10x_128px_0px_overlap"
     patches = read_coordinates(patch_set.patches_file("x")).patches()
@@ -371,7 +365,7 @@ def test_pixels_of_a_coarser_target(tmp_path):
 
 
 def test_what_a_killed_run_left_half_written_is_swept(slides, work, finished):
-    """Of every file that a run makes, not only of its target; what others write is left alone."""
+    """This applies to every file of a run; files that other processes write stay."""
     made = [
         p for p in work.rglob("*") if p.is_file() and p.suffix in (".h5", ".json", ".jpg", ".csv")
     ]
@@ -387,7 +381,7 @@ def test_what_a_killed_run_left_half_written_is_swept(slides, work, finished):
             Task(name=i.name, target=sweeping.set.patches_file(i.name), payload=i)
             for i in find_inputs(slides)
         ]
-        sweep(work, tasks, outputs=sweeping.outputs)
+        remove_leftovers(work, tasks, outputs=sweeping.outputs)
         left = {p.name for p in (work / "thumbnails").glob(".*.tmp")}
         assert left == {".slide0.jpg.abcd1234.tmp"}  # its owner is alive
     patch_cohort(slides, work, settings=SMALL)

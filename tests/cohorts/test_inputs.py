@@ -1,4 +1,4 @@
-"""What is found at a path: slides and series, with names, resolutions and reasons."""
+"""The slides and series found at a path, with names, resolutions and reasons of failures."""
 
 import shutil
 import zipfile
@@ -8,7 +8,7 @@ from PIL import Image
 from support.made_slides import tissue, write_slide
 
 from probsa.cohorts.flow import patch_cohort
-from probsa.cohorts.inputs import find_inputs, settled
+from probsa.cohorts.inputs import find_inputs, resolve_mpp
 from probsa.errors import InputError
 from probsa.patches import settings
 from probsa.slides import read_resolutions
@@ -18,7 +18,7 @@ PINK = tissue(300, 300, boxes=[(0, 0, 300, 300)])
 
 @pytest.fixture
 def head(shared_data, tmp_path):
-    """The real head series, in a folder of its own."""
+    """Return a folder with a real CT series of a head."""
     folder = tmp_path / "in" / "head"
     with zipfile.ZipFile(shared_data / "ct_volumes" / "ge_head_ct_dicom.zip") as z:
         z.extractall(folder)
@@ -58,13 +58,13 @@ def test_resolutions_by_number_and_by_table(tmp_path):
     for name in ("x", "y", "z"):
         write_slide(tmp_path / "s" / f"{name}.tiff", PINK, mpp=None)
     write_slide(tmp_path / "known" / "k.tiff", PINK)
-    assert [settled(i).mpp for i in find_inputs(tmp_path / "s", mpp=0.25)] == [0.25, 0.25, 0.25]
-    assert [settled(i).mpp for i in find_inputs(tmp_path / "known", mpp=0.25)] == [None]
+    assert [resolve_mpp(i).mpp for i in find_inputs(tmp_path / "s", mpp=0.25)] == [0.25, 0.25, 0.25]
+    assert [resolve_mpp(i).mpp for i in find_inputs(tmp_path / "known", mpp=0.25)] == [None]
     table = tmp_path / "mpp.csv"
     table.write_text("slide,mpp\nx,0.25\ny.tiff,0.5\n")
     found = find_inputs(tmp_path / "s", mpp=read_resolutions(str(table)))
     assert [i.mpp for i in found] == [0.25, 0.5, None]
-    # where it is needed, one without it fails by itself, and says how to give it
+    # a slide whose resolution is needed but unknown fails, and the message says how to give it
     (report,) = patch_cohort(
         tmp_path / "s", tmp_path / "w", settings=settings(size=64, mpp=0.5, min_area=0.0),
         mpp=read_resolutions(str(table)),

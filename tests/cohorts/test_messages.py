@@ -1,4 +1,4 @@
-"""What a run over a mixed folder says to the person who started it."""
+"""Messages of a run over a folder with good and bad files."""
 
 import io
 import shutil
@@ -12,10 +12,10 @@ from support.made_slides import tissue, write_slide
 
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import extract_cohort, patch_cohort
+from probsa.cohorts.records import Record
 from probsa.cohorts.verification import verify
 from probsa.cohorts.work import WorkFolder
 from probsa.errors import InputError, UnknownName
-from probsa.jobs.records import Record
 from probsa.patches import settings
 
 SMALL = settings(size=128, mpp=0.5)
@@ -24,7 +24,7 @@ LONG = "a_slide_with_a_name_that_is_longer_than_its_column_would_like_to_be_in_8
 
 @pytest.fixture
 def mixed(tmp_path):
-    """A good slide, a text file and an empty DICOM; their work folder and what was told."""
+    """A good slide, a text file and an empty DICOM, with the reports and outcomes of patching."""
     folder, told = tmp_path / "slides", []
     folder.mkdir()
     write_slide(folder / "good.tiff", tissue(512, 512, boxes=[(0, 0, 512, 512)]))
@@ -50,7 +50,7 @@ def test_a_set_of_failures_alone_is_not_one_to_choose_from(mixed):
     assert work.choose("slices").path.name == "slices"
     report = extract_cohort(path, ExtractOptions(batch=8))
     assert [(o.name, o.status) for o in report.outcomes] == [("good", "done")]
-    # two with patches are: none is chosen unasked
+    # with patches in two sets, the user has to choose one
     patch_cohort(mixed[0], path, settings=settings(size=64, mpp=0.5))
     with pytest.raises(InputError, match="several sets of patches"):
         work.choose()
@@ -63,7 +63,7 @@ def test_slides_that_were_left_out_are_no_problem_any_more(mixed):
     assert [LONG in f.file for f in verify(path).findings] == [True]
     (folder / f"{LONG}.svs").unlink()
     assert verify(path).findings == ()
-    shutil.rmtree(folder)  # done, and its slide gone: that is one
+    shutil.rmtree(folder)  # its patches are done, so the missing slide is a problem
     assert [f.file for f in verify(path).findings] == ["20x_128px_0px_overlap/good"]
 
 
@@ -73,7 +73,7 @@ def test_names_and_paths_are_told_whole(mixed):
         console = Console(width=80, file=io.StringIO(), record=True)
         printed.render(console)
         rows = console.export_text().splitlines()
-        # a table's first column, put together again, holds the whole name
+        # the folded cells of the first column, joined, contain the whole name
         column = "".join(row.partition("  ")[0] for row in rows[1:-1])
         assert LONG in column
 
@@ -100,7 +100,7 @@ def test_a_wall_of_names_is_cut():
 
 ENDED = """
 import atexit, os, signal, sys
-from probsa.cohorts import local
+from probsa.jobs import processes
 
 class Pipe:
     def send(self, message): print("sent", type(message).__name__, flush=True)
@@ -109,9 +109,9 @@ def at_exit():
     os.kill(os.getpid(), signal.SIGTERM)
     print("left in peace", flush=True)
 
-local._end_with_parent = lambda: None
+processes._end_with_parent = lambda: None
 atexit.register(at_exit)
-local._work(Pipe(), b"no pickle", None)
+processes._work(Pipe(), b"no pickle", None)
 """
 
 

@@ -1,4 +1,4 @@
-"""probsa verify finds every planted fault, says what to do, and changes nothing."""
+"""`verify` finds every planted fault, gives advice, and changes nothing."""
 
 import json
 import os
@@ -63,10 +63,10 @@ def test_every_planted_fault_is_found(finished, work):
     assert "no features yet" in said["features_handcrafted/slide2.h5"]
     where = f"{SET}/features_handcrafted"
     assert "half-written" in said[f"{where}/.slide2.h5.abcd1234.tmp"]
-    assert "process that is gone" in said[f"{where}/.slide2.h5.lock"]
+    assert "process that has ended" in said[f"{where}/.slide2.h5.lock"]
     assert len(said) == 5
     assert {p: p.stat().st_mtime_ns for p in work.rglob("*")} == before
-    # what it advises mends all of it
+    # following the advice repairs everything
     patch_cohort(finished / "slides", work, settings=SMALL)
     (features / "slide1.h5").unlink()
     extract_cohort(work, ExtractOptions(batch=16))
@@ -91,7 +91,7 @@ def test_slides_that_are_gone_and_failures_of_patching(finished, work):
         "give --slides FOLDER to extract and map"
     }
     path.write_text(json.dumps(record | {"status": "failed", "reason": "torn"}))
-    assert found(work)[f"{SET}/slide1"].startswith("torn | mend")
+    assert found(work)[f"{SET}/slide1"].startswith("torn | repair")
 
 
 def test_a_folder_of_features_alone(work, tmp_path):

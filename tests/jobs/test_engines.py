@@ -1,4 +1,4 @@
-"""Every task is done once and no lock is left, however many work on it and whoever is killed."""
+"""Every task is done once and no lock is left, with any number of workers and after kills."""
 
 import errno
 import json
@@ -17,10 +17,8 @@ from support.toy_stage import Toy, tasks_of, wait_for
 
 from probsa.core.files import write_json
 from probsa.errors import InputError, MissingExtra, ProbSAError
-from probsa.jobs import engines
-from probsa.jobs import processes as local
-from probsa.jobs import scheduler as desk
-from probsa.jobs.engines import each
+from probsa.jobs import engines, processes, scheduler
+from probsa.jobs.engines import run_tasks
 from probsa.jobs.locks import claim, lock_file
 from probsa.jobs.tasks import Outcome
 
@@ -29,32 +27,33 @@ NAMES = [f"t{i}" for i in range(10)]
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    monkeypatch.setattr(desk, "POLL", 0.02)
+    monkeypatch.setattr(scheduler, "POLL", 0.02)
     monkeypatch.setattr(engines, "POLL", 0.02)
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Workers that begin as copies of a process that has torch already: it takes two seconds."""
+    """Fork workers from a process that has imported torch, which takes two seconds."""
     multiprocessing.set_forkserver_preload(["toy_stage"])
-    monkeypatch.setattr(local, "METHOD", "forkserver")
+    monkeypatch.setattr(processes, "METHOD", "forkserver")
 
 
 @pytest.fixture(scope="module")
 def ray_runs():
-    """Ray started as the engine starts it, once for the tests of this file."""
+    """Start Ray as the engine does, once for all tests of this file."""
     pytest.importorskip("ray")
     import ray
 
-    from probsa.jobs.on_ray import Actors
+    from probsa.jobs.ray_actors import Actors
 
     before = signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")  # writes a token into the home folder otherwise
+        # otherwise Ray writes a token into the home folder
+        patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("PYTHONPATH", PATHS)
         team = Actors(stage=Toy(Path()), gpus=False, workers=3)
         yield
-        assert ray.is_initialized()  # no run shut down what it had not started
+        assert ray.is_initialized()  # runs do not shut down a cluster that they did not start
         team.close()
         assert not ray.is_initialized()
     signal.signal(signal.SIGTERM, before)
@@ -69,22 +68,22 @@ ONE_ACTOR = {"engine": "ray", "workers": 1}
 
 
 def label(value):
-    """The name of an engine among the cases of a test."""
+    """Return the name of an engine for the ids of parametrized tests."""
     return f"{value.get('engine', 'local')}{value['workers']}" if isinstance(value, dict) else None
 
 
 @pytest.fixture
 def engine(request):
-    """The arguments of a run; Ray is up where they need it."""
+    """Return the arguments of a run; start Ray if they need it."""
     if request.param.get("engine") == "ray":
         request.getfixturevalue("ray_runs")
     elif request.param["workers"] == 2:
-        request.getfixturevalue("quick")  # three begin as they do outside of the tests
+        request.getfixturevalue("quick")  # three workers are spawned, as outside of the tests
     return request.param
 
 
 def log(folder, first="at"):
-    """(task, process) of each line of the log that begins so; for others, (process,)."""
+    """Return the words after `first` of the log lines that begin with it: (task,) process."""
     lines = [line.split() for line in (folder / "log").read_text().splitlines()]
     return [tuple(line[1:]) for line in lines if line[0] == first]
 
@@ -94,7 +93,7 @@ def times(folder):
 
 
 def made(folder):
-    """Every file but the log and the records, hidden ones too."""
+    """Return all files except the log and the records, including hidden files."""
     return {p.name: p.read_text() for p in (folder / "made").iterdir()}
 
 
@@ -104,7 +103,7 @@ def made_of(names):
 
 @pytest.fixture
 def command(tmp_path):
-    """Begins a run in a process of its own."""
+    """Return a function that starts a run in another process."""
     begun = []
 
     def begin(**options):
@@ -121,7 +120,7 @@ def command(tmp_path):
 
 
 def finish(process):
-    """Its status, once it has said nothing."""
+    """Return the exit status of a process that has printed no error."""
     _, said = process.communicate(timeout=60)
     assert said == b""
     return process.returncode
@@ -145,29 +144,29 @@ def test_every_engine_makes_the_same_files_each_once(tmp_path, engine, ahead):
     told = []
     tasks = tasks_of(tmp_path, t3="fail")
     stage = Toy(tmp_path, ahead=ahead, parties=engine["workers"])
-    found = each(stage, tasks, on_outcome=told.append, **engine)
+    found = run_tasks(stage, tasks, on_outcome=told.append, **engine)
     done = [Outcome(name=n, status="done", count=2) for n in NAMES if n != "t3"]
-    failed = Outcome(name="t3", status="failed", reason="it is no slide")
+    failed = Outcome(name="t3", status="failed", reason="it is not readable")
     assert found == [*done[:3], failed, *done[3:]]
     assert sorted(told, key=lambda o: o.name) == found
     assert times(tmp_path) == dict.fromkeys(NAMES, 1)
     assert made(tmp_path) == made_of(set(NAMES) - {"t3"})
-    # every worker worked, began once and is gone
+    # every worker has started once, has done tasks, and has ended
     workers = {pid for _, pid in log(tmp_path)}
     assert len(workers) == len(log(tmp_path, "start")) == engine["workers"]
     others = workers - {str(os.getpid())}
     assert len(others) == (engine["workers"] if engine["workers"] > 1 else 0)
-    if "engine" in engine:  # Ray ends its processes in its own time
+    if "engine" in engine:  # Ray ends its processes later
         wait_for(lambda: not any(alive(pid) for pid in others))
     assert not any(alive(pid) for pid in others)
 
-    # another run does what failed, and nothing starts for what is there
-    again = each(Toy(tmp_path), tasks)
+    # another run repeats the failed task, and starts no worker if all is done
+    again = run_tasks(Toy(tmp_path), tasks)
     assert again == [replace(o, kept=True) if o.status == "done" else o for o in found]
     assert times(tmp_path) == dict.fromkeys(NAMES, 1) | {"t3": 2}
     before = (tmp_path / "log").read_text()
     kept = [t for t in tasks if t.name != "t3"]
-    assert all(o.kept for o in each(stage, kept, **engine))
+    assert all(o.kept for o in run_tasks(stage, kept, **engine))
     assert (tmp_path / "log").read_text() == before
 
 
@@ -185,18 +184,18 @@ def test_two_runs_on_one_folder_share_the_work(tmp_path, command):
 @pytest.mark.parametrize("engine", [TWO, RAY], indirect=True, ids=label)
 def test_a_task_that_kills_its_process_fails_alone(tmp_path, engine):
     tasks = tasks_of(tmp_path, t1="die")
-    found = {o.name: o for o in each(Toy(tmp_path, ahead=3), tasks, **engine)}
+    found = {o.name: o for o in run_tasks(Toy(tmp_path, ahead=3), tasks, **engine)}
     assert {n for n, o in found.items() if o.status == "done"} == set(NAMES) - {"t1"}
     assert found["t1"].status == "failed"
-    assert "died twice while at this slide" in found["t1"].reason
+    assert "died twice while working on this task" in found["t1"].reason
     assert "probably out of memory" in found["t1"].reason
     if "engine" not in engine:
         assert "killed by signal 9" in found["t1"].reason
     assert times(tmp_path) == dict.fromkeys(NAMES, 1) | {"t1": 2}
-    # nothing half written, no lock; and the failure is on record
+    # no half-written file and no lock is left, and the failure is recorded
     assert made(tmp_path) == made_of(set(NAMES) - {"t1"})
     assert json.loads((tmp_path / "records/t1.json").read_text())["status"] == "failed"
-    # the second time it was the only task of its worker's turn
+    # the second time, the worker held no other task
     (last,) = [pid for name, pid in log(tmp_path) if name == "t1"][1:]
     lines = [line for line in (tmp_path / "log").read_text().splitlines() if line.endswith(last)]
     assert lines[-2:] == [f"run {last}", f"at t1 {last}"]
@@ -204,7 +203,7 @@ def test_a_task_that_kills_its_process_fails_alone(tmp_path, engine):
 
 @pytest.mark.usefixtures("quick")
 def test_a_task_at_which_a_process_dies_once_is_done(tmp_path):
-    found = each(Toy(tmp_path), tasks_of(tmp_path, t6="die once"), workers=2)
+    found = run_tasks(Toy(tmp_path), tasks_of(tmp_path, t6="die once"), workers=2)
     assert found == [Outcome(name=n, status="done", count=2) for n in NAMES]
     assert times(tmp_path) == dict.fromkeys(NAMES, 1) | {"t6": 2}
     assert made(tmp_path) == made_of(NAMES)
@@ -215,7 +214,7 @@ def test_what_a_killed_run_left_is_taken_over_and_done_last(tmp_path, command):
     killed = command(payloads={"t0": "die"})
     assert finish(killed) == -signal.SIGKILL
     assert {p.suffix for p in (tmp_path / "made").iterdir()} == {".lock", ".tmp"}
-    each(Toy(tmp_path, ahead=4), tasks_of(tmp_path))
+    run_tasks(Toy(tmp_path, ahead=4), tasks_of(tmp_path))
     assert made(tmp_path) == made_of(NAMES)
     assert [name for name, _ in log(tmp_path)] == ["t0", *NAMES[1:], "t0"]
 
@@ -227,7 +226,7 @@ def test_a_run_whose_process_is_killed_takes_its_workers_along(tmp_path, command
     assert finish(run) == -signal.SIGKILL
     pids = {pid for _, pid in log(tmp_path)}
     wait_for(lambda: not any(alive(pid) for pid in pids))
-    each(Toy(tmp_path), tasks_of(tmp_path))
+    run_tasks(Toy(tmp_path), tasks_of(tmp_path))
     assert made(tmp_path) == made_of(NAMES)
 
 
@@ -247,15 +246,15 @@ def test_an_interrupted_run_gives_back_what_it_held(tmp_path, command, number, w
 
 @pytest.mark.usefixtures("quick")
 def test_a_worker_that_does_not_listen_is_ended_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "PATIENCE", 0.2)
+    monkeypatch.setattr(processes, "PATIENCE", 0.2)
 
     def tell(outcome):
-        if outcome.name != "t0":  # then t1 was handed out before
+        if outcome.name != "t0":  # t1 was handed out before
             wait_for(lambda: list(tmp_path.glob("hangs-*")))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        each(Toy(tmp_path), tasks_of(tmp_path, t1="deaf"), workers=2, on_outcome=tell)
+        run_tasks(Toy(tmp_path), tasks_of(tmp_path, t1="deaf"), workers=2, on_outcome=tell)
     assert not any(alive(pid) for _, pid in log(tmp_path))
     left = made(tmp_path)
     assert left == made_of(name.removesuffix(".h5") for name in left)
@@ -266,7 +265,7 @@ def test_a_worker_that_does_not_listen_is_ended_all_the_same(tmp_path, monkeypat
 def test_a_full_disk_ends_the_run(tmp_path, engine):
     tasks = tasks_of(tmp_path, t4="full")
     with pytest.raises(OSError, match="No space left") as caught:
-        each(Toy(tmp_path, ahead=2), tasks, **engine)
+        run_tasks(Toy(tmp_path, ahead=2), tasks, **engine)
     assert caught.value.errno == errno.ENOSPC
     assert caught.value.filename == str(tmp_path / "made")
     left = made(tmp_path)
@@ -277,7 +276,7 @@ def test_a_full_disk_ends_the_run(tmp_path, engine):
 @pytest.mark.usefixtures("quick")
 def test_a_fault_of_the_stage_is_raised_with_its_trace(tmp_path):
     with pytest.raises(RuntimeError, match="a fault of the stage") as caught:
-        each(Toy(tmp_path), tasks_of(tmp_path, t0="fault"), workers=2)
+        run_tasks(Toy(tmp_path), tasks_of(tmp_path, t0="fault"), workers=2)
     assert "in act" in caught.value.__notes__[0]
     assert not [p for p in (tmp_path / "made").iterdir() if p.name.startswith(".")]
 
@@ -286,37 +285,37 @@ def test_a_fault_of_the_stage_is_raised_with_its_trace(tmp_path):
 def test_an_error_that_cannot_be_sent_keeps_its_words(tmp_path):
     expected = str(MissingExtra("timm", "encoders"))
     with pytest.raises(MissingExtra):
-        each(Toy(tmp_path, begin="lacking"), tasks_of(tmp_path))
+        run_tasks(Toy(tmp_path, begin="lacking"), tasks_of(tmp_path))
     with pytest.raises(ProbSAError) as caught:
-        each(Toy(tmp_path, begin="lacking"), tasks_of(tmp_path), workers=2)
+        run_tasks(Toy(tmp_path, begin="lacking"), tasks_of(tmp_path), workers=2)
     assert str(caught.value) == expected
 
 
 @pytest.mark.usefixtures("quick")
 def test_workers_that_die_before_they_begin_are_not_replaced_for_ever(tmp_path):
-    with pytest.raises(ProbSAError, match=r"before its first slide \(killed by signal 9\)"):
-        each(Toy(tmp_path, begin="die"), tasks_of(tmp_path), workers=2)
+    with pytest.raises(ProbSAError, match=r"before its first task \(killed by signal 9\)"):
+        run_tasks(Toy(tmp_path, begin="die"), tasks_of(tmp_path), workers=2)
     assert len(log(tmp_path, "start")) <= 3
 
 
 @pytest.mark.parametrize("engine", [HERE, TWO], indirect=True, ids=label)
 @pytest.mark.parametrize("finished", [True, False])
 def test_what_another_holds_is_waited_for(tmp_path, engine, finished):
-    """The other does it, or gives up and leaves it to us."""
+    """The other process finishes the task, or releases it unfinished."""
     tasks = tasks_of(tmp_path)
     stage, other = Toy(tmp_path, ahead=3), claim(tasks[0].target)
     assert other is not None
 
     def tell(outcome):
         told.append(outcome.name)
-        if len(told) == 9:  # all that is not held
+        if len(told) == 9:  # all tasks except t0
             assert times(tmp_path)["t0"] == 0
             if finished:
                 write_json(stage.record_file(tasks[0]), {"name": "t0", "status": "no_tissue"})
             other.release()
 
     told = []
-    found = each(stage, tasks, on_outcome=tell, **engine)
+    found = run_tasks(stage, tasks, on_outcome=tell, **engine)
     assert told[-1] == "t0"
     assert times(tmp_path)["t0"] == (0 if finished else 1)
     theirs = Outcome(name="t0", status="no_tissue", kept=True)
@@ -335,14 +334,14 @@ def test_what_another_finishes_before_we_lock_it_is_not_done_again(tmp_path):
                     write_json(self.record_file(task), {"name": "t4", "status": "done"})
             return found
 
-    found = each(Overtaken(tmp_path), tasks_of(tmp_path))
+    found = run_tasks(Overtaken(tmp_path), tasks_of(tmp_path))
     assert found[4] == Outcome(name="t4", status="done", kept=True)
     assert times(tmp_path) == dict.fromkeys(set(NAMES) - {"t4"}, 1)
     assert not lock_file(tmp_path / "made" / "t4.h5").exists()
 
 
 def test_who_lost_the_lock_leaves_the_word_to_the_taker(tmp_path):
-    """We slept, another took t0 over and finished: its record counts, and its lock stays."""
+    """If another run has taken t0 over and finished it, its record counts and its lock stays."""
     tasks = tasks_of(tmp_path)
     lock = lock_file(tasks[0].target)
 
@@ -363,34 +362,34 @@ def test_who_lost_the_lock_leaves_the_word_to_the_taker(tmp_path):
             lock.unlink()
 
     told, stage = [], Sleeper(tmp_path)
-    found = each(stage, tasks, on_outcome=tell)
+    found = run_tasks(stage, tasks, on_outcome=tell)
     assert found[0] == Outcome(name="t0", status="no_tissue", kept=True)
     assert not lock.exists()
 
 
 def test_bad_input(tmp_path, monkeypatch):
     stage, tasks = Toy(tmp_path), tasks_of(tmp_path)
-    assert each(stage, []) == []
+    assert run_tasks(stage, []) == []
     with pytest.raises(InputError, match="workers is 0"):
-        each(stage, tasks, workers=0)
+        run_tasks(stage, tasks, workers=0)
     with pytest.raises(InputError, match=r"'t1'.*'t1'.*Rename"):
-        each(stage, [*tasks, tasks[1]])
+        run_tasks(stage, [*tasks, tasks[1]])
     same = replace(tasks[2], name="other")
     with pytest.raises(InputError, match=r"'t2'.*'other'.*Rename"):
-        each(stage, [*tasks, same])
+        run_tasks(stage, [*tasks, same])
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"ray is not installed.*probsa\[cluster\]"):
-        each(stage, tasks, engine="ray")
+        run_tasks(stage, tasks, engine="ray")
     assert not (tmp_path / "made").exists()
 
 
 def test_workers_take_turns_on_the_gpus(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-5")
-    assert local.visible_devices() == ["2", "GPU-5"]
-    team = local.Processes(stage=Toy(tmp_path), devices=local.visible_devices())
+    assert processes.visible_devices() == ["2", "GPU-5"]
+    team = processes.Processes(stage=Toy(tmp_path), devices=processes.visible_devices())
     try:
         numbers = [team.add() for _ in range(3)]
-        assert [team.seen[n] for n in numbers] == ["2", "GPU-5", "2"]
+        assert [team.device_of[n] for n in numbers] == ["2", "GPU-5", "2"]
     finally:
         team.close()
-    assert not team.processes and not team.seen
+    assert not team.processes and not team.device_of

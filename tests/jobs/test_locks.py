@@ -1,4 +1,4 @@
-"""One owner a lock: the living are respected, and of those who take over from the dead one wins."""
+"""A lock has one owner: living owners keep it, and only one process takes over a dead one's."""
 
 import errno
 import json
@@ -15,7 +15,7 @@ from support.toy_stage import wait_for
 
 from probsa.core.files import replacing, unfinished
 from probsa.jobs import locks
-from probsa.jobs.locks import claim, holder, lock_file
+from probsa.jobs.locks import claim, lock_file
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def files(target):
 
 
 def leave(target, *, age=0.0, **owner):
-    """The lock of another, last touched so many seconds ago; this process's unless told."""
+    """Write a lock of this process, changed by `owner`, that was touched `age` seconds ago."""
     target.parent.mkdir(exist_ok=True)
     path = lock_file(target)
     mine = asdict(locks._myself())
@@ -36,6 +36,12 @@ def leave(target, *, age=0.0, **owner):
     then = time.time() - age
     os.utime(path, (then, then))
     return path
+
+
+def holder(target):
+    """The owner that the lock of `target` names; None without a lock."""
+    content = locks._read(lock_file(target))
+    return content and content[0]
 
 
 def dead_pid():
@@ -58,14 +64,14 @@ def test_a_lock_has_one_owner_and_leaves_nothing(target):
     again = claim(target)
     assert not again.taken_over
     assert again.owner.token != lock.owner.token
-    lock.release()  # a second time: nothing
+    lock.release()  # a second release does nothing
     assert again.still_mine()
     again.release()
 
 
 def test_a_dead_process_is_succeeded_at_once(target):
     leave(target, pid=dead_pid(), token="dead")
-    lock = claim(target, stale=1e9)
+    lock = claim(target, stale_after=1e9)
     assert lock.taken_over and lock.still_mine()
     assert files(target) == [".a [1].h5.lock"]
     lock.release()
@@ -77,13 +83,13 @@ def test_a_dead_process_that_nobody_waited_for_is_dead(target):
     state = Path(f"/proc/{child.pid}/stat")
     wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "Z")
     leave(target, pid=child.pid, started=state.read_text().rpartition(")")[2].split()[19])
-    assert claim(target, stale=1e9).taken_over
+    assert claim(target, stale_after=1e9).taken_over
     child.wait()
 
 
 def test_a_later_process_of_the_same_number_is_not_the_owner(target):
     leave(target, started="1", token="before")
-    assert claim(target, stale=1e9).taken_over
+    assert claim(target, stale_after=1e9).taken_over
 
 
 @pytest.mark.parametrize("age", [0, 1e6])
@@ -98,7 +104,7 @@ def test_a_living_process_of_this_machine_is_respected_however_long_it_sleeps(ta
 @pytest.mark.parametrize(("age", "free"), [(100, False), (140, True)])
 @pytest.mark.parametrize("pid", [1, 2**22 - 7])
 def test_another_machine_is_judged_by_its_heartbeat(target, age, free, pid):
-    """Whatever runs here under its process's number."""
+    """A process with the same number on this machine does not matter."""
     path = leave(target, age=age, place="elsewhere", pid=pid)
     assert (claim(target) is not None) is free
     assert files(target) == [path.name]
@@ -116,7 +122,7 @@ def test_age_is_told_by_the_clock_of_the_file_server(target, monkeypatch):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"later": 1}'])
 def test_an_unreadable_lock_is_somebody_s_until_it_is_old(target, text):
-    """Its owner is about to write it, or died before it could, or is of a later version."""
+    """Its owner may be writing it, may have died before that, or may be a later version."""
     path = leave(target)
     path.write_text(text)
     assert claim(target) is None
@@ -129,7 +135,7 @@ def test_an_unreadable_lock_is_somebody_s_until_it_is_old(target, text):
 
 
 def test_a_taker_that_died_is_succeeded_too(target):
-    """It had won the right to take over, and died before it did: and so did its successor."""
+    """Two processes died one after the other while they held the guard."""
     path = leave(target, pid=dead_pid(), token="one")
     for name in (f"{path.name}.one", f"{path.name}.one.two"):
         token = {"one": "two", "two": "three"}[name.rpartition(".")[2]]
@@ -150,7 +156,7 @@ def test_a_living_taker_is_left_alone(target):
 def test_a_late_taker_finds_another_owner(target, monkeypatch):
     """It saw the dead owner; before it could act, another took over."""
     path = leave(target, pid=dead_pid(), token="one")
-    real, looks = locks._dead, []
+    real, looks = locks._dead_owner, []
 
     def dead(at, stale):
         found = real(at, stale)
@@ -159,7 +165,7 @@ def test_a_late_taker_finds_another_owner(target, monkeypatch):
             assert claim(target).taken_over
         return found
 
-    monkeypatch.setattr(locks, "_dead", dead)
+    monkeypatch.setattr(locks, "_dead_owner", dead)
     assert claim(target) is None
     assert looks[0].token == "one"
     assert files(target) == [path.name]
@@ -167,18 +173,18 @@ def test_a_late_taker_finds_another_owner(target, monkeypatch):
 
 
 def test_of_twenty_takers_one_wins(tmp_path, monkeypatch):
-    """Thirty stale locks, one after the other; each taker dwells where another may come between."""
-    pid, look = dead_pid(), locks._dead
+    """Twenty processes compete for thirty stale locks, with a pause at the critical point."""
+    pid, look = dead_pid(), locks._dead_owner
 
     def dwell(path, stale):
         found = look(path, stale)
         time.sleep(0.002)
         return found
 
-    monkeypatch.setattr(locks, "_dead", dwell)
+    monkeypatch.setattr(locks, "_dead_owner", dwell)
     for i in range(30):
         leave(tmp_path / f"t{i}.h5", pid=pid, token=f"dead{i}")
-    # forked from one process that has all it needs: twenty that import it would take a minute
+    # fork, because importing everything in twenty processes would take a minute
     takers = []
     go = tmp_path / "go"
     for i in range(20):
@@ -213,17 +219,17 @@ def test_of_twenty_takers_one_wins(tmp_path, monkeypatch):
 
 
 def test_the_heart_beats_while_the_lock_is_held(target):
-    lock = claim(target, beat=0.02)
+    lock = claim(target, heartbeat=0.02)
 
     def touched():
         return lock.path.stat().st_mtime_ns
 
     os.utime(lock.path, (0, 0))
     wait_for(lambda: touched() > 0)
-    # what another holds under this name is not kept alive for it
+    # a lock that another process now holds is not touched
     lock.path.write_text(json.dumps(asdict(replace(lock.owner, token="other"))))
     os.utime(lock.path, (0, 0))
-    other = claim(target.with_name("b.h5"), beat=0.02)
+    other = claim(target.with_name("b.h5"), heartbeat=0.02)
     os.utime(other.path, (0, 0))
     wait_for(lambda: other.path.stat().st_mtime_ns > 0)
     os.utime(other.path, (0, 0))
@@ -248,7 +254,7 @@ def test_a_process_that_was_forked_off_releases_nothing(target):
 
 def test_what_a_dead_owner_left_half_written_goes(target):
     target.parent.mkdir()
-    other = target.with_name("a [1].h5.json")  # named alike, and another's
+    other = target.with_name("a [1].h5.json")  # a similar name, of another file
     halves = []
     for path in (target, target, other):
         with replacing(path) as temporary:
@@ -264,15 +270,15 @@ def test_what_a_dead_owner_left_half_written_goes(target):
 
 
 def test_without_proc_the_system_is_asked(monkeypatch):
-    assert locks._started_elsewhere(dead_pid()) == ""
+    assert locks._start_time_from_ps(dead_pid()) == ""
     if os.getuid() == 0:
         monkeypatch.setattr(os, "kill", _refuse)
-    assert locks._started_elsewhere(1) is None
+    assert locks._start_time_from_ps(1) is None
     monkeypatch.undo()
-    # here /proc exists: that it hides a living process tells nothing
-    assert locks._started_elsewhere(os.getpid()) is None
+    # with /proc present, a hidden process may be alive or not
+    assert locks._start_time_from_ps(os.getpid()) is None
     monkeypatch.setattr(Path, "exists", lambda self: False)
-    assert locks._started_elsewhere(os.getpid()) == locks._started_elsewhere(os.getpid()) != ""
+    assert locks._start_time_from_ps(os.getpid()) == locks._start_time_from_ps(os.getpid()) != ""
 
 
 def _refuse(pid, number):

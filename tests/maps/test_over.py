@@ -14,10 +14,10 @@ from support.array_slide import ArraySlide
 
 from probsa.cli.entry import main
 from probsa.cohorts.coordinates import Coordinates, write_coordinates
+from probsa.cohorts.records import Record
 from probsa.cohorts.work import PatchSet
 from probsa.errors import InputError
 from probsa.evaluation.tables import write_predictions
-from probsa.jobs.records import Record
 from probsa.maps import map_limits, render_folder, render_map
 from probsa.maps.over import LONGEST_PANEL, Over, draw_over
 from probsa.maps.overlay import blend, owners, squares

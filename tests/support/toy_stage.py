@@ -12,29 +12,29 @@ from pathlib import Path
 
 from probsa.core.files import replacing, write_json, write_text
 from probsa.errors import MissingExtra
-from probsa.jobs.engines import each
+from probsa.jobs.engines import run_tasks
 from probsa.jobs.locks import lock_file
 from probsa.jobs.tasks import Outcome, Stage, Task
 
 
 def wait_for(there, *, seconds=60):
-    """Until `there()` is true; an error if that does not come."""
+    """Wait until `there()` is true; raise TimeoutError after `seconds`."""
     until = time.monotonic() + seconds
     while not there():
         if time.monotonic() > until:
-            raise TimeoutError("what the test waits for does not come")
+            raise TimeoutError("the condition did not become true")
         time.sleep(0.01)
 
 
 @dataclass
 class Toy(Stage):
-    """The payload of a task says what happens: see `act`."""
+    """A stage whose tasks do what their payloads say: see `act`."""
 
     folder: Path
     ahead: int = 1
-    """Tasks that are taken before the first is done."""
+    """Number of tasks that are drawn before the first is done."""
     parties: int = 0
-    """Processes that have to be at their first task before any goes on."""
+    """Number of processes that must have begun their first task before any continues."""
     begin: str = ""
 
     def note(self, line):
@@ -93,7 +93,7 @@ class Toy(Stage):
                         temporary.write_text("half")
                         os.kill(os.getpid(), signal.SIGKILL)
             case "fail":
-                raise ValueError("it is no slide")
+                raise ValueError("it is not readable")
             case "full":
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             case "fault":
@@ -108,7 +108,7 @@ class Toy(Stage):
 
 
 def tasks_of(folder, **payloads):
-    """Ten tasks, some of which are told to go wrong."""
+    """Return ten tasks; the keyword arguments are payloads that let tasks go wrong."""
     return [
         Task(name=f"t{i}", target=folder / "made" / f"t{i}.h5", payload=payloads.get(f"t{i}"))
         for i in range(10)
@@ -116,11 +116,11 @@ def tasks_of(folder, **payloads):
 
 
 def command(folder, options):
-    """What a command of probsa does with a run that is interrupted."""
+    """Run the tasks; like a command of probsa, return 130 if the run is interrupted."""
     payloads = options.pop("payloads", {})
     stage = Toy(folder, **options.pop("stage", {}))
     try:
-        each(stage, tasks_of(folder, **payloads), **options)
+        run_tasks(stage, tasks_of(folder, **payloads), **options)
     except KeyboardInterrupt:
         return 130
     return 0

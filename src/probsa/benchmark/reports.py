@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .execution.leftovers import writing
+from ..jobs import writing
 from .figures.write import write_figures
 from .results.cache import Kept
 from .results.outlier_folds import odd_notes

@@ -3,11 +3,11 @@ from .estimates import estimate_features as estimate_features
 from .estimates import estimate_patches as estimate_patches
 from .extraction import ExtractOptions as ExtractOptions
 from .flow import RunOptions as RunOptions
-from .flow import cores as cores
 from .flow import extract_cohort as extract_cohort
 from .flow import patch_cohort as patch_cohort
 from .inputs import find_inputs as find_inputs
 from .reading import open_source as open_source
+from .records import Record as Record
 from .verification import verify as verify
 from .work import PatchSet as PatchSet
 from .work import WorkFolder as WorkFolder

@@ -1,6 +1,6 @@
-"""The coordinates of one slide's patches, or the positions of one scan's slices, on disk.
+"""Files with the coordinates of a slide's patches, or the positions of a scan's slices.
 
-TRIDENT's file of patches: `coords` with its attributes, ours on the root.
+The format is TRIDENT's: a dataset `coords` with attributes. Our own attributes are on the root.
 """
 
 from collections.abc import Mapping
@@ -19,21 +19,21 @@ from .work import digest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coordinates:
-    """What one file holds."""
+    """The content of one file."""
 
     coords: Shaped[np.ndarray, "n axes"]
-    """(n, 2) level-0 corners, or (n, 1) positions in millimetres."""
+    """Level-0 corners of shape (n, 2), or positions in millimetres of shape (n, 1)."""
     attributes: Mapping[str, object]
     made_with: str
     """Digest of the source and the settings."""
 
     @property
     def fingerprint(self) -> str:
-        """What features know their patches by."""
+        """Digest that features store to identify the patches they were made from."""
         return digest(self.made_with, self.coords.tolist())
 
     def patches(self) -> Patches:
-        """Those of a slide, as they were cut."""
+        """Return the patches of a slide as they were cut."""
         a = self.attributes
         return Patches(
             coords=self.coords,
@@ -46,34 +46,34 @@ class Coordinates:
         )
 
 
-def write_coordinates(path: Path, held: Coordinates) -> None:
-    """Atomically."""
+def write_coordinates(path: Path, coordinates: Coordinates) -> None:
+    """Write a file of coordinates atomically."""
     with replacing_hdf5(path) as f:
-        f.attrs["probsa_made_with"] = held.made_with
-        described = f.create_dataset("coords", data=held.coords)
-        for key, value in held.attributes.items():
-            described.attrs[key] = "None" if value is None else value
+        f.attrs["probsa_made_with"] = coordinates.made_with
+        dataset = f.create_dataset("coords", data=coordinates.coords)
+        for key, value in coordinates.attributes.items():
+            dataset.attrs[key] = "None" if value is None else value
 
 
 def read_coordinates(path: Path) -> Coordinates:
-    """Reads what `write_coordinates` wrote.
+    """Read a file written by `write_coordinates`.
 
     Raises:
-        BagError: the file is missing, damaged or foreign; the message says to patch again.
+        BagError: The file is missing, damaged or foreign; the message says to patch again.
     """
     again = "Run `probsa patch` again: it makes what is missing"
     if not path.is_file():
         raise BagError(f"there is no file {path}. {again}")
     try:
         with h5py.File(path, "r") as f:
-            d = f["coords"]
-            if not isinstance(d, h5py.Dataset):
+            dataset = f["coords"]
+            if not isinstance(dataset, h5py.Dataset):
                 raise KeyError("coords is no dataset")
-            coords = np.asarray(d[...])
-            attributes = dict(d.attrs)
+            coords = np.asarray(dataset[...])
+            attributes = dict(dataset.attrs)
             made_with = str(f.attrs["probsa_made_with"])
     except UNREADABLE as e:
-        raise BagError(f"{path} is damaged, or no file of ours ({e}). {again}") from e
+        raise BagError(f"{path} is damaged, or was not written by probsa ({e}). {again}") from e
     if coords.dtype.kind not in "fiu" or coords.ndim != 2 or coords.shape[1] not in (1, 2):
         raise BagError(
             f"{path}: coords are {coords.dtype} of shape {coords.shape}, expected numbers in one "
@@ -85,10 +85,10 @@ def read_coordinates(path: Path) -> Coordinates:
 
 
 def _number(attributes: Mapping[str, object], key: str) -> float:
-    found = _number_or_none(attributes, key)
-    if found is None:
+    value = _number_or_none(attributes, key)
+    if value is None:
         raise BagError(f"coords have no attribute {key!r}: they were not written by probsa patch")
-    return found
+    return value
 
 
 def _number_or_none(attributes: Mapping[str, object], key: str) -> float | None:

@@ -1,4 +1,4 @@
-"""What a run over a cohort would take, from a few slides of it: nothing is written."""
+"""Estimate time and disk space of a run over a cohort from a few slides, without writing files."""
 
 import time
 from collections.abc import Sequence
@@ -17,36 +17,38 @@ from ..patches import PatchSettings, cut, draw_overview, find_tissue, read_geojs
 from ..slides import open_slide
 from .coordinates import read_coordinates
 from .extraction import ExtractOptions
-from .flow import part
-from .inputs import Input, Resolution, find_inputs, settled
+from .flow import shard_of
+from .inputs import Input, Resolution, find_inputs, resolve_mpp
 from .pictures import JPEG_QUALITY
 from .reading import BROKEN, chunks_of, open_source, reading
 from .work import WorkFolder
 
-TRIED = 5
-"""Slides that are looked at, spread over the cohort."""
-ROW = 16
+SAMPLE_SIZE = 5
+"""Number of slides that are tried, evenly spaced over the cohort."""
+BYTES_PER_ROW = 16
 """Bytes of a pair of coordinates on disk."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """What a run would take."""
+    """What a run is expected to take."""
 
     what: str
+    """What the instances are called."""
     items: int
+    """Number of slides and series that are left to do."""
     instances: float
     bytes: float
     seconds: float
-    """With the workers asked for."""
+    """Time with the requested number of workers."""
     tried: int
-    """Items that this is extrapolated from."""
+    """Number of items from which this is extrapolated."""
     failed: tuple[tuple[str, str], ...]
-    """Those of them that could not be read, with the reason."""
+    """(name, reason) of the tried items that could not be read."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the estimate as JSON values."""
         return {
             "what": self.what,
             "items": self.items,
@@ -58,7 +60,7 @@ class Estimate:
         }
 
     def render(self, console: Console) -> None:
-        """For people."""
+        """Print the estimate in one sentence, after the items that could not be read."""
         if not self.items:
             console.print("nothing is left to do")
             return
@@ -66,8 +68,8 @@ class Estimate:
             console.print(f"{name}: {reason}", markup=False)
         console.print(
             f"{self.items} slides or series, about {self.instances:,.0f} {self.what}, "
-            f"{_size(self.bytes)}, {_duration(self.seconds)} (from {self.tried} of them; nothing "
-            "was written)",
+            f"{_format_size(self.bytes)}, {_format_duration(self.seconds)} "
+            f"(from {self.tried} of them; nothing was written)",
             markup=False,
         )
 
@@ -81,43 +83,46 @@ def estimate_patches(
     workers: int = 1,
     shard: tuple[int, int] = (0, 1),
 ) -> Estimate:
-    """Patches of a cohort: a few slides are cut as `patch_cohort` would, none is written.
+    """Estimate `patch_cohort`, whose arguments these are, by cutting a few slides.
 
     Raises:
-        InputError: nothing to read.
+        InputError: There is nothing to read.
     """
-    items = part(find_inputs(source, mpp=mpp), shard)
-    tried, failed = spread(items, TRIED), []
-    counts, pictures, seconds = [], [], []
+    items = shard_of(find_inputs(source, mpp=mpp), shard)
+    tried, failed = evenly_spaced(items, SAMPLE_SIZE), []
+    counts, picture_sizes, seconds = [], [], []
     for item in tried:
         began = time.perf_counter()
         try:
-            count, size = _count(item, settings, contours=contours)
+            count, size = _try_patching(item, settings, contours=contours)
             counts.append(count)
-            pictures.append(size)
+            picture_sizes.append(size)
             seconds.append(time.perf_counter() - began)
         except BROKEN as e:
             failed.append((item.name, str(e)))
-    share = len(items) * (len(counts) / max(1, len(tried)))
-    instances = share * float(np.mean(counts)) if counts else 0.0
+    readable = len(items) * (len(counts) / max(1, len(tried)))
+    instances = readable * float(np.mean(counts)) if counts else 0.0
     return Estimate(
         what="patches or slices",
         items=len(items),
         instances=instances,
-        bytes=instances * ROW + share * float(np.mean(pictures) if pictures else 0),
-        seconds=share * float(np.mean(seconds)) / workers if seconds else 0.0,
+        bytes=instances * BYTES_PER_ROW
+        + readable * float(np.mean(picture_sizes) if picture_sizes else 0),
+        seconds=readable * float(np.mean(seconds)) / workers if seconds else 0.0,
         tried=len(tried),
         failed=tuple(failed),
     )
 
 
-def _count(item: Input, settings: PatchSettings, *, contours: Path | None) -> tuple[int, int]:
-    """Patches or slices, and bytes of the pictures."""
+def _try_patching(
+    item: Input, settings: PatchSettings, *, contours: Path | None
+) -> tuple[int, int]:
+    """Return the number of patches or slices of an input, and the bytes of its pictures."""
     if item.reason:
         raise InputError(item.reason)
     if item.kind == "ct":
         return len(item.files) if item.format == "dicom" else len(_positions(item)), 0
-    item = settled(item)
+    item = resolve_mpp(item)
     with open_slide(item.source, mpp=item.mpp) as slide:
         if contours is None:
             tissue = find_tissue(slide, settings.tissue)
@@ -125,14 +130,13 @@ def _count(item: Input, settings: PatchSettings, *, contours: Path | None) -> tu
             tissue = read_geojson(contours / f"{item.name}.geojson", slide.size)
         patches = cut(slide, tissue, settings)
         pictures = thumbnail(slide), draw_overview(slide, tissue, patches)
-    return len(patches), sum(map(_jpeg, pictures))
+    return len(patches), sum(map(_jpeg_size, pictures))
 
 
-def _jpeg(image: Image.Image) -> int:
-    """Bytes of a picture on disk."""
-    held = BytesIO()
-    image.save(held, format="JPEG", quality=JPEG_QUALITY)
-    return held.tell()
+def _jpeg_size(image: Image.Image) -> int:
+    buffer = BytesIO()
+    image.save(buffer, format="JPEG", quality=JPEG_QUALITY)
+    return buffer.tell()
 
 
 def _positions(item: Input) -> np.ndarray:
@@ -143,57 +147,59 @@ def _positions(item: Input) -> np.ndarray:
 def estimate_features(
     out: Path, options: ExtractOptions, *, patch_set: str | None = None, workers: int = 1
 ) -> Estimate:
-    """Features of a work folder: a batch of a few slides is read and encoded.
+    """Estimate `extract_cohort` by reading and encoding one batch of a few slides.
 
     Raises:
-        InputError: no work folder.
+        InputError: `out` is not a work folder.
     """
     chosen = WorkFolder(out).choose(patch_set)
     folder = chosen.features(options.encoder)
     records = [r for r in chosen.records() if r.status == "done"]
-    left = [r for r in records if not (folder / f"{r.name}.h5").is_file()]
+    todo = [r for r in records if not (folder / f"{r.name}.h5").is_file()]
     encoder = options.build()
     if options.threads:
         torch.set_num_threads(options.threads)
-    seen, reads, encodes, failed = 0, 0.0, 0.0, []
-    tried = spread(left, TRIED)
+    encoded, reading_time, encoding_time, failed = 0, 0.0, 0.0, []
+    tried = evenly_spaced(todo, SAMPLE_SIZE)
     for job, record in enumerate(tried):
         try:
-            held = read_coordinates(chosen.patches_file(record.name))
-            patches = held.patches() if record.kind == "slide" else None
+            coordinates = read_coordinates(chosen.patches_file(record.name))
+            patches = coordinates.patches() if record.kind == "slide" else None
             chunks = chunks_of(record, patches, job=job, size=options.batch)
             began = time.perf_counter()
-            read = next(reading(chunks, windows=options.windows, readers=0))
-            reads += time.perf_counter() - began
-            if read.error:
-                raise InputError(read.error)
+            chunk = next(reading(chunks, windows=options.windows, readers=0))
+            reading_time += time.perf_counter() - began
+            if chunk.error:
+                raise InputError(chunk.error)
             began = time.perf_counter()
-            encoder.encode(read.pixels, precision=options.precision)
-            encodes += time.perf_counter() - began
-            seen += len(read.pixels)
+            encoder.encode(chunk.pixels, precision=options.precision)
+            encoding_time += time.perf_counter() - began
+            encoded += len(chunk.pixels)
         except BROKEN as e:
             failed.append((record.name, str(e)))
-    instances = float(sum(r.count for r in left))
-    # readers work beside the encoder: the slower of the two decides
-    slower = max(encodes, reads / options.readers) if options.readers else encodes + reads
+    instances = float(sum(r.count for r in todo))
+    # readers work in parallel with the encoder, so the slower of the two determines the time
+    total = reading_time + encoding_time
+    if options.readers:
+        total = max(encoding_time, reading_time / options.readers)
     return Estimate(
         what="instances",
-        items=len(left),
+        items=len(todo),
         instances=instances,
-        bytes=instances * (encoder.width * np.dtype(options.dtype).itemsize + ROW),
-        seconds=instances * slower / max(1, seen) / workers,
+        bytes=instances * (encoder.width * np.dtype(options.dtype).itemsize + BYTES_PER_ROW),
+        seconds=instances * total / max(1, encoded) / workers,
         tried=len(tried),
         failed=tuple(failed),
     )
 
 
-def spread(items: Sequence[T], n: int) -> list[T]:
-    """At most n of the items, evenly spread."""
-    at = np.unique(np.linspace(0, len(items) - 1, min(n, len(items))).round().astype(int))
-    return [items[i] for i in at] if len(items) else []
+def evenly_spaced(items: Sequence[T], n: int) -> list[T]:
+    """Return at most n of the items, evenly spaced."""
+    indices = np.unique(np.linspace(0, len(items) - 1, min(n, len(items))).round().astype(int))
+    return [items[i] for i in indices] if len(items) else []
 
 
-def _size(count: float) -> str:
+def _format_size(count: float) -> str:
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -201,7 +207,7 @@ def _size(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,13 +1,13 @@
-"""Stage 3 for many slides: the features of every patch or slice, one bag a slide.
+"""Stage 3 for many slides: compute the features of all patches or slices, one bag per slide.
 
-Slides follow one another through the same readers and the same encoder, so neither waits while
-another slide begins. A bag is written whole when its last instance is there.
+The instances of consecutive slides pass through the same readers and the same encoder, so that
+neither waits while the next slide is opened. A bag is written when its last instance is encoded.
 """
 
 import json
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -19,38 +19,37 @@ import torch
 from ..core import full_disk, peek_bag, read_bag, stamp, write_bag
 from ..errors import BagError, InputError, ProbSAError, SlideError
 from ..features import Encoder, Precision, build
-from ..jobs import Outcome, Record, Stage, Task
+from ..jobs import Outcome, Task
 from ..patches import Patches
 from ..slides import Windows
 from .coordinates import Coordinates, read_coordinates
-from .reading import BROKEN, READERS_DIED, Chunk, Read, chunks_of, reading
+from .reading import BROKEN, READERS_DIED, Chunk, ReadChunk, chunks_of, reading
+from .records import Record
+from .stage import CohortStage
 from .work import PatchSet, content_of
 
 BRAIN_SUBDURAL_BONE = Windows()
-DIED = (
-    "a reading process was killed while at this slide, twice: probably out of memory, or of shared "
-    "memory (/dev/shm). Give fewer --readers or a smaller --batch"
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExtractOptions:
-    """How features are made; what the result depends on is in `described`."""
+    """The encoder and how it is used."""
 
     encoder: str = "handcrafted"
     weights: str | None = None
-    """A file, or `hub`; None where the encoder has none."""
+    """A file with the weights, or `hub`; None for an encoder without weights."""
     device: str = "cpu"
     precision: Precision = "float32"
     dtype: Literal["float32", "float16"] = "float32"
-    """Of the features on disk."""
+    """Data type of the features on disk."""
     batch: int = 32
+    """Number of instances that are read and encoded together."""
     readers: int = 0
-    """Processes that read and decode; 0 reads where the encoder runs."""
+    """Processes that read and decode; 0 reads in the encoder's process."""
     threads: int = 0
-    """Of the encoder; 0 leaves torch's own choice."""
+    """Threads of the encoder; 0 keeps torch's default."""
     windows: Windows = BRAIN_SUBDURAL_BONE
-    """Of CT: which become the three channels."""
+    """CT windows that become the three channels."""
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.readers < 0 or self.threads < 0:
@@ -60,23 +59,21 @@ class ExtractOptions:
             )
 
     def absolute(self) -> "ExtractOptions":
-        """The same for workers that have another working folder."""
+        """Make the path of the weights absolute, for workers with another working directory."""
         if self.weights is None or not Path(self.weights).exists():
             return self
         return replace(self, weights=str(Path(self.weights).absolute()))
 
     def build(self) -> Encoder:
-        """The encoder, with its weights, on its device."""
+        """Build the encoder with its weights on its device."""
         return build(self.encoder, weights=self.weights, device=self.device)
 
 
 @dataclass(slots=True)
-class _Begun:
-    """A slide under way."""
-
+class _SlideInProgress:
     task: Task
     record: Record
-    held: Coordinates
+    coordinates: Coordinates
     patches: Patches | None
     """None for a series."""
     made_with: dict[str, Any]
@@ -84,19 +81,20 @@ class _Begun:
     unreadable: np.ndarray
     began: float
     done: int = 0
+    """Number of instances that are encoded."""
     suspect: bool = False
-    """A reading process died while it was at work: done alone from then on."""
+    """A reader process died while the slide was in progress: it is done by itself from then on."""
 
 
-class Extraction(Stage):
-    """Makes the features of the slides of one set of patches.
+class Extraction(CohortStage):
+    """Computes the features of the slides of one patch set.
 
     Args:
-        patch_set: of the work folder.
-        options: how.
-        identity: of the encoder with its weights, so that what is there can be told from what
-            other weights made without loading them again.
-        encoder: the encoder itself, where it is loaded already; it is not pickled.
+        patch_set: The patch set of a work folder.
+        options: The encoder and how it is used.
+        identity: Identity of the encoder and its weights: existing features are compared with
+            it, without loading the weights.
+        encoder: The encoder, if it is loaded already; it is not pickled.
     """
 
     def __init__(
@@ -109,17 +107,19 @@ class Extraction(Stage):
     ) -> None:
         self.set, self.options, self.identity = patch_set, options, identity
         self.folder = patch_set.features(options.encoder)
+        self.name = self.folder.name
         self._encoder = encoder
         self._checked: dict[str, tuple[int, Outcome]] = {}
+        """Modification time and outcome of feature files that were checked."""
         self._contents: dict[str, str] = {}
-        self._made: dict[str, Record] = {}
+        self._finished: dict[str, Record] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_encoder": None}
 
     @property
     def encoder(self) -> Encoder:
-        """Loaded when first needed."""
+        """The encoder; it is loaded at the first access."""
         if self._encoder is None:
             self._encoder = self.options.build()
         return self._encoder
@@ -129,173 +129,170 @@ class Extraction(Stage):
             torch.set_num_threads(self.options.threads)
         if self.encoder.identity != self.identity:
             raise InputError(
-                f"the weights of {self.options.encoder} are others here than where the run began "
-                f"({self.encoder.identity}, expected {self.identity})"
+                f"the weights of {self.options.encoder} differ from those in the process that "
+                f"began the run ({self.encoder.identity}, expected {self.identity})"
             )
 
     def known(self, task: Task) -> Outcome | None:
-        record = Record.read(self.set.record(self.folder.name, task.name))
+        record = Record.read(self.record_file(task))
         if record is not None and record.status == "failed":
             return record.outcome()
         if not task.target.is_file():
             return None
-        changed = task.target.stat().st_mtime_ns
-        if task.name in self._checked and self._checked[task.name][0] == changed:
+        modified = task.target.stat().st_mtime_ns
+        if task.name in self._checked and self._checked[task.name][0] == modified:
             return self._checked[task.name][1]
-        found = self._examine(task, record)
-        if found is not None:
-            self._checked[task.name] = changed, found
-            if record is None and found.kept:  # killed before it was written
-                self.record(task, found)
-        return found
+        outcome = self._examine(task, record)
+        if outcome is not None:
+            self._checked[task.name] = modified, outcome
+            if record is None and outcome.kept:  # the process was killed before it wrote one
+                self.record(task, outcome)
+        return outcome
 
     def _examine(self, task: Task, record: Record | None) -> Outcome | None:
-        """What is to be said of a file of features that is there; None: it has to be made."""
+        """Check an existing file of features; return None if it must be made anew."""
         try:
-            source = task.payload
-            held = json.loads(stamp(task.target, "made_with") or "{}")
-            coords = read_coordinates(self.set.patches_file(task.name))
-            wanted = self._made_with(source, coords, content=self._content_now(source, held))
-            if held != wanted:
-                differs = [k for k in wanted if held.get(k) != wanted[k]] or ["format"]
+            patch_record = task.payload
+            made_with = json.loads(stamp(task.target, "made_with") or "{}")
+            coordinates = read_coordinates(self.set.patches_file(task.name))
+            content = self._content_now(patch_record, made_with)
+            wanted = self._made_with(patch_record, coordinates, content=content)
+            if made_with != wanted:
+                differing = [k for k in wanted if made_with.get(k) != wanted[k]] or ["format"]
                 reason = (
-                    f"{task.target.name} was made with another {', '.join(differs)}. Give "
+                    f"{task.target.name} was made with another {', '.join(differing)}. Give "
                     "--overwrite to make it anew"
                 )
-                return Outcome(name=task.name, status="failed", reason=reason, source=source.source)
+                return self._failed(task, reason)
             bag = read_bag(task.target, keep_unreadable=True)
-            lost = len(bag.features) - peek_bag(task.target)[0]
+            unreadable = len(bag.features) - peek_bag(task.target)[0]
         except (ProbSAError, OSError, ValueError, AttributeError):
-            return None  # damaged: made anew
-        if len(bag.features) != source.count:
+            return None  # the file is damaged
+        if len(bag.features) != patch_record.count:
             return None
-        # without a record the file itself knows what could not be read
-        made = record or replace(source, unreadable=lost, reason=_loss(lost, source.count))
-        return made.outcome(kept=True)
-
-    @property
-    def name(self) -> str:
-        """Of its records and its report."""
-        return self.folder.name
+        if record is not None:
+            return record.outcome(kept=True)
+        # without a record, the file itself tells how many instances are unreadable
+        reason = _unreadable_reason(unreadable, patch_record.count)
+        return replace(patch_record, unreadable=unreadable, reason=reason).outcome(kept=True)
 
     def outputs(self, task: Task) -> tuple[Path, ...]:
-        """Every file that is made of a slide or series."""
-        return task.target, self.set.record(self.name, task.name)
-
-    def prepare(self, tasks: Sequence[Task], *, overwrite: bool) -> None:
-        """Forgets what failed before, and everything if it is to be made anew."""
-        for task in tasks:
-            path = self.set.record(self.folder.name, task.name)
-            record = Record.read(path)
-            if overwrite or (record is not None and record.status == "failed"):
-                path.unlink(missing_ok=True)
-            if overwrite:
-                task.target.unlink(missing_ok=True)
+        return task.target, self.record_file(task)
 
     def record(self, task: Task, outcome: Outcome) -> None:
-        made = self._made.pop(task.name, None) or task.payload
-        made.with_outcome(outcome).write(self.set.record(self.folder.name, task.name))
+        record = self._finished.pop(task.name, None) or task.payload
+        record.with_outcome(outcome).write(self.record_file(task))
 
     def run(self, tasks: Iterator[Task]) -> Iterator[Outcome]:
-        under_way: dict[int, _Begun] = {}
-        ended: deque[Outcome] = deque()
-        fresh = self._begin(tasks, under_way, ended)
+        in_progress: dict[int, _SlideInProgress] = {}
+        outcomes: deque[Outcome] = deque()
+        fresh = self._begin(tasks, in_progress, outcomes)
         suspects: deque[int] = deque()
-        # readers are only started when there is something to read
+        # draw the first slide before starting readers: there may be nothing to read
         while (job := suspects.popleft() if suspects else next(fresh, None)) is not None:
-            alone = job in under_way and under_way[job].suspect
-            chunks = self._chunks([job] if alone else chain([job], fresh), under_way)
+            alone = job in in_progress and in_progress[job].suspect
+            chunks = self._chunks([job] if alone else chain([job], fresh), in_progress)
             o = self.options
             try:
-                for read in reading(chunks, windows=o.windows, readers=o.readers):
-                    self._take(read, under_way, ended)
-                    while ended:
-                        yield ended.popleft()
+                for chunk in reading(chunks, windows=o.windows, readers=o.readers):
+                    self._take(chunk, in_progress, outcomes)
+                    while outcomes:
+                        yield outcomes.popleft()
             except RuntimeError as e:
                 if not str(e).startswith(READERS_DIED):
                     raise
                 if alone:
-                    ended.append(self._failed(under_way.pop(job).task, DIED))
+                    outcomes.append(self._killed(in_progress.pop(job).task))
                 else:
-                    suspects.extend(_suspected(under_way))
-        while ended:
-            yield ended.popleft()
+                    suspects.extend(_make_suspects(in_progress))
+        while outcomes:
+            yield outcomes.popleft()
 
     def _begin(
-        self, tasks: Iterator[Task], under_way: dict[int, _Begun], ended: deque[Outcome]
+        self,
+        tasks: Iterator[Task],
+        in_progress: dict[int, _SlideInProgress],
+        outcomes: deque[Outcome],
     ) -> Iterator[int]:
-        """Opens a slide's coordinates when the readers have room for it; gives its number."""
+        """Prepare one slide after the other as the readers have room; yield their indices."""
         for job, task in enumerate(tasks):
             began, record = time.perf_counter(), task.payload
             assert isinstance(record, Record)
             try:
-                held = read_coordinates(self.set.patches_file(task.name))
+                coordinates = read_coordinates(self.set.patches_file(task.name))
                 content = self._content(record)
                 if record.content not in ("", content):
                     raise SlideError(
-                        f"{record.source} is not as it was when its patches were made: give "
+                        f"{record.source} has changed since its patches were made: give "
                         "--overwrite to probsa patch, and then to probsa extract"
                     )
-                if len(held.coords) != record.count:
+                if len(coordinates.coords) != record.count:
                     raise BagError(
-                        f"{self.set.patches_file(task.name)} holds {len(held.coords)} "
+                        f"{self.set.patches_file(task.name)} contains {len(coordinates.coords)} "
                         f"instances, {record.count} were recorded: run `probsa patch` again"
                     )
-                under_way[job] = _Begun(
+                in_progress[job] = _SlideInProgress(
                     task=task,
                     record=record,
-                    held=held,
-                    patches=held.patches() if record.kind == "slide" else None,
-                    made_with=self._made_with(record, held, content=content),
+                    coordinates=coordinates,
+                    patches=coordinates.patches() if record.kind == "slide" else None,
+                    made_with=self._made_with(record, coordinates, content=content),
                     features=np.zeros((record.count, self.encoder.width), self.options.dtype),
                     unreadable=np.zeros(record.count, bool),
                     began=began,
                 )
             except BROKEN as e:
-                ended.append(self._failed(task, str(e) or type(e).__name__))
+                outcomes.append(self._failed(task, str(e) or type(e).__name__))
                 continue
             yield job
 
-    def _chunks(self, jobs: Iterable[int], under_way: dict[int, _Begun]) -> Iterator[Chunk]:
+    def _chunks(
+        self, jobs: Iterable[int], in_progress: dict[int, _SlideInProgress]
+    ) -> Iterator[Chunk]:
         for job in jobs:
-            b = under_way[job]
-            for chunk in chunks_of(b.record, b.patches, job=job, size=self.options.batch):
-                if job not in under_way:  # given up meanwhile
+            slide = in_progress[job]
+            for chunk in chunks_of(slide.record, slide.patches, job=job, size=self.options.batch):
+                if job not in in_progress:  # it has failed in the meantime
                     break
                 yield chunk
 
-    def _take(self, read: Read, under_way: dict[int, _Begun], ended: deque[Outcome]) -> None:
-        """Encodes what was read; when it was a slide's last, writes the bag."""
-        b = under_way.get(read.job)
-        if b is None:  # given up already
+    def _take(
+        self,
+        chunk: ReadChunk,
+        in_progress: dict[int, _SlideInProgress],
+        outcomes: deque[Outcome],
+    ) -> None:
+        """Encode a chunk; write the bag if the chunk was the last of its slide."""
+        slide = in_progress.get(chunk.job)
+        if slide is None:  # it has failed already
             return
         try:
-            if read.error:
-                raise BagError(read.error)
-            rows = slice(read.start, read.stop)
-            there = ~read.unreadable.numpy()
-            if there.any():
-                f = self.encoder.encode(
-                    read.pixels[torch.from_numpy(there)], precision=self.options.precision
+            if chunk.error:
+                raise BagError(chunk.error)
+            rows = slice(chunk.start, chunk.stop)
+            readable = ~chunk.unreadable.numpy()
+            if readable.any():
+                features = self.encoder.encode(
+                    chunk.pixels[torch.from_numpy(readable)], precision=self.options.precision
                 )
-                b.features[rows][there] = self._as_stored(f.numpy())
-            b.unreadable[rows] = ~there
-            b.done += read.stop - read.start
-            if b.done == b.record.count:
-                ended.append(self._finish(b))
-                del under_way[read.job]
+                slide.features[rows][readable] = self._to_disk_dtype(features.numpy())
+            slide.unreadable[rows] = ~readable
+            slide.done += chunk.stop - chunk.start
+            if slide.done == slide.record.count:
+                outcomes.append(self._finish(slide))
+                del in_progress[chunk.job]
         except BROKEN as e:
-            # a reader's death may be told wherever this process is just then: it is not the slide's
+            # torch may report a dead reader at any moment: it need not be this slide's fault
             if full_disk(e) or str(e).startswith(READERS_DIED):
                 raise
-            under_way.pop(read.job, None)
-            ended.append(self._failed(b.task, str(e) or type(e).__name__))
+            in_progress.pop(chunk.job, None)
+            outcomes.append(self._failed(slide.task, str(e) or type(e).__name__))
 
-    def _as_stored(self, values: np.ndarray) -> np.ndarray:
-        """Features in the type that they are kept in.
+    def _to_disk_dtype(self, values: np.ndarray) -> np.ndarray:
+        """Convert features to the data type of the file.
 
         Raises:
-            BagError: it cannot hold them.
+            BagError: The features exceed the range of that type.
         """
         with np.errstate(over="ignore"):
             stored = values.astype(self.options.dtype)
@@ -306,58 +303,69 @@ class Extraction(Stage):
             )
         return stored
 
-    def _finish(self, b: _Begun) -> Outcome:
-        lost = int(b.unreadable.sum())
-        if lost == b.record.count:
-            return self._failed(b.task, "none of its instances could be read: the file is damaged")
+    def _finish(self, slide: _SlideInProgress) -> Outcome:
+        """Write the bag of a slide."""
+        task, record = slide.task, slide.record
+        unreadable = int(slide.unreadable.sum())
+        if unreadable == record.count:
+            return self._failed(task, "none of its instances could be read: the file is damaged")
         write_bag(
-            b.task.target,
-            features=b.features,
-            kind=b.record.kind,
-            coords=b.held.coords,
-            unreadable=b.unreadable,
-            attributes={k: v for k, v in b.held.attributes.items() if k != "kind"},
+            task.target,
+            features=slide.features,
+            kind=record.kind,
+            coords=slide.coordinates.coords,
+            unreadable=slide.unreadable,
+            attributes={k: v for k, v in slide.coordinates.attributes.items() if k != "kind"},
             stamps={
-                "made_with": json.dumps(b.made_with, sort_keys=True),
+                "made_with": json.dumps(slide.made_with, sort_keys=True),
                 "encoder": self.identity,
-                "source": b.record.source,
+                "source": record.source,
             },
         )
-        self._made[b.task.name] = b.record
+        self._finished[task.name] = record
         return Outcome(
-            name=b.task.name,
+            name=task.name,
             status="done",
-            reason=_loss(lost, b.record.count),
-            count=b.record.count,
-            unreadable=lost,
-            seconds=time.perf_counter() - b.began,
-            source=b.record.source,
+            reason=_unreadable_reason(unreadable, record.count),
+            count=record.count,
+            unreadable=unreadable,
+            seconds=time.perf_counter() - slide.began,
+            source=record.source,
         )
 
     def _failed(self, task: Task, reason: str) -> Outcome:
         source = task.payload.source
         return Outcome(name=task.name, status="failed", reason=reason, source=source)
 
+    def _killed(self, task: Task) -> Outcome:
+        reason = (
+            f"a reader process was killed twice while reading this {task.noun}: probably out of "
+            "memory, or of shared memory (/dev/shm). Give fewer --readers or a smaller --batch"
+        )
+        return self._failed(task, reason)
+
     def _content(self, record: Record) -> str:
-        """Digest of the slide; a file is looked at once a process."""
+        """Return the digest of a slide; each process reads a file only once."""
         if record.name not in self._contents:
             sources = record.files or (record.source,)
             self._contents[record.name] = content_of(tuple(map(Path, sources)))
         return self._contents[record.name]
 
     def _content_now(self, record: Record, made_with: Mapping[str, Any]) -> str:
-        """The same; of a slide that was put away since, what the features were made of."""
+        """Do the same; if the slide was moved away, return the digest stored with the features."""
         try:
             return self._content(record)
         except OSError:
             return record.content or str(made_with.get("slide"))
 
-    def _made_with(self, record: Record, held: Coordinates, *, content: str) -> dict[str, Any]:
-        """What the features depend on, part by part, so that a difference can be named."""
+    def _made_with(
+        self, record: Record, coordinates: Coordinates, *, content: str
+    ) -> dict[str, Any]:
+        """Return what the features depend on, by names that messages show where they differ."""
         o = self.options
         parts = {
             "slide": content,
-            "patches": held.fingerprint,
+            "patches": coordinates.fingerprint,
             "encoder": self.identity,
             "precision": o.precision,
             "dtype": o.dtype,
@@ -367,15 +375,15 @@ class Extraction(Stage):
         return parts
 
 
-def _suspected(under_way: dict[int, _Begun]) -> list[int]:
-    """The slides that were at work when a reading process died, to be begun again one by one.
+def _make_suspects(in_progress: dict[int, _SlideInProgress]) -> list[int]:
+    """Reset the slides in progress after a reader died, to be done again one by one.
 
-    Any of them may be the one that it died of, and the others should not fail with it.
+    Any of them may have killed the reader, and the others should not fail with it.
     """
-    for b in under_way.values():
-        b.done, b.suspect = 0, True
-    return list(under_way)
+    for slide in in_progress.values():
+        slide.done, slide.suspect = 0, True
+    return list(in_progress)
 
 
-def _loss(lost: int, count: int) -> str:
-    return f"{lost} of {count} instances could not be read" if lost else ""
+def _unreadable_reason(unreadable: int, count: int) -> str:
+    return f"{unreadable} of {count} instances could not be read" if unreadable else ""

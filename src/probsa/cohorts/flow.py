@@ -1,43 +1,44 @@
-"""Stages 1 to 3 of a whole cohort: a folder of slides or studies to patches, and to features."""
+"""Process a whole cohort: a folder of slides or studies to patches, and patches to features."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from ..errors import InputError
-from ..jobs import Engine, Outcome, Task, each, sweep
+from ..jobs import Engine, Outcome, Task, cores, remove_leftovers, run_tasks
 from ..patches import PatchSettings
 from .extraction import Extraction, ExtractOptions
-from .inputs import Resolution, find_inputs
+from .inputs import Input, Resolution, find_inputs
 from .patching import Patching
+from .records import NOUNS, Record
 from .report import CohortReport, write_report
+from .stage import CohortStage
 from .work import SLICES, PatchSet, WorkFolder, settle
 
 OnOutcome = Callable[[Outcome, int], None]
-"""Told each outcome as it becomes known, and how many there will be."""
+"""Called with each outcome as soon as it is known, and with the number of outcomes to come."""
 T = TypeVar("T")
-MOST_WORKERS = 8
-"""Where nobody says how many: more of them wait for the disk, and each holds a slide."""
+MAX_DEFAULT_WORKERS = 8
+"""Largest default number of workers: more would wait for the disk, and each holds a slide."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """How the work is shared out; nothing of it changes a result."""
+    """How the work is divided; none of these options changes a result."""
 
     engine: Engine = "local"
     workers: int = 1
-    """Processes or actors at work at a time; 0: by the cores, and by how much there is to do."""
+    """Processes or actors that work at the same time; 0 chooses by cores and number of tasks."""
     gpus: bool = False
-    """Whether each has a GPU of its own."""
+    """Whether each worker has a GPU of its own."""
     shard: tuple[int, int] = (0, 1)
-    """(i, n): every n-th item from the i-th on, from 0: one part of a run on n machines."""
+    """(i, n): do every n-th item, starting with item i (from 0), so that n machines share a run."""
     overwrite: bool = False
     """Make everything anew."""
 
 
-ALONE = RunOptions()
+DEFAULT_RUN = RunOptions()
 
 
 def patch_cohort(
@@ -47,26 +48,29 @@ def patch_cohort(
     settings: PatchSettings,
     contours: Path | None = None,
     mpp: Resolution | None = None,
-    run: RunOptions = ALONE,
+    run: RunOptions = DEFAULT_RUN,
     on_outcome: OnOutcome | None = None,
 ) -> tuple[CohortReport, ...]:
-    """Tissue and patches of every slide, slices of every series; one report for each kind.
+    """Find the tissue and cut the patches of every slide; list the slices of every series.
 
-    What is there already and was made alike is kept; what failed before is tried again.
+    Existing results that were made in the same way are kept. Earlier failures are tried again.
 
     Args:
-        source: a folder of slides, DICOM studies or NIfTI files, or one of them.
-        out: the work folder.
-        settings: of the patches of slides.
-        contours: a folder of GeoJSON files that are the tissue instead.
-        mpp: micrometres per level-0 pixel of all slides or by name: wins over what files say.
-        run: how the work is shared out.
-        on_outcome: told of each slide.
+        source: A folder of slides, DICOM studies or NIfTI files, or a single one of them.
+        out: The work folder.
+        settings: Settings of the patches of slides.
+        contours: A folder of GeoJSON files that replace tissue detection.
+        mpp: Micrometres per level-0 pixel, for all slides or by name; a value by name takes
+            precedence over the file, a value for all slides is used where the file has none.
+        run: How the work is divided.
+        on_outcome: Called with the outcome of each slide.
+
+    Returns: One report per kind of input (slides, CT).
 
     Raises:
-        InputError: nothing to read; the work folder was made with other settings.
+        InputError: There is nothing to read, or the work folder was made with other settings.
     """
-    # workers of a cluster have working folders of their own
+    # workers of a cluster have other working directories
     source, out = source.absolute(), out.absolute()
     contours = None if contours is None else contours.absolute()
     items = find_inputs(source, mpp=mpp)
@@ -74,37 +78,43 @@ def patch_cohort(
         raise InputError(f"there is no folder of contours {contours}")
     work, reports = WorkFolder(out), []
     kinds = ("slide", "ct")
-    total = sum(len(part([i for i in items if i.kind == k], run.shard)) for k in kinds)
+    total = sum(len(shard_of([i for i in items if i.kind == k], run.shard)) for k in kinds)
     for kind in kinds:
-        of_kind = [i for i in items if i.kind == kind]
-        if not of_kind:
+        items_of_kind = [i for i in items if i.kind == kind]
+        if not items_of_kind:
             continue
-        own = settings if kind == "slide" else None
-        patch_set = _settled(work, own, overwrite=run.overwrite)
-        stage = Patching(work, patch_set, settings=own, contours=contours)
+        slide_settings = settings if kind == "slide" else None
+        patch_set = _settle_settings(work, slide_settings, overwrite=run.overwrite)
+        stage = Patching(work, patch_set, settings=slide_settings, contours=contours)
         tasks = [
-            Task(name=i.name, target=patch_set.patches_file(i.name), payload=i)
-            for i in part(of_kind, run.shard)
+            _task(i, patch_set.patches_file(i.name)) for i in shard_of(items_of_kind, run.shard)
         ]
-        outcomes = _done(stage, tasks, run=run, total=total, on_outcome=on_outcome)
+        outcomes = _run_stage(stage, tasks, run=run, total=total, on_outcome=on_outcome)
         what = "patches" if kind == "slide" else "slices"
-        table, records = patch_set.report(_name("patch", run.shard)), list(patch_set.records())
+        table = patch_set.report(_report_name("patch", run.shard))
+        records = list(patch_set.records())
         others = records if run.shard[1] == 1 else ()
         reports.append(write_report(table, outcomes, records, what=what, others=others))
     return tuple(reports)
 
 
-def _settled(work: WorkFolder, settings: PatchSettings | None, *, overwrite: bool) -> PatchSet:
-    """The set of patches of these settings; refuses a folder made with others."""
+def _settle_settings(
+    work: WorkFolder, settings: PatchSettings | None, *, overwrite: bool
+) -> PatchSet:
+    """Return the patch set for some settings (None: for CT), and write these to the work folder.
+
+    Raises:
+        InputError: The work folder was made with other settings.
+    """
     if settings is None:
         patch_set = PatchSet(work.path / SLICES)
         settle(patch_set.settings_file, {"kind": "ct"}, overwrite=overwrite, what="settings")
         return patch_set
-    described = settings.to_dict()
-    tissue = described.pop("tissue")
+    values = settings.to_dict()
+    tissue = values.pop("tissue")
     settle(work.tissue_file, tissue, overwrite=overwrite, what="tissue settings")
     patch_set = PatchSet(work.path / settings.folder)
-    settle(patch_set.settings_file, described, overwrite=overwrite, what="settings")
+    settle(patch_set.settings_file, values, overwrite=overwrite, what="settings")
     return patch_set
 
 
@@ -114,26 +124,27 @@ def extract_cohort(
     *,
     patch_set: str | None = None,
     slides: Path | None = None,
-    run: RunOptions = ALONE,
+    run: RunOptions = DEFAULT_RUN,
     on_outcome: OnOutcome | None = None,
 ) -> CohortReport:
-    """The features of every slide that has patches.
+    """Compute the features of every slide and series that has patches.
 
     Args:
-        out: the work folder.
-        options: the encoder and how it is used.
-        patch_set: which set of patches, where there are several.
-        slides: where the slides are now, if they were moved since.
-        run: how the work is shared out.
-        on_outcome: told of each slide.
+        out: The work folder.
+        options: The encoder and how it is used.
+        patch_set: Name of the patch set, if there are several.
+        slides: The folder where the slides are now, if they were moved.
+        run: How the work is divided.
+        on_outcome: Called with the outcome of each slide.
 
     Raises:
-        InputError: no work folder; WeightsError: an encoder without its weights.
+        InputError: `out` is not a work folder, or no slide has patches.
+        WeightsError: The weights of the encoder are missing.
     """
     chosen = WorkFolder(out.absolute()).choose(patch_set)
-    known = list(chosen.records())
-    records = [r for r in known if r.status == "done"]
-    without = len(known) - len(records)
+    all_records = list(chosen.records())
+    records = [r for r in all_records if r.status == "done"]
+    without_patches = len(all_records) - len(records)
     if not records:
         raise InputError(
             f"no slide of {chosen.path} has patches: see {chosen.report('patch')} for the reasons"
@@ -142,25 +153,22 @@ def extract_cohort(
         moved = {i.name: i for i in find_inputs(slides.absolute())}
         records = [moved[r.name].moved(r) if r.name in moved else r for r in records]
     options = options.absolute()
-    alone = run.engine == "local" and run.workers == 1
-    # where workers load one each, this one only says what it is: it leaves the GPU to them
-    encoder = (options if alone else replace(options, device="cpu")).build()
+    in_process = run.engine == "local" and run.workers == 1
+    # If workers load encoders of their own, this process needs only its identity, not the GPU.
+    encoder = (options if in_process else replace(options, device="cpu")).build()
     stage = Extraction(
-        chosen, options, identity=encoder.identity, encoder=encoder if alone else None
+        chosen, options, identity=encoder.identity, encoder=encoder if in_process else None
     )
-    tasks = [
-        Task(name=r.name, target=stage.folder / f"{r.name}.h5", payload=r)
-        for r in part(records, run.shard)
-    ]
-    current = chosen.made_with
-    fit = [t for t in tasks if t.payload.settings in ("", current)]
-    outcomes = [_of_other_settings(t) for t in tasks if t.payload.settings not in ("", current)]
-    outcomes += _done(stage, fit, run=run, total=len(fit), on_outcome=on_outcome)
+    tasks = [_task(r, stage.folder / f"{r.name}.h5") for r in shard_of(records, run.shard)]
+    usable = ("", chosen.made_with)
+    todo = [t for t in tasks if t.payload.settings in usable]
+    outcomes = [_outdated(t) for t in tasks if t.payload.settings not in usable]
+    outcomes += _run_stage(stage, todo, run=run, total=len(todo), on_outcome=on_outcome)
     metadata = [f"{encoder.name}: {encoder.width} features; licence: {encoder.card.licence}"]
-    if without:
-        metadata.append(f"{without} without patches are left out: {chosen.report('patch')}")
+    if without_patches:
+        metadata.append(f"{without_patches} without patches are left out: {chosen.report('patch')}")
     return write_report(
-        chosen.report(_name(stage.folder.name, run.shard)),
+        chosen.report(_report_name(stage.name, run.shard)),
         outcomes,
         records,
         what="instances",
@@ -169,51 +177,55 @@ def extract_cohort(
     )
 
 
-def _of_other_settings(task: Task) -> Outcome:
-    """Of a slide that was not among those that `probsa patch --overwrite` made anew."""
+def _task(item: Input | Record, target: Path) -> Task:
+    return Task(name=item.name, target=target, noun=NOUNS[item.kind], payload=item)
+
+
+def _outdated(task: Task) -> Outcome:
+    """Return the outcome of a slide that an earlier `probsa patch --overwrite` left out."""
     reason = (
         "its patches were made with other settings than the folder's are now: give --overwrite to "
-        "probsa patch for this slide too, and then to probsa extract"
+        f"probsa patch for this {task.noun} too, and then to probsa extract"
     )
     return Outcome(name=task.name, status="failed", reason=reason, source=task.payload.source)
 
 
-def _done(
-    stage: Patching | Extraction,
+def _run_stage(
+    stage: CohortStage,
     tasks: Sequence[Task],
     *,
     run: RunOptions,
     total: int,
     on_outcome: OnOutcome | None,
 ) -> list[Outcome]:
-    """Every task's outcome; `total` is what the run has in all."""
+    """Run the tasks of a stage; `total` is the number of tasks of all stages of the run."""
     work = WorkFolder(stage.set.path.parent)
-    report = stage.set.report(_name(stage.name, run.shard))
+    report = stage.set.report(_report_name(stage.name, run.shard))
     shared = (work.tissue_file, stage.set.settings_file, report)
-    sweep(work.path, tasks, outputs=stage.outputs, shared=shared)
+    remove_leftovers(work.path, tasks, outputs=stage.outputs, shared=shared)
     stage.prepare(tasks, overwrite=run.overwrite)
     # starting a process takes as long as a few slides
-    few = max(1, min(MOST_WORKERS, cores(), len(tasks) // 4))
+    default_workers = max(1, min(MAX_DEFAULT_WORKERS, cores(), len(tasks) // 4))
 
-    def told(outcome: Outcome) -> None:
+    def pass_on(outcome: Outcome) -> None:
         if on_outcome is not None:
             on_outcome(outcome, total)
 
-    return each(
+    return run_tasks(
         stage,
         tasks,
         engine=run.engine,
-        workers=run.workers or few,
+        workers=run.workers or default_workers,
         gpus=run.gpus,
-        on_outcome=told,
+        on_outcome=pass_on,
     )
 
 
-def part(items: Sequence[T], shard: tuple[int, int]) -> list[T]:
-    """Every n-th item from the i-th on.
+def shard_of(items: Sequence[T], shard: tuple[int, int]) -> list[T]:
+    """Return shard (i, n) of the items: every n-th item, starting with item i.
 
     Raises:
-        InputError: no such part.
+        InputError: i is not from 0 to n − 1.
     """
     i, n = shard
     if not 0 <= i < n:
@@ -221,13 +233,6 @@ def part(items: Sequence[T], shard: tuple[int, int]) -> list[T]:
     return list(items)[i::n]
 
 
-def _name(stage: str, shard: tuple[int, int]) -> str:
-    """Of the report: machines that share a cohort have one each."""
+def _report_name(stage: str, shard: tuple[int, int]) -> str:
+    """Return the name of a report; machines that share a cohort write one report each."""
     return stage if shard[1] == 1 else f"{stage}_{shard[0]}of{shard[1]}"
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""What a user gave to `probsa patch`: slides and series, each with a name of its own."""
+"""Find the slides and CT series at the path given to `probsa patch`, and name each uniquely."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,36 +6,36 @@ from pathlib import Path
 
 from ..core import BagKind
 from ..errors import InputError
-from ..jobs import Record
 from ..slides import PLAIN_SUFFIXES, list_scans, open_slide, slide_files, slide_name
-from .work import file_name, is_picture_of_ours
+from .records import Record
+from .work import file_name, is_work_picture
 
 Resolution = float | Mapping[str, float]
-"""Micrometres per level-0 pixel: of every slide, or by the slide's name."""
+"""Micrometres per level-0 pixel: one value for all slides, or one per slide, by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Input:
-    """One slide, or one CT series."""
+    """One slide or CT series."""
 
     name: str
     kind: BagKind
     source: Path
-    """The slide, or the folder or file that the series is in."""
+    """The slide, or the folder or file that contains the series."""
     files: tuple[Path, ...] = ()
-    """The slices of a DICOM series, or the NIfTI file."""
+    """Files of the slices of a DICOM series, or the NIfTI file."""
     format: str = ""
     mpp: float | None = None
-    """As given for this slide: it goes before what the file says."""
+    """Resolution given for this slide; it takes precedence over the file's."""
     fallback: float | None = None
-    """As given for all slides: it holds where a file does not say."""
+    """Resolution given for all slides; it is used if the file has none."""
     notes: tuple[str, ...] = ()
-    """What the listing saw of a series."""
+    """Remarks on a series that were made when it was listed."""
     reason: str = ""
-    """Why it cannot be used; empty where nothing speaks against it so far."""
+    """Why the input cannot be used; empty if nothing is known against it."""
 
     def record(self) -> Record:
-        """The record of something that failed, or was not yet tried."""
+        """Return the record of an input that failed or was not tried yet."""
         return Record(
             name=self.name,
             kind=self.kind,
@@ -47,27 +47,27 @@ class Input:
         )
 
     def moved(self, record: Record) -> Record:
-        """The record, with where its slide is now."""
-        mine = self.record()
-        return replace(record, source=mine.source, files=mine.files)
+        """Return an earlier record of this input with the current paths."""
+        current = self.record()
+        return replace(record, source=current.source, files=current.files)
 
 
 def find_inputs(source: Path, *, mpp: Resolution | None = None) -> list[Input]:
-    """The slides and series at a path, sorted by name.
+    """Return the slides and series at a path, sorted by name.
 
     Raises:
-        InputError: there is nothing, or nothing that could be one.
+        InputError: The path does not exist, or contains neither slides nor series.
     """
     if not source.exists():
         raise InputError(f"there is no file or folder {source}")
     scans = list_scans(source)
     studies = {s.path for s in scans.sources if s.format == "dicom"}
-    found = [
+    inputs = [
         Input(name=file_name(slide_name(path)), kind="slide", source=path)
         for path in slide_files(source)
         if not (path.suffix.lower() in PLAIN_SUFFIXES and _is_preview(path, studies))
     ]
-    found += [
+    inputs += [
         Input(
             name=file_name(s.name),
             kind="ct",
@@ -78,25 +78,25 @@ def find_inputs(source: Path, *, mpp: Resolution | None = None) -> list[Input]:
         )
         for s in scans.sources
     ]
-    found += [
+    inputs += [
         Input(name=file_name(f.name), kind="ct", source=f.files[0], reason=f.reason)
         for f in scans.failures
     ]
-    if not found:
-        held = sorted({p.suffix or p.name for p in source.rglob("*") if p.is_file()})[:8]
+    if not inputs:
+        kinds = sorted({p.suffix or p.name for p in source.rglob("*") if p.is_file()})[:8]
         raise InputError(
             f"there are no slides, DICOM series or NIfTI files in {source}: found "
-            f"{', '.join(held) or 'no file'}"
+            f"{', '.join(kinds) or 'no file'}"
         )
-    items = _told_apart(sorted(found, key=lambda i: i.name))
+    inputs = _make_names_unique(sorted(inputs, key=lambda i: i.name))
     if isinstance(mpp, Mapping):
-        _check_names(items, mpp)
-    return [_resolved(i, mpp) for i in items]
+        _check_names(inputs, mpp)
+    return [_with_mpp(i, mpp) for i in inputs]
 
 
-def _check_names(items: list[Input], mpp: Mapping[str, float]) -> None:
-    """A table of resolutions without a single slide of these is of other slides."""
-    slides = [i for i in items if i.kind == "slide"]
+def _check_names(inputs: list[Input], mpp: Mapping[str, float]) -> None:
+    """Refuse a table of resolutions that names none of the slides: it belongs to other slides."""
+    slides = [i for i in inputs if i.kind == "slide"]
     if slides and not any(n in mpp for i in slides for n in (i.name, i.source.name)):
         raise InputError(
             f"the table of resolutions names none of the {len(slides)} slides: it has "
@@ -105,11 +105,11 @@ def _check_names(items: list[Input], mpp: Mapping[str, float]) -> None:
 
 
 def _is_preview(path: Path, studies: set[Path]) -> bool:
-    """Whether an image is of the series that it lies beside, or of a slide in a work folder."""
-    return path.parent in studies or is_picture_of_ours(path)
+    """Return True for an image beside a DICOM series, or a picture in a work folder."""
+    return path.parent in studies or is_work_picture(path)
 
 
-def _resolved(item: Input, mpp: Resolution | None) -> Input:
+def _with_mpp(item: Input, mpp: Resolution | None) -> Input:
     if mpp is None or item.kind != "slide":
         return item
     if isinstance(mpp, Mapping):
@@ -118,11 +118,11 @@ def _resolved(item: Input, mpp: Resolution | None) -> Input:
     return replace(item, fallback=mpp)
 
 
-def settled(item: Input) -> Input:
-    """With the resolution that holds for it: one that was given for all only fills a gap.
+def resolve_mpp(item: Input) -> Input:
+    """Return the input with its final resolution: use the fallback only if the file has none.
 
     Raises:
-        SlideError: the slide has to be looked at for it, and cannot be opened.
+        SlideError: The slide has to be opened for this, and cannot be.
     """
     if item.fallback is None or item.kind != "slide":
         return item
@@ -131,21 +131,24 @@ def settled(item: Input) -> Input:
     return replace(item, mpp=None if known else item.fallback, fallback=None)
 
 
-def _told_apart(items: list[Input]) -> list[Input]:
-    """Two of one name would overwrite each other: the second is not done, and says so."""
-    first: dict[str, Input] = {}
-    kept = []
-    for item in items:
-        other = first.setdefault(item.name, item)
-        if other is not item:
+def _make_names_unique(inputs: list[Input]) -> list[Input]:
+    """Number inputs with the same name, and let all but the first fail with a reason.
+
+    Otherwise they would overwrite each other's files.
+    """
+    by_name: dict[str, Input] = {}
+    unique = []
+    for item in inputs:
+        first = by_name.setdefault(item.name, item)
+        if first is not item:
             k = 2
-            while f"{item.name} ({k})" in first:
+            while f"{item.name} ({k})" in by_name:
                 k += 1
             reason = (
-                f"{other.source} is named {item.name!r} as well: rename one of the two, or patch "
+                f"{first.source} is named {item.name!r} as well: rename one of the two, or patch "
                 "their folders into two work folders"
             )
             item = replace(item, name=f"{item.name} ({k})", reason=item.reason or reason)
-            first[item.name] = item
-        kept.append(item)
-    return kept
+            by_name[item.name] = item
+        unique.append(item)
+    return unique

@@ -1,7 +1,7 @@
-"""Stage 2 for many slides: tissue and patches of each, in a work folder."""
+"""Stage 2 for many slides: find the tissue of each slide and cut it into patches."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core import full_disk
 from ..errors import ProbSAError, SlideError
-from ..jobs import Outcome, Record, Stage, Task
+from ..jobs import Outcome, Task
 from ..patches import (
     Patches,
     PatchSettings,
@@ -23,23 +23,25 @@ from ..patches import (
 )
 from ..slides import WINDOWS, Slide, Windows, open_slide, slice_image
 from .coordinates import Coordinates, read_coordinates, write_coordinates
-from .inputs import Input, settled
+from .inputs import Input, resolve_mpp
 from .pictures import contact_sheet, write_image
 from .reading import BROKEN, open_source
+from .records import Record
+from .stage import CohortStage
 from .work import PatchSet, WorkFolder, content_of, digest
 
-SHOWN = 16
-"""Slices in the picture of a scan."""
+SLICES_SHOWN = 16
+"""Number of slices in the contact sheet of a scan."""
 
 
-class Patching(Stage):
-    """Finds the tissue of each slide and cuts it into patches; lists the slices of each series.
+class Patching(CohortStage):
+    """Finds the tissue of slides and cuts it into patches; lists the slices of series.
 
     Args:
-        work: the work folder.
-        patch_set: which set of patches of it: `slices` for series.
-        settings: of the patches; None for series.
-        contours: a folder of GeoJSON files, one a slide, that are the tissue instead.
+        work: The work folder.
+        patch_set: The patch set of the work folder; `slices` for series.
+        settings: Settings of the patches; None for series.
+        contours: A folder with one GeoJSON file per slide, which replaces tissue detection.
     """
 
     name = "patch"
@@ -56,26 +58,26 @@ class Patching(Stage):
         self.settings, self.contours = settings, contours
         self._contents: dict[str, str] = {}
         self._inputs: dict[str, Input] = {}
-        self._made: dict[str, Record] = {}
+        self._finished: dict[str, Record] = {}
 
     def known(self, task: Task) -> Outcome | None:
-        record = Record.read(self.set.record("patch", task.name))
+        record = Record.read(self.record_file(task))
         if record is None:
             return None
-        if record.status == "failed":  # by a worker of this run: `prepare` removed older ones
+        if record.status == "failed":  # in this run: `prepare` removed earlier failures
             return record.outcome()
         try:
-            wanted = self._made_with(self._settled(task))
+            wanted = self._made_with(self._resolved(task))
         except BROKEN:
-            return None  # `run` says what is wrong with the file
+            return None  # `run` will report what is wrong with the file
         if record.made_with != wanted:
             reason = (
-                "the slide, its contours, its --slide-mpp or the settings have changed since its "
-                "patches were made. Give --overwrite to make them anew, or another --out to keep "
-                "both"
+                f"the {task.noun}, its contours, its --slide-mpp or the settings have changed "
+                "since its patches were made. Give --overwrite to make them anew, or another "
+                "--out to keep both"
             )
             return Outcome(name=task.name, status="failed", reason=reason, source=record.source)
-        if record.status == "done" and not self._is_whole(record):
+        if record.status == "done" and not self._is_complete(record):
             return None
         return record.outcome(kept=True)
 
@@ -84,93 +86,83 @@ class Patching(Stage):
 
     def run(self, tasks: Iterator[Task]) -> Iterator[Outcome]:
         for task in tasks:
-            yield self._one(task)
+            yield self._run_task(task)
 
     def record(self, task: Task, outcome: Outcome) -> None:
-        made = self._made.pop(task.name, None) or task.payload.record()
-        made.with_outcome(outcome).write(self.set.record("patch", task.name))
+        record = self._finished.pop(task.name, None) or task.payload.record()
+        record.with_outcome(outcome).write(self.record_file(task))
 
     def outputs(self, task: Task) -> tuple[Path, ...]:
-        """Every file that is made of a slide or series."""
         work, name = self.work, task.name
         pictures = work.thumbnail(name), work.overview(name)
-        record = self.set.record("patch", name)
-        return task.target, record, work.contours(name), *pictures
+        return task.target, self.record_file(task), work.contours(name), *pictures
 
-    def prepare(self, tasks: Sequence[Task], *, overwrite: bool) -> None:
-        """Forgets what failed before, and everything if it is to be made anew."""
-        for task in tasks:
-            path = self.set.record("patch", task.name)
-            record = Record.read(path)
-            if overwrite or (record is not None and record.status == "failed"):
-                path.unlink(missing_ok=True)
-            if overwrite:
-                task.target.unlink(missing_ok=True)
-
-    def _one(self, task: Task) -> Outcome:
+    def _run_task(self, task: Task) -> Outcome:
         began, item = time.perf_counter(), task.payload
         assert isinstance(item, Input)
-        made = item.record()
+        record = item.record()
         try:
             if not item.reason:
-                item = self._settled(task)
-                made = self._scan(item) if item.kind == "ct" else self._slide(item)
+                item = self._resolved(task)
+                record = self._list_slices(item) if item.kind == "ct" else self._cut_slide(item)
         except BROKEN as e:
             if full_disk(e):
                 raise
-            made = replace(made, reason=str(e) or type(e).__name__)
-        self._made[task.name] = made
-        return replace(made.outcome(), seconds=time.perf_counter() - began)
+            record = replace(record, reason=str(e) or type(e).__name__)
+        self._finished[task.name] = record
+        return replace(record.outcome(), seconds=time.perf_counter() - began)
 
-    def _settled(self, task: Task) -> Input:
-        """The input with its resolution; a slide is looked at for it once a process."""
+    def _resolved(self, task: Task) -> Input:
+        """Return the input with its resolution; each process opens a slide for it only once."""
         if task.name not in self._inputs:
-            self._inputs[task.name] = settled(task.payload)
+            self._inputs[task.name] = resolve_mpp(task.payload)
         return self._inputs[task.name]
 
-    def _slide(self, item: Input) -> Record:
+    def _cut_slide(self, item: Input) -> Record:
         assert self.settings is not None, "slides have settings"
         made_with = self._made_with(item)
         with open_slide(item.source, mpp=item.mpp) as slide:
             tissue = self._tissue(item, slide)
             write_image(self.work.thumbnail(item.name), thumbnail(slide))
             patches = cut(slide, tissue, self.settings)
-            picture = draw_overview(slide, tissue, patches)
-            write_image(self.work.overview(item.name), picture)
-            self._keep_contours(item, tissue)
+            overview = draw_overview(slide, tissue, patches)
+            write_image(self.work.overview(item.name), overview)
+            self._write_contours(item, tissue)
             record = replace(
                 item.record(),
                 mpp=slide.mpp,
                 format=slide.format,
-                notes=(*tissue.notes, *_overruled(slide)),
+                notes=(*tissue.notes, *_mpp_notes(slide)),
                 made_with=made_with,
                 content=self._contents[item.name],
                 settings=self.set.made_with,
             )
         if not len(patches):
-            return replace(record, status="no_tissue", reason=self._nothing(item, tissue, patches))
-        described = {"name": item.name, "savetodir": "patches", **patches.attributes}
-        self._write(item.name, patches.coords, described, made_with=made_with)
+            reason = self._no_patches_reason(item, tissue, patches)
+            return replace(record, status="no_tissue", reason=reason)
+        attributes = {"name": item.name, "savetodir": "patches", **patches.attributes}
+        self._write(item.name, patches.coords, attributes, made_with=made_with)
         return replace(record, status="done", count=len(patches))
 
     def _tissue(self, item: Input, slide: Slide) -> Tissue:
         if self.contours is None:
             assert self.settings is not None, "slides have settings"
             return find_tissue(slide, self.settings.tissue)
-        path = self._contours_of(item)
+        path = self._contours_file(item)
         if path is None or not path.is_file():
             raise SlideError(
                 f"there are no contours {path}: --contours needs a GeoJSON file for each slide"
             )
         return read_geojson(path, slide.size)
 
-    def _keep_contours(self, item: Input, tissue: Tissue) -> None:
-        kept, given = self.work.contours(item.name), self._contours_of(item)
-        # edited in place: written anew it would be another file, and its patches be out of date
-        if given is None or not kept.exists() or not kept.samefile(given):
-            write_geojson(kept, tissue)
+    def _write_contours(self, item: Input, tissue: Tissue) -> None:
+        target, source = self.work.contours(item.name), self._contours_file(item)
+        # If --contours names the work folder's own files, rewriting them would change their
+        # content, and the patches would count as outdated.
+        if source is None or not target.exists() or not target.samefile(source):
+            write_geojson(target, tissue)
 
-    def _nothing(self, item: Input, tissue: Tissue, patches: Patches) -> str:
+    def _no_patches_reason(self, item: Input, tissue: Tissue, patches: Patches) -> str:
         picture = self.work.thumbnail(item.name).relative_to(self.work.path)
         if not len(tissue.polygons):
             return (
@@ -179,21 +171,23 @@ class Patching(Stage):
             )
         return (
             f"tissue found (contours_geojson/{item.name}.geojson), but no patch of "
-            f"{patches.size} pixels holds enough of it: give a smaller --patch-size or --min-tissue"
+            f"{patches.size} pixels contains enough of it: give a smaller --patch-size or "
+            "--min-tissue"
         )
 
-    def _scan(self, item: Input) -> Record:
+    def _list_slices(self, item: Input) -> Record:
         made_with = self._made_with(item)
         scan = open_source(item.record())
         assert not isinstance(scan, Slide), "a series is a scan"
-        described: dict[str, object] = {
+        attributes: dict[str, object] = {
             "kind": "ct",
             "name": item.name,
             "spacing": np.asarray(scan.spacing),
             "thickness": scan.thickness,
         }
-        self._write(item.name, scan.positions[:, None], described, made_with=made_with)
-        shown = np.unique(np.linspace(0, len(scan.positions) - 1, SHOWN).round().astype(int))
+        self._write(item.name, scan.positions[:, None], attributes, made_with=made_with)
+        last = len(scan.positions) - 1
+        shown = np.unique(np.linspace(0, last, SLICES_SHOWN).round().astype(int))
         brain = Windows((WINDOWS["brain"], WINDOWS["brain"], WINDOWS["brain"]))
         write_image(
             self.work.thumbnail(item.name),
@@ -213,24 +207,25 @@ class Patching(Stage):
     def _write(
         self, name: str, coords: np.ndarray, attributes: dict[str, object], *, made_with: str
     ) -> None:
-        held = Coordinates(coords=coords, attributes=attributes, made_with=made_with)
-        write_coordinates(self.set.patches_file(name), held)
+        coordinates = Coordinates(coords=coords, attributes=attributes, made_with=made_with)
+        write_coordinates(self.set.patches_file(name), coordinates)
 
-    def _is_whole(self, record: Record) -> bool:
+    def _is_complete(self, record: Record) -> bool:
         try:
-            held = read_coordinates(self.set.patches_file(record.name))
+            coordinates = read_coordinates(self.set.patches_file(record.name))
         except ProbSAError:
             return False
-        return len(held.coords) == record.count and held.made_with == record.made_with
+        same_count = len(coordinates.coords) == record.count
+        return same_count and coordinates.made_with == record.made_with
 
-    def _contours_of(self, item: Input) -> Path | None:
+    def _contours_file(self, item: Input) -> Path | None:
         return None if self.contours is None else self.contours / f"{item.name}.geojson"
 
     def _made_with(self, item: Input) -> str:
-        """Digest of all that the patches depend on; a file is looked at once a process."""
+        """Return a digest of all that the patches depend on; a process reads a file only once."""
         if item.name not in self._contents:
             self._contents[item.name] = content_of(item.files or (item.source,))
-        contours = self._contours_of(item)
+        contours = self._contours_file(item)
         return digest(
             self._contents[item.name],
             item.mpp,
@@ -239,9 +234,9 @@ class Patching(Stage):
         )
 
 
-def _overruled(slide: Slide) -> list[str]:
-    """A note where the µm per pixel that was given is not the file's."""
-    given, said = slide.mpp, slide.mpp_source or ""
-    if given is None or not said.startswith("given, file"):
+def _mpp_notes(slide: Slide) -> list[str]:
+    """Return a note if the given µm per pixel differ from the file's."""
+    mpp, source = slide.mpp, slide.mpp_source or ""
+    if mpp is None or not source.startswith("given, file"):
         return []
-    return [f"µm per pixel: {given:.4g}, {said}."]
+    return [f"µm per pixel: {mpp:.4g}, {source}."]

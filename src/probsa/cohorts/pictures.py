@@ -1,4 +1,4 @@
-"""Small pictures that a work folder keeps of each slide and series, to be looked at."""
+"""Small pictures of each slide and series that a work folder contains for visual checks."""
 
 from collections.abc import Sequence
 from math import ceil, sqrt
@@ -11,25 +11,26 @@ from PIL import Image
 from ..core import replacing
 
 JPEG_QUALITY = 85
-SIDE = 192
-"""Pixels of a slice in a contact sheet."""
+SLICE_SIZE = 192
+"""Width and height of a slice in a contact sheet, in pixels."""
 
 
 def write_image(path: Path, image: Image.Image) -> None:
-    """As JPEG, atomically."""
+    """Write an image as JPEG, atomically."""
     with replacing(path) as temporary:
         image.convert("RGB").save(temporary, format="JPEG", quality=JPEG_QUALITY)
 
 
 def contact_sheet(slices: Sequence[UInt8[np.ndarray, "height width 3"]]) -> Image.Image:
-    """Slices side by side, in reading order."""
+    """Arrange slices in a grid, row by row."""
     columns = ceil(sqrt(len(slices)))
     rows = ceil(len(slices) / columns)
-    sheet = Image.new("RGB", (columns * SIDE, rows * SIDE))
+    sheet = Image.new("RGB", (columns * SLICE_SIZE, rows * SLICE_SIZE))
     for k, pixels in enumerate(slices):
-        one = Image.fromarray(pixels)
-        one.thumbnail((SIDE, SIDE))
+        image = Image.fromarray(pixels)
+        image.thumbnail((SLICE_SIZE, SLICE_SIZE))
         row, column = divmod(k, columns)
-        corner = column * SIDE + (SIDE - one.width) // 2, row * SIDE + (SIDE - one.height) // 2
-        sheet.paste(one, corner)
+        left = column * SLICE_SIZE + (SLICE_SIZE - image.width) // 2
+        top = row * SLICE_SIZE + (SLICE_SIZE - image.height) // 2
+        sheet.paste(image, (left, top))
     return sheet

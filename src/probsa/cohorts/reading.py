@@ -1,4 +1,4 @@
-"""Pixels for an encoder: read and decoded by worker processes while the encoder works."""
+"""Read and decode the pixels for an encoder, in reader processes while the encoder works."""
 
 import signal
 import struct
@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import ProbSAError, RegionError, SlideError
-from ..jobs import Record
 from ..patches import Patches, read_patch
 from ..slides import Scan, ScanSource, Slide, Windows, open_scan, open_slide, slice_image
+from .records import Record
 
 BROKEN = (
     ProbSAError,
@@ -33,42 +33,42 @@ BROKEN = (
     struct.error,
     zlib.error,
 )
-"""What a damaged file may raise in the libraries that decode it (Pillow a SyntaxError, say)."""
+"""Exceptions that decoding libraries raise for damaged files (Pillow raises SyntaxError)."""
 PREFETCHED = 2
-"""Chunks that each reader has ready or in work."""
+"""Number of chunks that each reader prepares ahead."""
 READERS_DIED = "DataLoader worker"
-"""How torch's error begins when a reading process is gone."""
+"""How the message of torch's error begins if a reader process has died."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
-    """Some instances of one slide or scan, read together; pickled to a reader."""
+    """Some instances of one slide or scan that are read together; pickled for a reader."""
 
     job: int
-    """Counts the slides of a run."""
+    """Index of the slide among those of the run."""
     record: Record
     start: int
     stop: int
     patches: Patches | None
-    """Those of this chunk; None for the slices of a scan."""
+    """The patches of this chunk; None for the slices of a scan."""
 
 
-class Read(NamedTuple):
-    """What came of a chunk; a tuple, so that the tensors travel through shared memory."""
+class ReadChunk(NamedTuple):
+    """The pixels of a chunk; a tuple, so that its tensors are sent through shared memory."""
 
     job: int
     start: int
     stop: int
     pixels: Tensor
-    """uint8 (n, height, width, 3)."""
+    """uint8, shape (n, height, width, 3)."""
     unreadable: Tensor
-    """bool (n,): the pixels of these could not be decoded, and are zeros."""
+    """bool, shape (n,): True where the pixels could not be decoded and are zeros."""
     error: str
-    """Why the slide cannot be read at all; empty where it can."""
+    """Why the slide cannot be read at all; empty if it can."""
 
 
-class Pixels(Dataset[Read]):
-    """Reads chunks. Each reader keeps the slide open that it read last."""
+class PixelReader(Dataset[ReadChunk]):
+    """Reads chunks; each reader process keeps the last slide open."""
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
@@ -76,24 +76,22 @@ class Pixels(Dataset[Read]):
         self._open: Slide | Scan | None = None
         self._error = ""
 
-    def __getitem__(self, chunk: Chunk) -> Read:
+    def __getitem__(self, chunk: Chunk) -> ReadChunk:
         try:
             source = self._source(chunk)
             if isinstance(source, Scan):
-                pixels, lost = _slices(source, chunk, self.windows)
+                pixels, unreadable = _read_slices(source, chunk, self.windows)
             else:
-                pixels, lost = _patches(source, chunk)
-            return Read(chunk.job, chunk.start, chunk.stop, pixels, lost, "")
+                pixels, unreadable = _read_patches(source, chunk)
+            return ReadChunk(chunk.job, chunk.start, chunk.stop, pixels, unreadable, "")
         except BROKEN as e:
             self._error = str(e) or type(e).__name__
-            nothing = torch.zeros(0, 0, 0, 3, dtype=torch.uint8)
-            return Read(
-                chunk.job, chunk.start, chunk.stop, nothing, torch.zeros(0).bool(), self._error
-            )
+            no_pixels, no_flags = torch.zeros(0, 0, 0, 3, dtype=torch.uint8), torch.zeros(0).bool()
+            return ReadChunk(chunk.job, chunk.start, chunk.stop, no_pixels, no_flags, self._error)
 
     def _source(self, chunk: Chunk) -> Slide | Scan:
         if chunk.job == self._job:
-            if self._open is None:  # it failed before: fail alike, and as fast
+            if self._open is None:  # opening it failed before: repeat the error at once
                 raise ProbSAError(self._error)
             return self._open
         self.close()
@@ -102,17 +100,17 @@ class Pixels(Dataset[Read]):
         return self._open
 
     def close(self) -> None:
-        """Frees the slide that is open."""
+        """Close the slide that is open."""
         if isinstance(self._open, Slide):
             self._open.close()
         self._job, self._open = -1, None
 
 
 def open_source(record: Record) -> Slide | Scan:
-    """The slide or the series that a record speaks of.
+    """Open the slide or series of a record.
 
     Raises:
-        SlideError: it is gone, or cannot be read.
+        SlideError: It is missing or cannot be read.
     """
     if record.kind == "slide":
         return open_slide(Path(record.source), mpp=record.mpp)
@@ -126,57 +124,62 @@ def open_source(record: Record) -> Slide | Scan:
     )
 
 
-def _patches(source: Slide, chunk: Chunk) -> tuple[Tensor, Tensor]:
-    assert chunk.patches is not None, "the chunks of a slide name their patches"
+def _read_patches(slide: Slide, chunk: Chunk) -> tuple[Tensor, Tensor]:
+    assert chunk.patches is not None, "the chunks of a slide contain its patches"
     size, n = chunk.patches.size, len(chunk.patches)
-    out, lost = np.zeros((n, size, size, 3), np.uint8), np.zeros(n, bool)
+    pixels, unreadable = np.zeros((n, size, size, 3), np.uint8), np.zeros(n, bool)
     for i in range(n):
         try:
-            out[i] = read_patch(source, chunk.patches, i)
+            pixels[i] = read_patch(slide, chunk.patches, i)
         except RegionError:
-            lost[i] = True
-    return torch.from_numpy(out), torch.from_numpy(lost)
+            unreadable[i] = True
+    return torch.from_numpy(pixels), torch.from_numpy(unreadable)
 
 
-def _slices(source: Scan, chunk: Chunk, windows: Windows) -> tuple[Tensor, Tensor]:
-    if len(source.positions) != chunk.record.count:
+def _read_slices(scan: Scan, chunk: Chunk, windows: Windows) -> tuple[Tensor, Tensor]:
+    if len(scan.positions) != chunk.record.count:
         raise SlideError(
-            f"{source.path}: {len(source.positions)} slices can be read here, "
+            f"{scan.path}: {len(scan.positions)} slices can be read here, "
             f"{chunk.record.count} were listed by probsa patch: is a file gone, or a decoder?"
         )
-    images = [slice_image(source, i, windows) for i in range(chunk.start, chunk.stop)]
+    images = [slice_image(scan, i, windows) for i in range(chunk.start, chunk.stop)]
     return torch.from_numpy(np.stack(images)), torch.zeros(len(images), dtype=torch.bool)
 
 
 def chunks_of(record: Record, patches: Patches | None, *, job: int, size: int) -> Iterator[Chunk]:
-    """The instances of a slide or scan, `size` at a time, in order."""
+    """Yield the instances of a slide or scan in order, in chunks of `size`."""
     n = record.count
     for start in range(0, n, size):
         stop = min(start + size, n)
-        some = None if patches is None else replace(patches, coords=patches.coords[start:stop])
-        yield Chunk(job=job, record=record, start=start, stop=stop, patches=some)
+        part = None if patches is None else replace(patches, coords=patches.coords[start:stop])
+        yield Chunk(job=job, record=record, start=start, stop=stop, patches=part)
 
 
-def reading(chunks: Iterator[Chunk], *, windows: Windows, readers: int) -> Iterator[Read]:
-    """Reads chunks in order, ahead of who asks for them where there are reading processes.
+def reading(chunks: Iterator[Chunk], *, windows: Windows, readers: int) -> Iterator[ReadChunk]:
+    """Read chunks in order; reader processes, if there are any, read ahead.
 
-    `chunks` is drawn from lazily: at most `readers` · PREFETCHED are under way.
+    At most `readers` · PREFETCHED chunks are drawn from `chunks` ahead of time.
+
+    Args:
+        chunks: The chunks to read.
+        windows: CT windows that become the three channels of a slice.
+        readers: Number of reader processes; 0 reads in this process.
 
     Raises:
-        RuntimeError: a reading process was killed; its text begins with READERS_DIED.
+        RuntimeError: A reader process was killed; the message begins with READERS_DIED.
     """
-    pixels = Pixels(windows)
+    pixels = PixelReader(windows)
     loader = DataLoader(
         pixels,
         sampler=_Once(chunks),
         batch_size=None,
         num_workers=readers,
         prefetch_factor=PREFETCHED if readers else None,
-        # a fork would copy the encoder's threads in whatever state they are
+        # a fork would copy the encoder's threads in an undefined state
         multiprocessing_context="spawn" if readers else None,
     )
     try:
-        with _deaths_wait(), _deaf():
+        with _without_sigchld_handler(), _children_ignore_sigint():
             reads = iter(loader)
         yield from reads
     finally:
@@ -184,38 +187,38 @@ def reading(chunks: Iterator[Chunk], *, windows: Windows, readers: int) -> Itera
 
 
 @contextmanager
-def _deaths_wait() -> Iterator[None]:
-    """Without torch's handler, which raises a reader's death wherever this process is just then.
+def _without_sigchld_handler() -> Iterator[None]:
+    """Keep torch from installing its handler for dead readers, and so from raising anywhere.
 
-    In the middle of another slide, say, which would have failed of it. The loader itself looks
-    every few seconds whether its readers live.
+    The handler may raise while another slide is being processed, which would then fail. Without
+    it, the loader itself checks every few seconds whether its readers are alive.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGCHLD"):
         yield
         return
-    before = signal.getsignal(signal.SIGCHLD)
+    previous = signal.getsignal(signal.SIGCHLD)
     try:
         yield
     finally:
-        if before is not None:  # None: somebody's who is no Python
-            signal.signal(signal.SIGCHLD, before)
+        if previous is not None:  # None: a handler that was not installed from Python
+            signal.signal(signal.SIGCHLD, previous)
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Processes started here do not hear ctrl-C: who started them does, and ends them in order."""
+def _children_ignore_sigint() -> Iterator[None]:
+    """Let processes started here ignore SIGINT; the parent shuts them down."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
 
 
 class _Once:
-    """An iterator where torch wants something that can be iterated."""
+    """Makes an iterable of an iterator, as DataLoader requires for its sampler."""
 
     def __init__(self, chunks: Iterator[Chunk]) -> None:
         self.chunks = chunks

@@ -1,4 +1,4 @@
-"""What came of a run over a cohort: one row a slide or series, as a table and in words."""
+"""The report on a run over a cohort: a table with one row per slide or series, and a summary."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,35 +10,36 @@ from rich.console import Console
 from rich.table import Table
 
 from ..core import write_csv
-from ..jobs import Outcome, Record, alone
+from ..jobs import Outcome, writing
+from .records import Record
 
 HEADER = [
     "name", "status", "reason", "instances", "unreadable", "seconds", "kind", "format", "mpp",
     "notes", "source",
 ]  # fmt: skip
-SHOWN = 20
-"""Failures that are listed on the terminal; the table has all."""
+MAX_SHOWN = 20
+"""Number of failures listed on the terminal; the table contains all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CohortReport:
-    """The outcomes of a run, in the order of their names."""
+    """The outcomes of a run, sorted by name."""
 
     what: str
-    """What the instances are: patches, features."""
+    """What the instances are called: patches, slices or instances."""
     outcomes: tuple[Outcome, ...]
     table: Path
-    """The CSV file with a row for each."""
+    """CSV file with one row per outcome."""
     metadata: tuple[str, ...] = ()
-    """What else should be said."""
+    """Further lines of the summary."""
 
     @property
     def failures(self) -> list[tuple[str, str]]:
-        """(name, reason) of all that did not succeed; a slide without tissue is none that did."""
+        """(name, reason) of everything that did not succeed, including slides without tissue."""
         return [(o.name, o.reason) for o in self.outcomes if o.status != "done"]
 
     def to_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the report as JSON values."""
         return {
             "table": str(self.table),
             "counts": self.counts,
@@ -61,23 +62,23 @@ class CohortReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many of each status; `kept` are those of `done` that were there already."""
-        found = Counter(o.status for o in self.outcomes)
+        """Number of outcomes per status; `kept` counts those of `done` from earlier runs."""
+        by_status = Counter(o.status for o in self.outcomes)
         kept = sum(o.kept for o in self.outcomes if o.status == "done")
-        return {**found, **({"kept": kept} if kept else {})}
+        return {**by_status, **({"kept": kept} if kept else {})}
 
     def render(self, console: Console) -> None:
-        """For people: what failed and why, then the sums."""
+        """Print the failures with their reasons, then the totals."""
         failed = [o for o in self.outcomes if o.status != "done"]
         if failed:
             table = Table(box=None, pad_edge=False)
             for heading in ("name", "status", "reason"):
                 table.add_column(heading, overflow="fold")
-            for o in failed[:SHOWN]:
+            for o in failed[:MAX_SHOWN]:
                 table.add_row(o.name, o.status.replace("_", " "), o.reason)
             console.print(table, markup=False)
-            if len(failed) > SHOWN:
-                console.print(f"and {len(failed) - SHOWN} more: {self.table}", markup=False)
+            if len(failed) > MAX_SHOWN:
+                console.print(f"and {len(failed) - MAX_SHOWN} more: {self.table}", markup=False)
         for line in self.metadata:
             console.print(line, markup=False)
         total = sum(o.count for o in self.outcomes if o.status == "done")
@@ -96,25 +97,26 @@ def write_report(
     others: Iterable[Record] = (),
     metadata: tuple[str, ...] = (),
 ) -> CohortReport:
-    """Writes the table of a cohort.
+    """Write the table of a cohort and return the report.
 
     Args:
-        path: of the table.
-        outcomes: this run's.
-        records: of the same items: what outcomes do not know (format, resolution).
-        what: the instances are.
-        others: records of earlier runs: rows of what this one was not given.
-        about: what else should be said.
+        path: Path of the table.
+        outcomes: The outcomes of this run.
+        records: The records of the same items, for the columns that outcomes lack (format,
+            resolution).
+        what: What the instances are called.
+        others: Records of earlier runs, which become rows for items that are not in this run.
+        metadata: Further lines of the summary.
     """
-    known = {r.name: r for r in records}
-    given = {o.name: o for o in outcomes}
-    told = {**{r.name: r.outcome(kept=True) for r in others}, **given}
-    rows = [_row(told[name], known.get(name)) for name in sorted(told)]
-    with alone(path):
+    records_by_name = {r.name: r for r in records}
+    new = {o.name: o for o in outcomes}
+    all_outcomes = {**{r.name: r.outcome(kept=True) for r in others}, **new}
+    rows = [_row(all_outcomes[name], records_by_name.get(name)) for name in sorted(all_outcomes)]
+    with writing(path):
         write_csv(path, HEADER, rows)
     return CohortReport(
         what=what,
-        outcomes=tuple(given[name] for name in sorted(given)),
+        outcomes=tuple(new[name] for name in sorted(new)),
         table=path,
         metadata=metadata,
     )

@@ -1,8 +1,8 @@
-"""A work folder: what stages 1 to 3 make of a cohort, laid out as TRIDENT's job folder.
+"""The work folder of a cohort, with the layout of a TRIDENT job folder.
 
-WORK/contours_geojson/ thumbnails/ contours/     tissue of each slide, and pictures of it
-WORK/20x_512px_0px_overlap/patches/              one set of patches: coordinates, one file a slide
-                           features_resnet50/    features, one bag a slide
+WORK/contours_geojson/ thumbnails/ contours/     tissue and pictures of each slide
+WORK/20x_512px_0px_overlap/patches/              one patch set: one file of coordinates per slide
+                           features_resnet50/    features: one bag per slide
                            settings.json patch.csv features_resnet50.csv records/
 WORK/slices/                                     the same for the slices of CT series
 """
@@ -16,20 +16,21 @@ from typing import Any
 
 from ..core import write_json
 from ..errors import InputError, hint
-from ..jobs import Record, alone
+from ..jobs import writing
+from .records import Record
 
 TISSUE = "tissue.json"
 SLICES = "slices"
-"""Name of the set of a work folder that holds CT series."""
-LONGEST = 160
-"""Bytes of a name; file systems allow 255, of which endings and temporary names take some."""
-ENDS = 1 << 20
-"""Bytes at the start, the middle and the end of a file that tell it from another version of it."""
+"""Name of the patch set that contains CT series."""
+MAX_NAME_BYTES = 160
+"""Longest file name; file systems allow 255 bytes, including suffixes of temporary files."""
+SAMPLE_BYTES = 1 << 20
+"""Bytes read at the start, the middle and the end of a file to identify its version."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatchSet:
-    """Paths of one set of patches, and of the features made of it."""
+    """Paths of one set of patches and of the features made from it."""
 
     path: Path
 
@@ -46,30 +47,31 @@ class PatchSet:
         return self.patches / f"{name}_patches.h5"
 
     def features(self, encoder: str) -> Path:
-        """Folder of the features of an encoder."""
+        """Return the folder of an encoder's features."""
         return self.path / f"features_{file_name(encoder)}"
 
     @property
     def made_with(self) -> str:
-        """Digest of the settings that all patches of the set should be of."""
-        return digest(*(_held(p) for p in (self.settings_file, self.path.parent / TISSUE)))
+        """Digest of the settings with which all patches of the set should have been made."""
+        files = (self.settings_file, self.path.parent / TISSUE)
+        return digest(*(_read_settings(file) for file in files))
 
     def record(self, stage: str, name: str) -> Path:
-        """`stage` is `patch` or the name of a folder of features."""
+        """Return the path of a record; `stage` is `patch` or the name of a features folder."""
         return self.path / "records" / stage / f"{name}.json"
 
     def report(self, stage: str) -> Path:
         return self.path / f"{stage}.csv"
 
     def records(self, stage: str = "patch") -> Iterator[Record]:
-        """Every record of a stage, by name."""
+        """Yield every record of a stage, sorted by name."""
         for path in sorted((self.path / "records" / stage).glob("*.json")):
-            found = Record.read(path)
-            if found is not None:
-                yield found
+            record = Record.read(path)
+            if record is not None:
+                yield record
 
     def feature_sets(self) -> list[str]:
-        """Names of the folders of features that are there."""
+        """List the names of the features folders that exist."""
         return sorted(p.name for p in self.path.glob("features_*") if p.is_dir())
 
 
@@ -81,7 +83,7 @@ class WorkFolder:
 
     @property
     def tissue_file(self) -> Path:
-        """How the tissue of this cohort was found."""
+        """File with the settings of tissue detection."""
         return self.path / TISSUE
 
     def contours(self, name: str) -> Path:
@@ -91,24 +93,25 @@ class WorkFolder:
         return self.path / "thumbnails" / f"{name}.jpg"
 
     def overview(self, name: str) -> Path:
-        """Thumbnail with the tissue's outline and the patches."""
+        """Return the path of the thumbnail with the outline of the tissue and the patches."""
         return self.path / "contours" / f"{name}.jpg"
 
     def sets(self) -> dict[str, PatchSet]:
-        """The sets of patches that are there, by name."""
-        found = sorted(self.path.glob("*/settings.json"))
-        return {p.parent.name: PatchSet(p.parent) for p in found}
+        """Return the patch sets that exist, by name."""
+        files = sorted(self.path.glob("*/settings.json"))
+        return {p.parent.name: PatchSet(p.parent) for p in files}
 
     def choose(self, name: str | None = None) -> PatchSet:
-        """The set of that name, or the only one, or the only one with patches in it.
+        """Return the patch set of that name; without one, the only set, or only non-empty set.
 
         Raises:
-            InputError: no work folder, no such set, or several and none named.
+            InputError: This is no work folder, there is no such set, or several sets exist and no
+                name was given.
         """
         sets = self.sets()
         if not sets:
             raise InputError(
-                f"{self.path} is no work folder, or holds no patches yet: run "
+                f"{self.path} is no work folder, or contains no patches yet: run "
                 f"`probsa patch SLIDES --out {self.path}` first"
             )
         if name is not None and name not in sets:
@@ -117,27 +120,29 @@ class WorkFolder:
                 f"There are: {', '.join(sets)}"
             )
         if name is None and len(sets) > 1:
-            # one bad DICOM among slides, or settings that suited none, leave a set of failures
-            made = {k: s for k, s in sets.items() if any(r.status == "done" for r in s.records())}
-            sets = made if len(made) == 1 else sets
+            # One bad DICOM file among slides, or bad settings, can leave a set without patches.
+            full = {k: s for k, s in sets.items() if any(r.status == "done" for r in s.records())}
+            sets = full if len(full) == 1 else sets
         if name is None and len(sets) > 1:
             raise InputError(
-                f"{self.path} holds several sets of patches: {', '.join(sets)}. Choose with --set"
+                f"{self.path} contains several sets of patches: {', '.join(sets)}. "
+                "Choose with --set"
             )
         return sets[name if name is not None else next(iter(sets))]
 
 
 def file_name(name: str) -> str:
-    """A name as a file's: without what file systems refuse, the end of a long one as a digest."""
-    kept = "".join(c if c.isalnum() or c in "-_.@+=() " else "_" for c in name).strip(". ")
-    if len(kept.encode()) > LONGEST:
-        told = digest(name)
-        kept = kept.encode()[: LONGEST - len(told) - 1].decode(errors="ignore") + f"_{told}"
-    return kept or "unnamed"
+    """Make a file name of a name: replace special characters, and shorten it with a digest."""
+    safe = "".join(c if c.isalnum() or c in "-_.@+=() " else "_" for c in name).strip(". ")
+    if len(safe.encode()) > MAX_NAME_BYTES:
+        suffix = digest(name)
+        head = safe.encode()[: MAX_NAME_BYTES - len(suffix) - 1]
+        safe = head.decode(errors="ignore") + f"_{suffix}"
+    return safe or "unnamed"
 
 
-def is_picture_of_ours(path: Path) -> bool:
-    """Whether a file is a picture that a work folder keeps, which looks like a plain slide."""
+def is_work_picture(path: Path) -> bool:
+    """Return True if an image file is a picture in a work folder rather than a slide."""
     folder = path.parent
     if folder.name not in ("thumbnails", "contours"):
         return False
@@ -146,41 +151,48 @@ def is_picture_of_ours(path: Path) -> bool:
 
 
 def digest(*parts: Any) -> str:
-    """16 hexadecimal digits that differ where any part does; parts are JSON values."""
+    """Return a hash of JSON values, as 16 hexadecimal digits."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def content_of(files: tuple[Path, ...]) -> str:
-    """Digest of files: their sizes and a megabyte each of their start, middle and end.
+    """Return a hash of files: of their sizes, and of a megabyte at start, middle and end of each.
 
-    Reading whole slides would cost as much as encoding them; a slide that is scanned or converted
-    anew differs in all four.
+    Reading whole slides would take as long as encoding them. A slide that is scanned or converted
+    again differs in all of these.
     """
     h = hashlib.sha256()
     for path in files:
         size = path.stat().st_size
         h.update(f"{path.name}:{size};".encode())
         with path.open("rb") as f:
-            for start in sorted({0, max(0, size // 2 - ENDS // 2), max(0, size - ENDS)}):
+            middle, end = max(0, size // 2 - SAMPLE_BYTES // 2), max(0, size - SAMPLE_BYTES)
+            for start in sorted({0, middle, end}):
                 f.seek(start)
-                h.update(f.read(ENDS))
+                h.update(f.read(SAMPLE_BYTES))
     return h.hexdigest()[:16]
 
 
 def settle(path: Path, wanted: Mapping[str, Any], *, overwrite: bool, what: str) -> None:
-    """Writes what a folder is made with; what is there already must be the same.
+    """Write the settings of a folder, or check that those in the folder are the same.
+
+    Args:
+        path: File of the settings.
+        wanted: The settings.
+        overwrite: Replace different settings instead of refusing them.
+        what: What error messages call the settings.
 
     Raises:
-        InputError: it was made with something else, and `overwrite` is not set.
+        InputError: The folder was made with other settings, and `overwrite` is not set.
     """
     plain = json.loads(json.dumps(wanted, default=str))
     if path.is_file() and not overwrite:
-        held = _held(path)
+        stored = _read_settings(path)
         changed = [
-            f"{k}: {_shown(held.get(k))} there, {_shown(plain.get(k))} asked for"
-            for k in sorted({*held, *plain})
-            if held.get(k) != plain.get(k)
+            f"{k}: {_shorten(stored.get(k))} there, {_shorten(plain.get(k))} asked for"
+            for k in sorted({*stored, *plain})
+            if stored.get(k) != plain.get(k)
         ]
         if changed:
             raise InputError(
@@ -188,19 +200,19 @@ def settle(path: Path, wanted: Mapping[str, Any], *, overwrite: bool, what: str)
                 "--out, the same settings, or --overwrite to make everything in it anew"
             )
         return
-    with alone(path):
+    with writing(path):
         write_json(path, plain)
 
 
-def _held(path: Path) -> dict[str, Any]:
-    """What `settle` wrote; nothing where there is no such file, or a damaged one."""
+def _read_settings(path: Path) -> dict[str, Any]:
+    """Read a file written by `settle`; return no settings if it is missing or damaged."""
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        stored = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
-    return held if isinstance(held, dict) else {}
+    return stored if isinstance(stored, dict) else {}
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) < 60 else text[:57] + "..."

@@ -1,6 +1,7 @@
-"""Many slides: in this process, in several of this machine, or on a Ray cluster, with one result.
+"""Run tasks in this process, in several processes of this machine, or on a Ray cluster.
 
-Any number of such runs may share a folder, on any number of machines: the locks part the work.
+The results are the same. Any number of runs on any number of machines may share a folder: they
+divide the tasks among themselves by locks.
 """
 
 import errno
@@ -14,16 +15,16 @@ from typing import Literal
 
 from ..errors import InputError, ProbSAError
 from .processes import Processes, visible_devices
-from .scheduler import POLL, Desk
+from .scheduler import POLL, Scheduler
 from .tasks import Outcome, Stage, Task
 from .team import PATIENCE, Death, Team
 from .worker import Answer, Message, Word, serve
 
 Engine = Literal["local", "ray"]
-FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
-def each(
+def run_tasks(
     stage: Stage,
     tasks: Sequence[Task],
     *,
@@ -32,86 +33,90 @@ def each(
     gpus: bool = False,
     on_outcome: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
-    """Does every task that is not done yet; the outcomes, in the order of the tasks.
+    """Do every task that is not done yet and return all outcomes, in the order of the tasks.
 
-    A worker that is killed is replaced. What it was at is tried once more, alone and after all
-    else, and has failed if a process dies at it again.
+    A worker that dies is replaced. The tasks that it held are tried once more, each by itself and
+    after all others; a task at which a process dies again has failed.
 
     Args:
-        stage: What is done; it is pickled for each worker, unless this process is the only one.
-        tasks: Each with a name and a target of its own.
-        engine: `local`: this process, or several of this machine; `ray`: a cluster's actors.
-        workers: Processes or actors at work at the same time.
-        gpus: Each worker has one GPU: an actor asks Ray for it, local workers take turns.
-        on_outcome: Called here with every outcome once it is known.
+        stage: The stage that does the tasks. It is pickled for each worker, unless the only
+            worker is this process.
+        tasks: Tasks with unique names and targets.
+        engine: `local` for this process or several processes of this machine; `ray` for actors of
+            a cluster.
+        workers: Number of processes or actors that work at the same time.
+        gpus: Give each worker one GPU: actors request it from Ray, local workers take turns.
+        on_outcome: Called in this process with each outcome as soon as it is known.
 
     Raises:
-        InputError: two tasks of one name or target, or no worker.
-        OSError: the disk is full; the other workers are stopped, and all locks released.
-        KeyboardInterrupt: ctrl-C or SIGTERM came; likewise.
+        InputError: Two tasks have the same name or target, or `workers` is less than 1.
+        OSError: The disk is full; the other workers are stopped and all locks released.
+        KeyboardInterrupt: The user pressed ctrl-C or SIGTERM came; workers and locks likewise.
         MissingExtra: Ray is not installed.
     """
     if workers < 1:
         raise InputError(f"workers is {workers}: at least one is needed")
-    desk = Desk(stage, tasks, tell=on_outcome or (lambda outcome: None))
+    scheduler = Scheduler(stage, tasks, tell=on_outcome or (lambda outcome: None))
     try:
-        left = desk.begin()
-        if left and engine == "local" and workers == 1:
-            with _terminable():
-                serve(stage, lambda message: _at_once(desk, message))
-        elif left:
-            _manage(desk, _team(stage, engine, gpus=gpus, workers=workers), min(workers, left))
+        remaining = scheduler.begin()
+        if remaining and engine == "local" and workers == 1:
+            with _sigterm_as_interrupt():
+                serve(stage, lambda message: _wait_for_answer(scheduler, message))
+        elif remaining:
+            team = _team(stage, engine, gpus=gpus, workers=workers)
+            _manage(scheduler, team, min(workers, remaining))
     except OSError as e:
-        if e.errno in FULL and e.filename is None:
+        if e.errno in FULL_DISK and e.filename is None:
             raise OSError(e.errno, e.strerror, str(tasks[0].target.parent)) from e
         raise
     finally:
-        desk.close()
-    return [desk.outcomes[task.name] for task in tasks]
+        scheduler.close()
+    return [scheduler.outcomes[task.name] for task in tasks]
 
 
 def _team(stage: Stage, engine: Engine, *, gpus: bool, workers: int) -> Team:
     if engine == "local":
         return Processes(stage=stage, devices=visible_devices() if gpus else [])
-    from .on_ray import Actors
+    from .ray_actors import Actors
 
     return Actors(stage=stage, gpus=gpus, workers=workers)
 
 
-def _at_once(desk: Desk, message: Message) -> Answer:
-    """The answer for a worker in this process, which waits here."""
-    while (answer := desk.answer(0, message)) is None:
+def _wait_for_answer(scheduler: Scheduler, message: Message) -> Answer:
+    """Answer the only worker, which runs in this process and therefore waits here."""
+    while (answer := scheduler.answer(0, message)) is None:
         time.sleep(POLL)
     return answer
 
 
-def _manage(desk: Desk, team: Team, workers: int) -> None:
-    """Runs a team until the desk is finished, and ends it whatever happens."""
+def _manage(scheduler: Scheduler, team: Team, workers: int) -> None:
+    """Pass messages between scheduler and team until all is done; end the team in any case."""
     idle: set[int] = set()
     busy: set[int] = set()
-    in_vain = 0
+    deaths_without_task = 0
     try:
-        with _terminable():
+        with _sigterm_as_interrupt():
             for _ in range(workers):
                 team.add()
-            while not desk.finished:
+            while not scheduler.finished:
                 for worker, message in team.receive(POLL):
                     if isinstance(message, Death):
                         busy.discard(worker)
                         idle.discard(worker)
-                        in_vain = 0 if desk.died(worker, message.how) else in_vain + 1
-                        _give_up(in_vain, message.how)
-                        if not desk.finished:
+                        held_tasks = scheduler.note_death(worker, message.how)
+                        deaths_without_task = 0 if held_tasks else deaths_without_task + 1
+                        _check_deaths(deaths_without_task, message.how)
+                        if not scheduler.finished:
                             team.add()
                     elif message is Word.FIRST:
                         busy.discard(worker)
                         idle.add(worker)
                     else:
-                        answer = desk.answer(worker, message)
+                        answer = scheduler.answer(worker, message)
                         assert answer is not None
                         team.answer(worker, answer)
                 for worker in sorted(idle):
-                    answer = desk.answer(worker, Word.FIRST)
+                    answer = scheduler.answer(worker, Word.FIRST)
                     if answer is not None:
                         idle.discard(worker)
                         busy.add(worker)
@@ -121,23 +126,23 @@ def _manage(desk: Desk, team: Team, workers: int) -> None:
         team.close()
 
 
-def _give_up(in_vain: int, how: str) -> None:
-    """A worker that dies before it has a task dies again and again."""
-    if in_vain == 2:
+def _check_deaths(without_task: int, how: str) -> None:
+    # A worker that dies while it starts will do so again: do not replace it for ever.
+    if without_task == 2:
         raise ProbSAError(
-            f"a worker process died twice before its first slide ({how}): probably out of memory "
-            "while the encoder was loaded. Use fewer workers"
+            f"a worker process died twice before its first task ({how}): probably out of memory "
+            "while it started. Use fewer workers"
         )
 
 
 def _dismiss(team: Team, idle: set[int], busy: set[int]) -> None:
-    """Lets the workers that ever worked end in order; those that still start are not waited for."""
+    """Let the workers that have had a task end in order; do not wait for those that still start."""
     until = time.monotonic() + PATIENCE
     while True:
         for worker in idle:
             team.answer(worker, Word.STOP)
         for worker in idle:
-            team.farewell(worker)
+            team.join(worker)
         idle.clear()
         if not busy or time.monotonic() > until:
             return
@@ -153,16 +158,16 @@ def _dismiss(team: Team, idle: set[int], busy: set[int]) -> None:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM as ctrl-C: what is held is given back."""
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Treat SIGTERM like ctrl-C, so that workers are ended and locks released."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

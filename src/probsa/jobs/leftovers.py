@@ -1,7 +1,7 @@
-"""What killed runs left, half-written files and locks: removed where nobody alive can need them.
+"""Remove half-written files and locks of killed runs, unless a living process needs them.
 
-Whoever writes a file of a task holds that task's lock; whoever writes a file of the whole folder
-holds one of its own (`alone`).
+A process that writes a file of a task holds the lock of that task. A process that writes a file
+that all tasks share holds a lock on that file (`writing`).
 """
 
 import time
@@ -9,62 +9,77 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..core import unfinished_below
-from .locks import claim, dead_locks
+from ..core import unfinished, unfinished_below
+from .locks import claim, dead_locks, lock_target
 from .tasks import Task
 
 POLL, PATIENCE = 0.05, 30.0
-"""Seconds between two looks at a file of the folder that another writes, and how many in all."""
+"""Seconds between two attempts to lock a shared file, and seconds until `writing` gives up."""
 
 
-def sweep(
+def remove_leftovers(
     folder: Path,
     tasks: Sequence[Task],
     *,
     outputs: Callable[[Task], Iterable[Path]],
     shared: Iterable[Path] = (),
 ) -> None:
-    """Removes what was left of the files of these tasks, and of files of the whole folder.
+    """Remove what killed runs left of the files of some tasks and of shared files.
 
-    A task that was recorded and whose process died before it let go is done: nobody claims it any
-    more, so its lock goes here.
+    If a process died after recording a task, its lock is removed here: no run claims that task
+    again.
 
     Args:
-        folder: that all of them lie below.
-        tasks: those of a run.
-        outputs: the files that a task makes.
-        shared: the files of the whole folder that the run makes.
+        folder: The folder that contains all of these files.
+        tasks: The tasks of the run.
+        outputs: Returns the files that a task writes.
+        shared: The files that the run writes for all tasks together.
     """
-    left: dict[Path, list[Path]] = {}
+    half_written: dict[Path, list[Path]] = {}
     for temporary in unfinished_below(folder):
         name = temporary.name[1:].removesuffix(".tmp").rpartition(".")[0]
-        left.setdefault(temporary.with_name(name), []).append(temporary)
-    dead = [p.with_name(p.name[1:].removesuffix(".lock")) for p in dead_locks(folder)]
-    if not left and not dead:
+        half_written.setdefault(temporary.with_name(name), []).append(temporary)
+    dead = {lock_target(path): path for path in dead_locks(folder)}
+    if not half_written and not dead:
         return
     guard = {path: task.target for task in tasks for path in outputs(task)}
     guard |= {path: path for path in shared}
-    for target in set(guard.values()).intersection(dead):
-        lock = claim(target)
-        if lock is not None:
-            lock.release()
-    for path in left.keys() & guard.keys():
+    remove_dead_locks(dead[target] for target in set(guard.values()) & dead.keys())
+    for path in half_written.keys() & guard.keys():
         lock = claim(guard[path])
-        if lock is not None:  # else its owner is at work
+        if lock is not None:  # None: its owner is alive and still writes the file
             with lock:
-                for temporary in left[path]:
+                for temporary in half_written[path]:
                     temporary.unlink(missing_ok=True)
 
 
+def remove_dead_locks(lock_files: Iterable[Path]) -> None:
+    """Remove those of these lock files whose owners are dead."""
+    for path in lock_files:
+        lock = claim(lock_target(path))
+        if lock is not None:
+            lock.release()
+
+
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """While it lasts nobody else writes, or sweeps, this file of the folder."""
+def writing(target: Path, *others: Path) -> Iterator[None]:
+    """Lock shared files while they are written, and remove half-written versions of them.
+
+    After `PATIENCE` seconds the block is entered without the lock, which is safe: each file is
+    replaced atomically, and all processes write the same content.
+
+    Args:
+        target: The file or folder whose lock protects all of them.
+        others: More files, or folders with all files below them.
+    """
     until = time.monotonic() + PATIENCE
-    lock = claim(path)
-    while lock is None and time.monotonic() < until:
+    while (lock := claim(target)) is None and time.monotonic() < until:
         time.sleep(POLL)
-        lock = claim(path)
     try:
+        if lock is not None:
+            for path in (target, *others):
+                for temporary in unfinished_below(path) if path.is_dir() else unfinished(path):
+                    temporary.unlink(missing_ok=True)
         yield
     finally:
         if lock is not None:

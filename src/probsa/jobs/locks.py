@@ -1,8 +1,8 @@
-"""Who works on which file: a lock beside it that names its owner, kept fresh while the owner lives.
+"""Lock files beside the files that they protect; each names its owner, which keeps it fresh.
 
-A dead owner's lock is taken over, by one taker alone. An owner of another machine counts as dead
-when its lock was not touched for two minutes; should it only have slept, both make the same file
-and rename it into place whole, so what is lost is time.
+The lock of a dead owner is taken over, by one process only. An owner on another machine counts as
+dead if its lock was not touched for two minutes. If it was only suspended, both processes make the
+same file and replace it atomically: only time is lost.
 """
 
 import errno
@@ -23,54 +23,54 @@ from typing import Literal
 
 from ..core import unfinished
 
-BEAT = 10.0
+HEARTBEAT = 10.0
 """Seconds between two touches of a lock."""
-STALE = 120.0
-"""Seconds without a touch after which an owner that cannot be asked counts as dead."""
+STALE_AFTER = 120.0
+"""Seconds without a touch after which an owner on another machine counts as dead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
-    """A process that holds a lock."""
+    """A process that holds a lock, as described in the lock file."""
 
     token: str = ""
-    """Drawn for each lock: no two are ever alike. Empty where the file could not be read."""
+    """Random and unique to this lock; empty if the file could not be read."""
     host: str = ""
     place: str = ""
-    """Host, start of its system and process namespace: where `pid` means something."""
+    """Host name, boot identifier and process namespace, within which `pid` is unique."""
     pid: int = 0
     started: str = ""
-    """When the process began, in the system's own words: a later one may have the same `pid`."""
+    """When the process started, as the system writes it: a later process may reuse `pid`."""
     since: str = ""
-    """For people: when the lock was taken."""
+    """When the lock was taken; for people who look at the file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Lock:
-    """A file that is ours to make; a context manager that releases."""
+    """A lock that this process holds; as a context manager it is released at the end."""
 
     path: Path
     owner: Owner
-    beat: float
+    heartbeat: float
     taken_over: bool
-    """Its last owner died while holding it."""
+    """Whether the previous owner died while it held the lock."""
 
     def still_mine(self) -> bool:
-        """False once another took it over, which happens to a process that slept too long."""
-        found = _read(self.path)
-        return found is not None and found[0].token == self.owner.token
+        """Return False if another process took the lock over while this one was suspended."""
+        content = _read(self.path)
+        return content is not None and content[0].token == self.owner.token
 
     def touch(self) -> None:
-        """Shows that the owner lives."""
-        with suppress(OSError):  # a file server that is away for a moment: the next one will do
+        """Show that the owner is alive."""
+        with suppress(OSError):  # a file server may be away for a moment; the next touch counts
             if self.still_mine():
                 os.utime(self.path)
 
     def release(self) -> None:
-        """Removes the lock, if it is still ours; does nothing in a process that was forked off."""
+        """Remove the lock if it is still ours; do nothing in a forked process."""
         if os.getpid() != self.owner.pid:
             return
-        _HEART.remove(self)
+        _HEARTBEATS.remove(self)
         if self.still_mine():
             self.path.unlink(missing_ok=True)
 
@@ -87,77 +87,80 @@ class Lock:
 
 
 def lock_file(target: Path) -> Path:
-    """Where the lock of `target` lies."""
+    """Return the path of the lock of `target`."""
     return target.with_name(f".{target.name}.lock")
 
 
-def claim(target: Path, *, beat: float = BEAT, stale: float = STALE) -> Lock | None:
-    """The lock of `target`, or None where somebody alive holds it.
+def lock_target(lock: Path) -> Path:
+    """Return the path that a lock file protects."""
+    return lock.with_name(lock.name[1:].removesuffix(".lock"))
 
-    What a dead owner left half written beside `target` is removed.
+
+def claim(
+    target: Path, *, heartbeat: float = HEARTBEAT, stale_after: float = STALE_AFTER
+) -> Lock | None:
+    """Lock `target`; return None if a living process holds its lock.
+
+    Half-written versions of `target` that a dead owner left are removed.
 
     Args:
-        target: The file to be made; its folder is created.
-        beat: Seconds between two touches of the lock.
-        stale: Seconds without a touch after which the lock of another machine is dead.
+        target: The file to be written. Its folder is created.
+        heartbeat: Seconds between two touches of the lock.
+        stale_after: Seconds without a touch after which an owner on another machine counts as
+            dead.
 
     Raises:
-        OSError: the folder cannot be written to, or the disk is full.
+        OSError: The folder cannot be written to, or the disk is full.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     path, owner = lock_file(target), _myself()
-    how = _acquire(path, owner, stale)
+    how = _acquire(path, owner, stale_after)
     if how is None:
         return None
-    lock = Lock(path=path, owner=owner, beat=beat, taken_over=how == "taken over")
-    _HEART.add(lock)
-    # Guards whose taker died: for owners that are gone they decide nothing any more.
-    for left in (*unfinished(target), *path.parent.glob(f"{_escaped(path.name)}.*")):
-        left.unlink(missing_ok=True)
+    lock = Lock(path=path, owner=owner, heartbeat=heartbeat, taken_over=how == "taken over")
+    _HEARTBEATS.add(lock)
+    # Remove half-written files, and stale guard files: their owners are gone.
+    for stale in (*unfinished(target), *path.parent.glob(f"{_escape(path.name)}.*")):
+        stale.unlink(missing_ok=True)
     return lock
 
 
-def holder(target: Path) -> Owner | None:
-    """Who holds `target`, dead or alive; None where nobody does."""
-    found = _read(lock_file(target))
-    return found and found[0]
+def dead_locks(folder: Path, *, stale_after: float = STALE_AFTER) -> list[Path]:
+    """List the lock files below a folder whose owners are dead."""
+    return sorted(p for p in folder.rglob(".*.lock") if _dead_owner(p, stale_after) is not None)
 
 
-def dead_locks(folder: Path, *, stale: float = STALE) -> list[Path]:
-    """The locks below a folder whose owners are gone."""
-    return sorted(p for p in folder.rglob(".*.lock") if _dead(p, stale) is not None)
+def _acquire(path: Path, me: Owner, stale_after: float) -> Literal["new", "taken over"] | None:
+    """Make the lock file `path` ours unless a living process holds it.
 
-
-def _acquire(path: Path, me: Owner, stale: float) -> Literal["new", "taken over"] | None:
-    """Makes `path` ours if nobody alive holds it.
-
-    Two takers may both see that its owner is dead. So the right to replace that owner is itself a
-    lock, named after the owner's token: one of them gets it, sees that the lock is still the dead
-    one's, and renames its own over it. A taker that comes late gets that right too, but no longer
-    finds the dead owner. A taker that dies in between leaves a dead lock, which is taken over in
-    the same way.
+    Two processes may see at the same time that the owner is dead. The right to replace that owner
+    is therefore itself a lock (the guard), named after the owner's token. The process that gets
+    the guard checks that the dead owner still stands in the lock file, and renames the guard over
+    it. A process that comes later may get the guard too, but finds another owner. If a process
+    dies while it holds the guard, the guard is taken over in the same way.
     """
     if _create(path, me):
         return "new"
-    owner = _dead(path, stale)
+    owner = _dead_owner(path, stale_after)
     if owner is None:
         return None
     guard = path.with_name(f"{path.name}.{owner.token}")
-    if _acquire(guard, me, stale) is None:
+    if _acquire(guard, me, stale_after) is None:
         return None
-    again = _dead(path, stale)
-    if again is None or again.token != owner.token:
+    current = _dead_owner(path, stale_after)
+    if current is None or current.token != owner.token:
         guard.unlink(missing_ok=True)
         return None
     try:
         guard.replace(path)
-    except FileNotFoundError:  # the owner woke and released, and the next one cleared the guards
+    except FileNotFoundError:
+        # The owner was only suspended and released the lock; the next owner removed the guards.
         return None
     return "taken over"
 
 
 def _create(path: Path, owner: Owner) -> bool:
-    """False where the file is there."""
+    """Write a new lock file; return False if it exists."""
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
@@ -165,16 +168,17 @@ def _create(path: Path, owner: Owner) -> bool:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as f:
             json.dump(asdict(owner), f)
-    except OSError as e:  # a full disk shows here or on closing, and neither names the file
+    except OSError as e:  # the disk is full; the system's error does not name the file
         path.unlink(missing_ok=True)
         raise OSError(e.errno, e.strerror, str(path)) from e
     return True
 
 
 def _read(path: Path) -> tuple[Owner, float] | None:
-    """The owner and the time of the last touch, or None where there is no lock."""
+    """Return the owner and the time of the last touch, or None if there is no lock."""
     try:
-        with path.open("rb") as f:  # opening asks the file server anew, stat alone may not
+        # open() asks the file server for the current state; stat() alone may use a cache
+        with path.open("rb") as f:
             touched, text = os.fstat(f.fileno()).st_mtime, f.read()
     except FileNotFoundError:
         return None
@@ -184,25 +188,25 @@ def _read(path: Path) -> tuple[Owner, float] | None:
         raise
     try:
         return Owner(**json.loads(text)), touched
-    except (ValueError, TypeError):  # its owner is writing it, or died before it could
+    except (ValueError, TypeError):  # its owner is still writing it, or died while doing so
         return Owner(), touched
 
 
-def _dead(path: Path, stale: float) -> Owner | None:
-    """The owner of a lock, if it is dead."""
-    found = _read(path)
-    if found is None:
+def _dead_owner(path: Path, stale_after: float) -> Owner | None:
+    """Return the owner of a lock if it is dead."""
+    content = _read(path)
+    if content is None:
         return None
-    owner, touched = found
+    owner, touched = content
     if owner.place == _place():
-        started = _started(owner.pid)
+        started = _start_time(owner.pid)
         if started == "" or (started and owner.started):
             return owner if started != owner.started or not started else None
-    return owner if _server_time(path.parent) - touched > stale else None
+    return owner if _server_time(path.parent) - touched > stale_after else None
 
 
 def _server_time(folder: Path) -> float:
-    """The clock of whoever keeps the folder, which is not always ours."""
+    """Return the time by the clock of the file server, which may differ from ours."""
     with tempfile.TemporaryFile(dir=folder) as f:
         return os.fstat(f.fileno()).st_mtime
 
@@ -214,14 +218,14 @@ def _myself() -> Owner:
         host=socket.gethostname(),
         place=_place(),
         pid=pid,
-        started=_started(pid) or "",
+        started=_start_time(pid) or "",
         since=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
 @cache
 def _place() -> str:
-    """Two containers may share a host's name but not its process numbers: then they differ here."""
+    # Two containers may share a host name and yet have process numbers of their own.
     parts = [socket.gethostname()]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -229,71 +233,71 @@ def _place() -> str:
     return " ".join(parts)
 
 
-def _started(pid: int) -> str | None:
-    """When a process of this machine began; empty if there is none, None if it cannot be told."""
+def _start_time(pid: int) -> str | None:
+    """Return when a process of this machine started: "" if it is gone, None if unknown."""
     if os.name != "posix":
         return None
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return _started_elsewhere(pid)
-    # The name, in brackets, may hold anything; the third field is the state, the 22nd the start.
+        return _start_time_from_ps(pid)
+    # The name, in brackets, may contain anything; field 3 is the state, field 22 the start time.
     fields = text.rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
 
 
-def _started_elsewhere(pid: int) -> str | None:
-    """The same without /proc, or where it hides the processes of others."""
+def _start_time_from_ps(pid: int) -> str | None:
+    """Do the same where there is no /proc, or where it hides the processes of other users."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return ""
     except OSError:
         return None
-    if Path("/proc/self/stat").exists():  # it ended between the two looks, or began
+    if Path("/proc/self/stat").exists():  # the process started or ended in between, or is hidden
         return None
-    asked = ["ps", "-o", "lstart=", "-p", str(pid)]
+    command = ["ps", "-o", "lstart=", "-p", str(pid)]
     try:
-        found = subprocess.run(asked, capture_output=True, text=True, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return None
-    return found.stdout.strip()
+    return answer.stdout.strip()
 
 
-def _escaped(name: str) -> str:
-    """A name as a pattern of itself alone."""
+def _escape(name: str) -> str:
+    """Return a glob pattern that matches only `name`."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 @dataclass(slots=True)
-class _Heart:
-    """The one thread of a process that touches the locks it holds."""
+class _Heartbeats:
+    """The thread that touches all locks of this process."""
 
-    held: set[Lock] = field(default_factory=set)
+    locks: set[Lock] = field(default_factory=set)
     changed: threading.Condition = field(default_factory=threading.Condition)
     thread: threading.Thread | None = None
 
     def add(self, lock: Lock) -> None:
         with self.changed:
-            self.held.add(lock)
+            self.locks.add(lock)
             if self.thread is None or not self.thread.is_alive():
-                self.thread = threading.Thread(target=self.beat, name="locks", daemon=True)
+                self.thread = threading.Thread(target=self.run, name="locks", daemon=True)
                 self.thread.start()
             self.changed.notify()
 
     def remove(self, lock: Lock) -> None:
         with self.changed:
-            self.held.discard(lock)
+            self.locks.discard(lock)
 
-    def beat(self) -> None:
+    def run(self) -> None:
         while True:
             with self.changed:
-                self.changed.wait(min((lock.beat for lock in self.held), default=None))
-                held = list(self.held)
-            for lock in held:
+                self.changed.wait(min((lock.heartbeat for lock in self.locks), default=None))
+                locks = list(self.locks)
+            for lock in locks:
                 lock.touch()
 
 
-_HEART = _Heart()
-if hasattr(os, "register_at_fork"):  # a process that is forked off holds nothing
-    os.register_at_fork(after_in_child=_HEART.__init__)
+_HEARTBEATS = _Heartbeats()
+if hasattr(os, "register_at_fork"):  # a forked process holds no locks
+    os.register_at_fork(after_in_child=_HEARTBEATS.__init__)

@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, begun afresh: threads and forks do not go together."""
+"""Workers as processes of this machine, started by spawn: forking is not safe with threads."""
 
 import multiprocessing
 import os
@@ -13,23 +13,23 @@ from typing import Any
 
 from .tasks import Stage
 from .team import PATIENCE, Death, Team
-from .worker import Answer, Message, portable, serve
+from .worker import Answer, Message, picklable, serve
 
 METHOD = "spawn"
-"""How a process begins."""
+"""Start method of the worker processes."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Processes(Team):
-    """Workers by number; each has a pipe to us."""
+    """Worker processes, each connected to this process by a pipe."""
 
     stage: Stage
     devices: list[str]
-    """What each may see of the GPUs, in turn; empty where they are not parted."""
+    """The GPUs that workers take turns on; if empty, each worker sees all of them."""
     pickled: bytes = b""
     processes: dict[int, BaseProcess] = field(default_factory=dict)
     pipes: dict[int, Connection] = field(default_factory=dict)
-    seen: dict[int, str] = field(default_factory=dict)
+    device_of: dict[int, str] = field(default_factory=dict)
     """The GPU that each worker sees."""
     started: int = 0
 
@@ -38,40 +38,43 @@ class Processes(Team):
 
     def add(self) -> int:
         context: Any = multiprocessing.get_context(METHOD)
-        ours, theirs = context.Pipe()
+        our_end, worker_end = context.Pipe()
         number, self.started = self.started, self.started + 1
-        used = list(self.seen.values())
+        used = list(self.device_of.values())
         device = min(self.devices, key=used.count, default=None)
         process = context.Process(
-            target=_work, args=(theirs, self.pickled, device), name=f"worker {number}", daemon=False
+            target=_work,
+            args=(worker_end, self.pickled, device),
+            name=f"worker {number}",
+            daemon=False,
         )
         process.start()
-        theirs.close()
-        self.processes[number], self.pipes[number] = process, ours
+        worker_end.close()
+        self.processes[number], self.pipes[number] = process, our_end
         if device is not None:
-            self.seen[number] = device
+            self.device_of[number] = device
         return number
 
     def receive(self, seconds: float) -> list[tuple[int, Message | Death]]:
         ready = wait(list(self.pipes.values()), seconds)
-        came: list[tuple[int, Message | Death]] = []
+        received: list[tuple[int, Message | Death]] = []
         for number, pipe in list(self.pipes.items()):
-            # A process that the worker started may keep its pipe open: so the worker is asked too.
+            # A child of the worker may keep the pipe open, so check the worker as well.
             gone = self.processes[number].exitcode is not None
             if pipe in ready or (gone and pipe.poll()):
                 try:
-                    came.append((number, pipe.recv()))
+                    received.append((number, pipe.recv()))
                 except (EOFError, OSError):
-                    came.append((number, self._bury(number)))
+                    received.append((number, self._remove(number)))
             elif gone:
-                came.append((number, self._bury(number)))
-        return came
+                received.append((number, self._remove(number)))
+        return received
 
     def answer(self, worker: int, answer: Answer) -> None:
         try:
             self.pipes[worker].send(answer)
         except OSError:
-            return  # it died meanwhile, which `receive` will say
+            return  # the worker has died, which `receive` will report
 
     def close(self) -> None:
         until = time.monotonic() + PATIENCE
@@ -79,15 +82,16 @@ class Processes(Team):
             process.terminate()
         for number, process in list(self.processes.items()):
             process.join(max(0.0, until - time.monotonic()))
-            self._bury(number)
+            self._remove(number)
 
-    def farewell(self, worker: int) -> None:
+    def join(self, worker: int) -> None:
         self.processes[worker].join(PATIENCE)
 
-    def _bury(self, number: int) -> Death:
+    def _remove(self, number: int) -> Death:
+        """Make sure that a worker has ended, and forget it."""
         process = self.processes.pop(number)
         self.pipes.pop(number).close()
-        self.seen.pop(number, None)
+        self.device_of.pop(number, None)
         if process.exitcode is None:
             process.join(PATIENCE)
         if process.exitcode is None:
@@ -98,20 +102,27 @@ class Processes(Team):
         return Death(f"killed by signal {-code}" if code < 0 else f"exit status {code}")
 
 
+def cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def visible_devices() -> list[str]:
-    """The GPUs that this process may use, in the words of CUDA_VISIBLE_DEVICES."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [d.strip() for d in given.split(",") if d.strip()]
+    """List the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [d.strip() for d in visible.split(",") if d.strip()]
     import torch
 
     return [str(i) for i in range(torch.cuda.device_count())]
 
 
 def _work(pipe: Connection, pickled: bytes, device: str | None) -> None:
-    # Ctrl-C reaches every process of the terminal: the caller decides, and ends us.
+    # Ctrl-C reaches all processes of the terminal; the parent process shuts the workers down.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _exit)
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
@@ -122,19 +133,20 @@ def _work(pipe: Connection, pickled: bytes, device: str | None) -> None:
 
     try:
         serve(pickle.loads(pickled), ask)
-    except Exception as e:  # noqa: BLE001 - the caller raises it
-        pipe.send(portable(e))
+    except Exception as e:  # noqa: BLE001 - the parent process raises it
+        pipe.send(picklable(e))
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what Python does at its end is not torn
+        # A second SIGTERM must not interrupt the interpreter's shutdown.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _leave(number: int, frame: object) -> None:
-    """Lets temporary files be removed on the way out."""
+def _exit(number: int, frame: object) -> None:
+    # Unlike the default action, SystemExit lets context managers remove temporary files.
     raise SystemExit(128 + number)
 
 
 def _end_with_parent() -> None:
-    """A worker whose caller was killed must not go on: the lock is its caller's."""
+    # If the parent was killed, its locks are free: a worker must not go on.
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

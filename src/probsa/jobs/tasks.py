@@ -1,24 +1,24 @@
-"""What is done to many slides: tasks, their outcomes, and the stage between the two."""
+"""The work of a run: tasks, their outcomes, and the stage that carries them out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-Status = Literal["done", "no_tissue", "failed"]
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One slide or series that a stage has to do."""
+    """One piece of work for a stage."""
 
     name: str
-    """The slide's or series' name: no other task of a run bears it."""
+    """Unique among the tasks of a run."""
     target: Path
-    """The file that the task makes; its lock lies beside it."""
+    """The file that the task writes; its lock lies beside it."""
+    noun: str = "task"
+    """What error messages call the task, as in "this task"."""
     payload: Any = None
-    """What the stage needs to know; it can be pickled."""
+    """Whatever else the stage needs to know; it must be picklable."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,42 +26,56 @@ class Outcome:
     """How a task ended."""
 
     name: str
-    status: Status
+    status: str
+    """`done`, `failed`, or another status that the stage defines."""
     reason: str = ""
     count: int = 0
-    """Patches, slices or instances."""
+    """Number of items that the task consisted of."""
     unreadable: int = 0
-    """How many of them could not be decoded."""
+    """Number of those items that could not be read."""
     seconds: float = 0.0
     source: str = ""
-    """Path of the slide or series."""
+    """Path of what the task was made from."""
     kept: bool = False
-    """It was there already, and is what would be made now."""
+    """Whether the result of an earlier run was kept because it is up to date."""
 
 
 class Stage(ABC):
-    """What is done to each task; can be pickled, and every worker process has one of its own."""
+    """What is done with each task.
+
+    A stage is pickled: each worker process has its own copy.
+    """
+
+    advice_on_death: ClassVar[str] = "Try again with fewer workers"
+    """What users can do about a task that killed its process; it ends the error message."""
 
     @abstractmethod
     def known(self, task: Task) -> Outcome | None:
-        """The recorded outcome where nothing is left to do; asked in the calling process."""
+        """Return the recorded outcome, or None if the task is still to be done.
+
+        It is called in the process that started the run.
+        """
 
     @abstractmethod
     def start(self) -> None:
-        """Once in the process that works, before the first task: the encoder, the threads."""
+        """Prepare a worker process before its first task."""
 
     @abstractmethod
     def run(self, tasks: Iterator[Task]) -> Iterator[Outcome]:
-        """One outcome a task, in any order; what goes wrong with a task is its outcome.
+        """Do tasks and yield one outcome per task, in any order.
 
-        Takes a task when there is room for it: it may read ahead, and may be told of the end of the
-        tasks while others are still to come; it is then called again. What it raises ends the whole
-        run: a full disk, a fault of its own.
+        If a task goes wrong, report that as its outcome. An exception raised here (a full disk, a
+        bug in the stage) ends the whole run.
+
+        Draw the next task only when there is room for it; reading ahead is allowed. `tasks` may
+        end while other processes still hold tasks: `run` is then called again for those that they
+        give back.
         """
 
     @abstractmethod
     def record(self, task: Task, outcome: Outcome) -> None:
-        """Keeps the outcome in the work folder, while the task is still locked.
+        """Store the outcome on disk while the task is still locked.
 
-        Called on the instance that ran the task; where its process died, on the caller's.
+        It is called on the copy that ran the task, or, if the process of that copy died, on the
+        copy in the process that started the run.
         """

@@ -1,4 +1,4 @@
-"""What the workers of a run are to the desk, wherever they run."""
+"""The interface through which the scheduler talks to its workers, wherever they run."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -11,30 +11,30 @@ PATIENCE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A worker is gone."""
+    """Received instead of a message when a worker has died."""
 
     how: str
 
 
 class Team(ABC):
-    """Workers by number."""
+    """Workers, identified by number."""
 
     @abstractmethod
     def add(self) -> int:
-        """Starts a worker; its number."""
+        """Start a worker and return its number."""
 
     @abstractmethod
     def receive(self, seconds: float) -> list[tuple[int, Message | Death]]:
-        """What came, after at most so many seconds."""
+        """Return the messages that have come, with their workers; wait at most `seconds`."""
 
     @abstractmethod
     def answer(self, worker: int, answer: Answer) -> None:
-        """Answers the last message of a worker."""
+        """Answer the last message of a worker."""
 
     @abstractmethod
-    def farewell(self, worker: int) -> None:
-        """Waits for a worker that was told to stop."""
+    def join(self, worker: int) -> None:
+        """Wait for the end of a worker that was told to stop."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends every worker; those that were not told to stop, at once."""
+        """End every worker; kill those that have not stopped by themselves."""

@@ -1,7 +1,7 @@
-"""What a worker does, wherever it runs: asks the desk for tasks, and tells it how they ended.
+"""The loop of a worker: ask the scheduler for tasks, do them, and report their outcomes.
 
-Every message of a worker has one answer. The same loop serves this process, another one and an
-actor of a cluster.
+Every message of a worker gets one answer. The same loop runs in this process, in another process
+and in an actor of a Ray cluster.
 """
 
 import pickle
@@ -17,18 +17,18 @@ from .tasks import Outcome, Stage, Task
 
 
 class Word(Enum):
-    """What is said beside tasks and outcomes."""
+    """Messages and answers other than tasks and outcomes."""
 
-    FIRST = "a task, please: I hold none, and can wait"
-    NEXT = "another task, if there is one now"
-    END = "not now: finish what you hold"
-    STOP = "all is done"
-    NOTED = "noted"
+    FIRST = "the worker holds no task and waits for one"
+    NEXT = "the worker asks for another task if there is one now"
+    END = "there is none now: finish the tasks at hand"
+    STOP = "all tasks are done"
+    NOTED = "the outcome was received"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """A task, and the lock that the desk holds on it."""
+    """A task with the lock that the scheduler holds on it."""
 
     task: Task
     lock: Lock
@@ -39,50 +39,56 @@ Answer = Word | Claim
 
 
 def serve(stage: Stage, ask: Callable[[Message], Answer]) -> None:
-    """Works until there is nothing left to do.
+    """Work until all tasks are done.
 
-    A worker that holds tasks is never kept waiting for one that others hold: they might wait for
-    it in turn. It is told of the end, finishes what it has, and begins anew.
+    To avoid deadlock, a worker that holds tasks never waits for a lock of another run: it is told
+    `Word.END`, finishes its tasks, and asks again.
+
+    Args:
+        stage: The stage that does the tasks.
+        ask: Sends a message to the scheduler and returns the answer.
     """
-    turn = threading.Lock()  # a stage may read ahead in a thread
+    one_at_a_time = threading.Lock()  # a stage may draw tasks in a thread
 
-    def say(message: Message) -> Answer:
-        with turn:
+    def send(message: Message) -> Answer:
+        with one_at_a_time:
             return ask(message)
 
     stage.start()
-    while isinstance(first := say(Word.FIRST), Claim):
-        held: dict[str, Claim] = {}
-        for outcome in stage.run(_feed(first, say, held)):
-            claim = held.pop(outcome.name, None)
+    while isinstance(first := send(Word.FIRST), Claim):
+        claims: dict[str, Claim] = {}
+        for outcome in stage.run(_draw_tasks(first, send, claims)):
+            claim = claims.pop(outcome.name, None)
             if claim is None:
                 raise RuntimeError(
                     f"{type(stage).__name__}.run gave an outcome for {outcome.name!r}, which it "
-                    f"was not at work on: {sorted(held)}"
+                    f"was not working on: {sorted(claims)}"
                 )
-            # Who lost the lock leaves the record to the taker; the desk sees it too.
+            # If another run took the lock over, that run records the task.
             if claim.lock.still_mine():
                 stage.record(claim.task, outcome)
-            say(outcome)
-        if held:
-            raise RuntimeError(f"{type(stage).__name__}.run gave no outcome for {sorted(held)}")
+            send(outcome)
+        if claims:
+            raise RuntimeError(f"{type(stage).__name__}.run gave no outcome for {sorted(claims)}")
 
 
-def _feed(first: Claim, say: Callable[[Message], Answer], held: dict[str, Claim]) -> Iterator[Task]:
+def _draw_tasks(
+    first: Claim, send: Callable[[Message], Answer], claims: dict[str, Claim]
+) -> Iterator[Task]:
     claim: Answer = first
     while isinstance(claim, Claim):
-        held[claim.task.name] = claim
+        claims[claim.task.name] = claim
         yield claim.task
-        claim = say(Word.NEXT)
+        claim = send(Word.NEXT)
 
 
-def portable(error: Exception) -> Exception:
-    """The error as it can be sent to another process, with the trace of this one."""
+def picklable(error: Exception) -> Exception:
+    """Return the error in a form that can be sent to another process, with its traceback."""
     trace = "".join(traceback.format_exception(error))
     error.add_note(f"In a worker process:\n{trace}")
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - what an exception does when it is pickled is its own affair
+    except Exception:  # noqa: BLE001 - pickling a foreign exception may raise anything
         if isinstance(error, ProbSAError):
             return ProbSAError(str(error))
         return RuntimeError(trace)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..cohorts import PatchSet, WorkFolder, find_inputs, open_source, read_coordinates
+from ..cohorts import PatchSet, Record, WorkFolder, find_inputs, open_source, read_coordinates
 from ..errors import BagError, InputError, hint
 from ..evaluation import Prediction
-from ..jobs import Record
 from ..patches import Patches
 from ..slides import Scan, Slide
 

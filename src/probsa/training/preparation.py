@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..cohorts import PatchSet
+from ..cohorts import PatchSet, Record
 from ..core import Bags, write_json
 from ..datasets import (
     PARTS,
@@ -28,7 +28,6 @@ from ..datasets import (
     without,
 )
 from ..errors import GraphError, InputError, TableError
-from ..jobs import Record
 from ..models import arguments, fixed
 from ..variational import balanced_weights
 from .config import DataConfig, RunConfig

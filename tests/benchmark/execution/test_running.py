@@ -1,4 +1,4 @@
-"""A grid runs to its end whatever happens on the way, and a cell is what its run alone would be."""
+"""A grid is finished whatever interrupts it, and its cells equal runs made one by one."""
 
 import errno
 import json
@@ -18,16 +18,14 @@ from support.toy_stage import wait_for
 
 from probsa.benchmark.execution import cells as cells_module
 from probsa.benchmark.execution import units as units_module
-from probsa.benchmark.execution.leftovers import tidy
 from probsa.benchmark.execution.running import counts, plan, run_grid
-from probsa.benchmark.execution.units import Watch, units_of
+from probsa.benchmark.execution.units import Watch, remove_unit_leftovers, units_of
 from probsa.benchmark.grid.grid import read_grid
 from probsa.benchmark.reports import write_report
 from probsa.core.files import read_csv
 from probsa.errors import BagError, InputError, OutputExists
 from probsa.evaluation.tables import read_predictions
-from probsa.jobs import locks
-from probsa.jobs import processes as local
+from probsa.jobs import locks, processes
 from probsa.jobs.locks import claim
 from probsa.training import train, train_jointly
 from probsa.training.checkpoints import load_checkpoint
@@ -47,7 +45,7 @@ def folder(tmp_path):
 
 
 def written(folder, **keys):
-    """The file of a grid of three short runs on the first fold, unless the keys say otherwise."""
+    """Write the file of a grid: three short runs on the first fold, changed by the keys."""
     given = {
         "data": {"features": str(folder / "features"), "labels": str(folder / "labels.csv")},
         "models": [{"name": "abmil", **SMALL}, DIAG, DSMIL],
@@ -68,7 +66,7 @@ def grid_of(folder, **keys):
 
 
 def contents(out):
-    """What must be the same whenever a cell is computed: predictions, and what is said of them."""
+    """Return the files that must be the same however the cells are computed."""
     names = ("predictions.csv", "threshold.json", "evaluation.json", "cell.json", "split.json")
     found = {
         p.relative_to(out).as_posix(): p.read_bytes().replace(str(out).encode(), b"OUT")
@@ -121,7 +119,7 @@ def test_a_cell_is_a_run_folder_with_its_place(folder, tmp_path):
     assert [p.name for p in (run / "checkpoints").iterdir()] == ["best.safetensors"]
     held = read_predictions(run / "predictions")
     assert sorted(set(held.parts)) == ["test", "val"] and held.bags
-    # the run alone, by the flow of probsa train, gives the very same numbers
+    # the same run by probsa train gives identical predictions
     train_and_report(cell.config, tmp_path / "alone", maps="none")
     alone = (tmp_path / "alone" / "predictions" / "predictions.csv").read_bytes()
     assert alone == (run / "predictions" / "predictions.csv").read_bytes()
@@ -134,7 +132,7 @@ def test_checkpoints_are_kept_as_asked(folder, tmp_path, keep, left):
     kept = state.cell.folder(tmp_path / "out") / "checkpoints"
     assert (len(list(kept.iterdir())) if kept.is_dir() else None) == left
     assert state.status == "done"
-    # nothing is trained again for want of a checkpoint
+    # a missing checkpoint does not cause another training
     before = contents(tmp_path / "out")
     run_grid(grid_of(folder, models=[DSMIL], epochs=1, keep=keep), tmp_path / "out")
     assert contents(tmp_path / "out") == before
@@ -161,23 +159,25 @@ def test_cells_of_a_pass_are_what_they_are_alone(folder, tmp_path):
 def test_passes_are_of_equal_size_and_always_the_same(folder, tmp_path):
     grid = grid_of(folder, models=[{"name": "abmil", **SMALL}, DSMIL], seeds=7, splits=[0, 1])
     cells = grid.cells(tmp_path)
-    units = units_of(cells, heads=4)
-    # of each fold's seven abmil cells two passes; the dsmil cells are alone
+    units = units_of(cells, max_joint=4)
+    # the seven abmil cells of each fold make two units; the dsmil cells make one unit each
     assert sorted(len(u.cells) for u in units) == [1] * 14 + [3, 3, 4, 4]
-    assert [u.name for u in units] == [u.name for u in units_of(cells, heads=4)]
+    assert [u.name for u in units] == [u.name for u in units_of(cells, max_joint=4)]
     assert sorted(c.name for u in units for c in u.cells) == sorted(c.name for c in cells)
     for unit in units:
         assert len({c.split for c in unit.cells}) == 1
-    assert len(units_of(cells, heads=7)) == 16
+    assert len(units_of(cells, max_joint=7)) == 16
 
 
 def test_passes_of_large_models_hold_fewer(folder, tmp_path):
     grid = grid_of(folder, models=["abmil", "tabmil"], seeds=15, splits=[0])
     apart = {
-        model: units_of([c for c in grid.cells(tmp_path) if c.method.model == model], heads=None)
+        model: units_of(
+            [c for c in grid.cells(tmp_path) if c.method.model == model], max_joint=None
+        )
         for model in ("abmil", "tabmil")
     }
-    # 0.6 and 6.9 million weights each, of 48
+    # they have 0.6 and 6.9 million weights; the limit is 48 million
     assert [len(u.cells) for u in apart["abmil"]] == [15]
     assert [len(u.cells) for u in apart["tabmil"]] == [5, 5, 5]
     assert all(u.together for units in apart.values() for u in units)
@@ -185,21 +185,21 @@ def test_passes_of_large_models_hold_fewer(folder, tmp_path):
 
 def test_runs_that_write_for_tensorboard_are_alone(folder, tmp_path):
     grid = grid_of(folder, models=["abmil"], seeds=2, splits=[0], tensorboard=True)
-    assert [u.together for u in units_of(grid.cells(tmp_path), heads=None)] == [False, False]
+    assert [u.together for u in units_of(grid.cells(tmp_path), max_joint=None)] == [False, False]
 
 
 def test_what_is_done_is_kept(folder, tmp_path):
     out = tmp_path / "out"
     run_grid(grid_of(folder), out)
     before = {p: p.stat().st_mtime_ns for p in (out / "cells").rglob("*") if p.is_file()}
-    # more of everything: what was done stays as it is, file by file
+    # a larger grid leaves every file of the finished cells unchanged
     states = run_grid(grid_of(folder, seeds=2), out)
     assert counts(states)["done"] == 6
     assert {p: p.stat().st_mtime_ns for p in before} == before
 
 
 def test_a_run_made_by_hand_is_a_cell(folder, tmp_path):
-    """Its run file says only what is not a default, and other threads; cell.json is not there."""
+    """Its run file has defaults left out and other threads, and cell.json is missing."""
     out = tmp_path / "out"
     grid = grid_of(folder, models=[DSMIL])
     (cell,) = grid.cells(out)
@@ -214,7 +214,7 @@ def test_a_run_made_by_hand_is_a_cell(folder, tmp_path):
     assert (path / "evaluation.json").stat().st_mtime_ns == before
     assert json.loads((path / "cell.json").read_text())["model"] == "dsmil"
     assert not (path / "checkpoints" / "last.safetensors").exists()
-    # another run at that place is not taken for it
+    # a different run in that folder is refused
     with pytest.raises(InputError, match=r"was run with training.epochs = 2, the grid says 3"):
         run_grid(grid_of(folder, models=[DSMIL], epochs=3), out)
     with pytest.raises(InputError, match=r"was run with model.embed = 4, the grid says 5"):
@@ -270,7 +270,7 @@ def test_a_run_that_was_killed_as_it_was_predicted_goes_on(folder, tmp_path):
 
 
 def test_a_trained_run_is_not_trained_again(folder, tmp_path, monkeypatch):
-    """A pass that was killed while its cells were predicted."""
+    """Joint training had ended when the process was killed while predicting."""
     out = tmp_path / "out"
     grid = grid_of(folder, models=[{"name": "abmil", **SMALL}], seeds=3)
 
@@ -308,7 +308,7 @@ def test_one_that_fails_does_not_stop_the_others(folder, tmp_path):
 
 
 def test_one_that_fails_in_a_pass_does_not_stop_the_others(folder, tmp_path):
-    """A λ so large that the weights of one head are lost."""
+    """A very large λ makes the loss of one of the jointly trained models overflow."""
     out = tmp_path / "out"
     grid = grid_of(folder, models=[DIAG], kl_weight=[0.1, 1e38])
     assert [u.together for u in plan(grid, out).units] == [True]
@@ -352,7 +352,7 @@ def test_a_full_disk_ends_the_grid(folder, tmp_path, monkeypatch):
 
 
 def test_a_method_is_not_judged_on_fewer_bags(folder, tmp_path, monkeypatch):
-    """A held-out bag whose file is damaged meanwhile."""
+    """The file of a held-out bag is damaged during the run."""
     out = tmp_path / "out"
     grid = grid_of(folder, models=[DSMIL], splits=[1])
     real = units_module.finish
@@ -364,25 +364,26 @@ def test_a_method_is_not_judged_on_fewer_bags(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(units_module, "finish", damaged)
     (state,) = run_grid(grid, out)
     assert state.status == "failed" and "1 held-out bags cannot be predicted. '002'" in state.reason
-    with pytest.raises(BagError, match=r"002"):  # and the next call says so before it begins
+    # the next call notices it before it trains anything
+    with pytest.raises(BagError, match=r"002"):
         run_grid(grid, out)
 
 
 def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
-    with pytest.raises(OutputExists, match=r"mine is no experiment's folder, and not empty"):
+    with pytest.raises(OutputExists, match=r"mine is not empty, and not an experiment's folder"):
         run_grid(grid_of(folder), tmp_path / "mine")
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["letter.txt"]
 
 
-# many processes
+# several processes
 
 
 @pytest.mark.slow
 def test_two_processes_do_what_one_does(folder, tmp_path, monkeypatch):
     multiprocessing.set_forkserver_preload(["probsa.benchmark.execution.units"])
-    monkeypatch.setattr(local, "METHOD", "forkserver")
+    monkeypatch.setattr(processes, "METHOD", "forkserver")
     monkeypatch.setenv("PYTHONPATH", PATHS)
     grid = grid_of(folder)
     seen: list[int] = []
@@ -404,7 +405,7 @@ def test_a_cell_that_another_call_is_at_is_left_to_it(folder, tmp_path):
     began: list[str] = []
 
     class Theirs(Watch):
-        """The other call finishes its cell, and lets go, while this one trains its own."""
+        """Lets the other call finish its cell while this one trains another."""
 
         def begin(self, unit):
             began.append(unit.name)
@@ -419,7 +420,7 @@ def test_a_cell_that_another_call_is_at_is_left_to_it(folder, tmp_path):
     assert began == [grid.cells(out)[1].name]
 
 
-# whoever kills it
+# killed processes
 
 
 GRID = """\
@@ -432,7 +433,7 @@ run_grid(read_grid(Path(sys.argv[1])), Path(sys.argv[2]))
 
 
 def killed_when(there, grid, out, log):
-    """Runs the grid in a process of its own and kills it as soon as `there()` is true."""
+    """Run the grid in another process and kill it as soon as `there()` is true."""
     with log.open("ab") as f:
         process = subprocess.Popen(
             [sys.executable, "-c", GRID, str(grid), str(out)],
@@ -446,7 +447,7 @@ def killed_when(there, grid, out, log):
 
 
 def test_a_grid_that_is_killed_twice_ends_the_same(folder, tmp_path):
-    """Once in the middle of a run alone, which then is done last; once as a pass is predicted."""
+    """First during the training of a run, which is then done last; then during prediction."""
     out, log = tmp_path / "out", tmp_path / "log"
     keys = {"models": [DSMIL, DIAG], "kl_weight": [0.1, 1], "splits": [0], "epochs": 30}
     path = written(folder, **keys)
@@ -468,7 +469,7 @@ def test_a_grid_that_is_killed_twice_ends_the_same(folder, tmp_path):
 
 
 def dead_lock(target):
-    """The lock of a process that ended without letting go."""
+    """Write the lock of a process that ended without releasing it."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     owner = asdict(locks._myself()) | {"pid": process.pid, "token": "dead"}
@@ -477,7 +478,7 @@ def dead_lock(target):
 
 
 def test_what_the_killed_left_goes(folder, tmp_path):
-    """In writing a file of the whole experiment, or between a cell's last file and its lock."""
+    """Half-written files and dead locks of the experiment and of its cells are removed."""
     out = tmp_path / "out"
     models = [{"name": "abmil", **SMALL}, DIAG]
     grid = grid_of(folder, models=models, kl_weight=0.1, epochs=1, splits=[0, 1, 2])
@@ -507,18 +508,18 @@ def test_what_the_killed_left_goes(folder, tmp_path):
 
 
 def test_what_others_are_at_is_left_alone(folder, tmp_path):
-    """A file that is being written, the lock of a cell, a pass that goes on elsewhere."""
+    """The state of a joint training is kept while it is locked, or while cells are waiting."""
     out = tmp_path / "out"
-    (unit,) = units_of(grid_of(folder, models=[DIAG], kl_weight=[0.1, 1]).cells(out), heads=9)
+    (unit,) = units_of(grid_of(folder, models=[DIAG], kl_weight=[0.1, 1]).cells(out), max_joint=9)
     state = unit.state(out) / "pass.safetensors"
     state.parent.mkdir(parents=True)
     state.touch()
-    tidy(out, over=False)  # nobody is at it now, but it will go on
+    remove_unit_leftovers(out, finished=False)  # not locked, but cells are waiting
     assert state.exists()
     with claim(unit.state(out)):
-        tidy(out, over=True)
+        remove_unit_leftovers(out, finished=True)
         assert state.exists() and locks.lock_file(unit.state(out)).exists()
-    tidy(out, over=True)
+    remove_unit_leftovers(out, finished=True)
     assert not (out / "passes").exists()
 
 
@@ -543,14 +544,14 @@ def test_a_pass_that_was_killed_at_its_very_end_leaves_no_state(folder, tmp_path
     assert seen == [False, False]
 
 
-# jobs
+# Slurm
 
 
 @pytest.mark.slow
 def test_jobs_of_a_cluster_share_the_grid(folder, tmp_path, monkeypatch):
-    """submitit's own local executor stands in for Slurm: two jobs, each a process."""
+    """submitit's local executor replaces Slurm: it runs two jobs as processes."""
     pytest.importorskip("submitit")
-    from probsa.benchmark.execution import slurm
+    from probsa.jobs import slurm
 
     monkeypatch.setattr(slurm, "POLL", 0.05)
     monkeypatch.setenv("PYTHONPATH", PATHS)
@@ -568,10 +569,3 @@ def test_jobs_of_a_cluster_share_the_grid(folder, tmp_path, monkeypatch):
     assert len(list((out / "slurm").iterdir())) >= 1
     run_grid(grid_of(folder), tmp_path / "one")
     assert contents(out) == contents(tmp_path / "one")
-
-
-def test_options_that_no_job_has_are_refused(folder, tmp_path):
-    pytest.importorskip("submitit")
-    grid = grid_of(folder, slurm={"cluster": "local", "partitin": "gpu"})
-    with pytest.raises(InputError, match=r"no jobs can be submitted: .*partitin"):
-        run_grid(grid, tmp_path / "out", engine="slurm")

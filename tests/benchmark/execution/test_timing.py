@@ -1,4 +1,4 @@
-"""Steps are timed on real batches, in turns; torchmil's stand beside where it is installed."""
+"""Steps are timed on real batches, in turns, beside torchmil's if it is installed."""
 
 from dataclasses import asdict, replace
 
@@ -36,7 +36,7 @@ def cells(shared_data):
 
 
 def clock(monkeypatch, seconds):
-    """A clock that each named step moves on by what the test says."""
+    """Return steps that advance a fake clock by the given seconds per round."""
     now = [0.0]
     monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
 
@@ -63,7 +63,7 @@ def test_contestants_take_turns_and_the_first_round_does_not_count(monkeypatch):
 
 
 def test_times_are_medians_and_overheads_medians_of_paired_ratios(cells, monkeypatch, tmp_path):
-    # milliseconds by round, the first warms up
+    # milliseconds per round; the first round warms up
     fixed = {
         "abmil-probsa-diag": [0.0, 4.0, 8.0, 6.0],
         "abmil": [0.0, 2.0, 2.0, 1.0],
@@ -81,7 +81,7 @@ def test_times_are_medians_and_overheads_medians_of_paired_ratios(cells, monkeyp
     path = write_timing(cells, tmp_path, rounds=3)
     assert path == tmp_path / "timing.csv"
     found = {t.method: t for t in read_timing(tmp_path)}
-    # the paper's order
+    # in the order of the paper
     assert list(found) == ["abmil-probsa-diag", "abmil", "dsmil"]
     diag = found["abmil-probsa-diag"]
     assert (diag.milliseconds, diag.lower, diag.upper) == (6.0, 5.0, 7.0)
@@ -103,7 +103,7 @@ def test_a_step_trains_on_real_batches(cells):
         assert t.overhead is not None and t.overhead > 0
         # four scans of 20 to 50 slices
         assert 4 * 10 < t.instances < 4 * 60
-    # nothing is left behind
+    # the global state of torch is restored
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.random.get_rng_state(), state)
 
@@ -114,7 +114,7 @@ def test_a_timed_step_moves_the_weights(cells):
     held = timing._batches(config, prepared, count=1, device=torch.device("cpu"))
     model = timing._model(config, prepared)
     before = {k: v.clone() for k, v in model.named_parameters()}
-    timing._ours(model, config, held)(0)
+    timing._our_step(model, config, held)(0)
     still = [k for k, v in model.named_parameters() if torch.equal(v, before[k])]
     assert still == []
 
@@ -153,15 +153,15 @@ def test_no_file_is_no_times_and_a_damaged_one_is_named(tmp_path):
 
 
 def test_theirs_stands_beside_the_same_network_alone(cells, monkeypatch):
-    """Not beside one with arguments that theirs does not have."""
-    monkeypatch.setattr(timing, "their_model", lambda *_, **__: torch.nn.Linear(1, 1))
-    monkeypatch.setattr(timing, "their_batch", lambda _: {})
-    monkeypatch.setattr(timing, "their_loss", lambda *_: None)
+    """A model with arguments that torchmil's lacks is timed by itself."""
+    monkeypatch.setattr(timing, "torchmil_model", lambda *_, **__: torch.nn.Linear(1, 1))
+    monkeypatch.setattr(timing, "torchmil_batch", lambda _: {})
+    monkeypatch.setattr(timing, "torchmil_loss", lambda *_: None)
     config = cells[0].config
     held = timing._batches(config, timing.prepare(config), count=1, device=torch.device("cpu"))
     for arguments, beside in (({}, True), ({"samples": 4}, True), ({"embed": 8}, False)):
         method = replace(cells[0].method, arguments=arguments)
-        assert (timing._theirs(method, config, held, samples=4) is not None) == beside
+        assert (timing._torchmil_step(method, config, held, samples=4) is not None) == beside
 
 
 def test_rounds_are_at_least_one(cells):

@@ -1,8 +1,8 @@
-"""A cell on disk: whether it is done, what it leaves beside its run, and why it failed.
+"""Cells on disk: their states, the files that complete them, and the reasons of failures.
 
-OUT/cells/DATA/METHOD/split0-seed0/   the run folder, with cell.json once all else is there
-OUT/failures/DATA/METHOD/split0-seed0.json   why it failed the last time
-OUT/cells.csv   all of them
+OUT/cells/DATA/METHOD/split0-seed0/   the run folder; cell.json is written last
+OUT/failures/DATA/METHOD/split0-seed0.json   the reason why the last attempt failed
+OUT/cells.csv   the states of all cells
 """
 
 import json
@@ -14,28 +14,28 @@ from typing import Any, Literal
 
 from ...core import read_csv, unfinished, write_csv, write_json
 from ...errors import BagError, InputError
+from ...jobs import RecordFile, writing
 from ...training import RunFolder, differences
 from ...workflow import finish_run
 from ..grid.methods_and_cells import Cell
-from .leftovers import writing
 
 Keep = Literal["best", "all", "none"]
-Status = Literal["done", "failed", "waiting"]
+CellStatus = Literal["done", "failed", "waiting"]
 COLUMNS = ("data", "method", "split", "seed", "status", "seconds", "reason", "folder")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class State:
-    """Where a cell is."""
+class CellState:
+    """Whether a cell is done, has failed, or is waiting to be run."""
 
     cell: Cell
-    status: Status
+    status: CellStatus
     reason: str = ""
     seconds: float = 0.0
-    """Of training: a run that trained beside others counts its share of the pass."""
+    """Training time; a run that was trained jointly counts its share of the time."""
 
     def to_dict(self) -> dict[str, Any]:
-        """A row of cells.csv, but for the folder."""
+        """Return the row of cells.csv, without the folder."""
         return {
             "data": self.cell.data,
             "method": self.cell.method.name,
@@ -48,47 +48,47 @@ class State:
 
 
 def is_done(cell: Cell, out: Path) -> bool:
-    """Whether a cell is trained, predicted and evaluated.
+    """Return True if a cell is trained, predicted and evaluated.
 
     Raises:
-        InputError: its folder holds another run.
+        InputError: The folder of the cell contains a different run.
     """
     run = RunFolder(cell.folder(out))
     if not run.config_file.is_file():
         return False
     changed = differences(run.config(), cell.config)
     if changed:
-        key, (there, wanted) = next(iter(changed.items()))
+        key, (stored, wanted) = next(iter(changed.items()))
         raise InputError(
-            f"{run.path} was run with {key} = {there!r}, the grid says {wanted!r}: give another "
+            f"{run.path} was run with {key} = {stored!r}, the grid says {wanted!r}: give another "
             "--out, or remove that folder"
         )
     return evaluation_file(run).is_file()
 
 
 def evaluation_file(run: RunFolder) -> Path:
-    """What a finished run ends with."""
+    """Return the path of the last file that a run writes."""
     return run.path / "evaluation.json"
 
 
 def is_trained(cell: Cell, out: Path) -> bool:
-    """Whether every epoch of a run is done; it may still have to be predicted."""
+    """Return True if all epochs of a run are done; its predictions may still be missing."""
     run = RunFolder(cell.folder(out))
     epochs = cell.config.training.epochs
     return run.best.is_file() and run.last.is_file() and len(_history(run)) == epochs
 
 
-def state_of(cell: Cell, out: Path, *, done: bool | None = None) -> State:
-    """Where a cell is; `done` saves looking where it is known."""
+def state_of(cell: Cell, out: Path, *, done: bool | None = None) -> CellState:
+    """Return the state of a cell; `done` avoids a look at the disk if it is known."""
     if is_done(cell, out) if done is None else done:
         seconds = sum(
             float(row.get("seconds") or 0) for row in _history(RunFolder(cell.folder(out)))
         )
-        return State(cell=cell, status="done", seconds=seconds)
-    reason = failure(cell, out)
+        return CellState(cell=cell, status="done", seconds=seconds)
+    reason = failure_reason(cell, out)
     if reason is None:
-        return State(cell=cell, status="waiting")
-    return State(cell=cell, status="failed", reason=reason)
+        return CellState(cell=cell, status="waiting")
+    return CellState(cell=cell, status="failed", reason=reason)
 
 
 def _history(run: RunFolder) -> list[dict[str, str]]:
@@ -96,14 +96,15 @@ def _history(run: RunFolder) -> list[dict[str, str]]:
 
 
 def finish(cell: Cell, out: Path) -> None:
-    """Predicts and evaluates the held-out bags of a trained run.
+    """Predict and evaluate the held-out bags of a trained run.
 
     Raises:
-        BagError: one cannot be read, so that the method would be judged on fewer than the others.
+        BagError: A bag cannot be read, so that the method would be evaluated on fewer bags than
+            the others.
     """
     run = RunFolder(cell.folder(out))
     run.sweep()
-    # intervals are the tables' affair: they pool runs
+    # no bootstrap: the tables compute intervals over several runs
     finished = finish_run(run, bootstrap=0, maps="none")
     if finished.failures:
         evaluation_file(run).unlink()
@@ -114,7 +115,7 @@ def finish(cell: Cell, out: Path) -> None:
 
 
 def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: Keep) -> None:
-    """What a finished run needs to be a cell: cell.json, and no more checkpoints than are kept."""
+    """Turn a finished run into a cell: write cell.json and remove checkpoints not to be kept."""
     folder, method = cell.folder(out), cell.method
     metadata = {
         "data": cell.data,
@@ -136,39 +137,45 @@ def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: K
         run.last.unlink(missing_ok=True)
     if keep == "none" and run.best.parent.is_dir():
         shutil.rmtree(run.best.parent)
-    failed = failure_file(cell, out)
-    for left in (failed, *unfinished(failed)):
-        left.unlink(missing_ok=True)
+    failure = failure_file(cell, out)
+    for path in (failure, *unfinished(failure)):
+        path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellFailure(RecordFile):
+    """The record of a cell that failed."""
+
+    cell: str
+    reason: str
 
 
 def failure_file(cell: Cell, out: Path) -> Path:
-    """Where the reason lies if a cell failed."""
+    """Return the path of the record of a cell's failure."""
     return out / "failures" / f"{cell.name}.json"
 
 
-def failure(cell: Cell, out: Path) -> str | None:
-    """Why a cell failed the last time."""
-    try:
-        return json.loads(failure_file(cell, out).read_text(encoding="utf-8"))["reason"]
-    except FileNotFoundError:
-        return None
+def failure_reason(cell: Cell, out: Path) -> str | None:
+    """Return the reason why the last attempt at a cell failed; None if none is recorded."""
+    failure = CellFailure.read(failure_file(cell, out))
+    return None if failure is None else failure.reason
 
 
-def note_failure(cell: Cell, out: Path, reason: str) -> None:
-    """Keeps the reason."""
+def record_failure(cell: Cell, out: Path, reason: str) -> None:
+    """Record the reason why a cell failed."""
     file = failure_file(cell, out)
     with writing(file):
-        write_json(file, {"cell": cell.name, "reason": reason})
+        CellFailure(cell=cell.name, reason=reason).write(file)
 
 
 def forget_failures(cells: Iterable[Cell], out: Path) -> None:
-    """What failed is waiting again."""
+    """Make failed cells wait to be run again."""
     for cell in cells:
         failure_file(cell, out).unlink(missing_ok=True)
 
 
-def write_states(out: Path, states: Sequence[State]) -> None:
-    """cells.csv."""
+def write_states(out: Path, states: Sequence[CellState]) -> None:
+    """Write cells.csv."""
     rows = [{**s.to_dict(), "folder": f"cells/{s.cell.name}"} for s in states]
     with writing(out / "cells.csv"):
         write_csv(out / "cells.csv", COLUMNS, rows)

@@ -1,53 +1,52 @@
-"""A grid run to its end: what is done is kept, what was interrupted goes on, what failed is listed.
+"""Run a grid: finished cells are kept, interrupted cells resumed, and failed cells listed.
 
-Any number of such calls with one grid may share its folder, on any number of machines.
+Any number of processes and machines may run the same grid in the same folder.
 """
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
-from ...cohorts import cores
 from ...errors import InputError, OutputExists
-from ...jobs import Outcome, each
+from ...jobs import Outcome, cores, run_jobs, run_tasks, writing
 from ..grid.checks import check_grid, store_checked
-from ..grid.grid import Grid
+from ..grid.grid import Grid, read_grid
 from ..grid.methods_and_cells import Cell
-from .cells import State, complete, forget_failures, is_done, state_of, write_states
-from .leftovers import tidy, writing
-from .units import Training, Unit, Watch, units_of
+from .cells import CellState, complete, forget_failures, is_done, state_of, write_states
+from .units import Training, Unit, Watch, remove_unit_leftovers, units_of
 
 Engine = Literal["local", "ray", "slurm"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a call would do."""
+    """What `run_grid` would do."""
 
-    states: tuple[State, ...]
+    states: tuple[CellState, ...]
     units: tuple[Unit, ...]
-    """What is trained at a time, done or not."""
+    """All units of the grid, done or not."""
     notes: tuple[str, ...]
 
 
 def plan(grid: Grid, out: Path) -> Plan:
-    """Where every cell is, and what would be trained in one pass; nothing is run or written.
+    """Return the states of all cells and the units of a grid without running or writing anything.
 
-    Copies among the bags are not looked for, which would read them all.
+    Duplicate bags are not looked for, because that requires reading all bags.
 
     Raises:
-        InputError, TableError, OutputExists: as `run_grid`.
+        InputError, TableError, OutputExists: See `run_grid`.
     """
-    out = _usable(out)
+    out = _check_folder(out)
     checked = check_grid(grid, out, read_all=False)
     cells = grid.cells(out)
     return Plan(
         states=tuple(state_of(c, out) for c in cells),
-        units=tuple(units_of(cells, heads=grid.heads)),
+        units=tuple(units_of(cells, max_joint=grid.heads)),
         notes=checked.notes,
     )
 
@@ -60,28 +59,28 @@ def run_grid(
     workers: int = 1,
     retry: bool = True,
     watch: Watch | None = None,
-) -> list[State]:
-    """Trains, predicts and evaluates every cell that is not done.
+) -> list[CellState]:
+    """Train, predict and evaluate every cell that is not done.
 
-    One cell that fails does not stop the others; it is tried again by the next call.
+    A cell that fails does not stop the others; the next call tries it again.
 
     Args:
-        grid: from `read_grid`.
-        out: the experiment's folder.
-        engine: processes of this machine, a Ray cluster, or jobs of Slurm.
-        workers: processes, actors or jobs at work at the same time.
-        retry: whether what failed before is tried again.
-        watch: told how it goes.
+        grid: A grid from `read_grid`.
+        out: Folder of the experiment.
+        engine: Processes of this machine, actors of a Ray cluster, or Slurm jobs.
+        workers: Number of processes, actors or jobs that work at the same time.
+        retry: Whether cells that failed before are tried again.
+        watch: Callbacks that follow the progress.
 
-    Returns: every cell's state, in the order of the grid.
+    Returns: The state of every cell, in the order of the grid.
 
     Raises:
-        InputError: the grid does not fit the data, or the folder holds other runs or cannot be
-            written to.
-        OutputExists: the folder is something else.
-        OSError: the disk is full.
+        InputError: The grid does not fit the data, or the folder contains other runs or is not
+            writable.
+        OutputExists: The folder is not the folder of an experiment.
+        OSError: The disk is full.
     """
-    out = _usable(out)
+    out = _check_folder(out)
     checked = check_grid(grid, out)
     cells = grid.cells(out)
     finished = {c.name for c in cells if is_done(c, out)}
@@ -94,30 +93,58 @@ def run_grid(
     for note in checked.notes:
         watch.note(f"note: {note}")
     if engine == "slurm":
-        from .slurm import run_jobs
-
         watch.grid(cells=len(cells), done=len(finished))
-        run_jobs(out, cells, jobs=workers, options=grid.slurm, watch=watch)
-        return settle(grid, out, cells)
-    return run_cells(grid, out, engine=engine, workers=workers, watch=watch, finished=finished)
+        _run_on_slurm(grid, out, cells, jobs=workers, watch=watch, finished=finished)
+        return _settle(out, cells)
+    return _run_cells(grid, out, engine=engine, workers=workers, watch=watch, finished=finished)
 
 
-def run_cells(
+def _run_on_slurm(
+    grid: Grid, out: Path, cells: Sequence[Cell], *, jobs: int, watch: Watch, finished: set[str]
+) -> None:
+    """Let Slurm jobs run the grid, and report the cells that they finish."""
+    done = set(finished)
+
+    def report_progress() -> None:
+        newly_done = {c.name for c in cells if c.name not in done and is_done(c, out)}
+        if newly_done:
+            done.update(newly_done)
+            watch.settled(len(done))
+
+    run_jobs(
+        partial(run_job, out),
+        jobs=jobs,
+        folder=out / "slurm",
+        options=grid.slurm,
+        note=watch.note,
+        on_poll=report_progress,
+    )
+
+
+def run_job(out: Path) -> dict[str, int]:
+    """Run the grid in `out` as one of several jobs; return the number of cells in each state."""
+    grid = read_grid(out / "grid.yaml")
+    finished = {c.name for c in grid.cells(out) if is_done(c, out)}
+    states = _run_cells(grid, out, engine="local", workers=1, watch=Watch(), finished=finished)
+    return dict(counts(states))
+
+
+def _run_cells(
     grid: Grid,
     out: Path,
     *,
     engine: Literal["local", "ray"],
     workers: int,
     watch: Watch,
-    finished: set[str] | None = None,
-) -> list[State]:
-    """`run_grid` without its checks, for those who know that they were made."""
+    finished: set[str],
+) -> list[CellState]:
+    """Run a grid that was checked before; `finished` names the cells that are done."""
     cells = grid.cells(out)
-    finished = {c.name for c in cells if is_done(c, out)} if finished is None else finished
     watch.grid(cells=len(cells), done=len(finished))
     groups = {d.name: d.groups for d in grid.data}
     for cell in cells:
-        if cell.name in finished:  # by hand perhaps, or by a run that was killed right then
+        # A run made by hand, or by a process that was killed at its end, may lack cell.json.
+        if cell.name in finished:
             complete(cell, out, groups=groups[cell.data], keep=grid.keep)
     stage = Training(
         out=out,
@@ -125,60 +152,62 @@ def run_cells(
         keep=grid.keep,
         threads=max(1, cores() // workers),
         watch=watch,
-        sure=set(finished),
+        known_done=set(finished),
     )
-    units = {u.name: u for u in units_of(cells, heads=grid.heads)}
+    units = {u.name: u for u in units_of(cells, max_joint=grid.heads)}
     states = {c.name: state_of(c, out, done=c.name in finished) for c in cells}
     write_states(out, list(states.values()))
 
-    def told(outcome: Outcome) -> None:
+    def on_outcome(outcome: Outcome) -> None:
         unit = units[outcome.name]
         states.update({c.name: state_of(c, out) for c in unit.cells if c.name not in finished})
         write_states(out, list(states.values()))
         watch.settled(sum(s.status != "waiting" for s in states.values()))
         watch.end(unit, outcome)
 
-    each(
+    run_tasks(
         stage,
         [u.task(out) for u in units.values()],
         engine=engine,
         workers=min(workers, len(units)),
-        gpus=workers > 1 and _on_gpus(cells),
-        on_outcome=told,
+        gpus=workers > 1 and _use_gpus(cells),
+        on_outcome=on_outcome,
     )
-    return settle(grid, out, cells)
+    return _settle(out, cells)
 
 
-def settle(grid: Grid, out: Path, cells: Sequence[Cell]) -> list[State]:
-    """The state of every cell, written to cells.csv."""
+def _settle(out: Path, cells: Sequence[Cell]) -> list[CellState]:
+    """Write cells.csv, remove leftovers, and return the state of every cell."""
     states = [state_of(c, out) for c in cells]
     write_states(out, states)
-    tidy(out, over=all(s.status != "waiting" for s in states))
+    remove_unit_leftovers(out, finished=all(s.status != "waiting" for s in states))
     return states
 
 
-def counts(states: Sequence[State]) -> Mapping[str, int]:
-    """How many cells are done, failed and waiting."""
-    found: dict[str, Any] = {"done": 0, "failed": 0, "waiting": 0}
+def counts(states: Sequence[CellState]) -> Mapping[str, int]:
+    """Count the cells that are done, failed and waiting."""
+    count = {"done": 0, "failed": 0, "waiting": 0}
     for state in states:
-        found[state.status] += 1
-    return found
+        count[state.status] += 1
+    return count
 
 
-def _usable(out: Path) -> Path:
-    """An experiment's folder that can be written to: before hours of work, not after."""
+def _check_folder(out: Path) -> Path:
+    """Return the absolute path of an experiment's folder after checking that it can be used."""
     out = out.resolve()
     if out.exists() and not out.is_dir():
         raise OutputExists(f"{out} is a file, not an experiment's folder: give another --out")
-    known = any((out / n).exists() for n in ("grid.yaml", "cells", "data"))
-    if not known and out.exists() and any(out.iterdir()):
-        raise OutputExists(f"{out} is no experiment's folder, and not empty: give another --out")
-    there = next(p for p in (out, *out.parents) if p.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"{there} cannot be written to: give another --out")
+    is_experiment = any((out / n).exists() for n in ("grid.yaml", "cells", "data"))
+    if not is_experiment and out.exists() and any(out.iterdir()):
+        raise OutputExists(
+            f"{out} is not empty, and not an experiment's folder: give another --out"
+        )
+    existing = next(p for p in (out, *out.parents) if p.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(f"{existing} cannot be written to: give another --out")
     return out
 
 
-def _on_gpus(cells: Sequence[Cell]) -> bool:
-    asked = any(c.config.training.device in ("auto", "cuda") for c in cells)
-    return asked and torch.cuda.is_available()
+def _use_gpus(cells: Sequence[Cell]) -> bool:
+    wanted = any(c.config.training.device in ("auto", "cuda") for c in cells)
+    return wanted and torch.cuda.is_available()

@@ -1,8 +1,8 @@
-"""What a training step of each model of a grid costs (the paper's table 4), on its own batches.
+"""Time a training step of each model of a grid (table 4 of the paper), on the grid's own batches.
 
-A step is forward, loss, backward and the optimiser; reading is not in it. Models take turns on the
-same batches of the training part, so that whatever else the machine does meets all of them alike;
-a time is the median over rounds, a ratio the median of paired ratios.
+A step consists of forward pass, loss, backward pass and optimiser; reading is not included. The
+models take turns on the same batches of the training part, so that other load on the machine
+affects all of them alike. A time is the median over rounds, a ratio the median of paired ratios.
 """
 
 import statistics
@@ -35,38 +35,39 @@ from ...variational import objective
 from ..grid.methods_and_cells import Cell, Family, Method
 from ..grid.variants import family_baseline
 from ..results.paper import BASELINES, position
-from .torchmil import their_batch, their_loss, their_model
+from .torchmil import torchmil_batch, torchmil_loss, torchmil_model
 
 FILE = "timing.csv"
 ROUNDS, BATCHES = 15, 4
 KL_WEIGHT = 1.0
-"""λ of a timed step: any that is not 0 costs the same."""
+"""The coefficient λ of a timed step; all values except 0 take the same time."""
 Step = Callable[[int], None]
-"""A training step on the k-th batch."""
+"""Performs a training step on the k-th batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTime:
-    """One method on one data set; times in milliseconds."""
+    """The step time of one method on one data set; times in milliseconds."""
 
     data: str
     method: str
-    """Its label."""
+    """Label of the method."""
     model: str
     bags: int
-    """In a step, at most."""
+    """Largest number of bags per step."""
     instances: float
-    """In a step, on average over the timed batches."""
+    """Number of instances per step, averaged over the timed batches."""
     milliseconds: float
     lower: float
     """First quartile over rounds."""
     upper: float
+    """Third quartile over rounds."""
     overhead: float | None
-    """Over the plain model of the family; None where the grid has none."""
+    """Ratio to the plain model of the family; None if the grid does not contain it."""
     torchmil: float | None
-    """torchmil's milliseconds; None where it has no such model, or is not installed."""
+    """Time of torchmil's model; None if torchmil has no such model or is not installed."""
     torchmil_ratio: float | None
-    """torchmil's over ours."""
+    """Ratio of torchmil's time to ours."""
     threads: int
     device: str
     torch: str
@@ -75,36 +76,37 @@ class StepTime:
 def write_timing(
     cells: Sequence[Cell], out: Path, *, rounds: int = ROUNDS, threads: int = 1
 ) -> Path:
-    """Times every method of a grid on each of its data sets and writes `out`/timing.csv.
+    """Time every method of a grid on each of its data sets and write `out`/timing.csv.
 
     Args:
-        cells: of a grid; the first of each method and data set is timed, whatever its λ.
-        out: the experiment's folder.
-        rounds: timed steps of each model.
-        threads: of the CPU, for all models.
+        cells: Cells of a grid; the first cell of each method and data set is timed, whatever its
+            λ.
+        out: Folder of the experiment.
+        rounds: Number of timed steps per model.
+        threads: Number of CPU threads for all models.
     """
     times: list[StepTime] = []
     for data in dict.fromkeys(cell.data for cell in cells):
-        own = {c.method.label: c for c in reversed(cells) if c.data == data}
-        times += time_steps(list(own.values()), rounds=rounds, threads=threads)
+        by_method = {c.method.label: c for c in reversed(cells) if c.data == data}
+        times += time_steps(list(by_method.values()), rounds=rounds, threads=threads)
     path = out / FILE
     write_csv(path, [f.name for f in fields(StepTime)], [asdict(t) for t in times])
     return path
 
 
 def read_timing(out: Path) -> list[StepTime]:
-    """What `write_timing` wrote; empty without the file.
+    """Read the file written by `write_timing`; return an empty list if it does not exist.
 
     Raises:
-        InputError: the file is damaged.
+        InputError: The file is damaged.
     """
     path = out / FILE
     if not path.is_file():
         return []
-    found = []
+    times = []
     for row in read_csv(path):
         try:
-            found.append(
+            times.append(
                 StepTime(
                     data=row["data"],
                     method=row["method"],
@@ -126,46 +128,49 @@ def read_timing(out: Path) -> list[StepTime]:
             raise InputError(
                 f"{path} cannot be used ({error}): make it again with probsa benchmark --timing"
             ) from error
-    return found
+    return times
 
 
 def time_steps(
     cells: Sequence[Cell], *, rounds: int = ROUNDS, batches: int = BATCHES, threads: int = 1
 ) -> list[StepTime]:
-    """Times a training step of each cell, all on one data set, in turns.
+    """Time a training step of each cell, in turns; all cells use one data set.
 
     Args:
-        cells: one a method.
-        rounds: timed steps of each.
-        batches: of the first epoch, taken in turn.
-        threads: of the CPU.
+        cells: One cell per method.
+        rounds: Number of timed steps per cell.
+        batches: Number of batches of the first epoch, which are used in turn.
+        threads: Number of CPU threads.
 
-    Returns: in the order of the paper's tables.
+    Returns: The times in the order of the paper's tables.
 
     Raises:
-        InputError: fewer than one round or batch.
+        InputError: `rounds` or `batches` is less than 1.
     """
     if rounds < 1 or batches < 1:
         raise InputError(f"{rounds} rounds of {batches} batches: give at least one of each")
     cells = sorted(cells, key=lambda c: position(c.method))
-    with _threads(threads), torch.random.fork_rng(devices=[]):
+    with _torch_threads(threads), torch.random.fork_rng(devices=[]):
         contestants = _contestants(cells, batches=batches)
         steps = {name: c.step for name, c in contestants.items()}
         seconds = race(steps, rounds=rounds)
-    plain = {family: _plain(cells, family) for family in BASELINES}
+    plain = {family: _plain_label(cells, family) for family in BASELINES}
     return [
-        _time(cell, contestants, seconds, baseline=plain[cell.method.family], threads=threads)
+        _step_time(cell, contestants, seconds, baseline=plain[cell.method.family], threads=threads)
         for cell in cells
     ]
 
 
 def race(steps: Mapping[str, Step], *, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each in every round; who starts changes each time; the first round warms up."""
+    """Return the seconds of each step in every round.
+
+    A different step begins each round. The first round warms up and is not counted.
+    """
     times: dict[str, list[float]] = {name: [] for name in steps}
     names = list(steps)
     for k in range(rounds + 1):
-        turn = k % len(names)
-        for name in names[turn:] + names[:turn]:
+        first = k % len(names)
+        for name in names[first:] + names[:first]:
             start = time.perf_counter()
             steps[name](k)
             times[name].append(time.perf_counter() - start)
@@ -181,38 +186,38 @@ class _Contestant:
 
 
 def _contestants(cells: Sequence[Cell], *, batches: int) -> dict[str, _Contestant]:
-    """Ours by label, torchmil's by `torchmil LABEL`."""
-    found: dict[str, _Contestant] = {}
+    """Return our models by label, and torchmil's as `torchmil LABEL`."""
+    contestants: dict[str, _Contestant] = {}
     data: dict[Any, Prepared] = {}
     packed: dict[Any, list[Bags]] = {}
     for cell in cells:
         config, name = cell.config, cell.method.label
-        key = (config.data, config.training.balanced, config.order_seed)
-        if key not in data:
-            data[key] = prepare(config)
-        sizes = (*key, config.training.batch_size, config.training.max_instances)
+        data_key = (config.data, config.training.balanced, config.order_seed)
+        if data_key not in data:
+            data[data_key] = prepare(config)
+        batch_key = (*data_key, config.training.batch_size, config.training.max_instances)
         device = choose_device(config.training.device)
-        if sizes not in packed:
-            packed[sizes] = _batches(config, data[key], count=batches, device=device)
-        held = packed[sizes]
-        model = _model(config, data[key]).to(device)
+        if batch_key not in packed:
+            packed[batch_key] = _batches(config, data[data_key], count=batches, device=device)
+        bags = packed[batch_key]
+        model = _model(config, data[data_key]).to(device)
         metadata = {
-            "bags": max(len(b) for b in held),
-            "instances": statistics.fmean(len(b.x) for b in held),
+            "bags": max(len(b) for b in bags),
+            "instances": statistics.fmean(len(b.x) for b in bags),
             "device": str(device),
         }
-        found[name] = _Contestant(step=_ours(model, config, held), **metadata)
+        contestants[name] = _Contestant(step=_our_step(model, config, bags), **metadata)
         samples = getattr(model, "samples", None)
-        theirs = _theirs(cell.method, config, held, samples=samples)
-        if theirs is not None:
-            found[f"torchmil {name}"] = _Contestant(step=theirs, **metadata)
-    return found
+        rival = _torchmil_step(cell.method, config, bags, samples=samples)
+        if rival is not None:
+            contestants[f"torchmil {name}"] = _Contestant(step=rival, **metadata)
+    return contestants
 
 
 def _batches(
     config: RunConfig, prepared: Prepared, *, count: int, device: torch.device
 ) -> list[Bags]:
-    """The first of the first epoch, as a step gets them."""
+    """Return the first batches of the first epoch, as a training step receives them."""
     plan = plan_epoch(
         prepared.split.train,
         seed=config.order_seed,
@@ -230,19 +235,19 @@ def _batches(
 
 
 def _model(config: RunConfig, prepared: Prepared) -> Model:
-    """As a run starts with it."""
+    """Return the model with its initial weights, as in a run."""
     torch.manual_seed(seed_of(config.seed, "weights"))
     return build(config.model, **{**prepared.model_arguments, **config.model_arguments}).train()
 
 
-def _ours(model: Model, config: RunConfig, held: Sequence[Bags]) -> Step:
+def _our_step(model: Model, config: RunConfig, batches: Sequence[Bags]) -> Step:
     settings = config.training
     optimizer = make_optimizer(model, settings)
-    device = held[0].x.device
+    device = batches[0].x.device
     model.start_epoch(0, settings.epochs)
 
     def step(k: int) -> None:
-        bags = held[k % len(held)]
+        bags = batches[k % len(batches)]
         generator = stream("timing", k, device=device)
         optimizer.zero_grad(set_to_none=True)
         with precision_context(settings.precision, device):
@@ -252,49 +257,49 @@ def _ours(model: Model, config: RunConfig, held: Sequence[Bags]) -> Step:
         clip_gradients(optimizer, settings.clip_norm)
         optimizer.step()
         model.after_step(out, bags)
-        _wait(device)
+        _synchronize(device)
 
     return step
 
 
-def _theirs(
-    method: Method, config: RunConfig, held: Sequence[Bags], *, samples: int | None
+def _torchmil_step(
+    method: Method, config: RunConfig, batches: Sequence[Bags], *, samples: int | None
 ) -> Step | None:
-    """torchmil's model in the same place; None where it has none, or ours is no longer like it."""
+    """Return the step of torchmil's model; None if it has none or if the arguments change ours."""
     if set(method.arguments) - {"samples", "predict_samples"}:
         return None
-    model = their_model(method.model, in_dim=held[0].x.shape[1], samples=samples)
+    model = torchmil_model(method.model, in_dim=batches[0].x.shape[1], samples=samples)
     if model is None:
         return None
-    device = held[0].x.device
+    device = batches[0].x.device
     model = model.to(device).train()
-    losses = [their_loss(model, their_batch(bags)) for bags in held]
+    losses = [torchmil_loss(model, torchmil_batch(bags)) for bags in batches]
     optimizer = torch.optim.Adam(model.parameters(), lr=config.training.learning_rate)
 
     def step(k: int) -> None:
         optimizer.zero_grad(set_to_none=True)
         losses[k % len(losses)]().backward()
         optimizer.step()
-        _wait(device)
+        _synchronize(device)
 
     return step
 
 
-def _wait(device: torch.device) -> None:
-    """Until a GPU has done what it was told."""
+def _synchronize(device: torch.device) -> None:
+    """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
 
 
-def _plain(cells: Sequence[Cell], family: Family) -> str | None:
-    """The label of a family's plain model."""
-    found = family_baseline([c.method for c in cells], family)
-    return None if found is None else found.label
+def _plain_label(cells: Sequence[Cell], family: Family) -> str | None:
+    """Return the label of a family's plain model."""
+    baseline = family_baseline([c.method for c in cells], family)
+    return None if baseline is None else baseline.label
 
 
-def _time(
+def _step_time(
     cell: Cell,
     contestants: Mapping[str, _Contestant],
     seconds: Mapping[str, Sequence[float]],
@@ -303,27 +308,27 @@ def _time(
     threads: int,
 ) -> StepTime:
     name = cell.method.label
-    own, theirs = seconds[name], seconds.get(f"torchmil {name}")
-    lower, upper = np.quantile(own, [0.25, 0.75])
+    ours, theirs = seconds[name], seconds.get(f"torchmil {name}")
+    lower, upper = np.quantile(ours, [0.25, 0.75])
     return StepTime(
         data=cell.data,
         method=name,
         model=cell.method.model,
         bags=contestants[name].bags,
         instances=round(contestants[name].instances, 1),
-        milliseconds=_ms(statistics.median(own)),
+        milliseconds=_ms(statistics.median(ours)),
         lower=_ms(lower),
         upper=_ms(upper),
-        overhead=None if baseline is None else _ratio(own, seconds[baseline]),
+        overhead=None if baseline is None else _median_ratio(ours, seconds[baseline]),
         torchmil=None if theirs is None else _ms(statistics.median(theirs)),
-        torchmil_ratio=None if theirs is None else _ratio(theirs, own),
+        torchmil_ratio=None if theirs is None else _median_ratio(theirs, ours),
         threads=threads,
         device=contestants[name].device,
         torch=torch.__version__,
     )
 
 
-def _ratio(a: Sequence[float], b: Sequence[float]) -> float:
+def _median_ratio(a: Sequence[float], b: Sequence[float]) -> float:
     return round(statistics.median(x / y for x, y in zip(a, b, strict=True)), 4)
 
 
@@ -336,10 +341,10 @@ def _optional(text: str) -> float | None:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
+def _torch_threads(count: int) -> Iterator[None]:
+    previous = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)

@@ -1,7 +1,7 @@
-"""torchmil's models and batches, where torchmil is installed: what ours are timed beside.
+"""Models and batches of torchmil, if it is installed, for timing them beside ours.
 
-Ours gets the packed batch, theirs the padded one of its own collate function. Their first layer and
-widths are set to ours; `UNLIKE` says where the networks still differ.
+Our models get the packed batch, torchmil's the padded batch of its own collate function. The first
+layer and the widths of its models are set to ours; `UNLIKE` lists the networks that still differ.
 """
 
 import inspect
@@ -16,7 +16,7 @@ from torch import nn
 from ...core import Bags
 
 WIDTH = 512
-"""Of the first layer of every method."""
+"""Width of the first layer of every method."""
 _HEADS = {"att_dim": WIDTH, "n_heads": 8}
 _ENCODER = {"transf_n_layers": 2, "transf_n_heads": 8, "transf_att_dim": WIDTH}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -41,19 +41,19 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"nystrom_att_dim": WIDTH, "n_heads": 8, "n_landmarks": 256, "gated_pool": True},
     ),
 }
-"""Our name, torchmil's class, and what brings its shape to ours."""
+"""For each of our models: torchmil's class and the arguments that match its shape to ours."""
 UNLIKE = ("patchgcn", "dtfdmil", "tabmil", "transmil", "gtp", "iibmil", "camil")
-"""Models whose network is not the same in both: a part is missing, or has another size."""
+"""Models whose networks differ: a part is missing in one of them, or has another size."""
 SAMPLES = "n_samples_train"
 
 
-def their_model(name: str, *, in_dim: int, samples: int | None) -> nn.Module | None:
-    """torchmil's counterpart of one of our models, with as many samples; None without one.
+def torchmil_model(name: str, *, in_dim: int, samples: int | None) -> nn.Module | None:
+    """Return torchmil's counterpart of one of our models, or None if there is none.
 
     Args:
-        name: our registered model.
-        in_dim: width of the features.
-        samples: posterior samples a training step.
+        name: Name of our registered model.
+        in_dim: Width of the features.
+        samples: Number of posterior samples per training step; None for models without.
     """
     try:
         models = import_module("torchmil.models")
@@ -63,19 +63,19 @@ def their_model(name: str, *, in_dim: int, samples: int | None) -> nn.Module | N
         return None
     cls, arguments = MODELS[name]
     first = nn.Linear(in_dim, WIDTH)
-    # before a transformer the first layer is linear alone
+    # before a transformer, the first layer has no ReLU
     layer = first if name in ("transmil", "tabmil", "tabmil-probsa-diag") else _relu(first)
-    made = getattr(models, cls)
-    if samples is not None and SAMPLES in inspect.signature(made).parameters:
+    model_class = getattr(models, cls)
+    if samples is not None and SAMPLES in inspect.signature(model_class).parameters:
         arguments = {**arguments, SAMPLES: samples}
-    return made((in_dim,), feat_ext=layer, **arguments)
+    return model_class((in_dim,), feat_ext=layer, **arguments)
 
 
-def their_loss(model: nn.Module, batch: Mapping[str, Any]) -> Callable[[], torch.Tensor]:
-    """Forward and the sum of the losses of one of torchmil's models on its padded batch."""
+def torchmil_loss(model: nn.Module, batch: Mapping[str, Any]) -> Callable[[], torch.Tensor]:
+    """Return a function that computes the sum of a torchmil model's losses on a padded batch."""
     compute: Callable[..., Any] = model.compute_loss  # pyright: ignore[reportAssignmentType]
-    wanted = inspect.signature(compute).parameters
-    inputs = {k: batch[k] for k in wanted if k in batch}
+    parameters = inspect.signature(compute).parameters
+    inputs = {k: batch[k] for k in parameters if k in batch}
 
     def loss() -> torch.Tensor:
         _, terms = compute(**inputs)
@@ -84,22 +84,22 @@ def their_loss(model: nn.Module, batch: Mapping[str, Any]) -> Callable[[], torch
     return loss
 
 
-def their_batch(bags: Bags) -> dict[str, Any]:
-    """Bags as torchmil trains on them: padded, masked, with normalised sparse adjacencies."""
+def torchmil_batch(bags: Bags) -> dict[str, Any]:
+    """Return bags as torchmil trains on them: padded, with masks and normalised adjacencies."""
     collate = import_module("torchmil.data").collate_fn
     assert bags.y is not None, "a training batch is labelled"
     degree, items = bags.degrees, []
     for b, (start, stop) in enumerate(zip(bags.offsets[:-1], bags.offsets[1:], strict=True)):
-        own = (bags.edges[0] >= start) & (bags.edges[0] < stop)
-        i, j = bags.edges[:, own]
-        w = bags.weights[own] * (degree[i] * degree[j]).rsqrt()
-        rows = torch.stack([torch.cat([i, j]), torch.cat([j, i])]) - start
+        in_bag = (bags.edges[0] >= start) & (bags.edges[0] < stop)
+        i, j = bags.edges[:, in_bag]
+        w = bags.weights[in_bag] * (degree[i] * degree[j]).rsqrt()
+        indices = torch.stack([torch.cat([i, j]), torch.cat([j, i])]) - start
         n = int(stop - start)
-        both = torch.cat([w, w])
-        adj = torch.sparse_coo_tensor(rows, both, (n, n), check_invariants=False).coalesce()
+        values = torch.cat([w, w])
+        adj = torch.sparse_coo_tensor(indices, values, (n, n), check_invariants=False).coalesce()
         items.append({"X": bags.x[start:stop], "adj": adj, "Y": bags.y[b]})
     with warnings.catch_warnings():
-        # torch's, about sparse tensors that torchmil makes without checks
+        # torch warns about sparse tensors that torchmil makes without checks
         warnings.simplefilter("ignore", UserWarning)
         batch = collate(items)
     return {k: batch[k] for k in ("X", "Y", "adj", "mask")}

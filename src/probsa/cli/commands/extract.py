@@ -66,7 +66,8 @@ def parser() -> ArgumentParser:
 def run(arguments: Sequence[str]) -> int:
     """Run `probsa extract`."""
     args = parse_arguments(parser(), arguments)
-    from ...cohorts import ExtractOptions, RunOptions, cores, estimate_features, extract_cohort
+    from ...cohorts import ExtractOptions, RunOptions, estimate_features, extract_cohort
+    from ...jobs import cores
     from ...slides import Windows
     from ...training import choose_device, gpus
     from ..terminal import OUT, counting_outcomes

@@ -1,6 +1,6 @@
-"""Workers as actors of a Ray cluster: https://docs.ray.io. Needs the extra `cluster`.
+"""Workers as actors of a Ray cluster (https://docs.ray.io); needs the extra `cluster`.
 
-The folder must be the same path on every machine.
+The folder must have the same path on every machine.
 """
 
 import logging
@@ -15,28 +15,28 @@ from typing import Any
 from ..errors import InputError, MissingExtra
 from .tasks import Stage
 from .team import PATIENCE, Death, Team
-from .worker import Answer, Message, portable, serve
+from .worker import Answer, Message, picklable, serve
 
 
 @dataclass(kw_only=True, slots=True)
 class Actors(Team):
-    """Workers by number; each answer to a worker is a call whose result is its next message."""
+    """Worker actors; each answer is sent by a call whose result is the worker's next message."""
 
     stage: Stage
     gpus: bool
     workers: int
     pickled: bytes = b""
     ray: Any = None
-    ours: bool = False
-    """Whether it was we who started or joined Ray."""
+    owns_ray: bool = False
+    """Whether this object started or joined Ray and therefore has to shut it down."""
     actors: dict[int, Any] = field(default_factory=dict)
     calls: dict[Any, int] = field(default_factory=dict)
-    """Which worker's next message each reference stands for."""
+    """The worker whose next message each Ray reference stands for."""
     started: int = 0
 
     def __post_init__(self) -> None:
         self.pickled = pickle.dumps(self.stage)
-        # No statistics leave the machine unless the user says so; read when Ray starts.
+        # Ray reads this when it starts: it sends no usage statistics unless the user allows it.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             import ray
@@ -44,25 +44,29 @@ class Actors(Team):
             raise MissingExtra("ray", "cluster") from None
         self.ray = ray
         if not ray.is_initialized():
-            self._join()
-            self.ours = True
+            self._join_cluster()
+            self.owns_ray = True
 
-    def _join(self) -> None:
-        """The cluster that runs here or that RAY_ADDRESS names, or else one of this machine."""
+    def _join_cluster(self) -> None:
+        """Join the cluster of this machine or of RAY_ADDRESS; start a local one if there is none.
+
+        Raises:
+            InputError: No cluster answers at RAY_ADDRESS, or GPUs are wanted and there are none.
+        """
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         try:
             self.ray.init(address="auto", **quiet)
             return
         except ConnectionError as e:
-            given = os.environ.get("RAY_ADDRESS")
-            if given:
-                raise InputError(f"no Ray cluster answers at RAY_ADDRESS={given}: {e}") from e
-        # Actors that no processor is left for would wait for ever.
+            address = os.environ.get("RAY_ADDRESS")
+            if address:
+                raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}: {e}") from e
+        # With fewer processors than actors, some actors would wait for ever.
         processors = max(self.workers, os.cpu_count() or 1)
         self.ray.init(address="local", include_dashboard=False, num_cpus=processors, **quiet)
         if self.gpus and not self.ray.cluster_resources().get("GPU"):
             self.ray.shutdown()
-            raise InputError("an actor per GPU was asked for, and Ray found no GPU here")
+            raise InputError("one GPU per actor was asked for, but Ray found no GPU here")
 
     def add(self) -> int:
         number, self.started = self.started, self.started + 1
@@ -73,40 +77,40 @@ class Actors(Team):
         return number
 
     def receive(self, seconds: float) -> list[tuple[int, Message | Death]]:
-        if not self.calls:  # all of them are idle
+        if not self.calls:  # all workers are idle
             time.sleep(seconds)
             return []
         ready, _ = self.ray.wait(list(self.calls), timeout=seconds)
-        came: list[tuple[int, Message | Death]] = []
+        received: list[tuple[int, Message | Death]] = []
         for call in ready:
             number = self.calls.pop(call)
             try:
-                came.append((number, self.ray.get(call)))
+                received.append((number, self.ray.get(call)))
             except self.ray.exceptions.RayActorError as e:
-                # An actor that cannot be reached may live on: it must not.
+                # An actor that cannot be reached may still be alive: end it.
                 self.ray.kill(self.actors.pop(number))
-                came.append((number, Death(str(e).partition("\n")[0].rstrip("."))))
-        return came
+                received.append((number, Death(str(e).partition("\n")[0].rstrip("."))))
+        return received
 
     def answer(self, worker: int, answer: Answer) -> None:
         self.calls[self.actors[worker].step.remote(answer)] = worker
 
-    def farewell(self, worker: int) -> None:
-        """Nothing: an actor that was told to stop only waits."""
+    def join(self, worker: int) -> None:
+        """Do nothing: an actor that was told to stop stays alive until `close`."""
 
     def close(self) -> None:
         for actor in self.actors.values():
             self.ray.kill(actor)
-        if self.calls:  # a call of an actor ends with it
+        if self.calls:  # the calls end together with their actors
             self.ray.wait(list(self.calls), num_returns=len(self.calls), timeout=PATIENCE)
         self.actors.clear()
         self.calls.clear()
-        if self.ours:
+        if self.owns_ray:
             self.ray.shutdown()
 
 
 class _Actor:
-    """The worker's loop in a thread, turned by calls."""
+    """Runs the worker's loop in a thread, which advances with each call of `step`."""
 
     def __init__(self, pickled: bytes) -> None:
         self.pickled = pickled
@@ -117,15 +121,15 @@ class _Actor:
     def work(self) -> None:
         try:
             serve(pickle.loads(self.pickled), self.ask)
-        except Exception as e:  # noqa: BLE001 - the caller raises it
-            self.messages.put(portable(e))
+        except Exception as e:  # noqa: BLE001 - the scheduler raises it
+            self.messages.put(picklable(e))
 
     def ask(self, message: Message) -> Answer:
         self.messages.put(message)
         return self.answers.get()
 
     def step(self, answer: Answer | None) -> Message:
-        """Hands in the answer to the last message, and waits for the next one."""
+        """Pass on the answer to the last message, and wait for the next message."""
         if answer is not None:
             self.answers.put(answer)
         return self.messages.get()

@@ -1,0 +1,64 @@
+"""Records of a work folder: one small file per slide or CT series and stage."""
+
+from dataclasses import dataclass, field, replace
+
+from ..core import BagKind
+from ..jobs import Outcome, RecordFile
+
+STATUSES = ("done", "no_tissue", "failed")
+NOUNS: dict[BagKind, str] = {"slide": "slide", "ct": "series"}
+"""What messages call an input of each kind."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record(RecordFile):
+    """What is known of one slide or series after a stage worked on it."""
+
+    name: str
+    kind: BagKind
+    source: str
+    """Path of the slide, or of the folder or file that contains the series."""
+    status: str = "failed"
+    """One of `STATUSES`."""
+    reason: str = ""
+    files: tuple[str, ...] = ()
+    """Files of the slices of a DICOM series, or the NIfTI file."""
+    format: str = ""
+    mpp: float | None = None
+    """Micrometres per level-0 pixel that were used."""
+    count: int = 0
+    """Number of patches, slices or instances."""
+    unreadable: int = 0
+    """Number of those that could not be decoded."""
+    seconds: float = 0.0
+    made_with: str = ""
+    """Digest of the source, the settings and everything else that the result depends on."""
+    content: str = ""
+    """Digest of the slide or series from which the patches were made."""
+    settings: str = ""
+    """Digest of the settings of the patches."""
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+    def outcome(self, *, kept: bool = False) -> Outcome:
+        """Return the outcome for the report of a run; `kept` if nothing had to be done."""
+        return Outcome(
+            name=self.name,
+            status=self.status if self.status in STATUSES else "failed",
+            reason=self.reason,
+            count=self.count,
+            unreadable=self.unreadable,
+            seconds=self.seconds,
+            source=self.source,
+            kept=kept,
+        )
+
+    def with_outcome(self, outcome: Outcome) -> "Record":
+        """Return this record with the outcome of the task."""
+        return replace(
+            self,
+            status=outcome.status,
+            reason=outcome.reason,
+            count=outcome.count,
+            unreadable=outcome.unreadable,
+            seconds=round(outcome.seconds, 3),
+        )
