@@ -18,6 +18,14 @@ from support.made_experiments import write_run
 from probsa.benchmark.figures.attention import attention_figures, default_bags, default_methods
 from probsa.benchmark.figures.critical import draw_critical, write_critical
 from probsa.benchmark.figures.detectors import detections
+from probsa.benchmark.figures.figure_data import (
+    critical,
+    differences,
+    family_ranks,
+    gains,
+    paper_gains,
+    paper_ranks,
+)
 from probsa.benchmark.figures.folds import FoldScores, draw_folds, write_folds
 from probsa.benchmark.figures.forest import Difference, draw_forest, write_forest
 from probsa.benchmark.figures.improvement import (
@@ -26,14 +34,6 @@ from probsa.benchmark.figures.improvement import (
     draw_improvement,
     means,
     write_improvement,
-)
-from probsa.benchmark.figures.numbers import (
-    critical,
-    differences,
-    family_ranks,
-    gains,
-    paper_gains,
-    paper_ranks,
 )
 from probsa.benchmark.figures.ranks import AverageRank, draw_ranks, write_ranks
 from probsa.benchmark.figures.style import shortened, style_of

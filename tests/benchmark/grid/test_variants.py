@@ -3,7 +3,7 @@
 import pytest
 from support.made_experiments import write_folds
 
-from probsa.benchmark.figures.numbers import differences, family_ranks, folds, gains
+from probsa.benchmark.figures.figure_data import differences, family_ranks, folds, gains
 from probsa.benchmark.grid.methods_and_cells import Method
 from probsa.benchmark.grid.variants import CHOSEN, chosen, family_baseline, variants_of
 from probsa.benchmark.results.results import read_results, read_scores

@@ -8,7 +8,7 @@ from support.made_experiments import write_run
 from support.made_predictions import cohort
 
 from probsa.benchmark.results.instances import summary_of
-from probsa.benchmark.results.lesions import Truth, lesions_found
+from probsa.benchmark.results.lesions import LesionTruth, lesions_found
 from probsa.benchmark.results.pooled import blocks
 from probsa.benchmark.results.results import read_results
 from probsa.evaluation.found_lesions import patch_mask
@@ -79,14 +79,14 @@ def test_lesions_of_a_method(scores):
     replicates = [hit(split) for split, _ in KEYS]
     by_split = froc_summary(replicates, blocks=[0, 0, 1, 1], bootstrap=50)
     apart = froc_summary(replicates, bootstrap=50)
-    found = lesions_found(scores, [Truth(source="patches")], bootstrap=50)["patches"].metrics
+    found = lesions_found(scores, [LesionTruth(source="patches")], bootstrap=50)["patches"].metrics
     assert interval(found["froc"]) == interval(by_split["froc"]) != interval(apart["froc"])
 
 
 def test_lesions_are_those_of_the_labels_that_came():
     """A method whose features have other patches may have other labels of the same places."""
     slide = next(p for p in slides_of(0)[0] if p.instance_labels.any())
-    truth = Truth(source="patches")
+    truth = LesionTruth(source="patches")
     there = truth.of(slide, tumour=True)
     assert truth.of(slide, tumour=True) is there
     turned = replace(slide, instance_labels=slide.instance_labels[::-1].copy())

@@ -48,7 +48,7 @@ def holm_of_two(p: dict[str, float]) -> dict[str, float]:
     return {least: first, most: max(first, p[most])}
 
 
-def printed(notes: tuple[str, ...], beginning: str) -> dict[str, float]:
+def paper_cell(notes: tuple[str, ...], beginning: str) -> dict[str, float]:
     (note,) = [n for n in notes if n.startswith(beginning)]
     return {n: float(v) for n, v in re.findall(r"(dsmil|dtfdmil) ([\d.e-]+\d)", note)}
 
@@ -67,7 +67,7 @@ def test_delong_is_of_all_pairs_of_mean_probabilities(scores):
     y = np.array(list(Y.values()))
     mean = {n: np.mean([list(guesses(n, s).values()) for s in (0, 1)], axis=0) for n in SKILL}
     wanted = holm_of_two({n: by_pairs(mean[n], mean["abmil"], y) for n in ("dsmil", "dtfdmil")})
-    found = printed(below.footnotes, "DeLong's test of the pooled AUROC")
+    found = paper_cell(below.footnotes, "DeLong's test of the pooled AUROC")
     assert found == pytest.approx(wanted, rel=6e-3)
 
 
@@ -83,7 +83,7 @@ def test_corrected_t_is_of_each_folds_mean_over_seeds(scores):
         for n in SKILL
     }
     wanted = holm_of_two({n: over_folds(auroc[n], auroc["abmil"]) for n in ("dsmil", "dtfdmil")})
-    found = printed(below.footnotes, "Nadeau and Bengio's")
+    found = paper_cell(below.footnotes, "Nadeau and Bengio's")
     assert found == pytest.approx(wanted, rel=6e-3)
 
 

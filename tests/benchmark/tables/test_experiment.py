@@ -8,7 +8,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from support.made_experiments import write_folds, write_run
 
 from probsa.benchmark.execution.timing import StepTime
-from probsa.benchmark.figures.numbers import differences, gains
+from probsa.benchmark.figures.figure_data import differences, gains
 from probsa.benchmark.results.results import read_results
 from probsa.benchmark.tables._shared import paper_table
 from probsa.benchmark.tables.ablation import ablation_table

@@ -47,7 +47,7 @@ def plan(grid: Grid, out: Path) -> Plan:
     cells = grid.cells(out)
     return Plan(
         states=tuple(state_of(c, out) for c in cells),
-        units=tuple(units_of(cells, heads=grid.heads)),
+        units=tuple(units_of(cells, heads=grid.joint_runs)),
         notes=checked.notes,
     )
 
@@ -127,7 +127,7 @@ def run_cells(
         watch=watch,
         sure=set(finished),
     )
-    units = {u.name: u for u in units_of(cells, heads=grid.heads)}
+    units = {u.name: u for u in units_of(cells, heads=grid.joint_runs)}
     states = {c.name: state_of(c, out, done=c.name in finished) for c in cells}
     write_states(out, list(states.values()))
 

@@ -8,8 +8,8 @@ from sklearn.metrics import roc_auc_score
 from support.made_experiments import write_folds, write_run
 
 from probsa.benchmark import reports as report
-from probsa.benchmark.figures.made import Made
-from probsa.benchmark.results.outlier_folds import odd_notes
+from probsa.benchmark.figures.figure_files import FigureFiles
+from probsa.benchmark.results.outlier_folds import outlier_notes
 from probsa.benchmark.results.results import read_scores
 
 BAGS = [f"b{k:02}" for k in range(60)]
@@ -28,7 +28,7 @@ def experiment(out: Path, *, data: str, flipped: int | None) -> None:
 def test_flipped_folds_of_every_data_set_are_said(tmp_path):
     for data, flipped in (("a", 2), ("b", None), ("c", 0)):
         experiment(tmp_path, data=data, flipped=flipped)
-    said = odd_notes(read_scores(tmp_path))
+    said = outlier_notes(read_scores(tmp_path))
     assert [s.partition(" AUROC")[0] for s in said] == [
         "a, fold 2: labels flipped?",
         "c, fold 0: labels flipped?",
@@ -51,7 +51,7 @@ def test_patients_are_what_a_fold_is_judged_by(tmp_path):
         folds = [[b for b in bags if int(b[1:3]) % 3 == k] for k in range(3)]
         groups = {b: b[:3] for b in bags} if grouped else None
         write_folds(out, y, folds, p, model="abmil", data="toy", groups=groups)
-        said[grouped] = odd_notes(read_scores(out))
+        said[grouped] = outlier_notes(read_scores(out))
     assert len(said[False]) > 0 and said[True] == ()
 
 
@@ -62,14 +62,14 @@ def test_a_test_part_below_chance_is_said(tmp_path, wrong, odd):
         for split in (0, 1):
             write_run(tmp_path, model=model, split=split, folds=False, test=p, y=TRUTH)
     auroc = roc_auc_score(list(TRUTH.values()), list(p.values()))
-    said = [n.partition(" [")[0] for n in odd_notes(read_scores(tmp_path))]
+    said = [n.partition(" [")[0] for n in outlier_notes(read_scores(tmp_path))]
     wanted = f"toy, the test part: labels flipped? AUROC {auroc:.3f}"
     assert [n.partition(" by")[0] for n in said] == ([wanted] if odd else [])
 
 
 def test_a_report_says_them(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "write_tables", lambda *_, **__: [])
-    monkeypatch.setattr(report, "write_figures", lambda *_, **__: Made())
+    monkeypatch.setattr(report, "write_figures", lambda *_, **__: FigureFiles())
     experiment(tmp_path, data="a", flipped=1)
     (said,) = report.write_report(tmp_path).odd
     assert said.startswith("a, fold 1: labels flipped?")
@@ -81,7 +81,7 @@ def test_maps_of_bags_that_are_chosen_no_more_go(tmp_path, monkeypatch):
 
     def drawn(out, **_):
         now.write_text("new")
-        return Made(written=(now,))
+        return FigureFiles(written=(now,))
 
     monkeypatch.setattr(report, "write_tables", lambda *_, **__: [])
     monkeypatch.setattr(report, "write_figures", drawn)
