@@ -1,4 +1,4 @@
-"""Figures of an experiment: numbers by hand, what is drawn where, no words on top of others."""
+"""Figures of an experiment: numbers checked by hand, positions, and no overlapping text."""
 
 import csv
 import itertools
@@ -17,7 +17,7 @@ from support.made_experiments import write_run
 
 from probsa.benchmark.figures.attention import attention_figures, default_bags, default_methods
 from probsa.benchmark.figures.critical import draw_critical, write_critical
-from probsa.benchmark.figures.detectors import detections
+from probsa.benchmark.figures.detectors import error_detections
 from probsa.benchmark.figures.figure_data import (
     critical,
     differences,
@@ -27,7 +27,7 @@ from probsa.benchmark.figures.figure_data import (
     paper_ranks,
 )
 from probsa.benchmark.figures.folds import FoldScores, draw_folds, write_folds
-from probsa.benchmark.figures.forest import Difference, draw_forest, write_forest
+from probsa.benchmark.figures.forest import BaselineDifference, draw_forest, write_forest
 from probsa.benchmark.figures.improvement import (
     MEAN,
     Gain,
@@ -58,7 +58,7 @@ LONG = "a method whose name goes on and on, wide 512, learning rate 0.001"
 
 
 def chance(data: str, method: int, seed: int) -> dict[str, float]:
-    """p of each bag, better than chance and unlike for each run."""
+    """Return p of each bag, better than chance and different for each run."""
     rng = np.random.default_rng([ord(data[0]), method, seed])
     return {
         b: float(np.clip(0.35 + 0.3 * y + 0.25 * rng.normal(), 0.01, 0.99)) for b, y in Y.items()
@@ -87,37 +87,37 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 def panel(figure: Figure, label: str) -> Axes:
-    (found,) = [a for a in figure.axes if a.get_label() == label]
-    return found
+    (match,) = [a for a in figure.axes if a.get_label() == label]
+    return match
 
 
-def words(figure: Figure) -> list[Text]:
-    """All that can be read."""
+def visible_texts(figure: Figure) -> list[Text]:
+    """Return all visible texts."""
     figure.canvas.draw()
-    found = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
+    texts = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
     beyond = set()
     for ax in figure.axes:
         for axis in (ax.xaxis, ax.yaxis):
             low, high = sorted(axis.get_view_interval())
             for tick in axis.get_major_ticks():
-                if not low <= tick.get_loc() <= high:  # made, but not drawn
+                if not low <= tick.get_loc() <= high:  # exists but is not drawn
                     beyond |= {tick.label1, tick.label2}
-    return [t for t in found if t not in beyond]
+    return [t for t in texts if t not in beyond]
 
 
 def refuse_collisions(figure: Figure) -> None:
-    """No words on top of others, cut off at the page's edge or too small to read."""
-    found = words(figure)
-    for t in found:
+    """Check that no text overlaps another, is cut off at the page's edge or is too small."""
+    texts = visible_texts(figure)
+    for t in texts:
         assert t.get_fontsize() >= 7, t.get_text()
         box = t.get_window_extent()
         assert box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1, t.get_text()
         assert box.y0 >= -1 and box.y1 <= figure.bbox.y1 + 1, t.get_text()
-    for one, two in itertools.combinations(found, 2):
+    for one, two in itertools.combinations(texts, 2):
         a, b = one.get_window_extent(), two.get_window_extent()
         across = min(a.x1, b.x1) - max(a.x0, b.x0)
         down = min(a.y1, b.y1) - max(a.y0, b.y0)
-        # boxes hold the room of letters like g and Ä: they may touch
+        # boxes include room for letters like g and Ä, so they may touch
         assert across < 1 or down < 0.25 * min(a.height, b.height), (
             one.get_text(),
             two.get_text(),
@@ -184,7 +184,7 @@ def test_ranks_are_taken_within_a_data_set_and_a_family(experiment):
     found, lost = family_ranks(read_scores(experiment))
     assert lost == []
     ours = {r.method: r.ours for r in found if r.metric == "AUROC"}
-    # one λ a method: cyclical
+    # one λ per method: cyclical
     assert "abmil-probsa-diag λ=0.1" not in ours
     folds = [[list("abcdefghijkl").index(b) for b in own] for own in BAGS]
     y = np.array(list(Y.values()))
@@ -212,9 +212,11 @@ def test_differences_are_to_the_baseline_of_the_family(experiment):
     assert not any(d.winner for d in found)  # twelve bags of noise
     for d in found:
         assert d.distinct == (d.p <= 0.05)
-        # with 80 % power it takes more than what an interval must exclude
+        # 80 % power needs more than the half-width of the interval
         assert d.high > d.points
-        assert d.detectable > d.high - d.points or d.detectable == 100  # no more can be
+        assert (
+            d.detectable > d.high - d.points or d.detectable == 100
+        )  # the largest possible difference
     assert any(d.detectable < 100 for d in found)
 
 
@@ -264,16 +266,21 @@ def test_improvement_draws_data_sets_their_mean_and_the_paper():
 def test_notes_say_what_is_compared_and_leave_room_for_all_else():
     within = [replace(g, pooling="within" if g.source == "ours" else "") for g in many_gains()]
     few = [
-        Difference(
+        BaselineDifference(
             data="toy", metric=m, method=n, model=n, baseline="abmil", points=1.0, pooling="within"
         )
         for m in ("AUROC", "F1")
         for n in ("dsmil", "patchgcn")
     ]
-    for figure in (draw_improvement(within), draw_forest(few, said=f"{CHOSEN}. " * 3)):
-        assert any("AUROC within each" in t.get_text().replace("\n", " ") for t in words(figure))
+    for figure in (draw_improvement(within), draw_forest(few, remark=f"{CHOSEN}. " * 3)):
+        assert any(
+            "AUROC is averaged over folds" in t.get_text().replace("\n", " ")
+            for t in visible_texts(figure)
+        )
         refuse_collisions(figure)
-    assert not any("within each" in t.get_text() for t in words(draw_improvement(many_gains())))
+    assert not any(
+        "averaged over folds" in t.get_text() for t in visible_texts(draw_improvement(many_gains()))
+    )
 
 
 def test_intervals_that_span_everything_run_out_of_the_panel():
@@ -284,10 +291,10 @@ def test_intervals_that_span_everything_run_out_of_the_panel():
         low, high = panel(figure, "AUROC abmil-probsa-dirac").get_ylim()
         most = max(g.points for g in few)
         assert (low, high) == (-most - 4, most + 4) if cut else high < most + 4
-        assert any("go on beyond it" in t.get_text() for t in words(figure)) == cut
+        assert any("continue beyond it" in t.get_text() for t in visible_texts(figure)) == cut
         refuse_collisions(figure)
     rows = [
-        Difference(data="d", metric="AUROC", method=n, model=n, baseline="abmil", points=k,
+        BaselineDifference(data="d", metric="AUROC", method=n, model=n, baseline="abmil", points=k,
                    low=k - w, high=k + w)
         for n, k, w in (("dsmil", 1.0, 2.0), ("patchgcn", -3.0, 2.0), ("smabmil", 0.0, 80.0))
     ]  # fmt: skip
@@ -306,7 +313,7 @@ def test_improvement_with_every_schedule_is_legible():
 
 
 def twenty() -> list[tuple[str, str]]:
-    """(name, model) as tables have them."""
+    """Return (name, model) pairs as in tables."""
     found = [(n + (" λ=cyclical" if "probsa" in n else ""), n) for n in names()]
     return [*found[:19], (LONG, "dsmil")]
 
@@ -323,7 +330,7 @@ def test_ranks_are_where_they_should_be():
     figure = draw_ranks(ranks)
     ax = panel(figure, "local AUROC")
     shown = [t.get_text() for t in ax.get_yticklabels()]
-    # best first; what was not run last
+    # best first, methods that were not run last
     order = [n for n, _ in twenty()[:10]]
     assert shown == [shortened(n) for n in [*order[:3], *order[4:], order[3]]]
     filled = {
@@ -366,13 +373,13 @@ def test_critical_differences_are_to_scale_and_bars_join_cliques(tmp_path):
 
 def test_a_critical_difference_that_is_too_long_says_so():
     figure = draw_critical(["a", "b"], [1.2, 1.8], cd=9.0, cliques=[range(2)])
-    assert any("more than fits the page" in t.get_text() for t in words(figure))
+    assert any("longer than the page" in t.get_text() for t in visible_texts(figure))
     refuse_collisions(figure)
 
 
 def test_only_a_winner_is_marked(tmp_path):
     rows = [
-        Difference(
+        BaselineDifference(
             data=data, metric=metric, method=name, model=model, baseline="abmil",
             points=None if i == 7 else i - 9.0, low=i - 12.0, high=i - 6.0, p=0.1,
             distinct=i in (2, 19), winner=i == 19 and metric == "AUROC", detectable=5.0,
@@ -401,7 +408,7 @@ def test_odd_splits_are_marked(tmp_path):
         for d in ("one", "two")
         for name, model in twenty()
     ]
-    figure = draw_folds(scores, odd={"one": [4]})
+    figure = draw_folds(scores, outliers={"one": [4]})
     refuse_collisions(figure)
     squares = [line for line in panel(figure, "one").lines if line.get_marker() == "s"]
     squares = [line for line in squares if to_hex(line.get_markeredgecolor()) == "#d55e00"]
@@ -409,7 +416,7 @@ def test_odd_splits_are_marked(tmp_path):
     assert [line.get_xdata()[0] for line in odd] == [0.5] * 20
     assert {t.get_text() for t in panel(figure, "one").texts} == {"4"}
     assert not panel(figure, "two").texts
-    write_folds(tmp_path / "f.png", scores, odd={"one": [4]})
+    write_folds(tmp_path / "f.png", scores, outliers={"one": [4]})
     marked = [(r["data"], r["split"]) for r in table(tmp_path / "f.csv") if r["odd"] == "True"]
     assert marked == [("one", "4")] * 20
 
@@ -474,7 +481,7 @@ def test_what_finds_wrong_calls_is_the_same_in_figure_and_table(experiment):
     below = instances_table(own).follow[0]
     keys = [c.key for c in below.columns]
     rows = {r[0].text: dict(zip(keys, r, strict=True)) for r in below.rows}
-    found, lost = detections(own)
+    found, lost = error_detections(own)
     assert lost == [] and len(found) == 3
     for f in found:
         for key, name in SHORT.items():
@@ -545,7 +552,7 @@ def test_bags_are_chosen_by_rule(experiment):
     by_hand = [sorted(k, key=lambda b: p[b])[(len(k) - 1) // 2] for k in kinds if k]
     assert [c.bag for c in found] == by_hand
     assert len(missing) == sum(not k for k in kinds)
-    assert f"Of the {len(kinds[0])} positive bags that are rightly called" in found[0].why
+    assert f"Of the {len(kinds[0])} positive bags that are called positive" in found[0].why
 
 
 def test_maps_of_named_bags_are_of_the_runs_that_tested_them(experiment, tmp_path):

@@ -1,4 +1,4 @@
-"""The paper's figures in the package are the paper's, under our names."""
+"""The results in paper.csv are those that the paper prints, under our names."""
 
 import csv
 from pathlib import Path

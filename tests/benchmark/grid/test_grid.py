@@ -1,4 +1,4 @@
-"""A grid is what its file says: methods, cells, and what each run is; nonsense is refused."""
+"""Grids are read as their files say: methods, cells and runs; invalid ones are rejected."""
 
 from collections import Counter
 
@@ -32,7 +32,7 @@ def write(path, **keys):
 
 
 def grid_of(folder, **keys):
-    """A grid of the toy bags and two models, unless the keys say otherwise."""
+    """Write a grid of the toy bags and two models, unless the keys say otherwise."""
     data = {"features": str(folder / "features"), "labels": str(folder / "labels.csv")}
     given = {"data": data, "models": ["abmil", "abmil-probsa-diag"], **keys}
     return write(folder.parent / "grid.yaml", **{k: v for k, v in given.items() if v is not None})
@@ -106,7 +106,7 @@ def test_a_baseline_has_the_arguments_of_its_variant():
     base = entries[1]
     assert base.method.model == "abmil" and base.method.arguments == {"embed": 32}
     assert base.training == {"training.batch_size": 2}
-    # one that is the listed model is that one
+    # λ = 0 of a listed model is that model
     same = {"name": "abmil-probsa-diag", "label": "many", "samples": 100}
     assert names_of([same, "abmil"], [0.0]) == ["abmil"]
 
@@ -146,19 +146,35 @@ def test_of_two_that_say_one_key_the_nearer_holds(folder, tmp_path):
     assert {n: t.epochs for n, t in runs.items()} == {"dsmil": 3, "abmil": 6, "clam-sb": 5}
     assert {n: t.clip_norm for n, t in runs.items()} == {"dsmil": 1, "abmil": 1, "clam-sb": 2}
     assert {n: t.batch_size for n, t in runs.items()} == {"dsmil": 9, "abmil": 9, "clam-sb": 4}
-    assert grid.notes == ("no data is called other: exceptions for these concern nothing here",)
+    assert grid.notes == ("no data is called other: exceptions for these have no effect",)
     flags = read_grid(path, overrides={"training.epochs": "1"})
     assert {c.config.training.epochs for c in flags.cells(tmp_path)} == {1}
 
 
 def test_flags_of_the_grid(folder, tmp_path):
     given = {"seeds": "2", "splits": "0,2", "training.kl_weight": "0,0.5,linear", "keep": "none"}
-    grid = read_grid(grid_of(folder), overrides={**given, "heads": "1", "slurm.partition": "gpu"})
+    grid = read_grid(
+        grid_of(folder), overrides={**given, "joint_runs": "1", "slurm.partition": "gpu"}
+    )
     assert {(c.split, c.seed) for c in grid.cells(tmp_path)} == {(0, 0), (0, 1), (2, 0), (2, 1)}
     assert [m.name for m in grid.methods] == [
         "abmil", "abmil-probsa-diag λ=0.5", "abmil-probsa-diag λ=linear",
     ]  # fmt: skip
-    assert (grid.keep, grid.heads, dict(grid.slurm)) == ("none", 1, {"partition": "gpu"})
+    assert (grid.keep, grid.joint_runs, dict(grid.slurm)) == ("none", 1, {"partition": "gpu"})
+
+
+def test_the_former_name_of_joint_runs_is_read_and_noted_once(folder, tmp_path):
+    note = "the grid's key 'heads' is now called 'joint_runs'"
+    for grid in (
+        read_grid(grid_of(folder, heads=3)),
+        read_grid(grid_of(folder), overrides={"heads": "3"}),
+        read_grid(grid_of(folder, heads=7), overrides={"heads": "3"}),
+    ):
+        assert (grid.joint_runs, grid.notes) == (3, (note,))
+        grid.write(tmp_path)
+        assert read_grid(tmp_path / "grid.yaml").notes == ()
+    with pytest.raises(InputError, match="both 'heads' and 'joint_runs'"):
+        read_grid(grid_of(folder, heads=3, joint_runs=3))
 
 
 def test_what_is_written_is_read_as_the_same_grid(folder, tmp_path, monkeypatch):
@@ -199,7 +215,7 @@ def test_folders_are_data_sets(folder, tmp_path):
         found(f"x={tmp_path / 'more'}")
     with pytest.raises(InputError, match=r"no folder /nowhere"):
         found("/nowhere")
-    with pytest.raises(InputError, match=r"is no data set: expected features/ and labels.csv"):
+    with pytest.raises(InputError, match=r"is not a data set: expected features/ and labels.csv"):
         found(str(tmp_path / "more" / "notes"))
 
 
@@ -249,7 +265,7 @@ def test_the_features_of_a_data_set(folder, tmp_path):
         assert sets(tmp_path / "out" / "grid.yaml") == {"abmil": wanted, "dsmil": "c"}
 
 
-# what is refused
+# invalid grids
 
 
 @pytest.mark.parametrize(
@@ -331,7 +347,7 @@ def test_λ_is_listed_once_each():
     assert kl_weights([0, 0.0, "linear", 1, 1.0], where="g") == [0.0, "linear", 1.0]
 
 
-# before it runs
+# checks before a run
 
 
 def checked(folder, tmp_path, **keys):
@@ -371,10 +387,10 @@ def test_a_patient_in_two_parts_is_refused(folder, tmp_path):
 def test_a_copied_bag_is_refused_or_noted(folder, tmp_path):
     (folder / "features" / "002.h5").write_bytes((folder / "features" / "000.h5").read_bytes())
     said = "bags '000' .* and '002' .* have the same features"
-    with pytest.raises(TableError, match=f"{said}.*labels.csv, .*`leaks: note` only tells"):
+    with pytest.raises(TableError, match=f"{said}.*labels.csv, .*`leaks: note`"):
         checked(folder, tmp_path)
     found = checked(folder, tmp_path, leaks="note")
-    # told once a split: its parts differ between them
+    # reported once per split, since the parts differ
     assert len(found.notes) == 3 and all("the same features" in n for n in found.notes)
 
 
@@ -398,7 +414,7 @@ def test_copies_are_looked_for_once(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("probsa.benchmark.grid.checks.find_copies", never)
     assert check_grid(noting, out).notes == first.notes != ()
     (folder / "features" / "000.h5").write_bytes((folder / "features" / "001.h5").read_bytes())
-    with pytest.raises(AssertionError, match=r"read again"):  # its size is another
+    with pytest.raises(AssertionError, match=r"read again"):  # its size has changed
         check_grid(grid, out)
 
 
@@ -436,7 +452,7 @@ def test_some_of_the_splits(folder, tmp_path):
     grid = read_grid(grid_of(folder, splits=[1, 3]))
     assert {c.split for c in grid.cells(tmp_path)} == {1, 3}
     assert len(check_grid(grid, tmp_path).new["toy"]) == 5  # the first of the five is still 0
-    assert read_grid(grid_of(folder, splits=[1, 7])).data[0].made == 8  # to have one called 7
+    assert read_grid(grid_of(folder, splits=[1, 7])).data[0].made == 8  # so that split 7 exists
 
 
 def test_classes_are_named_by_the_grid(folder):

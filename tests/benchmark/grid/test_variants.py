@@ -1,4 +1,4 @@
-"""Which plain model is the λ = 0 of a variant: never one of other arguments."""
+"""The plain model (λ = 0) of a variant never has other arguments."""
 
 import pytest
 from support.made_experiments import write_folds
@@ -31,7 +31,7 @@ def written(tmp_path):
 
 
 def test_one_made_for_a_variant_is_its_own(written):
-    """Its arguments may be those of another: how it was trained is not."""
+    """The plain model made for a variant shares its training, not only its arguments."""
     written("abmil", BAD)
     written("abmil", GOOD, label="abmil of slow")
     out = written("abmil-probsa-diag", GOOD, label="slow", kl_weight=1)
@@ -71,7 +71,7 @@ def test_one_of_other_arguments_is_none(written):
     found, lost = gains(read_scores(out))
     assert found == []
     assert lost[0] == "small λ=1 on toy: abmil of the same arguments was not run"
-    assert ablation_table(read_results(out)) is None  # two λ, and nothing to lay them beside
+    assert ablation_table(read_results(out)) is None  # two λ, but no plain model
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_who_is_ranked_is_the_same_in_table_and_figure(written):
     for data in ("one", "two"):
         written("abmil", BAD, data=data)
         written("dsmil", GOOD, data=data)
-    written("tabmil", GOOD, data="three")  # another family's data set is none of theirs
+    written("tabmil", GOOD, data="three")  # data sets of another family do not count
     out = written("patchgcn", GOOD, data="one")
     results = read_results(out)
     table = comparison_table(results, "local")

@@ -1,4 +1,4 @@
-"""A method's instance metrics over splits and seeds: seeds of one split are no new splits."""
+"""A method's instance metrics over splits and seeds: seeds of one split are not new splits."""
 
 from dataclasses import replace
 
@@ -95,4 +95,4 @@ def test_lesions_are_those_of_the_labels_that_came():
     assert (other.labels != there.labels).any()
     assert truth.of(slide, tumour=False) is None
     said = truth.of(replace(slide, instance_labels=None), tumour=True)
-    assert isinstance(said, str) and truth.of(slide, tumour=True) == said  # left out from here on
+    assert isinstance(said, str) and truth.of(slide, tumour=True) == said  # left out from now on

@@ -1,4 +1,4 @@
-"""Methods side by side: the same replicates, intervals of a value, nothing where nothing varies."""
+"""Methods compared on the same replicates, and intervals of their values."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_replicates_are_seeds_with_folds_and_splits_and_seeds_without():
     assert replicate_keys(fixed) == [(0, 0), (0, 1), (2, 0), (2, 1)]
     assert blocks(fixed) == [0, 0, 2, 2]
     assert blocks(scores(seeds=(0, 4))) is None
-    # one split: its seeds are the replicates
+    # with one split, its seeds are the replicates
     assert blocks(scores(seeds=(0, 1), splits=(3,), folds=False)) is None
 
 
@@ -157,7 +157,7 @@ def test_a_fold_with_one_positive_patient_leaves_it_to_the_pooled_differences():
     found = compare_methods([replace(s, y=y) for s in few], baseline="a")
     assert found.within is not None and found.deciding("auroc") is found.within
     assert found.within.comparison.differences["bb"].p is not None
-    # two bags of one patient are one
+    # two bags of one patient count once
     groups = np.array(["p0", "p0", *np.arange(58).astype(str)])
     assert (
         compare_methods([replace(s, y=y, groups=groups) for s in few], baseline="a").within is None

@@ -1,4 +1,4 @@
-"""Scores are read from run folders alone; what is not whole or not sound is left out and said."""
+"""Scores are read from run folders alone; incomplete or damaged runs are left out and reported."""
 
 import json
 import shutil
@@ -66,7 +66,7 @@ def test_a_fixed_test_part_gives_a_replicate_a_split_and_seed(tmp_path):
     assert scores.split.tolist() == [[0] * 3, [0] * 3, [1] * 3]
     assert scores.seed.tolist() == [0, 1, 0]
     np.testing.assert_allclose(scores.p[:, 1], [0.9, 0.8, 0.3], rtol=1e-6)
-    # groups are the bags where the grid knows of no patients
+    # without patients, each bag is a group
     assert scores.groups.tolist() == ["a", "b", "c"]
     # split 0: 1 and 1; split 1: one of two pairs
     assert split_values(scores, "auroc") == {0: 1.0, 1: 0.5}
@@ -238,7 +238,7 @@ def test_per_instance_outputs_are_read_replicate_by_replicate(tmp_path):
     assert [p.name for p in first] == list("abcdefghijkl")
     assert first[2].instance_labels.tolist() == [0, 1, 1, 0]
     assert first[2].probability[0] == np.float32(0.7)
-    # lazily: the second replicate is read only now
+    # the second replicate is read only now
     (paths[0] / "predictions" / "instances" / "a.h5").unlink()
     with pytest.raises(BagError, match=r"a\.h5"):
         next(reader)

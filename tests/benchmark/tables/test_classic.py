@@ -1,4 +1,4 @@
-"""DeLong's and the corrected t test below a table are those of a plain computation."""
+"""DeLong's and the corrected t test below a table equal a plain computation."""
 
 import re
 

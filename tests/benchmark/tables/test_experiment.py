@@ -1,4 +1,4 @@
-"""The tables of an experiment say what its run folders hold; winners are so by the rule."""
+"""Tables contain the results of the run folders, and winners follow the rule."""
 
 import csv
 
@@ -89,7 +89,7 @@ def test_average_ranks_are_over_data_sets_and_metrics_within_the_family(small):
     write_folds(small, Y, FOLDS, guesses("t", 2.0), model="tabmil")
     table = comparison_table(read_results(small), "local")
     names = [row[0].text for row in table.rows]
-    # the paper's order, without the other family
+    # in the paper's order, without the other family
     assert names == ["abmil-probsa-diag λ=cyclical", "abmil", "dsmil"]
     ranks = {n: [] for n in names}
     for key in ("toy_auroc", "toy_f1"):
@@ -120,7 +120,7 @@ def test_pooled_values_are_over_all_bags_and_differences_to_the_plain_model(smal
     assert paper.name == "paper_table2"
     text = "\n".join(pooled.footnotes)
     assert (
-        "toy: 30 test bags (15 positive); 3 folds, each bag tested once a seed; 2 seeds (0, 1)."
+        "toy: 30 test bags (15 positive); 3 folds, each bag tested once per seed; 2 seeds (0, 1)."
         in text
     )
     assert "paired difference to abmil" in text
@@ -255,7 +255,7 @@ def test_the_papers_figures_stand_beside_its_own_data_sets_or_below(tmp_path, da
     entry = column(table, "rsna_paper_auroc")["clam-sb"]
     assert (entry.value, entry.sd) == (82.764, 6.162)
     assert column(table, "paper_rank")["abmil"].value == 5.667
-    # a method that the paper has not
+    # a method that the paper does not have
     assert column(table, "rsna_paper_f1")["smabmil"].value is None
     assert [t.name for t in table.follow] == ["pooled_local_rsna"]
 
@@ -281,7 +281,7 @@ def test_a_method_that_lacks_a_data_set_is_not_ranked_and_said(small):
     assert column(table, "rank")[name].value is None
     assert column(table, "other_auroc")[name].value is None
     assert column(table, "rank")["abmil"].value is not None
-    assert any(f"not ranked: {name}" in note for note in table.footnotes)
+    assert any(f"in some column: {name}" in note for note in table.footnotes)
 
 
 def test_a_method_with_few_seeds_does_not_cost_the_others_theirs(small):
@@ -304,7 +304,7 @@ def test_a_method_with_few_seeds_does_not_cost_the_others_theirs(small):
     assert values["dsmil"].value == pytest.approx(own, abs=1e-6)
     (note,) = [n for n in table.footnotes if n.startswith("Not every method")]
     assert "dsmil 3" in note and "patchgcn 1" in note and "λ=cyclical 2" in note
-    assert "a winner is sought over the 1 that all of them have" in note
+    assert "a winner is sought over the 1 that all methods have" in note
     assert any("30 patients, 1 to 3 replicates" in n for n in table.footnotes)
 
 
@@ -321,7 +321,7 @@ def test_differences_stand_where_no_seed_is_in_all_methods(small):
 
 def test_few_columns_say_that_no_test_can_speak(small):
     text = "\n".join(comparison_table(read_results(small), "local").footnotes)
-    assert "2 columns can reach no p below 0.5, so it can say nothing here" in text
+    assert "with 2 columns, p cannot be below 0.5" in text
     assert "too few columns" in text and "Friedman's test: p = " in text
 
 
@@ -533,7 +533,7 @@ def test_times_stand_beside_the_papers_and_torchmils():
     assert overhead["tabmil"].value == 1.0
     assert column(table, "rsna_torchmil")["abmil"].value is None
     assert column(table, "rsna_torchmil_ratio")["abmil-probsa-diag"].value == 2.0
-    # torchmil's transformer has no map after the heads
+    # torchmil's transformer has no linear map after its attention heads
     assert column(table, "rsna_torchmil")["tabmil"].mark
     assert table.rules == {2} and table.follow == ()
 
@@ -597,7 +597,7 @@ def test_one_class_has_nothing_to_compare_and_says_so(tmp_path):
     write_folds(tmp_path, y, FOLDS, guesses("a", 0.1))
     table = comparison_table(read_results(tmp_path), "local")
     assert column(table, "toy_auroc")["abmil"].value is None
-    assert any("nothing can be compared" in note for note in table.follow[0].footnotes)
+    assert any("no comparison: " in note for note in table.follow[0].footnotes)
     write_tables(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""A table reads the same in markdown, LaTeX and CSV; no format breaks on what stands in it."""
+"""Tables read the same in markdown, LaTeX and CSV, whatever text they contain."""
 
 import csv
 import io
@@ -152,7 +152,7 @@ def test_every_special_character_of_latex_is_escaped():
     assert text.isascii()
     for escaped in LATEX.values():
         assert text.count(escaped) >= 5
-    # nothing that the line break before could take for its argument
+    # a leading bracket must not become the argument of the line break
     assert "\n{}[x]" in text and "\n[" not in text
     assert "\na -1 \\\\" in text
 

@@ -74,7 +74,8 @@ def write_figures(
     )  # fmt: skip
     baseline_differences, missing = differences(scores, cache=cache)
     files += _one(
-        path("differences"), baseline_differences, missing, lambda p, r: write_forest(p, r, remark=rule),
+        path("differences"), baseline_differences, missing,
+        lambda p, r: write_forest(p, r, remark=rule),
         none="no method has a baseline to compare with",
     )  # fmt: skip
     splits = [s for s in folds(scores) if s.auroc]

@@ -117,8 +117,8 @@ def _detectors(data: str, summaries: Mapping[str, Summary]) -> ResultTable:
         rows=tuple(rows),
         footnotes=(
             "AUROC in percent for finding wrong calls among the instances of positive bags: σ² "
-            "first, then its null rivals, which cost nothing extra. Methods without a variance have "
-            "neither σ² nor a random map with its spectrum.",
+            "first, then its null rivals, which cost nothing extra. Methods without a variance "
+            "have neither σ² nor a random map with its spectrum.",
             *verdicts,
         ),
     )
