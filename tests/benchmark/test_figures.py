@@ -72,11 +72,11 @@ def experiment(tmp_path_factory) -> Path:
         ("one", "two"), enumerate(METHODS), (0, 1)
     ):
         p = chance(data, k, seed)
-        for split, own in enumerate(BAGS):
-            rest = tuple(b for b in Y if b not in own)
+        for split, tested in enumerate(BAGS):
+            rest = tuple(b for b in Y if b not in tested)
             write_run(
                 out, data=data, model=model, kl_weight=kl, split=split, seed=seed,
-                test={b: p[b] for b in own}, rest=rest, y=Y, instances=LABELS,
+                test={b: p[b] for b in tested}, rest=rest, y=Y, instances=LABELS,
             )  # fmt: skip
     return out
 
@@ -128,11 +128,11 @@ def refuse_collisions(figure: Figure) -> None:
 
 
 def test_what_lambda_brings_is_the_mean_difference_on_the_same_seeds(experiment):
-    found, lost = gains(read_scores(experiment))
-    assert lost == []
-    assert len(found) == 2 * 3 * 2
+    result, missing = gains(read_scores(experiment))
+    assert missing == []
+    assert len(result) == 2 * 3 * 2
     y = list(Y.values())
-    for g in found:
+    for g in result:
         k = METHODS.index((g.variant, float(g.kl_weight) if g.kl_weight == "0.1" else g.kl_weight))
         by_hand = []
         for seed in (0, 1):
@@ -149,13 +149,13 @@ def test_what_lambda_brings_is_the_mean_difference_on_the_same_seeds(experiment)
 
 
 def test_the_papers_gains_are_its_table_over_its_own_baseline():
-    found = {(g.variant, g.kl_weight, g.data, g.metric): g.points for g in paper_gains()}
-    assert len(found) == 4 * 4 * 3 * 2
+    result = {(g.variant, g.kl_weight, g.data, g.metric): g.points for g in paper_gains()}
+    assert len(result) == 4 * 4 * 3 * 2
     # 88.631 - 87.924
-    assert found["abmil-probsa-dirac", "0.1", "RSNA", "AUROC"] == pytest.approx(0.707)
+    assert result["abmil-probsa-dirac", "0.1", "RSNA", "AUROC"] == pytest.approx(0.707)
     # table 5's own T-ABMIL, not table 3's: 98.418 - 97.673
     key = ("tabmil-probsa-dirac", "cyclical", "CAMELYON16", "AUROC")
-    assert found[key] == pytest.approx(0.745)
+    assert result[key] == pytest.approx(0.745)
     mean = {(g.variant, g.kl_weight, g.metric): g.points for g in means(paper_gains())}
     by_hand = (90.231 - 87.924 + 98.094 - 97.843 + 97.885 - 97.454) / 3
     assert mean["abmil-probsa-diag", "cyclical", "AUROC"] == pytest.approx(by_hand)
@@ -167,8 +167,8 @@ def test_a_mean_is_over_all_data_sets_or_there_is_none():
             data=data, variant="v", kl_weight=kl, metric="F1", points=points, low=0.0, high=1.0
         )
 
-    found = means([gain("a", "0.1", 1.0), gain("b", "0.1", 4.0), gain("a", "1", 9.0)])
-    assert [(g.kl_weight, g.points, g.data, g.low) for g in found] == [("0.1", 2.5, MEAN, None)]
+    result = means([gain("a", "0.1", 1.0), gain("b", "0.1", 4.0), gain("a", "1", 9.0)])
+    assert [(g.kl_weight, g.points, g.data, g.low) for g in result] == [("0.1", 2.5, MEAN, None)]
 
 
 def test_the_papers_average_ranks():
@@ -181,9 +181,9 @@ def test_the_papers_average_ranks():
 
 
 def test_ranks_are_taken_within_a_data_set_and_a_family(experiment):
-    found, lost = family_ranks(read_scores(experiment))
-    assert lost == []
-    ours = {r.method: r.ours for r in found if r.metric == "AUROC"}
+    result, missing = family_ranks(read_scores(experiment))
+    assert missing == []
+    ours = {r.method: r.ours for r in result if r.metric == "AUROC"}
     # one λ per method: cyclical
     assert "abmil-probsa-diag λ=0.1" not in ours
     folds = [[list("abcdefghijkl").index(b) for b in own] for own in BAGS]
@@ -205,25 +205,25 @@ def test_ranks_are_taken_within_a_data_set_and_a_family(experiment):
 
 
 def test_differences_are_to_the_baseline_of_the_family(experiment):
-    found, lost = differences(read_scores(experiment))
-    assert lost == []
-    assert {d.baseline for d in found} == {"abmil"}
-    assert len(found) == 2 * 2 * 3
-    assert not any(d.winner for d in found)  # twelve bags of noise
-    for d in found:
+    result, missing = differences(read_scores(experiment))
+    assert missing == []
+    assert {d.baseline for d in result} == {"abmil"}
+    assert len(result) == 2 * 2 * 3
+    assert not any(d.winner for d in result)  # twelve bags of noise
+    for d in result:
         assert d.distinct == (d.p <= 0.05)
         # 80 % power needs more than the half-width of the interval
         assert d.high > d.points
         assert (
             d.detectable > d.high - d.points or d.detectable == 100
         )  # the largest possible difference
-    assert any(d.detectable < 100 for d in found)
+    assert any(d.detectable < 100 for d in result)
 
 
 def test_two_data_sets_are_too_few_for_critical_differences(experiment):
-    found = critical(read_scores(experiment), "local", "auroc")
-    assert isinstance(found, str)
-    assert "too few columns" in found
+    result = critical(read_scores(experiment), "local", "auroc")
+    assert isinstance(result, str)
+    assert "too few columns" in result
 
 
 # what is drawn
@@ -314,8 +314,8 @@ def test_improvement_with_every_schedule_is_legible():
 
 def twenty() -> list[tuple[str, str]]:
     """Return (name, model) pairs as in tables."""
-    found = [(n + (" λ=cyclical" if "probsa" in n else ""), n) for n in names()]
-    return [*found[:19], (LONG, "dsmil")]
+    result = [(n + (" λ=cyclical" if "probsa" in n else ""), n) for n in names()]
+    return [*result[:19], (LONG, "dsmil")]
 
 
 def test_ranks_are_where_they_should_be():
@@ -427,12 +427,12 @@ def test_uncertainty_has_a_bar_each_and_reasons_where_there_is_none():
         "1/degree": Metric(0.72, low=0.6, high=0.8),
         "random map": undefined("every instance has the same number of neighbours"),
     }
-    found = [
+    result = [
         ErrorDetection(data=d, method=name, model=model, metrics=rivals)
         for d in ("one", "two")
         for name, model in twenty()
     ]
-    figure = draw_uncertainty(found)
+    figure = draw_uncertainty(result)
     refuse_collisions(figure)
     ax = panel(figure, "one")
     assert [b.get_width() for b in ax.patches] == [0.61, 0.72] * 20
@@ -476,21 +476,22 @@ def test_all_figures_of_an_experiment(experiment, tmp_path):
 
 
 def test_what_finds_wrong_calls_is_the_same_in_figure_and_table(experiment):
-    """Of runs of several folds and seeds: neither pools σ² of runs that share no scale."""
+    """Tables and figures agree: neither pools σ² of runs with different scales."""
     own = [s for s in read_scores(experiment) if s.data == "one"]
     below = instances_table(own).follow[0]
     keys = [c.key for c in below.columns]
     rows = {r[0].text: dict(zip(keys, r, strict=True)) for r in below.rows}
-    found, lost = error_detections(own)
-    assert lost == [] and len(found) == 3
-    for f in found:
+    result, missing = error_detections(own)
+    assert missing == [] and len(result) == 3
+    for f in result:
         for key, name in SHORT.items():
             entry, metric = rows[f.method][key], f.metrics[name]
             assert (entry.value, entry.low, entry.high) == (metric.value, metric.low, metric.high)
 
 
 def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypatch):
-    """Of each comparison and each method's instances: both take minutes in a real experiment."""
+    """Comparisons and instance metrics are computed once: both take minutes in a real "
+    "experiment."""
     out = tmp_path / "out"
     shutil.copytree(experiment / "cells" / "one", out / "cells" / "one")
     summaries, comparisons = [], []
@@ -543,16 +544,16 @@ def test_bags_are_chosen_by_rule(experiment):
     ]  # fmt: skip
     (reference,) = [s for s in scores if s.method.name == shown[2]]
     p = chance("one", 2, 0)
-    found, missing = default_bags(reference, seed=0)
+    result, missing = default_bags(reference, seed=0)
     kinds = [
         [b for b in Y if Y[b] and p[b] >= 0.5],
         [b for b in Y if Y[b] and p[b] < 0.5],
         [b for b in Y if not Y[b]],
     ]
     by_hand = [sorted(k, key=lambda b: p[b])[(len(k) - 1) // 2] for k in kinds if k]
-    assert [c.bag for c in found] == by_hand
+    assert [c.bag for c in result] == by_hand
     assert len(missing) == sum(not k for k in kinds)
-    assert f"Of the {len(kinds[0])} positive bags that are called positive" in found[0].why
+    assert f"Of the {len(kinds[0])} positive bags that are called positive" in result[0].why
 
 
 def test_maps_of_named_bags_are_of_the_runs_that_tested_them(experiment, tmp_path):
@@ -561,8 +562,8 @@ def test_maps_of_named_bags_are_of_the_runs_that_tested_them(experiment, tmp_pat
     # bag e is tested on split 1
     made = attention_figures(out, bags=["e"], methods=["dsmil", "abmil"], seed=1)
     assert made.missing == ()
-    found = [p.name for p in made.written if p.suffix == ".png"]
-    assert found == ["attention-one-e.png", "attention-two-e.png"]
+    result = [p.name for p in made.written if p.suffix == ".png"]
+    assert result == ["attention-one-e.png", "attention-two-e.png"]
     rows = table(out / "figures" / "attention-one-e.csv")
     assert list(rows[0])[4:] == ["dsmil mean", "dsmil variance", "abmil mean", "abmil variance"]
     (out / "cells/one/dsmil/split1-seed1/predictions/instances/e.h5").unlink()

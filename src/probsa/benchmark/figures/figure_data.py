@@ -25,8 +25,8 @@ POINTS = 100.0
 def why_not(scores: Sequence[Scores]) -> str:
     """Return why nothing can be compared on one data set."""
     if len(set(scores[0].y.tolist())) < 2:
-        return "its test bags have one class"
-    return f"no seed that {' and '.join(s.method.name for s in scores)} were both run with"
+        return "its test bags have only one class"
+    return f"{' and '.join(s.method.name for s in scores)} have no seed in common"
 
 
 def gains(
@@ -45,7 +45,7 @@ def gains(
             if data_scores[0].method.kl_weight is not None:
                 base = data_scores[0].method.baseline
                 missing += [
-                    f"{s.method.name} on {data}: {base} of the same arguments was not run"
+                    f"{s.method.name} on {data}: {base} with the same arguments was not run"
                     for s in data_scores
                 ]
                 continue

@@ -1,4 +1,4 @@
-"""The parts of an experiment: a method is a row of its tables, a cell is one run of it."""
+"""The parts of an experiment: a method is a row of its tables, a cell is one of its runs."""
 
 import re
 from collections.abc import Mapping
@@ -20,34 +20,34 @@ PLAIN = "-probsa-"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Method:
-    """A row of a table: a model, its arguments and, where it has a KL, λ."""
+    """A row of a table: a model, its arguments and, if it has a KL, λ."""
 
     label: str
-    """The model's registered name, or what the grid calls this entry."""
+    """The model's registered name, or the label that the grid gives it."""
     model: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     kl_weight: KLWeight | None = None
-    """λ; None where the model has no KL."""
+    """λ; None if the model has no KL."""
 
     @property
     def name(self) -> str:
-        """As tables write it: `abmil-probsa-diag λ=0.1`."""
+        """Return the name in tables: `abmil-probsa-diag λ=0.1`."""
         return self.label if self.kl_weight is None else f"{self.label} λ={_short(self.kl_weight)}"
 
     @property
     def slug(self) -> str:
-        """As a folder's name: `abmil-probsa-diag_kl-0.1`."""
+        """Return the name as a folder: `abmil-probsa-diag_kl-0.1`."""
         kl = "" if self.kl_weight is None else f"_kl-{_short(self.kl_weight)}"
         return re.sub(r"[^\w.-]+", "-", self.label) + kl
 
     @property
     def family(self) -> Family:
-        """With or without interactions over the whole bag."""
+        """Return `global` for interactions over the whole bag, else `local`."""
         return "global" if self.model.startswith(GLOBAL) else "local"
 
     @property
     def baseline(self) -> str | None:
-        """The model that λ = 0 stands for: `abmil` of `abmil-probsa-diag`; None for a plain one."""
+        """Return the model that λ = 0 stands for (`abmil` of `abmil-probsa-diag`), or None."""
         return plain(self.model)
 
 
@@ -64,11 +64,11 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Unlike any other cell's of the grid; a path below `cells`."""
+        """Return the cell's unique path below `cells`."""
         return f"{self.data}/{self.method.slug}/split{self.split}-seed{self.seed}"
 
     def folder(self, out: Path) -> Path:
-        """The run folder of the cell in the experiment's folder."""
+        """Return the cell's run folder in the experiment's folder."""
         return out / "cells" / self.name
 
 

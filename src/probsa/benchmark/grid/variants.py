@@ -1,4 +1,5 @@
-"""Posteriors by λ: which runs are one variant, its plain model (λ = 0), which λ stands for it."""
+"""Variants of posteriors: their runs by λ, their plain model (λ = 0), and the λ that represents
+them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,24 +11,24 @@ from ..results.results import Scores
 from .methods_and_cells import Family, Method
 
 CHOSEN = "cyclical if it was run, as in the paper, else linear, else the largest constant"
-"""Which λ stands for a method beside others, in words."""
+"""The rule that selects the λ of a method for comparisons."""
 
 
 def chosen(scores: Sequence[Scores]) -> list[Scores]:
-    """One λ of each method, the same on all data sets, by the rule that `CHOSEN` says."""
+    """Return one λ of each method, the same on all data sets, by the rule of `CHOSEN`."""
     best: dict[str, KLWeight | None] = {}
     for s in scores:
-        label, own = s.method.label, s.method.kl_weight
-        if label not in best or _place(own) > _place(best[label]):
-            best[label] = own
+        label, kl_weight = s.method.label, s.method.kl_weight
+        if label not in best or _place(kl_weight) > _place(best[label]):
+            best[label] = kl_weight
     return [s for s in scores if s.method.kl_weight == best[s.method.label]]
 
 
 def chosen_note(scores: Sequence[Scores]) -> str:
-    """Says the rule where it chose; else nothing."""
+    """Return a note on the rule if it was applied, else an empty string."""
     if len(chosen(scores)) == len(scores):
         return ""
-    return f"Of methods that were run with several λ one stands here: {CHOSEN}."
+    return f"Methods that were run with several λ are shown with one: {CHOSEN}."
 
 
 def _place(kl_weight: KLWeight | None) -> tuple[int, float]:
@@ -37,41 +38,41 @@ def _place(kl_weight: KLWeight | None) -> tuple[int, float]:
 
 
 def variants_of(scores: Sequence[Scores]) -> dict[str, list[Scores]]:
-    """By label of what has a λ: its runs with each λ, on all data sets, the plain model first."""
-    found: dict[str, list[Scores]] = {}
+    """Return the runs with each λ by label, on all data sets, the plain model first."""
+    variants: dict[str, list[Scores]] = {}
     for label in dict.fromkeys(s.method.label for s in scores if s.method.baseline is not None):
-        own = [s for s in scores if s.method.label == label]
-        found[label] = [*plain_of(scores, own[0].method), *own]
-    return found
+        label_scores = [s for s in scores if s.method.label == label]
+        variants[label] = [*plain_of(scores, label_scores[0].method), *label_scores]
+    return variants
 
 
 def plain_of(scores: Sequence[Scores], variant: Method) -> list[Scores]:
-    """The plain model of a variant, on each data set; empty where it was not run.
+    """Return the scores of a variant's plain model on each data set; empty if it was not run.
 
-    The one that was made for it, else one of the same arguments: that of the model's own name
-    before others.
+    The plain model made for the variant comes first, then one with the same arguments, preferably
+    under the model's own name.
     """
     base = variant.baseline
     if base is None:
         return []
-    there = [s for s in scores if s.method.model == base and s.method.kl_weight is None]
+    plain_scores = [s for s in scores if s.method.model == base and s.method.kl_weight is None]
     wanted = _arguments(base, variant)
-    alike = [s.method.label for s in there if _arguments(base, s.method) == wanted]
-    for label in (f"{base} of {variant.label}", *sorted(alike, key=lambda name: name != base)):
-        if own := [s for s in there if s.method.label == label]:
-            return own
+    labels = [s.method.label for s in plain_scores if _arguments(base, s.method) == wanted]
+    for label in (f"{base} of {variant.label}", *sorted(labels, key=lambda name: name != base)):
+        if label_scores := [s for s in plain_scores if s.method.label == label]:
+            return label_scores
     return []
 
 
 def family_baseline(methods: Sequence[Method], family: Family) -> Method | None:
-    """What a family is compared to among these: its plain model, by its own name before others."""
+    """Return the family's plain model among these, preferably under its own name."""
     base = BASELINES[family]
-    there = [m for m in methods if m.model == base]
-    return min(there, key=lambda m: (m.label != base, bool(m.arguments)), default=None)
+    candidates = [m for m in methods if m.model == base]
+    return min(candidates, key=lambda m: (m.label != base, bool(m.arguments)), default=None)
 
 
 def _arguments(base: str, method: Method) -> Mapping[str, Any]:
-    """Every argument that the plain model has: what a method gives, else the default."""
+    """Return every argument of the plain model: the method's value, else the default."""
     known = arguments(base)
     given = {k: v for k, v in method.arguments.items() if k in known}
     return {k: p.default for k, p in known.items()} | given

@@ -41,7 +41,7 @@ Keys of the grid, in the file or as flags (flags win over all that the file says
   splits: how many are made where labels have no folds (default: 5); a list: these alone
   data_seed: of the order of bags, so that all seeds meet the same batches; null: each its own (0)
   keep: checkpoints of a cell that is done: best, all, none (default: best)
-  heads: cells that train in one pass at most; 1: each alone (default: 48, fewer of large models)
+  joint_runs: most cells trained jointly; 1: each alone (default: 48, fewer of large models)
   leaks: refuse or note, where a patient, a bag or its copy is in two parts (default: refuse)
   exceptions: a list of {data: NAMES, models: NAMES with *, KEY: VALUE}; the last one holds
   KEY: any key of `probsa train` under data and training
