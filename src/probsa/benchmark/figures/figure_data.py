@@ -153,7 +153,7 @@ def family_ranks(scores: Sequence[Scores]) -> tuple[list[AverageRank], list[str]
     for family in get_args(Family):
         family_scores = [s for s in chosen(scores) if s.method.family == family]
         columns = columns_of(family_scores)
-        notes += [columns.note()] if columns.lost else []
+        notes += [columns.note()] if columns.unranked else []
         methods = {s.method.name: s.method for s in family_scores}
         for metric, title in TITLES.items():
             printed = paper_ranks(family, title)

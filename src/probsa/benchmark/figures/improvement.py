@@ -60,9 +60,9 @@ def write_improvement(path: Path, gains: Sequence[Gain]) -> list[Path]:
     """Write the figure and its numbers, including the means."""
     columns = ("source", "metric", "variant", "kl_weight", "data", "points", "low", "high")
     columns += ("pooling",)
-    every = [*gains, *means(gains)]
+    all_gains = [*gains, *means(gains)]
     return write(
-        draw_improvement(gains), path, [{c: getattr(g, c) for c in columns} for g in every]
+        draw_improvement(gains), path, [{c: getattr(g, c) for c in columns} for g in all_gains]
     )
 
 

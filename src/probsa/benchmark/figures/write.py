@@ -123,7 +123,7 @@ def _critical(folder: Path, scores: Sequence[Scores]) -> FigureFiles:
 def _one(
     path: Path,
     rows: Sequence[Row],
-    lost: Sequence[str],
+    left_out: Sequence[str],
     write: Callable[[Path, Sequence[Row]], list[Path]],
     *,
     none: str,
@@ -131,5 +131,7 @@ def _one(
     """Write a figure and report what it leaves out, or why it is missing."""
     name = path.stem
     if not rows:
-        return FigureFiles(missing=((name, "; ".join([none, *lost])),))
-    return FigureFiles(written=tuple(write(path, rows)), missing=tuple((name, why) for why in lost))
+        return FigureFiles(missing=((name, "; ".join([none, *left_out])),))
+    return FigureFiles(
+        written=tuple(write(path, rows)), missing=tuple((name, why) for why in left_out)
+    )

@@ -76,7 +76,7 @@ class LesionFroc:
     lesions: int
     isolated: int
     replicates: int
-    of: int
+    replicates_available: int
     """Number of replicates that exist, of which `replicates` were used."""
 
 
@@ -158,5 +158,5 @@ def _froc(
         lesions=sum(s.lesions for s in tumour_slides),
         isolated=sum(int(s.isolated.sum()) for s in tumour_slides),
         replicates=len(replicates),
-        of=len(scores.p),
+        replicates_available=len(scores.p),
     )

@@ -18,7 +18,7 @@ class Columns:
     """(data set, metric)."""
     values: dict[str, list[float]]
     """Each method's value in each column, by its name."""
-    lost: tuple[str, ...]
+    unranked: tuple[str, ...]
     """Methods that lack a value and are therefore not ranked."""
 
     def of(self, metric: SplitMetric) -> dict[str, list[float]]:
@@ -30,9 +30,9 @@ class Columns:
 
     def note(self) -> str:
         """Return a sentence that names the methods left out, or an empty string."""
-        if not self.lost:
+        if not self.unranked:
             return ""
-        return f"Not ranked, for lack of a value in some column: {', '.join(self.lost)}."
+        return f"Not ranked, for lack of a value in some column: {', '.join(self.unranked)}."
 
 
 def columns_of(scores: Sequence[Scores]) -> Columns:
@@ -55,4 +55,4 @@ def columns_of(scores: Sequence[Scores]) -> Columns:
             values[name] = known
         else:
             incomplete.append(name)
-    return Columns(columns=tuple(columns), values=values, lost=tuple(incomplete))
+    return Columns(columns=tuple(columns), values=values, unranked=tuple(incomplete))

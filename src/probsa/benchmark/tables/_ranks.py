@@ -33,5 +33,5 @@ def ranked(scores: Sequence[Scores]) -> Ranked:
     columns = columns_of(scores)
     ranks = average_ranks(columns.values) if len(columns.values) > 1 else None
     return Ranked(
-        ranks=ranks, values=columns.values, notes=(columns.note(),) if columns.lost else ()
+        ranks=ranks, values=columns.values, notes=(columns.note(),) if columns.unranked else ()
     )

@@ -122,7 +122,7 @@ def paper_cells(
     ]
 
 
-def paper_table(table: PaperTable, *, of: str) -> ResultTable:
+def paper_table(table: PaperTable, *, subject: str) -> ResultTable:
     """Return one of the paper's result tables (2, 3, 5) as printed."""
     rows = paper_rows(table)
     studies = [s for s in dict.fromkeys(r.study for r in rows) if s != "rank"]
@@ -146,7 +146,7 @@ def paper_table(table: PaperTable, *, of: str) -> ResultTable:
         body.append(tuple(entries))
     return ResultTable(
         name=f"paper_table{table}",
-        title=f"The paper's table {table}: {of}",
+        title=f"The paper's table {table}: {subject}",
         columns=tuple(columns),
         rows=tuple(body),
         rules=frozenset(rules),

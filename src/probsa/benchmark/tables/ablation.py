@@ -55,7 +55,7 @@ def ablation_table(results: Results, *, cache: ResultCache | None = None) -> Res
             )
         notes += [f"{label}: {note}" for note in (*ranks.notes, rank_note(ranks.ranks))]
     following = [_differences(d, variants, cache) for d in data]
-    following += [] if in_paper else [paper_table("5", of="variants by λ")]
+    following += [] if in_paper else [paper_table("5", subject="variants by λ")]
     return ResultTable(
         name="ablation",
         title="Ablation: the posterior and λ",
@@ -127,7 +127,7 @@ def _differences(data: str, variants: dict[str, list[Scores]], cache: ResultCach
         variant_notes += classic_tests(data_scores, compared)
         if _baseline(data_scores) is None:
             variant_notes.append("the plain model was not run, so Δ refers to the best λ.")
-        notes += [f"{label}: {one}" for one in variant_notes]
+        notes += [f"{label}: {note}" for note in variant_notes]
     return ResultTable(
         name=f"ablation_{key(data)}",
         title=f"{data}: effect of λ, pooled, with 95 % intervals",

@@ -78,7 +78,7 @@ def comparison_table(
             row.append(paper_cell(paper_value(table, label, study="rank", metric="rank")))
         rows.append(tuple(row))
     following = [_pooled_table(data_scores, compared[d], family) for d, data_scores in data.items()]
-    following += [] if in_paper else [paper_table(table, of=TITLES[family])]
+    following += [] if in_paper else [paper_table(table, subject=TITLES[family])]
     return ResultTable(
         name=f"comparison_{family}",
         title=f"Comparison: {TITLES[family]}",

@@ -40,13 +40,13 @@ def lesion_tables(
     by_source: dict[LesionSource, dict[str, LesionFroc]] = {t.source: {} for t in truths}
     for s in scores:
         try:
-            found = lesions_found(s, truths, bootstrap=bootstrap)
+            froc_by_source = lesions_found(s, truths, bootstrap=bootstrap)
         except ProbSAError as error:
             notes.append(f"{s.method.name} has no FROC: {error}.")
             continue
-        if found is None:
+        if froc_by_source is None:
             return (), ()
-        for source, froc in found.items():
+        for source, froc in froc_by_source.items():
             by_source[source][s.method.name] = froc
     tables = []
     for truth in truths:
@@ -114,7 +114,9 @@ def _left_out(truth: LesionTruth) -> list[str]:
 
 def _bounded(methods: Mapping[str, LesionFroc]) -> list[str]:
     incomplete = [
-        f"{n} ({f.replicates} of {f.of})" for n, f in methods.items() if f.replicates < f.of
+        f"{n} ({f.replicates} of {f.replicates_available})"
+        for n, f in methods.items()
+        if f.replicates < f.replicates_available
     ]
     return (
         [f"Computed on some of the replicates only, to save time: {', '.join(incomplete)}."]

@@ -18,14 +18,14 @@ def timing_table(times: Sequence[StepTime]) -> ResultTable:
     for data in datas:
         columns += _columns(data, [t for t in times if t.data == data])
     families = {t.method: Method(label=t.method, model=t.model).family for t in times}
-    of = {(t.data, t.method): t for t in times}
+    by_data_and_method = {(t.data, t.method): t for t in times}
     methods = sorted(families, key=lambda m: families[m] == "global")
     rows = []
     for name in methods:
         row = [text_cell(name)]
         for data in datas:
             n = len(_columns(data, [t for t in times if t.data == data]))
-            row += _cells(of.get((data, name)), data, n=n)
+            row += _cells(by_data_and_method.get((data, name)), data, n=n)
         rows.append(tuple(row))
     rules = {i for i, (a, b) in enumerate(pairwise(methods), 1) if families[a] != families[b]}
     return ResultTable(
