@@ -271,7 +271,7 @@ def test_the_features_of_a_data_set(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keys", "error", "said"),
+    ("keys", "error", "message"),
     [
         ({"epoch": 3}, UnknownName, "key of a grid in .*grid.yaml named 'epoch'.*'epochs'"),
         ({"models": ["abmill"]}, UnknownName, "model in .*'abmill'.*Did you mean 'abmil'"),
@@ -291,16 +291,16 @@ def test_the_features_of_a_data_set(folder, tmp_path):
         ({"seeds": [1, 1]}, InputError, "a list of different ones"),
         ({"seeds": [-1, 0]}, InputError, r"seeds in .* is \[-1, 0\]: expected a whole number"),
         ({"splits": [7]}, InputError, "splits in .* has 7, but the folds of .* are 0, 1, 2"),
-        ({"test_fold": 1}, InputError, "test_fold in .* is not a run's to say: give splits"),
+        ({"test_fold": 1}, InputError, "test_fold in .* is not set in a run: give splits"),
         ({"keep": "some"}, InputError, "keep in .* is 'some': expected best, all, none"),
         ({"exceptions": {"epochs": 3}}, InputError, "exceptions in .*expected a list"),
         ({"exceptions": [{"models": "abmul", "epochs": 3}]}, UnknownName, "exception.*'abmul'"),
         ({"exceptions": [{"models": "abmil", "epoch": 3}]}, UnknownName, "'epoch'.*'epochs'"),
         ({"models": ["abmil", {"name": "abmil", "embed": 8}]}, InputError, "another label"),
-        ({"data": {"a b": {}}}, InputError, "the name 'a b', which is to be a folder"),
+        ({"data": {"a b": {}}}, InputError, "the name 'a b', which becomes a folder"),
         ({"data": {"features": "x"}}, InputError, "gives no labels"),
         ({"data": "x"}, InputError, "data in .* is 'x': expected"),
-        ({"data": {"..": {}}}, InputError, "the name '..', which is to be a folder"),
+        ({"data": {"..": {}}}, InputError, "the name '..', which becomes a folder"),
         ({"data": {"name": "a/b", "features": "x", "labels": "y"}}, InputError, "the name 'a/b'"),
         ({"data": {"ct-a": {}, "CT_a": {}}}, InputError, "'ct-a' and 'CT_a', whose tables"),
         ({"slurm": "gpu"}, InputError, "slurm in .* is 'gpu': expected keys of a job"),

@@ -120,7 +120,7 @@ def test_a_seed_without_all_folds_is_left_out_and_named(tmp_path):
     assert result.unfinished == (paths[2],)
     assert result.incomplete == ("abmil on toy, seed 1: 4 bags are tested by no run (split 2)",)
     assert result.left_out() == (
-        "1 run not finished, left out.",
+        "1 run not finished and left out.",
         "Incomplete, left out: abmil on toy, seed 1: 4 bags are tested by no run (split 2).",
     )
 

@@ -314,9 +314,7 @@ def test_differences_stand_where_no_seed_is_in_all_methods(small):
     table = comparison_table(read_results(small), "local").follow[0]
     cells = column(table, "auroc_difference")
     assert cells["dsmil"].value is not None and cells["patchgcn"].value is None
-    assert any(
-        "no replicate is in all of them, so there is no winner" in n for n in table.footnotes
-    )
+    assert any("no replicate is common to all, so there is no winner" in n for n in table.footnotes)
     assert not any(e.bold for row in table.rows for e in row)
 
 
@@ -464,7 +462,7 @@ def test_a_fold_with_flipped_labels_stands_out(tmp_path):
     assert all([e.mark for e in row[1:4]] == [False, True, False] for row in table.rows)
     assert any(n.startswith("* fold 1: labels flipped? AUROC") for n in table.footnotes)
     below = comparison_table(read_results(tmp_path), "local").follow[0]
-    assert any(n.startswith("Odd: fold 1: labels flipped?") for n in below.footnotes)
+    assert any(n.startswith("Outlier: fold 1: labels flipped?") for n in below.footnotes)
 
 
 def test_folds_that_are_alike_are_not_odd(small):
