@@ -1,4 +1,4 @@
-"""Figures of an experiment: numbers by hand, what is drawn where, no words on top of others."""
+"""Figures of an experiment: numbers checked by hand, positions, and no overlapping text."""
 
 import csv
 import itertools
@@ -17,23 +17,23 @@ from support.made_experiments import write_run
 
 from probsa.benchmark.figures.attention import attention_figures, default_bags, default_methods
 from probsa.benchmark.figures.critical import draw_critical, write_critical
-from probsa.benchmark.figures.detectors import detections
-from probsa.benchmark.figures.folds import FoldScores, draw_folds, write_folds
-from probsa.benchmark.figures.forest import Difference, draw_forest, write_forest
-from probsa.benchmark.figures.improvement import (
-    MEAN,
-    Gain,
-    draw_improvement,
-    means,
-    write_improvement,
-)
-from probsa.benchmark.figures.numbers import (
+from probsa.benchmark.figures.detectors import error_detections
+from probsa.benchmark.figures.figure_data import (
     critical,
     differences,
     family_ranks,
     gains,
     paper_gains,
     paper_ranks,
+)
+from probsa.benchmark.figures.folds import FoldScores, draw_folds, write_folds
+from probsa.benchmark.figures.forest import BaselineDifference, draw_forest, write_forest
+from probsa.benchmark.figures.improvement import (
+    MEAN,
+    Gain,
+    draw_improvement,
+    means,
+    write_improvement,
 )
 from probsa.benchmark.figures.ranks import AverageRank, draw_ranks, write_ranks
 from probsa.benchmark.figures.style import shortened, style_of
@@ -58,7 +58,7 @@ LONG = "a method whose name goes on and on, wide 512, learning rate 0.001"
 
 
 def chance(data: str, method: int, seed: int) -> dict[str, float]:
-    """p of each bag, better than chance and unlike for each run."""
+    """Return p of each bag, better than chance and different for each run."""
     rng = np.random.default_rng([ord(data[0]), method, seed])
     return {
         b: float(np.clip(0.35 + 0.3 * y + 0.25 * rng.normal(), 0.01, 0.99)) for b, y in Y.items()
@@ -72,11 +72,11 @@ def experiment(tmp_path_factory) -> Path:
         ("one", "two"), enumerate(METHODS), (0, 1)
     ):
         p = chance(data, k, seed)
-        for split, own in enumerate(BAGS):
-            rest = tuple(b for b in Y if b not in own)
+        for split, tested in enumerate(BAGS):
+            rest = tuple(b for b in Y if b not in tested)
             write_run(
                 out, data=data, model=model, kl_weight=kl, split=split, seed=seed,
-                test={b: p[b] for b in own}, rest=rest, y=Y, instances=LABELS,
+                test={b: p[b] for b in tested}, rest=rest, y=Y, instances=LABELS,
             )  # fmt: skip
     return out
 
@@ -87,37 +87,37 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 def panel(figure: Figure, label: str) -> Axes:
-    (found,) = [a for a in figure.axes if a.get_label() == label]
-    return found
+    (match,) = [a for a in figure.axes if a.get_label() == label]
+    return match
 
 
-def words(figure: Figure) -> list[Text]:
-    """All that can be read."""
+def visible_texts(figure: Figure) -> list[Text]:
+    """Return all visible texts."""
     figure.canvas.draw()
-    found = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
+    texts = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
     beyond = set()
     for ax in figure.axes:
         for axis in (ax.xaxis, ax.yaxis):
             low, high = sorted(axis.get_view_interval())
             for tick in axis.get_major_ticks():
-                if not low <= tick.get_loc() <= high:  # made, but not drawn
+                if not low <= tick.get_loc() <= high:  # exists but is not drawn
                     beyond |= {tick.label1, tick.label2}
-    return [t for t in found if t not in beyond]
+    return [t for t in texts if t not in beyond]
 
 
 def refuse_collisions(figure: Figure) -> None:
-    """No words on top of others, cut off at the page's edge or too small to read."""
-    found = words(figure)
-    for t in found:
+    """Check that no text overlaps another, is cut off at the page's edge or is too small."""
+    texts = visible_texts(figure)
+    for t in texts:
         assert t.get_fontsize() >= 7, t.get_text()
         box = t.get_window_extent()
         assert box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1, t.get_text()
         assert box.y0 >= -1 and box.y1 <= figure.bbox.y1 + 1, t.get_text()
-    for one, two in itertools.combinations(found, 2):
+    for one, two in itertools.combinations(texts, 2):
         a, b = one.get_window_extent(), two.get_window_extent()
         across = min(a.x1, b.x1) - max(a.x0, b.x0)
         down = min(a.y1, b.y1) - max(a.y0, b.y0)
-        # boxes hold the room of letters like g and Ä: they may touch
+        # boxes include room for letters like g and Ä, so they may touch
         assert across < 1 or down < 0.25 * min(a.height, b.height), (
             one.get_text(),
             two.get_text(),
@@ -128,11 +128,11 @@ def refuse_collisions(figure: Figure) -> None:
 
 
 def test_what_lambda_brings_is_the_mean_difference_on_the_same_seeds(experiment):
-    found, lost = gains(read_scores(experiment))
-    assert lost == []
-    assert len(found) == 2 * 3 * 2
+    result, missing = gains(read_scores(experiment))
+    assert missing == []
+    assert len(result) == 2 * 3 * 2
     y = list(Y.values())
-    for g in found:
+    for g in result:
         k = METHODS.index((g.variant, float(g.kl_weight) if g.kl_weight == "0.1" else g.kl_weight))
         by_hand = []
         for seed in (0, 1):
@@ -149,13 +149,13 @@ def test_what_lambda_brings_is_the_mean_difference_on_the_same_seeds(experiment)
 
 
 def test_the_papers_gains_are_its_table_over_its_own_baseline():
-    found = {(g.variant, g.kl_weight, g.data, g.metric): g.points for g in paper_gains()}
-    assert len(found) == 4 * 4 * 3 * 2
+    result = {(g.variant, g.kl_weight, g.data, g.metric): g.points for g in paper_gains()}
+    assert len(result) == 4 * 4 * 3 * 2
     # 88.631 - 87.924
-    assert found["abmil-probsa-dirac", "0.1", "RSNA", "AUROC"] == pytest.approx(0.707)
+    assert result["abmil-probsa-dirac", "0.1", "RSNA", "AUROC"] == pytest.approx(0.707)
     # table 5's own T-ABMIL, not table 3's: 98.418 - 97.673
     key = ("tabmil-probsa-dirac", "cyclical", "CAMELYON16", "AUROC")
-    assert found[key] == pytest.approx(0.745)
+    assert result[key] == pytest.approx(0.745)
     mean = {(g.variant, g.kl_weight, g.metric): g.points for g in means(paper_gains())}
     by_hand = (90.231 - 87.924 + 98.094 - 97.843 + 97.885 - 97.454) / 3
     assert mean["abmil-probsa-diag", "cyclical", "AUROC"] == pytest.approx(by_hand)
@@ -167,8 +167,8 @@ def test_a_mean_is_over_all_data_sets_or_there_is_none():
             data=data, variant="v", kl_weight=kl, metric="F1", points=points, low=0.0, high=1.0
         )
 
-    found = means([gain("a", "0.1", 1.0), gain("b", "0.1", 4.0), gain("a", "1", 9.0)])
-    assert [(g.kl_weight, g.points, g.data, g.low) for g in found] == [("0.1", 2.5, MEAN, None)]
+    result = means([gain("a", "0.1", 1.0), gain("b", "0.1", 4.0), gain("a", "1", 9.0)])
+    assert [(g.kl_weight, g.points, g.data, g.low) for g in result] == [("0.1", 2.5, MEAN, None)]
 
 
 def test_the_papers_average_ranks():
@@ -181,10 +181,10 @@ def test_the_papers_average_ranks():
 
 
 def test_ranks_are_taken_within_a_data_set_and_a_family(experiment):
-    found, lost = family_ranks(read_scores(experiment))
-    assert lost == []
-    ours = {r.method: r.ours for r in found if r.metric == "AUROC"}
-    # one λ a method: cyclical
+    result, missing = family_ranks(read_scores(experiment))
+    assert missing == []
+    ours = {r.method: r.ours for r in result if r.metric == "AUROC"}
+    # one λ per method: cyclical
     assert "abmil-probsa-diag λ=0.1" not in ours
     folds = [[list("abcdefghijkl").index(b) for b in own] for own in BAGS]
     y = np.array(list(Y.values()))
@@ -205,23 +205,25 @@ def test_ranks_are_taken_within_a_data_set_and_a_family(experiment):
 
 
 def test_differences_are_to_the_baseline_of_the_family(experiment):
-    found, lost = differences(read_scores(experiment))
-    assert lost == []
-    assert {d.baseline for d in found} == {"abmil"}
-    assert len(found) == 2 * 2 * 3
-    assert not any(d.winner for d in found)  # twelve bags of noise
-    for d in found:
+    result, missing = differences(read_scores(experiment))
+    assert missing == []
+    assert {d.baseline for d in result} == {"abmil"}
+    assert len(result) == 2 * 2 * 3
+    assert not any(d.winner for d in result)  # twelve bags of noise
+    for d in result:
         assert d.distinct == (d.p <= 0.05)
-        # with 80 % power it takes more than what an interval must exclude
+        # 80 % power needs more than the half-width of the interval
         assert d.high > d.points
-        assert d.detectable > d.high - d.points or d.detectable == 100  # no more can be
-    assert any(d.detectable < 100 for d in found)
+        assert (
+            d.detectable > d.high - d.points or d.detectable == 100
+        )  # the largest possible difference
+    assert any(d.detectable < 100 for d in result)
 
 
 def test_two_data_sets_are_too_few_for_critical_differences(experiment):
-    found = critical(read_scores(experiment), "local", "auroc")
-    assert isinstance(found, str)
-    assert "too few columns" in found
+    result = critical(read_scores(experiment), "local", "auroc")
+    assert isinstance(result, str)
+    assert "too few columns" in result
 
 
 # what is drawn
@@ -264,16 +266,21 @@ def test_improvement_draws_data_sets_their_mean_and_the_paper():
 def test_notes_say_what_is_compared_and_leave_room_for_all_else():
     within = [replace(g, pooling="within" if g.source == "ours" else "") for g in many_gains()]
     few = [
-        Difference(
+        BaselineDifference(
             data="toy", metric=m, method=n, model=n, baseline="abmil", points=1.0, pooling="within"
         )
         for m in ("AUROC", "F1")
         for n in ("dsmil", "patchgcn")
     ]
-    for figure in (draw_improvement(within), draw_forest(few, said=f"{CHOSEN}. " * 3)):
-        assert any("AUROC within each" in t.get_text().replace("\n", " ") for t in words(figure))
+    for figure in (draw_improvement(within), draw_forest(few, remark=f"{CHOSEN}. " * 3)):
+        assert any(
+            "AUROC is averaged over folds" in t.get_text().replace("\n", " ")
+            for t in visible_texts(figure)
+        )
         refuse_collisions(figure)
-    assert not any("within each" in t.get_text() for t in words(draw_improvement(many_gains())))
+    assert not any(
+        "averaged over folds" in t.get_text() for t in visible_texts(draw_improvement(many_gains()))
+    )
 
 
 def test_intervals_that_span_everything_run_out_of_the_panel():
@@ -284,10 +291,10 @@ def test_intervals_that_span_everything_run_out_of_the_panel():
         low, high = panel(figure, "AUROC abmil-probsa-dirac").get_ylim()
         most = max(g.points for g in few)
         assert (low, high) == (-most - 4, most + 4) if cut else high < most + 4
-        assert any("go on beyond it" in t.get_text() for t in words(figure)) == cut
+        assert any("continue beyond it" in t.get_text() for t in visible_texts(figure)) == cut
         refuse_collisions(figure)
     rows = [
-        Difference(data="d", metric="AUROC", method=n, model=n, baseline="abmil", points=k,
+        BaselineDifference(data="d", metric="AUROC", method=n, model=n, baseline="abmil", points=k,
                    low=k - w, high=k + w)
         for n, k, w in (("dsmil", 1.0, 2.0), ("patchgcn", -3.0, 2.0), ("smabmil", 0.0, 80.0))
     ]  # fmt: skip
@@ -306,9 +313,9 @@ def test_improvement_with_every_schedule_is_legible():
 
 
 def twenty() -> list[tuple[str, str]]:
-    """(name, model) as tables have them."""
-    found = [(n + (" λ=cyclical" if "probsa" in n else ""), n) for n in names()]
-    return [*found[:19], (LONG, "dsmil")]
+    """Return (name, model) pairs as in tables."""
+    result = [(n + (" λ=cyclical" if "probsa" in n else ""), n) for n in names()]
+    return [*result[:19], (LONG, "dsmil")]
 
 
 def test_ranks_are_where_they_should_be():
@@ -323,7 +330,7 @@ def test_ranks_are_where_they_should_be():
     figure = draw_ranks(ranks)
     ax = panel(figure, "local AUROC")
     shown = [t.get_text() for t in ax.get_yticklabels()]
-    # best first; what was not run last
+    # best first, methods that were not run last
     order = [n for n, _ in twenty()[:10]]
     assert shown == [shortened(n) for n in [*order[:3], *order[4:], order[3]]]
     filled = {
@@ -366,13 +373,13 @@ def test_critical_differences_are_to_scale_and_bars_join_cliques(tmp_path):
 
 def test_a_critical_difference_that_is_too_long_says_so():
     figure = draw_critical(["a", "b"], [1.2, 1.8], cd=9.0, cliques=[range(2)])
-    assert any("more than fits the page" in t.get_text() for t in words(figure))
+    assert any("longer than the page" in t.get_text() for t in visible_texts(figure))
     refuse_collisions(figure)
 
 
 def test_only_a_winner_is_marked(tmp_path):
     rows = [
-        Difference(
+        BaselineDifference(
             data=data, metric=metric, method=name, model=model, baseline="abmil",
             points=None if i == 7 else i - 9.0, low=i - 12.0, high=i - 6.0, p=0.1,
             distinct=i in (2, 19), winner=i == 19 and metric == "AUROC", detectable=5.0,
@@ -401,7 +408,7 @@ def test_odd_splits_are_marked(tmp_path):
         for d in ("one", "two")
         for name, model in twenty()
     ]
-    figure = draw_folds(scores, odd={"one": [4]})
+    figure = draw_folds(scores, outliers={"one": [4]})
     refuse_collisions(figure)
     squares = [line for line in panel(figure, "one").lines if line.get_marker() == "s"]
     squares = [line for line in squares if to_hex(line.get_markeredgecolor()) == "#d55e00"]
@@ -409,7 +416,7 @@ def test_odd_splits_are_marked(tmp_path):
     assert [line.get_xdata()[0] for line in odd] == [0.5] * 20
     assert {t.get_text() for t in panel(figure, "one").texts} == {"4"}
     assert not panel(figure, "two").texts
-    write_folds(tmp_path / "f.png", scores, odd={"one": [4]})
+    write_folds(tmp_path / "f.png", scores, outliers={"one": [4]})
     marked = [(r["data"], r["split"]) for r in table(tmp_path / "f.csv") if r["odd"] == "True"]
     assert marked == [("one", "4")] * 20
 
@@ -420,12 +427,12 @@ def test_uncertainty_has_a_bar_each_and_reasons_where_there_is_none():
         "1/degree": Metric(0.72, low=0.6, high=0.8),
         "random map": undefined("every instance has the same number of neighbours"),
     }
-    found = [
+    result = [
         ErrorDetection(data=d, method=name, model=model, metrics=rivals)
         for d in ("one", "two")
         for name, model in twenty()
     ]
-    figure = draw_uncertainty(found)
+    figure = draw_uncertainty(result)
     refuse_collisions(figure)
     ax = panel(figure, "one")
     assert [b.get_width() for b in ax.patches] == [0.61, 0.72] * 20
@@ -469,21 +476,22 @@ def test_all_figures_of_an_experiment(experiment, tmp_path):
 
 
 def test_what_finds_wrong_calls_is_the_same_in_figure_and_table(experiment):
-    """Of runs of several folds and seeds: neither pools σ² of runs that share no scale."""
+    """Tables and figures agree: neither pools σ² of runs with different scales."""
     own = [s for s in read_scores(experiment) if s.data == "one"]
     below = instances_table(own).follow[0]
     keys = [c.key for c in below.columns]
     rows = {r[0].text: dict(zip(keys, r, strict=True)) for r in below.rows}
-    found, lost = detections(own)
-    assert lost == [] and len(found) == 3
-    for f in found:
+    result, missing = error_detections(own)
+    assert missing == [] and len(result) == 3
+    for f in result:
         for key, name in SHORT.items():
             entry, metric = rows[f.method][key], f.metrics[name]
             assert (entry.value, entry.low, entry.high) == (metric.value, metric.low, metric.high)
 
 
 def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypatch):
-    """Of each comparison and each method's instances: both take minutes in a real experiment."""
+    """Comparisons and instance metrics are computed once: both take minutes in a real "
+    "experiment."""
     out = tmp_path / "out"
     shutil.copytree(experiment / "cells" / "one", out / "cells" / "one")
     summaries, comparisons = [], []
@@ -536,16 +544,16 @@ def test_bags_are_chosen_by_rule(experiment):
     ]  # fmt: skip
     (reference,) = [s for s in scores if s.method.name == shown[2]]
     p = chance("one", 2, 0)
-    found, missing = default_bags(reference, seed=0)
+    result, missing = default_bags(reference, seed=0)
     kinds = [
         [b for b in Y if Y[b] and p[b] >= 0.5],
         [b for b in Y if Y[b] and p[b] < 0.5],
         [b for b in Y if not Y[b]],
     ]
     by_hand = [sorted(k, key=lambda b: p[b])[(len(k) - 1) // 2] for k in kinds if k]
-    assert [c.bag for c in found] == by_hand
+    assert [c.bag for c in result] == by_hand
     assert len(missing) == sum(not k for k in kinds)
-    assert f"Of the {len(kinds[0])} positive bags that are rightly called" in found[0].why
+    assert f"Of the {len(kinds[0])} positive bags that are called positive" in result[0].why
 
 
 def test_maps_of_named_bags_are_of_the_runs_that_tested_them(experiment, tmp_path):
@@ -554,8 +562,8 @@ def test_maps_of_named_bags_are_of_the_runs_that_tested_them(experiment, tmp_pat
     # bag e is tested on split 1
     made = attention_figures(out, bags=["e"], methods=["dsmil", "abmil"], seed=1)
     assert made.missing == ()
-    found = [p.name for p in made.written if p.suffix == ".png"]
-    assert found == ["attention-one-e.png", "attention-two-e.png"]
+    result = [p.name for p in made.written if p.suffix == ".png"]
+    assert result == ["attention-one-e.png", "attention-two-e.png"]
     rows = table(out / "figures" / "attention-one-e.csv")
     assert list(rows[0])[4:] == ["dsmil mean", "dsmil variance", "abmil mean", "abmil variance"]
     (out / "cells/one/dsmil/split1-seed1/predictions/instances/e.h5").unlink()

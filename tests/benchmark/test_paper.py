@@ -1,4 +1,4 @@
-"""The paper's figures in the package are the paper's, under our names."""
+"""The results in paper.csv are those that the paper prints, under our names."""
 
 import csv
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_methods_stand_in_the_papers_order():
 
 
 def test_the_papers_ranks_follow_from_its_figures():
-    """Six (data set, metric) pairs, ranks within a family, ddof = 1: paper_rows is all of it."""
+    """Average ranks follow from six (data set, metric) columns within a family, with ddof = 1."""
     rows = [r for r in paper_rows("2") if r.study != "rank"]
     methods = list(dict.fromkeys(r.label for r in rows))
     pairs = list(dict.fromkeys((r.study, r.metric) for r in rows))

@@ -1,4 +1,4 @@
-"""GeoJSON for QuPath: its form, its numbers, and that it is written without holding it."""
+"""GeoJSON for QuPath: its structure, its values, and constant memory while writing."""
 
 import json
 import tracemalloc
@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from maps.test_render import CELLS, STRIDE, prediction, scan, slide
+from support.made_maps import CELLS, STRIDE, prediction, scan, slide
 
 from probsa.errors import InputError
-from probsa.maps.overlay import squares
+from probsa.maps.blending import squares
 from probsa.maps.qupath import measurements, write_qupath
 
 
 def read(path):
     with path.open(encoding="utf-8") as f:
-        return json.load(f, parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
+        return json.load(f, parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
 
 
 def written(p, tmp_path, **how):
@@ -26,10 +26,10 @@ def written(p, tmp_path, **how):
 
 def test_one_closed_square_a_patch_in_whole_level_0_pixels(tmp_path):
     p = slide(offset=(1000, 73_001))
-    found = written(p, tmp_path)
-    assert found["type"] == "FeatureCollection"
-    assert len(found["features"]) == len(CELLS)
-    for feature, (x, y) in zip(found["features"], p.coords.tolist(), strict=True):
+    collection = written(p, tmp_path)
+    assert collection["type"] == "FeatureCollection"
+    assert len(collection["features"]) == len(CELLS)
+    for feature, (x, y) in zip(collection["features"], p.coords.tolist(), strict=True):
         assert feature["type"] == "Feature"
         assert feature["geometry"]["type"] == "Polygon"
         (ring,) = feature["geometry"]["coordinates"]
@@ -37,7 +37,7 @@ def test_one_closed_square_a_patch_in_whole_level_0_pixels(tmp_path):
         assert all(isinstance(v, int) for point in ring for v in point)
         side = int(STRIDE)
         assert ring[:-1] == [[x, y], [x + side, y], [x + side, y + side], [x, y + side]]
-        # what QuPath 0.4 and later read: a type, and a map from name to number
+        # QuPath 0.4 and later read a type and a map from name to number
         assert feature["properties"]["objectType"] == "tile"
         assert set(feature["properties"]) == {"objectType", "measurements"}
 
@@ -65,22 +65,22 @@ def test_measurements_are_those_of_the_prediction(tmp_path):
     rng = np.random.default_rng(0)
     p = replace(slide(), weight_mean=rng.random(8).astype(np.float32))
     features = written(p, tmp_path)["features"]
-    held = [f["properties"]["measurements"] for f in features]
-    assert {tuple(m) for m in held} == {("mean", "variance", "probability", "weight")}
-    for name, want in (
+    values = [f["properties"]["measurements"] for f in features]
+    assert {tuple(m) for m in values} == {("mean", "variance", "probability", "weight")}
+    for name, expected in (
         ("mean", p.attention_mean),
         ("variance", p.attention_variance),
         ("weight", p.weight_mean),
         ("probability", np.full(8, 0.87, np.float32)),
     ):
-        np.testing.assert_array_equal(np.float32([m[name] for m in held]), want)
-    assert held[0]["probability"] == 0.87  # and not 0.8700000047683716
+        np.testing.assert_array_equal(np.float32([m[name] for m in values]), expected)
+    assert values[0]["probability"] == 0.87  # and not 0.8700000047683716
 
 
 def test_probability_is_the_patchs_own_where_the_score_is_one():
     share = np.linspace(0, 1, 8)
-    own = replace(slide(), attention_mean=share.astype(np.float32), score_kind="probability")
-    np.testing.assert_array_equal(measurements(own)["probability"], own.attention_mean)
+    scored = replace(slide(), attention_mean=share.astype(np.float32), score_kind="probability")
+    np.testing.assert_array_equal(measurements(scored)["probability"], scored.attention_mean)
     two = replace(slide(), probability=np.array([0.3, 0.7], np.float32))
     np.testing.assert_array_equal(measurements(two)["probability"], np.full(8, 0.7, np.float32))
 
@@ -94,14 +94,14 @@ def test_each_class_has_its_measurements():
         weight_mean=np.stack([p.weight_mean] * 3, 1),
         probability=np.array([0.2, 0.3, 0.5], np.float32),
     )
-    found = measurements(p, classes=["healthy", "benign", "tumour"])
-    assert list(found) == [
+    collection = measurements(p, classes=["healthy", "benign", "tumour"])
+    assert list(collection) == [
         f"{what} {c}"
         for what in ("mean", "variance", "probability", "weight")
         for c in ("healthy", "benign", "tumour")
     ]
-    np.testing.assert_array_equal(found["mean benign"], -p.attention_mean[:, 0])
-    np.testing.assert_array_equal(found["probability tumour"], np.full(8, 0.5, np.float32))
+    np.testing.assert_array_equal(collection["mean benign"], -p.attention_mean[:, 0])
+    np.testing.assert_array_equal(collection["probability tumour"], np.full(8, 0.5, np.float32))
     assert "variance 1" in measurements(p)
 
 
@@ -109,10 +109,10 @@ def test_what_is_not_finite_is_left_out(tmp_path):
     p = slide()
     p.attention_mean[3] = np.nan
     p.attention_variance[4] = np.inf
-    held = [f["properties"]["measurements"] for f in written(p, tmp_path)["features"]]
-    assert [k for k, m in enumerate(held) if "mean" not in m] == [3]
-    assert [k for k, m in enumerate(held) if "variance" not in m] == [4]
-    assert all("weight" in m for m in held)
+    values = [f["properties"]["measurements"] for f in written(p, tmp_path)["features"]]
+    assert [k for k, m in enumerate(values) if "mean" not in m] == [3]
+    assert [k for k, m in enumerate(values) if "variance" not in m] == [4]
+    assert all("weight" in m for m in values)
 
 
 def test_the_text_is_never_held_whole(tmp_path):
@@ -128,7 +128,7 @@ def test_the_text_is_never_held_whole(tmp_path):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert path.stat().st_size > 3e6
-    assert peak - geometry < 1.2e6  # a thousand tiles
+    assert peak - geometry < 1.2e6  # the size of a thousand tiles
     features = read(path)["features"]
     assert len(features) == n**2
     corners = np.array([f["geometry"]["coordinates"][0][0] for f in features])

@@ -1,105 +1,30 @@
-"""Maps: the right colour at the right pixels, read back from the PNG."""
+"""Maps show the right colour at the right pixels, read back from the PNG."""
 
 import csv
 import gzip
 from dataclasses import replace
-from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from PIL import Image
+from support.made_maps import (
+    CELLS,
+    STRIDE,
+    axes,
+    panel_pixels,
+    pixel_width,
+    prediction,
+    rgb,
+    scan,
+    slide,
+    square_of,
+    written,
+)
 
-from probsa.evaluation.prediction import Prediction
-from probsa.maps import Limits, draw_map, render_map
+from probsa.maps import Limits, draw_map
 from probsa.maps.layout import place
-from probsa.maps.panels import BACKGROUND, PALETTE
+from probsa.maps.panels import BACKGROUND
 from probsa.maps.scale import common_limits
-
-STRIDE = 256.0
-CELLS = np.array([[3, 0], [0, 1], [1, 1], [3, 1], [0, 2], [1, 2], [2, 2], [1, 4]])  # (column, row)
-
-
-def prediction(coords, mean, variance=None, **more) -> Prediction:
-    n = len(mean)
-    given = {
-        "name": "bag",
-        "probability": np.array([0.87], np.float32),
-        "std": np.array([0.05], np.float32),
-        "coords": coords,
-        "attention_mean": np.asarray(mean, np.float32),
-        "attention_variance": np.asarray(mean if variance is None else variance, np.float32),
-        "weight_mean": np.full(n, 0.1, np.float32),
-        "weight_variance": np.zeros(n, np.float32),
-        "degree": np.ones(n, np.float32),
-        "stride": STRIDE,
-    }
-    return Prediction(**(given | more))
-
-
-def slide(*, at: int = 0, offset=(0, 0), **more) -> Prediction:
-    """A small slide whose patch `at` has the largest mean and the next one the largest variance."""
-    n = len(CELLS)
-    mean, variance = np.linspace(-1, 1, n), np.linspace(0.1, 0.5, n)
-    mean[at], variance[(at + 1) % n] = 3.0, 2.0
-    coords = (CELLS * STRIDE + np.array(offset)).astype(np.int64)
-    return prediction(coords, mean, variance, **more)
-
-
-def scan(numbers, **more) -> Prediction:
-    n = len(numbers)
-    mean, variance = np.linspace(-1, 0, n), np.linspace(0.1, 0.2, n)
-    mean[n // 3], variance[n // 2] = 2.0, 1.0
-    coords = np.asarray(numbers)[:, None]
-    return prediction(coords, mean, variance, kind="ct", stride=None, **more)
-
-
-def axes(figure: Figure, label: str) -> Axes:
-    (found,) = [a for a in figure.axes if a.get_label() == label]
-    return found
-
-
-def written(p: Prediction, tmp_path: Path, **how) -> tuple[np.ndarray, Figure]:
-    """The PNG's pixels (rows from the top), and the same map as a figure, for its geometry."""
-    path = tmp_path / f"{p.name}.png"
-    render_map(p, path, **how)
-    return np.asarray(Image.open(path).convert("RGB")), draw_map(p, **how)
-
-
-def panel_pixels(picture: np.ndarray, ax: Axes) -> tuple[np.ndarray, tuple[int, int]]:
-    """The pixels inside a panel's frame, and their first (row, column) in the picture."""
-    box = ax.get_window_extent()
-    top, bottom = len(picture) - box.y1, len(picture) - box.y0
-    rows = slice(int(np.ceil(top)) + 2, int(bottom) - 2)
-    columns = slice(int(np.ceil(box.x0)) + 2, int(box.x1) - 2)
-    return picture[rows, columns], (rows.start, columns.start)
-
-
-def square_of(picture: np.ndarray, ax: Axes, colour: np.ndarray) -> np.ndarray:
-    """(left, top, right, bottom), in the axes' unit, of the pixels with this colour in a panel."""
-    inside, (row, column) = panel_pixels(picture, ax)
-    hit = (np.abs(inside.astype(int) - colour) <= 1).all(-1)
-    assert hit.any(), "no pixel has the colour"
-    edges = []  # a row of pixels on the very edge may be blended: half of a side must be there
-    for count in (hit.sum(0), hit.sum(1)):
-        found = np.flatnonzero(count > count.max() / 2)
-        edges.append((found[0], found[-1] + 1))
-    (left, right), (top, bottom) = edges
-    assert hit.sum() >= 0.98 * (right - left) * (bottom - top), "the pixels are no rectangle"
-    assert hit.sum() == pytest.approx(hit[top:bottom, left:right].sum(), rel=0.02)
-    corners = [(column + c, len(picture) - (row + r)) for c, r in ((left, top), (right, bottom))]
-    return ax.transData.inverted().transform(corners).ravel()
-
-
-def rgb(quantity: str, share: float) -> np.ndarray:
-    return np.rint(np.array(PALETTE[quantity](share)[:3]) * 255).astype(int)
-
-
-def pixel_width(ax: Axes) -> float:
-    """Of one pixel, in the axes' unit."""
-    return (ax.get_xlim()[1] - ax.get_xlim()[0]) / ax.get_window_extent().width
 
 
 @pytest.mark.parametrize("at", [0, 3, 7])
@@ -110,9 +35,9 @@ def test_brightest_patch_is_at_its_coordinates(tmp_path, at, offset):
     for quantity, row in (("mean", at), ("variance", (at + 1) % len(CELLS))):
         ax = axes(figure, quantity)
         x, y = p.coords[row]
-        found = square_of(picture, ax, rgb(quantity, 1.0))
+        square = square_of(picture, ax, rgb(quantity, 1.0))
         tolerance = 1.5 * pixel_width(ax)
-        np.testing.assert_allclose(found, [x, y, x + STRIDE, y + STRIDE], rtol=0, atol=tolerance)
+        np.testing.assert_allclose(square, [x, y, x + STRIDE, y + STRIDE], rtol=0, atol=tolerance)
 
 
 def test_brightest_patch_off_the_lattice(tmp_path):
@@ -124,9 +49,9 @@ def test_brightest_patch_off_the_lattice(tmp_path):
     for quantity, row in (("mean", 5), ("variance", 6)):
         ax = axes(figure, quantity)
         x, y = moved[row]
-        found = square_of(picture, ax, rgb(quantity, 1.0))
+        square = square_of(picture, ax, rgb(quantity, 1.0))
         np.testing.assert_allclose(
-            found, [x, y, x + STRIDE, y + STRIDE], rtol=0, atol=1.5 * pixel_width(ax)
+            square, [x, y, x + STRIDE, y + STRIDE], rtol=0, atol=1.5 * pixel_width(ax)
         )
 
 
@@ -149,10 +74,10 @@ def test_every_patch_has_its_own_colour_and_glass_has_none(tmp_path):
         for cell in np.ndindex(4, 5):
             centre = (np.array(cell) + 0.5) * STRIDE
             x, y = ax.transData.transform(centre)
-            seen = picture[int(len(picture) - y), int(x)].astype(int)
+            colour = picture[int(len(picture) - y), int(x)].astype(int)
             row = np.flatnonzero((cell == CELLS).all(1))
-            want = rgb(quantity, share[row[0]]) if len(row) else hex_rgb(BACKGROUND)
-            assert np.abs(seen - want).max() <= 2, (quantity, cell)
+            expected = rgb(quantity, share[row[0]]) if len(row) else hex_rgb(BACKGROUND)
+            assert np.abs(colour - expected).max() <= 2, (quantity, cell)
 
 
 def hex_rgb(text: str) -> np.ndarray:
@@ -173,11 +98,11 @@ def test_labels_have_two_colours(tmp_path):
     ax = axes(figure, "labels")
     for k, label in enumerate(labels):
         x, y = ax.transData.transform((CELLS[k] + 0.5) * STRIDE)
-        seen = picture[int(len(picture) - y), int(x)].astype(int)
-        want = hex_rgb(BACKGROUND) if label < 0 else rgb("labels", label)
-        assert np.abs(seen - want).max() <= 1
+        colour = picture[int(len(picture) - y), int(x)].astype(int)
+        expected = hex_rgb(BACKGROUND) if label < 0 else rgb("labels", label)
+        assert np.abs(colour - expected).max() <= 1
     assert "2 of 8 positive" in ax.get_title(loc="left")
-    assert len(draw_map(slide()).axes) == 4  # no panel where no labels are given
+    assert len(draw_map(slide()).axes) == 4  # no panel without labels
 
 
 def test_brightest_slice_of_a_scan(tmp_path):
@@ -200,9 +125,9 @@ def test_missing_slices_are_gaps(tmp_path):
     ax = axes(figure, "mean")
     for position in range(11):
         x, y = ax.transData.transform((position + 0.5, 0.5))
-        seen = picture[int(len(picture) - y), int(x)].astype(int)
+        colour = picture[int(len(picture) - y), int(x)].astype(int)
         gap = position + 4 not in numbers
-        assert (np.abs(seen - hex_rgb(BACKGROUND)).max() <= 1) == gap
+        assert (np.abs(colour - hex_rgb(BACKGROUND)).max() <= 1) == gap
     assert "3 missing" in axes(figure, "variance").get_xlabel()
 
 
@@ -215,11 +140,16 @@ def test_bags_without_coordinates_are_drawn_in_row_order(tmp_path, n):
     ax = axes(figure, "mean")
     columns = 7 if n == 7 else 32
     row, column = divmod(n // 2, columns)
-    found = square_of(picture, ax, rgb("mean", 1.0))
-    want = [column, row, column + 1, row + 1]
-    if n == 7:  # a strip has a scale of its own across
-        want[1], want[3], found[1], found[3] = 0, 1, np.rint(found[1]), np.rint(found[3])
-    np.testing.assert_allclose(found, want, atol=1.5 * pixel_width(ax))
+    square = square_of(picture, ax, rgb("mean", 1.0))
+    expected = [column, row, column + 1, row + 1]
+    if n == 7:  # the height of a strip has no unit
+        expected[1], expected[3], square[1], square[3] = (
+            0,
+            1,
+            np.rint(square[1]),
+            np.rint(square[3]),
+        )
+    np.testing.assert_allclose(square, expected, atol=1.5 * pixel_width(ax))
 
 
 @pytest.mark.parametrize("coords", [np.array([[512, 1024]]), np.array([[17]]), None])
@@ -268,16 +198,16 @@ def test_fixed_scale_means_the_same_colour_in_all_bags(tmp_path):
     shared = 6  # this patch has the same mean in both
     b.attention_mean[shared] = a.attention_mean[shared]
     limits = common_limits([a, b])
-    seen = {}
+    colour = {}
     for scale in ("fixed", "per-bag"):
         for p in (a, b):
             picture, figure = written(p, tmp_path, scale=scale, limits=limits)
             ax = axes(figure, "mean")
             x, y = ax.transData.transform((CELLS[shared] + 0.5) * STRIDE)
-            seen[scale, p.name] = picture[int(len(picture) - y), int(x)].astype(int)
+            colour[scale, p.name] = picture[int(len(picture) - y), int(x)].astype(int)
             assert f"{scale} scale" in axes(figure, "mean bar").get_ylabel()
-    assert (seen["fixed", "bag"] == seen["fixed", "other"]).all()
-    assert np.abs(seen["per-bag", "bag"] - seen["per-bag", "other"]).max() > 10
+    assert (colour["fixed", "bag"] == colour["fixed", "other"]).all()
+    assert np.abs(colour["per-bag", "bag"] - colour["per-bag", "other"]).max() > 10
 
 
 @pytest.mark.parametrize(
@@ -286,18 +216,18 @@ def test_fixed_scale_means_the_same_colour_in_all_bags(tmp_path):
 )
 def test_values_beyond_a_fixed_scale_are_clipped_and_said(tmp_path, limits, arrows):
     p = slide(at=0)
-    given = Limits(mean=limits, variance=(0.0, 1.0))
-    picture, figure = written(p, tmp_path, scale="fixed", limits=given)
+    fixed = Limits(mean=limits, variance=(0.0, 1.0))
+    picture, figure = written(p, tmp_path, scale="fixed", limits=fixed)
     (bar,) = [a for a in figure.axes if a.get_label() == "mean bar"]
     assert bar._colorbar.extend == arrows  # pyright: ignore
     ax = axes(figure, "mean")
     x, y = ax.transData.transform((CELLS[0] + 0.5) * STRIDE)
-    seen = picture[int(len(picture) - y), int(x)].astype(int)
-    assert np.abs(seen - rgb("mean", 1.0)).max() <= 1
+    colour = picture[int(len(picture) - y), int(x)].astype(int)
+    assert np.abs(colour - rgb("mean", 1.0)).max() <= 1
 
 
 def test_real_slide_geometry(tmp_path, shared_data):
-    """One bright patch among thousands that lie on no lattice, and on one."""
+    """One bright patch is found among thousands, on a lattice and off it."""
     table = shared_data / "labels_splits" / "camelyon16_ncrf_valid_patch_coords.csv.gz"
     with gzip.open(table, "rt") as f:
         rows = [r for r in csv.DictReader(f) if r["slide"] == "Tumor_104"]
@@ -305,7 +235,7 @@ def test_real_slide_geometry(tmp_path, shared_data):
     snapped = np.unique(free // 256 * 256, axis=0)
     for coords in (free, snapped):
         mean = np.zeros(len(coords))
-        # one that no other patch covers, so that it is seen whole
+        # choose a patch that no other covers, so that all of it is visible
         apart = np.abs(coords[:, None] - coords[None]).max(-1) + np.eye(len(coords)) * 10**6
         row = int(apart.min(1).argmax())
         mean[row] = 1
@@ -332,5 +262,5 @@ def test_real_scans_and_tiles(tmp_path, shared_data):
             picture, figure = written(p, tmp_path)
             ax = axes(figure, "mean")
             left, *_ = square_of(picture, ax, rgb("mean", 1.0))
-            want = coords[-1, 0] if kind == "slide" else coords[-1, 0] - coords[0, 0]
-            assert left == pytest.approx(want, abs=1.5 * pixel_width(ax))
+            expected = coords[-1, 0] if kind == "slide" else coords[-1, 0] - coords[0, 0]
+            assert left == pytest.approx(expected, abs=1.5 * pixel_width(ax))

@@ -1,4 +1,4 @@
-"""Maps: what the sheet says, layouts, scales and whole folders."""
+"""Maps: the text on the sheet, layouts, scales and whole folders."""
 
 import itertools
 from dataclasses import replace
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from maps.test_render import (
+from PIL import Image
+from support.made_maps import (
     CELLS,
     STRIDE,
     axes,
@@ -18,7 +19,6 @@ from maps.test_render import (
     square_of,
     written,
 )
-from PIL import Image
 
 from probsa.errors import BagError, InputError, UnknownName
 from probsa.evaluation.tables import write_predictions
@@ -60,10 +60,10 @@ def test_dirac_says_that_there_is_no_variance():
 
 def test_bars_say_what_the_number_is():
     figure = draw_map(slide(score_kind="probability", instance_labels=np.zeros(8, np.int64)))
-    said = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in figure.axes}
-    assert said["mean bar"] == "instance score mean μ (probability), per-bag scale"
-    assert said["variance bar"] == "instance score variance σ² (probability²), per-bag scale"
-    assert "label" in said["labels bar"]
+    labels = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in figure.axes}
+    assert labels["mean bar"] == "instance score mean μ (probability), per-bag scale"
+    assert labels["variance bar"] == "instance score variance σ² (probability²), per-bag scale"
+    assert "label" in labels["labels bar"]
     logit = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in draw_map(slide()).axes}
     assert logit["mean bar"] == "attention mean μ (logit), per-bag scale"
 
@@ -90,16 +90,16 @@ def test_any_name_can_be_drawn(tmp_path, name):
 def test_raster_is_the_lattice_with_nan_where_no_patch_is():
     p = slide(offset=(1000, 2000))
     r = raster(p, np.arange(8.0))
-    want = np.full((5, 4), np.nan)
-    want[CELLS[:, 1], CELLS[:, 0]] = np.arange(8)
-    np.testing.assert_array_equal(r.image, want)
+    expected = np.full((5, 4), np.nan)
+    expected[CELLS[:, 1], CELLS[:, 0]] = np.arange(8)
+    np.testing.assert_array_equal(r.image, expected)
     assert r.extent == (1000, 1000 + 4 * STRIDE, 2000 + 5 * STRIDE, 2000)
 
 
 def test_raster_refuses_what_is_no_lattice():
     p = slide()
     p.coords[2] += 100
-    with pytest.raises(InputError, match=r"'bag'.*no single lattice"):
+    with pytest.raises(InputError, match=r"'bag'.*do not lie on a single lattice"):
         raster(p, np.arange(8.0))
     twice = slide()
     twice.coords[2] = twice.coords[1]
@@ -130,11 +130,11 @@ def test_common_limits_are_quantiles_over_all_instances():
     rng = np.random.default_rng(0)
     bags = [prediction(None, rng.normal(size=n), rng.random(n)) for n in (500, 30, 1)]
     silent = replace(bags[0], attention_variance=np.zeros(500, np.float32))
-    found = common_limits([*bags, silent])
+    limits = common_limits([*bags, silent])
     mean = np.concatenate([b.attention_mean for b in (*bags, silent)]).astype(float)
     variance = np.concatenate([b.attention_variance for b in bags]).astype(float)
-    np.testing.assert_allclose(found.mean, np.quantile(mean, [0.01, 0.99]))
-    np.testing.assert_allclose(found.variance, np.quantile(variance, [0.01, 0.99]))
+    np.testing.assert_allclose(limits.mean, np.quantile(mean, [0.01, 0.99]))
+    np.testing.assert_allclose(limits.variance, np.quantile(variance, [0.01, 0.99]))
     with pytest.raises(BagError, match="got none"):
         common_limits([])
 
@@ -156,12 +156,12 @@ def folder(tmp_path: Path) -> Path:
 def test_a_folder_is_drawn_and_what_fails_is_named(tmp_path):
     preds, out = folder(tmp_path), tmp_path / "maps"
     (preds / "instances" / "s1.h5").write_bytes(b"damaged")
-    told = []
-    failed = render_folder(preds, out, progress=lambda *a: told.append(a))
+    progress = []
+    failed = render_folder(preds, out, progress=lambda *a: progress.append(a))
     assert [bag for bag, _ in failed] == ["s1"]
     assert "s1.h5" in failed[0][1]
     assert sorted(f.name for f in out.iterdir()) == ["s0.png", "s2.png"]
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert progress == [(1, 3), (2, 3), (3, 3)]
     with Image.open(out / "s2.png") as picture:
         assert picture.format == "PNG"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from maps.test_render import axes, rgb, scan, slide
 from matplotlib.figure import Figure
 from PIL import Image
+from support.made_maps import axes, rgb, scan, slide
 
 from probsa.errors import BagError, InputError
 from probsa.evaluation.prediction import Prediction
@@ -24,7 +24,8 @@ def dirac(p: Prediction) -> Prediction:
 
 
 def three() -> dict[str, Prediction]:
-    """Of one slide: a plain method, a probabilistic one, one with another kind of score."""
+    """Return a plain method, a probabilistic one, and one with another kind of score, of one
+    slide."""
     a, b, c = slide(at=0, instance_labels=LABELS), slide(at=3), slide(at=5)
     return {
         "plain": dirac(a),
@@ -38,11 +39,11 @@ def names_of(figure: Figure) -> list[str]:
 
 
 def pixels(path: Path, figure: Figure, name: str, p: Prediction) -> np.ndarray:
-    """The colour in the middle of each instance's square in one panel."""
+    """Return the colour in the middle of each instance's square in one panel."""
     image = np.asarray(Image.open(path).convert("RGB"))
     ax, layout = axes(figure, name), place(p)
-    at = ax.transData.transform(layout.corners + layout.size / 2)
-    return image[image.shape[0] - 1 - at[:, 1].astype(int), at[:, 0].astype(int)]
+    centres = ax.transData.transform(layout.corners + layout.size / 2)
+    return image[image.shape[0] - 1 - centres[:, 1].astype(int), centres[:, 0].astype(int)]
 
 
 def expected(values: np.ndarray, limits: tuple[float, float], quantity: str) -> np.ndarray:
@@ -69,33 +70,33 @@ def test_a_variance_panel_says_how_much_there_is_to_see(high, said):
 
 
 def test_each_panel_has_its_own_scale_unless_one_is_asked_for(tmp_path):
-    given = three()
+    predictions = three()
     for scale in ("own", "common"):
         path = tmp_path / f"{scale}.png"
-        side_by_side(given, bag="b", out=path, scale=scale)
-        figure = draw_side_by_side(given, bag="b", scale=scale)
-        logits = [given[m].attention_mean for m in ("plain", "diag")]
+        side_by_side(predictions, bag="b", out=path, scale=scale)
+        figure = draw_side_by_side(predictions, bag="b", scale=scale)
+        logits = [predictions[m].attention_mean for m in ("plain", "diag")]
         both = (min(v.min() for v in logits), max(v.max() for v in logits))
-        for name, p in given.items():
+        for name, p in predictions.items():
             own = (p.attention_mean.min(), p.attention_mean.max())
-            # one method alone gives probabilities: its scale is its own either way
+            # only one method gives probabilities, so it never shares its scale
             limits = both if scale == "common" and name != "instance" else own
-            found = pixels(path, figure, f"{name} mean", p)
-            wanted = expected(p.attention_mean, limits, "mean")
-            assert np.abs(found.astype(int) - wanted).max() <= 2, (scale, name)
-        p = given["diag"]
+            drawn = pixels(path, figure, f"{name} mean", p)
+            target = expected(p.attention_mean, limits, "mean")
+            assert np.abs(drawn.astype(int) - target).max() <= 2, (scale, name)
+        p = predictions["diag"]
         v = p.attention_variance
-        wanted = expected(v, (v.min(), v.max()), "variance")
-        assert np.abs(pixels(path, figure, "diag variance", p).astype(int) - wanted).max() <= 2
+        target = expected(v, (v.min(), v.max()), "variance")
+        assert np.abs(pixels(path, figure, "diag variance", p).astype(int) - target).max() <= 2
 
 
 def test_labels_are_drawn_in_their_colours_and_unknown_ones_not_at_all(tmp_path):
-    given = three()
-    side_by_side(given, bag="b", out=tmp_path / "a.png")
-    figure = draw_side_by_side(given, bag="b")
-    found = pixels(tmp_path / "a.png", figure, "labels", given["plain"])
+    predictions = three()
+    side_by_side(predictions, bag="b", out=tmp_path / "a.png")
+    figure = draw_side_by_side(predictions, bag="b")
+    drawn = pixels(tmp_path / "a.png", figure, "labels", predictions["plain"])
     colours = [rgb("labels", k) for k in (0, 1)]
-    for colour, label in zip(found, LABELS, strict=True):
+    for colour, label in zip(drawn, LABELS, strict=True):
         if label >= 0:
             assert tuple(colour) == tuple(colours[label])
         else:
@@ -103,9 +104,9 @@ def test_labels_are_drawn_in_their_colours_and_unknown_ones_not_at_all(tmp_path)
 
 
 def test_what_is_written_is_said(tmp_path):
-    given = three()
+    predictions = three()
     figure = draw_side_by_side(
-        given, bag="study · slide", label=1, caption="Chosen by lot.", scale="common"
+        predictions, bag="study · slide", label=1, caption="Chosen by lot.", scale="common"
     )
     words = " ".join(t.get_text().replace("\n", " ") for t in figure.texts)
     assert "study · slide · label 1" in words
@@ -118,17 +119,17 @@ def test_what_is_written_is_said(tmp_path):
 
 
 def test_the_numbers_lie_beside(tmp_path):
-    given = three()
-    side_by_side(given, bag="b", out=tmp_path / "a.png")
+    predictions = three()
+    side_by_side(predictions, bag="b", out=tmp_path / "a.png")
     with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as f:
         rows = list(csv.DictReader(f))
     assert list(rows[0]) == [
         "instance", "x", "y", "label", "plain mean", "diag mean", "diag variance", "instance mean"
     ]  # fmt: skip
     assert [int(r["label"]) for r in rows] == LABELS.tolist()
-    for name, p in given.items():
+    for name, p in predictions.items():
         assert np.float32([r[f"{name} mean"] for r in rows]).tolist() == p.attention_mean.tolist()
-    assert [int(r["x"]) for r in rows] == given["plain"].coords[:, 0].tolist()
+    assert [int(r["x"]) for r in rows] == predictions["plain"].coords[:, 0].tolist()
 
 
 def test_the_same_bytes_every_time(tmp_path):
@@ -141,12 +142,12 @@ def test_the_same_bytes_every_time(tmp_path):
 def test_slices_are_strips_with_the_lesion_marked_on_each(tmp_path):
     labels = np.array([0, 0, 1, 1, 0, 0, 1, 0], np.int8)
     a = scan(range(1, 9), instance_labels=labels)
-    given = {"plain": dirac(a), "diag": replace(a, attention_mean=-a.attention_mean)}
-    side_by_side(given, bag="b", out=tmp_path / "a.png")
-    figure = draw_side_by_side(given, bag="b")
-    v = given["diag"].attention_mean
-    found = pixels(tmp_path / "a.png", figure, "diag mean", a)
-    assert np.abs(found.astype(int) - expected(v, (v.min(), v.max()), "mean")).max() <= 2
+    predictions = {"plain": dirac(a), "diag": replace(a, attention_mean=-a.attention_mean)}
+    side_by_side(predictions, bag="b", out=tmp_path / "a.png")
+    figure = draw_side_by_side(predictions, bag="b")
+    v = predictions["diag"].attention_mean
+    drawn = pixels(tmp_path / "a.png", figure, "diag mean", a)
+    assert np.abs(drawn.astype(int) - expected(v, (v.min(), v.max()), "mean")).max() <= 2
     for name in ("plain mean", "diag mean", "diag variance"):
         lines = {float(line.get_xdata()[0]) for line in axes(figure, name).lines}
         assert lines == {2.0, 4.0, 6.0, 7.0}
@@ -157,10 +158,10 @@ def test_slices_are_strips_with_the_lesion_marked_on_each(tmp_path):
 
 def test_twenty_methods_with_long_names_do_not_run_into_each_other():
     base = slide(at=1, instance_labels=LABELS)
-    given = {
+    predictions = {
         f"a method of a rather long name, wide {k}, learning rate 0.0{k}": base for k in range(20)
     }
-    figure = draw_side_by_side(given, bag="a slide whose name goes on " * 5, label=0)
+    figure = draw_side_by_side(predictions, bag="a slide whose name goes on " * 5, label=0)
     figure.canvas.draw()
     page = figure.bbox
     boxes = [
@@ -205,15 +206,15 @@ def test_of_several_classes_the_likeliest_above_0_is_drawn(tmp_path):
     )
     side_by_side({"m": p}, bag="b", out=tmp_path / "a.png")
     with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as f:
-        found = np.float32([r["m mean"] for r in csv.DictReader(f)])
-    assert found.tolist() == by_class[:, 2].tolist()
+        drawn = np.float32([r["m mean"] for r in csv.DictReader(f)])
+    assert drawn.tolist() == by_class[:, 2].tolist()
 
 
 def test_bags_that_are_not_the_same_are_refused(tmp_path):
     a, b = slide(), slide(offset=(256, 0))
     with pytest.raises(InputError, match="'one' and 'two' were not given the same instances"):
         side_by_side({"one": a, "two": b}, bag="b", out=tmp_path / "a.png")
-    with pytest.raises(InputError, match="no method's prediction"):
+    with pytest.raises(InputError, match="no predictions were given"):
         side_by_side({}, bag="b", out=tmp_path / "a.png")
     broken = replace(a, attention_mean=np.full_like(a.attention_mean, np.nan))
     with pytest.raises(BagError, match="nan or infinite"):

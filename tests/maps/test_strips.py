@@ -1,4 +1,4 @@
-"""Maps of scans: slices found by position, their pixels, colours and labels, and the line."""
+"""Maps of scans: slices matched by position, their pixels, colours and labels, and the plot."""
 
 import itertools
 import zipfile
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from maps.test_render import axes, prediction, rgb
 from PIL import Image
+from support.made_maps import axes, prediction, rgb, scan_bag
 
 from probsa.errors import InputError
 from probsa.maps.strips import (
@@ -31,31 +31,23 @@ POSITIVE, NEGATIVE, UNKNOWN = (213, 94, 0), (86, 180, 233), (128, 128, 128)
 
 
 def volume(n=12, rows=TILE, columns=TILE) -> np.ndarray:
-    """Slice i is 2·i HU (mid-grey at 40) with a bright top-left quarter."""
+    """Return slices of 2·i HU (mid-grey at 40) with a brighter top-left quarter."""
     v = np.zeros((n, rows, columns), np.float32) + 2.0 * np.arange(n)[:, None, None]
     v[:, : rows // 2, : columns // 2] += 30
     return v
 
 
 def scan(positions, *, spacing=(0.5, 0.5), **shape) -> Scan:
-    at = np.asarray(positions, np.float64)
+    array = np.asarray(positions, np.float64)
     return Scan(
         name="series",
         path=Path("series"),
         format="dicom",
-        volume=volume(len(at), **shape),
-        positions=at,
+        volume=volume(len(array), **shape),
+        positions=array,
         spacing=spacing,
         thickness=5.0,
     )
-
-
-def bag(positions, **more):
-    at = np.asarray(positions, np.float64)
-    n = len(at)
-    mean = np.linspace(-1, 1, n)
-    mean[n // 3] = 2.0
-    return prediction(at[:, None], mean, np.linspace(0.1, 0.5, n), kind="ct", stride=None, **more)
 
 
 UNEVEN = np.array([-30.0, -25.8, -24.6, -17.2, -12.0, -5.5, 0.0, 4.0, 8.0, 12.5, 20.0, 31.0])
@@ -66,23 +58,23 @@ UNEVEN = np.array([-30.0, -25.8, -24.6, -17.2, -12.0, -5.5, 0.0, 4.0, 8.0, 12.5,
 
 def test_slices_are_found_by_position_in_whatever_order():
     rng = np.random.default_rng(0)
-    order = rng.permutation(12)[:9]  # and a bag may leave slices out
-    found = match_slices(bag(UNEVEN[order] + rng.uniform(-0.04, 0.04, 9)), scan(UNEVEN))
-    np.testing.assert_array_equal(found, order)
+    order = rng.permutation(12)[:9]  # a bag may also omit slices
+    matched = match_slices(scan_bag(UNEVEN[order] + rng.uniform(-0.04, 0.04, 9)), scan(UNEVEN))
+    np.testing.assert_array_equal(matched, order)
     shuffled = rng.permutation(12)
-    found = match_slices(bag(UNEVEN), scan(UNEVEN[shuffled]))
-    np.testing.assert_array_equal(UNEVEN[shuffled][found], UNEVEN)
-    np.testing.assert_array_equal(match_slices(bag([7.0]), scan([7.0])), [0])
+    matched = match_slices(scan_bag(UNEVEN), scan(UNEVEN[shuffled]))
+    np.testing.assert_array_equal(UNEVEN[shuffled][matched], UNEVEN)
+    np.testing.assert_array_equal(match_slices(scan_bag([7.0]), scan([7.0])), [0])
 
 
 def test_positions_of_another_series_are_refused():
     with pytest.raises(InputError, match=r"slice at 12\.7 mm.*nearest of its 12 lies at 12\.5 mm"):
-        match_slices(bag(np.where(UNEVEN == 12.5, 12.7, UNEVEN)), scan(UNEVEN))
+        match_slices(scan_bag(np.where(UNEVEN == 12.5, 12.7, UNEVEN)), scan(UNEVEN))
     with pytest.raises(InputError, match="numbers of slices and not positions"):
-        match_slices(bag(np.arange(12)), scan(UNEVEN))
+        match_slices(scan_bag(np.arange(12)), scan(UNEVEN))
     for beyond in (-35.0, 40.0):
         with pytest.raises(InputError, match=f"slice at {beyond:g} mm"):
-            match_slices(bag([beyond]), scan(UNEVEN))
+            match_slices(scan_bag([beyond]), scan(UNEVEN))
     slide = prediction(np.array([[0, 0], [256, 0]]), [1.0, 2.0])
     with pytest.raises(InputError, match="no positions of slices"):
         match_slices(slide, scan(UNEVEN))
@@ -152,7 +144,9 @@ def test_slices_do_not_touch_and_fill_few_columns(n):
 
 def test_the_pages_swatches_have_the_colours_of_the_values(tmp_path):
     s, labels = scan(UNEVEN), np.array([0, 1, -1] * 4)
-    p = bag(UNEVEN[::-1], instance_labels=labels)  # rows from the top of the head down
+    p = scan_bag(
+        UNEVEN[::-1], instance_labels=labels
+    )  # rows run from the top of the head downwards
     path = tmp_path / "map.png"
     render_strip(p, path, s)
     picture = np.asarray(Image.open(path).convert("RGB")).astype(int)
@@ -163,7 +157,7 @@ def test_the_pages_swatches_have_the_colours_of_the_values(tmp_path):
     tiles = slice_tiles(s, list(range(12)), swatches=[np.zeros((12, 3), np.uint8)] * 2)
     w, h = tiles.size
     assert box.width == pytest.approx(tiles.image.shape[1])
-    for k in range(12):  # by position, so that the last row of the bag comes first
+    for k in range(12):  # slices are ordered by position, so the bag's last row comes first
         row = 11 - k
         x, y = tiles.corners[k] + (left, top)
         frame = {0: NEGATIVE, 1: POSITIVE, -1: UNKNOWN}[int(labels[row])]
@@ -172,8 +166,8 @@ def test_the_pages_swatches_have_the_colours_of_the_values(tmp_path):
         for j, quantity in enumerate(("mean", "variance")):
             values = getattr(p, f"attention_{quantity}").astype(float)
             share = (values[row] - values.min()) / np.ptp(values)
-            seen = picture[y + h + j * SWATCH + 3, x + 3]
-            assert np.abs(seen - rgb(quantity, share)).max() <= 1
+            colour = picture[y + h + j * SWATCH + 3, x + 3]
+            assert np.abs(colour - rgb(quantity, share)).max() <= 1
 
 
 def texts(ax) -> list[str]:
@@ -181,26 +175,26 @@ def texts(ax) -> list[str]:
 
 
 def test_each_slice_says_its_position_mean_and_variance():
-    p = bag(UNEVEN)
-    said = texts(axes(draw_strip(p, scan(UNEVEN)), "slices"))
-    assert said[:3] == ["−30.0", "−1", "0.1"]
-    assert said[3 * 4 : 3 * 4 + 3] == ["−12.0", "2", "0.245"]
-    assert len(said) == 36
+    p = scan_bag(UNEVEN)
+    labels = texts(axes(draw_strip(p, scan(UNEVEN)), "slices"))
+    assert labels[:3] == ["−30.0", "−1", "0.1"]
+    assert labels[3 * 4 : 3 * 4 + 3] == ["−12.0", "2", "0.245"]
+    assert len(labels) == 36
 
 
 def line(figure, label):
-    (found,) = [v for v in axes(figure, "values").lines if v.get_label() == label]
-    return found.get_xdata(), found.get_ydata()
+    (match,) = [v for v in axes(figure, "values").lines if v.get_label() == label]
+    return match.get_xdata(), match.get_ydata()
 
 
 def test_the_line_has_all_slices_by_position_with_their_labels():
     n = 300
-    at = np.random.default_rng(2).permutation(n) * 0.6
-    p = bag(at, instance_labels=(at > 150).astype(np.int64))
-    figure = draw_strip(p, scan(np.sort(at), rows=8, columns=8))
+    position = np.random.default_rng(2).permutation(n) * 0.6
+    p = scan_bag(position, instance_labels=(position > 150).astype(np.int64))
+    figure = draw_strip(p, scan(np.sort(position), rows=8, columns=8))
     x, y = line(figure, "mean μ")
-    order = np.argsort(at)
-    np.testing.assert_allclose(x, at[order])
+    order = np.argsort(position)
+    np.testing.assert_allclose(x, position[order])
     np.testing.assert_allclose(y, p.attention_mean[order], rtol=1e-6)
     (band,) = axes(figure, "values").collections
     corners = band.get_paths()[0].vertices
@@ -208,14 +202,14 @@ def test_the_line_has_all_slices_by_position_with_their_labels():
     np.testing.assert_allclose(corners[:, 1].max(), (p.attention_mean + sd).max(), rtol=1e-6)
     np.testing.assert_allclose(corners[:, 1].min(), (p.attention_mean - sd).min(), rtol=1e-6)
     positive, _ = line(figure, "positive (49 of 300), orange frame")
-    np.testing.assert_allclose(positive, np.sort(at[at > 150]))
+    np.testing.assert_allclose(positive, np.sort(position[position > 150]))
     shown, _ = line(figure, "shown above")
-    np.testing.assert_allclose(shown, np.sort(at[np.argsort(p.attention_mean)[-SELECTED:]]))
+    np.testing.assert_allclose(shown, np.sort(position[np.argsort(p.attention_mean)[-SELECTED:]]))
     assert "the 24 of 300 with the highest mean" in axes(figure, "slices").get_title(loc="left")
 
 
 def test_the_likeliest_class_is_shown_and_all_are_drawn():
-    p = bag(UNEVEN)
+    p = scan_bag(UNEVEN)
     mean = np.stack([p.attention_mean, -p.attention_mean, 2 * p.attention_mean], 1)
     p = replace(
         p,
@@ -232,7 +226,7 @@ def test_the_likeliest_class_is_shown_and_all_are_drawn():
 
 
 def test_dirac_has_no_swatch_and_no_band():
-    p = replace(bag(UNEVEN), attention_variance=np.zeros(12, np.float32))
+    p = replace(scan_bag(UNEVEN), attention_variance=np.zeros(12, np.float32))
     figure = draw_strip(p, scan(UNEVEN))
     assert len(texts(axes(figure, "slices"))) == 24
     assert "variance bar" not in [a.get_label() for a in figure.axes]
@@ -242,8 +236,8 @@ def test_dirac_has_no_swatch_and_no_band():
 
 @pytest.mark.parametrize(("n", "classes"), [(1, 1), (3, 5), (28, 1), (60, 1), (300, 2)])
 def test_everything_on_the_page_has_its_place(n, classes):
-    at = np.arange(n) * 1.25 - 500
-    p = bag(at, instance_labels=np.arange(n) % 2, name="a-long-name-" * 9)
+    position = np.arange(n) * 1.25 - 500
+    p = scan_bag(position, instance_labels=np.arange(n) % 2, name="a-long-name-" * 9)
     if classes > 1:
         p = replace(
             p,
@@ -252,7 +246,7 @@ def test_everything_on_the_page_has_its_place(n, classes):
             probability=np.full(classes, 1 / classes, np.float32),
             std=np.zeros(classes, np.float32),
         )
-    figure = draw_strip(p, scan(at, rows=16, columns=16))
+    figure = draw_strip(p, scan(position, rows=16, columns=16))
     figure.canvas.draw()
     boxes = {str(a.get_label()): a.get_tightbbox() for a in figure.axes}
     for box in (*boxes.values(), figure.texts[0].get_window_extent()):
@@ -262,7 +256,7 @@ def test_everything_on_the_page_has_its_place(n, classes):
     legend = axes(figure, "values").get_legend().get_window_extent()
     assert legend.x0 >= 0
     assert not any(legend.overlaps(box) for name, box in boxes.items() if name != "values")
-    # what stands in a swatch fits into it
+    # the text in a swatch fits into it
     inside = [t.get_window_extent() for t in axes(figure, "slices").texts]
     assert max(b.width for b in inside) < TILE
     assert max(b.height for b in inside) <= SWATCH
@@ -270,15 +264,15 @@ def test_everything_on_the_page_has_its_place(n, classes):
 
 
 def test_a_real_series_out_of_order(tmp_path, shared_data):
-    """A head scan of 28 slices, unevenly spaced; its own positions, in the bag's order."""
+    """A head scan of 28 unevenly spaced slices is matched by position in any order."""
     with zipfile.ZipFile(shared_data / "ct_volumes" / "ge_head_ct_dicom.zip") as z:
         z.extractall(tmp_path / "dicom")
     (source,) = list_scans(tmp_path / "dicom").sources
     s = open_scan(source)
     order = np.random.default_rng(3).permutation(28)
-    p = bag(s.positions[order].astype(np.float32), name=source.name)
+    p = scan_bag(s.positions[order].astype(np.float32), name=source.name)
     np.testing.assert_array_equal(match_slices(p, s), order)
     figure = draw_strip(p, s)
     assert texts(axes(figure, "slices"))[0] == f"{s.positions.min():.1f}".replace("-", "−")
     with pytest.raises(InputError, match="another series"):
-        draw_strip(bag(s.positions + 1.0), s)
+        draw_strip(scan_bag(s.positions + 1.0), s)

@@ -1,4 +1,4 @@
-"""Folders of experiments as a grid leaves them, from figures that a test states."""
+"""Folders of experiments as a grid leaves them, with given predictions."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from probsa.evaluation.tables import write_predictions
 
 
 def prediction(bag: str, p: float, *, instances: int = 4, mean=None, labels=None) -> Prediction:
-    """One bag's prediction; its attention is a ramp unless given."""
+    """Return one bag's prediction; its attention is a ramp unless given."""
     f = np.linspace(-1, 1, instances) if mean is None else np.asarray(mean)
     f = f.astype(np.float32)
     w = np.exp(f) / np.exp(f).sum()
@@ -49,9 +49,9 @@ def write_run(
     instances: dict[str, list[int]] | None = None,
     means: dict[str, list[float]] | None = None,
 ) -> Path:
-    """A finished run: `test` and `val` are p(Y = 1) by bag, `rest` are the bags it trained on.
+    """Write a finished run: `test` and `val` are p(Y = 1) by bag, `rest` are its training bags.
 
-    Per-instance outputs are there if `instances` (labels by bag) is given, empty or not.
+    Per-instance outputs exist if `instances` (labels by bag) is given, even if empty.
     """
     kl = (
         kl_weight if isinstance(kl_weight, str) else None if kl_weight is None else f"{kl_weight:g}"
@@ -89,7 +89,8 @@ def write_run(
 
 
 def _write_table(folder: Path, p: dict[str, float], *, y, parts, threshold) -> None:
-    """The table of bags alone: files of instances are slow to write, and few tests read them."""
+    """Write the table of bags alone: few tests need the files of instances, which are slow to
+    write."""
     folder.mkdir()
     cut = 0.5 if threshold is None else threshold
     rows = [f"{b},{parts[b]},{y[b]},{int(v >= cut)},{v!r},0.1" for b, v in p.items()]
@@ -100,22 +101,24 @@ def _write_table(folder: Path, p: dict[str, float], *, y, parts, threshold) -> N
 
 
 def write_folds(
-    out: Path, y: dict[str, int], folds: list[list[str]], p: dict[str, float], **of
+    out: Path, y: dict[str, int], folds: list[list[str]], p: dict[str, float], **options
 ) -> list[Path]:
-    """A run of every fold: each tests its own bags, validates on the next fold's."""
+    """Write a run of every fold; each tests its own bags and validates on the next fold's."""
     paths = []
-    for k, own in enumerate(folds):
+    for k, tested in enumerate(folds):
         following = folds[(k + 1) % len(folds)]
-        rest = tuple(b for j, f in enumerate(folds) if f not in (own, following) for b in folds[j])
+        rest = tuple(
+            b for j, f in enumerate(folds) if f not in (tested, following) for b in folds[j]
+        )
         paths.append(
             write_run(
                 out,
                 split=k,
-                test={b: p[b] for b in own},
+                test={b: p[b] for b in tested},
                 val={b: p[b] for b in following},
                 rest=rest,
                 y=y,
-                **of,
+                **options,
             )
         )
     return paths

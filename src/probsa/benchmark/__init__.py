@@ -1,4 +1,4 @@
-"""Many runs as one experiment: grids, execution, results, tables and figures."""
+"""Run an experiment of many runs: grids, execution, results, tables and figures."""
 
 import lazy_loader
 

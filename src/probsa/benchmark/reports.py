@@ -1,4 +1,4 @@
-"""The tables and figures of an experiment, from its run folders alone."""
+"""Write the tables and figures of an experiment from its run folders."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,22 +6,21 @@ from pathlib import Path
 
 from ..jobs import writing
 from .figures.write import write_figures
-from .results.cache import Kept
-from .results.outlier_folds import odd_notes
+from .results.cache import ResultCache
+from .results.outlier_folds import outlier_notes
 from .results.results import read_scores
 from .tables.writing import FOLDER, write_tables
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Written:
-    """What was made, and what was not."""
+class ReportFiles:
+    """The files of a report, and what could not be made."""
 
     files: tuple[Path, ...]
     missing: tuple[tuple[str, str], ...]
-    """(figure, why there is none, or what is not in it)."""
+    """(figure, why it is missing or incomplete)."""
     odd: tuple[str, ...] = ()
-    """Folds on which all methods do unlike on the others, and test parts below chance: labels
-    flipped, say."""
+    """Outlier folds and test parts below chance, in words; their labels may be flipped."""
 
 
 def write_report(
@@ -29,30 +28,30 @@ def write_report(
     *,
     bags: Sequence[str] | None = None,
     told: Callable[[str], None] | None = None,
-) -> Written:
-    """Writes tables and figures below `out`; the same runs give the same bytes.
+) -> ReportFiles:
+    """Write tables and figures below `out`; the same runs give the same bytes.
 
     Args:
-        out: the experiment's folder.
-        bags: whose attention maps are drawn side by side; None: chosen by rule.
-        told: is told of each part before it is made: some take minutes.
+        out: The experiment's folder.
+        bags: Bags whose attention maps are drawn side by side; None: chosen by rule.
+        told: A function called with the name of each part before it is made; some take minutes.
 
     Raises:
-        InputError: no finished run below `out`.
-        UnknownName: a bag that the experiment has not.
+        InputError: There is no finished run below `out`.
+        UnknownName: A bag is not in the experiment.
     """
-    kept = Kept()
+    cache = ResultCache()
     with writing(out / FOLDER):
-        files = write_tables(out, told=told, kept=kept)
+        files = write_tables(out, told=told, cache=cache)
     if told is not None:
         told("figures")
     with writing(out / "figures"):
-        figures = write_figures(out, bags=bags, kept=kept)
-        for old in (out / "figures").glob("attention-*"):  # of bags that are chosen no more
+        figures = write_figures(out, bags=bags, cache=cache)
+        for old in (out / "figures").glob("attention-*"):  # of bags no longer chosen
             if old not in figures.written:
                 old.unlink()
-    return Written(
+    return ReportFiles(
         files=(*files, *figures.written),
         missing=figures.missing,
-        odd=odd_notes(read_scores(out)),
+        odd=outlier_notes(read_scores(out)),
     )

@@ -1,4 +1,4 @@
-"""Stage 10: maps of where the evidence is, and of how certain the model is of it."""
+"""Stage 10: maps of the evidence in a bag and of the model's uncertainty about it."""
 
 import lazy_loader
 

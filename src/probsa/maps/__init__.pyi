@@ -1,7 +1,6 @@
 from .folder import render_folder as render_folder
 from .layout import Raster as Raster
 from .layout import raster as raster
-from .over import Over as Over
 from .panels import save as save
 from .render import draw_map as draw_map
 from .render import render_map as render_map
@@ -9,4 +8,5 @@ from .scale import Limits as Limits
 from .scale import map_limits as map_limits
 from .sidebyside import CommonScale as CommonScale
 from .sidebyside import side_by_side as side_by_side
+from .source_maps import Over as Over
 from .sources import CohortSources as CohortSources

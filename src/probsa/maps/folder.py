@@ -1,18 +1,18 @@
-"""Stage 10: the maps of a folder of predictions, and what could not be drawn."""
+"""Stage 10: draw the maps of a predictions folder and report what could not be drawn."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import ProbSAError, UnknownName
 from ..evaluation import Prediction, read_predictions
-from .over import Over, Sources, draw_over
 from .panels import Scale, heading
 from .qupath import write_qupath
 from .render import render_map
 from .scale import Limits, map_limits
+from .source_maps import Over, Sources, draw_over
 
-BROKEN = (ProbSAError, OSError, RuntimeError, MemoryError)
-"""What a damaged file may raise, in the libraries that decode it too."""
+READ_ERRORS = (ProbSAError, OSError, RuntimeError, MemoryError)
+"""Errors that a damaged file can raise, including those of the decoding libraries."""
 
 
 def render_folder(
@@ -25,45 +25,47 @@ def render_folder(
     geojson: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[tuple[str, str]]:
-    """Writes `out/<bag>.png` for these bags of a folder of predictions (None: all).
+    """Write `out/<bag>.png` for the given bags of a predictions folder (None: all bags).
 
     Args:
-        predictions: as `probsa predict` wrote it.
-        out: made if need be; maps of these bags that are there are replaced.
-        bags: names of bags.
-        scale: `fixed` takes the colours from all bags of the folder, drawn or not.
-        over: draws over the slides and scans there; where one cannot be read, the map without it.
-        geojson: whether to write `out/<bag>.geojson` for QuPath as well.
-        progress: told (done, total) after each bag.
+        predictions: A folder that `probsa predict` wrote.
+        out: The folder of the maps; it is created if needed, and existing maps of these bags are
+            replaced.
+        bags: Names of the bags to draw.
+        scale: `fixed` computes the colour limits from all bags of the folder, drawn or not.
+        over: Where the slides or scans are, and how to draw over them. If one of them cannot be
+            read, its map is drawn without it.
+        geojson: Whether to write `out/<bag>.geojson` for QuPath as well.
+        progress: A function called with (done, total) after each bag.
 
-    Returns: (bag, reason) of every bag of which something could not be drawn; all else is.
+    Returns: The (bag, reason) pairs of everything that could not be drawn.
 
     Raises:
-        UnknownName: a bag that is not in the predictions; nothing is drawn then.
-        InputError, TableError: no folder of predictions.
+        UnknownName: A bag is not in the predictions; nothing is drawn in this case.
+        InputError, TableError: The folder is not a predictions folder.
     """
-    found = read_predictions(predictions)
-    wanted = list(found.bags if bags is None else bags)
-    for bag in wanted:
-        if bag not in found.bags:
-            raise UnknownName("predicted bag", bag, found.bags)
+    table = read_predictions(predictions)
+    names = list(table.bags if bags is None else bags)
+    for bag in names:
+        if bag not in table.bags:
+            raise UnknownName("predicted bag", bag, table.bags)
     limits = map_limits(predictions) if scale == "fixed" else None
-    labels = dict(zip(found.bags, found.labels, strict=True))
-    parts = dict(zip(found.bags, found.parts, strict=True))
+    labels = dict(zip(table.bags, table.labels, strict=True))
+    parts = dict(zip(table.bags, table.parts, strict=True))
     failures = []
-    for k, bag in enumerate(wanted):
+    for k, bag in enumerate(names):
         try:
-            p = found.instances(bag)
-            # a map of a bag that was trained on flatters: it says so
-            seen = " · a training bag" if parts[bag] == "train" else ""
-            title = heading(p, label=labels[bag]) + seen
+            p = table.instances(bag)
+            # training bags look better than new ones, so the title says so
+            training_note = " · a training bag" if parts[bag] == "train" else ""
+            title = heading(p, label=labels[bag]) + training_note
             failures += _draw(p, out, over=over, scale=scale, title=title, limits=limits)
             if geojson:
-                failures += _tiles(p, out, classes=found.classes, over=over)
+                failures += _write_geojson(p, out, classes=table.classes, over=over)
         except (ProbSAError, OSError) as error:
             failures.append((bag, str(error)))
         if progress is not None:
-            progress(k + 1, len(wanted))
+            progress(k + 1, len(names))
     return failures
 
 
@@ -78,20 +80,20 @@ def _draw(
 ) -> list[tuple[str, str]]:
     failures = []
     if over is not None:
-        sources, how = over
+        sources, overlay = over
         try:
-            lost = draw_over(
-                p, out, sources=sources, how=how, scale=scale, title=title, limits=limits
+            problem = draw_over(
+                p, out, sources=sources, how=overlay, scale=scale, title=title, limits=limits
             )
-        except BROKEN as error:
-            failures.append((p.name, f"the slide or scan below its map, drawn without: {error}"))
+        except READ_ERRORS as error:
+            failures.append((p.name, f"the map is drawn without its slide or scan: {error}"))
         else:
-            return [(p.name, lost)] if lost else []
+            return [(p.name, problem)] if problem else []
     render_map(p, out / f"{p.name}.png", scale=scale, title=title, limits=limits)
     return failures
 
 
-def _tiles(
+def _write_geojson(
     p: Prediction, out: Path, *, classes: Sequence[str], over: tuple[Sources, Over] | None
 ) -> list[tuple[str, str]]:
     try:
@@ -99,5 +101,5 @@ def _tiles(
         side = None if patches is None else patches.size_level0
         write_qupath(out / f"{p.name}.geojson", p, classes=classes, side=side)
     except (ProbSAError, OSError) as error:
-        return [(p.name, f"its GeoJSON: {error}")]
+        return [(p.name, f"the GeoJSON file was not written: {error}")]
     return []

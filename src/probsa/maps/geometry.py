@@ -1,7 +1,7 @@
-"""Stage 10: the sheet of a map in inches: where panels and colour bars go, how fine the pixels are.
+"""Stage 10: the page of a map in inches: positions of panels and colour bars, and resolution.
 
-Counted by hand rather than left to a layout engine: a map of a slide 50 times as wide as tall must
-be readable too, and a test must know which pixel is which patch.
+Positions are computed here rather than by a layout engine: a map of a slide 50 times as wide as
+tall must stay readable, and tests must know which pixel shows which patch.
 """
 
 from dataclasses import dataclass
@@ -12,27 +12,27 @@ import numpy as np
 from .layout import Layout
 
 Box = tuple[float, float, float, float]
-"""(left, bottom, width, height) in inches from the sheet's lower left corner."""
+"""(left, bottom, width, height) in inches from the lower left corner of the page."""
 
 PANEL = 4.4
-"""Long side of a panel beside others; up to a fifth more where it is wide."""
+"""Longer side of a panel beside others, in inches; wide panels get up to a fifth more."""
 WIDE = 8.0
-"""Width of panels stacked one below the other."""
+"""Width in inches of panels stacked one below the other."""
 STACK_FROM = 2.5
-"""Width over height from which panels are stacked."""
+"""Ratio of width to height from which panels are stacked."""
 NARROWEST = 1.5
 FLATTEST = 0.9
 SLICE = 0.36
-"""Width of a slice, where there is room for it."""
+"""Width in inches of a slice, if there is room for it."""
 STRIP = 10.0
 STRIP_HEIGHT = 0.5
 HEADLINE = 4.6
-"""Room for the words above a strip."""
+"""Width in inches of the text above a strip."""
 BAR = 0.14
 TITLE = 0.28
 HEADING = 0.42
 SMALL_PAGE = 7.6
-"""Width of a page of small panels: two columns of a journal, or nearly."""
+"""Width in inches of a page of small panels, about two columns of a journal."""
 SMALL_PANEL = 1.4
 SMALL_TITLE = 0.46
 SMALL_STRIP = 5.6
@@ -52,17 +52,18 @@ class Sheet:
     """Whether the colour bars lie below their panels."""
     x_limits: tuple[float, float]
     y_limits: tuple[float, float]
-    """(bottom, top): y grows downwards."""
+    """(bottom, top); y increases downwards."""
     first: tuple[bool, ...]
-    """Which panels carry the y axis."""
+    """Whether each panel shows the labels of the y axis."""
     last: tuple[bool, ...]
-    """Which panels carry the x axis."""
+    """Whether each panel shows the labels of the x axis."""
     small: bool = False
-    """Many small panels: small titles, and of a colour bar only its ends are numbered."""
+    """Whether the page has many small panels: titles are small, and colour bars are labelled at
+    their ends only."""
 
 
 def arrange(layout: Layout, *, rows: int, columns: int) -> Sheet:
-    """A sheet for `rows` classes of `columns` quantities."""
+    """Return the page for `rows` classes with `columns` quantities each."""
     if layout.strip:
         return _strips(layout, count=rows * columns)
     aspect = _aspect(layout)
@@ -87,27 +88,27 @@ def arrange(layout: Layout, *, rows: int, columns: int) -> Sheet:
 
 
 def tiles(layout: Layout, *, count: int, under: float) -> Sheet:
-    """A sheet of `count` small panels, as many in a line as fit, over `under` inches for words."""
+    """Return a page of `count` small panels, filling each row, above `under` inches of text."""
     if layout.strip:
         return _strips(layout, count=count, under=under, small=True)
     left, beside, below = 0.8, 0.82, 0.3
     aspect = _aspect(layout)
-    most = max(1, round((SMALL_PAGE - left) / (SMALL_PANEL * aspect**0.5 + beside)))
-    columns = min(count, most, 3)
-    w = (SMALL_PAGE - left) / min(most, 3) - beside
+    columns_that_fit = max(1, round((SMALL_PAGE - left) / (SMALL_PANEL * aspect**0.5 + beside)))
+    columns = min(count, columns_that_fit, 3)
+    w = (SMALL_PAGE - left) / min(columns_that_fit, 3) - beside
     h = float(np.clip(w / aspect, 0.35, 3.2))
     rows = -(-count // columns)
     slot = SMALL_TITLE + h + below
-    height = HEADING + rows * slot + under + 0.12  # the names of the lowest axes
-    at = [divmod(k, columns) for k in range(count)]
-    boxes = [(left + c * (w + beside), height - HEADING - (r + 1) * slot + below) for r, c in at]
+    height = HEADING + rows * slot + under + 0.12  # room for the labels of the lowest axes
+    cells = [divmod(k, columns) for k in range(count)]
+    boxes = [(left + c * (w + beside), height - HEADING - (r + 1) * slot + below) for r, c in cells]
     return Sheet(
         width=SMALL_PAGE,
         height=height,
         panels=tuple((x, y, w, h) for x, y in boxes),
         bars=tuple((x + w + 0.06, y, 0.1, h) for x, y in boxes),
         horizontal=False,
-        first=tuple(c == 0 for _, c in at),
+        first=tuple(c == 0 for _, c in cells),
         last=tuple(k + columns >= count for k in range(count)),
         small=True,
         **_window(layout, w, h),
@@ -120,26 +121,26 @@ class _Window(TypedDict):
     y_limits: tuple[float, float]
 
 
-def _edge(layout: Layout) -> float:
+def _margin(layout: Layout) -> float:
     left, right, bottom, top = layout.extent
     return max(0.25 * layout.size, 0.02 * max(right - left, bottom - top))
 
 
 def _aspect(layout: Layout) -> float:
-    """Width over height of the tissue with its edge."""
+    """Return the width of the tissue with its margin, divided by the height."""
     left, right, bottom, top = layout.extent
-    edge = _edge(layout)
-    return (right - left + 2 * edge) / (bottom - top + 2 * edge)
+    margin = _margin(layout)
+    return (right - left + 2 * margin) / (bottom - top + 2 * margin)
 
 
 def _window(layout: Layout, w: float, h: float) -> _Window:
-    """What a panel of w × h inches shows.
+    """Return the part of the plane that a panel of w × h inches shows.
 
-    It may be wider or taller than the tissue: the same unit on both axes all the same.
+    The panel may be wider or taller than the tissue; both axes keep the same unit.
     """
     left, right, bottom, top = layout.extent
-    edge = _edge(layout)
-    unit = max((right - left + 2 * edge) / w, (bottom - top + 2 * edge) / h)
+    margin = _margin(layout)
+    unit = max((right - left + 2 * margin) / w, (bottom - top + 2 * margin) / h)
     x, y = (left + right) / 2, (top + bottom) / 2
     return {
         "dpi": _dpi(layout.size / unit),
@@ -149,12 +150,13 @@ def _window(layout: Layout, w: float, h: float) -> _Window:
 
 
 def _dpi(cell: float) -> int:
-    """Fine enough that a patch (`cell` inches wide) is at least 3 pixels, up to 600 an inch."""
+    """Return a resolution at which a patch, `cell` inches wide, covers at least 3 pixels (up to 600
+    dpi)."""
     return int(np.clip(np.ceil(3 / cell), 150, 600))
 
 
 def _grid(w: float, h: float, *, rows: int, cols: int) -> tuple[float, float, list[Box], list[Box]]:
-    """Side by side, a vertical bar right of each."""
+    """Place panels in rows and columns, with a vertical colour bar to the right of each."""
     left, beside, below = 0.85, 1.05, 0.55
     width = left + cols * (w + beside)
     height = HEADING + rows * (TITLE + h + below)
@@ -169,7 +171,7 @@ def _grid(w: float, h: float, *, rows: int, cols: int) -> tuple[float, float, li
 
 
 def _stack(w: float, h: float, *, count: int) -> tuple[float, float, list[Box], list[Box]]:
-    """One below the other, a horizontal bar below each."""
+    """Place panels one below the other, with a horizontal colour bar below each."""
     left, right, axis, below = 0.9, 0.35, 0.5, 0.55
     slot = TITLE + h + axis + BAR + below
     height = HEADING + count * slot
@@ -186,16 +188,16 @@ def _strips(layout: Layout, *, count: int, under: float = 0.0, small: bool = Fal
     w = columns * min(SLICE, longest / columns)
     slot = TITLE + tall + 0.1
     headline = SMALL_STRIP if small else HEADLINE
-    beyond = left + max(w, headline) + 0.1  # of a short strip the bar stands clear of its title
+    bar_left = left + max(w, headline) + 0.1  # the bar clears the title of a short strip
     height = HEADING + count * slot + below
     bottoms = [height - HEADING - (k + 1) * slot + 0.1 for k in range(count)]
     x_left, x_right, y_bottom, y_top = layout.extent
     return Sheet(
-        width=beyond + beside,
+        width=bar_left + beside,
         height=height,
         dpi=_dpi(w / columns),
         panels=tuple((left, b, w, tall) for b in bottoms),
-        bars=tuple((beyond, b, BAR, tall) for b in bottoms),
+        bars=tuple((bar_left, b, BAR, tall) for b in bottoms),
         horizontal=False,
         x_limits=(x_left, x_right),
         y_limits=(y_bottom, y_top),

@@ -1,6 +1,6 @@
-"""Stage 10: where each instance is drawn: a lattice of cells, free squares, or a strip.
+"""Stage 10: the position of each instance: on a lattice of cells, as a free square, or in a strip.
 
-Scale-free and without colours: `place` says where, `raster` puts values there.
+Layouts have neither colours nor a scale: `place` computes positions, `raster` fills in values.
 """
 
 from dataclasses import dataclass
@@ -14,40 +14,43 @@ from ..errors import BagError, GraphError, InputError
 from ..evaluation import Prediction
 
 LINE = 80
-"""Instances without coordinates that still fit one strip; more are wrapped like text."""
+"""Largest number of instances without coordinates drawn as one strip; more are wrapped into
+lines."""
 MOST_CELLS = 16_000_000
-"""Beyond this a lattice is a mistake (two far islands): squares cost only what they cover."""
+"""Largest lattice; patches on larger ones (two distant groups, say) are drawn as squares, whose
+cost does not grow with the gaps."""
 WIDEST_GAP = 10
-"""Missing slices that a strip draws one by one; more are drawn as this many."""
+"""Largest number of missing slices that a strip draws to scale; wider gaps are drawn this wide."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """The place of each of n instances, in the unit of its axes: x right, y down."""
+    """The positions of n instances, in the unit of the axes: x to the right, y downwards."""
 
     corners: Float[np.ndarray, "n 2"]
-    """Top-left (x, y)."""
+    """Top-left (x, y) of each instance."""
     size: float
-    """Side of an instance's square."""
+    """Side length of an instance's square."""
     cells: Int[np.ndarray, "n 2"] | None
-    """(row, column) on one lattice from the first corner; None: they lie on no lattice."""
+    """(row, column) on one lattice that starts at the first corner; None if there is no such
+    lattice."""
     strip: bool
-    """One row of slices rather than a plane."""
+    """Whether the instances form one row of slices rather than a plane."""
     x_label: str
     y_label: str = ""
     numbers: tuple[str, ...] = ()
-    """Of a strip: what to write under each instance."""
+    """Labels below the instances of a strip."""
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
-        """(left, right, bottom, top) of all squares; top < bottom."""
+        """Bounds (left, right, bottom, top) of all squares; top < bottom."""
         left, top = self.corners.min(0)
         right, bottom = self.corners.max(0) + self.size
         return float(left), float(right), float(bottom), float(top)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(rows, columns) of squares that fit into the extent."""
+        """Number of (rows, columns) of squares that fit into the extent."""
         left, right, bottom, top = self.extent
         rows, columns = np.rint(np.array([bottom - top, right - left]) / self.size).astype(int)
         return int(rows), int(columns)
@@ -63,42 +66,50 @@ class Raster:
 
 
 def place(p: Prediction) -> Layout:
-    """Where the instances of a bag are drawn: by its kind, and by what its coordinates allow.
+    """Return the positions of a bag's instances, chosen by its kind and its coordinates.
 
     Raises:
-        BagError: no instances, or coordinates of another shape or not finite.
+        BagError: The bag has no instances, or its coordinates are not finite or have the wrong
+            shape.
     """
     n = len(p.attention_mean)
     if n == 0:
         raise BagError(f"bag {p.name!r} has no instances: there is nothing to draw")
     if p.coords is None:
         return _in_order(n)
-    c = np.asarray(p.coords, dtype=np.float64)
-    if c.ndim != 2 or len(c) != n or c.shape[1] not in (1, 2) or not np.isfinite(c).all():
+    coords = np.asarray(p.coords, dtype=np.float64)
+    if (
+        coords.ndim != 2
+        or len(coords) != n
+        or coords.shape[1] not in (1, 2)
+        or not np.isfinite(coords).all()
+    ):
         raise BagError(
             f"bag {p.name!r}: its coordinates have shape {p.coords.shape} or are not finite; "
             f"a map needs ({n}, 2) corners of patches or ({n}, 1) positions of slices"
         )
-    return _slices(c[:, 0]) if c.shape[1] == 1 else _patches(c, stride=p.stride)
+    return _slices(coords[:, 0]) if coords.shape[1] == 1 else _patches(coords, stride=p.stride)
 
 
 def raster(p: Prediction, values: Shaped[np.ndarray, " n"]) -> Raster:
-    """The values of a bag's instances as an image: one pixel a patch (or slice), NaN elsewhere.
+    """Return the values of a bag's instances as an image: one pixel per patch or slice, NaN
+    elsewhere.
 
     Raises:
-        InputError: the patches lie on no single lattice (they can only be drawn as squares).
+        InputError: The patches do not lie on a single lattice, so they can only be drawn as
+            squares.
     """
     layout = place(p)
     if layout.cells is None:
         raise InputError(
-            f"bag {p.name!r}: its patches lie on no single lattice, so they make no image; "
+            f"bag {p.name!r}: its patches do not lie on a single lattice, so they form no image; "
             "render_map draws them as squares"
         )
     return fill(layout, values)
 
 
 def fill(layout: Layout, values: Shaped[np.ndarray, " n"]) -> Raster:
-    """The same for a layout on a lattice."""
+    """Return the values on the lattice of a layout as an image."""
     assert layout.cells is not None, "only a lattice can be filled"
     image = np.full(layout.shape, np.nan)
     image[layout.cells[:, 0], layout.cells[:, 1]] = values
@@ -121,18 +132,18 @@ def _in_order(n: int) -> Layout:
 
 
 def _slices(position: np.ndarray) -> Layout:
-    """Row order counts; a step of k units leaves room for k − 1 missing slices."""
+    """Place slices in row order; a step of k units leaves room for k − 1 missing slices."""
     step = np.abs(np.diff(position))
     unit = float(np.median(step[step > 0])) if (step > 0).any() else 1.0
     jump = np.maximum(1, np.rint(step / unit)).astype(np.int64)
-    at = np.r_[0, np.minimum(jump, WIDEST_GAP + 1).cumsum()].astype(np.int64)
+    columns = np.r_[0, np.minimum(jump, WIDEST_GAP + 1).cumsum()].astype(np.int64)
     missing = int((jump - 1).sum())
     note = f" ({missing} missing)" if missing else ""
-    return _strip(at, numbers=[f"{v:g}" for v in position], label=f"slice number{note}")
+    return _strip(columns, numbers=[f"{v:g}" for v in position], label=f"slice number{note}")
 
 
-def _strip(at: np.ndarray, *, numbers: list[str], label: str) -> Layout:
-    cells = np.stack([np.zeros_like(at), at], axis=1)
+def _strip(columns: np.ndarray, *, numbers: list[str], label: str) -> Layout:
+    cells = np.stack([np.zeros_like(columns), columns], axis=1)
     return Layout(
         corners=cells[:, ::-1].astype(np.float64),
         size=1.0,
@@ -143,37 +154,37 @@ def _strip(at: np.ndarray, *, numbers: list[str], label: str) -> Layout:
     )
 
 
-def _patches(c: np.ndarray, *, stride: float | None) -> Layout:
-    p = _stride(c, stride=stride)
+def _patches(coords: np.ndarray, *, stride: float | None) -> Layout:
+    side = _stride(coords, stride=stride)
     return Layout(
-        corners=c,
-        size=p,
-        cells=_cells(c, p),
+        corners=coords,
+        size=side,
+        cells=_cells(coords, side),
         strip=False,
         x_label="x (level-0 pixels)",
         y_label="y (level-0 pixels)",
     )
 
 
-def _stride(c: np.ndarray, *, stride: float | None) -> float:
-    """The stated stride, unless the coordinates contradict it by lying on a lattice of another.
+def _stride(coords: np.ndarray, *, stride: float | None) -> float:
+    """Return the stored stride, unless the coordinates lie on a lattice with another stride.
 
-    A picture can follow the coordinates; refusing a wrong stride is the business of the graph.
+    A map can follow the coordinates; only graph construction rejects a wrong stride.
     """
-    if len(c) < 2:
+    if len(coords) < 2:
         return float(stride or 1.0)
     try:
-        return check_stride(torch.from_numpy(c), stride=stride)
+        return check_stride(torch.from_numpy(coords), stride=stride)
     except GraphError:
-        seen = check_stride(torch.from_numpy(c), stride=None)
-        return seen if _cells(c, seen) is not None else float(stride or seen)
+        measured = check_stride(torch.from_numpy(coords), stride=None)
+        return measured if _cells(coords, measured) is not None else float(stride or measured)
 
 
-def _cells(c: np.ndarray, stride: float) -> np.ndarray | None:
-    """(row, column) of each patch; None if they lie on no lattice of this stride, one a cell."""
-    cells = np.rint((c - c.min(0)) / stride).astype(np.int64)
+def _cells(coords: np.ndarray, stride: float) -> np.ndarray | None:
+    """Return the (row, column) of each patch, or None if they do not fit a lattice one to one."""
+    cells = np.rint((coords - coords.min(0)) / stride).astype(np.int64)
     if np.prod(cells.max(0) + 1.0) > MOST_CELLS:
         return None
-    if np.abs(c - c.min(0) - cells * stride).max() > 0.02 * stride:
+    if np.abs(coords - coords.min(0) - cells * stride).max() > 0.02 * stride:
         return None
     return cells[:, ::-1] if len(np.unique(cells, axis=0)) == len(cells) else None

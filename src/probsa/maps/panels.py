@@ -1,4 +1,4 @@
-"""Stage 10: what every map shares: its quantities, their colours and colour bars, its axes."""
+"""Stage 10: shared parts of all maps: quantities, colours, colour bars and axes."""
 
 import warnings
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ Scale = Literal["fixed", "per-bag"]
 Quantity = Literal["mean", "variance", "labels"]
 
 BACKGROUND = "#dcdcdc"
-"""Where there is no tissue: lighter than the lowest colour and greyer than the highest."""
+"""Colour where there is no tissue: lighter than the lowest colour, greyer than the highest."""
 PALETTE: dict[Quantity, Colormap] = {
     "mean": colormaps["cividis"],
     "variance": colormaps["inferno"],
-    # Okabe and Ito's sky blue and vermillion: told apart by colour-blind eyes too
+    # sky blue and vermillion of Okabe and Ito, which colour-blind readers can tell apart
     "labels": ListedColormap(["#56B4E9", "#D55E00"]),
 }
 SMALL, NORMAL, LARGE = 8, 9.5, 11
@@ -39,7 +39,7 @@ ROUND = {"integer": True, "steps": [1, 2, 5, 10]}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Panel:
-    """One quantity of one class: a number for each instance, and its colours."""
+    """One quantity of one class: a value for each instance, and its colour limits."""
 
     quantity: Quantity
     title: str
@@ -47,11 +47,11 @@ class Panel:
     limits: tuple[float, float]
     bar: str
     empty: str = ""
-    """What to say instead of drawing."""
+    """Text to show instead of the values."""
 
 
 def heading(p: Prediction, *, label: int | None = None) -> str:
-    """`bag 049 · p = 0.87 ± 0.05 · label 1`; with several classes the likeliest is named."""
+    """Return `bag 049 · p = 0.87 ± 0.05 · label 1`, for the likeliest of several classes."""
     k = int(np.argmax(p.probability))
     which = f"p(class {k})" if len(p.probability) > 1 else "p"
     std = f" ± {p.std[k]:.2f}" if p.std[k] > 0 else ""
@@ -60,29 +60,29 @@ def heading(p: Prediction, *, label: int | None = None) -> str:
 
 
 def panels_of(p: Prediction, limits: Limits, *, scale: Scale) -> Iterator[Panel]:
-    """Row by row: the quantities of one class, then those of the next."""
+    """Yield the quantities of one class, then those of the next."""
     n = len(p.attention_mean)
     mean = np.asarray(p.attention_mean, np.float64).reshape(n, -1)
     variance = np.asarray(p.attention_variance, np.float64).reshape(n, -1)
     for c in range(mean.shape[1]):
-        of = f", class {c}" if mean.shape[1] > 1 else ""
+        of_class = f", class {c}" if mean.shape[1] > 1 else ""
         score = "attention" if p.score_kind in ("logit", "weight") else "instance score"
         yield Panel(
             quantity="mean",
-            title=f"{score} mean μ{of}",
+            title=f"{score} mean μ{of_class}",
             values=mean[:, c],
             limits=limits.mean,
-            bar=f"{score} mean μ{of} ({p.score_kind}), {scale} scale",
+            bar=f"{score} mean μ{of_class} ({p.score_kind}), {scale} scale",
         )
         yield Panel(
             quantity="variance",
-            title=f"{score} variance σ²{of}",
+            title=f"{score} variance σ²{of_class}",
             values=variance[:, c],
             limits=limits.variance,
-            bar=f"{score} variance σ²{of} ({p.score_kind}²), {scale} scale",
+            bar=f"{score} variance σ²{of_class} ({p.score_kind}²), {scale} scale",
             empty=""
             if variance.any()
-            else "no variance: this model gives\none number a patch (Dirac)",
+            else "no variance: this model gives\none value per patch (Dirac)",
         )
         if p.instance_labels is not None:
             known = p.instance_labels >= 0
@@ -97,7 +97,7 @@ def panels_of(p: Prediction, limits: Limits, *, scale: Scale) -> Iterator[Panel]
 
 
 def dress_axes(ax: Axes, *, layout: Layout, sheet: Sheet, k: int) -> None:
-    """Limits, ticks and names of the axes of panel `k`."""
+    """Set limits, ticks and labels of the axes of panel `k`."""
     ax.set_facecolor(BACKGROUND)
     ax.set_xlim(*sheet.x_limits)
     ax.set_ylim(*sheet.y_limits)
@@ -106,23 +106,23 @@ def dress_axes(ax: Axes, *, layout: Layout, sheet: Sheet, k: int) -> None:
         spine.set_linewidth(0.6)
     if layout.strip:
         ax.set_yticks([])
-        at, text = _slice_ticks(layout, width=sheet.panels[k][2])
-        ax.set_xticks(at, text if sheet.last[k] else [""] * len(at))
+        positions, text = _slice_ticks(layout, width=sheet.panels[k][2])
+        ax.set_xticks(positions, text if sheet.last[k] else [""] * len(positions))
     else:
-        across, down = sheet.panels[k][2:]
-        ax.xaxis.set_major_locator(MaxNLocator(max(1, int(across / 0.9)), **ROUND))
-        ax.yaxis.set_major_locator(MaxNLocator(max(2, int(down / 0.6)), **ROUND))
+        width, height = sheet.panels[k][2:]
+        ax.xaxis.set_major_locator(MaxNLocator(max(1, int(width / 0.9)), **ROUND))
+        ax.yaxis.set_major_locator(MaxNLocator(max(2, int(height / 0.6)), **ROUND))
         ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         ax.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         ax.tick_params(labelleft=sheet.first[k], labelbottom=sheet.last[k])
-        if sheet.first[k] and (down > 1.2 or not sheet.small):
+        if sheet.first[k] and (height > 1.2 or not sheet.small):
             ax.set_ylabel(layout.y_label, fontsize=SMALL)
     if sheet.last[k]:
         ax.set_xlabel(layout.x_label, fontsize=SMALL)
 
 
 def _slice_ticks(layout: Layout, *, width: float) -> tuple[list[float], list[str]]:
-    """The middles of the slices, each one or every second, fifth, … numbered: what has room."""
+    """Return positions and labels of ticks: every slice, or every second, fifth, … that fits."""
     n = len(layout.corners)
     longest = max(len(v) for v in layout.numbers) * 0.075 + 0.08
     room = width / layout.shape[1]
@@ -132,14 +132,14 @@ def _slice_ticks(layout: Layout, *, width: float) -> tuple[list[float], list[str
 
 
 def norm_of(panel: Panel) -> Normalize:
-    """From values to the range of the colours."""
+    """Return the mapping from values to colours."""
     if panel.quantity == "labels":
         return BoundaryNorm([-0.5, 0.5, 1.5], PALETTE["labels"].N)
     return Normalize(*panel.limits, clip=True)
 
 
 def draw_title(figure: Figure, text: str, *, sheet: Sheet) -> None:
-    """The line above the panels."""
+    """Draw the title above the panels."""
     figure.text(
         sheet.panels[0][0] / sheet.width,
         1 - 0.14 / sheet.height,
@@ -147,14 +147,14 @@ def draw_title(figure: Figure, text: str, *, sheet: Sheet) -> None:
         fontsize=LARGE,
         fontweight="bold",
         va="top",
-        parse_math=False,  # a name may hold a dollar sign
+        parse_math=False,  # a name may contain a dollar sign
     )
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a figure as a PNG, atomically."""
+    """Write a figure as a PNG, atomically."""
     with replacing(path) as temporary, warnings.catch_warnings():
-        # a bag's name may hold letters that the font lacks: they become boxes, the map is right
+        # letters of a bag's name that the font lacks become boxes, which does not affect the map
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(temporary, format="png")
 
@@ -162,7 +162,7 @@ def save(figure: Figure, path: Path) -> None:
 def draw_bar(
     figure: Figure, panel: Panel, *, norm: Normalize, sheet: Sheet, k: int, name: str
 ) -> None:
-    """The colour bar of panel `k`: what the number is, and which colours it has."""
+    """Draw the colour bar of panel `k`, which names the quantity."""
     ax = figure.add_axes(share(sheet.bars[k], sheet), label=name)
     labels = panel.quantity == "labels"
     bar = figure.colorbar(
@@ -173,22 +173,25 @@ def draw_bar(
     )
     bar.outline.set_linewidth(0.6)  # type: ignore[operator]
     ax.tick_params(labelsize=SMALL, length=2)
-    flat = sheet.horizontal or sheet.bars[k][3] < 1
-    short = sheet.small or (flat and not sheet.horizontal)
+    is_low = sheet.horizontal or sheet.bars[k][3] < 1
+    ends_only = sheet.small or (is_low and not sheet.horizontal)
     if labels:
-        upright = {} if flat else {"rotation": 90, "va": "center"}
+        upright = {} if is_low else {"rotation": 90, "va": "center"}
         bar.set_ticks([0, 1], labels=["negative", "positive"], **upright)
     elif (only := _only_value(panel)) is not None:
         bar.set_ticks([only], labels=[number(only)])
-    elif short:
+    elif ends_only:
         bar.set_ticks(list(panel.limits), labels=[number(v) for v in panel.limits])
-    if not short:
-        tight = not sheet.horizontal and sheet.bars[k][3] < 3.2
-        bar.set_label(",\n".join(panel.bar.rsplit(", ", 1)) if tight else panel.bar, fontsize=SMALL)
+    if not ends_only:
+        two_lines = not sheet.horizontal and sheet.bars[k][3] < 3.2
+        bar.set_label(
+            ",\n".join(panel.bar.rsplit(", ", 1)) if two_lines else panel.bar, fontsize=SMALL
+        )
 
 
 def _only_value(panel: Panel) -> float | None:
-    """What all instances have in common: the ends of the bar would be numbers that none has."""
+    """Return the value that all instances share, if they do: the ends of the bar would be
+    misleading."""
     finite = panel.values[np.isfinite(panel.values)]
     value = float(finite[0]) if len(finite) and finite.min() == finite.max() else None
     inside = value is not None and panel.limits[0] <= value <= panel.limits[1]
@@ -196,18 +199,19 @@ def _only_value(panel: Panel) -> float | None:
 
 
 def number(value: float) -> str:
-    """Three digits."""
+    """Format a number with three significant digits."""
     return f"{value:.3g}".replace("-", "−")
 
 
 def share(box: tuple[float, ...], sheet: Sheet) -> tuple[float, float, float, float]:
-    """A box in inches as shares of the sheet."""
+    """Return a box in inches as fractions of the sheet."""
     x, y, w, h = box
     return x / sheet.width, y / sheet.height, w / sheet.width, h / sheet.height
 
 
 def fitted(text: str, *, width: float) -> str:
-    """A long name loses its middle: its ends tell files apart."""
+    """Return a text that fits the width; a long name loses its middle, since its ends identify
+    it."""
     room = int((width - 0.6) / 0.098)
     if len(text) <= room:
         return text

@@ -1,8 +1,8 @@
-"""Stage 10: maps as PNG: attention mean, attention variance and, where given, instance labels.
+"""Stage 10: draw maps as PNG: attention mean, attention variance and, if known, instance labels.
 
-Every panel has a colour bar that says what the number is and which scale the colours follow. No
-value is smoothed or interpolated: a square of one colour is one patch. There is no global state, so
-maps can be drawn from several threads or processes.
+Every panel has a colour bar that names its quantity and its scale. Values are neither smoothed nor
+interpolated: a square of one colour is one patch. There is no global state, so maps can be drawn
+from several threads or processes.
 """
 
 from pathlib import Path
@@ -43,19 +43,19 @@ def render_map(
     label: int | None = None,
     limits: Limits | None = None,
 ) -> None:
-    """Writes the map of one bag as a PNG, atomically.
+    """Write the map of one bag as a PNG, atomically.
 
     Args:
-        p: the bag's prediction.
-        path: of the PNG.
-        scale: `per-bag` takes the colours from this bag's smallest to its largest value, as the
-            paper's maps do; `fixed` takes `limits`, so that colours mean the same in all bags.
-        title: above the map; None: the bag's name, its probability with the spread, its label.
-        label: the bag's true label, for the title.
-        limits: of a fixed scale, from `map_limits`; None: this bag's own.
+        p: The bag's prediction.
+        path: Path of the PNG.
+        scale: `per-bag` spans this bag's smallest to largest value, as the paper's maps do; `fixed`
+            uses `limits`, so that colours mean the same in all bags.
+        title: Text above the map; None: the bag's name, its probability ± std and its label.
+        label: The bag's true label, for the title.
+        limits: Limits of a fixed scale, from `map_limits`; None: those of this bag.
 
     Raises:
-        BagError: the bag has no instances, no finite attention or unusable coordinates.
+        BagError: The bag has no instances, no finite attention or unusable coordinates.
     """
     figure = draw_map(p, scale=scale, title=title, label=label, limits=limits)
     save(figure, path)
@@ -69,11 +69,14 @@ def draw_map(
     label: int | None = None,
     limits: Limits | None = None,
 ) -> Figure:
-    """The same as a figure; its axes are labelled `mean`, `variance`, `labels` (`mean 1`, … where
-    there is one attention per class), its colour bars `mean bar` and so on."""
+    """Return the map of one bag as a figure; the arguments are those of `render_map`.
+
+    The axes are labelled `mean`, `variance` and `labels` (`mean 1`, … if there is one attention per
+    class), their colour bars `mean bar` and so on.
+    """
     layout = place(p)
-    own = bag_limits(p)
-    used = limits if scale == "fixed" and limits is not None else own
+    bag_range = bag_limits(p)
+    used = limits if scale == "fixed" and limits is not None else bag_range
     panels = list(panels_of(p, used, scale=scale))
     classes = p.attention_mean.shape[1] if p.attention_mean.ndim == 2 else 1
     sheet = arrange(layout, rows=classes, columns=len(panels) // classes)
@@ -89,7 +92,8 @@ def draw_map(
 def draw_panel(
     figure: Figure, panel: Panel, *, layout: Layout, sheet: Sheet, k: int, name: str
 ) -> None:
-    """Panel `k` of a sheet with its colour bar; the axes are labelled `name` and `name bar`."""
+    """Draw panel `k` of a sheet with its colour bar; the axes are labelled `name` and `name
+    bar`."""
     ax = figure.add_axes(share(sheet.panels[k], sheet), label=name)
     title = panel.title if not layout.strip or panel.empty else _one_line(panel)
     ax.set_title(title, fontsize=SMALL if sheet.small else NORMAL, loc="left", pad=4)
@@ -117,7 +121,7 @@ def draw_panel(
 
 
 def _one_line(panel: Panel) -> str:
-    """A strip has no room beside its bar: what the bar says stands above it."""
+    """Return the title in a strip, which has no room for text beside its colour bar."""
     return panel.title if panel.quantity == "labels" else panel.bar
 
 
@@ -129,7 +133,7 @@ def _squares(layout: Layout, panel: Panel, *, palette: Colormap, norm: Normalize
         cmap=palette,
         norm=norm,
         linewidths=0,
-        antialiased=False,  # blended edges would be colours that no patch has
+        antialiased=False,  # blended edges would have colours that no patch has
     )
     squares.set_array(panel.values[shown])
     return squares

@@ -1,4 +1,4 @@
-"""Stage 10: from which value to which the colours of a map go."""
+"""Stage 10: the range of values that the colours of a map cover."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,57 +11,57 @@ from ..errors import BagError
 from ..evaluation import Prediction, Predictions, read_predictions
 
 TAILS = (0.01, 0.99)
-"""Quantiles between which a fixed scale lies: one odd patch must not grey out all slides."""
+"""Quantiles that bound a fixed scale, so that one outlying patch does not grey out all slides."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """(lowest, highest) value of the colours, for the mean and for the variance."""
+    """Lowest and highest value of the colours, for the mean and for the variance."""
 
     mean: tuple[float, float]
     variance: tuple[float, float]
 
 
 def bag_limits(p: Prediction) -> Limits:
-    """Smallest and largest value of one bag, as in the paper's maps.
+    """Return the smallest and largest value of one bag, as in the paper's maps.
 
     Raises:
-        BagError: no value is finite.
+        BagError: No value is finite.
     """
     for name in ("mean", "variance"):
         if not np.isfinite(getattr(p, f"attention_{name}")).any():
-            raise BagError(f"bag {p.name!r}: its attention {name} holds no finite value")
+            raise BagError(f"bag {p.name!r}: its attention {name} has no finite value")
     return _limits([p.attention_mean], [p.attention_variance], tails=(0.0, 1.0))
 
 
 def map_limits(folder: Path) -> Limits:
-    """The fixed scale of a folder of predictions: one for all its bags, whichever are drawn.
+    """Return the fixed scale of a predictions folder, computed from all its bags.
 
-    Bags whose per-instance file is missing or damaged do not count; drawing them says so.
+    Bags whose per-instance file is missing or damaged are skipped; drawing them reports the error.
 
     Raises:
-        InputError, TableError: no folder of predictions.
-        BagError: no bag has attention that could be read.
+        InputError, TableError: The folder is not a predictions folder.
+        BagError: No bag has attention that could be read.
     """
-    found = read_predictions(folder)
-    return common_limits(_readable(found))
+    return common_limits(_readable(read_predictions(folder)))
 
 
-def _readable(found: Predictions) -> Iterator[Prediction]:
-    for bag in found.bags:
+def _readable(table: Predictions) -> Iterator[Prediction]:
+    for bag in table.bags:
         try:
-            yield found.instances(bag)
+            yield table.instances(bag)
         except BagError:
             continue
 
 
 def common_limits(predictions: Iterable[Prediction]) -> Limits:
-    """Limits for all bags: the 1 and 99 % quantiles of all their instances.
+    """Return limits for all bags: the 1 % and 99 % quantiles over all their instances.
 
-    A variance of 0 everywhere (Dirac) of some bags does not count: those show no variance.
+    Bags whose variance is 0 everywhere (Dirac) do not contribute to the variance limits, since
+    their maps show no variance.
 
     Raises:
-        BagError: there are no bags, or none with a finite value.
+        BagError: There are no bags, or none has a finite value.
     """
     means, variances = [], []
     for p in predictions:
@@ -82,16 +82,16 @@ def _limits(
 def _range(parts: list[np.ndarray], *, tails: tuple[float, float]) -> tuple[float, float]:
     values = np.concatenate([np.asarray(v, np.float64).ravel() for v in parts])
     low, high = np.quantile(values[np.isfinite(values)], tails)
-    if low == high:  # one instance, or all alike: colours need a range around the value
+    if low == high:  # one instance, or equal values: the colours need a range
         half = abs(low) / 2 or 0.5
         return float(low - half), float(high + half)
     return float(low), float(high)
 
 
 def extend(values: Float[np.ndarray, " n"], limits: tuple[float, float]) -> str:
-    """Which arrows the colour bar needs: `neither`, `min`, `max` or `both`."""
+    """Return which arrows the colour bar needs: `neither`, `min`, `max` or `both`."""
     finite = values[np.isfinite(values)]
-    slack = 1e-6 * (limits[1] - limits[0])  # float32 values against float64 limits
+    slack = 1e-6 * (limits[1] - limits[0])  # float32 values are compared with float64 limits
     below = bool((finite < limits[0] - slack).any())
     above = bool((finite > limits[1] + slack).any())
     return {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[below, above]

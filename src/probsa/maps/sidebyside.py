@@ -1,7 +1,7 @@
-"""Stage 10: the maps of several methods of one bag on one page, as the paper's figures 5 to 16.
+"""Stage 10: the maps of one bag by several methods on one page, as in the paper's figures 5 to 16.
 
-Labels first, then of each method its mean and, where it has one, its variance. Scores of different
-methods are not one quantity: each panel has its own scale unless one is asked for.
+The labels come first, then each method's mean and, if it has one, its variance. Scores of different
+methods are different quantities, so by default each panel has its own scale.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,11 +25,11 @@ from .render import draw_panel
 from .scale import bag_limits
 
 CommonScale = Literal["own", "common"]
-"""Whether each panel has a scale of its own, or all panels of one quantity have one."""
+"""Whether each panel has its own scale, or all panels of one quantity share one."""
 TITLE_WIDTH = 32
-"""Letters of a line above a small panel."""
+"""Characters per line above a small panel."""
 LINE = 0.15
-"""Inches of a line of the caption."""
+"""Height in inches of a line of the caption."""
 WORDS = {
     "own": "Each panel has its own scale, from the bag's smallest to its largest value.",
     "common": "Panels of one quantity (in brackets) share one scale, from the smallest to the "
@@ -46,20 +46,20 @@ def side_by_side(
     label: int | None = None,
     caption: str = "",
 ) -> None:
-    """Writes the maps of one bag by several methods as `out` (PNG) and its numbers as CSV beside.
+    """Write one bag's maps by several methods as PNG, and their values as CSV beside it.
 
     Args:
-        predictions: of this bag, by what the methods are called; drawn in this order.
-        bag: for the title.
-        out: of the PNG.
-        scale: `own`: what is bright is what this method looks at; `common`: bright is the same
-            value in all panels of one quantity.
-        label: the bag's true label, where it is known.
-        caption: below the maps, before the words on the scale.
+        predictions: Predictions of this bag by method name, in drawing order.
+        bag: The bag's name, for the title.
+        out: Path of the PNG.
+        scale: `own`: the brightest instances are those that this method scores highest; `common`: a
+            colour means the same value in all panels of one quantity.
+        label: The bag's true label, if it is known.
+        caption: Text below the maps, before the sentence on the scale.
 
     Raises:
-        InputError: no predictions, or of bags that differ in their instances.
-        BagError: no instances, no finite attention or unusable coordinates.
+        InputError: There are no predictions, or they differ in their instances.
+        BagError: The bag has no instances, no finite attention or unusable coordinates.
     """
     save(draw_side_by_side(predictions, bag=bag, scale=scale, label=label, caption=caption), out)
     header, rows = _table(predictions)
@@ -74,14 +74,17 @@ def draw_side_by_side(
     label: int | None = None,
     caption: str = "",
 ) -> Figure:
-    """The same as a figure; its axes are labelled `labels`, `<method> mean`, `<method> variance`,
-    the colour bars `<method> mean bar` and so on."""
+    """Return one bag's maps by several methods as a figure; see `side_by_side`.
+
+    The axes are labelled `labels`, `<method> mean` and `<method> variance`, their colour bars
+    `<method> mean bar` and so on.
+    """
     _same_bag(predictions, bag=bag)
     single = {name: _single(p) for name, p in predictions.items()}
     layout = place(next(iter(single.values())))
     panels = _shared(list(_panels(single, strip=layout.strip)), scale=scale)
-    words = wrap(f"{caption} {WORDS[scale]} p is p(Y = 1).".strip(), 118)
-    sheet = tiles(layout, count=len(panels), under=LINE * len(words) + 0.1)
+    lines = wrap(f"{caption} {WORDS[scale]} p is p(Y = 1).".strip(), 118)
+    sheet = tiles(layout, count=len(panels), under=LINE * len(lines) + 0.1)
     figure = Figure(figsize=(sheet.width, sheet.height), dpi=sheet.dpi)
     FigureCanvasAgg(figure)
     known = "" if label is None else f" · label {label}"
@@ -91,7 +94,7 @@ def draw_side_by_side(
     if layout.strip:
         _lesions(figure, single, layout=layout, sheet=sheet)
     figure.text(
-        0.12 / sheet.width, 0.08 / sheet.height, "\n".join(words), fontsize=SMALL, va="bottom",
+        0.12 / sheet.width, 0.08 / sheet.height, "\n".join(lines), fontsize=SMALL, va="bottom",
         parse_math=False,
     )  # fmt: skip
     return figure
@@ -99,17 +102,17 @@ def draw_side_by_side(
 
 def _same_bag(predictions: Mapping[str, Prediction], *, bag: str) -> None:
     if not predictions:
-        raise InputError(f"bag {bag!r}: no method's prediction was given to draw")
+        raise InputError(f"bag {bag!r}: no predictions were given to draw")
     first = next(iter(predictions))
     for name, p in predictions.items():
-        one = predictions[first]
-        if p.attention_mean.shape[0] != one.attention_mean.shape[0] or not _equal(
-            p.coords, one.coords
+        reference = predictions[first]
+        if p.attention_mean.shape[0] != reference.attention_mean.shape[0] or not _equal(
+            p.coords, reference.coords
         ):
             raise InputError(
                 f"bag {bag!r}: {first!r} and {name!r} were not given the same instances "
-                f"({one.attention_mean.shape[0]} and {p.attention_mean.shape[0]}): predict both "
-                "from the same features"
+                f"({reference.attention_mean.shape[0]} and {p.attention_mean.shape[0]}): predict "
+                "both from the same features"
             )
 
 
@@ -120,36 +123,36 @@ def _equal(a: np.ndarray | None, b: np.ndarray | None) -> bool:
 
 
 def _single(p: Prediction) -> Prediction:
-    """With one attention an instance: of several classes that of the likeliest above 0."""
+    """Return a prediction with one score per instance; see `instance_scores`."""
     return replace(p, attention_mean=instance_scores(p), attention_variance=instance_variances(p))
 
 
 def _panels(single: Mapping[str, Prediction], *, strip: bool) -> Iterator[tuple[str, Panel]]:
-    """(name of the axes, panel), in the order they are drawn."""
+    """Yield (name of the axes, panel) in drawing order."""
     labelled = next((p for p in single.values() if p.instance_labels is not None), None)
     if labelled is not None:
-        found = list(panels_of(labelled, bag_limits(labelled), scale="per-bag"))[-1]
-        text = found.title.replace(": ", " · " if strip else "\n", 1)
-        yield "labels", replace(found, title=text, bar="")
+        panel = list(panels_of(labelled, bag_limits(labelled), scale="per-bag"))[-1]
+        title = panel.title.replace(": ", " · " if strip else "\n", 1)
+        yield "labels", replace(panel, title=title, bar="")
     for name, p in single.items():
         for panel in panels_of(p, bag_limits(p), scale="per-bag"):
             if panel.quantity == "labels" or panel.empty:
                 continue
-            shown = _words(name, p, panel)
-            title = " · ".join(shown) if strip else "\n".join([*_short(shown[0]), *shown[1:]])
-            # above a strip stands what its bar says
+            texts = _panel_texts(name, p, panel)
+            title = " · ".join(texts) if strip else "\n".join([*_name_lines(texts[0]), *texts[1:]])
+            # the title of a strip also serves its colour bar
             bar = title if strip else ""
             yield f"{name} {panel.quantity}", replace(panel, title=title, bar=bar)
 
 
-def _words(name: str, p: Prediction, panel: Panel) -> tuple[str, str]:
+def _panel_texts(name: str, p: Prediction, panel: Panel) -> tuple[str, str]:
     if panel.quantity == "variance":
         return name, f"σ² ({p.score_kind}²) {_variation(p.attention_variance)}"
     return name, f"mean μ ({p.score_kind}) · p = {_positive(p):.2f}"
 
 
 def _variation(variance: Float[np.ndarray, " n"]) -> str:
-    """How much there is to see: a panel shows even the least of it in all its colours."""
+    """Describe the range of a variance, since each panel uses all colours however small it is."""
     low, high = float(np.nanmin(variance)), float(np.nanmax(variance))
     if low <= 0 or high > 100 * low:
         return "varies >100-fold"
@@ -158,12 +161,12 @@ def _variation(variance: Float[np.ndarray, " n"]) -> str:
 
 
 def _positive(p: Prediction) -> float:
-    """p(Y = 1), or with three classes or more the probability of any class above 0."""
+    """Return p(Y = 1) or, with three or more classes, the probability of any class above 0."""
     return float(p.probability[-1] if len(p.probability) < 3 else p.probability[1:].sum())
 
 
-def _short(name: str) -> list[str]:
-    """One line or two."""
+def _name_lines(name: str) -> list[str]:
+    """Split a name into one or two lines."""
     lines = wrap(name, TITLE_WIDTH) or [name]
     if len(lines) > 2:
         keep = TITLE_WIDTH - 1
@@ -172,7 +175,7 @@ def _short(name: str) -> list[str]:
 
 
 def _shared(panels: list[tuple[str, Panel]], *, scale: CommonScale) -> list[tuple[str, Panel]]:
-    """With `common`, the panels of one quantity from their smallest to their largest value."""
+    """With `common`, give the panels of one quantity the same limits."""
     if scale == "own":
         return panels
     ends: dict[tuple[str, str], tuple[float, float]] = {}
@@ -180,8 +183,8 @@ def _shared(panels: list[tuple[str, Panel]], *, scale: CommonScale) -> list[tupl
     def key(panel: Panel) -> tuple[str, str]:
         return panel.quantity, panel.title[panel.title.rindex("(") : panel.title.rindex(")")]
 
-    own = [p for _, p in panels if p.quantity != "labels"]
-    for panel in own:
+    scored = [p for _, p in panels if p.quantity != "labels"]
+    for panel in scored:
         low, high = ends.get(key(panel), panel.limits)
         ends[key(panel)] = min(low, panel.limits[0]), max(high, panel.limits[1])
     return [
@@ -193,17 +196,24 @@ def _shared(panels: list[tuple[str, Panel]], *, scale: CommonScale) -> list[tupl
 def _lesions(
     figure: Figure, single: Mapping[str, Prediction], *, layout: Layout, sheet: Sheet
 ) -> None:
-    """Where positive slices begin and end, on every strip."""
+    """Mark on every strip where runs of positive slices begin and end."""
     labels = next(
         (p.instance_labels for p in single.values() if p.instance_labels is not None), None
     )
     if labels is None:
         return
-    at = np.sort(layout.corners[labels > 0, 0])
-    if len(at) == 0:
+    positive = np.sort(layout.corners[labels > 0, 0])
+    if len(positive) == 0:
         return
-    new = np.flatnonzero(np.diff(at) > layout.size * 1.5)
-    ends = np.concatenate([at[:1], at[new] + layout.size, at[new + 1], at[-1:] + layout.size])
+    breaks = np.flatnonzero(np.diff(positive) > layout.size * 1.5)
+    ends = np.concatenate(
+        [
+            positive[:1],
+            positive[breaks] + layout.size,
+            positive[breaks + 1],
+            positive[-1:] + layout.size,
+        ]
+    )
     for ax in figure.axes:
         if str(ax.get_label()).endswith((" mean", " variance")):
             for x in ends:
@@ -215,11 +225,11 @@ def _table(
     predictions: Mapping[str, Prediction],
 ) -> tuple[list[str], Iterator[dict[str, object]]]:
     single = {name: _single(p) for name, p in predictions.items()}
-    one = next(iter(single.values()))
-    columns: dict[str, np.ndarray] = {"instance": np.arange(len(one.attention_mean))}
-    if one.coords is not None:
-        names = ("position",) if one.coords.shape[1] == 1 else ("x", "y")
-        columns |= {name: one.coords[:, k] for k, name in enumerate(names)}
+    first = next(iter(single.values()))
+    columns: dict[str, np.ndarray] = {"instance": np.arange(len(first.attention_mean))}
+    if first.coords is not None:
+        names = ("position",) if first.coords.shape[1] == 1 else ("x", "y")
+        columns |= {name: first.coords[:, k] for k, name in enumerate(names)}
     labels = next(
         (p.instance_labels for p in single.values() if p.instance_labels is not None), None
     )
@@ -229,5 +239,5 @@ def _table(
         columns[f"{name} mean"] = p.attention_mean
         if p.attention_variance.any():
             columns[f"{name} variance"] = p.attention_variance
-    rows = ({k: v[i].item() for k, v in columns.items()} for i in range(len(one.attention_mean)))
+    rows = ({k: v[i].item() for k, v in columns.items()} for i in range(len(first.attention_mean)))
     return list(columns), rows

@@ -1,6 +1,6 @@
-"""Stage 10: which slide or scan a bag was made of: from a work folder, or by name from a folder.
+"""Stage 10: find the slide or scan of a bag in a work folder, or by name in any folder.
 
-Loaded on use: it needs what reads slides.
+This module is loaded on use, since it imports the slide readers.
 """
 
 from dataclasses import replace
@@ -19,12 +19,12 @@ class CohortSources:
     """The slides and scans of a cohort, by the names of their bags.
 
     Args:
-        folder: a work folder of `probsa patch`, which knows them and their patches; or a folder of
-            slides or of series, whose names are those that `probsa patch` would give them.
-        mpp: micrometres per level-0 pixel of slides that do not say.
+        folder: A work folder of `probsa patch`, which lists its slides and their patches; or a
+            folder of slides or series, which get the names that `probsa patch` would give them.
+        mpp: Micrometres per level-0 pixel of slides whose files do not state it.
 
     Raises:
-        InputError: no such folder, or nothing in it.
+        InputError: The folder does not exist or holds no slides or scans.
     """
 
     def __init__(self, folder: Path, *, mpp: float | None = None) -> None:
@@ -32,53 +32,53 @@ class CohortSources:
         self._mpp = mpp
         self._sets = tuple(WorkFolder(self.folder).sets().values())
         if self._sets:
-            found = [record for s in self._sets for record in s.records()]
+            records = [record for s in self._sets for record in s.records()]
         else:
-            found = [item.record() for item in find_inputs(self.folder)]
-        self._records = {r.name: r for r in found}
+            records = [item.record() for item in find_inputs(self.folder)]
+        self._records = {r.name: r for r in records}
 
     def record(self, p: Prediction) -> Record:
-        """What is known of the slide or scan of a bag.
+        """Return the record of the bag's slide or scan.
 
         Raises:
-            InputError: there is none of that name.
+            InputError: There is no slide or scan of that name.
         """
-        found = self._records.get(p.name)
-        if found is None:
+        listed = self._records.get(p.name)
+        if listed is None:
             raise InputError(
                 f"{self.folder} has no slide or scan named {p.name!r}."
                 f"{hint(p.name, self._records)} There are {len(self._records)} others"
             )
-        kept = self._set_of(p)
-        record = None if kept is None else Record.read(kept[0].record("patch", p.name))
-        found = found if record is None else record
-        return found if found.mpp is not None else replace(found, mpp=self._mpp)
+        patch_set = self._set_of(p)
+        stored = None if patch_set is None else Record.read(patch_set[0].record("patch", p.name))
+        record = stored or listed
+        return record if record.mpp is not None else replace(record, mpp=self._mpp)
 
     def open(self, p: Prediction) -> Slide | Scan:
-        """The slide, open for reading, or the scan.
+        """Return the bag's slide, open for reading, or its scan.
 
         Raises:
-            InputError: there is none of that name.
-            SlideError: it is gone, or cannot be read.
+            InputError: There is no slide or scan of that name.
+            SlideError: The file is missing or cannot be read.
         """
         return open_source(self.record(p))
 
     def patches(self, p: Prediction) -> Patches | None:
-        """How the bag's patches were cut; None where no work folder knows."""
-        kept = self._set_of(p)
-        return None if kept is None else kept[1]
+        """Return how the bag's patches were cut, or None without a work folder."""
+        patch_set = self._set_of(p)
+        return None if patch_set is None else patch_set[1]
 
     def _set_of(self, p: Prediction) -> tuple[PatchSet, Patches] | None:
-        """The set of patches that the bag was made of: the one that holds all its corners."""
+        """Return the patch set that contains all corners of the bag, with its patches."""
         if p.coords is None or p.coords.shape[-1] != 2:
             return None
-        own = np.unique(p.coords, axis=0)
-        for s in self._sets:
+        corners = np.unique(p.coords, axis=0)
+        for patch_set in self._sets:
             try:
-                patches = read_coordinates(s.patches_file(p.name)).patches()
+                patches = read_coordinates(patch_set.patches_file(p.name)).patches()
             except BagError:
                 continue
-            both = np.concatenate([np.unique(patches.coords, axis=0), own])
-            if len(np.unique(both, axis=0)) == len(both) - len(own):
-                return s, patches
+            both = np.concatenate([np.unique(patches.coords, axis=0), corners])
+            if len(np.unique(both, axis=0)) == len(both) - len(corners):
+                return patch_set, patches
         return None

@@ -1,7 +1,7 @@
 """Stage 10: the map of a scan: its slices with their values, and all values along the scan.
 
-Slices are found by their position in millimetres, never by their number. Of a long scan those with
-the highest mean are shown; the line below has them all.
+Slices are matched by their position in millimetres, never by their number. Long scans show the
+slices with the highest mean; the plot below covers all slices.
 """
 
 import math
@@ -21,8 +21,8 @@ from PIL import Image
 from ..errors import InputError
 from ..evaluation import Prediction
 from ..slides import WINDOWS, Scan, Windows, slice_image
+from .blending import colours
 from .geometry import BAR, HEADING, TITLE, Sheet
-from .overlay import colours
 from .panels import (
     NORMAL,
     PALETTE,
@@ -41,65 +41,67 @@ from .panels import (
 from .scale import Limits, bag_limits
 
 SAME_PLACE = 0.05
-"""Millimetres between a position of the bag and the slice of the scan that it is."""
+"""Largest distance in millimetres between an instance and its slice of the scan."""
 MOST = 60
-"""Slices that are all shown."""
+"""Largest number of slices that are all shown."""
 SELECTED = 24
-"""Of a longer scan."""
+"""Number of slices shown of a longer scan."""
 BRAIN = Windows((WINDOWS["brain"], WINDOWS["brain"], WINDOWS["brain"]))
 DPI = 150
 TILE = 180
-"""Pixels of a slice's width."""
+"""Width of a slice in pixels."""
 SWATCH = 27
-"""Pixels of a value's height, below its slice."""
+"""Height in pixels of a coloured value below a slice."""
 GAP = 12
 FRAME = 5
-LINE = 2.0
-"""Inches of the height of the line."""
+PLOT_HEIGHT = 2.0
+"""Height of the plot in inches."""
 NARROWEST = 7.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tiles:
-    """The slices as one picture, and where each is in it."""
+    """The slices as one picture, and their positions in it."""
 
     image: UInt8[np.ndarray, "height width 3"]
     corners: Int[np.ndarray, "shown 2"]
     """(x, y) of each slice's top-left pixel."""
     size: tuple[int, int]
-    """(width, height) of a slice."""
+    """(width, height) of a slice in pixels."""
     columns: int
 
 
 def match_slices(p: Prediction, scan: Scan) -> Int[np.ndarray, " n"]:
-    """The slice of the scan that each instance of the bag is.
+    """Return the index of the scan's slice for each instance of the bag.
 
     Raises:
-        InputError: a bag that is no scan, or a position where the scan has no slice.
+        InputError: The bag is not a scan, or the scan has no slice at one of its positions.
     """
     if p.coords is None or p.coords.shape[-1] != 1:
         raise InputError(f"bag {p.name!r} has no positions of slices: {scan.path} cannot be shown")
-    at = np.asarray(p.coords, np.float64)[:, 0]
-    held = np.asarray(scan.positions, np.float64)
-    order = np.argsort(held, kind="stable")
-    upper = np.searchsorted(held[order], at).clip(1, max(len(held) - 1, 1))
+    wanted = np.asarray(p.coords, np.float64)[:, 0]
+    positions = np.asarray(scan.positions, np.float64)
+    order = np.argsort(positions, kind="stable")
+    upper = np.searchsorted(positions[order], wanted).clip(1, max(len(positions) - 1, 1))
     lower = upper - 1
-    upper = upper.clip(max=len(held) - 1)
-    near = np.where(at - held[order[lower]] <= held[order[upper]] - at, lower, upper)
-    found = order[near]
-    off = np.abs(held[found] - at)
-    if off.max() > SAME_PLACE:
-        k = int(off.argmax())
+    upper = upper.clip(max=len(positions) - 1)
+    near = np.where(
+        wanted - positions[order[lower]] <= positions[order[upper]] - wanted, lower, upper
+    )
+    matched = order[near]
+    distance = np.abs(positions[matched] - wanted)
+    if distance.max() > SAME_PLACE:
+        k = int(distance.argmax())
         raise InputError(
-            f"bag {p.name!r} has a slice at {at[k]:g} mm, but {scan.path} has none there (the "
-            f"nearest of its {len(held)} lies at {held[found[k]]:g} mm): it is another series, or "
-            "the bag's coordinates are numbers of slices and not positions"
+            f"bag {p.name!r} has a slice at {wanted[k]:g} mm, but {scan.path} has none there (the "
+            f"nearest of its {len(positions)} lies at {positions[matched[k]]:g} mm): it is another "
+            "series, or the bag's coordinates are numbers of slices and not positions"
         )
-    return found
+    return matched
 
 
 def selected(mean: np.ndarray, position: np.ndarray) -> Int[np.ndarray, " shown"]:
-    """The rows that are shown, by position: all, or those with the highest mean."""
+    """Return the rows to show, by position: all, or those with the highest mean."""
     rows = np.arange(len(mean))
     if len(mean) > MOST:
         rows = np.argsort(-np.nan_to_num(mean, nan=-np.inf), kind="stable")[:SELECTED]
@@ -113,7 +115,7 @@ def slice_tiles(
     swatches: Sequence[UInt8[np.ndarray, "shown 3"]],
     frames: UInt8[np.ndarray, "shown 3"] | None = None,
 ) -> Tiles:
-    """Slices in the brain window, each with its colours below and, where given, framed."""
+    """Return slices in the brain window, each above its colours and optionally framed."""
     rows, columns = scan.volume.shape[1:]
     aspect = rows * scan.spacing[0] / (columns * scan.spacing[1])
     w, h = TILE, round(TILE * min(max(aspect, 0.5), 2.0))
@@ -127,12 +129,12 @@ def slice_tiles(
         corners[k] = x, y
         pixels = Image.fromarray(slice_image(scan, i, BRAIN)[..., 0])
         fine = w >= columns
-        kind = Image.Resampling.NEAREST if fine else Image.Resampling.BOX
-        image[y : y + h, x : x + w] = np.asarray(pixels.resize((w, h), kind))[..., None]
+        method = Image.Resampling.NEAREST if fine else Image.Resampling.BOX
+        image[y : y + h, x : x + w] = np.asarray(pixels.resize((w, h), method))[..., None]
         if frames is not None:
-            inner = image[y + FRAME : y + h - FRAME, x + FRAME : x + w - FRAME].copy()
+            inside = image[y + FRAME : y + h - FRAME, x + FRAME : x + w - FRAME].copy()
             image[y : y + h, x : x + w] = frames[k]
-            image[y + FRAME : y + h - FRAME, x + FRAME : x + w - FRAME] = inner
+            image[y + FRAME : y + h - FRAME, x + FRAME : x + w - FRAME] = inside
         for j, colour in enumerate(swatches):
             top = y + h + j * SWATCH
             image[top : top + SWATCH, x : x + w] = colour[k]
@@ -147,21 +149,21 @@ def draw_strip(
     title: str | None = None,
     limits: Limits | None = None,
 ) -> Figure:
-    """The map of a scan; the arguments are those of `render_strip`.
+    """Return the map of a scan; the arguments are those of `render_strip`.
 
     Its axes are labelled `slices` and `values`, the colour bars `mean bar` and `variance bar`.
     """
-    found = match_slices(p, scan)
-    position = np.asarray(scan.positions, np.float64)[found]
+    slices = match_slices(p, scan)
+    position = np.asarray(scan.positions, np.float64)[slices]
     classes = p.attention_mean.shape[1] if p.attention_mean.ndim == 2 else 1
     shown_class = int(np.argmax(p.probability)) if classes == len(p.probability) > 1 else 0
     panels = list(panels_of(p, limits or bag_limits(p), scale=scale))
-    each = len(panels) // classes
-    own = panels[shown_class * each : (shown_class + 1) * each]
-    coloured = [v for v in own if v.quantity != "labels" and not v.empty]
+    panels_per_class = len(panels) // classes
+    class_panels = panels[shown_class * panels_per_class : (shown_class + 1) * panels_per_class]
+    coloured = [v for v in class_panels if v.quantity != "labels" and not v.empty]
     rows = selected(coloured[0].values, position)
     tiles = slice_tiles(
-        scan, found[rows].tolist(), swatches=[colours(v)[rows] for v in coloured],
+        scan, slices[rows].tolist(), swatches=[colours(v)[rows] for v in coloured],
         frames=_frames(p, rows),
     )  # fmt: skip
     sheet = _sheet(tiles, bars=len(coloured))
@@ -189,25 +191,25 @@ def render_strip(
     title: str | None = None,
     limits: Limits | None = None,
 ) -> None:
-    """Writes the map of a bag with the slices of its scan as a PNG, atomically.
+    """Write the map of a bag with the slices of its scan as a PNG, atomically.
 
     Args:
-        p: the bag's prediction; its coordinates are positions in millimetres.
-        path: of the PNG.
-        scan: the series.
-        scale: which scale `limits` are: for the words at the colour bars.
-        title: above the map; None: the bag's name and its probability.
-        limits: of the colours; None: this bag's own.
+        p: The bag's prediction; its coordinates are positions in millimetres.
+        path: Path of the PNG.
+        scan: The series.
+        scale: Which scale `limits` belong to; the colour bars name it.
+        title: Text above the map; None: the bag's name and its probability.
+        limits: Colour limits; None: those of this bag.
 
     Raises:
-        InputError: a position where the scan has no slice.
-        BagError: no finite attention.
+        InputError: The scan has no slice at one of the positions.
+        BagError: No attention is finite.
     """
     save(draw_strip(p, scan, scale=scale, title=title, limits=limits), path)
 
 
 def _frames(p: Prediction, rows: np.ndarray) -> np.ndarray | None:
-    """The colour of each slice's true label; grey where it is not known."""
+    """Return the colour of each slice's true label; grey if it is unknown."""
     if p.instance_labels is None:
         return None
     label = p.instance_labels[rows]
@@ -216,21 +218,26 @@ def _frames(p: Prediction, rows: np.ndarray) -> np.ndarray | None:
 
 
 def _sheet(tiles: Tiles, *, bars: int) -> Sheet:
-    """From the top: title, slices, colour bars side by side, the line."""
+    """Lay out, from top to bottom: title, slices, colour bars side by side, plot."""
     height, width = np.array(tiles.image.shape[:2]) / DPI
     left, right, bottom = 0.75, 0.3, 0.55
     page = max(left + width + right, NARROWEST)
     inner = page - left - right
-    total = math.ceil((HEADING + TITLE + height + 0.75 + TITLE + LINE + bottom) * DPI) / DPI
+    total = math.ceil((HEADING + TITLE + height + 0.75 + TITLE + PLOT_HEIGHT + bottom) * DPI) / DPI
     below = round((total - HEADING - TITLE - height) * DPI) / DPI
-    share_of = (inner - 0.4 * (bars - 1)) / bars
-    at = [(left + k * (share_of + 0.4), below - 0.1 - BAR, share_of, BAR) for k in range(bars)]
+    bar_width = (inner - 0.4 * (bars - 1)) / bars
+    bar_boxes = [
+        (left + k * (bar_width + 0.4), below - 0.1 - BAR, bar_width, BAR) for k in range(bars)
+    ]
     return Sheet(
         width=round(page * DPI) / DPI,
         height=total,
         dpi=DPI,
-        panels=((round(left * DPI) / DPI, below, width, height), (left, bottom, inner, LINE)),
-        bars=tuple(at),
+        panels=(
+            (round(left * DPI) / DPI, below, width, height),
+            (left, bottom, inner, PLOT_HEIGHT),
+        ),
+        bars=tuple(bar_boxes),
         horizontal=True,
         x_limits=(0.0, float(tiles.image.shape[1])),
         y_limits=(float(tiles.image.shape[0]), 0.0),
@@ -254,16 +261,18 @@ def _draw_tiles(
     ax.imshow(tiles.image, extent=extent, interpolation="none", aspect="auto")
     ax.axis("off")
     n = len(position)
-    which = f"all {n} slices" if len(rows) == n else f"the {len(rows)} of {n} with the highest mean"
-    below = "mean μ and variance σ²" if len(panels) > 1 else "mean μ; no variance (Dirac)"
-    text = f"{which}, by position in mm; below: {below}{of_class}"
+    subset = (
+        f"all {n} slices" if len(rows) == n else f"the {len(rows)} of {n} with the highest mean"
+    )
+    quantities = "mean μ and variance σ²" if len(panels) > 1 else "mean μ; no variance (Dirac)"
+    text = f"{subset}, by position in mm; below: {quantities}{of_class}"
     ax.set_title(text, fontsize=NORMAL, loc="left")
     w, h = tiles.size
     for (x, y), row in zip(tiles.corners, rows, strict=True):
         ax.text(
             x + FRAME + 4, y + FRAME + 3, f"{position[row]:.1f}".replace("-", "−"),
             color="white", fontsize=SMALL, va="top",
-            path_effects=[withStroke(linewidth=2, foreground="black")],  # bone is white too
+            path_effects=[withStroke(linewidth=2, foreground="black")],  # bone is white as well
         )  # fmt: skip
         for j, panel in enumerate(panels):
             value = panel.values[row]
@@ -276,32 +285,32 @@ def _draw_tiles(
 
 
 def _draw_values(ax: Axes, p: Prediction, position: np.ndarray, *, rows: np.ndarray) -> None:
-    """Mean ± standard deviation along the scan, and which slices are positive."""
+    """Plot mean ± std along the scan, and mark the positive slices."""
     n = len(position)
     order = np.argsort(position, kind="stable")
     x = position[order]
     mean = np.asarray(p.attention_mean, np.float64).reshape(n, -1)[order]
-    deviation = np.sqrt(np.asarray(p.attention_variance, np.float64).reshape(n, -1)[order])
+    std = np.sqrt(np.asarray(p.attention_variance, np.float64).reshape(n, -1)[order])
     for c, colour in zip(range(mean.shape[1]), _cycle(), strict=False):
-        one = mean.shape[1] == 1
-        line = "mean μ" if one else f"class {c}"
-        ax.plot(x, mean[:, c], color=colour, lw=1.2, marker=".", ms=4, label=line)
-        if deviation[:, c].any():
-            low, high = mean[:, c] - deviation[:, c], mean[:, c] + deviation[:, c]
-            band = "μ ± σ" if one else None
+        single = mean.shape[1] == 1
+        label = "mean μ" if single else f"class {c}"
+        ax.plot(x, mean[:, c], color=colour, lw=1.2, marker=".", ms=4, label=label)
+        if std[:, c].any():
+            low, high = mean[:, c] - std[:, c], mean[:, c] + std[:, c]
+            band = "μ ± σ" if single else None
             ax.fill_between(x, low, high, color=colour, alpha=0.22, lw=0, label=band)
-    across = ax.get_xaxis_transform()
+    x_data_y_axes = ax.get_xaxis_transform()
     if p.instance_labels is not None:
         positive = x[p.instance_labels[order] > 0]
         ax.plot(
-            positive, np.full(len(positive), 0.035), transform=across, ls="", marker="s",
+            positive, np.full(len(positive), 0.035), transform=x_data_y_axes, ls="", marker="s",
             ms=4, color="#D55E00",
             label=f"positive ({len(positive)} of {n}), orange frame",
         )  # fmt: skip
     if len(rows) < n:
         shown = position[rows]
         ax.plot(
-            shown, np.full(len(shown), 0.965), transform=across, ls="", marker="v", ms=4,
+            shown, np.full(len(shown), 0.965), transform=x_data_y_axes, ls="", marker="v", ms=4,
             color="0.35", label="shown above",
         )  # fmt: skip
     ax.set_xlabel("position along the scan (mm)", fontsize=SMALL)
@@ -317,5 +326,5 @@ def _draw_values(ax: Axes, p: Prediction, position: np.ndarray, *, rows: np.ndar
 
 
 def _cycle() -> tuple[str, ...]:
-    """Okabe and Ito's colours, told apart by colour-blind eyes too."""
+    """Return the colours of Okabe and Ito, which colour-blind readers can tell apart."""
     return ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#000000")

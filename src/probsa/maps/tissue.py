@@ -1,7 +1,7 @@
-"""Stage 10: the tissue under a map: a part of a slide at a chosen resolution, in bounded memory.
+"""Stage 10: read the tissue below a map: part of a slide at a chosen resolution, in bounded memory.
 
-The pyramid level is the coarsest that is still fine enough; it is read in blocks and averaged down
-to the picture's pixels, so that a slide of one level costs time but no memory.
+The coarsest pyramid level that is fine enough is read in blocks and averaged to the picture's
+pixels, so that a slide with a single level costs time but not memory.
 """
 
 from dataclasses import dataclass
@@ -17,53 +17,53 @@ Box = tuple[float, float, float, float]
 """(left, top, right, bottom) in level-0 pixels."""
 
 BLOCK = 2048
-"""Side of what is read at once, in pixels of a level."""
+"""Side length of the blocks that are read, in pixels of a level."""
 MOST_PIXELS = 64_000_000
-"""Of one picture; more is a mistake in the resolution."""
+"""Largest picture; a larger one suggests a mistaken resolution."""
 LONGEST = 1200
-"""Pixels of a panel's long side, unless another is asked for."""
+"""Default length of a panel's longer side, in pixels."""
 WHOLE_FROM = 0.3
-"""Share of the slide that the patches span from which all of it is shown."""
+"""Fraction of the slide spanned by the patches from which the whole slide is shown."""
 MARGIN = 0.04
-"""Around the patches, of their long side."""
+"""Margin around the patches, as a fraction of their longer side."""
 UNDECODED = 220
-"""Grey of what the file could not give."""
+"""Grey value of blocks that cannot be decoded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """A part of a slide as a picture."""
+    """Part of a slide as a picture."""
 
     image: UInt8[np.ndarray, "height width 3"]
     left: float
     top: float
-    """Level-0 pixel of the picture's corner."""
+    """Level-0 position of the picture's top left corner."""
     scale: float
     """Level-0 pixels per pixel of the picture, on both axes."""
     mpp: float | None
     """Micrometres per pixel of the picture."""
     whole: bool
-    """Whether all of the slide is shown."""
+    """Whether the whole slide is shown."""
     undecoded: int = 0
-    """Blocks that could not be decoded; they are grey."""
+    """Number of blocks that could not be decoded; they are grey."""
     blocks: int = 1
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
-        """(left, right, bottom, top) in level-0 pixels."""
+        """Bounds (left, right, bottom, top) in level-0 pixels."""
         height, width = self.image.shape[:2]
         right, bottom = self.left + width * self.scale, self.top + height * self.scale
         return self.left, right, bottom, self.top
 
 
 def shown_box(corners: np.ndarray, side: float, *, size: tuple[int, int]) -> tuple[Box, bool]:
-    """What part of a slide a map shows, and whether that is all of it.
+    """Return the part of a slide that a map shows, and whether that is the whole slide.
 
-    The patches with a margin; all of the slide where that is a good part of it.
+    The part is the patches with a margin, or the whole slide if they span much of it.
 
     Args:
-        corners: (n, 2) level-0 (x, y) of the patches.
-        side: of a patch, in level-0 pixels.
+        corners: Level-0 (x, y) of the patches, shape (n, 2).
+        side: Side length of a patch, in level-0 pixels.
         size: (width, height) of the slide.
     """
     low, high = corners.min(0), corners.max(0) + side
@@ -79,17 +79,18 @@ def shown_box(corners: np.ndarray, side: float, *, size: tuple[int, int]) -> tup
 def chosen_scale(
     box: Box, *, longest: int = LONGEST, resolution: float | None = None, mpp: float | None = None
 ) -> float:
-    """Level-0 pixels per pixel of the picture.
+    """Return the level-0 pixels per pixel of the picture.
 
     Args:
-        box: what is shown.
-        longest: pixels of its long side; what has fewer is enlarged by a whole number.
-        resolution: micrometres per pixel instead; never finer than the slide.
-        mpp: micrometres per level-0 pixel.
+        box: The part of the slide that is shown.
+        longest: Length of the picture's longer side in pixels; smaller parts are enlarged by a
+            whole number.
+        resolution: Micrometres per pixel instead; never finer than the slide.
+        mpp: Micrometres per level-0 pixel.
 
     Raises:
-        SlideError: a resolution is asked for and `mpp` is not known.
-        InputError: the picture would have more than `MOST_PIXELS`.
+        SlideError: A resolution is given and `mpp` is unknown.
+        InputError: The picture would have more than `MOST_PIXELS` pixels.
     """
     width, height = box[2] - box[0], box[3] - box[1]
     if resolution is None:
@@ -98,41 +99,41 @@ def chosen_scale(
             return 1 / int(1 / scale)
     elif mpp is None:
         raise SlideError(
-            "the slide does not say its resolution, so --resolution cannot be kept: give "
+            "the slide does not state its resolution, so --resolution cannot be applied: give "
             "--slide-mpp (µm per level-0 pixel), or --longest instead"
         )
     else:
         scale = max(1.0, resolution / mpp)
     pixels = width * height / scale**2
     if pixels > MOST_PIXELS:
-        least = scale * (pixels / MOST_PIXELS) ** 0.5
-        coarse = f", --resolution {least * mpp:.3g}" if mpp is not None else ""
+        coarsest_needed = scale * (pixels / MOST_PIXELS) ** 0.5
+        coarse = f", --resolution {coarsest_needed * mpp:.3g}" if mpp is not None else ""
         raise InputError(
-            f"a picture of {width / scale:,.0f} × {height / scale:,.0f} pixels is too large: at "
-            f"most --longest {int(max(width, height) / least)}{coarse}"
+            f"a picture of {width / scale:,.0f} × {height / scale:,.0f} pixels is too large: give "
+            f"at most --longest {int(max(width, height) / coarsest_needed)}{coarse}"
         )
     return scale
 
 
 def view(slide: Slide, box: Box, *, scale: float, mpp: float | None, whole: bool = False) -> View:
-    """Reads a part of a slide.
+    """Read part of a slide.
 
     Args:
-        slide: open for reading.
-        box: the part.
-        scale: level-0 pixels per pixel of the picture; below 1 it is one over a whole number, and
-            pixels are repeated, not interpolated.
-        mpp: micrometres per level-0 pixel.
-        whole: whether `box` is all of the slide.
+        slide: The slide, open for reading.
+        box: The part to read.
+        scale: Level-0 pixels per pixel of the picture; below 1 it is one over a whole number, and
+            pixels are repeated rather than interpolated.
+        mpp: Micrometres per level-0 pixel.
+        whole: Whether `box` is the whole slide.
 
     Raises:
-        RegionError: nothing of it can be decoded.
+        RegionError: No block of the part can be decoded.
     """
-    read = max(1.0, scale)
-    width = max(1, int((box[2] - box[0]) / read + 1e-6))
-    height = max(1, int((box[3] - box[1]) / read + 1e-6))
-    level = _level(slide, read)
-    step = max(1, int(BLOCK * slide.levels[level].downsample / read))
+    read_scale = max(1.0, scale)
+    width = max(1, int((box[2] - box[0]) / read_scale + 1e-6))
+    height = max(1, int((box[3] - box[1]) / read_scale + 1e-6))
+    level = _level(slide, read_scale)
+    step = max(1, int(BLOCK * slide.levels[level].downsample / read_scale))
     image = np.empty((height, width, 3), np.uint8)
     blocks = failed = 0
     reason: RegionError | None = None
@@ -141,8 +142,10 @@ def view(slide: Slide, box: Box, *, scale: float, mpp: float | None, whole: bool
             part = image[y : y + step, x : x + step]
             blocks += 1
             try:
-                corner = (box[0] + x * read, box[1] + y * read)
-                part[:] = _averaged(slide, corner, level=level, shape=part.shape[:2], scale=read)
+                corner = (box[0] + x * read_scale, box[1] + y * read_scale)
+                part[:] = _averaged(
+                    slide, corner, level=level, shape=part.shape[:2], scale=read_scale
+                )
             except RegionError as error:
                 part[:] = UNDECODED
                 failed += 1
@@ -165,7 +168,7 @@ def view(slide: Slide, box: Box, *, scale: float, mpp: float | None, whole: bool
 
 
 def _level(slide: Slide, scale: float) -> int:
-    """The coarsest level that is no coarser than the picture."""
+    """Return the coarsest level that is at least as fine as the picture."""
     fine = [k for k, v in enumerate(slide.levels) if v.downsample <= scale * (1 + 1e-3)]
     return max(fine, key=lambda k: slide.levels[k].downsample, default=0)
 
@@ -173,7 +176,7 @@ def _level(slide: Slide, scale: float) -> int:
 def _averaged(
     slide: Slide, corner: tuple[float, float], *, level: int, shape: tuple[int, ...], scale: float
 ) -> np.ndarray:
-    """One block: each of its pixels is the mean of those of the level whose centres it covers."""
+    """Return one block; each pixel is the mean of the level's pixels whose centres it covers."""
     down = slide.levels[level].downsample
     height, width = shape
     left, top = corner[0] / down, corner[1] / down

@@ -1,4 +1,4 @@
-"""A grid is what its file says: methods, cells, and what each run is; nonsense is refused."""
+"""Grids are read as their files say: methods, cells and runs; invalid ones are rejected."""
 
 from collections import Counter
 
@@ -32,14 +32,16 @@ def write(path, **keys):
 
 
 def grid_of(folder, **keys):
-    """A grid of the toy bags and two models, unless the keys say otherwise."""
+    """Write a grid of the toy bags and two models, unless the keys say otherwise."""
     data = {"features": str(folder / "features"), "labels": str(folder / "labels.csv")}
-    given = {"data": data, "models": ["abmil", "abmil-probsa-diag"], **keys}
-    return write(folder.parent / "grid.yaml", **{k: v for k, v in given.items() if v is not None})
+    keys_of_grid = {"data": data, "models": ["abmil", "abmil-probsa-diag"], **keys}
+    return write(
+        folder.parent / "grid.yaml", **{k: v for k, v in keys_of_grid.items() if v is not None}
+    )
 
 
 def configs(grid, out):
-    """The run of each cell by (method, split, seed)."""
+    """Return the run of each cell by (method, split, seed)."""
     return {(c.method.name, c.split, c.seed): c.config for c in grid.cells(out)}
 
 
@@ -54,7 +56,7 @@ def test_the_smallest_grid(folder, tmp_path):
         "abmil-probsa-diag λ=0.1": 15,
         "abmil-probsa-diag λ=cyclical": 15,
     }
-    # whole replicates come first: all methods and folds of a seed
+    # whole replicates come first: all methods and folds of one seed
     assert [c.seed for c in cells] == [s for s in range(5) for _ in range(9)]
     assert cells[1].name == "toy/abmil-probsa-diag_kl-0.1/split0-seed0"
     assert grid.name == "grid" and [d.name for d in grid.data] == ["toy"]
@@ -106,7 +108,7 @@ def test_a_baseline_has_the_arguments_of_its_variant():
     base = entries[1]
     assert base.method.model == "abmil" and base.method.arguments == {"embed": 32}
     assert base.training == {"training.batch_size": 2}
-    # one that is the listed model is that one
+    # λ = 0 of a listed model is that model
     same = {"name": "abmil-probsa-diag", "label": "many", "samples": 100}
     assert names_of([same, "abmil"], [0.0]) == ["abmil"]
 
@@ -146,19 +148,35 @@ def test_of_two_that_say_one_key_the_nearer_holds(folder, tmp_path):
     assert {n: t.epochs for n, t in runs.items()} == {"dsmil": 3, "abmil": 6, "clam-sb": 5}
     assert {n: t.clip_norm for n, t in runs.items()} == {"dsmil": 1, "abmil": 1, "clam-sb": 2}
     assert {n: t.batch_size for n, t in runs.items()} == {"dsmil": 9, "abmil": 9, "clam-sb": 4}
-    assert grid.notes == ("no data is called other: exceptions for these concern nothing here",)
+    assert grid.notes == ("no data is called other: exceptions for these have no effect",)
     flags = read_grid(path, overrides={"training.epochs": "1"})
     assert {c.config.training.epochs for c in flags.cells(tmp_path)} == {1}
 
 
 def test_flags_of_the_grid(folder, tmp_path):
-    given = {"seeds": "2", "splits": "0,2", "training.kl_weight": "0,0.5,linear", "keep": "none"}
-    grid = read_grid(grid_of(folder), overrides={**given, "heads": "1", "slurm.partition": "gpu"})
+    flags = {"seeds": "2", "splits": "0,2", "training.kl_weight": "0,0.5,linear", "keep": "none"}
+    grid = read_grid(
+        grid_of(folder), overrides={**flags, "joint_runs": "1", "slurm.partition": "gpu"}
+    )
     assert {(c.split, c.seed) for c in grid.cells(tmp_path)} == {(0, 0), (0, 1), (2, 0), (2, 1)}
     assert [m.name for m in grid.methods] == [
         "abmil", "abmil-probsa-diag λ=0.5", "abmil-probsa-diag λ=linear",
     ]  # fmt: skip
-    assert (grid.keep, grid.heads, dict(grid.slurm)) == ("none", 1, {"partition": "gpu"})
+    assert (grid.keep, grid.joint_runs, dict(grid.slurm)) == ("none", 1, {"partition": "gpu"})
+
+
+def test_the_former_name_of_joint_runs_is_read_and_noted_once(folder, tmp_path):
+    note = "the grid's key 'heads' is now called 'joint_runs'"
+    for grid in (
+        read_grid(grid_of(folder, heads=3)),
+        read_grid(grid_of(folder), overrides={"heads": "3"}),
+        read_grid(grid_of(folder, heads=7), overrides={"heads": "3"}),
+    ):
+        assert (grid.joint_runs, grid.notes) == (3, (note,))
+        grid.write(tmp_path)
+        assert read_grid(tmp_path / "grid.yaml").notes == ()
+    with pytest.raises(InputError, match="both 'heads' and 'joint_runs'"):
+        read_grid(grid_of(folder, heads=3, joint_runs=3))
 
 
 def test_what_is_written_is_read_as_the_same_grid(folder, tmp_path, monkeypatch):
@@ -186,21 +204,21 @@ def test_folders_are_data_sets(folder, tmp_path):
     with pytest.raises(InputError, match=r"names no data: give --data DIR"):
         read_grid(path)
 
-    def found(*data):
+    def result(*data):
         return {d.name: d.keys["data.features"] for d in read_grid(path, data=data).data}
 
-    assert found(str(folder)) == {"toy": str(folder / "features")}
-    assert found(f"x={folder}") == {"x": str(folder / "features")}
-    assert list(found(str(tmp_path / "more"))) == ["a", "b"]
-    assert list(found(f"x={folder}", str(tmp_path / "more"))) == ["x", "a", "b"]
+    assert result(str(folder)) == {"toy": str(folder / "features")}
+    assert result(f"x={folder}") == {"x": str(folder / "features")}
+    assert list(result(str(tmp_path / "more"))) == ["a", "b"]
+    assert list(result(f"x={folder}", str(tmp_path / "more"))) == ["x", "a", "b"]
     with pytest.raises(InputError, match=r"two data sets are called 'toy'"):
-        found(str(folder), f"toy={folder}")
+        result(str(folder), f"toy={folder}")
     with pytest.raises(InputError, match=r"holds 2 data sets .*cannot all be called 'x'"):
-        found(f"x={tmp_path / 'more'}")
+        result(f"x={tmp_path / 'more'}")
     with pytest.raises(InputError, match=r"no folder /nowhere"):
-        found("/nowhere")
-    with pytest.raises(InputError, match=r"is no data set: expected features/ and labels.csv"):
-        found(str(tmp_path / "more" / "notes"))
+        result("/nowhere")
+    with pytest.raises(InputError, match=r"is not a data set: expected features/ and labels.csv"):
+        result(str(tmp_path / "more" / "notes"))
 
 
 def test_flags_replace_the_data_of_the_file(folder, tmp_path):
@@ -210,7 +228,7 @@ def test_flags_replace_the_data_of_the_file(folder, tmp_path):
 
 
 def test_a_study_is_made_ready_once(folder, tmp_path):
-    """A cohort with labels of instances beside it, through the loader of studies."""
+    """A cohort with instance labels is read by the loader of studies."""
     out = tmp_path / "out"
     data = {"dataset": "table", "root": str(folder), "name": "cohort", "epochs": 3}
     grid = read_grid(grid_of(folder, data=data), out=out)
@@ -233,7 +251,7 @@ def test_a_study_is_made_ready_once(folder, tmp_path):
 
 
 def test_the_features_of_a_data_set(folder, tmp_path):
-    """What is said nearest the data set, or by a flag, holds for all; a model may have its own."""
+    """Keys of the data set override the grid's, flags override both; a model may have its own."""
     exceptions = [{"data": "toy", "feature_set": "b"}, {"models": "dsmil", "feature_set": "c"}]
     path = grid_of(folder, models=["abmil", "dsmil"], feature_set="a", exceptions=exceptions)
 
@@ -249,11 +267,11 @@ def test_the_features_of_a_data_set(folder, tmp_path):
         assert sets(tmp_path / "out" / "grid.yaml") == {"abmil": wanted, "dsmil": "c"}
 
 
-# what is refused
+# invalid grids
 
 
 @pytest.mark.parametrize(
-    ("keys", "error", "said"),
+    ("keys", "error", "message"),
     [
         ({"epoch": 3}, UnknownName, "key of a grid in .*grid.yaml named 'epoch'.*'epochs'"),
         ({"models": ["abmill"]}, UnknownName, "model in .*'abmill'.*Did you mean 'abmil'"),
@@ -273,16 +291,16 @@ def test_the_features_of_a_data_set(folder, tmp_path):
         ({"seeds": [1, 1]}, InputError, "a list of different ones"),
         ({"seeds": [-1, 0]}, InputError, r"seeds in .* is \[-1, 0\]: expected a whole number"),
         ({"splits": [7]}, InputError, "splits in .* has 7, but the folds of .* are 0, 1, 2"),
-        ({"test_fold": 1}, InputError, "test_fold in .* is not a run's to say: give splits"),
+        ({"test_fold": 1}, InputError, "test_fold in .* is not set in a run: give splits"),
         ({"keep": "some"}, InputError, "keep in .* is 'some': expected best, all, none"),
         ({"exceptions": {"epochs": 3}}, InputError, "exceptions in .*expected a list"),
         ({"exceptions": [{"models": "abmul", "epochs": 3}]}, UnknownName, "exception.*'abmul'"),
         ({"exceptions": [{"models": "abmil", "epoch": 3}]}, UnknownName, "'epoch'.*'epochs'"),
         ({"models": ["abmil", {"name": "abmil", "embed": 8}]}, InputError, "another label"),
-        ({"data": {"a b": {}}}, InputError, "the name 'a b', which is to be a folder"),
+        ({"data": {"a b": {}}}, InputError, "the name 'a b', which becomes a folder"),
         ({"data": {"features": "x"}}, InputError, "gives no labels"),
         ({"data": "x"}, InputError, "data in .* is 'x': expected"),
-        ({"data": {"..": {}}}, InputError, "the name '..', which is to be a folder"),
+        ({"data": {"..": {}}}, InputError, "the name '..', which becomes a folder"),
         ({"data": {"name": "a/b", "features": "x", "labels": "y"}}, InputError, "the name 'a/b'"),
         ({"data": {"ct-a": {}, "CT_a": {}}}, InputError, "'ct-a' and 'CT_a', whose tables"),
         ({"slurm": "gpu"}, InputError, "slurm in .* is 'gpu': expected keys of a job"),
@@ -290,8 +308,8 @@ def test_the_features_of_a_data_set(folder, tmp_path):
         ({"exceptions": [{1: 2}]}, InputError, "line .*the key 1 is no text"),
     ],
 )  # fmt: skip
-def test_nonsense_is_refused(folder, keys, error, said):
-    with pytest.raises(error, match=said):
+def test_nonsense_is_refused(folder, keys, error, message):
+    with pytest.raises(error, match=message):
         read_grid(grid_of(folder, **keys))
 
 
@@ -331,7 +349,7 @@ def test_λ_is_listed_once_each():
     assert kl_weights([0, 0.0, "linear", 1, 1.0], where="g") == [0.0, "linear", 1.0]
 
 
-# before it runs
+# checks before a run
 
 
 def checked(folder, tmp_path, **keys):
@@ -340,7 +358,7 @@ def checked(folder, tmp_path, **keys):
 
 
 def table(folder, *, group=None, split=None, labels=None):
-    """labels.csv anew: a row for each of the twelve bags."""
+    """Rewrite labels.csv with a row for each of the twelve bags."""
     lines = ["bag,label" + (",group" if group else "") + (",split" if split else ",fold")]
     for k in range(12):
         label = k % 2 if labels is None else labels[k]
@@ -351,8 +369,8 @@ def table(folder, *, group=None, split=None, labels=None):
 
 
 def test_a_sound_grid_passes(folder, tmp_path):
-    found = checked(folder, tmp_path, models=["abmil", "setmil", "patchgcn", "vmil"])
-    assert found.notes == () and found.new == {}
+    result = checked(folder, tmp_path, models=["abmil", "setmil", "patchgcn", "vmil"])
+    assert result.notes == () and result.new == {}
     assert not (tmp_path / "out").exists()
 
 
@@ -370,12 +388,12 @@ def test_a_patient_in_two_parts_is_refused(folder, tmp_path):
 
 def test_a_copied_bag_is_refused_or_noted(folder, tmp_path):
     (folder / "features" / "002.h5").write_bytes((folder / "features" / "000.h5").read_bytes())
-    said = "bags '000' .* and '002' .* have the same features"
-    with pytest.raises(TableError, match=f"{said}.*labels.csv, .*`leaks: note` only tells"):
+    message = "bags '000' .* and '002' .* have the same features"
+    with pytest.raises(TableError, match=f"{message}.*labels.csv, .*`leaks: note`"):
         checked(folder, tmp_path)
-    found = checked(folder, tmp_path, leaks="note")
-    # told once a split: its parts differ between them
-    assert len(found.notes) == 3 and all("the same features" in n for n in found.notes)
+    result = checked(folder, tmp_path, leaks="note")
+    # reported once per split, since the parts differ
+    assert len(result.notes) == 3 and all("the same features" in n for n in result.notes)
 
 
 def test_copies_are_looked_for_once(folder, tmp_path, monkeypatch):
@@ -398,7 +416,7 @@ def test_copies_are_looked_for_once(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("probsa.benchmark.grid.checks.find_copies", never)
     assert check_grid(noting, out).notes == first.notes != ()
     (folder / "features" / "000.h5").write_bytes((folder / "features" / "001.h5").read_bytes())
-    with pytest.raises(AssertionError, match=r"read again"):  # its size is another
+    with pytest.raises(AssertionError, match=r"read again"):  # its size has changed
         check_grid(grid, out)
 
 
@@ -420,9 +438,9 @@ def test_splits_are_made_once(folder, tmp_path):
     table(folder, split=lambda k: "test" if k < 4 else "train")
     out = tmp_path / "out"
     grid = read_grid(grid_of(folder, splits=4))
-    found = check_grid(grid, out)
-    assert [len(s.val) for s in found.new["toy"]] == [2, 2, 2, 2]
-    store_checked(found, out)
+    result = check_grid(grid, out)
+    assert [len(s.val) for s in result.new["toy"]] == [2, 2, 2, 2]
+    store_checked(result, out)
     cell = grid.cells(out)[-1]
     assert cell.config.data.split == out / "splits" / "toy" / "splits_3.csv"
     assert cell.config.data.split.is_file() and cell.config.data.test_fold is None
@@ -436,7 +454,7 @@ def test_some_of_the_splits(folder, tmp_path):
     grid = read_grid(grid_of(folder, splits=[1, 3]))
     assert {c.split for c in grid.cells(tmp_path)} == {1, 3}
     assert len(check_grid(grid, tmp_path).new["toy"]) == 5  # the first of the five is still 0
-    assert read_grid(grid_of(folder, splits=[1, 7])).data[0].made == 8  # to have one called 7
+    assert read_grid(grid_of(folder, splits=[1, 7])).data[0].made == 8  # so that split 7 exists
 
 
 def test_classes_are_named_by_the_grid(folder):
@@ -470,7 +488,7 @@ def test_what_a_flag_says_wrong_is_looked_for_among_the_flags(folder):
     ],
 )  # fmt: skip
 def test_every_recipe_is_a_grid(folder, tmp_path, name, methods, splits):
-    """On the toy bags: with a fixed test part but for the recipe that wants folds."""
+    """Recipes run on the toy bags, with a fixed test part unless they need folds."""
     if "standins" not in name:
         table(folder, split=lambda k: "test" if k < 4 else "train")
     grid = read_grid(RECIPES / f"{name}.yaml", data=[f"own={folder}"])
@@ -492,7 +510,8 @@ def training(folder, recipe, data):
 
 
 def test_the_recipes_are_the_papers_runs(folder):
-    """Section 6 of the paper: batch sizes, learning rate, epochs, weights of classes, encoders."""
+    """Recipes match section 6 of the paper: batch sizes, learning rate, epochs, class weights, "
+    "encoders."""
     runs = {name: training(folder, name, name) for name in ("rsna", "panda", "camelyon16")}
     leaks = {n: read_grid(RECIPES / f"{n}.yaml", data=[f"{n}={folder}"]).leaks for n in runs}
     # its partition is the paper's, near-duplicates on both sides included
@@ -523,7 +542,7 @@ def test_the_recipes_are_the_papers_runs(folder):
 
 
 def test_one_command_runs_the_published_folder(tmp_path):
-    """CAMELYON16 as its authors' processed folder has it, in miniature, by the recipe."""
+    """The recipe reads a miniature of CAMELYON16 in the authors' processed layout."""
     root = tmp_path / "release"
     g = np.random.default_rng(0)
     slides = {f"normal_{k:03d}": 0 for k in range(1, 5)} | {
@@ -546,13 +565,15 @@ def test_one_command_runs_the_published_folder(tmp_path):
         RECIPES / "camelyon16.yaml", data=[str(root)], overrides=flags | small, out=out
     )
     assert [d.name for d in grid.data] == ["camelyon16"]
-    assert any("camelyon16: " in n for n in grid.notes)  # what the study has to say
+    assert any("camelyon16: " in n for n in grid.notes)  # notes of the study
     states = run_grid(grid, out)
     assert [s.status for s in states] == ["done"] * 4
     (config,) = {s.cell.config.data.features for s in states}
     assert config.is_relative_to(root)
-    held = read_predictions(states[0].cell.folder(out) / "predictions")
-    tested = [b for b, part in zip(held.bags, held.parts, strict=True) if part == "test"]
+    predictions = read_predictions(states[0].cell.folder(out) / "predictions")
+    tested = [
+        b for b, part in zip(predictions.bags, predictions.parts, strict=True) if part == "test"
+    ]
     assert tested == ["test_001", "test_003", "test_005", "test_008"]
     again = read_grid(out / "grid.yaml")
     assert again.cells(out) == grid.cells(out)

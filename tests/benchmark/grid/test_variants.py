@@ -1,9 +1,9 @@
-"""Which plain model is the λ = 0 of a variant: never one of other arguments."""
+"""The plain model (λ = 0) of a variant never has other arguments."""
 
 import pytest
 from support.made_experiments import write_folds
 
-from probsa.benchmark.figures.numbers import differences, family_ranks, folds, gains
+from probsa.benchmark.figures.figure_data import differences, family_ranks, folds, gains
 from probsa.benchmark.grid.methods_and_cells import Method
 from probsa.benchmark.grid.variants import CHOSEN, chosen, family_baseline, variants_of
 from probsa.benchmark.results.results import read_results, read_scores
@@ -17,8 +17,8 @@ BAD = {b: 1 - p for b, p in GOOD.items()}
 
 
 def labels_of(out) -> dict[str, list[str]]:
-    found = variants_of(read_scores(out))
-    return {k: [s.method.label for s in v] for k, v in found.items()}
+    variants = variants_of(read_scores(out))
+    return {k: [s.method.label for s in v] for k, v in variants.items()}
 
 
 @pytest.fixture
@@ -31,26 +31,26 @@ def written(tmp_path):
 
 
 def test_one_made_for_a_variant_is_its_own(written):
-    """Its arguments may be those of another: how it was trained is not."""
+    """The plain model made for a variant shares its training, not only its arguments."""
     written("abmil", BAD)
     written("abmil", GOOD, label="abmil of slow")
     out = written("abmil-probsa-diag", GOOD, label="slow", kl_weight=1)
     assert labels_of(out) == {"slow": ["abmil of slow", "slow"]}
-    found, lost = gains(read_scores(out))
-    assert lost == [] and {g.points for g in found} == {0.0}
+    result, missing = gains(read_scores(out))
+    assert missing == [] and {g.points for g in result} == {0.0}
 
 
 def test_it_has_the_arguments_of_the_variant(written):
-    """Of several plain models; a default that is written out is still the default."""
+    """Several plain models may be candidates; an explicit default is still the default."""
     written("abmil", BAD, label="a small one", arguments={"embed": 32})
     written("abmil", GOOD, label="b", arguments={"embed": 512})
     wide = {"embed": 512, "samples": 4}
     written("abmil-probsa-diag", GOOD, kl_weight=1, arguments=wide)
     small = {"embed": 32, "samples": 4}
     out = written("abmil-probsa-dirac", GOOD, label="d", kl_weight=1, arguments=small)
-    found = labels_of(out)
-    assert found["abmil-probsa-diag"] == ["b", "abmil-probsa-diag"]
-    assert found["d"] == ["a small one", "d"]
+    result = labels_of(out)
+    assert result["abmil-probsa-diag"] == ["b", "abmil-probsa-diag"]
+    assert result["d"] == ["a small one", "d"]
     points = {g.variant: g.points for g in gains(read_scores(out))[0] if g.metric == "AUROC"}
     assert points == {"abmil-probsa-diag": 0.0, "d": 100.0}
 
@@ -68,10 +68,10 @@ def test_one_of_other_arguments_is_none(written):
     written("abmil-probsa-diag", GOOD, kl_weight=1, **of)
     out = written("abmil-probsa-diag", GOOD, kl_weight="cyclical", **of)
     assert labels_of(out) == {"small": ["small", "small"]}
-    found, lost = gains(read_scores(out))
-    assert found == []
-    assert lost[0] == "small λ=1 on toy: abmil of the same arguments was not run"
-    assert ablation_table(read_results(out)) is None  # two λ, and nothing to lay them beside
+    result, missing = gains(read_scores(out))
+    assert result == []
+    assert missing[0] == "small λ=1 on toy: abmil with the same arguments was not run"
+    assert ablation_table(read_results(out)) is None  # two λ, but no plain model
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_one_kl_weight_stands_for_a_method_in_tables_and_figures_alike(written, 
 
 
 def test_a_kl_weight_is_the_same_on_all_data_sets(written):
-    """Else ranks over data sets would be of methods that were run on one of them."""
+    """Otherwise ranks over all data sets would include methods run on only one."""
     for data in ("one", "two"):
         written("abmil", BAD, data=data)
         written("abmil-probsa-diag", GOOD, kl_weight=0.1, data=data)
@@ -109,22 +109,22 @@ def test_a_kl_weight_is_the_same_on_all_data_sets(written):
 
 
 def test_who_is_ranked_is_the_same_in_table_and_figure(written):
-    """A method without F1 in a column, one that lacks a data set: both left out, and both said."""
+    """A method without F1 in a column and one without a data set are both left out and named."""
     for data in ("one", "two"):
         written("abmil", BAD, data=data)
         written("dsmil", GOOD, data=data)
-    written("tabmil", GOOD, data="three")  # another family's data set is none of theirs
+    written("tabmil", GOOD, data="three")  # data sets of another family do not count
     out = written("patchgcn", GOOD, data="one")
     results = read_results(out)
     table = comparison_table(results, "local")
     rank = [c.key for c in table.columns].index("rank")
     in_table = {row[0].text for row in table.rows if row[rank].value is not None}
-    found, lost = family_ranks(results.scores)
-    in_figure = {r.method for r in found if r.family == "local"}
+    result, missing = family_ranks(results.scores)
+    in_figure = {r.method for r in result if r.family == "local"}
     assert in_table == in_figure == {"abmil", "dsmil"}
-    said = "Without a value in every column, and so not ranked: patchgcn."
-    assert lost == [said] and said in table.footnotes
-    assert {r.data_sets for r in found if r.family == "local"} == {2}
+    note = "Not ranked, for lack of a value in some column: patchgcn."
+    assert missing == [note] and note in table.footnotes
+    assert {r.data_sets for r in result if r.family == "local"} == {2}
 
 
 def test_a_family_is_compared_to_the_plain_model_of_its_own_name():

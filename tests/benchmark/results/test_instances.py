@@ -1,4 +1,4 @@
-"""A method's instance metrics over splits and seeds: seeds of one split are no new splits."""
+"""A method's instance metrics over splits and seeds: seeds of one split are not new splits."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from support.made_experiments import write_run
 from support.made_predictions import cohort
 
 from probsa.benchmark.results.instances import summary_of
-from probsa.benchmark.results.lesions import Truth, lesions_found
+from probsa.benchmark.results.lesions import LesionTruth, lesions_found
 from probsa.benchmark.results.pooled import blocks
 from probsa.benchmark.results.results import read_results
 from probsa.evaluation.froc_summaries import froc_summary
@@ -23,11 +23,11 @@ KEYS = [(split, seed) for split in (0, 1) for seed in (0, 1)]
 
 
 def slides_of(split):
-    """Both seeds of a split say the same; the second split knows less."""
-    found, positive = cohort(6, seed=3)
+    """Both seeds of a split predict the same; the second split has less information."""
+    result, positive = cohort(6, seed=3)
     rng = np.random.default_rng(split)
     noise = 0.1 + 3 * split
-    large = [replace(p, coords=50 * p.coords, stride=50 * p.stride) for p in found]
+    large = [replace(p, coords=50 * p.coords, stride=50 * p.stride) for p in result]
     return [
         replace(p, attention_mean=p.attention_mean + noise * rng.normal(size=len(p.attention_mean)))
         for p in large
@@ -63,11 +63,11 @@ def test_instances_of_a_method(scores):
     assert blocks(scores) == [0, 0, 1, 1]
     replicates = [slides_of(split)[0] for split, _ in KEYS]
     positive = slides_of(0)[1]
-    given = {"positive": positive, "validation": None, "groups": None, "bootstrap": 50}
-    by_split = instance_summary(replicates, blocks=[0, 0, 1, 1], **given)
-    apart = instance_summary(replicates, **given)
-    found = summary_of(scores, bootstrap=50)
-    assert interval(found["auroc"]) == interval(by_split["auroc"]) != interval(apart["auroc"])
+    options = {"positive": positive, "validation": None, "groups": None, "bootstrap": 50}
+    by_split = instance_summary(replicates, blocks=[0, 0, 1, 1], **options)
+    apart = instance_summary(replicates, **options)
+    result = summary_of(scores, bootstrap=50)
+    assert interval(result["auroc"]) == interval(by_split["auroc"]) != interval(apart["auroc"])
 
 
 def test_lesions_of_a_method(scores):
@@ -79,14 +79,14 @@ def test_lesions_of_a_method(scores):
     replicates = [hit(split) for split, _ in KEYS]
     by_split = froc_summary(replicates, blocks=[0, 0, 1, 1], bootstrap=50)
     apart = froc_summary(replicates, bootstrap=50)
-    found = lesions_found(scores, [Truth(source="patches")], bootstrap=50)["patches"].metrics
-    assert interval(found["froc"]) == interval(by_split["froc"]) != interval(apart["froc"])
+    result = lesions_found(scores, [LesionTruth(source="patches")], bootstrap=50)["patches"].metrics
+    assert interval(result["froc"]) == interval(by_split["froc"]) != interval(apart["froc"])
 
 
 def test_lesions_are_those_of_the_labels_that_came():
-    """A method whose features have other patches may have other labels of the same places."""
+    """A method with different patches may have different labels at the same positions."""
     slide = next(p for p in slides_of(0)[0] if p.instance_labels.any())
-    truth = Truth(source="patches")
+    truth = LesionTruth(source="patches")
     there = truth.of(slide, tumour=True)
     assert truth.of(slide, tumour=True) is there
     turned = replace(slide, instance_labels=slide.instance_labels[::-1].copy())
@@ -94,5 +94,7 @@ def test_lesions_are_those_of_the_labels_that_came():
     np.testing.assert_array_equal(other.labels, lesions(patch_mask(turned)).labels)
     assert (other.labels != there.labels).any()
     assert truth.of(slide, tumour=False) is None
-    said = truth.of(replace(slide, instance_labels=None), tumour=True)
-    assert isinstance(said, str) and truth.of(slide, tumour=True) == said  # left out from here on
+    reason = truth.of(replace(slide, instance_labels=None), tumour=True)
+    assert (
+        isinstance(reason, str) and truth.of(slide, tumour=True) == reason
+    )  # left out from now on

@@ -1,4 +1,4 @@
-"""Methods side by side: the same replicates, intervals of a value, nothing where nothing varies."""
+"""Methods compared on the same replicates, and intervals of their values."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ Y = np.arange(N) % 2
 def scores(
     name="abmil", *, seeds=(0,), splits=None, skill=1.0, folds=True, y=Y, groups=None
 ) -> Scores:
-    """A method's replicates; with `splits`, one a split and seed."""
+    """Return a method's replicates; with `splits`, one per split and seed."""
     rng = np.random.default_rng([len(name), *seeds])
     keys = [(k, s) for k in (splits or (0,)) for s in seeds]
     p = 1 / (1 + np.exp(-(skill * (2 * y - 1) + rng.normal(size=(len(keys), len(y))))))
@@ -53,7 +53,7 @@ def test_replicates_are_seeds_with_folds_and_splits_and_seeds_without():
     assert replicate_keys(fixed) == [(0, 0), (0, 1), (2, 0), (2, 1)]
     assert blocks(fixed) == [0, 0, 2, 2]
     assert blocks(scores(seeds=(0, 4))) is None
-    # one split: its seeds are the replicates
+    # with one split, its seeds are the replicates
     assert blocks(scores(seeds=(0, 1), splits=(3,), folds=False)) is None
 
 
@@ -70,16 +70,16 @@ def test_methods_are_brought_to_the_replicates_that_all_have():
 
 
 def test_an_interval_of_one_replicate_is_delongs():
-    """Two ways to the same standard error: resamples of the patients, and placements."""
+    """Resampling patients and DeLong's placements give the same standard error."""
     s = scores(skill=0.7)
-    found = interval_of(s, "auroc", resamples=4000)
+    result = interval_of(s, "auroc", resamples=4000)
     exact = delong(s.y, s.p)
     value, se = float(exact.auc[0]), float(np.sqrt(exact.covariance[0, 0]))
-    assert found.value == pytest.approx(roc_auc_score(s.y, s.p[0]))
-    assert found.value == pytest.approx(value)
+    assert result.value == pytest.approx(roc_auc_score(s.y, s.p[0]))
+    assert result.value == pytest.approx(value)
     half = se * student.ppf(0.975, N - 2)
-    assert found.low == pytest.approx(value - half, abs=0.1 * half)
-    assert found.high == pytest.approx(value + half, abs=0.1 * half)
+    assert result.low == pytest.approx(value - half, abs=0.1 * half)
+    assert result.high == pytest.approx(value + half, abs=0.1 * half)
 
 
 def test_seeds_that_differ_widen_the_interval_of_their_mean():
@@ -91,11 +91,11 @@ def test_seeds_that_differ_widen_the_interval_of_their_mean():
 
 
 def test_an_interval_stays_where_the_metric_can_be():
-    # the normal interval of 0.99 ends above 1
+    # the normal interval around 0.99 ends above 1
     s = scores(skill=1.7)
-    found = interval_of(s, "auroc")
-    assert 0.95 < found.value < 1
-    assert found.low < found.value and found.high == 1.0
+    result = interval_of(s, "auroc")
+    assert 0.95 < result.value < 1
+    assert result.low < result.value and result.high == 1.0
 
 
 def test_a_perfect_method_has_no_interval():
@@ -103,8 +103,8 @@ def test_a_perfect_method_has_no_interval():
     s.p[:] = s.y
     s.calls[:] = s.y == 1
     for metric in ("auroc", "f1"):
-        found = interval_of(s, metric)
-        assert (found.value, found.low, found.high) == (1.0, None, None)
+        result = interval_of(s, metric)
+        assert (result.value, result.low, result.high) == (1.0, None, None)
 
 
 def test_f1_is_of_the_calls():
@@ -122,7 +122,7 @@ def test_nothing_is_compared_without_two_classes_or_common_replicates():
 
 
 def test_patients_are_what_is_resampled():
-    """Pairs of bags that say the same are half as many patients: the interval is wider."""
+    """Identical pairs of bags halve the number of patients, so the interval is wider."""
     y = np.repeat(np.arange(N // 2) % 2, 2)
     twins = scores(y=y, skill=0.7, groups=np.repeat(np.arange(N // 2), 2).astype(str))
     twins.p[:] = np.repeat(twins.p[:, ::2], 2, axis=1)
@@ -138,11 +138,11 @@ def test_patients_are_what_is_resampled():
 
 def test_differences_are_to_the_baseline_on_the_same_bags():
     a, b = scores("a", skill=0.3, seeds=(0, 1)), scores("bb", skill=1.2, seeds=(0, 1))
-    found = pool([a, b], metric="auroc", baseline="a")
+    result = pool([a, b], metric="auroc", baseline="a")
     mean = {s.method.name: np.mean([roc_auc_score(Y, p) for p in s.p]) for s in (a, b)}
-    d = found.comparison.differences["bb"]
+    d = result.comparison.differences["bb"]
     assert d.difference == pytest.approx(mean["bb"] - mean["a"])
-    assert {k: v.value for k, v in found.values.items()} == pytest.approx(mean)
+    assert {k: v.value for k, v in result.values.items()} == pytest.approx(mean)
 
 
 def test_a_fold_with_one_positive_patient_leaves_it_to_the_pooled_differences():
@@ -151,13 +151,13 @@ def test_a_fold_with_one_positive_patient_leaves_it_to_the_pooled_differences():
     y[[0, *range(20, 26), *range(40, 46)]] = 1
     pair = [scores(n, skill=k, y=y, seeds=(0, 1)) for n, k in (("a", 0.2), ("bb", 3.0))]
     few = [replace(s, split=np.stack([fold, fold])) for s in pair]
-    found = compare_methods(few, baseline="a")
-    assert found.within is None and found.deciding("auroc") is found.pooled["auroc"]
+    result = compare_methods(few, baseline="a")
+    assert result.within is None and result.deciding("auroc") is result.pooled["auroc"]
     y[1] = 1
-    found = compare_methods([replace(s, y=y) for s in few], baseline="a")
-    assert found.within is not None and found.deciding("auroc") is found.within
-    assert found.within.comparison.differences["bb"].p is not None
-    # two bags of one patient are one
+    result = compare_methods([replace(s, y=y) for s in few], baseline="a")
+    assert result.within is not None and result.deciding("auroc") is result.within
+    assert result.within.comparison.differences["bb"].p is not None
+    # two bags of one patient count once
     groups = np.array(["p0", "p0", *np.arange(58).astype(str)])
     assert (
         compare_methods([replace(s, y=y, groups=groups) for s in few], baseline="a").within is None
@@ -168,8 +168,8 @@ def test_a_pair_has_the_replicates_of_both_and_holms_p_is_of_what_stands_there()
     a = scores("a", skill=0.3, seeds=(0, 1, 2))
     bb = scores("bb", skill=1.0, seeds=(0, 1, 2))
     fewer = scores("ccc", skill=0.5, seeds=(0, 1))
-    found = pool([a, bb, fewer], metric="auroc", baseline="a", resamples=50)
-    assert found.replicates == {"bb": 3, "ccc": 2} and found.lacking == 1
+    result = pool([a, bb, fewer], metric="auroc", baseline="a", resamples=50)
+    assert result.replicates == {"bb": 3, "ccc": 2} and result.lacking == 1
     for other, rows in ((bb, [0, 1, 2]), (fewer, [0, 1])):
         alone = compare(
             Y,
@@ -180,18 +180,18 @@ def test_a_pair_has_the_replicates_of_both_and_holms_p_is_of_what_stands_there()
             resamples=50,
         )
         of = other.method.name
-        assert found.comparison.differences[of] == alone.differences[of]
-        assert found.values[of] == interval_of(other, "auroc", resamples=50)
-    p = [d.p for d in found.comparison.differences.values()]
+        assert result.comparison.differences[of] == alone.differences[of]
+        assert result.values[of] == interval_of(other, "auroc", resamples=50)
+    p = [d.p for d in result.comparison.differences.values()]
     assert len(set(p)) == 2 and None not in p
-    assert list(found.comparison.adjusted.values()) == holm(p) != p
+    assert list(result.comparison.adjusted.values()) == holm(p) != p
 
 
 def test_pairs_are_compared_where_all_together_share_no_replicate():
     three = [scores("a", seeds=(0, 1)), scores("bb", seeds=(0,)), scores("ccc", seeds=(1,))]
-    found = pool(three, metric="auroc", baseline="a")
-    assert found.replicates == {"bb": 1, "ccc": 1}
-    assert found.comparison.winner is None and found.comparison.notes == (ONE_REPLICATE,)
+    result = pool(three, metric="auroc", baseline="a")
+    assert result.replicates == {"bb": 1, "ccc": 1}
+    assert result.comparison.winner is None and result.comparison.notes == (ONE_REPLICATE,)
 
 
 def test_one_replicate_is_said():

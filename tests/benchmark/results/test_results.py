@@ -1,4 +1,4 @@
-"""Scores are read from run folders alone; what is not whole or not sound is left out and said."""
+"""Scores are read from run folders alone; incomplete or damaged runs are left out and reported."""
 
 import json
 import shutil
@@ -66,13 +66,13 @@ def test_a_fixed_test_part_gives_a_replicate_a_split_and_seed(tmp_path):
     assert scores.split.tolist() == [[0] * 3, [0] * 3, [1] * 3]
     assert scores.seed.tolist() == [0, 1, 0]
     np.testing.assert_allclose(scores.p[:, 1], [0.9, 0.8, 0.3], rtol=1e-6)
-    # groups are the bags where the grid knows of no patients
+    # without patients, each bag is a group
     assert scores.groups.tolist() == ["a", "b", "c"]
     # split 0: 1 and 1; split 1: one of two pairs
     assert split_values(scores, "auroc") == {0: 1.0, 1: 0.5}
-    found = mean_over_splits(scores, "auroc")
-    assert (found.mean, found.splits) == (0.75, 2)
-    assert found.sd == pytest.approx(0.5 / np.sqrt(2))
+    result = mean_over_splits(scores, "auroc")
+    assert (result.mean, result.splits) == (0.75, 2)
+    assert result.sd == pytest.approx(0.5 / np.sqrt(2))
 
 
 def test_means_are_over_splits_of_means_over_seeds(tmp_path):
@@ -83,9 +83,9 @@ def test_means_are_over_splits_of_means_over_seeds(tmp_path):
     assert split_values(scores, "auroc") == {0: 0.5, 1: 0.5, 2: 0.5}
     only = read_scores(_alone(tmp_path, seed=1))[0]
     assert split_values(only, "auroc") == {0: 1.0, 1: 0.75, 2: 0.5}
-    found = mean_over_splits(only, "auroc")
-    assert found.mean == pytest.approx(0.75)
-    assert found.sd == pytest.approx(0.25)
+    result = mean_over_splits(only, "auroc")
+    assert result.mean == pytest.approx(0.75)
+    assert result.sd == pytest.approx(0.25)
     # at 0.5: fold 0 right; fold 1: f and h called, h right; fold 2: j and l called, l right
     assert split_values(only, "f1") == {0: 1.0, 1: 0.5, 2: 0.5}
 
@@ -115,12 +115,12 @@ def test_a_seed_without_all_folds_is_left_out_and_named(tmp_path):
     write_folds(tmp_path, Y, FOLDS, P)
     paths = write_folds(tmp_path, Y, FOLDS, P, seed=1)
     shutil.rmtree(paths[2] / "predictions")
-    found = read_results(tmp_path)
-    assert found.scores[0].seed.tolist() == [0]
-    assert found.unfinished == (paths[2],)
-    assert found.incomplete == ("abmil on toy, seed 1: 4 bags are tested by no run (split 2)",)
-    assert found.left_out() == (
-        "1 run not finished, left out.",
+    result = read_results(tmp_path)
+    assert result.scores[0].seed.tolist() == [0]
+    assert result.unfinished == (paths[2],)
+    assert result.incomplete == ("abmil on toy, seed 1: 4 bags are tested by no run (split 2)",)
+    assert result.left_out() == (
+        "1 run not finished and left out.",
         "Incomplete, left out: abmil on toy, seed 1: 4 bags are tested by no run (split 2).",
     )
 
@@ -170,12 +170,12 @@ def test_a_damaged_folder_is_named_and_costs_its_replicate_alone(tmp_path, file,
         (broken / file).unlink()
     else:
         (broken / file).write_text(content)
-    found = read_results(tmp_path)
-    assert found.scores[0].seed.tolist() == [0]
-    ((path, reason),) = found.skipped
+    result = read_results(tmp_path)
+    assert result.scores[0].seed.tolist() == [0]
+    ((path, reason),) = result.skipped
     assert path == broken
     assert any(part in reason for part in why.split("|")), reason
-    assert any("split1-seed1" in line and reason in line for line in found.left_out())
+    assert any("split1-seed1" in line and reason in line for line in result.left_out())
 
 
 def test_runs_that_test_other_bags_do_not_mix(tmp_path):
@@ -183,9 +183,9 @@ def test_runs_that_test_other_bags_do_not_mix(tmp_path):
     for split in (1, 2):
         write_run(tmp_path, split=split, folds=False, y=y, test={"a": 0.1, "b": 0.9})
     write_run(tmp_path, split=0, folds=False, y=y, test={"a": 0.1, "c": 0.9})
-    found = read_results(tmp_path)
-    assert found.scores[0].split[:, 0].tolist() == [1, 2]
-    assert "not those of the data set's other runs" in found.skipped[0][1]
+    result = read_results(tmp_path)
+    assert result.scores[0].split[:, 0].tolist() == [1, 2]
+    assert "not those of the data set's other runs" in result.skipped[0][1]
 
 
 def test_a_bag_that_two_folds_test_makes_no_replicate(tmp_path):
@@ -238,13 +238,13 @@ def test_per_instance_outputs_are_read_replicate_by_replicate(tmp_path):
     assert [p.name for p in first] == list("abcdefghijkl")
     assert first[2].instance_labels.tolist() == [0, 1, 1, 0]
     assert first[2].probability[0] == np.float32(0.7)
-    # lazily: the second replicate is read only now
+    # the second replicate is read only now
     (paths[0] / "predictions" / "instances" / "a.h5").unlink()
     with pytest.raises(BagError, match=r"a\.h5"):
         next(reader)
-    held = next(validation_of(scores))
-    found = {k: [p.name for p in of] for k, of in held.items()}
-    assert found == {0: FOLDS[1], 1: FOLDS[2], 2: FOLDS[0]}
+    by_split = next(validation_of(scores))
+    result = {k: [p.name for p in of] for k, of in by_split.items()}
+    assert result == {0: FOLDS[1], 1: FOLDS[2], 2: FOLDS[0]}
 
 
 @pytest.mark.parametrize("made", [False, True])
@@ -259,7 +259,7 @@ def test_nothing_to_tabulate_says_what_there_is(tmp_path, made):
 
 def test_the_cells_file_keeps_what_it_says(tmp_path):
     path = write_folds(tmp_path, Y, FOLDS, P, model="abmil-probsa-diag", kl_weight=1)[0]
-    given = json.loads((path / "cell.json").read_text())
+    cell = json.loads((path / "cell.json").read_text())
     run = next(r for r in read_cells(tmp_path).done if r.path == path)
     assert (run.method.kl_weight, run.method.slug) == (1.0, path.parent.name)
-    assert (run.split, run.seed, run.folds) == (given["split"], given["seed"], given["folds"])
+    assert (run.split, run.seed, run.folds) == (cell["split"], cell["seed"], cell["folds"])

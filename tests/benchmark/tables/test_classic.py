@@ -1,4 +1,4 @@
-"""DeLong's and the corrected t test below a table are those of a plain computation."""
+"""DeLong's and the corrected t test below a table equal a plain computation."""
 
 import re
 
@@ -48,7 +48,7 @@ def holm_of_two(p: dict[str, float]) -> dict[str, float]:
     return {least: first, most: max(first, p[most])}
 
 
-def printed(notes: tuple[str, ...], beginning: str) -> dict[str, float]:
+def values_in_note(notes: tuple[str, ...], beginning: str) -> dict[str, float]:
     (note,) = [n for n in notes if n.startswith(beginning)]
     return {n: float(v) for n, v in re.findall(r"(dsmil|dtfdmil) ([\d.e-]+\d)", note)}
 
@@ -67,8 +67,8 @@ def test_delong_is_of_all_pairs_of_mean_probabilities(scores):
     y = np.array(list(Y.values()))
     mean = {n: np.mean([list(guesses(n, s).values()) for s in (0, 1)], axis=0) for n in SKILL}
     wanted = holm_of_two({n: by_pairs(mean[n], mean["abmil"], y) for n in ("dsmil", "dtfdmil")})
-    found = printed(below.footnotes, "DeLong's test of the pooled AUROC")
-    assert found == pytest.approx(wanted, rel=6e-3)
+    p_values = values_in_note(below.footnotes, "DeLong's test of the pooled AUROC")
+    assert p_values == pytest.approx(wanted, rel=6e-3)
 
 
 def test_corrected_t_is_of_each_folds_mean_over_seeds(scores):
@@ -83,8 +83,8 @@ def test_corrected_t_is_of_each_folds_mean_over_seeds(scores):
         for n in SKILL
     }
     wanted = holm_of_two({n: over_folds(auroc[n], auroc["abmil"]) for n in ("dsmil", "dtfdmil")})
-    found = printed(below.footnotes, "Nadeau and Bengio's")
-    assert found == pytest.approx(wanted, rel=6e-3)
+    p_values = values_in_note(below.footnotes, "Nadeau and Bengio's")
+    assert p_values == pytest.approx(wanted, rel=6e-3)
 
 
 def test_patients_with_several_bags_have_no_delong(tmp_path):
@@ -101,9 +101,9 @@ def test_patients_with_several_bags_have_no_delong(tmp_path):
 def test_an_ablation_has_them_by_variant(tmp_path):
     for kl in (None, 0.1, 1.0):
         model = "abmil" if kl is None else "abmil-probsa-diag"
-        given = guesses("abmil" if kl is None else "dsmil", 0 if kl is None else int(kl))
-        write_folds(tmp_path, Y, FOLDS, given, model=model, kl_weight=kl)
+        predictions = guesses("abmil" if kl is None else "dsmil", 0 if kl is None else int(kl))
+        write_folds(tmp_path, Y, FOLDS, predictions, model=model, kl_weight=kl)
     below = ablation_table(read_results(tmp_path)).follow[0]
-    said = [n for n in below.footnotes if "DeLong's test of" in n]
-    assert len(said) == 1 and said[0].startswith("abmil-probsa-diag: DeLong's")
-    assert "λ=0.1" in said[0] and "λ=1" in said[0]
+    notes = [n for n in below.footnotes if "DeLong's test of" in n]
+    assert len(notes) == 1 and notes[0].startswith("abmil-probsa-diag: DeLong's")
+    assert "λ=0.1" in notes[0] and "λ=1" in notes[0]

@@ -1,4 +1,4 @@
-"""The tables of an experiment say what its run folders hold; winners are so by the rule."""
+"""Tables contain the results of the run folders, and winners follow the rule."""
 
 import csv
 
@@ -8,7 +8,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from support.made_experiments import write_folds, write_run
 
 from probsa.benchmark.execution.timing import StepTime
-from probsa.benchmark.figures.numbers import differences, gains
+from probsa.benchmark.figures.figure_data import differences, gains
 from probsa.benchmark.results.results import read_results
 from probsa.benchmark.tables._shared import paper_table
 from probsa.benchmark.tables.ablation import ablation_table
@@ -26,7 +26,7 @@ FOLDS = [BAGS[0:10], BAGS[10:20], BAGS[20:30]]
 
 
 def guesses(name: str, skill: float, *, y=Y) -> dict[str, float]:
-    """p(Y = 1) of a method that knows so much, the same every time."""
+    """Return deterministic p(Y = 1) of a method with this much information."""
     rng = np.random.default_rng([ord(c) for c in name])
     noise = rng.normal(size=len(y))
     return {
@@ -36,7 +36,7 @@ def guesses(name: str, skill: float, *, y=Y) -> dict[str, float]:
 
 
 def by_fold(p: dict[str, float]) -> list[float]:
-    """Independent of the code under test: AUROC of each fold."""
+    """Return the AUROC of each fold, computed without the code under test."""
     return [roc_auc_score([Y[b] for b in f], [np.float32(p[b]) for b in f]) for f in FOLDS]
 
 
@@ -45,14 +45,14 @@ def f1_by_fold(p: dict[str, float]) -> list[float]:
 
 
 def column(table: ResultTable, key: str) -> dict:
-    """The entries of a column by the first words of their row."""
+    """Return the cells of a column by the text in the first cell of their row."""
     i = [c.key for c in table.columns].index(key)
     return {row[0].text: row[i] for row in table.rows}
 
 
 @pytest.fixture
 def small(tmp_path):
-    """Three methods, two seeds, three folds."""
+    """Write an experiment of three methods, two seeds and three folds."""
     for seed in (0, 1):
         for model, kl, skill in [
             ("abmil", None, 0.3),
@@ -89,7 +89,7 @@ def test_average_ranks_are_over_data_sets_and_metrics_within_the_family(small):
     write_folds(small, Y, FOLDS, guesses("t", 2.0), model="tabmil")
     table = comparison_table(read_results(small), "local")
     names = [row[0].text for row in table.rows]
-    # the paper's order, without the other family
+    # in the paper's order, without the other family
     assert names == ["abmil-probsa-diag λ=cyclical", "abmil", "dsmil"]
     ranks = {n: [] for n in names}
     for key in ("toy_auroc", "toy_f1"):
@@ -120,7 +120,7 @@ def test_pooled_values_are_over_all_bags_and_differences_to_the_plain_model(smal
     assert paper.name == "paper_table2"
     text = "\n".join(pooled.footnotes)
     assert (
-        "toy: 30 test bags (15 positive); 3 folds, each bag tested once a seed; 2 seeds (0, 1)."
+        "toy: 30 test bags (15 positive); 3 folds, each bag tested once per seed; 2 seeds (0, 1)."
         in text
     )
     assert "paired difference to abmil" in text
@@ -130,7 +130,7 @@ def test_pooled_values_are_over_all_bags_and_differences_to_the_plain_model(smal
 
 
 def test_levels_of_folds_cost_pooled_differences_and_not_those_within(tmp_path):
-    """The same order in every fold, but the runs of one method lie at other levels."""
+    """Both methods order each fold equally, but one method's runs differ in level."""
     p = guesses("p", 1.5)
     level = {b: 0.2 * k for k, fold in enumerate(FOLDS) for b in fold}
     moved = {b: 0.5 * p[b] + level[b] for b in BAGS}
@@ -151,7 +151,8 @@ def test_levels_of_folds_cost_pooled_differences_and_not_those_within(tmp_path):
 
 
 def test_bold_and_the_winner_are_of_means_over_folds_where_pooled_signs_turn(tmp_path):
-    """The method that orders every fold best loses pooled, by the levels of its folds alone."""
+    """The method that orders every fold best loses when pooled, because its folds differ in "
+    "level."""
     bags = [f"b{i:03d}" for i in range(120)]
     y = {b: i % 2 for i, b in enumerate(bags)}
     folds = [bags[40 * k : 40 * k + 40] for k in range(3)]
@@ -190,7 +191,7 @@ def test_bold_and_the_winner_are_of_means_over_folds_where_pooled_signs_turn(tmp
 
 
 def test_a_winner_that_is_not_the_best_of_its_column_is_not_bold(tmp_path):
-    """F1 of all calls together and the mean of the folds' F1 can disagree: then nobody is bold."""
+    """No cell is bold if F1 of all calls and the mean F1 of the folds disagree."""
     bags = [f"b{i:03d}" for i in range(220)]
     # a fold with few positive bags, and one with many
     y = {b: int(i < 10 if i < 20 else i < 120) for i, b in enumerate(bags)}
@@ -255,7 +256,7 @@ def test_the_papers_figures_stand_beside_its_own_data_sets_or_below(tmp_path, da
     entry = column(table, "rsna_paper_auroc")["clam-sb"]
     assert (entry.value, entry.sd) == (82.764, 6.162)
     assert column(table, "paper_rank")["abmil"].value == 5.667
-    # a method that the paper has not
+    # a method that the paper does not have
     assert column(table, "rsna_paper_f1")["smabmil"].value is None
     assert [t.name for t in table.follow] == ["pooled_local_rsna"]
 
@@ -269,7 +270,7 @@ def test_of_several_kl_weights_the_comparison_has_the_cyclical_one(tmp_path):
     table = comparison_table(read_results(tmp_path), "local")
     names = [row[0].text for row in table.rows]
     assert names == ["abmil-probsa-dirac λ=0.5", "abmil-probsa-diag λ=cyclical"]
-    assert any("one stands here: cyclical if it was run" in note for note in table.footnotes)
+    assert any("shown with one: cyclical if it was run" in note for note in table.footnotes)
     assert any("was not run" in note for note in table.follow[0].footnotes)
 
 
@@ -281,7 +282,7 @@ def test_a_method_that_lacks_a_data_set_is_not_ranked_and_said(small):
     assert column(table, "rank")[name].value is None
     assert column(table, "other_auroc")[name].value is None
     assert column(table, "rank")["abmil"].value is not None
-    assert any(f"not ranked: {name}" in note for note in table.footnotes)
+    assert any(f"in some column: {name}" in note for note in table.footnotes)
 
 
 def test_a_method_with_few_seeds_does_not_cost_the_others_theirs(small):
@@ -295,33 +296,31 @@ def test_a_method_with_few_seeds_does_not_cost_the_others_theirs(small):
         return roc_auc_score(labels, list(guesses(name, skill).values()))
 
     by_seed = [auroc(f"dsmil{s}", 0.5) - auroc(f"abmil{s}", 0.3) for s in range(3)]
-    found = column(table, "auroc_difference")
-    assert found["dsmil"].value == pytest.approx(np.mean(by_seed), abs=1e-6)
+    cells = column(table, "auroc_difference")
+    assert cells["dsmil"].value == pytest.approx(np.mean(by_seed), abs=1e-6)
     one = auroc("gone", 0.3) - auroc("abmil1", 0.3)
-    assert found["patchgcn"].value == pytest.approx(one, abs=1e-6)
+    assert cells["patchgcn"].value == pytest.approx(one, abs=1e-6)
     values = column(table, "auroc")
-    own = np.mean([auroc(f"dsmil{s}", 0.5) for s in range(3)])
-    assert values["dsmil"].value == pytest.approx(own, abs=1e-6)
+    mean_auroc = np.mean([auroc(f"dsmil{s}", 0.5) for s in range(3)])
+    assert values["dsmil"].value == pytest.approx(mean_auroc, abs=1e-6)
     (note,) = [n for n in table.footnotes if n.startswith("Not every method")]
     assert "dsmil 3" in note and "patchgcn 1" in note and "λ=cyclical 2" in note
-    assert "a winner is sought over the 1 that all of them have" in note
+    assert "a winner is sought over the 1 that all methods have" in note
     assert any("30 patients, 1 to 3 replicates" in n for n in table.footnotes)
 
 
 def test_differences_stand_where_no_seed_is_in_all_methods(small):
     write_folds(small, Y, FOLDS, guesses("gone", 0.3), model="patchgcn", seed=7)
     table = comparison_table(read_results(small), "local").follow[0]
-    found = column(table, "auroc_difference")
-    assert found["dsmil"].value is not None and found["patchgcn"].value is None
-    assert any(
-        "no replicate is in all of them, so there is no winner" in n for n in table.footnotes
-    )
+    cells = column(table, "auroc_difference")
+    assert cells["dsmil"].value is not None and cells["patchgcn"].value is None
+    assert any("no replicate is common to all, so there is no winner" in n for n in table.footnotes)
     assert not any(e.bold for row in table.rows for e in row)
 
 
 def test_few_columns_say_that_no_test_can_speak(small):
     text = "\n".join(comparison_table(read_results(small), "local").footnotes)
-    assert "2 columns can reach no p below 0.5, so it can say nothing here" in text
+    assert "with 2 columns, p cannot be below 0.5" in text
     assert "too few columns" in text and "Friedman's test: p = " in text
 
 
@@ -369,7 +368,7 @@ def test_a_fixed_test_part_is_compared_over_splits_and_seeds(tmp_path):
 
 @pytest.fixture
 def ablation(tmp_path):
-    """Both posteriors of abmil with two λ, the plain model once."""
+    """Write both posteriors of abmil with two λ, and the plain model once."""
     write_folds(tmp_path, Y, FOLDS, guesses("plain", 0.3), model="abmil")
     for model in ("abmil-probsa-dirac", "abmil-probsa-diag"):
         for kl in (0.1, "cyclical"):
@@ -463,7 +462,7 @@ def test_a_fold_with_flipped_labels_stands_out(tmp_path):
     assert all([e.mark for e in row[1:4]] == [False, True, False] for row in table.rows)
     assert any(n.startswith("* fold 1: labels flipped? AUROC") for n in table.footnotes)
     below = comparison_table(read_results(tmp_path), "local").follow[0]
-    assert any(n.startswith("Odd: fold 1: labels flipped?") for n in below.footnotes)
+    assert any(n.startswith("Outlier: fold 1: labels flipped?") for n in below.footnotes)
 
 
 def test_folds_that_are_alike_are_not_odd(small):
@@ -477,7 +476,7 @@ def test_without_instance_labels_there_is_no_table_of_instances(small):
 
 
 def test_instances_by_hand(tmp_path):
-    """Attention that is right in every bag of fold 0 and the other way round in fold 1."""
+    """Attention is right in every bag of fold 0 and inverted in fold 1."""
     y = {b: i % 2 for i, b in enumerate(BAGS[:12])}
     folds = [BAGS[0:4], BAGS[4:8], BAGS[8:12]]
     labels = {b: [0, 0, 1, 1] if v else [0, 0, 0, 0] for b, v in y.items()}
@@ -533,7 +532,7 @@ def test_times_stand_beside_the_papers_and_torchmils():
     assert overhead["tabmil"].value == 1.0
     assert column(table, "rsna_torchmil")["abmil"].value is None
     assert column(table, "rsna_torchmil_ratio")["abmil-probsa-diag"].value == 2.0
-    # torchmil's transformer has no map after the heads
+    # torchmil's transformer has no linear map after its attention heads
     assert column(table, "rsna_torchmil")["tabmil"].mark
     assert table.rules == {2} and table.follow == ()
 
@@ -597,7 +596,7 @@ def test_one_class_has_nothing_to_compare_and_says_so(tmp_path):
     write_folds(tmp_path, y, FOLDS, guesses("a", 0.1))
     table = comparison_table(read_results(tmp_path), "local")
     assert column(table, "toy_auroc")["abmil"].value is None
-    assert any("nothing can be compared" in note for note in table.follow[0].footnotes)
+    assert any("no comparison: " in note for note in table.follow[0].footnotes)
     write_tables(tmp_path)
 
 

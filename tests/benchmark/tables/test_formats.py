@@ -1,4 +1,4 @@
-"""A table reads the same in markdown, LaTeX and CSV; no format breaks on what stands in it."""
+"""Tables read the same in markdown, LaTeX and CSV, whatever text they contain."""
 
 import csv
 import io
@@ -7,7 +7,7 @@ import re
 import pytest
 
 from probsa.benchmark.tables.formats import LATEX, shown, to_csv, to_latex, to_markdown, write_table
-from probsa.benchmark.tables.table import Column, Entry, ResultTable, words
+from probsa.benchmark.tables.table import Column, ResultTable, TableCell, text_cell
 
 COLUMNS = (
     Column(key="method", title="method"),
@@ -22,18 +22,18 @@ TABLE = ResultTable(
     columns=COLUMNS,
     rows=(
         (
-            words("abmil λ=0.1"),
-            Entry(value=0.90189, sd=0.00482, bold=True),
-            Entry(value=0.0123, low=-0.004, high=0.0301, mark=True),
-            Entry(value=0.0004),
-            Entry(value=82.0),
+            text_cell("abmil λ=0.1"),
+            TableCell(value=0.90189, sd=0.00482, bold=True),
+            TableCell(value=0.0123, low=-0.004, high=0.0301, mark=True),
+            TableCell(value=0.0004),
+            TableCell(value=82.0),
         ),
         (
-            words("50%_a|b"),
-            Entry(value=0.5),
-            Entry(value=-0.0001),
-            Entry(),
-            Entry(value=7.0),
+            text_cell("50%_a|b"),
+            TableCell(value=0.5),
+            TableCell(value=-0.0001),
+            TableCell(),
+            TableCell(value=7.0),
         ),
     ),
     footnotes=("* odd: 3 % of {a}; p < 0.05.",),
@@ -43,7 +43,7 @@ TABLE = ResultTable(
             name="below",
             title="Below",
             columns=(Column(key="x", title="x", unit="printed"),),
-            rows=((Entry(value=87.9, sd=1.17),),),
+            rows=((TableCell(value=87.9, sd=1.17),),),
         ),
     ),
 )
@@ -52,22 +52,22 @@ TABLE = ResultTable(
 @pytest.mark.parametrize(
     ("unit", "entry", "text"),
     [
-        ("percent", Entry(value=0.90189, sd=0.00482), "90.2 ± 0.5"),
-        ("percent", Entry(value=1.0, low=0.98, high=1.0), "100.0 [98.0, 100.0]"),
-        ("points", Entry(value=0.0123, low=-0.004, high=0.0301), "+1.2 [-0.4, +3.0]"),
-        ("points", Entry(value=-0.0001), "0.0"),
-        ("points", Entry(value=0.02, sd=0.01), "+2.0 ± 1.0"),
-        ("printed", Entry(value=87.924, sd=1.179), "87.924 ± 1.179"),
-        ("rank", Entry(value=1.8333333, sd=1.3292), "1.833 ± 1.329"),
-        ("p", Entry(value=0.0004), "<0.001"),
-        ("p", Entry(value=0.0312), "0.031"),
-        ("ratio", Entry(value=2.777), "2.78"),
-        ("milliseconds", Entry(value=2.769), "2.77"),
-        ("count", Entry(value=82.0), "82"),
-        ("percent", Entry(), "-"),
-        ("percent", Entry(text="one class"), "one class"),
-        ("percent", Entry(value=float("nan")), "-"),
-        ("percent", Entry(value=0.5, mark=True), "50.0*"),
+        ("percent", TableCell(value=0.90189, sd=0.00482), "90.2 ± 0.5"),
+        ("percent", TableCell(value=1.0, low=0.98, high=1.0), "100.0 [98.0, 100.0]"),
+        ("points", TableCell(value=0.0123, low=-0.004, high=0.0301), "+1.2 [-0.4, +3.0]"),
+        ("points", TableCell(value=-0.0001), "0.0"),
+        ("points", TableCell(value=0.02, sd=0.01), "+2.0 ± 1.0"),
+        ("printed", TableCell(value=87.924, sd=1.179), "87.924 ± 1.179"),
+        ("rank", TableCell(value=1.8333333, sd=1.3292), "1.833 ± 1.329"),
+        ("p", TableCell(value=0.0004), "<0.001"),
+        ("p", TableCell(value=0.0312), "0.031"),
+        ("ratio", TableCell(value=2.777), "2.78"),
+        ("milliseconds", TableCell(value=2.769), "2.77"),
+        ("count", TableCell(value=82.0), "82"),
+        ("percent", TableCell(), "-"),
+        ("percent", TableCell(text="one class"), "one class"),
+        ("percent", TableCell(value=float("nan")), "-"),
+        ("percent", TableCell(value=0.5, mark=True), "50.0*"),
     ],
 )
 def test_numbers_read_as_their_unit_says(unit, entry, text):
@@ -145,21 +145,21 @@ def test_every_special_character_of_latex_is_escaped():
         name="t",
         title=given,
         columns=(Column(key="a", title=given, group=given),),
-        rows=((words("[x] " + given),), (words("-1"),), (words("a -1"),)),
+        rows=((text_cell("[x] " + given),), (text_cell("-1"),), (text_cell("a -1"),)),
         footnotes=(given,),
     )
     text = to_latex(table)
     assert text.isascii()
     for escaped in LATEX.values():
         assert text.count(escaped) >= 5
-    # nothing that the line break before could take for its argument
+    # a leading bracket must not become the argument of the line break
     assert "\n{}[x]" in text and "\n[" not in text
     assert "\na -1 \\\\" in text
 
 
 def test_words_are_not_numbers_and_numbers_get_a_minus():
     columns = (Column(key="a", title="a", unit="points"),)
-    rows = ((Entry(value=-0.01, low=-0.03, high=0.0),),)
+    rows = ((TableCell(value=-0.01, low=-0.03, high=0.0),),)
     text = to_latex(ResultTable(name="t", title="t", columns=columns, rows=rows))
     assert "$-$1.0 [$-$3.0, 0.0]" in text
 
@@ -170,7 +170,7 @@ def test_a_row_that_does_not_fit_is_refused():
             name="t",
             title="t",
             columns=(Column(key="a", title="a"),),
-            rows=((words("a"), words("b")),),
+            rows=((text_cell("a"), text_cell("b")),),
         )
 
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from support.stored import write_folder
 
-from probsa.benchmark.reports import Written
+from probsa.benchmark.reports import ReportFiles
 from probsa.cli.entry import main
 from probsa.core.files import read_csv
 
@@ -31,7 +31,7 @@ def reported(monkeypatch):
     def written(out, *, bags, told):
         asked.append((str(out), bags))
         told("tables")
-        return Written(
+        return ReportFiles(
             files=(out / "tables" / "x.md",),
             missing=(("a map", "no coordinates"),),
             odd=("own, fold 1: labels flipped?",),

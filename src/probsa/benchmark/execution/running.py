@@ -46,7 +46,7 @@ def plan(grid: Grid, out: Path) -> Plan:
     cells = grid.cells(out)
     return Plan(
         states=tuple(state_of(c, out) for c in cells),
-        units=tuple(units_of(cells, max_joint=grid.heads)),
+        units=tuple(units_of(cells, max_joint=grid.joint_runs)),
         notes=checked.notes,
     )
 
@@ -154,7 +154,7 @@ def _run_cells(
         watch=watch,
         known_done=set(finished),
     )
-    units = {u.name: u for u in units_of(cells, max_joint=grid.heads)}
+    units = {u.name: u for u in units_of(cells, max_joint=grid.joint_runs)}
     states = {c.name: state_of(c, out, done=c.name in finished) for c in cells}
     write_states(out, list(states.values()))
 

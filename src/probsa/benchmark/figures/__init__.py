@@ -1,1 +1,1 @@
-"""The figures of an experiment, one module each, with their numbers as CSV."""
+"""The figures of an experiment, each with its numbers as CSV."""

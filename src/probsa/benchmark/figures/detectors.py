@@ -1,40 +1,40 @@
-"""From run folders to what uncertainty.py draws: σ² and its rivals as detectors of wrong calls."""
+"""Prepare the data of uncertainty.py: σ² and its rivals as detectors of wrong calls."""
 
 from collections.abc import Sequence
 
 from ...errors import ProbSAError
-from ..results.cache import Kept
+from ..results.cache import ResultCache
 from ..results.instances import AREA
 from ..results.results import Scores, instances_of
 from .uncertainty import SHORT, ErrorDetection
 
 
-def detections(
-    scores: Sequence[Scores], *, kept: Kept | None = None
+def error_detections(
+    scores: Sequence[Scores], *, cache: ResultCache | None = None
 ) -> tuple[list[ErrorDetection], list[str]]:
-    """Of every method with a variance where instances have labels; and why others have none.
+    """Return every method with a variance on labelled instances, and why others are missing.
 
-    The numbers of the table of errors: means over replicates and, with folds, over folds.
+    The numbers are those of the table of errors: means over replicates and, with folds, over folds.
     """
-    kept = kept or Kept()
-    found: list[ErrorDetection] = []
-    lost: list[str] = []
+    cache = cache or ResultCache()
+    methods: list[ErrorDetection] = []
+    reasons: list[str] = []
     for s in scores:
         if s.method.baseline is None:
-            continue  # only a posterior has a variance
+            continue  # only posteriors have a variance
         try:
             first = next(instances_of(s))
             if all(p.instance_labels is None for p in first):
-                lost.append(f"{s.data} has no instance labels")
+                reasons.append(f"{s.data} has no instance labels")
                 continue
             if not any(p.attention_variance.any() for p in first):
                 continue  # Dirac
-            metrics = kept.summary(s)
+            metrics = cache.summary(s)
         except (ProbSAError, OSError) as error:
-            lost.append(f"{s.method.name} on {s.data}: {error}")
+            reasons.append(f"{s.method.name} on {s.data}: {error}")
             continue
         assert metrics is not None, "its instances have labels"
-        found.append(
+        methods.append(
             ErrorDetection(
                 data=s.data,
                 method=s.method.name,
@@ -42,4 +42,4 @@ def detections(
                 metrics={name: metrics[f"error_auroc_{d}_{AREA}"] for d, name in SHORT.items()},
             )
         )
-    return found, list(dict.fromkeys(lost))
+    return methods, list(dict.fromkeys(reasons))

@@ -1,4 +1,4 @@
-"""AUROC of every method on every split: one that all find odd has odd bags, or odd labels."""
+"""AUROC of every method on every split; outlier splits may have wrong labels or unusual bags."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from .style import GREY, ODD, ROW, TEXT, TITLE, WIDTH, dress, list_names, sheet, style_of, write
+from .style import GREY, OUTLIER, ROW, TEXT, TITLE, WIDTH, dress, list_names, sheet, style_of, write
 
-Odd = Mapping[str, Collection[int]]
-"""By data set: the splits that stand out."""
+Outliers = Mapping[str, Collection[int]]
+"""Outlier splits by data set."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,24 +25,24 @@ class FoldScores:
     auroc: Mapping[int, float]
 
 
-def write_folds(path: Path, scores: Sequence[FoldScores], *, odd: Odd) -> list[Path]:
-    """Writes the figure and its numbers."""
+def write_folds(path: Path, scores: Sequence[FoldScores], *, outliers: Outliers) -> list[Path]:
+    """Write the figure and its numbers."""
     rows = [
         {
             "data": s.data,
             "method": s.method,
             "split": k,
             "auroc": v,
-            "odd": k in odd.get(s.data, ()),
+            "odd": k in outliers.get(s.data, ()),
         }
         for s in scores
         for k, v in s.auroc.items()
     ]
-    return write(draw_folds(scores, odd=odd), path, rows)
+    return write(draw_folds(scores, outliers=outliers), path, rows)
 
 
-def draw_folds(scores: Sequence[FoldScores], *, odd: Odd) -> Figure:
-    """A panel for each data set, labelled with its name."""
+def draw_folds(scores: Sequence[FoldScores], *, outliers: Outliers) -> Figure:
+    """Draw a panel for each data set, labelled with its name."""
     sets = list(dict.fromkeys(s.data for s in scores))
     names = list(dict.fromkeys(s.method for s in scores))
     figure = sheet(WIDTH, 1.05 + ROW * len(names))
@@ -51,14 +51,16 @@ def draw_folds(scores: Sequence[FoldScores], *, odd: Odd) -> Figure:
         ax.set_label(data)
         dress(ax)
         list_names(ax, names, shown=data == sets[0])
-        _panel(ax, [s for s in scores if s.data == data], names=names, odd=odd.get(data, ()))
+        _panel(
+            ax, [s for s in scores if s.data == data], names=names, outliers=outliers.get(data, ())
+        )
         ax.set_title(data, fontsize=TITLE, loc="left")
         ax.set_xlabel("AUROC on a split's test bags", fontsize=TEXT)
     marks = [
-        Line2D([], [], ls="", marker="o", color="0.35", ms=3.5, alpha=0.7, label="a split"),
+        Line2D([], [], ls="", marker="o", color="0.35", ms=3.5, alpha=0.7, label="one split"),
         Line2D([], [], ls="", marker="|", color="0.35", ms=9, mew=2, label="mean over splits"),
     ]
-    if any(odd.values()):
+    if any(outliers.values()):
         marks.append(
             Line2D(
                 [],
@@ -66,9 +68,9 @@ def draw_folds(scores: Sequence[FoldScores], *, odd: Odd) -> Figure:
                 ls="",
                 marker="s",
                 mfc="none",
-                mec=ODD,
+                mec=OUTLIER,
                 ms=6,
-                label="a split (its number) that most methods find odd: look at its bags",
+                label="an outlier split (with its number): check its labels and bags",
             )
         )
     figure.legend(handles=marks, loc="outside lower left", ncols=3, fontsize=TEXT, frameon=False)
@@ -76,18 +78,18 @@ def draw_folds(scores: Sequence[FoldScores], *, odd: Odd) -> Figure:
 
 
 def _panel(
-    ax: Axes, scores: Sequence[FoldScores], *, names: Sequence[str], odd: Collection[int]
+    ax: Axes, scores: Sequence[FoldScores], *, names: Sequence[str], outliers: Collection[int]
 ) -> None:
     ax.axvline(0.5, color=GREY, lw=0.8, ls=":")
     for s in scores:
         y, colour = names.index(s.method), style_of(s.model).colour
-        usual = [v for k, v in s.auroc.items() if k not in odd]
+        usual = [v for k, v in s.auroc.items() if k not in outliers]
         ax.plot(usual, [y] * len(usual), ls="", marker="o", color=colour, ms=3.5, alpha=0.7)
-        for k in odd:
+        for k in outliers:
             if k in s.auroc:
-                ax.plot(s.auroc[k], y, marker="s", mfc="white", mec=ODD, ms=7, mew=0.9)
+                ax.plot(s.auroc[k], y, marker="s", mfc="white", mec=OUTLIER, ms=7, mew=0.9)
                 ax.text(
-                    s.auroc[k], y, str(k), fontsize=TEXT - 0.5, color=ODD,
+                    s.auroc[k], y, str(k), fontsize=TEXT - 0.5, color=OUTLIER,
                     ha="center", va="center_baseline",
                 )  # fmt: skip
         if s.auroc:

@@ -1,4 +1,4 @@
-"""Paired differences to the baseline with their intervals; a winner is marked only if it is one."""
+"""Paired differences to the baseline with their intervals, and the winners."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,43 +27,45 @@ from .style import (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
+class BaselineDifference:
     """One method against its baseline on one data set, in points (hundredths)."""
 
     data: str
     metric: str
     method: str
     model: str
-    """For the colour."""
+    """Determines the colour."""
     baseline: str
     pooling: Literal["pooled", "within"] = "pooled"
-    """Over the bags of all folds together, or in each fold and then the mean."""
+    """Whether bags of all folds are pooled, or the metric is averaged over folds."""
     points: float | None
-    """None where it is undefined."""
+    """None if undefined."""
     low: float | None = None
     high: float | None = None
     p: float | None = None
     """After Holm's correction."""
     distinct: bool = False
-    """Whether it is told apart from the baseline."""
+    """Whether the difference to the baseline is significant."""
     winner: bool = False
-    """By the rule of the tables: told apart from every other method too."""
+    """Whether the method wins by the tables' rule: it differs significantly from every other."""
     detectable: float | None = None
-    """The smallest difference that such an experiment finds, in points: detectable.py."""
+    """Smallest difference that such an experiment can detect, in points."""
 
 
-def write_forest(path: Path, differences: Sequence[Difference], *, said: str = "") -> list[Path]:
-    """Writes the figure, with what else is to be said of it, and its numbers."""
+def write_forest(
+    path: Path, differences: Sequence[BaselineDifference], *, remark: str = ""
+) -> list[Path]:
+    """Write the figure, with a further note below it, and its numbers."""
     columns = (
         "data", "metric", "method", "baseline", "points", "low", "high", "p", "distinct", "winner",
         "detectable", "pooling",
     )  # fmt: skip
     rows = [{c: getattr(d, c) for c in columns} for d in differences]
-    return write(draw_forest(differences, said=said), path, rows)
+    return write(draw_forest(differences, remark=remark), path, rows)
 
 
-def draw_forest(differences: Sequence[Difference], *, said: str = "") -> Figure:
-    """A panel for each data set (rows) and metric (columns), labelled `<data> <metric>`."""
+def draw_forest(differences: Sequence[BaselineDifference], *, remark: str = "") -> Figure:
+    """Draw a panel for each data set (rows) and metric (columns), labelled `<data> <metric>`."""
     sets = list(dict.fromkeys(d.data for d in differences))
     metrics = list(dict.fromkeys(d.metric for d in differences))
     names = {s: list(dict.fromkeys(d.method for d in differences if d.data == s)) for s in sets}
@@ -72,42 +74,48 @@ def draw_forest(differences: Sequence[Difference], *, said: str = "") -> Figure:
     grid = figure.subplots(
         len(sets), len(metrics), squeeze=False, height_ratios=[n + 1 for n in rows]
     )
-    cut = False
+    is_cut = False
     for line, data in zip(grid, sets, strict=True):
         for ax, metric in zip(line, metrics, strict=True):
             ax.set_label(f"{data} {metric}")
             dress(ax)
             list_names(ax, names[data], shown=metric == metrics[0])
-            own = [d for d in differences if (d.data, d.metric) == (data, metric)]
-            _panel(ax, own, names=names[data])
+            panel_differences = [d for d in differences if (d.data, d.metric) == (data, metric)]
+            _panel(ax, panel_differences, names=names[data])
             most = reach(
-                [d.points for d in own if d.points is not None], [(d.low, d.high) for d in own]
+                [d.points for d in panel_differences if d.points is not None],
+                [(d.low, d.high) for d in panel_differences],
             )
             if most is not None:
                 ax.set_xlim(-most, most)
-                cut = True
+                is_cut = True
             if metric == metrics[0]:
                 ax.set_title(data, fontsize=TITLE, loc="left")
             if data == sets[-1]:
                 ax.set_xlabel(f"{metric}: points over the baseline", fontsize=TEXT)
     baselines = ", ".join(dict.fromkeys(d.baseline for d in differences))
-    band = any(d.detectable for d in differences)
+    has_detectable = any(d.detectable for d in differences)
     note(
         figure,
-        f"Baseline: {baselines}, of the method's own kind. Lines: 95 % intervals. Filled: told "
-        "apart from the baseline (Holm-adjusted p ≤ 0.05). ★: the winner, told apart from every "
-        "other method of its family."
-        + (" Grey: smaller than what such an experiment finds four times in five." if band else "")
-        + (f" {BEYOND}" if cut else "")
+        f"Baseline: {baselines}, from the method's family. Lines: 95 % intervals. Filled: "
+        "significant "
+        "difference to the baseline (Holm-adjusted p ≤ 0.05). ★: the winner, which differs "
+        "significantly from every other method of its family."
+        + (
+            " Grey: smaller than what such an experiment detects with 80 % power."
+            if has_detectable
+            else ""
+        )
+        + (f" {BEYOND}" if is_cut else "")
         + (f" {WITHIN}" if any(d.pooling == "within" for d in differences) else "")
-        + (f" {said}" if said else ""),
+        + (f" {remark}" if remark else ""),
     )
     return figure
 
 
-def _panel(ax: Axes, own: Sequence[Difference], *, names: Sequence[str]) -> None:
+def _panel(ax: Axes, differences: Sequence[BaselineDifference], *, names: Sequence[str]) -> None:
     ax.axvline(0, color=GREY, lw=0.9)
-    for d in own:
+    for d in differences:
         y, style = names.index(d.method), style_of(d.model)
         if d.detectable:
             ax.fill_betweenx(

@@ -1,7 +1,7 @@
-"""The paper's figure 3: what λ brings over the plain baseline, per variant, in points.
+"""The paper's figure 3: the gain of λ over the plain baseline per variant, in points.
 
-Thin lines are data sets with their intervals, the thick one is their mean, the dashed one is the
-mean of the paper's own table 5.
+Thin lines are data sets with their intervals, the thick line is their mean, and the dashed line is
+the mean of the paper's table 5.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -29,60 +29,62 @@ from .style import (
     write,
 )
 
-Source = Literal["ours", "paper"]
+GainSource = Literal["ours", "paper"]
 Key = TypeVar("Key", bound=Hashable)
 MARKERS = "osD^vP<ph"
-"""Of data sets."""
+"""Markers of the data sets."""
 MEAN = "mean over data sets"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gain:
-    """What one λ of one variant brings on one data set."""
+    """The gain of one λ of one variant on one data set."""
 
-    source: Source = "ours"
+    source: GainSource = "ours"
     data: str
     variant: str
     """`abmil-probsa-diag`."""
     kl_weight: str
-    """As tables write it: `0.1`, `cyclical`."""
+    """λ as tables write it: `0.1`, `cyclical`."""
     metric: str
     points: float
-    """Hundredths: an AUROC of 0.91 against 0.90 is one point."""
+    """In hundredths: an AUROC of 0.91 against 0.90 is one point."""
     pooling: Literal["pooled", "within", ""] = ""
-    """Of ours: over the bags of all folds together, or in each fold and then the mean."""
+    """For our results: whether bags of all folds are pooled, or the metric is averaged over
+    folds."""
     low: float | None = None
     high: float | None = None
 
 
 def write_improvement(path: Path, gains: Sequence[Gain]) -> list[Path]:
-    """Writes the figure and its numbers, means included."""
+    """Write the figure and its numbers, including the means."""
     columns = ("source", "metric", "variant", "kl_weight", "data", "points", "low", "high")
     columns += ("pooling",)
-    every = [*gains, *means(gains)]
+    all_gains = [*gains, *means(gains)]
     return write(
-        draw_improvement(gains), path, [{c: getattr(g, c) for c in columns} for g in every]
+        draw_improvement(gains), path, [{c: getattr(g, c) for c in columns} for g in all_gains]
     )
 
 
 def means(gains: Sequence[Gain]) -> list[Gain]:
-    """The mean over data sets of each λ that all data sets of its source and variant have."""
-    found: list[Gain] = []
+    """Return the mean over data sets of each λ that all data sets of its source and variant
+    have."""
+    mean_gains: list[Gain] = []
     for key in _distinct((g.source, g.metric, g.variant) for g in gains):
-        own = [g for g in gains if (g.source, g.metric, g.variant) == key]
-        sets = {g.data for g in own}
-        for kl in kl_order(own):
-            at = [g for g in own if g.kl_weight == kl]
-            if {g.data for g in at} == sets:
-                mean = float(np.mean([g.points for g in at]))
-                mean_gain = replace(at[0], data=MEAN, points=mean, low=None, high=None)
-                alike = len({g.pooling for g in at}) == 1
-                found.append(mean_gain if alike else replace(mean_gain, pooling=""))
-    return found
+        group = [g for g in gains if (g.source, g.metric, g.variant) == key]
+        sets = {g.data for g in group}
+        for kl in kl_order(group):
+            at_kl = [g for g in group if g.kl_weight == kl]
+            if {g.data for g in at_kl} == sets:
+                mean = float(np.mean([g.points for g in at_kl]))
+                mean_gain = replace(at_kl[0], data=MEAN, points=mean, low=None, high=None)
+                same_pooling = len({g.pooling for g in at_kl}) == 1
+                mean_gains.append(mean_gain if same_pooling else replace(mean_gain, pooling=""))
+    return mean_gains
 
 
 def kl_order(gains: Sequence[Gain]) -> list[str]:
-    """Every λ: numbers, then the schedules."""
+    """Return every λ: numbers, then the schedules."""
     words = ("linear", "cyclical")
 
     def place(kl: str) -> tuple[int, float]:
@@ -92,37 +94,37 @@ def kl_order(gains: Sequence[Gain]) -> list[str]:
 
 
 def draw_improvement(gains: Sequence[Gain]) -> Figure:
-    """A panel for each metric (rows) and variant (columns), labelled `<metric> <variant>`."""
+    """Draw a panel for each metric (rows) and variant (columns), labelled `<metric> <variant>`."""
     ours = [g for g in gains if g.source == "ours"]
     variants = [v for (v,) in _distinct((g.variant,) for g in ours)]
     metrics = [m for (m,) in _distinct((g.metric,) for g in ours)]
     sets = [d for (d,) in _distinct((g.data,) for g in ours)]
     shown = [g for g in gains if g.variant in variants and g.metric in metrics]
     order = kl_order(shown)
-    said: list[str] = []
+    notes: list[str] = []
     figure = sheet(1.2 + 1.5 * max(2, len(variants)), 0.75 + 1.75 * len(metrics))
     grid = figure.subplots(len(metrics), len(variants), squeeze=False, sharey="row", sharex=True)
     for row, metric in zip(grid, metrics, strict=True):
         for ax, variant in zip(row, variants, strict=True):
-            own = [g for g in shown if g.metric == metric and g.variant == variant]
+            panel_gains = [g for g in shown if g.metric == metric and g.variant == variant]
             ax.set_label(f"{metric} {variant}")
-            _panel(ax, own, order=order, sets=sets)
+            _panel(ax, panel_gains, order=order, sets=sets)
             dress(ax)
             if metric == metrics[0]:
                 ax.set_title(shortened(variant, 24), fontsize=TEXT + 0.5)
             if metric == metrics[-1]:
                 ax.set_xlabel("λ", fontsize=TEXT)
-        of = [g for g in shown if g.metric == metric]
-        most = reach([g.points for g in of], [(g.low, g.high) for g in of])
-        if most is not None:
-            row[0].set_ylim(-most, most)
-            said.append(BEYOND)
+        metric_gains = [g for g in shown if g.metric == metric]
+        limit = reach([g.points for g in metric_gains], [(g.low, g.high) for g in metric_gains])
+        if limit is not None:
+            row[0].set_ylim(-limit, limit)
+            notes.append(BEYOND)
         row[0].set_ylabel(f"{metric}: points over\nthe baseline (λ = 0)", fontsize=TEXT)
     _legend(figure, sets, paper=any(g.source == "paper" for g in shown), many=len(sets) > 1)
     if any(g.pooling == "within" for g in ours):
-        said.append(WITHIN)
-    if said:
-        note(figure, " ".join(dict.fromkeys(said)))
+        notes.append(WITHIN)
+    if notes:
+        note(figure, " ".join(dict.fromkeys(notes)))
     return figure
 
 
@@ -130,25 +132,25 @@ def _panel(ax: Axes, gains: Sequence[Gain], *, order: list[str], sets: list[str]
     ours = [g for g in gains if g.source == "ours"]
     ax.axhline(0, color=GREY, lw=0.8)
     for k, data in enumerate(sets):
-        own = sorted((g for g in ours if g.data == data), key=lambda g: order.index(g.kl_weight))
-        if not own:
+        line = sorted((g for g in ours if g.data == data), key=lambda g: order.index(g.kl_weight))
+        if not line:
             continue
-        # beside each other, so that intervals do not hide one another
-        x = np.array([order.index(g.kl_weight) for g in own]) + 0.14 * (k - (len(sets) - 1) / 2)
-        y = [g.points for g in own]
-        ends = [[g.points if e is None else e for e in (g.low, g.high)] for g in own]
-        colour = style_of(own[0].variant).colour
+        # shift data sets sideways so that intervals do not overlap
+        x = np.array([order.index(g.kl_weight) for g in line]) + 0.14 * (k - (len(sets) - 1) / 2)
+        y = [g.points for g in line]
+        ends = [[g.points if e is None else e for e in (g.low, g.high)] for g in line]
+        colour = style_of(line[0].variant).colour
         ax.vlines(x, [e[0] for e in ends], [e[1] for e in ends], color=colour, lw=0.7, alpha=0.75)
         ax.plot(x, y, color=colour, lw=0.8, marker=MARKERS[k % len(MARKERS)], ms=3, alpha=0.75)
     for source in ("paper", "ours"):
-        own = [g for g in means(gains) if g.source == source]
+        line = [g for g in means(gains) if g.source == source]
         if source == "ours" and len(sets) < 2:
             continue
-        x, y = [order.index(g.kl_weight) for g in own], [g.points for g in own]
+        x, y = [order.index(g.kl_weight) for g in line], [g.points for g in line]
         if source == "paper":
             ax.plot(x, y, color=PAPER, lw=1.1, dashes=(3, 1.5), marker="_", ms=5)
-        elif own:
-            ax.plot(x, y, color=style_of(own[0].variant).colour, lw=2.4, solid_capstyle="round")
+        elif line:
+            ax.plot(x, y, color=style_of(line[0].variant).colour, lw=2.4, solid_capstyle="round")
     turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if len(order) > 4 else {}
     ax.set_xticks(range(len(order)), order, **turned)
     ax.set_xlim(-0.4, len(order) - 0.6)
@@ -170,7 +172,7 @@ def _legend(figure: Figure, sets: list[str], *, paper: bool, many: bool) -> None
     if many:
         handles.append(Line2D([], [], color="0.35", lw=2.4, label=MEAN))
     if paper:
-        line = Line2D([], [], color=PAPER, lw=1.1, label="the paper, mean of its three data sets")
+        line = Line2D([], [], color=PAPER, lw=1.1, label="paper: mean of its three data sets")
         line.set_dashes((3, 1.5))
         handles.append(line)
     columns = 3 if figure.get_figwidth() > 6 else 1 if figure.get_figwidth() < 5 else 2
@@ -180,5 +182,5 @@ def _legend(figure: Figure, sets: list[str], *, paper: bool, many: bool) -> None
 
 
 def _distinct(keys: Iterable[Key]) -> list[Key]:
-    """Each once, in order."""
+    """Return each key once, in order."""
     return list(dict.fromkeys(keys))

@@ -1,6 +1,6 @@
-"""The paper's figure 4: the average rank of each method within its family, ours and the paper's.
+"""The paper's figure 4: each method's average rank within its family, ours and the paper's.
 
-1 is best. A rank is taken on each data set by itself, then averaged over data sets.
+1 is best. Ranks are computed on each data set, then averaged over data sets.
 """
 
 from collections.abc import Sequence
@@ -17,30 +17,30 @@ FAMILIES = {"local": "no global interactions", "global": "with global interactio
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AverageRank:
-    """One method's, for one metric."""
+    """One method's average rank by one metric."""
 
     family: str
     metric: str
     method: str
     model: str
-    """For the colour."""
+    """Determines the colour."""
     ours: float | None
-    """None where we have not run it."""
+    """None if we have not run it."""
     paper: float | None = None
-    """None where the paper has not."""
+    """None if the paper has not run it."""
     data_sets: int = 0
-    """That ours is averaged over."""
+    """Number of data sets behind our rank."""
 
 
-def write_ranks(path: Path, ranks: Sequence[AverageRank], *, said: str = "") -> list[Path]:
-    """Writes the figure, with what else is to be said of it, and its numbers."""
+def write_ranks(path: Path, ranks: Sequence[AverageRank], *, remark: str = "") -> list[Path]:
+    """Write the figure, with a further note below it, and its numbers."""
     columns = ("family", "metric", "method", "ours", "paper", "data_sets")
     rows = [{c: getattr(r, c) for c in columns} for r in ranks]
-    return write(draw_ranks(ranks, said=said), path, rows)
+    return write(draw_ranks(ranks, remark=remark), path, rows)
 
 
-def draw_ranks(ranks: Sequence[AverageRank], *, said: str = "") -> Figure:
-    """A panel for each family (rows) and metric (columns), labelled `<family> <metric>`."""
+def draw_ranks(ranks: Sequence[AverageRank], *, remark: str = "") -> Figure:
+    """Draw a panel for each family (rows) and metric (columns), labelled `<family> <metric>`."""
     families = list(dict.fromkeys(r.family for r in ranks))
     metrics = list(dict.fromkeys(r.metric for r in ranks))
     names = {f: _ordered([r for r in ranks if r.family == f], metrics) for f in families}
@@ -69,20 +69,22 @@ def draw_ranks(ranks: Sequence[AverageRank], *, said: str = "") -> Figure:
                 ax.set_title(FAMILIES.get(family, family), fontsize=TITLE, loc="left")
             if family == families[-1]:
                 ax.set_xlabel(f"average {metric} rank (1 is best)", fontsize=TEXT)
-    theirs = any(r.paper is not None for r in ranks)
-    _legend(figure, paper=theirs)
-    paper = "The paper ranks on its own three data sets and among its own methods."
-    if theirs or said:
-        note(figure, " ".join([*([paper] if theirs else []), *([said] if said else [])]))
+    has_paper = any(r.paper is not None for r in ranks)
+    _legend(figure, paper=has_paper)
+    paper = "The paper's ranks are among its own methods on its own three data sets."
+    if has_paper or remark:
+        note(figure, " ".join([*([paper] if has_paper else []), *([remark] if remark else [])]))
     return figure
 
 
 def _ordered(ranks: Sequence[AverageRank], metrics: Sequence[str]) -> list[str]:
-    """Best first, by the first metric; what we have not run comes last, in the paper's order."""
+    """Return methods by rank in the first metric; those that we have not run come last."""
     first = [r for r in ranks if r.metric == metrics[0]]
-    known = {r.method: r.ours if r.ours is not None else 1000 + (r.paper or 0) for r in first}
-    every = dict.fromkeys(r.method for r in ranks)
-    return sorted(every, key=lambda m: known.get(m, 2000))
+    ranks_or_last = {
+        r.method: r.ours if r.ours is not None else 1000 + (r.paper or 0) for r in first
+    }
+    methods = dict.fromkeys(r.method for r in ranks)
+    return sorted(methods, key=lambda m: ranks_or_last.get(m, 2000))
 
 
 def _legend(figure: Figure, *, paper: bool) -> None:

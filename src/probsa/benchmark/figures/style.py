@@ -1,7 +1,7 @@
-"""What the figures of an experiment share: a colour and a marker by a method's name, sizes, files.
+"""The common style of an experiment's figures: colours and markers by method, sizes, files.
 
-Colours are Okabe and Ito's and Tol's muted ones, told apart by colour-blind eyes; where methods are
-kin they share one and differ by the marker.
+Colours are those of Okabe and Ito and Tol's muted ones, which colour-blind readers can tell apart;
+related methods share a colour and differ in the marker.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,23 +20,23 @@ from ...core import write_csv
 from ...maps import save
 
 WIDTH = 7.2
-"""Inches: the width of a page's text."""
+"""Width in inches of the text on a page."""
 DPI = 200
 TEXT, TITLE = 7.5, 9.0
 """Font sizes in points."""
 ROW = 0.19
-"""Inches of a line of a list of methods."""
+"""Height in inches of a line in a list of methods."""
 PAPER = "#000000"
-"""The paper's own figures: black and dashed, or hollow."""
+"""Colour of the paper's results, which are dashed or hollow."""
 GREY = "#7a7a7a"
-ODD = "#D55E00"
+OUTLIER = "#D55E00"
 NAME = 34
-"""Letters of a method's name that a figure has room for."""
+"""Largest number of characters of a method's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a method looks in every figure."""
+    """The colour and marker of a method in every figure."""
 
     colour: str
     marker: str
@@ -64,15 +64,15 @@ STYLES = {
     "camil": Style("#88CCEE", "h"),
     "vmil": Style("#661100", "p"),
 }
-WITHIN = "Where there are folds: AUROC within each, then the mean; F1 of the calls of all together."
-"""What differences are of, in notes below figures."""
+WITHIN = "With folds, AUROC is averaged over folds, and F1 uses the calls of all folds together."
+"""Note on how differences are computed."""
 OTHERS = ("#0077BB", "#EE7733", "#009988", "#CC3311", "#EE3377", "#BBBB33", "#4477AA", "#AA3377")
-"""Of methods that are not listed: one by the name."""
+"""Colours of methods that are not listed, chosen by name."""
 MARKERS = "osD^vP<ph"
 
 
 def style_of(model: str, label: str | None = None) -> Style:
-    """Of a model, and of what a grid calls it: another label has the colour, and its own marker."""
+    """Return the style of a model; another label in a grid changes only the marker."""
     known = STYLES.get(model)
     pick = crc32((label or model).encode())
     if known is None:
@@ -84,14 +84,14 @@ def style_of(model: str, label: str | None = None) -> Style:
 
 
 def sheet(width: float, height: float) -> Figure:
-    """An empty figure of so many inches that finds room for its labels."""
+    """Return an empty figure of this size in inches, with constrained layout."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def dress(ax: Axes, *, title: str = "") -> None:
-    """Thin axes, small letters."""
+    """Set thin axes and small labels."""
     ax.tick_params(labelsize=TEXT, length=2.5, width=0.6)
     for side, spine in ax.spines.items():
         spine.set_linewidth(0.6)
@@ -101,43 +101,43 @@ def dress(ax: Axes, *, title: str = "") -> None:
 
 
 def list_names(ax: Axes, names: Sequence[str], *, shown: bool = True) -> None:
-    """The y axis as a list of methods, from the top; light lines lead to them."""
-    at = range(len(names))
-    ax.set_yticks(list(at), [shortened(n) for n in names] if shown else [""] * len(names))
+    """Label the y axis with methods from the top, with light grid lines."""
+    rows = range(len(names))
+    ax.set_yticks(list(rows), [shortened(n) for n in names] if shown else [""] * len(names))
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.set_axisbelow(True)
     ax.grid(axis="y", color="#e6e6e6", lw=0.5)
     ax.tick_params(axis="y", length=0)
 
 
-BEYOND = "Lines that reach the edge of a panel go on beyond it: their ends are in the CSV."
+BEYOND = "Lines cut at the edge of a panel continue beyond it; the CSV has their ends."
 
 
 def reach(
     points: Sequence[float], intervals: Sequence[tuple[float | None, float | None]]
 ) -> float | None:
-    """How far from 0 an axis goes, if some intervals are so wide that nothing else could be seen.
+    """Return the range of an axis if some intervals are too wide to show, else None.
 
-    Those of two seeds can be: Student's t with one degree of freedom. Shown are all points, and
-    half-widths up to four times the lower quartile of all. None: every interval fits.
+    Intervals over two seeds can be: Student's t with one degree of freedom. The range covers all
+    points and half-widths of up to four times their lower quartile.
     """
     known = [(low, high) for low, high in intervals if low is not None and high is not None]
     if not points or not known:
         return None
-    most = max(map(abs, points)) + 4 * float(np.quantile([(b - a) / 2 for a, b in known], 0.25))
-    return most if max(abs(e) for pair in known for e in pair) > most else None
+    limit = max(map(abs, points)) + 4 * float(np.quantile([(b - a) / 2 for a, b in known], 0.25))
+    return limit if max(abs(e) for pair in known for e in pair) > limit else None
 
 
 def note(figure: Figure, text: str) -> None:
-    """What a reader must know, below the panels."""
+    """Write a note below the panels."""
     lines = wrap(text, int(figure.get_figwidth() / 0.058))
-    # panels keep their room: a line is an eighth of an inch
+    # keep the panels' size: a line takes an eighth of an inch
     figure.set_figheight(figure.get_figheight() + 0.125 * max(0, len(lines) - 1))
     figure.supxlabel("\n".join(lines), fontsize=TEXT, x=0.01, ha="left")
 
 
 def shortened(name: str, most: int = NAME) -> str:
-    """A long name loses its middle: its ends tell methods apart."""
+    """Return a name that fits; a long one loses its middle, since its ends identify it."""
     if len(name) <= most:
         return name
     keep = (most - 1) // 2
@@ -145,10 +145,10 @@ def shortened(name: str, most: int = NAME) -> str:
 
 
 def write(figure: Figure, path: Path, rows: Sequence[Mapping[str, object]]) -> list[Path]:
-    """Writes a figure as PNG and its numbers as CSV beside it, atomically; the paths of both."""
+    """Write a figure as PNG and its numbers as CSV beside it, atomically; return both paths."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
-        text.set_parse_math(False)  # a name may hold a dollar sign
+        text.set_parse_math(False)  # a name may contain a dollar sign
     numbers = path.with_suffix(".csv")
     save(figure, path)
     write_csv(numbers, list(rows[0]), rows)

@@ -1,7 +1,7 @@
-"""Whether σ² finds wrong calls of instances better than what costs nothing: AUROC of each.
+"""Whether σ² finds wrong instance calls better than scores that cost nothing, by AUROC.
 
-σ² in colour, its null rivals grey. 0.5 is chance; a rival whose bar is longer says that the
-variance adds nothing.
+σ² is coloured, its null rivals are grey. 0.5 is chance; a rival with a longer bar shows that the
+variance adds no information.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from ...statistics import Metric
 from .style import GREY, TEXT, WIDTH, dress, note, sheet, shortened, style_of, write
 
 LINE = 0.165
-"""Inches of a bar."""
+"""Height of a bar in inches."""
 GREYS = ("#9a9a9a", "#b4b4b4", "#cbcbcb")
 SHORT: dict[Detector, str] = {
     "variance": "σ²",
@@ -27,62 +27,68 @@ SHORT: dict[Detector, str] = {
     "seeds": "s.d. over replicates",
     "field": "random map",
 }
-"""Of σ² and its rivals; see error_detectors.py."""
+"""Short names of σ² and its rivals; see error_detectors.py."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorDetection:
-    """How well the variance of one method, and its rivals, find wrong calls on one data set."""
+    """How well one method's variance and its rivals find wrong calls on one data set."""
 
     data: str
     method: str
     model: str
     metrics: Mapping[str, Metric]
-    """By what each is called: `σ²` first."""
+    """AUROC by the score's name, `σ²` first."""
 
 
-def write_uncertainty(path: Path, found: Sequence[ErrorDetection]) -> list[Path]:
-    """Writes the figure and its numbers."""
+def write_uncertainty(path: Path, methods: Sequence[ErrorDetection]) -> list[Path]:
+    """Write the figure and its numbers."""
     rows = [
         {
             "data": f.data, "method": f.method, "score": name, "auroc": m.value,
             "low": m.low, "high": m.high, "reason": m.reason,
         }
-        for f in found
+        for f in methods
         for name, m in f.metrics.items()
     ]  # fmt: skip
-    return write(draw_uncertainty(found), path, rows)
+    return write(draw_uncertainty(methods), path, rows)
 
 
-def draw_uncertainty(found: Sequence[ErrorDetection]) -> Figure:
-    """A panel for each data set, labelled with its name; a group of bars for each method."""
-    sets = list(dict.fromkeys(f.data for f in found))
-    names = list(dict.fromkeys(f.method for f in found))
-    rivals = list(dict.fromkeys(r for f in found for r in f.metrics))
-    per = len(rivals) + 1.6
-    figure = sheet(WIDTH, 0.95 + LINE * per * len(names))
+def draw_uncertainty(methods: Sequence[ErrorDetection]) -> Figure:
+    """Draw a panel for each data set, labelled with its name; a group of bars per method."""
+    sets = list(dict.fromkeys(f.data for f in methods))
+    names = list(dict.fromkeys(f.method for f in methods))
+    rivals = list(dict.fromkeys(r for f in methods for r in f.metrics))
+    group_height = len(rivals) + 1.6
+    figure = sheet(WIDTH, 0.95 + LINE * group_height * len(names))
     grid = figure.subplots(1, len(sets), squeeze=False, sharey=True)[0]
     for ax, data in zip(grid, sets, strict=True):
         ax.set_label(data)
         dress(ax, title=data)
         ax.axvline(0.5, color=GREY, lw=0.8, ls=":")
-        for f in found:
+        for f in methods:
             if f.data == data:
-                _group(ax, f, top=names.index(f.method) * per, rivals=rivals, most=90 // len(sets))
+                _group(
+                    ax,
+                    f,
+                    top=names.index(f.method) * group_height,
+                    rivals=rivals,
+                    most=90 // len(sets),
+                )
         ax.set_xlabel("AUROC for finding wrong instances", fontsize=TEXT)
         ax.set_xlim(0, 1.02)
-    at = [k * per + j for k in range(len(names)) for j in range(len(rivals))]
-    grid[0].set_yticks(at, rivals * len(names))
-    grid[0].set_ylim(per * len(names) - 0.9, -1.6)
+    positions = [k * group_height + j for k in range(len(names)) for j in range(len(rivals))]
+    grid[0].set_yticks(positions, rivals * len(names))
+    grid[0].set_ylim(group_height * len(names) - 0.9, -1.6)
     for ax in grid:
         ax.tick_params(axis="y", length=0)
         for k, name in enumerate(names):
             if ax is grid[0]:
                 ax.text(
-                    0, k * per - 0.9, shortened(name), fontsize=TEXT, fontweight="bold",
+                    0, k * group_height - 0.9, shortened(name), fontsize=TEXT, fontweight="bold",
                     va="center", ha="left",
                 )  # fmt: skip
-    note(figure, "Whiskers: 95 % intervals. Grey: its null rivals.")
+    note(figure, "Whiskers: 95 % intervals. Grey: null rivals of σ².")
     return figure
 
 

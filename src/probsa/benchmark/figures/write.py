@@ -1,4 +1,4 @@
-"""Every figure that an experiment's run folders allow, and why there is none of the others."""
+"""Write every figure that an experiment's runs allow, and report why others are missing."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,16 +6,25 @@ from typing import TypeVar
 
 from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, chosen_note
-from ..results.cache import Kept
+from ..results.cache import ResultCache
 from ..results.results import Scores, read_scores
 from .attention import attention_figures
 from .critical import write_critical
-from .detectors import detections
+from .detectors import error_detections
+from .figure_data import (
+    TITLES,
+    critical,
+    differences,
+    family_ranks,
+    folds,
+    gains,
+    outliers,
+    paper_gains,
+)
+from .figure_files import FigureFiles
 from .folds import write_folds
 from .forest import write_forest
 from .improvement import write_improvement
-from .made import Made
-from .numbers import TITLES, critical, differences, family_ranks, folds, gains, odd, paper_gains
 from .ranks import FAMILIES, write_ranks
 from .uncertainty import write_uncertainty
 
@@ -28,98 +37,101 @@ def write_figures(
     bags: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
     seed: int = 0,
-    kept: Kept | None = None,
-) -> Made:
-    """Writes `out`/figures/*.png, each with its numbers as CSV.
+    cache: ResultCache | None = None,
+) -> FigureFiles:
+    """Write `out`/figures/*.png, each with its numbers as CSV.
 
     Args:
-        out: the experiment's folder.
-        bags: whose attention maps are drawn side by side; None: chosen by rule.
-        methods: of those maps; None: chosen by rule.
-        seed: of the runs that those maps are of.
-        kept: what tables of the same runs have computed.
+        out: The experiment's folder.
+        bags: Bags whose attention maps are drawn side by side; None: chosen by rule.
+        methods: Methods of those maps; None: chosen by rule.
+        seed: Seed of the runs behind those maps.
+        cache: Results computed for tables of the same runs.
 
     Raises:
-        InputError: no finished run below `out`.
-        UnknownName: a bag or a method that the experiment has not.
+        InputError: There is no finished run below `out`.
+        UnknownName: A bag or a method is not in the experiment.
     """
     scores = read_scores(out)
-    kept = kept or Kept()
+    cache = cache or ResultCache()
     rule = chosen_note(scores)
     folder = out / "figures"
 
     def path(name: str) -> Path:
         return folder / f"{name}.png"
 
-    ours, lost = gains(scores, kept=kept)
-    made = _one(
-        path("improvement"), ours, lost, lambda p, r: write_improvement(p, [*r, *paper_gains()]),
-        none="no ProbSA method with λ > 0 beside its baseline (λ = 0)",
+    ours, missing = gains(scores, cache=cache)
+    files = _one(
+        path("improvement"), ours, missing, lambda p, r: write_improvement(p, [*r, *paper_gains()]),
+        none="no ProbSA method with λ > 0 has its baseline (λ = 0)",
     )  # fmt: skip
     ranks, lost_ranks = family_ranks(scores)
     many = len(chosen(scores)) > 1
-    made += _one(
+    files += _one(
         path("ranks"), ranks if many else [], lost_ranks,
-        lambda p, r: write_ranks(p, r, said=" ".join([rule, *lost_ranks]).strip()),
-        none="one method has no rank",
+        lambda p, r: write_ranks(p, r, remark=" ".join([rule, *lost_ranks]).strip()),
+        none="ranks need at least two methods",
     )  # fmt: skip
-    found, lost = differences(scores, kept=kept)
-    made += _one(
-        path("differences"), found, lost, lambda p, r: write_forest(p, r, said=rule),
-        none="no method beside a baseline",
+    baseline_differences, missing = differences(scores, cache=cache)
+    files += _one(
+        path("differences"), baseline_differences, missing,
+        lambda p, r: write_forest(p, r, remark=rule),
+        none="no method has a baseline to compare with",
     )  # fmt: skip
     splits = [s for s in folds(scores) if s.auroc]
-    made += _one(
-        path("splits"), splits, [], lambda p, r: write_folds(p, r, odd=odd(scores)),
+    files += _one(
+        path("splits"), splits, [], lambda p, r: write_folds(p, r, outliers=outliers(scores)),
         none="no split has test bags of both classes",
     )  # fmt: skip
-    made += _critical(folder, scores)
-    detected, lost = detections(chosen(scores), kept=kept)
-    made += _one(
-        path("uncertainty"), detected, lost, write_uncertainty,
+    files += _critical(folder, scores)
+    detected, missing = error_detections(chosen(scores), cache=cache)
+    files += _one(
+        path("uncertainty"), detected, missing, write_uncertainty,
         none="no method with a variance on bags with instance labels",
     )  # fmt: skip
-    return made + attention_figures(out, bags=bags, methods=methods, seed=seed)
+    return files + attention_figures(out, bags=bags, methods=methods, seed=seed)
 
 
-def _critical(folder: Path, scores: Sequence[Scores]) -> Made:
-    """The critical-difference diagrams, where there are data sets enough for them."""
-    made = Made()
+def _critical(folder: Path, scores: Sequence[Scores]) -> FigureFiles:
+    """Write critical-difference diagrams for families with enough data sets."""
+    files = FigureFiles()
     families: dict[Family, None] = dict.fromkeys(s.method.family for s in scores)
     for family in families:
         for metric, title in TITLES.items():
             name = f"critical-{family}-{metric}"
-            found = critical(scores, family, metric)
-            if isinstance(found, str):
-                made += Made(missing=((name, found),))
+            result = critical(scores, family, metric)
+            if isinstance(result, str):
+                files += FigureFiles(missing=((name, result),))
                 continue
             models = {s.method.name: s.method.model for s in scores}
-            methods = found.ranks.methods
-            cliques = [[methods.index(m) for m in own] for own in found.cliques]
-            columns = found.ranks.ranks.shape[1]
+            methods = result.ranks.methods
+            cliques = [[methods.index(m) for m in clique] for clique in result.cliques]
+            columns = result.ranks.ranks.shape[1]
             written = write_critical(
                 folder / f"{name}.png",
                 methods,
-                list(found.ranks.mean.values()),
-                cd=found.difference,
+                list(result.ranks.mean.values()),
+                cd=result.difference,
                 cliques=cliques,
                 models=[models[m] for m in methods],
                 title=f"{title} on {columns} data sets, {FAMILIES[family]}",
             )
-            made += Made(written=tuple(written))
-    return made
+            files += FigureFiles(written=tuple(written))
+    return files
 
 
 def _one(
     path: Path,
     rows: Sequence[Row],
-    lost: Sequence[str],
+    left_out: Sequence[str],
     write: Callable[[Path, Sequence[Row]], list[Path]],
     *,
     none: str,
-) -> Made:
-    """A figure, and what it had to leave out; or why there is none."""
+) -> FigureFiles:
+    """Write a figure and report what it leaves out, or why it is missing."""
     name = path.stem
     if not rows:
-        return Made(missing=((name, "; ".join([none, *lost])),))
-    return Made(written=tuple(write(path, rows)), missing=tuple((name, why) for why in lost))
+        return FigureFiles(missing=((name, "; ".join([none, *left_out])),))
+    return FigureFiles(
+        written=tuple(write(path, rows)), missing=tuple((name, why) for why in left_out)
+    )

@@ -1,1 +1,1 @@
-"""Grids: models × data sets × splits × seeds × λ, and their cells."""
+"""Read grids: methods, data sets, cells, and the checks before a run."""

@@ -1,4 +1,4 @@
-"""What is seen to before a grid runs: bags, labels, splits, and what each model needs of them."""
+"""Check a grid before it runs: bags, labels, splits, and what each model needs of them."""
 
 import hashlib
 import json
@@ -29,39 +29,39 @@ from .data_sets import DataSet
 from .grid import Grid, Row, splits_folder
 
 SEED = 0
-"""Of the splits that are made: all seeds of a grid meet the same."""
+"""Seed of the splits, the same for all seeds of a grid."""
 SHOWN = 10
-"""Leaks that are told one by one."""
+"""Number of leaks reported individually."""
 LOOKED_AT = 200
-"""Bags in which an edge or coordinates are looked for, at most."""
+"""Largest number of bags searched for edges or coordinates."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """What the checks of a grid found."""
+    """Results of the checks of a grid."""
 
     new: Mapping[str, list[Split]]
-    """Splits that are still to be stored, by data set."""
+    """Splits to be stored, by data set."""
     copies: Mapping[str, Any]
-    """Bags that hold the same instances, by data set; to be stored too."""
+    """Bags with the same instances, by data set; to be stored as well."""
     notes: tuple[str, ...]
 
 
 def check_grid(grid: Grid, out: Path, *, read_all: bool = True) -> Checked:
-    """Refuses a grid that could not run to its end, or would mean nothing. Writes nothing.
+    """Reject a grid that could not finish or whose results would be invalid; write nothing.
 
     Args:
-        grid: read and checked as far as its files say.
-        out: the experiment's folder, which may hold the splits of an earlier call.
-        read_all: whether all bags are read, once, to find copies of one another.
+        grid: The grid from `read_grid`.
+        out: The experiment's folder, which may hold the splits of an earlier call.
+        read_all: Whether to read all bags once, to find copies.
 
     Raises:
-        TableError: labels, bags and splits do not fit; a test part of one class; a patient, a bag
-            or its copy in two parts; stored splits that no longer fit.
-        InputError: more than two classes, a model that the bags do not suit, or splits made
-            otherwise.
+        TableError: Labels, bags and splits do not match; a test part has one class; a patient, a
+            bag or its copy is in two parts; stored splits no longer match.
+        InputError: There are more than two classes, a model does not suit the bags, or stored
+            splits were made with other settings.
     """
-    new, found, notes = {}, {}, list(grid.notes)
+    new, stored_copies, notes = {}, {}, list(grid.notes)
     for data in grid.data:
         _refuse_classes(data)
         if data.folds:
@@ -74,13 +74,13 @@ def check_grid(grid: Grid, out: Path, *, read_all: bool = True) -> Checked:
         bags = _check_rows(rows, splits)
         copies: list[Copy] = []
         if read_all:
-            copies, found[data.name] = _copies(bags, data, out)
+            copies, stored_copies[data.name] = _copies(bags, data, out)
         notes += _leaks(bags, data, splits, copies, refuse=grid.leaks == "refuse")
-    return Checked(new=new, copies=found, notes=tuple(dict.fromkeys(notes)))
+    return Checked(new=new, copies=stored_copies, notes=tuple(dict.fromkeys(notes)))
 
 
 def _refuse_classes(data: DataSet) -> None:
-    """Tables and figures are of two classes: said before hours of training, not after."""
+    """Reject more than two classes, which tables do not support, before training starts."""
     if len(data.table.classes) > 2:
         raise InputError(
             f"{data.table.where} has {len(data.table.classes)} classes "
@@ -92,25 +92,31 @@ def _refuse_classes(data: DataSet) -> None:
 def _leaks(
     bags: BagSet, data: DataSet, splits: Sequence[Split], copies: Sequence[Copy], *, refuse: bool
 ) -> list[str]:
-    """Refuses leaks, or gives them in words."""
+    """Reject leaks, or describe them."""
     look = refuse_leaks if refuse else find_leaks
     try:
-        found = [leak for split in splits for leak in look(bags, data.table, split, copies=copies)]
+        leaks = [leak for split in splits for leak in look(bags, data.table, split, copies=copies)]
     except TableError as error:
         column = "fold" if data.folds else "split"
         raise TableError(
-            f"{data.name}: {error}; where {column} is a column, put them into one part there. If "
-            "they are to stay as they are, the grid's `leaks: note` only tells of them"
+            f"{data.name}: {error}; where {column} is a column, put them into one part there. To "
+            "keep them as they are, set `leaks: note` in the grid, which only reports them"
         ) from error
-    said = list(dict.fromkeys(leak.what for leak in found))
-    more = [f"{data.name}: … and {len(said) - SHOWN} more such bags"] if len(said) > SHOWN else []
-    return [f"{data.name}: {what}" for what in said[:SHOWN]] + more
+    descriptions = list(dict.fromkeys(leak.what for leak in leaks))
+    more = (
+        [f"{data.name}: … and {len(descriptions) - SHOWN} more such bags"]
+        if len(descriptions) > SHOWN
+        else []
+    )
+    return [f"{data.name}: {what}" for what in descriptions[:SHOWN]] + more
 
 
 def _copies(bags: BagSet, data: DataSet, out: Path) -> tuple[list[Copy], Any]:
-    """Bags that are copies of others, as an earlier call found them or by reading all; and as JSON.
+    """Find bags that are copies of others, or read them from an earlier call; also return them as
+    JSON.
 
-    A bag that cannot be read, or is a test bag without label, is said where a run reads it.
+    Bags that cannot be read, and test bags without a label, are reported by the run that reads
+    them.
     """
     names = [n for n in data.table.bags if n in set(bags.names) and bags.size(n)]
     key = hashlib.sha256(
@@ -118,24 +124,24 @@ def _copies(bags: BagSet, data: DataSet, out: Path) -> tuple[list[Copy], Any]:
     ).hexdigest()
     path = copies_file(out, data.name)
     if path.is_file():
-        held = json.loads(path.read_text(encoding="utf-8"))
-        if held["bags"] == key:
-            return [Copy(**c) for c in held["copies"]], held
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored["bags"] == key:
+            return [Copy(**c) for c in stored["copies"]], stored
     copies = find_copies(bags, names)
     return copies, {"bags": key, "copies": [asdict(c) for c in copies]}
 
 
 def copies_file(out: Path, data: str) -> Path:
-    """Where it is kept which bags are copies of others: finding them reads every bag."""
+    """Return the file that caches copies of bags, since finding them reads every bag."""
     return out / "copies" / f"{data}.json"
 
 
 def store_checked(checked: Checked, out: Path) -> None:
-    """Writes what the checks found, and splits where the cells of a grid look for them."""
+    """Write the results of the checks, and splits where the cells look for them."""
     for name, splits in checked.new.items():
         write_splits(splits_folder(out, name), splits, settings=_settings(len(splits)))
-    for name, found in checked.copies.items():
-        write_json(copies_file(out, name), found)
+    for name, copies in checked.copies.items():
+        write_json(copies_file(out, name), copies)
     write_json(out / "notes.json", list(checked.notes))
 
 
@@ -143,8 +149,8 @@ def _stored(data: DataSet, folder: Path) -> list[Split]:
     stored, wanted = read_about(folder).get("settings") or {}, _settings(data.made)
     if stored != wanted:
         raise InputError(
-            f"the splits in {folder} were made with {_said(stored)}, the grid says "
-            f"{_said(wanted)}: give another --out"
+            f"the splits in {folder} were made with {_listed(stored)}, the grid says "
+            f"{_listed(wanted)}: give another --out"
         )
     return read_splits(folder, data.table)
 
@@ -153,28 +159,28 @@ def _settings(splits: int) -> dict[str, int]:
     return {"splits": splits, "seed": SEED}
 
 
-def _said(settings: Mapping[str, Any]) -> str:
+def _listed(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{k} {v}" for k, v in settings.items())
 
 
 def _check_rows(rows: Sequence[Row], splits: Sequence[Split]) -> BagSet:
-    """Bags fit labels, and every method of a data set can be built and finds what it needs."""
+    """Check that bags match the labels and that every method can be built and has what it needs."""
     first = rows[0].config
     training = replace(first.training, balanced=False)
-    # as the first run will, but without what is fitted to the bags
-    at = {"test_fold": rows[0].data.splits[0]} if rows[0].data.folds else {"split": None}
-    data = replace(first.data, standardize=False, **at)
+    # as the first run does, but without steps fitted to the bags
+    split = {"test_fold": rows[0].data.splits[0]} if rows[0].data.folds else {"split": None}
+    data = replace(first.data, standardize=False, **split)
     prepared = prepare(replace(first, data=data, training=training))
     opened: dict[DataConfig, BagSet] = {}
     for row in rows:
-        given = {k: v for k, v in row.config.model_arguments.items() if k != "n_classes"}
+        arguments = {k: v for k, v in row.config.model_arguments.items() if k != "n_classes"}
         n_classes = prepared.model_arguments.get("n_classes", 1)
-        build(row.config.model, in_dim=8, n_classes=n_classes, **given)
-        own = replace(row.config.data, standardize=False, cache_gb=0.0)
-        if own not in opened:
-            opened[own] = open_data(own)
+        build(row.config.model, in_dim=8, n_classes=n_classes, **arguments)
+        data_config = replace(row.config.data, standardize=False, cache_gb=0.0)
+        if data_config not in opened:
+            opened[data_config] = open_data(data_config)
         for need in sorted(fixed(row.config.model)[0].needs):
-            _check_need(need, row, opened[own], splits[0])
+            _check_need(need, row, opened[data_config], splits[0])
     return next(iter(opened.values()))
 
 
@@ -183,7 +189,7 @@ def _check_need(need: str, row: Row, bags: BagSet, split: Split) -> None:
     for name in names:
         try:
             bag = bags.bag(name)
-        except BagError:  # said where the run reads it
+        except BagError:  # reported by the run that reads it
             continue
         if bag.coords is not None if need == "coords" else bag.edges.shape[1]:
             return

@@ -1,4 +1,4 @@
-"""The data sets of a grid: those that it names, or what lies in the folders that are given."""
+"""The data sets of a grid: those that it names, or those found in given folders."""
 
 import json
 import re
@@ -23,9 +23,9 @@ from ..tables.table import key
 from .entries import run_keys
 
 FEATURES, LABELS, INSTANCES = "features", "labels.csv", "instance_labels"
-"""What makes a folder a data set; labels of instances if there are any."""
+"""Names that make a folder a data set; instance labels are optional."""
 PATHS = ("labels", "partition", "duplicates", "test_scans", "train_scans", "instance_labels")
-"""What a study may be told of beside its folder."""
+"""Keys of a study that are paths, besides its folder."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,21 +34,21 @@ class DataSet:
 
     name: str
     keys: Mapping[str, Any]
-    """Dotted keys that all its runs have: its paths, how it is read, how it is trained on."""
+    """Dotted keys of all its runs: paths, reading and training options."""
     table: Table
     splits: tuple[int, ...]
     """The folds that test, or the numbers of the splits of the training part."""
     made: int
-    """How many splits are made of the training part; 0 where the labels have folds."""
+    """Number of splits to make of the training part; 0 if the labels have folds."""
 
     @property
     def folds(self) -> bool:
-        """Whether every bag is tested by the run of its own fold."""
+        """Return whether each bag is tested by the run of its own fold."""
         return self.table.folds is not None
 
     @property
     def test_bags(self) -> tuple[str, ...]:
-        """Of all splits."""
+        """Return the test bags of all splits."""
         if self.table.folds is None and self.table.splits is not None:
             rows = zip(self.table.bags, self.table.splits, strict=True)
             return tuple(bag for bag, part in rows if part == "test")
@@ -56,17 +56,17 @@ class DataSet:
 
     @property
     def groups(self) -> dict[str, str] | None:
-        """The patient of each bag."""
+        """Return the patient of each bag."""
         if self.table.groups is None:
             return None
         return dict(zip(self.table.bags, self.table.groups, strict=True))
 
 
 def found_at(given: str) -> dict[str, dict[str, Any]]:
-    """The data sets of a folder, as a grid would name them: `DIR`, or `NAME=DIR`.
+    """Return the data sets of a folder (`DIR` or `NAME=DIR`) as a grid would name them.
 
     Raises:
-        InputError: it holds none; says what was looked for.
+        InputError: The folder holds none; the message lists what was expected.
     """
     name, equals, rest = given.partition("=")
     if not (equals and re.fullmatch(r"[\w.-]+", name)) or Path(given).exists():
@@ -74,18 +74,18 @@ def found_at(given: str) -> dict[str, dict[str, Any]]:
     folder = Path(rest).expanduser().resolve()
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}, which --data names")
-    if (one := _whole(folder)) is not None:
-        return {name or folder.name: one}
-    below = {p.name: _whole(p) for p in sorted(folder.iterdir()) if p.is_dir()}
+    if (single := _keys_of_folder(folder)) is not None:
+        return {name or folder.name: single}
+    below = {p.name: _keys_of_folder(p) for p in sorted(folder.iterdir()) if p.is_dir()}
     several = {n: keys for n, keys in below.items() if keys is not None}
     if not several:
         try:
             study = recognise_study(folder)
         except InputError as e:
             raise InputError(
-                f"{folder}, which --data names, is no data set: expected {FEATURES}/ and {LABELS} "
-                f"in it or in folders below it; and {e}. Features that lie elsewhere are named in "
-                "the grid: data: {features: DIR, labels: FILE}"
+                f"{folder}, which --data names, is not a data set: expected {FEATURES}/ and "
+                f"{LABELS} in it or in folders below it; and {e}. Features that lie elsewhere "
+                "are named in the grid: data: {features: DIR, labels: FILE}"
             ) from e
         return {name or study: {"dataset": study, "root": str(folder)}}
     if name and len(several) > 1:
@@ -96,8 +96,8 @@ def found_at(given: str) -> dict[str, dict[str, Any]]:
     return {name: next(iter(several.values()))} if name else several
 
 
-def _whole(folder: Path) -> dict[str, Any] | None:
-    """What a grid would say of a folder of features with its labels, or of a study's."""
+def _keys_of_folder(folder: Path) -> dict[str, Any] | None:
+    """Return the keys of a features folder with labels, or of a study's folder, else None."""
     if (folder / RECORD).is_file():
         return {"dataset": read_study(folder).name, "root": str(folder)}
     features, labels, instances = (folder / n for n in (FEATURES, LABELS, INSTANCES))
@@ -108,22 +108,24 @@ def _whole(folder: Path) -> dict[str, Any] | None:
 
 
 def named_sets(given: Any, *, where: str) -> dict[str, dict[str, Any]]:
-    """What a grid says under `data`, by name; paths are made absolute.
+    """Return the keys of a grid's `data` by data set name, with absolute paths.
 
     Raises:
-        InputError: it names no paths.
+        InputError: The value names no paths.
     """
     if not isinstance(given, dict) or not given:
         raise InputError(
             f"data in {where} is {given!r}: expected {{features: DIR, labels: FILE}}, "
             "{dataset: NAME, root: DIR}, or a name with such a mapping for each of several"
         )
-    own = {k: v for k, v in given.items() if k in ("features", "labels", "dataset")}
-    if any(not isinstance(v, dict) for v in own.values()):  # else folders of these names
-        one = _absolute(given, where=where)
-        named = one.pop("name", None) or one.get("dataset") or _name(Path(one["features"]))
+    path_keys = {k: v for k, v in given.items() if k in ("features", "labels", "dataset")}
+    if any(
+        not isinstance(v, dict) for v in path_keys.values()
+    ):  # otherwise these are data sets of such names
+        single = _absolute(given, where=where)
+        named = single.pop("name", None) or single.get("dataset") or _name(Path(single["features"]))
         _check_names([named], where=where)
-        return {str(named): one}
+        return {str(named): single}
     for name, keys in given.items():
         if not isinstance(keys, dict):
             raise InputError(f"data in {where} has {name}: {keys!r}; expected a mapping of keys")
@@ -132,35 +134,35 @@ def named_sets(given: Any, *, where: str) -> dict[str, dict[str, Any]]:
 
 
 def _check_names(given: Sequence[Any], *, where: str) -> None:
-    """Names are folders, and parts of tables' names."""
+    """Check names of data sets, which become folders and parts of table files."""
     files: dict[str, Any] = {}
     for name in given:
         text = str(name)
         if not re.fullmatch(r"[\w.-]+", text) or not re.search(r"\w", text):
             raise InputError(
-                f"data in {where} has the name {name!r}, which is to be a folder: give letters, "
+                f"data in {where} has the name {name!r}, which becomes a folder: give letters, "
                 "digits, . - and _"
             )
         if (other := files.setdefault(key(text), name)) is not name:
             raise InputError(
-                f"data in {where} has the names {other!r} and {name!r}, whose tables would be one "
-                "file: rename one"
+                f"data in {where} has the names {other!r} and {name!r}, whose tables would share "
+                "a file: rename one"
             )
 
 
 def made_ready(
     given: Mapping[str, Any], *, out: Path, feature_set: str | None, where: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What a grid says of a data set, with a study brought to features and labels, and its notes.
+    """Return the keys of a data set, with features and labels of studies resolved, and its notes.
 
     Args:
-        given: as `named_sets` gives it.
-        out: where the labels of a study are written, unless they are there.
-        feature_set: which folder of features.
-        where: the grid's file, as errors name it.
+        given: The keys from `named_sets`.
+        out: Where a study's labels are written, unless they exist.
+        feature_set: Which folder of features to use.
+        where: The grid's file, for errors.
 
     Raises:
-        InputError, TableError, BagError: the folder is not what it should be.
+        InputError, TableError, BagError: The folder is not as expected.
     """
     if "dataset" not in given:
         rest = {k: v for k, v in given.items() if k != "feature_set"}
@@ -173,8 +175,8 @@ def made_ready(
     if "classes" in options:
         options["classes"] = tuple(options["classes"])
     root = Path(given["root"])
-    if (out / RECORD).is_file() and (held := _made_before(out, root)) is not None:
-        study = held
+    if (out / RECORD).is_file() and (earlier := _made_before(out, root)) is not None:
+        study = earlier
     else:
         study = open_study(
             name,
@@ -184,50 +186,52 @@ def made_ready(
             feature_set=feature_set,
             options=StudyOptions(**options),
         )
-    own = ("dataset", "root", *StudyOptions.__dataclass_fields__, "features", "feature_set")
-    rest = {k: v for k, v in given.items() if k not in own}
+    study_keys = ("dataset", "root", *StudyOptions.__dataclass_fields__, "features", "feature_set")
+    rest = {k: v for k, v in given.items() if k not in study_keys}
     settings = {k: plain(v) for k, v in study.settings().items() if v is not None}
     return rest | settings, study.notes
 
 
 def _made_before(out: Path, root: Path) -> Study | None:
-    """The study of an earlier call of this experiment, unless it was made of another folder."""
-    held = json.loads((out / RECORD).read_text(encoding="utf-8"))
-    if held.get("unfinished"):
+    """Return the study that an earlier call made of the same folder, or None if unfinished."""
+    record = json.loads((out / RECORD).read_text(encoding="utf-8"))
+    if record.get("unfinished"):
         return None
-    if held.get("root") != str(root.absolute()):
-        raise InputError(f"{out} was made of {held.get('root')}, not of {root}: give another --out")
+    if record.get("root") != str(root.absolute()):
+        raise InputError(
+            f"{out} was made of {record.get('root')}, not of {root}: give another --out"
+        )
     return read_study(out)
 
 
 def keys_of(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    """Dotted keys of what a grid says of one data set."""
+    """Return the dotted keys that a grid sets for one data set."""
     return run_keys({k: v for k, v in given.items() if k != "name"}, where=where)
 
 
 def _absolute(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    found = dict(given)
-    needed = ("root",) if "dataset" in found else ("features", "labels")
+    keys = dict(given)
+    needed = ("root",) if "dataset" in keys else ("features", "labels")
     for k in needed:
-        if not isinstance(found.get(k), str | Path):
+        if not isinstance(keys.get(k), str | Path):
             raise InputError(f"{where} gives no {k}: data needs {' and '.join(needed)}, as paths")
     for k in ("root", "features", *PATHS):
-        if found.get(k) is not None:
-            found[k] = str(Path(found[k]).expanduser().resolve())
-    return found
+        if keys.get(k) is not None:
+            keys[k] = str(Path(keys[k]).expanduser().resolve())
+    return keys
 
 
 def _name(features: Path) -> str:
-    """What a data set is called after where its features lie."""
+    """Return the name of a data set after the location of its features."""
     named = features.parent if features.name.startswith(FEATURES) else features
     return re.sub(r"[^\w.-]+", "-", named.name) or "data"
 
 
 def chosen_splits(table: Table, given: int | Sequence[int], *, where: str) -> tuple[int, ...]:
-    """Which splits a data set has: its folds, or as many as are to be made.
+    """Return the splits of a data set: its folds, or the numbers of those to be made.
 
     Raises:
-        InputError: one that is not there.
+        InputError: A requested fold does not exist.
     """
     if table.folds is None:
         return tuple(range(given)) if isinstance(given, int) else tuple(given)

@@ -1,4 +1,4 @@
-"""The methods of a grid: its entries, the words all, local and global, and λ laid over them."""
+"""The methods of a grid: its models, the words all, local and global, and their λ."""
 
 import math
 import re
@@ -14,72 +14,72 @@ from ...variational import KLWeight
 from .methods_and_cells import Family, Method
 
 WORDS = ("all", *get_args(Family))
-"""What stands for many models."""
-OWN = ("name", "label", "training", "kl_weight")
-"""Keys of an entry that are not its model's arguments."""
+"""Words that stand for many models."""
+ENTRY_KEYS = ("name", "label", "training", "kl_weight")
+"""Keys of an entry that are not arguments of its model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """A method with what its runs are trained with beside the grid's own keys."""
+class MethodEntry:
+    """A method with the training keys of its runs that differ from the grid's."""
 
     method: Method
     training: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted keys."""
+    """Training keys with their section, such as `training.epochs`."""
 
 
-def methods_of(given: Any, weights: Sequence[KLWeight], *, where: str) -> tuple[Entry, ...]:
-    """Every method of a grid, a model and λ each; λ = 0 is the plain baseline, once.
+def methods_of(given: Any, weights: Sequence[KLWeight], *, where: str) -> tuple[MethodEntry, ...]:
+    """Return every method of a grid, a model and λ each; λ = 0 becomes the plain baseline, once.
 
     Args:
-        given: names, words or mappings {name, label, training, kl_weight, <arguments>}.
-        weights: λ of the models that have a KL and say nothing else.
-        where: the grid's file, as errors name it.
+        given: Names, words or mappings {name, label, training, kl_weight, <arguments>}.
+        weights: λ of the models that have a KL and do not set their own.
+        where: The grid's file, for errors.
 
     Raises:
-        UnknownName: no such model or argument.
-        InputError: two methods that one folder would hold, or an entry that is none.
+        UnknownName: A model or an argument does not exist.
+        InputError: Two methods share a folder, or an entry is invalid.
     """
     listed = given if isinstance(given, list) else [given]
-    raw = [one for item in listed for one in _spread(item, where=where)]
-    if not raw:
+    items = [item for each in listed for item in _spread(each, where=where)]
+    if not items:
         raise InputError(f"{where} names no models: give models: [abmil, abmil-probsa-diag], say")
-    plain_ones = [_entry(r, None, where=where) for r in raw if not facts(r["name"]).has_kl]
-    found: list[Entry] = []
-    for one in raw:
-        for λ in _weights(one, weights, where=where) if facts(one["name"]).has_kl else [None]:
-            entry = _entry(one, λ, where=where)
+    plain_ones = [_entry(r, None, where=where) for r in items if not facts(r["name"]).has_kl]
+    entries: list[MethodEntry] = []
+    for item in items:
+        for λ in _weights(item, weights, where=where) if facts(item["name"]).has_kl else [None]:
+            entry = _entry(item, λ, where=where)
             if λ == 0 and entry.method.baseline is not None:
-                entry = _baseline(entry, [*plain_ones, *found])
-            if entry not in found:
-                found.append(entry)
-    _refuse_doubles(found, where=where)
-    return tuple(found)
+                entry = _baseline(entry, [*plain_ones, *entries])
+            if entry not in entries:
+                entries.append(entry)
+    _refuse_duplicates(entries, where=where)
+    return tuple(entries)
 
 
 def kl_weights(given: Any, *, where: str) -> list[KLWeight]:
-    """λ as a grid lists it, each once; whether a number is one is seen where a run is made.
+    """Return the λ that a grid lists, without repeats.
 
     >>> kl_weights([0, 0.1, "cyclical", 0.0], where="grid.yaml")
     [0.0, 0.1, 'cyclical']
     """
     listed = given if isinstance(given, list) else [given]
-    found: list[KLWeight] = []
+    weights: list[KLWeight] = []
     for λ in listed:
-        λ = _number(λ)
-        number = isinstance(λ, int | float) and not isinstance(λ, bool) and math.isfinite(λ)
-        if not number and λ not in ("linear", "cyclical"):
+        λ = _as_number(λ)
+        is_number = isinstance(λ, int | float) and not isinstance(λ, bool) and math.isfinite(λ)
+        if not is_number and λ not in ("linear", "cyclical"):
             raise InputError(
                 f"kl_weight in {where} has {λ!r}: expected numbers, 'linear' or 'cyclical'"
             )
-        value: KLWeight = float(λ) if number else λ
-        if value not in found:
-            found.append(value)
-    return found
+        value: KLWeight = float(λ) if is_number else λ
+        if value not in weights:
+            weights.append(value)
+    return weights
 
 
-def _number(given: Any) -> Any:
-    """YAML reads 1e-3, which has no dot, as text."""
+def _as_number(given: Any) -> Any:
+    """Return a number that YAML has read as text, as it does with 1e-3."""
     try:
         return float(given) if isinstance(given, str) else given
     except ValueError:
@@ -87,12 +87,12 @@ def _number(given: Any) -> Any:
 
 
 def matches(method: Method, patterns: Sequence[str]) -> bool:
-    """Whether a method is meant: by its model's name or its label, with `*` for anything."""
+    """Return whether a pattern, which may contain `*`, matches a method's model or label."""
     return any(fnmatchcase(n, p) for p in patterns for n in (method.model, method.label))
 
 
 def _spread(item: Any, *, where: str) -> list[dict[str, Any]]:
-    """An item of `models` as entries of one model each."""
+    """Return an item of `models` as entries of one model each."""
     if isinstance(item, str):
         item = {"name": item}
     if not isinstance(item, dict) or not isinstance(item.get("name"), str):
@@ -104,56 +104,56 @@ def _spread(item: Any, *, where: str) -> list[dict[str, Any]]:
     if name not in WORDS:
         if name not in names():
             raise UnknownName(f"model in {where}", name, [*names(), *WORDS])
-        known = [*arguments(name), *OWN]
+        known = [*arguments(name), *ENTRY_KEYS]
         for key in item:
             if key not in known:
                 raise UnknownName(f"argument of {name} in {where}", str(key), known)
         return [item]
-    if unfit := set(item) - {"name", "training", "kl_weight"}:
+    if unexpected := set(item) - {"name", "training", "kl_weight"}:
         raise InputError(
-            f"the entry {name!r} of models in {where} has {sorted(unfit)[0]!r}: what stands for "
-            "many models takes training and kl_weight alone"
+            f"the entry {name!r} of models in {where} has {sorted(unexpected)[0]!r}: a word for "
+            "many models takes only training and kl_weight"
         )
     return [{**item, "name": n} for n in names() if name in ("all", facts(n).family)]
 
 
 def _weights(
-    one: Mapping[str, Any], weights: Sequence[KLWeight], *, where: str
+    item: Mapping[str, Any], weights: Sequence[KLWeight], *, where: str
 ) -> Sequence[KLWeight]:
-    return kl_weights(one["kl_weight"], where=where) if "kl_weight" in one else weights
+    return kl_weights(item["kl_weight"], where=where) if "kl_weight" in item else weights
 
 
-def _entry(one: Mapping[str, Any], λ: KLWeight | None, *, where: str) -> Entry:
-    training = one.get("training") or {}
+def _entry(item: Mapping[str, Any], λ: KLWeight | None, *, where: str) -> MethodEntry:
+    training = item.get("training") or {}
     if not isinstance(training, dict):
-        raise InputError(f"training of {one['name']} in {where} is {training!r}: expected keys")
+        raise InputError(f"training of {item['name']} in {where} is {training!r}: expected keys")
     method = Method(
-        label=str(one.get("label", one["name"])),
-        model=one["name"],
-        arguments={k: v for k, v in one.items() if k not in OWN},
+        label=str(item.get("label", item["name"])),
+        model=item["name"],
+        arguments={k: v for k, v in item.items() if k not in ENTRY_KEYS},
         kl_weight=λ,
     )
-    return Entry(method=method, training=run_keys(training, where=where, section="training"))
+    return MethodEntry(method=method, training=run_keys(training, where=where, section="training"))
 
 
 def run_keys(
     given: Mapping[str, Any], *, where: str, section: str | None = None, others: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Keys of runs with their sections: `{epochs: 5}` as `{training.epochs: 5}`.
+    """Return keys of runs with their sections: `{epochs: 5}` as `{training.epochs: 5}`.
 
     Args:
-        given: the keys and their values.
-        where: where they stand, as errors say it.
-        section: the only one that is allowed.
-        others: keys that could have stood there too, and may have been meant.
+        given: The keys and their values.
+        where: Where the keys were given, for errors.
+        section: The only section that is allowed.
+        others: Other keys that are allowed there, for suggestions.
 
     Raises:
-        UnknownName: a key that no run has.
-        InputError: one that the grid itself says for every cell.
+        UnknownName: A key is not a key of runs.
+        InputError: A key is set by the grid for every cell.
     """
     flat = flatten(dict(given))
     known = [key for key in section_keys() if "." in key]
-    taken = {
+    set_by_grid = {
         "training.kl_weight": "kl_weight of the grid, or of an entry of models",
         "data.test_fold": "splits",
         "data.split": "splits",
@@ -161,41 +161,44 @@ def run_keys(
         "data_seed": "data_seed of the grid",
     }
     for key in flat:
-        if key in taken:
+        if key in set_by_grid:
             short = key.rpartition(".")[2]
-            raise InputError(f"{short} in {where} is not a run's to say: give {taken[key]}")
+            raise InputError(f"{short} in {where} is not set in a run: give {set_by_grid[key]}")
         if key not in known or (section is not None and not key.startswith(f"{section}.")):
             short = [k.partition(".")[2] for k in known if k.startswith(section or "")]
             raise UnknownName(f"key in {where}", key, [*others, *short])
     return flat
 
 
-def _baseline(entry: Entry, known: Sequence[Entry]) -> Entry:
-    """The plain model that λ = 0 stands for: a listed one if it is the same, else a new one."""
+def _baseline(entry: MethodEntry, known: Sequence[MethodEntry]) -> MethodEntry:
+    """Return the plain model that λ = 0 stands for: a listed one if it is the same, else a new
+    one."""
     method = entry.method
     base = method.baseline
     assert base is not None
-    kept = {k: v for k, v in method.arguments.items() if k in arguments(base)}
+    shared_arguments = {k: v for k, v in method.arguments.items() if k in arguments(base)}
     for other in known:
         same = other.method.model == base and other.method.kl_weight is None
-        if same and other.method.arguments == kept and other.training == entry.training:
+        if same and other.method.arguments == shared_arguments and other.training == entry.training:
             return other
-    taken = {e.method.label for e in known}
-    label = base if base not in taken else f"{base} of {method.label}"
-    return Entry(
-        method=Method(label=label, model=base, arguments=kept), training=dict(entry.training)
+    labels = {e.method.label for e in known}
+    label = base if base not in labels else f"{base} of {method.label}"
+    return MethodEntry(
+        method=Method(label=label, model=base, arguments=shared_arguments),
+        training=dict(entry.training),
     )
 
 
-def _refuse_doubles(found: Sequence[Entry], *, where: str) -> None:
-    seen: dict[str, Method] = {}
-    for entry in found:
+def _refuse_duplicates(entries: Sequence[MethodEntry], *, where: str) -> None:
+    by_slug: dict[str, Method] = {}
+    for entry in entries:
         method = entry.method
         if not re.search(r"\w", method.label):
             raise InputError(f"the label {method.label!r} in {where} has no letter or digit")
-        if method.slug in seen:
+        if method.slug in by_slug:
             raise InputError(
-                f"two methods of {where} are called {method.name!r} and {seen[method.slug].name!r},"
-                f" which is one folder ({method.slug}): give one of them another label"
+                f"two methods of {where} are called {method.name!r} and "
+                f"{by_slug[method.slug].name!r}, which share a folder ({method.slug}): give one "
+                "of them another label"
             )
-        seen[method.slug] = method
+        by_slug[method.slug] = method

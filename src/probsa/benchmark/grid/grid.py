@@ -1,7 +1,7 @@
 """A grid: models × data sets × splits × seeds × λ as a small YAML file, and its cells.
 
-Every key of a run may stand in it, for all cells, for a data set, for a model, or, as an exception,
-for some models on some data sets; of two that say one key, the later of these holds.
+It may set every key of a run for all cells, a data set, a model or, as an exception, for some
+models on some data sets; later ones in this list take precedence.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from .exceptions import exception_of, idle_note
 from .methods_and_cells import Cell, Method
 from .values import choice, listed, number, numbers
 
-OWN = (
+GRID_KEYS = (
     "name",
     "data",
     "models",
@@ -31,20 +31,20 @@ OWN = (
     "splits",
     "data_seed",
     "keep",
-    "heads",
+    "joint_runs",
     "leaks",
     "exceptions",
     "slurm",
 )
-"""Keys of a grid that are not a run's."""
+"""Keys of a grid that are not keys of its runs."""
 LISTS = ("models", "kl_weight", "seeds", "splits")
-"""Those whose flag may hold several values with commas between them."""
+"""Keys whose flag may give several values, separated by commas."""
 SPLITS = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A method on a data set, and its run but for split and seed."""
+    """A method on a data set, with the config of its runs except split and seed."""
 
     data: DataSet
     method: Method
@@ -54,60 +54,60 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """An experiment, checked as far as its files say."""
+    """An experiment whose keys and files have been checked."""
 
     name: str
     rows: tuple[Row, ...]
     data_seed: int | None
     keep: Keep
-    """Checkpoints that are kept once a cell is done."""
-    heads: int | None
-    """Runs that train in one pass at most; 1: each alone; None: as `units_of` bounds them."""
+    """Checkpoints that remain when a cell is done."""
+    joint_runs: int | None
+    """Largest number of cells trained jointly; 1: each alone; None: the default of `units_of`."""
     leaks: Literal["refuse", "note"]
-    """What becomes of a grid with a patient or a copied bag in two parts."""
+    """Whether to reject or only report a patient or a copied bag in two parts."""
     slurm: Mapping[str, Any]
     given: Mapping[str, Any]
-    """The grid as it can be written and read again: paths absolute, flags in it."""
+    """The grid as it can be written and read again: absolute paths, flags included."""
     notes: tuple[str, ...] = field(default=())
 
     @property
     def data(self) -> tuple[DataSet, ...]:
-        """Each data set once."""
+        """Return each data set once."""
         return tuple({row.data.name: row.data for row in self.rows}.values())
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Each seed once, whatever method it is of."""
+        """Return each seed of any method once."""
         return tuple(dict.fromkeys(seed for row in self.rows for seed in row.seeds))
 
     @property
     def methods(self) -> tuple[Method, ...]:
-        """Each method once."""
+        """Return each method once."""
         return tuple({row.method.slug: row.method for row in self.rows}.values())
 
     def cells(self, out: Path) -> list[Cell]:
-        """Every run of the grid; whole replicates of all methods come first.
+        """Return every run of the grid; whole replicates of all methods come first.
 
         Args:
-            out: the experiment's folder, in which the splits lie that the protocol makes.
+            out: The experiment's folder, which holds the splits that the protocol makes.
         """
         return list(self._cells(out.resolve()))
 
     def _cells(self, out: Path) -> Iterator[Cell]:
         for data in self.data:
-            own = [r for r in self.rows if r.data.name == data.name]
+            data_rows = [r for r in self.rows if r.data.name == data.name]
             for seed in self.seeds:
                 for split in data.splits:
-                    for row in (r for r in own if seed in r.seeds):
+                    for row in (r for r in data_rows if seed in r.seeds):
                         yield _cell(row, split, seed, data_seed=self.data_seed, out=out)
 
     def write(self, out: Path) -> None:
-        """`grid.yaml` in the experiment's folder; `read_grid` reads it."""
+        """Write `grid.yaml` to the experiment's folder, for `read_grid`."""
         write_text(out / "grid.yaml", yaml.safe_dump(dict(self.given), sort_keys=False))
 
 
 def splits_folder(out: Path, data: str) -> Path:
-    """Where the splits of a data set lie."""
+    """Return the folder of a data set's splits."""
     return out / "splits" / data
 
 
@@ -128,80 +128,99 @@ def read_grid(
     overrides: Mapping[str, Any] | None = None,
     out: Path | None = None,
 ) -> Grid:
-    """Reads a grid and checks every key, model and value of it.
+    """Read a grid and check every key, model and value of it.
 
     Args:
-        path: the YAML file.
-        data: `DIR` or `NAME=DIR` each: data sets instead of those that the file names.
-        overrides: keys of the grid or of a run (dotted or short), which win over all that the file
-            says.
-        out: the experiment's folder (default: the grid's name), where the labels of a data set are
-            put that has to be made ready.
+        path: The YAML file.
+        data: `DIR` or `NAME=DIR` each; replaces the data sets of the file.
+        overrides: Keys of the grid or of a run (dotted or short), which take precedence over the
+            file.
+        out: The experiment's folder (default: the grid's name); labels made for a data set are
+            written there.
 
     Raises:
-        UnknownName: a key, a model or an argument that does not exist; suggests the right one.
-        InputError: a value that is none, no data, or a folder that is no data set.
-        TableError: labels that are not there, or that cannot be used.
+        UnknownName: A key, a model or an argument does not exist; suggests the right one.
+        InputError: A value is invalid, there is no data, or a folder is not a data set.
+        TableError: The labels are missing or unusable.
     """
     given = load_yaml(path, what="grid", least="models")
     overrides = overrides or {}
     flags = ", ".join(f"--{_short(key)}" for key in overrides)
     where = f"{path} (with {flags})" if flags else str(path)
-    own, for_all = _parted(overrides)
-    given = _overruled(given, own, where=where)
+    given, notes = _with_current_keys(given)
+    overrides, flag_notes = _with_current_keys(overrides)
+    grid_flags, run_flags = _parted(overrides)
+    given = _overruled(given, grid_flags, where=where)
     if data:
-        found: dict[str, dict[str, Any]] = {}
+        data_sets: dict[str, dict[str, Any]] = {}
         for text in data:
             for name, keys in found_at(text).items():
-                if name in found:
+                if name in data_sets:
                     raise InputError(f"two data sets are called {name!r}: give --data NAME=DIR")
-                found[name] = keys
-        given["data"] = found
+                data_sets[name] = keys
+        given["data"] = data_sets
     if given.get("data") is None:
         raise InputError(
             f"{path} names no data: give --data DIR, a folder with features/ and labels.csv (or "
             "one of such folders)"
         )
-    if for_all:
-        given["exceptions"] = [*listed(given, "exceptions", where=where), for_all]
+    if run_flags:
+        given["exceptions"] = [*listed(given, "exceptions", where=where), run_flags]
     name = str(given.get("name", path.stem))
-    notes: list[str] = []
+    notes += [note for note in flag_notes if note not in notes]
     ready = {}
-    for of, keys in named_sets(given["data"], where=where).items():
-        feature_set = _feature_set(given, of, keys, where=where)
-        folder = (out or Path(name)) / "data" / of
-        ready[of], said = made_ready(keys, out=folder, feature_set=feature_set, where=where)
-        notes += [f"{of}: {note}" for note in said]
+    for data_name, keys in named_sets(given["data"], where=where).items():
+        feature_set = _feature_set(given, data_name, keys, where=where)
+        folder = (out or Path(name)) / "data" / data_name
+        ready[data_name], data_notes = made_ready(
+            keys, out=folder, feature_set=feature_set, where=where
+        )
+        notes += [f"{data_name}: {note}" for note in data_notes]
     given = {**_settled(given, where=where), "data": ready}
     return _grid(given, name=name, notes=notes, where=where)
 
 
+RENAMED = {"heads": "joint_runs"}
+"""Former names of grid keys, which files and flags may still use."""
+
+
+def _with_current_keys(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the keys under their current names, with a note for each former name."""
+    former = [key for key in RENAMED if key in given]
+    notes = [f"the grid's key {key!r} is now called {RENAMED[key]!r}" for key in former]
+    if twice := [key for key in former if RENAMED[key] in given]:
+        raise InputError(
+            f"a grid gives both {twice[0]!r} and {RENAMED[twice[0]]!r}: remove the first"
+        )
+    return {RENAMED.get(key, key): value for key, value in given.items()}, notes
+
+
 def name_of(path: Path) -> str:
-    """A grid's name: what it says, else its file's."""
+    """Return a grid's name: its key `name`, else the name of its file."""
     given = load_yaml(path, what="grid", least="models") if path.is_file() else {}
     return str(given.get("name", path.stem))
 
 
 def _short(key: str) -> str:
-    """A run's key without its section, as flags are mostly given: `epochs`."""
+    """Return a run's key without its section, as flags usually give it: `epochs`."""
     section, _, rest = key.partition(".")
     return rest if section in SECTIONS and rest else key
 
 
-def _overruled(given: Mapping[str, Any], own: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    """The file's keys under those of flags, which also win over its exceptions and models."""
-    found = {**given, **own}
+def _overruled(given: Mapping[str, Any], flags: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """Return the file's keys overridden by flags, also in its exceptions and models."""
+    merged = {**given, **flags}
     if not isinstance(given.get("slurm") or {}, dict):
         raise InputError(f"slurm in {where} is {given['slurm']!r}: expected keys of a job")
-    if "slurm" in own:
-        found["slurm"] = {**(given.get("slurm") or {}), **own["slurm"]}
-    for key, of in (("seeds", "exceptions"), ("kl_weight", "models")):
-        if key in own and of not in own and isinstance(given.get(of), list):
-            found[of] = [
-                {k: v for k, v in one.items() if k != key} if isinstance(one, dict) else one
-                for one in given[of]
+    if "slurm" in flags:
+        merged["slurm"] = {**(given.get("slurm") or {}), **flags["slurm"]}
+    for key, section in (("seeds", "exceptions"), ("kl_weight", "models")):
+        if key in flags and section not in flags and isinstance(given.get(section), list):
+            merged[section] = [
+                {k: v for k, v in item.items() if k != key} if isinstance(item, dict) else item
+                for item in given[section]
             ]
-    return found
+    return merged
 
 
 FEATURE_SET = ("feature_set", "data.feature_set")
@@ -210,42 +229,42 @@ FEATURE_SET = ("feature_set", "data.feature_set")
 def _feature_set(
     given: Mapping[str, Any], data: str, keys: Mapping[str, Any], *, where: str
 ) -> str | None:
-    """The folder of features that all methods take of a data set, if the grid says which."""
-    found = keys.get("feature_set", given.get("feature_set"))
-    for one in listed(given, "exceptions", where=where):
-        exception = exception_of(one, where=where)
+    """Return the features folder that all methods use of a data set, if the grid sets it."""
+    feature_set = keys.get("feature_set", given.get("feature_set"))
+    for item in listed(given, "exceptions", where=where):
+        exception = exception_of(item, where=where)
         if not exception.models and (not exception.data or data in exception.data):
-            found = exception.keys.get("data.feature_set", found)
-    return None if found in (None, "null") else str(found)
+            feature_set = exception.keys.get("data.feature_set", feature_set)
+    return None if feature_set in (None, "null") else str(feature_set)
 
 
 def _settled(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    """A grid whose data sets say themselves which features all methods take of them."""
+    """Return a grid without features folders that are now set by its data sets."""
     exceptions = [
-        one if one.get("models") else {k: v for k, v in one.items() if k not in FEATURE_SET}
-        for one in listed(given, "exceptions", where=where)
+        item if item.get("models") else {k: v for k, v in item.items() if k not in FEATURE_SET}
+        for item in listed(given, "exceptions", where=where)
     ]
     rest = {k: v for k, v in given.items() if k not in FEATURE_SET}
     return {**rest, "exceptions": exceptions} if exceptions else rest
 
 
 def _parted(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Flags of the grid itself, and those of its runs."""
-    own: dict[str, Any] = {}
+    """Split flags into those of the grid and those of its runs."""
+    of_grid: dict[str, Any] = {}
     of_runs: dict[str, Any] = {}
     for key, value in overrides.items():
         short = key.removeprefix("training.") if key == "training.kl_weight" else key
-        if short in OWN:
-            own[short] = _value(short, value)
+        if short in GRID_KEYS:
+            of_grid[short] = _value(short, value)
         elif short.startswith("slurm."):
-            own.setdefault("slurm", {})[short.removeprefix("slurm.")] = _value(short, value)
+            of_grid.setdefault("slurm", {})[short.removeprefix("slurm.")] = _value(short, value)
         else:
             of_runs[key] = value
-    return own, run_keys(of_runs, where="the flags", others=OWN)
+    return of_grid, run_keys(of_runs, where="the flags", others=GRID_KEYS)
 
 
 def _value(key: str, given: Any) -> Any:
-    """A flag's text as YAML would have it; `a,b` is a list where one is expected."""
+    """Parse a flag's text as YAML; `a,b` is a list for keys that take lists."""
     if not isinstance(given, str):
         return given
     if key in LISTS and "," in given and not given.startswith(("[", "{")):
@@ -257,36 +276,38 @@ def _value(key: str, given: Any) -> Any:
 
 
 def _grid(given: dict[str, Any], *, name: str, notes: Sequence[str], where: str) -> Grid:
-    rest = {k: v for k, v in given.items() if k not in OWN}
+    rest = {k: v for k, v in given.items() if k not in GRID_KEYS}
     for key in rest:
         if "." not in key and key not in (*SECTIONS, *_run_names()):
-            raise UnknownName(f"key of a grid in {where}", key, [*OWN, *_run_names()])
+            raise UnknownName(f"key of a grid in {where}", key, [*GRID_KEYS, *_run_names()])
     for_all = run_keys(rest, where=where)
     weights = kl_weights(given.get("kl_weight", "cyclical"), where=where)
     entries = methods_of(given.get("models", []), weights, where=where)
     named = given["data"]
     exceptions = [exception_of(e, where=where) for e in listed(given, "exceptions", where=where)]
     idle = idle_note(exceptions, named, entries)
-    for_most = numbers(given.get("seeds", 1), "seeds", where=where)
+    default_seeds = numbers(given.get("seeds", 1), "seeds", where=where)
     rows: list[Row] = []
     for data_name, of_data in named.items():
-        held: DataSet | None = None
+        data_set: DataSet | None = None
         keys = keys_of(of_data, where=f"{where} (data {data_name})")
         for entry in entries:
-            run, seeds = {**for_all, **keys, **entry.training}, for_most
+            run, seeds = {**for_all, **keys, **entry.training}, default_seeds
             for exception in exceptions:
                 if exception.holds(data_name, entry.method):
                     run, seeds = {**run, **exception.keys}, exception.seeds or seeds
             config = _config(run, entry.method, where=where)
-            held = held or _data_set(data_name, keys, config, given, where=where)
-            rows.append(Row(data=held, method=entry.method, config=config, seeds=seeds))
-    order, heads = given.get("data_seed", 0), given.get("heads")
+            data_set = data_set or _data_set(data_name, keys, config, given, where=where)
+            rows.append(Row(data=data_set, method=entry.method, config=config, seeds=seeds))
+    order, joint_runs = given.get("data_seed", 0), given.get("joint_runs")
     return Grid(
         name=name,
         rows=tuple(rows),
         data_seed=None if order is None else number(order, "data_seed", where=where),
         keep=choice(given, "keep", get_args(Keep), where=where),
-        heads=None if heads is None else number(heads, "heads", where=where, least=1),
+        joint_runs=None
+        if joint_runs is None
+        else number(joint_runs, "joint_runs", where=where, least=1),
         leaks=choice(given, "leaks", ("refuse", "note"), where=where),
         slurm=given.get("slurm") or {},
         given={"name": name, **given},
@@ -295,7 +316,8 @@ def _grid(given: dict[str, Any], *, name: str, notes: Sequence[str], where: str)
 
 
 def _config(run: Mapping[str, Any], method: Method, *, where: str) -> RunConfig:
-    """The run of a method; defaults are the paper's but for TensorBoard's files."""
+    """Return the config of a method's runs; the defaults are the paper's, without TensorBoard
+    files."""
     keys = {"training.tensorboard": False, **run, "model.name": method.model}
     keys |= {f"model.{k}": v for k, v in method.arguments.items()}
     keys["training.kl_weight"] = 0.0 if method.kl_weight is None else method.kl_weight
@@ -308,16 +330,16 @@ def _data_set(
     table = read_table(config.data.labels, classes=config.data.classes)
     wanted: int | tuple[int, ...] = given.get("splits", SPLITS)
     if isinstance(wanted, int) and not isinstance(wanted, bool):
-        made = wanted
+        n_splits = wanted
     else:
         wanted = numbers(wanted, "splits", where=where)
-        made = max(SPLITS, *(k + 1 for k in wanted))
+        n_splits = max(SPLITS, *(k + 1 for k in wanted))
     return DataSet(
         name=name,
         keys=keys,
         table=table,
         splits=chosen_splits(table, wanted, where=where),
-        made=0 if table.folds is not None else made,
+        made=0 if table.folds is not None else n_splits,
     )
 
 

@@ -1,4 +1,4 @@
-"""What stands under a grid's keys, checked: texts, lists, whole numbers, words."""
+"""Check the values of a grid's keys: texts, lists, whole numbers and words."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,14 +7,14 @@ from ...errors import InputError
 
 
 def texts(given: Any) -> tuple[str, ...]:
-    """Several texts, or one."""
+    """Return a text or a list of texts as a tuple."""
     if given is None:
         return ()
     return tuple(str(g) for g in given) if isinstance(given, list) else (str(given),)
 
 
 def listed(given: Mapping[str, Any], key: str, *, where: str) -> list[Any]:
-    """A list, or none."""
+    """Return a list, empty if the key is absent."""
     value = given.get(key) or []
     if not isinstance(value, list):
         raise InputError(f"{key} in {where} is {value!r}: expected a list")
@@ -22,7 +22,7 @@ def listed(given: Mapping[str, Any], key: str, *, where: str) -> list[Any]:
 
 
 def numbers(given: Any, key: str, *, where: str) -> tuple[int, ...]:
-    """A list of numbers, or so many from 0."""
+    """Return a list of whole numbers; a number n stands for 0 to n − 1."""
     if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
         return tuple(range(given))
     several = list(given) if isinstance(given, list | tuple) else []
@@ -36,7 +36,7 @@ def numbers(given: Any, key: str, *, where: str) -> tuple[int, ...]:
 
 
 def number(given: Any, key: str, *, where: str, least: int = 0) -> int:
-    """A whole number."""
+    """Return a whole number of at least `least`."""
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
         raise InputError(
             f"{key} in {where} is {given!r}: expected a whole number of at least {least}"
@@ -45,7 +45,7 @@ def number(given: Any, key: str, *, where: str, least: int = 0) -> int:
 
 
 def choice(given: Mapping[str, Any], key: str, known: Sequence[str], *, where: str) -> Any:
-    """One of several words; the first where none is given."""
+    """Return one of the known words; the first is the default."""
     value = given.get(key, known[0])
     if value not in known:
         raise InputError(f"{key} in {where} is {value!r}: expected {', '.join(known)}")

@@ -27,7 +27,7 @@ def chosen_note(scores: Sequence[Scores]) -> str:
     """Return a note that states the rule if it left out any λ, else an empty text."""
     if len(chosen(scores)) == len(scores):
         return ""
-    return f"Of methods that were run with several λ one stands here: {CHOSEN}."
+    return f"Methods that were run with several λ are shown with one: {CHOSEN}."
 
 
 def _priority(kl_weight: KLWeight | None) -> tuple[int, float]:

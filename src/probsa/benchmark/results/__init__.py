@@ -1,1 +1,1 @@
-"""What the run folders of an experiment hold, in the shape that tables need."""
+"""Read the run folders of an experiment and compute what its tables and figures show."""

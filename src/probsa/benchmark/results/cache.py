@@ -1,4 +1,4 @@
-"""What was computed of an experiment's runs: tables and figures show it, and it takes minutes."""
+"""Cache slow computations on runs, which tables and figures share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,24 +13,24 @@ Key = tuple[tuple[str, str, tuple[Path, ...]], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
-    """Computes each thing once, as long as it is of the same runs."""
+class ResultCache:
+    """Computes each result once for the same runs."""
 
     _compared: dict[tuple[Key, str | None], Compared] = field(default_factory=dict)
     _summaries: dict[tuple[Key, int], Mapping[str, Metric] | None] = field(default_factory=dict)
 
     def compared(self, scores: Sequence[Scores], *, baseline: str | None) -> Compared:
-        """Of `compare_methods`."""
+        """Return `compare_methods` of the scores."""
         key = (_key(scores), baseline)
         if key not in self._compared:
             self._compared[key] = compare_methods(scores, baseline=baseline)
         return self._compared[key]
 
     def summary(self, scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
-        """Of `summary_of`.
+        """Return `summary_of` the scores.
 
         Raises:
-            BagError, InputError: as it does.
+            BagError, InputError: As `summary_of` does.
         """
         key = (_key([scores]), bootstrap)
         if key not in self._summaries:
@@ -39,5 +39,5 @@ class Kept:
 
 
 def _key(scores: Sequence[Scores]) -> Key:
-    """Runs and their order: a grid may finish more of them in between."""
+    """Return the runs in order: a grid may finish more of them between two calls."""
     return tuple((s.data, s.method.name, s.runs) for s in scores)

@@ -1,4 +1,4 @@
-"""How well one method finds instances, over its replicates: what tables and figures both show."""
+"""Instance metrics of one method over its replicates, for both tables and figures."""
 
 from collections.abc import Hashable, Mapping, Sequence
 
@@ -8,29 +8,29 @@ from .pooled import blocks
 from .results import Scores, instances_of, validation_of
 
 AREA: Area = "positive_bags"
-"""Where wrong calls are looked for."""
+"""The instances among which wrong calls are counted."""
 BOOTSTRAP = 200
 
 
 def summary_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
-    """All instance metrics of one method; None without instance labels.
+    """Return all instance metrics of one method, or None without instance labels.
 
     Raises:
-        BagError: the file of a bag is missing or damaged, or its attention is not finite.
-        InputError: replicates that do not fit each other.
+        BagError: A bag's file is missing or damaged, or its attention is not finite.
+        InputError: The replicates do not match.
     """
     replicates = list(instances_of(scores))
     if all(p.instance_labels is None for p in replicates[0]):
         return None
-    held = list(validation_of(scores))
+    by_run = list(validation_of(scores))
     validation: list[Validation] = []
-    for of in held:
-        by_split: dict[Hashable, Sequence[Prediction]] = {**of}
-        validation.append(by_split if scores.folds else next(iter(of.values())))
+    for runs in by_run:
+        by_split: dict[Hashable, Sequence[Prediction]] = {**runs}
+        validation.append(by_split if scores.folds else next(iter(runs.values())))
     by_fold = dict(zip(scores.bags, scores.split[0].tolist(), strict=True))
     return instance_summary(
         replicates,
-        positive=_positive(scores, held),
+        positive=_positive(scores, by_run),
         validation=validation,
         groups=dict(zip(scores.bags, scores.groups.tolist(), strict=True)),
         folds=by_fold if scores.folds else None,
@@ -40,14 +40,14 @@ def summary_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Me
 
 
 def _positive(
-    scores: Scores, held: Sequence[Mapping[int, Sequence[Prediction]]]
+    scores: Scores, by_run: Sequence[Mapping[int, Sequence[Prediction]]]
 ) -> dict[str, bool]:
-    """Of test bags by their label; of others by what their instances say."""
-    found = {
+    """Return which bags are positive: test bags by their label, others by their instances."""
+    from_instances = {
         p.name: bool((p.instance_labels > 0).any())
-        for of in held
-        for run in of.values()
+        for runs in by_run
+        for run in runs.values()
         for p in run
         if p.instance_labels is not None
     }
-    return found | {b: bool(y) for b, y in zip(scores.bags, scores.y, strict=True)}
+    return from_instances | {b: bool(y) for b, y in zip(scores.bags, scores.y, strict=True)}

@@ -1,4 +1,4 @@
-"""FROC of the methods of one data set: by labels of patches, and by what annotators drew."""
+"""FROC of the methods of one data set, by patch labels and by annotators' contours."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,38 +24,38 @@ from .results import Scores, instances_of
 
 BOOTSTRAP = 200
 PATCHES = 1_000_000
-"""Of a method: further replicates take no part. Ten thousand patches are detected in 0.1 s."""
-NO_LABELS = "tumour, but no label of a patch says where, or some are unknown"
+"""Patches per method; further replicates are skipped. Ten thousand patches take 0.1 s."""
+NO_LABELS = "tumour slides without complete patch labels"
 
-Source = Literal["patches", "annotations"]
+LesionSource = Literal["patches", "annotations"]
 
 
 @dataclass(kw_only=True)
-class Truth:
-    """The lesions of a data set's slides, found once for all its methods."""
+class LesionTruth:
+    """The lesions of a data set's slides, computed once for all its methods."""
 
-    source: Source
+    source: LesionSource
     files: Mapping[str, Path] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    """Slides that take no part, and why."""
-    held: dict[tuple[object, ...], Lesions | str | None] = field(default_factory=dict)
+    """Slides that are left out, with the reason."""
+    cached: dict[tuple[object, ...], Lesions | str | None] = field(default_factory=dict)
 
     def of(self, p: Prediction, *, tumour: bool) -> Lesions | str | None:
-        """None: the slide is normal; words: why it is left out."""
+        """Return a slide's lesions, None if it is normal, or the reason why it is left out."""
         if p.name in self.left_out:
             return self.left_out[p.name]
         assert p.coords is not None
         marks = b"" if p.instance_labels is None else p.instance_labels.tobytes()
-        # methods may have other features of a slide, and so other patches
+        # methods may use different features of a slide, and so different patches
         key = (p.name, tumour, p.coords.tobytes(), marks)
-        if key not in self.held:
-            self.held[key] = self._made(p, tumour=tumour)
-        there = self.held[key]
-        if isinstance(there, str):
-            self.left_out[p.name] = there
-        return there
+        if key not in self.cached:
+            self.cached[key] = self._lesions(p, tumour=tumour)
+        lesions_or_reason = self.cached[key]
+        if isinstance(lesions_or_reason, str):
+            self.left_out[p.name] = lesions_or_reason
+        return lesions_or_reason
 
-    def _made(self, p: Prediction, *, tumour: bool) -> Lesions | str | None:
+    def _lesions(self, p: Prediction, *, tumour: bool) -> Lesions | str | None:
         if self.source == "annotations":
             return drawn_lesions(p, self.files.get(p.name), tumour=tumour)
         if not tumour:
@@ -67,8 +67,8 @@ class Truth:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """FROC of one method, and of what."""
+class LesionFroc:
+    """FROC of one method, and the numbers of slides and lesions behind it."""
 
     metrics: Mapping[str, Metric]
     slides: int
@@ -76,85 +76,87 @@ class Found:
     lesions: int
     isolated: int
     replicates: int
-    of: int
-    """Replicates that there are."""
+    replicates_available: int
+    """Number of replicates that exist, of which `replicates` were used."""
 
 
 def on_slides(predictions: Sequence[Prediction]) -> bool:
-    """Whether all have patches with places on a slide."""
+    """Return whether all predictions have patches with positions on a slide."""
     return all(
         p.kind == "slide" and p.coords is not None and p.coords.ndim == 2 and p.coords.shape[1] == 2
         for p in predictions
     )
 
 
-def truths_of(scores: Scores) -> tuple[list[Truth], list[str]]:
-    """What lesions a data set has, and why not those that annotators drew, if it should have."""
-    found, said = [Truth(source="patches")], []
+def truths_of(scores: Scores) -> tuple[list[LesionTruth], list[str]]:
+    """Return a data set's lesions, and notes on why expected annotations cannot be used."""
+    truths, notes = [LesionTruth(source="patches")], []
     run = RunFolder(scores.runs[0])
     if run.config_file.is_file():
         try:
             files = recorded_files(run.config().data.labels, scores.bags)
         except ProbSAError as error:
             files = None
-            said.append(f"No official FROC: {error}.")
+            notes.append(f"No official FROC: {error}.")
         if files is not None:
             out = out_of_lesions(scores.bags)
-            found.append(Truth(source="annotations", files=files, left_out=out))
-    return found, said
+            truths.append(LesionTruth(source="annotations", files=files, left_out=out))
+    return truths, notes
 
 
 def lesions_found(
-    scores: Scores, truths: Sequence[Truth], *, bootstrap: int = BOOTSTRAP
-) -> dict[Source, Found] | None:
-    """FROC of one method by each truth; None where its bags are no slides.
+    scores: Scores, truths: Sequence[LesionTruth], *, bootstrap: int = BOOTSTRAP
+) -> dict[LesionSource, LesionFroc] | None:
+    """Return the FROC of one method by each truth; None if its bags are not slides.
 
     Raises:
-        BagError: the file of a bag is missing or damaged.
-        InputError: the scores cannot be calibrated, or an annotation cannot be used.
+        BagError: A bag's file is missing or damaged.
+        InputError: The scores cannot be calibrated, or an annotation cannot be used.
     """
     positive = dict(zip(scores.bags, (scores.y > 0).tolist(), strict=True))
-    by: dict[Source, list[list[Hits]]] = {t.source: [] for t in truths}
-    left = PATCHES
+    hits_by_source: dict[LesionSource, list[list[Hits]]] = {t.source: [] for t in truths}
+    patches_left = PATCHES
     for r, predictions in enumerate(instances_of(scores)):
         if not on_slides(predictions):
             return None
-        left -= sum(len(p.attention_mean) for p in predictions)
-        if r and left < 0:
+        patches_left -= sum(len(p.attention_mean) for p in predictions)
+        if r and patches_left < 0:
             break
-        for slides in by.values():
+        for slides in hits_by_source.values():
             slides.append([])
         for p in predictions:
             points = None
             for truth in truths:
-                there = truth.of(p, tumour=positive[p.name])
-                if not isinstance(there, str):
+                lesions_or_reason = truth.of(p, tumour=positive[p.name])
+                if not isinstance(lesions_or_reason, str):
                     points = points or detections(p)
-                    by[truth.source][-1].append(hits(p.name, points, lesions=there))
+                    hits_by_source[truth.source][-1].append(
+                        hits(p.name, points, lesions=lesions_or_reason)
+                    )
     groups = dict(zip(scores.bags, scores.groups.tolist(), strict=True))
     return {
-        source: _found(slides, groups, of=scores, bootstrap=bootstrap)
-        for source, slides in by.items()
+        source: _froc(slides, groups, scores=scores, bootstrap=bootstrap)
+        for source, slides in hits_by_source.items()
         if slides[0]
     }
 
 
-def _found(
+def _froc(
     replicates: Sequence[Sequence[Hits]],
     groups: Mapping[str, str],
     *,
-    of: Scores,
+    scores: Scores,
     bootstrap: int,
-) -> Found:
-    shared = blocks(of)
-    alike = None if shared is None else shared[: len(replicates)]
-    first = [s for s in replicates[0] if s.tumour]
-    return Found(
-        metrics=froc_summary(replicates, groups=groups, blocks=alike, bootstrap=bootstrap),
+) -> LesionFroc:
+    all_blocks = blocks(scores)
+    used_blocks = None if all_blocks is None else all_blocks[: len(replicates)]
+    tumour_slides = [s for s in replicates[0] if s.tumour]
+    return LesionFroc(
+        metrics=froc_summary(replicates, groups=groups, blocks=used_blocks, bootstrap=bootstrap),
         slides=len(replicates[0]),
-        tumour_slides=len(first),
-        lesions=sum(s.lesions for s in first),
-        isolated=sum(int(s.isolated.sum()) for s in first),
+        tumour_slides=len(tumour_slides),
+        lesions=sum(s.lesions for s in tumour_slides),
+        isolated=sum(int(s.isolated.sum()) for s in tumour_slides),
         replicates=len(replicates),
-        of=len(of.p),
+        replicates_available=len(scores.p),
     )

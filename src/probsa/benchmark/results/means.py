@@ -1,7 +1,7 @@
 """Means over splits as the paper prints them: seeds are averaged within a split first.
 
-The standard deviation over splits (ddof = 1) says how much splits differ, not how sure the mean is:
-splits share bags, and a fixed test part is the same bags every time.
+The std over splits (ddof = 1) shows how much splits differ, not how precise the mean is: splits
+share bags, and a fixed test part consists of the same bags every time.
 """
 
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ SplitMetric = Literal["auroc", "f1"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mean:
-    """Over splits; no value where the metric is undefined on every one."""
+    """A mean over splits; None if the metric is undefined on every split."""
 
     mean: float | None
     sd: float | None
-    """None with fewer than two splits."""
+    """Standard deviation over splits; None with fewer than two splits."""
     splits: int
 
 
 def mean_over_splits(scores: Scores, metric: SplitMetric) -> Mean:
-    """The mean and deviation over splits of a metric that is a share (0 to 1)."""
+    """Return the mean and std over splits of a metric between 0 and 1."""
     values = list(split_values(scores, metric).values())
     if not values:
         return Mean(mean=None, sd=None, splits=0)
@@ -36,18 +36,18 @@ def mean_over_splits(scores: Scores, metric: SplitMetric) -> Mean:
 
 
 def split_values(scores: Scores, metric: SplitMetric) -> dict[int, float]:
-    """The metric on each split's test bags, averaged over seeds.
+    """Return the metric on each split's test bags, averaged over seeds.
 
-    A split on whose test bags it is undefined (one class, or no positive bag for F1) has no entry.
+    Splits on which it is undefined (one class, or no positive bag for F1) are omitted.
     """
-    found: dict[int, list[float]] = {}
+    values: dict[int, list[float]] = {}
     for split, p, calls in zip(scores.split, scores.p, scores.calls, strict=True):
         for k in np.unique(split):
-            own = split == k
-            value = _value(scores.y[own], p[own], calls=calls[own], metric=metric)
+            in_split = split == k
+            value = _value(scores.y[in_split], p[in_split], calls=calls[in_split], metric=metric)
             if value is not None:
-                found.setdefault(int(k), []).append(value)
-    return {k: float(np.mean(found[k])) for k in sorted(found)}
+                values.setdefault(int(k), []).append(value)
+    return {k: float(np.mean(values[k])) for k in sorted(values)}
 
 
 def _value(

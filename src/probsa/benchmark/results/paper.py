@@ -1,7 +1,7 @@
-"""The figures that the paper prints (paper.csv: tables 2 to 5), under our names of methods.
+"""The results that the paper prints (paper.csv: tables 2 to 5), under our method names.
 
-AUROC and F1 are percent, times milliseconds; `rank` rows are the paper's average ranks. Its λ = 0
-rows of both Σ are the plain baseline.
+AUROC and F1 are in percent, times in milliseconds; `rank` rows are the paper's average ranks. Its
+rows with λ = 0, for both Σ, are the plain baseline.
 """
 
 import csv
@@ -40,24 +40,24 @@ LABELS = {
     "CAMIL": "camil",
     "VMIL": "vmil",
 }
-"""The paper's names and our registered models, in the order of its tables 2 and 3."""
+"""The paper's method names and our registered models, in the order of its tables 2 and 3."""
 STUDIES = {"RSNA": "rsna", "PANDA": "panda", "CAMELYON16": "camelyon16"}
-"""The paper's data sets and our names of them."""
+"""The paper's data sets and our names for them."""
 BASELINES: dict[Family, str] = {"local": "abmil", "global": "tabmil"}
-"""The plain model of each family: λ = 0."""
+"""The plain model of each family, which corresponds to λ = 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaperRow:
-    """One printed figure."""
+    """One printed result."""
 
     table: PaperTable
     method: str
-    """As the paper writes it."""
+    """The method's name in the paper."""
     label: str
-    """Our registered model."""
+    """The name of our registered model."""
     kl_weight: str
-    """λ as the paper spells it (`0.0`, `0.1`, `cyclical`); empty outside table 5."""
+    """λ in the paper's notation (`0.0`, `0.1`, `cyclical`); empty outside table 5."""
     study: str
     """Our name of the data set; `rank` for average ranks."""
     metric: PaperMetric
@@ -66,7 +66,7 @@ class PaperRow:
 
 
 def paper_rows(table: PaperTable) -> tuple[PaperRow, ...]:
-    """Every figure of one of the paper's tables, in its order."""
+    """Return every result of one of the paper's tables, in its order."""
     return tuple(row for row in _rows() if row.table == table)
 
 
@@ -78,7 +78,7 @@ def paper_value(
     metric: PaperMetric,
     kl_weight: str = "",
 ) -> PaperRow | None:
-    """One figure, or None where the paper has none."""
+    """Return one result, or None if the paper has none."""
     wanted = (table, label, study, metric, kl_weight)
     return next(
         (r for r in _rows() if (r.table, r.label, r.study, r.metric, r.kl_weight) == wanted), None
@@ -86,7 +86,7 @@ def paper_value(
 
 
 def spelled(method: Method) -> str:
-    """λ of one of our methods as the paper spells it; a plain baseline's is `0.0`."""
+    """Return λ of a method in the paper's notation; `0.0` for a plain baseline."""
     kl = method.kl_weight
     if kl is None:
         return "0.0"
@@ -94,19 +94,20 @@ def spelled(method: Method) -> str:
 
 
 def study_of(data: str) -> str | None:
-    """The paper's data set that one of a grid's is, by its name."""
+    """Return the paper's data set that a grid's data set is, judged by its name."""
     return next((ours for ours in STUDIES.values() if data.lower() == ours), None)
 
 
 def title_of(study: str) -> str:
-    """As the paper writes one of its data sets."""
+    """Return the paper's name of one of its data sets."""
     return next((theirs for theirs, ours in STUDIES.items() if ours == study), study)
 
 
 def position(method: Method) -> tuple[float, str, int, float]:
-    """What sorts methods as the paper's tables do: a posterior before its plain model, others last.
+    """Return the sort key of a method in the paper's order of tables.
 
-    λ: numbers, linear, cyclical.
+    A posterior comes before its plain model, unknown methods last. λ sorts as numbers, linear,
+    cyclical.
     """
     order = list(LABELS.values())
     family = 1 if method.family == "global" else 0

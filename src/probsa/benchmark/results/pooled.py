@@ -1,8 +1,8 @@
-"""Methods of one data set side by side: metrics with intervals, and who beats whom.
+"""Compare the methods of one data set: metrics with intervals, and which method wins.
 
-A difference is over the replicates (seeds; with a fixed test part splits and seeds) that its two
-methods have, so that a method with few costs the others nothing; a winner is sought over those that
-all have.
+The difference of two methods is computed over the replicates that both have (seeds, or splits and
+seeds with a fixed test part), so that a method with few replicates does not affect the others. A
+winner is sought over the replicates that all methods have.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """A value of one method, over its replicates."""
+    """A value of one method over its replicates, with its interval."""
 
     value: float
     low: float | None
@@ -42,33 +42,33 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pooled:
-    """The methods of one data set by one metric."""
+    """The methods of one data set compared by one metric."""
 
     metric: SplitMetric
     pooling: Pooling
-    """Over the bags of all folds, or in each fold and then the mean."""
+    """Whether bags of all folds are pooled, or the metric is averaged over folds."""
     values: dict[str, Interval]
-    """By the method's name: over its own replicates."""
+    """Each method's value over its own replicates, by name."""
     comparison: Comparison
-    """Each difference is over the replicates that both methods have; best and winner are over
-    `replicates`, which all have (0: none)."""
+    """Differences cover the replicates that both methods have; best and winner cover `replicates`,
+    those that all methods have (0: none)."""
     replicates: dict[str, int]
-    """Of each difference to the reference; 0 where it shares none with it."""
+    """Replicates behind each difference to the reference; 0 if they share none."""
     lacking: int
     """Replicates that some method lacks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
-    """The methods of one data set by every metric."""
+    """The methods of one data set compared by every metric."""
 
     pooled: Mapping[SplitMetric, Pooled | None]
     within: Pooled | None
-    """AUROC within folds; None where there are none, or one has fewer than two patients of a
+    """AUROC within folds; None without folds, or if a fold has fewer than two patients of a
     class."""
 
     def deciding(self, metric: SplitMetric) -> Pooled | None:
-        """What winners are told by: AUROC within folds where it can be, as tables of means are."""
+        """Return the comparison that decides the winner: AUROC within folds if possible."""
         if metric == "auroc" and self.within is not None:
             return self.within
         return self.pooled[metric]
@@ -77,7 +77,7 @@ class Compared:
 def compare_methods(
     scores: Sequence[Scores], *, baseline: str | None, resamples: int = RESAMPLES
 ) -> Compared:
-    """Compares methods by every metric; the arguments are those of `pool`."""
+    """Compare methods by every metric; the arguments are those of `pool`."""
     metrics: tuple[SplitMetric, ...] = get_args(SplitMetric)
     pooled: dict[SplitMetric, Pooled | None] = {
         m: pool(scores, metric=m, baseline=baseline, resamples=resamples) for m in metrics
@@ -94,23 +94,26 @@ def pool(
     pooling: Pooling = "pooled",
     resamples: int = RESAMPLES,
 ) -> Pooled | None:
-    """Compares methods by one metric.
+    """Compare methods by one metric.
 
     Args:
-        scores: of one data set.
-        metric: F1 is of the calls at each run's own threshold.
-        baseline: the name of the method that differences are against; None: the best.
-        pooling: `within`: in each fold alone, then the mean: levels of folds' runs play no part.
-        resamples: of the patients.
+        scores: The methods' scores on one data set.
+        metric: F1 uses the calls at each run's own threshold.
+        baseline: Name of the method that differences refer to; None: the best method.
+        pooling: `within` computes the metric in each fold and averages it, which removes
+            differences in level between the folds' runs.
+        resamples: Number of resamples of the patients.
 
-    Returns: None where nothing can be compared: one class, no replicate that two methods have, or,
-        of `within`, no folds, or one with fewer than two patients of a class.
+    Returns: None if nothing can be compared: one class, or no replicate that two methods share; for
+    `within`, also without folds or if a fold has fewer than two patients of a class.
     """
     if not _is_defined(scores[0], pooling):
         return None
 
-    def compared(of: Sequence[Scores], reference: str | None) -> Comparison:
-        return _compare(of, metric=metric, baseline=reference, pooling=pooling, resamples=resamples)
+    def compared(methods: Sequence[Scores], reference: str | None) -> Comparison:
+        return _compare(
+            methods, metric=metric, baseline=reference, pooling=pooling, resamples=resamples
+        )
 
     common, lacking = align(scores)
     winning = compared(common, baseline) if len(common[0].p) else None
@@ -124,7 +127,7 @@ def pool(
         name, (pair, _) = s.method.name, align([base, s])
         counts[name] = len(pair[0].p)
         if winning is not None and counts[name] == winning.replicates:
-            # those that all have are in every pair: as many are the same
+            # every pair has the common replicates, so equal counts mean equal replicates
             differences[name] = winning.differences[name]
         elif counts[name]:
             differences[name] = compared(pair, reference).differences[name]
@@ -148,7 +151,7 @@ def pool(
 def _over_pairs(
     winning: Comparison, differences: dict[str, Difference], replicates: Mapping[str, int]
 ) -> Comparison:
-    """The winner of all, beside the differences of pairs, which may be over more replicates."""
+    """Combine the winner with the differences of pairs, which may cover more replicates."""
     p = holm([1.0 if d.p is None else d.p for d in differences.values()])
     return replace(
         winning,
@@ -159,15 +162,15 @@ def _over_pairs(
 
 
 def _is_defined(scores: Scores, pooling: Pooling) -> bool:
-    """Whether what is ranked together has both classes, and each fold two patients of each: with
-    one, a third of all resamples would lose its class."""
+    """Return whether the ranked bags have both classes and, within folds, two patients of each:
+    with one, a third of all resamples would lose a class."""
     if pooling == "pooled":
         return len(set(scores.y.tolist())) == 2
     folds = scores.split[0]
-    of = [
+    groups_by_class = [
         scores.groups[(folds == k) & (scores.y == y)] for k in set(folds.tolist()) for y in (0, 1)
     ]
-    return scores.folds and all(len(set(groups.tolist())) > 1 for groups in of)
+    return scores.folds and all(len(set(groups.tolist())) > 1 for groups in groups_by_class)
 
 
 def _compare(
@@ -178,7 +181,7 @@ def _compare(
     pooling: Pooling,
     resamples: int,
 ) -> Comparison:
-    """Of methods that have the same replicates."""
+    """Compare methods that have the same replicates."""
     first = scores[0]
     return compare(
         first.y,
@@ -196,7 +199,7 @@ def _compare(
 def _without_winner(
     values: Mapping[str, Interval], base: Scores, *, metric: SplitMetric
 ) -> Comparison:
-    """Where no replicate is in all methods: what can be said without one."""
+    """Return what can be said if no replicate is common to all methods."""
     return Comparison(
         metric=metric,
         values={name: v.value for name, v in values.items()},
@@ -205,7 +208,7 @@ def _without_winner(
         differences={},
         adjusted={},
         winner=None,
-        reason="no replicate is one that all methods have",
+        reason="there is no replicate that all methods have",
         indistinguishable=(),
         replicates=0,
         groups=len(set(base.groups.tolist())),
@@ -219,47 +222,51 @@ def interval_of(
     pooling: Pooling = "pooled",
     resamples: int = RESAMPLES,
 ) -> Interval:
-    """The mean of a metric over replicates; its interval is of patients and replicates.
+    """Return the mean of a metric over replicates, with an interval over patients and replicates.
 
-    It is that of the difference to a method of value 0, cut to what the metric can be; None where
-    no resample changes the value.
+    The interval is that of the difference to a method of value 0, clipped to the metric's range;
+    None if no resample changes the value.
     """
     y = scores.y == 1
-    given = scores.p if metric == "auroc" else scores.calls
+    predicted = scores.p if metric == "auroc" else scores.calls
     folds = scores.split if pooling == "within" else None
     strata = y.tolist() if folds is None else list(zip(y, folds[0].tolist(), strict=True))
     draws, freedom = draw(strata, groups=scores.groups.tolist(), resamples=resamples, seed=0)
-    values = resampled(y, given, draws=draws, metric=metric, folds=folds)
+    values = resampled(y, predicted, draws=draws, metric=metric, folds=folds)
     value = float(values[:, 0].mean())
-    if np.nanmax(values) - np.nanmin(values) < ROUNDING:  # 1, say, whichever patients are drawn
+    if np.nanmax(values) - np.nanmin(values) < ROUNDING:  # for example 1 for every resample
         return Interval(value=value, low=None, high=None)
     shared = blocks(scores)
     data = Data(
         y=y,
         member=draws.member,
         freedom=freedom,
-        blocks=tuple(range(len(given)) if shared is None else shared),
+        blocks=tuple(range(len(predicted)) if shared is None else shared),
         metric=metric,
         folds=folds,
     )
-    nothing = Sample(values=np.zeros_like(values), scores=np.zeros_like(given))
-    found = difference(Sample(values=values, scores=given), nothing, data=data)
-    low, high = found.low, found.high
+    zero = Sample(values=np.zeros_like(values), scores=np.zeros_like(predicted))
+    to_zero = difference(Sample(values=values, scores=predicted), zero, data=data)
+    low, high = to_zero.low, to_zero.high
     if low is not None and high is not None:
         low, high = max(low, 0.0), min(high, 1.0)
     return Interval(value=value, low=low, high=high)
 
 
 def align(scores: Sequence[Scores]) -> tuple[list[Scores], int]:
-    """The methods with the replicates that all have, in one order; and how many were left out."""
+    """Return the methods with their common replicates in one order, and how many were left out."""
     keys = [replicate_keys(s) for s in scores]
     common = sorted(set.intersection(*map(set, keys)))
-    found = []
-    for s, own in zip(scores, keys, strict=True):
-        rows = [own.index(k) for k in common]
-        each = len(s.runs) // len(s.p)
-        runs = tuple(path for r in rows for path in s.runs[r * each : (r + 1) * each])
-        found.append(
+    aligned = []
+    for s, method_keys in zip(scores, keys, strict=True):
+        rows = [method_keys.index(k) for k in common]
+        runs_per_replicate = len(s.runs) // len(s.p)
+        runs = tuple(
+            path
+            for r in rows
+            for path in s.runs[r * runs_per_replicate : (r + 1) * runs_per_replicate]
+        )
+        aligned.append(
             replace(
                 s,
                 p=s.p[rows],
@@ -269,16 +276,16 @@ def align(scores: Sequence[Scores]) -> tuple[list[Scores], int]:
                 runs=runs,
             )
         )
-    return found, len(set().union(*keys)) - len(common)
+    return aligned, len(set().union(*keys)) - len(common)
 
 
 def replicate_keys(scores: Scores) -> list[tuple[int, int]]:
-    """(split, seed) of each replicate; with folds, which it pools, (-1, seed)."""
+    """Return (split, seed) of each replicate; (-1, seed) with folds, which it pools."""
     splits = [-1] * len(scores.p) if scores.folds else scores.split[:, 0].tolist()
     return list(zip(splits, scores.seed.tolist(), strict=True))
 
 
 def blocks(scores: Scores) -> list[int] | None:
-    """What replicates share: the split, where a replicate is a split and a seed."""
+    """Return the split of each replicate if a replicate is a split and a seed, else None."""
     splits = [k for k, _ in replicate_keys(scores)]
     return splits if len(set(splits)) > 1 else None

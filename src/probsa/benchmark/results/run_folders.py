@@ -1,4 +1,4 @@
-"""One run folder of an experiment: its cell.json, and what it gives its test bags."""
+"""Read one run folder of an experiment: its cell.json and its test predictions."""
 
 import json
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from ...variational import KLWeight
 from ..grid.methods_and_cells import Method
 
 CELL = "cell.json"
-"""What a run is in its experiment; written when all else is there."""
+"""Describes a run within its experiment; it is written last."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """A finished cell: what its cell.json says."""
+    """A finished cell, as its cell.json describes it."""
 
     path: Path
     data: str
@@ -35,13 +35,13 @@ class Runs:
 
     done: tuple[Run, ...]
     unfinished: tuple[Path, ...]
-    """Not yet predicted: waiting, under way or failed."""
+    """Runs without predictions: waiting, running or failed."""
     skipped: tuple[tuple[Path, str], ...]
-    """Damaged, and how."""
+    """Damaged runs, with the reason."""
 
 
 def read_cells(out: Path) -> Runs:
-    """The run folders below `out`/cells, each as its cell.json says."""
+    """Return the run folders below `out`/cells, as their cell.json describes them."""
     done: list[Run] = []
     unfinished: list[Path] = []
     skipped: list[tuple[Path, str]] = []
@@ -60,27 +60,27 @@ def read_cells(out: Path) -> Runs:
 
 
 def _run(path: Path) -> Run | None:
-    """A finished run; None where it has no cell.json yet."""
+    """Return a finished run, or None if it has no cell.json yet."""
     file = path / CELL
     if not file.is_file():
         return None
-    given = read_object(file)
+    values = read_object(file)
     try:
-        kl = given["kl_weight"]
+        kl = values["kl_weight"]
         method = Method(
-            label=str(given["label"]),
-            model=str(given["model"]),
-            arguments=dict(given["arguments"]),
+            label=str(values["label"]),
+            model=str(values["model"]),
+            arguments=dict(values["arguments"]),
             kl_weight=_kl_weight(kl),
         )
-        groups = given["groups"]
+        groups = values["groups"]
         return Run(
             path=path,
-            data=str(given["data"]),
+            data=str(values["data"]),
             method=method,
-            split=int(given["split"]),
-            seed=int(given["seed"]),
-            folds=bool(given["folds"]),
+            split=int(values["split"]),
+            seed=int(values["seed"]),
+            folds=bool(values["folds"]),
             groups=None if groups is None else {str(k): str(v) for k, v in groups.items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -97,10 +97,10 @@ def _kl_weight(value: Any) -> KLWeight | None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON file of keys and values.
+    """Read a JSON file of keys and values.
 
     Raises:
-        InputError: it cannot be read, or holds something else.
+        InputError: The file cannot be read, or holds something else.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -117,7 +117,7 @@ class Tested:
 
     run: Run
     all: frozenset[str]
-    """Every bag that its split names."""
+    """Every bag of its split."""
     y: Mapping[str, int]
     p: Mapping[str, float]
     threshold: float
@@ -128,24 +128,24 @@ class Tested:
 
 
 def read_tested(run: Run) -> Tested:
-    """Reads a run's test part.
+    """Read a run's test part.
 
     Raises:
-        ProbSAError: a file is damaged, or a test bag has no prediction or no label.
+        ProbSAError: A file is damaged, or a test bag lacks a prediction or a label.
     """
     table = read_predictions(run.path / "predictions")
     if table.probability.shape[1] > 2:
         n = table.probability.shape[1]
-        raise InputError(f"{n} classes: the tables of an experiment are of two")
+        raise InputError(f"{n} classes: the tables of an experiment need two")
     stored = read_object(run.path / "split.json")
     try:
         split = Split.from_dict(stored)
     except (KeyError, TypeError) as error:
         raise InputError(f"split.json has no usable {error}") from error
     row = {bag: i for i, bag in enumerate(table.bags)}
-    gone = [bag for bag in split.test if bag not in row]
-    if gone:
-        raise InputError(f"{len(gone)} test bags have no prediction ({gone[0]!r} first)")
+    missing = [bag for bag in split.test if bag not in row]
+    if missing:
+        raise InputError(f"{len(missing)} test bags have no prediction ({missing[0]!r} first)")
     if not split.test:
         raise InputError("its split has no test part")
     return Tested(
@@ -165,7 +165,7 @@ def _label(table: Predictions, row: int) -> int:
 
 
 def _threshold(path: Path) -> float:
-    """Of the run; 0.5, as its predictions have it, where it validated on nothing."""
+    """Return the run's threshold; 0.5, as in its predictions, if it had no validation part."""
     if not (path / "threshold.json").is_file():
         raise InputError("threshold.json is missing: run the grid again")
     value = read_object(path / "threshold.json").get("threshold")

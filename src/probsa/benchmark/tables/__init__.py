@@ -1,1 +1,1 @@
-"""The tables of an experiment, one module each."""
+"""The tables of an experiment as markdown, LaTeX and CSV."""

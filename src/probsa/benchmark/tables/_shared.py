@@ -1,4 +1,4 @@
-"""What several tables say in the same words: data sets, means, the paper's figures."""
+"""Parts that several tables share: data sets, means and the paper's results."""
 
 from collections.abc import Sequence
 
@@ -14,77 +14,83 @@ from ..results.paper import (
 )
 from ..results.pooled import ROUNDING, Compared, Interval
 from ..results.results import Scores
-from .table import Column, Entry, ResultTable, key, words
+from .table import Column, ResultTable, TableCell, key, text_cell
 
 METRICS: tuple[tuple[SplitMetric, PaperMetric], ...] = (("auroc", "AUROC"), ("f1", "F1"))
-"""Ours, and as tables write them."""
+"""Our names, and the names in tables."""
 
 
 def by_data(scores: Sequence[Scores]) -> dict[str, list[Scores]]:
-    """The methods of each data set, in their order."""
-    found: dict[str, list[Scores]] = {}
+    """Return the methods of each data set, in their order."""
+    grouped: dict[str, list[Scores]] = {}
     for s in scores:
-        found.setdefault(s.data, []).append(s)
-    return found
+        grouped.setdefault(s.data, []).append(s)
+    return grouped
 
 
 def method_names(scores: Sequence[Scores]) -> list[str]:
-    """Every method once, in the order given."""
+    """Return every method once, in the order given."""
     return list(dict.fromkeys(s.method.name for s in scores))
 
 
 def find(scores: Sequence[Scores], name: str) -> Scores | None:
-    """A method of one data set."""
+    """Return a method's scores on one data set, or None."""
     return next((s for s in scores if s.method.name == name), None)
 
 
-def mean_entry(scores: Scores | None, metric: SplitMetric, *, bold: bool = False) -> Entry:
-    """Mean and deviation over splits."""
+def mean_cell(scores: Scores | None, metric: SplitMetric, *, bold: bool = False) -> TableCell:
+    """Return the mean and s.d. over splits."""
     if scores is None:
-        return Entry()
+        return TableCell()
     m = mean_over_splits(scores, metric)
-    return Entry(value=m.mean, sd=m.sd, bold=bold and m.mean is not None)
+    return TableCell(value=m.mean, sd=m.sd, bold=bold and m.mean is not None)
 
 
-def mean_entries(name: str, own: Sequence[Scores], compared: Compared) -> list[Entry]:
-    """A method's means on one data set: bold is the best of those beside it, if it is a winner."""
-    found = []
+def mean_cells(name: str, scores: Sequence[Scores], compared: Compared) -> list[TableCell]:
+    """Return a method's means on one data set; the best mean is bold if it is a winner."""
+    cells = []
     for metric, _ in METRICS:
-        means = {s.method.name: mean_over_splits(s, metric).mean for s in own}
+        means = {s.method.name: mean_over_splits(s, metric).mean for s in scores}
         mean, known = means.get(name), [m for m in means.values() if m is not None]
         p = compared.deciding(metric)
-        won = p is not None and p.comparison.winner == name
-        bold = won and mean is not None and mean > max(known) - ROUNDING
-        found.append(mean_entry(find(own, name), metric, bold=bold))
-    return found
+        is_winner = p is not None and p.comparison.winner == name
+        bold = is_winner and mean is not None and mean > max(known) - ROUNDING
+        cells.append(mean_cell(find(scores, name), metric, bold=bold))
+    return cells
 
 
-def interval_entry(value: Interval | None, *, bold: bool = False) -> Entry:
-    """A pooled value with its interval."""
+def interval_cell(value: Interval | None, *, bold: bool = False) -> TableCell:
+    """Return a pooled value with its interval."""
     if value is None:
-        return Entry()
-    return Entry(value=value.value, low=value.low, high=value.high, bold=bold)
+        return TableCell()
+    return TableCell(value=value.value, low=value.low, high=value.high, bold=bold)
 
 
-def printed(row: PaperRow | None) -> Entry:
-    """One of the paper's figures."""
-    return Entry() if row is None else Entry(value=row.mean, sd=row.sd)
+def paper_cell(row: PaperRow | None) -> TableCell:
+    """Return one of the paper's results."""
+    return TableCell() if row is None else TableCell(value=row.mean, sd=row.sd)
 
 
 def metadata(scores: Sequence[Scores]) -> str:
-    """What one data set's figures are of: bags, patients, splits, seeds."""
+    """Return a sentence on the data behind one table: bags, patients, splits, seeds."""
     s = scores[0]
     patients = len(set(s.groups.tolist()))
-    of = "" if patients == len(s.bags) else f" of {patients} patients"
-    splits = sorted({int(k) for one in scores for k in one.split.ravel()})
-    kind = "folds, each bag tested once a seed" if s.folds else "splits, one test part"
-    seeds = {m: sorted(set(one.seed.tolist())) for one in scores for m in [one.method.name]}
-    same = len({tuple(v) for v in seeds.values()}) == 1
+    patient_text = "" if patients == len(s.bags) else f" of {patients} patients"
+    splits = sorted({int(k) for method_scores in scores for k in method_scores.split.ravel()})
+    split_kind = "folds, each bag tested once per seed" if s.folds else "splits, one test part"
+    seeds = {
+        m: sorted(set(method_scores.seed.tolist()))
+        for method_scores in scores
+        for m in [method_scores.method.name]
+    }
+    same_seeds = len({tuple(v) for v in seeds.values()}) == 1
     first = next(iter(seeds.values()))
-    said = _seeds(first) if same else "; ".join(f"{m}: {_seeds(v)}" for m, v in seeds.items())
+    seed_text = (
+        _seeds(first) if same_seeds else "; ".join(f"{m}: {_seeds(v)}" for m, v in seeds.items())
+    )
     return (
-        f"{s.data}: {len(s.bags)} test bags ({int(s.y.sum())} positive){of}; {len(splits)} {kind}; "
-        f"{said}."
+        f"{s.data}: {len(s.bags)} test bags ({int(s.y.sum())} positive){patient_text}; "
+        f"{len(splits)} {split_kind}; {seed_text}."
     )
 
 
@@ -93,29 +99,31 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def data_columns(data: str, table: PaperTable) -> list[Column]:
-    """AUROC and F1 of a data set, and the paper's beside them where it is one of the paper's."""
-    own = [Column(key=key(data, m), title=t, group=data, unit="percent") for m, t in METRICS]
+    """Return AUROC and F1 of a data set, beside the paper's if the paper uses it."""
+    ours = [Column(key=key(data, m), title=t, group=data, unit="percent") for m, t in METRICS]
     if study_of(data) is None:
-        return own
+        return ours
     group = f"{data}, paper's table {table}"
-    return own + [
+    return ours + [
         Column(key=key(data, "paper", m), title=t, group=group, unit="printed") for m, t in METRICS
     ]
 
 
-def paper_entries(data: str, table: PaperTable, *, label: str, kl_weight: str = "") -> list[Entry]:
-    """The paper's AUROC and F1; nothing for a data set that it has not."""
+def paper_cells(
+    data: str, table: PaperTable, *, label: str, kl_weight: str = ""
+) -> list[TableCell]:
+    """Return the paper's AUROC and F1; empty for a data set that it does not use."""
     study = study_of(data)
     if study is None:
         return []
     return [
-        printed(paper_value(table, label, study=study, metric=t, kl_weight=kl_weight))
+        paper_cell(paper_value(table, label, study=study, metric=t, kl_weight=kl_weight))
         for _, t in METRICS
     ]
 
 
-def paper_table(table: PaperTable, *, of: str) -> ResultTable:
-    """One of the paper's result tables (2, 3, 5) as it prints it."""
+def paper_table(table: PaperTable, *, subject: str) -> ResultTable:
+    """Return one of the paper's result tables (2, 3, 5) as printed."""
     rows = paper_rows(table)
     studies = [s for s in dict.fromkeys(r.study for r in rows) if s != "rank"]
     pairs: list[tuple[str, PaperMetric]] = [(s, t) for s in studies for _, t in METRICS]
@@ -129,19 +137,20 @@ def paper_table(table: PaperTable, *, of: str) -> ResultTable:
         if with_kl and method != last:
             rules.add(len(body))
         last = method
-        entries = [words(method)] + ([words(kl)] if with_kl else [])
+        entries = [text_cell(method)] + ([text_cell(kl)] if with_kl else [])
         wanted: list[tuple[str, PaperMetric]] = [*pairs, ("rank", "rank")]
         entries += [
-            printed(paper_value(table, label, study=s, metric=t, kl_weight=kl)) for s, t in wanted
+            paper_cell(paper_value(table, label, study=s, metric=t, kl_weight=kl))
+            for s, t in wanted
         ]
         body.append(tuple(entries))
     return ResultTable(
         name=f"paper_table{table}",
-        title=f"The paper's table {table}: {of}",
+        title=f"The paper's table {table}: {subject}",
         columns=tuple(columns),
         rows=tuple(body),
         rules=frozenset(rules),
         footnotes=(
-            "As printed there: percent, mean ± s.d. over five splits, on the paper's data sets.",
+            "As printed in the paper: percent, mean ± s.d. over five splits, on its own data sets.",
         ),
     )

@@ -1,10 +1,10 @@
-"""The paper's tables 2 and 3: the methods of a family on every data set, and who wins."""
+"""The paper's tables 2 and 3: the methods of a family on every data set, and the winners."""
 
 from collections.abc import Sequence
 
 from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, chosen_note, family_baseline
-from ..results.cache import Kept
+from ..results.cache import ResultCache
 from ..results.paper import PaperTable, paper_value, study_of
 from ..results.pooled import Compared, Pooled
 from ..results.results import Results, Scores
@@ -13,7 +13,7 @@ from ._notes import (
     bold_note,
     detectable,
     folds_note,
-    oddities,
+    outlier_notes,
     pairs_note,
     rank_note,
     replicates_note,
@@ -24,16 +24,16 @@ from ._shared import (
     METRICS,
     by_data,
     data_columns,
-    interval_entry,
+    interval_cell,
     key,
-    mean_entries,
+    mean_cells,
     metadata,
     method_names,
-    paper_entries,
+    paper_cell,
+    paper_cells,
     paper_table,
-    printed,
 )
-from .table import Column, Entry, ResultTable, words
+from .table import Column, ResultTable, TableCell, text_cell
 
 TABLES: dict[Family, PaperTable] = {"local": "2", "global": "3"}
 TITLES: dict[Family, str] = {
@@ -43,72 +43,74 @@ TITLES: dict[Family, str] = {
 
 
 def comparison_table(
-    results: Results, family: Family, *, kept: Kept | None = None
+    results: Results, family: Family, *, cache: ResultCache | None = None
 ) -> ResultTable | None:
-    """Means over splits with average ranks; below it, of each data set, pooled values, intervals
-    and differences to the plain model; None where the family has no method.
-    """
-    kept = kept or Kept()
-    every = [s for s in results.scores if s.method.family == family]
-    scores = chosen(every)
+    """Return means over splits with average ranks, followed by each data set's pooled values,
+    intervals and differences to the plain model; None if the family has no method."""
+    cache = cache or ResultCache()
+    family_scores = [s for s in results.scores if s.method.family == family]
+    scores = chosen(family_scores)
     if not scores:
         return None
     data = by_data(scores)
-    compared = {d: kept.compared(own, baseline=baseline_of(own, family)) for d, own in data.items()}
+    compared = {
+        d: cache.compared(data_scores, baseline=baseline_of(data_scores, family))
+        for d, data_scores in data.items()
+    }
     table, names = TABLES[family], method_names(scores)
     ranks = ranked(scores)
     columns = [Column(key="method", title="method")]
     for d in data:
         columns += data_columns(d, table)
     columns.append(Column(key="rank", title="average rank", unit="rank"))
-    known = any(study_of(d) is not None for d in data)
-    if known:
+    in_paper = any(study_of(d) is not None for d in data)
+    if in_paper:
         columns.append(Column(key="paper_rank", title="average rank", group="paper", unit="rank"))
     rows = []
     for name in names:
-        row = [words(name)]
-        for d, own in data.items():
-            row += mean_entries(name, own, compared[d])
-            row += paper_entries(d, table, label=_label(scores, name))
-        row.append(ranks.entry(name))
-        if known:
+        row = [text_cell(name)]
+        for d, data_scores in data.items():
+            row += mean_cells(name, data_scores, compared[d])
+            row += paper_cells(d, table, label=_label(scores, name))
+        row.append(ranks.cell(name))
+        if in_paper:
             label = _label(scores, name)
-            row.append(printed(paper_value(table, label, study="rank", metric="rank")))
+            row.append(paper_cell(paper_value(table, label, study="rank", metric="rank")))
         rows.append(tuple(row))
-    below = [_pooled_table(own, compared[d], family) for d, own in data.items()]
-    below += [] if known else [paper_table(table, of=TITLES[family])]
+    following = [_pooled_table(data_scores, compared[d], family) for d, data_scores in data.items()]
+    following += [] if in_paper else [paper_table(table, subject=TITLES[family])]
     return ResultTable(
         name=f"comparison_{family}",
         title=f"Comparison: {TITLES[family]}",
         columns=tuple(columns),
         rows=tuple(rows),
         footnotes=(
-            "Percent: mean ± s.d. over splits, seeds averaged within a split first; F1 at the "
-            "threshold that each run chose on its validation part.",
+            "Values are in percent: mean ± s.d. over splits, after averaging seeds within a split; "
+            "F1 is at the threshold that each run chose on its validation part.",
             bold_note("the pooled table of the data set"),
-            *([note] if (note := chosen_note(every)) else []),
+            *([note] if (note := chosen_note(family_scores)) else []),
             *ranks.notes,
             rank_note(ranks.ranks),
             *pairs_note(ranks.values, baseline_of(scores, family)),
             *results.left_out(),
         ),
-        follow=tuple(below),
+        follow=tuple(following),
     )
 
 
 def _label(scores: Sequence[Scores], name: str) -> str:
-    """The registered model, by which the paper's figures are found."""
+    """Return the registered model, which identifies the paper's results."""
     return next(s.method.model for s in scores if s.method.name == name)
 
 
 def baseline_of(scores: Sequence[Scores], family: Family) -> str | None:
-    """The name of the family's plain model among these."""
-    found = family_baseline([s.method for s in scores], family)
-    return None if found is None else found.name
+    """Return the name of the family's plain model among these."""
+    baseline = family_baseline([s.method for s in scores], family)
+    return None if baseline is None else baseline.name
 
 
 def pooled_columns(first: Sequence[Column], *, folds: bool) -> list[Column]:
-    """Of a table of pooled values and differences; with folds, those within them too."""
+    """Return the columns of pooled values and differences, with folds also those within folds."""
     columns = list(first)
     groups = [(metric, f"pooled {title}") for metric, title in METRICS]
     groups += [("auroc_within", "AUROC within folds")] if folds else []
@@ -121,32 +123,36 @@ def pooled_columns(first: Sequence[Column], *, folds: bool) -> list[Column]:
     return columns
 
 
-def pooled_entries(name: str, compared: Compared, *, folds: bool) -> list[Entry]:
-    """A method's row below these columns."""
-    row: list[Entry] = []
+def pooled_cells(name: str, compared: Compared, *, folds: bool) -> list[TableCell]:
+    """Return a method's row for these columns."""
+    row: list[TableCell] = []
     for metric, _ in METRICS:
         p = compared.pooled[metric]
-        row += _entries(name, p, decides=p is compared.deciding(metric))
-    return row + (_entries(name, compared.within, decides=True) if folds else [])
+        row += _cells(name, p, decides=p is compared.deciding(metric))
+    return row + (_cells(name, compared.within, decides=True) if folds else [])
 
 
-def _entries(name: str, compared: Pooled | None, *, decides: bool) -> list[Entry]:
-    """A value, its paired difference to the reference, and Holm's p; bold where it decides."""
+def _cells(name: str, compared: Pooled | None, *, decides: bool) -> list[TableCell]:
+    """Return a value, its paired difference and Holm's p; the value is bold if it decides."""
     if compared is None:
-        return [Entry()] * 3
-    c = compared.comparison
-    value = interval_entry(compared.values.get(name), bold=decides and c.winner == name)
-    d = c.differences.get(name)
-    if d is None:
-        return [value, Entry(), Entry()]
-    p = None if d.p is None else c.adjusted[name]
-    return [value, Entry(value=d.difference, low=d.low, high=d.high), Entry(value=p)]
+        return [TableCell()] * 3
+    comparison = compared.comparison
+    value = interval_cell(compared.values.get(name), bold=decides and comparison.winner == name)
+    difference = comparison.differences.get(name)
+    if difference is None:
+        return [value, TableCell(), TableCell()]
+    p = None if difference.p is None else comparison.adjusted[name]
+    return [
+        value,
+        TableCell(value=difference.difference, low=difference.low, high=difference.high),
+        TableCell(value=p),
+    ]
 
 
 def _pooled_table(scores: Sequence[Scores], compared: Compared, family: Family) -> ResultTable:
     first = scores[0]
     rows = [
-        (words(name), *pooled_entries(name, compared, folds=first.folds))
+        (text_cell(name), *pooled_cells(name, compared, folds=first.folds))
         for name in method_names(scores)
     ]
     return ResultTable(
@@ -162,7 +168,7 @@ def _pooled_table(scores: Sequence[Scores], compared: Compared, family: Family) 
             *verdicts(compared),
             *detectable(compared),
             *classic_tests(scores, compared),
-            *oddities(scores),
+            *outlier_notes(scores),
         ),
     )
 
@@ -171,14 +177,14 @@ def _rule(compared: Compared, baseline: str | None) -> list[str]:
     p = next((p for p in compared.pooled.values() if p is not None), None)
     if p is None:
         return []
-    against = f"to {p.comparison.reference}"
+    reference = f"to {p.comparison.reference}"
     if baseline is None:
-        against += ", the best (the family's plain model was not run)"
+        reference += ", the best (the family's plain model was not run)"
     return [
-        f"Values are means over replicates; Δ is the paired difference {against}, in points. "
-        "[lo, hi] are 95 % intervals over patients and replicates; p is two-sided, by Holm's "
-        "correction over the rows. A winner is the method with the highest value if its paired "
-        "difference to every other one has a Holm-adjusted p of at most 0.05. Sentences below give "
-        "differences as shares: 0.01 is a point.",
+        f"Values are means over replicates; Δ is the paired difference {reference}, in points. "
+        "[lo, hi] are 95 % intervals over patients and replicates; p is two-sided and "
+        "Holm-corrected over the rows. A winner is the method with the highest value if its paired "
+        "difference to every other one has a Holm-adjusted p of at most 0.05. The notes below give "
+        "differences as fractions: 0.01 is a point.",
         *(note[:1].upper() + note[1:] + "." for note in p.comparison.notes),
     ]

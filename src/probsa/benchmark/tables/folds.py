@@ -1,48 +1,54 @@
-"""AUROC of each fold (or split) by method: where a fold stands out, its data deserve a look."""
+"""AUROC of each fold or split by method; the data of outlier folds should be checked."""
 
 from collections.abc import Sequence
 
 from ..results.means import mean_over_splits, split_values
-from ..results.outlier_folds import odd_splits
+from ..results.outlier_folds import outlier_splits
 from ..results.results import Scores
 from ._shared import key, metadata
-from .table import Column, Entry, ResultTable, words
+from .table import Column, ResultTable, TableCell, text_cell
 
 
 def folds_table(scores: Sequence[Scores]) -> ResultTable:
-    """Of one data set: methods below each other, folds side by side."""
+    """Return one data set's table: a row per method, a column per fold."""
     first = scores[0]
-    what = "fold" if first.folds else "split"
+    part_name = "fold" if first.folds else "split"
     values = [split_values(s, "auroc") for s in scores]
     splits = sorted({int(k) for s in scores for k in s.split.ravel()})
-    odd = odd_splits(scores)
+    outliers = outlier_splits(scores)
     columns = [Column(key="method", title="method")]
     columns += [
-        Column(key=key(what, str(k)), title=f"{what} {k}{'*' if k in odd else ''}", unit="percent")
+        Column(
+            key=key(part_name, str(k)),
+            title=f"{part_name} {k}{'*' if k in outliers else ''}",
+            unit="percent",
+        )
         for k in splits
     ]
     columns.append(Column(key="mean", title="mean", unit="percent"))
     rows = []
-    for s, of in zip(scores, values, strict=True):
+    for s, by_split in zip(scores, values, strict=True):
         mean = mean_over_splits(s, "auroc")
         rows.append(
             (
-                words(s.method.name),
-                *(Entry(value=of.get(k), mark=k in odd) for k in splits),
-                Entry(value=mean.mean, sd=mean.sd),
+                text_cell(s.method.name),
+                *(TableCell(value=by_split.get(k), mark=k in outliers) for k in splits),
+                TableCell(value=mean.mean, sd=mean.sd),
             )
         )
     notes = [
         metadata(scores),
-        "AUROC in percent, averaged over seeds; the mean ± s.d. is over them.",
+        "AUROC in percent, averaged over seeds; mean ± s.d. over the columns.",
     ]
-    notes += [f"* {what} {k}: {why}." for k, why in odd.items()]
-    without = [str(k) for k in splits if all(k not in of for of in values)]
+    notes += [f"* {part_name} {k}: {why}." for k, why in outliers.items()]
+    without = [str(k) for k in splits if all(k not in by_split for by_split in values)]
     if without:
-        notes.append(f"AUROC is undefined on {what} {', '.join(without)}: one class only.")
+        notes.append(
+            f"AUROC is undefined on {part_name} {', '.join(without)}, which has only one class."
+        )
     return ResultTable(
         name=f"folds_{key(first.data)}",
-        title=f"AUROC on each {what} of {first.data}",
+        title=f"AUROC on each {part_name} of {first.data}",
         columns=tuple(columns),
         rows=tuple(rows),
         footnotes=tuple(notes),

@@ -1,7 +1,7 @@
-"""Tables as markdown, LaTeX and CSV.
+"""Write tables as markdown, LaTeX and CSV.
 
-Deviations read `±`, intervals `[lo, hi]`. Markdown and LaTeX round for readers; CSV has the plain
-numbers, in the same units, each in a column of its own. LaTeX needs the package booktabs alone.
+Standard deviations are written `±`, intervals `[lo, hi]`. Markdown and LaTeX round for readers; CSV
+has the plain numbers, in the same units, in one column each. LaTeX needs only the package booktabs.
 """
 
 import csv
@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from ...core import write_text
-from .table import Column, Entry, ResultTable, Unit
+from .table import Column, ResultTable, TableCell, Unit
 
 SCALE: dict[Unit, float] = {"percent": 100.0, "points": 100.0}
 DIGITS: dict[Unit, int] = {
@@ -27,12 +27,12 @@ DIGITS: dict[Unit, int] = {
     "count": 0,
 }
 NONE = "-"
-"""Where there is no number."""
+"""Text of undefined numbers."""
 EXACT = 6
-"""Decimals of CSV: more would differ between machines."""
+"""Decimals in CSV; further digits would differ between machines."""
 MANY = 7
 NARROW = r"\centering\scriptsize\setlength{\tabcolsep}{2.5pt}"
-"""How a table with more columns than that is set."""
+"""LaTeX settings of a table with more columns than `MANY`."""
 LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -67,18 +67,18 @@ LATEX = {
 
 
 def write_table(table: ResultTable, folder: Path) -> list[Path]:
-    """Writes NAME.md and NAME.tex with the tables that follow, and a CSV file of each."""
-    made = {folder / f"{table.name}.md": to_markdown(table)}
-    made[folder / f"{table.name}.tex"] = to_latex(table)
-    for one in _all(table):
-        made[folder / f"{one.name}.csv"] = to_csv(one)
-    for path, text in made.items():
+    """Write NAME.md and NAME.tex with the following tables, and a CSV file of each."""
+    texts = {folder / f"{table.name}.md": to_markdown(table)}
+    texts[folder / f"{table.name}.tex"] = to_latex(table)
+    for each in _all(table):
+        texts[folder / f"{each.name}.csv"] = to_csv(each)
+    for path, text in texts.items():
         write_text(path, text)
-    return list(made)
+    return list(texts)
 
 
 def to_markdown(table: ResultTable, *, level: int = 2) -> str:
-    """As a heading, a table and its footnotes; the tables that follow below it."""
+    """Return a heading, a table and its footnotes, followed by the next tables."""
     head = [_markdown(f"{c.group} {c.title}".strip()) for c in table.columns]
     lines = [_markdown_row(head)]
     lines.append(_markdown_row([":---" if c.unit == "text" else "---:" for c in table.columns]))
@@ -93,12 +93,12 @@ def to_markdown(table: ResultTable, *, level: int = 2) -> str:
 
 
 def to_latex(table: ResultTable) -> str:
-    """As floats with booktabs rules, one after another."""
+    """Return floats with booktabs rules, one after another."""
     return "% \\usepackage{booktabs}\n" + "\n".join(_float(t) for t in _all(table))
 
 
 def to_csv(table: ResultTable) -> str:
-    """The numbers of the table alone, in its units (percent), beside its words."""
+    """Return the numbers of the table in its units (percent), with its text columns."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     parts = [_csv_parts(table, i) for i in range(len(table.columns))]
@@ -109,10 +109,10 @@ def to_csv(table: ResultTable) -> str:
     return buffer.getvalue()
 
 
-def shown(entry: Entry, column: Column) -> str:
-    """An entry for people, without emphasis.
+def shown(entry: TableCell, column: Column) -> str:
+    """Return a cell as text, without emphasis.
 
-    >>> shown(Entry(value=0.9012, sd=0.0048), Column(key="a", title="AUROC", unit="percent"))
+    >>> shown(TableCell(value=0.9012, sd=0.0048), Column(key="a", title="AUROC", unit="percent"))
     '90.1 ± 0.5'
     """
     if entry.value is None or not math.isfinite(entry.value):
@@ -133,7 +133,7 @@ def _number(value: float, unit: Unit, *, signed: bool = True) -> str:
         return f"<{10**-digits:.{digits}f}"
     sign = "+" if unit == "points" and signed else ""
     text = f"{value * SCALE.get(unit, 1.0):{sign}.{digits}f}"
-    # nothing is neither more nor less
+    # drop the sign of zero
     return text.lstrip("+-") if not text.strip("+-0.") else text
 
 
@@ -145,7 +145,7 @@ def _markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _bold_markdown(entry: Entry, column: Column) -> str:
+def _bold_markdown(entry: TableCell, column: Column) -> str:
     text = _markdown(shown(entry, column))
     return f"**{text}**" if entry.bold else text
 
@@ -158,11 +158,11 @@ def _latex(text: str) -> str:
     return "".join(LATEX.get(c, c) for c in text)
 
 
-def _bold_latex(entry: Entry, column: Column) -> str:
+def _bold_latex(entry: TableCell, column: Column) -> str:
     text = shown(entry, column)
     mark = "$^{*}$" if entry.mark else ""
     text = _latex(text.removesuffix("*") if entry.mark else text)
-    if entry.value is not None:  # a hyphen before a number is a minus
+    if entry.value is not None:  # a hyphen before a number is a minus sign
         text = text.replace("[-", "[$-$").replace(" -", " $-$")
         text = f"$-${text[1:]}" if text.startswith("-") and len(text) > 1 else text
     return (rf"\textbf{{{text}}}" if entry.bold else text) + mark
@@ -185,7 +185,7 @@ def _float(table: ResultTable) -> str:
         if i and i in table.rules:
             lines.append(r"\midrule")
         cells = [_bold_latex(e, c) for e, c in zip(row, table.columns, strict=True)]
-        # what begins with a bracket would be read as an argument of the line before
+        # LaTeX would read a leading bracket as an argument of the previous line
         cells[0] = f"{{}}{cells[0]}" if cells[0].startswith("[") else cells[0]
         lines.append(" & ".join(cells) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
@@ -197,20 +197,20 @@ def _float(table: ResultTable) -> str:
 
 
 def _latex_groups(columns: Sequence[Column]) -> list[str]:
-    """The headings above headings, with a rule below each."""
+    """Return the headings above groups of columns, with a rule below each."""
     if not any(c.group for c in columns):
         return []
-    spans, rules, at = [], [], 1
-    for group, of in groupby(columns, key=lambda c: c.group):
-        n = len(list(of))
+    spans, rules, column = [], [], 1
+    for group, members in groupby(columns, key=lambda c: c.group):
+        n = len(list(members))
         spans.append(rf"\multicolumn{{{n}}}{{c}}{{{_latex(group)}}}" if group else "&" * (n - 1))
-        rules += [rf"\cmidrule(lr){{{at}-{at + n - 1}}}"] if group else []
-        at += n
+        rules += [rf"\cmidrule(lr){{{column}-{column + n - 1}}}"] if group else []
+        column += n
     return [" & ".join(spans) + r" \\", "".join(rules)]
 
 
 def _csv_parts(table: ResultTable, i: int) -> list[str]:
-    """What of a column's entries is there: each is a column of CSV."""
+    """Return the suffixes of the CSV columns that one column needs."""
     if table.columns[i].unit == "text":
         return [""]
     entries = [row[i] for row in table.rows]
@@ -222,7 +222,7 @@ def _csv_parts(table: ResultTable, i: int) -> list[str]:
     return parts
 
 
-def _csv_cell(entry: Entry, column: Column, part: str) -> str | int | float:
+def _csv_cell(entry: TableCell, column: Column, part: str) -> str | int | float:
     if column.unit == "text":
         return entry.text
     if part in ("_winner", "_mark"):

@@ -1,4 +1,4 @@
-"""A table as data: what its numbers are and what they mean; formats.py writes it."""
+"""A table as data: its numbers and what they mean; formats.py writes it."""
 
 import re
 from dataclasses import dataclass, field
@@ -7,25 +7,25 @@ from typing import Literal
 Unit = Literal[
     "text", "percent", "points", "printed", "rank", "milliseconds", "ratio", "p", "number", "count"
 ]
-"""`percent`: a share, shown times 100; `points`: a signed difference of shares, times 100;
-`printed`: a figure of the paper as it stands there."""
+"""`percent`: a fraction, shown times 100; `points`: a signed difference of fractions, times 100;
+`printed`: a number as printed in the paper."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """What stands below a heading."""
+    """A column of a table."""
 
     key: str
-    """In CSV: letters, digits and underscores."""
+    """Name in CSV: letters, digits and underscores."""
     title: str
     group: str = ""
-    """The heading above it that it shares with its neighbours: a data set."""
+    """Heading above it that neighbouring columns share, such as a data set."""
     unit: Unit = "text"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """A cell of a table: words, or a number with what is known of it; neither: it is undefined."""
+class TableCell:
+    """A text, or a number with its std or interval; undefined if it has neither."""
 
     text: str = ""
     value: float | None = None
@@ -33,25 +33,25 @@ class Entry:
     low: float | None = None
     high: float | None = None
     bold: bool = False
-    """It is a winner."""
+    """Whether it is a winner."""
     mark: bool = False
-    """A footnote speaks of it."""
+    """Whether a footnote refers to it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResultTable:
-    """A table with all that has to be said of it."""
+    """A table with its footnotes."""
 
     name: str
-    """Of its files."""
+    """Name of its files."""
     title: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Entry, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
     footnotes: tuple[str, ...] = ()
     rules: frozenset[int] = frozenset()
-    """Rows above which there is a line: a new group of rows."""
+    """Rows above which a line starts a new group."""
     follow: tuple["ResultTable", ...] = field(default=())
-    """Tables that stand below it: the paper's own, intervals."""
+    """Tables below it, such as intervals or the paper's own table."""
 
     def __post_init__(self) -> None:
         wrong = [i for i, row in enumerate(self.rows) if len(row) != len(self.columns)]
@@ -62,11 +62,11 @@ class ResultTable:
             )
 
 
-def words(text: str) -> Entry:
-    """An entry without a number."""
-    return Entry(text=text)
+def text_cell(text: str) -> TableCell:
+    """Return a cell without a number."""
+    return TableCell(text=text)
 
 
 def key(*parts: str) -> str:
-    """A name as CSV columns and files of tables have it: words, with _ between."""
+    """Return a name for CSV columns and table files: words joined with _."""
     return "_".join(re.sub(r"\W+", "_", p.lower()).strip("_") for p in parts if p)

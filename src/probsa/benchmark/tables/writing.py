@@ -1,10 +1,10 @@
-"""Every table of an experiment, into its folder."""
+"""Write every table of an experiment to its folder."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from ..execution.timing import read_timing
-from ..results.cache import Kept
+from ..results.cache import ResultCache
 from ..results.results import Results, read_results
 from ._shared import by_data
 from .ablation import ablation_table
@@ -19,47 +19,49 @@ FOLDER = "tables"
 
 
 def write_tables(
-    out: Path, *, told: Callable[[str], None] | None = None, kept: Kept | None = None
+    out: Path, *, told: Callable[[str], None] | None = None, cache: ResultCache | None = None
 ) -> list[Path]:
-    """Writes `out`/tables/*.md, *.tex and *.csv from the run folders alone; gives the files.
+    """Write `out`/tables/*.md, *.tex and *.csv from the run folders, and return the files.
 
     The same runs give the same bytes.
 
     Args:
-        out: the experiment's folder.
-        told: is told of each table before it is made: some take minutes.
-        kept: takes what is computed, for figures of the same runs.
+        out: The experiment's folder.
+        told: A function called with the name of each table before it is made; some take minutes.
+        cache: Stores results for figures of the same runs.
 
     Raises:
-        InputError: no finished run below `out`, or a damaged timing.csv.
+        InputError: There is no finished run below `out`, or timing.csv is damaged.
     """
     results = read_results(out)
     times = read_timing(out)
-    made: list[Path] = []
+    files: list[Path] = []
 
-    def add(what: str, make: Callable[[], ResultTable | None]) -> None:
+    def add(name: str, make: Callable[[], ResultTable | None]) -> None:
         if told is not None:
-            told(what)
+            told(name)
         table = make()
         if table is not None:
-            made.extend(write_table(table, out / FOLDER))
+            files.extend(write_table(table, out / FOLDER))
 
-    for what, make in _tables(results, kept or Kept()):
-        add(what, make)
+    for name, make in _tables(results, cache or ResultCache()):
+        add(name, make)
     if times:
         add("timing", lambda: timing_table(times))
-    return list(dict.fromkeys(made))
+    return list(dict.fromkeys(files))
 
 
-def _tables(results: Results, kept: Kept) -> list[tuple[str, Callable[[], ResultTable | None]]]:
-    found: list[tuple[str, Callable[[], ResultTable | None]]] = [
-        ("comparison, local", lambda: comparison_table(results, "local", kept=kept)),
-        ("comparison, global", lambda: comparison_table(results, "global", kept=kept)),
-        ("ablation", lambda: ablation_table(results, kept=kept)),
+def _tables(
+    results: Results, cache: ResultCache
+) -> list[tuple[str, Callable[[], ResultTable | None]]]:
+    tables: list[tuple[str, Callable[[], ResultTable | None]]] = [
+        ("comparison, local", lambda: comparison_table(results, "local", cache=cache)),
+        ("comparison, global", lambda: comparison_table(results, "global", cache=cache)),
+        ("ablation", lambda: ablation_table(results, cache=cache)),
     ]
     for data, scores in by_data(results.scores).items():
-        found.append((f"folds of {data}", lambda scores=scores: folds_table(scores)))
-        found.append(
-            (f"instances of {data}", lambda scores=scores: instances_table(scores, kept=kept))
+        tables.append((f"folds of {data}", lambda scores=scores: folds_table(scores)))
+        tables.append(
+            (f"instances of {data}", lambda scores=scores: instances_table(scores, cache=cache))
         )
-    return found
+    return tables

@@ -39,7 +39,7 @@ GRID_KEYS = {
     "data_seed": "Seed of the order of the bags, so that all seeds get the same batches; null: "
     "the seed of each run. Default: 0.",
     "keep": "Checkpoints to keep of a finished cell: best, all or none. Default: best.",
-    "heads": "Maximum number of cells that are trained jointly; 1 trains each alone. Default: 48, "
+    "joint_runs": "Maximum number of cells trained jointly; 1 trains each alone. Default: 48, "
     "fewer for large models.",
     "leaks": "refuse or note: what to do if a patient, a bag or its copy is in two parts. "
     "Default: refuse.",

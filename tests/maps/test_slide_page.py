@@ -1,50 +1,29 @@
-"""Maps over slides: the pixels of the tissue, of the patches' squares, and of the page."""
+"""Maps over slides: the pixels of the tissue, of the squares, and of the page."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from maps.test_render import axes, prediction, rgb
 from matplotlib.colors import to_rgb
 from PIL import Image
 from support.array_slide import ArraySlide, halved
+from support.made_maps import SIDE, axes, bag, lattice, pink, prediction, rgb
 
 from probsa.errors import InputError, RegionError, SlideError
 from probsa.maps import tissue
-from probsa.maps.overlay import LUMINANCE, Squares, blend, check_fits, colours, owners, squares
+from probsa.maps.blending import LUMINANCE, Squares, blend, check_fits, colours, owners, squares
 from probsa.maps.page import draw_page, render_page, round_length
 from probsa.maps.panels import panels_of
 from probsa.maps.scale import bag_limits
 from probsa.maps.tissue import UNDECODED, chosen_scale, shown_box, view
 from probsa.slides import open_slide
 
-SIDE = 64
-
-
-def pink(width=640, height=512, *, seed=0) -> np.ndarray:
-    """Stained tissue, smooth at the scale of some pixels, with fine noise upon it."""
-    rng = np.random.default_rng(seed)
-    coarse = rng.integers(90, 230, (height // 32 + 1, width // 32 + 1, 3)).astype(np.uint8)
-    smooth = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
-    noise = rng.integers(-8, 9, smooth.shape)
-    return (smooth.astype(int) * (1.0, 0.7, 0.9) + noise).clip(0, 255).astype(np.uint8)
-
-
-def bag(corners, mean=None, **more):
-    corners = np.asarray(corners)
-    mean = np.arange(len(corners), dtype=float) if mean is None else mean
-    return prediction(corners, mean, np.asarray(mean, float)[::-1] + 1, stride=float(SIDE), **more)
-
-
-def lattice(columns=6, rows=5, at=(64, 96)) -> np.ndarray:
-    return np.argwhere(np.ones((rows, columns)))[:, ::-1] * SIDE + at
-
 
 def mean_panel(p):
     return next(panels_of(p, bag_limits(p), scale="per-bag"))
 
 
-def seen_of(slide, *, scale, box=None):
+def picture_of(slide, *, scale, box=None):
     whole = (0.0, 0.0, *map(float, slide.size))
     return view(slide, box or whole, scale=scale, mpp=slide.mpp)
 
@@ -55,36 +34,36 @@ def seen_of(slide, *, scale, box=None):
 @pytest.mark.parametrize("factor", [2, 4, 8])
 def test_tissue_is_the_mean_of_what_a_pixel_covers(factor):
     image = pink()
-    seen = seen_of(ArraySlide(image), scale=float(factor)).image
+    picture = picture_of(ArraySlide(image), scale=float(factor)).image
     h, w = image.shape[0] // factor, image.shape[1] // factor
-    want = image.reshape(h, factor, w, factor, 3).mean((1, 3))
-    assert seen.shape == (h, w, 3)
-    assert np.abs(seen - want).max() <= 1
+    expected = image.reshape(h, factor, w, factor, 3).mean((1, 3))
+    assert picture.shape == (h, w, 3)
+    assert np.abs(picture - expected).max() <= 1
 
 
 def test_a_scale_that_divides_nothing_takes_the_pixels_whose_centres_are_covered():
     image, scale, left, top = pink(), 3.7, 21.3, 13.1
     box = (left, top, left + 300, top + 250)
-    seen = seen_of(ArraySlide(image), scale=scale, box=box)
-    assert seen.image.shape == (int(250 / scale), int(300 / scale), 3)
-    assert (seen.left, seen.top, seen.mpp) == (left, top, scale * 0.5)
+    picture = picture_of(ArraySlide(image), scale=scale, box=box)
+    assert picture.image.shape == (int(250 / scale), int(300 / scale), 3)
+    assert (picture.left, picture.top, picture.mpp) == (left, top, scale * 0.5)
     x, y = np.arange(640) + 0.5, np.arange(512) + 0.5
-    for r in range(0, seen.image.shape[0], 5):
-        for c in range(0, seen.image.shape[1], 7):
+    for r in range(0, picture.image.shape[0], 5):
+        for c in range(0, picture.image.shape[1], 7):
             across = (x > left + c * scale) & (x < left + (c + 1) * scale)
             down = (y > top + r * scale) & (y < top + (r + 1) * scale)
-            want = image[down][:, across].astype(float).mean((0, 1))
-            assert np.abs(seen.image[r, c] - want).max() <= 1.01, (r, c)
+            expected = image[down][:, across].astype(float).mean((0, 1))
+            assert np.abs(picture.image[r, c] - expected).max() <= 1.01, (r, c)
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0, 3.7, 0.5])
 def test_blocks_make_no_seams_and_bound_what_is_read(monkeypatch, scale):
     box = (10.33, 20.07, 610.0, 500.0) if scale == 3.7 else (10.0, 20.0, 610.0, 500.0)
     image = pink()
-    at_once = seen_of(ArraySlide(image), scale=scale, box=box).image
+    at_once = picture_of(ArraySlide(image), scale=scale, box=box).image
     monkeypatch.setattr(tissue, "BLOCK", 100)
     slide = ArraySlide(image)
-    blocks = seen_of(slide, scale=scale, box=box)
+    blocks = picture_of(slide, scale=scale, box=box)
     assert np.abs(blocks.image.astype(int) - at_once).max() <= 1
     assert blocks.blocks == len(slide.reads) > 20
     assert max(max(w, h) for _, w, h in slide.reads) <= 102
@@ -95,7 +74,7 @@ def test_the_coarsest_level_that_is_fine_enough_is_read():
     pyramid = (image, halved(image), halved(halved(image)))
     for scale, level in ((1.0, 0), (1.9, 0), (2.0, 1), (3.9, 1), (4.0, 2), (30.0, 2)):
         slide = ArraySlide(*pyramid)
-        seen_of(slide, scale=scale)
+        picture_of(slide, scale=scale)
         assert {read[0] for read in slide.reads} == {level}
 
 
@@ -104,28 +83,28 @@ def test_one_level_and_pyramid_give_the_same_overlay(scale):
     image = pink()
     one, many = ArraySlide(image), ArraySlide(image, halved(image), halved(halved(image)))
     p = bag(lattice())
-    mixed = []
+    blended = []
     for slide in (one, many):
-        seen = seen_of(slide, scale=scale)
-        mixed.append(blend(seen, owners(squares(p), seen), mean_panel(p)).astype(int))
-    assert np.abs(mixed[0] - mixed[1]).max() <= (2 if scale != 5.3 else 12)
-    assert np.abs(mixed[0] - mixed[1]).mean() < 1.0
+        picture = picture_of(slide, scale=scale)
+        blended.append(blend(picture, owners(squares(p), picture), mean_panel(p)).astype(int))
+    assert np.abs(blended[0] - blended[1]).max() <= (2 if scale != 5.3 else 12)
+    assert np.abs(blended[0] - blended[1]).mean() < 1.0
 
 
 def test_real_slide_and_its_pyramid_give_the_same_overlay(shared_data):
     p = bag(lattice(12, 20, at=(600, 700)))
-    mixed = []
+    blended = []
     for name in ("CMU-1-Small-Region.svs", "CMU-1-Small-Region_derived_pyramid.tiff"):
         with open_slide(shared_data / "wsi" / name) as slide:
-            seen = seen_of(slide, scale=4.0)
-            owner = owners(squares(p), seen)
-            mixed.append(blend(seen, owner, mean_panel(p)).astype(float))
-    assert mixed[0].shape == mixed[1].shape == (741, 555, 3)
-    # the pyramid was compressed once more, and its levels are no exact means
-    off = np.abs(mixed[0] - mixed[1]).max(-1)[owner >= 0]
+            picture = picture_of(slide, scale=4.0)
+            patch_rows = owners(squares(p), picture)
+            blended.append(blend(picture, patch_rows, mean_panel(p)).astype(float))
+    assert blended[0].shape == blended[1].shape == (741, 555, 3)
+    # the pyramid was recompressed, and its levels are not exact means
+    off = np.abs(blended[0] - blended[1]).max(-1)[patch_rows >= 0]
     assert off.mean() < 4
     assert np.quantile(off, 0.99) < 25
-    one, two = (m @ LUMINANCE for m in mixed)
+    one, two = (m @ LUMINANCE for m in blended)
     shifts = [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1)]
     shifted = [np.abs(one - np.roll(two, shift, (0, 1))).mean() for shift in shifts]
     assert shifts[int(np.argmin(shifted))] == (0, 0)
@@ -135,29 +114,31 @@ def test_what_cannot_be_decoded_is_grey_and_counted(monkeypatch):
     monkeypatch.setattr(tissue, "BLOCK", 128)
     image = pink()
     slide = ArraySlide(image, broken=[(300, 200, 10, 10)])
-    seen = seen_of(slide, scale=1.0)
-    assert (seen.undecoded, seen.blocks) == (1, 20)
-    assert (seen.image[128:256, 256:384] == UNDECODED).all()
-    np.testing.assert_array_equal(seen.image[:128], image[:128])
+    picture = picture_of(slide, scale=1.0)
+    assert (picture.undecoded, picture.blocks) == (1, 20)
+    assert (picture.image[128:256, 256:384] == UNDECODED).all()
+    np.testing.assert_array_equal(picture.image[:128], image[:128])
     with pytest.raises(RegionError, match="broken"):
-        seen_of(ArraySlide(image, broken=[(0, 0, 640, 512)]), scale=1.0)
+        picture_of(ArraySlide(image, broken=[(0, 0, 640, 512)]), scale=1.0)
 
 
 def test_small_parts_are_enlarged_by_a_whole_number():
     image = pink(70, 50)
     scale = chosen_scale((0.0, 0.0, 70.0, 50.0), longest=240)
     assert scale == 1 / 3
-    seen = seen_of(ArraySlide(image), scale=scale)
-    np.testing.assert_array_equal(seen.image, np.kron(image, np.ones((3, 3, 1), np.uint8)))
-    assert seen.extent == (0, 70, 50, 0)
-    assert seen.mpp == pytest.approx(0.5 / 3)
+    picture = picture_of(ArraySlide(image), scale=scale)
+    np.testing.assert_array_equal(picture.image, np.kron(image, np.ones((3, 3, 1), np.uint8)))
+    assert picture.extent == (0, 70, 50, 0)
+    assert picture.mpp == pytest.approx(0.5 / 3)
 
 
 def test_scale_follows_the_resolution_or_the_longest_side():
     box = (100.0, 0.0, 40_100.0, 30_000.0)
     assert chosen_scale(box, longest=1200) == pytest.approx(40_000 / 1200)
     assert chosen_scale(box, resolution=10.0, mpp=0.25) == 40
-    assert chosen_scale((0.0, 0.0, 500.0, 500.0), resolution=0.1, mpp=0.25) == 1  # as fine as it is
+    assert (
+        chosen_scale((0.0, 0.0, 500.0, 500.0), resolution=0.1, mpp=0.25) == 1
+    )  # never finer than the slide
     with pytest.raises(SlideError, match=r"--slide-mpp.*--longest"):
         chosen_scale(box, resolution=10.0)
     with pytest.raises(InputError, match=r"40,000 × 30,000 pixels is too large.*--resolution") as e:
@@ -191,46 +172,46 @@ def test_each_pixel_shows_the_patch_below_its_centre(scale, kind):
     p = bag(corners)
     s = squares(p, side=SIDE * 2.0 if kind == "overlapping" else None)
     assert s.side == (128 if kind == "overlapping" else 64)
-    seen = seen_of(ArraySlide(pink()), scale=scale)
-    found = owners(s, seen)
-    height, width = found.shape
+    picture = picture_of(ArraySlide(pink()), scale=scale)
+    shown = owners(s, picture)
+    height, width = shown.shape
     cells = corners + (32 if kind == "overlapping" else 0)  # the middle of a patch of 128
-    if scale == 40.0:  # below two pixels a square: none is lost that no later one covers
-        assert set(np.unique(found)) >= {-1, len(corners) - 1}
+    if scale == 40.0:  # squares are under two pixels wide; uncovered ones must not be lost
+        assert set(np.unique(shown)) >= {-1, len(corners) - 1}
         return
     for y in range(0, height, 7):
         for x in range(0, width, 5):
             at = np.array([x + 0.5, y + 0.5]) * scale
             inside = ((at >= cells) & (at < cells + SIDE)).all(1)
-            want = np.flatnonzero(inside)[-1] if inside.any() else -1
+            expected = np.flatnonzero(inside)[-1] if inside.any() else -1
             on_edge = np.abs(np.concatenate([at - cells, at - cells - SIDE])).min() < 1e-6
-            assert found[y, x] == want or on_edge, (x, y)
+            assert shown[y, x] == expected or on_edge, (x, y)
 
 
 def test_a_patch_smaller_than_a_pixel_still_has_one():
     p = bag(np.array([[64, 64], [320, 320]]))
-    seen = seen_of(ArraySlide(pink()), scale=200.0)
-    found = owners(squares(p), seen)
-    np.testing.assert_array_equal(found, [[0, -1, -1], [-1, 1, -1]])
+    picture = picture_of(ArraySlide(pink()), scale=200.0)
+    shown = owners(squares(p), picture)
+    np.testing.assert_array_equal(shown, [[0, -1, -1], [-1, 1, -1]])
 
 
 @pytest.mark.parametrize("alpha", [0.25, 0.6, 1.0])
 def test_a_square_is_its_colour_over_grey_tissue_and_the_rest_is_tissue(alpha):
     p = bag(lattice(), mean=np.r_[np.linspace(-1, 1, 29), np.nan])
     slide = ArraySlide(pink())
-    seen = seen_of(slide, scale=2.0)
-    mixed = blend(seen, owners(squares(p), seen), mean_panel(p), alpha=alpha)
+    picture = picture_of(slide, scale=2.0)
+    blended = blend(picture, owners(squares(p), picture), mean_panel(p), alpha=alpha)
     for k, (x, y) in enumerate(p.coords[:-1]):
         part = np.s_[y // 2 : y // 2 + 32, x // 2 : x // 2 + 32]
-        grey = seen.image[part] @ LUMINANCE
-        want = alpha * rgb("mean", k / 28) + (1 - alpha) * grey[..., None]
-        assert np.abs(mixed[part] - want).max() <= 1
-    covered = np.zeros(seen.image.shape[:2], bool)
+        grey = picture.image[part] @ LUMINANCE
+        expected = alpha * rgb("mean", k / 28) + (1 - alpha) * grey[..., None]
+        assert np.abs(blended[part] - expected).max() <= 1
+    covered = np.zeros(picture.image.shape[:2], bool)
     for x, y in p.coords[:-1]:
         covered[y // 2 : y // 2 + 32, x // 2 : x // 2 + 32] = True
-    # the last patch has no value: it stays tissue, as does what is no patch
+    # the last patch has no value, so it shows tissue, as does everything outside patches
     assert (~covered).sum() > 1000
-    np.testing.assert_array_equal(mixed[~covered], seen.image[~covered])
+    np.testing.assert_array_equal(blended[~covered], picture.image[~covered])
 
 
 def test_coordinates_of_another_slide_are_refused():
@@ -249,7 +230,7 @@ def test_coordinates_of_another_slide_are_refused():
 
 
 def panel_on(picture: np.ndarray, ax) -> np.ndarray:
-    """What stands inside a panel, without its frame."""
+    """Return the pixels inside a panel, without its frame."""
     box = ax.get_window_extent()
     x, y = round(box.x0), round(len(picture) - box.y1)
     return picture[y : y + round(box.height), x : x + round(box.width)]
@@ -259,21 +240,21 @@ def panel_on(picture: np.ndarray, ax) -> np.ndarray:
 def test_the_page_shows_the_pixels_of_picture_and_blend(tmp_path, size):
     slide = ArraySlide(pink(*size))
     p = bag(lattice(3, 4), instance_labels=np.array([0, 1, -1] * 4))
-    seen, s = seen_of(slide, scale=1.0), squares(p)
+    picture, s = picture_of(slide, scale=1.0), squares(p)
     path = tmp_path / "map.png"
-    render_page(p, path, seen, s, alpha=0.5)
-    picture = np.asarray(Image.open(path).convert("RGB"))
-    figure = draw_page(p, seen, s, alpha=0.5)
-    owner = owners(s, seen)
+    render_page(p, path, picture, s, alpha=0.5)
+    drawn = np.asarray(Image.open(path).convert("RGB"))
+    figure = draw_page(p, picture, s, alpha=0.5)
+    patch_rows = owners(s, picture)
     inner = np.s_[3:-3, 3:-3]
     panels = {v.quantity: v for v in panels_of(p, bag_limits(p), scale="per-bag")}
     for name in ("mean", "variance", "labels"):
-        want = blend(seen, owner, panels[name], alpha=0.5)
-        found = panel_on(picture, axes(figure, name))
-        assert found.shape == want.shape
-        np.testing.assert_array_equal(found[inner], want[inner])
-    found = panel_on(picture, axes(figure, "tissue"))
-    changed = (found[inner] != seen.image[inner]).any(-1)  # the scale bar, at the lower right
+        expected = blend(picture, patch_rows, panels[name], alpha=0.5)
+        shown = panel_on(drawn, axes(figure, name))
+        assert shown.shape == expected.shape
+        np.testing.assert_array_equal(shown[inner], expected[inner])
+    shown = panel_on(drawn, axes(figure, "tissue"))
+    changed = (shown[inner] != picture.image[inner]).any(-1)  # the scale bar, at the lower right
     rows, columns = np.nonzero(changed)
     assert changed.any()
     assert rows.min() > changed.shape[0] - 80
@@ -296,8 +277,8 @@ def test_nothing_on_the_page_is_cut_off_or_overlaps(size, classes):
         )
     slide = ArraySlide(pink(*size))
     box = (0.0, 0.0, float(size[0]), float(size[1]))
-    seen = view(slide, box, scale=chosen_scale(box, longest=600), mpp=0.25, whole=True)
-    figure = draw_page(p, seen, squares(p))
+    picture = view(slide, box, scale=chosen_scale(box, longest=600), mpp=0.25, whole=True)
+    figure = draw_page(p, picture, squares(p))
     figure.canvas.draw()
     boxes = {str(a.get_label()): a.get_tightbbox() for a in figure.axes}
     for box in (*boxes.values(), figure.texts[0].get_window_extent()):
@@ -313,8 +294,8 @@ def test_nothing_on_the_page_is_cut_off_or_overlaps(size, classes):
 @pytest.mark.parametrize(("mpp", "text"), [(0.5, "50 µm"), (8.0, "1 mm"), (None, "")])
 def test_the_scale_bar_is_as_long_as_it_says(mpp, text):
     slide = ArraySlide(pink(), mpp=mpp)
-    seen = seen_of(slide, scale=2.0)
-    ax = axes(draw_page(bag(lattice()), seen, squares(bag(lattice()))), "tissue")
+    picture = picture_of(slide, scale=2.0)
+    ax = axes(draw_page(bag(lattice()), picture, squares(bag(lattice()))), "tissue")
     assert [t.get_text() for t in ax.texts] == ([text] if text else [])
     bars = [v for v in ax.patches if to_rgb(v.get_facecolor()) == (0, 0, 0)]
     assert len(bars) == (mpp is not None)
@@ -352,6 +333,6 @@ def test_neighbours_meet_where_the_stride_is_no_whole_number():
     for side in (55.0, 55.11):
         s = Squares(corners=corners, side=side, stride=55.11)
         white = np.full((60, 2300, 3), 255, np.uint8)
-        seen = tissue.View(image=white, left=0.0, top=0.0, scale=1.0, mpp=None, whole=True)
-        row = owners(s, seen)[20]
+        picture = tissue.View(image=white, left=0.0, top=0.0, scale=1.0, mpp=None, whole=True)
+        row = owners(s, picture)[20]
         assert (row[:2190] >= 0).all()

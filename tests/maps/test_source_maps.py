@@ -1,4 +1,4 @@
-"""probsa map over slides and scans: what is written, what is said, and the exit status."""
+"""`probsa map` over slides and scans: files, messages and the exit status."""
 
 import json
 import zipfile
@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from maps.test_overlay import bag, lattice, pink
-from maps.test_render import prediction
-from maps.test_strips import bag as scan_bag
 from PIL import Image
 from support.array_slide import ArraySlide
+from support.made_maps import bag, lattice, pink, prediction, scan_bag
 
 from probsa.cli.entry import main
 from probsa.cohorts.coordinates import Coordinates, write_coordinates
@@ -19,10 +17,10 @@ from probsa.cohorts.work import PatchSet
 from probsa.errors import InputError
 from probsa.evaluation.tables import write_predictions
 from probsa.maps import map_limits, render_folder, render_map
-from probsa.maps.over import LONGEST_PANEL, Over, draw_over
-from probsa.maps.overlay import blend, owners, squares
+from probsa.maps.blending import blend, owners, squares
 from probsa.maps.panels import panels_of
 from probsa.maps.scale import bag_limits
+from probsa.maps.source_maps import LONGEST_PANEL, Over, draw_over
 from probsa.maps.sources import CohortSources
 from probsa.maps.tissue import view
 from probsa.patches import Patches
@@ -45,8 +43,8 @@ def slide_file(folder, name="a", **size):
 
 def run(capsys, *arguments):
     status = main(["map", *map(str, arguments)])
-    said = capsys.readouterr()
-    return status, said.out + said.err
+    output = capsys.readouterr()
+    return status, output.out + output.err
 
 
 def pictures(folder):
@@ -72,13 +70,13 @@ def test_a_folder_of_slides_is_drawn_over(tmp_path, capsys):
     )  # fmt: skip
     assert status == 0
     assert pictures(out) == ["a.geojson", "a.png", "a_mean.png", "a_variance.png"]
-    seen = view(ArraySlide(image), (0.0, 0.0, 640.0, 512.0), scale=1.0, mpp=None)
-    owner = owners(squares(p), seen)
+    picture = view(ArraySlide(image), (0.0, 0.0, 640.0, 512.0), scale=1.0, mpp=None)
+    patch_rows = owners(squares(p), picture)
     mean, variance = panels_of(p, bag_limits(p), scale="per-bag")
     for panel in (mean, variance):
-        found = pixels(out / f"a_{panel.quantity}.png")
-        np.testing.assert_array_equal(found, blend(seen, owner, panel, alpha=0.5))
-    np.testing.assert_array_equal(found[:96], image[:96])
+        overlay = pixels(out / f"a_{panel.quantity}.png")
+        np.testing.assert_array_equal(overlay, blend(picture, patch_rows, panel, alpha=0.5))
+    np.testing.assert_array_equal(overlay[:96], image[:96])
     assert pixels(out / "a.png").shape[1] > 3 * 640
     assert len(json.loads((out / "a.geojson").read_text())["features"]) == 30
 
@@ -90,8 +88,8 @@ def test_the_resolution_sets_the_pixels_of_the_overlay(tmp_path, capsys):
     out = tmp_path / "maps"
     status, said = run(capsys, *base, "--out", out, "--resolution", 2)
     assert status == 1
-    assert "left out a: the slide or scan below its map, drawn without: " in said
-    assert "does not say its resolution" in said
+    assert "left out a: the map is drawn without its slide or scan: " in said
+    assert "does not state its resolution" in said
     assert pictures(out) == ["a.png"]
     status, _ = run(capsys, *base, "--out", out, "--resolution", 2, "--slide-mpp", 0.5)
     assert status == 0
@@ -125,7 +123,7 @@ def test_without_its_slide_the_plain_map_is_drawn_and_the_reason_said(
     assert status == 1
     (failed,) = json.loads(text)["failed"]
     assert failed["bag"] == "a"
-    assert failed["reason"].startswith("the slide or scan below its map, drawn without: ")
+    assert failed["reason"].startswith("the map is drawn without its slide or scan: ")
     assert said in failed["reason"]
     np.testing.assert_array_equal(pixels(out / "a.png"), plain(a, tmp_path / "plain.png"))
     assert pixels(out / "b.png").shape != pixels(out / "a.png").shape
@@ -134,7 +132,7 @@ def test_without_its_slide_the_plain_map_is_drawn_and_the_reason_said(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--alpha", "0"], "alpha is 0: give a share"),
+        (["--alpha", "0"], "alpha is 0: give an opacity"),
         (["--alpha", "1.5"], "alpha is 1.5"),
         (["--longest", "20"], "--longest is 20: a map needs 100"),
         (["--resolution", "-1"], "--resolution is -1"),
@@ -172,15 +170,17 @@ def test_a_fixed_scale_is_kept_over_slides(tmp_path):
     failed = render_folder(preds, tmp_path / "m", bags=["a"], scale="fixed", over=over)
     assert failed == []
     mean = next(panels_of(a, map_limits(preds), scale="fixed"))
-    seen = view(ArraySlide(image), (0.0, 0.0, 640.0, 512.0), scale=1.0, mpp=None)
-    want = blend(seen, owners(squares(a), seen), mean)
-    np.testing.assert_array_equal(pixels(tmp_path / "m" / "a_mean.png"), want)
-    own = blend(seen, owners(squares(a), seen), next(panels_of(a, bag_limits(a), scale="per-bag")))
-    assert np.abs(own.astype(int) - want).max() > 20
+    picture = view(ArraySlide(image), (0.0, 0.0, 640.0, 512.0), scale=1.0, mpp=None)
+    expected = blend(picture, owners(squares(a), picture), mean)
+    np.testing.assert_array_equal(pixels(tmp_path / "m" / "a_mean.png"), expected)
+    per_bag = blend(
+        picture, owners(squares(a), picture), next(panels_of(a, bag_limits(a), scale="per-bag"))
+    )
+    assert np.abs(per_bag.astype(int) - expected).max() > 20
 
 
-class Held:
-    """Slides in memory."""
+class OneSlide:
+    """Sources with one slide in memory."""
 
     def __init__(self, slide, patches=None):
         self.slide, self.cut = slide, patches
@@ -193,11 +193,11 @@ class Held:
 
 
 def test_a_page_stays_small_where_the_overlay_is_large(tmp_path, monkeypatch):
-    monkeypatch.setattr("probsa.maps.over.LONGEST_PANEL", 160)
+    monkeypatch.setattr("probsa.maps.source_maps.LONGEST_PANEL", 160)
     assert LONGEST_PANEL == 4000
     p = bag(lattice())
     how = Over(longest=640, overlays=True)
-    assert draw_over(p, tmp_path, sources=Held(ArraySlide(pink())), how=how) == ""
+    assert draw_over(p, tmp_path, sources=OneSlide(ArraySlide(pink())), how=how) == ""
     assert pixels(tmp_path / "bag_mean.png").shape == (512, 640, 3)
     assert pixels(tmp_path / "bag.png").shape[1] < 4 * 640
 
@@ -205,11 +205,11 @@ def test_a_page_stays_small_where_the_overlay_is_large(tmp_path, monkeypatch):
 def test_what_could_not_be_decoded_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("probsa.maps.tissue.BLOCK", 256)
     slide = ArraySlide(pink(), broken=[(300, 300, 5, 5)], name="torn")
-    said = draw_over(bag(lattice()), tmp_path, sources=Held(slide), how=Over(longest=640))
-    assert said == "1 of 6 parts of torn.tiff, which cannot be decoded"
+    said = draw_over(bag(lattice()), tmp_path, sources=OneSlide(slide), how=Over(longest=640))
+    assert said == "1 of 6 parts of torn.tiff cannot be decoded"
     assert (tmp_path / "bag.png").is_file()
     preds = predictions(tmp_path / "p", bag(lattice()))
-    over = Held(slide), Over(longest=640)
+    over = OneSlide(slide), Over(longest=640)
     assert render_folder(preds, tmp_path / "m", over=over) == [("bag", said)]
 
 
@@ -217,7 +217,7 @@ def test_one_overlay_a_class_and_none_of_what_has_no_variance(tmp_path):
     p = bag(lattice())
     silent = replace(p, attention_variance=np.zeros(30, np.float32))
     how = Over(longest=640, overlays=True)
-    draw_over(silent, tmp_path / "a", sources=Held(ArraySlide(pink())), how=how)
+    draw_over(silent, tmp_path / "a", sources=OneSlide(ArraySlide(pink())), how=how)
     assert pictures(tmp_path / "a") == ["bag.png", "bag_mean.png"]
     both = replace(
         p,
@@ -227,7 +227,7 @@ def test_one_overlay_a_class_and_none_of_what_has_no_variance(tmp_path):
         probability=np.array([0.2, 0.8], np.float32),
         std=np.zeros(2, np.float32),
     )
-    draw_over(both, tmp_path / "b", sources=Held(ArraySlide(pink())), how=how)
+    draw_over(both, tmp_path / "b", sources=OneSlide(ArraySlide(pink())), how=how)
     names = [f"bag_{q}_class{c}.png" for q in ("mean", "variance") for c in (0, 1)]
     assert pictures(tmp_path / "b") == ["bag.png", *names]
     one, two = (pixels(tmp_path / "b" / f"bag_mean_class{c}.png").astype(int) for c in (0, 1))
@@ -258,8 +258,8 @@ def work_folder(path, sets, *, source, name="a", mpp=0.5):
         s.path.mkdir(parents=True)
         s.settings_file.write_text("{}")
         attributes = {**patches.attributes, "size_level0": patches.size_level0}
-        held = Coordinates(coords=patches.coords, attributes=attributes, made_with="x")
-        write_coordinates(s.patches_file(name), held)
+        coordinates = Coordinates(coords=patches.coords, attributes=attributes, made_with="x")
+        write_coordinates(s.patches_file(name), coordinates)
         record = Record(name=name, kind="slide", source=str(source), status="done", mpp=mpp)
         record.write(s.record("patch", name))
     return path
@@ -276,20 +276,20 @@ def test_a_work_folder_knows_slide_resolution_and_overlap(tmp_path, capsys):
         },
         source=tmp_path / "elsewhere" / "slide.png",
     )
-    p = replace(bag(coords[2:]), name="a")  # two were unreadable
-    found = CohortSources(work).patches(p)
-    assert found is not None
-    assert (found.size, found.stride) == (128, 64)
+    p = replace(bag(coords[2:]), name="a")  # two patches could not be read
+    patches = CohortSources(work).patches(p)
+    assert patches is not None
+    assert (patches.size, patches.stride) == (128, 64)
     preds, out = predictions(tmp_path / "p", p), tmp_path / "m"
     status, said = run(
         capsys, preds, "--out", out, "--slides", work, "--overlays", "--resolution", 1, "--geojson"
     )
     assert (status, "left out" in said) == (0, False)
     image = pixels(tmp_path / "elsewhere" / "slide.png")
-    seen = view(ArraySlide(image), (0.0, 0.0, 640.0, 512.0), scale=2.0, mpp=0.5)
+    picture = view(ArraySlide(image), (0.0, 0.0, 640.0, 512.0), scale=2.0, mpp=0.5)
     mean = next(panels_of(p, bag_limits(p), scale="per-bag"))
-    want = blend(seen, owners(squares(p, side=128.0), seen), mean)
-    np.testing.assert_array_equal(pixels(out / "a_mean.png"), want)
+    expected = blend(picture, owners(squares(p, side=128.0), picture), mean)
+    np.testing.assert_array_equal(pixels(out / "a_mean.png"), expected)
     ring = json.loads((out / "a.geojson").read_text())["features"][0]["geometry"]["coordinates"][0]
     assert ring[0] == coords[2].tolist()
     assert ring[2] == (coords[2] + 128).tolist()
@@ -323,13 +323,13 @@ def test_a_folder_of_series_is_drawn_slice_by_slice(tmp_path, capsys, shared_dat
     status, _ = run(capsys, predictions(tmp_path / "p", p), "--out", tmp_path / "m", *base)
     assert status == 0
     drawn = pixels(tmp_path / "m" / f"{p.name}.png")
-    assert drawn.shape[0] > 1400  # four rows of slices and a line
+    assert drawn.shape[0] > 1400  # four rows of slices and a plot
     status, said = run(
         capsys, predictions(tmp_path / "q", wrong), "--out", tmp_path / "n", *base, "--geojson"
     )
     assert status == 1
     assert "numbers of slices and not positions" in said
-    assert "its GeoJSON: bag" in said and "its instances are slices" in said
+    assert "the GeoJSON file was not written: bag" in said and "its instances are slices" in said
     np.testing.assert_array_equal(
         pixels(tmp_path / "n" / f"{p.name}.png"), plain(wrong, tmp_path / "plain.png")
     )
