@@ -146,7 +146,7 @@ class BagSet(ABC):
     def stored_kind(self, name: str) -> BagKind:
         """What the instances are: patches of a slide or slices of a scan."""
         if name not in self._kinds:
-            self._kinds[name] = self._read(self._known(name)).nature
+            self._kinds[name] = self._read(self._known(name)).inferred_kind
         return self._kinds[name]
 
     def bag(self, name: str) -> Bag:
@@ -168,7 +168,7 @@ class BagSet(ABC):
                 f"{self._first!r} has {self.in_dim}: all must come from one encoder"
             )
         self._shapes[name] = (len(stored.features), width)
-        self._kinds[name] = stored.nature
+        self._kinds[name] = stored.inferred_kind
         bag = _as_bag(stored)
         graph = self._cache.graph(name)
         if graph is None:
@@ -228,7 +228,7 @@ class BagSet(ABC):
         found = []
         if stored.coords is None and self.graph.kind == "auto":
             found.append("no coordinates, so none of its instances has a neighbour")
-        if stored.nature == "ct" and stored.coords is not None:
+        if stored.inferred_kind == "ct" and stored.coords is not None:
             found += _gaps(stored.coords[:, 0])
         if graph.stride is not None and stored.stride is None and self.graph.stride is None:
             found.append(f"stride estimated as {graph.stride:g}")
@@ -277,7 +277,7 @@ def build_graph(bag: Bag, stored: StoredBag, *, options: GraphOptions) -> Graph:
 def _resolved(kind: GraphKind, stored: StoredBag) -> GraphKind:
     if kind != "auto":
         return kind
-    if stored.nature == "ct":
+    if stored.inferred_kind == "ct":
         return "chain"
     if stored.coords is None:
         return "none"

@@ -27,7 +27,7 @@ def completed(bags: BagSet, name: str, *, given: Resolutions) -> tuple[Outgoing,
     said = list(metadata.remarks)
     if metadata.unreadable:
         said.append(f"{metadata.unreadable} instances flagged as unreadable (left out)")
-    if stored.nature != "slide":
+    if stored.inferred_kind != "slide":
         return Outgoing(stored=stored, metadata=metadata), said
     mpp = given.of(name)
     if metadata.mpp_level0 is None and mpp is not None:

@@ -75,7 +75,7 @@ class Hdf5Bags(BagSet):
 
     def _read(self, name: str) -> StoredBag:
         stored = read_bag(self._files[name])
-        if stored.stride is not None or stored.nature != "slide":
+        if stored.stride is not None or stored.inferred_kind != "slide":
             return stored
         patches = self._beside(name)
         if patches is None or stored.coords is None:

@@ -27,7 +27,7 @@ class Outgoing:
 
     @property
     def slide(self) -> bool:
-        return self.stored.nature == "slide"
+        return self.stored.inferred_kind == "slide"
 
 
 class Writer(ABC):

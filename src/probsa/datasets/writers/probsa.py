@@ -18,7 +18,7 @@ class ProbsaWriter(Writer):
         write_bag(
             path,
             features=stored.features,
-            kind=stored.nature,
+            kind=stored.inferred_kind,
             coords=stored.coords,
             instance_labels=stored.instance_labels,
             attributes={k: v for k, v in metadata.items() if v is not None} if bag.slide else {},
