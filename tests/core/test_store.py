@@ -182,7 +182,7 @@ def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
         ({}, "it holds nothing"),
         (
             {"features": random(2, 3)[0]},
-            r"shape \(3,\), expected \(instances, width\).*whole slide",
+            r"shape \(3,\), expected \(instances, width\).*slide-level",
         ),
         ({"features": np.zeros((2, 3, 4))}, r"shape \(2, 3, 4\), expected"),
         ({"features": np.zeros((0, 3))}, r"bag 'a' \(.*a\.h5\) is empty"),

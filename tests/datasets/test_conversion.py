@@ -331,7 +331,7 @@ def test_stamp_needs_the_resolution_of_each_slide(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("slide,mpp\na,0\n", r"line 2: 0 µm per pixel is no resolution"),
-        ("slide,mpp\na,x\n", r"line 2: mpp is 'x', no number"),
+        ("slide,mpp\na,x\n", r"line 2: mpp is 'x', expected a number"),
         ("slide,um\na,1\n", "expected the columns slide and mpp, it has slide, um"),
         ("slide,mpp\na,1\na,2\n", "slide 'a' has two resolutions"),
     ],
@@ -423,7 +423,7 @@ def test_what_is_damaged_is_named_and_the_rest_is_done(tmp_path: Path) -> None:
     assert "s0.h5 cannot be read as HDF5: it is truncated" in reasons["s0"]
     assert "row 3" in reasons["s2"] and "NaN" in reasons["s2"]
     assert "features have" in reasons["s3"] and "coords 4" in reasons["s3"]
-    assert "of conch, the first one 6 of uni_v1" in reasons["s4"]
+    assert "from conch, the first bag 6 from uni_v1" in reasons["s4"]
     assert [p.name for p in (tmp_path / "out" / "pt_files").iterdir()] == ["s1.pt"]
     assert not list((tmp_path / "out").rglob(".*"))
     with (tmp_path / "out" / "conversion.csv").open() as f:
@@ -459,7 +459,7 @@ def test_what_is_there_is_kept_unless_asked(tmp_path: Path, to: str) -> None:
     run(source, out, "trident", to)
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     foreign.trident(tmp_path / "x", slide(seed=1), slide("s2", seed=2))
-    with pytest.raises(OutputExists, match=r"holds 1 of these bags already \(s1\).*--overwrite"):
+    with pytest.raises(OutputExists, match=r"already holds 1 of these bags \(s1\).*--overwrite"):
         run(source, out, "trident", to)
     assert before == {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     run(source, out, "trident", to, overwrite=True)

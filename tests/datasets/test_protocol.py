@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from probsa.core.bags import pack
 from probsa.core.store import write_bag
@@ -113,7 +112,7 @@ def test_a_test_part_of_one_class_is_refused_with_its_bags():
     table = table_of([0, 1] * 5 + [1, 1], parts=("train",) * 10 + ("test",) * 2)
     with pytest.raises(TableError, match=r"2 bags of class ill \('b10', 'b11'\), none of another"):
         protocol_splits(table)
-    with pytest.raises(TableError, match="has no bag: say which bags test"):
+    with pytest.raises(TableError, match="has no bag: state which bags to test on"):
         protocol_splits(table_of([0, 1] * 5, parts=("train",) * 10))
 
 
@@ -145,7 +144,7 @@ def test_a_validation_part_of_one_class_is_noted():
 @pytest.mark.parametrize(
     ("table", "splits", "said"),
     [
-        (table_of([0, 1] * 5), 5, "says of no bag that it tests"),
+        (table_of([0, 1] * 5), 5, "does not say which bags are tested"),
         (table_of([0, 1] * 5, folds=(0, 1, 2, 3, 4) * 2), 5, "use them as they are"),
         (table_of([0, 1] * 3, parts=("train",) * 4 + ("test",) * 2), 5, "4 bags of 4 patients"),
         (table_of([0, 1] * 5, parts=("train",) * 6 + ("test",) * 4), 5, "trains with 3 bags"),
@@ -184,7 +183,7 @@ def test_a_fold_of_one_class_is_noted_and_a_table_of_one_is_refused():
 
 def test_a_class_that_never_trains_is_refused_with_its_number():
     table = table_of([0, 1, 0, 1, 0, 0], folds=(0, 0, 1, 1, 2, 2))
-    with pytest.raises(TableError, match=r"class ill trains .* of 2 bags of it all validate or"):
+    with pytest.raises(TableError, match=r"class ill trains .* all 2 bags of it validate or"):
         check_classes(table, Split(train=("b4",), val=("b1",), test=("b2", "b3"), origin="made"))
 
 
@@ -308,7 +307,7 @@ def stored(tmp_path):
     return tmp_path
 
 
-def test_a_sealed_bag_cannot_be_read_until_it_is_unsealed(stored):
+def test_a_sealed_bag_cannot_be_read(stored):
     bags = open_bags(stored / "features")
     bags.bag("b1")  # even one that is cached
     view = bags.sealed(["b1"], why="it tests")
@@ -319,8 +318,6 @@ def test_a_sealed_bag_cannot_be_read_until_it_is_unsealed(stored):
     assert len(view.bag("b2")) == 4
     assert len(bags.bag("b1")) == 4  # the set itself is as it was
     assert view.bag("b2") is bags.bag("b2")  # one cache
-    view.unseal()
-    assert torch.equal(view.bag("b1").x, bags.bag("b1").x)
 
 
 def test_training_cannot_read_its_test_part(stored):

@@ -1,4 +1,4 @@
-"""µm per level-0 pixel of slides, given by hand: one number for all, or a table `slide,mpp`."""
+"""µm per level-0 pixel given by users: one number for all slides, or a table `slide,mpp`."""
 
 import math
 from collections.abc import Mapping
@@ -12,56 +12,56 @@ from .labels import nearest, read_rows
 
 @dataclass(frozen=True, kw_only=True)
 class Resolutions:
-    """What was given; nothing by default."""
+    """Resolutions given by users; by default, none."""
 
     common: float | None = None
     by_slide: Mapping[str, float] = field(default_factory=dict)
     origin: str = "--slide-mpp"
 
-    def of(self, name: str) -> float | None:
-        """That of a bag, or None."""
+    def mpp_of(self, name: str) -> float | None:
+        """Return the resolution of a bag, or None."""
         if name in self.by_slide:
             return self.by_slide[name]
-        same = self._by_stem.get(name, set())
-        return next(iter(same)) if len(same) == 1 else self.common
+        matches = self._by_stem.get(name, set())
+        return next(iter(matches)) if len(matches) == 1 else self.common
 
     @cached_property
     def _by_stem(self) -> dict[str, set[float]]:
-        """Without the ending of the file; two of one name tell nothing."""
-        found: dict[str, set[float]] = {}
+        """Resolutions by the slide's name without suffix; ambiguous if there are several."""
+        resolutions: dict[str, set[float]] = {}
         for slide, mpp in self.by_slide.items():
-            found.setdefault(Path(slide).stem, set()).add(mpp)
-        return found
+            resolutions.setdefault(Path(slide).stem, set()).add(mpp)
+        return resolutions
 
     def why_none(self, name: str) -> str:
-        """Why a bag has none, and what to do."""
-        guess = nearest(name, list(self.by_slide))
-        return f"{self.origin} has no line for the slide {name!r}.{guess} Add one"
+        """Explain why a bag has no resolution, with advice."""
+        suggestion = nearest(name, list(self.by_slide))
+        return f"{self.origin} has no line for the slide {name!r}.{suggestion} Add one"
 
 
-def read_resolutions(given: str | float | Path | None) -> Resolutions:
-    """From a number, or the path of a table with the columns `slide` and `mpp`.
+def read_resolutions(value: str | float | Path | None) -> Resolutions:
+    """Read resolutions from a number, or from the path of a table with columns `slide` and `mpp`.
 
-    A slide may be named with the ending of its file or without.
+    Slides may be named with or without the suffix of their file.
 
     Raises:
-        InputError: no number above 0, and no table.
-        TableError: the table has other columns, or a line that says nothing.
+        InputError: the value is neither a positive number nor a table.
+        TableError: the table lacks a column, has an invalid number, or lists a slide twice.
     """
-    if given is None:
+    if value is None:
         return Resolutions()
     try:
-        return Resolutions(common=_positive(float(str(given)), "--slide-mpp"))
+        return Resolutions(common=_positive(float(str(value)), "--slide-mpp"))
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-    path = Path(str(given))
+    path = Path(str(value))
     if not path.is_file():
-        raise InputError(f"--slide-mpp is {given!s}: expected µm per pixel (0.25), or a table")
+        raise InputError(f"--slide-mpp is {value!s}: expected µm per pixel (0.25), or a table")
     header, rows = read_rows(path)
     if not {"slide", "mpp"} <= set(header):
         raise TableError(f"{path}: expected the columns slide and mpp, it has {', '.join(header)}")
-    found: dict[str, float] = {}
+    by_slide: dict[str, float] = {}
     for line, row in rows:
         cells = dict(zip(header, row, strict=False))
         slide, where = cells.get("slide", ""), f"{path}, line {line}"
@@ -70,10 +70,14 @@ def read_resolutions(given: str | float | Path | None) -> Resolutions:
         except ValueError as error:
             if isinstance(error, InputError):
                 raise
-            raise TableError(f"{where}: mpp is {cells.get('mpp', '')!r}, no number") from error
-        if found.setdefault(slide, mpp) != mpp:
-            raise TableError(f"{where}: slide {slide!r} has two resolutions, {found[slide]:g} too")
-    return Resolutions(by_slide=found, origin=str(path))
+            raise TableError(
+                f"{where}: mpp is {cells.get('mpp', '')!r}, expected a number"
+            ) from error
+        if by_slide.setdefault(slide, mpp) != mpp:
+            raise TableError(
+                f"{where}: slide {slide!r} has two resolutions, {by_slide[slide]:g} too"
+            )
+    return Resolutions(by_slide=by_slide, origin=str(path))
 
 
 def _positive(value: float, where: str) -> float:

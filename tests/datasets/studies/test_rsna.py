@@ -127,7 +127,7 @@ def test_the_authors_folder(listed: Path, tmp_path: Path) -> None:
     assert c["labels that a derivation would change"] == 0 == c["labels derived"]
     held = open_bags(study.features, features=study.feature_set)
     name = next(iter(truth))
-    assert held.stored_kind(name) == "ct"
+    assert held.stored(name).inferred_kind == "ct"
     n = len(truth[name])
     assert held.bag(name).edges.T.tolist() == [[i, i + 1] for i in range(n - 1)]
     (root / "splits.csv").unlink()
