@@ -223,7 +223,7 @@ def test_every_file_of_torchmil_s_layout(tmp_path: Path) -> None:
             ["bag_name", "split"], ["s1", "train"], ["s2", "test"], ["s3", "train"],
         ]  # fmt: skip
     assert done.lost == (
-        "validation part (torchmil's splits know train and test; it is train)",
+        "validation part (torchmil's splits have only train and test; written as train)",
         "groups",
     )
     assert [f"label (none in {labels})" in r.lost for r in done.rows] == [False, False, True]

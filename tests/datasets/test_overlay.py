@@ -46,7 +46,7 @@ def test_a_file_of_another_length_names_the_bag_and_itself(data) -> None:
 def test_what_is_no_label_is_refused(data, wrong) -> None:
     features, _, overlay = data
     np.save(overlay / "002.npy", np.full(open_bags(features).size("002"), wrong))
-    with pytest.raises(BagError, match=r"002\.npy.*expected whole numbers"):
+    with pytest.raises(BagError, match=r"002\.npy.*expected integers"):
         open_bags(features, instance_labels=overlay).stored("002")
 
 

@@ -308,7 +308,7 @@ def test_masks_that_are_none(tmp_path):
     colour = np.zeros((10, 20, 3), np.uint8)
     colour[..., 0] = 200
     Image.fromarray(colour).save(tmp_path / "e.png")
-    with pytest.raises(InputError, match="is a picture in colour, expected a mask"):
+    with pytest.raises(InputError, match="is a colour image, expected a mask"):
         drawn("e.png")
     with tifffile.TiffWriter(tmp_path / "f.tif") as f:
         for k in (1, 2):

@@ -96,8 +96,8 @@ def fold_splits(table: Table) -> list[Split]:
     if table.folds is None:
         raise TableError(f"{table.where} has no column 'fold'")
     _several(table, table.bags, f"all bags of {table.where} together, each tested once,")
-    folds = [make_split(table, test_fold=k) for k in sorted(set(table.folds))]
-    return [_noted(table, split, pooled=True) for split in folds]
+    splits = [make_split(table, test_fold=k) for k in sorted(set(table.folds))]
+    return [_noted(table, split, pooled=True) for split in splits]
 
 
 def write_splits(folder: Path, splits: Sequence[Split], *, settings: Any = None) -> list[Path]:

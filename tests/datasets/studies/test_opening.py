@@ -119,10 +119,10 @@ def test_a_second_run_forgets_what_the_first_wrote(tmp_path: Path) -> None:
     study = open_study("camelyon16", root, out=out)
     assert study.instance_labels is None and not (out / "instance_labels").exists()
     (out / "dataset.json").write_text('{"name": "camelyon16", "unfinished": true}')
-    with pytest.raises(InputError, match=r"dataset\.json: it was not finished"):
+    with pytest.raises(InputError, match=r"dataset\.json was not finished"):
         read_study(out)
     (out / "dataset.json").write_text("{}")
-    with pytest.raises(InputError, match="is no record of a data set"):
+    with pytest.raises(InputError, match="is not a record of a data set"):
         read_study(out)
     (out / "dataset.json").unlink()
     with pytest.raises(OutputExists, match=r"a labels\.csv that probsa dataset did not write"):
@@ -152,7 +152,7 @@ def test_folders_that_are_no_data_set(tmp_path: Path) -> None:
     packed = tmp_path / "patches_512" / "features" / "features_UNI.tar.gz"
     packed.parent.mkdir(parents=True)
     packed.touch()
-    with pytest.raises(InputError, match=r"features_UNI\.tar\.gz is packed: unpack it"):
+    with pytest.raises(InputError, match=r"features_UNI\.tar\.gz is an archive: unpack it"):
         open_study("camelyon16", tmp_path, out=tmp_path / "out")
 
 
@@ -227,7 +227,7 @@ def test_the_hub(tmp_path: Path, monkeypatch, capsys) -> None:
     [
         (OfflineModeIsEnabled("offline"), "the Hugging Face Hub cannot be reached"),
         (LocalEntryNotFoundError("no connection"), "the Hugging Face Hub cannot be reached"),
-        (HFValidationError("bad"), "is no repository's name"),
+        (HFValidationError("bad"), "is not a repository name"),
     ],
 )
 def test_the_hub_that_does_not_answer(tmp_path: Path, monkeypatch, error, said) -> None:
