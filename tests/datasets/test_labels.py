@@ -1,4 +1,4 @@
-"""Tables of labels and the splits made from them: what is read, what is refused, and why."""
+"""Label tables and the splits made from them, and their errors."""
 
 import csv
 from collections import Counter
@@ -34,7 +34,7 @@ def test_a_table_is_read_with_ids_as_text(tmp_path: Path) -> None:
         path=tmp_path / "labels.csv",
         bags=("049", "050", "51"),
         labels=(1, 0, 1),
-        groups=("p1", "050", "p2"),  # a bag without a group is a group of its own
+        groups=("p1", "050", "p2"),  # a bag without a group forms its own
         folds=(0, 1, 2),
         splits=None,
         classes=("0", "1"),
@@ -213,7 +213,7 @@ def test_no_group_is_ever_in_two_parts(groups: list[int], seed: int, data: st.Da
     )
     try:
         split = make_split(t, seed=seed)
-    except TableError as error:  # too few groups, or one that holds all of a class
+    except TableError as error:  # too few groups, or one contains a whole class
         assert len(set(groups)) < 2 or "left to train on" in str(error) or "too few" in str(error)
         return
     assert sorted((*split.train, *split.val), key=int) == list(t.bags)
@@ -261,7 +261,7 @@ def test_a_rare_class_stays_in_training_without_a_warning() -> None:
     split = make_split(made(20, positive=2))
     rare = {"b000", "b001"}
     assert len(rare & set(split.train)) == 1
-    assert len(rare & set(split.val)) == 1  # the first of the best offers, not the first
+    assert len(rare & set(split.val)) == 1  # the best fold, not the first one
 
 
 def clam(tmp_path: Path, text: str) -> Path:
@@ -327,7 +327,7 @@ def test_the_real_splits_of_camelyon16(shared_data: Path, tmp_path: Path) -> Non
         split = read_clam_split(
             shared_data / "labels_splits" / f"camelyon16_camil_splits_{k}.csv", t
         )
-        # the fourth names one bag twice in val, and so leaves another one out
+        # the fourth split repeats a bag in val, and so omits another one
         assert len(split.train) + len(split.val) == (269 if k == 3 else 270)
         assert len(split.test) == 129
         assert all(b.startswith("test_") for b in split.test)

@@ -1,4 +1,4 @@
-"""Folders of bags as each tool leaves them; what is noted and refused."""
+"""Opening folders of bags of each tool; notes and errors."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ def features(seed: int, *, n: int = N, dtype: str = "float32") -> np.ndarray:
 
 
 def corners(*, step: int, n: int = N) -> np.ndarray:
-    """Four columns, row by row."""
+    """Return corners in four columns, row by row."""
     i = np.arange(n)
     return np.stack([i % 4, i // 4], axis=1) * step
 
@@ -76,7 +76,7 @@ def test_files_of_coordinates_below_are_no_bags(tmp_path: Path) -> None:
 
 
 def test_a_trident_job(tmp_path: Path) -> None:
-    """Chunks of a row, no stamps, a folder of features for each encoder, patches beside it."""
+    """Write TRIDENT's layout: no stamps, one feature folder per encoder beside `patches`."""
     job = tmp_path / "20x_512px_0px_overlap"
     for encoder in ("features_uni", "features_resnet50"):
         (job / encoder).mkdir(parents=True)
@@ -202,7 +202,7 @@ def test_damaged_torchmil_files(tmp_path: Path) -> None:
     with pytest.raises(BagError, match=r"w1\.npy cannot be read as \.npy: it is truncated"):
         open_bags(root).bag("w1")
     np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(BagError, match=r"w1\.npy cannot be read"):  # never unpickled
+    with pytest.raises(BagError, match=r"w1\.npy cannot be read"):  # objects are not unpickled
         open_bags(root).bag("w1")
     (root / "coords" / "w2.npy").unlink()
     with pytest.raises(BagError, match=r"bag 'w2': there is no .*coords/w2\.npy"):
@@ -228,7 +228,7 @@ def test_a_folder_without_bags(tmp_path: Path) -> None:
     with pytest.raises(BagError, match=r"no bags in .*: expected \.h5 files .*; found nothing"):
         open_bags(tmp_path)
     (tmp_path / "slide.pt").touch()
-    (tmp_path / ".a.h5.x1.h5").touch()  # what a killed writer leaves
+    (tmp_path / ".a.h5.x1.h5").touch()  # a temporary file of a killed writer
     with pytest.raises(BagError, match=r"found .*\.pt"):
         open_bags(tmp_path)
 
@@ -364,7 +364,7 @@ def test_real_tiles(shared_data: Path) -> None:
     for name in bags.names:
         bag = bags.bag(name)
         assert bag.stride == 50
-        assert torch.equal(bag.edges, expected)  # 10 × 10 tiles: the same either way round
+        assert torch.equal(bag.edges, expected)  # 10 × 10 tiles in either order
         assert bool((bag.weights > 0).all())
         assert torch.isfinite(bag.weights).all()
     assert replace(bag, y=1).y == 1

@@ -1,4 +1,4 @@
-"""Labels of instances beside the features: what wins, what is refused, what a run reads."""
+"""Instance labels from a separate folder: precedence, errors, and use in runs."""
 
 from pathlib import Path
 
@@ -73,8 +73,8 @@ def test_a_run_reads_them_with_its_own_features_alone(data, tmp_path: Path) -> N
 
 def test_bags_that_the_table_does_not_name_are_left_out_where_that_is_asked_for(data) -> None:
     features, labels, _ = data
-    kept = [line for line in labels.read_text().splitlines() if not line.startswith("004,")]
-    labels.write_text("\n".join(kept) + "\n")
+    lines = [line for line in labels.read_text().splitlines() if not line.startswith("004,")]
+    labels.write_text("\n".join(lines) + "\n")
     config = DataConfig(features=features, labels=labels, test_fold=0)
     with pytest.raises(TableError, match="'004'"):
         prepare(RunConfig(data=config, model="abmil"))

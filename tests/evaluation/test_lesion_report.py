@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import tifffile
 import yaml
-from datasets.studies.test_camelyon16 import xml
 from PIL import Image
 from scipy import ndimage
 from support.made_experiments import write_run
-from support.made_studies import SIDE, lattice, write_slide
+from support.made_studies import SIDE, asap_xml, lattice, write_slide
 
 from probsa.benchmark.results import lesions as benchmark_lesions
 from probsa.benchmark.results.results import read_results
@@ -180,7 +179,7 @@ def cohort(tmp_path):
     drawn.mkdir()
     block = [(SIDE, SIDE), (3 * SIDE, SIDE), (3 * SIDE, 3 * SIDE), (SIDE, 3 * SIDE)]
     for name in ("Test_1", "test_114", "tumor_009"):
-        (drawn / f"{name}.xml").write_text(xml(*block))
+        (drawn / f"{name}.xml").write_text(asap_xml(*block))
     # the peak of this one is cut out: it remains below and to the right
     lower = [(0, 0), (8 * SIDE, 0), (8 * SIDE, 8 * SIDE), (0, 8 * SIDE)]
     cut = [(0, 0), (5 * SIDE, 0), (5 * SIDE, 5 * SIDE), (0, 5 * SIDE)]
@@ -348,7 +347,7 @@ def experiment(tmp_path):
     at = lattice(8, 8)
     for name in (*names, "tumor_001"):
         write_slide(work, name, at)
-    left = xml((0, 0), (2 * SIDE, 0), (2 * SIDE, 8 * SIDE), (0, 8 * SIDE))
+    left = asap_xml((0, 0), (2 * SIDE, 0), (2 * SIDE, 8 * SIDE), (0, 8 * SIDE))
     for name in ("test_001", "test_002", "test_114", "tumor_001"):
         (root / "annotations" / f"{name}.xml").write_text(left)
     lines = [f"{n},{'Tumor' if y else 'Normal'}" for n, y in names.items()]

@@ -82,5 +82,5 @@ def read_resolutions(value: str | float | Path | None) -> Resolutions:
 
 def _positive(value: float, where: str) -> float:
     if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{where}: {value:g} µm per pixel is no resolution: give one above 0")
+        raise InputError(f"{where}: {value:g} µm per pixel is not a resolution: give one above 0")
     return value

@@ -41,7 +41,7 @@ class Split:
 def make_split(
     table: Table, *, test_fold: int | None = None, validation: float = 0.2, seed: int = 0
 ) -> Split:
-    """The split that the table states, or one made from it.
+    """Return the split that the table defines, or make one from it.
 
     Folds: tests on `test_fold` k, validates on k + 1 (the first after the last), trains on the
     rest. A column `split` is taken as it is. Otherwise, and where that column has no `val`, about

@@ -133,7 +133,7 @@ def side_level0(centres: np.ndarray, *, metadata: Metadata, mpp: float, name: st
 
 
 def is_slideflow(folder: Path, files: list[Path]) -> bool:
-    """Whether these `.pt` files are slideflow's and not CLAM's."""
+    """Return whether these `.pt` files are slideflow's, not CLAM's."""
     return (folder / CONFIG).is_file() or any(_index(path) is not None for path in files)
 
 
@@ -149,7 +149,7 @@ def _config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(f"{path} is no JSON ({error}): copy or make it again") from error
+        raise InputError(f"{path} is not JSON ({error}): copy or make it again") from error
     if not isinstance(config, dict):
         raise InputError(f"{path}: expected a JSON object with tile_px and tile_um")
     return config
