@@ -56,7 +56,7 @@ def test_any_of_them_trains(tmp_path: Path, tool: str) -> None:
     )
     prepared = prepare(RunConfig(model="abmil-probsa-diag", data=data))
     assert prepared.model_arguments["in_dim"] == foreign.WIDTH
-    assert prepared.bags.bag("s3").edges.shape[1] == neighbours(slides[3])[0].shape[1]
+    assert prepared.bags.bag("s3").edges.shape[1] == expected_edges(slides[3])[0].shape[1]
 
 
 def test_a_slide_without_tissue_is_left_out_of_training(tmp_path: Path) -> None:

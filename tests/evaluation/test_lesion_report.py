@@ -281,7 +281,7 @@ def test_files_are_matched_by_name(tmp_path):
         "mine": "mine_mask.png",
     }
     (tmp_path / "tumor_001.tif").touch()
-    with pytest.raises(InputError, match=r"Tumor_1\.xml and .*tumor_001\.tif both say"):
+    with pytest.raises(InputError, match=r"Tumor_1\.xml and .*tumor_001\.tif both annotate"):
         annotation_files(tmp_path, ["tumor_001"])
     with pytest.raises(InputError, match=r"named after a bag: expected else\.xml"):
         annotation_files(tmp_path, ["else"])
@@ -312,7 +312,7 @@ def test_masks_that_are_none(tmp_path):
     with tifffile.TiffWriter(tmp_path / "f.tif") as f:
         for k in (1, 2):
             f.write(np.ones((512 // k, 512 // k), np.uint8), subfiletype=k - 1, tile=(128, 128))
-    with pytest.raises(InputError, match=r"levels of 1/1, 1/2, and none of 1/32"):
+    with pytest.raises(InputError, match=r"levels of 1/1, 1/2, but none of 1/32"):
         drawn("f.tif")
 
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 Label = int | float | Tensor | None
 
 
-def _accepting_pitch(cls: type[T]) -> type[T]:
+def _accept_pitch(cls: type[T]) -> type[T]:
     """Let the constructor accept `pitch`, the former name of `stride`."""
     construct = cls.__init__
 
@@ -31,7 +31,7 @@ def _accepting_pitch(cls: type[T]) -> type[T]:
     return cls
 
 
-@_accepting_pitch
+@_accept_pitch
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bag:
     """One slide or scan: N instances and the undirected graph of their neighbourhoods.
@@ -123,7 +123,7 @@ def pack(bags: Sequence[Bag]) -> Bags:
     sizes = [len(bag.x) for bag in bags]
     offsets = torch.tensor([0, *sizes]).cumsum(0)
     starts = offsets.tolist()
-    graphs = [_graph(bag) for bag in bags]
+    graphs = [_unique_graph(bag) for bag in bags]
     return Bags(
         x=torch.cat([bag.x for bag in bags]),
         offsets=offsets.to(bags[0].x.device),
@@ -131,13 +131,13 @@ def pack(bags: Sequence[Bag]) -> Bags:
         weights=torch.cat([w for _, w in graphs]),
         y=_labels([bag.y for bag in bags], bags[0].x.device),
         names=tuple(bag.name for bag in bags),
-        coords=_joined(bags, "coords"),
+        coords=_concatenate(bags, "coords"),
         stride=tuple(bag.stride for bag in bags)
         if any(bag.stride is not None for bag in bags)
         else None,
-        arcs=_joined(bags, "arcs", starts=starts),
-        arc_weights=_joined(bags, "arc_weights"),
-        instance_labels=_joined(bags, "instance_labels"),
+        arcs=_concatenate(bags, "arcs", starts=starts),
+        arc_weights=_concatenate(bags, "arc_weights"),
+        instance_labels=_concatenate(bags, "instance_labels"),
     )
 
 
@@ -181,7 +181,7 @@ def _check_lengths(bag: Bag, instances: int) -> None:
             )
 
 
-def _graph(bag: Bag) -> tuple[Tensor, Tensor]:
+def _unique_graph(bag: Bag) -> tuple[Tensor, Tensor]:
     i, j = bag.edges
     if bool((i < j).all()):  # the common case: edges as stored, so only repeats must be excluded
         key = i * len(bag.x) + j
@@ -200,7 +200,7 @@ def _labels(labels: Sequence[Label], device: torch.device) -> Tensor | None:
     return y if y.is_floating_point() else y.long()
 
 
-def _joined(
+def _concatenate(
     bags: Sequence[Bag], name: str, *, starts: Sequence[int] | None = None
 ) -> Tensor | None:
     """Concatenate the optional tensor `name` of all bags; None unless every bag has it.

@@ -80,7 +80,7 @@ def knn(coords: Shaped[Tensor, "n axes"], *, k: int = 8) -> Int[Tensor, "2 e"]:
     is_other = nearest_rows != rows
     # Where more than k + 1 instances coincide, a row may not be among its own nearest.
     is_other[is_other.all(axis=1), -1] = False
-    return torch.from_numpy(_once(np.stack([rows[is_other], nearest_rows[is_other]]), n))
+    return torch.from_numpy(_unique_pairs(np.stack([rows[is_other], nearest_rows[is_other]]), n))
 
 
 def check_stride(
@@ -98,10 +98,10 @@ def check_stride(
     corners = coords.double().numpy()
     gaps = _gaps(corners)
     if stride is None:
-        return _commonest(gaps) if len(gaps) else _nearest(corners)
+        return _most_common(gaps) if len(gaps) else _median_nearest(corners)
     if len(gaps) < ENOUGH:
         return float(stride)
-    estimate = _commonest(gaps)
+    estimate = _most_common(gaps)
     ratio = estimate / stride
     agree = abs(ratio - 1) <= AGREES
     sparse = ratio > 1 and np.mean(np.abs(gaps / stride - 1) <= AGREES) >= 0.1
@@ -119,7 +119,7 @@ def check_stride(
     )
 
 
-def _commonest(gaps: np.ndarray) -> float:
+def _most_common(gaps: np.ndarray) -> float:
     """Return the distance that most gaps agree with; a median would double on sparse patches."""
     ranked = np.sort(gaps)
     first = np.searchsorted(ranked, ranked * (1 - AGREES))
@@ -128,7 +128,7 @@ def _commonest(gaps: np.ndarray) -> float:
     return float(np.median(ranked[first[best] : last[best]]))
 
 
-def _nearest(corners: np.ndarray) -> float:
+def _median_nearest(corners: np.ndarray) -> float:
     """Return the median distance to the nearest other patch, for patches without a lattice."""
     if len(corners) < 2:
         return 1.0
@@ -158,7 +158,7 @@ def _lattice_pairs(cells: np.ndarray) -> np.ndarray | None:
         position = np.searchsorted(ranked, ranked + step)
         hit = np.flatnonzero(ranked[np.minimum(position, len(ranked) - 1)] == ranked + step)
         pairs.append(np.stack([order[hit], order[position[hit]]]))
-    return _once(np.concatenate(pairs, axis=1), len(cells))
+    return _unique_pairs(np.concatenate(pairs, axis=1), len(cells))
 
 
 def _radius_pairs(corners: np.ndarray, radius: float, *, name: str) -> np.ndarray:
@@ -171,10 +171,12 @@ def _radius_pairs(corners: np.ndarray, radius: float, *, name: str) -> np.ndarra
             f"{radius:.4g}, where 8 are expected: the stride is too large for the coordinates, or "
             "they were never filled in. Give --stride in their unit, or --graph knn"
         )
-    return _once(tree.query_pairs(radius * (1 + AGREES), output_type="ndarray").T, len(corners))
+    return _unique_pairs(
+        tree.query_pairs(radius * (1 + AGREES), output_type="ndarray").T, len(corners)
+    )
 
 
-def _once(pairs: np.ndarray, n: int) -> np.ndarray:
+def _unique_pairs(pairs: np.ndarray, n: int) -> np.ndarray:
     """Return each pair once as i < j, sorted, without self-loops."""
     low, high = pairs.min(0), pairs.max(0)
     # np.unique hashes integers, which takes a hundred times as long as this sort.

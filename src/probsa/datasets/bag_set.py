@@ -218,11 +218,11 @@ class BagSet(ABC):
         if stored.coords is None and self.graph.kind == "auto":
             notes.append("no coordinates, so none of its instances has a neighbour")
         if stored.inferred_kind == "ct" and stored.coords is not None:
-            notes += _gaps(stored.coords[:, 0])
+            notes += _describe_gaps(stored.coords[:, 0])
         if graph.stride is not None and stored.stride is None and self.graph.stride is None:
             notes.append(f"stride estimated as {graph.stride:g}")
         instances = len(stored.features)
-        if instances >= graphs.SUSPICIOUS and _resolved(self.graph.kind, stored) == "grid":
+        if instances >= graphs.SUSPICIOUS and _resolve_kind(self.graph.kind, stored) == "grid":
             isolated = 1 - len(graph.edges.unique()) / instances
             if isolated > 0.5:
                 notes.append(f"{isolated:.0%} of the patches have no neighbour")
@@ -236,7 +236,7 @@ def build_graph(bag: Bag, stored: StoredBag, *, options: GraphOptions) -> Graph:
     Raises:
         GraphError: the graph needs coordinates that are missing or contradict the stride.
     """
-    kind = _resolved(options.kind, stored)
+    kind = _resolve_kind(options.kind, stored)
     stride = stored.stride if options.stride is None else options.stride
     coords = bag.coords
     if kind in ("grid", "knn") and coords is None:
@@ -263,7 +263,7 @@ def build_graph(bag: Bag, stored: StoredBag, *, options: GraphOptions) -> Graph:
     return Graph(edges=edges, weights=weights, stride=stride)
 
 
-def _resolved(kind: GraphKind, stored: StoredBag) -> GraphKind:
+def _resolve_kind(kind: GraphKind, stored: StoredBag) -> GraphKind:
     if kind != "auto":
         return kind
     if stored.inferred_kind == "ct":
@@ -286,7 +286,7 @@ def _as_bag(stored: StoredBag) -> Bag:
     )
 
 
-def _gaps(coords: Shaped[np.ndarray, " n"]) -> list[str]:
+def _describe_gaps(coords: Shaped[np.ndarray, " n"]) -> list[str]:
     """Describe irregular slice positions of a scan, in sentences."""
     step = np.diff(coords)
     if len(step) == 0:

@@ -35,12 +35,12 @@ def completed(bags: BagSet, name: str, *, resolutions: Resolutions) -> tuple[Out
     elif metadata.mpp_level0 and mpp and abs(mpp / metadata.mpp_level0 - 1) > graphs.AGREES:
         remarks.append(f"resolution given ({mpp:g}; the file says {metadata.mpp_level0:g})")
     if stored.coords is None:
-        return Outgoing(stored=stored, metadata=_filled(metadata)), remarks
+        return Outgoing(stored=stored, metadata=_fill_derived(metadata)), remarks
     if bags.unit == "um":
         stored, metadata = _in_pixels(stored, metadata, remarks, resolutions=resolutions)
     elif isinstance(bags, SlideflowBags):
         stored, metadata = _from_centres(bags, stored, metadata)
-    return _placed(stored, metadata, remarks), remarks
+    return _complete_spacing(stored, metadata, remarks), remarks
 
 
 def _in_pixels(
@@ -98,7 +98,7 @@ def _from_centres(
     return stored, replace(metadata, size_level0=side, overlap=overlap)
 
 
-def _placed(stored: StoredBag, metadata: Metadata, remarks: list[str]) -> Outgoing:
+def _complete_spacing(stored: StoredBag, metadata: Metadata, remarks: list[str]) -> Outgoing:
     """Complete the stride and the patch size so that they agree with the coordinates."""
     coords = torch.from_numpy(stored.coords)
     try:
@@ -123,10 +123,10 @@ def _placed(stored: StoredBag, metadata: Metadata, remarks: list[str]) -> Outgoi
             )
         remarks.append(f"patch size (not stated; {stride:g} level-0 pixels by the coordinates)")
         metadata = replace(metadata, size_level0=stride)
-    return Outgoing(stored=replace(stored, stride=stride), metadata=_filled(metadata))
+    return Outgoing(stored=replace(stored, stride=stride), metadata=_fill_derived(metadata))
 
 
-def _filled(metadata: Metadata) -> Metadata:
+def _fill_derived(metadata: Metadata) -> Metadata:
     """Fill in what follows from the rest: nominal magnifications and the patch resolution."""
     side, magnification_level0 = metadata.size_level0, metadata.magnification_level0
     if metadata.patch_size is None and side is not None:

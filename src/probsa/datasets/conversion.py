@@ -136,25 +136,25 @@ def convert(
             f"the corners in {source} are in µm, and {target_format}'s are in level-0 pixels: give "
             "--slide-mpp, µm per pixel of the slides, or a table slide,mpp. Training needs neither"
         )
-    table = _table(options, bags)
-    encoder, stride = _stated(bags)
+    table = _label_table(options, bags)
+    encoder, stride = _common_metadata(bags)
     writer = writer_type(out, encoder=options.encoder or encoder, stride=stride)
     _refuse_present(writer, bags.names, overwrite=options.overwrite)
     rows = []
     for name in bags.names:
-        rows.append(_row(bags, name, writer, resolutions=resolutions, encoder=encoder))
+        rows.append(_convert_bag(bags, name, writer, resolutions=resolutions, encoder=encoder))
         if on_bag is not None:
             on_bag(len(rows), len(bags))
     converted = [r.bag for r in rows if r.status == "converted"]
     lost = writer.write_labels(table, converted) if table is not None and converted else []
     if table is not None:
-        rows = _unlabelled(rows, table)
+        rows = _with_missing_labels(rows, table)
     result = Conversion(out=out, rows=tuple(rows), lost=tuple(lost))
     write_csv(result.report, COLUMNS, [r.to_dict() | {"lost": "; ".join(r.lost)} for r in rows])
     return result
 
 
-def _row(
+def _convert_bag(
     bags: BagSet, name: str, writer: Writer, *, resolutions: Resolutions, encoder: str | None
 ) -> Row:
     """Convert one bag; an error becomes the reason in its row."""
@@ -181,7 +181,7 @@ def _row(
     )
 
 
-def _stated(bags: BagSet) -> tuple[str | None, float | None]:
+def _common_metadata(bags: BagSet) -> tuple[str | None, float | None]:
     """Return the encoder of the first readable bag, and the most common stated stride."""
     encoder, encoder_read, strides = None, False, Counter[float]()
     for name in bags.names:
@@ -209,7 +209,7 @@ def _refuse_present(writer: Writer, names: Sequence[str], *, overwrite: bool) ->
         )
 
 
-def _table(options: ConversionOptions, bags: BagSet) -> Table | None:
+def _label_table(options: ConversionOptions, bags: BagSet) -> Table | None:
     if options.labels is not None:
         return read_table(options.labels, classes=options.classes, labels_required=False)
     if not isinstance(bags, TorchmilBags):
@@ -228,7 +228,7 @@ def _table(options: ConversionOptions, bags: BagSet) -> Table | None:
     )
 
 
-def _unlabelled(rows: Sequence[Row], table: Table) -> list[Row]:
+def _with_missing_labels(rows: Sequence[Row], table: Table) -> list[Row]:
     labelled = {b for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
     return [
         replace(r, lost=(*r.lost, f"label (none in {table.where})"))

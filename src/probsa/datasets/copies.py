@@ -76,16 +76,16 @@ def find_copies(bags: BagSet, names: Sequence[str]) -> list[Copy]:
     names = list(dict.fromkeys(names))
     if len(names) < 2:
         return []
-    mean, scale = _scale(bags, names)
+    mean, scale = _feature_scale(bags, names)
     mixing = np.random.default_rng(0).normal(size=(len(mean), WIDTH)).astype(np.float32)
     mixing /= np.sqrt(WIDTH)
     sketches = [_sketch(_features(bags, name), mean, scale, mixing) for name in names]
     copies = []
-    for i, j in sorted(_equal(sketches) | _candidates(sketches)):
+    for i, j in sorted(_equal_pairs(sketches) | _candidate_pairs(sketches)):
         if sketches[i].digest == sketches[j].digest:
             kind, share = "copy", 1.0
         else:
-            share = _verified(bags, names, sketches, scale, pair=(i, j))
+            share = _shared_probes(bags, names, sketches, scale, pair=(i, j))
             kind = "near-copy"
         if share >= SHARE:
             copies.append(Copy(first=names[i], second=names[j], kind=kind, share=share))
@@ -96,7 +96,7 @@ def _features(bags: BagSet, name: str) -> Float[np.ndarray, "rows features"]:
     return np.asarray(bags.stored(name).features, np.float32)
 
 
-def _scale(
+def _feature_scale(
     bags: BagSet, names: Sequence[str]
 ) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
     """Return the mean and std of each feature, as float32, over a sample of the bags."""
@@ -135,7 +135,7 @@ def _sketch(
     )
 
 
-def _equal(sketches: Sequence[_Sketch]) -> set[tuple[int, int]]:
+def _equal_pairs(sketches: Sequence[_Sketch]) -> set[tuple[int, int]]:
     """Return the pairs of bags with the same rows."""
     by_digest: dict[bytes, list[int]] = {}
     for k, s in enumerate(sketches):
@@ -144,7 +144,7 @@ def _equal(sketches: Sequence[_Sketch]) -> set[tuple[int, int]]:
     return {pair for group in alike for pair in combinations(group, 2)}
 
 
-def _candidates(sketches: Sequence[_Sketch]) -> set[tuple[int, int]]:
+def _candidate_pairs(sketches: Sequence[_Sketch]) -> set[tuple[int, int]]:
     """Return the pairs in which one bag may contain enough of the other's probes."""
     owner = np.repeat(np.arange(len(sketches)), [len(s.probes) for s in sketches])
     if not len(owner):
@@ -163,7 +163,7 @@ def _candidates(sketches: Sequence[_Sketch]) -> set[tuple[int, int]]:
     return pairs
 
 
-def _verified(
+def _shared_probes(
     bags: BagSet,
     names: Sequence[str],
     sketches: Sequence[_Sketch],
@@ -179,12 +179,12 @@ def _verified(
         (scaled[1], scaled[0], pair[1]),
     ):
         probes = rows[sketches[index].probes]
-        hits = [_has(other_rows, row) for row in probes]
+        hits = [_contains(other_rows, row) for row in probes]
         shares.append(sum(hits) / len(hits) if sum(hits) >= LEAST else 0.0)
     return max(shares)
 
 
-def _has(
+def _contains(
     candidates: Float[np.ndarray, "rows features"], probe: Float[np.ndarray, " features"]
 ) -> bool:
     distance = np.sqrt(((candidates - probe) ** 2).sum(1).min())

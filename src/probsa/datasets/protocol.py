@@ -57,7 +57,7 @@ def protocol_splits(
     if validation == "table":
         if "val" not in table.splits:
             raise TableError(f"no bag of {table.where} is in 'val', so it has no validation part")
-        return [_noted(table, make_split(table))]
+        return [_with_notes(table, make_split(table))]
     if splits < 2:
         raise InputError(f"splits is {splits}: give 2 or more, so that every bag can validate")
     parts = {
@@ -70,7 +70,7 @@ def protocol_splits(
     rows = [r for r, b in enumerate(table.bags) if parts.get(b) == "train"]
     test = tuple(b for b, p in parts.items() if p == "test")
     result = []
-    for k, val_rows in enumerate(_validating(table, rows, splits=splits, seed=seed)):
+    for k, val_rows in enumerate(_validation_rows(table, rows, splits=splits, seed=seed)):
         val_bags = {table.bags[r] for r in val_rows}
         training_bags = [table.bags[r] for r in rows]
         split = Split(
@@ -80,7 +80,7 @@ def protocol_splits(
             origin=f"split {k} of {splits} of {where}, stratified by class, groups kept whole, "
             f"seed {seed}",
         )
-        result.append(_noted(table, split))
+        result.append(_with_notes(table, split))
     return result
 
 
@@ -95,9 +95,9 @@ def fold_splits(table: Table) -> list[Split]:
     """
     if table.folds is None:
         raise TableError(f"{table.where} has no column 'fold'")
-    _several(table, table.bags, f"all bags of {table.where} together, each tested once,")
+    _check_two_classes(table, table.bags, f"all bags of {table.where} together, each tested once,")
     splits = [make_split(table, test_fold=k) for k in sorted(set(table.folds))]
-    return [_noted(table, split, pooled=True) for split in splits]
+    return [_with_notes(table, split, pooled=True) for split in splits]
 
 
 def write_splits(folder: Path, splits: Sequence[Split], *, settings: Any = None) -> list[Path]:
@@ -141,7 +141,7 @@ def read_splits(folder: Path, table: Table) -> list[Split]:
     for entry in metadata["splits"]:
         try:
             split = read_clam_split(folder / entry["file"], table)
-            _fits(table, split, folder / entry["file"])
+            _check_fit(table, split, folder / entry["file"])
             check_classes(table, split, pooled=table.folds is not None)
         except TableError as error:
             raise TableError(f"stored splits no longer fit: {error}. {advice}") from error
@@ -192,7 +192,7 @@ def check_classes(table: Table, split: Split, *, pooled: bool = False) -> list[s
             "of that class are needed, or fewer splits"
         )
     if not pooled:
-        _several(table, split.test, f"the test part ({split.origin})")
+        _check_two_classes(table, split.test, f"the test part ({split.origin})")
     notes = []
     for part, what in (("val", "validates"), ("test", "tests")):
         names = getattr(split, part)
@@ -203,12 +203,12 @@ def check_classes(table: Table, split: Split, *, pooled: bool = False) -> list[s
     return notes
 
 
-def _noted(table: Table, split: Split, *, pooled: bool = False) -> Split:
+def _with_notes(table: Table, split: Split, *, pooled: bool = False) -> Split:
     notes = check_classes(table, split, pooled=pooled)
     return replace(split, origin="; ".join([split.origin, *notes]))
 
 
-def _several(table: Table, names: Sequence[str], what: str) -> None:
+def _check_two_classes(table: Table, names: Sequence[str], what: str) -> None:
     """Raise if the labelled bags all have the same class."""
     counts = _counts(table, names)
     if len(counts) > 1 or (names and not counts):  # a test part may be entirely unlabelled
@@ -223,7 +223,9 @@ def _several(table: Table, names: Sequence[str], what: str) -> None:
     )
 
 
-def _validating(table: Table, rows: Sequence[int], *, splits: int, seed: int) -> list[list[int]]:
+def _validation_rows(
+    table: Table, rows: Sequence[int], *, splits: int, seed: int
+) -> list[list[int]]:
     """Return the validation rows of each split; every row validates once."""
     y = np.array([table.labels[r] for r in rows])
     groups = np.array([table.group(r) for r in rows])
@@ -260,7 +262,7 @@ def _validating(table: Table, rows: Sequence[int], *, splits: int, seed: int) ->
     return val_parts
 
 
-def _fits(table: Table, split: Split, path: Path) -> None:
+def _check_fit(table: Table, split: Split, path: Path) -> None:
     """Check that the split contains every bag of the table, with the same test part."""
     part_of = {n: p for p in PARTS for n in getattr(split, p)}
     for row, bag in enumerate(table.bags):

@@ -31,9 +31,9 @@ def chosen_folder(folder: Path, features: str | None) -> Path:
     feature_sets = feature_folders(folder)
     if features is not None:
         matches = [
-            path
-            for name, path in feature_sets.items()
-            if features in (name, path.name, path.name.removeprefix(PREFIX))
+            f
+            for key, f in feature_sets.items()
+            if features in (key, f.name, f.name.removeprefix(PREFIX))
         ]
         if len(matches) == 1:
             return matches[0]

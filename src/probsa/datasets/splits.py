@@ -57,15 +57,13 @@ def make_split(
         raise TableError(f"{table.where} has no column 'fold': leave --test-fold out, or add it")
     elif table.splits is not None:
         parts = {
-            bag: part
-            for bag, part in zip(table.bags, table.splits, strict=True)
-            if part is not None
+            b: part for b, part in zip(table.bags, table.splits, strict=True) if part is not None
         }
         origin = f"as the column 'split' of {table.where} says"
     else:
         parts = {
-            bag: "train"
-            for bag, label in zip(table.bags, table.labels, strict=True)
+            b: "train"
+            for b, label in zip(table.bags, table.labels, strict=True)
             if label is not None
         }
         origin = f"all labelled bags of {table.where}"
@@ -103,8 +101,8 @@ def read_clam_split(path: Path, table: Table) -> Split:
     known = set(table.bags)
     parts: dict[str, str] = {}
     for line, row in rows:
-        for part, column_index in column.items():
-            cell = row[column_index] if column_index < len(row) else ""
+        for part, k in column.items():
+            cell = row[k] if k < len(row) else ""
             # In `splits_k_bool.csv`, the index column holds the name.
             name = (
                 row[header.index(index_columns[0])]
@@ -209,7 +207,7 @@ def _validation(
     train, val = max(candidates, key=classes_covered)  # the first of the best
     missing = set(y.tolist()) - set(y[train].tolist())
     if missing or len(val) == 0:
-        missing_names = ", ".join(table.classes[label] for label in sorted(missing))
+        missing_names = ", ".join(table.classes[c] for c in sorted(missing))
         raise TableError(
             f"{table.where}: no bag of class {missing_names} would be left to train on when a "
             "validation part is taken: give a column 'split', or more bags of that class"

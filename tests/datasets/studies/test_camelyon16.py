@@ -259,7 +259,7 @@ def test_what_is_missing_is_named(raw, tmp_path: Path) -> None:
             open_study("camelyon16", tmp_path / "p", out=out)
         (base / "away").rename(base / folder)
     (root / "testing" / "reference.csv").write_text("image,label\nslide,1\n")
-    with pytest.raises(TableError, match=r"reference\.csv: no line names a test slide"):
+    with pytest.raises(TableError, match=r"reference\.csv: no line holds a test slide"):
         open_study("camelyon16", root, out=out, features=work)
 
 

@@ -30,17 +30,17 @@ class SlideflowBags(BagSet):
 
     def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
         super().__init__(folder, by_name(pt_files(folder)), graph=graph, cache_gb=cache_gb)
-        self._config = _config(folder)
-        self._indexed = any(_index(path) is not None for path in self._files.values())
+        self._config = _read_config(folder)
+        self._indexed = any(_find_index(path) is not None for path in self._files.values())
 
     def metadata(self, name: str) -> Metadata:
         self._known(name)
-        pixels = positive(_plain(self._config.get("tile_px")))
+        pixels = positive(_as_float(self._config.get("tile_px")))
         tile_um = self._config.get("tile_um")
         magnification = (
             re.fullmatch(r"(\d+(?:\.\d+)?)x", tile_um) if isinstance(tile_um, str) else None
         )
-        side_um = positive(_plain(tile_um))
+        side_um = positive(_as_float(tile_um))
         extractor = self._config.get("extractor")
         extractor_name = extractor.get("class") if isinstance(extractor, dict) else extractor
         return Metadata(
@@ -57,7 +57,7 @@ class SlideflowBags(BagSet):
     def centres(self, name: str) -> np.ndarray | None:
         """Return the tile centres, (n, 2) in level-0 pixels; None if the folder has no index."""
         path = self._files[self._known(name)]
-        index = _index(path)
+        index = _find_index(path)
         if index is None:
             if self._indexed:
                 raise BagError(
@@ -134,15 +134,15 @@ def side_level0(centres: np.ndarray, *, metadata: Metadata, mpp: float, name: st
 
 def is_slideflow(folder: Path, files: list[Path]) -> bool:
     """Return whether these `.pt` files are slideflow's, not CLAM's."""
-    return (folder / CONFIG).is_file() or any(_index(path) is not None for path in files)
+    return (folder / CONFIG).is_file() or any(_find_index(path) is not None for path in files)
 
 
-def _index(path: Path) -> Path | None:
+def _find_index(path: Path) -> Path | None:
     candidates = (path.with_name(path.stem + ending) for ending in INDEXES)
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         return {}
@@ -155,5 +155,5 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _plain(value: object) -> float | None:
+def _as_float(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None

@@ -63,7 +63,7 @@ class StampBags(BagSet):
     def _read(self, name: str) -> StoredBag:
         path = self._files[name]
         with opened(path) as f:
-            rows = _rows(f, path)
+            rows = _feature_dataset(f, path)
             features = rows[...]
             tile_um = _tile_um(f, path)
             coords = _corners(f, path) * _scale(f)
@@ -72,14 +72,14 @@ class StampBags(BagSet):
             features=as_features(features, source=path),
             coords=as_columns(coords),
             kind="slide",
-            stride=_apart(coords, tile_um),
+            stride=_stride(coords, tile_um),
         )
         return checked(bag, source=path)
 
     def _peek(self, name: str) -> tuple[int, int]:
         path = self._files[name]
         with opened(path) as f:
-            n, width = _rows(f, path).shape
+            n, width = _feature_dataset(f, path).shape
         return int(n), int(width)
 
 
@@ -89,7 +89,7 @@ def is_stamp(path: Path) -> bool:
         return "features" not in f and any(name in f for name in ROWS)
 
 
-def _rows(f: h5py.File, path: Path) -> h5py.Dataset:
+def _feature_dataset(f: h5py.File, path: Path) -> h5py.Dataset:
     version = str(f.attrs.get("stamp_version", "0"))
     major = version.partition(".")[0]
     if major.isdigit() and int(major) > NEWEST:
@@ -158,7 +158,7 @@ def _first_version(corners: np.ndarray) -> bool:
     return not np.remainder(corners - corners.min(0), FIRST_PX).any()
 
 
-def _apart(coords: np.ndarray, tile: float) -> float:
+def _stride(coords: np.ndarray, tile: float) -> float:
     """Return the stride in µm: the estimate if it may be a tile rounded up, else the tile size.
 
     The estimate is the most common gap; the smallest would be sensitive to one misplaced tile.

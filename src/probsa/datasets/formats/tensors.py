@@ -17,7 +17,7 @@ def load_tensor(path: Path) -> np.ndarray:
     Raises:
         BagError: the file is missing or damaged, or does not hold a single tensor.
     """
-    return _numbers(_loaded(path, mapped=False)).numpy()
+    return _without_bfloat16(_load(path, mapped=False)).numpy()
 
 
 def tensor_shape(path: Path) -> tuple[int, int]:
@@ -26,7 +26,7 @@ def tensor_shape(path: Path) -> tuple[int, int]:
     Raises:
         BagError: the file is missing or damaged, or its tensor has another shape.
     """
-    shape = tuple(_loaded(path, mapped=True).shape)
+    shape = tuple(_load(path, mapped=True).shape)
     if shape[:1] == (0,):
         raise EmptyBag(f"bag {path.stem!r} ({path}) is empty: a bag needs at least one instance")
     if len(shape) != 2 and not (len(shape) == 3 and shape[0] == 1):
@@ -34,13 +34,13 @@ def tensor_shape(path: Path) -> tuple[int, int]:
     return shape[-2], shape[-1]
 
 
-def _numbers(tensor: Tensor) -> Tensor:
+def _without_bfloat16(tensor: Tensor) -> Tensor:
     values = tensor.detach()
     # NumPy has no bfloat16
     return values.float() if values.dtype == torch.bfloat16 else values
 
 
-def _loaded(path: Path, *, mapped: bool) -> Tensor:
+def _load(path: Path, *, mapped: bool) -> Tensor:
     if not path.is_file():
         raise BagError(f"there is no file {path}")
     try:

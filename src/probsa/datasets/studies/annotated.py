@@ -38,13 +38,13 @@ def annotation_files(folder: Path, bags: Collection[str]) -> dict[str, Path]:
             f"there is no folder {folder}: --lesions expects annotations (<bag>.xml of ASAP, or "
             "<bag>.json) or masks (<bag>.npy, .png or .tif)"
         )
-    bag_by_name = {_plain(bag): bag for bag in bags} | {bag: bag for bag in bags}
+    bag_by_name = {_official_name(bag): bag for bag in bags} | {bag: bag for bag in bags}
     files: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() not in (*POLYGONS, *MASKS) or path.name.startswith("."):
             continue
         stem = path.stem.removesuffix("_mask") if path.stem not in bag_by_name else path.stem
-        bag = bag_by_name.get(stem) or bag_by_name.get(_plain(stem))
+        bag = bag_by_name.get(stem) or bag_by_name.get(_official_name(stem))
         if bag is None:
             continue
         if bag in files:
@@ -88,11 +88,9 @@ def out_of_lesions(bags: Collection[str]) -> dict[str, str]:
 
     Empty unless all names are CAMELYON16's, as `test_114` may exist in other cohorts.
     """
-    if not all(official(bag) for bag in bags):
+    if not all(official(b) for b in bags):
         return {}
-    return {
-        bag: NO_LESION_TASK[slide] for bag in bags if (slide := official(bag)) in NO_LESION_TASK
-    }
+    return {b: NO_LESION_TASK[slide] for b in bags if (slide := official(b)) in NO_LESION_TASK}
 
 
 def tumour_mask(
@@ -112,7 +110,7 @@ def tumour_mask(
         SlideError: the image cannot be read.
     """
     if path.suffix.lower() not in POLYGONS:
-        mask = _stored(path, downsample=downsample)
+        mask = _read_mask(path, downsample=downsample)
         rows, columns = mask.shape
         wide, high = (max(int(np.ceil(extent / downsample)), 1) for extent in cover)
         if columns >= TOO_LARGE * wide and rows >= TOO_LARGE * high:
@@ -138,13 +136,13 @@ def kinds_of(files: Mapping[str, Path]) -> dict[str, int]:
     return {kind: count for kind, count in counts.items() if count}
 
 
-def _plain(name: str) -> str:
+def _official_name(name: str) -> str:
     """Return the official, corrected name of a CAMELYON16 slide; other names unchanged."""
     slide = official(name)
     return CORRECTED if slide == MISLABELLED else slide or name
 
 
-def _stored(path: Path, *, downsample: int) -> Shaped[np.ndarray, "rows columns"]:
+def _read_mask(path: Path, *, downsample: int) -> Shaped[np.ndarray, "rows columns"]:
     if path.suffix.lower() == ".npy":
         try:
             mask = np.load(path, allow_pickle=False)

@@ -68,10 +68,7 @@ def _from_json(path: Path) -> Area:
     if not isinstance(content, dict) or not isinstance(content.get("positive"), list):
         raise InputError(f"{path}: expected an object with the lists positive and negative")
     rings = {
-        key: [
-            _ring(_vertices(polygon), f"{path}: {key} {index}")
-            for index, polygon in enumerate(content.get(key, []))
-        ]
+        key: [_ring(_vertices(p), f"{path}: {key} {k}") for k, p in enumerate(content.get(key, []))]
         for key in ("positive", "negative")
     }
     return _area(rings["positive"], rings["negative"])

@@ -77,7 +77,7 @@ def processed(root: Path) -> ProcessedFolder:
 def _processed(source: StudySource) -> StudyDraft:
     release = source.processed
     assert release is not None
-    study, names = _begun(source, "the authors' processed folder")
+    study, names = _start_draft(source, "the authors' processed folder")
     reference = _reference(source)
     for bag, slide in names.items():
         label = _by_name(slide, reference)
@@ -113,12 +113,12 @@ def _processed(source: StudySource) -> StudyDraft:
         return InstanceLabels(values=labels, stored=True)
 
     study.instance_labels_of = marks
-    study.annotations = _drawn(names, _annotations(source.root))
+    study.annotations = _annotations_by_bag(names, _annotations(source.root))
     return study
 
 
 def _raw(source: StudySource) -> StudyDraft:
-    study, names = _begun(source, "the raw download")
+    study, names = _start_draft(source, "the raw download")
     annotations = _annotations(source.root)
     reference = _reference(source)
     has_test_annotations = any(slide.startswith("test_") for slide in annotations)
@@ -141,9 +141,9 @@ def _raw(source: StudySource) -> StudyDraft:
         )
         return study
     unannotated = [
-        name
-        for name, row in study.rows.items()
-        if row["label"] == 1 and _file_of(names[name], annotations) is None
+        b
+        for b, r in study.rows.items()
+        if r["label"] == 1 and _file_of(names[b], annotations) is None
     ]
     if unannotated:
         study.lists["tumor_without_annotation"] = unannotated
@@ -151,14 +151,14 @@ def _raw(source: StudySource) -> StudyDraft:
             f"{len(unannotated)} tumor slides have no annotation ({', '.join(unannotated[:5])}): "
             "the labels of their patches are unknown."
         )
-    study.annotations = _drawn(names, annotations)
+    study.annotations = _annotations_by_bag(names, annotations)
     study.instance_labels_of = partial(
-        _marks, source, study, {name: study.annotations.get(name) for name in names}
+        _instance_labels, source, study, {b: study.annotations.get(b) for b in names}
     )
     return study
 
 
-def _marks(
+def _instance_labels(
     source: StudySource, study: StudyDraft, files: dict[str, Path | None], bag: str
 ) -> InstanceLabels:
     """Label the patches by the polygons; a normal slide without polygons has no positive patch."""
@@ -178,7 +178,7 @@ def _marks(
     return InstanceLabels(values=(share > source.options.share).astype(np.int64))
 
 
-def _begun(source: StudySource, release: str) -> tuple[StudyDraft, dict[str, str]]:
+def _start_draft(source: StudySource, release: str) -> tuple[StudyDraft, dict[str, str]]:
     """Start a draft with the official exclusions; also return the names of the included bags."""
     study = StudyDraft(release=release, classes=CLASSES)
     names: dict[str, str] = {}
@@ -203,10 +203,8 @@ def _begun(source: StudySource, release: str) -> tuple[StudyDraft, dict[str, str
         else:
             study.corrected[bag] = f"it is {CORRECTED}: tumor"
             names[bag] = CORRECTED
-    names = {
-        name: official_name for name, official_name in names.items() if name not in study.excluded
-    }
-    for bag in [name for name, official_name in names.items() if official_name not in OFFICIAL]:
+    names = {b: s for b, s in names.items() if b not in study.excluded}
+    for bag in [b for b, s in names.items() if s not in OFFICIAL]:
         study.excluded[bag] = "its number is not in the release"
         del names[bag]
     study.missing = sorted(set(OFFICIAL) - set(names.values()))
@@ -242,11 +240,11 @@ def _reference(source: StudySource) -> dict[str, int]:
     header, rows = read_rows(path)
     labels: dict[str, int] = {}
     for _, row in [(1, header), *rows]:
-        name_cell = next((index for index, cell in enumerate(row) if official(_stem(cell))), None)
+        name_cell = next((k for k, cell in enumerate(row) if official(_stem(cell))), None)
         label_words = (
             []
             if name_cell is None
-            else [word.lower() for word in row[name_cell + 1 :] if word.lower() in _WORDS]
+            else [w.lower() for w in row[name_cell + 1 :] if w.lower() in _WORDS]
         )
         if name_cell is not None and label_words:
             labels[official(_stem(row[name_cell])) or ""] = _WORDS[label_words[0]]
@@ -282,7 +280,7 @@ def _file_of(slide: str, annotations: dict[str, Path]) -> Path | None:
     return annotations.get(slide) or (annotations.get(MISLABELLED) if slide == CORRECTED else None)
 
 
-def _drawn(names: dict[str, str], annotations: dict[str, Path]) -> dict[str, Path]:
+def _annotations_by_bag(names: dict[str, str], annotations: dict[str, Path]) -> dict[str, Path]:
     """Return the annotation of each bag that has one."""
     files = {bag: _file_of(slide, annotations) for bag, slide in names.items()}
     return {bag: path for bag, path in files.items() if path is not None}

@@ -40,11 +40,7 @@ def fetch(repository: str, into: Path, *, feature_set: str | None, revision: str
         )
     folder_name = PREFIX + feature_set.rpartition("/")[2].removeprefix(PREFIX)
     patterns = ["*splits.csv", f"*features/{folder_name}.tar.gz", f"*features/{folder_name}/*"]
-    patterns += [
-        pattern
-        for folder in LABELS
-        for pattern in (f"*{folder}.tar.gz", f"{folder}/*", f"*/{folder}/*")
-    ]
+    patterns += [p for f in LABELS for p in (f"*{f}.tar.gz", f"{f}/*", f"*/{f}/*")]
     try:
         huggingface_hub.snapshot_download(
             repository,

@@ -69,7 +69,7 @@ def open_study(
     if not root.is_dir():
         raise InputError(f"there is no folder {root}")
     if (root / RECORD).is_file():
-        return _made_before(name, root)
+        return _read_prepared(name, root)
     check_out(out)
     processed = _processed(name, root) if features is None else None
     if processed is not None:
@@ -79,7 +79,7 @@ def open_study(
     else:
         folder = root / "features" if (root / "features").is_dir() else root
     bags = open_bags(folder, features=feature_set, cache_gb=0.0)
-    features_root, chosen_set = _stated(folder, bags)
+    features_root, chosen_set = _feature_folder(folder, bags)
     source = StudySource(
         root=root,
         bags=bags,
@@ -119,7 +119,7 @@ def recognise_study(root: Path) -> StudyName:
     )
 
 
-def _made_before(name: StudyName, root: Path) -> Study:
+def _read_prepared(name: StudyName, root: Path) -> Study:
     study = read_study(root)
     if study.name != name:
         raise InputError(f"{root} holds {study.name}, not {name}")
@@ -136,7 +136,7 @@ def _draft(name: StudyName, source: StudySource, on_bag: OnBag | None) -> StudyD
     return table.draft(source) if name == "table" else _PUBLISHED[name].draft(source)
 
 
-def _stated(root: Path, bags: BagSet) -> tuple[Path, str | None]:
+def _feature_folder(root: Path, bags: BagSet) -> tuple[Path, str | None]:
     """Return the feature folder for a run's settings, as root and name if there may be several."""
     name = next((key for key, path in feature_folders(root).items() if path == bags.folder), None)
     return (bags.folder, None) if name is None else (root, name)

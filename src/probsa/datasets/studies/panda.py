@@ -91,13 +91,13 @@ def draft(source: StudySource) -> StudyDraft:
                 label = release.label(bag)
             study.rows[bag] = {"label": label, "split": parts[bag]}
     _groups(source, study)
-    _say(study, clinical or parts, providers)
+    _add_notes(study, clinical or parts, providers)
     if release is not None:
         study.instance_labels_of = lambda bag: InstanceLabels(
             values=release.instance_labels_of(bag, size=source.bags.size(bag)), stored=True
         )
     elif _has_masks(source, study):
-        study.instance_labels_of = partial(_marks, source, study, providers)
+        study.instance_labels_of = partial(_instance_labels, source, study, providers)
     return study
 
 
@@ -156,9 +156,7 @@ def _train(source: StudySource) -> tuple[dict[str, int], dict[str, str]]:
             "data_provider, isup_grade, gleason_score): download it too, or give --labels"
         )
     rows = read_train(path)
-    return {slide: int(grade > 0) for slide, (grade, _) in rows.items()}, {
-        slide: provider for slide, (_, provider) in rows.items()
-    }
+    return {s: int(g > 0) for s, (g, _) in rows.items()}, {s: p for s, (_, p) in rows.items()}
 
 
 def _partition(source: StudySource) -> dict[str, tuple[str, int | None]]:
@@ -180,30 +178,26 @@ def _groups(source: StudySource, study: StudyDraft) -> None:
             "they are not kept together."
         )
         return
-    cluster = {name: group for _, (name, group) in _columns(path, ("image_id", "group_id"))}
-    for bag, row in study.rows.items():
-        row["group"] = f"duplicates-{cluster[bag]}-{row['split']}" if bag in cluster else bag
-    trained = {
-        cluster[name]
-        for name, row in study.rows.items()
-        if name in cluster and row["split"] == "train"
-    }
+    cluster = {b: group for _, (b, group) in _columns(path, ("image_id", "group_id"))}
+    for bag, r in study.rows.items():
+        r["group"] = f"duplicates-{cluster[bag]}-{r['split']}" if bag in cluster else bag
+    trained = {cluster[b] for b, r in study.rows.items() if b in cluster and r["split"] == "train"}
     leaks = [
-        name
-        for name, row in study.rows.items()
-        if row["split"] == "test" and name in cluster and cluster[name] in trained
+        b
+        for b, r in study.rows.items()
+        if r["split"] == "test" and b in cluster and cluster[b] in trained
     ]
     cluster_sizes = Counter(cluster.values())
     study.lists["test_with_a_near_duplicate_in_training"] = leaks
     study.notes.append(
-        f"{sum(name in cluster for name in study.rows)} slides are in {len(cluster_sizes)} "
+        f"{sum(b in cluster for b in study.rows)} slides are in {len(cluster_sizes)} "
         "clusters of near-duplicates, which stay together in validation parts. In the published "
         f"partition, {len(leaks)} test slides have near-duplicates in the training part, which "
         "favours the metrics of the test part."
     )
 
 
-def _say(
+def _add_notes(
     study: StudyDraft, known_slides: dict[str, int] | dict[str, str], providers: dict[str, str]
 ) -> None:
     study.missing = sorted(set(known_slides) - set(study.rows) - set(study.excluded))
@@ -235,7 +229,7 @@ def _mask(source: StudySource, bag: str) -> Path:
     return source.root / MASKS / f"{bag}_mask.tiff"
 
 
-def _marks(
+def _instance_labels(
     source: StudySource, study: StudyDraft, providers: dict[str, str], bag: str
 ) -> InstanceLabels:
     """Label the patches by the hospital's mask; unknown if it is missing or damaged."""
@@ -285,9 +279,7 @@ def _columns(path: Path, wanted: tuple[str, ...]) -> list[tuple[int, list[str]]]
                 f"{', '.join(wanted)}"
             )
     indexes = [header.index(name) for name in wanted]
-    return [
-        (line, [row[index] if index < len(row) else "" for index in indexes]) for line, row in rows
-    ]
+    return [(line, [row[k] if k < len(row) else "" for k in indexes]) for line, row in rows]
 
 
 def _is_name(name: str) -> bool:

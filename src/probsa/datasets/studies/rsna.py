@@ -106,16 +106,12 @@ def read_scans(path: Path) -> dict[str, ListedScan]:
         slices[row[bag]].add(row[instance].removesuffix(".dcm"))
         if label_column is not None:
             labels[row[bag]].add(int(float(row[label_column])))
-    ambiguous = next(
-        (bag_name for bag_name, scan_labels in labels.items() if len(scan_labels) > 1), None
-    )
+    ambiguous = next((b for b, y in labels.items() if len(y) > 1), None)
     if ambiguous is not None:
         raise TableError(f"{path}: scan {ambiguous!r} has two labels, expected one")
     return {
-        bag_name: ListedScan(
-            slices=frozenset(scan_slices), label=next(iter(labels[bag_name]), None)
-        )
-        for bag_name, scan_slices in slices.items()
+        b: ListedScan(slices=frozenset(s), label=next(iter(labels[b]), None))
+        for b, s in slices.items()
     }
 
 
@@ -156,14 +152,14 @@ def _processed(source: StudySource) -> StudyDraft:
         else:
             study.rows[bag] = {"label": release.label(bag), "split": parts[bag]}
     study.missing = sorted(set(parts) - set(source.bags.names))
-    study.instance_labels_of = lambda name: InstanceLabels(
-        values=release.instance_labels_of(name, size=source.bags.size(name)), stored=True
+    study.instance_labels_of = lambda b: InstanceLabels(
+        values=release.instance_labels_of(b, size=source.bags.size(b)), stored=True
     )
     study.notes.append(
         "The processed folder does not identify patients, so scans of one patient may be in "
         "several parts."
     )
-    _say(study)
+    _add_notes(study)
     return study
 
 
@@ -180,19 +176,12 @@ def _raw(source: StudySource, on_file: OnBag | None) -> StudyDraft:
         )
     train = _list(source.root, options.train_scans, "train")
     by_slice = {
-        name_of_slice: scan
-        for scans in (test, train or {})
-        for scan in scans.values()
-        for name_of_slice in scan.slices
+        s: scan for scans in (test, train or {}) for scan in scans.values() for s in scan.slices
     }
     chosen, damaged = _chosen(source, None if train is None else set(by_slice), on_file)
     study.lists["damaged_slices"] = sorted(damaged)
-    test_slices = {name_of_slice for scan in test.values() for name_of_slice in scan.slices}
-    train_slices = (
-        None
-        if train is None
-        else {name_of_slice for scan in train.values() for name_of_slice in scan.slices}
-    )
+    test_slices = {s for scan in test.values() for s in scan.slices}
+    train_slices = None if train is None else {s for scan in train.values() for s in scan.slices}
     for bag, series in chosen.items():
         if series.slices & test_slices:
             part = "test"
@@ -202,33 +191,27 @@ def _raw(source: StudySource, on_file: OnBag | None) -> StudyDraft:
             study.excluded[bag] = "it is in no list"
             continue
         listed = next(
-            (
-                by_slice[name_of_slice]
-                for name_of_slice in series.slices
-                if name_of_slice in by_slice
-            ),
+            (by_slice[s] for s in series.slices if s in by_slice),
             None,
         )
         label = _label(bag, series, listed, answers=answers, damaged=damaged)
         study.rows[bag] = {"label": label, "group": series.patient or bag, "split": part}
     study.excluded |= {
-        name: "no slice of it is in the download"
-        for name in source.bags.names
-        if name not in chosen
+        b: "no slice of it is in the download" for b in source.bags.names if b not in chosen
     }
-    present_slices = {name_of_slice for bag in study.rows for name_of_slice in chosen[bag].slices}
+    present_slices = {s for bag in study.rows for s in chosen[bag].slices}
     listed_scans = {**test, **(train or {})}
     study.missing = sorted(
-        scan_name for scan_name, scan in listed_scans.items() if not scan.slices & present_slices
+        n for n, scan in listed_scans.items() if not scan.slices & present_slices
     )
     _keep_patients_apart(study)
-    _say(study, listed=train is not None)
-    study.instance_labels_of = partial(_marks, source, chosen, answers)
+    _add_notes(study, listed=train is not None)
+    study.instance_labels_of = partial(_instance_labels, source, chosen, answers)
     return study
 
 
 def _list(root: Path, option: Path | None, part: str) -> dict[str, ListedScan] | None:
-    path = option or next((root / name for name in LISTS[part] if (root / name).is_file()), None)
+    path = option or next((root / n for n in LISTS[part] if (root / n).is_file()), None)
     return None if path is None else read_scans(path)
 
 
@@ -250,7 +233,7 @@ def _chosen(
         )
     files = sorted(images.rglob("*.dcm"))
     if listed_slices is not None:
-        files = [file for file in files if file.stem in listed_slices]
+        files = [f for f in files if f.stem in listed_slices]
     series: dict[str, list[Header]] = defaultdict(list)
     studies: dict[str, set[str]] = defaultdict(set)
     damaged: set[str] = set()
@@ -312,10 +295,8 @@ def _keep_patients_apart(study: StudyDraft) -> None:
         del study.rows[bag]
 
 
-def _say(study: StudyDraft, *, listed: bool = True) -> None:
-    counts = {
-        part: sum(row["split"] == part for row in study.rows.values()) for part in ("train", "test")
-    }
+def _add_notes(study: StudyDraft, *, listed: bool = True) -> None:
+    counts = {p: sum(r["split"] == p for r in study.rows.values()) for p in ("train", "test")}
     study.notes.append(
         f"{counts['train']:,} scans train and {counts['test']} test; the task has {TRAINING:,} and "
         f"{TEST}."
@@ -327,7 +308,7 @@ def _say(study: StudyDraft, *, listed: bool = True) -> None:
         )
 
 
-def _marks(
+def _instance_labels(
     source: StudySource, chosen: dict[str, _Series], answers: dict[str, int], bag: str
 ) -> InstanceLabels:
     """Label the rows of a bag by their slices, matched by position along the axis."""

@@ -169,7 +169,7 @@ def write_study(
     ]
     rows = [{"bag": bag, **row} for bag, row in sorted(draft.rows.items())]
     write_csv(out / LABELS, ("bag", *columns), rows)
-    label_counts = _write_marks(draft, source.bags, out, on_bag=on_bag)
+    label_counts = _write_instance_labels(draft, source.bags, out, on_bag=on_bag)
     written = out / INSTANCES
     instance_labels = written if written.is_dir() else draft.instance_labels
     study = Study(
@@ -179,7 +179,7 @@ def write_study(
         instance_labels=instance_labels and instance_labels.absolute(),
         feature_set=source.feature_set,
         classes=draft.classes,
-        notes=(*draft.notes, *_said(draft, label_counts)),
+        notes=(*draft.notes, *_label_notes(draft, label_counts)),
         counts=_counts(draft, label_counts),
     )
     record = {
@@ -246,7 +246,7 @@ def check_out(out: Path) -> None:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Known:
+class _InstanceCounts:
     """Counts of the instance labels of a data set."""
 
     bags: int = 0
@@ -259,8 +259,10 @@ class _Known:
     """Bags whose label differs from the maximum of their instance labels."""
 
 
-def _write_marks(draft: StudyDraft, bags: BagSet, out: Path, *, on_bag: OnBag | None) -> _Known:
-    counts, written = _Known(), set()
+def _write_instance_labels(
+    draft: StudyDraft, bags: BagSet, out: Path, *, on_bag: OnBag | None
+) -> _InstanceCounts:
+    counts, written = _InstanceCounts(), set()
     for index, (bag, row) in enumerate(sorted(draft.rows.items())):
         if draft.instance_labels_of is None:
             break
@@ -302,7 +304,7 @@ def _remove_others(folder: Path, written: set[str]) -> None:
         folder.rmdir()
 
 
-def _counts(draft: StudyDraft, label_counts: _Known) -> dict[str, int]:
+def _counts(draft: StudyDraft, label_counts: _InstanceCounts) -> dict[str, int]:
     counts = {"bags": len(draft.rows)}
     for part in ("train", "val", "test"):
         rows = [r for r in draft.rows.values() if r.get("split") == part]
@@ -331,7 +333,7 @@ def _by_class(draft: StudyDraft, rows: list[dict[str, object]]) -> dict[str, int
     }
 
 
-def _said(draft: StudyDraft, label_counts: _Known) -> list[str]:
+def _label_notes(draft: StudyDraft, label_counts: _InstanceCounts) -> list[str]:
     notes = []
     if draft.derived:
         notes.append(

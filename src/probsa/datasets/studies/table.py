@@ -48,7 +48,7 @@ def draft(source: StudySource) -> StudyDraft:
     if folder is not None:
         Overlay(folder, source.bags.names)
         study.instance_labels = folder
-        study.instance_labels_of = lambda bag: _marks(source, folder, bag)
+        study.instance_labels_of = lambda bag: _instance_labels(source, folder, bag)
     return study
 
 
@@ -58,7 +58,7 @@ def given_instances(source: StudySource) -> Path | None:
     return source.options.instance_labels or (beside if beside.is_dir() else None)
 
 
-def _marks(source: StudySource, folder: Path, bag: str) -> InstanceLabels:
+def _instance_labels(source: StudySource, folder: Path, bag: str) -> InstanceLabels:
     """Read the labels from the folder; labels in the feature files are not considered here."""
     path = folder / f"{bag}.npy"
     if path.is_file():
