@@ -1,4 +1,4 @@
-"""Packing keeps everything about each bag, and refuses what cannot be meant."""
+"""Packing keeps all data of each bag, and rejects inconsistent bags."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ BAGS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 999)), min_size=1, m
 
 
 def bag(**changes) -> Bag:
-    """Four instances in a chain; every field may be set."""
+    """Make a chain of four instances; every field can be overridden."""
     given_ = {
         "name": "a",
         "x": torch.arange(12.0).reshape(4, 3),
@@ -27,16 +27,16 @@ def bag(**changes) -> Bag:
 
 
 def unpack(bags: Bags) -> list[Bag]:
-    """The bags again, by offsets alone."""
+    """Recover the bags by their offsets."""
     out = []
     for b, (start, stop) in enumerate(zip(bags.offsets, bags.offsets[1:], strict=False)):
-        own = (bags.edges[0] >= start) & (bags.edges[0] < stop)
+        in_bag = (bags.edges[0] >= start) & (bags.edges[0] < stop)
         out.append(
             Bag(
                 name=bags.names[b],
                 x=bags.x[start:stop],
-                edges=bags.edges[:, own] - start,
-                weights=bags.weights[own],
+                edges=bags.edges[:, in_bag] - start,
+                weights=bags.weights[in_bag],
                 y=None if bags.y is None else int(bags.y[b]),
             )
         )
@@ -84,7 +84,7 @@ def test_dtypes_are_kept(dtype):
 
 
 def test_arcs_of_some_bags_only_are_refused():
-    """Without them a directed method would take the edges: for all bags, because of one."""
+    """Otherwise a directed method would fall back to the edges for the whole batch."""
     arcs = torch.tensor([[0], [1]])
     with pytest.raises(BagError, match=r"bag 'b' has none: a bag's result would depend"):
         pack([bag(arcs=arcs), bag(name="b")])

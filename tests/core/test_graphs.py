@@ -1,4 +1,4 @@
-"""Graphs against brute force over all pairs, weights and degrees against dense loops."""
+"""Graphs against brute force over all pairs; weights and degrees against dense loops."""
 
 import csv
 import gzip
@@ -30,12 +30,12 @@ Pairs = set[tuple[int, int]]
 
 
 def pairs(edges: Tensor) -> Pairs:
-    """The edges as a set, after the promises that every graph keeps: sorted, i < j, each once."""
+    """Return the edges as a set, after checking that they are sorted, unique, and i < j."""
     assert edges.dtype == torch.long
-    found = [(int(i), int(j)) for i, j in edges.T]
-    assert found == sorted(set(found))
-    assert all(i < j for i, j in found)
-    return set(found)
+    pairs = [(int(i), int(j)) for i, j in edges.T]
+    assert pairs == sorted(set(pairs))
+    assert all(i < j for i, j in pairs)
+    return set(pairs)
 
 
 def within(coords: np.ndarray, radius: float) -> Pairs:
@@ -71,7 +71,7 @@ block = {(x, y) for x in range(3, 7) for y in range(3, 7)}
 
 @settings(max_examples=150, deadline=None)
 @given(
-    # With the block at least a tenth of the gaps show the stride; too few cells show none.
+    # With the block, at least 10 % of the gaps equal the stride; with few cells, none may.
     cells=st.sets(cell, max_size=60).map(block.union) | st.sets(cell, max_size=4),
     stride=st.sampled_from([1.0, 37.0, 512.0, 0.25]),
     origin=st.tuples(st.integers(-5, 5), st.integers(-5, 5)),
@@ -94,14 +94,14 @@ def test_on_a_lattice_the_8_adjacent_patches_are_joined(
         st.tuples(st.integers(0, 3000), st.integers(0, 3000), st.integers(1, 4), st.integers(1, 4)),
         min_size=2,
         max_size=5,
-        # pieces that share a row can look like a finer lattice: the next test
+        # pieces that share a row may look like a finer lattice, see the next test
         unique_by=(lambda p: p[0] % 512, lambda p: p[1] % 512),
     )
 )
 def test_off_one_lattice_all_pairs_within_the_radius_are_joined(
     pieces: list[tuple[int, int, int, int]],
 ) -> None:
-    """CLAM starts a lattice at every contour; pieces may overlap, even cover one another."""
+    """CLAM starts a lattice at every contour; pieces may overlap or even coincide."""
     parts = [lattice(w, h, step=512) + torch.tensor([x, y]) for x, y, w, h in pieces]
     coords = torch.cat(parts)
     expected = within(coords.numpy(), math.sqrt(2) * 512 * 1.02)
@@ -162,16 +162,16 @@ def test_a_stride_at_the_target_magnification_is_refused() -> None:
         grid(coords, stride=512.0, name="slide_7")
     with pytest.raises(GraphError, match=r"say 256 \(0\.5 times that\).*probably overlap"):
         grid(lattice(8, 10, step=256), stride=512.0)
-    with pytest.raises(GraphError, match="say 525"):  # 2.5 %: a rounded magnification
+    with pytest.raises(GraphError, match="say 525"):  # 2.5 % off, as with a rounded magnification
         grid(lattice(8, 10, step=525), stride=512.0)
-    assert grid(lattice(8, 10, step=517), stride=512.0).shape[1] == 268  # 1 %
+    assert grid(lattice(8, 10, step=517), stride=512.0).shape[1] == 268  # 1 % off
 
 
 def test_sparse_patches_prove_no_stride_wrong() -> None:
     keep = torch.from_numpy(np.random.default_rng(0).random(900) < 0.3)
     coords = lattice(30, 30, step=512)[keep]
     gaps = np.diff(np.sort(coords[coords[:, 1] == 0, 0].numpy()))
-    assert np.median(gaps) > 512  # a median over the gaps would have refused
+    assert np.median(gaps) > 512  # the median of the gaps would contradict the stride
     assert check_stride(coords, stride=512.0) == 512
     assert check_stride(coords, stride=None) == 512
     with pytest.raises(GraphError, match="target magnification"):
@@ -252,7 +252,7 @@ def dense_weight(x: np.ndarray, edges: Tensor, kind: str, scale: float | None) -
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-@pytest.mark.parametrize("columns", [4, 5])  # 29 and 38 edges: the median of an even number too
+@pytest.mark.parametrize("columns", [4, 5])  # 29 and 38 edges: an odd and an even number
 @pytest.mark.parametrize(
     ("kind", "scale"),
     [("inverse", None), ("inverse", 1.0), ("exp", None), ("rbf", None), ("binary", None)],
@@ -262,7 +262,7 @@ def test_weights_follow_their_formulas(
 ) -> None:
     generator = torch.Generator().manual_seed(columns)
     x = torch.randn(columns * 3, 7, generator=generator).to(dtype)
-    x[1] = x[0]  # a distance of 0: the floor δ
+    x[1] = x[0]  # a distance of 0 is clamped
     edges = grid(lattice(columns, 3))
     weights = edge_weights(x, edges, kind=kind, scale=scale)
     expected = dense_weight(x.double().numpy(), edges, kind, scale)
@@ -273,7 +273,7 @@ def test_weights_follow_their_formulas(
 @pytest.mark.parametrize("kind", ["inverse", "rbf"])
 def test_identical_neighbours_weigh_1(kind: str) -> None:
     x = torch.ones(6, 3)
-    x[5] = 2  # most distances are 0, and so is their median
+    x[5] = 2  # most distances are 0, so their median is 0
     assert edge_weights(x, chain(6), kind=kind).tolist() == [1.0] * 5
 
 
@@ -298,7 +298,7 @@ def test_distances_need_no_tensor_of_all_edges() -> None:
 
 
 def test_real_slides_give_the_graph_of_all_pairs(shared_data: Path) -> None:
-    """Patches sampled on 29 slides of CAMELYON16, snapped to 1024 px: sparse, ragged, real."""
+    """Patches sampled on 29 slides of CAMELYON16, snapped to a grid of 1024 px."""
     centres: dict[str, list[tuple[int, int]]] = defaultdict(list)
     path = shared_data / "labels_splits" / "camelyon16_ncrf_valid_patch_coords.csv.gz"
     with gzip.open(path, "rt") as f:
@@ -313,6 +313,6 @@ def test_real_slides_give_the_graph_of_all_pairs(shared_data: Path) -> None:
         i, j = np.triu_indices(len(cells), 1)
         near = np.abs(cells[i] - cells[j]).max(1) == 1
         np.testing.assert_array_equal(edges.numpy(), np.stack([i[near], j[near]]))
-        assert torch.equal(grid(coords), edges)  # the stride is found without being told
+        assert torch.equal(grid(coords), edges)  # with an estimated stride
         with pytest.raises(GraphError, match=f"{slide}.*target magnification"):
             grid(coords, stride=512.0, name=slide)

@@ -1,4 +1,4 @@
-"""Every reduction equals the loop over bags that it stands for, in value and in gradient."""
+"""Each reduction equals an explicit loop over bags, in value and in gradient."""
 
 import pytest
 import torch
@@ -58,8 +58,8 @@ def test_topk_names_rows_of_the_packed_tensor_best_first(sizes, k, largest, seed
     v = values(sum(sizes), seed=seed)
     start = 0
     for size, rows in zip(sizes, segment_topk(v, sizes, k=k, largest=largest), strict=True):
-        own = sorted(range(start, start + size), key=lambda r: float(v[r]), reverse=largest)
-        assert rows.tolist() == own[:k]
+        ranked = sorted(range(start, start + size), key=lambda r: float(v[r]), reverse=largest)
+        assert rows.tolist() == ranked[:k]
         start += size
 
 
@@ -67,11 +67,11 @@ def test_topk_names_rows_of_the_packed_tensor_best_first(sizes, k, largest, seed
 @settings(deadline=None, derandomize=True, max_examples=25)
 @given(sizes=SIZES, seed=st.integers(0, 99))
 def test_argmax_names_the_row_of_the_packed_tensor(trailing, sizes, seed):
-    v = values(sum(sizes), *trailing, seed=seed).round()  # ties: the first of them
-    found, start = segment_argmax(v, sizes), 0
-    for own, rows in zip(v.split(sizes), found, strict=True):
-        assert torch.equal(rows, own.argmax(0) + start)
-        start += len(own)
+    v = values(sum(sizes), *trailing, seed=seed).round()  # so that there are ties
+    argmax, start = segment_argmax(v, sizes), 0
+    for bag, rows in zip(v.split(sizes), argmax, strict=True):
+        assert torch.equal(rows, bag.argmax(0) + start)
+        start += len(bag)
 
 
 @pytest.mark.parametrize("name", [*REDUCTIONS, "softmax"])
@@ -94,15 +94,15 @@ def test_a_bag_of_one_beside_a_bag_of_fifty_thousand(name):
     v = values(50_002).requires_grad_()
     alone = v.detach().clone().requires_grad_()
     if name == "softmax":
-        got = segment_softmax(v, sizes)
+        result = segment_softmax(v, sizes)
         want = torch.cat([p.softmax(0) for p in alone.split(list(sizes))])
-        assert got[0] == 1 and got[-1] == 1
+        assert result[0] == 1 and result[-1] == 1
     else:
         ours, plain = REDUCTIONS[name]
-        got, want = ours(v, sizes), by_loop(plain, alone, sizes)
-    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-15)
-    weights = values(len(got), seed=1)
-    (got * weights).sum().backward()
+        result, want = ours(v, sizes), by_loop(plain, alone, sizes)
+    torch.testing.assert_close(result, want, rtol=1e-12, atol=1e-15)
+    weights = values(len(result), seed=1)
+    (result * weights).sum().backward()
     (want * weights).sum().backward()
     torch.testing.assert_close(v.grad, alone.grad, rtol=1e-12, atol=1e-15)
 
@@ -110,9 +110,9 @@ def test_a_bag_of_one_beside_a_bag_of_fifty_thousand(name):
 def test_an_empty_batch_reduces_to_nothing():
     v = torch.zeros(0, 3, requires_grad=True)
     for ours in (segment_sum, segment_mean, segment_max, segment_logsumexp, segment_softmax):
-        got = ours(v, ())
-        assert got.shape == (0, 3)
-        got.sum().backward()
+        result = ours(v, ())
+        assert result.shape == (0, 3)
+        result.sum().backward()
     assert segment_topk(v[:, 0], (), k=2) == []
     assert segment_argmax(v, ()).shape[0] == 0
     assert segment_index(()).tolist() == []
@@ -120,15 +120,15 @@ def test_an_empty_batch_reduces_to_nothing():
 
 def test_an_empty_segment_sums_to_nought():
     v = torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
-    got = segment_sum(v, (0, 2, 0, 1))
-    assert got.tolist() == [0, 3, 0, 4]
-    (got * torch.tensor([1.0, 2.0, 3.0, 4.0])).sum().backward()
+    result = segment_sum(v, (0, 2, 0, 1))
+    assert result.tolist() == [0, 3, 0, 4]
+    (result * torch.tensor([1.0, 2.0, 3.0, 4.0])).sum().backward()
     assert v.grad.tolist() == [2, 2, 4]
 
 
 @pytest.mark.parametrize("shift", [1e4, -1e4])
 def test_values_of_ten_thousand_neither_overflow_nor_vanish(shift):
-    # integers, so that the shift itself rounds nothing away
+    # integers, so that the shift is exact
     v = torch.tensor([0.0, 3.0, 1.0, 2.0, 2.0])
     a = segment_softmax(v + shift, (1, 4))
     torch.testing.assert_close(

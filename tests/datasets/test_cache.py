@@ -1,4 +1,4 @@
-"""Bags kept in memory: within the stated bytes, graphs longest, nothing of it sent to workers."""
+"""The cache: its byte limit, the order of eviction, and copies for workers."""
 
 import multiprocessing
 import pickle
@@ -25,7 +25,7 @@ def lattice_edges() -> torch.Tensor:
 
 
 def slides(folder: Path, *, width: int = WIDTH) -> Path:
-    """Three bags of one size."""
+    """Three bags of equal size."""
     for i, name in enumerate("abc"):
         x = np.random.default_rng(i).normal(size=(N, width)).astype(np.float32)
         write_bag(folder / f"{name}.h5", features=x, coords=CORNERS * 1024, kind="slide")
@@ -33,7 +33,7 @@ def slides(folder: Path, *, width: int = WIDTH) -> Path:
 
 
 class Counting(Hdf5Bags):
-    """Writes down what is read and what is built."""
+    """Record which bags are read and which graphs are built."""
 
     def __init__(self, folder: Path, *, cache_gb: float) -> None:
         super().__init__(folder, graph=GraphOptions(), cache_gb=cache_gb)
@@ -49,7 +49,7 @@ GRAPH_BYTES = lattice_edges().shape[1] * (2 * 8 + 4)
 
 
 def counted(folder: Path, *, bags: float, graphs_kept: int) -> Counting:
-    """A cache that holds so many bags and graphs, to the byte."""
+    """Return a cache whose limit is the exact size of some bags and graphs."""
     return Counting(folder, cache_gb=(bags * BAG_BYTES + graphs_kept * GRAPH_BYTES) / 1e9)
 
 
@@ -68,7 +68,7 @@ def test_the_least_recently_used_bag_goes_and_its_graph_stays(
     bags.bag("a"), bags.bag("b"), bags.bag("a")
     third = bags.bag("c")
     before = bags.bag("a")
-    assert bags.read == ["a", "b", "c"]  # c took b's place
+    assert bags.read == ["a", "b", "c"]  # c replaced b
     monkeypatch.delattr(graphs, "grid")
     again = bags.bag("b")
     assert bags.read == ["a", "b", "c", "b"]
@@ -100,26 +100,26 @@ def test_the_cache_never_holds_more_than_it_says() -> None:
     cache, dropped = Cache(10_000), {"bags": 0, "graphs": 0}
     for step in range(600):
         name, n = str(generator.integers(40)), int(generator.choice([1, 5, 20, 60, 600]))
-        kept = (set(cache.bags), set(cache.graphs))
+        before = (set(cache.bags), set(cache.graphs))
         if cache.bag(name) is None:
-            edges = graphs.chain(n)  # 600 of them are larger than the cache
+            edges = graphs.chain(n)  # 600 of them exceed the limit
             graph = Graph(edges=edges, weights=torch.ones(n - 1), stride=None)
             if cache.graph(name) is None:
                 cache.put_graph(name, graph)
             x = torch.zeros(n, 20)
             cache.put_bag(name, Bag(name=name, x=x, edges=edges, weights=graph.weights))
-        held = sum(b.x.nbytes for b in cache.bags.values())
-        held += sum(g.edges.nbytes + g.weights.nbytes for g in cache.graphs.values())
-        assert held == cache.bytes <= 10_000, step
+        cached_bytes = sum(b.x.nbytes for b in cache.bags.values())
+        cached_bytes += sum(g.edges.nbytes + g.weights.nbytes for g in cache.graphs.values())
+        assert cached_bytes == cache.bytes <= 10_000, step
         if n == 600:
-            assert (set(cache.bags), set(cache.graphs)) == kept  # nothing dropped for it
-        dropped["bags"] += len(kept[0] - set(cache.bags))
-        dropped["graphs"] += len(kept[1] - set(cache.graphs))
-    assert min(dropped.values()) > 5  # both were put to the test
+            assert (set(cache.bags), set(cache.graphs)) == before  # nothing was evicted
+        dropped["bags"] += len(before[0] - set(cache.bags))
+        dropped["graphs"] += len(before[1] - set(cache.graphs))
+    assert min(dropped.values()) > 5  # both kinds were evicted
 
 
 class Names(torch.utils.data.Dataset):
-    """What a training loop makes of a folder of bags."""
+    """Read a folder of bags as a training loop does."""
 
     def __init__(self, bags: BagSet) -> None:
         self.bags = bags
@@ -140,7 +140,7 @@ def test_copies_for_workers_are_small_and_read_for_themselves(tmp_path: Path) ->
     for b in before:
         assert torch.equal(copy.bag(b.name).x, b.x)
         assert torch.equal(copy.bag(b.name).edges, b.edges)
-    assert all(bags.bag(b.name) is b for b in before)  # sending took nothing away
+    assert all(bags.bag(b.name) is b for b in before)  # the original cache is unchanged
 
 
 def test_workers_of_a_data_loader_read_the_same(tmp_path: Path) -> None:

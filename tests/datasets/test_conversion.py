@@ -1,4 +1,4 @@
-"""Bags of one tool as files of another: every field, what is said to be lost, what is refused."""
+"""Conversion between the formats of tools: every field, reported losses, and errors."""
 
 import csv
 from pathlib import Path
@@ -7,9 +7,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from datasets.test_interchange import by_cell, neighbours, rows_of
 from support import foreign
-from support.foreign import TOOLS, Slide, slide
+from support.foreign import TOOLS, Slide, edges_by_cell, expected_edges, row_order, slide
 
 from probsa.core.store import read_bag, write_bag
 from probsa.datasets import open_bags
@@ -27,14 +26,14 @@ def run(source: Path, out: Path, came: str, to: str, **options: object) -> Conve
 
 
 def one(source: Path, out: Path, came: str, to: str, **options: object) -> tuple[str, ...]:
-    """What a folder of one bag loses; it must be converted."""
+    """Convert a folder of one bag, and return what is lost."""
     done = run(source, out, came, to, **options)
     assert [r.status for r in done.rows] == ["converted"], done.rows
     return done.rows[0].lost
 
 
 def why_not(source: Path, out: Path, came: str, to: str, **options: object) -> str:
-    """Why the only bag of a folder is not converted; nothing may be written for it."""
+    """Return why the only bag of a folder fails, after checking that nothing is written."""
     done = run(source, out, came, to, **options)
     assert [r.status for r in done.rows] == ["failed"], done.rows
     assert [p.name for p in out.rglob("*") if p.is_file()] == ["conversion.csv"]
@@ -54,11 +53,11 @@ def test_the_graph_survives_every_conversion(tmp_path: Path, tool: str, to: str,
     source = TOOLS[tool](tmp_path / "x", s)
     one(source, tmp_path / "out", tool, to, slide_mpp=s.mpp)
     bag = open_bags(tmp_path / "out").bag("s1")
-    rows = rows_of(tool, s)
+    rows = row_order(tool, s)
     np.testing.assert_array_equal(bag.x.float().numpy(), s.features[rows])
-    edges, weights = by_cell(bag, rows)
-    np.testing.assert_array_equal(edges, neighbours(s)[0])
-    np.testing.assert_allclose(weights, neighbours(s)[1], rtol=1e-6)
+    edges, weights = edges_by_cell(bag, rows)
+    np.testing.assert_array_equal(edges, expected_edges(s)[0])
+    np.testing.assert_allclose(weights, expected_edges(s)[1], rtol=1e-6)
     at = s.cells[rows] * s.tile_px if tool == "stamp" else s.corners
     np.testing.assert_array_equal(bag.coords.numpy(), at)
     assert bag.stride == (s.tile_px if tool == "stamp" else s.step)
@@ -66,7 +65,7 @@ def test_the_graph_survives_every_conversion(tmp_path: Path, tool: str, to: str,
 
 @pytest.mark.parametrize("by", TARGETS)
 def test_there_and_back(tmp_path: Path, by: str) -> None:
-    """Ours to another tool's files and back: all that its files have a place for."""
+    """Convert from probsa to another format and back: everything that it stores is kept."""
     s = slide(scan=40)
     attributes = {
         "patch_size": 512, "patch_size_level0": 1024, "size_level0": 1024.0, "overlap": 0,
@@ -84,13 +83,13 @@ def test_there_and_back(tmp_path: Path, by: str) -> None:
     np.testing.assert_array_equal(back.coords, s.corners)
     assert (back.stride, back.kind) == (1024.0, "slide")
     assert (back.instance_labels is None) == ("instance labels" in lost)
-    kept = held(tmp_path / "back" / "s1.h5")[1]
+    converted = held(tmp_path / "back" / "s1.h5")[1]
     if by in ("probsa", "trident"):
-        assert kept == attributes
+        assert converted == attributes
         assert lost == (() if by == "probsa" else ("instance labels",))
     else:
         assert "resolution (0.25 µm per pixel)" in lost
-        assert "mpp_level0" not in kept
+        assert "mpp_level0" not in converted
 
 
 def test_every_field_of_trident_s_files(tmp_path: Path) -> None:
@@ -100,7 +99,7 @@ def test_every_field_of_trident_s_files(tmp_path: Path) -> None:
         slide_mpp=s.mpp, encoder="hf/uni v1",
     )  # fmt: skip
     assert lost == ()
-    # CLAM cut 256 pixels of a level 4 times smaller: 10x of a 40x scan
+    # CLAM cut 256 pixels at a downsample of 4: 10x of a 40x scan
     job = tmp_path / "out" / "10x_256px_0px_overlap"
     corners, attributes, _ = held(job / "patches" / "s1_patches.h5")
     np.testing.assert_array_equal(corners, s.corners)
@@ -187,7 +186,7 @@ def test_a_patch_of_a_broken_number_of_pixels_is_rounded_for_clam_and_said(tmp_p
     one(tmp_path / "x", tmp_path / "trident", "probsa", "trident")
     path = next((tmp_path / "trident").rglob("s1.h5"))
     assert held(path)[1]["patch_size_level0"] == 966
-    assert read_bag(path).stride == 966.04  # theirs is rounded, ours beside it is not
+    assert read_bag(path).stride == 966.04  # TRIDENT's attribute is rounded, probsa's is exact
 
 
 def test_every_file_of_torchmil_s_layout(tmp_path: Path) -> None:
@@ -200,9 +199,9 @@ def test_every_file_of_torchmil_s_layout(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = run(source, out, "trident", "torchmil", labels=labels, classes=("normal", "tumour"))
     root = out / "patches_1024"
-    found = {str(p.relative_to(root)) for p in root.rglob("*.npy")}
+    files = {str(p.relative_to(root)) for p in root.rglob("*.npy")}
     folders = ("features/features_uni_v1", "coords")
-    assert found == {f"{f}/{s.name}.npy" for f in folders for s in slides} | {
+    assert files == {f"{f}/{s.name}.npy" for f in folders for s in slides} | {
         "labels/s1.npy", "labels/s2.npy",
     }  # fmt: skip
     for s in slides:
@@ -212,7 +211,7 @@ def test_every_file_of_torchmil_s_layout(tmp_path: Path) -> None:
         corners = np.load(root / "coords" / f"{s.name}.npy")
         np.testing.assert_array_equal(corners, s.corners)
         assert corners.dtype == np.int64
-        # what torchmil makes of them: its graph joins cells at most √2 apart
+        # torchmil's graph joins cells at a distance of at most √2
         cells = (corners / 1024 - (corners / 1024).min(0)).astype(int)
         np.testing.assert_array_equal(cells, s.cells - s.cells.min(0))
     for name, y in (("s1", 1), ("s2", 0)):
@@ -223,7 +222,7 @@ def test_every_file_of_torchmil_s_layout(tmp_path: Path) -> None:
             ["bag_name", "split"], ["s1", "train"], ["s2", "test"], ["s3", "train"],
         ]  # fmt: skip
     assert done.lost == (
-        "validation part (torchmil's splits know train and test; it is train)",
+        "validation part (torchmil's splits have only train and test; written as train)",
         "groups",
     )
     assert [f"label (none in {labels})" in r.lost for r in done.rows] == [False, False, True]
@@ -232,12 +231,12 @@ def test_every_file_of_torchmil_s_layout(tmp_path: Path) -> None:
 def test_torchmil_s_one_patch_size_gives_the_right_neighbours_to_every_scan(
     tmp_path: Path,
 ) -> None:
-    """Its rule cuts off the remainder of coords / 512: distances of another size would be lost."""
+    """torchmil truncates coords / 512, which gives wrong cells for other strides."""
     slides = [slide(name, scan=40, seed=k) for k, name in enumerate("ab")]
     slides += [slide("c", seed=2), slide("d", seed=3)]
     source = foreign.trident(tmp_path / "x", *slides)
     path = next(source.rglob("features_*/d.h5"))
-    with h5py.File(path, "r+") as f:  # a scanner with pixels of its own
+    with h5py.File(path, "r+") as f:  # another scanner resolution
         f["coords"][...] = np.rint(slides[3].cells * 482.6) + 11
         f["coords"].attrs.update(patch_size_level0=483, stride=482.6)
     done = run(source, tmp_path / "out", "trident", "torchmil")
@@ -367,7 +366,7 @@ def test_a_single_tile_of_slideflow_s_needs_the_resolution(tmp_path: Path) -> No
         name="s1", cells=s.cells[:1], features=s.features[:1], labels=s.labels[:1], scan=20
     )
     source = foreign.slideflow(tmp_path / "x", first)
-    assert open_bags(source).size("s1") == 1  # as it is, it trains
+    assert open_bags(source).size("s1") == 1  # it can be used without conversion
     assert "a single tile" in why_not(source, tmp_path / "no", "slideflow", "probsa")
     one(source, tmp_path / "out", "slideflow", "probsa", slide_mpp=first.mpp)
     np.testing.assert_array_equal(read_bag(tmp_path / "out" / "s1.h5").coords, first.corners)
@@ -423,7 +422,7 @@ def test_what_is_damaged_is_named_and_the_rest_is_done(tmp_path: Path) -> None:
     assert "s0.h5 cannot be read as HDF5: it is truncated" in reasons["s0"]
     assert "row 3" in reasons["s2"] and "NaN" in reasons["s2"]
     assert "features have" in reasons["s3"] and "coords 4" in reasons["s3"]
-    assert "of conch, the first one 6 of uni_v1" in reasons["s4"]
+    assert "from conch, the first bag 6 from uni_v1" in reasons["s4"]
     assert [p.name for p in (tmp_path / "out" / "pt_files").iterdir()] == ["s1.pt"]
     assert not list((tmp_path / "out").rglob(".*"))
     with (tmp_path / "out" / "conversion.csv").open() as f:
@@ -459,7 +458,7 @@ def test_what_is_there_is_kept_unless_asked(tmp_path: Path, to: str) -> None:
     run(source, out, "trident", to)
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     foreign.trident(tmp_path / "x", slide(seed=1), slide("s2", seed=2))
-    with pytest.raises(OutputExists, match=r"holds 1 of these bags already \(s1\).*--overwrite"):
+    with pytest.raises(OutputExists, match=r"already holds 1 of these bags \(s1\).*--overwrite"):
         run(source, out, "trident", to)
     assert before == {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     run(source, out, "trident", to, overwrite=True)

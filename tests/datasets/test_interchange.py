@@ -1,4 +1,4 @@
-"""The files of other tools: one slide gives one graph from any of them; what is refused."""
+"""Files of other tools: every tool gives the same graph for a slide; invalid files are errors."""
 
 import json
 from pathlib import Path
@@ -8,34 +8,14 @@ import numpy as np
 import pytest
 import torch
 from support import foreign
-from support.foreign import TOOLS, Slide, slide
+from support.foreign import TOOLS, edges_by_cell, expected_edges, row_order, slide
 
 from probsa.core import GraphOptions
-from probsa.core.bags import Bag
 from probsa.datasets import open_bags
 from probsa.datasets.formats.slideflow import corners
 from probsa.errors import BagError, EmptyBag, GraphError
 from probsa.training.config import DataConfig, RunConfig
 from probsa.training.preparation import prepare
-
-
-def by_cell(bag: Bag, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Edges between the slide's own rows, each once and sorted, and their weights."""
-    edges = np.sort(rows[bag.edges.numpy()], axis=0)
-    order = np.lexsort(edges[::-1])
-    return edges[:, order], bag.weights.numpy()[order]
-
-
-def neighbours(s: Slide) -> tuple[np.ndarray, np.ndarray]:
-    """The 8 adjacent cells and the weights of specification 6, by comparing all with all."""
-    apart = np.abs(s.cells[:, None] - s.cells[None]).max(-1)
-    edges = np.stack(np.nonzero(np.triu(apart == 1)))
-    d = np.linalg.norm(s.features[edges[0]] - s.features[edges[1]], axis=1)
-    return edges, np.median(d) / d
-
-
-def rows_of(tool: str, s: Slide) -> np.ndarray:
-    return s.order if tool == "stamp" else np.arange(len(s.cells))
 
 
 @pytest.mark.parametrize("scan", [20, 40])
@@ -46,15 +26,15 @@ def test_one_slide_gives_one_graph_from_every_tool(tmp_path: Path, tool: str, sc
     assert bags.formats() == {tool}
     assert (bags.names, bags.in_dim, bags.size("s1")) == (("s1",), foreign.WIDTH, len(s.cells))
     bag = bags.bag("s1")
-    rows = rows_of(tool, s)
+    rows = row_order(tool, s)
     np.testing.assert_array_equal(bag.x.float().numpy(), s.features[rows])
-    edges, weights = by_cell(bag, rows)
-    expected, by_hand = neighbours(s)
+    edges, weights = edges_by_cell(bag, rows)
+    expected, by_hand = expected_edges(s)
     assert expected.shape[1] > 100
     np.testing.assert_array_equal(edges, expected)
     np.testing.assert_allclose(weights, by_hand, rtol=1e-6)
     reference = open_bags(foreign.trident(tmp_path / "reference", slide(scan=20))).bag("s1")
-    np.testing.assert_array_equal(weights, by_cell(reference, rows_of("trident", s))[1])
+    np.testing.assert_array_equal(weights, edges_by_cell(reference, row_order("trident", s))[1])
 
 
 @pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"stamp"}))
@@ -68,7 +48,7 @@ def test_corners_are_level_0_pixels(tmp_path: Path, tool: str) -> None:
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_any_of_them_trains(tmp_path: Path, tool: str) -> None:
-    """What `probsa train --features DIR` reads before its first step: and a graph."""
+    """`prepare`, as in `probsa train --features DIR`, reads the features and builds a graph."""
     slides = [slide(f"s{k}", seed=k) for k in range(8)]
     lines = [f"s{k},{k % 2},{k // 2 % 3}" for k in range(8)]
     (tmp_path / "labels.csv").write_text("\n".join(["bag,label,fold", *lines]) + "\n")
@@ -77,7 +57,7 @@ def test_any_of_them_trains(tmp_path: Path, tool: str) -> None:
     )
     prepared = prepare(RunConfig(model="abmil-probsa-diag", data=data))
     assert prepared.model_arguments["in_dim"] == foreign.WIDTH
-    assert prepared.bags.bag("s3").edges.shape[1] == neighbours(slides[3])[0].shape[1]
+    assert prepared.bags.bag("s3").edges.shape[1] == expected_edges(slides[3])[0].shape[1]
 
 
 def test_a_slide_without_tissue_is_left_out_of_training(tmp_path: Path) -> None:
@@ -101,7 +81,7 @@ def test_a_slide_without_tissue_is_left_out_of_training(tmp_path: Path) -> None:
 def test_stamp_s_distance_between_tiles_is_the_one_of_its_corners(tmp_path: Path) -> None:
     bags = open_bags(foreign.stamp(tmp_path, slide(scan=40)))
     assert bags.unit == "um"
-    assert bags.bag("s1").stride == pytest.approx(1014 * 0.2527, abs=2e-3)  # not the 256 stated
+    assert bags.bag("s1").stride == pytest.approx(1014 * 0.2527, abs=2e-3)  # not the stated 256
     assert bags.notes == {}
 
 
@@ -109,7 +89,7 @@ def test_stamp_s_distance_between_tiles_is_the_one_of_its_corners(tmp_path: Path
 def test_every_version_of_stamp_s_files(tmp_path: Path, version: str) -> None:
     s = slide()
     bags = open_bags(foreign.stamp(tmp_path, s, version=version))
-    np.testing.assert_array_equal(by_cell(bags.bag("s1"), s.order)[0], neighbours(s)[0])
+    np.testing.assert_array_equal(edges_by_cell(bags.bag("s1"), s.order)[0], expected_edges(s)[0])
     apart = 256.0 if version == "1.3.0" else s.tile_px * s.mpp
     assert bags.bag("s1").stride == pytest.approx(apart, abs=2e-3)
     np.testing.assert_allclose(
@@ -118,7 +98,7 @@ def test_every_version_of_stamp_s_files(tmp_path: Path, version: str) -> None:
 
 
 def stamp_file(folder: Path, **attributes: object) -> Path:
-    """STAMP's file of the slide; an attribute of None is taken out."""
+    """Write STAMP's file of the slide; attributes of None are removed."""
     path = next(foreign.stamp(folder, slide()).rglob("*.h5"))
     with h5py.File(path, "r+") as f:
         for key, value in attributes.items():
@@ -140,9 +120,9 @@ def test_stamp_files_that_are_refused(tmp_path: Path) -> None:
         r"s1\.h5 was written by STAMP 3\.1\.0, this probsa .* up to version 2",
         stamp_version="3.1.0",
     )
-    refused("holds one embedding of a whole patient", feat_type="patient")
-    refused("does not say in what unit", tile_size_um=None, unit=None)
-    refused("does not say in what unit", tile_size_um=None, unit="mm")
+    refused("holds a patient-level embedding", feat_type="patient")
+    refused("does not state the unit", tile_size_um=None, unit=None)
+    refused("does not state the unit", tile_size_um=None, unit="mm")
     path = stamp_file(tmp_path)
     with h5py.File(path, "r+") as f:
         del f["coords"]
@@ -154,7 +134,7 @@ def test_stamp_files_that_are_refused(tmp_path: Path) -> None:
         open_bags(tmp_path).bag("s1")
     with h5py.File(path, "w") as f:
         f["feats"] = np.zeros(6, np.float16)
-    with pytest.raises(BagError, match="one embedding of a whole slide"):
+    with pytest.raises(BagError, match="slide-level embedding"):
         open_bags(tmp_path).bag("s1")
     with h5py.File(path, "w") as f:
         f["feats"] = np.zeros((0, 6), np.float16)
@@ -185,7 +165,7 @@ def test_slideflow_s_index_without_zip_and_without(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side", [604, 605])
 def test_slideflow_s_centres_become_corners(tmp_path: Path, side: int) -> None:
-    """Of an odd side, the centre is the pixel before the half, or the half itself."""
+    """For an odd side, the centre may be rounded down or exact."""
     s = slide()
     expected = s.cells * side + 7
     for k, centres in enumerate((expected + side // 2, expected + side / 2)):
@@ -197,7 +177,7 @@ def test_slideflow_s_centres_become_corners(tmp_path: Path, side: int) -> None:
 
 
 def test_a_side_worked_out_from_the_resolution_is_not_a_pixel_off() -> None:
-    """tile_um / mpp may come out a hair below or above the whole number it is."""
+    """tile_um / mpp may differ from an integer by rounding errors."""
     expected = np.array([[7, 0], [1031, 2048]])
     for side in (1024 - 1e-10, 1024.0, 1024 + 1e-10, 1024.3):
         np.testing.assert_array_equal(corners(expected + 512, side), expected)
@@ -209,7 +189,7 @@ def test_clam_s_tensors_alone_take_their_corners_from_patches(tmp_path: Path) ->
     bags = open_bags(root)
     assert bags.formats() == {"clam"}
     np.testing.assert_array_equal(
-        by_cell(bags.bag("s1"), np.arange(len(s.cells)))[0], neighbours(s)[0]
+        edges_by_cell(bags.bag("s1"), np.arange(len(s.cells)))[0], expected_edges(s)[0]
     )
     (root / "patches" / "s2.h5").unlink()
     with pytest.raises(BagError, match=r"bag 's2': there is no .*patches/s2\.h5"):
@@ -224,7 +204,9 @@ def test_clam_s_first_script_gave_corners_at_the_level_of_the_patches(tmp_path: 
     bag = open_bags(foreign.clam_first_script(tmp_path, s)).bag("s1")
     assert bag.stride == 1024
     np.testing.assert_array_equal(bag.coords.numpy(), s.corners)
-    np.testing.assert_array_equal(by_cell(bag, np.arange(len(s.cells)))[0], neighbours(s)[0])
+    np.testing.assert_array_equal(
+        edges_by_cell(bag, np.arange(len(s.cells)))[0], expected_edges(s)[0]
+    )
 
 
 def test_trident_s_files_of_clam_s_old_corners(tmp_path: Path) -> None:
@@ -238,13 +220,13 @@ def test_trident_s_files_of_clam_s_old_corners(tmp_path: Path) -> None:
     bags = open_bags(tmp_path)
     assert bags.bag("s1").stride == 1024
     np.testing.assert_array_equal(
-        by_cell(bags.bag("s1"), np.arange(len(s.cells)))[0], neighbours(s)[0]
+        edges_by_cell(bags.bag("s1"), np.arange(len(s.cells)))[0], expected_edges(s)[0]
     )
     assert bags.notes == {}
 
 
 def test_a_size_at_the_target_magnification_is_refused_not_an_empty_graph(tmp_path: Path) -> None:
-    """The trap of 40x scans: 512 stated, 1024 pixels apart."""
+    """On 40x scans, a stated size of 512 may correspond to a stride of 1024."""
     foreign.trident(tmp_path, slide(scan=40))
     for path in tmp_path.rglob("*.h5"):
         with h5py.File(path, "r+") as f:
@@ -272,17 +254,17 @@ def test_folders_with_the_bags_of_two_tools(tmp_path: Path) -> None:
     (folder / "b.h5").write_bytes(stamp.read_bytes())
     with pytest.raises(BagError, match=r"b\.h5 has no dataset 'features'.*a folder of their own"):
         open_bags(folder).bag("b")
-    (folder / "b.h5").rename(folder / "0.h5")  # read first, it makes the folder STAMP's
-    with pytest.raises(BagError, match=r"a\.h5 is not STAMP's: it holds 'coords', 'features'"):
+    (folder / "b.h5").rename(folder / "0.h5")  # sorted first: the folder is STAMP's
+    with pytest.raises(BagError, match=r"a\.h5 is not STAMP's.*it holds 'coords', 'features'"):
         open_bags(folder).bag("a")
     (folder / "0.h5").unlink()
     torch.save(torch.zeros(2, 3), folder / "c.pt")
-    with pytest.raises(BagError, match=r"several kinds: a\.h5 and c\.pt, .*a folder of their own"):
+    with pytest.raises(BagError, match=r"several formats: a\.h5 and c\.pt.*a folder of their own"):
         open_bags(folder)
 
 
 class Harmful:
-    """Unpickling it would write a file."""
+    """An object that writes a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -335,17 +317,17 @@ def test_what_is_not_read_says_what_it_looks_like(tmp_path: Path) -> None:
     (tmp_path / "eva").mkdir()
     torch.save([torch.zeros(3)], tmp_path / "eva" / "a.pt")
     (tmp_path / "eva" / "manifest.csv").write_text("origin,embeddings,target\n")
-    with pytest.raises(BagError, match=r"look like eva's.*another order.*probsa extract"):
+    with pytest.raises(BagError, match=r"look like eva's.*different order.*probsa extract"):
         open_bags(tmp_path / "eva")
     (tmp_path / "eva" / "manifest.csv").unlink()
-    with pytest.raises(BagError, match=r"only \.pt files, .*pt_files, .*bags_config\.json"):
+    with pytest.raises(BagError, match=r"only \.pt files\. .*pt_files; .*bags_config\.json"):
         open_bags(tmp_path / "eva")
 
 
 def test_slideflow_s_settings_that_are_no_json(tmp_path: Path) -> None:
     root = foreign.slideflow(tmp_path, slide())
     (root / "bags_config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"bags_config\.json is no JSON"):
+    with pytest.raises(ValueError, match=r"bags_config\.json is not JSON"):
         open_bags(root)
     (root / "bags_config.json").write_text(json.dumps([1]))
     with pytest.raises(ValueError, match="expected a JSON object"):

@@ -1,4 +1,4 @@
-"""Tables of labels and the splits made from them: what is read, what is refused, and why."""
+"""Label tables and the splits made from them, and their errors."""
 
 import csv
 from collections import Counter
@@ -34,7 +34,7 @@ def test_a_table_is_read_with_ids_as_text(tmp_path: Path) -> None:
         path=tmp_path / "labels.csv",
         bags=("049", "050", "51"),
         labels=(1, 0, 1),
-        groups=("p1", "050", "p2"),  # a bag without a group is a group of its own
+        groups=("p1", "050", "p2"),  # a bag without a group forms its own
         folds=(0, 1, 2),
         splits=None,
         classes=("0", "1"),
@@ -79,16 +79,16 @@ def test_labels_may_be_missing_where_that_is_allowed(tmp_path: Path) -> None:
         (
             "bag,label\n\na,0\nb,tumor\n",  # the blank line counts: editors show line 4
             {},
-            r"labels\.csv, line 4, bag 'b': the label 'tumor' is no number or class\. Expected a "
-            r"class number 0, 1, .*--classes",
+            r"labels\.csv, line 4, bag 'b': the label 'tumor' is neither a number nor a class\. "
+            r"Expected a class number 0, 1, .*--classes",
         ),
-        ("bag,label\na,0.5\n", {}, "the label '0.5' is no number or class"),
-        ("bag,label\na,-1\n", {}, "the label '-1' is no number or class"),
+        ("bag,label\na,0.5\n", {}, "the label '0.5' is neither a number nor a class"),
+        ("bag,label\na,-1\n", {}, "the label '-1' is neither a number nor a class"),
         ("bag,label\na,2\n", {"classes": ["n", "t"]}, "bag 'a': the label '2'.*one of n, t"),
-        ("bag,label\na,0\nb,1\na,1\n", {}, "line 4: bag 'a' stands in line 2 already"),
+        ("bag,label\na,0\nb,1\na,1\n", {}, "line 4: bag 'a' is already in line 2"),
         ("bag,label\n,0\n", {}, "line 2: the column 'bag' is empty"),
         ("bag,lable\na,0\n", {}, "unknown column 'lable'. Did you mean 'label'"),
-        ("bag,slide_id,label\na,a,0\n", {}, "two columns say 'bag'"),
+        ("bag,slide_id,label\na,a,0\n", {}, "two columns are named 'bag'"),
         ("bag,label,fold,split\na,0,1,val\n", {}, "both 'fold' and 'split'"),
         ("bag,label,fold\na,0,x\n", {}, "line 2, bag 'a': the fold is 'x', expected a number"),
         ("bag,label,fold\na,0,\n", {}, "line 2, bag 'a': the fold is ''"),
@@ -97,7 +97,7 @@ def test_labels_may_be_missing_where_that_is_allowed(tmp_path: Path) -> None:
             {},
             "bag 'a': the split is 'valid', expected train, val or test. Did you mean 'val'",
         ),
-        ("bag,label\n", {}, "a header and no bags"),
+        ("bag,label\n", {}, "a header but no bags"),
         ("", {}, "is empty: expected a header bag,label"),
         ("bag,label\na,0,1\n", {}, "line 2: 3 cells, but the header has 2"),
     ],
@@ -111,9 +111,7 @@ def test_no_table_and_no_text(tmp_path: Path) -> None:
     with pytest.raises(TableError, match=r"there is no table .*labels\.csv"):
         read_table(tmp_path / "labels.csv")
     (tmp_path / "labels.xlsx").write_bytes(b"PK\x03\x04\xff\xfe")
-    with pytest.raises(
-        TableError, match=r"labels\.xlsx is no table in UTF-8 text .*save it as CSV"
-    ):
+    with pytest.raises(TableError, match=r"labels\.xlsx is not UTF-8 text .*save it as CSV"):
         read_table(tmp_path / "labels.xlsx")
 
 
@@ -137,7 +135,7 @@ def test_labels_and_bags_match_both_ways() -> None:
 @pytest.mark.parametrize(
     ("row", "bag", "message"),
     [
-        ("49", "049", "There is '049', not '49': ids are text, and the zeros in front count"),
+        ("49", "049", "There is '049', not '49': ids are text, so leading zeros matter"),
         ("tumor_01.svs", "tumor_01", "Did you mean 'tumor_01'"),
         ("tumour_01", "tumor_01", "Did you mean 'tumor_01'"),
     ],
@@ -215,7 +213,7 @@ def test_no_group_is_ever_in_two_parts(groups: list[int], seed: int, data: st.Da
     )
     try:
         split = make_split(t, seed=seed)
-    except TableError as error:  # too few groups, or one that holds all of a class
+    except TableError as error:  # too few groups, or one contains a whole class
         assert len(set(groups)) < 2 or "left to train on" in str(error) or "too few" in str(error)
         return
     assert sorted((*split.train, *split.val), key=int) == list(t.bags)
@@ -245,7 +243,7 @@ def test_bags_without_a_label_neither_train_nor_validate() -> None:
     assert len(split.train) + len(split.val) == 19
     tested = make_split(replace(t, splits=("test", *["train"] * 15, *["val"] * 4)))
     assert tested.test == ("b000",)
-    with pytest.raises(TableError, match="bag 'b000' has no label, but is to be in train"):
+    with pytest.raises(TableError, match="bag 'b000' has no label, but is in train"):
         make_split(replace(t, splits=("train",) * 16 + ("val",) * 4))
 
 
@@ -263,7 +261,7 @@ def test_a_rare_class_stays_in_training_without_a_warning() -> None:
     split = make_split(made(20, positive=2))
     rare = {"b000", "b001"}
     assert len(rare & set(split.train)) == 1
-    assert len(rare & set(split.val)) == 1  # the first of the best offers, not the first
+    assert len(rare & set(split.val)) == 1  # the best fold, not the first one
 
 
 def clam(tmp_path: Path, text: str) -> Path:
@@ -329,7 +327,7 @@ def test_the_real_splits_of_camelyon16(shared_data: Path, tmp_path: Path) -> Non
         split = read_clam_split(
             shared_data / "labels_splits" / f"camelyon16_camil_splits_{k}.csv", t
         )
-        # the fourth names one bag twice in val, and so leaves another one out
+        # the fourth split repeats a bag in val, and so omits another one
         assert len(split.train) + len(split.val) == (269 if k == 3 else 270)
         assert len(split.test) == 129
         assert all(b.startswith("test_") for b in split.test)

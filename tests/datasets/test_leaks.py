@@ -1,4 +1,4 @@
-"""Copies and near-copies of bags, on real features with planted ones; leaks of splits."""
+"""Copies and near-copies among real features, and leaks of splits."""
 
 from dataclasses import replace
 
@@ -100,7 +100,7 @@ def test_a_third_of_the_rows_is_less_than_the_rule_asks_of_either_bag(tmp_path):
 def test_rows_that_a_bag_repeats_say_nothing(tmp_path):
     rng = np.random.default_rng(0)
     blank = rng.normal(size=(1, 20))
-    # three of four patches are blank, in every bag, but for the sensor's noise
+    # three of four patches of every bag are blank, except for sensor noise
     bags = write(tmp_path, {
         f"b{k}": np.concatenate([
             blank * (1 + 1e-4 * rng.normal(size=(30, 20))), rng.normal(size=(10, 20))
@@ -114,13 +114,13 @@ def test_bags_of_one_or_two_rows_are_compared_as_wholes(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(12, 20)).astype(np.float32)
     bags = write(tmp_path, {"a": x[:1], "b": x[:1], "c": x, "d": x[1:3][::-1], "e": x[1:3]})
-    found = find_copies(bags, bags.names)
-    assert [(c.first, c.second, c.kind) for c in found] == [("a", "b", "copy"), ("d", "e", "copy")]
+    copies = find_copies(bags, bags.names)
+    assert [(c.first, c.second, c.kind) for c in copies] == [("a", "b", "copy"), ("d", "e", "copy")]
 
 
 def test_features_that_hardly_vary_do_not_hide_a_copy(tmp_path):
     rng = np.random.default_rng(0)
-    # a large offset, another that is constant: rounding and noise are larger than the deviations
+    # a large offset and a constant: rounding and noise exceed the std
     x = {k: rng.normal(size=(20, 12)).astype(np.float32) for k in "abcd"}
     x = {k: np.hstack([v, 1e4 + 0.1 * v[:, :3], np.full((20, 1), 7)]) for k, v in x.items()}
     bags = write(tmp_path, {**{k: v.astype(np.float32) for k, v in x.items()},
@@ -184,7 +184,7 @@ def test_a_copy_in_another_part_is_refused_and_in_the_same_told(four, tmp_path):
         refuse_leaks(bags, TABLE, CLEAN)
     (told,) = refuse_leaks(bags, TABLE, Split(train=("b0", "b3"), val=("b1",), test=(), origin=""))
     assert (told.kind, told.parts, told.across) == ("near-copy", ("train", "train"), False)
-    # a bag that is in no part harms nobody
+    # bags that are in no part are ignored
     assert find_leaks(bags, TABLE, replace(CLEAN, test=())) == []
 
 

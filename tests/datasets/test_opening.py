@@ -1,4 +1,4 @@
-"""Folders of bags as each tool leaves them; what is noted and refused."""
+"""Opening folders of bags of each tool; notes and errors."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ def features(seed: int, *, n: int = N, dtype: str = "float32") -> np.ndarray:
 
 
 def corners(*, step: int, n: int = N) -> np.ndarray:
-    """Four columns, row by row."""
+    """Return corners in four columns, row by row."""
     i = np.arange(n)
     return np.stack([i % 4, i // 4], axis=1) * step
 
@@ -64,7 +64,7 @@ def test_a_folder_of_our_files(tmp_path: Path) -> None:
     assert torch.equal(bag.instance_labels, torch.from_numpy(labels))
     assert torch.equal(bag.edges, lattice_edges())
     assert torch.equal(bag.weights, graphs.edge_weights(bag.x, bag.edges))
-    assert bags.stored_kind("b") == "slide"
+    assert bags.stored("b").inferred_kind == "slide"
     assert bags.notes == {}
     assert pack([bag, bags.bag("a")]).sizes == (N, N)
 
@@ -76,7 +76,7 @@ def test_files_of_coordinates_below_are_no_bags(tmp_path: Path) -> None:
 
 
 def test_a_trident_job(tmp_path: Path) -> None:
-    """Chunks of a row, no stamps, a folder of features for each encoder, patches beside it."""
+    """Write TRIDENT's layout: no stamps, one feature folder per encoder beside `patches`."""
     job = tmp_path / "20x_512px_0px_overlap"
     for encoder in ("features_uni", "features_resnet50"):
         (job / encoder).mkdir(parents=True)
@@ -170,14 +170,14 @@ def test_torchmil_slides(tmp_path: Path) -> None:
         assert bag.instance_labels.tolist() == [1] * N
         assert bag.stride == 512
         assert torch.equal(bag.edges, lattice_edges())
-        assert bags.stored_kind("w2") == "slide"
+        assert bags.stored("w2").inferred_kind == "slide"
 
 
 def test_torchmil_scans_are_chained_in_row_order(tmp_path: Path) -> None:
     bags = open_bags(torchmil(tmp_path, scans=True))
     bag = bags.bag("w1")
     assert torch.equal(bag.edges, graphs.chain(N))
-    assert (bag.coords, bag.stride, bags.stored_kind("w1")) == (None, None, "ct")
+    assert (bag.coords, bag.stride, bags.stored("w1").inferred_kind) == (None, None, "ct")
     assert bag.instance_labels.tolist() == [0] * N
 
 
@@ -202,7 +202,7 @@ def test_damaged_torchmil_files(tmp_path: Path) -> None:
     with pytest.raises(BagError, match=r"w1\.npy cannot be read as \.npy: it is truncated"):
         open_bags(root).bag("w1")
     np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(BagError, match=r"w1\.npy cannot be read"):  # never unpickled
+    with pytest.raises(BagError, match=r"w1\.npy cannot be read"):  # objects are not unpickled
         open_bags(root).bag("w1")
     (root / "coords" / "w2.npy").unlink()
     with pytest.raises(BagError, match=r"bag 'w2': there is no .*coords/w2\.npy"):
@@ -228,7 +228,7 @@ def test_a_folder_without_bags(tmp_path: Path) -> None:
     with pytest.raises(BagError, match=r"no bags in .*: expected \.h5 files .*; found nothing"):
         open_bags(tmp_path)
     (tmp_path / "slide.pt").touch()
-    (tmp_path / ".a.h5.x1.h5").touch()  # what a killed writer leaves
+    (tmp_path / ".a.h5.x1.h5").touch()  # a temporary file of a killed writer
     with pytest.raises(BagError, match=r"found .*\.pt"):
         open_bags(tmp_path)
 
@@ -238,7 +238,7 @@ def test_a_name_or_a_width_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(BagError, match=r"no bag named 'slide1' in .* Did you mean 'slide_"):
         bags.bag("slide1")
     write_bag(tmp_path / "z.h5", features=features(0)[:, :3], kind="slide")
-    with pytest.raises(BagError, match=r"bag 'z' .* has 3 features an instance, 'slide_1' has 5"):
+    with pytest.raises(BagError, match=r"bag 'z' .* has 3 features per instance, 'slide_1' has 5"):
         open_bags(tmp_path).bag("z")
 
 
@@ -285,7 +285,7 @@ def test_a_graph_that_needs_coordinates(tmp_path: Path) -> None:
         with pytest.raises(GraphError, match=f"bag 'a' has no coordinates.*'{kind}'"):
             bags.bag("a")
     scan(tmp_path / "ct", [1, 2, 3])
-    with pytest.raises(GraphError, match=r"bag 'scan' has one coordinate an instance.*chain"):
+    with pytest.raises(GraphError, match=r"bag 'scan' has one coordinate per instance.*chain"):
         open_bags(tmp_path / "ct", graph=GraphOptions(kind="grid")).bag("scan")
 
 
@@ -347,7 +347,7 @@ def test_real_scans(shared_data: Path) -> None:
         bag = bags.bag(name)
         assert torch.equal(bag.edges, graphs.chain(len(bag)))
         assert int(bag.instance_labels.max()) == y
-        assert bags.stored_kind(name) == "ct"
+        assert bags.stored(name).inferred_kind == "ct"
         gaps = bool((bag.coords.diff(dim=0) != 1).any())
         assert (name in bags.notes) == gaps, name
     assert bags.notes["050"] == "slices 22 missing"
@@ -359,12 +359,12 @@ def test_real_tiles(shared_data: Path) -> None:
     bags = open_bags(folder)
     t = read_table(folder / "labels.csv")
     match(t, bags.names, allow_unlabelled=False)
-    assert (len(bags), bags.in_dim, bags.stored_kind(bags.names[0])) == (100, 102, "slide")
+    assert (len(bags), bags.in_dim, bags.stored(bags.names[0]).inferred_kind) == (100, 102, "slide")
     expected = graphs.grid(torch.from_numpy(np.indices((10, 10)).reshape(2, -1).T.copy()))
     for name in bags.names:
         bag = bags.bag(name)
         assert bag.stride == 50
-        assert torch.equal(bag.edges, expected)  # 10 × 10 tiles: the same either way round
+        assert torch.equal(bag.edges, expected)  # 10 × 10 tiles in either order
         assert bool((bag.weights > 0).all())
         assert torch.isfinite(bag.weights).all()
     assert replace(bag, y=1).y == 1

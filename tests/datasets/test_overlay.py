@@ -1,4 +1,4 @@
-"""Labels of instances beside the features: what wins, what is refused, what a run reads."""
+"""Instance labels from a separate folder: precedence, errors, and use in runs."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def test_a_file_of_another_length_names_the_bag_and_itself(data) -> None:
 def test_what_is_no_label_is_refused(data, wrong) -> None:
     features, _, overlay = data
     np.save(overlay / "002.npy", np.full(open_bags(features).size("002"), wrong))
-    with pytest.raises(BagError, match=r"002\.npy.*expected whole numbers"):
+    with pytest.raises(BagError, match=r"002\.npy.*expected integers"):
         open_bags(features, instance_labels=overlay).stored("002")
 
 
@@ -73,8 +73,8 @@ def test_a_run_reads_them_with_its_own_features_alone(data, tmp_path: Path) -> N
 
 def test_bags_that_the_table_does_not_name_are_left_out_where_that_is_asked_for(data) -> None:
     features, labels, _ = data
-    kept = [line for line in labels.read_text().splitlines() if not line.startswith("004,")]
-    labels.write_text("\n".join(kept) + "\n")
+    lines = [line for line in labels.read_text().splitlines() if not line.startswith("004,")]
+    labels.write_text("\n".join(lines) + "\n")
     config = DataConfig(features=features, labels=labels, test_fold=0)
     with pytest.raises(TableError, match="'004'"):
         prepare(RunConfig(data=config, model="abmil"))

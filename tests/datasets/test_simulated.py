@@ -1,4 +1,4 @@
-"""Simulated cohorts: what is planted is there, layouts differ in nothing else, null is null."""
+"""Simulated cohorts: lesions, differences between layouts, and the null layout."""
 
 from itertools import combinations
 
@@ -54,16 +54,16 @@ def test_contiguous_lesions_are_one_piece_and_scattered_ones_many(cohorts):
 
 
 def test_layouts_of_a_seed_differ_in_the_places_alone(cohorts):
-    there, scattered, null = (cohorts[n] for n in LAYOUTS)
-    x, y = stacked(there)
+    contiguous, scattered, null = (cohorts[n] for n in LAYOUTS)
+    x, y = stacked(contiguous)
     moved = x[y == 1] - stacked(null)[0][y == 1]
-    assert np.ptp(moved, axis=0).max() < 1e-5  # one direction for all
+    assert np.ptp(moved, axis=0).max() < 1e-5  # all are shifted in one direction
     assert np.linalg.norm(moved[0]) == pytest.approx(1, abs=1e-5)
     np.testing.assert_array_equal(x[y == 0], stacked(null)[0][y == 0])
     s, z = stacked(scattered)
     np.testing.assert_allclose(s[z == 1] - stacked(null)[0][z == 1], moved[: len(s[z == 1])],
                                atol=1e-5)  # fmt: skip
-    for a, b in zip(there, scattered, strict=True):
+    for a, b in zip(contiguous, scattered, strict=True):
         assert a.instance_labels.sum() == b.instance_labels.sum()
         assert (a.label, a.fold) == (b.label, b.fold)
 
@@ -84,17 +84,17 @@ def mean_of_neighbours(bag, score):
 
 
 def test_neighbours_tell_more_of_contiguous_lesions_alone(cohorts):
-    # by the planted direction, which no method is told
-    found = {}
+    # scored by the true direction, which is unknown to methods
+    gain = {}
     for layout in ("contiguous", "scattered"):
         bags = cohorts[layout][1::2]
         x, y = stacked(bags)
         direction = x[y == 1].mean(0) - x[y == 0].mean(0)
         single = roc_auc_score(y, x @ direction)
         smooth = np.concatenate([mean_of_neighbours(b, b.features @ direction) for b in bags])
-        found[layout] = roc_auc_score(y, smooth) - single
-    assert found["contiguous"] > 0.08
-    assert found["scattered"] < 0.0
+        gain[layout] = roc_auc_score(y, smooth) - single
+    assert gain["contiguous"] > 0.08
+    assert gain["scattered"] < 0.0
 
 
 def test_null_features_tell_nothing_of_labels():
@@ -149,12 +149,12 @@ def test_what_cannot_be_made_is_refused(given):
 
 
 def test_what_is_written_is_read_with_its_folds_and_its_lattice(tmp_path):
-    made = write_simulated(
+    cohort = write_simulated(
         tmp_path, bags=20, layout="contiguous", seed=2, size=(6, 5), lesion=(3, 6), features=5
     )
     table, bags = read_table(tmp_path / "labels.csv"), open_bags(tmp_path / "features")
-    assert table.bags == bags.names == tuple(b.name for b in made)
-    for b in made:
+    assert table.bags == bags.names == tuple(b.name for b in cohort)
+    for b in cohort:
         read = bags.bag(b.name)
         np.testing.assert_array_equal(read.x.numpy(), b.features)
         np.testing.assert_array_equal(read.instance_labels.numpy(), b.instance_labels)
@@ -166,17 +166,17 @@ def test_what_is_written_is_read_with_its_folds_and_its_lattice(tmp_path):
 
 
 def test_a_decoy_is_scattered_elsewhere_in_bags_with_a_lesion_alone():
-    given = {"bags": 40, "layout": "contiguous", "seed": 2, "size": (10, 10), "features": 6}
-    without = simulated_cohort(**given, signal=2.0)
-    decoyed = simulated_cohort(**given, signal=2.0, decoy=5.0)
+    arguments = {"bags": 40, "layout": "contiguous", "seed": 2, "size": (10, 10), "features": 6}
+    without = simulated_cohort(**arguments, signal=2.0)
+    decoyed = simulated_cohort(**arguments, signal=2.0, decoy=5.0)
     moved = [b.features - a.features for a, b in zip(without, decoyed, strict=True)]
     for bag, difference in zip(decoyed, moved, strict=True):
-        there = np.abs(difference).sum(1) > 1e-6
-        assert there.sum() == bag.instance_labels.sum()  # as many, and none where label is 0
-        assert not (there & (bag.instance_labels == 1)).any()
-        np.testing.assert_allclose(np.linalg.norm(difference[there], axis=1), 5.0, rtol=1e-5)
-    # one direction, at a right angle to the lesion's
-    null = simulated_cohort(**{**given, "layout": "null"}, signal=2.0)
+        changed = np.abs(difference).sum(1) > 1e-6
+        assert changed.sum() == bag.instance_labels.sum()  # as many as lesion instances
+        assert not (changed & (bag.instance_labels == 1)).any()
+        np.testing.assert_allclose(np.linalg.norm(difference[changed], axis=1), 5.0, rtol=1e-5)
+    # one direction, orthogonal to that of the lesion
+    null = simulated_cohort(**{**arguments, "layout": "null"}, signal=2.0)
     lesion = (without[1].features - null[1].features)[without[1].instance_labels == 1][0]
     decoy = moved[1][np.abs(moved[1]).sum(1) > 1e-6]
     assert np.abs(decoy @ lesion).max() < 1e-4

@@ -1,4 +1,4 @@
-"""Digit slides: what makes them slides, what makes them hard, and that nothing leaks."""
+"""Digit slides: their structure, their difficulty, and the absence of leaks."""
 
 import csv
 from itertools import combinations
@@ -104,7 +104,7 @@ def test_the_seed_decides_everything():
 def test_features_are_the_mixed_pixels_with_noise():
     clean, noisy = (digit_slides(bags=12, seed=1, noise=v)[1] for v in (0.0, 0.65))
     pixels = load_digits().data[clean.digits] / 16
-    # an orthogonal mix keeps the angles between digits
+    # an orthogonal matrix keeps the angles between digits
     np.testing.assert_allclose(clean.features @ clean.features.T, pixels @ pixels.T, rtol=1e-4)
     assert clean.features.dtype == np.float32
     assert np.abs(clean.features - pixels).max() > 0.1
@@ -113,13 +113,13 @@ def test_features_are_the_mixed_pixels_with_noise():
 
 
 def test_single_patches_are_ambiguous_but_not_hopeless():
-    """A supervised classifier of patches: what no weakly supervised model should beat easily."""
+    """A supervised patch classifier, as an upper reference for weakly supervised models."""
     slides = digit_slides(bags=80, seed=0)
     x, y = {}, {}
     for part in ("train", "test"):
-        own = [s for s in slides if s.split == part]
-        x[part] = np.concatenate([s.features for s in own])
-        y[part] = np.concatenate([s.instance_labels for s in own])
+        part_slides = [s for s in slides if s.split == part]
+        x[part] = np.concatenate([s.features for s in part_slides])
+        y[part] = np.concatenate([s.instance_labels for s in part_slides])
     model = LogisticRegression(max_iter=500).fit(x["train"], y["train"])
     assert 0.8 < roc_auc_score(y["test"], model.decision_function(x["test"])) < 0.97
 
@@ -140,10 +140,10 @@ def test_impossible_slides_are_refused(arguments, message):
 
 def test_written_slides_are_read_back(tmp_path):
     slides = write_digit_slides(tmp_path, bags=12, seed=5)
-    held = open_bags(tmp_path / "features")
-    assert sorted(held.names) == [s.name for s in slides]
+    stored_bags = open_bags(tmp_path / "features")
+    assert sorted(stored_bags.names) == [s.name for s in slides]
     for s in slides:
-        bag = held.bag(s.name)
+        bag = stored_bags.bag(s.name)
         np.testing.assert_array_equal(bag.x, s.features)
         np.testing.assert_array_equal(bag.coords, s.coords)
         np.testing.assert_array_equal(bag.instance_labels, s.instance_labels)

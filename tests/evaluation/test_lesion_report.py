@@ -10,9 +10,8 @@ import tifffile
 import yaml
 from PIL import Image
 from scipy import ndimage
-from support.asap_annotations import asap_xml
 from support.made_experiments import write_run
-from support.made_studies import SIDE, lattice, write_slide
+from support.made_studies import SIDE, asap_xml, lattice, write_slide
 
 from probsa.benchmark.results import lesions as benchmark_lesions
 from probsa.benchmark.results.results import read_results
@@ -288,7 +287,7 @@ def test_files_are_matched_by_name(tmp_path):
         "mine": "mine_mask.png",
     }
     (tmp_path / "tumor_001.tif").touch()
-    with pytest.raises(InputError, match=r"Tumor_1\.xml and .*tumor_001\.tif both say"):
+    with pytest.raises(InputError, match=r"Tumor_1\.xml and .*tumor_001\.tif both annotate"):
         annotation_files(tmp_path, ["tumor_001"])
     with pytest.raises(InputError, match=r"named after a bag: expected else\.xml"):
         annotation_files(tmp_path, ["else"])
@@ -314,12 +313,12 @@ def test_files_that_are_not_masks(tmp_path):
     colour = np.zeros((10, 20, 3), np.uint8)
     colour[..., 0] = 200
     Image.fromarray(colour).save(tmp_path / "e.png")
-    with pytest.raises(InputError, match="is a picture in colour, expected a mask"):
+    with pytest.raises(InputError, match="is a colour image, expected a mask"):
         read("e.png")
     with tifffile.TiffWriter(tmp_path / "f.tif") as f:
         for k in (1, 2):
             f.write(np.ones((512 // k, 512 // k), np.uint8), subfiletype=k - 1, tile=(128, 128))
-    with pytest.raises(InputError, match=r"levels of 1/1, 1/2, and none of 1/32"):
+    with pytest.raises(InputError, match=r"levels of 1/1, 1/2, but none of 1/32"):
         read("f.tif")
 
 

@@ -1,6 +1,6 @@
-"""One slide as each tool would leave it, from the lists of fields of their formats.
+"""Write one slide in the format of each tool, including the pitfalls of the formats.
 
-Raw h5py, NumPy and torch: never our own writers. Traps of the formats are in them.
+Uses h5py, NumPy and torch directly, not the writers under test.
 """
 
 import json
@@ -12,11 +12,13 @@ import h5py
 import numpy as np
 import torch
 
+from probsa import Bag
+
 WIDTH = 6
 MPP = {20: 0.5054, 40: 0.2527}
-"""Of a scan, by its magnification."""
+"""µm per pixel of a scan, by magnification."""
 TILE_UM, TILE_PX = 256.0, 224
-"""STAMP's."""
+"""Side of STAMP's tiles."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,13 @@ class Slide:
     name: str
     cells: np.ndarray
     features: np.ndarray
-    """float32, but exact in float16: whatever a tool stores them in, they are the same."""
+    """float32, but exactly representable in float16, which some tools store."""
     labels: np.ndarray
     scan: int
 
     @property
     def step(self) -> int:
-        """Level-0 pixels between patches."""
+        """The stride in level-0 pixels."""
         return 512 * self.scan // 20
 
     @property
@@ -49,12 +51,12 @@ class Slide:
 
     @property
     def tile_px(self) -> int:
-        """Level-0 pixels between STAMP's tiles, which it rounds up."""
+        """The stride of STAMP's tiles in level-0 pixels, which it rounds up."""
         return math.ceil(TILE_UM / self.mpp)
 
     @property
     def order(self) -> np.ndarray:
-        """The rows in which STAMP's threads end."""
+        """A permutation of the rows, as STAMP's threads finish in random order."""
         return np.random.default_rng(len(self.cells)).permutation(len(self.cells))
 
 
@@ -69,8 +71,8 @@ def slide(name: str = "s1", *, scan: int = 20, seed: int = 0) -> Slide:
 
 
 def clam(root: Path, *slides: Slide, h5: bool = True, patches: bool = True) -> Path:
-    """`patches` with attributes; `h5_files` without any; `pt_files`. A 40x scan was cut at level 1,
-    which is 4 times smaller."""
+    """Write `patches` with attributes, `h5_files` without any, and `pt_files`. A 40x scan is cut at
+    level 1, with a downsample of 4."""
     for s in slides:
         down = 4 if s.scan == 40 else 1
         if patches:
@@ -94,8 +96,8 @@ def clam(root: Path, *slides: Slide, h5: bool = True, patches: bool = True) -> P
 
 
 def clam_first_script(root: Path, s: Slide) -> Path:
-    """Pixels beside the corners, and the corners at the level of the patches, which is 4 times
-    smaller: in `patches` and in the features' file."""
+    """Write pixels beside the corners, and, in `patches` and in the feature file, corners at the
+    level of the patches, with a downsample of 4."""
     corners = (s.corners // 4).astype(np.int32)
     with h5py.File(_new(root / "patches" / f"{s.name}.h5"), "w") as f:
         side = s.step // 4
@@ -109,7 +111,7 @@ def clam_first_script(root: Path, s: Slide) -> Path:
 
 
 def trident(root: Path, *slides: Slide, encoder: str = "uni_v1", dtype: str = "float16") -> Path:
-    """The job folder; 20x patches of a 40x scan lie 1024 level-0 pixels apart, not 512."""
+    """Write the job folder; 20x patches of a 40x scan have a stride of 1024 level-0 pixels."""
     job = root / "20x_512px_0px_overlap"
     for s in slides:
         attributes = {
@@ -135,7 +137,7 @@ def trident(root: Path, *slides: Slide, encoder: str = "uni_v1", dtype: str = "f
 
 
 def trident_empty(root: Path, name: str, *, encoder: str = "uni_v1", flat: bool = False) -> None:
-    """A slide without tissue."""
+    """Add a slide without tissue."""
     path = _new(root / "20x_512px_0px_overlap" / f"features_{encoder}" / f"{name}.h5")
     with h5py.File(path, "w") as f:
         f["features"] = np.zeros((0,) if flat else (0, WIDTH), np.float32)
@@ -144,8 +146,8 @@ def trident_empty(root: Path, name: str, *, encoder: str = "uni_v1", flat: bool 
 
 
 def stamp(root: Path, *slides: Slide, version: str = "2.4.0") -> Path:
-    """Corners in µm, tiles as far apart as a tile rounded up to pixels (256.24 µm), rows in the
-    order in which threads ended. Version 1 knew no µm; 2.0 said `tile_size`."""
+    """Write corners in µm, with the tile size rounded up to pixels (256.24 µm) as stride, rows in
+    random order. Version 1 has no µm; version 2.0 names the attribute `tile_size`."""
     folder = root / "uni-1a2b3c4d" / "cohort"
     for s in slides:
         um = s.cells * s.tile_px * s.mpp
@@ -166,7 +168,7 @@ def stamp(root: Path, *slides: Slide, version: str = "2.4.0") -> Path:
 
 
 def slideflow(root: Path, *slides: Slide, zipped: bool = True, stride: int = 1) -> Path:
-    """Centres, not corners. With `stride` 2 every tile is twice as wide as they lie apart."""
+    """Write centres, not corners. With `stride` 2, tiles are twice as wide as their distance."""
     for s in slides:
         torch.save(torch.from_numpy(s.features), _new(root / f"{s.name}.pt"))
         centres = s.corners + s.step * stride // 2
@@ -199,6 +201,26 @@ def torchmil(root: Path, *slides: Slide, encoder: str = "UNI") -> Path:
     lines = [f"{s.name},{'train' if k else 'test'}" for k, s in enumerate(slides)]
     (root / "splits.csv").write_text("\n".join(["bag_name,split", *lines]) + "\n")
     return root
+
+
+def edges_by_cell(bag: Bag, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted edges of a bag in the row order of the slide, and their weights."""
+    edges = np.sort(rows[bag.edges.numpy()], axis=0)
+    order = np.lexsort(edges[::-1])
+    return edges[:, order], bag.weights.numpy()[order]
+
+
+def expected_edges(s: Slide) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pairs of adjacent cells and their inverse weights, by comparing all pairs."""
+    distance = np.abs(s.cells[:, None] - s.cells[None]).max(-1)
+    edges = np.stack(np.nonzero(np.triu(distance == 1)))
+    d = np.linalg.norm(s.features[edges[0]] - s.features[edges[1]], axis=1)
+    return edges, np.median(d) / d
+
+
+def row_order(tool: str, s: Slide) -> np.ndarray:
+    """Return the slide's rows in the order in which a tool writes them."""
+    return s.order if tool == "stamp" else np.arange(len(s.cells))
 
 
 TOOLS = {

@@ -1,4 +1,4 @@
-"""Miniature releases of data sets, with official names, for the tests of what reads them."""
+"""Miniature releases of data sets with official names."""
 
 import csv
 import gzip
@@ -8,6 +8,9 @@ import numpy as np
 
 from probsa.core.store import write_bag
 
+ASAP_XML = """<ASAP_Annotations><Annotations>
+<Annotation Name="a" Type="Polygon" PartOfGroup="_0"><Coordinates>{}</Coordinates></Annotation>
+</Annotations></ASAP_Annotations>"""
 WIDTH = 3
 SIDE = 512
 
@@ -18,14 +21,18 @@ def rows_of(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
+def asap_xml(*corners: tuple[int, int]) -> str:
+    return ASAP_XML.format("".join(f'<Coordinate X="{x}" Y="{y}"/>' for x, y in corners))
+
+
 def lattice(columns: int, rows: int, *, at: tuple[int, int] = (0, 0), side: int = SIDE):
-    """Corners of a block of patches, row by row."""
+    """Return the corners of a block of patches, row by row."""
     y, x = np.divmod(np.arange(columns * rows), columns)
     return np.stack([x, y], 1) * side + np.array(at)
 
 
 def write_slide(folder: Path, name: str, coords: np.ndarray, *, side: int = SIDE, **more) -> None:
-    """A bag of features as `probsa extract` leaves it."""
+    """Write a bag of features as `probsa extract` does."""
     attributes = {"patch_size": side, "patch_size_level0": side, "overlap": 0, **more}
     write_bag(
         folder / f"{name}.h5",
@@ -43,7 +50,7 @@ def write_processed(
     kind: str = "patch_labels",
     encoder: str = "features_UNI",
 ) -> Path:
-    """Bags (label, labels of instances) as the authors' folders hold them."""
+    """Write bags (label, instance labels) in the layout of the authors' folders."""
     folders = (
         "labels",
         kind,

@@ -1,4 +1,4 @@
-"""Bags with random graphs for tests, and the dense Laplacian that the library never builds."""
+"""Bags with random graphs, and dense Laplacians as a reference."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ def random_bag(
     density: float = 0.4,
     y: int | None = None,
 ) -> Bag:
-    """n instances; each pair is an edge with probability `density`, with a weight in (0.2, 2.2)."""
+    """Make n instances; each pair is an edge with probability `density`, weight in (0.2, 2.2)."""
     g = torch.Generator().manual_seed(seed)
     i, j = torch.triu_indices(n, n, 1)
     kept = torch.rand(len(i), generator=g) < density
@@ -36,7 +36,7 @@ def random_bag(
 
 
 def chain_bag(n: int, weights: Tensor, *, name: str = "chain") -> Bag:
-    """Each instance next to the one before; one feature that nobody reads."""
+    """Make a chain of instances with one unused feature."""
     i = torch.arange(n - 1)
     return Bag(
         name=name,
@@ -47,7 +47,7 @@ def chain_bag(n: int, weights: Tensor, *, name: str = "chain") -> Bag:
 
 
 def adjacency(bag: Bag) -> Tensor:
-    """A, dense, float64, of a bag with each pair once."""
+    """Return the dense adjacency A in float64, for a bag with each pair once."""
     a = torch.zeros(len(bag.x), len(bag.x), dtype=F64)
     i, j = bag.edges
     a[i, j] = bag.weights.double()
@@ -55,7 +55,7 @@ def adjacency(bag: Bag) -> Tensor:
 
 
 def dense_laplacian(bag: Bag, kind: str) -> Tensor:
-    """D − A, or I − D^-½ A D^-½ with 0 for the root of an isolated instance's degree."""
+    """Return D − A, or I − D^-½ A D^-½ with D^-½ = 0 for isolated instances."""
     a = adjacency(bag)
     d = a.sum(1)
     if kind == "combinatorial":
@@ -65,12 +65,12 @@ def dense_laplacian(bag: Bag, kind: str) -> Tensor:
 
 
 def split(v: Tensor, bags: Bags) -> tuple[Tensor, ...]:
-    """The part of each bag."""
+    """Split a packed tensor into bags."""
     return v.split(list(bags.sizes))
 
 
 def graphs_of_all_kinds() -> list[Bag]:
-    """Connected, disconnected, with isolated instances, without edges, and of one instance."""
+    """Return bags: connected, disconnected, with isolated instances, edgeless, single-instance."""
     return [
         random_bag(7, seed=1, density=1.0, name="complete"),
         random_bag(12, seed=2, density=0.35, name="random"),
@@ -82,13 +82,13 @@ def graphs_of_all_kinds() -> list[Bag]:
 
 
 def packed(bags: list[Bag]) -> Bags:
-    """`pack`, of bags that may differ in width."""
+    """Pack bags that may differ in width, using only the first feature."""
     return pack([Bag(name=b.name, x=b.x[:, :1], edges=b.edges, weights=b.weights) for b in bags])
 
 
 @contextmanager
 def types_not_executed() -> Iterator[None]:
-    """As a user runs the library: annotations are not checked, so its own refusals are met."""
+    """Disable the run-time checks of jaxtyping, so that the library's own errors are raised."""
     jaxtyping.config.update("jaxtyping_disable", value=True)
     try:
         yield

@@ -209,7 +209,7 @@ def test_another_set_of_patches_and_nothing_predicted(run, tmp_path, capsys):
     assert predict(run, other, tmp_path / "p", "--json") == 2
     said = json.loads(capsys.readouterr().out)
     assert said["error"].startswith(f"none of the {SLIDES} bags of {other}")
-    assert "'slide0': it is like no bag" in said["error"]
+    assert "'slide0': it differs from every bag" in said["error"]
     assert "1 µm per pixel, expected 0.5" in said["error"]
     assert not (tmp_path / "p").exists()
     assert predict(run, other, tmp_path / "p", "--json", "--other-features") == 0

@@ -1,4 +1,4 @@
-"""Bags, segments, graphs, the store, files and random streams: the data that every room uses."""
+"""Data structures that every room uses: bags, segments, graphs, the store, files, randomness."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Files of bags: a bag is named after its file."""
+"""Find the files of bags; a bag is named after its file."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,24 +9,24 @@ HDF5 = (".h5", ".hdf5")
 
 
 def by_name(files: Iterable[Path]) -> dict[str, Path]:
-    """Files by the name of their bag, which is the file's name without its ending.
+    """Map bag names to their files; the name is the file name without its suffix.
 
     Raises:
-        BagError: two files would be bags of one name.
+        BagError: two files would give bags of the same name.
     """
-    found: dict[str, Path] = {}
+    path_of: dict[str, Path] = {}
     for path in files:
-        if path.stem in found:
+        if path.stem in path_of:
             raise BagError(
-                f"two bags are named {path.stem!r}: {found[path.stem]} and {path}. "
+                f"two bags are named {path.stem!r}: {path_of[path.stem]} and {path}. "
                 "Names must be unique: rename one, or give the folder that holds only one of them"
             )
-        found[path.stem] = path
-    return found
+        path_of[path.stem] = path
+    return path_of
 
 
 def hdf5_files(folder: Path) -> list[Path]:
-    """The HDF5 files of a folder and those below it that can be bags."""
+    """List the HDF5 files in a folder and its subfolders, except those named `patches`."""
     return sorted(
         path
         for path in folder.rglob("*")
@@ -38,10 +38,10 @@ def hdf5_files(folder: Path) -> list[Path]:
 
 
 def pt_files(folder: Path) -> list[Path]:
-    """The .pt files of a folder, not of those below."""
+    """List the .pt files in a folder, without its subfolders."""
     return sorted(p for p in folder.glob("*.pt") if not p.name.startswith("."))
 
 
 def npy_files(folder: Path) -> list[Path]:
-    """The .npy files of a folder, not of those below."""
+    """List the .npy files in a folder, without its subfolders."""
     return sorted(p for p in folder.glob("*.npy") if not p.name.startswith("."))

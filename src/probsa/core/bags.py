@@ -1,4 +1,4 @@
-"""Stage 5: bags of instances, packed one after another: no padding, so no masks."""
+"""Stage 5: bags of instances, concatenated into mini-batches without padding or masks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -17,28 +17,28 @@ T = TypeVar("T")
 Label = int | float | Tensor | None
 
 
-def _accepting_pitch(cls: type[T]) -> type[T]:
-    """Let the constructor take `pitch`, the name that `stride` had before rooms."""
+def _accept_pitch(cls: type[T]) -> type[T]:
+    """Let the constructor accept `pitch`, the former name of `stride`."""
     construct = cls.__init__
 
     @wraps(construct)
-    def __init__(self: T, **given: Any) -> None:
-        if "pitch" in given:
-            given["stride"] = given.pop("pitch")
-        construct(self, **given)
+    def __init__(self: T, **arguments: Any) -> None:
+        if "pitch" in arguments:
+            arguments["stride"] = arguments.pop("pitch")
+        construct(self, **arguments)
 
     cls.__init__ = __init__  # pyright: ignore[reportAttributeAccessIssue]
     return cls
 
 
-@_accepting_pitch
+@_accept_pitch
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bag:
-    """One slide or scan: N instances and the undirected graph of their neighbourhood.
+    """One slide or scan: N instances and the undirected graph of their neighbourhoods.
 
-    `edges` (2, E) may hold a pair in both directions or twice, and self-loops: `pack` keeps each
-    pair once (i < j), refuses weights that disagree, and drops self-loops.
-    `arcs` (2, A) are (target row, source column) for methods whose neighbourhoods are directed.
+    `edges` (2, E) may repeat a pair, in either direction, and may contain self-loops: `pack` keeps
+    each pair once (i < j), rejects weights that disagree, and drops self-loops.
+    `arcs` (2, A) holds (target row, source column) for methods with directed neighbourhoods.
     """
 
     name: str
@@ -47,13 +47,13 @@ class Bag:
     weights: Float[Tensor, " e"]
     y: Label = None
     coords: Shaped[Tensor, "n axes"] | None = None
-    """Level-0 (x, y) of each patch's top-left corner, or (n, 1) slice positions."""
+    """Level-0 (x, y) of each patch's top-left corner, or slice positions of shape (n, 1)."""
     stride: float | None = None
-    """Distance between neighbouring patches, in the unit of `coords`; None: estimate it."""
+    """Distance between neighbouring patches in the unit of `coords`; None: it is estimated."""
     arcs: Int[Tensor, "2 a"] | None = None
     arc_weights: Float[Tensor, " a"] | None = None
     instance_labels: Int[Tensor, " n"] | None = None
-    """Never used in training."""
+    """For evaluation only; never used in training."""
 
     def __len__(self) -> int:
         return len(self.x)
@@ -61,12 +61,12 @@ class Bag:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bags:
-    """A mini-batch of bags with `n` instances in all; bag b is `x[offsets[b]:offsets[b + 1]]`."""
+    """A mini-batch of bags with `n` instances in total; bag b is `x[offsets[b]:offsets[b + 1]]`."""
 
     x: Float[Tensor, "n features"]
     offsets: Int[Tensor, " bags_plus_1"]
     edges: Int[Tensor, "2 e"]
-    """Undirected, each pair once, i < j, no self-loops; rows of `x`; one bag after another."""
+    """Rows of `x`, bag by bag; undirected, each pair once with i < j, no self-loops."""
     weights: Float[Tensor, " e"]
     y: Float[Tensor, " bags"] | Int[Tensor, " bags"] | None
     names: tuple[str, ...]
@@ -76,7 +76,7 @@ class Bags:
     arc_weights: Float[Tensor, " a"] | None = None
     instance_labels: Int[Tensor, " n"] | None = None
     sizes: tuple[int, ...] = field(init=False)
-    """Instances in each bag, as plain numbers: loops over bags need no device round trip."""
+    """Number of instances in each bag, as Python ints, so that loops need no device transfer."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(self.offsets.diff().tolist()))
@@ -86,7 +86,7 @@ class Bags:
 
     @property
     def bag(self) -> Int[Tensor, " n"]:
-        """The bag number of each instance, ascending."""
+        """The index of each instance's bag, ascending."""
         return segment_index(self.sizes, self.x.device)
 
     @property
@@ -95,7 +95,7 @@ class Bags:
         return degrees(self.edges, self.weights, len(self.x))
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Bags":
-        """The same bags elsewhere; `dtype` is for the features (halves travel, floats compute)."""
+        """Return the bags on another device; `dtype`, if given, applies to the features only."""
         moved = {
             f.name: value.to(device)
             for f in fields(self)
@@ -107,81 +107,87 @@ class Bags:
 
 
 def pack(bags: Sequence[Bag]) -> Bags:
-    """Concatenates bags; rows in edges and arcs are shifted to match. Dtypes are kept.
+    """Concatenate bags, shifting the rows in edges and arcs; dtypes are kept.
 
-    Labels become float where all are float or the bags carry none of class type: an `int` label
-    of 0 or 1 serves one logit as well as two, so `y` is int64 unless a label is a float.
+    `y` is int64, or float if any label is a float, and None if no bag has a label. An integer label
+    of 0 or 1 works with one logit as well as with two.
 
     Raises:
-        BagError: no bags, an empty bag, values that are not finite, rows that do not agree, or bags
-            that disagree in width or in having a label.
+        BagError: there are no bags, a bag is empty, values are not finite, numbers of rows do not
+            agree, or bags differ in width or in whether they have a label.
     """
     if not bags:
         raise BagError("pack() got no bags: give at least one")
-    for b in bags:
-        _check(b, width=bags[0].x.shape[1])
-    sizes = [len(b.x) for b in bags]
+    for bag in bags:
+        _check(bag, width=bags[0].x.shape[1])
+    sizes = [len(bag.x) for bag in bags]
     offsets = torch.tensor([0, *sizes]).cumsum(0)
-    start = offsets.tolist()
-    graphs = [_graph(b) for b in bags]
+    starts = offsets.tolist()
+    graphs = [_unique_graph(bag) for bag in bags]
     return Bags(
-        x=torch.cat([b.x for b in bags]),
+        x=torch.cat([bag.x for bag in bags]),
         offsets=offsets.to(bags[0].x.device),
-        edges=torch.cat([e + s for (e, _), s in zip(graphs, start, strict=False)], dim=1),
+        edges=torch.cat([e + start for (e, _), start in zip(graphs, starts, strict=False)], dim=1),
         weights=torch.cat([w for _, w in graphs]),
-        y=_labels([b.y for b in bags], bags[0].x.device),
-        names=tuple(b.name for b in bags),
-        coords=_joined(bags, "coords"),
-        stride=tuple(b.stride for b in bags) if any(b.stride is not None for b in bags) else None,
-        arcs=_joined(bags, "arcs", shift=start),
-        arc_weights=_joined(bags, "arc_weights"),
-        instance_labels=_joined(bags, "instance_labels"),
+        y=_labels([bag.y for bag in bags], bags[0].x.device),
+        names=tuple(bag.name for bag in bags),
+        coords=_concatenate(bags, "coords"),
+        stride=tuple(bag.stride for bag in bags)
+        if any(bag.stride is not None for bag in bags)
+        else None,
+        arcs=_concatenate(bags, "arcs", starts=starts),
+        arc_weights=_concatenate(bags, "arc_weights"),
+        instance_labels=_concatenate(bags, "instance_labels"),
     )
 
 
-def _check(b: Bag, *, width: int) -> None:
-    n = len(b.x)
-    if n == 0:
-        raise BagError(f"bag {b.name!r} is empty: a bag needs at least one instance")
-    if b.x.shape[1] != width:
-        raise BagError(f"bag {b.name!r} has {b.x.shape[1]} features, the first one {width}")
-    _check_lengths(b, n)
-    # one NaN or inf makes the sum one; a sum that overflows for itself is looked at more closely
-    total = b.x.sum(dtype=torch.float32 if b.x.element_size() < 4 else None)
-    if not bool(total.isfinite()) and not bool(b.x.isfinite().all()):
-        row = int((~b.x.isfinite()).any(1).nonzero()[0])
-        raise BagError(f"bag {b.name!r}: its features hold NaN or inf, first in row {row}")
-    for name, rows in (("edges", b.edges), ("arcs", b.arcs)):
-        if rows is not None and rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < n:
+def _check(bag: Bag, *, width: int) -> None:
+    instances = len(bag.x)
+    if instances == 0:
+        raise BagError(f"bag {bag.name!r} is empty: a bag needs at least one instance")
+    if bag.x.shape[1] != width:
+        raise BagError(f"bag {bag.name!r} has {bag.x.shape[1]} features, the first one {width}")
+    _check_lengths(bag, instances)
+    # A NaN or inf anywhere makes the sum non-finite; a sum may also overflow, so check again.
+    total = bag.x.sum(dtype=torch.float32 if bag.x.element_size() < 4 else None)
+    if not bool(total.isfinite()) and not bool(bag.x.isfinite().all()):
+        row = int((~bag.x.isfinite()).any(1).nonzero()[0])
+        raise BagError(f"bag {bag.name!r}: its features hold NaN or inf, first in row {row}")
+    for name, rows in (("edges", bag.edges), ("arcs", bag.arcs)):
+        if (
+            rows is not None
+            and rows.numel()
+            and not 0 <= int(rows.min()) <= int(rows.max()) < instances
+        ):
             raise BagError(
-                f"bag {b.name!r}: {name} name row {int(rows.max())} (or a negative one), "
-                f"but it has {n} instances"
+                f"bag {bag.name!r}: {name} name row {int(rows.max())} (or a negative one), "
+                f"but it has {instances} instances"
             )
 
 
-def _check_lengths(b: Bag, n: int) -> None:
-    pairs = b.edges.shape[1]
-    arcs = None if b.arcs is None else b.arcs.shape[1]
+def _check_lengths(bag: Bag, instances: int) -> None:
+    pairs = bag.edges.shape[1]
+    arcs = None if bag.arcs is None else bag.arcs.shape[1]
     for name, value, expected in (
-        ("weights", b.weights, pairs),
-        ("arc_weights", b.arc_weights, arcs),
-        ("coords", b.coords, n),
-        ("instance_labels", b.instance_labels, n),
+        ("weights", bag.weights, pairs),
+        ("arc_weights", bag.arc_weights, arcs),
+        ("coords", bag.coords, instances),
+        ("instance_labels", bag.instance_labels, instances),
     ):
         if value is not None and len(value) != expected:
             raise BagError(
-                f"bag {b.name!r}: {name} has {len(value)} rows where {expected} are expected "
-                f"({n} instances, {pairs} edges)"
+                f"bag {bag.name!r}: {name} has {len(value)} rows where {expected} are expected "
+                f"({instances} instances, {pairs} edges)"
             )
 
 
-def _graph(b: Bag) -> tuple[Tensor, Tensor]:
-    i, j = b.edges
-    if bool((i < j).all()):  # the common case, already as stored: only repeats are left to look for
-        key = i * len(b.x) + j
+def _unique_graph(bag: Bag) -> tuple[Tensor, Tensor]:
+    i, j = bag.edges
+    if bool((i < j).all()):  # the common case: edges as stored, so only repeats must be excluded
+        key = i * len(bag.x) + j
         if bool((key[1:] > key[:-1]).all()):
-            return b.edges, b.weights
-    return undirected(b.edges, b.weights, name=b.name)
+            return bag.edges, bag.weights
+    return undirected(bag.edges, bag.weights, name=bag.name)
 
 
 def _labels(labels: Sequence[Label], device: torch.device) -> Tensor | None:
@@ -194,20 +200,22 @@ def _labels(labels: Sequence[Label], device: torch.device) -> Tensor | None:
     return y if y.is_floating_point() else y.long()
 
 
-def _joined(bags: Sequence[Bag], name: str, *, shift: Sequence[int] | None = None) -> Tensor | None:
-    """The optional tensor `name` of all bags, or None unless every bag has it.
+def _concatenate(
+    bags: Sequence[Bag], name: str, *, starts: Sequence[int] | None = None
+) -> Tensor | None:
+    """Concatenate the optional tensor `name` of all bags; None unless every bag has it.
 
-    Arcs decide what a method computes: a batch in which some bags have none is refused.
+    Arcs change what a method computes, so a batch in which only some bags have them is rejected.
     """
-    parts = [getattr(b, name) for b in bags]
-    if name.startswith("arc") and len({p is None for p in parts}) == 2:
-        without = next(b.name for b, p in zip(bags, parts, strict=True) if p is None)
+    parts = [getattr(bag, name) for bag in bags]
+    if name.startswith("arc") and len({part is None for part in parts}) == 2:
+        without = next(bag.name for bag, part in zip(bags, parts, strict=True) if part is None)
         raise BagError(
             f"some bags of the batch have {name} and bag {without!r} has none: a bag's result "
             "would depend on its batch-mates. Give them to all bags, or to none"
         )
-    if any(p is None for p in parts):
+    if any(part is None for part in parts):
         return None
-    if shift is None:
+    if starts is None:
         return torch.cat(parts)
-    return torch.cat([p + s for p, s in zip(parts, shift, strict=False)], dim=1)
+    return torch.cat([part + start for part, start in zip(parts, starts, strict=False)], dim=1)

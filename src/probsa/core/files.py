@@ -1,4 +1,4 @@
-"""Files that exist are complete: written under a temporary name, flushed, renamed."""
+"""Write files atomically: under a temporary name, flushed to disk, then renamed."""
 
 import csv
 import errno
@@ -17,7 +17,7 @@ import h5py
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`; renamed to it at the end, removed if anything fails."""
+    """Yield a temporary path that is renamed to `path` on success and removed on failure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
@@ -34,19 +34,19 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 class _Sink(io.FileIO):
-    """A file that keeps its first error to itself.
+    """A file that records its first error instead of raising it.
 
-    HDF5 does not survive one: a full disk would end the process with a segmentation fault.
+    HDF5 crashes with a segmentation fault if a write fails, for example on a full disk.
     """
 
     error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        left = memoryview(data).cast("B")
-        size = len(left)
+        remaining = memoryview(data).cast("B")
+        size = len(remaining)
         try:
-            while self.error is None and len(left):
-                left = left[super().write(left) :]
+            while self.error is None and len(remaining):
+                remaining = remaining[super().write(remaining) :]
         except OSError as e:
             self.error = e
         return size
@@ -61,10 +61,10 @@ class _Sink(io.FileIO):
 
 @contextmanager
 def replacing_hdf5(path: Path) -> Iterator[h5py.File]:
-    """An HDF5 file to be filled, which becomes `path` once it is whole.
+    """Yield an open HDF5 file that replaces `path` once it is complete.
 
     Raises:
-        OSError: it could not be written: the disk is full.
+        OSError: the file could not be written, for example because the disk is full.
     """
     with replacing(path) as temporary, _Sink(temporary, "w+") as sink:
         with h5py.File(sink, "w") as f:
@@ -74,7 +74,7 @@ def replacing_hdf5(path: Path) -> Iterator[h5py.File]:
 
 
 def unfinished(path: Path) -> list[Path]:
-    """Temporary files that killed processes left of `path`, and those of whoever writes it now."""
+    """List temporary files of `path`: those that killed processes left, and any in use now."""
     if not path.parent.is_dir():
         return []
     name = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]+\.tmp")
@@ -82,36 +82,36 @@ def unfinished(path: Path) -> list[Path]:
 
 
 def unfinished_below(folder: Path) -> list[Path]:
-    """The same of every file below a folder."""
+    """List the temporary files of every file in a folder and its subfolders."""
     name = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
     return sorted(p for p in folder.rglob(".*.tmp") if name.fullmatch(p.name))
 
 
 def full_disk(error: BaseException) -> bool:
-    """Whether an error says that a disk, or a user's share of it, is full.
+    """Return whether an error means that a disk is full or a user's quota is exceeded.
 
-    HDF5 has its own words for it, and does not always pass the number on.
+    HDF5 raises its own errors, which may lack the `errno`, so the message is searched as well.
     """
     if not isinstance(error, OSError | RuntimeError):
         return False
-    number = error.errno if isinstance(error, OSError) else None
-    words = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
-    return number in (errno.ENOSPC, errno.EDQUOT) or any(w in str(error) for w in words)
+    code = error.errno if isinstance(error, OSError) else None
+    messages = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+    return code in (errno.ENOSPC, errno.EDQUOT) or any(w in str(error) for w in messages)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file atomically."""
+    """Write a text file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file atomically, indented; paths become strings."""
+    """Write an indented JSON file atomically; paths become strings."""
     write_text(path, json.dumps(value, indent=2, default=str) + "\n")
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
-    """Writes a table atomically; a missing value is an empty cell."""
+    """Write a table atomically; missing values become empty cells."""
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as f:
         writer = csv.DictWriter(f, header, restval="", lineterminator="\n")
         writer.writeheader()
@@ -119,7 +119,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Mapping[str, obj
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """The rows of a table, every cell a string without blanks around it."""
+    """Read the rows of a table; every cell is a string, stripped of surrounding whitespace."""
     with path.open(newline="", encoding="utf-8-sig") as f:
         return [
             {(k or "").strip(): (v or "").strip() for k, v in row.items() if k is not None}

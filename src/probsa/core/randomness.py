@@ -1,7 +1,7 @@
-"""Randomness is handed in: every stream follows from numbers and names, never from a clock.
+"""Random generators seeded by numbers and names, never by a clock.
 
-A stream is named by what it is for (a run's seed, a step, a bag), so what a bag draws does not
-depend on which bags are drawn before it, in which order, on how many processes, or after a resume.
+A generator is named after its purpose (the run's seed, the step, the bag). What is drawn for a bag
+therefore does not depend on the order of bags, the number of processes, or an interruption.
 """
 
 import hashlib
@@ -10,17 +10,17 @@ import torch
 
 
 def seed_of(*names: int | str) -> int:
-    """A 63-bit seed from numbers and names, the same on every machine."""
+    """Return a 63-bit seed from numbers and names, the same on every machine."""
     text = "\x1f".join(str(n) for n in names).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
 def stream(*names: int | str, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator seeded by these names."""
+    """Return a generator seeded by these numbers and names."""
     return torch.Generator(device=device).manual_seed(seed_of(*names))
 
 
 def draw_key(generator: torch.Generator | None) -> int:
-    """One number from a generator (None: torch's own), to seed streams with."""
+    """Draw a number to seed other generators with; None uses torch's global generator."""
     device = "cpu" if generator is None else generator.device
     return int(torch.randint(2**62, (1,), generator=generator, device=device))

@@ -1,8 +1,8 @@
-"""Reductions over the instances of each bag, with gradients, for bags of any size in one batch.
+"""Differentiable reductions over the instances of each bag in a batch of bags of any size.
 
-A packed tensor holds one bag after another; `sizes` says how many instances each has. On a CPU a
-loop over views is fastest (no scatter, each bag stays in cache); on a GPU one kernel for all bags.
-Sums run in the order of the instances, so a bag's result never depends on its batch-mates.
+A packed tensor holds one bag after another; `sizes` gives the number of instances in each. On a CPU
+a loop over views is fastest (no scatter, each bag stays in cache); on a GPU, one kernel serves all
+bags. Sums run in the order of the instances, so results do not depend on the rest of the batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ Sizes = Sequence[int]
 
 
 def segment_index(sizes: Sizes, device: torch.device | None = None) -> Int[Tensor, " n"]:
-    """The bag number of each instance."""
+    """Return the index of each instance's bag."""
     counts = torch.tensor(sizes, dtype=torch.long, device=device)
     return torch.repeat_interleave(torch.arange(len(sizes), device=device), counts)
 
@@ -28,7 +28,7 @@ def _each(v: Tensor, sizes: Sizes, reduce: Callable[[Tensor], Tensor]) -> Tensor
 
 
 class _SegmentSum(torch.autograd.Function):
-    """The gradient of a sum is a copy: one call for all bags instead of one node for each."""
+    """Segment sum whose backward pass is one call, instead of one graph node per bag."""
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, sizes: Sizes) -> Tensor:
@@ -42,7 +42,7 @@ class _SegmentSum(torch.autograd.Function):
 
 
 def segment_sum(v: Float[Tensor, "n *d"], sizes: Sizes) -> Float[Tensor, "bags *d"]:
-    """Sum over the instances of each bag; 0 for an empty segment."""
+    """Return the sum over the instances of each bag; 0 for an empty segment."""
     if v.is_cuda:
         out = v.new_zeros(len(sizes), *v.shape[1:])
         return out.index_add(0, segment_index(sizes, v.device), v)
@@ -50,23 +50,23 @@ def segment_sum(v: Float[Tensor, "n *d"], sizes: Sizes) -> Float[Tensor, "bags *
 
 
 def segment_mean(v: Float[Tensor, "n *d"], sizes: Sizes) -> Float[Tensor, "bags *d"]:
-    """Mean over the instances of each bag."""
+    """Return the mean over the instances of each bag."""
     counts = torch.tensor(sizes, dtype=v.dtype, device=v.device)
     return segment_sum(v, sizes) / counts.view(-1, *[1] * (v.ndim - 1))
 
 
 def segment_max(v: Float[Tensor, "n *d"], sizes: Sizes) -> Float[Tensor, "bags *d"]:
-    """Largest value of each bag; ties share the gradient."""
+    """Return the largest value of each bag; ties share the gradient."""
     if v.is_cuda:
         bag = segment_index(sizes, v.device)
-        out = v.new_full((len(sizes), *v.shape[1:]), -torch.inf)
+        maxima = v.new_full((len(sizes), *v.shape[1:]), -torch.inf)
         index = bag.view(-1, *[1] * (v.ndim - 1)).expand_as(v)
-        return out.scatter_reduce(0, index, v, "amax")
+        return maxima.scatter_reduce(0, index, v, "amax")
     return _each(v, sizes, lambda part: part.amax(0))
 
 
 def segment_logsumexp(v: Float[Tensor, "n *d"], sizes: Sizes) -> Float[Tensor, "bags *d"]:
-    """log Σ exp over the instances of each bag."""
+    """Return log Σ exp over the instances of each bag."""
     if v.is_cuda:
         top = segment_max(v.detach(), sizes)
         shifted = (v - top[segment_index(sizes, v.device)]).exp()
@@ -75,7 +75,7 @@ def segment_logsumexp(v: Float[Tensor, "n *d"], sizes: Sizes) -> Float[Tensor, "
 
 
 def segment_softmax(v: Float[Tensor, "n *d"], sizes: Sizes) -> Float[Tensor, "n *d"]:
-    """Softmax over the instances of each bag, one for each trailing column."""
+    """Return the softmax over the instances of each bag, for each trailing column."""
     if v.is_cuda:
         bag = segment_index(sizes, v.device)
         e = (v - segment_max(v.detach(), sizes)[bag]).exp()
@@ -86,17 +86,17 @@ def segment_softmax(v: Float[Tensor, "n *d"], sizes: Sizes) -> Float[Tensor, "n 
 
 
 def segment_argmax(v: Float[Tensor, "n *d"], sizes: Sizes) -> Int[Tensor, "bags *d"]:
-    """Rows of the packed tensor with the largest value of each bag, for each trailing column.
+    """Return the row of each bag's largest value, for each trailing column; the first of ties.
 
-    The first of equal ones, as far as a bag's order goes.
+    Rows are those of the packed tensor.
     """
     if v.is_cuda:
         shape = (-1, *[1] * (v.ndim - 1))
         rows = torch.arange(len(v), device=v.device).view(shape).expand_as(v)
         bag = segment_index(sizes, v.device)
-        found = rows.where(v == segment_max(v, sizes)[bag], len(v) - 1)
+        candidates = rows.where(v == segment_max(v, sizes)[bag], len(v) - 1)
         out = rows.new_full((len(sizes), *v.shape[1:]), len(v) - 1)
-        return out.scatter_reduce(0, bag.view(shape).expand_as(v), found, "amin")
+        return out.scatter_reduce(0, bag.view(shape).expand_as(v), candidates, "amin")
     if not sizes:
         return v[:0].long()
     start = torch.tensor([0, *sizes[:-1]]).cumsum(0)
@@ -108,9 +108,9 @@ def segment_argmax(v: Float[Tensor, "n *d"], sizes: Sizes) -> Int[Tensor, "bags 
 def segment_topk(
     v: Float[Tensor, " n"], sizes: Sizes, *, k: int, largest: bool = True
 ) -> list[Int[Tensor, " k_b"]]:
-    """Rows of the packed tensor with the k largest (or smallest) values of each bag, best first.
+    """Return, per bag, the packed rows of its k largest (or smallest) values, best first.
 
-    A bag with fewer than k instances gives all of them: that is why the result is a list.
+    A bag with fewer than k instances returns all of them, so the result is a list.
     """
     start, rows = 0, []
     for size in sizes:

@@ -1,6 +1,7 @@
-"""Stage 5: bags on disk, one HDF5 file a bag, in TRIDENT's layout with our stamps on the root.
+"""Stage 5: bags on disk, one HDF5 file per bag, in TRIDENT's layout with attributes on the root.
 
-Files without the stamps (TRIDENT's, CLAM's) are read as they are. A file that exists is complete.
+These root attributes (`probsa_*`, called stamps) are optional: TRIDENT's and CLAM's files are read
+as well. Files are written atomically.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,88 +20,88 @@ from .files import replacing_hdf5
 BagKind = Literal["slide", "ct"]
 
 FORMAT = 1
-"""`probsa_version` of the files written; a file of a later version is refused."""
+"""`probsa_version` of written files; files of a later version are rejected."""
 UNREADABLE = (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError)
-"""What h5py raises on damaged files: a flipped bit may make a type that does not exist."""
+"""Errors that h5py raises for damaged files, in which even a data type may be invalid."""
 BLOCK = 8192
-"""Rows looked at together when values are checked: the check needs no second copy of the bag."""
+"""Rows checked at once for finite values, so that no second copy of the bag is needed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredBag:
-    """What one file holds; `checked` sees that the rows agree, which the types leave open."""
+    """The content of one file; `checked` verifies that the numbers of rows agree."""
 
     name: str
     features: Shaped[np.ndarray, "n features"]
     """float16 or float32, as stored."""
     coords: Shaped[np.ndarray, "rows axes"] | None = None
-    """Level-0 (x, y) of each patch's top-left corner, or (n, 1) slice positions."""
+    """Level-0 (x, y) of each patch's top-left corner, or slice positions of shape (n, 1)."""
     instance_labels: Shaped[np.ndarray, " labels"] | None = None
     """int64; never used in training."""
     kind: BagKind | None = None
     stride: float | None = None
-    """Level-0 pixels between neighbouring patches; None where the file does not state them."""
+    """Level-0 pixels between neighbouring patches; None if the file does not state them."""
 
     @property
-    def nature(self) -> BagKind:
-        """`kind`; where none is stated, one column of coordinates means a scan."""
+    def inferred_kind(self) -> BagKind:
+        """`kind` if stated; otherwise `ct` for a single column of coordinates, else `slide`."""
         one_column = self.coords is not None and self.coords.shape[1] == 1
         return self.kind or ("ct" if one_column else "slide")
 
 
 def checked(bag: StoredBag, *, source: Path) -> StoredBag:
-    """The bag itself, once its parts agree.
+    """Check that the parts of a bag agree, and return the bag.
 
     Raises:
-        BagError: no instances, rows that disagree, or a value that is not finite.
+        BagError: the bag is empty, its numbers of rows differ, or a value is not finite.
     """
-    where, n = f"bag {bag.name!r} ({source})", len(bag.features)
-    if n == 0:
-        raise EmptyBag(f"{where} is empty: a bag needs at least one instance. Leave the file out")
+    label, instances = f"bag {bag.name!r} ({source})", len(bag.features)
+    if instances == 0:
+        raise EmptyBag(f"{label} is empty: a bag needs at least one instance. Leave the file out")
     for what, rows in (("coords", bag.coords), ("instance_labels", bag.instance_labels)):
-        if rows is not None and len(rows) != n:
+        if rows is not None and len(rows) != instances:
             raise BagError(
-                f"{where}: features have {n} rows, {what} {len(rows)}. "
+                f"{label}: features have {instances} rows, {what} {len(rows)}. "
                 "Both must describe the same instances: extract the features again"
             )
     if bag.coords is not None and bag.coords.shape[1] not in (1, 2):
         raise BagError(
-            f"{where}: coords have {bag.coords.shape[1]} columns, expected 2 "
+            f"{label}: coords have {bag.coords.shape[1]} columns, expected 2 "
             "(level-0 x and y of a patch) or 1 (position of a slice)"
         )
     for what, values in (("features", bag.features), ("coords", bag.coords)):
         row = None if values is None else _first_bad_row(values)
         if row is not None:
             raise BagError(
-                f"{where}: {what} of row {row} (counted from 0) hold NaN or infinity. "
+                f"{label}: {what} of row {row} (counted from 0) hold NaN or infinity. "
                 "Extract that bag again, or leave the file out"
             )
     return bag
 
 
 def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
-    """Reads a bag: ours, TRIDENT's, or CLAM's (which states nothing but features and coordinates).
+    """Read a bag written by probsa, TRIDENT or CLAM.
 
-    Instances whose pixels could not be read when the features were made are left out, unless they
-    are asked for: their features are zeros.
+    Instances whose pixels could not be read during extraction are dropped, unless
+    `keep_unreadable` is set; their features are zeros.
 
     Raises:
-        BagError: the file is missing, damaged, foreign, or its content does not hold together.
+        BagError: the file is missing, damaged, of another format, or inconsistent.
     """
     with opened(path) as f:
-        features = _features(f, path)
-        values = np.empty(features.shape, features.dtype)
-        features.read_direct(values)
+        dataset = _features(f, path)
+        features = np.empty(dataset.shape, dataset.dtype)
+        dataset.read_direct(features)
         corners, marks = _dataset(f, "coords"), _dataset(f, "instance_labels")
         coords = None if corners is None else as_columns(corners[...])
         stride = None if corners is None else stride_of(corners.attrs)
         labels = None if marks is None else marks[...].reshape(-1).astype(np.int64)
         kind = stated_kind(f, path)
-        lost = _dataset(f, "unreadable")
-        unreadable = None if lost is None or keep_unreadable else lost[...].reshape(-1) != 0
+        flags = _dataset(f, "unreadable")
+        unreadable = None if flags is None or keep_unreadable else flags[...].reshape(-1) != 0
     bag = StoredBag(
         name=path.stem,
-        features=as_features(values, source=path),
+        features=as_features(features, source=path),
         coords=coords,
         instance_labels=labels,
         kind=kind,
@@ -109,65 +110,52 @@ def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
     return checked(bag if unreadable is None else _without(bag, unreadable, path), source=path)
 
 
-def _without(bag: StoredBag, lost: Bool[np.ndarray, " n"], path: Path) -> StoredBag:
-    """The bag without the instances that could not be read."""
+def _without(bag: StoredBag, unreadable: Bool[np.ndarray, " n"], path: Path) -> StoredBag:
+    """Return the bag without the instances that could not be read."""
     checked(bag, source=path)
-    if len(lost) != len(bag.features):
+    if len(unreadable) != len(bag.features):
         raise BagError(
             f"bag {bag.name!r} ({path}): features have {len(bag.features)} rows, unreadable "
-            f"{len(lost)}. Extract the features again"
+            f"{len(unreadable)}. Extract the features again"
         )
-    if not lost.any():
+    if not unreadable.any():
         return bag
-    if lost.all():
+    if unreadable.all():
         raise EmptyBag(
-            f"bag {bag.name!r} ({path}): none of its {len(lost)} instances could be read when its "
-            "features were made. Leave the file out"
+            f"bag {bag.name!r} ({path}): none of its {len(unreadable)} instances could be read "
+            "when its features were made. Leave the file out"
         )
-    there = ~lost
+    readable = ~unreadable
     return replace(
         bag,
-        features=bag.features[there],
-        coords=None if bag.coords is None else bag.coords[there],
-        instance_labels=None if bag.instance_labels is None else bag.instance_labels[there],
+        features=bag.features[readable],
+        coords=None if bag.coords is None else bag.coords[readable],
+        instance_labels=None if bag.instance_labels is None else bag.instance_labels[readable],
     )
 
 
 def peek_bag(path: Path) -> tuple[int, int]:
-    """Instances and width of a bag, without reading its features.
+    """Return the number of instances and features of a bag, without reading the features.
 
     Raises:
-        BagError: the file is missing, damaged or foreign.
+        BagError: the file is missing, damaged or of another format.
     """
     with opened(path) as f:
-        n, width = _features(f, path).shape[-2:]
-        lost = _dataset(f, "unreadable")
-        unreadable = 0 if lost is None else int(np.count_nonzero(lost[...]))
-    return int(n) - unreadable, int(width)
+        instances, width = _features(f, path).shape[-2:]
+        flags = _dataset(f, "unreadable")
+        unreadable = 0 if flags is None else int(np.count_nonzero(flags[...]))
+    return int(instances) - unreadable, int(width)
 
 
 def stamp(path: Path, key: str) -> str | None:
-    """One of the stamps that `write_bag` left on a file; None where there is none.
+    """Read one of the stamps that `write_bag` wrote on a file; None if it has none.
 
     Raises:
         BagError: the file is missing or damaged.
     """
     with opened(path) as f:
-        found = f.attrs.get(f"probsa_{key}")
-    return None if found is None else str(found)
-
-
-def stated_stride(path: Path) -> float | None:
-    """The stride that a file of coordinates alone states (CLAM's and TRIDENT's `patches`).
-
-    Raises:
-        BagError: the file is damaged or holds no `coords`.
-    """
-    with opened(path) as f:
-        corners = _dataset(f, "coords")
-        if corners is None:
-            raise BagError(f"{path} has no dataset 'coords': it is no file of patch coordinates")
-        return stride_of(corners.attrs)
+        value = f.attrs.get(f"probsa_{key}")
+    return None if value is None else str(value)
 
 
 def write_bag(
@@ -181,18 +169,21 @@ def write_bag(
     attributes: Mapping[str, object] | None = None,
     stamps: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes one bag atomically, after the same checks as reading makes.
+    """Write one bag atomically, after the same checks as `read_bag`.
 
     Args:
-        path: the file; its stem is the bag's name.
-        features: float16 or float32, kept; anything else becomes float32.
-        kind: what the instances are: patches of a slide or slices of a CT scan.
-        coords: level-0 (x, y) of each patch's top-left corner, or (n, 1) slice positions.
-        instance_labels: for evaluation only.
-        attributes: TRIDENT's (`patch_size`, `patch_size_level0`, `overlap`, …), kept on `coords`,
-            or on `features` where there are no coordinates.
-        unreadable: 1 for each instance whose pixels could not be read; left out when none is.
-        stamps: what the features were made with (`made_with`, `encoder`, …), on the file's root.
+        path: The file; its stem is the bag's name.
+        features: float16 and float32 are kept; any other type becomes float32.
+        kind: What the instances are: patches of a slide, or slices of a CT scan.
+        coords: Level-0 (x, y) of each patch's top-left corner, or slice positions (n, 1).
+        instance_labels: Labels of the instances, used for evaluation only.
+        unreadable: 1 for each instance whose pixels could not be read; omitted if there are none.
+        attributes: TRIDENT's attributes (`patch_size`, `patch_size_level0`, `overlap`, …), stored
+            on `coords`, or on `features` if there are no coordinates.
+        stamps: How the features were made (`made_with`, `encoder`, …), stored on the root.
+
+    Raises:
+        BagError: the kind is unknown, or the arrays fail the checks.
     """
     if kind not in get_args(BagKind):
         raise BagError(f"bag {path.stem!r}: kind is {kind!r}, expected 'slide' or 'ct'")
@@ -210,27 +201,27 @@ def write_bag(
         f.attrs["probsa_version"] = FORMAT
         for key, value in (stamps or {}).items():
             f.attrs[f"probsa_{key}"] = value
-        described = f.create_dataset("features", data=bag.features)
+        coords_or_features = f.create_dataset("features", data=bag.features)
         if bag.coords is not None:
-            described = f.create_dataset("coords", data=bag.coords)
+            coords_or_features = f.create_dataset("coords", data=bag.coords)
         if labels is not None:
             small = labels.min() >= -128 and labels.max() <= 127
             f.create_dataset("instance_labels", data=labels.astype(np.int8) if small else labels)
         if unreadable is not None and unreadable.any():
             f.create_dataset("unreadable", data=unreadable.astype(np.int8))
         for key, value in (attributes or {}).items():
-            described.attrs[key] = "None" if value is None else value
+            coords_or_features.attrs[key] = "None" if value is None else value
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """The open file; whatever HDF5 cannot read becomes one sentence that names the file."""
+    """Open a file for reading, and raise BagError with its path if HDF5 cannot read it."""
     if not path.is_file():
         raise BagError(f"there is no file {path}")
     if not h5py.is_hdf5(path):
         raise BagError(
-            f"{path} is no HDF5 file: expected one with a dataset 'features' (rows are "
-            "instances). Was it only partly copied, or is it of another format?"
+            f"{path} is not an HDF5 file: expected one with a dataset 'features' (rows are "
+            "instances). Was it only partly copied, or is it in another format?"
         )
     try:
         with h5py.File(path, "r") as f:
@@ -245,87 +236,91 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 
 def _dataset(f: h5py.File, name: str) -> h5py.Dataset | None:
-    found = f.get(name)
-    return found if isinstance(found, h5py.Dataset) else None
+    item = f.get(name)
+    return item if isinstance(item, h5py.Dataset) else None
 
 
 def _features(f: h5py.File, path: Path) -> h5py.Dataset:
-    found = _dataset(f, "features")
-    if found is None:
-        held = ", ".join(repr(k) for k in f) or "nothing"
-        hint = ". STAMP's files need a folder of their own" if "feats" in f else ""
-        raise BagError(f"{path} has no dataset 'features': it holds {held}{hint}")
+    dataset = _dataset(f, "features")
+    if dataset is None:
+        contents = ", ".join(repr(k) for k in f) or "nothing"
+        hint = ". Put STAMP's files in a folder of their own" if "feats" in f else ""
+        raise BagError(f"{path} has no dataset 'features': it holds {contents}{hint}")
     version = f.attrs.get("probsa_version", FORMAT)
     if int(version) > FORMAT:
         raise BagError(
             f"{path} is of format {int(version)}, this probsa reads up to {FORMAT}: update probsa"
         )
-    shape = found.shape
+    shape = dataset.shape
     if shape[:1] == (0,):
         raise EmptyBag(
             f"bag {path.stem!r} ({path}) is empty: a bag needs at least one instance. "
             "Leave the file out"
         )
     if len(shape) == 2 or (len(shape) == 3 and shape[0] == 1):
-        return found
+        return dataset
     hint = (
-        ". One embedding of a whole slide is no bag: give the patches'" if len(shape) == 1 else ""
+        ". This is a slide-level embedding; patch embeddings are required"
+        if len(shape) == 1
+        else ""
     )
     raise BagError(f"{path}: features have the shape {shape}, expected (instances, width){hint}")
 
 
 def stated_kind(f: h5py.File, path: Path) -> BagKind | None:
-    """What an open file says that its instances are.
+    """Return the kind of bag that an open file states; None if it states none.
 
     Raises:
-        BagError: it says something else.
+        BagError: the stated kind is neither 'slide' nor 'ct'.
     """
-    stated = f.attrs.get("probsa_kind")
-    if stated is None and "coords" in f:
-        stated = f["coords"].attrs.get("kind")
-    if stated is None or stated in get_args(BagKind):
-        return stated
-    raise BagError(f"{path}: probsa_kind is {stated!r}, expected 'slide' or 'ct'")
+    kind = f.attrs.get("probsa_kind")
+    if kind is None and "coords" in f:
+        kind = f["coords"].attrs.get("kind")
+    if kind is None or kind in get_args(BagKind):
+        return kind
+    raise BagError(f"{path}: probsa_kind is {kind!r}, expected 'slide' or 'ct'")
 
 
 def stride_of(attributes: Mapping[str, object]) -> float | None:
-    """Level-0 pixels between neighbours, from our, TRIDENT's or CLAM's attributes of `coords`."""
-    exact = number(attributes, "pitch")  # ours: TRIDENT's sizes are rounded
+    """Return the stride in level-0 pixels, from probsa's, TRIDENT's or CLAM's attributes."""
+    exact = number(attributes, "pitch")  # written by probsa, as TRIDENT's sizes are rounded
     if exact:
         return exact
-    size, overlap = number(attributes, "patch_size"), number(attributes, "overlap") or 0.0
-    whole = size_level0(attributes)
-    return whole if not size or whole is None else (size - overlap) * whole / size
+    patch_size, overlap = number(attributes, "patch_size"), number(attributes, "overlap") or 0.0
+    level0_size = size_level0(attributes)
+    if not patch_size or level0_size is None:
+        return level0_size
+    return (patch_size - overlap) * level0_size / patch_size
 
 
 def size_level0(attributes: Mapping[str, object]) -> float | None:
-    """Side of a patch in level-0 pixels, from our, TRIDENT's or CLAM's attributes of `coords`."""
+    """Return the patch side in level-0 pixels, from probsa's, TRIDENT's or CLAM's attributes."""
     for key in ("size_level0", "patch_size_level0"):
-        stated = number(attributes, key)
-        if stated is not None:
-            return stated
-    size, downsample = number(attributes, "patch_size"), number(attributes, "downsample")
+        size = number(attributes, key)
+        if size is not None:
+            return size
+    patch_size, downsample = number(attributes, "patch_size"), number(attributes, "downsample")
     if downsample is None and not number(attributes, "patch_level"):
-        # TRIDENT's name for what CLAM's coordinates were made with, relative to their level
+        # TRIDENT's name for the downsample of CLAM's coordinates, relative to their level.
         downsample = number(attributes, "custom_downsample")
-    return None if size is None or downsample is None else size * downsample
+    return None if patch_size is None or downsample is None else patch_size * downsample
 
 
 def number(attributes: Mapping[str, object], key: str) -> float | None:
-    """An attribute as a number; TRIDENT writes what it does not know as the string 'None'."""
+    """Return an attribute as a number; None if missing, negative, or TRIDENT's string 'None'."""
     value = np.asarray(attributes.get(key, np.nan)).reshape(-1)[:1]
     try:
-        found = float(value[0])
+        result = float(value[0])
     except (ValueError, IndexError):
         return None
-    return found if np.isfinite(found) and found >= 0 else None
+    return result if np.isfinite(result) and result >= 0 else None
 
 
 def as_features(values: np.ndarray, *, source: Path) -> Shaped[np.ndarray, "n features"]:
-    """(n, width) in float16 or float32 of this machine's byte order; (1, n, width) is squeezed.
+    """Return (n, width) in float16 or float32, native byte order; (1, n, width) is squeezed.
 
     Raises:
-        BagError: the values are no numbers, or of another shape.
+        BagError: the values are not numbers, or have another shape.
     """
     if values.ndim == 3 and values.shape[0] == 1:
         values = values[0]
@@ -335,21 +330,21 @@ def as_features(values: np.ndarray, *, source: Path) -> Shaped[np.ndarray, "n fe
         )
     if values.dtype.kind not in "fiu":
         raise BagError(f"{source}: features are of type {values.dtype}, expected numbers")
-    kept = values.dtype.kind == "f" and values.dtype.itemsize <= 4
-    wanted = values.dtype.newbyteorder("=") if kept else np.dtype(np.float32)
-    return np.ascontiguousarray(values, wanted)
+    is_small_float = values.dtype.kind == "f" and values.dtype.itemsize <= 4
+    dtype = values.dtype.newbyteorder("=") if is_small_float else np.dtype(np.float32)
+    return np.ascontiguousarray(values, dtype)
 
 
 def as_columns(coords: np.ndarray) -> np.ndarray:
-    """(n, axes); whole numbers as int64, so that corners compare exactly."""
+    """Return coordinates as (n, axes), integers as int64 so that corners compare exactly."""
     if coords.ndim == 3 and coords.shape[0] == 1:
         coords = coords[0]
-    c = coords.reshape(len(coords), -1)
-    if c.dtype.kind in "iu":
-        return c.astype(np.int64)
-    c = c.astype(np.float64)
-    whole = np.isfinite(c).all() and bool((c == np.rint(c)).all())
-    return c.astype(np.int64) if whole else c
+    columns = coords.reshape(len(coords), -1)
+    if columns.dtype.kind in "iu":
+        return columns.astype(np.int64)
+    columns = columns.astype(np.float64)
+    all_integers = np.isfinite(columns).all() and bool((columns == np.rint(columns)).all())
+    return columns.astype(np.int64) if all_integers else columns
 
 
 def _first_bad_row(values: np.ndarray) -> int | None:

@@ -1,4 +1,4 @@
-"""Stage 5: a folder of stored bags, read when needed and cached within a stated size."""
+"""Stage 5: a folder of stored bags, read on demand and cached up to a given size."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -12,50 +12,49 @@ import numpy as np
 import torch
 from jaxtyping import Shaped
 
-from ..core import Bag, BagKind, GraphKind, GraphOptions, StoredBag, graphs
+from ..core import Bag, GraphKind, GraphOptions, StoredBag, graphs
 from ..errors import BagError, EmptyBag, GraphError, InputError, hint
 from .cache import Cache, Graph
 from .metadata import Metadata
 from .overlay import Overlay
 
 SHOWN = 5
-"""Gaps of a scan that a note lists one by one."""
+"""Maximum number of gaps of a scan that a note lists individually."""
 
 
 class BagSet(ABC):
     """The bags of a folder, by name.
 
-    Nothing is held open, and copies made for worker processes start with an empty cache, so each
-    worker has `cache_gb` of its own.
+    No file is kept open. Copies made for worker processes start with an empty cache, so each worker
+    has its own `cache_gb`.
 
     Args:
-        folder: where the bags are.
-        files: the file of each bag, by name.
-        graph: how graphs are built.
-        cache_gb: gigabytes (10⁹ bytes) of features and graphs kept in memory; 0 keeps none.
+        folder: The folder that contains the bags.
+        paths: The file of each bag, by name.
+        graph: How graphs are built.
+        cache_gb: Gigabytes (10⁹ bytes) of features and graphs to keep in memory; 0 disables it.
     """
 
     unit: Literal["px", "um"] = "px"
-    """Of coordinates and stride: level-0 pixels, or micrometres where the resolution is unknown."""
+    """Unit of coordinates and stride: level-0 pixels; micrometres if the resolution is unknown."""
 
     def __init__(
-        self, folder: Path, files: dict[str, Path], *, graph: GraphOptions, cache_gb: float
+        self, folder: Path, paths: dict[str, Path], *, graph: GraphOptions, cache_gb: float
     ) -> None:
         if cache_gb < 0:
-            raise InputError(f"cache_gb is {cache_gb:g}: give gigabytes, 0 to keep nothing")
+            raise InputError(f"cache_gb is {cache_gb:g}: give gigabytes, or 0 to disable the cache")
         self.folder = folder
         self.graph = graph
         self.cache_gb = cache_gb
-        self.names = tuple(sorted(files))
+        self.names = tuple(sorted(paths))
         self.notes: dict[str, str] = {}
-        """What is worth knowing of the bags that this process has read: missing slices, an
-        estimated stride, a slide of scattered patches."""
+        """Remarks on bags that this process has read: missing slices, an estimated stride,
+        isolated patches."""
         self.overlay: Overlay | None = None
-        """Labels of instances that go before what the files hold."""
-        self._files = files
+        """Instance labels that override those in the bags' files."""
+        self._files = paths
         self._cache = Cache(int(cache_gb * 1e9))
         self._shapes: dict[str, tuple[int, int]] = {}
-        self._kinds: dict[str, BagKind] = {}
         self._sealed: frozenset[str] = frozenset()
         self._why = ""
 
@@ -63,75 +62,65 @@ class BagSet(ABC):
         return len(self.names)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A tensor sent to a worker holds a file descriptor: thousands would exhaust them.
+        # Each tensor sent to a worker takes a file descriptor, and the cache may hold thousands.
         return self.__dict__ | {"_cache": Cache(self._cache.limit)}
 
     def sealed(self, names: Iterable[str], *, why: str) -> "BagSet":
-        """A view of the same bags (cache and notes shared) that refuses to read these.
+        """Return a view, with shared cache and notes, that refuses to read the named bags.
 
-        `bag` and `stored` raise InputError with the bag and `why`, until `unseal` is called; how
-        many instances a bag has, and what its file states, is no secret.
+        For these, `bag` and `stored` raise InputError with the reason `why`. Their sizes and
+        metadata remain available.
         """
-        _ = self.in_dim  # else of the first bag, which may be a sealed one
+        _ = self.in_dim  # computed now, as it may need the first bag, which may be sealed
         view = copy.copy(self)
-        view._cache = self._cache  # which a copy for a worker process leaves behind
+        view._cache = self._cache  # `__getstate__` replaces it with an empty one
         view._sealed, view._why = self._sealed | frozenset(names), why
         return view
 
-    def unseal(self) -> None:
-        """Every bag of this view can be read from now on."""
-        self._sealed = frozenset()
-
     @cached_property
     def in_dim(self) -> int:
-        """Width of the features: that of the first usable bag, which every other must have."""
+        """Width of the features, taken from the first usable bag; all bags must share it."""
         return self._shape(self._first)[1]
 
     @cached_property
     def _first(self) -> str:
-        why = EmptyBag(f"none of the {len(self)} bags in {self.folder} has an instance")
+        error = EmptyBag(f"none of the {len(self)} bags in {self.folder} has an instance")
         for name in self.names:
             try:
                 if self.size(name):
                     return name
-            except BagError as e:  # said where that bag is read
-                why = e
-        raise why
+            except BagError as problem:  # also raised where that bag is read
+                error = problem
+        raise error
 
     def size(self, name: str) -> int:
-        """Instances of a bag, without reading its features."""
+        """Return the number of instances in a bag, without reading its features."""
         return self._shape(name)[0]
 
     def empty(self) -> tuple[str, ...]:
-        """Bags without instances (no tissue was found, say), noted as left out.
+        """Return bags without instances (for example, slides without tissue), and note them.
 
-        A bag that cannot be read is not among them: that is said where it is read.
+        Unreadable bags are not included; reading them raises an error.
         """
-        found = []
+        empty_bags = []
         for name in self.names:
             try:
-                without = self.size(name) == 0
+                is_empty = self.size(name) == 0
             except EmptyBag:
-                without = True
+                is_empty = True
             except BagError:
                 continue
-            if without:
-                found.append(name)
+            if is_empty:
+                empty_bags.append(name)
                 self.notes[name] = "left out: it has no instances"
-        return tuple(found)
-
-    def stored_kind(self, name: str) -> BagKind:
-        """What the instances are: patches of a slide or slices of a scan."""
-        if name not in self._kinds:
-            self._kinds[name] = self._read(self._known(name)).nature
-        return self._kinds[name]
+        return tuple(empty_bags)
 
     def bag(self, name: str) -> Bag:
-        """One bag with its graph and without its label; its tensors are shared, not to be changed.
+        """Return a bag with its graph but no label; its tensors are shared and must not be changed.
 
         Raises:
-            BagError: no bag of that name, a file that cannot be used, or another width.
-            GraphError: the coordinates contradict the stride, or there are none to build from.
+            BagError: there is no such bag, its file cannot be used, or its width differs.
+            GraphError: the coordinates are missing or contradict the stride.
             InputError: the bag is sealed.
         """
         cached = self._cache.bag(self._open(name))
@@ -141,11 +130,11 @@ class BagSet(ABC):
         width = stored.features.shape[1]
         if width != self.in_dim:
             raise BagError(
-                f"bag {name!r} ({self._files[name]}) has {width} features an instance, "
+                f"bag {name!r} ({self._files[name]}) has {width} features per instance, "
                 f"{self._first!r} has {self.in_dim}: all must come from one encoder"
             )
         self._shapes[name] = (len(stored.features), width)
-        self._kinds[name] = stored.nature
+
         bag = _as_bag(stored)
         graph = self._cache.graph(name)
         if graph is None:
@@ -157,10 +146,10 @@ class BagSet(ABC):
         return bag
 
     def stored(self, name: str) -> StoredBag:
-        """The checked content of a bag's file, without a graph, not kept.
+        """Return the checked content of a bag's file, without a graph; it is not cached.
 
         Raises:
-            BagError: no bag of that name, or a file that cannot be used.
+            BagError: there is no such bag, or its file cannot be used.
             InputError: the bag is sealed.
         """
         stored = self._read(self._open(name))
@@ -168,23 +157,23 @@ class BagSet(ABC):
 
     @abstractmethod
     def metadata(self, name: str) -> Metadata:
-        """What the files state of a bag beside its rows.
+        """Return what the files state about a bag besides its instances.
 
         Raises:
-            BagError: no bag of that name, or a file that cannot be used.
+            BagError: there is no such bag, or its file cannot be used.
         """
 
     @abstractmethod
     def formats(self) -> frozenset[str]:
-        """Which tools' files these can be, by the first of them."""
+        """Return the tools that may have written these files, judging by the first file."""
 
     @abstractmethod
     def _read(self, name: str) -> StoredBag:
-        """The checked content of a bag's file."""
+        """Return the checked content of a bag's file."""
 
     @abstractmethod
     def _peek(self, name: str) -> tuple[int, int]:
-        """Instances and width, without reading the features."""
+        """Return the number of instances and features, without reading the features."""
 
     def _shape(self, name: str) -> tuple[int, int]:
         if name not in self._shapes:
@@ -202,29 +191,29 @@ class BagSet(ABC):
         return name
 
     def _note(self, stored: StoredBag, graph: Graph) -> None:
-        found = []
+        notes = []
         if stored.coords is None and self.graph.kind == "auto":
-            found.append("no coordinates, so none of its instances has a neighbour")
-        if stored.nature == "ct" and stored.coords is not None:
-            found += _gaps(stored.coords[:, 0])
+            notes.append("no coordinates, so none of its instances has a neighbour")
+        if stored.inferred_kind == "ct" and stored.coords is not None:
+            notes += _describe_gaps(stored.coords[:, 0])
         if graph.stride is not None and stored.stride is None and self.graph.stride is None:
-            found.append(f"stride estimated as {graph.stride:g}")
-        n = len(stored.features)
-        if n >= graphs.SUSPICIOUS and _resolved(self.graph.kind, stored) == "grid":
-            alone = 1 - len(graph.edges.unique()) / n
-            if alone > 0.5:
-                found.append(f"{alone:.0%} of the patches have no neighbour")
-        if found:
-            self.notes[stored.name] = "; ".join(found)
+            notes.append(f"stride estimated as {graph.stride:g}")
+        instances = len(stored.features)
+        if instances >= graphs.SUSPICIOUS and _resolve_kind(self.graph.kind, stored) == "grid":
+            isolated = 1 - len(graph.edges.unique()) / instances
+            if isolated > 0.5:
+                notes.append(f"{isolated:.0%} of the patches have no neighbour")
+        if notes:
+            self.notes[stored.name] = "; ".join(notes)
 
 
 def build_graph(bag: Bag, stored: StoredBag, *, options: GraphOptions) -> Graph:
-    """The graph of one bag; see `GraphOptions`.
+    """Build the graph of one bag; see `GraphOptions`.
 
     Raises:
-        GraphError: the kind needs coordinates that are not there, or they contradict the stride.
+        GraphError: the graph needs coordinates that are missing or contradict the stride.
     """
-    kind = _resolved(options.kind, stored)
+    kind = _resolve_kind(options.kind, stored)
     stride = stored.stride if options.stride is None else options.stride
     coords = bag.coords
     if kind in ("grid", "knn") and coords is None:
@@ -237,8 +226,8 @@ def build_graph(bag: Bag, stored: StoredBag, *, options: GraphOptions) -> Graph:
     elif kind == "grid" and coords is not None:
         if coords.shape[1] != 2:
             raise GraphError(
-                f"bag {bag.name!r} has one coordinate an instance, the graph 'grid' needs x and "
-                "y: give --graph chain"
+                f"bag {bag.name!r} has one coordinate per instance, but the graph 'grid' needs x "
+                "and y: give --graph chain"
             )
         if len(bag) > 1:
             stride = graphs.check_stride(coords, stride=stride, name=bag.name)
@@ -253,10 +242,10 @@ def build_graph(bag: Bag, stored: StoredBag, *, options: GraphOptions) -> Graph:
     return Graph(edges=edges, weights=weights, stride=stride)
 
 
-def _resolved(kind: GraphKind, stored: StoredBag) -> GraphKind:
+def _resolve_kind(kind: GraphKind, stored: StoredBag) -> GraphKind:
     if kind != "auto":
         return kind
-    if stored.nature == "ct":
+    if stored.inferred_kind == "ct":
         return "chain"
     if stored.coords is None:
         return "none"
@@ -264,7 +253,7 @@ def _resolved(kind: GraphKind, stored: StoredBag) -> GraphKind:
 
 
 def _as_bag(stored: StoredBag) -> Bag:
-    """Without copies: the tensors are views of what was read."""
+    """Convert to tensors that share memory with the arrays."""
     labels, coords = stored.instance_labels, stored.coords
     return Bag(
         name=stored.name,
@@ -276,27 +265,27 @@ def _as_bag(stored: StoredBag) -> Bag:
     )
 
 
-def _gaps(position: Shaped[np.ndarray, " n"]) -> list[str]:
-    """What is odd about the slices of a scan, in words."""
-    step = np.diff(position)
+def _describe_gaps(coords: Shaped[np.ndarray, " n"]) -> list[str]:
+    """Describe irregular slice positions of a scan, in sentences."""
+    step = np.diff(coords)
     if len(step) == 0:
         return []
-    found = []
+    notes = []
     if (step <= 0).any() and (step >= 0).any():
         row = int(np.flatnonzero(np.sign(step) != np.sign(np.median(step)))[:1].sum()) + 1
-        found.append(f"slice positions do not run one way (row {row}); chained in row order")
-    there = np.unique(position)
-    step = np.diff(there)
-    usual = float(np.median(step)) if len(step) else 0.0
-    wide = np.flatnonzero(step > 1.5 * usual)
+        notes.append(f"slice positions do not run one way (row {row}); chained in row order")
+    positions = np.unique(coords)
+    step = np.diff(positions)
+    median_step = float(np.median(step)) if len(step) else 0.0
+    large_steps = np.flatnonzero(step > 1.5 * median_step)
     missing = []
-    for i in wide[:SHOWN]:
-        low, high = there[i], there[i + 1]
-        if usual == 1 and high - low >= 2:
+    for i in large_steps[:SHOWN]:
+        low, high = positions[i], positions[i + 1]
+        if median_step == 1 and high - low >= 2:
             missing.append(f"{low + 1:g}" if high - low < 3 else f"{low + 1:g}-{high - 1:g}")
         else:
             missing.append(f"between {low:g} and {high:g}")
     if missing:
-        more = f" and {len(wide) - SHOWN} more gaps" if len(wide) > SHOWN else ""
-        found.append(f"slices {', '.join(missing)}{more} missing")
-    return found
+        more = f" and {len(large_steps) - SHOWN} more gaps" if len(large_steps) > SHOWN else ""
+        notes.append(f"slices {', '.join(missing)}{more} missing")
+    return notes

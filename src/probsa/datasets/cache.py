@@ -1,4 +1,4 @@
-"""What was read and built, kept within a number of bytes: features first to go, graphs last."""
+"""Byte-bounded cache of bags and graphs; bags are evicted before graphs."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ..core import Bag
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Graph:
-    """The neighbourhood of one bag, and the stride that it was built with."""
+    """The edges of one bag with their weights, and the stride used to build them."""
 
     edges: Int[Tensor, "2 e"]
     weights: Float[Tensor, " e"]
@@ -23,10 +23,10 @@ class Graph:
 
 
 class Cache:
-    """Bags and graphs by name, the least recently used dropped first.
+    """Bags and graphs by name, evicted in least-recently-used order.
 
-    A graph takes about a hundredth of its bag's bytes but longer to build than the bag takes to
-    read, so graphs are kept apart: bags are dropped until everything fits, and only then graphs.
+    A graph takes about 1 % of the bytes of its bag, but building it takes longer than reading the
+    bag. Graphs are therefore evicted only once no bags are left.
     """
 
     def __init__(self, limit: int) -> None:
@@ -36,19 +36,19 @@ class Cache:
         self.bytes = 0
 
     def bag(self, name: str) -> Bag | None:
-        """The bag, if it is still here; it becomes the most recently used."""
+        """Return a bag, if cached, and mark it as the most recently used."""
         if name in self.bags:
             self.bags.move_to_end(name)
         return self.bags.get(name)
 
     def graph(self, name: str) -> Graph | None:
-        """The graph, if it is still here; it becomes the most recently used."""
+        """Return a graph, if cached, and mark it as the most recently used."""
         if name in self.graphs:
             self.graphs.move_to_end(name)
         return self.graphs.get(name)
 
     def put_graph(self, name: str, graph: Graph) -> None:
-        """Keeps a graph unless it alone is larger than the limit."""
+        """Store a graph, unless it alone exceeds the limit."""
         if graph.nbytes > self.limit:
             return
         self.graphs[name] = graph
@@ -56,7 +56,7 @@ class Cache:
         self._shrink()
 
     def put_bag(self, name: str, bag: Bag) -> None:
-        """Keeps a bag where it fits beside the graphs; a larger one would drop all for nothing."""
+        """Store a bag, unless it cannot fit beside the graphs even after evicting all bags."""
         if _bytes(bag) + sum(g.nbytes for g in self.graphs.values()) > self.limit:
             return
         self.bags[name] = bag
@@ -71,6 +71,6 @@ class Cache:
 
 
 def _bytes(bag: Bag) -> int:
-    """Of the bag without its graph, which is counted by itself."""
+    """Return the size of a bag without its graph, which is counted separately."""
     parts = (bag.x, bag.coords, bag.instance_labels)
     return sum(p.nbytes for p in parts if p is not None)

@@ -1,6 +1,7 @@
-"""Bags of one tool as files of another, with a table of what could not be carried.
+"""Convert the bags of one tool to the files of another, and report what was lost.
 
-A bag that is damaged, or for which the other tool has no place, is named; the rest is done.
+A bag that is damaged, or that the target format cannot represent, is reported; the rest is
+converted.
 """
 
 from collections import Counter
@@ -30,24 +31,24 @@ SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConversionOptions:
-    """What the files may not say, and how the result is to be."""
+    """Information that the source files may lack, and options for the output."""
 
     slide_mpp: float | str | Path | None = None
-    """µm per level-0 pixel: of all slides, or a table `slide,mpp`."""
+    """µm per level-0 pixel: one value for all slides, or a table `slide,mpp`."""
     labels: Path | None = None
-    """Table of labels, to be written as the target's; torchmil's own are taken without one."""
+    """Label table to convert; None: torchmil's labels are converted, if that is the source."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes in order, where labels are names."""
+    """Names of the classes in order, if labels are names."""
     feature_set: str | None = None
-    """Which folder of features, where there are several."""
+    """Which folder of features to convert, if there are several."""
     encoder: str | None = None
-    """What the features were made with, where the files do not say."""
+    """Encoder of the features, if the files do not state it."""
     overwrite: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """What became of one bag."""
+    """The outcome for one bag."""
 
     bag: str
     status: Status
@@ -55,38 +56,38 @@ class Row:
     file: str = ""
     reason: str = ""
     lost: tuple[str, ...] = ()
-    """What could not be carried, or is uncertain."""
+    """What could not be converted, or is uncertain."""
 
     def to_dict(self) -> dict[str, object]:
-        """As in the table, but with the losses apart."""
+        """Return the columns of the report, with `lost` as a tuple."""
         return {k: getattr(self, k) for k in COLUMNS}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conversion:
-    """What became of a folder."""
+    """The outcome for a folder."""
 
     out: Path
     rows: tuple[Row, ...]
     lost: tuple[str, ...]
-    """Of the table of labels."""
+    """Parts of the label table that could not be converted."""
 
     @property
     def failures(self) -> list[tuple[str, str]]:
-        """Bags that could not be converted, with the reason."""
+        """Return the bags that could not be converted, with the reasons."""
         return [(r.bag, r.reason) for r in self.rows if r.status == "failed"]
 
     def count(self, status: Status) -> int:
-        """Bags of that status."""
+        """Return the number of bags with a status."""
         return sum(r.status == status for r in self.rows)
 
     @property
     def report(self) -> Path:
-        """The table, one row a bag."""
+        """Path of the report, a table with one row per bag."""
         return self.out / REPORT
 
     def to_dict(self) -> dict[str, object]:
-        """Ready for JSON."""
+        """Return the outcome as JSON-compatible values."""
         return {
             "out": str(self.out),
             "report": str(self.report),
@@ -98,7 +99,7 @@ class Conversion:
         }
 
     def losses(self) -> Counter[str]:
-        """What could not be carried, and of how many bags."""
+        """Count the bags affected by each loss."""
         return Counter(text for r in self.rows for text in r.lost)
 
 
@@ -111,18 +112,18 @@ def convert(
     options: ConversionOptions | None = None,
     on_bag: Callable[[int, int], None] | None = None,
 ) -> Conversion:
-    """Writes every bag of `source` below `out`, and `conversion.csv` beside them.
+    """Convert every bag of `source` into the folder `out`, and write `conversion.csv` there.
 
     Raises:
-        BagError: no bags, or those of another tool than `source_format` says.
-        OutputExists: a bag is in `out` already and `overwrite` is not set.
-        InputError, TableError: the options do not fit.
+        BagError: there are no bags, or they are not in `source_format`.
+        OutputExists: `out` already contains one of the bags and `overwrite` is not set.
+        InputError, TableError: the options do not fit the bags.
     """
     options = options or ConversionOptions()
-    kind = writer_class(target_format)
+    writer_type = writer_class(target_format)
     if out.resolve() == source.resolve():
         raise InputError(f"{out} is the source itself: give another folder with --out")
-    given = resolutions_of(options.slide_mpp)
+    resolutions = resolutions_of(options.slide_mpp)
     bags = open_bags(source, features=options.feature_set)
     if source_format not in bags.formats():
         raise BagError(
@@ -134,78 +135,80 @@ def convert(
             f"the corners in {source} are in µm, and {target_format}'s are in level-0 pixels: give "
             "--slide-mpp, µm per pixel of the slides, or a table slide,mpp. Training needs neither"
         )
-    table = _table(options, bags)
-    encoder, stride = _stated(bags)
-    writer = kind(out, encoder=options.encoder or encoder, stride=stride)
+    table = _label_table(options, bags)
+    encoder, stride = _common_metadata(bags)
+    writer = writer_type(out, encoder=options.encoder or encoder, stride=stride)
     _refuse_present(writer, bags.names, overwrite=options.overwrite)
     rows = []
     for name in bags.names:
-        rows.append(_row(bags, name, writer, given=given, encoder=encoder))
+        rows.append(_convert_bag(bags, name, writer, resolutions=resolutions, encoder=encoder))
         if on_bag is not None:
             on_bag(len(rows), len(bags))
-    done = [r.bag for r in rows if r.status == "converted"]
-    lost = writer.write_labels(table, done) if table is not None and done else []
+    converted = [r.bag for r in rows if r.status == "converted"]
+    lost = writer.write_labels(table, converted) if table is not None and converted else []
     if table is not None:
-        rows = _unlabelled(rows, table)
+        rows = _with_missing_labels(rows, table)
     result = Conversion(out=out, rows=tuple(rows), lost=tuple(lost))
     write_csv(result.report, COLUMNS, [r.to_dict() | {"lost": "; ".join(r.lost)} for r in rows])
     return result
 
 
-def _row(
-    bags: BagSet, name: str, writer: Writer, *, given: Resolutions, encoder: str | None
+def _convert_bag(
+    bags: BagSet, name: str, writer: Writer, *, resolutions: Resolutions, encoder: str | None
 ) -> Row:
-    """Converts one bag; what is wrong with it becomes its row."""
+    """Convert one bag; an error becomes the reason in its row."""
     try:
-        outgoing, said = completed(bags, name, given=given)
-        own, width = outgoing.metadata.encoder, outgoing.stored.features.shape[1]
-        if own != encoder or width != bags.in_dim:
+        outgoing, remarks = completed(bags, name, resolutions=resolutions)
+        bag_encoder, width = outgoing.metadata.encoder, outgoing.stored.features.shape[1]
+        if bag_encoder != encoder or width != bags.in_dim:
             raise BagError(
-                f"bag {name!r} has {width} features an instance of {own or 'an unnamed encoder'}, "
-                f"the first one {bags.in_dim} of {encoder or 'an unnamed encoder'}: convert the "
-                "bags of each encoder by themselves"
+                f"bag {name!r} has {width} features per instance from "
+                f"{bag_encoder or 'an unnamed encoder'}, the first bag {bags.in_dim} from "
+                f"{encoder or 'an unnamed encoder'}: convert the bags of each encoder separately"
             )
         path, lost = writer.write(outgoing)
-    except EmptyBag as e:
-        return Row(bag=name, status="empty", instances=0, reason=str(e))
-    except (BagError, GraphError) as e:
-        return Row(bag=name, status="failed", reason=str(e))
+    except EmptyBag as error:
+        return Row(bag=name, status="empty", instances=0, reason=str(error))
+    except (BagError, GraphError) as error:
+        return Row(bag=name, status="failed", reason=str(error))
     return Row(
         bag=name,
         status="converted",
         instances=len(outgoing.stored.features),
         file=path.relative_to(writer.out).as_posix(),
-        lost=tuple(dict.fromkeys([*said, *lost])),
+        lost=tuple(dict.fromkeys([*remarks, *lost])),
     )
 
 
-def _stated(bags: BagSet) -> tuple[str | None, float | None]:
-    """The encoder of the first bag that can be read, and the commonest stride that is stated."""
-    encoder, seen, strides = None, False, Counter[float]()
+def _common_metadata(bags: BagSet) -> tuple[str | None, float | None]:
+    """Return the encoder of the first readable bag, and the most common stated stride."""
+    encoder, encoder_read, strides = None, False, Counter[float]()
     for name in bags.names:
         try:
             metadata = bags.metadata(name)
-        except (BagError, EmptyBag):  # its row says so
+        except (BagError, EmptyBag):  # reported in the bag's row
             continue
-        if not seen:
-            encoder, seen = metadata.encoder, True
+        if not encoder_read:
+            encoder, encoder_read = metadata.encoder, True
         if metadata.size_level0:
-            share = (metadata.overlap or 0.0) / metadata.patch_size if metadata.patch_size else 0.0
-            strides[metadata.size_level0 * (1 - share)] += 1
+            relative_overlap = (
+                (metadata.overlap or 0.0) / metadata.patch_size if metadata.patch_size else 0.0
+            )
+            strides[metadata.size_level0 * (1 - relative_overlap)] += 1
     return encoder, strides.most_common(1)[0][0] if strides else None
 
 
 def _refuse_present(writer: Writer, names: Sequence[str], *, overwrite: bool) -> None:
-    there = sorted(writer.present() & set(names))
-    if there and not overwrite:
-        shown = ", ".join(there[:SHOWN]) + (" …" if len(there) > SHOWN else "")
+    present = sorted(writer.present() & set(names))
+    if present and not overwrite:
+        shown = ", ".join(present[:SHOWN]) + (" …" if len(present) > SHOWN else "")
         raise OutputExists(
-            f"{writer.out} holds {len(there)} of these bags already ({shown}): give another --out, "
-            "or --overwrite to replace them"
+            f"{writer.out} already holds {len(present)} of these bags ({shown}): give another "
+            "--out, or --overwrite to replace them"
         )
 
 
-def _table(options: ConversionOptions, bags: BagSet) -> Table | None:
+def _label_table(options: ConversionOptions, bags: BagSet) -> Table | None:
     if options.labels is not None:
         return read_table(options.labels, classes=options.classes, labels_required=False)
     if not isinstance(bags, TorchmilBags):
@@ -224,7 +227,7 @@ def _table(options: ConversionOptions, bags: BagSet) -> Table | None:
     )
 
 
-def _unlabelled(rows: Sequence[Row], table: Table) -> list[Row]:
+def _with_missing_labels(rows: Sequence[Row], table: Table) -> list[Row]:
     labelled = {b for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
     return [
         replace(r, lost=(*r.lost, f"label (none in {table.where})"))

@@ -1,4 +1,4 @@
-"""Stage 5: what lets a method know its test bags: a patient, a bag or its copy in two parts."""
+"""Stage 5: detect leaks of a split: a patient, a bag or a copy of it in several parts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,32 +15,32 @@ LeakKind = Literal["patient", "bag", "copy", "near-copy"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leak:
-    """Two bags (or one) that should not be where they are."""
+    """Two bags (or one bag) in parts that they must not share."""
 
     kind: LeakKind
     first: str
     second: str
     parts: tuple[str, str]
-    """Of the first and of the second bag."""
+    """The part of the first and of the second bag."""
     what: str
-    """One sentence."""
+    """A description in one sentence."""
 
     @property
     def across(self) -> bool:
-        """Whether it joins two parts; else it is a bag that counts twice in one."""
+        """Whether the leak joins two parts, rather than being a duplicate within one."""
         return self.parts[0] != self.parts[1]
 
 
 def find_leaks(
     bags: BagSet, table: Table, split: Split, *, copies: Sequence[Copy] | None = None
 ) -> list[Leak]:
-    """Patients and bags in two parts, and bags whose features are another's (`find_copies`).
+    """Find patients and bags in several parts, and bags that share features (`find_copies`).
 
     Args:
-        bags: the features; all bags of the split are read, once.
-        table: groups (patients) of the bags.
-        split: the parts.
-        copies: what `find_copies` found, where it was called already (for other splits).
+        bags: The features; each bag of the split is read once.
+        table: Label table with the groups (patients) of the bags.
+        split: The parts.
+        copies: The result of `find_copies`, if known already (from other splits).
 
     Raises:
         BagError: a bag cannot be read.
@@ -55,10 +55,10 @@ def find_leaks(
 def refuse_leaks(
     bags: BagSet, table: Table, split: Split, *, copies: Sequence[Copy] | None = None
 ) -> list[Leak]:
-    """Refuses a split with leaks across parts; gives those within one, which are worth a warning.
+    """Reject a split with leaks across parts; return those within a part, for a warning.
 
     Raises:
-        TableError: names the first few, and what to do.
+        TableError: there are leaks across parts; names the first few, with advice.
         BagError: a bag cannot be read.
     """
     leaks = find_leaks(bags, table, split, copies=copies)
@@ -73,44 +73,48 @@ def refuse_leaks(
 
 
 def _bags(named: Sequence[tuple[str, str]]) -> list[Leak]:
-    first: dict[str, str] = {}
-    found = []
+    part_of: dict[str, str] = {}
+    leaks = []
     for name, part in named:
-        if first.setdefault(name, part) != part:
-            what = f"bag {name!r} is in {first[name]} and in {part}"
-            pair = (first[name], part)
-            found.append(Leak(kind="bag", first=name, second=name, parts=pair, what=what))
-    return found
+        if part_of.setdefault(name, part) != part:
+            what = f"bag {name!r} is in {part_of[name]} and in {part}"
+            pair = (part_of[name], part)
+            leaks.append(Leak(kind="bag", first=name, second=name, parts=pair, what=what))
+    return leaks
 
 
 def _patients(table: Table, named: Sequence[tuple[str, str]]) -> list[Leak]:
-    """One leak for each part that a patient is in beside their first."""
-    group = {b: table.group(row) for row, b in enumerate(table.bags)}
-    seen: dict[str, dict[str, str]] = {}
+    """Return a leak for each further part that a patient's bags are in."""
+    group_of = {b: table.group(row) for row, b in enumerate(table.bags)}
+    first_bags: dict[str, dict[str, str]] = {}
     for name, part in named:
-        seen.setdefault(group.get(name, name), {}).setdefault(part, name)
-    found = []
-    for patient, places in seen.items():
-        (part, name), *others = places.items()
+        first_bags.setdefault(group_of.get(name, name), {}).setdefault(part, name)
+    leaks = []
+    for patient, parts in first_bags.items():
+        (part, name), *others = parts.items()
         for other, second in others:
-            if second == name:  # said of the bag
+            if second == name:  # already reported as a bag in two parts
                 continue
             what = f"patient {patient!r} is in {part} (bag {name!r}) and in {other} ({second!r})"
             pair = (part, other)
-            found.append(Leak(kind="patient", first=name, second=second, parts=pair, what=what))
-    return found
+            leaks.append(Leak(kind="patient", first=name, second=second, parts=pair, what=what))
+    return leaks
 
 
 def _copies(table: Table, named: Sequence[tuple[str, str]], copies: Sequence[Copy]) -> list[Leak]:
-    part, label = dict(named), dict(zip(table.bags, table.labels, strict=True))
-    found = []
-    for c in copies:
-        if c.first not in part or c.second not in part:
+    part_of, label_of = dict(named), dict(zip(table.bags, table.labels, strict=True))
+    leaks = []
+    for copy in copies:
+        if copy.first not in part_of or copy.second not in part_of:
             continue
-        pair = (part[c.first], part[c.second])
-        share = "the same features" if c.kind == "copy" else f"{c.share:.0%} of the rows alike"
-        what = f"bags {c.first!r} ({pair[0]}) and {c.second!r} ({pair[1]}) have {share}"
-        if label.get(c.first) != label.get(c.second):
+        pair = (part_of[copy.first], part_of[copy.second])
+        share = (
+            "the same features" if copy.kind == "copy" else f"{copy.share:.0%} of the rows alike"
+        )
+        what = f"bags {copy.first!r} ({pair[0]}) and {copy.second!r} ({pair[1]}) have {share}"
+        if label_of.get(copy.first) != label_of.get(copy.second):
             what += " and other labels"
-        found.append(Leak(kind=c.kind, first=c.first, second=c.second, parts=pair, what=what))
-    return found
+        leaks.append(
+            Leak(kind=copy.kind, first=copy.first, second=copy.second, parts=pair, what=what)
+        )
+    return leaks

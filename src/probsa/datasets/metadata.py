@@ -1,4 +1,4 @@
-"""What a bag's files state beside its rows: sizes, resolution, encoder."""
+"""What the files of a bag state besides its instances: sizes, resolution, encoder."""
 
 import math
 from collections.abc import Mapping
@@ -7,44 +7,44 @@ from dataclasses import dataclass
 from ..core import BagKind, number, size_level0
 
 BINS = ((0.16, 80), (0.2, 60), (0.3, 40), (0.6, 20), (1.2, 10), (2.4, 5))
-"""Nominal magnifications, as TRIDENT names them: below so many µm per pixel it is so much."""
+"""TRIDENT's nominal magnifications: (µm per pixel below which it applies, magnification)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metadata:
-    """None where the files do not state it; sizes and resolutions are of slides alone."""
+    """Metadata of a bag; None if not stated. Sizes and resolutions apply to slides only."""
 
     kind: BagKind | None = None
-    """What the instances are."""
+    """What the instances are: patches of a slide or slices of a scan."""
     patch_size: float | None = None
-    """Side of a patch in the pixels that it was cut or given to the encoder at."""
+    """Side of a patch in pixels, as cut or as passed to the encoder."""
     size_level0: float | None = None
-    """The same side in level-0 pixels."""
+    """Side of a patch in level-0 pixels."""
     overlap: float | None = None
-    """Pixels of `patch_size` that neighbours share."""
+    """Overlap of neighbouring patches, in the pixels of `patch_size`."""
     mpp: float | None = None
     """Micrometres per pixel of `patch_size`."""
     mpp_level0: float | None = None
     magnification: float | None = None
-    """Of `patch_size`, nominal: 20 is about 0.5 µm per pixel."""
+    """Nominal magnification of `patch_size`: 20 is about 0.5 µm per pixel."""
     magnification_level0: float | None = None
     slide_size: tuple[int, int] | None = None
     """(width, height) at level 0."""
     level: int = 0
-    """CLAM's: the level of the slide that patches were cut at."""
+    """The level of the slide from which CLAM cut the patches."""
     downsample: float = 1.0
-    """Of that level."""
+    """Downsample of `level`."""
     encoder: str | None = None
     encoder_guessed: bool = False
-    """It is the name of the folder, which anybody may give."""
+    """Whether the encoder was inferred from the folder's name, which users may choose freely."""
     unreadable: int = 0
-    """Instances that the file flags as unreadable, which are no part of the bag."""
+    """Number of instances flagged as unreadable, which are not part of the bag."""
     remarks: tuple[str, ...] = ()
-    """What reading could not take as it was."""
+    """Changes made while reading the files."""
 
 
 def from_attributes(attributes: Mapping[str, object]) -> Metadata:
-    """From the attributes of `coords` in our, TRIDENT's or CLAM's files."""
+    """Read the attributes of `coords` in probsa's, TRIDENT's or CLAM's files."""
     level = int(number(attributes, "patch_level") or 0)
     downsample = number(attributes, "downsample") or 1.0
     width, height = number(attributes, "level0_width"), number(attributes, "level0_height")
@@ -68,10 +68,10 @@ def from_attributes(attributes: Mapping[str, object]) -> Metadata:
 
 
 def nominal(mpp: float) -> float:
-    """The magnification that a resolution goes by; beyond the bins, 10 / mpp."""
+    """Return the nominal magnification of a resolution; beyond the bins, 10 / mpp."""
     return next((float(name) for limit, name in BINS if mpp < limit), 10 / mpp)
 
 
 def positive(value: float | None) -> float | None:
-    """The value if it is a size: finite and above 0."""
+    """Return the value if it is finite and positive, else None."""
     return value if value is not None and math.isfinite(value) and value > 0 else None

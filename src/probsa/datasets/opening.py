@@ -1,7 +1,4 @@
-"""Stage 5: folders of stored bags, tables of labels, and splits.
-
-`open_bags` recognises the folder's layout; a tool's format is one module of this folder.
-"""
+"""Stage 5: open a folder of bags; its format is recognised, and each format has one module."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,18 +25,19 @@ def open_bags(
     features: str | None = None,
     instance_labels: Path | None = None,
 ) -> BagSet:
-    """The bags of a folder: ours, TRIDENT's, CLAM's, STAMP's, slideflow's or torchmil's.
+    """Open the bags of a folder, written by probsa, TRIDENT, CLAM, STAMP, slideflow or torchmil.
 
     Args:
-        folder: the files' folder, or the one above it that the tool which made them wrote to.
-        graph: how graphs are built.
-        cache_gb: gigabytes of features and graphs kept in memory, in each process that reads.
-        features: which folder of features, where there are several (`features_resnet50`).
-        instance_labels: a folder of `<bag>.npy`, which go before what the bags' files hold.
+        folder: The folder of the files, or the output folder of the tool that wrote them.
+        graph: How graphs are built.
+        cache_gb: Gigabytes of features and graphs to keep in memory, in each process.
+        features: Which folder of features to open, if there are several (`features_resnet50`).
+        instance_labels: A folder of `<bag>.npy` that overrides the instance labels in the files.
 
     Raises:
-        BagError: no bags there, two of one name, bags of two tools in one folder, several
-            folders of features and none chosen, or labels of instances that name no bag.
+        BagError: there are no bags, two share a name, the folder mixes bags of several tools,
+            several folders of features exist and none is chosen, or no file of instance labels
+            is named after a bag.
     """
     if not folder.is_dir():
         raise BagError(f"there is no folder {folder}: give the one that holds the bags")

@@ -1,4 +1,4 @@
-"""Labels of instances from a folder beside the features: `<bag>.npy`, one number an instance."""
+"""Instance labels from a separate folder: `<bag>.npy`, one integer per instance."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,21 +13,21 @@ from .formats.arrays import load_array
 
 
 class Overlay:
-    """Labels that go before what the bags' files hold; a bag without a file keeps its own.
+    """Instance labels that override those in the bags' files; bags without a file keep theirs.
 
     Args:
-        folder: of the files: whole numbers, -1 where nothing is known, in the order of the rows.
-        names: of the bags.
+        folder: A folder of `<bag>.npy` with integers in row order, -1 if the label is unknown.
+        names: Names of the bags.
 
     Raises:
-        BagError: no such folder, or none of its files is named after a bag.
+        BagError: the folder is missing, or none of its files is named after a bag.
     """
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         if not folder.is_dir():
             raise BagError(
-                f"there is no folder {folder}: instance_labels is a folder of <bag>.npy, one whole "
-                "number an instance"
+                f"there is no folder {folder}: instance_labels is a folder of <bag>.npy, one "
+                "integer per instance"
             )
         self.folder = folder
         self._files = by_name(npy_files(folder))
@@ -39,10 +39,10 @@ class Overlay:
             )
 
     def over(self, stored: StoredBag) -> StoredBag:
-        """The bag with the labels of its file here, where there is one.
+        """Return the bag with the labels of its file in this folder, if there is one.
 
         Raises:
-            BagError: the file has another length than the bag, or holds no such numbers.
+            BagError: the file differs in length from the bag, or holds invalid values.
         """
         path = self._files.get(stored.name)
         if path is None:
@@ -51,22 +51,22 @@ class Overlay:
 
 
 def read_instance_labels(path: Path, bag: StoredBag) -> Int64[np.ndarray, " n"]:
-    """The labels of a bag's instances.
+    """Read the instance labels of a bag.
 
     Raises:
-        BagError: the file has another length than the bag, or holds no such numbers.
+        BagError: the file differs in length from the bag, or holds invalid values.
     """
-    held = load_array(path)
-    values = held[:, 0] if held.ndim == 2 and held.shape[1] == 1 else held
+    array = load_array(path)
+    values = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     if values.ndim != 1 or len(values) != len(bag.features):
         raise BagError(
             f"bag {bag.name!r} has {len(bag.features)} instances, but {path} holds an array of the "
-            f"shape {held.shape}: expected ({len(bag.features)},). The labels belong to other "
+            f"shape {array.shape}: expected ({len(bag.features)},). The labels belong to other "
             "features: make them again"
         )
     if values.dtype.kind not in "biu" or (len(values) and int(values.min()) < -1):
         raise BagError(
-            f"{path}: the labels of bag {bag.name!r}'s instances are of type {values.dtype}, the "
-            f"least is {values.min()}: expected whole numbers from 0, or -1 where nothing is known"
+            f"{path}: the instance labels of bag {bag.name!r} are of type {values.dtype} with the "
+            f"minimum {values.min()}: expected integers from 0, or -1 if the label is unknown"
         )
     return values.astype(np.int64)

@@ -1,7 +1,8 @@
-"""Stage 5: the splits of an experiment: made once by a rule, stored, and refused if they go stale.
+"""Stage 5: the splits of an experiment, made once by a rule and stored.
 
-The test part is fixed; of the rest every bag validates in exactly one split, stratified by class,
-patients kept whole. Stored as CLAM's `splits_k.csv`, which a run can name, and `splits.json`.
+The test part is fixed. Every other bag validates in exactly one split, stratified by class, with
+patients kept together. Splits are stored as CLAM's `splits_k.csv`, which runs can use, and
+`splits.json`; stored splits that no longer fit the labels are rejected.
 """
 
 import json
@@ -21,7 +22,7 @@ from .labels import PARTS, SHOWN, Table
 from .splits import Split, check_parts, make_split, read_clam_split
 
 VERSION = 1
-"""`probsa_splits` of the JSON that is written; a later one is refused."""
+"""`probsa_splits` of the written JSON; later versions are rejected."""
 ABOUT = "splits.json"
 
 
@@ -32,30 +33,31 @@ def protocol_splits(
     seed: int = 0,
     validation: Literal["rotate", "table"] = "rotate",
 ) -> list[Split]:
-    """Train and validation parts of the training part, beside the fixed test part.
+    """Divide the training part into train and validation; the test part is fixed.
 
     Args:
-        table: with a column `split`; its train and val bags together are the training part.
-        splits: how many; each validates on one of so many parts (five: on 20 %).
-        seed: of the shuffle before parts are made; the same seed gives the same splits.
-        validation: `table` keeps the table's own `val` part instead, and gives one split.
+        table: Table with a column `split`; its train and val bags form the training part.
+        splits: Number of splits; each validates on one of as many parts (five: on 20 %).
+        seed: Seed of the shuffle; the same seed gives the same splits.
+        validation: `table` uses the table's own `val` part instead, which gives one split.
 
     Raises:
-        TableError: folds, or no `split` column; too few bags or patients; a class that a training
-            part would lack; a test part of one class; a patient in training and test.
-        InputError: fewer than two splits.
+        TableError: the table has folds or no `split` column; there are too few bags or patients; a
+            class is missing from a training part; the test part has a single class; a patient is in
+            both training and test.
+        InputError: fewer than two splits were requested.
     """
     if table.folds is not None:
-        raise TableError(f"{table.where} has folds, which are its splits: use them as they are")
+        raise TableError(f"{table.where} has folds, which define its splits: use those")
     if table.splits is None:
         raise TableError(
-            f"{table.where} says of no bag that it tests: add a column 'fold' (each fold is the "
-            "test part once) or a column 'split' with train and test"
+            f"{table.where} does not say which bags are tested: add a column 'fold' (each fold is "
+            "the test part once) or a column 'split' with train and test"
         )
     if validation == "table":
         if "val" not in table.splits:
             raise TableError(f"no bag of {table.where} is in 'val', so it has no validation part")
-        return [_noted(table, make_split(table))]
+        return [_with_notes(table, make_split(table))]
     if splits < 2:
         raise InputError(f"splits is {splits}: give 2 or more, so that every bag can validate")
     parts = {
@@ -67,46 +69,47 @@ def protocol_splits(
     check_parts(table, parts, f"train and val together are {where}")
     rows = [r for r, b in enumerate(table.bags) if parts.get(b) == "train"]
     test = tuple(b for b, p in parts.items() if p == "test")
-    made = []
-    for k, chosen in enumerate(_validating(table, rows, splits=splits, seed=seed)):
-        names = {table.bags[r] for r in chosen}
-        own = [table.bags[r] for r in rows]
+    result = []
+    for k, val_rows in enumerate(_validation_rows(table, rows, splits=splits, seed=seed)):
+        val_bags = {table.bags[r] for r in val_rows}
+        training_bags = [table.bags[r] for r in rows]
         split = Split(
-            train=tuple(b for b in own if b not in names),
-            val=tuple(b for b in own if b in names),
+            train=tuple(b for b in training_bags if b not in val_bags),
+            val=tuple(b for b in training_bags if b in val_bags),
             test=test,
             origin=f"split {k} of {splits} of {where}, stratified by class, groups kept whole, "
             f"seed {seed}",
         )
-        made.append(_noted(table, split))
-    return made
+        result.append(_with_notes(table, split))
+    return result
 
 
 def fold_splits(table: Table) -> list[Split]:
-    """One split a fold, as the table has them: fold k tests, k + 1 validates, the rest trains.
+    """Return one split per fold: fold k tests, fold k + 1 validates, the others train.
 
-    A fold of one class is noted, not refused: scores can be pooled over folds.
+    A fold with a single class is noted but accepted, as scores can be pooled over folds.
 
     Raises:
-        TableError: no folds, fewer than three, a group in two, all bags of one class, or a class
-            that a training part would lack.
+        TableError: there are fewer than three folds, a group is in several, all bags have one
+            class, or a class is missing from a training part.
     """
     if table.folds is None:
         raise TableError(f"{table.where} has no column 'fold'")
-    _several(table, table.bags, f"all bags of {table.where} together, each tested once,")
-    found = [make_split(table, test_fold=k) for k in sorted(set(table.folds))]
-    return [_noted(table, s, pooled=True) for s in found]
+    _check_two_classes(table, table.bags, f"all bags of {table.where} together, each tested once,")
+    splits = [make_split(table, test_fold=k) for k in sorted(set(table.folds))]
+    return [_with_notes(table, split, pooled=True) for split in splits]
 
 
 def write_splits(folder: Path, splits: Sequence[Split], *, settings: Any = None) -> list[Path]:
-    """Writes `splits_0.csv`, … in CLAM's form, then `splits.json`: how they were made.
+    """Write `splits_0.csv`, … in CLAM's format, then `splits.json` with their origin.
 
     Args:
-        folder: made where it is not there.
-        splits: in their order.
-        settings: what they were made with, kept in the JSON.
+        folder: Output folder, created if it does not exist.
+        splits: The splits in order.
+        settings: The settings that the splits were made with, stored in the JSON.
 
-    Returns: the CSV files, which `data.split` of a run can name.
+    Returns:
+        The CSV files, which `data.split` of a run can name.
     """
     paths = [folder / f"splits_{k}.csv" for k in range(len(splits))]
     for path, split in zip(paths, splits, strict=True):
@@ -121,36 +124,36 @@ def write_splits(folder: Path, splits: Sequence[Split], *, settings: Any = None)
             for p, s in zip(paths, splits, strict=True)
         ],
     }
-    write_json(folder / ABOUT, metadata)  # last: what has it is whole
+    write_json(folder / ABOUT, metadata)  # written last, to mark the folder as complete
     return paths
 
 
 def read_splits(folder: Path, table: Table) -> list[Split]:
-    """The splits that `write_splits` stored, once they are seen to fit the table still.
+    """Read the splits that `write_splits` stored, and check that they still fit the table.
 
     Raises:
-        TableError: none there, or they no longer fit: a bag gone or new, a group across parts,
-            another test part, a class that training would lack. Says which.
+        TableError: there are no stored splits, or they no longer fit: bags were added or removed,
+            a group is in several parts, the test part differs, or a class has no training bag.
     """
     metadata = read_about(folder)
     advice = f"Put the table back as it was, or remove {folder} to make new splits"
-    found = []
+    splits = []
     for entry in metadata["splits"]:
         try:
             split = read_clam_split(folder / entry["file"], table)
-            _fits(table, split, folder / entry["file"])
+            _check_fit(table, split, folder / entry["file"])
             check_classes(table, split, pooled=table.folds is not None)
         except TableError as error:
             raise TableError(f"stored splits no longer fit: {error}. {advice}") from error
-        found.append(replace(split, origin=entry["origin"]))
-    return found
+        splits.append(replace(split, origin=entry["origin"]))
+    return splits
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """The JSON beside stored splits.
+    """Read the JSON file of stored splits.
 
     Raises:
-        TableError: it is missing, damaged, or of a later version.
+        TableError: the file is missing, damaged, or of a later version.
     """
     path = folder / ABOUT
     try:
@@ -158,7 +161,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         version = metadata["probsa_splits"]
         entries = [(e["file"], e["origin"]) for e in metadata["splits"]]
     except FileNotFoundError as error:
-        raise TableError(f"there are no stored splits: no {path}") from error
+        raise TableError(f"there are no stored splits: {path} is missing") from error
     except (ValueError, TypeError, KeyError) as error:
         raise TableError(f"{path} is damaged: remove {folder} to make new splits") from error
     if version != VERSION or not entries:
@@ -167,115 +170,124 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 
 def check_classes(table: Table, split: Split, *, pooled: bool = False) -> list[str]:
-    """What a split lacks without being useless, in words.
+    """Check the classes of each part, and return notes on classes missing from val or test.
 
     Args:
-        table: the labels.
-        split: its parts.
-        pooled: whether scores are pooled over splits, so that a test part may lack classes.
+        table: The labels.
+        split: The parts.
+        pooled: Whether scores are pooled over splits, so that a test part may lack classes.
 
     Raises:
-        TableError: a class that does not train; a test part of one class, unless `pooled`.
+        TableError: a class has no training bag, or, unless `pooled`, the test part has one class.
     """
     present = {y for y in table.labels if y is not None}
     train = _counts(table, split.train)
-    if lost := sorted(present - set(train)):
-        of = {c: _counts(table, (*split.train, *split.val, *split.test))[c] for c in lost}
+    if missing := sorted(present - set(train)):
+        bags_of_class = {
+            c: _counts(table, (*split.train, *split.val, *split.test))[c] for c in missing
+        }
         raise TableError(
-            f"no bag of class {_classes(table, lost)} trains ({split.origin}): of "
-            f"{_bags(sum(of.values()))} of it all validate or test. More bags or patients of that "
-            "class are needed, or fewer splits"
+            f"no bag of class {_classes(table, missing)} trains ({split.origin}): all "
+            f"{_bags(sum(bags_of_class.values()))} of it validate or test. More bags or patients "
+            "of that class are needed, or fewer splits"
         )
     if not pooled:
-        _several(table, split.test, f"the test part ({split.origin})")
+        _check_two_classes(table, split.test, f"the test part ({split.origin})")
     notes = []
     for part, what in (("val", "validates"), ("test", "tests")):
         names = getattr(split, part)
-        if names and (lost := sorted(present - set(_counts(table, names)))):
+        if names and (missing := sorted(present - set(_counts(table, names)))):
             notes.append(
-                f"no bag of class {_classes(table, lost)} {what}, so AUROC is undefined there"
+                f"no bag of class {_classes(table, missing)} {what}, so AUROC is undefined there"
             )
     return notes
 
 
-def _noted(table: Table, split: Split, *, pooled: bool = False) -> Split:
+def _with_notes(table: Table, split: Split, *, pooled: bool = False) -> Split:
     notes = check_classes(table, split, pooled=pooled)
     return replace(split, origin="; ".join([split.origin, *notes]))
 
 
-def _several(table: Table, names: Sequence[str], what: str) -> None:
-    """Raises where labelled bags are of one class: nothing can be told apart."""
+def _check_two_classes(table: Table, names: Sequence[str], what: str) -> None:
+    """Raise if the labelled bags all have the same class."""
     counts = _counts(table, names)
-    if len(counts) > 1 or (names and not counts):  # unlabelled test bags are predicted all the same
+    if len(counts) > 1 or (names and not counts):  # a test part may be entirely unlabelled
         return
     if not names:
-        raise TableError(f"{what} has no bag: say which bags test")
+        raise TableError(f"{what} has no bag: state which bags to test on")
     (only,) = counts
     shown = ", ".join(repr(n) for n in names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
     raise TableError(
-        f"{what} is of one class: {_bags(counts[only])} of class {table.classes[only]} "
-        f"({shown}), none of another. No method can be told from another there"
+        f"{what} has only one class: {_bags(counts[only])} of class {table.classes[only]} "
+        f"({shown}), none of another. Methods cannot be compared on it"
     )
 
 
-def _validating(table: Table, rows: Sequence[int], *, splits: int, seed: int) -> list[list[int]]:
-    """For each split the rows that validate; every row once."""
+def _validation_rows(
+    table: Table, rows: Sequence[int], *, splits: int, seed: int
+) -> list[list[int]]:
+    """Return the validation rows of each split; every row validates once."""
     y = np.array([table.labels[r] for r in rows])
     groups = np.array([table.group(r) for r in rows])
-    several = len(set(groups))
-    if several < splits:
+    group_count = len(set(groups))
+    if group_count < splits:
         raise TableError(
-            f"the training part of {table.where} has {_bags(len(rows))} of {several} patients: too "
-            f"few for {splits} splits, in each of which another patient validates"
+            f"the training part of {table.where} has {_bags(len(rows))} of {group_count} patients: "
+            f"too few for {splits} splits, in each of which another patient validates"
         )
     for label in sorted(set(y.tolist())):
-        own = set(groups[y == label])
-        if len(own) < 2:
+        class_groups = set(groups[y == label])
+        if len(class_groups) < 2:
             raise TableError(
                 f"class {table.classes[label]} has {_bags(int((y == label).sum()))} of one patient "
-                f"({str(min(own))!r}) in the training part of {table.where}: when that patient "
-                "validates, none is left to train on"
+                f"({str(min(class_groups))!r}) in the training part of {table.where}: when that "
+                "patient validates, none is left to train on"
             )
-    maker = StratifiedGroupKFold(n_splits=splits, shuffle=True, random_state=seed)
+    splitter = StratifiedGroupKFold(n_splits=splits, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a class of few bags: looked at by the caller
+        warnings.simplefilter("ignore", UserWarning)  # rare classes are checked by the caller
         try:
-            found = [[rows[i] for i in val] for _, val in maker.split(rows, y, groups)]
+            val_parts = [[rows[i] for i in val] for _, val in splitter.split(rows, y, groups)]
         except ValueError as error:
             most = int(np.bincount(y).max())
             raise TableError(
                 f"{table.where}: the largest class trains with {_bags(most)}: too few for {splits} "
                 "splits"
             ) from error
-    if not all(found):
+    if not all(val_parts):
         raise TableError(
-            f"{splits} splits of {len(rows)} bags of {several} patients leave one without a "
+            f"{splits} splits of {len(rows)} bags of {group_count} patients leave one without a "
             "validation part: give fewer splits"
         )
-    return found
+    return val_parts
 
 
-def _fits(table: Table, split: Split, path: Path) -> None:
-    """Sees that the table has no bag that the split lacks, and the same test part."""
-    held = {n: p for p in PARTS for n in getattr(split, p)}
+def _check_fit(table: Table, split: Split, path: Path) -> None:
+    """Check that the split contains every bag of the table, with the same test part."""
+    part_of = {n: p for p in PARTS for n in getattr(split, p)}
     for row, bag in enumerate(table.bags):
         part = None if table.splits is None else table.splits[row]
         wanted = part is not None if table.splits is not None else table.labels[row] is not None
-        if wanted and bag not in held:
-            raise TableError(f"bag {bag!r} of {table.where} is new: {path} has it in no part")
-        if bag in held and table.splits is not None and (held[bag] == "test") != (part == "test"):
+        if wanted and bag not in part_of:
+            raise TableError(f"bag {bag!r} of {table.where} is new: it is in no part of {path}")
+        if (
+            bag in part_of
+            and table.splits is not None
+            and (part_of[bag] == "test") != (part == "test")
+        ):
             raise TableError(
-                f"bag {bag!r} is in {held[bag]} in {path}, and {part or 'unused'} in {table.where}"
+                f"bag {bag!r} is in {part_of[bag]} in {path}, but {part or 'unused'} in "
+                f"{table.where}"
             )
 
 
 def _counts(table: Table, names: Sequence[str]) -> dict[int, int]:
     wanted = set(names)
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for bag, label in zip(table.bags, table.labels, strict=True):
         if bag in wanted and label is not None:
-            found[label] = found.get(label, 0) + 1
-    return found
+            counts[label] = counts.get(label, 0) + 1
+    return counts
 
 
 def _classes(table: Table, labels: Sequence[int]) -> str:

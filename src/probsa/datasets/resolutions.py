@@ -1,4 +1,4 @@
-"""µm per level-0 pixel of slides, given by hand: one number for all, or a table `slide,mpp`."""
+"""µm per level-0 pixel given by users: one number for all slides, or a table `slide,mpp`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,31 +11,31 @@ from .labels import nearest
 
 @dataclass(frozen=True, kw_only=True)
 class Resolutions:
-    """What was given; nothing by default."""
+    """Resolutions given by users; by default, none."""
 
     common: float | None = None
     by_slide: Mapping[str, float] = field(default_factory=dict)
     origin: str = "--slide-mpp"
 
-    def of(self, name: str) -> float | None:
-        """That of a bag, or None."""
+    def mpp_of(self, name: str) -> float | None:
+        """Return the resolution of a bag, or None."""
         if name in self.by_slide:
             return self.by_slide[name]
-        same = self._by_stem.get(name, set())
-        return next(iter(same)) if len(same) == 1 else self.common
+        matches = self._by_stem.get(name, set())
+        return next(iter(matches)) if len(matches) == 1 else self.common
 
     @cached_property
     def _by_stem(self) -> dict[str, set[float]]:
-        """Without the ending of the file; two of one name tell nothing."""
-        found: dict[str, set[float]] = {}
+        """Resolutions by the slide's name without suffix; ambiguous if there are several."""
+        resolutions: dict[str, set[float]] = {}
         for slide, mpp in self.by_slide.items():
-            found.setdefault(Path(slide).stem, set()).add(mpp)
-        return found
+            resolutions.setdefault(Path(slide).stem, set()).add(mpp)
+        return resolutions
 
     def why_none(self, name: str) -> str:
-        """Why a bag has none, and what to do."""
-        guess = nearest(name, list(self.by_slide))
-        return f"{self.origin} has no line for the slide {name!r}.{guess} Add one"
+        """Explain why a bag has no resolution, with advice."""
+        suggestion = nearest(name, list(self.by_slide))
+        return f"{self.origin} has no line for the slide {name!r}.{suggestion} Add one"
 
 
 def resolutions_of(value: str | float | Path | None) -> Resolutions:

@@ -1,9 +1,9 @@
-"""Cohorts whose right answer is known: the same weak lesions, contiguous, scattered or unseen.
+"""Simulated cohorts with known weak lesions: contiguous, scattered, or (null) without signal.
 
-Every instance is noise, N(0, I); one of a lesion is moved by `signal` along a direction of the
-cohort's own. The best score of a single instance has AUROC Φ(signal / √2), whatever the layout:
-neighbours tell more where lesions are `contiguous`. A `decoy` is a second, scattered sign of the
-label: bags' labels do not say which of the two is the lesion. In a `null` cohort they tell nothing.
+Instances are noise, N(0, I); those of a lesion are shifted by `signal` along a fixed direction. The
+best score of a single instance has AUROC Φ(signal / √2) for each layout; neighbours add information
+if lesions are `contiguous`. A `decoy` is a second, scattered sign of the label: the labels of bags
+do not tell it from the lesion. In a `null` cohort, features are independent of the labels.
 """
 
 from collections.abc import Sequence
@@ -33,9 +33,9 @@ class SimulatedBag:
     coords: Int[np.ndarray, "n 2"]
     """Level-0 (x, y) of each patch's top-left corner, row by row."""
     label: int
-    """1: it has a lesion."""
+    """1 if the bag has a lesion."""
     instance_labels: Int[np.ndarray, " n"]
-    """1: an instance of the lesion."""
+    """1 for instances of the lesion."""
     fold: int
     """0 to 4; every fold has both classes."""
 
@@ -51,7 +51,7 @@ def simulated_cohort(
     signal: float = 1.0,
     decoy: float = 0.0,
 ) -> Sequence[SimulatedBag]:
-    """Half of the bags with one lesion each; the same for the same arguments.
+    """Simulate bags, half of them with one lesion; equal arguments give equal bags.
 
         from probsa.datasets.simulated import simulated_cohort
 
@@ -59,43 +59,43 @@ def simulated_cohort(
             print(bag.name, bag.label, bag.features.shape, bag.instance_labels.sum())
 
     Args:
-        bags: how many; 10 at least, so that every fold has both classes.
-        layout: lesions as one connected piece (sides only); as many instances anywhere; or, `null`,
-            as one piece that features do not show.
-        seed: of everything. Layouts of one seed share noise, direction and sizes of lesions.
+        bags: Number of bags, at least 10 so that every fold has both classes.
+        layout: `contiguous`: lesions are connected by sides; `scattered`: as many instances
+            anywhere; `null`: connected, but without signal in the features.
+        seed: Random seed. Layouts with the same seed share noise, direction and lesion sizes.
         size: (columns, rows) of the lattice.
-        lesion: fewest and most instances of a lesion.
-        features: width.
-        signal: distance of lesion instances from the others, in deviations of the noise.
-        decoy: that of as many instances anywhere else in a bag with a lesion, along a direction of
-            their own, at a right angle to the lesion's; 0: there are none.
+        lesion: Minimum and maximum number of instances of a lesion.
+        features: Number of features.
+        signal: Shift of lesion instances, in std of the noise.
+        decoy: Shift of as many other instances in bags with a lesion, along a direction orthogonal
+            to that of the lesion; 0: no decoys.
 
     Raises:
-        InputError: too few bags, or lesions that the lattice cannot hold.
+        InputError: there are too few bags, or the lattice cannot hold the lesions.
     """
     _check(bags, size=size, lesion=lesion, features=features, signal=min(signal, decoy))
     cells = size[0] * size[1]
     direction = _direction(seed, "direction", features)
-    other = _direction(seed, "decoy", features)
-    other -= (other @ direction) * direction
-    other *= decoy / np.linalg.norm(other) if decoy else 0.0
+    decoy_direction = _direction(seed, "decoy", features)
+    decoy_direction -= (decoy_direction @ direction) * direction
+    decoy_direction *= decoy / np.linalg.norm(decoy_direction) if decoy else 0.0
     direction *= 0.0 if layout == "null" else signal
-    made = []
-    for k in range(bags):
-        noise = np.random.default_rng(seed_of(seed, "noise", k)).normal(size=(cells, features))
-        several = int(
-            np.random.default_rng(seed_of(seed, "lesion", k)).integers(lesion[0], lesion[1] + 1)
+    simulated = []
+    for index in range(bags):
+        noise = np.random.default_rng(seed_of(seed, "noise", index)).normal(size=(cells, features))
+        count = int(
+            np.random.default_rng(seed_of(seed, "lesion", index)).integers(lesion[0], lesion[1] + 1)
         )
-        places = np.random.default_rng(seed_of(seed, "places", k))
-        there = _places(places, size, layout, count=several)
-        elsewhere = np.random.default_rng(seed_of(seed, "elsewhere", k)).permutation(
-            np.flatnonzero(~there)
-        )[:several]
-        if k % 2:
-            noise[there] += direction
-            noise[elsewhere] += other
-        made.append(_bag(k, noise, there & bool(k % 2), size=size))
-    return made
+        rng = np.random.default_rng(seed_of(seed, "places", index))
+        in_lesion = _places(rng, size, layout, count=count)
+        decoy_cells = np.random.default_rng(seed_of(seed, "elsewhere", index)).permutation(
+            np.flatnonzero(~in_lesion)
+        )[:count]
+        if index % 2:
+            noise[in_lesion] += direction
+            noise[decoy_cells] += decoy_direction
+        simulated.append(_bag(index, noise, in_lesion & bool(index % 2), size=size))
+    return simulated
 
 
 def _bag(
@@ -128,15 +128,15 @@ def write_simulated(  # noqa: PLR0913 - each is a choice of its own
     signal: float = 1.0,
     decoy: float = 0.0,
 ) -> Sequence[SimulatedBag]:
-    """Writes `features/<bag>.h5` and `labels.csv` (with folds), and gives the bags.
+    """Write `features/<bag>.h5` and `labels.csv` (with folds), and return the bags.
 
-    Args and errors as `simulated_cohort`; what is there already of the same names is replaced.
+    Arguments and errors are those of `simulated_cohort`. Existing files are replaced.
     """
-    made = simulated_cohort(
+    simulated = simulated_cohort(
         bags=bags, layout=layout, seed=seed, size=size, lesion=lesion, features=features,
         signal=signal, decoy=decoy,
     )  # fmt: skip
-    for bag in made:
+    for bag in simulated:
         write_bag(
             folder / "features" / f"{bag.name}.h5",
             features=bag.features,
@@ -145,15 +145,15 @@ def write_simulated(  # noqa: PLR0913 - each is a choice of its own
             instance_labels=bag.instance_labels,
             attributes={"patch_size": STRIDE, "patch_size_level0": STRIDE, "overlap": 0},
         )
-    rows = [{"bag": b.name, "label": b.label, "fold": b.fold} for b in made]
+    rows = [{"bag": b.name, "label": b.label, "fold": b.fold} for b in simulated]
     write_csv(folder / "labels.csv", ("bag", "label", "fold"), rows)
-    return made
+    return simulated
 
 
 def _direction(seed: int, name: str, features: int) -> Float[np.ndarray, " features"]:
-    """Of length 1."""
-    found = np.random.default_rng(seed_of(seed, name)).normal(size=features)
-    return found / np.linalg.norm(found)
+    """Return a random unit vector."""
+    vector = np.random.default_rng(seed_of(seed, name)).normal(size=features)
+    return vector / np.linalg.norm(vector)
 
 
 def _check(
@@ -175,10 +175,10 @@ def _check(
 def _places(
     rng: np.random.Generator, size: tuple[int, int], layout: Layout, *, count: int
 ) -> Bool[np.ndarray, " n"]:
-    """Which cells a lesion takes."""
+    """Return the mask of the cells of a lesion."""
     cells = size[0] * size[1]
     if layout == "scattered":
-        there = np.zeros(cells, dtype=bool)
-        there[rng.choice(cells, count, replace=False)] = True
-        return there
+        in_lesion = np.zeros(cells, dtype=bool)
+        in_lesion[rng.choice(cells, count, replace=False)] = True
+        return in_lesion
     return blob(rng, np.ones((size[1], size[0]), dtype=bool), cells=count).reshape(-1)

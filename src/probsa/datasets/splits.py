@@ -1,4 +1,4 @@
-"""Stage 5: which bags train, validate and test; bags of one group are never in two parts."""
+"""Stage 5: which bags train, validate and test; a group's bags are never in different parts."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,33 +15,33 @@ from .labels import PARTS, Table, nearest, read_rows
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
-    """Names of the bags of each part, and how the split came about."""
+    """Names of the bags of each part, and the origin of the split."""
 
     train: tuple[str, ...]
     val: tuple[str, ...]
     test: tuple[str, ...]
     origin: str
-    """One sentence."""
+    """How the split was made, in one sentence."""
 
     def part_of(self, name: str) -> str:
-        """`train`, `val` or `test`; `unused` for a bag in none of them."""
-        return next((p for p in PARTS if name in getattr(self, p)), "unused")
+        """Return `train`, `val` or `test`, or `unused` for a bag in none of them."""
+        return next((part for part in PARTS if name in getattr(self, part)), "unused")
 
     def to_dict(self) -> dict[str, Any]:
-        """What `from_dict` takes, ready for JSON."""
-        return {**{p: list(getattr(self, p)) for p in PARTS}, "origin": self.origin}
+        """Return JSON-compatible values for `from_dict`."""
+        return {**{part: list(getattr(self, part)) for part in PARTS}, "origin": self.origin}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Split":
-        """The split that `to_dict` wrote."""
-        parts = {p: tuple(stored[p]) for p in PARTS}
+        """Return the split that `to_dict` wrote."""
+        parts = {part: tuple(stored[part]) for part in PARTS}
         return cls(**parts, origin=stored["origin"])
 
 
 def make_split(
     table: Table, *, test_fold: int | None = None, validation: float = 0.2, seed: int = 0
 ) -> Split:
-    """The split that the table states, or one made from it.
+    """Return the split that the table defines, or make one from it.
 
     Folds: tests on `test_fold` k, validates on k + 1 (the first after the last), trains on the
     rest. A column `split` is taken as it is. Otherwise, and where that column has no `val`, about
@@ -56,47 +56,59 @@ def make_split(
     elif test_fold is not None:
         raise TableError(f"{table.where} has no column 'fold': leave --test-fold out, or add it")
     elif table.splits is not None:
-        parts = {b: p for b, p in zip(table.bags, table.splits, strict=True) if p is not None}
+        parts = {
+            b: part for b, part in zip(table.bags, table.splits, strict=True) if part is not None
+        }
         origin = f"as the column 'split' of {table.where} says"
     else:
-        parts = {b: "train" for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
+        parts = {
+            b: "train"
+            for b, label in zip(table.bags, table.labels, strict=True)
+            if label is not None
+        }
         origin = f"all labelled bags of {table.where}"
     check_parts(table, parts, origin)
     if "val" not in parts.values():
-        chosen = _validation(table, parts, share=validation, seed=seed)
-        parts |= dict.fromkeys(chosen, "val")
+        val_bags = _validation(table, parts, share=validation, seed=seed)
+        parts |= dict.fromkeys(val_bags, "val")
         origin += (
-            f"; {len(chosen)} bags of the training part validate: about {validation:.0%}, "
+            f"; {len(val_bags)} bags of the training part validate: about {validation:.0%}, "
             f"stratified by class, groups kept whole, seed {seed}"
         )
     return _split(parts, origin)
 
 
 def read_clam_split(path: Path, table: Table) -> Split:
-    """CLAM's `splits_k.csv` (ragged columns train, val, test) or `splits_k_bool.csv`.
+    """Read CLAM's `splits_k.csv` (ragged columns train, val, test) or `splits_k_bool.csv`.
 
-    A bag that stands twice in one part is in it once, as in CAMIL's published splits. Columns
-    of labels (`train_label`, …), which TransMIL and CAMIL add, are left unread.
+    Repeats of a bag within a part, which occur in CAMIL's published splits, are ignored, and so are
+    the label columns (`train_label`, …) of TransMIL and CAMIL.
 
     Raises:
-        TableError: a name that the table does not have, a bag or a group in two parts, a part
-            that is not there.
+        TableError: a bag is not in the table, a bag or a group is in several parts, or a column is
+            missing.
     """
     header, rows = read_rows(path)
-    column = {p: header.index(p) for p in PARTS if p in header}
-    index = [c for c in header if c not in PARTS and c.removesuffix("_label") not in PARTS]
-    if len(column) < len(PARTS) or len(index) > 1:
+    column = {part: header.index(part) for part in PARTS if part in header}
+    index_columns = [
+        name for name in header if name not in PARTS and name.removesuffix("_label") not in PARTS
+    ]
+    if len(column) < len(PARTS) or len(index_columns) > 1:
         raise TableError(
-            f"{path} has the columns {', '.join(c or '(no name)' for c in header)}: expected an "
-            "index and train, val, test, as CLAM's splits_0.csv has them"
+            f"{path} has the columns {', '.join(name or '(no name)' for name in header)}: "
+            "expected an index and train, val, test, as in CLAM's splits_0.csv"
         )
     known = set(table.bags)
     parts: dict[str, str] = {}
     for line, row in rows:
-        for part, at in column.items():
-            cell = row[at] if at < len(row) else ""
-            # In a table of booleans the index holds the name.
-            name = row[header.index(index[0])] if index and cell.lower() == "true" else cell
+        for part, k in column.items():
+            cell = row[k] if k < len(row) else ""
+            # In `splits_k_bool.csv`, the index column holds the name.
+            name = (
+                row[header.index(index_columns[0])]
+                if index_columns and cell.lower() == "true"
+                else cell
+            )
             if name.lower() in ("", "false"):
                 continue
             if name not in known:
@@ -112,7 +124,7 @@ def read_clam_split(path: Path, table: Table) -> Split:
             parts[name] = part
     origin = f"as {path} says"
     check_parts(table, parts, origin)
-    return _split({b: parts[b] for b in table.bags if b in parts}, origin)
+    return _split({bag: parts[bag] for bag in table.bags if bag in parts}, origin)
 
 
 def _split(parts: Mapping[str, str], origin: str) -> Split:
@@ -142,61 +154,62 @@ def _by_fold(table: Table, test_fold: int | None) -> tuple[dict[str, str], str]:
 
 
 def check_parts(table: Table, parts: Mapping[str, str], origin: str) -> None:
-    """Sees that something trains, all but test bags have labels, and no group is in two parts.
+    """Check that bags train, that all but test bags have labels, and that groups stay together.
 
     Raises:
-        TableError: names the bag or the group.
+        TableError: one of these is violated; names the bag or the group.
     """
     if "train" not in parts.values():
         raise TableError(f"no bag is left to train on ({origin})")
-    seen: dict[str, str] = {}
+    first_bag_of: dict[str, str] = {}
     for row, bag in enumerate(table.bags):
         if bag not in parts:
             continue
         if table.labels[row] is None and parts[bag] != "test":
             raise TableError(
-                f"{table.where}: bag {bag!r} has no label, but is to be in {parts[bag]} ({origin})"
+                f"{table.where}: bag {bag!r} has no label, but is in {parts[bag]} ({origin})"
             )
-        other = seen.setdefault(table.group(row), bag)
-        if parts[other] != parts[bag]:
+        first_bag = first_bag_of.setdefault(table.group(row), bag)
+        if parts[first_bag] != parts[bag]:
             raise TableError(
-                f"group {table.group(row)!r} is in two parts: bag {other!r} in {parts[other]}, "
-                f"bag {bag!r} in {parts[bag]} ({origin}). Keep the bags of a group together"
+                f"group {table.group(row)!r} is in two parts: bag {first_bag!r} in "
+                f"{parts[first_bag]}, bag {bag!r} in {parts[bag]} ({origin}). Keep the bags of a "
+                "group together"
             )
 
 
 def _validation(
     table: Table, parts: Mapping[str, str], *, share: float, seed: int
 ) -> Sequence[str]:
-    """Training bags that are to validate: the best of the folds that sklearn offers."""
+    """Choose validation bags: the sklearn fold whose two parts cover the most classes."""
     if not 0 < share <= 0.5:
         raise InputError(f"validation is {share:g}: give a share above 0 and up to 0.5")
-    rows = [r for r, b in enumerate(table.bags) if parts.get(b) == "train"]
-    y = np.array([table.labels[r] for r in rows])
-    group = np.array([table.group(r) for r in rows])
-    k = min(round(1 / share), len(set(group)))
-    # sklearn refuses more folds than the largest class has bags.
+    rows = [row for row, bag in enumerate(table.bags) if parts.get(bag) == "train"]
+    y = np.array([table.labels[row] for row in rows])
+    groups = np.array([table.group(row) for row in rows])
+    k = min(round(1 / share), len(set(groups)))
+    # sklearn rejects more folds than the largest class has bags.
     k = min(k, int(np.bincount(y).max()))
     if k < 2:
         raise TableError(
-            f"{table.where}: {len(rows)} bags in {len(set(group))} groups are too few to take a "
+            f"{table.where}: {len(rows)} bags in {len(set(groups))} groups are too few to take a "
             "validation part from: give a column 'split'"
         )
     folds = StratifiedGroupKFold(n_splits=k, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
-        # A class with fewer bags than folds; whether that matters is looked at below.
+        # sklearn warns of classes with fewer bags than folds; they are checked below.
         warnings.simplefilter("ignore", UserWarning)
-        offers = list(folds.split(rows, y, group))
+        candidates = list(folds.split(rows, y, groups))
 
-    def worth(offer: tuple[np.ndarray, np.ndarray]) -> tuple[int, int]:
-        return len(set(y[offer[0]])), len(set(y[offer[1]]))
+    def classes_covered(candidate: tuple[np.ndarray, np.ndarray]) -> tuple[int, int]:
+        return len(set(y[candidate[0]])), len(set(y[candidate[1]]))
 
-    train, val = max(offers, key=worth)  # the first of the best
-    lost = set(y.tolist()) - set(y[train].tolist())
-    if lost or len(val) == 0:
-        named = ", ".join(table.classes[c] for c in sorted(lost))
+    train, val = max(candidates, key=classes_covered)  # the first of the best
+    missing = set(y.tolist()) - set(y[train].tolist())
+    if missing or len(val) == 0:
+        missing_names = ", ".join(table.classes[c] for c in sorted(missing))
         raise TableError(
-            f"{table.where}: no bag of class {named} would be left to train on when a validation "
-            "part is taken: give a column 'split', or more bags of that class"
+            f"{table.where}: no bag of class {missing_names} would be left to train on when a "
+            "validation part is taken: give a column 'split', or more bags of that class"
         )
-    return [table.bags[rows[i]] for i in val]
+    return [table.bags[rows[position]] for position in val]

@@ -1,8 +1,7 @@
-"""Slide-like bags without a download: handwritten digits (scikit-learn's) laid out as tissue.
+"""Synthetic slides that need no download: scikit-learn's handwritten digits laid out as tissue.
 
-A positive slide holds contiguous lesions of one digit, a negative none; both hold regions of digits
-that look like it, and noise makes single patches ambiguous. No digit image serves two of train, val
-and test.
+Positive slides contain contiguous lesions of one digit. All slides contain regions of similar
+digits, and noise makes single patches ambiguous. Train, val and test share no digit image.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ LOOKALIKES = (2, 5, 8)
 STRIDE = 256
 """Level-0 pixels between neighbouring patches."""
 PARTS = {"train": 0.5, "val": 0.2, "test": 0.3}
-"""Share of the slides, and of the digit images."""
+"""Share of the slides and of the digit images in each part."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,15 +30,15 @@ class DigitSlide:
 
     name: str
     features: Float[np.ndarray, "n 64"]
-    """float32: the pixels in [0, 1], mixed linearly and with noise."""
+    """float32; pixels in [0, 1] plus noise, multiplied by an orthogonal matrix."""
     coords: Int[np.ndarray, "n 2"]
     """Level-0 (x, y) of each patch's top-left corner."""
     label: int
     instance_labels: Int[np.ndarray, " n"]
-    """1: a patch of a lesion."""
+    """1 for patches of a lesion."""
     split: str
     digits: Int[np.ndarray, " n"] = field(repr=False)
-    """Row of scikit-learn's `load_digits` behind each patch."""
+    """The row of each patch's image in scikit-learn's `load_digits`."""
 
 
 def digit_slides(
@@ -50,17 +49,17 @@ def digit_slides(
     lesion: tuple[int, int] = (6, 16),
     noise: float = 0.65,
 ) -> list[DigitSlide]:
-    """Half of the slides positive in each part, the same for the same arguments.
+    """Make slides, half of them positive in each part; equal arguments give equal slides.
 
     Args:
-        bags: slides in all.
-        seed: of everything.
-        size: (columns, rows) of the glass; tissue covers about half of it.
-        lesion: fewest and most patches of a lesion; a positive slide has one or two.
-        noise: standard deviation added to pixels of 0 to 1.
+        bags: Total number of slides.
+        seed: Random seed.
+        size: (columns, rows) of a slide; tissue covers about half of it.
+        lesion: Minimum and maximum number of patches of a lesion; a positive slide has one or two.
+        noise: Std of the noise added to pixels in [0, 1].
 
     Raises:
-        InputError: too few bags, a glass too small, or impossible lesions.
+        InputError: there are too few bags, the slides are too small, or lesions do not fit.
     """
     if bags < 12 or min(size) < 8:
         raise InputError(f"digit slides need 12 bags and 8×8 cells at least, not {bags} and {size}")
@@ -69,26 +68,26 @@ def digit_slides(
     mixing = np.linalg.qr(np.random.default_rng(seed_of(seed, "mixing")).normal(size=(64, 64)))[0]
     pools = _pools(seed)
     slides = []
-    for k, part in enumerate(_parts(bags)):
-        rng = np.random.default_rng(seed_of(seed, "slide", k))
+    for index, part in enumerate(_parts(bags)):
+        rng = np.random.default_rng(seed_of(seed, "slide", index))
         tissue = _tissue(rng, size)
-        marked = np.zeros_like(tissue)
-        if k % 2:
+        in_lesion = np.zeros_like(tissue)
+        if index % 2:
             for _ in range(rng.integers(1, 3)):
-                marked |= blob(rng, tissue, cells=int(rng.integers(lesion[0], lesion[1] + 1)))
-        kinds = _regions(rng, tissue)
-        kinds[marked] = LESION
+                in_lesion |= blob(rng, tissue, cells=int(rng.integers(lesion[0], lesion[1] + 1)))
+        digit_of_cell = _regions(rng, tissue)
+        digit_of_cell[in_lesion] = LESION
         rows, columns = np.nonzero(tissue)
-        chosen = [pools[part][d] for d in kinds[tissue]]
-        digits = np.array([pool[rng.integers(len(pool))] for pool in chosen])
+        image_pools = [pools[part][digit] for digit in digit_of_cell[tissue]]
+        digits = np.array([pool[rng.integers(len(pool))] for pool in image_pools])
         pixels = _digits()[0][digits] + noise * rng.normal(size=(len(digits), 64))
         slides.append(
             DigitSlide(
-                name=f"slide_{k:03d}",
+                name=f"slide_{index:03d}",
                 features=(pixels @ mixing).astype(np.float32),
                 coords=np.stack([columns, rows], axis=1) * STRIDE,
-                label=k % 2,
-                instance_labels=marked[tissue].astype(np.int64),
+                label=index % 2,
+                instance_labels=in_lesion[tissue].astype(np.int64),
                 split=part,
                 digits=digits,
             )
@@ -97,54 +96,54 @@ def digit_slides(
 
 
 def write_digit_slides(folder: Path, *, bags: int, seed: int) -> Sequence[DigitSlide]:
-    """Writes `features/<slide>.h5` and `labels.csv` (with a split column), and gives the slides."""
+    """Write `features/<slide>.h5` and `labels.csv` (with a split column); return the slides."""
     slides = digit_slides(bags=bags, seed=seed)
-    for s in slides:
+    for slide in slides:
         write_bag(
-            folder / "features" / f"{s.name}.h5",
-            features=s.features,
-            coords=s.coords,
+            folder / "features" / f"{slide.name}.h5",
+            features=slide.features,
+            coords=slide.coords,
             kind="slide",
-            instance_labels=s.instance_labels,
+            instance_labels=slide.instance_labels,
             attributes={"patch_size": STRIDE, "patch_size_level0": STRIDE, "overlap": 0},
         )
-    rows = [{"bag": s.name, "label": s.label, "split": s.split} for s in slides]
+    rows = [{"bag": slide.name, "label": slide.label, "split": slide.split} for slide in slides]
     write_csv(folder / "labels.csv", ("bag", "label", "split"), rows)
     return slides
 
 
 @cache
 def _digits() -> tuple[Float[np.ndarray, "images 64"], Int[np.ndarray, " images"]]:
-    """The 1,797 images of 8×8 pixels in [0, 1], and which digit each is."""
-    from sklearn.datasets import load_digits  # 0.1 s that only a demo needs to wait
+    """Return the 1,797 images of 8×8 pixels in [0, 1], and the digit of each."""
+    from sklearn.datasets import load_digits  # takes 0.1 s, which only the demo needs
 
     pixels, digit = load_digits(return_X_y=True)
     return pixels / 16, digit.astype(np.int64)
 
 
 def _pools(seed: int) -> dict[str, list[Int[np.ndarray, " k"]]]:
-    """For each part and digit, the images that are its own."""
+    """Return the image rows of each part and digit; no image is in two parts."""
     digit = _digits()[1]
     pools: dict[str, list[np.ndarray]] = {part: [] for part in PARTS}
-    for d in range(10):
-        images = np.random.default_rng(seed_of(seed, "pool", d)).permutation(
-            np.flatnonzero(digit == d)
+    for digit_class in range(10):
+        images = np.random.default_rng(seed_of(seed, "pool", digit_class)).permutation(
+            np.flatnonzero(digit == digit_class)
         )
         cuts = (np.cumsum(list(PARTS.values()))[:-1] * len(images)).astype(int)
-        for part, own in zip(PARTS, np.split(images, cuts), strict=True):
-            pools[part].append(own)
+        for part, part_images in zip(PARTS, np.split(images, cuts), strict=True):
+            pools[part].append(part_images)
     return pools
 
 
 def _parts(bags: int) -> list[str]:
-    """The part of each slide; pairs (negative, positive) stay together, so parts are balanced."""
+    """Return the part of each slide; pairs (negative, positive) share one, for balance."""
     cuts = np.cumsum(list(PARTS.values()))
     pairs = (bags + 1) // 2
     return [list(PARTS)[int(np.searchsorted(cuts, (k // 2 + 0.5) / pairs))] for k in range(bags)]
 
 
 def _tissue(rng: np.random.Generator, size: tuple[int, int]) -> Bool[np.ndarray, "rows columns"]:
-    """One irregular piece, or now and then two islands, with holes."""
+    """Draw an irregular piece of tissue, sometimes two, with holes."""
     columns, rows = size
     y, x = np.mgrid[:rows, :columns]
     rough = ndimage.gaussian_filter(rng.normal(size=(rows, columns)), 1.6)
@@ -164,7 +163,7 @@ def _tissue(rng: np.random.Generator, size: tuple[int, int]) -> Bool[np.ndarray,
 def blob(
     rng: np.random.Generator, tissue: Bool[np.ndarray, "rows columns"], *, cells: int
 ) -> Bool[np.ndarray, "rows columns"]:
-    """Grows from a random cell over neighbouring tissue (sides only), so it is connected."""
+    """Grow a region from a random tissue cell, connected by sides."""
     blob = np.zeros_like(tissue)
     start = rng.choice(np.argwhere(tissue))
     blob[tuple(start)] = True
@@ -179,16 +178,18 @@ def blob(
 def _regions(
     rng: np.random.Generator, tissue: Bool[np.ndarray, "rows columns"]
 ) -> Int[np.ndarray, "rows columns"]:
-    """A digit class a cell: regions around random centres, a quarter of the cells of any class.
+    """Assign a digit to each cell: regions around random centres, and a quarter random cells.
 
-    A third of the regions are of a digit that looks like the lesion's.
+    About a third of the regions have a digit that resembles the lesion's.
     """
-    others = [d for d in range(10) if d != LESION]
+    others = [digit for digit in range(10) if digit != LESION]
     rows, columns = tissue.shape
     y, x = np.mgrid[:rows, :columns]
     centres = rng.uniform(0, 1, (12, 2)) * (rows, columns)
-    near = ((y[..., None] - centres[:, 0]) ** 2 + (x[..., None] - centres[:, 1]) ** 2).argmin(-1)
-    alike = rng.random(12) < 1 / 3
-    of = np.where(alike, rng.choice(LOOKALIKES, 12), rng.choice(others, 12))
+    nearest_centre = (
+        (y[..., None] - centres[:, 0]) ** 2 + (x[..., None] - centres[:, 1]) ** 2
+    ).argmin(-1)
+    is_lookalike = rng.random(12) < 1 / 3
+    region_digits = np.where(is_lookalike, rng.choice(LOOKALIKES, 12), rng.choice(others, 12))
     mixed = rng.random(tissue.shape) < 0.25
-    return np.where(mixed, rng.choice(others, tissue.shape), of[near])
+    return np.where(mixed, rng.choice(others, tissue.shape), region_digits[nearest_centre])

@@ -376,7 +376,7 @@ def test_a_sound_grid_passes(folder, tmp_path):
 
 def test_a_test_part_of_one_class_is_refused(folder, tmp_path):
     table(folder, split=lambda k: "test" if k in (1, 3, 5) else "train")
-    with pytest.raises(TableError, match=r"the test part .* is of one class: 3 bags of class 1"):
+    with pytest.raises(TableError, match=r"the test part .* has only one class: 3 bags of class 1"):
         checked(folder, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""CAMELYON16 from the download and from the authors' folder: names, corrections, polygons."""
+"""CAMELYON16, raw and processed: names, corrections, polygons."""
 
 import json
 import tarfile
@@ -6,8 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.asap_annotations import asap_xml
-from support.made_studies import SIDE, lattice, rows_of, write_processed, write_slide, write_splits
+from support.made_studies import (
+    SIDE,
+    asap_xml,
+    lattice,
+    rows_of,
+    write_processed,
+    write_slide,
+    write_splits,
+)
 
 from probsa.datasets import open_bags, read_table
 from probsa.datasets.studies.annotations import read_area
@@ -26,7 +33,7 @@ from probsa.training.preparation import prepare
 
 @pytest.fixture
 def raw(tmp_path: Path) -> tuple[Path, Path]:
-    """A download and its features: six slides, tumor in the left two columns of four."""
+    """A download and its features: six slides, tumor in the left two of four columns."""
     root, work = tmp_path / "CAMELYON16", tmp_path / "work" / "features_test"
     (root / "annotations").mkdir(parents=True)
     (root / "testing").mkdir()
@@ -75,8 +82,8 @@ def test_a_download(raw, tmp_path: Path) -> None:
         "Tumor_001": half,
         "test_001": half,
         "test_003": [0] * 12,
-        "test_114": [-1] * 12,  # annotated, but not exhaustively
-        "tumor_002": [-1] * 12,  # its annotation is not there
+        "test_114": [-1] * 12,  # not annotated exhaustively
+        "tumor_002": [-1] * 12,  # its annotation is missing
     }
     record = json.loads((tmp_path / "out" / "dataset.json").read_text())
     assert record["tumor_without_annotation"] == ["tumor_002"]
@@ -92,7 +99,7 @@ def test_a_download(raw, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("share", "positive"), [(0.5, 0), (0.49, 3), (0.0, 3)])
 def test_a_patch_is_positive_above_the_share(raw, tmp_path: Path, share, positive) -> None:
-    """The third column is half annotated: at 0.5 it is not."""
+    """Exactly half of the third column is annotated, so it is negative at a share of 0.5."""
     root, work = raw
     edge = 2 * SIDE + SIDE // 2
     drawn = asap_xml((0, 0), (edge, 0), (edge, 9 * SIDE), (0, 9 * SIDE))
@@ -103,14 +110,14 @@ def test_a_patch_is_positive_above_the_share(raw, tmp_path: Path, share, positiv
 
 
 def test_labels_win_over_what_patches_say(raw, tmp_path: Path) -> None:
-    """A micro-metastasis fills no half of a patch: the slide stays positive, and that is said."""
+    """A slide with a micro-metastasis smaller than half a patch stays positive, with a note."""
     root, work = raw
     (root / "annotations" / "tumor_001.xml").write_text(asap_xml((10, 10), (90, 10), (90, 90)))
     study = open_study("camelyon16", root, out=tmp_path / "out", features=work)
     record = json.loads((tmp_path / "out" / "dataset.json").read_text())
     assert record["labels_a_derivation_would_change"] == ["Tumor_001"]
     assert study.counts["labels that a derivation would change"] == 1
-    assert any("would differ from the label of 1 of 4 bags" in n for n in study.notes)
+    assert any("For 1 of 4 bags, a label derived" in n for n in study.notes)
     table = read_table(study.labels)
     assert table.labels[table.bags.index("Tumor_001")] == 1
 
@@ -125,7 +132,7 @@ def test_test_slides_without_a_reference(raw, tmp_path: Path) -> None:
     assert [table.labels[table.bags.index(b)] for b in record["labels_derived"]] == [1, 0, 1]
     for name in ("test_001", "test_114"):
         (root / "annotations" / f"{name}.xml").unlink()
-    with pytest.raises(TableError, match=r"test_001 is tumor: testing/reference\.csv"):
+    with pytest.raises(TableError, match=r"label of test_001 is unknown: .*reference\.csv"):
         open_study("camelyon16", root, out=tmp_path / "out", features=work)
 
 
@@ -163,7 +170,7 @@ def test_a_run_on_it_leaves_the_excluded_out(raw, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, shared_data) -> tuple[Path, dict[str, int]]:
-    """All 399 slides as the authors' folder has them; two tumours too small for a patch."""
+    """All 399 slides in the authors' layout; two tumours are too small for a patch."""
     root = tmp_path_factory.mktemp("c16")
     rows = rows_of(shared_data / "labels_splits" / "camelyon16_labels_camil.csv")
     truth = {r["slide_id"]: int(r["slide_label"]) for r in rows}
@@ -191,24 +198,24 @@ def test_the_whole_release_by_the_official_table(whole, shared_data, tmp_path: P
     assert record["labels_derived"] == [] == record["without_features"]
     assert record["labels_a_derivation_would_change"] == ["test_001", "tumor_005"]
     assert sorted(record["stored_labels_that_are_not_the_clinical"]) == ["test_001", "tumor_005"]
-    # only what the release's files do not say already is written
+    # instance labels are only written if they differ from the release
     assert [p.name for p in (tmp_path / "out" / "instance_labels").iterdir()] == ["test_114.npy"]
-    held = marks(study)
-    assert held["test_114"] == [-1, -1, -1] and held["tumor_001"] == [0, 1, 0]
+    labels_by_bag = marks(study)
+    assert labels_by_bag["test_114"] == [-1, -1, -1] and labels_by_bag["tumor_001"] == [0, 1, 0]
 
 
 def test_without_the_reference_test_labels_are_the_stored_ones(whole, tmp_path: Path) -> None:
     root, truth = whole
     study = open_study("camelyon16", root, out=tmp_path / "out")
     table = read_table(study.labels)
-    found = dict(zip(table.bags, table.labels, strict=True))
-    assert [b for b in truth if found[b] != truth[b]] == ["test_001"]
+    label_of = dict(zip(table.bags, table.labels, strict=True))
+    assert [b for b in truth if label_of[b] != truth[b]] == ["test_001"]
     assert study.counts["labels derived"] == 129
     assert any("labels of 129 bags are derived" in n for n in study.notes)
 
 
 def test_real_polygons_on_a_grid_of_patches(shared_data, tmp_path: Path) -> None:
-    """Tumor_101: each patch's share counted pixel by pixel, with 107's exclusions too."""
+    """The share of each patch of tumor_101 counted by pixel; also the exclusions of tumor_107."""
     folder = shared_data / "labels_splits" / "camelyon16_ncrf_annotation_json_5_tumor_slides.tar.gz"
     root, work = tmp_path / "c16", tmp_path / "work"
     with tarfile.open(folder) as packed:
@@ -234,7 +241,7 @@ def test_real_polygons_on_a_grid_of_patches(shared_data, tmp_path: Path) -> None
 def test_what_is_missing_is_named(raw, tmp_path: Path) -> None:
     root, work = raw
     out = tmp_path / "out"
-    with pytest.raises(InputError, match=r"no processed folder of CAMELYON16.*probsa patch SLIDES"):
+    with pytest.raises(InputError, match=r"not a processed folder of CAMELYON16.*probsa patch"):
         open_study("camelyon16", root, out=out)
     with pytest.raises(InputError, match="there is no folder"):
         open_study("camelyon16", root / "absent", out=out)
@@ -252,14 +259,14 @@ def test_what_is_missing_is_named(raw, tmp_path: Path) -> None:
             open_study("camelyon16", tmp_path / "p", out=out)
         (base / "away").rename(base / folder)
     (root / "testing" / "reference.csv").write_text("image,label\nslide,1\n")
-    with pytest.raises(TableError, match=r"reference\.csv: no line names a test slide"):
+    with pytest.raises(TableError, match=r"reference\.csv: no line holds a test slide"):
         open_study("camelyon16", root, out=out, features=work)
 
 
 def test_labels_of_another_length_name_the_bag(tmp_path: Path) -> None:
     base = write_processed(tmp_path / "patches_512", {"tumor_001": (1, np.ones(3))})
     np.save(base / "patch_labels" / "tumor_001.npy", np.ones(5, np.int64))
-    with pytest.raises(BagError, match=r"'tumor_001' has 3 instances .* there are 5 labels"):
+    with pytest.raises(BagError, match=r"'tumor_001' has 3 instances .* 5 instance labels"):
         open_study("camelyon16", tmp_path, out=tmp_path / "out")
 
 
@@ -267,5 +274,5 @@ def test_features_without_a_patch_size_cannot_be_annotated(raw, tmp_path: Path) 
     root, _ = raw
     work = tmp_path / "bare"
     write_slide(work, "tumor_001", lattice(2, 1), patch_size=None, patch_size_level0=None)
-    with pytest.raises(BagError, match=r"'tumor_001' .* does not state where its patches are"):
+    with pytest.raises(BagError, match=r"'tumor_001' .* does not state the positions and the size"):
         open_study("camelyon16", root, out=tmp_path / "out", features=work)

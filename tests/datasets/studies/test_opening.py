@@ -1,4 +1,4 @@
-"""A cohort of one's own, folders that are nothing, the hub, and the command."""
+"""A user's own cohort, unknown folders, downloads from the Hub, and the command."""
 
 import json
 import tarfile
@@ -60,18 +60,20 @@ def test_a_cohort_keeps_its_columns(cohort: Path, tmp_path: Path) -> None:
 
 
 def test_a_cohorts_own_labels_of_instances(cohort: Path, tmp_path: Path) -> None:
-    own = cohort / "instance_labels"
-    own.mkdir()
+    overrides = cohort / "instance_labels"
+    overrides.mkdir()
     size = open_bags(cohort / "features").size
-    np.save(own / "001.npy", np.zeros(size("001"), np.int64))
+    np.save(overrides / "001.npy", np.zeros(size("001"), np.int64))
     study = open_study("table", cohort, out=tmp_path / "out")
-    assert study.instance_labels == own and not (tmp_path / "out" / "instance_labels").exists()
+    assert (
+        study.instance_labels == overrides and not (tmp_path / "out" / "instance_labels").exists()
+    )
     assert study.counts["known instances"] == size("001")
     assert study.counts["labels that a derivation would change"] == 1
-    np.save(own / "002.npy", np.zeros(99, np.int64))
-    with pytest.raises(BagError, match=r"'002' has \d instances .* there are 99 labels"):
+    np.save(overrides / "002.npy", np.zeros(99, np.int64))
+    with pytest.raises(BagError, match=r"'002' has \d instances .* there are 99 instance labels"):
         open_study("table", cohort, out=tmp_path / "out")
-    for path in own.iterdir():
+    for path in overrides.iterdir():
         path.rename(path.with_stem(f"x{path.stem}"))
     with pytest.raises(BagError, match="none of the 2 files"):
         open_study("table", cohort, out=tmp_path / "out")
@@ -82,11 +84,11 @@ def test_what_a_derivation_would_change_is_counted_whatever_classes_are_called(
     cohort: Path, tmp_path: Path, classes: tuple[str, ...] | None
 ) -> None:
     bags = open_bags(cohort / "features")
-    said = classes or ("0", "1")
-    rows = [f"{b},{said[k % 2]}" for k, b in enumerate(bags.names)]
+    class_names = classes or ("0", "1")
+    rows = [f"{b},{class_names[k % 2]}" for k, b in enumerate(bags.names)]
     (cohort / "labels.csv").write_text("\n".join(["bag,label", *rows, ""]))
     (cohort / "instance_labels").mkdir()
-    for k, b in enumerate(bags.names):  # as the bags', but for the last two
+    for k, b in enumerate(bags.names):  # equal to those of the bags, except for the last two
         other = k >= len(bags.names) - 2
         marks = np.full(bags.size(b), (k + other) % 2, np.int64)
         np.save(cohort / "instance_labels" / f"{b}.npy", marks)
@@ -119,10 +121,10 @@ def test_a_second_run_forgets_what_the_first_wrote(tmp_path: Path) -> None:
     study = open_study("camelyon16", root, out=out)
     assert study.instance_labels is None and not (out / "instance_labels").exists()
     (out / "dataset.json").write_text('{"name": "camelyon16", "unfinished": true}')
-    with pytest.raises(InputError, match=r"dataset\.json: it was not finished"):
+    with pytest.raises(InputError, match=r"dataset\.json was not finished"):
         read_study(out)
     (out / "dataset.json").write_text("{}")
-    with pytest.raises(InputError, match="is no record of a data set"):
+    with pytest.raises(InputError, match="is not a record of a data set"):
         read_study(out)
     (out / "dataset.json").unlink()
     with pytest.raises(OutputExists, match=r"a labels\.csv that probsa dataset did not write"):
@@ -152,18 +154,18 @@ def test_folders_that_are_no_data_set(tmp_path: Path) -> None:
     packed = tmp_path / "patches_512" / "features" / "features_UNI.tar.gz"
     packed.parent.mkdir(parents=True)
     packed.touch()
-    with pytest.raises(InputError, match=r"features_UNI\.tar\.gz is packed: unpack it"):
+    with pytest.raises(InputError, match=r"features_UNI\.tar\.gz is an archive: unpack it"):
         open_study("camelyon16", tmp_path, out=tmp_path / "out")
 
 
 def test_bags_of_another_cohort(tmp_path: Path) -> None:
     write_processed(tmp_path / "patches_512", {"slide_a": (0, np.zeros(2))})
-    with pytest.raises(InputError, match=r"none of the 1 bags .* 'slide_a', which has no label"):
+    with pytest.raises(InputError, match=r"none of the 1 bags .* 'slide_a', for example, has no"):
         open_study("camelyon16", tmp_path, out=tmp_path / "out")
 
 
 class Hub:
-    """Puts a packed release where a download would, and keeps what was asked for."""
+    """Fake a download: write an archived release, and record the arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.packed = folder / "made"
@@ -174,15 +176,17 @@ class Hub:
         for number, folder_ in enumerate(
             ["labels", "patch_labels", "coords", "features/features_UNI"]
         ):
-            held = base / folder_
-            with tarfile.open(held.with_name(f"{held.name}.tar.gz"), "w:gz") as archive:
-                for path in sorted(held.iterdir()):
-                    # some archives of the authors hold the folder, others the files alone
+            folder_path = base / folder_
+            with tarfile.open(
+                folder_path.with_name(f"{folder_path.name}.tar.gz"), "w:gz"
+            ) as archive:
+                for path in sorted(folder_path.iterdir()):
+                    # some of the authors' archives contain the folder, others only the files
                     archive.add(
-                        path, f"{held.name}/{path.name}" if number % 2 else f"./{path.name}"
+                        path, f"{folder_path.name}/{path.name}" if number % 2 else f"./{path.name}"
                     )
                     path.unlink()
-            held.rmdir()
+            folder_path.rmdir()
         self.asked: dict[str, object] = {}
 
     def snapshot_download(self, repo_id: str, **asked) -> str:
@@ -190,9 +194,9 @@ class Hub:
         into = Path(asked["local_dir"])
         for path in sorted(self.packed.rglob("*")):
             if path.is_file():
-                kept = into / path.relative_to(self.packed)
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                kept.write_bytes(path.read_bytes())
+                target = into / path.relative_to(self.packed)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(path.read_bytes())
         return str(into)
 
 
@@ -200,11 +204,11 @@ def test_the_hub(tmp_path: Path, monkeypatch, capsys) -> None:
     hub = Hub(tmp_path)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub.snapshot_download)
     out = tmp_path / "out"
-    given = ["dataset", "camelyon16", "--fetch", "authors/set", "--feature-set", "UNI"]
-    for _ in range(2):  # what is there is not unpacked again
-        assert main([*given, "--revision", "v1", "--out", str(out), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.split("\n}\n")[-2] + "}")
-    assert found["counts"]["train"] == 2 and found["counts"]["tumor"] == 1
+    command = ["dataset", "camelyon16", "--fetch", "authors/set", "--feature-set", "UNI"]
+    for _ in range(2):  # existing files are not unpacked again
+        assert main([*command, "--revision", "v1", "--out", str(out), "--json"]) == 0
+    output = json.loads(capsys.readouterr().out.split("\n}\n")[-2] + "}")
+    assert output["counts"]["train"] == 2 and output["counts"]["tumor"] == 1
     assert hub.asked["repo_id"] == "authors/set" and hub.asked["repo_type"] == "dataset"
     assert hub.asked["revision"] == "v1"
 
@@ -227,7 +231,7 @@ def test_the_hub(tmp_path: Path, monkeypatch, capsys) -> None:
     [
         (OfflineModeIsEnabled("offline"), "the Hugging Face Hub cannot be reached"),
         (LocalEntryNotFoundError("no connection"), "the Hugging Face Hub cannot be reached"),
-        (HFValidationError("bad"), "is no repository's name"),
+        (HFValidationError("bad"), "is not a repository name"),
     ],
 )
 def test_the_hub_that_does_not_answer(tmp_path: Path, monkeypatch, error, said) -> None:
@@ -242,7 +246,7 @@ def test_the_hub_that_does_not_answer(tmp_path: Path, monkeypatch, error, said) 
 def test_a_repository_that_is_not_there(tmp_path: Path, monkeypatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         error = RepositoryNotFoundError.__new__(RepositoryNotFoundError)
-        error.args = ("404",)  # its constructor wants an answer of the hub's
+        error.args = ("404",)  # its constructor needs a response of the Hub
         raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
@@ -256,7 +260,7 @@ def test_a_hub_without_these_features_or_with_a_broken_archive(tmp_path, monkeyp
     into = tmp_path / "into"
     with pytest.raises(InputError, match="holds no features named features_ctrans"):
         fetch("authors/set", into, feature_set="features_ctrans", revision=None)
-    with pytest.raises(InputError, match="Give --feature-set"):
+    with pytest.raises(InputError, match="give --feature-set"):
         fetch("authors/set", into, feature_set=None, revision=None)
     (hub.packed / "dataset" / "patches_512" / "labels.tar.gz").write_bytes(b"cut")
     with pytest.raises(InputError, match=r"labels\.tar\.gz cannot be unpacked"):
@@ -277,12 +281,20 @@ def test_the_command_prints_a_table_for_people(tmp_path: Path, capsys) -> None:
     }
     write_processed(tmp_path / "patches_512", bags)
     assert main(["dataset", "camelyon16", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
-    assert "train tumor                                    1" in said
-    assert "note: 3 of the 399 slides" in said and "dataset.json" in said
-    given = ["dataset", "camelyon16", str(tmp_path), "--fetch", "a/b", "--out", str(tmp_path / "o")]
+    output = capsys.readouterr().out
+    assert "train tumor                                    1" in output
+    assert "note: 3 of the 399 slides" in output and "dataset.json" in output
+    command = [
+        "dataset",
+        "camelyon16",
+        str(tmp_path),
+        "--fetch",
+        "a/b",
+        "--out",
+        str(tmp_path / "o"),
+    ]
     for wrong, words in (
-        (given, "give no folder"),
+        (command, "give no folder"),
         (["dataset", "camelyon16", "--out", str(tmp_path / "o")], "which folder?"),
         (["dataset", "panda", str(tmp_path / "no"), "--out", "o"], "there is no folder"),
         (["dataset", "table", str(tmp_path), "--share", "1.5", "--out", "o"], "share is 1.5"),

@@ -1,4 +1,4 @@
-"""PANDA: the tables of the whole release, both hospitals' masks, and what is refused."""
+"""PANDA: the tables of the whole release, the masks of both hospitals, and errors."""
 
 import gzip
 import json
@@ -22,7 +22,7 @@ RADBOUD, KAROLINSKA, BENIGN = NAMES[:3]
 
 @pytest.fixture(scope="module")
 def tables(shared_data, tmp_path_factory) -> Path:
-    """The real tables, unpacked and named as the loader looks for them."""
+    """The real tables, unpacked under the names that the loader expects."""
     folder = tmp_path_factory.mktemp("tables")
     for name, kept in (
         ("panda_silva2021_partition", "partition_PANDA"),
@@ -42,7 +42,7 @@ def write_mask(path: Path, values: np.ndarray) -> None:
 
 @pytest.fixture
 def raw(tmp_path: Path) -> tuple[Path, Path]:
-    """Eight biopsies of 4 x 2 patches, of which the first three have masks."""
+    """Eight biopsies of 4 × 2 patches; the first three have masks."""
     root, work = tmp_path / "panda", tmp_path / "work"
     (root / "train_images").mkdir(parents=True)
     columns = np.repeat(np.arange(4), SIDE)[None].repeat(2 * SIDE, 0)
@@ -109,7 +109,7 @@ def test_real_slides_with_their_duplicates(tables: Path, tmp_path: Path) -> None
     trained = {cluster[k] for k in chosen if k in cluster and part[k] == "train"}
     leaks = {k for k in chosen if part[k] == "test" and cluster.get(k) in trained}
     assert set(record["test_with_a_near_duplicate_in_training"]) == leaks and leaks
-    # no group is in two parts, so a split can be made; near-duplicates validate together
+    # groups are within one part, and near-duplicates validate together
     split = make_split(table)
     for k in split.val:
         assert not {j for j in split.train if j in cluster and cluster[j] == cluster.get(k)}
@@ -152,7 +152,7 @@ def test_a_mask_of_the_other_hospital(raw, tmp_path: Path) -> None:
     root, work = raw
     text = (root / "train.csv").read_text()
     (root / "train.csv").write_text(text.replace(f"{RADBOUD},radboud", f"{RADBOUD},karolinska"))
-    with pytest.raises(InputError, match=r"holds the values 3, 5, but .* is of karolinska"):
+    with pytest.raises(InputError, match=r"holds the values 3, 5, but .* is from karolinska"):
         open_study("panda", root, out=tmp_path / "out", features=work)
 
 
@@ -178,7 +178,7 @@ def test_no_masks_at_all(raw, tmp_path: Path) -> None:
 
 
 def test_the_authors_folder_without_any_table(tmp_path: Path) -> None:
-    """Only then are the stored labels taken, and it is said."""
+    """Without clinical labels, the stored ones are used, with a note."""
     root = tmp_path / "panda"
     write_processed(root / "patches_512", {k: (k == RADBOUD, np.zeros(2)) for k in NAMES})
     with pytest.raises(InputError, match=r"splits\.csv"):
@@ -200,7 +200,7 @@ def test_the_authors_folder_without_any_table(tmp_path: Path) -> None:
         ("train.csv", "image_id,isup_grade,data_provider\na,7,radboud\n", "the ISUP grade '7'"),
         ("train.csv", "image_id,isup_grade,data_provider\na,1,oslo\n", "radboud or karolinska"),
         ("partition_PANDA.csv", "name,part\na,train\n", "expected slide_name and Partition"),
-        ("partition_PANDA.csv", "slide_name,Partition\na,first\n", "of the part 'first'"),
+        ("partition_PANDA.csv", "slide_name,Partition\na,first\n", "in the part 'first'"),
     ],
 )
 def test_tables_that_are_missing_or_wrong(raw, tmp_path: Path, name, text, said) -> None:

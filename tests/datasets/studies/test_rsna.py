@@ -1,4 +1,4 @@
-"""RSNA: the 150 test scans, DICOM series in order of position, patients, and what is refused."""
+"""RSNA: the 150 test scans, DICOM series ordered by position, patients, and errors."""
 
 import csv
 import json
@@ -27,8 +27,8 @@ def listed(shared_data) -> Path:
 
 
 def write_slice(path: Path, real: Path, *, series: str, patient: str, z: float) -> None:
-    """The real slice's header with a small image, at another place."""
-    with warnings.catch_warnings():  # its UIDs are no legal ones, as those of the whole release
+    """Write a real slice's header with a small image at another position."""
+    with warnings.catch_warnings():  # its UIDs are invalid, as in the whole release
         warnings.simplefilter("ignore")
         d = pydicom.dcmread(real)
         d.SOPInstanceUID, d.SeriesInstanceUID, d.PatientID = path.stem, series, patient
@@ -40,7 +40,7 @@ def write_slice(path: Path, real: Path, *, series: str, patient: str, z: float) 
 
 
 class Release:
-    """A download of six real test scans (four slices of each) and four scans that train."""
+    """A download of six real test scans (four slices each) and four training scans."""
 
     def __init__(self, folder: Path, listed: Path, real: Path) -> None:
         self.root, self.work = folder / "rsna", folder / "work"
@@ -51,7 +51,7 @@ class Release:
             scans[r["bag_name"]].append((r["instance_name"], int(r["instance_label"])))
         positive = [b for b, s in scans.items() if any(y for _, y in s)][:3]
         negative = [b for b, s in scans.items() if not any(y for _, y in s)][:3]
-        # four slices, the first positive ones among them
+        # four slices, including the first positive ones
         self.test = {b: sorted(scans[b], key=lambda s: -s[1])[:4] for b in (*positive, *negative)}
         self.train = {
             f"ID_{k:010x}": [(f"ID_{k:06x}{i:03x}.dcm", int(k == 1 and i == 2)) for i in range(4)]
@@ -62,7 +62,7 @@ class Release:
         for k, (bag, slices) in enumerate({**self.test, **self.train}.items()):
             patient = f"ID_{k:08x}"
             for i, (name, label) in enumerate(slices):
-                # file names say nothing of the order
+                # file names do not follow the order
                 place = (i * 3) % 4
                 write_slice(images / name, real, series=bag, patient=patient, z=place * 5.0)
                 stem = name.removesuffix(".dcm")
@@ -81,7 +81,7 @@ class Release:
                 out.writerows([[y, n, bag, label, i] for i, (n, y) in enumerate(slices)])
 
     def extract(self) -> None:
-        """One feature a slice, as extraction names and orders them."""
+        """Write one feature per slice, named and ordered as by extraction."""
         for source in list_scans(self.root / "stage_2_train").sources:
             scan = open_scan(source)
             write_bag(
@@ -108,7 +108,7 @@ def test_the_150_test_scans(listed: Path) -> None:
 
 
 def test_the_authors_folder(listed: Path, tmp_path: Path) -> None:
-    """All 150 real test scans with their slice labels, and a few that train."""
+    """All 150 real test scans with their slice labels, and a few training scans."""
     root = tmp_path / "rsna"
     slices: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for r in rows_of(listed):
@@ -125,11 +125,11 @@ def test_the_authors_folder(listed: Path, tmp_path: Path) -> None:
     assert (c["test"], c["test haemorrhage"], c["train"]) == (150, 72, 6)
     assert c["known instances"] == 5_254 + 18 and c["positive instances"] == 806 + 9
     assert c["labels that a derivation would change"] == 0 == c["labels derived"]
-    held = open_bags(study.features, features=study.feature_set)
+    bags_of_study = open_bags(study.features, features=study.feature_set)
     name = next(iter(truth))
-    assert held.stored_kind(name) == "ct"
+    assert bags_of_study.stored(name).inferred_kind == "ct"
     n = len(truth[name])
-    assert held.bag(name).edges.T.tolist() == [[i, i + 1] for i in range(n - 1)]
+    assert bags_of_study.bag(name).edges.T.tolist() == [[i, i + 1] for i in range(n - 1)]
     (root / "splits.csv").unlink()
     with pytest.raises(InputError, match=r"splits\.csv.*bag_name and split"):
         open_study("rsna", root, out=tmp_path / "out")
@@ -147,16 +147,16 @@ def test_a_download(made: Release, tmp_path: Path) -> None:
     bags = open_bags(study.features, instance_labels=study.instance_labels)
     for bag, uid in zip(table.bags, series, strict=True):
         assert bags.stored(bag).instance_labels.tolist() == made.truth[uid]
-        # positions ascend, and the features are of the slices in that order
+        # positions ascend, and features are in the order of the slices
         assert bags.stored(bag).coords[:, 0].tolist() == sorted(bags.stored(bag).coords[:, 0])
     assert any("this is not the task of 1,150 scans" in note for note in study.notes)
 
 
 def test_the_lists_say_who_takes_part(made: Release, tmp_path: Path) -> None:
     lists = tmp_path / "train.csv"
-    kept = dict(list(made.train.items())[:2])
+    listed = dict(list(made.train.items())[:2])
     gone = {"ID_00000000aa": [("ID_aaaaaaaaa.dcm", 0)]}
-    made.write_list(lists, {**kept, **gone})
+    made.write_list(lists, {**listed, **gone})
     options = StudyOptions(train_scans=lists)
     study = open_study("rsna", made.root, out=tmp_path / "out", features=made.work, options=options)
     assert (study.counts["train"], study.counts["test"]) == (2, 6)
@@ -166,7 +166,7 @@ def test_the_lists_say_who_takes_part(made: Release, tmp_path: Path) -> None:
 
 
 def test_nobody_trains_and_tests(made: Release, shared_data, tmp_path: Path) -> None:
-    """A test patient's other scan is left out of training."""
+    """Other scans of a test patient are excluded from training."""
     real = shared_data / "rsna_ich_sa_mil" / "ID_000012eaf.dcm"
     images = made.root / "stage_2_train"
     bag = "ID_00000000ff"
@@ -232,22 +232,22 @@ def test_a_damaged_slice_is_left_out_and_the_scan_keeps_its_label(made, tmp_path
 
 def test_what_is_missing_is_named(made: Release, listed: Path, tmp_path: Path) -> None:
     def opened(root: Path, **options) -> None:
-        given = StudyOptions(**options)
-        open_study("rsna", root, out=tmp_path / "out", features=made.work, options=given)
+        study_options = StudyOptions(**options)
+        open_study("rsna", root, out=tmp_path / "out", features=made.work, options=study_options)
 
-    with pytest.raises(TableError, match=r"has 4 slices in the download, its list \d\d"):
+    with pytest.raises(TableError, match=r"has 4 slices in the download, but \d\d in its list"):
         opened(made.root, test_scans=listed)
     bare = tmp_path / "bare"
     (bare / "stage_2_train").mkdir(parents=True)
     with pytest.raises(InputError, match=r"stage_2_train\.csv of RSNA's download is missing"):
         opened(bare)
     (bare / "stage_2_train.csv").write_text("ID,Label\nID_0_any,0\n")
-    with pytest.raises(InputError, match=r"which scans test is not known.*--test-scans"):
+    with pytest.raises(InputError, match=r"the test scans are unknown.*--test-scans"):
         opened(bare)
     (bare / "stage_2_train").rmdir()
     with pytest.raises(InputError, match=r"stage_2_train of RSNA's download is missing"):
         opened(bare, test_scans=listed)
-    with pytest.raises(InputError, match=r"no processed folder of RSNA.*probsa patch"):
+    with pytest.raises(InputError, match=r"not a processed folder of RSNA.*probsa patch"):
         open_study("rsna", bare, out=tmp_path / "out")
 
 
@@ -265,7 +265,7 @@ def test_answers_that_are_none(tmp_path: Path) -> None:
 
 
 def test_from_the_download_by_commands(made: Release, tmp_path: Path, capsys) -> None:
-    """patch, extract and dataset, as the documentation says."""
+    """Run patch, extract and dataset as documented."""
     work, images = tmp_path / "work", tmp_path / "stage_2_train"
     images.mkdir()
     for slices in (*list(made.test.values())[:1], *list(made.train.values())[:1]):
@@ -274,10 +274,10 @@ def test_from_the_download_by_commands(made: Release, tmp_path: Path, capsys) ->
     assert main(["patch", str(images), "--out", str(work), "--json"]) == 0
     assert main(["extract", str(work), "--readers", "0", "--threads", "1", "--json"]) == 0
     capsys.readouterr()
-    given = ["dataset", "rsna", str(made.root), "--features", str(work)]
-    assert main([*given, "--out", str(tmp_path / "out"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["counts"]["bags"] == 2 and found["counts"]["known instances"] == 8
+    command = ["dataset", "rsna", str(made.root), "--features", str(work)]
+    assert main([*command, "--out", str(tmp_path / "out"), "--json"]) == 0
+    output = json.loads(capsys.readouterr().out)
+    assert output["counts"]["bags"] == 2 and output["counts"]["known instances"] == 8
     bags = open_bags(work, instance_labels=tmp_path / "out" / "instance_labels")
     for name in bags.names:
         uid = name.removeprefix("stage_2_train_")

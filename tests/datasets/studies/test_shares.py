@@ -1,4 +1,4 @@
-"""Annotations read, and the share of each patch that they cover, against other ways to count."""
+"""Reading annotations, and the annotated share of patches against other implementations."""
 
 import csv
 import gzip
@@ -26,7 +26,7 @@ def square(left: int, top: int, side: int) -> Polygon:
 
 
 def counted(area: Area, corner: np.ndarray, side: int) -> float:
-    """Pixel centres in the area, drawn by Pillow eight times as large and looked up."""
+    """Return the pixel centres in the area, from a drawing by Pillow at eight times the size."""
     inside = np.zeros((side, side), bool)
     outside = np.zeros((side, side), bool)
     for polygons, found in ((area.inside, inside), (area.outside, outside)):
@@ -40,13 +40,13 @@ def counted(area: Area, corner: np.ndarray, side: int) -> float:
 
 def test_shares_by_hand() -> None:
     corners = np.array([[0, 0], [10, 0], [20, 0], [0, 10], [40, 40]])
-    # 10 to 25 across: nothing of the first patch, all of the second, half of the third
+    # x from 10 to 25: none of the first patch, all of the second, half of the third
     drawn = Area(inside=(polygon((10, 0), (25, 0), (25, 10), (10, 10)),))
     assert polygon_share(drawn, corners, side=10.0).tolist() == [0, 1, 0.5, 0, 0]
-    # a second polygon over the first counts its pixels once; a hole takes them out
+    # pixels in two polygons count once; pixels in a hole do not count
     over = Area(inside=(*drawn.inside, square(10, 0, 10)), outside=(square(12, 2, 5),))
     assert polygon_share(over, corners, side=10.0).tolist() == [0, 0.75, 0.5, 0, 0]
-    # a patch that lies in a polygon as a whole, and in a hole as a whole
+    # patches entirely in a polygon, and entirely in a hole
     wide = Area(inside=(square(-50, -50, 200),), outside=(square(35, 35, 60),))
     assert polygon_share(wide, corners, side=10.0).tolist() == [1, 1, 1, 1, 0]
 
@@ -63,18 +63,18 @@ def test_shares_are_those_of_every_pixel_counted() -> None:
             ring = at + np.stack([np.cos(angle), np.sin(angle)], 1) * radius[:, None]
             shapes.append(Polygon(outer=np.rint(ring).astype(np.int32)))
         area = Area(inside=tuple(shapes[:2]), outside=(shapes[2],))
-        found = polygon_share(area, corners, side=16.0)
+        shares = polygon_share(area, corners, side=16.0)
         expected = [counted(area, c, 16) for c in corners]
-        # Pillow also fills what the outline touches: an eighth of a pixel
-        assert np.abs(found - expected).max() <= 6 / 256
-        assert abs(np.mean(found - expected)) < 0.003
-        assert np.mean((found > 0) & (found < 1)) > 0
+        # Pillow also fills the outline, an eighth of a pixel wide
+        assert np.abs(shares - expected).max() <= 6 / 256
+        assert abs(np.mean(shares - expected)) < 0.003
+        assert np.mean((shares > 0) & (shares < 1)) > 0
 
 
 def test_patches_between_pixels_count_the_centres_within() -> None:
     drawn = Area(inside=(square(0, 0, 3),))
     corners = np.array([[0.6, 0.0]])
-    # centres from 1.5 to 4.5 across: 1.5 and 2.5 of the four are in; of rows 0.5 to 3.5 three
+    # of the x centres 1.5 to 4.5 two are inside, of the y centres 0.5 to 3.5 three
     assert polygon_share(drawn, corners, side=4.0).tolist() == [2 * 3 / 16]
 
 
@@ -127,7 +127,7 @@ def test_annotations_that_are_none(tmp_path: Path, name: str, text: str, said: s
 
 
 def test_real_tumours_hold_the_centres_that_others_called_tumour(shared_data, tmp_path) -> None:
-    """NCRF's 40,000 centres were drawn from the same polygons: nearly all must agree."""
+    """NCRF's 40,000 centres were sampled from the same polygons, so nearly all must agree."""
     folder = shared_data / "labels_splits"
     with tarfile.open(folder / "camelyon16_ncrf_annotation_json_5_tumor_slides.tar.gz") as packed:
         packed.extractall(tmp_path, filter="data")
@@ -140,13 +140,13 @@ def test_real_tumours_hold_the_centres_that_others_called_tumour(shared_data, tm
         here = [r for r in rows if r["slide"] == path.stem]
         centres = np.array([[int(r["x_center"]), int(r["y_center"])] for r in here])
         truth = np.array([r["tumor"] == "1" for r in here])
-        # the pixel at the centre alone: a patch of side 1
+        # only the centre pixel: a patch of side 1
         inside = polygon_share(area, centres, side=1.0) > 0.5
         agree += int((inside == truth).sum())
         positive += int(truth.sum())
         total += len(truth)
     assert (total, positive) == (15929, 10000)
-    assert agree / total > 0.995  # 15,871 of 15,929; the rest lies on an outline or was drawn over
+    assert agree / total > 0.995  # 15,871 of 15,929; the others lie on or near an outline
 
 
 def test_masks_by_hand(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_masks_by_hand(tmp_path: Path) -> None:
     tifffile.imwrite(path, rgb, tile=(16, 16), photometric="rgb", compression="deflate")
     corners = np.array([[0, 0], [10, 0], [20, 10], [25, 15], [-5, 0], [50, 50]])
     share, strange = mask_share(path, corners, side=10.0, positive=(3, 4, 5), known=range(6))
-    # the fourth reaches over the corner of the slide: a quarter of it is there
+    # a quarter of the fourth patch lies within the slide
     assert share.tolist() == [0, 0.5, 1, 0.25, 0, 0] and strange == ()
     share, strange = mask_share(path, corners, side=10.0, positive=(2,), known=(0, 1, 2))
     assert share.sum() == 0 and strange == (3, 4)

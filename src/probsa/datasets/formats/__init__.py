@@ -1,1 +1,1 @@
-"""Foreign feature formats, one module each."""
+"""Feature formats of other tools, one module each."""

@@ -1,4 +1,4 @@
-"""Foreign NumPy files, never unpickled."""
+"""Read NumPy files of other tools, without unpickling."""
 
 import zipfile
 from pathlib import Path
@@ -9,18 +9,18 @@ from ...errors import BagError
 
 
 def load_array(path: Path, *, mapped: bool = False) -> np.ndarray:
-    """The array of a .npy file, or the first of an .npz file.
+    """Load the array of a .npy file, or the first array of an .npz file.
 
     Raises:
-        BagError: the file is damaged or foreign.
+        BagError: the file is damaged or in another format.
     """
     try:
-        held = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
-        if isinstance(held, np.ndarray):
-            return held
-        with held:
-            return held[held.files[0]]
-    # zipfile.BadZipFile is none of the others
+        content = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            return content
+        with content:
+            return content[content.files[0]]
+    # zipfile.BadZipFile is a subclass of none of the others.
     except (OSError, ValueError, EOFError, IndexError, zipfile.BadZipFile) as error:
         raise BagError(
             f"{path} cannot be read as {path.suffix}: it is truncated, damaged or foreign "

@@ -1,6 +1,6 @@
-"""CLAM's files beside its features: `patches/<bag>.h5`, and `pt_files/<bag>.pt` without `h5_files`.
+"""CLAM's `patches/<bag>.h5` and `pt_files/<bag>.pt`.
 
-CLAM's files of features state nothing but rows; the size of a patch is in those of patches.
+CLAM's feature files hold nothing but the instances; the patch size is in the files of `patches`.
 """
 
 from collections.abc import Mapping
@@ -30,23 +30,23 @@ from .tensors import load_tensor, tensor_shape
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PatchFile:
-    """One file of CLAM's or TRIDENT's folder `patches`."""
+    """A file of CLAM's or TRIDENT's folder `patches`."""
 
     coords: Shaped[np.ndarray, "n axes"]
-    """At level 0."""
+    """Level-0 coordinates of the patches."""
     attributes: Mapping[str, object]
     scale: float
-    """What brings the corners of the features' file to level 0. CLAM's first script, which kept
-    the pixels beside them (`imgs`), gave them at the level of the patches."""
+    """Factor that converts the coordinates in the feature file to level 0. It differs from 1 for
+    CLAM's first script, which stored pixels (`imgs`), and coordinates at the level of patches."""
 
     @property
     def stride(self) -> float | None:
-        """Level-0 pixels between neighbours."""
+        """Level-0 pixels between neighbouring patches."""
         return stride_of(self.attributes)
 
 
 def read_patch_file(path: Path) -> PatchFile:
-    """Reads one.
+    """Read a file of the folder `patches`.
 
     Raises:
         BagError: the file is damaged or holds no `coords`.
@@ -54,7 +54,7 @@ def read_patch_file(path: Path) -> PatchFile:
     with opened(path) as f:
         corners, pixels = f.get("coords"), f.get("imgs")
         if not isinstance(corners, h5py.Dataset):
-            raise BagError(f"{path} has no dataset 'coords': it is no file of patches")
+            raise BagError(f"{path} has no dataset 'coords', so it is not a file of patches")
         attributes, scale = dict(corners.attrs), 1.0
         if isinstance(pixels, h5py.Dataset):
             attributes = {"patch_size": pixels.shape[1]} | attributes | dict(pixels.attrs)
@@ -64,18 +64,18 @@ def read_patch_file(path: Path) -> PatchFile:
 
 
 def at_level_0(coords: np.ndarray, scale: float) -> np.ndarray:
-    """Corners given at another level."""
+    """Convert corners from another level to level 0."""
     return coords if scale == 1 else np.rint(coords * scale).astype(np.int64)
 
 
 def patches_folder(folder: Path) -> Path | None:
-    """CLAM's or TRIDENT's `patches`: in the folder of features, beside it, or one level up."""
-    beside = (folder, folder.parent, folder.parent.parent)
-    return next((f / "patches" for f in beside if (f / "patches").is_dir()), None)
+    """Find CLAM's or TRIDENT's `patches` in the feature folder, beside it, or one level up."""
+    parents = (folder, folder.parent, folder.parent.parent)
+    return next((p / "patches" for p in parents if (p / "patches").is_dir()), None)
 
 
 def patch_file(folder: Path | None, name: str) -> PatchFile | None:
-    """CLAM's or TRIDENT's file of a bag in `patches`; None where there is none."""
+    """Read CLAM's or TRIDENT's file of a bag in `patches`; None if there is none."""
     if folder is None:
         return None
     for path in (folder / f"{name}.h5", folder / f"{name}_patches.h5"):
@@ -85,9 +85,9 @@ def patch_file(folder: Path | None, name: str) -> PatchFile | None:
 
 
 class ClamTensorBags(BagSet):
-    """`pt_files/<bag>.pt`, one tensor a bag, with corners from `patches` where that is kept.
+    """CLAM's `pt_files/<bag>.pt`, one tensor per bag, with coordinates from `patches` if present.
 
-    Rows of both are in the same order: CLAM encodes the patches as they stand.
+    The rows of both are in the same order, since CLAM encodes the patches in their stored order.
     """
 
     def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
@@ -96,20 +96,20 @@ class ClamTensorBags(BagSet):
 
     def metadata(self, name: str) -> Metadata:
         patches = self._corners(self._known(name))
-        found = Metadata() if patches is None else from_attributes(patches.attributes)
-        return replace(found, kind="slide")
+        metadata = Metadata() if patches is None else from_attributes(patches.attributes)
+        return replace(metadata, kind="slide")
 
     def formats(self) -> frozenset[str]:
         return frozenset({"clam"})
 
     def _corners(self, name: str) -> PatchFile | None:
-        found = patch_file(self._patches, name)
-        if found is None and self._patches is not None:
+        patches = patch_file(self._patches, name)
+        if patches is None and self._patches is not None:
             raise BagError(
-                f"bag {name!r}: there is no {self._patches / f'{name}.h5'}, where the corners of "
-                "its patches should be. Make it again, or leave the bag out"
+                f"bag {name!r}: there is no {self._patches / f'{name}.h5'}, which should hold the "
+                "coordinates of its patches. Create it again, or leave the bag out"
             )
-        return found
+        return patches
 
     def _read(self, name: str) -> StoredBag:
         path = self._files[name]

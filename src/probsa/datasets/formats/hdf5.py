@@ -1,4 +1,4 @@
-"""Bags in HDF5 files, one a bag: ours, TRIDENT's, and CLAM's beside its `patches` folder."""
+"""Bags in HDF5 files, one per bag, written by probsa, TRIDENT or CLAM (with its `patches`)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +14,10 @@ from .clam import PatchFile, at_level_0, patch_file, patches_folder
 
 
 class Hdf5Bags(BagSet):
-    """Every HDF5 file in a folder and below it, except in folders named `patches`.
+    """The HDF5 files in a folder and its subfolders, except those named `patches`.
 
-    CLAM's feature files do not state the size of a patch; it is taken from `patches/<bag>.h5`
-    in the folder, beside it, or one level up.
+    CLAM's feature files do not state the patch size, which is taken from `patches/<bag>.h5` in the
+    folder, beside it, or one level up.
     """
 
     def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
@@ -31,16 +31,16 @@ class Hdf5Bags(BagSet):
             encoder = f.attrs.get("probsa_encoder", _attributes(f, "features").get("encoder"))
             flags = f.get("unreadable")
             unreadable = int(np.count_nonzero(flags[...])) if isinstance(flags, h5py.Dataset) else 0
-        beside = None if from_attributes(attributes).size_level0 else self._beside(name)
-        found = from_attributes({**(beside.attributes if beside else {}), **attributes})
-        guessed = encoder is None and path.parent.name.startswith("features_")
-        if guessed:
+        patches = None if from_attributes(attributes).size_level0 else self._beside(name)
+        metadata = from_attributes({**(patches.attributes if patches else {}), **attributes})
+        encoder_guessed = encoder is None and path.parent.name.startswith("features_")
+        if encoder_guessed:
             encoder = path.parent.name.removeprefix("features_")
-        scaled = beside is not None and beside.scale != 1
+        scaled = patches is not None and patches.scale != 1
         return replace(
-            found,
+            metadata,
             kind=kind,
-            encoder_guessed=guessed,
+            encoder_guessed=encoder_guessed,
             encoder=None if encoder in (None, "None") else str(encoder),
             unreadable=unreadable,
             remarks=("corners were at the level of the patches, now at level 0",) if scaled else (),
@@ -50,7 +50,7 @@ class Hdf5Bags(BagSet):
         for path in self._files.values():
             try:
                 return self._formats(path)
-            except BagError:  # said where the bag is read
+            except BagError:  # raised again where the bag is read
                 continue
         return frozenset({"clam", "trident", "probsa"})
 
@@ -58,15 +58,15 @@ class Hdf5Bags(BagSet):
         with opened(path) as f:
             if "probsa_version" in f.attrs:
                 return frozenset({"probsa"})
-            stated = set(_attributes(f, "coords")) | set(_attributes(f, "features"))
-        if stated & {"custom_downsample", "savetodir", "encoder"}:
+            attributes = set(_attributes(f, "coords")) | set(_attributes(f, "features"))
+        if attributes & {"custom_downsample", "savetodir", "encoder"}:
             return frozenset({"trident"})
-        if "patch_size_level0" in stated:  # a file made by hand, or ours without stamps
+        if "patch_size_level0" in attributes:  # e.g. written by a user's own script, without stamps
             return frozenset({"trident", "probsa"})
-        beside = self._patches
-        if path.parent.name == "h5_files" or (beside and (beside / f"{path.stem}.h5").is_file()):
+        patches = self._patches
+        if path.parent.name == "h5_files" or (patches and (patches / f"{path.stem}.h5").is_file()):
             return frozenset({"clam"})
-        if beside and (beside / f"{path.stem}_patches.h5").is_file():
+        if patches and (patches / f"{path.stem}_patches.h5").is_file():
             return frozenset({"trident"})
         return frozenset({"clam", "trident", "probsa"})
 
@@ -75,7 +75,7 @@ class Hdf5Bags(BagSet):
 
     def _read(self, name: str) -> StoredBag:
         stored = read_bag(self._files[name])
-        if stored.stride is not None or stored.nature != "slide":
+        if stored.stride is not None or stored.inferred_kind != "slide":
             return stored
         patches = self._beside(name)
         if patches is None or stored.coords is None:
@@ -88,14 +88,14 @@ class Hdf5Bags(BagSet):
 
 
 def _attributes(f: h5py.File, dataset: str) -> dict[str, object]:
-    found = f.get(dataset)
-    return dict(found.attrs) if isinstance(found, h5py.Dataset) else {}
+    item = f.get(dataset)
+    return dict(item.attrs) if isinstance(item, h5py.Dataset) else {}
 
 
 def _kind(f: h5py.File, path: Path) -> BagKind | None:
-    """As stated, or as the columns of the coordinates say, without reading a row."""
-    stated, coords = stated_kind(f, path), f.get("coords")
-    if stated is not None or not isinstance(coords, h5py.Dataset):
-        return stated
+    """Return the stated kind, or infer it from the columns of `coords`, without reading rows."""
+    kind, coords = stated_kind(f, path), f.get("coords")
+    if kind is not None or not isinstance(coords, h5py.Dataset):
+        return kind
     shape = coords.shape
     return "ct" if len(shape) == 1 or shape[-1] == 1 else "slide"

@@ -1,4 +1,4 @@
-"""Foreign `.pt` files: one tensor a bag, never unpickled."""
+"""Read `.pt` files of other tools: one tensor per bag, without unpickling other objects."""
 
 import pickle
 import zipfile
@@ -12,21 +12,21 @@ from ...errors import BagError, EmptyBag
 
 
 def load_tensor(path: Path) -> np.ndarray:
-    """The tensor of a file, as an array.
+    """Load the tensor of a file as an array.
 
     Raises:
-        BagError: the file is missing or damaged, or holds something else than one tensor.
+        BagError: the file is missing or damaged, or does not hold a single tensor.
     """
-    return _numbers(_loaded(path, mapped=False)).numpy()
+    return _without_bfloat16(_load(path, mapped=False)).numpy()
 
 
 def tensor_shape(path: Path) -> tuple[int, int]:
-    """Instances and width of a file's tensor, without reading its values.
+    """Return the number of instances and features of a file's tensor, without its values.
 
     Raises:
-        BagError: the file is missing or damaged, or its tensor is no bag.
+        BagError: the file is missing or damaged, or its tensor has another shape.
     """
-    shape = tuple(_loaded(path, mapped=True).shape)
+    shape = tuple(_load(path, mapped=True).shape)
     if shape[:1] == (0,):
         raise EmptyBag(f"bag {path.stem!r} ({path}) is empty: a bag needs at least one instance")
     if len(shape) != 2 and not (len(shape) == 3 and shape[0] == 1):
@@ -34,17 +34,17 @@ def tensor_shape(path: Path) -> tuple[int, int]:
     return shape[-2], shape[-1]
 
 
-def _numbers(held: Tensor) -> Tensor:
-    values = held.detach()
+def _without_bfloat16(tensor: Tensor) -> Tensor:
+    values = tensor.detach()
     # NumPy has no bfloat16
     return values.float() if values.dtype == torch.bfloat16 else values
 
 
-def _loaded(path: Path, *, mapped: bool) -> Tensor:
+def _load(path: Path, *, mapped: bool) -> Tensor:
     if not path.is_file():
         raise BagError(f"there is no file {path}")
     try:
-        held = torch.load(
+        content = torch.load(
             path,
             map_location="cpu",
             weights_only=True,
@@ -52,9 +52,9 @@ def _loaded(path: Path, *, mapped: bool) -> Tensor:
         )
     except pickle.UnpicklingError as error:
         raise BagError(
-            f"{path} holds more than a tensor, or no tensor at all: a pickled object of another "
-            "program, which could run code when opened and is not. Save the features alone, as "
-            "one tensor (instances, width)"
+            f"{path} holds more than a tensor, or no tensor at all: a pickled object, which is not "
+            "loaded since it could run code. Save the features alone, as one tensor (instances, "
+            "width)"
         ) from error
     except (RuntimeError, OSError, EOFError, ValueError, KeyError, IndexError) as error:
         raise BagError(
@@ -62,13 +62,13 @@ def _loaded(path: Path, *, mapped: bool) -> Tensor:
             f"({str(error).splitlines()[0] if str(error) else type(error).__name__}). "
             "Copy or make it again"
         ) from error
-    if isinstance(held, Tensor):
-        return held
+    if isinstance(content, Tensor):
+        return content
     hint = (
-        ". A list of rows is what eva writes: their order can differ from that of its coordinates"
-        if isinstance(held, list)
+        ". Lists of rows are written by eva; their order may differ from that of the coordinates"
+        if isinstance(content, list)
         else ""
     )
     raise BagError(
-        f"{path} holds a {type(held).__name__}, expected one tensor (instances, width){hint}"
+        f"{path} holds a {type(content).__name__}, expected one tensor (instances, width){hint}"
     )

@@ -1,4 +1,4 @@
-"""Bags in torchmil's layout: one .npy file a bag and kind, in folders beside one another."""
+"""Bags in torchmil's layout: one .npy file per bag and kind of data, in sibling folders."""
 
 import re
 from pathlib import Path
@@ -16,10 +16,10 @@ INSTANCE_LABELS = ("patch_labels", "slice_labels")
 
 
 class TorchmilBags(BagSet):
-    """`root/features/<encoder>/<bag>.npy` with `root/coords` and `root/patch_labels` (slides) or
-    `root/slice_labels` (scans, which have no coordinates: their rows are in order).
+    """torchmil's `root/features/<encoder>/<bag>.npy`, beside `root/coords` and `root/patch_labels`
+    for slides, or `root/slice_labels` for scans (no coordinates; rows are in order).
 
-    A root named `patches_512` states the stride, 512 level-0 pixels.
+    A root named `patches_512` implies a stride of 512 level-0 pixels.
     """
 
     def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
@@ -43,12 +43,12 @@ class TorchmilBags(BagSet):
         return frozenset({"torchmil"})
 
     def label(self, name: str) -> int | None:
-        """The bag's label, where there is a file of it."""
-        found = self._beside("labels", self._known(name))
-        return None if found is None or not found.size else int(found.reshape(-1)[0])
+        """Return the bag's label, if there is a file for it."""
+        label = self._beside("labels", self._known(name))
+        return None if label is None or not label.size else int(label.reshape(-1)[0])
 
     def parts(self) -> dict[str, str]:
-        """`train` or `test` of each bag, as `splits.csv` says; empty without such a file."""
+        """Return the part of each bag in `splits.csv`; empty if there is no such file."""
         for folder in (self._root, self._root.parent):
             path = folder / "splits.csv"
             if path.is_file():
@@ -65,9 +65,8 @@ class TorchmilBags(BagSet):
         is_slide = (self._root / "coords").is_dir()
         if is_slide and coords is None:
             raise BagError(f"bag {name!r}: there is no {self._root / 'coords' / path.name}")
-        labels = next(
-            (a for f in INSTANCE_LABELS if (a := self._beside(f, name)) is not None), None
-        )
+        arrays = (self._beside(folder, name) for folder in INSTANCE_LABELS)
+        labels = next((array for array in arrays if array is not None), None)
         bag = StoredBag(
             name=name,
             features=as_features(load_array(path), source=path),

@@ -1,1 +1,1 @@
-"""Published data sets, each prepared by one call."""
+"""Prepare published data sets and a user's own cohort for training."""

@@ -1,6 +1,6 @@
-"""Where the tumour of each slide is drawn: files of polygons, or of masks at 1/32 of level 0.
+"""Tumour annotations of slides: files of polygons, or masks at a downsample of 32.
 
-Names are those of the bags; CAMELYON16's may be written in any of the release's ways.
+Files are named after their bags; for CAMELYON16, all spellings of the release are accepted.
 """
 
 import json
@@ -19,7 +19,8 @@ from .study import RECORD
 
 POLYGONS, MASKS = (".xml", ".json"), (".npy", ".png", ".tif", ".tiff")
 TOO_LARGE = 6
-"""A mask this many times as large as what the patches cover, both ways, is of another level."""
+"""A mask exceeding the area of the patches by this factor in both directions is rejected, since it
+must be of another level."""
 NO_LESION_TASK = {
     NOT_EXHAUSTIVE: "CAMELYON16's test_114 is not annotated exhaustively",
     DUPLICATE: "CAMELYON16's test_049 is a duplicate, removed by the organisers",
@@ -27,89 +28,91 @@ NO_LESION_TASK = {
 
 
 def annotation_files(folder: Path, bags: Collection[str]) -> dict[str, Path]:
-    """The file of each bag that has one in a folder, or below it; `<bag>_mask.tif` is one too.
+    """Find the annotation file of each bag in a folder and its subfolders, also `<bag>_mask.tif`.
 
     Raises:
-        InputError: no such folder, two files for one bag, or no file of any.
+        InputError: the folder is missing, a bag has two files, or no bag has a file.
     """
     if not folder.is_dir():
         raise InputError(
-            f"there is no folder {folder}: --lesions expects annotations, <bag>.xml (ASAP) or "
-            ".json, or masks, <bag>.npy, .png or .tif"
+            f"there is no folder {folder}: --lesions expects annotations (<bag>.xml of ASAP, or "
+            "<bag>.json) or masks (<bag>.npy, .png or .tif)"
         )
-    known = {_plain(bag): bag for bag in bags} | {bag: bag for bag in bags}
-    found: dict[str, Path] = {}
+    bag_by_name = {_official_name(bag): bag for bag in bags} | {bag: bag for bag in bags}
+    files: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() not in (*POLYGONS, *MASKS) or path.name.startswith("."):
             continue
-        stem = path.stem.removesuffix("_mask") if path.stem not in known else path.stem
-        bag = known.get(stem) or known.get(_plain(stem))
+        stem = path.stem.removesuffix("_mask") if path.stem not in bag_by_name else path.stem
+        bag = bag_by_name.get(stem) or bag_by_name.get(_official_name(stem))
         if bag is None:
             continue
-        if bag in found:
+        if bag in files:
             raise InputError(
-                f"{found[bag]} and {path} both say where the tumour of {bag!r} is: leave one out, "
-                "or give the folder that holds the annotations alone"
+                f"{files[bag]} and {path} both annotate the tumour of {bag!r}: leave one out, or "
+                "give a folder that holds only annotations"
             )
-        found[bag] = path
-    if not found:
+        files[bag] = path
+    if not files:
         raise InputError(
-            f"no file in {folder} is named after a bag: expected {min(bags, default='<bag>')}.xml, "
-            ".json, .npy, .png or .tif, and so on"
+            f"no file in {folder} is named after a bag: expected, for example, "
+            f"{min(bags, default='<bag>')}.xml, .json, .npy, .png or .tif"
         )
-    return found
+    return files
 
 
 def recorded_files(labels: Path, bags: Collection[str]) -> dict[str, Path] | None:
-    """The annotations that a study's record names beside its labels; None: it names none.
+    """Return the annotation files listed in the record beside a study's labels; None if none are.
 
     Raises:
-        InputError: the record is damaged, or a file is not where it was.
+        InputError: the record is damaged, or a file is missing.
     """
     path = labels.parent / RECORD
     if not path.is_file():
         return None
     try:
-        held = json.loads(path.read_text(encoding="utf-8")).get("annotations") or {}
-        found = {b: Path(p) for b, p in held.items() if b in set(bags)}
+        annotations = json.loads(path.read_text(encoding="utf-8")).get("annotations") or {}
+        files = {bag: Path(path) for bag, path in annotations.items() if bag in set(bags)}
     except (ValueError, AttributeError, TypeError) as error:
         raise InputError(f"{path} cannot be read ({error}): run probsa dataset again") from error
-    gone = [p for p in found.values() if not p.is_file()]
-    if gone:
-        raise InputError(f"{gone[0]}, which {path} names, is gone: run probsa dataset again")
-    return found or None
+    missing_files = [path for path in files.values() if not path.is_file()]
+    if missing_files:
+        raise InputError(
+            f"{missing_files[0]}, which {path} lists, is missing: run probsa dataset again"
+        )
+    return files or None
 
 
 def out_of_lesions(bags: Collection[str]) -> dict[str, str]:
-    """CAMELYON16's slides that take no part in its lesion task, and why.
+    """Return the slides that are excluded from CAMELYON16's lesion task, with the reasons.
 
-    Only where every name is one of the release's: elsewhere test_114 is a slide like any other.
+    Empty unless all names are CAMELYON16's, as `test_114` may exist in other cohorts.
     """
-    if not all(official(bag) for bag in bags):
+    if not all(official(b) for b in bags):
         return {}
-    return {b: NO_LESION_TASK[n] for b in bags if (n := official(b)) in NO_LESION_TASK}
+    return {b: NO_LESION_TASK[slide] for b in bags if (slide := official(b)) in NO_LESION_TASK}
 
 
 def tumour_mask(
     path: Path, *, cover: tuple[float, float], downsample: int
 ) -> UInt8[np.ndarray, "rows columns"]:
-    """Tumour as 1 on a canvas of so many level-0 pixels a pixel.
+    """Return a mask that is 1 for tumour, at a given downsample.
 
-    Of polygons a pixel is tumour where its centre lies in one, and in no exclusion.
+    For polygons, a pixel is tumour if its centre lies in one of them and in no exclusion.
 
     Args:
-        path: of `annotation_files`.
-        cover: level-0 (x, y) that the canvas reaches at least: the end of the patches.
-        downsample: level-0 pixels along the side of a pixel of the canvas.
+        path: A file found by `annotation_files`.
+        cover: Level-0 (x, y) that the mask must reach: the end of the patches.
+        downsample: Side of a mask pixel in level-0 pixels.
 
     Raises:
         InputError: the file is damaged, in colour, or of another size or level.
-        SlideError: an image that cannot be read.
+        SlideError: the image cannot be read.
     """
     if path.suffix.lower() not in POLYGONS:
-        mask = _stored(path, downsample=downsample)
+        mask = _read_mask(path, downsample=downsample)
         rows, columns = mask.shape
-        wide, high = (max(int(np.ceil(c / downsample)), 1) for c in cover)
+        wide, high = (max(int(np.ceil(extent / downsample)), 1) for extent in cover)
         if columns >= TOO_LARGE * wide and rows >= TOO_LARGE * high:
             raise InputError(
                 f"{path} is {columns} × {rows} pixels, but the slide's patches end at {wide} × "
@@ -117,29 +120,29 @@ def tumour_mask(
             )
         return (mask != 0).astype(np.uint8)
     area = read_area(path)
-    ends = [cover, *(p.box[2:] for p in area.inside)]
+    ends = [cover, *(polygon.box[2:] for polygon in area.inside)]
     xs, ys = (
-        (np.arange(np.ceil(max(e[k] for e in ends) / downsample) + 1) + 0.5) * downsample
-        for k in (0, 1)
+        (np.arange(np.ceil(max(end[axis] for end in ends) / downsample) + 1) + 0.5) * downsample
+        for axis in (0, 1)
     )
-    drawn = raster(area.inside, xs, ys) & ~raster(area.outside, xs, ys)
-    return np.ascontiguousarray(drawn.T).astype(np.uint8)
+    mask = raster(area.inside, xs, ys) & ~raster(area.outside, xs, ys)
+    return np.ascontiguousarray(mask.T).astype(np.uint8)
 
 
 def kinds_of(files: Mapping[str, Path]) -> dict[str, int]:
-    """How many of the files hold polygons, and how many masks."""
-    drawn = sum(p.suffix.lower() in POLYGONS for p in files.values())
-    found = {"polygons": drawn, "masks": len(files) - drawn}
-    return {k: n for k, n in found.items() if n}
+    """Count the files with polygons and those with masks."""
+    polygons = sum(path.suffix.lower() in POLYGONS for path in files.values())
+    counts = {"polygons": polygons, "masks": len(files) - polygons}
+    return {kind: count for kind, count in counts.items() if count}
 
 
-def _plain(name: str) -> str:
-    """A name as the release corrects it, or as it is."""
-    found = official(name)
-    return CORRECTED if found == MISLABELLED else found or name
+def _official_name(name: str) -> str:
+    """Return the official, corrected name of a CAMELYON16 slide; other names unchanged."""
+    slide = official(name)
+    return CORRECTED if slide == MISLABELLED else slide or name
 
 
-def _stored(path: Path, *, downsample: int) -> Shaped[np.ndarray, "rows columns"]:
+def _read_mask(path: Path, *, downsample: int) -> Shaped[np.ndarray, "rows columns"]:
     if path.suffix.lower() == ".npy":
         try:
             mask = np.load(path, allow_pickle=False)
@@ -156,18 +159,18 @@ def _stored(path: Path, *, downsample: int) -> Shaped[np.ndarray, "rows columns"
         if len(image.levels) > 1:
             level = min(
                 range(len(image.levels)),
-                key=lambda k: abs(image.levels[k].downsample - downsample),
+                key=lambda index: abs(image.levels[index].downsample - downsample),
             )
-        own = image.levels[level]
-        if len(image.levels) > 1 and abs(own.downsample / downsample - 1) > 0.05:
+        chosen = image.levels[level]
+        if len(image.levels) > 1 and abs(chosen.downsample / downsample - 1) > 0.05:
             raise InputError(
                 f"{path} has levels of 1/{', 1/'.join(f'{v.downsample:g}' for v in image.levels)}, "
-                f"and none of 1/{downsample}: give the mask of that level alone"
+                f"but none of 1/{downsample}: give a mask of that level only"
             )
-        pixels = image.read(x=0, y=0, level=level, width=own.width, height=own.height)
+        pixels = image.read(x=0, y=0, level=level, width=chosen.width, height=chosen.height)
     if (pixels != pixels[..., :1]).any():
         raise InputError(
-            f"{path} is a picture in colour, expected a mask: 0 where there is no tumour. Give "
-            "the folder of annotations alone, without slides"
+            f"{path} is a colour image, expected a mask with 0 outside tumour. Give a folder that "
+            "holds only annotations, without slides"
         )
     return pixels[..., 0]

@@ -1,4 +1,4 @@
-"""What annotators drew on a slide: ASAP's XML (CAMELYON16), or the same polygons as JSON."""
+"""Read the annotations of a slide: ASAP's XML (CAMELYON16), or the same polygons as JSON."""
 
 import json
 from dataclasses import dataclass
@@ -13,64 +13,65 @@ from ...errors import InputError
 from ...patches import Polygon
 
 TUMOUR = ("_0", "_1", "tumor", "metastases", "none")
-"""ASAP groups that are tumour; `None` is what some annotations of the release were left in."""
+"""ASAP groups that are tumour; some annotations of the release are in `None`."""
 NORMAL = ("_2", "exclusion", "normal")
-"""Groups that lie in tumour and are none."""
+"""Groups that are excluded from the surrounding tumour."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Area:
-    """Everything that lies in one of `inside` and in none of `outside`; level-0 pixels."""
+    """The points inside any polygon of `inside` and none of `outside`, in level-0 pixels."""
 
     inside: tuple[Polygon, ...]
     outside: tuple[Polygon, ...] = ()
 
 
 def read_area(path: Path) -> Area:
-    """The annotated area of a slide; corners are rounded to whole pixels.
+    """Read the annotated area of a slide; vertices are rounded to whole pixels.
 
-    `.xml`: ASAP's. `.json`: `{"positive": [{"vertices": [[x, y], …]}, …], "negative": […]}`.
+    `.xml` is ASAP's format. `.json` is `{"positive": [{"vertices": [[x, y], …]}, …], "negative":
+    […]}`.
 
     Raises:
-        InputError: the file is damaged, or holds something else.
+        InputError: the file is damaged or in another format.
     """
     return _from_xml(path) if path.suffix.lower() == ".xml" else _from_json(path)
 
 
 def _from_xml(path: Path) -> Area:
     try:
-        whole = ElementTree.parse(path).getroot()
+        root = ElementTree.parse(path).getroot()
     except (ElementTree.ParseError, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as XML: {error}. Copy it again") from error
-    found = whole.findall(".//Annotation")
-    if whole.tag != "ASAP_Annotations":
-        raise InputError(f"{path} is a <{whole.tag}>, expected ASAP's <ASAP_Annotations>")
+    annotations = root.findall(".//Annotation")
+    if root.tag != "ASAP_Annotations":
+        raise InputError(f"{path} is a <{root.tag}>, expected ASAP's <ASAP_Annotations>")
     inside, outside = [], []
-    for k, annotation in enumerate(found):
+    for index, annotation in enumerate(annotations):
         group = annotation.get("PartOfGroup", "None")
-        where = f"{path}: annotation {k} ({annotation.get('Name')})"
+        where = f"{path}: annotation {index} ({annotation.get('Name')})"
         if group.lower() not in (*TUMOUR, *NORMAL):
             raise InputError(
                 f"{where} is of the group {group!r}; known are {', '.join(TUMOUR)} (tumour) and "
                 f"{', '.join(NORMAL)} (none)"
             )
-        corners = [(c.get("X"), c.get("Y")) for c in annotation.iter("Coordinate")]
+        corners = [(corner.get("X"), corner.get("Y")) for corner in annotation.iter("Coordinate")]
         (outside if group.lower() in NORMAL else inside).append(_ring(corners, where))
     return _area(inside, outside)
 
 
 def _from_json(path: Path) -> Area:
     try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as JSON: {error}. Copy it again") from error
-    if not isinstance(whole, dict) or not isinstance(whole.get("positive"), list):
+    if not isinstance(content, dict) or not isinstance(content.get("positive"), list):
         raise InputError(f"{path}: expected an object with the lists positive and negative")
-    drawn = {
-        key: [_ring(_vertices(p), f"{path}: {key} {k}") for k, p in enumerate(whole.get(key, []))]
+    rings = {
+        key: [_ring(_vertices(p), f"{path}: {key} {k}") for k, p in enumerate(content.get(key, []))]
         for key in ("positive", "negative")
     }
-    return _area(drawn["positive"], drawn["negative"])
+    return _area(rings["positive"], rings["negative"])
 
 
 def _vertices(polygon: Any) -> Any:
@@ -88,8 +89,8 @@ def _ring(corners: Any, where: str) -> Int[np.ndarray, "points 2"]:
 
 
 def _area(inside: list[np.ndarray], outside: list[np.ndarray]) -> Area:
-    """Points and lines, which ASAP keeps too, have no area."""
+    """Build an area, ignoring points and lines, which ASAP files may contain."""
     return Area(
-        inside=tuple(Polygon(outer=r) for r in inside if len(r) > 2),
-        outside=tuple(Polygon(outer=r) for r in outside if len(r) > 2),
+        inside=tuple(Polygon(outer=ring) for ring in inside if len(ring) > 2),
+        outside=tuple(Polygon(outer=ring) for ring in outside if len(ring) > 2),
     )

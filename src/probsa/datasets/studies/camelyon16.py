@@ -1,7 +1,7 @@
-"""CAMELYON16: 399 slides of lymph nodes, 270 to train on and 129 to test on.
+"""CAMELYON16: 399 slides of lymph nodes, 270 for training and 129 for testing.
 
-The organisers' corrections hold by default: test_049 is a duplicate and left out, normal_086 is
-tumor_111, test_114 is not annotated exhaustively and takes no part where patches are scored.
+The organisers' corrections are applied: test_049 is a duplicate and excluded, normal_086 is
+tumor_111, and test_114 is not annotated exhaustively and excluded from patch-level metrics.
 Source: Litjens et al., GigaScience 2018, and the README of the release.
 """
 
@@ -16,9 +16,9 @@ import numpy as np
 from ...errors import BagError, InputError, TableError
 from ..labels import read_rows
 from .annotations import read_area
-from .processed import Processed, find_processed, need_processed
+from .processed import ProcessedFolder, find_processed, need_processed
 from .shares import polygon_share
-from .study import UNKNOWN, Draft, Marks, Source
+from .study import UNKNOWN, InstanceLabels, StudyDraft, StudySource
 
 CLASSES = ("normal", "tumor")
 DUPLICATE = "test_049"
@@ -29,7 +29,7 @@ OFFICIAL = (
     *(f"tumor_{k:03d}" for k in range(1, 112)),
     *(f"test_{k:03d}" for k in range(1, 131) if k != 49),
 )
-"""The slides that remain: 159 normal and 111 tumor to train on, 129 to test on."""
+"""The slides after corrections: 159 normal and 111 tumor for training, 129 for testing."""
 _WORDS = {
     **dict.fromkeys(("normal", "negative", "normal_tissue", "0", "0.0"), 0),
     **dict.fromkeys(("tumor", "tumour", "positive", "tumor_tissue", "1", "1.0"), 1),
@@ -42,171 +42,181 @@ _RAW = (
 
 
 def official(name: str) -> str | None:
-    """A slide's name as the organisers write it (`Tumor_001` is tumor_001); None: not theirs."""
-    found = re.fullmatch(r"(normal|tumor|test)_(\d{1,3})", name.lower())
-    return None if found is None else f"{found[1]}_{int(found[2]):03d}"
+    """Return the official name of a slide (`Tumor_001` is tumor_001); None if it is not one."""
+    match = re.fullmatch(r"(normal|tumor|test)_(\d{1,3})", name.lower())
+    return None if match is None else f"{match[1]}_{int(match[2]):03d}"
 
 
 def recognised(root: Path) -> bool:
-    """Whether a folder is CAMELYON16's, raw or processed."""
-    held = find_processed(root, kind="patch_labels")
-    if held is not None:
-        return any(official(p.stem) for p in held.base.glob("labels/*.npy"))
+    """Return whether a folder is CAMELYON16's, raw or processed."""
+    release = find_processed(root, kind="patch_labels")
+    if release is not None:
+        return any(official(p.stem) for p in release.base.glob("labels/*.npy"))
     return any(official(p.stem) for p in _below(root, (".tif", ".xml")))
 
 
-def draft(source: Source) -> Draft:
-    """What is known of the slides that have features.
+def draft(source: StudySource) -> StudyDraft:
+    """Collect labels, parts and annotations of the slides that have features.
 
     Raises:
         InputError: a file of the release is missing, or an annotation is damaged.
-        TableError: nothing says what a test slide is.
+        TableError: the label of a test slide is unknown.
     """
     return _processed(source) if source.processed is not None else _raw(source)
 
 
-def processed(root: Path) -> Processed:
-    """The authors' folder.
+def processed(root: Path) -> ProcessedFolder:
+    """Return the authors' processed folder.
 
     Raises:
-        InputError: there is none, or a part is missing.
+        InputError: there is no such folder, or a part of it is missing.
     """
     return need_processed(root, kind="patch_labels", release="CAMELYON16", raw=_RAW)
 
 
-def _processed(source: Source) -> Draft:
-    held = source.processed
-    assert held is not None
-    made, names = _begun(source, "the authors' processed folder")
+def _processed(source: StudySource) -> StudyDraft:
+    release = source.processed
+    assert release is not None
+    study, names = _start_draft(source, "the authors' processed folder")
     reference = _reference(source)
     for bag, slide in names.items():
-        known = _by_name(slide, reference)
-        if known is None:
-            made.derived.append(bag)
-        made.rows[bag] = _row(slide, held.label(bag) if known is None else known)
-    stored = [b for b, r in made.rows.items() if held.label(b) != r["label"]]
-    made.lists["stored_labels_that_are_not_the_clinical"] = stored
-    if stored:
-        made.notes.append(
-            f"The release stores another label than the clinical one for {len(stored)} slides "
-            f"({', '.join(stored[:5])}{', …' if len(stored) > 5 else ''}); the clinical one is "
-            "taken."
+        label = _by_name(slide, reference)
+        if label is None:
+            study.derived.append(bag)
+        study.rows[bag] = _row(slide, release.label(bag) if label is None else label)
+    differing = [name for name, row in study.rows.items() if release.label(name) != row["label"]]
+    study.lists["stored_labels_that_are_not_the_clinical"] = differing
+    if differing:
+        study.notes.append(
+            f"For {len(differing)} slides ({', '.join(differing[:5])}"
+            f"{', …' if len(differing) > 5 else ''}), the stored label differs from the clinical "
+            "one, which is used."
         )
-    if held.splits_file() is not None:
-        parts = held.parts()
-        other = [b for b, r in made.rows.items() if parts.get(b, r["split"]) != r["split"]]
-        if other:
-            made.lists["in_another_part_of_splits.csv"] = other
-            made.notes.append(
-                f"splits.csv has {len(other)} slides in another part than their names say "
-                f"({', '.join(other[:5])}); the names are followed."
+    if release.splits_file() is not None:
+        parts = release.parts()
+        moved = [
+            name
+            for name, row in study.rows.items()
+            if parts.get(name, row["split"]) != row["split"]
+        ]
+        if moved:
+            study.lists["in_another_part_of_splits.csv"] = moved
+            study.notes.append(
+                f"splits.csv assigns {len(moved)} slides ({', '.join(moved[:5])}) to another part "
+                "than their names, which are followed."
             )
 
-    def marks(bag: str) -> Marks:
-        values = held.marks(bag, size=source.bags.size(bag))
+    def marks(bag: str) -> InstanceLabels:
+        labels = release.instance_labels_of(bag, size=source.bags.size(bag))
         if names[bag] == NOT_EXHAUSTIVE:
-            return Marks(values=np.full(len(values), UNKNOWN))
-        return Marks(values=values, stored=True)
+            return InstanceLabels(values=np.full(len(labels), UNKNOWN))
+        return InstanceLabels(values=labels, stored=True)
 
-    made.marks = marks
-    made.annotations = _drawn(names, _annotations(source.root))
-    return made
+    study.instance_labels_of = marks
+    study.annotations = _annotations_by_bag(names, _annotations(source.root))
+    return study
 
 
-def _raw(source: Source) -> Draft:
-    made, names = _begun(source, "the raw download")
-    drawn = _annotations(source.root)
+def _raw(source: StudySource) -> StudyDraft:
+    study, names = _start_draft(source, "the raw download")
+    annotations = _annotations(source.root)
     reference = _reference(source)
-    tested = any(slide.startswith("test_") for slide in drawn)
+    has_test_annotations = any(slide.startswith("test_") for slide in annotations)
     for bag, slide in names.items():
-        known = _by_name(slide, reference)
-        if known is None:
-            if not tested:
+        label = _by_name(slide, reference)
+        if label is None:
+            if not has_test_annotations:
                 raise TableError(
-                    f"nothing says whether {bag} is tumor: testing/reference.csv of the release "
-                    f"is not below {source.root}, nor are annotations of test slides. Download "
-                    "it, or give --labels"
+                    f"the label of {bag} is unknown: {source.root} contains neither the release's "
+                    "testing/reference.csv nor annotations of test slides. Download it, or give "
+                    "--labels"
                 )
-            made.derived.append(bag)
-        made.rows[bag] = _row(slide, int(slide in drawn) if known is None else known)
-    if not drawn:
-        packed = next(iter(_below(source.root, (".zip",))), None)
-        made.notes.append(
-            f"No annotations (tumor_001.xml, …) below {source.root}, so patches have no labels."
-            + (f" {packed} is packed: unpack it." if packed else "")
+            study.derived.append(bag)
+        study.rows[bag] = _row(slide, int(slide in annotations) if label is None else label)
+    if not annotations:
+        archive = next(iter(_below(source.root, (".zip",))), None)
+        study.notes.append(
+            f"No annotations (tumor_001.xml, …) in {source.root}, so patches have no labels."
+            + (f" {archive} is an archive: unpack it." if archive else "")
         )
-        return made
-    bare = [
-        b for b, r in made.rows.items() if r["label"] == 1 and _file_of(names[b], drawn) is None
+        return study
+    unannotated = [
+        b
+        for b, r in study.rows.items()
+        if r["label"] == 1 and _file_of(names[b], annotations) is None
     ]
-    if bare:
-        made.lists["tumor_without_annotation"] = bare
-        made.notes.append(
-            f"{len(bare)} tumor slides have no annotation ({', '.join(bare[:5])}): the labels of "
-            "their patches are unknown."
+    if unannotated:
+        study.lists["tumor_without_annotation"] = unannotated
+        study.notes.append(
+            f"{len(unannotated)} tumor slides have no annotation ({', '.join(unannotated[:5])}): "
+            "the labels of their patches are unknown."
         )
-    made.annotations = _drawn(names, drawn)
-    made.marks = partial(_marks, source, made, {b: made.annotations.get(b) for b in names})
-    return made
+    study.annotations = _annotations_by_bag(names, annotations)
+    study.instance_labels_of = partial(
+        _instance_labels, source, study, {b: study.annotations.get(b) for b in names}
+    )
+    return study
 
 
-def _marks(source: Source, made: Draft, files: dict[str, Path | None], bag: str) -> Marks:
-    """From the polygons; a normal slide without any has no positive patch."""
-    n, path = source.bags.size(bag), files[bag]
-    if official(bag) == NOT_EXHAUSTIVE or (path is None and made.rows[bag]["label"] == 1):
-        return Marks(values=np.full(n, UNKNOWN))
+def _instance_labels(
+    source: StudySource, study: StudyDraft, files: dict[str, Path | None], bag: str
+) -> InstanceLabels:
+    """Label the patches by the polygons; a normal slide without polygons has no positive patch."""
+    instances, path = source.bags.size(bag), files[bag]
+    if official(bag) == NOT_EXHAUSTIVE or (path is None and study.rows[bag]["label"] == 1):
+        return InstanceLabels(values=np.full(instances, UNKNOWN))
     if path is None:
-        return Marks(values=np.zeros(n, np.int64))
+        return InstanceLabels(values=np.zeros(instances, np.int64))
     coords, side = source.bags.stored(bag).coords, source.bags.metadata(bag).size_level0
     if coords is None or side is None:
         raise BagError(
-            f"bag {bag!r} in {source.bags.folder} does not state where its patches are and how "
-            "large, without which no annotation can be laid on it: make the features with "
-            "probsa extract, TRIDENT, or CLAM with its patches folder"
+            f"bag {bag!r} in {source.bags.folder} does not state the positions and the size of its "
+            "patches, which are needed to apply annotations: extract the features with probsa "
+            "extract, TRIDENT, or CLAM with its patches folder"
         )
     share = polygon_share(read_area(path), coords, side=side)
-    return Marks(values=(share > source.options.share).astype(np.int64))
+    return InstanceLabels(values=(share > source.options.share).astype(np.int64))
 
 
-def _begun(source: Source, release: str) -> tuple[Draft, dict[str, str]]:
-    """A draft with the official exclusions, and the official name of every bag that stays."""
-    made = Draft(release=release, classes=CLASSES)
+def _start_draft(source: StudySource, release: str) -> tuple[StudyDraft, dict[str, str]]:
+    """Start a draft with the official exclusions; also return the names of the included bags."""
+    study = StudyDraft(release=release, classes=CLASSES)
     names: dict[str, str] = {}
-    taken: dict[str, str] = {}
+    bag_of_slide: dict[str, str] = {}
     for bag in source.bags.names:
         slide = official(bag)
         if slide is None:
-            made.excluded[bag] = "its name is none of the release's"
-        elif slide in taken:
+            study.excluded[bag] = "its name is not in the release"
+        elif slide in bag_of_slide:
             raise BagError(
-                f"the bags {taken[slide]!r} and {bag!r} in {source.bags.folder} are both {slide}: "
-                "leave one out"
+                f"the bags {bag_of_slide[slide]!r} and {bag!r} in {source.bags.folder} are both "
+                f"{slide}: leave one out"
             )
         else:
-            taken[slide], names[bag] = bag, slide
-    if DUPLICATE in taken:
-        made.excluded[taken[DUPLICATE]] = "a duplicate, removed by the organisers"
-    if MISLABELLED in taken:
-        bag = taken[MISLABELLED]
-        if CORRECTED in taken:
-            made.excluded[bag] = f"the organisers renamed it {CORRECTED}, which is there too"
+            bag_of_slide[slide], names[bag] = bag, slide
+    if DUPLICATE in bag_of_slide:
+        study.excluded[bag_of_slide[DUPLICATE]] = "a duplicate, removed by the organisers"
+    if MISLABELLED in bag_of_slide:
+        bag = bag_of_slide[MISLABELLED]
+        if CORRECTED in bag_of_slide:
+            study.excluded[bag] = f"the organisers renamed it {CORRECTED}, which is also present"
         else:
-            made.corrected[bag] = f"it is {CORRECTED}: tumor"
+            study.corrected[bag] = f"it is {CORRECTED}: tumor"
             names[bag] = CORRECTED
-    names = {b: s for b, s in names.items() if b not in made.excluded}
+    names = {b: s for b, s in names.items() if b not in study.excluded}
     for bag in [b for b, s in names.items() if s not in OFFICIAL]:
-        made.excluded[bag] = "its number is none of the release's"
+        study.excluded[bag] = "its number is not in the release"
         del names[bag]
-    made.missing = sorted(set(OFFICIAL) - set(names.values()))
+    study.missing = sorted(set(OFFICIAL) - set(names.values()))
     for bag, slide in names.items():
         if slide == NOT_EXHAUSTIVE:
-            made.corrected[bag] = "not annotated exhaustively: its patches' labels are unknown"
-    made.notes.append(
+            study.corrected[bag] = "not annotated exhaustively: its patches' labels are unknown"
+    study.notes.append(
         f"{len(names)} of the {len(OFFICIAL)} slides that remain of the official 400: {DUPLICATE} "
-        f"is a duplicate and out, {MISLABELLED} is {CORRECTED}, {NOT_EXHAUSTIVE} is out where "
-        "patches are scored."
+        f"is a duplicate and excluded, {MISLABELLED} is {CORRECTED}, and {NOT_EXHAUSTIVE} is "
+        "excluded from patch-level metrics."
     )
-    return made, names
+    return study, names
 
 
 def _row(slide: str, label: int) -> dict[str, object]:
@@ -214,32 +224,36 @@ def _row(slide: str, label: int) -> dict[str, object]:
 
 
 def _by_name(slide: str, reference: dict[str, int]) -> int | None:
-    """Training slides say what they are in their names; test slides in reference.csv."""
+    """Return the label: from the name of a training slide, from reference.csv for a test slide."""
     if slide.startswith("test_"):
         return reference.get(slide)
     return int(slide.startswith("tumor_"))
 
 
-def _reference(source: Source) -> dict[str, int]:
-    """Labels of test slides: rows of a name and, in a later cell, Normal or Tumor."""
+def _reference(source: StudySource) -> dict[str, int]:
+    """Read the labels of test slides: rows with a name and, in a later cell, Normal or Tumor."""
     path = source.options.labels
     if path is None:
         path = next((p for p in _below(source.root, (".csv",)) if "reference" in p.stem), None)
     if path is None:
         return {}
     header, rows = read_rows(path)
-    found: dict[str, int] = {}
+    labels: dict[str, int] = {}
     for _, row in [(1, header), *rows]:
-        at = next((k for k, cell in enumerate(row) if official(_stem(cell))), None)
-        words = [] if at is None else [c.lower() for c in row[at + 1 :] if c.lower() in _WORDS]
-        if at is not None and words:
-            found[official(_stem(row[at])) or ""] = _WORDS[words[0]]
-    if not any(slide.startswith("test_") for slide in found):
-        raise TableError(
-            f"{path}: no line names a test slide and Normal or Tumor after it, as "
-            "`test_001,Tumor,…` of the release's reference.csv does"
+        name_cell = next((k for k, cell in enumerate(row) if official(_stem(cell))), None)
+        label_words = (
+            []
+            if name_cell is None
+            else [w.lower() for w in row[name_cell + 1 :] if w.lower() in _WORDS]
         )
-    return found
+        if name_cell is not None and label_words:
+            labels[official(_stem(row[name_cell])) or ""] = _WORDS[label_words[0]]
+    if not any(slide.startswith("test_") for slide in labels):
+        raise TableError(
+            f"{path}: no line holds a test slide followed by Normal or Tumor, as in "
+            "`test_001,Tumor,…` of the release's reference.csv"
+        )
+    return labels
 
 
 def _stem(cell: str) -> str:
@@ -247,33 +261,35 @@ def _stem(cell: str) -> str:
 
 
 def _annotations(root: Path) -> dict[str, Path]:
-    """The file of each slide, in a folder that says it holds annotations."""
-    found: dict[str, Path] = {}
+    """Find the annotation of each slide; .json only counts in a folder named for annotations."""
+    files: dict[str, Path] = {}
     for path in _below(root, (".xml", ".json")):
         slide = official(path.stem)
-        inside = any(_ANNOTATIONS.search(part) for part in path.relative_to(root).parts[:-1])
-        if slide is None or not (inside or path.suffix.lower() == ".xml"):
+        in_annotation_folder = any(
+            _ANNOTATIONS.search(part) for part in path.relative_to(root).parts[:-1]
+        )
+        if slide is None or not (in_annotation_folder or path.suffix.lower() == ".xml"):
             continue
-        if slide in found and found[slide].read_bytes() != path.read_bytes():
-            raise InputError(f"{found[slide]} and {path} both annotate {slide}: leave one out")
-        found.setdefault(slide, path)
-    return found
+        if slide in files and files[slide].read_bytes() != path.read_bytes():
+            raise InputError(f"{files[slide]} and {path} both annotate {slide}: leave one out")
+        files.setdefault(slide, path)
+    return files
 
 
-def _file_of(slide: str, drawn: dict[str, Path]) -> Path | None:
-    return drawn.get(slide) or (drawn.get(MISLABELLED) if slide == CORRECTED else None)
+def _file_of(slide: str, annotations: dict[str, Path]) -> Path | None:
+    return annotations.get(slide) or (annotations.get(MISLABELLED) if slide == CORRECTED else None)
 
 
-def _drawn(names: dict[str, str], drawn: dict[str, Path]) -> dict[str, Path]:
-    """The annotation of each bag that has one."""
-    of = {bag: _file_of(slide, drawn) for bag, slide in names.items()}
-    return {bag: path for bag, path in of.items() if path is not None}
+def _annotations_by_bag(names: dict[str, str], annotations: dict[str, Path]) -> dict[str, Path]:
+    """Return the annotation of each bag that has one."""
+    files = {bag: _file_of(slide, annotations) for bag, slide in names.items()}
+    return {bag: path for bag, path in files.items() if path is not None}
 
 
 def _below(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    """Files below a folder by their ending, sorted within each folder."""
-    for at, folders, names in os.walk(root):
-        folders[:] = sorted(f for f in folders if not f.startswith("."))
+    """Find files in a folder and its subfolders by suffix, sorted within each folder."""
+    for parent, folders, names in os.walk(root):
+        folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
         for name in sorted(names):
             if name.lower().endswith(suffixes) and not name.startswith("."):
-                yield Path(at) / name
+                yield Path(parent) / name

@@ -1,4 +1,4 @@
-"""The data sets of the paper, and a cohort of one's own, each made ready by one call."""
+"""Prepare one of the paper's data sets, or a user's own cohort, by one call."""
 
 from pathlib import Path
 from typing import get_args
@@ -9,8 +9,16 @@ from ..choices import StudyName
 from ..opening import open_bags
 from ..recognition import feature_folders
 from . import camelyon16, panda, rsna, table
-from .processed import Processed
-from .study import RECORD, Draft, OnBag, Source, check_out, read_study, write_study
+from .processed import ProcessedFolder
+from .study import (
+    RECORD,
+    OnBag,
+    StudyDraft,
+    StudySource,
+    check_out,
+    read_study,
+    write_study,
+)
 from .study import Study as Study
 from .study import StudyOptions as StudyOptions
 
@@ -38,30 +46,30 @@ def open_study(
     options: StudyOptions = PLAIN,
     on_bag: OnBag | None = None,
 ) -> Study:
-    """Makes a data set ready for training, and writes what was found to `out`.
+    """Prepare a data set for training, and write it to `out`.
 
-    A folder that this wrote before is read as it is.
+    If `root` is the output of an earlier call, it is read instead.
 
     Args:
-        name: which data set.
-        root: the raw download (then `features` are needed), the authors' processed folder, or the
+        name: Name of the data set.
+        root: The raw download (which also needs `features`), the authors' processed folder, or the
             folder of a cohort.
-        out: where labels.csv, instance_labels/ and dataset.json are written.
-        features: what `probsa extract` or another tool made of the raw download.
-        feature_set: which folder of features, where there are several.
-        options: what does not lie in the folder under its own name.
-        on_bag: called with (done, total) as labels of instances are made.
+        out: Folder to which labels.csv, instance_labels/ and dataset.json are written.
+        features: Features extracted from the raw download by probsa or another tool.
+        feature_set: Which folder of features to use, if there are several.
+        options: Options, and paths of files that are not in their default location.
+        on_bag: Called with (done, total) while instance labels are computed.
 
     Raises:
-        InputError: a file of the release is missing; says which.
-        BagError: a bag that cannot be used, or labels that are not as many as its instances.
-        TableError: a table is not what it should be.
-        OutputExists: `out` holds a labels.csv of somebody else's.
+        InputError: a file of the release is missing; the message names it.
+        BagError: a bag cannot be used, or its number of instance labels does not fit.
+        TableError: a table is invalid.
+        OutputExists: `out` holds a labels.csv that probsa did not write.
     """
     if not root.is_dir():
         raise InputError(f"there is no folder {root}")
     if (root / RECORD).is_file():
-        return _made_before(name, root)
+        return _read_prepared(name, root)
     check_out(out)
     processed = _processed(name, root) if features is None else None
     if processed is not None:
@@ -71,31 +79,31 @@ def open_study(
     else:
         folder = root / "features" if (root / "features").is_dir() else root
     bags = open_bags(folder, features=feature_set, cache_gb=0.0)
-    given, chosen = _stated(folder, bags)
-    source = Source(
+    features_root, chosen_set = _feature_folder(folder, bags)
+    source = StudySource(
         root=root,
         bags=bags,
         options=options,
-        features=given,
-        feature_set=chosen,
+        features=features_root,
+        feature_set=chosen_set,
         processed=processed,
     )
-    made = _draft(name, source, on_bag)
-    return write_study(name, made, source, out=out, on_bag=on_bag)
+    draft = _draft(name, source, on_bag)
+    return write_study(name, draft, source, out=out, on_bag=on_bag)
 
 
 def recognise_study(root: Path) -> StudyName:
-    """Which data set a folder is.
+    """Recognise the data set in a folder.
 
     Raises:
-        InputError: none; says what each consists of.
+        InputError: the folder is none of the data sets; lists the files of each.
     """
     if not root.is_dir():
         raise InputError(f"there is no folder {root}")
     if (root / RECORD).is_file():
         name = read_study(root).name
-        return next(n for n in NAMES if n == name)
-    # the last looks at every name below the folder
+        return next(known for known in NAMES if known == name)
+    # CAMELYON16 comes last, as it searches all subfolders.
     if rsna.recognised(root):
         return "rsna"
     if panda.recognised(root):
@@ -104,31 +112,31 @@ def recognise_study(root: Path) -> StudyName:
         return "table"
     if camelyon16.recognised(root):
         return "camelyon16"
-    held = ", ".join(sorted(p.name for p in root.iterdir())[:8]) or "nothing"
+    contents = ", ".join(sorted(p.name for p in root.iterdir())[:8]) or "nothing"
     raise InputError(
-        f"{root} is none of the data sets that are known; it holds {held}. Expected one of\n"
+        f"{root} is not a known data set; it holds {contents}. Expected one of\n"
         f"{_EXPECTED}{table.NEEDED}"
     )
 
 
-def _made_before(name: StudyName, root: Path) -> Study:
-    held = read_study(root)
-    if held.name != name:
-        raise InputError(f"{root} holds {held.name}, not {name}")
-    return held
+def _read_prepared(name: StudyName, root: Path) -> Study:
+    study = read_study(root)
+    if study.name != name:
+        raise InputError(f"{root} holds {study.name}, not {name}")
+    return study
 
 
-def _processed(name: StudyName, root: Path) -> Processed | None:
+def _processed(name: StudyName, root: Path) -> ProcessedFolder | None:
     return None if name == "table" else _PUBLISHED[name].processed(root)
 
 
-def _draft(name: StudyName, source: Source, on_bag: OnBag | None) -> Draft:
+def _draft(name: StudyName, source: StudySource, on_bag: OnBag | None) -> StudyDraft:
     if name == "rsna":
         return rsna.draft(source, on_bag)
     return table.draft(source) if name == "table" else _PUBLISHED[name].draft(source)
 
 
-def _stated(given: Path, bags: BagSet) -> tuple[Path, str | None]:
-    """The folder of features as a run is told of it: by name where there may be others."""
-    chosen = next((k for k, f in feature_folders(given).items() if f == bags.folder), None)
-    return (bags.folder, None) if chosen is None else (given, chosen)
+def _feature_folder(root: Path, bags: BagSet) -> tuple[Path, str | None]:
+    """Return the feature folder for a run's settings, as root and name if there may be several."""
+    name = next((key for key, path in feature_folders(root).items() if path == bags.folder), None)
+    return (bags.folder, None) if name is None else (root, name)

@@ -1,8 +1,8 @@
-"""PANDA: 10,616 biopsies of the prostate from two hospitals, positive where ISUP grade > 0.
+"""PANDA: 10,616 prostate biopsies from two hospitals, positive if the ISUP grade exceeds 0.
 
-Parts are those of Silva-Rodríguez et al. 2021: 8,469 train and 353 validate (8,822 together are
-the training part here, of which each run takes its own validation part), 1,794 test. The hospitals'
-masks speak different languages, and about a fifth of the slides has near-duplicates.
+The parts are those of Silva-Rodríguez et al. 2021: 8,469 train, 353 validate and 1,794 test. Train
+and validation slides form the training part, from which runs take their own validation parts. The
+masks of the two hospitals have different values. About a fifth of the slides have near-duplicates.
 """
 
 from collections import Counter
@@ -13,14 +13,14 @@ import numpy as np
 
 from ...errors import BagError, InputError, SlideError, TableError
 from ..labels import read_rows
-from .processed import Processed, find_processed, need_processed
+from .processed import ProcessedFolder, find_processed, need_processed
 from .shares import mask_share
-from .study import UNKNOWN, Draft, Marks, Source
+from .study import UNKNOWN, InstanceLabels, StudyDraft, StudySource
 
 CLASSES = ("benign", "cancer")
 TOTAL, TRAINING, TEST = 10_616, 8_822, 1_794
 CANCER = {"radboud": (3, 4, 5), "karolinska": (2,)}
-"""Values of the masks that are cancer: Gleason patterns, or cancer as such."""
+"""Mask values of cancer: Gleason patterns (Radboud), or cancer of any pattern (Karolinska)."""
 KNOWN = {"radboud": (0, 1, 2, 3, 4, 5), "karolinska": (0, 1, 2)}
 """Radboud: background, stroma, healthy epithelium, Gleason 3 to 5. Karolinska: background, benign,
 cancer."""
@@ -38,74 +38,76 @@ _PARTITION = (
 
 
 def recognised(root: Path) -> bool:
-    """Whether a folder is PANDA's, raw or processed."""
-    held = find_processed(root, kind="patch_labels")
-    if held is not None:
-        return any(_is_name(p.stem) for p in held.base.glob("labels/*.npy"))
+    """Return whether a folder is PANDA's, raw or processed."""
+    release = find_processed(root, kind="patch_labels")
+    if release is not None:
+        return any(_is_name(p.stem) for p in release.base.glob("labels/*.npy"))
     return (root / "train_images").is_dir() or (root / MASKS).is_dir()
 
 
-def processed(root: Path) -> Processed:
-    """The authors' folder.
+def processed(root: Path) -> ProcessedFolder:
+    """Return the authors' processed folder.
 
     Raises:
-        InputError: there is none, or a part is missing.
+        InputError: there is no such folder, or a part of it is missing.
     """
     return need_processed(root, kind="patch_labels", release="PANDA", raw=_RAW)
 
 
-def draft(source: Source) -> Draft:
-    """What is known of the slides that have features.
+def draft(source: StudySource) -> StudyDraft:
+    """Collect labels, parts and masks of the slides that have features.
 
     Raises:
         InputError: a file of the release is missing.
-        TableError: a table is not what it should be.
+        TableError: a table is invalid.
     """
-    held = source.processed
-    raw = held is None
-    made = Draft(
+    release = source.processed
+    raw = release is None
+    study = StudyDraft(
         release="the raw download" if raw else "the authors' processed folder", classes=CLASSES
     )
     grades, providers = _train(source)
     partition = _partition(source)
     parts = {k: part for k, (part, _) in partition.items()}
     clinical = {k: positive for k, (_, positive) in partition.items() if positive is not None}
-    differ = [k for k, y in clinical.items() if grades.get(k, y) != y]
-    if differ:
-        made.lists["train.csv_and_partition_differ"] = differ
-        made.notes.append(f"train.csv and the partition disagree on {len(differ)} labels.")
+    differing = [k for k, label in clinical.items() if grades.get(k, label) != label]
+    if differing:
+        study.lists["train.csv_and_partition_differ"] = differing
+        study.notes.append(f"train.csv and the partition disagree on {len(differing)} labels.")
     clinical |= grades
-    if not parts and held is not None:
-        parts = held.parts()
+    if not parts and release is not None:
+        parts = release.parts()
     if not parts:
-        raise InputError(f"the parts are not known: there is no {source.root}/{_PARTITION}")
+        raise InputError(f"the parts are unknown: there is no {source.root}/{_PARTITION}")
     for bag in source.bags.names:
         label = clinical.get(bag)
         if bag not in parts:
-            made.excluded[bag] = "its part is not known: the partition does not name it"
-        elif label is None and held is None:
-            made.excluded[bag] = "train.csv does not name it"
+            study.excluded[bag] = "its part is unknown: it is not in the partition"
+        elif label is None and release is None:
+            study.excluded[bag] = "it is not in train.csv"
         else:
-            if label is None and held is not None:
-                made.derived.append(bag)
-                label = held.label(bag)
-            made.rows[bag] = {"label": label, "split": parts[bag]}
-    _groups(source, made)
-    _say(made, clinical or parts, providers)
-    if held is not None:
-        made.marks = lambda b: Marks(values=held.marks(b, size=source.bags.size(b)), stored=True)
-    elif _has_masks(source, made):
-        made.marks = partial(_marks, source, made, providers)
-    return made
+            if label is None and release is not None:
+                study.derived.append(bag)
+                label = release.label(bag)
+            study.rows[bag] = {"label": label, "split": parts[bag]}
+    _groups(source, study)
+    _add_notes(study, clinical or parts, providers)
+    if release is not None:
+        study.instance_labels_of = lambda bag: InstanceLabels(
+            values=release.instance_labels_of(bag, size=source.bags.size(bag)), stored=True
+        )
+    elif _has_masks(source, study):
+        study.instance_labels_of = partial(_instance_labels, source, study, providers)
+    return study
 
 
 def read_train(path: Path) -> dict[str, tuple[int, str]]:
-    """ISUP grade and hospital of each slide of train.csv.
+    """Read the ISUP grade and the hospital of each slide in train.csv.
 
     Raises:
-        TableError: a column is missing, a grade is none of 0 to 5, or a hospital is not known.
+        TableError: a column is missing, a grade is not 0 to 5, or a hospital is unknown.
     """
-    found = {}
+    slides = {}
     for line, row in _columns(path, ("image_id", "isup_grade", "data_provider")):
         name, grade, provider = row
         if grade not in ("0", "1", "2", "3", "4", "5") or provider not in CANCER:
@@ -113,15 +115,15 @@ def read_train(path: Path) -> dict[str, tuple[int, str]]:
                 f"{path}, line {line}: slide {name!r} has the ISUP grade {grade!r} and the "
                 f"provider {provider!r}; expected 0 to 5, and {' or '.join(CANCER)}"
             )
-        found[name] = (int(grade), provider)
-    return found
+        slides[name] = (int(grade), provider)
+    return slides
 
 
 def read_partition(path: Path) -> dict[str, tuple[str, int | None]]:
-    """`train` or `test` of each slide, and whether it is positive (not isup_0) where it says so.
+    """Read the part of each slide (`train` or `test`), and its label if there is a column isup_0.
 
     Raises:
-        TableError: a column is missing, or a part is none of train, val and test.
+        TableError: a column is missing, or a part is not train, val or test.
     """
     header, rows = read_rows(path)
     if not {"slide_name", "Partition"} <= set(header):
@@ -131,20 +133,20 @@ def read_partition(path: Path) -> dict[str, tuple[str, int | None]]:
         )
     name, part = header.index("slide_name"), header.index("Partition")
     benign = header.index("isup_0") if "isup_0" in header else None
-    found: dict[str, tuple[str, int | None]] = {}
+    slides: dict[str, tuple[str, int | None]] = {}
     for line, row in rows:
         if row[part].lower() not in _PARTS:
             raise TableError(
-                f"{path}, line {line}: slide {row[name]!r} is of the part {row[part]!r}, expected "
+                f"{path}, line {line}: slide {row[name]!r} is in the part {row[part]!r}, expected "
                 "train, val or test"
             )
         positive = None if benign is None else int(float(row[benign]) == 0)
-        found[row[name]] = (_PARTS[row[part].lower()], positive)
-    return found
+        slides[row[name]] = (_PARTS[row[part].lower()], positive)
+    return slides
 
 
-def _train(source: Source) -> tuple[dict[str, int], dict[str, str]]:
-    """Label and hospital of each slide; train.csv is needed of the raw download alone."""
+def _train(source: StudySource) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the label and the hospital of each slide; only the raw download needs train.csv."""
     path = source.options.labels or _first(source.root, "train.csv")
     if path is None:
         if source.processed is not None:
@@ -154,91 +156,95 @@ def _train(source: Source) -> tuple[dict[str, int], dict[str, str]]:
             "data_provider, isup_grade, gleason_score): download it too, or give --labels"
         )
     rows = read_train(path)
-    return {k: int(g > 0) for k, (g, _) in rows.items()}, {k: p for k, (_, p) in rows.items()}
+    return {s: int(g > 0) for s, (g, _) in rows.items()}, {s: p for s, (_, p) in rows.items()}
 
 
-def _partition(source: Source) -> dict[str, tuple[str, int | None]]:
+def _partition(source: StudySource) -> dict[str, tuple[str, int | None]]:
     path = source.options.partition or _first(source.root, "*partition*.csv")
     return {} if path is None else read_partition(path)
 
 
 def _first(root: Path, pattern: str) -> Path | None:
-    found = [*sorted(root.glob(pattern)), *sorted(root.glob(f"dataset/{pattern}"))]
-    return found[0] if found else None
+    paths = [*sorted(root.glob(pattern)), *sorted(root.glob(f"dataset/{pattern}"))]
+    return paths[0] if paths else None
 
 
-def _groups(source: Source, made: Draft) -> None:
-    """Near-duplicates are one group within a part; across parts the partition has its way."""
+def _groups(source: StudySource, study: StudyDraft) -> None:
+    """Group near-duplicates within each part, and note those that the partition separates."""
     path = source.options.duplicates or _first(source.root, "*duplicate*.csv")
     if path is None:
-        made.notes.append(
-            "Near-duplicate slides are not known here (a table image_id,group_id: --duplicates), "
-            "so none are kept together."
+        study.notes.append(
+            "Near-duplicate slides are unknown (--duplicates takes a table image_id,group_id), so "
+            "they are not kept together."
         )
         return
-    cluster = {name: group for _, (name, group) in _columns(path, ("image_id", "group_id"))}
-    for bag, row in made.rows.items():
-        row["group"] = f"duplicates-{cluster[bag]}-{row['split']}" if bag in cluster else bag
-    trained = {cluster[b] for b, r in made.rows.items() if b in cluster and r["split"] == "train"}
+    cluster = {b: group for _, (b, group) in _columns(path, ("image_id", "group_id"))}
+    for bag, r in study.rows.items():
+        r["group"] = f"duplicates-{cluster[bag]}-{r['split']}" if bag in cluster else bag
+    trained = {cluster[b] for b, r in study.rows.items() if b in cluster and r["split"] == "train"}
     leaks = [
         b
-        for b, r in made.rows.items()
+        for b, r in study.rows.items()
         if r["split"] == "test" and b in cluster and cluster[b] in trained
     ]
-    size = Counter(cluster.values())
-    made.lists["test_with_a_near_duplicate_in_training"] = leaks
-    made.notes.append(
-        f"{sum(b in cluster for b in made.rows)} slides are in {len(size)} clusters of "
-        f"near-duplicates, which stay together where validation parts are taken. The published "
-        f"partition puts {len(leaks)} test slides apart from near-duplicates that train: figures "
-        "of the test part are the better for it."
+    cluster_sizes = Counter(cluster.values())
+    study.lists["test_with_a_near_duplicate_in_training"] = leaks
+    study.notes.append(
+        f"{sum(b in cluster for b in study.rows)} slides are in {len(cluster_sizes)} "
+        "clusters of near-duplicates, which stay together in validation parts. In the published "
+        f"partition, {len(leaks)} test slides have near-duplicates in the training part, which "
+        "favours the metrics of the test part."
     )
 
 
-def _say(made: Draft, known: dict[str, int] | dict[str, str], providers: dict[str, str]) -> None:
-    made.missing = sorted(set(known) - set(made.rows) - set(made.excluded))
-    made.strata = {"provider": {b: providers[b] for b in made.rows if b in providers}}
-    parts = Counter(row["split"] for row in made.rows.values())
-    made.notes.append(
-        f"{len(made.rows):,} of {TOTAL:,} slides: {parts['train']:,} of {TRAINING:,} train "
+def _add_notes(
+    study: StudyDraft, known_slides: dict[str, int] | dict[str, str], providers: dict[str, str]
+) -> None:
+    study.missing = sorted(set(known_slides) - set(study.rows) - set(study.excluded))
+    study.strata = {"provider": {bag: providers[bag] for bag in study.rows if bag in providers}}
+    parts = Counter(row["split"] for row in study.rows.values())
+    study.notes.append(
+        f"{len(study.rows):,} of {TOTAL:,} slides: {parts['train']:,} of {TRAINING:,} train "
         f"(the partition's train and val), {parts['test']:,} of {TEST:,} test."
     )
 
 
-def _has_masks(source: Source, made: Draft) -> bool:
+def _has_masks(source: StudySource, study: StudyDraft) -> bool:
     folder = source.root / MASKS
     if not folder.is_dir():
-        made.notes.append(f"There is no {folder}, so patches have no labels.")
+        study.notes.append(f"There is no {folder}, so patches have no labels.")
         return False
-    bare = [b for b in made.rows if not _mask(source, b).is_file()]
-    made.lists["without_mask"] = bare
-    made.lists["damaged_masks"] = []
-    if bare:
-        made.notes.append(
-            f"{len(bare)} slides have no mask in {folder} ({', '.join(bare[:3])}): the labels of "
-            "their patches are unknown."
+    without_mask = [bag for bag in study.rows if not _mask(source, bag).is_file()]
+    study.lists["without_mask"] = without_mask
+    study.lists["damaged_masks"] = []
+    if without_mask:
+        study.notes.append(
+            f"{len(without_mask)} slides have no mask in {folder} ({', '.join(without_mask[:3])}): "
+            "the labels of their patches are unknown."
         )
     return True
 
 
-def _mask(source: Source, bag: str) -> Path:
+def _mask(source: StudySource, bag: str) -> Path:
     return source.root / MASKS / f"{bag}_mask.tiff"
 
 
-def _marks(source: Source, made: Draft, providers: dict[str, str], bag: str) -> Marks:
-    """From the hospital's mask, where there is one that can be read."""
-    path, n = _mask(source, bag), source.bags.size(bag)
+def _instance_labels(
+    source: StudySource, study: StudyDraft, providers: dict[str, str], bag: str
+) -> InstanceLabels:
+    """Label the patches by the hospital's mask; unknown if it is missing or damaged."""
+    path, instances = _mask(source, bag), source.bags.size(bag)
     if not path.is_file():
-        return Marks(values=np.full(n, UNKNOWN))
+        return InstanceLabels(values=np.full(instances, UNKNOWN))
     metadata, coords = source.bags.metadata(bag), source.bags.stored(bag).coords
     if coords is None or metadata.size_level0 is None:
         raise BagError(
-            f"bag {bag!r} in {source.bags.folder} does not state where its patches are and how "
-            "large, without which no mask can be laid on it: make the features with probsa extract"
+            f"bag {bag!r} in {source.bags.folder} does not state the positions and the size of its "
+            "patches, which are needed to apply masks: extract the features with probsa extract"
         )
     provider = providers[bag]
     try:
-        share, strange = mask_share(
+        shares, unknown_values = mask_share(
             path,
             coords,
             side=metadata.size_level0,
@@ -247,23 +253,23 @@ def _marks(source: Source, made: Draft, providers: dict[str, str], bag: str) -> 
             size=metadata.slide_size,
         )
     except SlideError as error:
-        made.lists["damaged_masks"].append(bag)
-        made.notes.append(f"The mask of {bag} cannot be used: {error}.")
-        return Marks(values=np.full(n, UNKNOWN))
-    if strange:
+        study.lists["damaged_masks"].append(bag)
+        study.notes.append(f"The mask of {bag} cannot be used: {error}.")
+        return InstanceLabels(values=np.full(instances, UNKNOWN))
+    if unknown_values:
         raise InputError(
-            f"{path} holds the values {', '.join(map(str, strange))}, but slide {bag!r} is of "
-            f"{provider} by train.csv, whose masks hold {', '.join(map(str, KNOWN[provider]))}: "
-            "the provider is wrong, or the mask of another kind"
+            f"{path} holds the values {', '.join(map(str, unknown_values))}, but slide {bag!r} is "
+            f"from {provider} by train.csv, whose masks hold "
+            f"{', '.join(map(str, KNOWN[provider]))}: the provider or the mask is wrong"
         )
-    return Marks(values=(share > source.options.share).astype(np.int64))
+    return InstanceLabels(values=(shares > source.options.share).astype(np.int64))
 
 
 def _columns(path: Path, wanted: tuple[str, ...]) -> list[tuple[int, list[str]]]:
-    """These columns of every row, with its line.
+    """Read some columns of every row, with line numbers.
 
     Raises:
-        TableError: one is not there.
+        TableError: a column is missing.
     """
     header, rows = read_rows(path)
     for column in wanted:
@@ -272,8 +278,8 @@ def _columns(path: Path, wanted: tuple[str, ...]) -> list[tuple[int, list[str]]]
                 f"{path} has no column {column!r}: it has {', '.join(header)}, expected "
                 f"{', '.join(wanted)}"
             )
-    at = [header.index(c) for c in wanted]
-    return [(line, [row[k] if k < len(row) else "" for k in at]) for line, row in rows]
+    indexes = [header.index(name) for name in wanted]
+    return [(line, [row[k] if k < len(row) else "" for k in indexes]) for line, row in rows]
 
 
 def _is_name(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The authors' processed folders: features, labels and labels of instances, one .npy a bag each.
+"""The authors' processed folders: features, labels and instance labels, one .npy per bag each.
 
 ROOT/splits.csv                                   bag_name,split
 ROOT/patches_512/features/features_<encoder>/     slides; also labels/ patch_labels/ coords/
@@ -16,122 +16,126 @@ from ..formats.arrays import load_array
 from ..labels import read_rows
 
 ABOVE = ("", "dataset", "root")
-"""Where in a folder the release may begin: the hub has it below `dataset`."""
+"""Subfolders in which the release may be; on the Hugging Face Hub, it is in `dataset`."""
 PREFERRED = "patches_512"
 UNKNOWN = -1
-"""Label of an instance of which nothing is known."""
+"""Label of instances whose label is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Processed:
+class ProcessedFolder:
     """A processed folder."""
 
     base: Path
-    """Holds features/, labels/ and patch_labels/ or slice_labels/."""
+    """The folder of features/, labels/ and patch_labels/ or slice_labels/."""
     kind: str
-    """patch_labels or slice_labels."""
+    """`patch_labels` or `slice_labels`."""
 
     def label(self, bag: str) -> int:
-        """The label that the release stores: positive where any instance is.
+        """Return the label that the release stores: positive if any instance is.
 
         Raises:
-            InputError: the file is not there.
+            InputError: the file is missing or empty.
         """
         path = self.base / "labels" / f"{bag}.npy"
         if not path.is_file():
             raise InputError(
-                f"{path} is missing, which the authors' processed folder has: download it too"
+                f"{path} is missing; it is part of the authors' processed folder: download it too"
             )
-        found = load_array(path).reshape(-1)
-        if not len(found):
+        label = load_array(path).reshape(-1)
+        if not len(label):
             raise InputError(f"{path} is empty: expected one label")
-        return int(found[0])
+        return int(label[0])
 
-    def marks(self, bag: str, *, size: int) -> np.ndarray:
-        """Labels of the instances, one dimension; -1 for all `size` where there is no file."""
+    def instance_labels_of(self, bag: str, *, size: int) -> np.ndarray:
+        """Return the instance labels of a bag, one-dimensional; -1 for each if there is no file."""
         path = self.base / self.kind / f"{bag}.npy"
         return load_array(path).reshape(-1) if path.is_file() else np.full(size, UNKNOWN)
 
     def parts(self) -> dict[str, str]:
-        """`train` or `test` of each bag.
+        """Return the part of each bag, `train` or `test`.
 
         Raises:
-            InputError: there is no splits.csv.
-            TableError: it is another table.
+            InputError: splits.csv is missing.
+            TableError: its columns or values are invalid.
         """
         path = self.splits_file()
         if path is None:
             raise InputError(
-                f"there is no {self.base.parent / 'splits.csv'}, nor one in {self.base}: the "
-                "authors' processed folder has it (columns bag_name and split) beside "
+                f"there is no {self.base.parent / 'splits.csv'}, nor one in {self.base}: in the "
+                "authors' processed folder it is (columns bag_name and split) beside "
                 f"{self.base.name}. Download it too"
             )
         header, rows = read_rows(path)
         if not {"bag_name", "split"} <= set(header):
             raise TableError(f"{path}: expected the columns bag_name and split")
         name, part = header.index("bag_name"), header.index("split")
-        found = {r[name]: r[part] for _, r in rows if len(r) > max(name, part)}
-        wrong = next((b for b, p in found.items() if p not in ("train", "test")), None)
-        if wrong is not None:
+        parts = {row[name]: row[part] for _, row in rows if len(row) > max(name, part)}
+        invalid = next(
+            (bag for bag, split in parts.items() if split not in ("train", "test")), None
+        )
+        if invalid is not None:
             raise TableError(
-                f"{path}: bag {wrong!r} is of the split {found[wrong]!r}, expected train or test"
+                f"{path}: bag {invalid!r} has the split {parts[invalid]!r}, expected train or test"
             )
-        return found
+        return parts
 
     def splits_file(self) -> Path | None:
-        """splits.csv, where there is one."""
+        """Return the path of splits.csv, if there is one."""
         beside = (self.base / "splits.csv", self.base.parent / "splits.csv")
         return next((p for p in beside if p.is_file()), None)
 
 
-def find_processed(root: Path, *, kind: str) -> Processed | None:
-    """The processed folder at a path, or just below it; None where there is none.
+def find_processed(root: Path, *, kind: str) -> ProcessedFolder | None:
+    """Find the processed folder at a path, or just below it; None if there is none.
 
     Raises:
-        InputError: its archives are not unpacked.
+        InputError: its archives have not been unpacked.
     """
     packed: Path | None = None
-    for top in (root / part for part in ABOVE):
-        bases = sorted(top.glob("patches_*"), key=lambda p: (p.name != PREFERRED, p.name))
-        for base in (*bases, top):
+    for parent in (root / part for part in ABOVE):
+        bases = sorted(parent.glob("patches_*"), key=lambda p: (p.name != PREFERRED, p.name))
+        for base in (*bases, parent):
             features = base / "features"
-            if features.is_dir() and any(npy_files(f) for f in features.glob("features_*")):
-                return Processed(base, kind)
+            if features.is_dir() and any(
+                npy_files(folder) for folder in features.glob("features_*")
+            ):
+                return ProcessedFolder(base, kind)
             packed = packed or next(features.glob("features_*.tar.gz"), None)
     if packed is not None:
         name = packed.name.removesuffix(".tar.gz")
         raise InputError(
-            f"{packed} is packed: unpack it to {packed.parent / name}/, and the other archives "
-            "beside it likewise (or let probsa dataset --fetch do both)"
+            f"{packed} is an archive: unpack it to {packed.parent / name}/, and the others beside "
+            "it likewise (or use probsa dataset --fetch)"
         )
     return None
 
 
-def need_processed(root: Path, *, kind: str, release: str, raw: str) -> Processed:
-    """The processed folder at a path.
+def need_processed(root: Path, *, kind: str, release: str, raw: str) -> ProcessedFolder:
+    """Return the processed folder at a path.
 
     Args:
-        root: the path.
-        kind: what it calls its labels of instances.
-        release: what it is of, for messages.
-        raw: how to come from the raw download to features, for messages.
+        root: The path.
+        kind: Name of its folder of instance labels.
+        release: Name of the data set, for messages.
+        raw: The commands that extract features from the raw download, for messages.
 
     Raises:
-        InputError: there is none, or a part of it is missing.
+        InputError: there is no such folder, or a part of it is missing.
     """
-    found = find_processed(root, kind=kind)
+    processed = find_processed(root, kind=kind)
     layout = "features/features_<encoder>/*.npy"
     layout = layout if kind == "slice_labels" else f"{PREFERRED}/{layout}"
-    if found is None:
+    if processed is None:
         raise InputError(
-            f"{root} is no processed folder of {release}: there is no {layout} in it. With the "
-            f"raw download, features are made first: {raw}"
+            f"{root} is not a processed folder of {release}: there is no {layout} in it. For the "
+            f"raw download, extract features first: {raw}"
         )
-    # without coords slides would pass for scans
+    # Without coords, slides would be taken for scans.
     for folder in ("labels", kind, *(() if kind == "slice_labels" else ("coords",))):
-        if not (found.base / folder).is_dir():
+        if not (processed.base / folder).is_dir():
             raise InputError(
-                f"the folder {found.base / folder} of {release}'s processed release is missing: "
-                "download and unpack it too"
+                f"the folder {processed.base / folder} of {release}'s processed release is "
+                "missing: download and unpack it too"
             )
-    return found
+    return processed

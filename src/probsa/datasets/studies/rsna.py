@@ -1,7 +1,7 @@
-"""RSNA 2019 intracranial haemorrhage: head CTs, a slice positive where any haemorrhage is seen.
+"""RSNA 2019 intracranial haemorrhage: head CTs; a slice with any haemorrhage is positive.
 
-The task of 1,150 scans: 1,000 train and 150 test, scans positive where a slice is. Which scans
-these are is known from lists of their slices alone (bag_name,instance_name), given beside the data.
+The task has 1,000 training and 150 test scans; a scan is positive if any slice is. The scans are
+defined only by lists of their slices (bag_name,instance_name), which are not part of the download.
 Source: Flanders et al., Radiology: AI 2020; Wu et al., MICCAI 2023 (the lists).
 """
 
@@ -18,16 +18,16 @@ from jaxtyping import Shaped
 from ...errors import BagError, InputError, SlideError, TableError
 from ...slides import Header, read_header, stack
 from ..labels import read_rows
-from .processed import Processed, find_processed, need_processed
-from .study import Draft, Marks, OnBag, Source
+from .processed import ProcessedFolder, find_processed, need_processed
+from .study import InstanceLabels, OnBag, StudyDraft, StudySource
 
 CLASSES = ("normal", "haemorrhage")
 TRAINING, TEST = 1_000, 150
 IMAGES, ANSWERS = "stage_2_train", "stage_2_train.csv"
 LISTS = {"test": ("testing_example.csv", "test_scans.csv"), "train": ("train_scans.csv",)}
-"""Names under which lists of scans are looked for."""
+"""File names under which the lists of scans are searched."""
 SAME_PLACE = 0.01
-"""Millimetres within which a row of features and a slice are the same."""
+"""Tolerance in mm when matching rows of features to slices by position."""
 _RAW = (
     "probsa patch ROOT/stage_2_train --out WORK, probsa extract WORK --encoder NAME, then "
     "probsa dataset rsna ROOT --features WORK --test-scans CSV --out DIR"
@@ -36,16 +36,16 @@ _RAW = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedScan:
-    """A scan of a list: its slices by file name without ending."""
+    """A scan of a list; slices are named by their file without suffix."""
 
     slices: frozenset[str]
     label: int | None
-    """As the list says it, where it does."""
+    """The label in the list, if it states one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Series:
-    """One series of the download."""
+    """A series of the download."""
 
     headers: tuple[Header, ...]
 
@@ -59,34 +59,34 @@ class _Series:
 
 
 def recognised(root: Path) -> bool:
-    """Whether a folder is RSNA's, raw or processed."""
+    """Return whether a folder is RSNA's, raw or processed."""
     if find_processed(root, kind="slice_labels") is not None:
         return any((root / above / "slice_labels").is_dir() for above in ("", "dataset", "root"))
     return (root / IMAGES).is_dir() or (root / ANSWERS).is_file()
 
 
-def processed(root: Path) -> Processed:
-    """The authors' folder.
+def processed(root: Path) -> ProcessedFolder:
+    """Return the authors' processed folder.
 
     Raises:
-        InputError: there is none, or a part is missing.
+        InputError: there is no such folder, or a part of it is missing.
     """
     return need_processed(root, kind="slice_labels", release="RSNA", raw=_RAW)
 
 
-def draft(source: Source, on_file: OnBag | None = None) -> Draft:
-    """What is known of the scans that have features.
+def draft(source: StudySource, on_file: OnBag | None = None) -> StudyDraft:
+    """Collect labels and parts of the scans that have features.
 
     Raises:
         InputError: a file of the release, or the list of test scans, is missing.
-        TableError: a table is not what it should be, or a slice has no label.
-        BagError: a bag's rows are not the slices of its scan.
+        TableError: a table is invalid, or a slice has no label.
+        BagError: the rows of a bag are not the slices of its scan.
     """
     return _processed(source) if source.processed is not None else _raw(source, on_file)
 
 
 def read_scans(path: Path) -> dict[str, ListedScan]:
-    """The scans of a list, a line a slice.
+    """Read a list of scans with one line per slice.
 
     Raises:
         TableError: a column is missing, or a scan has two labels.
@@ -96,19 +96,19 @@ def read_scans(path: Path) -> dict[str, ListedScan]:
         if column not in header:
             raise TableError(
                 f"{path} has no column {column!r}: it has {', '.join(header)}; a list of scans has "
-                "bag_name and instance_name, a line a slice"
+                "bag_name and instance_name, one line per slice"
             )
     bag, instance = header.index("bag_name"), header.index("instance_name")
-    at = header.index("bag_label") if "bag_label" in header else None
+    label_column = header.index("bag_label") if "bag_label" in header else None
     slices: dict[str, set[str]] = defaultdict(set)
     labels: dict[str, set[int]] = defaultdict(set)
     for _, row in rows:
         slices[row[bag]].add(row[instance].removesuffix(".dcm"))
-        if at is not None:
-            labels[row[bag]].add(int(float(row[at])))
-    two = next((b for b, y in labels.items() if len(y) > 1), None)
-    if two is not None:
-        raise TableError(f"{path}: scan {two!r} has two labels: a scan has one")
+        if label_column is not None:
+            labels[row[bag]].add(int(float(row[label_column])))
+    ambiguous = next((b for b, y in labels.items() if len(y) > 1), None)
+    if ambiguous is not None:
+        raise TableError(f"{path}: scan {ambiguous!r} has two labels, expected one")
     return {
         b: ListedScan(slices=frozenset(s), label=next(iter(labels[b]), None))
         for b, s in slices.items()
@@ -116,119 +116,128 @@ def read_scans(path: Path) -> dict[str, ListedScan]:
 
 
 def read_answers(path: Path) -> dict[str, int]:
-    """Whether any haemorrhage is seen in a slice, from lines `ID_<slice>_any,<0 or 1>`.
+    """Read whether each slice shows any haemorrhage, from lines `ID_<slice>_any,<0 or 1>`.
 
     Raises:
         InputError: the file is missing.
-        TableError: it is another table, or gives a slice two labels.
+        TableError: the file is another table, or a slice has two labels.
     """
     if not path.is_file():
         raise InputError(
             f"{path} of RSNA's download is missing (lines ID_<slice>_any,0 or 1): download it too, "
             "or give --labels"
         )
-    found: dict[str, int] = {}
+    answers: dict[str, int] = {}
     with path.open(newline="", encoding="utf-8-sig") as f:
-        # four and a half million lines: only those of `any` are kept
+        # The file has 4.5 million lines, of which only those of `any` are kept.
         for line, row in enumerate(csv.reader(f), start=1):
             if len(row) != 2 or not row[0].endswith("_any"):
                 continue
             name = row[0].removesuffix("_any")
-            if row[1] not in ("0", "1") or found.setdefault(name, int(row[1])) != int(row[1]):
+            if row[1] not in ("0", "1") or answers.setdefault(name, int(row[1])) != int(row[1]):
                 raise TableError(f"{path}, line {line}: slice {name!r} has the label {row[1]!r}")
-    if not found:
+    if not answers:
         raise TableError(f"{path} has no line ID_<slice>_any,<0 or 1>: is it stage_2_train.csv?")
-    return found
+    return answers
 
 
-def _processed(source: Source) -> Draft:
-    held = source.processed
-    assert held is not None
-    made = Draft(release="the authors' processed folder", classes=CLASSES)
-    parts = held.parts()
+def _processed(source: StudySource) -> StudyDraft:
+    release = source.processed
+    assert release is not None
+    study = StudyDraft(release="the authors' processed folder", classes=CLASSES)
+    parts = release.parts()
     for bag in source.bags.names:
         if bag not in parts:
-            made.excluded[bag] = "splits.csv does not name it"
+            study.excluded[bag] = "it is not in splits.csv"
         else:
-            made.rows[bag] = {"label": held.label(bag), "split": parts[bag]}
-    made.missing = sorted(set(parts) - set(source.bags.names))
-    made.marks = lambda b: Marks(values=held.marks(b, size=source.bags.size(b)), stored=True)
-    made.notes.append(
-        "Patients are not known from the processed folder, so scans of one patient may stand in "
+            study.rows[bag] = {"label": release.label(bag), "split": parts[bag]}
+    study.missing = sorted(set(parts) - set(source.bags.names))
+    study.instance_labels_of = lambda b: InstanceLabels(
+        values=release.instance_labels_of(b, size=source.bags.size(b)), stored=True
+    )
+    study.notes.append(
+        "The processed folder does not identify patients, so scans of one patient may be in "
         "several parts."
     )
-    _say(made)
-    return made
+    _add_notes(study)
+    return study
 
 
-def _raw(source: Source, on_file: OnBag | None) -> Draft:
-    made = Draft(release="the raw download", classes=CLASSES)
+def _raw(source: StudySource, on_file: OnBag | None) -> StudyDraft:
+    study = StudyDraft(release="the raw download", classes=CLASSES)
     options = source.options
     answers = read_answers(options.labels or source.root / ANSWERS)
     test, train = _list(source.root, options.test_scans, "test"), None
     if test is None:
         raise InputError(
-            f"which scans test is not known: {source.root} holds no {LISTS['test'][0]}. Give "
+            f"the test scans are unknown: {source.root} holds no {LISTS['test'][0]}. Give "
             "--test-scans, a table bag_name,instance_name with a line for each slice of each of "
             f"the {TEST} test scans"
         )
     train = _list(source.root, options.train_scans, "train")
-    by_slice = {s: scan for of in (test, train or {}) for scan in of.values() for s in scan.slices}
+    by_slice = {
+        s: scan for scans in (test, train or {}) for scan in scans.values() for s in scan.slices
+    }
     chosen, damaged = _chosen(source, None if train is None else set(by_slice), on_file)
-    made.lists["damaged_slices"] = sorted(damaged)
-    tested = {s for scan in test.values() for s in scan.slices}
-    trained = None if train is None else {s for scan in train.values() for s in scan.slices}
+    study.lists["damaged_slices"] = sorted(damaged)
+    test_slices = {s for scan in test.values() for s in scan.slices}
+    train_slices = None if train is None else {s for scan in train.values() for s in scan.slices}
     for bag, series in chosen.items():
-        if series.slices & tested:
+        if series.slices & test_slices:
             part = "test"
-        elif trained is None or series.slices & trained:
+        elif train_slices is None or series.slices & train_slices:
             part = "train"
         else:
-            made.excluded[bag] = "no list names it"
+            study.excluded[bag] = "it is in no list"
             continue
-        listed = next((by_slice[s] for s in series.slices if s in by_slice), None)
+        listed = next(
+            (by_slice[s] for s in series.slices if s in by_slice),
+            None,
+        )
         label = _label(bag, series, listed, answers=answers, damaged=damaged)
-        made.rows[bag] = {"label": label, "group": series.patient or bag, "split": part}
-    made.excluded |= {
+        study.rows[bag] = {"label": label, "group": series.patient or bag, "split": part}
+    study.excluded |= {
         b: "no slice of it is in the download" for b in source.bags.names if b not in chosen
     }
-    present = {s for bag in made.rows for s in chosen[bag].slices}
-    named = {**test, **(train or {})}
-    made.missing = sorted(n for n, scan in named.items() if not scan.slices & present)
-    _keep_patients_apart(made)
-    _say(made, listed=train is not None)
-    made.marks = partial(_marks, source, chosen, answers)
-    return made
+    present_slices = {s for bag in study.rows for s in chosen[bag].slices}
+    listed_scans = {**test, **(train or {})}
+    study.missing = sorted(
+        n for n, scan in listed_scans.items() if not scan.slices & present_slices
+    )
+    _keep_patients_apart(study)
+    _add_notes(study, listed=train is not None)
+    study.instance_labels_of = partial(_instance_labels, source, chosen, answers)
+    return study
 
 
-def _list(root: Path, given: Path | None, part: str) -> dict[str, ListedScan] | None:
-    path = given or next((root / n for n in LISTS[part] if (root / n).is_file()), None)
+def _list(root: Path, option: Path | None, part: str) -> dict[str, ListedScan] | None:
+    path = option or next((root / n for n in LISTS[part] if (root / n).is_file()), None)
     return None if path is None else read_scans(path)
 
 
 def _chosen(
-    source: Source, named: set[str] | None, on_file: OnBag | None
+    source: StudySource, listed_slices: set[str] | None, on_file: OnBag | None
 ) -> tuple[dict[str, _Series], set[str]]:
-    """The series of each bag, by the UID that its name ends in, and the files that are damaged.
+    """Return the series of each bag, by the UID at the end of its name, and the damaged files.
 
     Args:
-        source: of the bags and the download.
-        named: the slices of all listed scans, which alone are opened: the download has 752,803.
-        on_file: called with (done, total).
+        source: The bags and the download.
+        listed_slices: Slices of all listed scans; only these of the 752,803 files are opened.
+        on_file: Called with (done, total).
     """
     images = source.root / IMAGES
     if not images.is_dir():
         raise InputError(
-            f"the folder {images} of RSNA's download is missing: its DICOM headers say which "
-            "slices a scan has, and in which order"
+            f"the folder {images} of RSNA's download is missing: its DICOM headers define the "
+            "slices of each scan and their order"
         )
     files = sorted(images.rglob("*.dcm"))
-    if named is not None:
-        files = [f for f in files if f.stem in named]
+    if listed_slices is not None:
+        files = [f for f in files if f.stem in listed_slices]
     series: dict[str, list[Header]] = defaultdict(list)
     studies: dict[str, set[str]] = defaultdict(set)
     damaged: set[str] = set()
-    for done, path in enumerate(files, start=1):
+    for count, path in enumerate(files, start=1):
         try:
             header = read_header(path)
         except SlideError:
@@ -238,14 +247,14 @@ def _chosen(
             series[header.series].append(header)
             studies[header.study].add(header.series)
         if on_file is not None:
-            on_file(done, len(files))
-    found = {}
+            on_file(count, len(files))
+    chosen = {}
     for bag in source.bags.names:
         uid = (re.findall(r"ID_[0-9a-f]+", bag) or [bag])[-1]
-        several = studies.get(uid, {uid})
-        if len(several) == 1 and (headers := series.get(next(iter(several)))):
-            found[bag] = _Series(headers=tuple(headers))
-    return found, damaged
+        series_ids = studies.get(uid, {uid})
+        if len(series_ids) == 1 and (headers := series.get(next(iter(series_ids)))):
+            chosen[bag] = _Series(headers=tuple(headers))
+    return chosen, damaged
 
 
 def _label(
@@ -256,68 +265,80 @@ def _label(
     answers: dict[str, int],
     damaged: set[str],
 ) -> int:
-    """Positive where a slice is; a scan has the slices and the label that its list says."""
+    """Return the label of a scan, positive if a slice is, and check it against the list."""
     slices = series.slices if listed is None else listed.slices
     if series.slices | (slices & damaged) != slices:
         raise TableError(
-            f"bag {bag!r} has {len(series.slices)} slices in the download, its list {len(slices)}: "
-            "the download is not complete, or the list is of another"
+            f"bag {bag!r} has {len(series.slices)} slices in the download, but {len(slices)} in "
+            "its list: the download is incomplete, or the list belongs to another download"
         )
     for name in sorted(slices):
         if name not in answers:
             raise TableError(f"slice {name!r} of bag {bag!r} has no line {name}_any in {ANSWERS}")
     label = max(answers[name] for name in slices)
     if listed is not None and listed.label not in (None, label):
-        raise TableError(f"bag {bag!r}: its list says {listed.label}, {ANSWERS} says {label}")
+        raise TableError(
+            f"bag {bag!r} has the label {listed.label} in its list, but {label} in {ANSWERS}"
+        )
     return label
 
 
-def _keep_patients_apart(made: Draft) -> None:
-    """Nobody's scans both train and test: those that would train are left out."""
-    tested = {r["group"] for r in made.rows.values() if r["split"] == "test"}
-    for bag in [b for b, r in made.rows.items() if r["split"] == "train" and r["group"] in tested]:
-        made.excluded[bag] = "its patient is in the test part"
-        del made.rows[bag]
+def _keep_patients_apart(study: StudyDraft) -> None:
+    """Exclude training scans of patients who are in the test part."""
+    test_patients = {row["group"] for row in study.rows.values() if row["split"] == "test"}
+    for bag in [
+        name
+        for name, row in study.rows.items()
+        if row["split"] == "train" and row["group"] in test_patients
+    ]:
+        study.excluded[bag] = "its patient is in the test part"
+        del study.rows[bag]
 
 
-def _say(made: Draft, *, listed: bool = True) -> None:
-    count = {p: sum(r["split"] == p for r in made.rows.values()) for p in ("train", "test")}
-    made.notes.append(
-        f"{count['train']:,} scans train and {count['test']} test; the task has {TRAINING:,} and "
+def _add_notes(study: StudyDraft, *, listed: bool = True) -> None:
+    counts = {p: sum(r["split"] == p for r in study.rows.values()) for p in ("train", "test")}
+    study.notes.append(
+        f"{counts['train']:,} scans train and {counts['test']} test; the task has {TRAINING:,} and "
         f"{TEST}."
     )
     if not listed:
-        made.notes.append(
-            "Which scans train is not listed (--train-scans), so all others do: this is not the "
-            "task of 1,150 scans."
+        study.notes.append(
+            "There is no list of training scans (--train-scans), so all scans that are not tested "
+            "train: this is not the task of 1,150 scans."
         )
 
 
-def _marks(source: Source, chosen: dict[str, _Series], answers: dict[str, int], bag: str) -> Marks:
-    """The slices' labels in the order of the bag's rows, which are positions along the axis."""
+def _instance_labels(
+    source: StudySource, chosen: dict[str, _Series], answers: dict[str, int], bag: str
+) -> InstanceLabels:
+    """Label the rows of a bag by their slices, matched by position along the axis."""
     headers = chosen[bag].headers
     try:
-        places = stack([plane for header in headers for plane in header.planes]).places
+        positions = stack([plane for header in headers for plane in header.planes]).places
     except SlideError as error:
         raise BagError(f"bag {bag!r}: its slices cannot be put in order: {error}") from error
     stored = source.bags.stored(bag)
-    row = _rows_of(stored.coords, np.array([p.position for p in places]), len(stored.features))
-    if row is None:
+    slice_of_row = _rows_of(
+        stored.coords, np.array([p.position for p in positions]), len(stored.features)
+    )
+    if slice_of_row is None:
         raise BagError(
-            f"bag {bag!r} has {len(stored.features)} rows in {source.bags.folder}, which are not "
-            f"at the positions of its {len(places)} slices in {source.root / IMAGES}: the features "
-            "are of other files. Make them again"
+            f"bag {bag!r} has {len(stored.features)} rows in {source.bags.folder}, which do not "
+            f"match the positions of its {len(positions)} slices in {source.root / IMAGES}: the "
+            "features belong to other files. Extract them again"
         )
-    # of slices at one position the first is what features are made of
-    labels = [answers[places[k].planes[0].path.stem] for k in row]
-    return Marks(values=np.array(labels, np.int64))
+    # Of several slices at one position, features are extracted from the first.
+    labels = [answers[positions[index].planes[0].path.stem] for index in slice_of_row]
+    return InstanceLabels(values=np.array(labels, np.int64))
 
 
 def _rows_of(
-    coords: Shaped[np.ndarray, "n 1"] | None, positions: Shaped[np.ndarray, " slices"], n: int
+    coords: Shaped[np.ndarray, "n 1"] | None,
+    positions: Shaped[np.ndarray, " slices"],
+    instances: int,
 ) -> list[int] | None:
-    """Which slice each row is; None where that cannot be told."""
+    """Return the slice of each row; None if the rows do not match the slices."""
     if coords is None:
-        return list(range(n)) if n == len(positions) else None
-    apart = np.abs(coords[:, :1] - positions[None])
-    return None if (apart.min(axis=1) > SAME_PLACE).any() else apart.argmin(axis=1).tolist()
+        return list(range(instances)) if instances == len(positions) else None
+    distances = np.abs(coords[:, :1] - positions[None])
+    return None if (distances.min(axis=1) > SAME_PLACE).any() else distances.argmin(axis=1).tolist()

@@ -1,4 +1,4 @@
-"""Which share of each patch's pixels is annotated, counted at level 0."""
+"""Compute the share of each patch's pixels that is annotated, at level 0."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -12,36 +12,36 @@ from ...slides import open_slide
 from .annotations import Area
 
 PAIRS = 1 << 22
-"""Edges times patches that are compared at once."""
+"""Maximum number of (edge, patch) pairs compared at once."""
 
 
 def polygon_share(
     area: Area, corners: Shaped[np.ndarray, "n 2"], *, side: float
 ) -> Float[np.ndarray, " n"]:
-    """The share of each patch's pixels whose centres lie in the area.
+    """Return the share of each patch's pixels whose centres lie in the area.
 
-    Pixels are only counted where an outline may cross the patch: elsewhere one pixel tells.
+    Pixels are counted only if an outline may cross the patch; otherwise one point decides.
 
     Args:
-        area: what is annotated.
-        corners: level-0 (x, y) of each patch's top-left corner.
-        side: of the patches, in level-0 pixels.
+        area: The annotated area.
+        corners: Level-0 (x, y) of each patch's top-left corner.
+        side: Side of the patches in level-0 pixels.
     """
     crossed = np.zeros(len(corners), bool)
-    held = {kind: np.zeros(len(corners), bool) for kind in ("inside", "outside")}
-    for kind, within in held.items():
+    contained = {kind: np.zeros(len(corners), bool) for kind in ("inside", "outside")}
+    for kind, contains in contained.items():
         for polygon in getattr(area, kind):
-            near = _touching(polygon, corners, side)
-            cut = _crossed(polygon.outer, corners[near], side)
-            crossed[near[cut]] = True
-            whole = near[~cut]
-            within[whole] |= _contains(polygon.outer, corners[whole] + side / 2)
-    found = (held["inside"] & ~held["outside"]).astype(np.float64)
+            nearby = _touching(polygon, corners, side)
+            cut = _crossed(polygon.outer, corners[nearby], side)
+            crossed[nearby[cut]] = True
+            uncut = nearby[~cut]
+            contains[uncut] |= _contains(polygon.outer, corners[uncut] + side / 2)
+    shares = (contained["inside"] & ~contained["outside"]).astype(np.float64)
     for i in np.flatnonzero(crossed):
         xs, ys = _pixels(corners[i], side)
         drawn = raster(area.inside, xs, ys) & ~raster(area.outside, xs, ys)
-        found[i] = drawn.mean()
-    return found
+        shares[i] = drawn.mean()
+    return shares
 
 
 def mask_share(
@@ -53,22 +53,22 @@ def mask_share(
     known: Collection[int],
     size: tuple[int, int] | None = None,
 ) -> tuple[Float[np.ndarray, " n"], tuple[int, ...]]:
-    """The share of each patch's pixels whose value in a mask is positive, and unknown values.
+    """Return the share of each patch's pixels that a mask marks as positive, and unknown values.
 
-    What of a patch lies outside of the slide is not positive.
+    Pixels outside the slide count as negative.
 
     Args:
-        path: an image as large as the slide at level 0, whose first channel holds the values.
-        corners: level-0 (x, y) of each patch's top-left corner.
-        side: of the patches, in level-0 pixels.
-        positive: values that count.
-        known: every value that may occur.
-        size: (width, height) of the slide, where that is known.
+        path: An image as large as the slide at level 0, whose first channel holds the values.
+        corners: Level-0 (x, y) of each patch's top-left corner.
+        side: Side of the patches in level-0 pixels.
+        positive: Values that count as positive.
+        known: All values that may occur.
+        size: (width, height) of the slide, if known.
 
     Raises:
-        SlideError: the mask cannot be read or is of another size than the slide.
+        SlideError: the mask cannot be read, or its size differs from that of the slide.
     """
-    found = np.zeros(len(corners))
+    shares = np.zeros(len(corners))
     counts = np.zeros(256, np.int64)
     with open_slide(path) as mask:
         width, height = mask.size
@@ -84,18 +84,19 @@ def mask_share(
             if right <= left or bottom <= top:
                 continue
             pixels = mask.read(x=left, y=top, level=0, width=right - left, height=bottom - top)
-            here = np.bincount(pixels[..., 0].ravel(), minlength=256)
-            counts += here
-            found[i] = here[list(positive)].sum() / (len(xs) * len(ys))
-    return found, tuple(sorted({int(v) for v in np.flatnonzero(counts)} - set(known)))
+            patch_counts = np.bincount(pixels[..., 0].ravel(), minlength=256)
+            counts += patch_counts
+            shares[i] = patch_counts[list(positive)].sum() / (len(xs) * len(ys))
+    return shares, tuple(sorted({int(v) for v in np.flatnonzero(counts)} - set(known)))
 
 
 def _pixels(
     corner: Shaped[np.ndarray, "2"], side: float
 ) -> tuple[Float[np.ndarray, " columns"], Float[np.ndarray, " rows"]]:
-    """Centres of the pixels of a patch, across and down."""
+    """Return the centres of a patch's pixels, as x and y coordinates."""
     across, down = (
-        np.arange(np.ceil(at - 0.5), np.ceil(at + side - 0.5)) + 0.5 for at in corner.tolist()
+        np.arange(np.ceil(start - 0.5), np.ceil(start + side - 0.5)) + 0.5
+        for start in corner.tolist()
     )
     return across, down
 
@@ -103,7 +104,7 @@ def _pixels(
 def _touching(
     polygon: Polygon, corners: Shaped[np.ndarray, "n 2"], side: float
 ) -> Int[np.ndarray, " k"]:
-    """The rows of the patches that the polygon's box overlaps."""
+    """Return the rows of the patches that overlap the bounding box of the polygon."""
     left, top, right, bottom = polygon.box
     x, y = corners.T
     over = (x <= right) & (x + side >= left) & (y <= bottom) & (y + side >= top)
@@ -113,22 +114,22 @@ def _touching(
 def _crossed(
     ring: Shaped[np.ndarray, "points 2"], corners: Shaped[np.ndarray, "n 2"], side: float
 ) -> Bool[np.ndarray, " n"]:
-    """Whether the box of an edge meets each patch: where none does, no edge can."""
+    """Return whether the bounding box of any edge overlaps each patch, so an edge may cross it."""
     low = np.minimum(ring, np.roll(ring, -1, axis=0))
     high = np.maximum(ring, np.roll(ring, -1, axis=0))
     step = max(1, PAIRS // len(ring))
-    found = np.zeros(len(corners), bool)
+    crossed = np.zeros(len(corners), bool)
     for start in range(0, len(corners), step):
-        here = corners[start : start + step, None]
-        meets = (low <= here + side) & (high >= here)
-        found[start : start + step] = (meets[..., 0] & meets[..., 1]).any(axis=1)
-    return found
+        block = corners[start : start + step, None]
+        meets = (low <= block + side) & (high >= block)
+        crossed[start : start + step] = (meets[..., 0] & meets[..., 1]).any(axis=1)
+    return crossed
 
 
 def _contains(
     ring: Shaped[np.ndarray, "points 2"], points: Float[np.ndarray, "n 2"]
 ) -> Bool[np.ndarray, " n"]:
-    """Whether points that are not on the ring lie in it."""
+    """Return whether points lie in the ring; they must not be on its outline."""
     from matplotlib.path import Path as Outline
 
     return Outline(ring).contains_points(points) if len(points) else np.zeros(0, bool)

@@ -1,8 +1,8 @@
-"""A data set brought to what a run reads: labels with parts, labels of instances, and a record.
+"""The files of a prepared data set: labels with parts, instance labels, and a record.
 
 OUT/labels.csv            bag,label[,group],split of every bag that has features
-OUT/instance_labels/      <bag>.npy where the features' files hold none, or wrong ones
-OUT/dataset.json          what was found, left out and put right; whole once all else is
+OUT/instance_labels/      <bag>.npy if the feature files hold no instance labels, or wrong ones
+OUT/dataset.json          bags, exclusions and corrections; written last
 """
 
 import json
@@ -19,7 +19,7 @@ from ...errors import BagError, InputError, OutputExists
 from ..bag_set import BagSet
 from ..choices import StudyName
 from .processed import UNKNOWN as UNKNOWN
-from .processed import Processed
+from .processed import ProcessedFolder
 
 LABELS, INSTANCES, RECORD = "labels.csv", "instance_labels", "dataset.json"
 
@@ -29,24 +29,24 @@ OnBag = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyOptions:
-    """What belongs to a data set and does not lie in its folder under its own name."""
+    """Options of a data set, and paths of files that are not at their default location."""
 
     share: float = 0.5
-    """A patch is positive where more than this share of its pixels is annotated."""
+    """A patch is positive if more than this share of its pixels is annotated."""
     labels: Path | None = None
-    """Clinical labels: CAMELYON16's reference.csv, PANDA's train.csv, a cohort's own table."""
+    """Clinical labels: CAMELYON16's reference.csv, PANDA's train.csv, or a cohort's table."""
     partition: Path | None = None
-    """PANDA: which slide is of which part (slide_name,Partition)."""
+    """PANDA: the part of each slide (slide_name,Partition)."""
     duplicates: Path | None = None
-    """PANDA: which slides are near-duplicates of one another (image_id,group_id)."""
+    """PANDA: clusters of near-duplicate slides (image_id,group_id)."""
     test_scans: Path | None = None
     """RSNA: slices of the test scans (bag_name,instance_name)."""
     train_scans: Path | None = None
-    """RSNA: slices of the training scans; none: all other scans train."""
+    """RSNA: slices of the training scans; None: all other scans train."""
     instance_labels: Path | None = None
-    """A cohort's own labels of instances: a folder of <bag>.npy."""
+    """A cohort's instance labels: a folder of <bag>.npy."""
     classes: tuple[str, ...] | None = None
-    """A cohort's classes in order, where its labels are names."""
+    """A cohort's classes in order, if its labels are names."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.share < 1:
@@ -55,26 +55,26 @@ class StudyOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Study:
-    """A data set that is ready to be trained on."""
+    """A data set that is ready for training."""
 
     name: str
     features: Path
     labels: Path
     instance_labels: Path | None
-    """Folder of <bag>.npy that go before what the features' files hold; None: those alone."""
+    """Folder of <bag>.npy that overrides the labels in the feature files; None: no override."""
     feature_set: str | None
     classes: tuple[str, ...]
     notes: tuple[str, ...]
-    """What a reader of the results should know, in sentences."""
+    """Sentences that readers of the results should know."""
     counts: dict[str, int]
 
     @property
     def folder(self) -> Path:
-        """Where its record lies."""
+        """The folder of the record."""
         return self.labels.parent
 
     def settings(self) -> dict[str, Any]:
-        """The keys of a run's `data` section."""
+        """Return the keys of a run's `data` section."""
         return {
             "features": self.features,
             "labels": self.labels,
@@ -85,81 +85,81 @@ class Study:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Return JSON-compatible values."""
         return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Marks:
+class InstanceLabels:
     """Labels of a bag's instances."""
 
     values: Shaped[np.ndarray, " n"]
     stored: bool = False
-    """The features' files, or a folder beside them, hold these already."""
+    """Whether the feature files, or a folder beside them, already hold these labels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """What a data set is made from."""
+class StudySource:
+    """The files and options from which a data set is prepared."""
 
     root: Path
     bags: BagSet
     options: StudyOptions
     features: Path
     feature_set: str | None
-    processed: Processed | None = None
-    """None: from the raw download, with features of one's own."""
+    processed: ProcessedFolder | None = None
+    """None: the raw download, with features extracted by the user."""
 
 
 @dataclass(kw_only=True, slots=True)
-class Draft:
-    """What a data set's module found."""
+class StudyDraft:
+    """The content of a data set, as collected by its module."""
 
     release: str
-    """What the folder is, in words."""
+    """Description of the source folder."""
     classes: tuple[str, ...]
     rows: dict[str, dict[str, object]] = field(default_factory=dict)
-    """Of each bag that takes part: label, split or fold, group."""
-    marks: Callable[[str], Marks] | None = None
-    """Labels of the instances of a bag that takes part."""
+    """Label, split or fold, and group of each included bag."""
+    instance_labels_of: Callable[[str], InstanceLabels] | None = None
+    """Returns the instance labels of an included bag."""
     notes: list[str] = field(default_factory=list)
     excluded: dict[str, str] = field(default_factory=dict)
-    """Bags with features that take no part, and why."""
+    """Bags with features that are left out, with the reason."""
     corrected: dict[str, str] = field(default_factory=dict)
     derived: list[str] = field(default_factory=list)
-    """Bags whose label follows from labels of instances: the clinical one is not at hand."""
+    """Bags whose label is derived from instance labels, as the clinical one is unavailable."""
     missing: list[str] = field(default_factory=list)
     """Members of the release that have no features."""
     lists: dict[str, list[str]] = field(default_factory=dict)
-    """Bags that something is to be said of, by what it is."""
+    """Further lists of bags for the record, by key."""
     instance_labels: Path | None = None
-    """A folder beside the features that holds labels of instances already."""
+    """A folder beside the features that already holds instance labels."""
     annotations: dict[str, Path] = field(default_factory=dict)
-    """The file that says where the tumour of each slide is."""
+    """The tumour annotation of each slide."""
     strata: dict[str, dict[str, str]] = field(default_factory=dict)
-    """What divides the bags beside their labels: the hospital of each, say."""
+    """Further groupings of the bags, for example by hospital."""
 
 
 def write_study(
     name: StudyName,
-    draft: Draft,
-    source: Source,
+    draft: StudyDraft,
+    source: StudySource,
     *,
     out: Path,
     on_bag: OnBag | None = None,
 ) -> Study:
-    """Writes a data set's folder.
+    """Write the folder of a data set.
 
     Raises:
-        OutputExists: `out` holds a labels.csv that is not ours.
-        InputError: no bag takes part.
-        BagError: labels of instances that are not as many as the bag's rows.
+        OutputExists: `out` holds a labels.csv that probsa did not write.
+        InputError: no bag is included.
+        BagError: the number of instance labels differs from the number of instances.
     """
     check_out(out)
     if not draft.rows:
         raise InputError(
             f"none of the {len(source.bags)} bags in {source.bags.folder} is one of {name}'s: "
-            f"there is {source.bags.names[0]!r}, which has no label. Bags are to be named as the "
+            f"{source.bags.names[0]!r}, for example, has no label. Bags must be named as the "
             "release names its slides or scans"
         )
     write_json(out / RECORD, {"name": name, "unfinished": True})
@@ -168,18 +168,18 @@ def write_study(
     ]
     rows = [{"bag": bag, **row} for bag, row in sorted(draft.rows.items())]
     write_csv(out / LABELS, ("bag", *columns), rows)
-    known = _write_marks(draft, source.bags, out, on_bag=on_bag)
+    label_counts = _write_instance_labels(draft, source.bags, out, on_bag=on_bag)
     written = out / INSTANCES
-    given = draft.instance_labels
+    instance_labels = written if written.is_dir() else draft.instance_labels
     study = Study(
         name=name,
         features=source.features.absolute(),
         labels=(out / LABELS).absolute(),
-        instance_labels=written.absolute() if written.is_dir() else given and given.absolute(),
+        instance_labels=instance_labels and instance_labels.absolute(),
         feature_set=source.feature_set,
         classes=draft.classes,
-        notes=(*draft.notes, *_said(draft, known)),
-        counts=_counts(draft, known),
+        notes=(*draft.notes, *_label_notes(draft, label_counts)),
+        counts=_counts(draft, label_counts),
     )
     record = {
         **study.to_dict(),
@@ -189,8 +189,8 @@ def write_study(
         "excluded": draft.excluded,
         "corrected": draft.corrected,
         "labels_derived": sorted(draft.derived),
-        "labels_a_derivation_would_change": known.changed,
-        "without_known_instances": known.bare,
+        "labels_a_derivation_would_change": label_counts.changed,
+        "without_known_instances": label_counts.bare,
         "without_features": draft.missing,
         **draft.lists,
         "annotations": {b: p.absolute() for b, p in draft.annotations.items()},
@@ -201,26 +201,26 @@ def write_study(
 
 
 def read_study(folder: Path) -> Study:
-    """The data set that `write_study` left in a folder.
+    """Read the data set that `write_study` wrote to a folder.
 
     Raises:
-        InputError: no such folder, or its record is damaged.
+        InputError: the folder is missing, or its record is unfinished or damaged.
     """
     path = folder / RECORD
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        if held.get("unfinished"):
-            raise InputError(f"{path}: it was not finished. Run probsa dataset again")
-        labels = held["instance_labels"]
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record.get("unfinished"):
+            raise InputError(f"{path} was not finished. Run probsa dataset again")
+        labels = record["instance_labels"]
         return Study(
-            name=held["name"],
-            features=Path(held["features"]),
+            name=record["name"],
+            features=Path(record["features"]),
             labels=folder.absolute() / LABELS,
             instance_labels=None if labels is None else Path(labels),
-            feature_set=held["feature_set"],
-            classes=tuple(held["classes"]),
-            notes=tuple(held["notes"]),
-            counts=held["counts"],
+            feature_set=record["feature_set"],
+            classes=tuple(record["classes"]),
+            notes=tuple(record["notes"]),
+            counts=record["counts"],
         )
     except FileNotFoundError as error:
         raise InputError(f"there is no {path}: make it with probsa dataset") from error
@@ -228,15 +228,15 @@ def read_study(folder: Path) -> Study:
         raise
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path} is no record of a data set ({error}): run probsa dataset again"
+            f"{path} is not a record of a data set ({error}): run probsa dataset again"
         ) from error
 
 
 def check_out(out: Path) -> None:
-    """Refuses a folder with labels that somebody else wrote.
+    """Reject an output folder with labels that probsa did not write.
 
     Raises:
-        OutputExists: there are such.
+        OutputExists: there are such labels.
     """
     if (out / LABELS).exists() and not (out / RECORD).exists():
         raise OutputExists(
@@ -245,103 +245,105 @@ def check_out(out: Path) -> None:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Known:
-    """What the labels of instances amount to."""
+class _InstanceCounts:
+    """Counts of the instance labels of a data set."""
 
     bags: int = 0
-    """Bags with an instance whose label is known."""
+    """Number of bags with at least one instance of known label."""
     instances: int = 0
     positive: int = 0
     bare: list[str] = field(default_factory=list)
     """Bags without such an instance."""
     changed: list[str] = field(default_factory=list)
-    """Bags whose label would be another if it were the largest of their instances'."""
+    """Bags whose label differs from the maximum of their instance labels."""
 
 
-def _write_marks(draft: Draft, bags: BagSet, out: Path, *, on_bag: OnBag | None) -> _Known:
-    known, wanted = _Known(), set()
-    for done, (bag, row) in enumerate(sorted(draft.rows.items())):
-        if draft.marks is None:
+def _write_instance_labels(
+    draft: StudyDraft, bags: BagSet, out: Path, *, on_bag: OnBag | None
+) -> _InstanceCounts:
+    counts, written = _InstanceCounts(), set()
+    for index, (bag, row) in enumerate(sorted(draft.rows.items())):
+        if draft.instance_labels_of is None:
             break
-        marks = draft.marks(bag)
-        values = marks.values
+        labels = draft.instance_labels_of(bag)
+        values = labels.values
         if len(values) != bags.size(bag):
             raise BagError(
                 f"bag {bag!r} has {bags.size(bag)} instances in {bags.folder}, but there are "
-                f"{len(values)} labels of instances for it: they belong to other features"
+                f"{len(values)} instance labels for it: they belong to other features"
             )
-        if not marks.stored:
-            wanted.add(f"{bag}.npy")
+        if not labels.stored:
+            written.add(f"{bag}.npy")
             with replacing(out / INSTANCES / f"{bag}.npy") as temporary, temporary.open("wb") as f:
                 np.save(f, values.astype(np.int8))
-        there = values[values != UNKNOWN]
-        known.bags += bool(len(there))
-        if not len(there):
-            known.bare.append(bag)
-        known.instances += len(there)
-        known.positive += int((there > 0).sum())
-        # with unknown instances only a positive one says something of the bag
-        tells = len(there) == len(values) or (there > 0).any()
-        if tells and bool((there > 0).any()) != (row["label"] not in (0, draft.classes[0])):
-            known.changed.append(bag)
+        known = values[values != UNKNOWN]
+        counts.bags += bool(len(known))
+        if not len(known):
+            counts.bare.append(bag)
+        counts.instances += len(known)
+        counts.positive += int((known > 0).sum())
+        # If some instances are unknown, only a positive one determines the label of the bag.
+        is_decidable = len(known) == len(values) or (known > 0).any()
+        if is_decidable and bool((known > 0).any()) != (row["label"] not in (0, draft.classes[0])):
+            counts.changed.append(bag)
         if on_bag is not None:
-            on_bag(done + 1, len(draft.rows))
-    _remove_others(out / INSTANCES, wanted)
-    return known
+            on_bag(index + 1, len(draft.rows))
+    _remove_others(out / INSTANCES, written)
+    return counts
 
 
-def _remove_others(folder: Path, wanted: set[str]) -> None:
-    """Labels that an earlier run wrote here must not speak for this one."""
+def _remove_others(folder: Path, written: set[str]) -> None:
+    """Remove instance labels that an earlier call wrote."""
     if not folder.is_dir():
         return
     for path in folder.glob("*.npy"):
-        if path.name not in wanted:
+        if path.name not in written:
             path.unlink()
-    if not wanted:
+    if not written:
         folder.rmdir()
 
 
-def _counts(draft: Draft, known: _Known) -> dict[str, int]:
-    found = {"bags": len(draft.rows)}
+def _counts(draft: StudyDraft, label_counts: _InstanceCounts) -> dict[str, int]:
+    counts = {"bags": len(draft.rows)}
     for part in ("train", "val", "test"):
         rows = [r for r in draft.rows.values() if r.get("split") == part]
         if rows:
-            found[part] = len(rows)
-            found |= {f"{part} {c}": n for c, n in _by_class(draft, rows).items()}
-    found |= _by_class(draft, list(draft.rows.values()))
-    for what, stratum in draft.strata.items():
-        for value in sorted(set(stratum.values())):
-            found[f"{what} {value}"] = sum(v == value for v in stratum.values())
-    return found | {
+            counts[part] = len(rows)
+            counts |= {f"{part} {c}": n for c, n in _by_class(draft, rows).items()}
+    counts |= _by_class(draft, list(draft.rows.values()))
+    for name, value_of in draft.strata.items():
+        for value in sorted(set(value_of.values())):
+            counts[f"{name} {value}"] = sum(v == value for v in value_of.values())
+    return counts | {
         "excluded": len(draft.excluded),
         "without features": len(draft.missing),
         "labels derived": len(draft.derived),
-        "bags with known instances": known.bags,
-        "known instances": known.instances,
-        "positive instances": known.positive,
-        "labels that a derivation would change": len(known.changed),
+        "bags with known instances": label_counts.bags,
+        "known instances": label_counts.instances,
+        "positive instances": label_counts.positive,
+        "labels that a derivation would change": len(label_counts.changed),
     }
 
 
-def _by_class(draft: Draft, rows: list[dict[str, object]]) -> dict[str, int]:
+def _by_class(draft: StudyDraft, rows: list[dict[str, object]]) -> dict[str, int]:
     return {
         name: sum(row["label"] in (index, name) for row in rows)
         for index, name in enumerate(draft.classes)
     }
 
 
-def _said(draft: Draft, known: _Known) -> list[str]:
-    said = []
+def _label_notes(draft: StudyDraft, label_counts: _InstanceCounts) -> list[str]:
+    notes = []
     if draft.derived:
-        said.append(
-            f"The labels of {len(draft.derived)} bags are derived from their instances' or as the "
-            "release stores them: the clinical ones are not at hand."
+        notes.append(
+            f"The labels of {len(draft.derived)} bags are derived from instance labels, or taken "
+            "from the release, because the clinical ones are not available."
         )
-    if known.changed:
-        said.append(
-            f"A label derived from the instances would differ from the label of "
-            f"{len(known.changed)} of {known.bags} bags; the labels here are kept."
+    if label_counts.changed:
+        notes.append(
+            f"For {len(label_counts.changed)} of {label_counts.bags} bags, a label derived from "
+            "the instances would differ from the label used here."
         )
     if draft.missing:
-        said.append(f"{len(draft.missing)} members of the release have no features here.")
-    return said
+        notes.append(f"{len(draft.missing)} members of the release have no features here.")
+    return notes

@@ -1,4 +1,4 @@
-"""A cohort of one's own: a folder of features and a table bag,label[,group][,fold|split]."""
+"""A user's own cohort: a folder of features and a table bag,label[,group][,fold|split]."""
 
 from pathlib import Path
 
@@ -8,60 +8,60 @@ from ...errors import InputError
 from ..formats.arrays import load_array
 from ..labels import match, read_table
 from ..overlay import Overlay
-from .study import INSTANCES, LABELS, UNKNOWN, Draft, Marks, Source
+from .study import INSTANCES, LABELS, UNKNOWN, InstanceLabels, StudyDraft, StudySource
 
 NEEDED = f"{LABELS} (bag,label[,group][,fold|split]) and features/"
 
 
 def recognised(root: Path) -> bool:
-    """Whether a folder holds a table of labels."""
+    """Return whether a folder holds a label table."""
     return (root / LABELS).is_file()
 
 
-def draft(source: Source) -> Draft:
-    """The table's bags, all of which must have features; further bags are left out.
+def draft(source: StudySource) -> StudyDraft:
+    """Collect the bags of the table, all of which must have features; exclude other bags.
 
     Raises:
         InputError: there is no table.
-        TableError: it is not what it should be, or names a bag without features.
+        TableError: the table is invalid, or names a bag without features.
     """
     path = source.options.labels or source.root / LABELS
     if not path.is_file():
         raise InputError(f"there is no table {path}: a cohort needs {NEEDED}, or --labels")
     table = read_table(path, classes=source.options.classes)
     match(table, source.bags.names, allow_unlabelled=True)
-    made = Draft(release=f"the table {path}", classes=table.classes)
-    for r, bag in enumerate(table.bags):
-        label = table.labels[r]
+    study = StudyDraft(release=f"the table {path}", classes=table.classes)
+    for row_index, bag in enumerate(table.bags):
+        label = table.labels[row_index]
         assert label is not None, "read_table asks for labels"
         row: dict[str, object] = {"label": table.classes[label]}
         if table.groups is not None:
-            row["group"] = table.groups[r]
+            row["group"] = table.groups[row_index]
         if table.folds is not None:
-            row["fold"] = table.folds[r]
+            row["fold"] = table.folds[row_index]
         if table.splits is not None:
-            row["split"] = table.splits[r]
-        made.rows[bag] = row
-    without = [b for b in source.bags.names if b not in made.rows]
-    made.excluded = dict.fromkeys(without, "the table does not name it")
+            row["split"] = table.splits[row_index]
+        study.rows[bag] = row
+    unlisted = [b for b in source.bags.names if b not in study.rows]
+    study.excluded = dict.fromkeys(unlisted, "the table does not name it")
     folder = given_instances(source)
     if folder is not None:
         Overlay(folder, source.bags.names)
-        made.instance_labels = folder
-        made.marks = lambda bag: _marks(source, folder, bag)
-    return made
+        study.instance_labels = folder
+        study.instance_labels_of = lambda bag: _instance_labels(source, folder, bag)
+    return study
 
 
-def given_instances(source: Source) -> Path | None:
-    """The cohort's own folder of labels of instances."""
+def given_instances(source: StudySource) -> Path | None:
+    """Return the cohort's folder of instance labels, if there is one."""
     beside = source.root / INSTANCES
     return source.options.instance_labels or (beside if beside.is_dir() else None)
 
 
-def _marks(source: Source, folder: Path, bag: str) -> Marks:
-    """Those of the folder; what bags' own files hold is not looked at here."""
+def _instance_labels(source: StudySource, folder: Path, bag: str) -> InstanceLabels:
+    """Read the labels from the folder; labels in the feature files are not considered here."""
     path = folder / f"{bag}.npy"
     if path.is_file():
-        held = load_array(path, mapped=True)
-        return Marks(values=held.reshape(len(held), -1)[:, 0], stored=True)
-    return Marks(values=np.full(source.bags.size(bag), UNKNOWN), stored=True)
+        labels = load_array(path, mapped=True)
+        return InstanceLabels(values=labels.reshape(len(labels), -1)[:, 0], stored=True)
+    return InstanceLabels(values=np.full(source.bags.size(bag), UNKNOWN), stored=True)

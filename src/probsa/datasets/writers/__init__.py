@@ -1,1 +1,1 @@
-"""Writers of bag files, one module per target format."""
+"""Writers of bag files, one module per format."""

@@ -1,4 +1,4 @@
-"""What every writer takes and gives."""
+"""Base class of the writers, and functions that they share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from ..metadata import Metadata
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outgoing:
-    """A bag on its way into other files: corners in level-0 pixels, or slice positions."""
+    """A bag to be written: coordinates are level-0 corners, or slice positions."""
 
     stored: StoredBag
     metadata: Metadata
-    """Completed from the resolution and the coordinates as far as they tell."""
+    """Metadata, completed from the resolution and the coordinates where possible."""
 
     @property
     def name(self) -> str:
@@ -27,16 +27,16 @@ class Outgoing:
 
     @property
     def slide(self) -> bool:
-        return self.stored.nature == "slide"
+        return self.stored.inferred_kind == "slide"
 
 
 class Writer(ABC):
-    """Writes bags below a folder, each file atomically.
+    """Writes bags to a folder, each file atomically.
 
     Args:
-        out: the folder.
-        encoder: what the features were made with; goes into names of folders.
-        stride: level-0 pixels between neighbours in most of the bags, where that is known.
+        out: The output folder.
+        encoder: Encoder of the features, used in folder names.
+        stride: Level-0 pixels between neighbours in most of the bags, if known.
     """
 
     def __init__(self, out: Path, *, encoder: str | None, stride: float | None) -> None:
@@ -46,25 +46,25 @@ class Writer(ABC):
 
     @property
     def features(self) -> str:
-        """Name of the folder of features where the tool names it after the encoder."""
+        """Name of the feature folder for tools that name it after the encoder."""
         name = (self.encoder or "unknown").partition("@")[0]  # without the digest of its weights
-        kept = "".join(c if c.isalnum() or c in "-_.+" else "_" for c in name)
-        return f"features_{kept.strip('.') or 'unknown'}"
+        safe_name = "".join(c if c.isalnum() or c in "-_.+" else "_" for c in name)
+        return f"features_{safe_name.strip('.') or 'unknown'}"
 
     @abstractmethod
     def present(self) -> set[str]:
-        """Names of the bags that are there already."""
+        """Return the names of the bags that exist already."""
 
     @abstractmethod
     def write(self, bag: Outgoing) -> tuple[Path, list[str]]:
-        """Writes one bag; gives the file of its features and what could not be carried.
+        """Write one bag; return its feature file and a list of what could not be converted.
 
         Raises:
-            BagError: the tool's files have no place for such a bag.
+            BagError: the format cannot represent the bag.
         """
 
     def write_labels(self, table: Table, bags: Sequence[str]) -> list[str]:
-        """Writes the labels of these bags; gives what of the table could not be carried."""
+        """Write the labels of these bags; return a list of what could not be converted."""
         wanted = set(bags)
         columns: dict[str, Sequence[object] | None] = {
             "bag": table.bags,
@@ -73,14 +73,14 @@ class Writer(ABC):
             "fold": table.folds,
             "split": table.splits,
         }
-        given = {k: v for k, v in columns.items() if v is not None}
-        rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
-        write_csv(self.out / "labels.csv", list(given), [r for r in rows if r["bag"] in wanted])
+        present = {k: v for k, v in columns.items() if v is not None}
+        rows = [dict(zip(present, row, strict=True)) for row in zip(*present.values(), strict=True)]
+        write_csv(self.out / "labels.csv", list(present), [r for r in rows if r["bag"] in wanted])
         return []
 
 
 def lost_resolution(metadata: Metadata) -> list[str]:
-    """Where files have no place for it."""
+    """Report the resolution as lost, for formats that cannot store it."""
     if metadata.mpp_level0 is not None:
         return [f"resolution ({metadata.mpp_level0:.4g} µm per pixel)"]
     if metadata.magnification_level0 is not None:
@@ -89,48 +89,48 @@ def lost_resolution(metadata: Metadata) -> list[str]:
 
 
 def missing_resolution(metadata: Metadata) -> list[str]:
-    """Where files have a place for it, and the source does not state it."""
-    stated = metadata.mpp_level0 is not None or metadata.magnification_level0 is not None
-    return [] if stated else ["resolution (not stated by the source; --slide-mpp gives it)"]
+    """Report the resolution as missing, for formats that store it, if the source has none."""
+    is_stated = metadata.mpp_level0 is not None or metadata.magnification_level0 is not None
+    return [] if is_stated else ["resolution (not stated by the source; --slide-mpp gives it)"]
 
 
 def single(features: np.ndarray, lost: list[str]) -> np.ndarray:
-    """The features in float32, said where they were not."""
+    """Return the features in float32, and report the conversion if they were not."""
     if features.dtype != np.float32:
         lost.append(f"{features.dtype} (written as float32)")
     return np.ascontiguousarray(features, np.float32)
 
 
 def needs_a_slide(bag: Outgoing, tool: str) -> np.ndarray:
-    """The corners of a slide's patches.
+    """Return the corners of a slide's patches.
 
     Raises:
-        BagError: a scan, or no coordinates.
+        BagError: the bag is a scan, or has no coordinates.
     """
     if not bag.slide:
         raise BagError(
-            f"bag {bag.name!r} is a scan, and {tool}'s files are of slides: convert it to torchmil "
+            f"bag {bag.name!r} is a scan, but {tool}'s files hold slides: convert it to torchmil "
             "or probsa"
         )
     return needs_corners(bag, tool)
 
 
 def needs_corners(bag: Outgoing, tool: str) -> np.ndarray:
-    """The coordinates of a bag.
+    """Return the coordinates of a bag.
 
     Raises:
-        BagError: there are none.
+        BagError: the bag has none.
     """
     if bag.stored.coords is None:
         raise BagError(
-            f"bag {bag.name!r} has no coordinates, without which {tool}'s files are no slide: "
+            f"bag {bag.name!r} has no coordinates, which {tool}'s files require for slides: "
             "convert it to clam or probsa"
         )
     return bag.stored.coords
 
 
 def trident_attributes(metadata: Metadata, *, stride: float | None) -> dict[str, object]:
-    """TRIDENT's attributes of `coords`, and our exact ones where they say more."""
+    """Return TRIDENT's attributes of `coords`, and probsa's, which are not rounded."""
     width, height = metadata.slide_size or (None, None)
     return {
         "patch_size": whole(metadata.patch_size),
@@ -148,5 +148,5 @@ def trident_attributes(metadata: Metadata, *, stride: float | None) -> dict[str,
 
 
 def whole(value: float | None) -> int | float | None:
-    """Whole numbers as such."""
+    """Convert an integral float to int."""
     return int(value) if value is not None and float(value).is_integer() else value

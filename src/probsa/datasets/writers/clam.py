@@ -1,4 +1,4 @@
-"""CLAM's files: `patches`, `h5_files` and `pt_files`, in the chunks that its own readers expect."""
+"""Write CLAM's files: `patches`, `h5_files` and `pt_files`, chunked as CLAM does."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +12,8 @@ from .base import Outgoing, Writer, lost_resolution, single
 
 
 class ClamWriter(Writer):
-    """One encoder a folder. A bag without corners (a scan, say) has its `pt_files/<bag>.pt` alone,
-    which is what CLAM trains on."""
+    """Writes one encoder per folder. A bag without corners, such as a scan, gets only
+    `pt_files/<bag>.pt`, on which CLAM trains."""
 
     def present(self) -> set[str]:
         return {p.stem for p in self.out.glob("pt_files/*.pt")}
@@ -55,14 +55,16 @@ class ClamWriter(Writer):
         if metadata.slide_size is None:
             lost.append("size of the slide (not stated by the source: no level_dim)")
         else:
-            at_level = np.array([int(side / downsample) for side in metadata.slide_size], np.int64)
-            attributes |= {"level_dim": at_level, "downsampled_level_dim": at_level}
+            size_at_level = np.array(
+                [int(side / downsample) for side in metadata.slide_size], np.int64
+            )
+            attributes |= {"level_dim": size_at_level, "downsampled_level_dim": size_at_level}
         path = folder / f"{bag.name}.h5"
         with replacing_hdf5(path) as f:
-            made = f.create_dataset(
+            dataset = f.create_dataset(
                 "coords", data=corners.astype(np.int64), chunks=(1, 2), maxshape=(None, 2)
             )
-            made.attrs.update(attributes)
+            dataset.attrs.update(attributes)
 
     def _write_h5(self, name: str, features: np.ndarray, corners: np.ndarray) -> None:
         path, width = self.out / "h5_files" / f"{name}.h5", features.shape[1]
@@ -73,7 +75,7 @@ class ClamWriter(Writer):
             )
 
     def write_labels(self, table: Table, bags: Sequence[str]) -> list[str]:
-        """CLAM's `case_id,slide_id,label`."""
+        """Write CLAM's label table `case_id,slide_id,label`."""
         wanted = set(bags)
         rows = [
             {"case_id": table.group(r), "slide_id": bag, "label": table.classes[y]}

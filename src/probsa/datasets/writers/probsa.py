@@ -1,4 +1,4 @@
-"""Ours: one HDF5 file a bag, everything that is known of it on the coordinates."""
+"""Write probsa's format: one HDF5 file per bag, with all metadata as attributes of `coords`."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from .base import Outgoing, Writer, missing_resolution, trident_attributes
 
 
 class ProbsaWriter(Writer):
-    """`OUT/<bag>.h5`."""
+    """Writes `OUT/<bag>.h5`."""
 
     def present(self) -> set[str]:
         return {p.stem for p in hdf5_files(self.out)}
@@ -18,7 +18,7 @@ class ProbsaWriter(Writer):
         write_bag(
             path,
             features=stored.features,
-            kind=stored.nature,
+            kind=stored.inferred_kind,
             coords=stored.coords,
             instance_labels=stored.instance_labels,
             attributes={k: v for k, v in metadata.items() if v is not None} if bag.slide else {},

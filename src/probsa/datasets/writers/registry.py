@@ -1,4 +1,4 @@
-"""Bags in the files of other tools: one file a format."""
+"""The writers, by the name of their format."""
 
 from ...errors import UnknownName
 from .base import Writer
@@ -16,10 +16,10 @@ WRITERS: dict[str, type[Writer]] = {
 
 
 def writer_class(name: str) -> type[Writer]:
-    """The writer of a format.
+    """Return the writer of a format.
 
     Raises:
-        UnknownName: there is none.
+        UnknownName: there is no such format.
     """
     if name not in WRITERS:
         raise UnknownName("format to write", name, WRITERS)

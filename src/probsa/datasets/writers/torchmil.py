@@ -1,8 +1,8 @@
-"""torchmil's layout: one .npy file a bag and kind.
+"""Write torchmil's layout: one .npy file per bag and kind of data.
 
-torchmil divides all coordinates by one patch size, cutting off the remainder. Where a bag's
-patches lie at another distance it would find wrong neighbours or none: such a bag's coordinates
-are written as multiples of that size, which is said of it.
+torchmil divides all coordinates by one patch size and truncates the result. It would find wrong
+neighbours, or none, for a bag with another stride. The coordinates of such a bag are therefore
+scaled to multiples of the common stride, and this is reported.
 """
 
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ from ..labels import Table
 from .base import Outgoing, Writer, lost_resolution, needs_corners, single
 
 PARTS = {"train": "train", "val": "train", "test": "test"}
-"""torchmil's splits know no validation part."""
+"""torchmil's splits have no validation part."""
 
 
 class TorchmilWriter(Writer):
-    """Slides below `OUT/patches_<stride>/`, scans below `OUT/`."""
+    """Writes slides to `OUT/patches_<stride>/`, and scans to `OUT/`."""
 
     def present(self) -> set[str]:
         return {p.stem for p in self._written()}
 
     def _written(self) -> list[Path]:
         below = (f"features/{self.features}", f"patches_*/features/{self.features}")
-        return [p for b in below for p in self.out.glob(f"{b}/*.npy")]
+        return [path for pattern in below for path in self.out.glob(f"{pattern}/*.npy")]
 
     def write(self, bag: Outgoing) -> tuple[Path, list[str]]:
         lost = lost_resolution(bag.metadata)
@@ -54,22 +54,22 @@ class TorchmilWriter(Writer):
         return self.out if self.stride is None else self.out / f"patches_{round(self.stride)}"
 
     def _corners(self, bag: Outgoing, corners: np.ndarray, lost: list[str]) -> np.ndarray:
-        own = bag.stored.stride
-        if own is None or self.stride is None or own == round(self.stride):
+        stride = bag.stored.stride
+        if stride is None or self.stride is None or stride == round(self.stride):
             return corners.astype(np.int64)
         common = round(self.stride)
         lost.append(
-            f"coordinates in level-0 pixels (scaled from a stride of {own:.6g} to {common}: "
+            f"coordinates in level-0 pixels (scaled from a stride of {stride:.6g} to {common}: "
             "torchmil has one patch size for all bags)"
         )
         from_first = corners - corners.min(0)
-        cells = np.rint(from_first / own)
-        if np.abs(from_first - cells * own).max() <= AGREES * own:
+        cells = np.rint(from_first / stride)
+        if np.abs(from_first - cells * stride).max() <= AGREES * stride:
             return (cells * common).astype(np.int64)
-        return np.rint(from_first * common / own).astype(np.int64)
+        return np.rint(from_first * common / stride).astype(np.int64)
 
     def write_labels(self, table: Table, bags: Sequence[str]) -> list[str]:
-        """`labels/<bag>.npy` and `splits.csv`."""
+        """Write `labels/<bag>.npy` and `splits.csv`."""
         wanted, lost = set(bags), []
         roots = {p.stem: p.parent.parent.parent for p in self._written()}
         for bag, label in zip(table.bags, table.labels, strict=True):
@@ -78,13 +78,15 @@ class TorchmilWriter(Writer):
         if table.splits is not None:
             pairs = zip(table.bags, table.splits, strict=True)
             rows = [
-                {"bag_name": b, "split": PARTS[s]}
-                for b, s in pairs
-                if b in wanted and s is not None
+                {"bag_name": bag, "split": PARTS[part]}
+                for bag, part in pairs
+                if bag in wanted and part is not None
             ]
             write_csv(self.out / "splits.csv", ["bag_name", "split"], rows)
             if "val" in table.splits:
-                lost.append("validation part (torchmil's splits know train and test; it is train)")
+                lost.append(
+                    "validation part (torchmil's splits have only train and test; written as train)"
+                )
         if table.folds is not None:
             lost.append("folds")
         if table.groups is not None:

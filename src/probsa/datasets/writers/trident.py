@@ -1,4 +1,4 @@
-"""TRIDENT's job folder: `<mag>x_<size>px_<overlap>px_overlap/` with patches and features."""
+"""Write TRIDENT's job folder: `<mag>x_<size>px_<overlap>px_overlap/`, patches and features."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +11,9 @@ from .base import Outgoing, Writer, missing_resolution, needs_a_slide, trident_a
 
 
 class TridentWriter(Writer):
-    """`patches/<bag>_patches.h5` and `features_<encoder>/<bag>.h5`, attributes as TRIDENT's.
+    """Writes `patches/<bag>_patches.h5` and `features_<encoder>/<bag>.h5`, as TRIDENT does.
 
-    A bag whose magnification nobody states lies in `level0_…`, its patch size in level-0 pixels.
+    A bag of unknown magnification goes to `level0_…`, with its patch size in level-0 pixels.
     """
 
     def present(self) -> set[str]:
@@ -25,8 +25,8 @@ class TridentWriter(Writer):
         size, overlap = whole(metadata.patch_size), round(metadata.overlap or 0)
         folder = self.out / f"{scale}_{size:g}px_{overlap}px_overlap"
         attributes = trident_attributes(metadata, stride=bag.stored.stride) | {"name": bag.name}
-        placed = folder / "patches" / f"{bag.name}_patches.h5"
-        with replacing_hdf5(placed) as f:
+        patches_path = folder / "patches" / f"{bag.name}_patches.h5"
+        with replacing_hdf5(patches_path) as f:
             _corners(f, corners, attributes | {"savetodir": str(folder)})
         path = folder / self.features / f"{bag.name}.h5"
         attributes |= {"savetodir": str(path.parent)}
@@ -41,6 +41,6 @@ class TridentWriter(Writer):
 
 
 def _corners(f: h5py.File, corners: np.ndarray, attributes: Mapping[str, object]) -> None:
-    described = f.create_dataset("coords", data=corners.astype(np.int64))
+    dataset = f.create_dataset("coords", data=corners.astype(np.int64))
     for key, value in attributes.items():
-        described.attrs[key] = "None" if value is None else value
+        dataset.attrs[key] = "None" if value is None else value
