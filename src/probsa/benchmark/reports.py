@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..jobs import writing
+from ..jobs import write_lock
 from .figures.write import write_figures
 from .results.cache import Kept
 from .results.outlier_folds import odd_notes
@@ -42,11 +42,11 @@ def write_report(
         UnknownName: a bag that the experiment has not.
     """
     kept = Kept()
-    with writing(out / FOLDER):
+    with write_lock(out / FOLDER):
         files = write_tables(out, told=told, kept=kept)
     if told is not None:
         told("figures")
-    with writing(out / "figures"):
+    with write_lock(out / "figures"):
         figures = write_figures(out, bags=bags, kept=kept)
         for old in (out / "figures").glob("attention-*"):  # of bags that are chosen no more
             if old not in figures.written:
