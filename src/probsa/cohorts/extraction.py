@@ -361,7 +361,7 @@ class Extraction(CohortStage):
     def _made_with(
         self, record: Record, coordinates: Coordinates, *, content: str
     ) -> dict[str, Any]:
-        """Return what the features depend on, by names that messages show where they differ."""
+        """Return what the features depend on; messages name the keys that differ."""
         o = self.options
         parts = {
             "slide": content,
