@@ -1,7 +1,7 @@
 """Remove half-written files and locks of killed runs, unless a living process needs them.
 
 A process that writes a file of a task holds the lock of that task. A process that writes a file
-that all tasks share holds a lock on that file (`writing`).
+that all tasks share holds a lock on that file (`write_lock`).
 """
 
 import time
@@ -14,7 +14,7 @@ from .locks import claim, dead_locks, lock_target
 from .tasks import Task
 
 POLL, PATIENCE = 0.05, 30.0
-"""Seconds between two attempts to lock a shared file, and seconds until `writing` gives up."""
+"""Seconds between two attempts to lock a shared file, and seconds until `write_lock` gives up."""
 
 
 def remove_leftovers(
@@ -62,7 +62,7 @@ def remove_dead_locks(lock_files: Iterable[Path]) -> None:
 
 
 @contextmanager
-def writing(target: Path, *others: Path) -> Iterator[None]:
+def write_lock(target: Path, *others: Path) -> Iterator[None]:
     """Lock shared files while they are written, and remove half-written versions of them.
 
     After `PATIENCE` seconds the block is entered without the lock, which is safe: each file is

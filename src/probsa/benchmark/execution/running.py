@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from ...errors import InputError, OutputExists
-from ...jobs import Outcome, cores, run_jobs, run_tasks, writing
+from ...jobs import TaskOutcome, cores, run_jobs, run_tasks, write_lock
 from ..grid.checks import check_grid, store_checked
 from ..grid.grid import Grid, read_grid
 from ..grid.methods_and_cells import Cell
@@ -84,7 +84,7 @@ def run_grid(
     checked = check_grid(grid, out)
     cells = grid.cells(out)
     finished = {c.name for c in cells if is_done(c, out)}
-    with writing(out / "grid.yaml", out / "notes.json", out / "copies", out / "splits"):
+    with write_lock(out / "grid.yaml", out / "notes.json", out / "copies", out / "splits"):
         store_checked(checked, out)
         grid.write(out)
     if retry:
@@ -158,7 +158,7 @@ def _run_cells(
     states = {c.name: state_of(c, out, done=c.name in finished) for c in cells}
     write_states(out, list(states.values()))
 
-    def on_outcome(outcome: Outcome) -> None:
+    def on_outcome(outcome: TaskOutcome) -> None:
         unit = units[outcome.name]
         states.update({c.name: state_of(c, out) for c in unit.cells if c.name not in finished})
         write_states(out, list(states.values()))
