@@ -23,7 +23,7 @@ BLOCK = 1 << 24
 
 @dataclass(frozen=True, kw_only=True)
 class Arcs:
-"""Largest number of elements of a temporary tensor with a row per arc: 64 MB in float32."""
+    """A sparse matrix A (n × n): row i holds the weights of the arcs into i (see `arcs_of`)."""
 
     rows: Int[Tensor, " a"]
     """Target of each arc, ascending."""

@@ -122,11 +122,11 @@ class AttentionModel(Model):
         self.prior = Dirichlet(kappa=kappa, ridge=ridge, laplacian=laplacian)
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """The terms of `bag_losses`: means over the bags."""
+        """Return the terms of `bag_losses` as means over the bags."""
         return {name: each.mean() for name, each in self.bag_losses(out, bags).items()}
 
     def bag_losses(self, out: Output, bags: Bags) -> dict[str, Float[Tensor, " bags"]]:
-        """`nll`, −E_q[log p(Y | X, f)], and with a prior `kl`, eq. (5), of each bag."""
+        """Return `nll`, −E_q[log p(Y | X, f)], and with a prior `kl`, eq. (5), of each bag."""
         terms = {"nll": self.likelihood.nll(out.logits, self.labels(bags))}
         if self.prior is None:
             return terms
@@ -136,7 +136,7 @@ class AttentionModel(Model):
         return {**terms, "kl": kl}
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
-        """H(X): instance vectors, by themselves or (with an encoder) in sight of their bag."""
+        """Return the instance vectors H(X); with an encoder, they depend on their whole bag."""
         h = self.embed(bags.x)
         return h if self.encoder is None else self.encoder(h, bags.sizes)
 
@@ -157,7 +157,11 @@ class AttentionModel(Model):
         noise: Tensor | None,
         generator: torch.Generator | None,
     ) -> Output:
-        """Everything after the instance vectors: q(f | X), pooling, ψ."""
+        """Return the output given the instance vectors: q(f | X), pooling and the classifier ψ.
+
+        Without gradients, `extras` hold the mean and the variance over samples of each instance's
+        weight softmax(f)_n.
+        """
         q = self.attention(h, bags)
         predicting = not torch.is_grad_enabled()
         psi = self.classifier
@@ -221,5 +225,5 @@ class AttentionModel(Model):
 def _project(
     linear: nn.Linear | StackedLinear, h: Tensor, q: Posterior
 ) -> Float[Tensor, "n classes"]:
-    """g_n = uᵀh_n: the classifier on every instance, its bias left for after the pooling."""
+    """Return g_n = uᵀh_n, the classifier without its bias applied to every instance."""
     return without_bias(linear, h).to(q.mean.dtype)
