@@ -329,7 +329,7 @@ def test_stamp_needs_the_resolution_of_each_slide(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("slide,mpp\na,0\n", r"line 2: 0 µm per pixel is no resolution"),
+        ("slide,mpp\na,0\n", r"line 2: 0 µm per pixel is not a resolution"),
         ("slide,mpp\na,x\n", r"line 2: mpp is 'x', expected a number"),
         ("slide,um\na,1\n", "expected the columns slide and mpp, it has slide, um"),
         ("slide,mpp\na,1\na,2\n", "slide 'a' has two resolutions"),
