@@ -118,7 +118,7 @@ def _sketch(
     scale: Float[np.ndarray, " features"],
     mixing: Float[np.ndarray, "features width"],
 ) -> _Sketch:
-    rows = x + np.float32(0)  # −0 is 0
+    rows = x + np.float32(0)  # maps −0 to 0
     digests = sorted(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
     lengths = np.linalg.norm(x / scale, axis=1, keepdims=True)
     projected = ((x - mean) / scale) @ mixing / np.maximum(lengths, 1e-12)

@@ -244,7 +244,7 @@ def _label(text: str, classes: Sequence[str] | None) -> int | None:
     """Return the class index, or None if the text does not denote a class."""
     if classes is not None and text in classes:
         return list(classes).index(text)
-    number = text.removesuffix(".0")  # pandas writes integers so if a cell of the column is empty
+    number = text.removesuffix(".0")  # pandas writes integers like this if a cell is empty
     if not number.isdecimal() or (classes is not None and int(number) >= len(classes)):
         return None
     return int(number)

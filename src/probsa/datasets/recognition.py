@@ -15,7 +15,7 @@ SETS = ("", "features", "patches_*/features", "*px_overlap", "slices")
 PREFIX = "features_"
 """Optional prefix of the name when users choose a folder of features."""
 STAMP_FOLDER = re.compile(r".+-[0-9a-f]{8}")
-"""<extractor>-<hash>."""
+"""Name of STAMP's feature folders: <extractor>-<hash>."""
 
 
 def chosen_folder(folder: Path, features: str | None) -> Path:

@@ -43,13 +43,13 @@ def make_split(
 ) -> Split:
     """Return the split that the table defines, or make one from it.
 
-    Folds: tests on `test_fold` k, validates on k + 1 (the first after the last), trains on the
-    rest. A column `split` is taken as it is. Otherwise, and where that column has no `val`, about
-    `validation` of the labelled training bags validate, stratified by class, groups kept whole.
+    With folds, `test_fold` k is tested, k + 1 validates (the first follows the last), and the rest
+    train. A column `split` is used as given. Without it, or if it has no `val`, a share of about
+    `validation` of the labelled training bags validates, stratified by class, by whole groups.
 
     Raises:
-        TableError: what is asked for does not fit the table, a group would be in two parts, or a
-            bag without a label would train or validate.
+        TableError: the arguments do not fit the table, a group would be in two parts, or a bag
+            without a label would train or validate.
     """
     if table.folds is not None:
         parts, origin = _by_fold(table, test_fold)
