@@ -16,7 +16,7 @@ from probsa.evaluation.froc_summaries import froc_summary
 from probsa.evaluation.instance_summaries import instance_summary
 from probsa.evaluation.lesion_detections import detections
 from probsa.evaluation.lesion_hits import hits
-from probsa.evaluation.lesion_masks import lesions
+from probsa.evaluation.lesion_masks import lesions, patch_mask
 from probsa.evaluation.tables import write_predictions
 
 KEYS = [(split, seed) for split in (0, 1) for seed in (0, 1)]
