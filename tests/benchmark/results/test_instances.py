@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from probsa.evaluation.found_lesions import patch_mask
 from support.made_experiments import write_run
 from support.made_predictions import cohort
 
