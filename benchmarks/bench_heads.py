@@ -14,7 +14,7 @@ import torch
 
 from probsa import models, pack
 from probsa.core.bags import Bag, Bags
-from probsa.core.randomness import stream
+from probsa.core.randomness import random_stream
 from probsa.training.devices import keep_memory, precision_context
 from probsa.training.model_stack import Stack, objectives
 from probsa.variational.objectives import objective
@@ -55,7 +55,7 @@ def steps(
     alone = torch.optim.Adam(built[0].parameters(), lr=1e-4, fused=True)
 
     def together(k: int) -> None:
-        noise = [stream(s, k, device=device) for s in range(heads)]
+        noise = [random_stream(s, k, device=device) for s in range(heads)]
         with precision_context(precision, device):
             out, copies = stack(bags, generators=noise)
             terms = stack.losses(out, copies)
@@ -65,7 +65,7 @@ def steps(
 
     def single(k: int) -> None:
         with precision_context(precision, device):
-            out = built[0](bags, generator=stream(0, k, device=device))
+            out = built[0](bags, generator=random_stream(0, k, device=device))
             terms = built[0].losses(out, bags)
         alone.zero_grad(set_to_none=True)
         objective(terms, weights={}, kl_weight=1.0).backward()

@@ -13,7 +13,7 @@ from scipy import ndimage
 from support.made_experiments import write_run
 from support.made_studies import SIDE, asap_xml, lattice, write_slide
 
-from probsa.benchmark.results import lesions as benchmark_lesions
+from probsa.benchmark.results import find_lesions as benchmark_lesions
 from probsa.benchmark.results.results import read_results
 from probsa.benchmark.tables.instances import instances_table
 from probsa.cli.entry import main
@@ -22,8 +22,8 @@ from probsa.datasets.studies.opening import open_study
 from probsa.errors import BagError, InputError, SlideError
 from probsa.evaluation.froc_summaries import froc_summary
 from probsa.evaluation.lesion_detections import Detections
-from probsa.evaluation.lesion_hits import hits
-from probsa.evaluation.lesion_masks import lesions
+from probsa.evaluation.lesion_hits import match_detections
+from probsa.evaluation.lesion_masks import find_lesions
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.report import evaluate
 from probsa.evaluation.tables import write_predictions
@@ -157,7 +157,7 @@ def test_lesions_of_the_window_are_those_of_the_whole_mask():
     for shown in (mask, mask[:, :80], mask[10:60], mask[:60, :110]):
         near = ndimage.distance_transform_edt(shown == 0) < 75 / (0.243 * 32 * 2)
         expected, count = ndimage.label(ndimage.binary_fill_holes(near), np.ones((3, 3)))
-        got = lesions(shown)
+        got = find_lesions(shown)
         np.testing.assert_array_equal(got.labels, expected)
         assert len(got.axes) == count >= 2
 
@@ -437,11 +437,11 @@ def test_small_pictures_have_no_lesions_to_find(tmp_path):
 def test_the_mean_over_replicates_and_its_interval():
     mask = np.zeros((100, 100))
     mask[20:80, 20:80] = 1
-    lesion = lesions(mask)
+    lesion = find_lesions(mask)
 
     def slide_with(name, x, confidence, *, tumour):
         point = Detections(x=np.array([x]), y=np.array([1600.0]), confidence=np.array([confidence]))
-        return hits(name, point, lesions=lesion if tumour else None)
+        return match_detections(name, point, lesions=lesion if tumour else None)
 
     first = [slide_with("a", 1600.0, 0.9, tumour=True), slide_with("n", 1600.0, 0.5, tumour=False)]
     second = [slide_with("a", 100.0, 0.9, tumour=True), slide_with("n", 1600.0, 0.5, tumour=False)]

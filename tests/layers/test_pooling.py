@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.random_bags import F64
 
-from probsa.core.randomness import stream
+from probsa.core.randomness import random_stream
 from probsa.errors import InputError
 from probsa.layers.pooling import pool_linear, pool_streamed, pool_vectors
 from probsa.variational import sampling
@@ -171,7 +171,7 @@ def test_vectors_are_pooled_as_by_the_loop():
 
 
 def generators():
-    return [stream(0, f"bag{b}") for b in range(len(SIZES))]
+    return [random_stream(0, f"bag{b}") for b in range(len(SIZES))]
 
 
 @pytest.mark.parametrize("block", [sampling.BLOCK, 50])
@@ -203,8 +203,8 @@ def test_small_variances_survive_single_precision():
     a = (mean[:, None] + 0.01 * noise).softmax(0)
     want = a.var(1, correction=0)
 
-    got = pool_streamed(q32, g.float(), (n,), samples=200, generators=[stream(0, "a")])
-    ours = pool_streamed(q64, g, (n,), samples=200, generators=[stream(0, "a")])
+    got = pool_streamed(q32, g.float(), (n,), samples=200, generators=[random_stream(0, "a")])
+    ours = pool_streamed(q64, g, (n,), samples=200, generators=[random_stream(0, "a")])
     # weights near 10⁻⁵ with variances near 10⁻¹⁴: E[a²] − E[a]² in float32 would be noise
     assert float((got.weight_variance.mean() / want.mean()).log().abs()) < 0.05
     assert float((ours.weight_variance.mean() / want.mean()).log().abs()) < 0.05
@@ -251,7 +251,7 @@ def test_autocast_does_not_reach_the_normaliser(kind):
         if kind == "linear":
             return pool_linear(q, g, (300,), eps=sample_major(noise, (300,)))
         if kind == "streamed":
-            one = [stream(0, "a")]
+            one = [random_stream(0, "a")]
             return pool_streamed(q, g, (300,), samples=4, generators=one).logits
         return pool_vectors(mean[:, None] + variance.sqrt()[:, None] * noise, h, (300,))
 

@@ -8,7 +8,7 @@ from support.random_bags import F64, random_bag
 from support.stored import write_folder
 
 from probsa import models, pack
-from probsa.core.randomness import stream
+from probsa.core.randomness import random_stream
 from probsa.errors import InputError
 from probsa.evaluation.predictor import load
 from probsa.training import (
@@ -51,13 +51,13 @@ def test_a_stack_gives_each_model_its_own_outputs_terms_and_gradients(name, give
         built = models.build(name, in_dim=5, n_classes=n_classes, seed=seed, **given)
         alone.append(built.double())
     stack = Stack(alone)
-    out, many = stack(bags, generators=[stream(m.seed, "noise") for m in alone])
+    out, many = stack(bags, generators=[random_stream(m.seed, "noise") for m in alone])
     terms = stack.losses(out, many)
     λ = [0.0, 0.5, 2.0]
     objectives(terms, weights={}, kl_weights=λ).sum().backward()
     grads = {k: p.grad for k, p in stack.model.named_parameters()}
     for head, model in enumerate(alone):
-        own = model(bags, generator=stream(model.seed, "noise"))
+        own = model(bags, generator=random_stream(model.seed, "noise"))
         loss = model.losses(own, bags)
         assert loss.keys() == terms.keys()
         for key, value in loss.items():

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..core import full_disk, peek_bag, read_bag, stamp, write_bag
+from ..core import is_disk_full, peek_bag, read_bag, read_stamp, write_bag
 from ..errors import BagError, InputError, ProbSAError, SlideError
 from ..features import Encoder, Precision, build
 from ..jobs import Task, TaskOutcome
@@ -153,7 +153,7 @@ class Extraction(CohortStage):
         """Check an existing file of features; return None if it must be made anew."""
         try:
             patch_record = task.payload
-            made_with = json.loads(stamp(task.target, "made_with") or "{}")
+            made_with = json.loads(read_stamp(task.target, "made_with") or "{}")
             coordinates = read_coordinates(self.set.patches_file(task.name))
             content = self._content_now(patch_record, made_with)
             wanted = self._made_with(patch_record, coordinates, content=content)
@@ -283,7 +283,7 @@ class Extraction(CohortStage):
                 del in_progress[chunk.job]
         except BROKEN as e:
             # torch may report a dead reader at any moment: it need not be this slide's fault
-            if full_disk(e) or str(e).startswith(READERS_DIED):
+            if is_disk_full(e) or str(e).startswith(READERS_DIED):
                 raise
             in_progress.pop(chunk.job, None)
             outcomes.append(self._failed(slide.task, str(e) or type(e).__name__))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core import full_disk
+from ..core import is_disk_full
 from ..errors import ProbSAError, SlideError
 from ..jobs import Task, TaskOutcome
 from ..patches import (
@@ -106,7 +106,7 @@ class Patching(CohortStage):
                 item = self._resolved(task)
                 record = self._list_slices(item) if item.kind == "ct" else self._cut_slide(item)
         except BROKEN as e:
-            if full_disk(e):
+            if is_disk_full(e):
                 raise
             record = replace(record, reason=str(e) or type(e).__name__)
         self._finished[task.name] = record

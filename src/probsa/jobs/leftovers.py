@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..core import unfinished, unfinished_below
+from ..core import temporary_files, temporary_files_below
 from .locks import claim, dead_locks, lock_target
 from .tasks import Task
 
@@ -36,7 +36,7 @@ def remove_leftovers(
         shared: The files that the run writes for all tasks together.
     """
     half_written: dict[Path, list[Path]] = {}
-    for temporary in unfinished_below(folder):
+    for temporary in temporary_files_below(folder):
         name = temporary.name[1:].removesuffix(".tmp").rpartition(".")[0]
         half_written.setdefault(temporary.with_name(name), []).append(temporary)
     dead = {lock_target(path): path for path in dead_locks(folder)}
@@ -78,7 +78,9 @@ def write_lock(target: Path, *others: Path) -> Iterator[None]:
     try:
         if lock is not None:
             for path in (target, *others):
-                for temporary in unfinished_below(path) if path.is_dir() else unfinished(path):
+                for temporary in (
+                    temporary_files_below(path) if path.is_dir() else temporary_files(path)
+                ):
                     temporary.unlink(missing_ok=True)
         yield
     finally:

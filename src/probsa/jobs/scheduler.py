@@ -8,7 +8,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 
-from ..core import unfinished
+from ..core import temporary_files
 from ..errors import InputError
 from .locks import Lock, claim
 from .tasks import Stage, Task, TaskOutcome
@@ -188,5 +188,5 @@ class Scheduler:
     def _remove_unfinished(self, task: Task) -> None:
         """Remove what a dead process left half written, if we still hold the task."""
         if self.locks[task.name].still_mine():
-            for temporary in unfinished(task.target):
+            for temporary in temporary_files(task.target):
                 temporary.unlink(missing_ok=True)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core import read_csv, unfinished, write_csv, write_json
+from ...core import read_csv, temporary_files, write_csv, write_json
 from ...errors import BagError, InputError
 from ...jobs import RecordFile, write_lock
-from ...training import RunFolder, differences
+from ...training import RunFolder, config_differences
 from ...workflow import finish_run
 from ..grid.methods_and_cells import Cell
 
@@ -56,7 +56,7 @@ def is_done(cell: Cell, out: Path) -> bool:
     run = RunFolder(cell.folder(out))
     if not run.config_file.is_file():
         return False
-    changed = differences(run.config(), cell.config)
+    changed = config_differences(run.config(), cell.config)
     if changed:
         key, (stored, wanted) = next(iter(changed.items()))
         raise InputError(
@@ -138,7 +138,7 @@ def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: K
     if keep == "none" and run.best.parent.is_dir():
         shutil.rmtree(run.best.parent)
     failure = failure_file(cell, out)
-    for path in (failure, *unfinished(failure)):
+    for path in (failure, *temporary_files(failure)):
         path.unlink(missing_ok=True)
 
 

@@ -126,7 +126,7 @@ def run_job(out: Path) -> dict[str, int]:
     grid = read_grid(out / "grid.yaml")
     finished = {c.name for c in grid.cells(out) if is_done(c, out)}
     states = _run_cells(grid, out, engine="local", workers=1, watch=Watch(), finished=finished)
-    return dict(counts(states))
+    return dict(count_states(states))
 
 
 def _run_cells(
@@ -184,7 +184,7 @@ def _settle(out: Path, cells: Sequence[Cell]) -> list[CellState]:
     return states
 
 
-def counts(states: Sequence[CellState]) -> Mapping[str, int]:
+def count_states(states: Sequence[CellState]) -> Mapping[str, int]:
     """Count the cells that are done, failed and waiting."""
     count = {"done": 0, "failed": 0, "waiting": 0}
     for state in states:

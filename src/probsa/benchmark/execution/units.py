@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ...core import full_disk
+from ...core import is_disk_full
 from ...errors import ProbSAError
 from ...jobs import Stage, Task, TaskOutcome, claim, remove_dead_locks
 from ...models import build
@@ -272,7 +272,7 @@ def _reason(error: Exception) -> str:
     Raises:
         OSError: The disk is full.
     """
-    if full_disk(error):
+    if is_disk_full(error):
         raise error
     message = " ".join(str(error).split())
     return message if isinstance(error, ProbSAError) else f"{type(error).__name__}: {message}"
