@@ -44,9 +44,9 @@ def inverse_by_the_formula(a: Tensor, steps: int) -> Tensor:
 
 
 def dense(layer: NystromAttention, x: Tensor, *, masked: bool) -> tuple[Tensor, Tensor]:
-    """(what comes out, F Z B of each head) of one bag, with all m windows and the padding in front.
+    """Return the result and F Z B of each head for one bag, with m windows and padding in front.
 
-    Masked: rows of zeros, and windows of nothing else, get the most negative logit there is.
+    If masked, padding rows, and windows of only such rows, get the most negative logit.
     """
     n, m = len(x), layer.landmarks
     q, k, v = (x @ layer.qkv.weight.T).view(n, 3, HEADS, -1).permute(1, 2, 0, 3)
