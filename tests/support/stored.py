@@ -1,4 +1,4 @@
-"""Small folders of stored bags for tests of what reads and trains on them."""
+"""Small folders of stored bags, for tests that read them and train on them."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ WIDTH = 6
 def write_folder(
     folder: Path, *, bags: int = 12, seed: int = 0, kind: str = "ct", signal: float = 3.0
 ) -> tuple[Path, Path]:
-    """`bags` bags of 3 to 9 instances, every other one positive; gives (features, labels.csv)."""
+    """Write bags of 3 to 9 instances, every other one positive; return (features, labels.csv)."""
     g = np.random.default_rng(seed)
     features = folder / "features"
     features.mkdir(parents=True)
