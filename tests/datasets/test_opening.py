@@ -272,7 +272,9 @@ def test_each_kind_of_graph(tmp_path: Path, graph: GraphOptions, edges: torch.Te
 )
 def test_options_of_weights_reach_the_graph(tmp_path: Path, graph: GraphOptions) -> None:
     bag = open_bags(slides(tmp_path, "a"), graph=graph).bag("a")
-    expected = graphs.edge_weights(bag.x, bag.edges, kind=graph.weights, scale=graph.weight_scale)
+    expected = graphs.edge_weights(
+        bag.x, bag.edges, kind=graph.edge_weights, scale=graph.weight_scale
+    )
     assert torch.equal(bag.weights, expected)
     assert not torch.equal(bag.weights, open_bags(tmp_path).bag("a").weights)
 

@@ -37,7 +37,7 @@ def reported(monkeypatch):
             odd=("own, fold 1: labels flipped?",),
         )
 
-    monkeypatch.setattr("probsa.benchmark.reports.write_report", written)
+    monkeypatch.setattr("probsa.benchmark.write_report", written)
     return asked
 
 
