@@ -13,7 +13,7 @@ from scipy import ndimage
 from support.made_experiments import write_run
 from support.made_studies import SIDE, asap_xml, lattice, write_slide
 
-from probsa.benchmark.results import find_lesions as benchmark_lesions
+from probsa.benchmark.results import lesions as benchmark_lesions
 from probsa.benchmark.results.results import read_results
 from probsa.benchmark.tables.instances import instances_table
 from probsa.cli.entry import main

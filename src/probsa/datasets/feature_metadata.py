@@ -51,7 +51,7 @@ class FeatureMetadata:
         return cls(**{k: tuple(sorted(stated - {None, 0.0})) for k, stated in values.items()})
 
     @classmethod
-    def read(cls, path: Path) -> "Stated | None":
+    def read(cls, path: Path) -> "FeatureMetadata | None":
         """Read the file; None if it is missing, as in runs of earlier versions.
 
         Raises:
