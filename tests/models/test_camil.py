@@ -12,8 +12,7 @@ from torch import Tensor
 
 from probsa import Bag, pack
 from probsa.errors import CheckpointError, GraphError, InputError, UnknownName
-from probsa.models import build, from_original
-from probsa.models.camil import nearest_arcs
+from probsa.models import build, from_original, nearest_arcs
 
 ORIGINALS = ["camil_tf_binary", "camil_tf_subtyping"]
 SMALL = {"embed": 12, "heads": 2, "landmarks": 4, "attention_dim": 5}

@@ -7,6 +7,7 @@ from ._base import bag_rows as bag_rows
 from ._catalogue import catalogue_lines as catalogue_lines
 from ._catalogue import catalogue_page as catalogue_page
 from ._catalogue import catalogue_rows as catalogue_rows
+from ._nearest_arcs import nearest_arcs as nearest_arcs
 from ._originals import from_original as from_original
 from ._registry import PRESET as PRESET
 from ._registry import Facts as Facts
@@ -19,4 +20,3 @@ from ._registry import option_groups as option_groups
 from ._registry import original as original
 from ._registry import register as register
 from ._registry import summary as summary
-from .camil import nearest_arcs as nearest_arcs
