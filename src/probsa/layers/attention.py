@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..core import Bags
 from ..errors import InputError
-from ..variational import Diagonal, Dirac, Posterior
+from ..variational import Diagonal, Dirac, Posterior, PosteriorOptions
 
 Trunk = Literal["tanh", "gated", "mlp"]
 Activation = Literal["tanh", "relu", "gelu"]
@@ -97,8 +97,8 @@ class AttentionPosterior(nn.Module):
         kind: PosteriorKind,
         trunk: Trunk = "tanh",
         mean_bias: bool | None = None,
-        log_variance_bounds: tuple[float, float] | None = (-10.0, 4.0),
-        initial_log_variance: float = -2.0,
+        log_variance_bounds: tuple[float, float] | None = PosteriorOptions.log_variance_bounds,
+        initial_log_variance: float = PosteriorOptions.initial_log_variance,
         columns: int | None = None,
         activation: Activation = "tanh",
         dropout: float = 0.0,
