@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from probsa.core.graphs import edge_weights, grid, knn
-from probsa.core.randomness import stream
+from probsa.core.randomness import random_stream
 
 SIZES = (1_000, 5_000, 20_000, 50_000)
 GOAL = (20_000, 50.0)
@@ -23,7 +23,7 @@ GOAL = (20_000, 50.0)
 
 def slide(n: int, *, contours: int) -> Tensor:
     """Return n patch corners, 256 apart; each of the `contours` pieces has its own lattice."""
-    source, pieces = stream("graphs", n), []
+    source, pieces = random_stream("graphs", n), []
     for k in range(contours):
         count = n // contours
         width = int(count**0.5)
@@ -56,7 +56,7 @@ def main() -> None:
     for n in SIZES:
         whole, shifted = slide(n, contours=1), slide(n, contours=4)
         edges = grid(whole, stride=256.0)
-        x = torch.randn(n, 1024, generator=stream("features", n)).half()
+        x = torch.randn(n, 1024, generator=random_stream("features", n)).half()
         row = {
             "patches": n,
             "edges": edges.shape[1],

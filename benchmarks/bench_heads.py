@@ -15,7 +15,7 @@ import torch
 
 from probsa import models, pack
 from probsa.core.bags import Bag, Bags
-from probsa.core.randomness import stream
+from probsa.core.randomness import random_stream
 from probsa.training.devices import keep_memory, precision_context
 from probsa.training.model_stack import Stack, objectives
 from probsa.variational.objectives import objective
@@ -56,7 +56,7 @@ def steps(
     single_optimizer = torch.optim.Adam(members[0].parameters(), lr=1e-4, fused=True)
 
     def joint(k: int) -> None:
-        noise = [stream(s, k, device=device) for s in range(runs)]
+        noise = [random_stream(s, k, device=device) for s in range(runs)]
         with precision_context(precision, device):
             out, copies = stack(bags, generators=noise)
             terms = stack.losses(out, copies)
@@ -66,7 +66,7 @@ def steps(
 
     def single(k: int) -> None:
         with precision_context(precision, device):
-            out = members[0](bags, generator=stream(0, k, device=device))
+            out = members[0](bags, generator=random_stream(0, k, device=device))
             terms = members[0].losses(out, bags)
         single_optimizer.zero_grad(set_to_none=True)
         objective(terms, weights={}, kl_weight=1.0).backward()

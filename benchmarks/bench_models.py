@@ -27,7 +27,7 @@ from torch import nn
 import probsa
 from probsa.core.bags import Bags, pack
 from probsa.core.graphs import grid
-from probsa.core.randomness import stream
+from probsa.core.randomness import random_stream
 from probsa.models import build
 from probsa.variational.objectives import objective
 
@@ -100,7 +100,7 @@ def our_model(name: str) -> nn.Module:
 
 def our_step(name: str, bags: Bags, *, bf16: bool = False) -> Step:
     model = our_model(name)
-    generator = stream("bench", name)
+    generator = random_stream("bench", name)
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
@@ -180,7 +180,7 @@ def large_bag() -> Bags:
     edges = grid(cells, stride=1.0)
     bag = probsa.Bag(
         name="large",
-        x=torch.randn(n, P, generator=stream("bench", "large")),
+        x=torch.randn(n, P, generator=random_stream("bench", "large")),
         edges=edges,
         weights=torch.ones(edges.shape[1]),
         y=1.0,

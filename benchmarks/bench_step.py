@@ -22,7 +22,7 @@ from torch import nn
 import probsa
 from probsa.core.bags import Bag, Bags, pack
 from probsa.core.graphs import chain, grid
-from probsa.core.randomness import stream
+from probsa.core.randomness import random_stream
 from probsa.training.config import TrainingConfig
 from probsa.training.optimizers import make_optimizer
 from probsa.variational.objectives import objective
@@ -62,7 +62,7 @@ class Row:
 
 def batch_of(name: str) -> Bags:
     """Return bags of standard normal features; small bags are chains, slides are grids."""
-    source = stream("bench", name)
+    source = random_stream("bench", name)
     sizes = SIZES[name]
     if isinstance(sizes, tuple):
         low, high, count = sizes
@@ -86,7 +86,7 @@ def ours(name: str, bags: Bags, *, bf16: bool = False, **arguments: Any) -> Step
     """Return a step of one of our models: forward pass, losses and backward pass."""
     torch.manual_seed(0)
     model = probsa.models.build(name, in_dim=P, **arguments).train()
-    weights, generator = model.loss_weights, stream("bench", name)
+    weights, generator = model.loss_weights, random_stream("bench", name)
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
@@ -292,7 +292,7 @@ def section_predict(rounds: int) -> Iterator[Row]:
 
     torchmil's gives the logits; ours also gives the moments that maps need.
     """
-    bags = pack([_bag(10_000, 0, stream("bench", "predict"), slide=True)])
+    bags = pack([_bag(10_000, 0, random_stream("bench", "predict"), slide=True)])
     torch.manual_seed(0)
     model = probsa.models.build("abmil-probsa-diag", in_dim=P, predict_samples=5000).eval()
     contestants: dict[str, Step] = {"ours": torch.no_grad()(lambda: model(bags).probability)}

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .core import Bag, write_csv, write_json
-from .datasets import BagSet, Split, Stated, open_bags, read_table
+from .datasets import BagSet, FeatureMetadata, Split, open_bags, read_table
 from .errors import BagError
 from .evaluation import (
     Prediction,
@@ -117,7 +117,7 @@ class BagSelection:
 
     bags: BagSet
     names: Sequence[str]
-    expected: Stated | None = None
+    expected: FeatureMetadata | None = None
     strict: bool = True
     """Whether bags with other metadata are left out."""
 

@@ -47,7 +47,7 @@ from probsa.benchmark.tables.instances import instances_table
 from probsa.errors import InputError, UnknownName
 from probsa.models import names
 from probsa.statistics import comparison
-from probsa.statistics.metric import Metric, undefined
+from probsa.statistics.metric import Metric
 
 BAGS = [["a", "b", "c", "d"], ["e", "f", "g", "h"], ["i", "j", "k", "l"]]
 Y = dict(zip("abcdefghijkl", [0, 0, 1, 1] * 3, strict=True))
@@ -425,7 +425,7 @@ def test_uncertainty_has_a_bar_each_and_reasons_where_there_is_none():
     rivals = {
         "σ²": Metric(0.61, low=0.5, high=0.7),
         "1/degree": Metric(0.72, low=0.6, high=0.8),
-        "random map": undefined("every instance has the same number of neighbours"),
+        "random map": Metric.undefined("every instance has the same number of neighbours"),
     }
     result = [
         ErrorDetection(data=d, method=name, model=model, metrics=rivals)

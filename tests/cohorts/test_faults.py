@@ -23,7 +23,7 @@ from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
 from probsa.cohorts.inputs import find_inputs
 from probsa.cohorts.verification import verify
 from probsa.cohorts.work import MAX_NAME_BYTES, WorkFolder, file_name
-from probsa.core.store import peek_bag, read_bag, stamp, write_bag
+from probsa.core.store import peek_bag, read_bag, read_stamp, write_bag
 from probsa.errors import BagError
 from probsa.features import build
 from probsa.jobs.engines import run_tasks
@@ -261,7 +261,7 @@ def test_types_that_do_not_exist_are_a_damaged_file(tmp_path, monkeypatch, error
 
     monkeypatch.setattr(h5py.AttributeManager, "get", get)
     monkeypatch.setattr(h5py.AttributeManager, "__getitem__", get)
-    for read in (read_bag, peek_bag, lambda p: stamp(p, "a")):
+    for read in (read_bag, peek_bag, lambda p: read_stamp(p, "a")):
         with pytest.raises(BagError, match=r"x\.h5 cannot be read as HDF5"):
             read(path)
     with pytest.raises(BagError, match=r"y\.h5 is damaged"):

@@ -20,7 +20,7 @@ from probsa.cohorts.inputs import find_inputs
 from probsa.cohorts.patching import Patching
 from probsa.cohorts.records import Record
 from probsa.cohorts.work import WorkFolder
-from probsa.core.files import read_csv, unfinished_below
+from probsa.core.files import read_csv, temporary_files_below
 from probsa.core.store import read_bag
 from probsa.errors import InputError
 from probsa.features import build
@@ -386,7 +386,7 @@ def test_what_a_killed_run_left_half_written_is_swept(slides, work, finished):
         assert left == {".slide0.jpg.abcd1234.tmp"}  # its owner is alive
     patch_cohort(slides, work, settings=SMALL)
     extract_cohort(work, ExtractOptions(batch=7))
-    assert unfinished_below(work) == [foreign]
+    assert temporary_files_below(work) == [foreign]
     foreign.unlink()
     assert sorted(p.relative_to(work) for p in work.rglob("*")) == sorted(
         p.relative_to(finished) for p in finished.rglob("*")

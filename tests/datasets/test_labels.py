@@ -9,18 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probsa.datasets import Split, Table, make_split, match, read_clam_split, read_table
+from probsa.datasets import (
+    LabelTable,
+    Split,
+    check_labels_match,
+    make_split,
+    read_clam_split,
+    read_table,
+)
 from probsa.errors import InputError, TableError
 
 
-def table(tmp_path: Path, text: str, **options: object) -> Table:
+def table(tmp_path: Path, text: str, **options: object) -> LabelTable:
     path = tmp_path / "labels.csv"
     path.write_text(text, encoding="utf-8")
     return read_table(path, **options)
 
 
-def made(n: int, *, positive: int, groups: int | None = None) -> Table:
-    return Table(
+def made(n: int, *, positive: int, groups: int | None = None) -> LabelTable:
+    return LabelTable(
         bags=tuple(f"b{i:03}" for i in range(n)),
         labels=tuple(int(i % n < positive) for i in range(n)),
         groups=None if groups is None else tuple(f"p{i % groups}" for i in range(n)),
@@ -30,7 +37,7 @@ def made(n: int, *, positive: int, groups: int | None = None) -> Table:
 
 def test_a_table_is_read_with_ids_as_text(tmp_path: Path) -> None:
     t = table(tmp_path, "bag,label,group,fold\n049,1,p1,0\n 050 ,0,,1\n\n51,1.0,p2,2\n")
-    assert t == Table(
+    assert t == LabelTable(
         path=tmp_path / "labels.csv",
         bags=("049", "050", "51"),
         labels=(1, 0, 1),
@@ -117,19 +124,19 @@ def test_no_table_and_no_text(tmp_path: Path) -> None:
 
 def test_labels_and_bags_match_both_ways() -> None:
     t = replace(made(8, positive=4), path=Path("labels.csv"))
-    match(t, t.bags, allow_unlabelled=False)
-    match(t, (*t.bags, "new"), allow_unlabelled=True)
+    check_labels_match(t, t.bags, allow_unlabelled=False)
+    check_labels_match(t, (*t.bags, "new"), allow_unlabelled=True)
     with pytest.raises(TableError, match=r"labels\.csv .*: 1 bag \('new'\) without a label\."):
-        match(t, (*t.bags, "new"), allow_unlabelled=False)
+        check_labels_match(t, (*t.bags, "new"), allow_unlabelled=False)
     message = (
         r"7 labels \('b001', 'b002', 'b003', 'b004', 'b005' and 2 more\) without a bag and "
         r"1 bag \('x01'\) without a label"
     )
     with pytest.raises(TableError, match=message):
-        match(t, ("b000", "x01"), allow_unlabelled=False)
+        check_labels_match(t, ("b000", "x01"), allow_unlabelled=False)
     unlabelled = replace(t, labels=(None, *t.labels[1:]))
     with pytest.raises(TableError, match=r"1 bag \('b000'\) without a label\."):
-        match(unlabelled, t.bags, allow_unlabelled=False)
+        check_labels_match(unlabelled, t.bags, allow_unlabelled=False)
 
 
 @pytest.mark.parametrize(
@@ -141,9 +148,9 @@ def test_labels_and_bags_match_both_ways() -> None:
     ],
 )
 def test_the_likely_cause_of_a_name_without_a_bag(row: str, bag: str, message: str) -> None:
-    t = Table(bags=(row,), labels=(0,), classes=("0", "1"))
+    t = LabelTable(bags=(row,), labels=(0,), classes=("0", "1"))
     with pytest.raises(TableError, match=message):
-        match(t, (bag,), allow_unlabelled=True)
+        check_labels_match(t, (bag,), allow_unlabelled=True)
 
 
 def test_folds_test_on_k_and_validate_on_the_next() -> None:
@@ -205,7 +212,7 @@ def test_the_validation_part_is_stratified_and_follows_the_seed() -> None:
 )
 def test_no_group_is_ever_in_two_parts(groups: list[int], seed: int, data: st.DataObject) -> None:
     labels = data.draw(st.lists(st.integers(0, 1), min_size=len(groups), max_size=len(groups)))
-    t = Table(
+    t = LabelTable(
         bags=tuple(str(i) for i in range(len(groups))),
         labels=tuple(labels),
         groups=tuple(str(g) for g in groups),
@@ -271,7 +278,9 @@ def clam(tmp_path: Path, text: str) -> Path:
 
 
 def test_clam_splits_are_ragged(tmp_path: Path) -> None:
-    t = Table(bags=("049", "050", "51", "52", "53"), labels=(0, 1, 0, 1, 0), classes=("0", "1"))
+    t = LabelTable(
+        bags=("049", "050", "51", "52", "53"), labels=(0, 1, 0, 1, 0), classes=("0", "1")
+    )
     path = clam(tmp_path, ",train,val,test\n0,51,049,050\n1,52,,\n")
     split = read_clam_split(path, t)
     assert (split.train, split.val, split.test) == (("51", "52"), ("049",), ("050",))
@@ -298,7 +307,7 @@ def test_clam_splits_are_ragged(tmp_path: Path) -> None:
     ],
 )
 def test_bad_clam_splits(tmp_path: Path, text: str, message: str) -> None:
-    t = Table(bags=("049", "050"), labels=(0, 1), groups=("p", "p"), classes=("0", "1"))
+    t = LabelTable(bags=("049", "050"), labels=(0, 1), groups=("p", "p"), classes=("0", "1"))
     with pytest.raises(TableError, match=message):
         read_clam_split(clam(tmp_path, text), t)
 

@@ -7,8 +7,8 @@ import pytest
 
 from probsa.core.store import write_bag
 from probsa.datasets import open_bags, read_table
-from probsa.datasets.copies import Copy, find_copies
-from probsa.datasets.labels import Table
+from probsa.datasets.copies import BagCopy, find_copies
+from probsa.datasets.labels import LabelTable
 from probsa.datasets.leaks import find_leaks, refuse_leaks
 from probsa.datasets.protocol import fold_splits
 from probsa.datasets.splits import Split, make_split
@@ -93,7 +93,7 @@ def test_a_third_of_the_rows_is_less_than_the_rule_asks_of_either_bag(tmp_path):
     assert find_copies(bags, bags.names) == []
     bags = write(tmp_path, {"b": np.concatenate([b[:15], a[:15]])})
     assert find_copies(bags, bags.names) == [
-        Copy(first="a", second="b", kind="near-copy", share=0.5)
+        BagCopy(first="a", second="b", kind="near-copy", share=0.5)
     ]
 
 
@@ -145,7 +145,7 @@ def four(tmp_path):
     return write(tmp_path, {f"b{k}": x[k] for k in range(4)})
 
 
-TABLE = Table(bags=("b0", "b1", "b2", "b3"), labels=(0, 1, 0, 1), groups=("p", "q", "r", "s"),
+TABLE = LabelTable(bags=("b0", "b1", "b2", "b3"), labels=(0, 1, 0, 1), groups=("p", "q", "r", "s"),
               classes=("0", "1"))  # fmt: skip
 CLEAN = Split(train=("b0", "b1"), val=("b2",), test=("b3",), origin="made by hand")
 
@@ -189,7 +189,7 @@ def test_a_copy_in_another_part_is_refused_and_in_the_same_told(four, tmp_path):
 
 
 def test_what_was_found_once_serves_every_split(four):
-    known = [Copy(first="b1", second="b2", kind="copy", share=1.0)]
+    known = [BagCopy(first="b1", second="b2", kind="copy", share=1.0)]
     with pytest.raises(TableError, match=r"'b1' \(train\) and 'b2' \(val\) have the same features"):
         refuse_leaks(four, TABLE, CLEAN, copies=known)
     split = Split(train=("b1", "b2"), val=(), test=("b3",), origin="")
@@ -200,7 +200,7 @@ def test_a_long_list_is_counted(tmp_path):
     x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
     names = [f"b{k}" for k in range(8)]
     bags = write(tmp_path, dict.fromkeys(names, x))
-    table = Table(bags=tuple(names), labels=(0,) * 8, classes=("0", "1"))
+    table = LabelTable(bags=tuple(names), labels=(0,) * 8, classes=("0", "1"))
     split = Split(train=tuple(names[:7]), val=(), test=("b7",), origin="made")
     with pytest.raises(TableError, match="and 2 more"):
         refuse_leaks(bags, table, split)

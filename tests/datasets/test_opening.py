@@ -11,7 +11,7 @@ import torch
 from probsa.core import GraphOptions, graphs
 from probsa.core.bags import pack
 from probsa.core.store import write_bag
-from probsa.datasets import BagSet, match, open_bags, read_table
+from probsa.datasets import BagSet, check_labels_match, open_bags, read_table
 from probsa.errors import BagError, GraphError, InputError
 
 N, WIDTH = 12, 5
@@ -272,7 +272,9 @@ def test_each_kind_of_graph(tmp_path: Path, graph: GraphOptions, edges: torch.Te
 )
 def test_options_of_weights_reach_the_graph(tmp_path: Path, graph: GraphOptions) -> None:
     bag = open_bags(slides(tmp_path, "a"), graph=graph).bag("a")
-    expected = graphs.edge_weights(bag.x, bag.edges, kind=graph.weights, scale=graph.weight_scale)
+    expected = graphs.edge_weights(
+        bag.x, bag.edges, kind=graph.edge_weights, scale=graph.weight_scale
+    )
     assert torch.equal(bag.weights, expected)
     assert not torch.equal(bag.weights, open_bags(tmp_path).bag("a").weights)
 
@@ -340,7 +342,7 @@ def test_real_scans(shared_data: Path) -> None:
     folder = shared_data / "bags" / "ct_ich"
     bags = open_bags(folder / "features")
     t = read_table(folder / "labels.csv")
-    match(t, bags.names, allow_unlabelled=False)
+    check_labels_match(t, bags.names, allow_unlabelled=False)
     assert (len(bags), bags.in_dim) == (82, 254)
     assert sum(bags.size(n) for n in bags.names) == 2471
     for name, y in zip(t.bags, t.labels, strict=True):
@@ -358,7 +360,7 @@ def test_real_tiles(shared_data: Path) -> None:
     folder = shared_data / "bags" / "colon_tiles"
     bags = open_bags(folder)
     t = read_table(folder / "labels.csv")
-    match(t, bags.names, allow_unlabelled=False)
+    check_labels_match(t, bags.names, allow_unlabelled=False)
     assert (len(bags), bags.in_dim, bags.stored(bags.names[0]).inferred_kind) == (100, 102, "slide")
     expected = graphs.grid(torch.from_numpy(np.indices((10, 10)).reshape(2, -1).T.copy()))
     for name in bags.names:

@@ -11,7 +11,7 @@ import pytest
 from probsa.core.bags import pack
 from probsa.core.store import write_bag
 from probsa.datasets import open_bags, read_table
-from probsa.datasets.labels import PARTS, Table
+from probsa.datasets.labels import SPLIT_PARTS, LabelTable
 from probsa.datasets.protocol import (
     check_classes,
     fold_splits,
@@ -32,7 +32,7 @@ def cohort(*, patients=30, slides=2, test=10, seed=0):
     order = rng.permutation(patients)
     bags = [f"s{p:02d}_{k}" for p in order for k in range(slides)]
     part = ["test" if p >= patients - test else "train" for p in order for _ in range(slides)]
-    return Table(
+    return LabelTable(
         bags=tuple(bags),
         labels=tuple(int(p % 3 == 0) for p in order for _ in range(slides)),
         groups=tuple(f"p{p}" for p in order for _ in range(slides)),
@@ -42,7 +42,7 @@ def cohort(*, patients=30, slides=2, test=10, seed=0):
 
 
 def table_of(labels, *, parts=None, groups=None, folds=None):
-    return Table(
+    return LabelTable(
         bags=tuple(f"b{k}" for k in range(len(labels))),
         labels=tuple(labels),
         groups=groups,
@@ -207,7 +207,7 @@ def test_stored_splits_are_read_as_they_were(tmp_path):
 
 
 def _in_table_order(split, table):
-    parts = {p: tuple(b for b in table.bags if b in getattr(split, p)) for p in PARTS}
+    parts = {p: tuple(b for b in table.bags if b in getattr(split, p)) for p in SPLIT_PARTS}
     return replace(split, **parts)
 
 

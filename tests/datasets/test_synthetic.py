@@ -14,8 +14,8 @@ from sklearn.metrics import roc_auc_score
 
 from probsa.datasets import open_bags
 from probsa.datasets.synthetic import (
-    LESION,
-    LOOKALIKES,
+    LESION_DIGIT,
+    LOOKALIKE_DIGITS,
     STRIDE,
     DigitSlide,
     digit_slides,
@@ -40,7 +40,7 @@ def plane(s: DigitSlide, values) -> np.ndarray:
 def test_labels_say_whether_there_is_a_lesion(slides):
     for s in slides:
         assert s.label == s.instance_labels.max()
-        np.testing.assert_array_equal(DIGIT[s.digits] == LESION, s.instance_labels == 1)
+        np.testing.assert_array_equal(DIGIT[s.digits] == LESION_DIGIT, s.instance_labels == 1)
 
 
 def test_lesions_are_contiguous_and_as_large_as_said(slides):
@@ -63,7 +63,9 @@ def test_a_lesion_of_one_size():
 
 def test_both_classes_hold_lookalikes(slides):
     for label in (0, 1):
-        share = [np.isin(DIGIT[s.digits], LOOKALIKES).mean() for s in slides if s.label == label]
+        share = [
+            np.isin(DIGIT[s.digits], LOOKALIKE_DIGITS).mean() for s in slides if s.label == label
+        ]
         assert np.mean(share) > 0.25
 
 

@@ -11,7 +11,7 @@ from support.made_predictions import cohort, lattice, made, scan, slide
 from probsa.errors import BagError, InputError
 from probsa.evaluation.error_detectors import (
     AREAS,
-    DETECTORS,
+    ERROR_DETECTORS,
     RIVALS,
     error_verdict,
     std_over_replicates,
@@ -302,7 +302,9 @@ def test_undefined_with_its_reason():
     relevance = [replace(p, score_kind="relevance") for p in bags]
     got = detector_metrics(relevance, positive)
     assert {m.reason for m in got.values()} == {"relevance has no point where calls change"}
-    names = {f"{w}_{d}_{a}" for a in AREAS for d in DETECTORS for w in ("error_auroc", "augrc")}
+    names = {
+        f"{w}_{d}_{a}" for a in AREAS for d in ERROR_DETECTORS for w in ("error_auroc", "augrc")
+    }
     assert names | {f"error_{w}_{a}" for a in AREAS for w in ("rate", "auroc_gain")} == set(got)
     right = replace(bags[1], instance_labels=np.int8(instance_evidence(bags[1]) > 0))
     got = detector_metrics([right], positive)

@@ -9,9 +9,9 @@ import pytest
 
 from probsa.errors import BagError, InputError
 from probsa.evaluation.froc_summaries import froc_summary
-from probsa.evaluation.lesion_detections import Detections, detections
-from probsa.evaluation.lesion_hits import hits
-from probsa.evaluation.lesion_masks import lesions, major_axes, patch_mask
+from probsa.evaluation.lesion_detections import Detections, detect_lesions
+from probsa.evaluation.lesion_hits import match_detections
+from probsa.evaluation.lesion_masks import find_lesions, major_axes, patch_mask
 from probsa.evaluation.pools import bag_draws
 from probsa.evaluation.prediction import Prediction
 from probsa.statistics.free_response import RATES, froc
@@ -37,7 +37,7 @@ def reference(shared_golden):
 def case_lesions(reference):
     """The lesions of every tumour case."""
     with np.load(reference / "masks.npz") as masks:
-        return {name: lesions(masks[name]) for name in masks.files}
+        return {name: find_lesions(masks[name]) for name in masks.files}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def case_hits(reference, case_lesions):
     for r in _rows(reference / "detections.csv"):
         by_case.setdefault(r["case"], []).append((r["x"], r["y"], r["confidence"]))
     return {
-        name: hits(
+        name: match_detections(
             name, _points(*np.array(points, dtype=np.float64)), lesions=case_lesions.get(name)
         )
         for name, points in by_case.items()
@@ -139,24 +139,24 @@ def test_all_subsets_of_the_reference_are_tested(reference):
 def test_lesions_merge_within_75_micrometres():
     mask = np.zeros((40, 80), dtype=bool)
     mask[15:25, 10:30] = mask[15:25, 38:60] = True  # 8 pixels between them: 62 µm
-    assert lesions(mask).labels.max() == 1
+    assert find_lesions(mask).labels.max() == 1
     mask[:, 38] = False  # 9
-    assert lesions(mask).labels.max() == 2
+    assert find_lesions(mask).labels.max() == 2
     # With pixels of half the size the gap of 9 is 35 µm.
-    assert lesions(mask, pixel_um=0.243 * 16).labels.max() == 1
+    assert find_lesions(mask, pixel_um=0.243 * 16).labels.max() == 1
 
 
 def test_a_hole_belongs_to_its_lesion_and_an_empty_mask_has_no_lesion():
     mask = np.zeros((60, 60), dtype=np.uint8)
     mask[10:50, 10:50] = 255
     mask[20:40, 20:40] = 0
-    assert lesions(mask).labels[30, 30] == 1
-    empty = lesions(np.zeros((5, 7)))
+    assert find_lesions(mask).labels[30, 30] == 1
+    empty = find_lesions(np.zeros((5, 7)))
     assert empty.count == 0 and empty.labels.shape == (5, 7) and empty.labels.max() == 0
     with pytest.raises(InputError, match=r"mask of shape \(0, 3\)"):
-        lesions(np.zeros((0, 3)))
+        find_lesions(np.zeros((0, 3)))
     with pytest.raises(InputError, match=r"pixels of 0\.0 µm"):
-        lesions(np.ones((2, 3)), pixel_um=0.0)
+        find_lesions(np.ones((2, 3)), pixel_um=0.0)
 
 
 def test_major_axes_by_hand():
@@ -176,37 +176,37 @@ def test_major_axes_by_hand():
 def _one_lesion():
     mask = np.zeros((100, 100), dtype=bool)
     mask[20:80, 20:80] = True
-    return lesions(mask)
+    return find_lesions(mask)
 
 
 def test_slides_without_detections_count_for_the_average():
-    tumour = hits("t", _points((1600, 1600, 0.8), (64, 64, 0.9)), lesions=_one_lesion())
-    empty = hits("e", _points(), lesions=None)
+    tumour = match_detections("t", _points((1600, 1600, 0.8), (64, 64, 0.9)), lesions=_one_lesion())
+    empty = match_detections("e", _points(), lesions=None)
     assert froc([tumour]).false_positives.tolist() == [1, 0]
     both = froc([tumour, empty, empty, empty])
     assert both.false_positives.tolist() == [0.25, 0]
     assert (both.slides, both.lesions) == (4, 1)
-    missed = hits("m", _points(), lesions=_one_lesion())
+    missed = match_detections("m", _points(), lesions=_one_lesion())
     nothing = froc([missed, empty])
     assert nothing.score == 0.0 and nothing.sensitivity.tolist() == [0.0]
 
 
 def test_detections_on_a_partial_last_pixel_count_and_beyond_it_do_not():
-    edge = hits("t", _points((3210, 1600, 0.8)), lesions=_one_lesion())
+    edge = match_detections("t", _points((3210, 1600, 0.8)), lesions=_one_lesion())
     assert edge.false.tolist() == [0.8]
     with pytest.raises(InputError, match=r"slide 't': the detection at \(3300, 1600\) lies outs"):
-        hits("t", _points((3300, 1600, 0.8)), lesions=_one_lesion())
+        match_detections("t", _points((3300, 1600, 0.8)), lesions=_one_lesion())
     with pytest.raises(InputError, match=r"at \(-1, 5\) lies outside the mask of 100 × 100"):
-        hits("t", _points((-1, 5, 0.8)), lesions=_one_lesion())
+        match_detections("t", _points((-1, 5, 0.8)), lesions=_one_lesion())
     for wrong in (-0.5, np.nan):
         with pytest.raises(InputError, match="a detection has confidence"):
-            hits("n", _points((1, 1, wrong)), lesions=None)
+            match_detections("n", _points((1, 1, wrong)), lesions=None)
 
 
 def test_froc_needs_a_lesion():
     itc = np.zeros((50, 50), dtype=bool)
     itc[20:24, 20:24] = True
-    only = hits("i", _points((22 * 32, 22 * 32, 0.9)), lesions=lesions(itc))
+    only = match_detections("i", _points((22 * 32, 22 * 32, 0.9)), lesions=find_lesions(itc))
     assert len(only.false) == 0
     with pytest.raises(InputError, match="these 1 slides have none larger than isolated"):
         froc([only])
@@ -270,7 +270,7 @@ PEAKS = np.array(
 
 def _confident(slide, *, radius):
     """The detections with a confidence of at least 0.5, without smoothing."""
-    d = detections(slide, smoothing=0.0, radius=radius)
+    d = detect_lesions(slide, smoothing=0.0, radius=radius)
     kept = d.confidence >= 0.5
     return d.x[kept], d.y[kept], d.confidence[kept]
 
@@ -283,7 +283,7 @@ def test_non_maximum_suppression_by_hand():
     np.testing.assert_array_equal(y, [1.5 * 512, 1.5 * 512])
     near = _confident(_slide(PEAKS), radius=1.0)
     np.testing.assert_allclose(near[2], [0.9, 0.7, 0.6], atol=1e-7)
-    assert len(detections(_slide(PEAKS), smoothing=0.0, radius=0.0).x) == 18
+    assert len(detect_lesions(_slide(PEAKS), smoothing=0.0, radius=0.0).x) == 18
     # The radius is inclusive: the .7 is at a distance of 3 from the .9, and the .6 at √17.
     far = _confident(_slide(PEAKS), radius=3.0)
     np.testing.assert_allclose(far[2], [0.9, 0.6], atol=1e-7)
@@ -293,15 +293,15 @@ def test_smoothing_is_a_gaussian_over_existing_patches():
     line = _slide([[0.0, 1.0, 0.0]])
     a, b = np.exp(-0.5), np.exp(-2.0)
     expected = [1 / (1 + 2 * a), a / (1 + a + b), a / (1 + a + b)]
-    got = detections(line, smoothing=1.0, radius=0.0)
+    got = detect_lesions(line, smoothing=1.0, radius=0.0)
     np.testing.assert_allclose(got.confidence, expected, rtol=1e-6)
     assert got.x[0] == 1.5 * 512
     # A single .9 against a block of .6, which is highest at the edge of the slide.
     spike = np.full((5, 7), 0.1)
     spike[2, 1] = 0.9
     spike[1:4, 4:7] = 0.6
-    assert detections(_slide(spike), smoothing=0.0).x[0] == 1.5 * 512
-    assert detections(_slide(spike), smoothing=1.0).x[0] == 6.5 * 512
+    assert detect_lesions(_slide(spike), smoothing=0.0).x[0] == 1.5 * 512
+    assert detect_lesions(_slide(spike), smoothing=1.0).x[0] == 6.5 * 512
 
 
 def test_confidence_is_the_bags_probability_times_the_instances():
@@ -309,22 +309,22 @@ def test_confidence_is_the_bags_probability_times_the_instances():
     share = 4 * weights[0] / (1 + 4 * weights[0])
     for kind, value in (("logit", np.log(weights) + 3), ("weight", weights)):
         p = _slide(value, kind=kind, probability=(0.6,))
-        got = detections(p, smoothing=0.0, radius=0.0)
+        got = detect_lesions(p, smoothing=0.0, radius=0.0)
         np.testing.assert_allclose(got.confidence, 0.6 * share, rtol=1e-5)
     three = _slide([[0.5, 0.2]], probability=(0.25, 0.5, 0.25))
-    got = detections(three, smoothing=0.0, radius=0.0)
+    got = detect_lesions(three, smoothing=0.0, radius=0.0)
     np.testing.assert_allclose(got.confidence, [0.375, 0.15], rtol=1e-6)
 
 
 def test_slides_without_detections():
     with pytest.raises(InputError, match="relevance has no common scale"):
-        detections(_slide(PEAKS, kind="relevance"))
+        detect_lesions(_slide(PEAKS, kind="relevance"))
     with pytest.raises(BagError, match="bag 's' has no coordinates in the plane"):
-        detections(replace(_slide(PEAKS), coords=None))
+        detect_lesions(replace(_slide(PEAKS), coords=None))
     with pytest.raises(BagError, match="no coordinates in the plane"):
-        detections(replace(_slide([[1.0, 2.0]]), coords=np.array([[1], [2]])))
+        detect_lesions(replace(_slide([[1.0, 2.0]]), coords=np.array([[1], [2]])))
     with pytest.raises(InputError, match="radius -1"):
-        detections(_slide(PEAKS), radius=-1.0)
+        detect_lesions(_slide(PEAKS), radius=-1.0)
 
 
 # Masks from patches
@@ -347,13 +347,13 @@ def test_froc_from_a_mask_and_from_labels_of_patches():
     mask = np.kron(labels, np.ones((16, 16)))
     from_patches = patch_mask(slides[0])
     np.testing.assert_array_equal(from_patches[:176, :176], mask[:176, :176])
-    assert lesions(mask).count == lesions(from_patches).count == 2
+    assert find_lesions(mask).count == find_lesions(from_patches).count == 2
     for shown in (mask, from_patches):
         found = [
-            hits(
+            match_detections(
                 p.name,
-                detections(p, smoothing=0.0, radius=3.0),
-                lesions=None if p.name == "n" else lesions(shown),
+                detect_lesions(p, smoothing=0.0, radius=3.0),
+                lesions=None if p.name == "n" else find_lesions(shown),
             )
             for p in slides
         ]

@@ -22,8 +22,8 @@ from probsa.datasets.studies.opening import open_study
 from probsa.errors import BagError, InputError, SlideError
 from probsa.evaluation.froc_summaries import froc_summary
 from probsa.evaluation.lesion_detections import Detections
-from probsa.evaluation.lesion_hits import hits
-from probsa.evaluation.lesion_masks import lesions
+from probsa.evaluation.lesion_hits import match_detections
+from probsa.evaluation.lesion_masks import find_lesions
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.report import evaluate
 from probsa.evaluation.tables import write_predictions
@@ -157,7 +157,7 @@ def test_lesions_of_the_window_are_those_of_the_whole_mask():
     for shown in (mask, mask[:, :80], mask[10:60], mask[:60, :110]):
         near = ndimage.distance_transform_edt(shown == 0) < 75 / (0.243 * 32 * 2)
         expected, count = ndimage.label(ndimage.binary_fill_holes(near), np.ones((3, 3)))
-        got = lesions(shown)
+        got = find_lesions(shown)
         np.testing.assert_array_equal(got.labels, expected)
         assert len(got.axes) == count >= 2
 
@@ -289,7 +289,7 @@ def test_files_are_matched_by_name(tmp_path):
     (tmp_path / "tumor_001.tif").touch()
     with pytest.raises(InputError, match=r"Tumor_1\.xml and .*tumor_001\.tif both annotate"):
         annotation_files(tmp_path, ["tumor_001"])
-    with pytest.raises(InputError, match=r"named after a bag: expected else\.xml"):
+    with pytest.raises(InputError, match=r"named after a bag: expected, for example, else\.xml"):
         annotation_files(tmp_path, ["else"])
     with pytest.raises(InputError, match="there is no folder"):
         annotation_files(tmp_path / "gone", ["else"])
@@ -437,11 +437,11 @@ def test_small_pictures_have_no_lesions_to_find(tmp_path):
 def test_the_mean_over_replicates_and_its_interval():
     mask = np.zeros((100, 100))
     mask[20:80, 20:80] = 1
-    lesion = lesions(mask)
+    lesion = find_lesions(mask)
 
     def slide_with(name, x, confidence, *, tumour):
         point = Detections(x=np.array([x]), y=np.array([1600.0]), confidence=np.array([confidence]))
-        return hits(name, point, lesions=lesion if tumour else None)
+        return match_detections(name, point, lesions=lesion if tumour else None)
 
     first = [slide_with("a", 1600.0, 0.9, tumour=True), slide_with("n", 1600.0, 0.5, tumour=False)]
     second = [slide_with("a", 100.0, 0.9, tumour=True), slide_with("n", 1600.0, 0.5, tumour=False)]

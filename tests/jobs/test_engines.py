@@ -20,7 +20,7 @@ from probsa.errors import InputError, MissingExtra, ProbSAError
 from probsa.jobs import engines, processes, scheduler
 from probsa.jobs.engines import run_tasks
 from probsa.jobs.locks import claim, lock_file
-from probsa.jobs.tasks import Outcome
+from probsa.jobs.tasks import TaskOutcome
 
 NAMES = [f"t{i}" for i in range(10)]
 
@@ -145,8 +145,8 @@ def test_every_engine_makes_the_same_files_each_once(tmp_path, engine, ahead):
     tasks = tasks_of(tmp_path, t3="fail")
     stage = Toy(tmp_path, ahead=ahead, parties=engine["workers"])
     found = run_tasks(stage, tasks, on_outcome=told.append, **engine)
-    done = [Outcome(name=n, status="done", count=2) for n in NAMES if n != "t3"]
-    failed = Outcome(name="t3", status="failed", reason="it is not readable")
+    done = [TaskOutcome(name=n, status="done", count=2) for n in NAMES if n != "t3"]
+    failed = TaskOutcome(name="t3", status="failed", reason="it is not readable")
     assert found == [*done[:3], failed, *done[3:]]
     assert sorted(told, key=lambda o: o.name) == found
     assert times(tmp_path) == dict.fromkeys(NAMES, 1)
@@ -204,7 +204,7 @@ def test_a_task_that_kills_its_process_fails_alone(tmp_path, engine):
 @pytest.mark.usefixtures("quick")
 def test_a_task_at_which_a_process_dies_once_is_done(tmp_path):
     found = run_tasks(Toy(tmp_path), tasks_of(tmp_path, t6="die once"), workers=2)
-    assert found == [Outcome(name=n, status="done", count=2) for n in NAMES]
+    assert found == [TaskOutcome(name=n, status="done", count=2) for n in NAMES]
     assert times(tmp_path) == dict.fromkeys(NAMES, 1) | {"t6": 2}
     assert made(tmp_path) == made_of(NAMES)
     assert len({pid for name, pid in log(tmp_path) if name == "t6"}) == 2
@@ -318,8 +318,8 @@ def test_what_another_holds_is_waited_for(tmp_path, engine, finished):
     found = run_tasks(stage, tasks, on_outcome=tell, **engine)
     assert told[-1] == "t0"
     assert times(tmp_path)["t0"] == (0 if finished else 1)
-    theirs = Outcome(name="t0", status="no_tissue", kept=True)
-    assert found[0] == (theirs if finished else Outcome(name="t0", status="done", count=2))
+    theirs = TaskOutcome(name="t0", status="no_tissue", kept=True)
+    assert found[0] == (theirs if finished else TaskOutcome(name="t0", status="done", count=2))
 
 
 def test_what_another_finishes_before_we_lock_it_is_not_done_again(tmp_path):
@@ -335,7 +335,7 @@ def test_what_another_finishes_before_we_lock_it_is_not_done_again(tmp_path):
             return found
 
     found = run_tasks(Overtaken(tmp_path), tasks_of(tmp_path))
-    assert found[4] == Outcome(name="t4", status="done", kept=True)
+    assert found[4] == TaskOutcome(name="t4", status="done", kept=True)
     assert times(tmp_path) == dict.fromkeys(set(NAMES) - {"t4"}, 1)
     assert not lock_file(tmp_path / "made" / "t4.h5").exists()
 
@@ -363,7 +363,7 @@ def test_who_lost_the_lock_leaves_the_word_to_the_taker(tmp_path):
 
     told, stage = [], Sleeper(tmp_path)
     found = run_tasks(stage, tasks, on_outcome=tell)
-    assert found[0] == Outcome(name="t0", status="no_tissue", kept=True)
+    assert found[0] == TaskOutcome(name="t0", status="no_tissue", kept=True)
     assert not lock.exists()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.toy_stage import wait_for
 
-from probsa.core.files import replacing, unfinished
+from probsa.core.files import replacing, temporary_files
 from probsa.jobs import locks
 from probsa.jobs.locks import claim, lock_file
 
@@ -262,11 +262,11 @@ def test_what_a_dead_owner_left_half_written_goes(target):
             half.write_text("half")
             halves.append(half)
         path.unlink()
-    assert unfinished(target) == sorted(halves[:2])
+    assert temporary_files(target) == sorted(halves[:2])
     lock = claim(target)
     assert files(target) == sorted([halves[2].name, lock.path.name])
     lock.release()
-    assert unfinished(target / "no folder" / "x") == []
+    assert temporary_files(target / "no folder" / "x") == []
 
 
 def test_without_proc_the_system_is_asked(monkeypatch):

@@ -1,4 +1,4 @@
-"""Maps as lists of cells, against dense maps; relative positions, against the rule word by word."""
+"""Lists of cells against dense maps; relative positions against their literal definition."""
 
 import pytest
 import torch
@@ -15,18 +15,18 @@ HEIGHTS, WIDTHS = (5, 1, 9), (7, 1, 3)
 
 
 def some_cells(seed: int = 0):
-    """About half of three maps; the order and repeats of what is given do not matter."""
+    """Return about half of the cells of three maps, in a random order and with repeats."""
     every = every_cell(HEIGHTS, WIDTHS)
     generator = torch.Generator().manual_seed(seed)
     kept = torch.rand(len(every), generator=generator) < 0.5
-    kept[35] = True  # the map of one cell
+    kept[35] = True  # the only cell of its map
     at = kept.nonzero()[:, 0].repeat(2)
     at = at[torch.randperm(len(at), generator=generator)]
     return cells_at(every.bag[at], every.row[at], every.col[at], heights=HEIGHTS, widths=WIDTHS)
 
 
 def dense(cells) -> list[torch.Tensor]:
-    """Per bag: the number of each cell, `len(cells)` where there is none."""
+    """Return, per bag, the index of each cell, `len(cells)` where there is none."""
     maps = [
         torch.full((h, w), len(cells)) for h, w in zip(cells.heights, cells.widths, strict=True)
     ]
@@ -83,7 +83,7 @@ def test_the_buckets_of_a_grid_of_four():
 @pytest.mark.parametrize("method", ["euc", "quant", "product", "cross"])
 @pytest.mark.parametrize("first", [True, False])
 def test_buckets_of_any_places(method, first):
-    """Also far beyond the ±4 that the table holds, and in blocks of queries."""
+    """Offsets reach far beyond the table's ±4, and queries come in blocks."""
     generator = torch.Generator().manual_seed(0)
     row, col = torch.randint(0, 30, (2, 40), generator=generator)
     places = Places(row=row, col=col, first=first)
@@ -115,7 +115,7 @@ def test_attention_without_positions_is_softmax(dropout):
 
 
 def turned(side: int, u: list[float], *, mean: int) -> torch.Tensor:
-    """The same by operations on a dense map of cell numbers."""
+    """Compute the same with operations on a dense map of cell numbers."""
     m = torch.arange(side**2).view(side, side)
     m = m.flip(1) if u[7] < 0.5 else m
     m = m.flip(0) if u[6] < 0.5 else m

@@ -1,4 +1,4 @@
-"""The focal loss: its values by plain arithmetic, its limits, its gradients."""
+"""The focal loss: its values against plain arithmetic, its limits and its gradients."""
 
 import math
 
@@ -12,7 +12,7 @@ from probsa.variational.likelihoods import Bernoulli, Categorical
 
 
 def counted(scores: list[float], y: int, *, alpha: float, gamma: float) -> float:
-    """One bag, one number at a time."""
+    """Return the loss of one bag, with plain arithmetic."""
     p = math.exp(scores[y]) / sum(math.exp(s) for s in scores)
     return (alpha if y == 0 else 1 - alpha) * (1 - p) ** gamma * -math.log(p)
 

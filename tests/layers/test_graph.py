@@ -27,7 +27,7 @@ def dense(arcs: Arcs) -> Tensor:
 
 
 def directed_bags(dtype=F64):
-    """Random arcs with repeats and self-arcs; some instances have none coming in."""
+    """Return random arcs with repeats and loops; some instances have no incoming arc."""
     bags = []
     for k, n in enumerate((9, 1, 14)):
         g = torch.Generator().manual_seed(k)
@@ -107,7 +107,7 @@ def softmax_by_loop(arcs: Arcs, m: Tensor, t: Tensor) -> Tensor:
 @pytest.mark.parametrize("spread", [1.0, 900.0, 40_000.0])
 @pytest.mark.parametrize("arcs", [both_ways(TOGETHER), neighbourhoods(directed_bags())])
 def test_softmax_aggregation_is_exact_however_far_messages_spread(arcs, spread, monkeypatch):
-    """From 319 on (in double precision) one shift a bag would give 0 / 0."""
+    """From 319 on (in float64), one shift per bag would give 0 / 0."""
     monkeypatch.setattr(graph, "BLOCK", 2 * len(arcs.rows))  # two channels at a time
     g = torch.Generator().manual_seed(0)
     m = (spread * torch.rand(len(arcs), 5, generator=g, dtype=F64)).requires_grad_()
@@ -136,7 +136,7 @@ def test_either_shift_gives_the_same_in_single_precision(t):
 
 
 def test_a_bag_is_not_shifted_by_its_batch_mates():
-    """A bag of large messages beside one of small ones."""
+    """A bag with large messages and one with small messages share a batch."""
     first, second = (
         random_bag(6, seed=1, dtype=torch.float32),
         random_bag(6, seed=2, dtype=torch.float32),

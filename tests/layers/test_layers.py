@@ -1,4 +1,4 @@
-"""Blocks against dense formulas: attention within each bag, bounds on the variance, trunks."""
+"""Layers against dense formulas: attention within each bag, bounds of the variance, trunks."""
 
 import pytest
 import torch
@@ -20,13 +20,13 @@ def values(*shape, seed=0):
 
 
 def block_mask(sizes):
-    """True where two instances share a bag."""
+    """Return a mask that is True where two instances share a bag."""
     bag = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     return bag[:, None] == bag[None, :]
 
 
 def dense_attention(q, k, v, sizes):
-    """softmax(QKᵀ/√d + mask) V over the whole batch, (n, heads, d)."""
+    """Return softmax(QKᵀ/√d + mask) V over the whole batch, (n, heads, d)."""
     scores = torch.einsum("nhd,mhd->hnm", q, k) / q.shape[-1] ** 0.5
     scores = scores.masked_fill(~block_mask(sizes), -torch.inf)
     return torch.einsum("hnm,mhd->nhd", scores.softmax(-1), v)
@@ -48,7 +48,7 @@ def test_bag_attention_is_dense_attention_with_a_block_mask():
 
 
 def dense_transformer(model, h, sizes):
-    """Appendix B by its equations, over the whole batch with a mask."""
+    """Compute the equations of appendix B over the whole batch with a mask."""
     y = h
     for block in model.blocks:
         q, k, v = block.qkv(block.norm1(y)).unflatten(1, (3, block.heads, -1)).unbind(1)
@@ -150,7 +150,7 @@ def test_the_first_variance_is_the_one_asked_for(bounds, initial):
     q = layer(values(N, 6))
     assert type(q) is Diagonal
     want = torch.full((N,), initial, dtype=F64)
-    # the bias is born in single precision
+    # The bias is initialised in float32.
     torch.testing.assert_close(q.variance.log(), want, rtol=1e-6, atol=0)
 
 
@@ -237,7 +237,7 @@ def test_dropout_of_the_first_layers_acts_in_training_only():
 
 
 def test_heads_compute_in_full_precision_under_autocast():
-    """A variance map whose levels are bfloat16's would show steps that are not there."""
+    """In bfloat16, maps of the variance would show steps that are not real."""
     torch.manual_seed(0)
     layer = AttentionPosterior(32, 16, kind="diag")
     torch.nn.init.normal_(layer.log_variance.weight, std=0.05)
@@ -245,4 +245,4 @@ def test_heads_compute_in_full_precision_under_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         q = layer(h)
     assert q.variance.dtype == torch.float32
-    assert len(q.variance.unique()) > 450  # in bfloat16 about 50 levels would be left
+    assert len(q.variance.unique()) > 450  # in bfloat16 there would be about 50 levels

@@ -1,4 +1,4 @@
-"""Nyström attention against its formulas written out with dense matrices, and its promises."""
+"""Nyström attention against its formulas with dense matrices, and its invariances."""
 
 from dataclasses import replace
 
@@ -44,9 +44,9 @@ def inverse_by_the_formula(a: Tensor, steps: int) -> Tensor:
 
 
 def dense(layer: NystromAttention, x: Tensor, *, masked: bool) -> tuple[Tensor, Tensor]:
-    """(what comes out, F Z B of each head) of one bag, with all m windows and the padding in front.
+    """Return the result and F Z B of each head for one bag, with m windows and padding in front.
 
-    Masked: rows of zeros, and windows of nothing else, get the most negative logit there is.
+    If masked, padding rows, and windows of only such rows, get the most negative logit.
     """
     n, m = len(x), layer.landmarks
     q, k, v = (x @ layer.qkv.weight.T).view(n, 3, HEADS, -1).permute(1, 2, 0, 3)
@@ -66,7 +66,7 @@ def dense(layer: NystromAttention, x: Tensor, *, masked: bool) -> tuple[Tensor, 
     f = softmax(q, means[1], real, count)
     a = softmax(*means, count, count)
     b = softmax(means[0], k, count, real)
-    if masked:  # windows of nothing are left out of the inverse: they have no tokens
+    if masked:  # the inverse leaves out windows without tokens
         valid = count > 0
         z = torch.zeros_like(a)
         z[:, valid[:, None] & valid] = inverse_by_the_formula(
@@ -98,7 +98,7 @@ def test_a_batch_is_the_formulas_bag_by_bag(masked):
         same(got[b], want)
         same(rows[b], s[:, -len(own), -len(own) :].T)
     if masked:
-        assert len(groups) < len(SIZES)  # several bags do go through together
+        assert len(groups) < len(SIZES)  # several bags are processed together
 
 
 @pytest.mark.parametrize("n", [5, 9, 18])
@@ -109,7 +109,7 @@ def test_the_legacy_crop_keeps_the_first_rows(n):
     layer.legacy_crop = False
     shifted = attention(mask_padding=False, legacy_crop=True)(x, (n,))
     assert (layer(x, (n,)) - shifted).abs().max() > 1e-3
-    p = -n % LANDMARKS  # what is left of the right rows comes p rows late
+    p = -n % LANDMARKS  # the remaining correct rows come p rows late
     same(shifted[p:], layer(x, (n,))[: n - p])
 
 

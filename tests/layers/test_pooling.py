@@ -1,4 +1,4 @@
-"""The fused pooling equals pooling D-vectors with plain autograd, sample by sample."""
+"""Fused pooling equals pooling D-vectors with plain autograd, sample by sample."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.random_bags import F64
 
-from probsa.core.randomness import stream
+from probsa.core.randomness import random_stream
 from probsa.errors import InputError
 from probsa.layers.pooling import pool_linear, pool_streamed, pool_vectors
 from probsa.variational import sampling
@@ -17,7 +17,7 @@ SIZES = (1, 6, 23)
 
 
 def inputs(sizes, *, samples, classes, dim=7, dtype=F64, seed=0):
-    """μ, σ², ε (n, samples), H (n, dim) and a classifier (classes, dim)."""
+    """Return μ, σ², ε (n, samples), H (n, dim) and a classifier (classes, dim)."""
     g = torch.Generator().manual_seed(seed)
     n = sum(sizes)
     shapes = [(n,), (n,), (n, samples), (n, dim), (classes, dim)]
@@ -28,12 +28,12 @@ def inputs(sizes, *, samples, classes, dim=7, dtype=F64, seed=0):
 
 
 def by_vectors(mean, variance, noise, h, u, sizes):
-    """ψ(Hᵀ softmax(f_s)) a bag and a sample at a time, nothing fused, nothing commuted."""
+    """Compute ψ(Hᵀ softmax(f_s)) one bag and one sample at a time."""
     rows, start = [], 0
     for size in sizes:
-        own = slice(start, start + size)
-        f = mean[own, None] + (0 if noise is None else variance[own, None].sqrt() * noise[own])
-        z = [h[own].T @ f[:, s].softmax(0) for s in range(f.shape[1])]
+        bag = slice(start, start + size)
+        f = mean[bag, None] + (0 if noise is None else variance[bag, None].sqrt() * noise[bag])
+        z = [h[bag].T @ f[:, s].softmax(0) for s in range(f.shape[1])]
         rows.append(torch.stack([u @ z_s for z_s in z]))
         start += size
     return torch.stack(rows)
@@ -46,7 +46,7 @@ def fused(mean, variance, noise, h, u, sizes):
 
 
 def both_ways(tensors, sizes, *, dirac=False):
-    """Values and gradients of (μ, σ², H, u): fused, and by vectors."""
+    """Return values and gradients of (μ, σ², H, u), fused and by vectors."""
     results = []
     for way in (fused, by_vectors):
         mean, variance, noise, h, u = (t.clone() for t in tensors)
@@ -58,7 +58,7 @@ def both_ways(tensors, sizes, *, dirac=False):
 
 
 def worst(got, want):
-    """Relative to the largest entry: each is a sum of parts of both signs."""
+    """Return the error relative to the largest entry, as entries are sums with both signs."""
     return ((got - want).abs().max() / want.abs().max()).item()
 
 
@@ -130,7 +130,7 @@ def test_a_second_derivative_is_refused_not_wrong():
 @pytest.mark.parametrize("size", [1e4, -1e4])
 def test_scores_of_ten_thousand_are_pooled_and_differentiated_as_small_ones(size):
     mean, variance, noise, h, u = inputs(SIZES, samples=4, classes=1, dtype=torch.float32)
-    # eighths: adding 10⁴ rounds nothing away, so any difference is the pooling's own
+    # Adding 10⁴ to eighths is exact, so any difference comes from the pooling.
     mean, noise = (mean * 8).round() / 8, (noise * 8).round() / 8
     variance = torch.ones_like(variance)
     small = both_ways((mean, variance, noise, h, u), SIZES)[0]
@@ -171,7 +171,7 @@ def test_vectors_are_pooled_as_by_the_loop():
 
 
 def generators():
-    return [stream(0, f"bag{b}") for b in range(len(SIZES))]
+    return [random_stream(0, f"bag{b}") for b in range(len(SIZES))]
 
 
 @pytest.mark.parametrize("block", [sampling.BLOCK, 50])
@@ -203,8 +203,8 @@ def test_small_variances_survive_single_precision():
     a = (mean[:, None] + 0.01 * noise).softmax(0)
     want = a.var(1, correction=0)
 
-    got = pool_streamed(q32, g.float(), (n,), samples=200, generators=[stream(0, "a")])
-    ours = pool_streamed(q64, g, (n,), samples=200, generators=[stream(0, "a")])
+    got = pool_streamed(q32, g.float(), (n,), samples=200, generators=[random_stream(0, "a")])
+    ours = pool_streamed(q64, g, (n,), samples=200, generators=[random_stream(0, "a")])
     # weights near 10⁻⁵ with variances near 10⁻¹⁴: E[a²] − E[a]² in float32 would be noise
     assert float((got.weight_variance.mean() / want.mean()).log().abs()) < 0.05
     assert float((ours.weight_variance.mean() / want.mean()).log().abs()) < 0.05
@@ -251,7 +251,7 @@ def test_autocast_does_not_reach_the_normaliser(kind):
         if kind == "linear":
             return pool_linear(q, g, (300,), eps=sample_major(noise, (300,)))
         if kind == "streamed":
-            one = [stream(0, "a")]
+            one = [random_stream(0, "a")]
             return pool_streamed(q, g, (300,), samples=4, generators=one).logits
         return pool_vectors(mean[:, None] + variance.sqrt()[:, None] * noise, h, (300,))
 

@@ -1,4 +1,4 @@
-"""Sm equals a dense solve in double precision, in value and gradient, on graphs of all kinds."""
+"""Sm equals a dense solve in float64, in value and gradient, on graphs of all kinds."""
 
 import pytest
 import torch
@@ -55,13 +55,13 @@ def test_approximate_is_its_recursion(alpha, steps):
 
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 0.8])
 def test_approximate_goes_to_exact_with_the_same_alpha(alpha):
-    """In the authors' library it goes to that of 1 − α."""
+    """In the authors' library, the limit is the exact result for 1 − α."""
     errors = [
         (Sm(alpha=alpha, steps=steps)(U, ARCS) - solved(U, alpha)).abs().max().item()
         for steps in (5, 10, 200)
     ]
     assert errors[0] > errors[1] > errors[2]
-    assert errors[2] < 1e-7  # trained, so α is that of a single-precision logit
+    assert errors[2] < 1e-7  # α follows from a float32 logit, as it is trained
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.8])

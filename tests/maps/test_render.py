@@ -21,7 +21,7 @@ from support.made_maps import (
     written,
 )
 
-from probsa.maps import Limits, draw_map
+from probsa.maps import ColourLimits, draw_map
 from probsa.maps.layout import place
 from probsa.maps.panels import BACKGROUND
 from probsa.maps.scale import common_limits
@@ -216,7 +216,7 @@ def test_fixed_scale_means_the_same_colour_in_all_bags(tmp_path):
 )
 def test_values_beyond_a_fixed_scale_are_clipped_and_said(tmp_path, limits, arrows):
     p = slide(at=0)
-    fixed = Limits(mean=limits, variance=(0.0, 1.0))
+    fixed = ColourLimits(mean=limits, variance=(0.0, 1.0))
     picture, figure = written(p, tmp_path, scale="fixed", limits=fixed)
     (bar,) = [a for a in figure.axes if a.get_label() == "mean bar"]
     assert bar._colorbar.extend == arrows  # pyright: ignore

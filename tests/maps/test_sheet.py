@@ -22,7 +22,7 @@ from support.made_maps import (
 
 from probsa.errors import BagError, InputError, UnknownName
 from probsa.evaluation.tables import write_predictions
-from probsa.maps import draw_map, map_limits, raster, render_folder, render_map
+from probsa.maps import draw_map, map_limits, render_folder, render_map, to_raster
 from probsa.maps.layout import place
 from probsa.maps.scale import common_limits
 
@@ -89,7 +89,7 @@ def test_any_name_can_be_drawn(tmp_path, name):
 
 def test_raster_is_the_lattice_with_nan_where_no_patch_is():
     p = slide(offset=(1000, 2000))
-    r = raster(p, np.arange(8.0))
+    r = to_raster(p, np.arange(8.0))
     expected = np.full((5, 4), np.nan)
     expected[CELLS[:, 1], CELLS[:, 0]] = np.arange(8)
     np.testing.assert_array_equal(r.image, expected)
@@ -100,7 +100,7 @@ def test_raster_refuses_what_is_no_lattice():
     p = slide()
     p.coords[2] += 100
     with pytest.raises(InputError, match=r"'bag'.*do not lie on a single lattice"):
-        raster(p, np.arange(8.0))
+        to_raster(p, np.arange(8.0))
     twice = slide()
     twice.coords[2] = twice.coords[1]
     assert place(twice).cells is None

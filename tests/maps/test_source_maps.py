@@ -20,7 +20,7 @@ from probsa.maps import map_limits, render_folder, render_map
 from probsa.maps.blending import blend, owners, squares
 from probsa.maps.panels import panels_of
 from probsa.maps.scale import bag_limits
-from probsa.maps.source_maps import LONGEST_PANEL, Over, draw_over
+from probsa.maps.source_maps import LONGEST_PANEL, OverlaySettings, draw_over
 from probsa.maps.sources import CohortSources
 from probsa.maps.tissue import view
 from probsa.patches import Patches
@@ -166,7 +166,7 @@ def test_a_fixed_scale_is_kept_over_slides(tmp_path):
     a = replace(bag(lattice()), name="a")
     b = replace(bag(lattice(), mean=np.arange(30.0) * 4), name="b")
     preds = predictions(tmp_path / "p", a, b)
-    over = CohortSources(slides), Over(overlays=True, longest=640)
+    over = CohortSources(slides), OverlaySettings(overlays=True, longest=640)
     failed = render_folder(preds, tmp_path / "m", bags=["a"], scale="fixed", over=over)
     assert failed == []
     mean = next(panels_of(a, map_limits(preds), scale="fixed"))
@@ -196,7 +196,7 @@ def test_a_page_stays_small_where_the_overlay_is_large(tmp_path, monkeypatch):
     monkeypatch.setattr("probsa.maps.source_maps.LONGEST_PANEL", 160)
     assert LONGEST_PANEL == 4000
     p = bag(lattice())
-    how = Over(longest=640, overlays=True)
+    how = OverlaySettings(longest=640, overlays=True)
     assert draw_over(p, tmp_path, sources=OneSlide(ArraySlide(pink())), how=how) == ""
     assert pixels(tmp_path / "bag_mean.png").shape == (512, 640, 3)
     assert pixels(tmp_path / "bag.png").shape[1] < 4 * 640
@@ -205,18 +205,20 @@ def test_a_page_stays_small_where_the_overlay_is_large(tmp_path, monkeypatch):
 def test_what_could_not_be_decoded_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("probsa.maps.tissue.BLOCK", 256)
     slide = ArraySlide(pink(), broken=[(300, 300, 5, 5)], name="torn")
-    said = draw_over(bag(lattice()), tmp_path, sources=OneSlide(slide), how=Over(longest=640))
+    said = draw_over(
+        bag(lattice()), tmp_path, sources=OneSlide(slide), how=OverlaySettings(longest=640)
+    )
     assert said == "1 of 6 parts of torn.tiff cannot be decoded"
     assert (tmp_path / "bag.png").is_file()
     preds = predictions(tmp_path / "p", bag(lattice()))
-    over = OneSlide(slide), Over(longest=640)
+    over = OneSlide(slide), OverlaySettings(longest=640)
     assert render_folder(preds, tmp_path / "m", over=over) == [("bag", said)]
 
 
 def test_one_overlay_a_class_and_none_of_what_has_no_variance(tmp_path):
     p = bag(lattice())
     silent = replace(p, attention_variance=np.zeros(30, np.float32))
-    how = Over(longest=640, overlays=True)
+    how = OverlaySettings(longest=640, overlays=True)
     draw_over(silent, tmp_path / "a", sources=OneSlide(ArraySlide(pink())), how=how)
     assert pictures(tmp_path / "a") == ["bag.png", "bag_mean.png"]
     both = replace(
@@ -301,10 +303,12 @@ def test_a_slide_that_was_replaced_since_is_refused(tmp_path):
     work = work_folder(tmp_path / "w", {"s": patches}, source=tmp_path / "slides" / "a.png")
     p = replace(bag(lattice()), name="a")
     with pytest.raises(InputError, match=r"cut from a slide of 640 × 512.*has 800 × 512"):
-        draw_over(p, tmp_path, sources=CohortSources(work), how=Over())
+        draw_over(p, tmp_path, sources=CohortSources(work), how=OverlaySettings())
     (tmp_path / "slides" / "a.png").unlink()
     preds = predictions(tmp_path / "p", p)
-    ((_, reason),) = render_folder(preds, tmp_path / "m", over=(CohortSources(work), Over()))
+    ((_, reason),) = render_folder(
+        preds, tmp_path / "m", over=(CohortSources(work), OverlaySettings())
+    )
     assert "a.png" in reason
     assert (tmp_path / "m" / "a.png").is_file()
 
@@ -339,7 +343,7 @@ def test_bags_without_coordinates_keep_their_map(tmp_path):
     slide_file(tmp_path / "slides", name="bag")
     p = prediction(None, np.arange(5.0))
     preds = predictions(tmp_path / "p", p)
-    over = CohortSources(tmp_path / "slides"), Over()
+    over = CohortSources(tmp_path / "slides"), OverlaySettings()
     ((_, reason),) = render_folder(preds, tmp_path / "m", over=over)
     assert "has no coordinates" in reason
     np.testing.assert_array_equal(

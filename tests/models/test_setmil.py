@@ -481,7 +481,7 @@ def test_what_is_no_option_is_refused(options, message):
         ({"coords": None}, "setmil lays instances out by their coordinates, but bag 'bag0'"),
         ({"stride": 0.0}, "bag 'bag0': its stride is 0.0, not a distance above 0"),
         ({"stride": math.nan}, "its stride is nan"),
-        ({"coords": torch.zeros(9, 3)}, "not 3 numbers an instance"),
+        ({"coords": torch.zeros(9, 3)}, "not 3 numbers per instance"),
         ({"coords": torch.full((9, 2), math.nan)}, "NaN or inf"),
     ],
 )

@@ -13,7 +13,7 @@ from probsa.statistics import paired_difference, replicates
 from probsa.statistics.comparison import compare, holm
 from probsa.statistics.delong_test import delong
 from probsa.statistics.paired_difference import StandardError, _standard_error
-from probsa.statistics.replicates import draw, resampled
+from probsa.statistics.replicates import draw_patients, resampled_metric
 
 SKLEARN = {
     "auroc": roc_auc_score,
@@ -57,8 +57,8 @@ def test_each_resample_is_sklearns_with_the_weights(monkeypatch, metric, max_gro
     y, patient, scores = cohort(rng, n=45, bags=3, seeds=2)
     s = np.round(scores["m0"], 1)  # ties
     s = s > 0.75 if metric in ("f1", "accuracy") else s
-    draws, _ = draw(y.tolist(), groups=patient.tolist(), resamples=20, seed=0)
-    got = resampled(y == 1, s, draws=draws, metric=metric)
+    draws, _ = draw_patients(y.tolist(), groups=patient.tolist(), resamples=20, seed=0)
+    got = resampled_metric(y == 1, s, draws=draws, metric=metric)
     for r, row in enumerate(s):
         for b, counts in enumerate(draws.counts):
             expected = SKLEARN[metric](y, row, sample_weight=counts[draws.member])
@@ -68,7 +68,7 @@ def test_each_resample_is_sklearns_with_the_weights(monkeypatch, metric, max_gro
 def test_draws_are_of_k_minus_1_patients_of_each_stratum():
     labels = [1, 1, 1, 0, 0, 0, 0, 1, 0]
     groups = ["a", "b", "c", "d", "e", "f", "g", "h", "h"]  # only h has both labels
-    draws, freedom = draw(labels, groups=groups, resamples=4000, seed=0)
+    draws, freedom = draw_patients(labels, groups=groups, resamples=4000, seed=0)
     weight = draws.counts
     assert (weight[0] == 1).all()
     # a, b and c form one stratum; h, a stratum of one, joins the largest: d, e, f and g.

@@ -8,8 +8,8 @@ from support.equal_methods import cohort
 
 from probsa.statistics.comparison import compare
 from probsa.statistics.detectable_difference import (
-    detectable,
     detectable_sentence,
+    minimum_detectable,
     smallest_detectable,
 )
 from probsa.statistics.paired_difference import StandardError
@@ -17,9 +17,9 @@ from probsa.statistics.paired_difference import StandardError
 
 def test_detectable_is_2_80_standard_errors():
     normal = StandardError(patients=0.02, freedom=1_000_000, replicates=0.0, count=1)
-    assert detectable(normal) == pytest.approx(2.80 * 0.02, rel=1e-3)
+    assert minimum_detectable(normal) == pytest.approx(2.80 * 0.02, rel=1e-3)
     few = StandardError(patients=0.02, freedom=100, replicates=0.02, count=3)
-    assert detectable(few) > 2.9 * few.se
+    assert minimum_detectable(few) > 2.9 * few.se
 
 
 def test_a_difference_as_large_as_the_detectable_is_found_in_four_of_five_cohorts():
@@ -42,7 +42,7 @@ def test_no_difference_is_detectable_if_it_would_have_to_exceed_one():
     got = compare(y, scores, groups=patient, metric="auroc", resamples=100)
     (name, d), *_ = got.differences.items()
     wide = replace(d, spread=StandardError(patients=0.01, freedom=50, replicates=0.2, count=2))
-    assert detectable(wide.spread) > 1
+    assert minimum_detectable(wide.spread) > 1
     assert detectable_sentence(replace(got, differences={name: wide})) == (
         "Smallest detectable difference in AUROC: none (every difference is below 1)."
     )
@@ -51,7 +51,7 @@ def test_no_difference_is_detectable_if_it_would_have_to_exceed_one():
 def test_the_sentence_under_a_table():
     y, patient, scores = cohort(np.random.default_rng(16), n=90, bags=3, k=3)
     got = compare(y, scores, groups=patient, metric="auroc", resamples=100)
-    expected = np.median([detectable(d.spread) for d in got.differences.values()])
+    expected = np.median([minimum_detectable(d.spread) for d in got.differences.values()])
     assert smallest_detectable(got) == pytest.approx(expected)
     assert detectable_sentence(got) == (
         f"Smallest detectable difference in AUROC: {expected:.3f} (80 % power, two-sided 0.05, "

@@ -1,4 +1,4 @@
-"""Small folders of stored bags."""
+"""Small folders of stored bags, for tests that read them and train on them."""
 
 from pathlib import Path
 

@@ -14,7 +14,7 @@ from probsa.core.files import replacing, write_json, write_text
 from probsa.errors import MissingExtra
 from probsa.jobs.engines import run_tasks
 from probsa.jobs.locks import lock_file
-from probsa.jobs.tasks import Outcome, Stage, Task
+from probsa.jobs.tasks import Stage, Task, TaskOutcome
 
 
 def wait_for(there, *, seconds=60):
@@ -47,7 +47,7 @@ class Toy(Stage):
     def known(self, task):
         path = self.record_file(task)
         record = json.loads(path.read_text()) if path.exists() else {"status": "failed"}
-        return None if record["status"] == "failed" else Outcome(**(record | {"kept": True}))
+        return None if record["status"] == "failed" else TaskOutcome(**(record | {"kept": True}))
 
     def record(self, task, outcome):
         assert lock_file(task.target).exists()
@@ -80,9 +80,9 @@ class Toy(Stage):
         try:
             self.act(task)
         except ValueError as e:
-            return Outcome(name=task.name, status="failed", reason=str(e))
+            return TaskOutcome(name=task.name, status="failed", reason=str(e))
         write_text(task.target, f"made of {task.name}\n")
-        return Outcome(name=task.name, status="done", count=len(task.name))
+        return TaskOutcome(name=task.name, status="done", count=len(task.name))
 
     def act(self, task):
         match task.payload:

@@ -16,7 +16,7 @@ from probsa.cohorts.flow import extract_cohort, patch_cohort
 from probsa.cohorts.work import WorkFolder
 from probsa.core.files import read_csv
 from probsa.datasets import open_bags
-from probsa.datasets.feature_metadata import Stated
+from probsa.datasets.feature_metadata import FeatureMetadata
 from probsa.datasets.metadata import Metadata
 from probsa.errors import InputError, TableError
 from probsa.patches import PatchSettings
@@ -102,7 +102,7 @@ def test_a_run_folder_says_what_its_features_are(run, work):
     assert held == {
         "encoders": [identity], "kinds": ["slide"], "patch_sizes": [128.0], "mpps": [0.5],
     }  # fmt: skip
-    assert Stated.read(RunFolder(run).features_file) == Stated(
+    assert FeatureMetadata.read(RunFolder(run).features_file) == FeatureMetadata(
         encoders=(identity,), kinds=("slide",), patch_sizes=(128.0,), mpps=(0.5,)
     )
 
@@ -219,22 +219,24 @@ def test_another_set_of_patches_and_nothing_predicted(run, tmp_path, capsys):
 
 def test_no_features_are_read_for_what_bags_state(work, tmp_path, monkeypatch):
     bags = open_bags(work)
-    expected = Stated.of(bags, bags.names)
+    expected = FeatureMetadata.of(bags, bags.names)
     monkeypatch.setattr(type(bags), "_read", None)
-    assert Stated.of(open_bags(work), bags.names) == expected
+    assert FeatureMetadata.of(open_bags(work), bags.names) == expected
     scans, _ = write_folder(tmp_path, bags=2)
     scans = open_bags(scans)
-    assert Stated.of(scans, scans.names) == Stated(kinds=("ct",))
+    assert FeatureMetadata.of(scans, scans.names) == FeatureMetadata(kinds=("ct",))
 
 
 def test_what_other_tools_state(tmp_path):
     def of(make, **more):
         bags = open_bags(make(tmp_path / f"{make.__name__}", foreign.slide(), **more))
-        return Stated.of(bags, bags.names)
+        return FeatureMetadata.of(bags, bags.names)
 
     clam, trident, stamp = of(foreign.clam), of(foreign.trident), of(foreign.stamp)
     assert {s.kinds for s in (clam, trident, stamp, of(foreign.slideflow))} == {("slide",)}
-    assert of(foreign.torchmil) == Stated(kinds=("slide",))  # its encoder is the name of a folder
+    assert of(foreign.torchmil) == FeatureMetadata(
+        kinds=("slide",)
+    )  # its encoder is the name of a folder
     assert trident.encoders == ("uni_v1",)
     assert (stamp.patch_sizes, stamp.mpps) == ((224.0,), (round(256 / 224, 4),))
     assert len(stamp.encoders) == 1
@@ -242,7 +244,7 @@ def test_what_other_tools_state(tmp_path):
 
 
 def test_the_name_of_a_folder_is_no_statement():
-    stated = Stated(encoders=("train",))
+    stated = FeatureMetadata(encoders=("train",))
     guess = Metadata(encoder="test", encoder_guessed=True)
     assert stated.difference(guess) is None
     assert stated.difference(replace(guess, encoder_guessed=False)) is not None
@@ -258,13 +260,13 @@ def test_features_train_and_features_test_are_one_encoder(run, copied, tmp_path)
             restate(copy, probsa_encoder=None)
     train_bags, test_bags = (open_bags(tmp_path / f"features_{p}") for p in ("train", "test"))
     assert train_bags.metadata("slide0").encoder == "train"  # the name that convert would use
-    stated = Stated.of(train_bags, train_bags.names)
+    stated = FeatureMetadata.of(train_bags, train_bags.names)
     assert stated.encoders == () and stated.patch_sizes == (128.0,)
     assert [stated.difference(test_bags.metadata(n)) for n in test_bags.names] == [None] * 3
 
 
 def test_many_values_are_named_by_their_range():
-    stated = Stated(mpps=(0.22, 0.23, 0.24, 0.25), patch_sizes=(224.0, 256.0))
+    stated = FeatureMetadata(mpps=(0.22, 0.23, 0.24, 0.25), patch_sizes=(224.0, 256.0))
     assert stated.difference(Metadata(mpp=0.26, patch_size=256.0)) is None
     said = stated.difference(Metadata(mpp=0.5, patch_size=300.0)) or ""
     assert "0.5 µm per pixel, expected one of 4 values from 0.22 to 0.25" in said

@@ -1,4 +1,4 @@
-"""Original weights in a file become a model that predicts; what is not tensors is not opened."""
+"""Files of original weights become models that predict; files with pickled code are refused."""
 
 import json
 import pickle
@@ -21,9 +21,9 @@ REFERENCE = "ckpt_dsmil_c16"
 
 @pytest.fixture(scope="module")
 def state(shared_golden):
-    """The published weights, under the original's names."""
-    held = load_file(shared_golden / f"{REFERENCE}.safetensors")
-    return {k.removeprefix("state."): v for k, v in held.items() if k.startswith("state.")}
+    """The published weights, under their original names."""
+    tensors = load_file(shared_golden / f"{REFERENCE}.safetensors")
+    return {k.removeprefix("state."): v for k, v in tensors.items() if k.startswith("state.")}
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def test_a_torch_file_as_training_scripts_write_it(state, how, tmp_path, bags):
     source, out = tmp_path / "their.pth", tmp_path / "ours.safetensors"
     torch.save(wrapped(state, how), source)
     model = convert_checkpoint(source, out, reference=REFERENCE)
-    want = from_original(REFERENCE, state)
+    expected = from_original(REFERENCE, state)
     predictor = probsa.load(out, device="cpu")
     assert predictor.classes == ("0", "1") and predictor.metadata["from"] == REFERENCE
     assert model.name == predictor.model.name == "dsmil"
-    kept = predictor.model.state_dict()
-    assert all(torch.equal(v, kept[k]) for k, v in want.state_dict().items())
+    converted = predictor.model.state_dict()
+    assert all(torch.equal(v, converted[k]) for k, v in expected.state_dict().items())
 
 
 def test_the_commands_convert_predict_evaluate_map(state, tmp_path, bags, capsys):
@@ -69,8 +69,8 @@ def test_the_commands_convert_predict_evaluate_map(state, tmp_path, bags, capsys
     labels = tmp_path / "labels.csv"
     labels.write_text("bag,label\n0,normal\n1,tumour\n2,tumour\n")
     preds = tmp_path / "preds"
-    asked = ["--features", str(bags), "--labels", str(labels), "--out", str(preds)]
-    assert main(["predict", str(out), *asked]) == 0
+    options = ["--features", str(bags), "--labels", str(labels), "--out", str(preds)]
+    assert main(["predict", str(out), *options]) == 0
     header, *rows = (preds / "predictions.csv").read_text().splitlines()
     assert "p_tumour" in header and len(rows) == 3
     capsys.readouterr()
@@ -93,7 +93,7 @@ def test_what_is_there_is_kept(state, tmp_path):
 
 
 class Code:
-    """A pickle that would run something."""
+    """An object whose pickle runs code when it is loaded."""
 
     def __reduce__(self):
         return (print, ("run",))
@@ -117,8 +117,8 @@ def test_a_file_with_code_in_it_is_not_opened(tmp_path, capsys):
 
 def test_parts_of_parts_are_joined(tmp_path):
     file = tmp_path / "parts.pth"
-    held = {"attention": {"w": torch.ones(2)}, "classifier": {"fc": {"b": torch.ones(1)}}}
-    torch.save(held, file)
+    parts = {"attention": {"w": torch.ones(2)}, "classifier": {"fc": {"b": torch.ones(1)}}}
+    torch.save(parts, file)
     assert set(read_state(file)) == {"attention.w", "classifier.fc.b"}
 
 

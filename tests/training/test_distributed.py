@@ -1,4 +1,4 @@
-"""Two processes under torchrun train as one: same batches and noise, same weights to 1e-6."""
+"""Two processes under torchrun train like one: same batches and noise, same weights to 1e-6."""
 
 import os
 import socket
@@ -42,7 +42,7 @@ LOOKAHEAD = (
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [(), LOOKAHEAD], ids=["adam", "lookahead"])
 def test_two_processes_give_the_weights_of_one(shared_data, tmp_path, more):
-    """Three epochs of ct_ich; 50 bags in fives, so a rank has three bags and the other two."""
+    """Three epochs of ct_ich in batches of five: one rank gets three bags and the other two."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for processes, out in ((1, tmp_path / "one"), (2, tmp_path / "two")):
         done = subprocess.run(
@@ -82,14 +82,14 @@ config = RunConfig(
 )
 torch.set_num_threads(1)
 with world(torch.device("cpu")) as w:
-    t = single_loop(config, RunFolder(out / "none"), prepare(config), device=torch.device("cpu"),
-                    world=w, reporter=Reporter())
-    model = t.groups[0].model
+    loop = single_loop(config, RunFolder(out / "none"), prepare(config), device=torch.device("cpu"),
+                       world=w, reporter=Reporter())
+    model = loop.groups[0].model
     model.train()
-    for batch in [t.plans[0][0], t.plans[0][0][:1]]:  # five bags, and one: a rank has none then
-        for part, bags in t.loader.epoch([shard(batch, rank=w.rank, world=w.size)]):
-            t.state.optimizer.param_groups[0]["lr"] = 0.0
-            t.step(part, bags, [[0.7]])
+    for batch in [loop.plans[0][0], loop.plans[0][0][:1]]:  # with one bag, a rank has none
+        for part, bags in loop.loader.epoch([shard(batch, rank=w.rank, world=w.size)]):
+            loop.state.optimizer.param_groups[0]["lr"] = 0.0
+            loop.step(part, bags, [[0.7]])
         if w.first:
             torch.save({k: p.grad for k, p in model.named_parameters()},
                        out / f"gradients{len(batch)}_{w.size}.pt")
@@ -98,7 +98,7 @@ with world(torch.device("cpu")) as w:
 
 @pytest.mark.slow
 def test_the_gradients_are_those_of_the_whole_batch(shared_data, tmp_path):
-    """Also for a batch with fewer bags than ranks."""
+    """This holds for a batch with fewer bags than ranks, too."""
     script = tmp_path / "gradients.py"
     script.write_text(GRADIENTS)
     arguments = [str(shared_data / "bags" / "ct_ich"), str(tmp_path)]

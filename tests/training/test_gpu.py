@@ -1,4 +1,4 @@
-"""What runs on a GPU gives what a CPU gives. Skipped, with its reason, where there is none."""
+"""Results on a GPU equal those on a CPU. Skipped on machines without a GPU."""
 
 from dataclasses import replace
 
@@ -33,13 +33,13 @@ def test_models_and_gradients(name):
     bags = pack([random_bag(n, seed=n, features=6, dtype=torch.float32, y=n % 2) for n in SIZES])
     noise = torch.randn(sum(SIZES), 16)
     torch.manual_seed(0)
-    here = models.build(name, in_dim=6, embed=16)
-    there = models.build(name, in_dim=6, embed=16).cuda()
-    there.load_state_dict(here.state_dict())
-    for model, b, eps in ((here, bags, noise), (there, bags.to("cuda"), noise.cuda())):
+    cpu_model = models.build(name, in_dim=6, embed=16)
+    gpu_model = models.build(name, in_dim=6, embed=16).cuda()
+    gpu_model.load_state_dict(cpu_model.state_dict())
+    for model, b, eps in ((cpu_model, bags, noise), (gpu_model, bags.to("cuda"), noise.cuda())):
         out = model(b, noise=eps)
         sum(model.losses(out, b).values()).backward()
-    for (key, a), b in zip(here.named_parameters(), there.parameters(), strict=True):
+    for (key, a), b in zip(cpu_model.named_parameters(), gpu_model.parameters(), strict=True):
         torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-3, atol=1e-5, msg=key)
 
 

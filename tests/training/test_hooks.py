@@ -1,4 +1,4 @@
-"""What the loop offers to methods of other shapes: turns, memories, groups clipped alone."""
+"""Hooks of the training loop: start of an epoch, memory, and parameter groups with own norms."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from probsa.training.single import single_loop, train
 
 
 class Hooked(ABMIL):
-    """Trains its attention in even epochs and the rest in odd ones; counts what it has seen."""
+    """Trains its attention in even epochs and the rest in odd ones; counts the bags it has seen."""
 
     def __init__(self, *, in_dim, n_classes=1, embed=8, attention_dim=4):
         super().__init__(
@@ -31,8 +31,8 @@ class Hooked(ABMIL):
         self.started.append((epoch, epochs))
 
     def losses(self, out, bags):
-        own = out.attention.mean.square().mean()
-        return {"attention": own} if self.turn == 0 else super().losses(out, bags)
+        attention = out.attention.mean.square().mean()
+        return {"attention": attention} if self.turn == 0 else super().losses(out, bags)
 
     def after_step(self, out, bags):
         for name in bags.names:
@@ -47,7 +47,7 @@ class Hooked(ABMIL):
 
 @pytest.fixture
 def registered():
-    """A name for the tests alone."""
+    """Register the model for the duration of a test."""
     register("hooked-test")(Hooked)
     yield "hooked-test"
     del _registry._registered["hooked-test"]
@@ -64,7 +64,7 @@ def config(tmp_path, registered):
     )
 
 
-def trainer(config, out, *, world=None):
+def loop_of(config, out, *, world=None):
     return single_loop(
         config, RunFolder(out), prepare(config), device=torch.device("cpu"),
         world=world or World(), reporter=Reporter(),
@@ -72,27 +72,27 @@ def trainer(config, out, *, world=None):
 
 
 def test_each_epoch_is_announced_and_what_a_step_does_not_reach_stays(config, tmp_path):
-    t = trainer(config, tmp_path / "a")
-    model = t.groups[0].model
+    loop = loop_of(config, tmp_path / "a")
+    model = loop.groups[0].model
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    t.train_epoch()
+    loop.train_epoch()
     changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
     assert changed and not any(k.startswith("classifier") for k in changed)
-    assert not any("classifier" in k for k in _state_names(t))
-    t.state.epoch += 1
-    t.train_epoch()
+    assert not any("classifier" in k for k in _state_names(loop))
+    loop.state.epoch += 1
+    loop.train_epoch()
     assert model.started == [(0, 4), (1, 4)]
     now = model.state_dict()
     assert not torch.equal(now["classifier.weight"], before["classifier.weight"])
 
 
-def _state_names(t):
-    names = {id(p): k for k, p in t.groups[0].model.named_parameters()}
-    return {names[id(p)] for p in t.state.optimizer.state}
+def _state_names(loop):
+    names = {id(p): k for k, p in loop.groups[0].model.named_parameters()}
+    return {names[id(p)] for p in loop.state.optimizer.state}
 
 
 def test_a_memory_survives_an_interruption(config, tmp_path):
-    """Two epochs and two more are four, in weights and in memory."""
+    """Two epochs and two more give the weights and the memory of four."""
     whole = train(config, tmp_path / "whole")
 
     class Killed(Reporter):
@@ -105,9 +105,9 @@ def test_a_memory_survives_an_interruption(config, tmp_path):
     parts = train(config, tmp_path / "parts", resume=True)
     a, b = load_checkpoint(whole.last), load_checkpoint(parts.last)
     assert set(a.part("memory")) == set(prepare(config).split.train)
-    for what in ("model", "memory"):
-        assert a.part(what).keys() == b.part(what).keys()
-        assert all(torch.equal(v, b.part(what)[k]) for k, v in a.part(what).items())
+    for prefix in ("model", "memory"):
+        assert a.part(prefix).keys() == b.part(prefix).keys()
+        assert all(torch.equal(v, b.part(prefix)[k]) for k, v in a.part(prefix).items())
     assert all(v == 4 for v in a.part("memory").values())
 
 
@@ -126,9 +126,9 @@ def test_a_group_with_its_own_norm_is_clipped_by_itself():
 
 def test_a_method_that_couples_bags_is_trained_in_one_process(config, tmp_path, monkeypatch):
     monkeypatch.setattr(Hooked, "couples_bags", True)
-    trainer(config, tmp_path / "a")
+    loop_of(config, tmp_path / "a")
     with pytest.raises(InputError, match=r"couples the bags of a batch.*2 processes.*in one"):
-        trainer(config, tmp_path / "b", world=World(rank=0, size=2))
+        loop_of(config, tmp_path / "b", world=World(rank=0, size=2))
 
 
 def test_scores_on_request_are_what_prediction_shows(registered):
@@ -149,13 +149,13 @@ def test_scores_on_request_are_what_prediction_shows(registered):
 
     bag = random_bag(5, features=6, dtype=torch.float32)
     model = Costly(in_dim=6, embed=4, attention_dim=3).eval()
-    (found,) = Predictor(model, Standardizer(), device="cpu").predict([bag])
+    (prediction,) = Predictor(model, Standardizer(), device="cpu").predict([bag])
     x = bag.x.requires_grad_()
-    (want,) = torch.autograd.grad(model.embed(x).sum(), x)
-    assert found.attention_mean.tolist() == pytest.approx(want.sum(1).tolist(), rel=1e-5)
-    positive = want.sum(1).clamp_min(0)
+    (expected,) = torch.autograd.grad(model.embed(x).sum(), x)
+    assert prediction.attention_mean.tolist() == pytest.approx(expected.sum(1).tolist(), rel=1e-5)
+    positive = expected.sum(1).clamp_min(0)
     shares = (positive / positive.sum().clamp_min(1e-30)).tolist()
-    assert found.weight_mean.tolist() == pytest.approx(shares, rel=1e-5)
+    assert prediction.weight_mean.tolist() == pytest.approx(shares, rel=1e-5)
 
 
 def test_a_weight_is_its_own_share_and_a_logit_is_softmaxed():

@@ -1,4 +1,4 @@
-"""Runs that train in one pass are what each would be alone; what cannot join is told why."""
+"""Joint training gives each run what it gets on its own, and says which runs cannot take part."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from support.random_bags import F64, random_bag
 from support.stored import write_folder
 
 from probsa import models, pack
-from probsa.core.randomness import stream
+from probsa.core.randomness import random_stream
 from probsa.errors import InputError
 from probsa.evaluation.predictor import load
 from probsa.training import (
@@ -40,39 +40,37 @@ STRUCTURES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "given"), STRUCTURES)
+@pytest.mark.parametrize(("name", "arguments"), STRUCTURES)
 @pytest.mark.parametrize("n_classes", [1, 3])
-def test_a_stack_gives_each_model_its_own_outputs_terms_and_gradients(name, given, n_classes):
-    """Float64, so that equal means equal to the last digits."""
+def test_a_stack_gives_each_model_its_own_outputs_terms_and_gradients(name, arguments, n_classes):
+    """In float64, so that only rounding errors remain."""
     bags = pack([random_bag(n, seed=n, y=n % 2) for n in (4, 1, 6)])
     alone = []
     for seed in (3, 11, 4):
         torch.manual_seed(seed)
-        built = models.build(name, in_dim=5, n_classes=n_classes, seed=seed, **given)
+        built = models.build(name, in_dim=5, n_classes=n_classes, seed=seed, **arguments)
         alone.append(built.double())
     stack = Stack(alone)
-    out, many = stack(bags, generators=[stream(m.seed, "noise") for m in alone])
+    out, many = stack(bags, generators=[random_stream(m.seed, "noise") for m in alone])
     terms = stack.losses(out, many)
     λ = [0.0, 0.5, 2.0]
     objectives(terms, weights={}, kl_weights=λ).sum().backward()
     grads = {k: p.grad for k, p in stack.model.named_parameters()}
-    for head, model in enumerate(alone):
-        own = model(bags, generator=stream(model.seed, "noise"))
-        loss = model.losses(own, bags)
+    for k, model in enumerate(alone):
+        output = model(bags, generator=random_stream(model.seed, "noise"))
+        loss = model.losses(output, bags)
         assert loss.keys() == terms.keys()
         for key, value in loss.items():
-            torch.testing.assert_close(terms[key][head], value, rtol=1e-12, atol=1e-14)
-        objective(loss, weights={}, kl_weight=λ[head]).backward()
+            torch.testing.assert_close(terms[key][k], value, rtol=1e-12, atol=1e-14)
+        objective(loss, weights={}, kl_weight=λ[k]).backward()
         for key, p in model.named_parameters():
             expected = torch.zeros_like(p) if p.grad is None else p.grad
-            torch.testing.assert_close(grads[key][head], expected, rtol=1e-9, atol=1e-13)
+            torch.testing.assert_close(grads[key][k], expected, rtol=1e-9, atol=1e-13)
     stack.eval()
     with torch.no_grad():
         p = stack.probability(stack(bags)[0])
-        for head, model in enumerate(alone):
-            torch.testing.assert_close(
-                p[head], model.eval()(bags).probability, rtol=1e-12, atol=1e-14
-            )
+        for k, model in enumerate(alone):
+            torch.testing.assert_close(p[k], model.eval()(bags).probability, rtol=1e-12, atol=1e-14)
 
 
 def test_a_term_at_no_weight_is_not_multiplied():
@@ -80,13 +78,13 @@ def test_a_term_at_no_weight_is_not_multiplied():
         "nll": torch.tensor([1.0, 2.0], dtype=F64),
         "kl": torch.tensor([torch.inf, 3.0]).double(),
     }
-    found = objectives(terms, weights={"nll": 0.5}, kl_weights=[0.0, 2.0])
-    assert found.tolist() == [0.5, 7.0]
+    losses = objectives(terms, weights={"nll": 0.5}, kl_weights=[0.0, 2.0])
+    assert losses.tolist() == [0.5, 7.0]
 
 
 @pytest.fixture
 def configs(tmp_path):
-    """Seeds, λ, posteriors and encoders that differ, over one order of bags."""
+    """Runs with different seeds, λ, posteriors and encoders that see the same batches."""
     features, labels = write_folder(tmp_path / "data", bags=18)
     one = RunConfig(
         data=DataConfig(features=features, labels=labels, test_fold=0, standardize=True),
@@ -99,39 +97,33 @@ def configs(tmp_path):
         data_seed=5,
     )  # fmt: skip
 
-    def of(model, given, *, seed, kl_weight):
+    def variant(model, arguments, *, seed, kl_weight):
         training = replace(one.training, kl_weight=kl_weight)
-        return replace(one, model=model, model_arguments=given, seed=seed, training=training)
+        return replace(one, model=model, model_arguments=arguments, seed=seed, training=training)
 
     diag = {**SMALL, "samples": 4, "predict_samples": 40}
     return [
         one,
         replace(one, seed=1),
-        of("abmil-probsa-dirac", SMALL, seed=0, kl_weight=1.0),
-        of("abmil-probsa-diag", diag, seed=1, kl_weight=0.1),
-        of("abmil-probsa-diag", diag, seed=0, kl_weight="cyclical"),
-        of("tabmil-probsa-diag", {**TRANSFORMER, **diag}, seed=2, kl_weight="linear"),
+        variant("abmil-probsa-dirac", SMALL, seed=0, kl_weight=1.0),
+        variant("abmil-probsa-diag", diag, seed=1, kl_weight=0.1),
+        variant("abmil-probsa-diag", diag, seed=0, kl_weight="cyclical"),
+        variant("tabmil-probsa-diag", {**TRANSFORMER, **diag}, seed=2, kl_weight="linear"),
     ]
 
 
-def files_of(folder):
-    return sorted(p.relative_to(folder.path) for p in folder.path.rglob("*.*"))
-
-
-def test_each_run_of_a_pass_is_its_run_alone(configs, tmp_path):
-    """Weights, optimiser, metrics, files: float32, to what rounding makes of four epochs."""
+def test_each_joint_run_equals_its_run_alone(configs, tmp_path):
+    """In weights, optimiser, metrics and files, up to the float32 rounding of four epochs."""
     assert {joint_key(c) for c in configs} == {joint_key(configs[0])}
-    outs = [tmp_path / f"together{k}" for k in range(len(configs))]
+    outs = [tmp_path / f"joint{k}" for k in range(len(configs))]
     folders = train_jointly(configs, outs, state=tmp_path / "state")
     assert not (tmp_path / "state").exists()
-    for k, (config, beside) in enumerate(zip(configs, folders, strict=True)):
+    for k, (config, joint) in enumerate(zip(configs, folders, strict=True)):
         alone = train(config, tmp_path / f"alone{k}")
-        files = [
-            sorted(p.relative_to(f.path) for p in f.path.rglob("*.*")) for f in (alone, beside)
-        ]
+        files = [sorted(p.relative_to(f.path) for p in f.path.rglob("*.*")) for f in (alone, joint)]
         assert files[0] == files[1]
-        assert beside.config() == alone.config() == config
-        for one, other in ((alone.best, beside.best), (alone.last, beside.last)):
+        assert joint.config() == alone.config() == config
+        for one, other in ((alone.best, joint.best), (alone.last, joint.last)):
             a, b = load_checkpoint(one), load_checkpoint(other)
             assert a.tensors.keys() == b.tensors.keys()
             for key, value in a.tensors.items():
@@ -139,18 +131,18 @@ def test_each_run_of_a_pass_is_its_run_alone(configs, tmp_path):
             assert a.metadata["classes"] == b.metadata["classes"]
         assert (
             load_checkpoint(alone.last).metadata["groups"]
-            == load_checkpoint(beside.last).metadata["groups"]
+            == load_checkpoint(joint.last).metadata["groups"]
         )
-        rows = [load_checkpoint(f.last).metadata["progress"] for f in (alone, beside)]
+        rows = [load_checkpoint(f.last).metadata["progress"] for f in (alone, joint)]
         for row, same in zip(rows[0]["history"], rows[1]["history"], strict=True):
             assert row.keys() == same.keys()
             assert {**row, "seconds": 0} == pytest.approx({**same, "seconds": 0}, rel=1e-4)
         assert rows[0]["best"] == pytest.approx(rows[1]["best"], rel=1e-4)
     bags = open_data(configs[0].data)
-    given = [bags.bag(name) for name in bags.names[:3]]
+    first = [bags.bag(name) for name in bags.names[:3]]
     for k, folder in enumerate(folders):
         a, b = (
-            list(load(f, device="cpu").predict(given))
+            list(load(f, device="cpu").predict(first))
             for f in (folder.path, tmp_path / f"alone{k}")
         )
         assert [p.probability[0] for p in a] == pytest.approx(
@@ -158,35 +150,7 @@ def test_each_run_of_a_pass_is_its_run_alone(configs, tmp_path):
         )
 
 
-def test_a_pass_that_is_stopped_goes_on_to_the_same_bits(configs, tmp_path):
-    class Stop(Exception):
-        pass
-
-    class Breaker(Reporter):
-        def step(self, *, epoch, share):
-            if epoch == 2 and share > 0.4:
-                raise Stop
-
-    class Witness(Reporter):
-        done = None
-
-        def start(self, *, done, epochs):
-            self.done = done
-
-    outs = [[tmp_path / f"{kind}{k}" for k in range(len(configs))] for kind in ("whole", "broken")]
-    whole = train_jointly(configs, outs[0], state=tmp_path / "a")
-    with pytest.raises(Stop):
-        train_jointly(configs, outs[1], state=tmp_path / "b", reporter=Breaker(), save_every=0.0)
-    witness = Witness()
-    again = train_jointly(configs, outs[1], state=tmp_path / "b", reporter=witness)
-    assert witness.done == 2
-    for one, other in zip(whole, again, strict=True):
-        for a, b in ((one.best, other.best), (one.last, other.last)):
-            x, y = load_checkpoint(a).tensors, load_checkpoint(b).tensors
-            assert all(torch.equal(x[key], y[key]) for key in x)
-
-
-def test_the_state_of_another_pass_is_not_taken(configs, tmp_path):
+def test_the_state_of_other_runs_is_not_used(configs, tmp_path):
     class Stop(Exception):
         pass
 
@@ -205,9 +169,9 @@ def test_the_state_of_another_pass_is_not_taken(configs, tmp_path):
 
 
 def test_a_run_that_diverges_takes_no_other_with_it(configs, tmp_path):
-    given = {**SMALL, "kappa": 1e38}
+    arguments = {**SMALL, "kappa": 1e38}
     training = replace(configs[2].training, kl_weight=1e4)
-    wild = replace(configs[2], model_arguments=given, training=training)
+    wild = replace(configs[2], model_arguments=arguments, training=training)
     outs = [tmp_path / "a", tmp_path / "wild", tmp_path / "b"]
     with pytest.raises(
         JointTrainingFailed, match=r"1 runs of a joint training failed\. .*wild: epoch \d"
@@ -226,13 +190,13 @@ def test_a_run_that_diverges_takes_no_other_with_it(configs, tmp_path):
 
 
 def test_predictions_that_are_no_numbers_end_a_run_as_they_do_alone(configs, tmp_path, monkeypatch):
-    """The loss may still be a number, as after the last step: validation sees it first."""
-    given = Stack.probability
-    only = torch.tensor([1.0, torch.nan])[:, None, None]
-    monkeypatch.setattr(Stack, "probability", lambda self, out: given(self, out) * only)
+    """The loss can be finite while predictions are not, as after the last step of an epoch."""
+    probability = Stack.probability
+    factor = torch.tensor([1.0, torch.nan])[:, None, None]
+    monkeypatch.setattr(Stack, "probability", lambda self, out: probability(self, out) * factor)
     outs = [tmp_path / "a", tmp_path / "b"]
-    said = r"b: epoch 1: validation bags are predicted as NaN"
-    with pytest.raises(JointTrainingFailed, match=said) as failed:
+    message = r"b: epoch 1: validation bags are predicted as NaN"
+    with pytest.raises(JointTrainingFailed, match=message) as failed:
         train_jointly(configs[:2], outs, state=tmp_path / "s")
     assert list(failed.value.failures) == [outs[1]]
     assert outs[0].exists() and not outs[1].exists()
@@ -250,18 +214,18 @@ def test_predictions_that_are_no_numbers_end_a_run_as_they_do_alone(configs, tmp
         ({"training": {"decay_vectors": False, "weight_decay": 0.1}}, "decay_vectors is False"),
     ],
 )
-def test_what_cannot_join_is_told_why(configs, tmp_path, change, words):
+def test_a_run_that_cannot_train_jointly_is_refused(configs, tmp_path, change, words):
     if "training" in change:
         change = {"training": replace(configs[0].training, **change["training"])}
-    alone = replace(configs[0], **change)
-    assert words in (why_not_jointly(alone) or "")
+    config = replace(configs[0], **change)
+    assert words in (why_not_jointly(config) or "")
     with pytest.raises(InputError, match=words.replace("(", r"\(")):
-        train_jointly([alone], [tmp_path / "run"], state=tmp_path / "s")
+        train_jointly([config], [tmp_path / "run"], state=tmp_path / "s")
     assert not (tmp_path / "run").exists()
     assert all(why_not_jointly(c) is None for c in configs)
 
 
-def test_runs_that_meet_other_batches_do_not_share_a_pass(configs, tmp_path):
+def test_runs_that_see_other_batches_do_not_train_jointly(configs, tmp_path):
     one = configs[0]
     keys = [
         joint_key(replace(one, data_seed=6)),

@@ -1,4 +1,4 @@
-"""Training: the paper's defaults, selection, schedules, options that must change something."""
+"""Training: choice of the best epoch, schedules, options, and runs that are refused."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ from probsa.training.progress import is_better, validation_scores
 
 
 class Listener(Reporter):
-    """Keeps what it is told."""
+    """Keeps the rows that it is given."""
 
     def __init__(self):
         self.rows = []
@@ -148,7 +148,7 @@ def test_a_plateau_of_the_validation_loss_lowers_the_rate(config, tmp_path):
         tmp_path / "a",
     )
     rows = load_checkpoint(run.last).metadata["progress"]["history"]
-    # steps of that size move nothing: after the first epoch the loss does not fall by 1e-4
+    # steps of this size change nothing: after the first epoch, the loss never falls by 1e-4
     assert max(r["val_nll"] for r in rows) - min(r["val_nll"] for r in rows) < 1e-4
     rates = [1, 1, 1, 0.2, 0.2, 0.04, 0.04, 0.008, 0.008]
     assert [r["learning_rate"] for r in rows] == pytest.approx(
@@ -178,14 +178,14 @@ def test_class_weights_change_an_unbalanced_run_alone(config, tmp_path):
     plain = train(config, tmp_path / "plain")
     weighed = train(with_training(config, balanced=True), tmp_path / "weighed")
     assert not same(weights(plain), weights(weighed))
-    kept = load_checkpoint(weighed.best).metadata["arguments"]["class_weights"]
+    class_weights = load_checkpoint(weighed.best).metadata["arguments"]["class_weights"]
     train_bags = json.loads(weighed.split_file.read_text())["train"]
     positive = sum(int(b) % 2 for b in train_bags)
     expected = [
         len(train_bags) / (2 * (len(train_bags) - positive)),
         len(train_bags) / (2 * positive),
     ]
-    assert kept == pytest.approx(expected)
+    assert class_weights == pytest.approx(expected)
 
 
 def test_a_model_without_a_kl_ignores_its_weight(config, tmp_path):
@@ -227,10 +227,10 @@ def test_standardisation_is_of_the_training_part_and_kept(config, tmp_path):
     run = train(config, tmp_path / "a")
     prepared = prepare(config)
     x = torch.cat([prepared.bags.bag(n).x for n in prepared.split.train]).double()
-    kept = load_checkpoint(run.best).part("standardize")
-    torch.testing.assert_close(kept["mean"].double(), x.mean(0), rtol=1e-6, atol=1e-7)
-    deviation = x.std(0, correction=0)
-    torch.testing.assert_close(kept["deviation"].double(), deviation, rtol=1e-6, atol=1e-7)
+    statistics = load_checkpoint(run.best).part("standardize")
+    torch.testing.assert_close(statistics["mean"].double(), x.mean(0), rtol=1e-6, atol=1e-7)
+    std = x.std(0, correction=0)
+    torch.testing.assert_close(statistics["deviation"].double(), std, rtol=1e-6, atol=1e-7)
 
 
 def test_a_constant_feature_keeps_its_scale(config, tmp_path):
@@ -240,8 +240,8 @@ def test_a_constant_feature_keeps_its_scale(config, tmp_path):
         with h5py.File(file, "r+") as f:
             f["features"][:, 2] = 7.0
     bags = open_data(config.data)
-    fitted = Standardizer.fit(bags, bags.names)
-    assert fitted.deviation[2] == 1 and fitted.mean[2] == 7
+    standardizer = Standardizer.fit(bags, bags.names)
+    assert standardizer.deviation[2] == 1 and standardizer.mean[2] == 7
 
 
 def test_the_learning_rate_follows_linear_lr():
@@ -258,9 +258,9 @@ def test_the_learning_rate_follows_linear_lr():
 
 
 def test_validation_with_one_class_is_undefined_not_half():
-    found = validation_scores([1, 1], [[0.2], [0.9]])
-    assert found["val_auroc"] is None
-    assert found["val_nll"] == pytest.approx(-(torch.tensor([0.2, 0.9]).log()).mean().item())
+    scores = validation_scores([1, 1], [[0.2], [0.9]])
+    assert scores["val_auroc"] is None
+    assert scores["val_nll"] == pytest.approx(-(torch.tensor([0.2, 0.9]).log()).mean().item())
     assert validation_scores([], []) == {"val_auroc": None, "val_nll": None}
     two = validation_scores([0, 1], [[0.7, 0.3], [0.2, 0.8]])
     assert two["val_auroc"] == 1.0
@@ -334,22 +334,22 @@ def test_a_run_refused_before_its_first_epoch_leaves_nothing(config, tmp_path):
 
 
 def test_more_classes_than_the_table_has_are_refused_before_training(config, tmp_path):
-    given = {**config.model_arguments, "n_classes": 3}
+    arguments = {**config.model_arguments, "n_classes": 3}
     with pytest.raises(InputError, match=r"n_classes is 3, but .* has 2 classes"):
-        train(replace(config, model_arguments=given), tmp_path / "a")
-    given["n_classes"] = 2
-    run = train(replace(config, model_arguments=given), tmp_path / "b")
+        train(replace(config, model_arguments=arguments), tmp_path / "a")
+    arguments["n_classes"] = 2
+    run = train(replace(config, model_arguments=arguments), tmp_path / "b")
     assert weights(run)["classifier.weight"].shape[0] == 2
 
 
 def test_every_step_has_noise_of_its_own(config, tmp_path, monkeypatch):
-    import probsa.training.model_groups as training
+    from probsa.training import model_groups
 
-    asked = []
-    real = training.stream
-    monkeypatch.setattr(training, "stream", lambda *n, **k: (asked.append(n), real(*n, **k))[1])
+    keys = []
+    real = model_groups.stream
+    monkeypatch.setattr(model_groups, "stream", lambda *n, **k: (keys.append(n), real(*n, **k))[1])
     train(config, tmp_path / "a")
-    assert asked == [(0, "noise", step) for step in range(6)]  # 3 epochs of 2 steps
+    assert keys == [(0, "noise", step) for step in range(6)]  # 3 epochs of 2 steps
 
 
 def test_validation_is_in_eval_without_gradients(config, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Optimisers, Lookahead and the learning rate's schedules, each against a computation by hand."""
+"""Optimisers, Lookahead and schedules of the learning rate, against computations by hand."""
 
 import math
 
@@ -21,7 +21,7 @@ def small(name="abmil", **more):
 
 
 def descend(optimizer, parameters, steps, *, first=0):
-    """Steps with gradients that depend on the step alone."""
+    """Take steps with gradients that depend only on the step."""
     for t in range(first, first + steps):
         generator = torch.Generator().manual_seed(t)
         for p in parameters:
@@ -51,13 +51,13 @@ def test_what_has_no_gradient_at_a_kth_step_stays():
     a, b = (torch.nn.Parameter(torch.ones(1, dtype=F64)) for _ in range(2))
     optimizer = torch.optim.SGD([{"params": [a]}, {"params": [b]}], lr=1.0)
     Lookahead(optimizer, steps=2, alpha=0.5)
-    for given in ([a, b], [a], [a], [a, b]):
+    for parameters in ([a, b], [a], [a], [a, b]):
         optimizer.zero_grad(set_to_none=True)
-        for p in given:
+        for p in parameters:
             p.grad = torch.ones(1, dtype=F64)
         optimizer.step()
-        if given == [a]:
-            assert b.item() == 0  # moved by the first step alone
+        if parameters == [a]:
+            assert b.item() == 0  # only the first step has moved it
     # a: 0, −1 → 0; −1, −2 → −1.   b: 0, 0; 0, −1 → half way from 1
     assert (a.item(), b.item()) == (-1, 0)
 
@@ -65,7 +65,7 @@ def test_what_has_no_gradient_at_a_kth_step_stays():
 @pytest.mark.parametrize("name", ["adam", "adamw", "radam", "sgd"])
 @pytest.mark.parametrize("steps", [4, 6])
 def test_lookahead_goes_on_from_a_checkpoint(name, steps):
-    """After four steps of k = 4 or 6 (after a sync, or amid), bit for bit."""
+    """After four steps, at a k-th step (k = 4) or between two (k = 6), bit for bit."""
     settings = TrainingConfig(optimizer=name, lookahead=steps, weight_decay=0.1)
     whole, first, second = small(), small(), small()
     optimizer = make_optimizer(whole, settings)
@@ -139,12 +139,12 @@ def test_vectors_may_go_without_decay():
     optimizer.step()
     assert {p.ndim for p in model.parameters()} == {1, 2}
     for k, p in model.named_parameters():
-        left = 0.95 if p.ndim > 1 else 1.0
-        torch.testing.assert_close(p.detach(), left * before[k])
+        factor = 0.95 if p.ndim > 1 else 1.0
+        torch.testing.assert_close(p.detach(), factor * before[k])
 
 
 def test_a_group_that_was_split_is_clipped_as_one():
-    """DTFD-MIL clips its parts by themselves: a part's matrices and vectors together."""
+    """DTFD-MIL clips each part separately: its matrices and vectors together."""
     one, two = small("dtfdmil"), small("dtfdmil")
     optimizers = [
         make_optimizer(m, TrainingConfig(decay_vectors=d)) for m, d in ((one, True), (two, False))
@@ -165,9 +165,9 @@ def test_a_group_that_was_split_is_clipped_as_one():
 
 def test_cosine_and_step_are_their_formulas():
     for e in range(20):
-        want = 0.05 + 0.95 * (1 + math.cos(math.pi * e / 20)) / 2
-        found = rate_factor("cosine", epoch=e, epochs=20, share=0.05)
-        assert found == pytest.approx(want, rel=1e-12)
+        expected = 0.05 + 0.95 * (1 + math.cos(math.pi * e / 20)) / 2
+        factor = rate_factor("cosine", epoch=e, epochs=20, share=0.05)
+        assert factor == pytest.approx(expected, rel=1e-12)
     assert rate_factor("cosine", epoch=20, epochs=20, share=0.05) == pytest.approx(0.05)
     steps = [rate_factor("step", epoch=e, epochs=9, share=0.5, every=3) for e in range(9)]
     assert steps == [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
@@ -176,18 +176,18 @@ def test_cosine_and_step_are_their_formulas():
 
 def test_plateaus_are_counted():
     losses = [0.7, 0.5, 0.49995, 0.6, 0.4, 0.4, None, 0.45, 0.41, 0.39, 0.5]
-    found = [
+    factors = [
         rate_factor("plateau", epoch=e, epochs=12, losses=losses[:e], share=0.5, every=2)
         for e in range(12)
     ]
-    #  0.7 and 0.5 are lower; 0.49995 is not by 1e-4, nor 0.6: halved. 0.4 is; the next two are
-    #  not, nor the two after them; 0.39 is, 0.5 is not
-    assert found == [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125, 0.125]
+    # 0.7 and 0.5 are new minima; 0.49995 (not by 1e-4) and 0.6 are not: halved. 0.4 is one; the
+    # next two are not, nor are the two after them; 0.39 is one, 0.5 is not
+    assert factors == [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125, 0.125]
 
 
 @pytest.mark.parametrize("every", [1, 2, 5])
 def test_plateaus_are_torchs(every):
-    """Its patience counts one less: it waits for more than so many."""
+    """PyTorch's patience is one less, since it waits for more than that many epochs."""
     generator = torch.Generator().manual_seed(every)
     losses = (0.5 + 0.2 * torch.rand(60, generator=generator) * torch.linspace(1, 0, 60)).tolist()
     sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)

@@ -1,4 +1,4 @@
-"""Losses against torch's own, weights by count, and probabilities that are averaged last."""
+"""Losses against those of torch, class weights, and the order of averaging."""
 
 import pytest
 import torch
@@ -43,7 +43,8 @@ def test_categorical_is_the_mean_of_cross_entropies(classes):
 @pytest.mark.parametrize("classes", [2, 3])
 def test_independent_classes_are_binary_cross_entropies_on_one_hot_labels(classes):
     ell, y = logits(classes + 1, 4, classes), torch.arange(classes + 1)
-    there = torch.cat([torch.eye(classes), torch.zeros(1, classes)]).double()  # the last: of none
+    # The last row is the label for no class.
+    there = torch.cat([torch.eye(classes), torch.zeros(1, classes)]).double()
     each = F.binary_cross_entropy_with_logits(
         ell, there[:, None].expand_as(ell), reduction="none"
     ).mean((1, 2))

@@ -1,4 +1,4 @@
-"""The objective is Σ w_k L_k with λ on the KL, and λ = 0 means that there is no KL."""
+"""The objective is Σ w_k L_k with λ multiplying the KL; with λ = 0 there is no KL."""
 
 import pytest
 import torch

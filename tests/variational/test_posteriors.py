@@ -1,4 +1,4 @@
-"""The KL, trained and exact, against densities, projections and the specification's numbers."""
+"""The KL, with and without constants, against densities, projections and golden numbers."""
 
 import pytest
 import torch
@@ -65,7 +65,7 @@ def test_without_a_ridge_the_exact_kl_is_that_of_the_contrasts(kappa):
         if n == 1:
             assert float(got[b]) == pytest.approx(0, abs=1e-12)
             continue
-        # an orthonormal basis of the vectors that sum to 0
+        # An orthonormal basis of the vectors whose entries sum to 0.
         basis = torch.linalg.qr(
             torch.cat([torch.ones(n, 1, dtype=F64), torch.eye(n, dtype=F64)[:, 1:]], 1)
         )[0][:, 1:]
@@ -176,7 +176,7 @@ def test_the_variance_settles_where_the_prior_says():
     variance = best.clone().requires_grad_()
     Diagonal(torch.zeros_like(best), variance).kl(prior, bags).sum().backward()
     torch.testing.assert_close(variance.grad, torch.zeros_like(best), rtol=0, atol=1e-11)
-    # an isolated instance stays finite: 1 / (2 κ ε)
+    # The optimum of an isolated instance is finite: 1 / (2 κ ε).
     assert float(best.max()) == pytest.approx(1 / (2 * 1.5 * 0.01))
 
 
@@ -201,7 +201,7 @@ def test_samples_are_mean_plus_sd_times_noise():
     drawn = q.rsample(3, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(drawn, f, rtol=0, atol=0)
     many = q.rsample(200_000, generator=torch.Generator().manual_seed(1))
-    # five standard errors of a mean and of a variance
+    # Five standard errors of a mean and of a variance.
     sd = q.variance.sqrt()
     assert bool(((many.mean(1) - q.mean).abs() < 5 * sd / 200_000**0.5).all())
     assert bool(((many.var(1) / q.variance - 1).abs() < 5 * (2 / 200_000) ** 0.5).all())

@@ -1,4 +1,4 @@
-"""The Dirichlet prior over the edge list equals its dense matrix; nothing dense is ever built."""
+"""The Dirichlet prior, computed from the edge list, equals its dense matrix."""
 
 import itertools
 
@@ -21,7 +21,7 @@ from probsa.variational.priors import Dirichlet
 LAPLACIANS = ["combinatorial", "normalized"]
 PRIORS = list(itertools.product(LAPLACIANS, [0.5, 1.0, 3.0], [0.0, 0.01, 0.7]))
 
-# specification of the local baselines, 10.6: a chain of six
+# A chain of six instances: specification of the local baselines, 10.6.
 CHAIN = 1 + 0.1 * torch.arange(5, dtype=F64)
 MU = torch.tensor(
     [-1.9390778, -3.3672083, 0.04245467, 0.28317261, 1.8578168, 0.53969929], dtype=F64
@@ -29,7 +29,7 @@ MU = torch.tensor(
 
 
 def dense_half(bag, *, laplacian, kappa, ridge):
-    """½Q = κ(L + εI)."""
+    """Return ½Q = κ(L + εI)."""
     lap = dense_laplacian(bag, laplacian)
     return kappa * (lap + ridge * torch.eye(len(lap), dtype=F64))
 
@@ -155,7 +155,7 @@ def test_a_large_chain_takes_memory_of_its_edges():
     f = torch.arange(n + 1, dtype=F64)
     prior = Dirichlet(ridge=0.0)
     assert prior.energy(f, bags).tolist() == [n - 1, 0]
-    # a path has one spanning tree: the non-zero eigenvalues of 2L multiply to n · 2^(n − 1)
+    # A path has one spanning tree: the non-zero eigenvalues of 2L have the product n · 2^(n − 1).
     want = torch.log(torch.tensor(float(n), dtype=F64)) + (n - 1) * torch.log(
         torch.tensor(2.0, dtype=F64)
     )

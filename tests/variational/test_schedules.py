@@ -1,4 +1,4 @@
-"""λ at its corners, and against an independent count in whole numbers."""
+"""λ in special cases, and against an independent computation with integers."""
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +10,7 @@ from probsa.variational.schedules import cyclical, kl_weight, linear
 
 
 def counted(total: int) -> list[float]:
-    """The specification's λ, step by step, with a counter and whole numbers only."""
+    """Return the specification's λ, with a counter and integers only."""
     length = total // 5
     ramp = 8 * length // 10
     out: list[float] = []
@@ -38,7 +38,7 @@ def test_fewer_steps_than_cycles_have_the_full_weight(total):
         (9, [1.0]),
         (10, [0.0, 1.0]),  # K = 2, R = 1
         (15, [0.0, 0.5, 1.0]),  # K = 3, R = 2
-        (25, [0.0, 0.25, 0.5, 0.75, 1.0]),  # K = 5, R = 4: 0.8 · 5 is 4, whatever floats say
+        (25, [0.0, 0.25, 0.5, 0.75, 1.0]),  # K = 5, R = 4: 0.8 · 5 is 4 exactly
         (50, [0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.0]),
     ],
 )
@@ -63,7 +63,7 @@ def test_the_ramp_is_four_fifths_exactly(length):
 
 
 def test_a_share_is_taken_as_written():
-    # 0.57 · 100 and 0.29 · 100 are below 57 and 29 in floats
+    # In floats, 0.57 · 100 and 0.29 · 100 are less than 57 and 29.
     assert cyclical(57, 500, share=0.57) == 1.0
     assert cyclical(56, 500, share=0.57) == 56 / 57
     assert linear(29, 100, share=0.29) == 1.0
@@ -79,7 +79,7 @@ def test_linear_rises_over_the_first_half():
 
 @pytest.mark.parametrize("value", [0, 0.0, 0.1, 0.5, 1, 7.5])
 def test_a_number_is_constant(value):
-    with types_not_executed():  # which do not take a whole number for a number
+    with types_not_executed():  # the type checks would reject an int
         got = [kl_weight(value, t, 100) for t in (0, 50, 99)]
     assert got == [value] * 3
     assert all(type(v) is float for v in got)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..jobs import writing
+from ..jobs import write_lock
 from .figures.write import write_figures
 from .results.cache import ResultCache
 from .results.outlier_folds import outlier_notes
@@ -41,11 +41,11 @@ def write_report(
         UnknownName: A bag is not in the experiment.
     """
     cache = ResultCache()
-    with writing(out / FOLDER):
+    with write_lock(out / FOLDER):
         files = write_tables(out, told=told, cache=cache)
     if told is not None:
         told("figures")
-    with writing(out / "figures"):
+    with write_lock(out / "figures"):
         figures = write_figures(out, bags=bags, cache=cache)
         for old in (out / "figures").glob("attention-*"):  # of bags no longer chosen
             if old not in figures.written:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..core import write_json, write_text
-from ..datasets import LESION, LOOKALIKES, write_digit_slides
+from ..datasets import LESION_DIGIT, LOOKALIKE_DIGITS, write_digit_slides
 from ..errors import OutputExists
 from ..evaluation import Report, read_predictions
 from ..maps import render_map
@@ -242,8 +242,8 @@ def _page(result: DemoResult, maps: Mapping[str, Mapping[str, Path]]) -> str:
     )
     bags = next(iter(result.reports.values())).bags
     return PAGE.format(
-        lesion=LESION,
-        alike=", ".join(map(str, LOOKALIKES)),
+        lesion=LESION_DIGIT,
+        alike=", ".join(map(str, LOOKALIKE_DIGITS)),
         bags=bags,
         columns=columns,
         rows=rows,

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from ..benchmark import Unit, Watch
-from ..jobs import Outcome
+from ..jobs import TaskOutcome
 from ..training import Reporter
 
 ERR = Console(stderr=True, highlight=False)
@@ -110,7 +110,7 @@ class OutcomeBar:
         self.task = self.bar.add_task(activity, total=None, text="")
         self.done = 0
 
-    def __call__(self, outcome: Outcome, total: int) -> None:
+    def __call__(self, outcome: TaskOutcome, total: int) -> None:
         self.done += 1
         self.bar.update(
             self.task, completed=self.done, total=total, text=f"{self.done}/{total} {outcome.name}"
@@ -175,7 +175,7 @@ class GridBar(Watch):
             self.tenths = cells * 10 // self.cells
             self.note(f"cells {cells}/{self.cells}")
 
-    def end(self, unit: Unit, outcome: Outcome) -> None:
+    def end(self, unit: Unit, outcome: TaskOutcome) -> None:
         if outcome.status == "failed" and not outcome.kept:
             self.note(f"{outcome.name}: {outcome.reason}")
 

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 from jaxtyping import Shaped
 
-from ..core import UNREADABLE, replacing_hdf5
+from ..core import HDF5_ERRORS, replacing_hdf5
 from ..errors import BagError
 from ..patches import Patches
 from .work import digest
@@ -72,7 +72,7 @@ def read_coordinates(path: Path) -> Coordinates:
             coords = np.asarray(dataset[...])
             attributes = dict(dataset.attrs)
             made_with = str(f.attrs["probsa_made_with"])
-    except UNREADABLE as e:
+    except HDF5_ERRORS as e:
         raise BagError(f"{path} is damaged, or was not written by probsa ({e}). {again}") from e
     if coords.dtype.kind not in "fiu" or coords.ndim != 2 or coords.shape[1] not in (1, 2):
         raise BagError(

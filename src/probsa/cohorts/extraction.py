@@ -16,10 +16,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..core import full_disk, peek_bag, read_bag, stamp, write_bag
+from ..core import is_disk_full, peek_bag, read_bag, read_stamp, write_bag
 from ..errors import BagError, InputError, ProbSAError, SlideError
 from ..features import Encoder, Precision, build
-from ..jobs import Outcome, Task
+from ..jobs import Task, TaskOutcome
 from ..patches import Patches
 from ..slides import Windows
 from .coordinates import Coordinates, read_coordinates
@@ -109,7 +109,7 @@ class Extraction(CohortStage):
         self.folder = patch_set.features(options.encoder)
         self.name = self.folder.name
         self._encoder = encoder
-        self._checked: dict[str, tuple[int, Outcome]] = {}
+        self._checked: dict[str, tuple[int, TaskOutcome]] = {}
         """Modification time and outcome of feature files that were checked."""
         self._contents: dict[str, str] = {}
         self._finished: dict[str, Record] = {}
@@ -133,7 +133,7 @@ class Extraction(CohortStage):
                 f"began the run ({self.encoder.identity}, expected {self.identity})"
             )
 
-    def known(self, task: Task) -> Outcome | None:
+    def known(self, task: Task) -> TaskOutcome | None:
         record = Record.read(self.record_file(task))
         if record is not None and record.status == "failed":
             return record.outcome()
@@ -149,11 +149,11 @@ class Extraction(CohortStage):
                 self.record(task, outcome)
         return outcome
 
-    def _examine(self, task: Task, record: Record | None) -> Outcome | None:
+    def _examine(self, task: Task, record: Record | None) -> TaskOutcome | None:
         """Check an existing file of features; return None if it must be made anew."""
         try:
             patch_record = task.payload
-            made_with = json.loads(stamp(task.target, "made_with") or "{}")
+            made_with = json.loads(read_stamp(task.target, "made_with") or "{}")
             coordinates = read_coordinates(self.set.patches_file(task.name))
             content = self._content_now(patch_record, made_with)
             wanted = self._made_with(patch_record, coordinates, content=content)
@@ -179,13 +179,13 @@ class Extraction(CohortStage):
     def outputs(self, task: Task) -> tuple[Path, ...]:
         return task.target, self.record_file(task)
 
-    def record(self, task: Task, outcome: Outcome) -> None:
+    def record(self, task: Task, outcome: TaskOutcome) -> None:
         record = self._finished.pop(task.name, None) or task.payload
         record.with_outcome(outcome).write(self.record_file(task))
 
-    def run(self, tasks: Iterator[Task]) -> Iterator[Outcome]:
+    def run(self, tasks: Iterator[Task]) -> Iterator[TaskOutcome]:
         in_progress: dict[int, _SlideInProgress] = {}
-        outcomes: deque[Outcome] = deque()
+        outcomes: deque[TaskOutcome] = deque()
         fresh = self._begin(tasks, in_progress, outcomes)
         suspects: deque[int] = deque()
         # draw the first slide before starting readers: there may be nothing to read
@@ -212,7 +212,7 @@ class Extraction(CohortStage):
         self,
         tasks: Iterator[Task],
         in_progress: dict[int, _SlideInProgress],
-        outcomes: deque[Outcome],
+        outcomes: deque[TaskOutcome],
     ) -> Iterator[int]:
         """Prepare one slide after the other as the readers have room; yield their indices."""
         for job, task in enumerate(tasks):
@@ -260,7 +260,7 @@ class Extraction(CohortStage):
         self,
         chunk: ReadChunk,
         in_progress: dict[int, _SlideInProgress],
-        outcomes: deque[Outcome],
+        outcomes: deque[TaskOutcome],
     ) -> None:
         """Encode a chunk; write the bag if the chunk was the last of its slide."""
         slide = in_progress.get(chunk.job)
@@ -283,7 +283,7 @@ class Extraction(CohortStage):
                 del in_progress[chunk.job]
         except BROKEN as e:
             # torch may report a dead reader at any moment: it need not be this slide's fault
-            if full_disk(e) or str(e).startswith(READERS_DIED):
+            if is_disk_full(e) or str(e).startswith(READERS_DIED):
                 raise
             in_progress.pop(chunk.job, None)
             outcomes.append(self._failed(slide.task, str(e) or type(e).__name__))
@@ -303,7 +303,7 @@ class Extraction(CohortStage):
             )
         return stored
 
-    def _finish(self, slide: _SlideInProgress) -> Outcome:
+    def _finish(self, slide: _SlideInProgress) -> TaskOutcome:
         """Write the bag of a slide."""
         task, record = slide.task, slide.record
         unreadable = int(slide.unreadable.sum())
@@ -323,7 +323,7 @@ class Extraction(CohortStage):
             },
         )
         self._finished[task.name] = record
-        return Outcome(
+        return TaskOutcome(
             name=task.name,
             status="done",
             reason=_unreadable_reason(unreadable, record.count),
@@ -333,11 +333,11 @@ class Extraction(CohortStage):
             source=record.source,
         )
 
-    def _failed(self, task: Task, reason: str) -> Outcome:
+    def _failed(self, task: Task, reason: str) -> TaskOutcome:
         source = task.payload.source
-        return Outcome(name=task.name, status="failed", reason=reason, source=source)
+        return TaskOutcome(name=task.name, status="failed", reason=reason, source=source)
 
-    def _killed(self, task: Task) -> Outcome:
+    def _killed(self, task: Task) -> TaskOutcome:
         reason = (
             f"a reader process was killed twice while reading this {task.noun}: probably out of "
             "memory, or of shared memory (/dev/shm). Give fewer --readers or a smaller --batch"
@@ -361,7 +361,7 @@ class Extraction(CohortStage):
     def _made_with(
         self, record: Record, coordinates: Coordinates, *, content: str
     ) -> dict[str, Any]:
-        """Return what the features depend on, by names that messages show where they differ."""
+        """Return what the features depend on; messages name the keys that differ."""
         o = self.options
         parts = {
             "slide": content,

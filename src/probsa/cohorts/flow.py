@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..errors import InputError
-from ..jobs import Engine, Outcome, Task, cores, remove_leftovers, run_tasks
+from ..jobs import Engine, Task, TaskOutcome, cores, remove_leftovers, run_tasks
 from ..patches import PatchSettings
 from .extraction import Extraction, ExtractOptions
 from .inputs import Input, Resolution, find_inputs
@@ -16,7 +16,7 @@ from .report import CohortReport, write_report
 from .stage import CohortStage
 from .work import SLICES, PatchSet, WorkFolder, settle
 
-OnOutcome = Callable[[Outcome, int], None]
+OnOutcome = Callable[[TaskOutcome, int], None]
 """Called with each outcome as soon as it is known, and with the number of outcomes to come."""
 T = TypeVar("T")
 MAX_DEFAULT_WORKERS = 8
@@ -181,13 +181,13 @@ def _task(item: Input | Record, target: Path) -> Task:
     return Task(name=item.name, target=target, noun=NOUNS[item.kind], payload=item)
 
 
-def _outdated(task: Task) -> Outcome:
+def _outdated(task: Task) -> TaskOutcome:
     """Return the outcome of a slide that an earlier `probsa patch --overwrite` left out."""
     reason = (
         "its patches were made with other settings than the folder's are now: give --overwrite to "
         f"probsa patch for this {task.noun} too, and then to probsa extract"
     )
-    return Outcome(name=task.name, status="failed", reason=reason, source=task.payload.source)
+    return TaskOutcome(name=task.name, status="failed", reason=reason, source=task.payload.source)
 
 
 def _run_stage(
@@ -197,7 +197,7 @@ def _run_stage(
     run: RunOptions,
     total: int,
     on_outcome: OnOutcome | None,
-) -> list[Outcome]:
+) -> list[TaskOutcome]:
     """Run the tasks of a stage; `total` is the number of tasks of all stages of the run."""
     work = WorkFolder(stage.set.path.parent)
     report = stage.set.report(_report_name(stage.name, run.shard))
@@ -207,7 +207,7 @@ def _run_stage(
     # starting a process takes as long as a few slides
     default_workers = max(1, min(MAX_DEFAULT_WORKERS, cores(), len(tasks) // 4))
 
-    def pass_on(outcome: Outcome) -> None:
+    def pass_on(outcome: TaskOutcome) -> None:
         if on_outcome is not None:
             on_outcome(outcome, total)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core import full_disk
+from ..core import is_disk_full
 from ..errors import ProbSAError, SlideError
-from ..jobs import Outcome, Task
+from ..jobs import Task, TaskOutcome
 from ..patches import (
     Patches,
     PatchSettings,
@@ -60,7 +60,7 @@ class Patching(CohortStage):
         self._inputs: dict[str, Input] = {}
         self._finished: dict[str, Record] = {}
 
-    def known(self, task: Task) -> Outcome | None:
+    def known(self, task: Task) -> TaskOutcome | None:
         record = Record.read(self.record_file(task))
         if record is None:
             return None
@@ -76,7 +76,7 @@ class Patching(CohortStage):
                 "since its patches were made. Give --overwrite to make them anew, or another "
                 "--out to keep both"
             )
-            return Outcome(name=task.name, status="failed", reason=reason, source=record.source)
+            return TaskOutcome(name=task.name, status="failed", reason=reason, source=record.source)
         if record.status == "done" and not self._is_complete(record):
             return None
         return record.outcome(kept=True)
@@ -84,11 +84,11 @@ class Patching(CohortStage):
     def start(self) -> None:
         pass
 
-    def run(self, tasks: Iterator[Task]) -> Iterator[Outcome]:
+    def run(self, tasks: Iterator[Task]) -> Iterator[TaskOutcome]:
         for task in tasks:
             yield self._run_task(task)
 
-    def record(self, task: Task, outcome: Outcome) -> None:
+    def record(self, task: Task, outcome: TaskOutcome) -> None:
         record = self._finished.pop(task.name, None) or task.payload.record()
         record.with_outcome(outcome).write(self.record_file(task))
 
@@ -97,7 +97,7 @@ class Patching(CohortStage):
         pictures = work.thumbnail(name), work.overview(name)
         return task.target, self.record_file(task), work.contours(name), *pictures
 
-    def _run_task(self, task: Task) -> Outcome:
+    def _run_task(self, task: Task) -> TaskOutcome:
         began, item = time.perf_counter(), task.payload
         assert isinstance(item, Input)
         record = item.record()
@@ -106,7 +106,7 @@ class Patching(CohortStage):
                 item = self._resolved(task)
                 record = self._list_slices(item) if item.kind == "ct" else self._cut_slide(item)
         except BROKEN as e:
-            if full_disk(e):
+            if is_disk_full(e):
                 raise
             record = replace(record, reason=str(e) or type(e).__name__)
         self._finished[task.name] = record

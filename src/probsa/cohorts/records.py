@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from ..core import BagKind
-from ..jobs import Outcome, RecordFile
+from ..jobs import RecordFile, TaskOutcome
 
 STATUSES = ("done", "no_tissue", "failed")
 NOUNS: dict[BagKind, str] = {"slide": "slide", "ct": "series"}
@@ -39,9 +39,9 @@ class Record(RecordFile):
     """Digest of the settings of the patches."""
     notes: tuple[str, ...] = field(default_factory=tuple)
 
-    def outcome(self, *, kept: bool = False) -> Outcome:
+    def outcome(self, *, kept: bool = False) -> TaskOutcome:
         """Return the outcome for the report of a run; `kept` if nothing had to be done."""
-        return Outcome(
+        return TaskOutcome(
             name=self.name,
             status=self.status if self.status in STATUSES else "failed",
             reason=self.reason,
@@ -52,7 +52,7 @@ class Record(RecordFile):
             kept=kept,
         )
 
-    def with_outcome(self, outcome: Outcome) -> "Record":
+    def with_outcome(self, outcome: TaskOutcome) -> "Record":
         """Return this record with the outcome of the task."""
         return replace(
             self,

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..core import write_csv
-from ..jobs import Outcome, writing
+from ..jobs import TaskOutcome, write_lock
 from .records import Record
 
 HEADER = [
@@ -27,7 +27,7 @@ class CohortReport:
 
     what: str
     """What the instances are called: patches, slices or instances."""
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[TaskOutcome, ...]
     table: Path
     """CSV file with one row per outcome."""
     metadata: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class CohortReport:
 
 def write_report(
     path: Path,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[TaskOutcome],
     records: Iterable[Record],
     *,
     what: str,
@@ -112,7 +112,7 @@ def write_report(
     new = {o.name: o for o in outcomes}
     all_outcomes = {**{r.name: r.outcome(kept=True) for r in others}, **new}
     rows = [_row(all_outcomes[name], records_by_name.get(name)) for name in sorted(all_outcomes)]
-    with writing(path):
+    with write_lock(path):
         write_csv(path, HEADER, rows)
     return CohortReport(
         what=what,
@@ -122,7 +122,7 @@ def write_report(
     )
 
 
-def _row(o: Outcome, r: Record | None) -> dict[str, object]:
+def _row(o: TaskOutcome, r: Record | None) -> dict[str, object]:
     return {
         "name": o.name,
         "status": o.status,

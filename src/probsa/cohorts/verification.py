@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..core import hdf5_files, read_bag, stamp, unfinished_below
+from ..core import hdf5_files, read_bag, read_stamp, temporary_files_below
 from ..errors import BagError, InputError
 from ..jobs import dead_locks
 from .coordinates import read_coordinates
@@ -169,7 +169,7 @@ def _encoder_of(folder: str, files: Iterable[Path]) -> str:
 def _stamp_of(path: Path, key: str) -> str:
     """Return a stamp of a bag; empty if the bag has none or is damaged."""
     try:
-        return stamp(path, key) or ""
+        return read_stamp(path, key) or ""
     except BagError:
         return ""
 
@@ -211,7 +211,9 @@ def _check_bag(path: Path, folder: Path) -> list[Finding]:
 def _check_leftovers(folder: Path) -> list[Finding]:
     """Look for half-written files and locks of dead processes."""
     advice = "run the command again, which removes it, or delete it"
-    problems = [(p, "a half-written file that a killed run left") for p in unfinished_below(folder)]
+    problems = [
+        (p, "a half-written file that a killed run left") for p in temporary_files_below(folder)
+    ]
     problems += [(p, "the lock of a process that has ended") for p in dead_locks(folder)]
     return [
         Finding(file=str(p.relative_to(folder)), problem=problem, advice=advice)

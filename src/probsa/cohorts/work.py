@@ -16,7 +16,7 @@ from typing import Any
 
 from ..core import write_json
 from ..errors import InputError, hint
-from ..jobs import writing
+from ..jobs import write_lock
 from .records import Record
 
 TISSUE = "tissue.json"
@@ -200,7 +200,7 @@ def settle(path: Path, wanted: Mapping[str, Any], *, overwrite: bool, what: str)
                 "--out, the same settings, or --overwrite to make everything in it anew"
             )
         return
-    with writing(path):
+    with write_lock(path):
         write_json(path, plain)
 
 

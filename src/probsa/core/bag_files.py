@@ -8,7 +8,7 @@ from ..errors import BagError
 HDF5 = (".h5", ".hdf5")
 
 
-def by_name(files: Iterable[Path]) -> dict[str, Path]:
+def files_by_name(files: Iterable[Path]) -> dict[str, Path]:
     """Map bag names to their files; the name is the file name without its suffix.
 
     Raises:

@@ -91,7 +91,7 @@ class Bags:
 
     @property
     def degrees(self) -> Float[Tensor, " n"]:
-        """D_n = Σ_i A_ni."""
+        """The degree of each instance, D_n = Σ_i A_ni."""
         return degrees(self.edges, self.weights, len(self.x))
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Bags":

@@ -73,7 +73,7 @@ def replacing_hdf5(path: Path) -> Iterator[h5py.File]:
             raise OSError(sink.error.errno, sink.error.strerror, str(path))
 
 
-def unfinished(path: Path) -> list[Path]:
+def temporary_files(path: Path) -> list[Path]:
     """List temporary files of `path`: those that killed processes left, and any in use now."""
     if not path.parent.is_dir():
         return []
@@ -81,13 +81,13 @@ def unfinished(path: Path) -> list[Path]:
     return sorted(p for p in path.parent.iterdir() if name.fullmatch(p.name))
 
 
-def unfinished_below(folder: Path) -> list[Path]:
+def temporary_files_below(folder: Path) -> list[Path]:
     """List the temporary files of every file in a folder and its subfolders."""
     name = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
     return sorted(p for p in folder.rglob(".*.tmp") if name.fullmatch(p.name))
 
 
-def full_disk(error: BaseException) -> bool:
+def is_disk_full(error: BaseException) -> bool:
     """Return whether an error means that a disk is full or a user's quota is exceeded.
 
     HDF5 raises its own errors, which may lack the `errno`, so the message is searched as well.

@@ -19,7 +19,7 @@ SUSPICIOUS = 10
 """Number of patches from which on a graph without edges is rejected."""
 CROWDED = 32
 """Mean number of neighbours above which a graph is rejected; a full lattice has 8."""
-AGREES = 0.02
+DISTANCE_TOLERANCE = 0.02
 """Relative tolerance within which two distances count as equal."""
 
 
@@ -51,7 +51,9 @@ def grid(
         return torch.zeros(2, 0, dtype=torch.long)
     spacing = check_stride(coords, stride=stride, name=name)
     cells = np.rint((corners - corners.min(0)) / spacing).astype(np.int64)
-    on_lattice = np.abs(corners - corners.min(0) - cells * spacing).max() <= AGREES * spacing
+    on_lattice = (
+        np.abs(corners - corners.min(0) - cells * spacing).max() <= DISTANCE_TOLERANCE * spacing
+    )
     edges = _lattice_pairs(cells) if on_lattice else None
     if edges is None:
         edges = _radius_pairs(corners, np.sqrt(2) * spacing, name=name)
@@ -99,9 +101,9 @@ def check_stride(
         return float(stride)
     estimate = _most_common(gaps)
     ratio = estimate / stride
-    agree = abs(ratio - 1) <= AGREES
-    sparse = ratio > 1 and np.mean(np.abs(gaps / stride - 1) <= AGREES) >= 0.1
-    mixed = ratio < 1 and np.mean(np.abs(gaps / estimate - 1) <= AGREES) <= 0.6
+    agree = abs(ratio - 1) <= DISTANCE_TOLERANCE
+    sparse = ratio > 1 and np.mean(np.abs(gaps / stride - 1) <= DISTANCE_TOLERANCE) >= 0.1
+    mixed = ratio < 1 and np.mean(np.abs(gaps / estimate - 1) <= DISTANCE_TOLERANCE) <= 0.6
     if agree or sparse or mixed:
         return float(stride)
     cause = (
@@ -118,8 +120,8 @@ def check_stride(
 def _most_common(gaps: np.ndarray) -> float:
     """Return the distance that most gaps agree with; a median would double on sparse patches."""
     ranked = np.sort(gaps)
-    first = np.searchsorted(ranked, ranked * (1 - AGREES))
-    last = np.searchsorted(ranked, ranked * (1 + AGREES), side="right")
+    first = np.searchsorted(ranked, ranked * (1 - DISTANCE_TOLERANCE))
+    last = np.searchsorted(ranked, ranked * (1 + DISTANCE_TOLERANCE), side="right")
     best = int(np.argmax(last - first))
     return float(np.median(ranked[first[best] : last[best]]))
 
@@ -160,7 +162,7 @@ def _lattice_pairs(cells: np.ndarray) -> np.ndarray | None:
 def _radius_pairs(corners: np.ndarray, radius: float, *, name: str) -> np.ndarray:
     """Return pairs within `radius` (+ 2 %); count first, as coinciding patches give n² pairs."""
     tree = KDTree(corners)
-    degree = tree.count_neighbors(tree, radius * (1 + AGREES)) / len(corners) - 1
+    degree = tree.count_neighbors(tree, radius * (1 + DISTANCE_TOLERANCE)) / len(corners) - 1
     if degree > CROWDED:
         raise GraphError(
             f"{name}: its {len(corners)} patches have {degree:.3g} neighbours on average within "
@@ -168,7 +170,7 @@ def _radius_pairs(corners: np.ndarray, radius: float, *, name: str) -> np.ndarra
             "they were never filled in. Give --stride in their unit, or --graph knn"
         )
     return _unique_pairs(
-        tree.query_pairs(radius * (1 + AGREES), output_type="ndarray").T, len(corners)
+        tree.query_pairs(radius * (1 + DISTANCE_TOLERANCE), output_type="ndarray").T, len(corners)
     )
 
 

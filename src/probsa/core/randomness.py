@@ -15,7 +15,7 @@ def seed_of(*names: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-def stream(*names: int | str, device: torch.device | str = "cpu") -> torch.Generator:
+def random_stream(*names: int | str, device: torch.device | str = "cpu") -> torch.Generator:
     """Return a generator seeded by these numbers and names."""
     return torch.Generator(device=device).manual_seed(seed_of(*names))
 

@@ -21,7 +21,7 @@ BagKind = Literal["slide", "ct"]
 
 FORMAT = 1
 """`probsa_version` of written files; files of a later version are rejected."""
-UNREADABLE = (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError)
+HDF5_ERRORS = (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 """Errors that h5py raises for damaged files, in which even a data type may be invalid."""
 BLOCK = 8192
 """Rows checked at once for finite values, so that no second copy of the bag is needed."""
@@ -29,7 +29,7 @@ BLOCK = 8192
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredBag:
-    """The content of one file; `checked` verifies that the numbers of rows agree."""
+    """The content of one file; `validate_bag` verifies that the numbers of rows agree."""
 
     name: str
     features: Shaped[np.ndarray, "n features"]
@@ -49,7 +49,7 @@ class StoredBag:
         return self.kind or ("ct" if one_column else "slide")
 
 
-def checked(bag: StoredBag, *, source: Path) -> StoredBag:
+def validate_bag(bag: StoredBag, *, source: Path) -> StoredBag:
     """Check that the parts of a bag agree, and return the bag.
 
     Raises:
@@ -88,15 +88,15 @@ def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
     Raises:
         BagError: the file is missing, damaged, of another format, or inconsistent.
     """
-    with opened(path) as f:
+    with open_hdf5(path) as f:
         dataset = _features(f, path)
         features = np.empty(dataset.shape, dataset.dtype)
         dataset.read_direct(features)
         corners, marks = _dataset(f, "coords"), _dataset(f, "instance_labels")
-        coords = None if corners is None else as_columns(corners[...])
+        coords = None if corners is None else as_coordinates(corners[...])
         stride = None if corners is None else stride_of(corners.attrs)
         labels = None if marks is None else marks[...].reshape(-1).astype(np.int64)
-        kind = stated_kind(f, path)
+        kind = read_kind(f, path)
         flags = _dataset(f, "unreadable")
         unreadable = None if flags is None or keep_unreadable else flags[...].reshape(-1) != 0
     bag = StoredBag(
@@ -107,12 +107,12 @@ def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
         kind=kind,
         stride=stride,
     )
-    return checked(bag if unreadable is None else _without(bag, unreadable, path), source=path)
+    return validate_bag(bag if unreadable is None else _without(bag, unreadable, path), source=path)
 
 
 def _without(bag: StoredBag, unreadable: Bool[np.ndarray, " n"], path: Path) -> StoredBag:
     """Return the bag without the instances that could not be read."""
-    checked(bag, source=path)
+    validate_bag(bag, source=path)
     if len(unreadable) != len(bag.features):
         raise BagError(
             f"bag {bag.name!r} ({path}): features have {len(bag.features)} rows, unreadable "
@@ -140,20 +140,20 @@ def peek_bag(path: Path) -> tuple[int, int]:
     Raises:
         BagError: the file is missing, damaged or of another format.
     """
-    with opened(path) as f:
+    with open_hdf5(path) as f:
         instances, width = _features(f, path).shape[-2:]
         flags = _dataset(f, "unreadable")
         unreadable = 0 if flags is None else int(np.count_nonzero(flags[...]))
     return int(instances) - unreadable, int(width)
 
 
-def stamp(path: Path, key: str) -> str | None:
+def read_stamp(path: Path, key: str) -> str | None:
     """Read one of the stamps that `write_bag` wrote on a file; None if it has none.
 
     Raises:
         BagError: the file is missing or damaged.
     """
-    with opened(path) as f:
+    with open_hdf5(path) as f:
         value = f.attrs.get(f"probsa_{key}")
     return None if value is None else str(value)
 
@@ -191,11 +191,11 @@ def write_bag(
     bag = StoredBag(
         name=path.stem,
         features=as_features(features, source=path),
-        coords=None if coords is None else as_columns(coords),
+        coords=None if coords is None else as_coordinates(coords),
         instance_labels=labels,
         kind=kind,
     )
-    checked(bag, source=path)
+    validate_bag(bag, source=path)
     with replacing_hdf5(path) as f:
         f.attrs["probsa_kind"] = kind
         f.attrs["probsa_version"] = FORMAT
@@ -214,7 +214,7 @@ def write_bag(
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[h5py.File]:
+def open_hdf5(path: Path) -> Iterator[h5py.File]:
     """Open a file for reading, and raise BagError with its path if HDF5 cannot read it."""
     if not path.is_file():
         raise BagError(f"there is no file {path}")
@@ -228,7 +228,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
             yield f
     except BagError:
         raise
-    except UNREADABLE as error:
+    except HDF5_ERRORS as error:
         raise BagError(
             f"{path} cannot be read as HDF5: it is truncated or damaged ({error}). "
             "Copy or extract it again"
@@ -267,7 +267,7 @@ def _features(f: h5py.File, path: Path) -> h5py.Dataset:
     raise BagError(f"{path}: features have the shape {shape}, expected (instances, width){hint}")
 
 
-def stated_kind(f: h5py.File, path: Path) -> BagKind | None:
+def read_kind(f: h5py.File, path: Path) -> BagKind | None:
     """Return the kind of bag that an open file states; None if it states none.
 
     Raises:
@@ -283,10 +283,15 @@ def stated_kind(f: h5py.File, path: Path) -> BagKind | None:
 
 def stride_of(attributes: Mapping[str, object]) -> float | None:
     """Return the stride in level-0 pixels, from probsa's, TRIDENT's or CLAM's attributes."""
-    exact = number(attributes, "pitch")  # written by probsa, as TRIDENT's sizes are rounded
+    exact = numeric_attribute(
+        attributes, "pitch"
+    )  # written by probsa, as TRIDENT's sizes are rounded
     if exact:
         return exact
-    patch_size, overlap = number(attributes, "patch_size"), number(attributes, "overlap") or 0.0
+    patch_size, overlap = (
+        numeric_attribute(attributes, "patch_size"),
+        numeric_attribute(attributes, "overlap") or 0.0,
+    )
     level0_size = size_level0(attributes)
     if not patch_size or level0_size is None:
         return level0_size
@@ -296,17 +301,20 @@ def stride_of(attributes: Mapping[str, object]) -> float | None:
 def size_level0(attributes: Mapping[str, object]) -> float | None:
     """Return the patch side in level-0 pixels, from probsa's, TRIDENT's or CLAM's attributes."""
     for key in ("size_level0", "patch_size_level0"):
-        size = number(attributes, key)
+        size = numeric_attribute(attributes, key)
         if size is not None:
             return size
-    patch_size, downsample = number(attributes, "patch_size"), number(attributes, "downsample")
-    if downsample is None and not number(attributes, "patch_level"):
+    patch_size, downsample = (
+        numeric_attribute(attributes, "patch_size"),
+        numeric_attribute(attributes, "downsample"),
+    )
+    if downsample is None and not numeric_attribute(attributes, "patch_level"):
         # TRIDENT's name for the downsample of CLAM's coordinates, relative to their level.
-        downsample = number(attributes, "custom_downsample")
+        downsample = numeric_attribute(attributes, "custom_downsample")
     return None if patch_size is None or downsample is None else patch_size * downsample
 
 
-def number(attributes: Mapping[str, object], key: str) -> float | None:
+def numeric_attribute(attributes: Mapping[str, object], key: str) -> float | None:
     """Return an attribute as a number; None if missing, negative, or TRIDENT's string 'None'."""
     value = np.asarray(attributes.get(key, np.nan)).reshape(-1)[:1]
     try:
@@ -335,7 +343,7 @@ def as_features(values: np.ndarray, *, source: Path) -> Shaped[np.ndarray, "n fe
     return np.ascontiguousarray(values, dtype)
 
 
-def as_columns(coords: np.ndarray) -> np.ndarray:
+def as_coordinates(coords: np.ndarray) -> np.ndarray:
     """Return coordinates as (n, axes), integers as int64 so that corners compare exactly."""
     if coords.ndim == 3 and coords.shape[0] == 1:
         coords = coords[0]

@@ -32,7 +32,11 @@ def completed(bags: BagSet, name: str, *, resolutions: Resolutions) -> tuple[Out
     mpp = resolutions.mpp_of(name)
     if metadata.mpp_level0 is None and mpp is not None:
         metadata = replace(metadata, mpp_level0=mpp)
-    elif metadata.mpp_level0 and mpp and abs(mpp / metadata.mpp_level0 - 1) > graphs.AGREES:
+    elif (
+        metadata.mpp_level0
+        and mpp
+        and abs(mpp / metadata.mpp_level0 - 1) > graphs.DISTANCE_TOLERANCE
+    ):
         remarks.append(f"resolution given ({mpp:g}; the file says {metadata.mpp_level0:g})")
     if stored.coords is None:
         return Outgoing(stored=stored, metadata=_fill_derived(metadata)), remarks
@@ -66,7 +70,7 @@ def _in_pixels(
     corner_tensor = torch.from_numpy(pixels)
     pixel_stride = graphs.check_stride(corner_tensor, stride=stride / mpp, name=stored.name)
     estimate = graphs.check_stride(corner_tensor, stride=None)
-    if abs(estimate / pixel_stride - 1) <= graphs.AGREES:
+    if abs(estimate / pixel_stride - 1) <= graphs.DISTANCE_TOLERANCE:
         pixel_stride = estimate  # in whole pixels, whereas µm are rounded
     target = (
         metadata.mpp if metadata.patch_size is None else pixel_stride * mpp / metadata.patch_size
@@ -91,7 +95,7 @@ def _from_centres(
     side = side_level0(centres, metadata=metadata, mpp=mpp, name=stored.name)
     spacing = graphs.check_stride(torch.from_numpy(centres * 1.0), stride=None)
     overlap = None
-    if len(centres) > 1 and metadata.patch_size and side / spacing > 1 + graphs.AGREES:
+    if len(centres) > 1 and metadata.patch_size and side / spacing > 1 + graphs.DISTANCE_TOLERANCE:
         overlap = metadata.patch_size * (1 - spacing / side)
     stride = side if overlap is None else spacing
     stored = replace(stored, coords=corners(centres, side), stride=stride)

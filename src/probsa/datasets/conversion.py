@@ -16,7 +16,7 @@ from .bag_set import BagSet
 from .choices import SourceFormat, TargetFormat
 from .completion import completed
 from .formats.torchmil import TorchmilBags
-from .labels import PARTS, Table, read_table
+from .labels import SPLIT_PARTS, LabelTable, read_table
 from .opening import open_bags
 from .resolutions import Resolutions, resolutions_of
 from .writers.base import Writer
@@ -208,7 +208,7 @@ def _refuse_present(writer: Writer, names: Sequence[str], *, overwrite: bool) ->
         )
 
 
-def _label_table(options: ConversionOptions, bags: BagSet) -> Table | None:
+def _label_table(options: ConversionOptions, bags: BagSet) -> LabelTable | None:
     if options.labels is not None:
         return read_table(options.labels, classes=options.classes, labels_required=False)
     if not isinstance(bags, TorchmilBags):
@@ -216,9 +216,9 @@ def _label_table(options: ConversionOptions, bags: BagSet) -> Table | None:
     labels = {name: bags.label(name) for name in bags.names}
     if all(y is None for y in labels.values()):
         return None
-    parts = {b: p if p in PARTS else None for b, p in bags.parts().items()}
+    parts = {b: p if p in SPLIT_PARTS else None for b, p in bags.parts().items()}
     classes = max((y for y in labels.values() if y is not None), default=1) + 1
-    return Table(
+    return LabelTable(
         path=None,
         bags=bags.names,
         labels=tuple(labels.values()),
@@ -227,7 +227,7 @@ def _label_table(options: ConversionOptions, bags: BagSet) -> Table | None:
     )
 
 
-def _with_missing_labels(rows: Sequence[Row], table: Table) -> list[Row]:
+def _with_missing_labels(rows: Sequence[Row], table: LabelTable) -> list[Row]:
     labelled = {b for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
     return [
         replace(r, lost=(*r.lost, f"label (none in {table.where})"))

@@ -40,7 +40,7 @@ FLAT = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Copy:
+class BagCopy:
     """Two bags that share instances."""
 
     first: str
@@ -63,7 +63,7 @@ class _Sketch:
     probes: Int[np.ndarray, " probes"]
 
 
-def find_copies(bags: BagSet, names: Sequence[str]) -> list[Copy]:
+def find_copies(bags: BagSet, names: Sequence[str]) -> list[BagCopy]:
     """Find all pairs of bags with the same or nearly the same rows.
 
     Args:
@@ -88,7 +88,7 @@ def find_copies(bags: BagSet, names: Sequence[str]) -> list[Copy]:
             share = _shared_probes(bags, names, sketches, scale, pair=(i, j))
             kind = "near-copy"
         if share >= SHARE:
-            copies.append(Copy(first=names[i], second=names[j], kind=kind, share=share))
+            copies.append(BagCopy(first=names[i], second=names[j], kind=kind, share=share))
     return copies
 
 
@@ -118,7 +118,7 @@ def _sketch(
     scale: Float[np.ndarray, " features"],
     mixing: Float[np.ndarray, "features width"],
 ) -> _Sketch:
-    rows = x + np.float32(0)  # −0 is 0
+    rows = x + np.float32(0)  # maps −0 to 0
     digests = sorted(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
     lengths = np.linalg.norm(x / scale, axis=1, keepdims=True)
     projected = ((x - mean) / scale) @ mixing / np.maximum(lengths, 1e-12)

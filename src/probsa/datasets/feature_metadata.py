@@ -21,7 +21,7 @@ KINDS = {"slide": "patches of a slide", "ct": "slices of a scan"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stated:
+class FeatureMetadata:
     """Every value that any of the bags states, sorted; empty if none states one."""
 
     encoders: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class Stated:
     """Micrometres per pixel of the patches."""
 
     @classmethod
-    def of(cls, bags: BagSet, names: Iterable[str]) -> "Stated":
+    def of(cls, bags: BagSet, names: Iterable[str]) -> "FeatureMetadata":
         """Collect the metadata of the named bags, without reading features.
 
         Unreadable bags are skipped; reading them elsewhere raises an error.
@@ -51,7 +51,7 @@ class Stated:
         return cls(**{k: tuple(sorted(stated - {None, 0.0})) for k, stated in values.items()})
 
     @classmethod
-    def read(cls, path: Path) -> "Stated | None":
+    def read(cls, path: Path) -> "FeatureMetadata | None":
         """Read the file; None if it is missing, as in runs of earlier versions.
 
         Raises:

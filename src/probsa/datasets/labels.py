@@ -10,13 +10,13 @@ from ..errors import TableError, hint
 SYNONYMS = {"slide_id": "bag", "case_id": "group"}
 """CLAM's column names."""
 COLUMNS = ("bag", "label", "group", "fold", "split")
-PARTS = ("train", "val", "test")
+SPLIT_PARTS = ("train", "val", "test")
 SHOWN = 5
 """Maximum number of names that a message lists; the others are counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
+class LabelTable:
     """Labels of bags, in the order of the file; every tuple is as long as `bags`."""
 
     path: Path | None = None
@@ -41,7 +41,7 @@ class Table:
 
 def read_table(
     path: Path, *, classes: Sequence[str] | None = None, labels_required: bool = True
-) -> Table:
+) -> LabelTable:
     """Read a label table; `slide_id` and `case_id` are accepted for `bag` and `group`.
 
     Args:
@@ -75,7 +75,7 @@ def read_table(
     def location(bag: str) -> str:
         return f"{path}, line {rows_by_bag[bag][0]}, bag {bag!r}"
 
-    return Table(
+    return LabelTable(
         path=path,
         bags=tuple(rows_by_bag),
         labels=labels,
@@ -96,7 +96,7 @@ def read_table(
     )
 
 
-def without(table: Table, bags: Sequence[str]) -> Table:
+def drop_bags(table: LabelTable, bags: Sequence[str]) -> LabelTable:
     """Return the table without these bags; the classes are kept."""
     excluded = set(bags)
     rows = [row for row, b in enumerate(table.bags) if b not in excluded]
@@ -110,7 +110,7 @@ def without(table: Table, bags: Sequence[str]) -> Table:
     )
 
 
-def match(table: Table, names: Sequence[str], *, allow_unlabelled: bool) -> None:
+def check_labels_match(table: LabelTable, names: Sequence[str], *, allow_unlabelled: bool) -> None:
     """Check that every label has a bag and, unless `allow_unlabelled`, that every bag has a label.
 
     Raises:
@@ -244,7 +244,7 @@ def _label(text: str, classes: Sequence[str] | None) -> int | None:
     """Return the class index, or None if the text does not denote a class."""
     if classes is not None and text in classes:
         return list(classes).index(text)
-    number = text.removesuffix(".0")  # pandas writes integers so if a cell of the column is empty
+    number = text.removesuffix(".0")  # pandas writes integers like this if a cell is empty
     if not number.isdecimal() or (classes is not None and int(number) >= len(classes)):
         return None
     return int(number)
@@ -273,8 +273,8 @@ def _fold(text: str, where: str) -> int:
 
 
 def _part(text: str, where: str) -> str | None:
-    if text in PARTS or not text:
+    if text in SPLIT_PARTS or not text:
         return text or None
     raise TableError(
-        f"{where}: the split is {text!r}, expected train, val or test.{hint(text, PARTS)}"
+        f"{where}: the split is {text!r}, expected train, val or test.{hint(text, SPLIT_PARTS)}"
     )

@@ -6,8 +6,8 @@ from typing import Literal
 
 from ..errors import TableError
 from .bag_set import BagSet
-from .copies import Copy, find_copies
-from .labels import PARTS, SHOWN, Table
+from .copies import BagCopy, find_copies
+from .labels import SHOWN, SPLIT_PARTS, LabelTable
 from .splits import Split
 
 LeakKind = Literal["patient", "bag", "copy", "near-copy"]
@@ -32,7 +32,7 @@ class Leak:
 
 
 def find_leaks(
-    bags: BagSet, table: Table, split: Split, *, copies: Sequence[Copy] | None = None
+    bags: BagSet, table: LabelTable, split: Split, *, copies: Sequence[BagCopy] | None = None
 ) -> list[Leak]:
     """Find patients and bags in several parts, and bags that share features (`find_copies`).
 
@@ -45,15 +45,15 @@ def find_leaks(
     Raises:
         BagError: a bag cannot be read.
     """
-    parts = {p: tuple(dict.fromkeys(getattr(split, p))) for p in PARTS}
-    named = [(n, p) for p in PARTS for n in parts[p]]
+    parts = {p: tuple(dict.fromkeys(getattr(split, p))) for p in SPLIT_PARTS}
+    named = [(n, p) for p in SPLIT_PARTS for n in parts[p]]
     if copies is None:
         copies = find_copies(bags, [n for n, _ in named])
     return [*_bags(named), *_patients(table, named), *_copies(table, named, copies)]
 
 
 def refuse_leaks(
-    bags: BagSet, table: Table, split: Split, *, copies: Sequence[Copy] | None = None
+    bags: BagSet, table: LabelTable, split: Split, *, copies: Sequence[BagCopy] | None = None
 ) -> list[Leak]:
     """Reject a split with leaks across parts; return those within a part, for a warning.
 
@@ -83,7 +83,7 @@ def _bags(named: Sequence[tuple[str, str]]) -> list[Leak]:
     return leaks
 
 
-def _patients(table: Table, named: Sequence[tuple[str, str]]) -> list[Leak]:
+def _patients(table: LabelTable, named: Sequence[tuple[str, str]]) -> list[Leak]:
     """Return a leak for each further part that a patient's bags are in."""
     group_of = {b: table.group(row) for row, b in enumerate(table.bags)}
     first_bags: dict[str, dict[str, str]] = {}
@@ -101,7 +101,9 @@ def _patients(table: Table, named: Sequence[tuple[str, str]]) -> list[Leak]:
     return leaks
 
 
-def _copies(table: Table, named: Sequence[tuple[str, str]], copies: Sequence[Copy]) -> list[Leak]:
+def _copies(
+    table: LabelTable, named: Sequence[tuple[str, str]], copies: Sequence[BagCopy]
+) -> list[Leak]:
     part_of, label_of = dict(named), dict(zip(table.bags, table.labels, strict=True))
     leaks = []
     for copy in copies:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..core import BagKind, number, size_level0
+from ..core import BagKind, numeric_attribute, size_level0
 
 BINS = ((0.16, 80), (0.2, 60), (0.3, 40), (0.6, 20), (1.2, 10), (2.4, 5))
 """TRIDENT's nominal magnifications: (µm per pixel below which it applies, magnification)."""
@@ -45,22 +45,28 @@ class Metadata:
 
 def from_attributes(attributes: Mapping[str, object]) -> Metadata:
     """Read the attributes of `coords` in probsa's, TRIDENT's or CLAM's files."""
-    level = int(number(attributes, "patch_level") or 0)
-    downsample = number(attributes, "downsample") or 1.0
-    width, height = number(attributes, "level0_width"), number(attributes, "level0_height")
+    level = int(numeric_attribute(attributes, "patch_level") or 0)
+    downsample = numeric_attribute(attributes, "downsample") or 1.0
+    width, height = (
+        numeric_attribute(attributes, "level0_width"),
+        numeric_attribute(attributes, "level0_height"),
+    )
     slide_size = None if width is None or height is None else (round(width), round(height))
     if slide_size is None and level == 0 and "level_dim" in attributes:
         at_level = attributes["level_dim"]
         slide_size = (int(at_level[0]), int(at_level[1]))  # pyright: ignore[reportIndexIssue]
-    mpp, mpp_level0 = number(attributes, "mpp"), number(attributes, "mpp_level0")
+    mpp, mpp_level0 = (
+        numeric_attribute(attributes, "mpp"),
+        numeric_attribute(attributes, "mpp_level0"),
+    )
     return Metadata(
-        patch_size=number(attributes, "patch_size"),
+        patch_size=numeric_attribute(attributes, "patch_size"),
         size_level0=size_level0(attributes),
-        overlap=number(attributes, "overlap"),
+        overlap=numeric_attribute(attributes, "overlap"),
         mpp=mpp,
         mpp_level0=mpp_level0,
-        magnification=number(attributes, "target_magnification"),
-        magnification_level0=number(attributes, "level0_magnification"),
+        magnification=numeric_attribute(attributes, "target_magnification"),
+        magnification_level0=numeric_attribute(attributes, "level0_magnification"),
         slide_size=slide_size,
         level=level,
         downsample=downsample,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
-from ..core import StoredBag, by_name, npy_files
+from ..core import StoredBag, files_by_name, npy_files
 from ..errors import BagError, hint
 from .formats.arrays import load_array
 
@@ -30,7 +30,7 @@ class Overlay:
                 "integer per instance"
             )
         self.folder = folder
-        self._files = by_name(npy_files(folder))
+        self._files = files_by_name(npy_files(folder))
         if self._files and not self._files.keys() & set(names):
             first = min(self._files)
             raise BagError(

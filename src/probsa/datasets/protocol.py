@@ -18,16 +18,16 @@ from sklearn.model_selection import StratifiedGroupKFold
 
 from ..core import write_csv, write_json
 from ..errors import InputError, TableError
-from .labels import PARTS, SHOWN, Table
+from .labels import SHOWN, SPLIT_PARTS, LabelTable
 from .splits import Split, check_parts, make_split, read_clam_split
 
 VERSION = 1
 """`probsa_splits` of the written JSON; later versions are rejected."""
-ABOUT = "splits.json"
+SPLITS_FILE = "splits.json"
 
 
 def protocol_splits(
-    table: Table,
+    table: LabelTable,
     *,
     splits: int = 5,
     seed: int = 0,
@@ -84,7 +84,7 @@ def protocol_splits(
     return result
 
 
-def fold_splits(table: Table) -> list[Split]:
+def fold_splits(table: LabelTable) -> list[Split]:
     """Return one split per fold: fold k tests, fold k + 1 validates, the others train.
 
     A fold with a single class is noted but accepted, as scores can be pooled over folds.
@@ -113,29 +113,31 @@ def write_splits(folder: Path, splits: Sequence[Split], *, settings: Any = None)
     """
     paths = [folder / f"splits_{k}.csv" for k in range(len(splits))]
     for path, split in zip(paths, splits, strict=True):
-        columns = zip_longest(*(getattr(split, p) for p in PARTS), fillvalue="")
-        rows = [{"": k, **dict(zip(PARTS, row, strict=True))} for k, row in enumerate(columns)]
-        write_csv(path, ("", *PARTS), rows)
+        columns = zip_longest(*(getattr(split, p) for p in SPLIT_PARTS), fillvalue="")
+        rows = [
+            {"": k, **dict(zip(SPLIT_PARTS, row, strict=True))} for k, row in enumerate(columns)
+        ]
+        write_csv(path, ("", *SPLIT_PARTS), rows)
     metadata = {
         "probsa_splits": VERSION,
         "settings": settings,
         "splits": [
-            {"file": p.name, **{k: len(getattr(s, k)) for k in PARTS}, "origin": s.origin}
+            {"file": p.name, **{k: len(getattr(s, k)) for k in SPLIT_PARTS}, "origin": s.origin}
             for p, s in zip(paths, splits, strict=True)
         ],
     }
-    write_json(folder / ABOUT, metadata)  # written last, to mark the folder as complete
+    write_json(folder / SPLITS_FILE, metadata)  # written last, to mark the folder as complete
     return paths
 
 
-def read_splits(folder: Path, table: Table) -> list[Split]:
+def read_splits(folder: Path, table: LabelTable) -> list[Split]:
     """Read the splits that `write_splits` stored, and check that they still fit the table.
 
     Raises:
         TableError: there are no stored splits, or they no longer fit: bags were added or removed,
             a group is in several parts, the test part differs, or a class has no training bag.
     """
-    metadata = read_about(folder)
+    metadata = read_splits_metadata(folder)
     advice = f"Put the table back as it was, or remove {folder} to make new splits"
     splits = []
     for entry in metadata["splits"]:
@@ -149,13 +151,13 @@ def read_splits(folder: Path, table: Table) -> list[Split]:
     return splits
 
 
-def read_about(folder: Path) -> dict[str, Any]:
+def read_splits_metadata(folder: Path) -> dict[str, Any]:
     """Read the JSON file of stored splits.
 
     Raises:
         TableError: the file is missing, damaged, or of a later version.
     """
-    path = folder / ABOUT
+    path = folder / SPLITS_FILE
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
         version = metadata["probsa_splits"]
@@ -169,7 +171,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     return metadata
 
 
-def check_classes(table: Table, split: Split, *, pooled: bool = False) -> list[str]:
+def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> list[str]:
     """Check the classes of each part, and return notes on classes missing from val or test.
 
     Args:
@@ -203,12 +205,12 @@ def check_classes(table: Table, split: Split, *, pooled: bool = False) -> list[s
     return notes
 
 
-def _with_notes(table: Table, split: Split, *, pooled: bool = False) -> Split:
+def _with_notes(table: LabelTable, split: Split, *, pooled: bool = False) -> Split:
     notes = check_classes(table, split, pooled=pooled)
     return replace(split, origin="; ".join([split.origin, *notes]))
 
 
-def _check_two_classes(table: Table, names: Sequence[str], what: str) -> None:
+def _check_two_classes(table: LabelTable, names: Sequence[str], what: str) -> None:
     """Raise if the labelled bags all have the same class."""
     counts = _counts(table, names)
     if len(counts) > 1 or (names and not counts):  # a test part may be entirely unlabelled
@@ -224,7 +226,7 @@ def _check_two_classes(table: Table, names: Sequence[str], what: str) -> None:
 
 
 def _validation_rows(
-    table: Table, rows: Sequence[int], *, splits: int, seed: int
+    table: LabelTable, rows: Sequence[int], *, splits: int, seed: int
 ) -> list[list[int]]:
     """Return the validation rows of each split; every row validates once."""
     y = np.array([table.labels[r] for r in rows])
@@ -262,9 +264,9 @@ def _validation_rows(
     return val_parts
 
 
-def _check_fit(table: Table, split: Split, path: Path) -> None:
+def _check_fit(table: LabelTable, split: Split, path: Path) -> None:
     """Check that the split contains every bag of the table, with the same test part."""
-    part_of = {n: p for p in PARTS for n in getattr(split, p)}
+    part_of = {n: p for p in SPLIT_PARTS for n in getattr(split, p)}
     for row, bag in enumerate(table.bags):
         part = None if table.splits is None else table.splits[row]
         wanted = part is not None if table.splits is not None else table.labels[row] is not None
@@ -281,7 +283,7 @@ def _check_fit(table: Table, split: Split, path: Path) -> None:
             )
 
 
-def _counts(table: Table, names: Sequence[str]) -> dict[int, int]:
+def _counts(table: LabelTable, names: Sequence[str]) -> dict[int, int]:
     wanted = set(names)
     counts: dict[int, int] = {}
     for bag, label in zip(table.bags, table.labels, strict=True):
@@ -290,7 +292,7 @@ def _counts(table: Table, names: Sequence[str]) -> dict[int, int]:
     return counts
 
 
-def _classes(table: Table, labels: Sequence[int]) -> str:
+def _classes(table: LabelTable, labels: Sequence[int]) -> str:
     return ", ".join(table.classes[c] for c in labels)
 
 

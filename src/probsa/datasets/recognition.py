@@ -4,7 +4,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-from ..core import by_name, hdf5_files, npy_files, pt_files
+from ..core import files_by_name, hdf5_files, npy_files, pt_files
 from ..errors import BagError, hint
 from .formats.slideflow import INDEXES
 from .formats.stamp import is_stamp
@@ -15,7 +15,7 @@ SETS = ("", "features", "patches_*/features", "*px_overlap", "slices")
 PREFIX = "features_"
 """Optional prefix of the name when users choose a folder of features."""
 STAMP_FOLDER = re.compile(r".+-[0-9a-f]{8}")
-"""<extractor>-<hash>."""
+"""Name of STAMP's feature folders: <extractor>-<hash>."""
 
 
 def chosen_folder(folder: Path, features: str | None) -> Path:
@@ -82,7 +82,7 @@ def refuse_mixed(folder: Path) -> None:
     tensors = pt_files(folder)
     arrays = [p for p in npy_files(folder) if not p.name.endswith(INDEXES)]
     stored = [p for p in hdf5_files(folder) if p.parent == folder]
-    kinds = [by_name(files) for files in (stored, tensors, arrays) if files]
+    kinds = [files_by_name(files) for files in (stored, tensors, arrays) if files]
     for first, second in pairwise(kinds):
         if first.keys() != second.keys():
             unpaired = sorted(first.keys() ^ second.keys())[0]

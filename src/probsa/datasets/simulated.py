@@ -116,7 +116,7 @@ def _bag(
     )
 
 
-def write_simulated(  # noqa: PLR0913 - each is a choice of its own
+def write_simulated(  # noqa: PLR0913 - the parameters are independent
     folder: Path,
     *,
     bags: int,

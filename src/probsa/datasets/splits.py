@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold
 
 from ..errors import InputError, TableError
-from .labels import PARTS, Table, nearest, read_rows
+from .labels import SPLIT_PARTS, LabelTable, nearest, read_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,31 +25,31 @@ class Split:
 
     def part_of(self, name: str) -> str:
         """Return `train`, `val` or `test`, or `unused` for a bag in none of them."""
-        return next((part for part in PARTS if name in getattr(self, part)), "unused")
+        return next((part for part in SPLIT_PARTS if name in getattr(self, part)), "unused")
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-compatible values for `from_dict`."""
-        return {**{part: list(getattr(self, part)) for part in PARTS}, "origin": self.origin}
+        return {**{part: list(getattr(self, part)) for part in SPLIT_PARTS}, "origin": self.origin}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Split":
         """Return the split that `to_dict` wrote."""
-        parts = {part: tuple(stored[part]) for part in PARTS}
+        parts = {part: tuple(stored[part]) for part in SPLIT_PARTS}
         return cls(**parts, origin=stored["origin"])
 
 
 def make_split(
-    table: Table, *, test_fold: int | None = None, validation: float = 0.2, seed: int = 0
+    table: LabelTable, *, test_fold: int | None = None, validation: float = 0.2, seed: int = 0
 ) -> Split:
     """Return the split that the table defines, or make one from it.
 
-    Folds: tests on `test_fold` k, validates on k + 1 (the first after the last), trains on the
-    rest. A column `split` is taken as it is. Otherwise, and where that column has no `val`, about
-    `validation` of the labelled training bags validate, stratified by class, groups kept whole.
+    With folds, `test_fold` k is tested, k + 1 validates (the first follows the last), and the rest
+    train. A column `split` is used as given. Without it, or if it has no `val`, a share of about
+    `validation` of the labelled training bags validates, stratified by class, by whole groups.
 
     Raises:
-        TableError: what is asked for does not fit the table, a group would be in two parts, or a
-            bag without a label would train or validate.
+        TableError: the arguments do not fit the table, a group would be in two parts, or a bag
+            without a label would train or validate.
     """
     if table.folds is not None:
         parts, origin = _by_fold(table, test_fold)
@@ -78,7 +78,7 @@ def make_split(
     return _split(parts, origin)
 
 
-def read_clam_split(path: Path, table: Table) -> Split:
+def read_clam_split(path: Path, table: LabelTable) -> Split:
     """Read CLAM's `splits_k.csv` (ragged columns train, val, test) or `splits_k_bool.csv`.
 
     Repeats of a bag within a part, which occur in CAMIL's published splits, are ignored, and so are
@@ -89,11 +89,13 @@ def read_clam_split(path: Path, table: Table) -> Split:
             missing.
     """
     header, rows = read_rows(path)
-    column = {part: header.index(part) for part in PARTS if part in header}
+    column = {part: header.index(part) for part in SPLIT_PARTS if part in header}
     index_columns = [
-        name for name in header if name not in PARTS and name.removesuffix("_label") not in PARTS
+        name
+        for name in header
+        if name not in SPLIT_PARTS and name.removesuffix("_label") not in SPLIT_PARTS
     ]
-    if len(column) < len(PARTS) or len(index_columns) > 1:
+    if len(column) < len(SPLIT_PARTS) or len(index_columns) > 1:
         raise TableError(
             f"{path} has the columns {', '.join(name or '(no name)' for name in header)}: "
             "expected an index and train, val, test, as in CLAM's splits_0.csv"
@@ -128,11 +130,11 @@ def read_clam_split(path: Path, table: Table) -> Split:
 
 
 def _split(parts: Mapping[str, str], origin: str) -> Split:
-    named = {p: tuple(b for b, at in parts.items() if at == p) for p in PARTS}
+    named = {p: tuple(b for b, at in parts.items() if at == p) for p in SPLIT_PARTS}
     return Split(**named, origin=origin)
 
 
-def _by_fold(table: Table, test_fold: int | None) -> tuple[dict[str, str], str]:
+def _by_fold(table: LabelTable, test_fold: int | None) -> tuple[dict[str, str], str]:
     folds = table.folds or ()
     known = sorted(set(folds))
     listed = ", ".join(str(k) for k in known)
@@ -153,7 +155,7 @@ def _by_fold(table: Table, test_fold: int | None) -> tuple[dict[str, str], str]:
     return parts, f"fold {test_fold} of {table.where} tests, fold {val_fold} validates"
 
 
-def check_parts(table: Table, parts: Mapping[str, str], origin: str) -> None:
+def check_parts(table: LabelTable, parts: Mapping[str, str], origin: str) -> None:
     """Check that bags train, that all but test bags have labels, and that groups stay together.
 
     Raises:
@@ -179,7 +181,7 @@ def check_parts(table: Table, parts: Mapping[str, str], origin: str) -> None:
 
 
 def _validation(
-    table: Table, parts: Mapping[str, str], *, share: float, seed: int
+    table: LabelTable, parts: Mapping[str, str], *, share: float, seed: int
 ) -> Sequence[str]:
     """Choose validation bags: the sklearn fold whose two parts cover the most classes."""
     if not 0 < share <= 0.5:

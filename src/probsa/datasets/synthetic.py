@@ -16,8 +16,8 @@ from scipy import ndimage
 from ..core import seed_of, write_bag, write_csv
 from ..errors import InputError
 
-LESION = 3
-LOOKALIKES = (2, 5, 8)
+LESION_DIGIT = 3
+LOOKALIKE_DIGITS = (2, 5, 8)
 STRIDE = 256
 """Level-0 pixels between neighbouring patches."""
 PARTS = {"train": 0.5, "val": 0.2, "test": 0.3}
@@ -76,7 +76,7 @@ def digit_slides(
             for _ in range(rng.integers(1, 3)):
                 in_lesion |= blob(rng, tissue, cells=int(rng.integers(lesion[0], lesion[1] + 1)))
         digit_of_cell = _regions(rng, tissue)
-        digit_of_cell[in_lesion] = LESION
+        digit_of_cell[in_lesion] = LESION_DIGIT
         rows, columns = np.nonzero(tissue)
         image_pools = [pools[part][digit] for digit in digit_of_cell[tissue]]
         digits = np.array([pool[rng.integers(len(pool))] for pool in image_pools])
@@ -182,7 +182,7 @@ def _regions(
 
     About a third of the regions have a digit that resembles the lesion's.
     """
-    others = [digit for digit in range(10) if digit != LESION]
+    others = [digit for digit in range(10) if digit != LESION_DIGIT]
     rows, columns = tissue.shape
     y, x = np.mgrid[:rows, :columns]
     centres = rng.uniform(0, 1, (12, 2)) * (rows, columns)
@@ -190,6 +190,6 @@ def _regions(
         (y[..., None] - centres[:, 0]) ** 2 + (x[..., None] - centres[:, 1]) ** 2
     ).argmin(-1)
     is_lookalike = rng.random(12) < 1 / 3
-    region_digits = np.where(is_lookalike, rng.choice(LOOKALIKES, 12), rng.choice(others, 12))
+    region_digits = np.where(is_lookalike, rng.choice(LOOKALIKE_DIGITS, 12), rng.choice(others, 12))
     mixed = rng.random(tissue.shape) < 0.25
     return np.where(mixed, rng.choice(others, tissue.shape), region_digits[nearest_centre])

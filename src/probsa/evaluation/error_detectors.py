@@ -30,16 +30,16 @@ from .prediction import Prediction
 from .random_field import field_on
 from .scores import class_column, instance_evidence, instance_variances
 
-Area = Literal["all", "positive_bags", "boundary"]
+InstanceArea = Literal["all", "positive_bags", "boundary"]
 """All labelled instances; those of positive bags; those within two steps of the other label."""
-Detector = Literal["variance", "degree", "edge", "margin", "entropy", "seeds", "field"]
-AREAS: tuple[Area, ...] = get_args(Area)
-DETECTORS: tuple[Detector, ...] = get_args(Detector)
-RIVALS = DETECTORS[1:]
+ErrorDetector = Literal["variance", "degree", "edge", "margin", "entropy", "seeds", "field"]
+AREAS: tuple[InstanceArea, ...] = get_args(InstanceArea)
+ERROR_DETECTORS: tuple[ErrorDetector, ...] = get_args(ErrorDetector)
+RIVALS = ERROR_DETECTORS[1:]
 
 BOUNDARY_STEPS = 2
 ONE_REPLICATE = "one replicate has no s.d. over replicates"
-TITLES = {
+DETECTOR_TITLES = {
     "variance": "σ²",
     "degree": "1/degree",
     "edge": "nearness to the edge of the tissue",
@@ -55,14 +55,14 @@ CONSTANT = {
     "field": NO_VARIANCE,
 }
 """The reason why a detector is undefined if it (for `field`: σ²) is constant."""
-INSTANCES_OF: dict[Area, str] = {
+INSTANCES_OF: dict[InstanceArea, str] = {
     "all": "instances",
     "positive_bags": "instances of positive bags",
     "boundary": "instances near a lesion's boundary",
 }
 
 
-def error_verdict(metrics: Mapping[str, Metric], *, area: Area = "positive_bags") -> str:
+def error_verdict(metrics: Mapping[str, Metric], *, area: InstanceArea = "positive_bags") -> str:
     """Return one sentence that compares σ² with its best rival.
 
     metrics: those of `detector_samples`, and the `gain` as `error_auroc_gain_<area>`.
@@ -76,8 +76,8 @@ def error_verdict(metrics: Mapping[str, Metric], *, area: Area = "positive_bags"
     assert best is not None
     rival = metrics[f"error_auroc_{best}_{area}"]
     values = (
-        f"AUROC {variance.value:.3f} against {rival.value:.3f} of {TITLES[best]}, its best null "
-        f"rival, on {instances}"
+        f"AUROC {variance.value:.3f} against {rival.value:.3f} of {DETECTOR_TITLES[best]}, "
+        f"its best null rival, on {instances}"
     )
     if difference.low is None or difference.high is None:
         return f"No interval shows whether σ² finds wrong calls better than its rivals: {values}."
@@ -91,7 +91,7 @@ def error_verdict(metrics: Mapping[str, Metric], *, area: Area = "positive_bags"
     )
 
 
-def best_rival(values: Mapping[str, float | None], *, area: Area) -> Detector | None:
+def best_rival(values: Mapping[str, float | None], *, area: InstanceArea) -> ErrorDetector | None:
     """Return the rival with the highest AUROC in the data; None if no rival has one."""
     best, highest = None, -np.inf
     for detector in RIVALS:
@@ -101,7 +101,7 @@ def best_rival(values: Mapping[str, float | None], *, area: Area) -> Detector | 
     return best
 
 
-def gain(samples: Mapping[str, SampledMetric], *, area: Area) -> SampledMetric:
+def gain(samples: Mapping[str, SampledMetric], *, area: InstanceArea) -> SampledMetric:
     """Return the AUROC of σ² minus that of the rival that is best in the data, row by row."""
     variance = samples[f"error_auroc_variance_{area}"]
     best = best_rival({name: s.value for name, s in samples.items()}, area=area)
@@ -227,7 +227,7 @@ def _area_samples(
     inside: Bool[np.ndarray, " n"],
     *,
     draws: Draws,
-    area: Area,
+    area: InstanceArea,
     missing: Mapping[str, str],
 ) -> dict[str, SampledMetric]:
     what = INSTANCES_OF[area]
@@ -237,7 +237,7 @@ def _area_samples(
     rate = ratio_of_sums(wrong, np.ones_like(wrong), draws=within)
     samples = {f"error_rate_{area}": rate}
     all_same = all_same_reason(wrong, what=what)
-    for detector in DETECTORS:
+    for detector in ERROR_DETECTORS:
         score = pool.get(detector)
         if score is None:
             auroc = SampledMetric.undefined(missing[detector])
@@ -262,13 +262,19 @@ def _varies(value: np.ndarray) -> bool:
     return bool((value != value[0]).any())
 
 
-def _all_undefined(reason: str, *, areas: Sequence[Area] = AREAS) -> dict[str, SampledMetric]:
+def _all_undefined(
+    reason: str, *, areas: Sequence[InstanceArea] = AREAS
+) -> dict[str, SampledMetric]:
     names = [
         name
         for area in areas
         for name in (
             f"error_rate_{area}",
-            *(f"{metric}_{d}_{area}" for d in DETECTORS for metric in ("error_auroc", "augrc")),
+            *(
+                f"{metric}_{d}_{area}"
+                for d in ERROR_DETECTORS
+                for metric in ("error_auroc", "augrc")
+            ),
         )
     ]
     return dict.fromkeys(names, SampledMetric.undefined(reason))

@@ -12,20 +12,20 @@ from ..errors import InputError
 from ..statistics import (
     RATES,
     Draws,
-    Hits,
     Metric,
     SampledMetric,
+    SlideHits,
     froc,
     mean_over_replicates,
     replicate_weights,
 )
 from .pools import bag_draws
 
-NAMES = ("froc", *(f"sensitivity_at_{r:g}" for r in RATES))
+FROC_METRICS = ("froc", *(f"sensitivity_at_{r:g}" for r in RATES))
 
 
 def froc_summary(
-    replicates: Sequence[Sequence[Hits]],
+    replicates: Sequence[Sequence[SlideHits]],
     *,
     groups: Mapping[str, Hashable] | None = None,
     blocks: Sequence[Hashable] | None = None,
@@ -54,7 +54,7 @@ def froc_summary(
     try:
         froc(first)
     except InputError as error:
-        return dict.fromkeys(NAMES, Metric.undefined(str(error)))
+        return dict.fromkeys(FROC_METRICS, Metric.undefined(str(error)))
     draws = bag_draws(
         [s.name for s in first],
         np.array([s.tumour for s in first]),
@@ -70,14 +70,14 @@ def froc_summary(
         mean_over_replicates(
             [SampledMetric(rows=rows[:, k]) for rows in by_replicate], weights=weights
         )
-        for k in range(len(NAMES))
+        for k in range(len(FROC_METRICS))
     ]
-    return {name: mean.metric() for name, mean in zip(NAMES, means, strict=True)}
+    return {name: mean.metric() for name, mean in zip(FROC_METRICS, means, strict=True)}
 
 
-def _rows(slides: Sequence[Hits], draws: Draws) -> np.ndarray:
+def _rows(slides: Sequence[SlideHits], draws: Draws) -> np.ndarray:
     """Return score and sensitivities in each row of the draws; nan without a lesion to find."""
-    rows = np.full((len(draws.counts), len(NAMES)), np.nan)
+    rows = np.full((len(draws.counts), len(FROC_METRICS)), np.nan)
     for row, counts in zip(rows, draws.counts[:, draws.member], strict=True):
         resample = [s for s, times in zip(slides, counts, strict=True) for _ in range(int(times))]
         if any(s.lesions for s in resample):

@@ -29,7 +29,7 @@ from .neighbours import Neighbours, neighbours_or_reason
 from .pools import NO_INSTANCE_LABELS, Pool, bag_draws, labelled, score_kind_of, threshold_bags
 from .prediction import Prediction
 
-Validation = Sequence[Prediction] | Mapping[Hashable, Sequence[Prediction]]
+ValidationPredictions = Sequence[Prediction] | Mapping[Hashable, Sequence[Prediction]]
 """Predictions of the validation bags of one replicate; by fold if each fold has its own run."""
 
 WITHIN = "auroc_within_bags"
@@ -39,7 +39,7 @@ def instance_summary(
     predictions_by_replicate: Sequence[Sequence[Prediction]],
     *,
     positive: Mapping[str, bool],
-    validation: Sequence[Validation] | None,
+    validation: Sequence[ValidationPredictions] | None,
     groups: Mapping[str, Hashable] | None,
     folds: Mapping[str, Hashable] | None = None,
     blocks: Sequence[Hashable] | None = None,
@@ -88,7 +88,7 @@ def instance_samples(
     predictions_by_replicate: Sequence[Sequence[Prediction]],
     *,
     positive: Mapping[str, bool],
-    validation: Sequence[Validation] | None,
+    validation: Sequence[ValidationPredictions] | None,
     groups: Mapping[str, Hashable] | None,
     folds: Mapping[str, Hashable] | None = None,
     blocks: Sequence[Hashable] | None = None,
@@ -254,7 +254,7 @@ def _dice(
     inside: Bool[np.ndarray, " bags"],
     *,
     runs: Mapping[Hashable, Sequence[int]],
-    validation: Validation | None,
+    validation: ValidationPredictions | None,
     positive: Mapping[str, bool],
     draws: Draws,
 ) -> dict[str, SampledMetric]:

@@ -27,7 +27,7 @@ class Detections:
     confidence: Num[np.ndarray, " detections"]
 
 
-def detections(
+def detect_lesions(
     prediction: Prediction, *, smoothing: float = 1.0, radius: float = 2.0
 ) -> Detections:
     """Return the detections of one slide: centres of patches, with the smoothed confidence.

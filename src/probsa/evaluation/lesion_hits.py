@@ -3,12 +3,12 @@
 import numpy as np
 
 from ..errors import InputError
-from ..statistics import Hits
+from ..statistics import SlideHits
 from .lesion_detections import Detections
 from .lesion_masks import DOWNSAMPLE, Lesions
 
 
-def hits(name: str, detections: Detections, *, lesions: Lesions | None) -> Hits:
+def match_detections(name: str, detections: Detections, *, lesions: Lesions | None) -> SlideHits:
     """Return the hits and false positives of one slide.
 
     Args:
@@ -26,7 +26,7 @@ def hits(name: str, detections: Detections, *, lesions: Lesions | None) -> Hits:
             "but a lesion without a detection counts as 0: give confidences from 0 to 1"
         )
     if lesions is None:
-        return Hits(
+        return SlideHits(
             name=name,
             best=np.zeros(0),
             which=np.zeros(0, dtype=np.int64),
@@ -41,7 +41,7 @@ def hits(name: str, detections: Detections, *, lesions: Lesions | None) -> Hits:
         lesion = label[i] - 1
         if lesion >= 0 and which[lesion] < 0 and not lesions.isolated[lesion]:
             best[lesion], which[lesion] = confidence[i], i
-    return Hits(
+    return SlideHits(
         name=name,
         best=best,
         which=which,

@@ -43,7 +43,7 @@ class Lesions:
         return int((~self.isolated).sum())
 
 
-def lesions(
+def find_lesions(
     mask: Shaped[np.ndarray, "rows columns"], *, pixel_um: float = LEVEL0_UM * DOWNSAMPLE
 ) -> Lesions:
     """Return the lesions of a tumour mask.

@@ -7,14 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from ..datasets import annotation_files, kinds_of, out_of_lesions, tumour_mask
+from ..datasets import (
+    annotation_files,
+    count_annotation_kinds,
+    excluded_from_lesion_task,
+    tumour_mask,
+)
 from ..errors import InputError
 from ..slides import check_mpp
-from ..statistics import Hits, Metric
+from ..statistics import Metric, SlideHits
 from .froc_summaries import froc_summary
-from .lesion_detections import Detections, detections, places
-from .lesion_hits import hits
-from .lesion_masks import DOWNSAMPLE, LEVEL0_UM, Lesions, lesions
+from .lesion_detections import Detections, detect_lesions, places
+from .lesion_hits import match_detections
+from .lesion_masks import DOWNSAMPLE, LEVEL0_UM, Lesions, find_lesions
 from .prediction import Prediction
 from .tables import Predictions
 
@@ -142,7 +147,7 @@ def lesion_report(
         tumour_slides=len(with_tumour),
         lesions=sum(s.lesions for s in with_tumour),
         isolated=sum(int(s.isolated.sum()) for s in with_tumour),
-        files=kinds_of({s.name: files[s.name] for s in with_tumour}),
+        files=count_annotation_kinds({s.name: files[s.name] for s in with_tumour}),
         left_out=dict(sorted(left_out.items())),
     )
 
@@ -154,28 +159,28 @@ def _match_slides(
     bags: Sequence[str],
     positive: Mapping[str, bool],
     mpp: float,
-) -> tuple[list[Hits], dict[str, str], bool]:
+) -> tuple[list[SlideHits], dict[str, str], bool]:
     """Return the matched slides, the reasons for the others, and whether scores are calibrated."""
-    left_out = out_of_lesions(bags)
+    left_out = excluded_from_lesion_task(bags)
     calibrated = True
-    slides: list[Hits] = []
+    slides: list[SlideHits] = []
     for name in bags:
         if name not in left_out and not predictions.instance_path(name).is_file():
             left_out[name] = NO_OUTPUTS
         if name in left_out:
             continue
         p = predictions.instances(name)
-        annotated = drawn_lesions(p, files.get(name), tumour=positive.get(name, False), mpp=mpp)
+        annotated = annotated_lesions(p, files.get(name), tumour=positive.get(name, False), mpp=mpp)
         if isinstance(annotated, str):
             left_out[name] = annotated
             continue
         calibrated &= p.score_kind != "relevance"
-        points = detections(p) if calibrated else NO_DETECTIONS
-        slides.append(hits(name, points, lesions=annotated))
+        points = detect_lesions(p) if calibrated else NO_DETECTIONS
+        slides.append(match_detections(name, points, lesions=annotated))
     return slides, left_out, calibrated
 
 
-def drawn_lesions(
+def annotated_lesions(
     p: Prediction, path: Path | None, *, tumour: bool, mpp: float = LEVEL0_UM
 ) -> Lesions | str | None:
     """Return the lesions of a slide from its annotation.
@@ -193,7 +198,7 @@ def drawn_lesions(
     mask = tumour_mask(path, cover=(x, y), downsample=DOWNSAMPLE)
     if not tumour:
         return CONTRADICTED if mask.any() else None
-    return lesions(mask, pixel_um=mpp * DOWNSAMPLE) if mask.any() else NO_TUMOUR
+    return find_lesions(mask, pixel_um=mpp * DOWNSAMPLE) if mask.any() else NO_TUMOUR
 
 
 def footnotes(report: LesionReport, *, listed: Callable[[Sequence[str]], str]) -> list[str]:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..core import Bag, Bags, pack, segment_softmax
-from ..datasets import Stated
+from ..datasets import FeatureMetadata
 from ..errors import BagError, CheckpointError, InputError
-from ..models import Model, Output, each_bag
+from ..models import Model, Output, bag_rows
 from ..training import (
     RunConfig,
     RunFolder,
@@ -44,7 +44,7 @@ class Predictor:
         precision: str = "float32",
         config: RunConfig | None = None,
         metadata: dict[str, Any] | None = None,
-        stated: Stated | None = None,
+        stated: FeatureMetadata | None = None,
     ) -> None:
         self.device = choose_device(device)
         self.model = model.to(self.device).eval()
@@ -125,7 +125,7 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
         precision=config.training.precision,
         config=config,
         metadata={"model": config.model, "epoch": stored.metadata["progress"]["epoch"]},
-        stated=Stated.read(run.features_file),
+        stated=FeatureMetadata.read(run.features_file),
     )
 
 
@@ -150,7 +150,7 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
         weight_variance = torch.zeros_like(weight)
     columns = [_numpy(v) for v in (q.mean, q.variance, weight, weight_variance, packed.degrees)]
     probability, std = _numpy(out.probability), _numpy(out.std)
-    for b, (bag, rows) in enumerate(zip(bags, each_bag(packed), strict=True)):
+    for b, (bag, rows) in enumerate(zip(bags, bag_rows(packed), strict=True)):
         mean, variance, w_mean, w_variance, degree = (c[rows] for c in columns)
         yield Prediction(
             name=bag.name,

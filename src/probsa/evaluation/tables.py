@@ -25,7 +25,7 @@ from ..core import read_csv, replacing_hdf5, write_csv, write_json
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
 from .prediction import Prediction
 
-TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
+PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
 FAILED = "failed.csv"
 """Table of the bags that could not be predicted, which `probsa predict` writes."""
 
@@ -128,7 +128,7 @@ def write_predictions(
             )
         if not rows:
             raise InputError(f"there are no predictions to write to {folder}")
-        write_csv(new / TABLE, header, rows)
+        write_csv(new / PREDICTIONS_TABLE, header, rows)
         write_json(new / METADATA, {"threshold": threshold, "classes": list(classes), **metadata})
 
 
@@ -200,9 +200,11 @@ def read_predictions(folder: Path) -> Predictions:
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}: create it with `probsa predict RUN --out`")
-    path = folder / TABLE
+    path = folder / PREDICTIONS_TABLE
     if not path.is_file():
-        raise TableError(f"{folder} has no {TABLE}: give a folder that `probsa predict` wrote")
+        raise TableError(
+            f"{folder} has no {PREDICTIONS_TABLE}: give a folder that `probsa predict` wrote"
+        )
     metadata = _read_metadata(folder / METADATA)
     rows = read_csv(path)
     if not rows:
@@ -275,7 +277,7 @@ def _check_output(folder: Path, *, overwrite: bool) -> None:
         raise OutputExists(f"{folder} is a file: give a new folder")
     if existing and not overwrite:
         raise OutputExists(f"{folder} exists and is not empty: give a new folder or --overwrite")
-    foreign = existing - {TABLE, METADATA, INSTANCES, FAILED}
+    foreign = existing - {PREDICTIONS_TABLE, METADATA, INSTANCES, FAILED}
     if foreign:
         raise OutputExists(
             f"{folder} contains {sorted(foreign)[0]!r}, which does not belong to predictions and "

@@ -2,12 +2,12 @@ from .engines import Engine as Engine
 from .engines import run_tasks as run_tasks
 from .leftovers import remove_dead_locks as remove_dead_locks
 from .leftovers import remove_leftovers as remove_leftovers
-from .leftovers import writing as writing
+from .leftovers import write_lock as write_lock
 from .locks import claim as claim
 from .locks import dead_locks as dead_locks
 from .processes import cores as cores
 from .records import RecordFile as RecordFile
 from .slurm import run_jobs as run_jobs
-from .tasks import Outcome as Outcome
 from .tasks import Stage as Stage
 from .tasks import Task as Task
+from .tasks import TaskOutcome as TaskOutcome

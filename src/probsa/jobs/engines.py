@@ -16,7 +16,7 @@ from typing import Literal
 from ..errors import InputError, ProbSAError
 from .processes import Processes, visible_devices
 from .scheduler import POLL, Scheduler
-from .tasks import Outcome, Stage, Task
+from .tasks import Stage, Task, TaskOutcome
 from .team import PATIENCE, Death, Team
 from .worker import Answer, Message, Word, serve
 
@@ -31,8 +31,8 @@ def run_tasks(
     engine: Engine = "local",
     workers: int = 1,
     gpus: bool = False,
-    on_outcome: Callable[[Outcome], None] | None = None,
-) -> list[Outcome]:
+    on_outcome: Callable[[TaskOutcome], None] | None = None,
+) -> list[TaskOutcome]:
     """Do every task that is not done yet and return all outcomes, in the order of the tasks.
 
     A worker that dies is replaced. The tasks that it held are tried once more, each by itself and
@@ -149,7 +149,7 @@ def _dismiss(team: Team, idle: set[int], busy: set[int]) -> None:
         for worker, message in team.receive(POLL):
             if message is Word.NEXT:
                 team.answer(worker, Word.END)
-            elif isinstance(message, Outcome):
+            elif isinstance(message, TaskOutcome):
                 team.answer(worker, Word.NOTED)
             else:
                 busy.discard(worker)

@@ -1,7 +1,7 @@
 """Remove half-written files and locks of killed runs, unless a living process needs them.
 
 A process that writes a file of a task holds the lock of that task. A process that writes a file
-that all tasks share holds a lock on that file (`writing`).
+that all tasks share holds a lock on that file (`write_lock`).
 """
 
 import time
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..core import unfinished, unfinished_below
+from ..core import temporary_files, temporary_files_below
 from .locks import claim, dead_locks, lock_target
 from .tasks import Task
 
 POLL, PATIENCE = 0.05, 30.0
-"""Seconds between two attempts to lock a shared file, and seconds until `writing` gives up."""
+"""Seconds between two attempts to lock a shared file, and seconds until `write_lock` gives up."""
 
 
 def remove_leftovers(
@@ -36,7 +36,7 @@ def remove_leftovers(
         shared: The files that the run writes for all tasks together.
     """
     half_written: dict[Path, list[Path]] = {}
-    for temporary in unfinished_below(folder):
+    for temporary in temporary_files_below(folder):
         name = temporary.name[1:].removesuffix(".tmp").rpartition(".")[0]
         half_written.setdefault(temporary.with_name(name), []).append(temporary)
     dead = {lock_target(path): path for path in dead_locks(folder)}
@@ -62,7 +62,7 @@ def remove_dead_locks(lock_files: Iterable[Path]) -> None:
 
 
 @contextmanager
-def writing(target: Path, *others: Path) -> Iterator[None]:
+def write_lock(target: Path, *others: Path) -> Iterator[None]:
     """Lock shared files while they are written, and remove half-written versions of them.
 
     After `PATIENCE` seconds the block is entered without the lock, which is safe: each file is
@@ -78,7 +78,9 @@ def writing(target: Path, *others: Path) -> Iterator[None]:
     try:
         if lock is not None:
             for path in (target, *others):
-                for temporary in unfinished_below(path) if path.is_dir() else unfinished(path):
+                for temporary in (
+                    temporary_files_below(path) if path.is_dir() else temporary_files(path)
+                ):
                     temporary.unlink(missing_ok=True)
         yield
     finally:

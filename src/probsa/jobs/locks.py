@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from ..core import unfinished
+from ..core import temporary_files
 
 HEARTBEAT = 10.0
 """Seconds between two touches of a lock."""
@@ -120,7 +120,7 @@ def claim(
     lock = Lock(path=path, owner=owner, heartbeat=heartbeat, taken_over=how == "taken over")
     _HEARTBEATS.add(lock)
     # Remove half-written files, and stale guard files: their owners are gone.
-    for stale in (*unfinished(target), *path.parent.glob(f"{_escape(path.name)}.*")):
+    for stale in (*temporary_files(target), *path.parent.glob(f"{_escape(path.name)}.*")):
         stale.unlink(missing_ok=True)
     return lock
 

@@ -8,10 +8,10 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 
-from ..core import unfinished
+from ..core import temporary_files
 from ..errors import InputError
 from .locks import Lock, claim
-from .tasks import Outcome, Stage, Task
+from .tasks import Stage, Task, TaskOutcome
 from .worker import Answer, Claim, Message, Word
 
 POLL = 1.0
@@ -37,7 +37,7 @@ class Scheduler:
     """
 
     def __init__(
-        self, stage: Stage, tasks: Sequence[Task], *, tell: Callable[[Outcome], None]
+        self, stage: Stage, tasks: Sequence[Task], *, tell: Callable[[TaskOutcome], None]
     ) -> None:
         names, targets = Counter(t.name for t in tasks), Counter(t.target for t in tasks)
         twice = [t for t in tasks if names[t.name] > 1 or targets[t.target] > 1]
@@ -47,7 +47,7 @@ class Scheduler:
                 f"({twice[0].target}), {twice[1].name!r} ({twice[1].target}), … Rename one of them"
             )
         self.stage, self.tasks, self.tell = stage, tasks, tell
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, TaskOutcome] = {}
         self.fresh: deque[Task] = deque()
         """Tasks that were not looked at yet."""
         self.elsewhere: deque[Task] = deque()
@@ -81,7 +81,7 @@ class Scheduler:
         """
         if isinstance(message, Exception):
             raise message
-        if isinstance(message, Outcome):
+        if isinstance(message, TaskOutcome):
             self._end(self.in_work[worker].pop(message.name), message)
             return Word.NOTED
         if message is Word.NEXT:
@@ -113,7 +113,7 @@ class Scheduler:
                 f"the process died twice while working on this {task.noun} ({how}): probably out "
                 f"of memory. {self.stage.advice_on_death}"
             )
-            failed = Outcome(name=task.name, status="failed", reason=reason)
+            failed = TaskOutcome(name=task.name, status="failed", reason=reason)
             if self.locks[task.name].still_mine():
                 self.stage.record(task, failed)
             self._end(task, failed)
@@ -169,7 +169,7 @@ class Scheduler:
             self._note(outcome)
         return outcome is not None
 
-    def _end(self, task: Task, outcome: Outcome) -> None:
+    def _end(self, task: Task, outcome: TaskOutcome) -> None:
         """Note an outcome, unless another run has taken the task over."""
         if self.locks[task.name].still_mine():
             self._release(task)
@@ -178,7 +178,7 @@ class Scheduler:
             self._release(task)
             self.elsewhere.append(task)
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: TaskOutcome) -> None:
         self.outcomes[outcome.name] = outcome
         self.tell(outcome)
 
@@ -188,5 +188,5 @@ class Scheduler:
     def _remove_unfinished(self, task: Task) -> None:
         """Remove what a dead process left half written, if we still hold the task."""
         if self.locks[task.name].still_mine():
-            for temporary in unfinished(task.target):
+            for temporary in temporary_files(task.target):
                 temporary.unlink(missing_ok=True)

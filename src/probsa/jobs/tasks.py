@@ -22,7 +22,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class TaskOutcome:
     """How a task ended."""
 
     name: str
@@ -50,7 +50,7 @@ class Stage(ABC):
     """What users can do about a task that killed its process; it ends the error message."""
 
     @abstractmethod
-    def known(self, task: Task) -> Outcome | None:
+    def known(self, task: Task) -> TaskOutcome | None:
         """Return the recorded outcome, or None if the task is still to be done.
 
         It is called in the process that started the run.
@@ -61,7 +61,7 @@ class Stage(ABC):
         """Prepare a worker process before its first task."""
 
     @abstractmethod
-    def run(self, tasks: Iterator[Task]) -> Iterator[Outcome]:
+    def run(self, tasks: Iterator[Task]) -> Iterator[TaskOutcome]:
         """Do tasks and yield one outcome per task, in any order.
 
         If a task goes wrong, report that as its outcome. An exception raised here (a full disk, a
@@ -73,7 +73,7 @@ class Stage(ABC):
         """
 
     @abstractmethod
-    def record(self, task: Task, outcome: Outcome) -> None:
+    def record(self, task: Task, outcome: TaskOutcome) -> None:
         """Store the outcome on disk while the task is still locked.
 
         It is called on the copy that ran the task, or, if the process of that copy died, on the

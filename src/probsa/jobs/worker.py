@@ -13,7 +13,7 @@ from enum import Enum
 
 from ..errors import ProbSAError
 from .locks import Lock
-from .tasks import Outcome, Stage, Task
+from .tasks import Stage, Task, TaskOutcome
 
 
 class Word(Enum):
@@ -34,7 +34,7 @@ class Claim:
     lock: Lock
 
 
-Message = Word | Outcome | Exception
+Message = Word | TaskOutcome | Exception
 Answer = Word | Claim
 
 

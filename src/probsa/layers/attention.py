@@ -1,4 +1,4 @@
-"""From instance vectors to q(f | X): the networks μ(X) and log σ²(X) of the attention logits."""
+"""Networks for μ(X) and log σ²(X): from instance vectors to the posterior of attention logits."""
 
 import math
 from typing import Literal
@@ -18,12 +18,17 @@ ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "gelu": nn.functional.gel
 
 
 class AttentionTrunk(nn.Module):
-    """t_n, what both heads read.
+    """The hidden layer t_n, from which both μ_n and log σ²_n are computed.
 
-    `tanh`  tanh(V h): the paper, eq. (1) of ABMIL;   `gated`  tanh(V h) ⊙ σ(U h): Ilse et al. 2018;
-    `mlp`   GELU(W₂ GELU(W₁ h)) of width 2 · attention_dim: the authors' library.
-    `activation` stands in for tanh in the first two; `dropout` acts after each activation and
-    after σ, in training; `bias` is that of V and U.
+    Args:
+        dim: Width of the instance vectors.
+        attention_dim: Width of the hidden layer.
+        trunk: `tanh`: tanh(V h), as in the paper (eq. (1) of ABMIL); `gated`: tanh(V h) ⊙ σ(U h)
+            (Ilse et al. 2018); `mlp`: GELU(W₂ GELU(W₁ h)) of width 2 · attention_dim, as in the
+            authors' library.
+        activation: Function in the place of tanh, for the first two trunks.
+        dropout: Dropout after each activation and after σ, in training.
+        bias: Whether V and U have biases.
     """
 
     def __init__(
@@ -65,19 +70,23 @@ class AttentionTrunk(nn.Module):
 
 
 class AttentionPosterior(nn.Module):
-    """q(f | X) of every instance.
-
-    f is shift-free where softmax reads it, so μ has no bias (`mean_bias`; the `mlp` trunk of the
-    authors' library has one). log σ² is bounded smoothly, so that no variance leaves the floats.
+    """The network that maps instance vectors to q(f | X).
 
     Args:
+        dim: Width of the instance vectors.
+        attention_dim: Width of the trunk.
         kind: `dirac` (Σ = 0) or `diag` (Σ = Diag).
-        log_variance_bounds: log σ² = c + r tanh((ℓ − c)/r) between these; None leaves it free.
+        trunk: Kind of `AttentionTrunk`.
+        mean_bias: Whether μ has a bias, which a softmax ignores; by default only with the `mlp`
+            trunk, as in the authors' library.
+        log_variance_bounds: Bounds of log σ² = c + r tanh((ℓ − c)/r), so that variances neither
+            overflow nor vanish; None for no bounds.
         initial_log_variance: log σ² of every instance before the first step.
-        columns: attention maps of a Dirac, f of shape (n, columns); None: one, of shape (n,).
-        activation: inside the trunk.
-        dropout: inside the trunk.
-        trunk_bias: biases of V and U; CAMIL's code has none.
+        columns: Number of attention maps of a Dirac, f of shape (n, columns); None for one map of
+            shape (n,).
+        activation: Activation of the trunk.
+        dropout: Dropout of the trunk.
+        trunk_bias: Whether V and U have biases; CAMIL's code has none.
     """
 
     def __init__(  # noqa: PLR0913 - each is a choice of its own
@@ -99,7 +108,7 @@ class AttentionPosterior(nn.Module):
         if kind not in ("dirac", "diag"):
             raise InputError(f"posterior is {kind!r}: 'dirac' or 'diag'")
         if kind == "diag" and columns is not None:
-            raise InputError("a diagonal posterior has one attention map, not one a class")
+            raise InputError("a diagonal posterior has one attention map, not one per class")
         self.trunk = AttentionTrunk(
             dim,
             attention_dim,
@@ -113,7 +122,7 @@ class AttentionPosterior(nn.Module):
         self.columns = columns
         bias = trunk == "mlp" if mean_bias is None else mean_bias
         self.mean = nn.Linear(t, 1 if columns is None else columns, bias=bias)
-        # skip_init draws nothing: one seed gives Dirac and Diag the same start everywhere else
+        # skip_init draws no numbers, so one seed gives Dirac and Diag the same other weights.
         self.log_variance: nn.Linear | None = None
         if kind == "diag":
             head = nn.utils.skip_init(nn.Linear, t, 1)
@@ -123,7 +132,7 @@ class AttentionPosterior(nn.Module):
             self.log_variance = head
 
     def forward(self, h: Float[Tensor, "n d"], bags: Bags | None = None) -> Posterior:
-        """Return q; `bags` is for other posteriors than these, which need the bags' graphs."""
+        """Return q; `bags` is unused here, but other posteriors need the graphs."""
         del bags
         t = _full(self.trunk(h))
         with torch.autocast(t.device.type, enabled=False):
@@ -153,5 +162,5 @@ class AttentionPosterior(nn.Module):
 
 
 def _full(v: Tensor) -> Tensor:
-    """Half precision ends here: a map of log σ² rounded to 8 bits has a handful of levels."""
+    """Return float32 in place of half precision, in which log σ² would have too few levels."""
     return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v

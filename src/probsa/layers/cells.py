@@ -1,6 +1,6 @@
-"""Maps of instances: which cell of its bag's grid each is in, and what lies in the windows around.
+"""Maps of instances: the grid cell of each instance, and the cells in windows around others.
 
-Cells are a sorted list, never a dense array: two pieces of tissue far apart cost what they hold.
+Cells are a sorted list, not a dense array, so empty space between pieces of tissue costs nothing.
 Shapes: n instances, t cells, o windows, k2 cells in a window.
 """
 
@@ -18,16 +18,16 @@ from ..errors import BagError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cells:
-    """The cells of a batch's maps that are tokens: bag by bag, each row by row."""
+    """The cells that are tokens, of all maps of a batch: bag by bag, row by row."""
 
     bag: Int[Tensor, " t"]
     row: Int[Tensor, " t"]
     col: Int[Tensor, " t"]
     heights: tuple[int, ...]
-    """Of each bag's map."""
+    """Height of each bag's map; `widths` likewise."""
     widths: tuple[int, ...]
     sizes: tuple[int, ...]
-    """Tokens of each bag."""
+    """Number of tokens of each bag."""
 
     def __len__(self) -> int:
         return len(self.bag)
@@ -40,20 +40,20 @@ class Cells:
     def find(
         self, bag: Int[Tensor, " *w"], row: Int[Tensor, " *w"], col: Int[Tensor, " *w"]
     ) -> Int[Tensor, " *w"]:
-        """Which cell this is; `len(cells)` where it is beyond the map, or none of them."""
+        """Return the index of each given cell, or `len(cells)` if it is not one of the tokens."""
         if not len(self):
             return torch.zeros_like(row)
         high, wide = (torch.tensor(v, device=row.device)[bag] for v in (self.heights, self.widths))
         inside = (row >= 0) & (row < high) & (col >= 0) & (col < wide)
         keys = self._key(self.bag, self.row, self.col)
         wanted = self._key(bag, row, col)
-        at = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
-        return torch.where(inside & (keys[at] == wanted), at, len(keys))
+        index = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
+        return torch.where(inside & (keys[index] == wanted), index, len(keys))
 
     def windows(self, centres: "Cells", *, size: int, stride: int = 1) -> Int[Tensor, "o k2"]:
-        """What lies around each centre, row by row; `len(cells)` for a cell that is none.
+        """Return the cells of the window around each centre, row by row, as `find` does.
 
-        The centre (i, j) sits on the cell (stride · i, stride · j).
+        The centre (i, j) lies on the cell (stride · i, stride · j).
         """
         reach = torch.arange(size, device=self.bag.device) - size // 2
         row = (centres.row * stride)[:, None, None] + reach[:, None]
@@ -67,7 +67,7 @@ class Cells:
     def around(
         self, finer: "Cells", *, stride: int
     ) -> tuple[Int[Tensor, "f four"], Float[Tensor, "f four"]]:
-        """The four centres around each cell of the finer map, and their bilinear weights."""
+        """Return the four cells around each cell of a finer map, and their bilinear weights."""
         bag = finer.bag
         high, wide = (torch.tensor(v, device=bag.device)[bag] for v in (self.heights, self.widths))
         places, weights = [], []
@@ -92,7 +92,7 @@ def cells_at(
     heights: Sequence[int],
     widths: Sequence[int],
 ) -> Cells:
-    """Each of these cells once, sorted."""
+    """Return the distinct cells among these, sorted."""
     high, wide = max(heights), max(widths)
     key = ((bag * high + row) * wide + col).unique()
     bag = key.div(high * wide, rounding_mode="floor")
@@ -109,21 +109,28 @@ def cells_at(
 def every_cell(
     heights: Sequence[int], widths: Sequence[int], *, device: torch.device | None = None
 ) -> Cells:
-    """The whole of each map."""
+    """Return all cells of each map."""
     sizes = tuple(h * w for h, w in zip(heights, widths, strict=True))
     bag = segment_index(sizes, device)
     starts = torch.tensor([0, *sizes], device=device).cumsum(0)
-    at = torch.arange(sum(sizes), device=device) - starts[bag]
+    index = torch.arange(sum(sizes), device=device) - starts[bag]
     wide = torch.tensor(widths, device=device)[bag]
-    row = at.div(wide, rounding_mode="floor")
+    row = index.div(wide, rounding_mode="floor")
     return Cells(
-        bag=bag, row=row, col=at - row * wide,
+        bag=bag, row=row, col=index - row * wide,
         heights=tuple(heights), widths=tuple(widths), sizes=sizes,
     )  # fmt: skip
 
 
 def reduced(cells: Cells, *, size: int, stride: int, whole: bool) -> Cells:
-    """The windows of `size` cells, `stride` apart, that see a cell (`whole`: all of the map's)."""
+    """Return the windows that contain a cell, as the cells of a smaller map.
+
+    Args:
+        cells: The cells to cover.
+        size: Side of a window, in cells.
+        stride: Distance between the centres of neighbouring windows.
+        whole: Return all windows of the map, also the empty ones.
+    """
     heights = [(h - 1) // stride + 1 for h in cells.heights]
     widths = [(w - 1) // stride + 1 for w in cells.widths]
     device = cells.bag.device
@@ -146,22 +153,22 @@ def reduced(cells: Cells, *, size: int, stride: int, whole: bool) -> Cells:
 def _seen_from(
     at: Tensor, count: Tensor, *, reach: int, stride: int
 ) -> list[tuple[Int[Tensor, " t"], Bool[Tensor, " t"]]]:
-    """Windows along one axis with |stride · i − at| ≤ reach, and where there is such a one."""
+    """Return the windows i with |stride · i − at| ≤ reach on one axis, and whether each exists."""
     first = -((reach - at).div(stride, rounding_mode="floor"))
-    found = [first + k for k in range(2 * reach // stride + 1)]
-    return [(i, (i >= 0) & (i < count) & (i * stride <= at + reach)) for i in found]
+    windows = [first + k for k in range(2 * reach // stride + 1)]
+    return [(i, (i >= 0) & (i < count) & (i * stride <= at + reach)) for i in windows]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Where the instances of a batch are."""
+    """The cell of each instance of a batch."""
 
     cells: Cells
     place: Int[Tensor, " n"]
-    """The cell of each instance; `len(cells)` if it was cropped away."""
+    """Index of each instance's cell; `len(cells)` if it was cropped away."""
 
     def scatter(self, h: Float[Tensor, "n d"]) -> Float[Tensor, "t d"]:
-        """Instances into their cells: 0 in an empty one, the mean where several share one."""
+        """Return the mean of the instances in each cell; 0 in an empty cell."""
         t = len(self.cells)
         total = h.new_zeros(t + 1, h.shape[1]).index_add(0, self.place, h)
         shared = torch.bincount(self.place, minlength=t + 1).clamp_min(1)
@@ -169,22 +176,23 @@ class Layout:
 
 
 def lay_out(bags: Bags, *, canvas: int | None, packed: bool, whole: bool) -> Layout:
-    """Instances on the grid of their coordinates.
+    """Place the instances on the grid of their coordinates.
 
     Args:
-        canvas: maps are cropped about their centre, or centred, to this many cells a side;
-            None: as large as the coordinates say.
-        packed: cells that hold something are moved together, row by row, into a square.
-        whole: empty cells are cells as well.
+        bags: Bags with coordinates.
+        canvas: Side in cells to which maps are cropped, or padded, about their centre; None keeps
+            the extent of the coordinates.
+        packed: Move the occupied cells together, row by row, into a square.
+        whole: Keep empty cells as well.
     """
     bag = bags.bag
     row, col = grid_cells(bags)
     heights, widths = _extents(row, bags), _extents(col, bags)
     if packed:
-        held = cells_at(bag, row, col, heights=heights, widths=widths)
-        heights = widths = [isqrt(max(n - 1, 0)) + 1 for n in held.sizes]
-        starts = torch.tensor([0, *held.sizes], device=bag.device).cumsum(0)
-        rank = held.find(bag, row, col) - starts[bag]
+        occupied = cells_at(bag, row, col, heights=heights, widths=widths)
+        heights = widths = [isqrt(max(n - 1, 0)) + 1 for n in occupied.sizes]
+        starts = torch.tensor([0, *occupied.sizes], device=bag.device).cumsum(0)
+        rank = occupied.find(bag, row, col) - starts[bag]
         side = torch.tensor(widths, device=bag.device)[bag]
         row = rank.div(side, rounding_mode="floor")
         col = rank - row * side
@@ -204,7 +212,7 @@ def lay_out(bags: Bags, *, canvas: int | None, packed: bool, whole: bool) -> Lay
 
 
 def centred(extent: int, canvas: int) -> int:
-    """By how much a map moves to lie about the centre: half of what is free, or of what is cut."""
+    """Return the offset that centres a map of this extent on the canvas (negative if it is cut)."""
     return (canvas - extent) // 2 if extent <= canvas else -((extent - canvas) // 2)
 
 
@@ -213,17 +221,19 @@ def _extents(at: Tensor, bags: Bags) -> list[int]:
 
 
 def grid_cells(bags: Bags) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
-    """(row, column) of each instance: ⌊(coords − min) / stride⌉ in its bag; slices are one column.
+    """Return row and column of each instance: ⌊(coords − min) / stride⌉ within its bag.
+
+    The slices of a scan form one column.
 
     Raises:
-        BagError: coordinates of more than two axes or not finite, a stride that is no distance.
+        BagError: If coordinates have more than two axes or are not finite, or a stride is invalid.
     """
     coords = bags.coords
-    assert coords is not None, "the model has checked"
+    assert coords is not None, "models check this"
     if coords.shape[1] not in (1, 2) or not bool(coords.isfinite().all()):
         raise BagError(
             f"bag {bags.names[0]!r} (or another of its batch): coordinates are finite (x, y) or "
-            f"slice positions, not {coords.shape[1]} numbers an instance, NaN or inf"
+            f"slice positions, not {coords.shape[1]} numbers per instance, NaN or inf"
         )
     c = coords.double()
     start = -segment_max(-c, bags.sizes)
@@ -236,13 +246,13 @@ def grid_cells(bags: Bags) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
 
 
 def _strides(bags: Bags, coords: Tensor) -> list[float]:
-    found = []
-    stated = bags.stride or (None,) * len(bags)
-    for name, stride, own in zip(bags.names, stated, coords.split(list(bags.sizes)), strict=True):
+    strides = []
+    known = bags.stride or (None,) * len(bags)
+    for name, stride, c in zip(bags.names, known, coords.split(list(bags.sizes)), strict=True):
         if stride is None:
-            flat = own if own.shape[1] == 2 else torch.cat([own, torch.zeros_like(own)], 1)
+            flat = c if c.shape[1] == 2 else torch.cat([c, torch.zeros_like(c)], 1)
             stride = check_stride(flat.detach().cpu(), stride=None, name=name)
         if not 0 < stride < float("inf"):
             raise BagError(f"bag {name!r}: its stride is {stride}, not a distance above 0")
-        found.append(float(stride))
-    return found
+        strides.append(float(stride))
+    return strides

@@ -1,4 +1,4 @@
-"""The first layers: from the encoder's features to the model's width, one instance at a time."""
+"""The first layers of a model, which map each instance's features to the model's width."""
 
 from itertools import pairwise
 from typing import Literal
@@ -12,10 +12,14 @@ Widths = int | tuple[int, ...] | None
 
 
 class Embed(nn.Module):
-    """h_n: Linear (+ ReLU, + dropout) for each width; `widths=None` passes the features on.
+    """A linear layer, optionally with a ReLU and dropout, for each of the given widths.
 
-    `activation="identity"` leaves every layer linear (the paper's transformers start so);
-    `bias=False` is DTFD-MIL's form.
+    Args:
+        in_dim: Number of features of an instance.
+        widths: Width or widths of the layers; None for no layers, so that features pass unchanged.
+        activation: `identity` keeps the layers linear, as before the paper's transformers.
+        dropout: Dropout after each layer, in training.
+        bias: Whether the layers have biases; DTFD-MIL's have none.
     """
 
     def __init__(
@@ -28,20 +32,20 @@ class Embed(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        given = () if widths is None else (widths,) if isinstance(widths, int) else tuple(widths)
-        dims = (in_dim, *given)
+        outs = () if widths is None else (widths,) if isinstance(widths, int) else tuple(widths)
+        dims = (in_dim, *outs)
         if min(dims) < 1:
             raise InputError(f"embed is {widths} on {in_dim} features: widths are at least 1")
         if not 0 <= dropout < 1:
             raise InputError(f"dropout is {dropout}: 0 or more, below 1")
-        steps: list[nn.Module] = []
+        layers: list[nn.Module] = []
         for a, b in pairwise(dims):
-            steps.append(nn.Linear(a, b, bias=bias))
+            layers.append(nn.Linear(a, b, bias=bias))
             if activation == "relu":
-                steps.append(nn.ReLU(inplace=True))
+                layers.append(nn.ReLU(inplace=True))
             if dropout:
-                steps.append(nn.Dropout(dropout))
-        self.net = nn.Sequential(*steps)
+                layers.append(nn.Dropout(dropout))
+        self.net = nn.Sequential(*layers)
         self.out_dim = dims[-1]
 
     def forward(self, x: Float[Tensor, "n features"]) -> Float[Tensor, "n d"]:

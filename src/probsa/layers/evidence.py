@@ -1,7 +1,7 @@
-"""Instance classifiers that learn from a bag's attention: CLAM's instance loss.
+"""Instance classifiers that are trained with pseudo-labels from the attention (CLAM).
 
-The k most attended instances of a bag are taken for evidence of its class, the k least attended for
-none; only the choice looks at the attention, so gradients reach the instances chosen and no other.
+The k most attended instances of a bag count as evidence of its class, the k least attended as no
+evidence. The attention only selects instances and gets no gradient from this loss.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,15 +21,15 @@ InstanceLoss = Literal["ce", "svm"]
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """m instances of several bags, one bag after another."""
+    """Selected instances of several bags, one bag after another."""
 
     rows: Int[Tensor, " m"]
     classes: Int[Tensor, " m"]
-    """Which classifier is asked."""
+    """The classifier that each instance is given to."""
     targets: Int[Tensor, " m"]
-    """1: evidence of that class."""
+    """1 if the instance counts as evidence of that class, else 0."""
     sizes: Sequence[int]
-    """How many of each bag."""
+    """Number of selected instances of each bag."""
 
 
 def choose(
@@ -41,17 +41,17 @@ def choose(
     classes: int,
     others: bool = False,
 ) -> Iterator[Chosen]:
-    """Those at both ends of the attention to a bag's own class, the most attended ones first.
+    """Yield the most and the least attended instances of each bag, for the bag's own class.
 
-    A bag of N < k instances gives N of each end; one of k ≤ N < 2k has some at both.
+    A bag of N < k instances gives N of each; in one of k ≤ N < 2k some instances are in both.
 
     Args:
-        score: attention; with a column a class, each class has its own order.
-        y: class of each bag.
-        sizes: instances in each bag.
-        k: instances of each end.
-        classes: how many there are.
-        others: go on with the k that are most attended to for each other class, as no evidence.
+        score: Attention of each instance, with an optional column per class.
+        y: Class of each bag.
+        sizes: Number of instances of each bag.
+        k: Number of most attended, and of least attended, instances.
+        classes: Number of classes.
+        others: Also yield, for each other class, the k most attended instances as no evidence.
     """
     ks = [min(k, n) for n in sizes]
     for shift in range(classes if others else 1):
@@ -61,7 +61,7 @@ def choose(
         if shift == 0:
             low = segment_topk(s, sizes, k=k, largest=False)
             parts = [torch.cat(pair) for pair in zip(parts, low, strict=True)]
-            targets = [t for kept in ks for t in [1] * kept + [0] * kept]
+            targets = [t for count in ks for t in [1] * count + [0] * count]
         else:
             targets = [0] * sum(ks)
         lengths = [len(p) for p in parts]
@@ -85,15 +85,15 @@ def _repeat(v: Int[Tensor, " bags"], sizes: Sequence[int]) -> Int[Tensor, " m"]:
 
 
 class InstanceEvidence(nn.Module):
-    """A two-class classifier of instances for each class of bags, and its loss.
+    """A binary classifier of instances for each class of bags, and its loss.
 
     Args:
-        dim: width of the instance vectors.
-        classes: of bags.
-        k: instances of each end of a bag's attention.
-        others: the most attended are no evidence of the other classes; the loss is a mean over
-            classes then.
-        loss: `ce`, or `svm`, the smooth top-1 SVM.
+        dim: Width of the instance vectors.
+        classes: Number of classes of bags.
+        k: Number of most attended, and of least attended, instances in the loss.
+        others: Also train the other classes' classifiers, on their most attended instances as no
+            evidence; the loss is then a mean over classes.
+        loss: `ce` for cross-entropy, `svm` for the smooth top-1 SVM.
     """
 
     def __init__(self, dim: int, *, classes: int, k: int, others: bool, loss: InstanceLoss) -> None:
@@ -106,7 +106,7 @@ class InstanceEvidence(nn.Module):
         self.classifiers = nn.ModuleList(nn.Linear(dim, 2) for _ in range(classes))
 
     def forward(self, h: Float[Tensor, "n d"]) -> Float[Tensor, "n classes 2"]:
-        """Every classifier on every instance, in one product."""
+        """Return the logits of every classifier for every instance."""
         layers = [m for m in self.classifiers if isinstance(m, nn.Linear)]
         weight = torch.cat([m.weight for m in layers])
         bias = torch.cat([m.bias for m in layers])
@@ -119,19 +119,19 @@ class InstanceEvidence(nn.Module):
         y: Int[Tensor, " bags"],
         sizes: Sequence[int],
     ) -> Float[Tensor, " bags"]:
-        """Of each bag: the mean over its 2k instances, and over its k for each other class."""
+        """Return the loss of each bag: a sum over classes of means over the selected instances."""
         total = logits.new_zeros(len(sizes))
         for chosen in self.choose(score, y, sizes):
-            of = logits[chosen.rows, chosen.classes]
+            scores = logits[chosen.rows, chosen.classes]
             if self.kind == "svm":
-                each = smooth_top1_svm(of, chosen.targets)
+                each = smooth_top1_svm(scores, chosen.targets)
             else:
-                each = nn.functional.cross_entropy(of, chosen.targets, reduction="none")
+                each = nn.functional.cross_entropy(scores, chosen.targets, reduction="none")
             total = total + segment_mean(each, chosen.sizes)
         return total / len(self.classifiers) if self.others else total
 
     def choose(
         self, score: Float[Tensor, "n *columns"], y: Int[Tensor, " bags"], sizes: Sequence[int]
     ) -> Iterator[Chosen]:
-        """What the loss is made of: the function `choose` with this module's settings."""
+        """Call the function `choose` with this module's settings."""
         return choose(score, y, sizes, k=self.k, classes=len(self.classifiers), others=self.others)

@@ -1,7 +1,7 @@
-"""The focal loss (Lin et al., ICCV 2017, arXiv:1708.02002), as SETMIL's configuration offers it.
+"""The focal loss (Lin et al., ICCV 2017, arXiv:1708.02002), as in SETMIL's configuration.
 
-Bags that are told apart already count little. Departure from Lin et al.: the weight α is that of
-class 0, and every other class has 1 − α.
+It gives bags that are already classified well a small weight. Unlike in Lin et al., α is the weight
+of class 0, and all other classes have 1 − α.
 """
 
 import math
@@ -18,20 +18,20 @@ from ..variational import Likelihood, likelihood_of
 def focal_loss(
     scores: Float[Tensor, "m classes"], y: Int[Tensor, " m"], *, alpha: float, gamma: float
 ) -> Float[Tensor, " m"]:
-    """−α_y (1 − p_y)^γ log p_y with p = softmax(s), α_0 = α and α_c = 1 − α otherwise."""
+    """Return −α_y (1 − p_y)^γ log p_y with p = softmax(s), α_0 = α and α_c = 1 − α otherwise."""
     s = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
     log_p = s.log_softmax(1).gather(1, y[:, None])[:, 0]
-    # at p = 1 the slope of a power below 1 is infinite, and there is nothing to learn
+    # At p = 1, the derivative of a power below 1 would be infinite.
     off = (-log_p.expm1()).clamp_min(torch.finfo(s.dtype).tiny)
     weight = torch.where(y == 0, alpha, 1 - alpha).to(s.dtype)
     return -weight * off.pow(gamma) * log_p
 
 
 class Focal(Likelihood):
-    """The focal loss in the place of −log p(Y | X, f). One logit ℓ has the scores 0 and ℓ.
+    """The focal loss in place of −log p(Y | X, f). One logit ℓ stands for the scores 0 and ℓ.
 
     Raises:
-        InputError: α outside [0, 1], or γ below 0 or infinite.
+        InputError: If α is outside [0, 1], or γ is negative or infinite.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ def bag_loss(
     focal: tuple[float, float],
     class_weights: tuple[float, ...] | None = None,
 ) -> Likelihood:
-    """The likelihood itself, or the focal loss of these α and γ in its place.
+    """Return the usual likelihood, or the focal loss with these α and γ.
 
     Raises:
-        InputError: another name, or numbers that `Focal` refuses.
+        InputError: If the name is unknown, or `Focal` rejects the numbers.
     """
     if loss not in ("ce", "focal"):
         raise InputError(f"loss is {loss!r}: 'ce' or 'focal'")

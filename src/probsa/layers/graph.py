@@ -1,8 +1,8 @@
-"""Products with the sparse adjacency of a packed batch, and softmax aggregation over neighbours.
+"""Products with the sparse adjacency matrix of a batch, and softmax over neighbours.
 
-Arcs lie sorted by their target, so a product is `embedding_bag`: memory N × D (never arcs × D),
-some twenty times as fast on a CPU as `index_add` over arcs, each row summed in a fixed order.
-Backward passes are the same products with Aᵀ.
+Arcs are sorted by their target, so a product is an `embedding_bag`. This needs memory for N × D
+numbers (not arcs × D), is some twenty times as fast on a CPU as `index_add` over arcs, and sums
+each row in a fixed order. Backward passes are the same products with Aᵀ.
 """
 
 import math
@@ -18,29 +18,29 @@ from torch import Tensor
 from ..core import Bags, segment_index, segment_max
 
 BLOCK = 1 << 24
-"""Numbers in a temporary tensor of one row an arc: 64 MB in single precision."""
+"""Largest number of elements of a temporary tensor with one row per arc: 64 MB in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arcs:
-    """A sparse A (n × n): row i holds the weights of the arcs into i. Make it with `arcs_of`."""
+    """A sparse matrix A (n × n): row i holds the weights of the arcs into i (see `arcs_of`)."""
 
     rows: Int[Tensor, " a"]
-    """Targets, ascending."""
+    """Target of each arc, ascending."""
     columns: Int[Tensor, " a"]
-    """Sources."""
+    """Source of each arc."""
     weights: Float[Tensor, " a"]
     starts: Int[Tensor, " n"]
-    """Where the arcs of each row begin."""
+    """Index of the first arc of each row."""
     sizes: tuple[int, ...]
-    """Instances in each bag."""
+    """Number of instances of each bag."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @cached_property
     def turn(self) -> Int[Tensor, " a"]:
-        """The arcs in the order of their sources: those of Aᵀ by row."""
+        """Indices of the arcs in the order of their sources, which are the rows of Aᵀ."""
         return _order(self.columns)
 
     @cached_property
@@ -49,17 +49,17 @@ class Arcs:
         return self.rows[self.turn], _starts(self.columns, len(self))
 
     def with_weights(self, weights: Float[Tensor, " a"]) -> "Arcs":
-        """The same arcs, weighted otherwise."""
+        """Return the same arcs with other weights."""
         return replace(self, weights=weights)
 
 
 def _order(keys: Tensor) -> Tensor:
-    # 32 bits are sorted by radix, at a twentieth of the time
+    # 32-bit integers are sorted by radix, which takes a twentieth of the time.
     return torch.sort(keys.int(), stable=True).indices
 
 
-def _starts(ascending_or_not: Tensor, n: int) -> Tensor:
-    counts = torch.bincount(ascending_or_not, minlength=n)
+def _starts(keys: Tensor, n: int) -> Tensor:
+    counts = torch.bincount(keys, minlength=n)
     return counts.cumsum(0) - counts
 
 
@@ -69,7 +69,7 @@ def arcs_of(
     weights: Float[Tensor, " a"],
     sizes: tuple[int, ...],
 ) -> Arcs:
-    """Arcs in any order, of a packed batch of bags of these sizes."""
+    """Sort the arcs of a packed batch, given in any order."""
     order = _order(rows)
     return Arcs(
         rows=rows[order],
@@ -81,14 +81,14 @@ def arcs_of(
 
 
 def both_ways(bags: Bags) -> Arcs:
-    """The bags' undirected edges as two arcs each: A is symmetric."""
+    """Return two arcs for each undirected edge of the bags, so that A is symmetric."""
     i, j = bags.edges
     w = bags.weights
     return arcs_of(torch.cat([i, j]), torch.cat([j, i]), torch.cat([w, w]), bags.sizes)
 
 
 def neighbourhoods(bags: Bags) -> Arcs:
-    """The bags' own arcs (directed) where they have some, else their edges both ways."""
+    """Return the bags' directed arcs if they have any, else their edges in both directions."""
     if bags.arcs is None:
         return both_ways(bags)
     w = bags.arc_weights
@@ -98,30 +98,30 @@ def neighbourhoods(bags: Bags) -> Arcs:
 
 
 def normalised(arcs: Arcs) -> Arcs:
-    """D^-½ A D^-½ with D_i = Σ_j A_ij; without self-loops, an isolated instance's row stays 0."""
+    """Return D^-½ A D^-½ with D_i = Σ_j A_ij; the row of an isolated instance stays 0."""
     d = row_sum(arcs, arcs.weights[:, None])[:, 0]
     r = torch.where(d > 0, d, torch.ones_like(d)).rsqrt()
     return arcs.with_weights(r[arcs.rows] * arcs.weights * r[arcs.columns])
 
 
 def row_sum(arcs: Arcs, values: Float[Tensor, "a d"]) -> Float[Tensor, "n d"]:
-    """Σ over the arcs into each instance of a value an arc; carries no gradient."""
+    """Return, for each instance, the sum of the values of its incoming arcs, without gradients."""
     every = torch.arange(len(arcs.rows), device=arcs.rows.device)
     return _gather(values.detach(), every, arcs.starts, None)
 
 
 def propagate(arcs: Arcs, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """A X: (A X)_i = Σ_j A_ij x_j, with gradients to X and, where they ask for some, to weights."""
+    """Return A X, with gradients to X and, if they require them, to the weights."""
     return _Propagate.apply(x, arcs.weights.to(x.dtype), arcs)  # pyright: ignore[reportReturnType]
 
 
 def _gather(x: Tensor, columns: Tensor, starts: Tensor, weights: Tensor | None) -> Tensor:
-    """Σ of weighted rows of x, segment by segment; 0 for an empty one."""
+    """Return the sum of the (weighted) rows of x in each segment; 0 for an empty one."""
     return F.embedding_bag(columns, x, starts, mode="sum", per_sample_weights=weights)
 
 
 def _back(arcs: Arcs, g: Tensor, weights: Tensor | None) -> Tensor:
-    """Aᵀ G."""
+    """Return Aᵀ G."""
     columns, starts = arcs.turned
     w = None if weights is None else weights[arcs.turn]
     return _gather(g, columns, starts, w)
@@ -154,18 +154,16 @@ class _Propagate(torch.autograd.Function):
 def aggregate_softmax(
     arcs: Arcs, m: Float[Tensor, "n d"], t: Float[Tensor, " one"]
 ) -> Float[Tensor, "n d"]:
-    """s_i = Σ_j a_ij m_j with a_ij = softmax of t m_j over the arcs j → i, channel by channel.
+    """Return s_i = Σ_j a_ij m_j, with a_ij the softmax of t m_j over the arcs j → i, per channel.
 
-    0 where no arc comes in; the arcs' weights are not used.
-
-    A neighbour's share depends on the target only through the normaliser, so with e = exp(t m − c)
-    s = A(e ⊙ m) / A e: two products. c is the bag's largest t m in each channel. Where t m spreads
-    so far that this e could underflow, each target takes its own c, at the price of the arcs.
+    Instances without incoming arcs get 0; the arcs' weights are not used. With e = exp(t m − c),
+    two products suffice: s = A(e ⊙ m) / A e. Here c is the bag's largest t m in each channel. If
+    t m varies so much that e could underflow, each target has its own c and arcs need memory.
     """
     tm = t.detach() * m.detach()
     top = segment_max(tm, arcs.sizes)
     tm.sub_(top[segment_index(arcs.sizes, m.device)])
-    # exp(−limit), its inverse, and their products with what is trained must stay normal numbers
+    # exp(−limit), its inverse, and their products with gradients must stay normal numbers.
     limit = 0.45 * math.log(torch.finfo(m.dtype).max)
     if tm.numel() and bool(tm.min() < -limit):
         return _OwnShift.apply(m, t, arcs)  # pyright: ignore[reportReturnType]
@@ -229,7 +227,7 @@ def _channels(arcs: Arcs, m: Tensor) -> list[slice]:
 
 
 def _shares(arcs: Arcs, m: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """a and m of each arc, for some channels."""
+    """Return a and m of each arc, for some channels."""
     m_a = m.index_select(0, arcs.columns)
     tm = t * m_a
     top = tm.new_full((len(arcs), m.shape[1]), -torch.inf)

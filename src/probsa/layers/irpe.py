@@ -1,8 +1,8 @@
 """Relative positions on a grid in self-attention (iRPE: Wu et al., ICCV 2021, arXiv:2107.14222).
 
-A pair of tokens falls into a bucket by its offset (Δrow, Δcolumn); each bucket has a learned bias,
-or a learned vector that meets the query, the key or the values. Ratio 1.9: α 1.9, β 3.8, γ 15.2.
-No t × t tensor is kept: attention goes through in blocks of queries, computed again for gradients.
+Each pair of tokens belongs to a bucket, given by its offset (Δrow, Δcolumn). A bucket has a learned
+bias, or a learned vector for queries, keys or values. Ratio 1.9: α 1.9, β 3.8, γ 15.2. Attention is
+computed in blocks of queries, and again for gradients, so no t × t tensor is stored.
 Shapes: h heads, t tokens of one bag, b queries of a block, d width of a head, k buckets.
 """
 
@@ -27,17 +27,17 @@ On = Literal["q", "k", "v", "qk", "qv", "kv", "qkv"]
 
 ALPHA, BETA, GAMMA = 1.9, 3.8, 15.2
 CAP = 3
-"""⌊β⌋: buckets of one axis are −3 … 3."""
+"""⌊β⌋: the buckets of one axis are −3 … 3."""
 REACH = 4
-"""From here on every distance falls into the last bucket, so offsets are cut to ±4 exactly."""
+"""Distances from here on are all in the last bucket, so clipping offsets to ±4 is exact."""
 BLOCK = {"cpu": 1 << 22, "cuda": 1 << 26}
-"""Attention logits (heads × queries × tokens) computed at once: on a CPU what a cache holds."""
+"""Attention logits (heads × queries × tokens) computed at once; on a CPU they fit the cache."""
 KEEP = 1 << 24
-"""A bag with more of them than this computes them again for its gradients."""
+"""Attention logits of a bag above which gradients compute them again."""
 
 
 def piecewise(x: Tensor) -> Int[Tensor, "*x"]:
-    """g(x): round(x) up to α, from there logarithmic and at most β, cut to a whole number."""
+    """Return g(x): round(x) for |x| ≤ α, else logarithmic, at most β, truncated to integers."""
     x = x.double()
     size = x.abs().clamp_min(ALPHA)
     far = ALPHA + (size / ALPHA).log() / math.log(GAMMA / ALPHA) * (BETA - ALPHA)
@@ -46,9 +46,9 @@ def piecewise(x: Tensor) -> Int[Tensor, "*x"]:
 
 
 def bucket_tables(method: Method) -> Int[Tensor, "tables 9 9"]:
-    """The bucket of each offset from (−4, −4) to (4, 4); two tables for `cross`."""
-    at = torch.arange(-REACH, REACH + 1)
-    dr, dc = torch.meshgrid(at, at, indexing="ij")
+    """Return the bucket of each offset from (−4, −4) to (4, 4); two tables for `cross`."""
+    offsets = torch.arange(-REACH, REACH + 1)
+    dr, dc = torch.meshgrid(offsets, offsets, indexing="ij")
     squares = dr.square() + dc.square()
     if method == "euc":
         return piecewise(squares.double().sqrt().round())[None] + CAP
@@ -62,38 +62,38 @@ def bucket_tables(method: Method) -> Int[Tensor, "tables 9 9"]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Places:
-    """Where the tokens of one bag are; with `first`, a class token before them, nowhere."""
+    """Positions of the tokens of one bag; `first`: a class token without position precedes them."""
 
     row: Int[Tensor, " t"]
     col: Int[Tensor, " t"]
     first: bool = False
 
     def buckets(self, tables: Tensor, rows: slice) -> Int[Tensor, "tables b t"]:
-        """bucket(i, j) for the queries i in `rows`; the class token's pairs have an extra one."""
+        """Return bucket(i, j) for the queries i in `rows`; the class token has its own bucket."""
         row, col = self.row, self.col
         if self.first:
             row, col = F.pad(row, (1, 0)), F.pad(col, (1, 0))
         down = (row[rows, None] - row).clamp_(-REACH, REACH)
         right = (col[rows, None] - col).clamp_(-REACH, REACH)
         side = 2 * REACH + 1
-        found = tables.flatten(1)[:, (down + REACH) * side + right + REACH]
+        buckets = tables.flatten(1)[:, (down + REACH) * side + right + REACH]
         if self.first:
             extra = _count(tables)
-            found[:, :, 0] = extra
+            buckets[:, :, 0] = extra
             if rows.start == 0:
-                found[:, 0] = extra
-        return found
+                buckets[:, 0] = extra
+        return buckets
 
 
 def _count(tables: Tensor) -> int:
-    """Buckets of a method, the class token's not counted."""
+    """Return the number of buckets of a method, without that of the class token."""
     return 2 * CAP + 1 if len(tables) == 2 else int(tables.max()) + 1
 
 
 class Tables(nn.Module):
-    """A bucket's bias (g, k), its vector for queries or keys (g, d, k), or for values (g, k, d).
+    """Biases of the buckets (g, k), or vectors for queries or keys (g, d, k) or values (g, k, d).
 
-    g is the number of heads, or 1 where they share.
+    g is the number of heads, or 1 if they share one table.
     """
 
     def __init__(self, *shapes: tuple[int, ...]) -> None:
@@ -101,7 +101,7 @@ class Tables(nn.Module):
         self.tables = nn.ParameterList(nn.Parameter(torch.zeros(shape)) for shape in shapes)
 
     def profiles(self, t: Float[Tensor, "h t d"]) -> list[Float[Tensor, "h t k"]]:
-        """What each bucket would add for each token."""
+        """Return what each bucket adds to the logits of each token."""
         h, n, _ = t.shape
         return [
             table[:, None].expand(h, n, -1) if table.ndim == 2 else t @ table
@@ -111,19 +111,19 @@ class Tables(nn.Module):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """Which relative positions an attention layer has.
+    """The kind of relative positions of an attention layer.
 
     Raises:
-        InputError: an unknown choice, or a bias on values.
+        InputError: If a choice is unknown, or values should have a bias.
     """
 
     method: Method
-    """Buckets by distance, by its square, by rows and columns at once, or each by itself."""
+    """Buckets by distance, squared distance, rows and columns jointly, or each separately."""
     mode: Mode
     on: On
-    """Which of queries, keys and values meet the offset."""
+    """Which of queries, keys and values depend on the offset."""
     shared: bool = False
-    """One table for all heads."""
+    """Whether all heads share one table."""
 
     def __post_init__(self) -> None:
         for name, value, choices in (
@@ -140,7 +140,7 @@ class Kind:
             )
 
     def layer(self, dim: int, heads: int, *, class_token: bool) -> "Relative | None":
-        """For heads of this width; None for the method `none`."""
+        """Return the module for heads of this width; None for the method `none`."""
         if self.method == "none":
             return None
         return Relative(self, dim, heads=heads, class_token=class_token)
@@ -150,8 +150,10 @@ class Relative(nn.Module):
     """Relative positions of an attention layer.
 
     Args:
-        dim: width of a head.
-        class_token: a bucket more, for pairs with the class token.
+        kind: The kind of relative positions.
+        dim: Width of a head.
+        heads: Number of heads.
+        class_token: Whether there is a further bucket, for pairs with the class token.
     """
 
     buckets: Tensor
@@ -170,11 +172,13 @@ class Relative(nn.Module):
     def bias(
         self, q: Tensor, rows: slice, *, keys: list[Tensor], places: Places
     ) -> Float[Tensor, "h b t"] | None:
-        """What is added to the logits of these queries.
+        """Return the term to add to the logits of the queries in `rows`.
 
         Args:
-            q: of these rows, scaled.
-            keys: `key_profiles`, the same for every block.
+            q: The queries of these rows, scaled.
+            rows: The rows.
+            keys: The result of `key_profiles`, which is the same for every block.
+            places: The tokens' positions.
         """
         total = None
         if self.on_k is not None:
@@ -183,7 +187,7 @@ class Relative(nn.Module):
             ):
                 term = p.gather(2, ids.expand(len(q), -1, -1))
                 total = term if total is None else total + term
-        if self.on_q is not None:  # for the pair (i, j) it reads bucket(j, i): the offset turned
+        if self.on_q is not None:  # the pair (i, j) has the bucket of the reversed offset (j, i)
             turned = places.buckets(self.buckets.flip(1, 2), rows)
             for p, ids in zip(keys, turned, strict=True):
                 term = p.gather(2, ids.T.expand(len(q), -1, -1)).transpose(1, 2)
@@ -191,13 +195,13 @@ class Relative(nn.Module):
         return total
 
     def key_profiles(self, k: Float[Tensor, "h t d"]) -> list[Tensor]:
-        """What keys, scaled, add in each bucket."""
+        """Return what each bucket adds to the logits, from the scaled keys."""
         return [] if self.on_q is None else self.on_q.profiles(k)
 
     def values(
         self, a: Float[Tensor, "h b t"], rows: slice, *, places: Places
     ) -> Float[Tensor, "h b d"] | None:
-        """Σ_j a_ij times the vector of bucket(i, j)."""
+        """Return Σ_j a_ij v_ij, with v_ij the vector of bucket(i, j)."""
         if self.on_v is None:
             return None
         total = None
@@ -209,7 +213,7 @@ class Relative(nn.Module):
 
 
 def recomputed(block: Callable[[A], Tensor]) -> Callable[[A], Tensor]:
-    """The same function; for gradients it runs again instead of keeping what it made."""
+    """Return the function such that it runs again for gradients and stores no intermediates."""
     if not torch.is_grad_enabled():
         return block
     return partial(checkpoint, block, use_reentrant=False)
@@ -225,7 +229,7 @@ def attend(
     places: Places,
     dropout: float = 0.0,
 ) -> Float[Tensor, "h t d"]:
-    """softmax(scale · qkᵀ + bias) v with what relative positions add, in blocks of queries."""
+    """Return softmax(scale · qkᵀ + bias) v with relative positions, in blocks of queries."""
     h, t, _ = q.shape
     if t == 0:
         return v
@@ -261,7 +265,7 @@ def weights(
     places: Places,
     keys: list[Tensor] | None = None,
 ) -> Float[Tensor, "h b t"]:
-    """softmax(scale · qkᵀ + bias) of these queries, in single precision or better."""
+    """Return softmax(scale · qkᵀ + bias) of these queries, in float32 or better."""
     with torch.autocast(q.device.type, enabled=False):
         wide = torch.promote_types(q.dtype, torch.float32)
         q, k = q.to(wide) * scale, k.to(wide)

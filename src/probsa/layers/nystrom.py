@@ -1,9 +1,9 @@
-"""Nyström attention: self-attention through m landmarks, in time and memory linear in the tokens.
+"""Nyström attention: self-attention through m landmarks, in linear time and memory.
 
-Xiong et al., AAAI 2021, arXiv:2102.03902, with the convolution of the values that TransMIL's and
-CAMIL's code have. Departures: everything is of one bag (the usual code divides by maxima over the
-batch), n < m tokens are their own landmarks, and the zero rows that fill up a bag are not seen
-(`mask_padding=False`: they are). F and B are never stored: F W and B V are fused attention calls.
+Xiong et al., AAAI 2021, arXiv:2102.03902, with the convolution of the values of TransMIL's and
+CAMIL's code. Departures: nothing is shared between bags (the usual code divides by maxima over the
+batch), n < m tokens are their own landmarks, and padding rows are masked (unless
+`mask_padding=False`). F and B are never stored: F W and B V are fused attention calls.
 """
 
 from collections.abc import Sequence
@@ -20,17 +20,18 @@ from ..errors import InputError
 Convolution = Literal["sequence", "heads", "none"]
 
 TAPS = 33
-"""Of the convolution of the values."""
+"""Kernel size of the convolution of the values."""
 ALIKE = 16
-"""Bags whose numbers of landmarks differ by less go through together, filled up with zeros."""
+"""Bags whose numbers of landmarks differ by less are processed together, padded with zeros."""
 
 
 def pseudo_inverse(
     a: Float[Tensor, "bags heads m m"], *, iterations: int
 ) -> Float[Tensor, "bags heads m m"]:
-    """A⁺ by Z ← ¼ Z (13 I − A Z (15 I − A Z (7 I − A Z))), from Aᵀ / (‖A‖₁ ‖A‖_∞).
+    """Return A⁺ by iterating Z ← ¼ Z (13 I − A Z (15 I − A Z (7 I − A Z))).
 
-    The norms are maxima over the heads of a bag. Rows and columns of zeros stay zero.
+    It starts from Aᵀ / (‖A‖₁ ‖A‖_∞), where the norms are maxima over the heads of a bag. Rows and
+    columns of zeros stay zero.
     """
     norms = a.abs().sum(-1).amax((1, 2)) * a.abs().sum(-2).amax((1, 2))
     z = (a.mT / norms[:, None, None, None]).flatten(0, 1)
@@ -45,35 +46,36 @@ def pseudo_inverse(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Bags that go through together, each at the end of its r rows; the rest are zeros."""
+    """Bags that are processed together: each fills the end of its r rows, after zeros."""
 
     members: tuple[int, ...]
-    """Their places in the batch."""
+    """Positions of the bags in the batch."""
     sizes: tuple[int, ...]
     q: Float[Tensor, "bags heads r d"]
     k: Float[Tensor, "bags heads r d"]
     v: Float[Tensor, "bags heads r d"]
     seen: Bool[Tensor, "bags 1 1 r"] | None
-    """Which rows count; None: all of them."""
+    """Rows that are not padding; None if there is no padding."""
     landmarks: Float[Tensor, "two bags heads m d"]
-    """Q̄ and K̄: the means of Q and of K over windows of consecutive rows."""
+    """Q̄ and K̄, the means of Q and of K over windows of consecutive rows."""
     valid: Bool[Tensor, "bags 1 1 m"] | None
-    """Which windows hold a row that counts; None: all of them."""
+    """Windows that are not all padding; None if there are no such windows."""
     inverse: Float[Tensor, "bags heads m m"]
     """Z, the pseudo-inverse of softmax(Q̄ K̄ᵀ/√d)."""
 
 
 def update(g: Group) -> Float[Tensor, "bags heads r d"]:
-    """F Z B V with F = softmax(Q K̄ᵀ/√d) and B = softmax(Q̄ Kᵀ/√d)."""
+    """Return F Z B V with F = softmax(Q K̄ᵀ/√d) and B = softmax(Q̄ Kᵀ/√d)."""
     q_bar, k_bar = g.landmarks
     w = g.inverse @ F.scaled_dot_product_attention(q_bar, g.k, g.v, attn_mask=g.seen)
     return F.scaled_dot_product_attention(g.q, k_bar, w, attn_mask=g.valid)
 
 
 def attention_row(g: Group, row: int) -> list[Float[Tensor, "n heads"]]:
-    """A row of F Z B for each bag: what its token number `row` attends to.
+    """Return, for each bag, row number `row` of F Z B: the attention of that token.
 
-    It approximates a row of softmax(Q Kᵀ/√d): entries may be negative, their sum is not quite 1.
+    It approximates a row of softmax(Q Kᵀ/√d): entries may be negative, and their sum is not
+    exactly 1.
     """
     with torch.autocast(g.q.device.type, enabled=False):
         rows = _rows(g, row)
@@ -83,12 +85,12 @@ def attention_row(g: Group, row: int) -> list[Float[Tensor, "n heads"]]:
 def _rows(g: Group, row: int) -> Float[Tensor, "bags r heads"]:
     q_bar, k_bar = g.landmarks
     scale = q_bar.shape[3] ** -0.5
-    at = [g.q.shape[2] - n + row for n in g.sizes]
-    q = torch.stack([g.q[b, :, i] for b, i in enumerate(at)])
+    indices = [g.q.shape[2] - n + row for n in g.sizes]
+    q = torch.stack([g.q[b, :, i] for b, i in enumerate(indices)])
     f = _masked((q[:, :, None] @ k_bar.mT) * scale, g.valid).softmax(-1)
     weights = (f @ g.inverse)[:, :, 0]
     heads = []
-    for h in range(q.shape[1]):  # one at a time: m × r numbers
+    for h in range(q.shape[1]):  # one head at a time needs m × r numbers
         b = _masked((q_bar[:, h] @ g.k[:, h].mT) * scale, _headless(g.seen)).softmax(-1)
         heads.append((weights[:, h, None] @ b)[:, 0])
     return torch.stack(heads, 2)
@@ -103,7 +105,7 @@ def _masked(logits: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _window_sums(t: Float[Tensor, "bags r *rest"], width: int) -> Float[Tensor, "bags m *rest"]:
-    """Sums over windows counted from the end; the first one has what is left over."""
+    """Return sums over windows of rows; only the first window may be shorter than `width`."""
     windows = -(-t.shape[1] // width)
     first = t.shape[1] - (windows - 1) * width
     rest = t[:, first:].unflatten(1, (windows - 1, width)).sum(2)
@@ -114,21 +116,22 @@ class NystromAttention(nn.Module):
     """Self-attention within each bag of a packed batch.
 
     Args:
-        dim: width of a token; `heads` must divide it.
-        heads: attention heads.
-        landmarks: m, the most landmarks that a bag has.
-        iterations: of the pseudo-inverse.
-        convolution: of the values, added to what is attended to: along the `sequence` (33 taps, one
-            kernel a head), over the `heads` axis (CAMIL's code), or `none`.
-        out_proj: a linear map after the heads.
-        mask_padding: the zero rows that fill a bag up to a multiple of m do not count; False: they
-            do, as in the usual code, and every bag has m landmarks.
-        legacy_crop: keeps the first n rows instead of the last n, though the zeros come first
-            (nystrom-attention 0.0.9): each token gets the update of one further ahead.
-        dropout: of what comes out, in training.
+        dim: Width of a token, a multiple of `heads`.
+        heads: Number of attention heads.
+        landmarks: Largest number m of landmarks of a bag.
+        iterations: Number of iterations of the pseudo-inverse.
+        convolution: Convolution of the values that is added to the attention's result: along the
+            `sequence` (33 taps, one kernel per head), over the `heads` axis (CAMIL's code), or
+            `none`.
+        out_proj: Whether a linear map follows the heads.
+        mask_padding: Whether to mask the zero rows that pad a bag. If not, as in the usual code,
+            they are attended to and every bag has m landmarks.
+        legacy_crop: Keep the first n rows instead of the last n, although the zeros come first
+            (nystrom-attention 0.0.9); each token then gets the update of another one.
+        dropout: Dropout of the result, in training.
 
     Raises:
-        InputError: numbers that do not fit one another.
+        InputError: If the numbers are not compatible.
     """
 
     def __init__(  # noqa: PLR0913 - each is a choice of its own
@@ -163,7 +166,7 @@ class NystromAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def look(self, x: Float[Tensor, "n dim"], sizes: Sequence[int]) -> list[Group]:
-        """Queries, keys, values, landmarks and pseudo-inverses, in single precision or better."""
+        """Return queries, keys, values, landmarks and pseudo-inverses, in float32 or better."""
         qkv = self.qkv(x).unflatten(1, (3, self.heads, -1))
         if qkv.dtype in (torch.float16, torch.bfloat16):
             qkv = qkv.float()
@@ -175,22 +178,22 @@ class NystromAttention(nn.Module):
             ]
 
     def attend(self, groups: list[Group]) -> Float[Tensor, "n dim"]:
-        """What each token is updated by."""
-        found: dict[int, Tensor] = {}
+        """Return the update of each token, from the result of `look`."""
+        updates: dict[int, Tensor] = {}
         for g in groups:
             with torch.autocast(g.q.device.type, enabled=False):
                 o = update(g)
                 o = o + self.convolution(g.v) if self.convolution else o
             o = o.transpose(1, 2).flatten(2)
             for b, (place, n) in enumerate(zip(g.members, g.sizes, strict=True)):
-                found[place] = o[b, :n] if self.legacy_crop else o[b, -n:]
-        return self.dropout(self.out(torch.cat([found[b] for b in range(len(found))])))
+                updates[place] = o[b, :n] if self.legacy_crop else o[b, -n:]
+        return self.dropout(self.out(torch.cat([updates[b] for b in range(len(updates))])))
 
     def forward(self, x: Float[Tensor, "n dim"], sizes: Sequence[int]) -> Float[Tensor, "n dim"]:
         return self.attend(self.look(x, sizes))
 
     def _alike(self, sizes: Sequence[int]) -> dict[tuple[int, int], tuple[int, ...]]:
-        """Which bags go through together, by the width of their windows and how many they have."""
+        """Group the bags by the width and the (approximate) number of their windows."""
         groups: dict[tuple[int, int], tuple[int, ...]] = {}
         for b, n in enumerate(sizes):
             width = -(-n // self.landmarks)
@@ -235,7 +238,8 @@ class NystromAttention(nn.Module):
 class HeadsConvolution(nn.Module):
     """CAMIL's convolution of the values: over the heads axis, in `heads` groups of channels.
 
-    Of the 33 taps only those reach another head that lie less than `heads` from the middle.
+    Only the taps that lie less than `heads` from the middle one reach another head, so the others
+    are not computed.
     """
 
     def __init__(self, heads: int, width: int) -> None:
@@ -268,7 +272,7 @@ def _convolution(kind: Convolution, *, heads: int, width: int) -> nn.Module | No
 
 
 class NystromLayer(nn.Module):
-    """x + attention(LN(x)), without an MLP; `norm=False` leaves the norm out too."""
+    """x + attention(LN(x)), without an MLP; `norm=False` omits the layer norm."""
 
     def __init__(self, attention: NystromAttention, *, norm: bool = True) -> None:
         super().__init__()
@@ -277,7 +281,7 @@ class NystromLayer(nn.Module):
         self.attention = attention
 
     def look(self, x: Float[Tensor, "n dim"], sizes: Sequence[int]) -> list[Group]:
-        """What the attention of these tokens is made of."""
+        """Return `NystromAttention.look` of the normalised tokens."""
         return self.attention.look(self.norm(x), sizes)
 
     def forward(self, x: Float[Tensor, "n dim"], sizes: Sequence[int]) -> Float[Tensor, "n dim"]:

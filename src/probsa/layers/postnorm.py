@@ -1,8 +1,8 @@
-"""The transformer as it was first written: a layer norm after each sum (Vaswani et al. 2017).
+"""The original transformer, with a layer norm after each sum (Vaswani et al. 2017).
 
     y' = LN(y + MHA(y)),   y'' = LN(y' + W₂ ReLU(W₁ y'))
 
-These are PyTorch's own encoder and decoder layers, over packed bags.
+These are PyTorch's encoder and decoder layers, for packed bags.
 Shapes: b bags, q queries, n instances, h heads of e numbers, d = h e.
 """
 
@@ -18,12 +18,12 @@ from .transformer import bag_attention
 
 
 class MultiHead(nn.Module):
-    """Multi-head attention with biases: the instances of a bag, a few queries, or these over those.
+    """Multi-head attention with biases, among instances, among queries, or from one to the other.
 
     Args:
-        dim: width of queries, keys, values and of what comes out.
-        heads: a divisor of `dim`.
-        dropout: of attention weights, in training.
+        dim: Width of queries, keys, values and results.
+        heads: Number of heads, a divisor of `dim`.
+        dropout: Dropout of attention weights, in training.
     """
 
     def __init__(self, dim: int, *, heads: int, dropout: float = 0.0) -> None:
@@ -42,12 +42,12 @@ class MultiHead(nn.Module):
         return self.dropout if self.training else 0.0
 
     def within(self, y: Float[Tensor, "n d"], sizes: Sequence[int]) -> Float[Tensor, "n d"]:
-        """Each instance looks at those of its bag; no N×N tensor where the kernel avoids it."""
+        """Attend from each instance to those of its bag."""
         qkv_n3he = self.qkv(y).unflatten(1, (3, self.heads, -1))
         return self.out(bag_attention(qkv_n3he, sizes, dropout=self._dropped).flatten(1))
 
     def among(self, y: Float[Tensor, "b q d"]) -> Float[Tensor, "b q d"]:
-        """Each query looks at those of its bag."""
+        """Attend from each query to those of its bag."""
         q, k, v = self.qkv(y).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         o_bhqe = F.scaled_dot_product_attention(q, k, v, dropout_p=self._dropped)
         return self.out(o_bhqe.transpose(1, 2).flatten(2))
@@ -55,11 +55,12 @@ class MultiHead(nn.Module):
     def across(
         self, y: Float[Tensor, "b q d"], x: Float[Tensor, "n d"], sizes: Sequence[int]
     ) -> tuple[Float[Tensor, "b q d"], Float[Tensor, "n q"]]:
-        """Each query looks at the instances of its bag; also the weights, a mean over the heads.
+        """Attend from each query to the instances of its bag.
 
-        Few queries meet many instances, so keys and values are never made, O(N q h d) instead of
-        O(N d²): qᵀ(W_k x_n) = (W_kᵀ q)ᵀ x_n, and Σ a_n W_v x_n = W_v Σ a_n x_n. The bias of the
-        keys shifts all scores of a query alike: softmax is blind to it.
+        Also return the attention weights, as means over the heads. There are few queries, so keys
+        and values are never computed, for O(N q h d) instead of O(N d²) operations:
+        qᵀ(W_k x_n) = (W_kᵀ q)ᵀ x_n, and Σ a_n W_v x_n = W_v Σ a_n x_n. The bias of the keys adds
+        the same number to all scores of a query, which does not change the softmax.
         """
         split = (self.heads, -1)
         w_q, w_k, w_v = self.qkv.weight.chunk(3)
@@ -67,10 +68,10 @@ class MultiHead(nn.Module):
         q_bqhe = F.linear(y, w_q, b_q).unflatten(2, split)
         folded = torch.einsum("bqhe,hed->bqhd", q_bqhe, w_k.unflatten(0, split))
         folded = folded.flatten(1, 2) * q_bqhe.shape[3] ** -0.5
-        pooled, mass, seen = [], [], []
+        pooled, mass, means = [], [], []
         for f_sd, x_nd in zip(folded, x.split(list(sizes)), strict=True):
             a_sn = (f_sd @ x_nd.T).softmax(1)
-            seen.append(a_sn.detach().unflatten(0, (-1, self.heads)).mean(1).T)
+            means.append(a_sn.detach().unflatten(0, (-1, self.heads)).mean(1).T)
             a_sn = F.dropout(a_sn, self.dropout, self.training)
             pooled.append(a_sn @ x_nd)
             mass.append(a_sn.sum(1))
@@ -78,7 +79,7 @@ class MultiHead(nn.Module):
         m_bqh = torch.stack(mass).unflatten(1, (-1, self.heads))
         v_bqhe = torch.einsum("bqhd,hed->bqhe", z_bqhd, w_v.unflatten(0, split))
         v_bqhe = v_bqhe + m_bqh[..., None] * b_v.unflatten(0, split)
-        return self.out(v_bqhe.flatten(2)), torch.cat(seen)
+        return self.out(v_bqhe.flatten(2)), torch.cat(means)
 
 
 class FeedForward(nn.Module):
@@ -94,13 +95,13 @@ class FeedForward(nn.Module):
 
 
 class PostNormLayer(nn.Module):
-    """One layer over each bag by itself.
+    """An encoder layer, applied to each bag by itself.
 
     Args:
-        dim: width.
-        heads: of the attention.
-        hidden: width of W₁.
-        dropout: of attention weights, after the ReLU, and before each sum, in training.
+        dim: Width of the instance vectors.
+        heads: Number of attention heads.
+        hidden: Width of the MLP's hidden layer.
+        dropout: Dropout of attention weights, after the ReLU, and before each sum, in training.
     """
 
     def __init__(self, dim: int, *, heads: int, hidden: int, dropout: float = 0.0) -> None:
@@ -116,13 +117,13 @@ class PostNormLayer(nn.Module):
 
 
 class QueryLayer(nn.Module):
-    """Queries look at one another, then at the instances of their bag: a decoder without a mask.
+    """A decoder layer without a mask: queries attend to one another, then to their bag's instances.
 
     Args:
-        dim: width of queries and instances.
-        heads: of either attention.
-        hidden: width of W₁.
-        dropout: as in `PostNormLayer`.
+        dim: Width of queries and instances.
+        heads: Number of heads of each attention.
+        hidden: Width of the MLP's hidden layer.
+        dropout: Dropout as in `PostNormLayer`.
     """
 
     def __init__(self, dim: int, *, heads: int, hidden: int, dropout: float = 0.0) -> None:
@@ -136,7 +137,7 @@ class QueryLayer(nn.Module):
     def forward(
         self, t: Float[Tensor, "b q d"], x: Float[Tensor, "n d"], sizes: Sequence[int]
     ) -> tuple[Float[Tensor, "b q d"], Float[Tensor, "n q"]]:
-        """The queries as they leave, and where they looked."""
+        """Return the updated queries and their attention weights over the instances."""
         t = self.norm2(t + self.dropout(self.queries.among(t)))
         read, weights = self.instances.across(t, x, sizes)
         t = self.norm1(t + self.dropout(read))

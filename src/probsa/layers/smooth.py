@@ -2,8 +2,8 @@
 
     Sm(U) = argmin_G α tr(GᵀLG) + (1 − α)‖G − U‖² = (I + γL)⁻¹U,   γ = α/(1 − α),   L = I − Â
 
-The authors' library takes 1 − α for α in its approximate mode; here both modes are one operator.
-Gradients are found by smoothing once more (Â is symmetric), so only one (n, d) tensor is kept.
+The authors' library uses 1 − α for α in its approximate mode; here α means the same in both modes.
+Gradients are computed by smoothing again (Â is symmetric), so only one (n, d) tensor is stored.
 """
 
 import math
@@ -18,17 +18,19 @@ from .graph import Arcs, propagate
 
 SmMode = Literal["approximate", "exact"]
 MOST = 0.9999
-"""The largest α, γ = 10⁴: at 1 nothing of U is left, and `exact` takes 1 / √(1 − α) steps."""
+"""The largest α (γ = 10⁴); with α = 1 the result is 0, and `exact` needs 1 / √(1 − α) steps."""
 
 
 class Sm(nn.Module):
-    """Sm(U) on each bag; an instance without neighbours keeps (1 − α) of itself.
+    """Sm(U) of each bag; an instance without neighbours is multiplied by 1 − α.
 
     Args:
-        alpha: 0 leaves U as it is, towards 1 each connected part becomes flat.
-        trainable: α = σ(a) is trained, from `alpha` on: it stays between 0 and 1.
-        mode: `approximate`: `steps` of G ← αÂG + (1 − α)U from G = U; `exact`: to the last digit.
-        steps: of the approximate mode.
+        alpha: Strength α of the smoothing: 0 leaves U unchanged; near 1, each connected component
+            becomes constant.
+        trainable: Whether α is trained, as σ(a), starting from `alpha`.
+        mode: `approximate` takes `steps` steps G ← αÂG + (1 − α)U from G = U; `exact` solves the
+            system to machine precision.
+        steps: Number of steps of the approximate mode.
     """
 
     def __init__(
@@ -54,13 +56,13 @@ class Sm(nn.Module):
             self.logit = nn.Parameter(torch.tensor(math.log(alpha / (1 - alpha))))
 
     def alpha(self, like: Tensor) -> Float[Tensor, ""]:
-        """α, in the type of a tensor."""
+        """Return α, with the dtype of the given tensor."""
         if self.logit is None:
             return like.new_tensor(self.fixed)
         return self.logit.to(like.dtype).sigmoid().clamp_max(MOST)
 
     def forward(self, u: Float[Tensor, "n d"], arcs: Arcs) -> Float[Tensor, "n d"]:
-        """`arcs` are those of Â: edges both ways, normalised. Half precision ends here."""
+        """Return Sm(U), in float32 or better; `arcs` are the normalised arcs of Â."""
         u = u.float() if u.dtype in (torch.float16, torch.bfloat16) else u
         with torch.no_grad():
             arcs = arcs.with_weights(arcs.weights.to(u.dtype))
@@ -90,7 +92,7 @@ class _Approximate(torch.autograd.Function):
         u, alpha = ctx.saved_tensors
         a, last = float(alpha), ctx.steps
         d_u = (1 - a) * grad
-        slope = -grad  # p'(Â) of the gradient, p' the derivative by α
+        slope = -grad  # p'(Â) times the gradient, with p' the derivative by α
         v = grad
         for k in range(1, last + 1):
             v = propagate(ctx.arcs, v)
@@ -121,11 +123,11 @@ class _Exact(torch.autograd.Function):
 
 
 def _solve(b: Tensor, alpha: Tensor, arcs: Arcs) -> Tensor:
-    """(1 − α)(I − αÂ)⁻¹ b, by Chebyshev's iteration.
+    """Return (1 − α)(I − αÂ)⁻¹ b, by Chebyshev's iteration.
 
-    All eigenvalues of αÂ lie in [−α, α], so after k steps the error in norm is at most
-    1 / cosh(k arcosh(1/α)) of the start's: the steps are known beforehand, there are no inner
-    products, and every bag and channel takes the same ones whatever it is batched with.
+    All eigenvalues of αÂ lie in [−α, α], so k steps reduce the norm of the error at least by the
+    factor 1 / cosh(k arcosh(1/α)). The number of steps is therefore known beforehand, without
+    inner products, and does not depend on the other bags of the batch.
     """
     a = float(alpha)
     b = (1 - a) * b

@@ -1,7 +1,7 @@
 """The smooth top-1 SVM (Berrada, Zisserman & Kumar, ICLR 2018, arXiv:1802.07595).
 
-As the authors' library computes it: exact (hard) where the scores are so far apart that smoothing
-would change nothing. torchmil's copy takes the logarithm over instances instead of classes.
+It follows the authors' library, which uses the hard loss where the scores are so far apart that
+smoothing has no effect. torchmil's copy takes the logarithm over instances instead of classes.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch import Tensor
 from ..variational import Likelihood, likelihood_of
 
 THRESHOLD = 1000.0
-"""How many times likelier the first class is than the second where the hard loss takes over."""
+"""Ratio of the two largest class probabilities from which the hard loss is used."""
 
 
 def smooth_top1_svm(
@@ -23,9 +23,9 @@ def smooth_top1_svm(
     alpha: float = 1.0,
     tau: float = 1.0,
 ) -> Float[Tensor, " m"]:
-    """With m_j = s_j + α 1[j ≠ y] − s_y:  τ log Σ_j exp(m_j / τ), or max_j m_j.
+    """Return τ log Σ_j exp(m_j / τ) with m_j = s_j + α 1[j ≠ y] − s_y.
 
-    The latter where the two largest scores are at least τ log 1000 apart.
+    If the two largest m_j differ by τ log 1000 or more, return max_j m_j.
     """
     s = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
     other = torch.ones_like(s).scatter(1, y[:, None], 0.0)
@@ -36,9 +36,9 @@ def smooth_top1_svm(
 
 
 class SmoothSVM(Likelihood):
-    """The SVM in the place of −log p(Y | X, f). One logit ℓ has the scores 0 and ℓ.
+    """The SVM loss in place of −log p(Y | X, f). One logit ℓ stands for the scores 0 and ℓ.
 
-    `probability` reads its scores as logits, which they were not trained to be: uncalibrated.
+    `probability` treats the scores as logits, so its results are not calibrated.
     """
 
     def __init__(self, n_classes: int, *, class_weights: tuple[float, ...] | None = None) -> None:

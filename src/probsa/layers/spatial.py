@@ -1,6 +1,6 @@
-"""A transformer block whose tokens have places on a grid: SETMIL's (Zhao et al., MICCAI 2022).
+"""SETMIL's transformer block for tokens on a grid (Zhao et al., MICCAI 2022).
 
-Pre-norm, with relative positions in its attention; one bag's tokens attend to one another only.
+It is pre-norm, with relative positions in its attention; tokens attend only to those of their bag.
 Shapes: t tokens of all bags with their class tokens, d width, h heads.
 """
 
@@ -17,7 +17,7 @@ from .irpe import Kind, Places, attend, weights
 
 
 def sinusoid(p: Int[Tensor, " t"], dim: int) -> Float[Tensor, "t d"]:
-    """PE[p, 2i] = sin(p / 10000^(2i/D)), PE[p, 2i + 1] = cos(same); in double precision."""
+    """Return PE[p, 2i] = sin(p / 10000^(2i/D)) and PE[p, 2i + 1] = cos(…), in float64."""
     i = torch.arange(0, dim, 2, device=p.device, dtype=torch.float64)
     angle = p[:, None] * 10000.0 ** (-i / dim)
     return torch.stack([angle.sin(), angle.cos()], 2).flatten(1)[:, :dim]
@@ -25,19 +25,19 @@ def sinusoid(p: Int[Tensor, " t"], dim: int) -> Float[Tensor, "t d"]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenMap:
-    """Tokens on the map of each bag, after the first reduction."""
+    """The tokens of each bag's map, after the first reduction."""
 
     layout: Layout
-    """Where the instances are."""
+    """The cells of the instances."""
     cells: Cells
-    """Where the tokens are."""
+    """The cells of the tokens."""
     g: Float[Tensor, "t c"]
     source: Int[Tensor, " cells"] | None = None
-    """Of an augmented map: which cell of the layout each cell shows."""
+    """For an augmented map, the cell of the layout that each cell shows."""
 
 
 def places_of(cells: Cells, *, first: bool) -> list[Places]:
-    """Of each bag's tokens; `first`: with a class token before them."""
+    """Return the positions of each bag's tokens; `first`: a class token precedes them."""
     parts = (v.split(list(cells.sizes)) for v in (cells.row, cells.col))
     return [Places(row=row, col=col, first=first) for row, col in zip(*parts, strict=True)]
 
@@ -45,7 +45,7 @@ def places_of(cells: Cells, *, first: bool) -> list[Places]:
 def with_first(
     z: Float[Tensor, "t d"], head: Float[Tensor, "1 d"], cells: Cells
 ) -> Float[Tensor, "t_plus_bags d"]:
-    """The class token before the tokens of each bag."""
+    """Insert the class token before the tokens of each bag."""
     bags, t = len(cells.sizes), torch.arange(len(z), device=z.device)
     order = z.new_zeros(len(z) + bags, dtype=torch.long)
     order[t + cells.bag + 1] = t + 1
@@ -78,7 +78,7 @@ class SETBlock(nn.Module):
         self.fc2 = nn.Linear(int(mlp_ratio * dim), dim)
 
     def forward(self, z: Float[Tensor, "t d"], places: Sequence[Places]) -> Float[Tensor, "t d"]:
-        """Every token of every bag."""
+        """Return the updated tokens of all bags."""
         mixed = [
             attend(
                 q, k, v,
@@ -92,7 +92,7 @@ class SETBlock(nn.Module):
     def class_rows(
         self, z: Float[Tensor, "t d"], places: Sequence[Places]
     ) -> tuple[Float[Tensor, "bags d"], list[Float[Tensor, "h _"]]]:
-        """The class tokens alone, and what each head of theirs attends to, bag by bag."""
+        """Return the updated class tokens alone, and their attention per head, bag by bag."""
         first, mixed, rows = slice(0, 1), [], []
         for (q, k, v), where in zip(self._split(z, places), places, strict=True):
             a = weights(
@@ -110,7 +110,10 @@ class SETBlock(nn.Module):
         return self._rest(z[starts], torch.stack(mixed)), rows
 
     def unread(self) -> list[str]:
-        """Parameters that `class_rows` does not depend on: that query's pairs share a bucket."""
+        """Return the names of the parameters that `class_rows` does not depend on.
+
+        All pairs of the class token share a bucket, so adding a bias to them has no effect.
+        """
         if self.relative is None:
             return []
         kind = self.relative.kind
@@ -119,7 +122,7 @@ class SETBlock(nn.Module):
         return [k for k, _ in self.named_parameters() if k.startswith(tables)]
 
     def _split(self, z: Tensor, places: Sequence[Places]) -> list[Tensor]:
-        """Queries, keys and values (3, h, t, d) of each bag."""
+        """Return queries, keys and values (3, h, t, d) of each bag."""
         qkv = self.qkv(self.norm1(z)).unflatten(1, (3, self.heads, -1))
         return [part.permute(1, 2, 0, 3) for part in qkv.split(_lengths(places))]
 

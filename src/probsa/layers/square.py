@@ -1,6 +1,6 @@
-"""A bag as a square of tokens behind a class token: TransMIL's layers (arXiv:2106.00908).
+"""TransMIL's layers: each bag is a square of tokens after a class token (arXiv:2106.00908).
 
-The square is filled in the order in which instances are stored, not by where they lie.
+The square is filled in the order in which instances are stored, not by their positions.
 """
 
 import math
@@ -20,9 +20,9 @@ Duplicates = Literal["drop", "add"]
 
 
 class PPEG(nn.Module):
-    """G + DW₇(G) + DW₅(G) + DW₃(G) on the square of each bag; the class token passes by.
+    """G + DW₇(G) + DW₅(G) + DW₃(G) on the square of each bag; the class token is unchanged.
 
-    The three depthwise kernels and the identity are summed to one first.
+    The three depthwise kernels and the identity are first added up to a single kernel.
     """
 
     def __init__(self, dim: int) -> None:
@@ -48,10 +48,10 @@ class PPEG(nn.Module):
 
 
 class SquareEncoder(nn.Module):
-    """Layers over each bag's class token and its square of instances, PPEG after the first.
+    """Layers over each bag's class token and its square of instances, with PPEG after the first.
 
-    The first a = M² − N instances come twice, so that M = ⌈√N⌉ rows are full. Takes what
-    `NystromAttention` takes.
+    The first a = M² − N instances are repeated to fill the M = ⌈√N⌉ rows of the square. Further
+    arguments are those of `NystromAttention`.
     """
 
     def __init__(self, dim: int, *, layers: int, **attention: Any) -> None:
@@ -68,7 +68,7 @@ class SquareEncoder(nn.Module):
     def tokens(
         self, h: Float[Tensor, "n d"], sizes: Sequence[int]
     ) -> tuple[Float[Tensor, "t d"], list[int]]:
-        """[class token; h; h_1..a] of each bag, and how many tokens that is."""
+        """Return the tokens [class token; h; h_1..a] of each bag, and their number."""
         parts, counts = [], []
         for rows in h.split(list(sizes)):
             n = len(rows)
@@ -78,7 +78,7 @@ class SquareEncoder(nn.Module):
         return torch.cat(parts), counts
 
     def encode(self, h: Float[Tensor, "n d"], sizes: Sequence[int]) -> "Encoded":
-        """Every token after the last layer, before the norm, and that layer's attention."""
+        """Return all tokens after the last layer, before the norm, and that layer's attention."""
         x, counts = self.tokens(h, sizes)
         groups: list[Group] = []
         for k, block in enumerate(self.blocks):
@@ -90,7 +90,7 @@ class SquareEncoder(nn.Module):
         return Encoded(x=x, counts=tuple(counts), sizes=tuple(sizes), groups=groups)
 
     def forward(self, h: Float[Tensor, "n d"], sizes: Sequence[int]) -> Float[Tensor, "n d"]:
-        """The instances after the last layer, normed; without class tokens and duplicates."""
+        """Return the normalised instances, without class tokens and repeated instances."""
         return self.norm(self.encode(h, sizes).instances)
 
 
@@ -100,11 +100,11 @@ class Encoded:
 
     x: Float[Tensor, "t d"]
     counts: tuple[int, ...]
-    """Tokens of each bag."""
+    """Number of tokens of each bag."""
     sizes: tuple[int, ...]
-    """Instances of each bag."""
+    """Number of instances of each bag."""
     groups: list[Group]
-    """The last layer's attention."""
+    """Attention of the last layer."""
 
     @property
     def classes(self) -> Float[Tensor, "bags d"]:
@@ -119,15 +119,19 @@ class Encoded:
 
     @torch.no_grad()
     def attended(self, *, duplicates: Duplicates) -> Float[Tensor, "n heads"]:
-        """What each class token attends to, a column a head."""
-        found: dict[int, Tensor] = {}
+        """Return the attention of each class token, one column per head.
+
+        Args:
+            duplicates: `drop` ignores the attention to repeated instances; `add` adds it.
+        """
+        rows: dict[int, Tensor] = {}
         for group in self.groups:
-            found |= zip(group.members, attention_row(group, 0), strict=True)
+            rows |= zip(group.members, attention_row(group, 0), strict=True)
         parts = []
         for b, n in enumerate(self.sizes):
-            score = found[b][1 : n + 1].clone()
+            score = rows[b][1 : n + 1].clone()
             if duplicates == "add":
-                again = found[b][n + 1 :]
-                score[: len(again)] += again
+                repeated = rows[b][n + 1 :]
+                score[: len(repeated)] += repeated
             parts.append(score)
         return torch.cat(parts)

@@ -1,7 +1,7 @@
-"""Layers of K models side by side: one batched product where K small ones would be.
+"""Layers of K models that are trained jointly: one batched product replaces K small ones.
 
-Rows are head-major: K·n rows, all n instances of head 0 first. What has no parameters (softmax,
-pooling, the prior) needs no counterpart: to it, K heads are K times as many bags.
+Rows are model-major: K·n rows, all n instances of model 0 first. Layers without parameters
+(softmax, pooling, the prior) need no counterpart: for them there are K times as many bags.
 """
 
 import copy
@@ -18,7 +18,7 @@ Linears = Sequence[nn.Linear]
 
 
 class StackedLinear(nn.Module):
-    """K linear maps; `shared`: all read the same n rows, as the first layer does."""
+    """K linear maps; with `shared`, all of them read the same n rows, as the first layer does."""
 
     def __init__(self, layers: Linears, *, shared: bool = False) -> None:
         super().__init__()
@@ -31,24 +31,24 @@ class StackedLinear(nn.Module):
         return self._product(x, self.bias)
 
     def project(self, x: Float[Tensor, "rows *s i"]) -> Float[Tensor, "heads_rows *s o"]:
-        """Without the bias."""
+        """Return the product without the bias."""
         return self._product(x, None)
 
     def _product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         if self.shared:
-            own = x.flatten(0, -2).expand(self.heads, -1, -1)
+            stacked = x.flatten(0, -2).expand(self.heads, -1, -1)
         else:
-            own = x.reshape(self.heads, -1, x.shape[-1])
-        y = _Product.apply(own, self.weight, bias)
+            stacked = x.reshape(self.heads, -1, x.shape[-1])
+        y = _Product.apply(stacked, self.weight, bias)
         assert isinstance(y, Tensor)
         return y.reshape(-1, *x.shape[1:-1], y.shape[2])
 
 
 class _Product(torch.autograd.Function):
-    """x Wᵀ + b of each head, in the autocast's type where there is one.
+    """x Wᵀ + b of each model, in the autocast dtype if autocast is on.
 
-    Autograd's own gradient of W would come transposed, and the copy that puts it right costs more
-    than the product.
+    Autograd would compute the gradient of W transposed, and the copy that transposes it back costs
+    more than the product.
     """
 
     @staticmethod
@@ -87,14 +87,14 @@ class StackedNorm(nn.Module):
 
 
 def without_bias(layer: nn.Linear | StackedLinear, x: Float[Tensor, "n d"]) -> Tensor:
-    """The product alone, of one linear map or of K."""
+    """Return the product of a layer without its bias."""
     if isinstance(layer, StackedLinear):
         return layer.project(x)
     return nn.functional.linear(x, layer.weight)
 
 
 def bias_of(layer: nn.Linear | StackedLinear, *, bags: int) -> Tensor:
-    """The bias, to be added to logits (bags, samples, classes)."""
+    """Return the bias in a shape that can be added to logits (bags, samples, classes)."""
     assert layer.bias is not None
     if isinstance(layer, StackedLinear):
         return layer.bias.repeat_interleave(bags // layer.heads, 0)[:, None]
@@ -102,25 +102,25 @@ def bias_of(layer: nn.Linear | StackedLinear, *, bags: int) -> Tensor:
 
 
 def stack(models: Sequence[nn.Module], *, first: str | None) -> nn.Module:
-    """One module of K alike: its linear maps and layer norms are stacked, all else is the first's.
+    """Return a copy of the first module with the linear maps and layer norms of all K stacked.
 
     Args:
-        models: of one structure.
-        first: name of the linear map that reads what all heads share; None: none does.
+        models: K modules of one structure.
+        first: Name of the linear map whose input all models share; None if there is none.
 
     Raises:
-        InputError: a parameter that belongs to neither kind of layer.
+        InputError: If another kind of layer has parameters.
     """
     stacked = copy.deepcopy(models[0])
     parts = [dict(m.named_modules()) for m in models]
     for name, module in list(stacked.named_modules()):
-        own = [p[name] for p in parts]
+        layers = [p[name] for p in parts]
         if isinstance(module, nn.Linear):
-            new: nn.Module = StackedLinear(cast(Linears, own), shared=name == first)
+            new: nn.Module = StackedLinear(cast(Linears, layers), shared=name == first)
         elif isinstance(module, nn.LayerNorm):
-            new = StackedNorm(cast(Sequence[nn.LayerNorm], own))
+            new = StackedNorm(cast(Sequence[nn.LayerNorm], layers))
         elif module._parameters:
-            raise InputError(f"{type(module).__name__} ({name}) cannot stand beside others")
+            raise InputError(f"{type(module).__name__} ({name}) cannot be stacked with others")
         else:
             continue
         stacked.set_submodule(name, new)

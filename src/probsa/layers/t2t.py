@@ -1,7 +1,7 @@
-"""A window of a map becomes a token (T2T-ViT: Yuan et al., ICCV 2021, arXiv:2101.11986).
+"""Layers that turn windows of a map into tokens (T2T-ViT: Yuan et al., arXiv:2101.11986).
 
-As SETMIL has it: one head whose values are the skip connection, logits scaled by the width of the
-window and not of the head. Windows are gathered, never a whole unfolded map; large ones blockwise.
+As in SETMIL, there is one head, its values are the skip connection, and logits are scaled by the
+width of the window instead of the head. Windows are gathered in blocks; the map is never unfolded.
 """
 
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ from torch import Tensor, nn
 from .irpe import Kind, Places, attend, recomputed
 
 BLOCK = 1 << 25
-"""Numbers gathered at once: at 49 cells of 128 features, 5,349 windows."""
+"""Numbers gathered at once: 5,349 windows of 49 cells with 128 features."""
 
 
 class WindowToken(nn.Module):
     """y = x + W₂ GELU(W₁ LN(x)), x = v + W_p softmax(qkᵀ / √(C K²)) v, [q, k, v] = LN(U) W.
 
-    U are the windows, laid out channel by channel as the original's are (C, K, K).
+    U are the windows, flattened from (C, K, K) as in the original.
 
     Args:
-        in_dim: C, features of a cell.
-        dim: e, width of a token.
-        size: K, cells of a window's side.
-        dropout: after W_p and both layers of the MLP.
-        attention_dropout: on the attention weights.
-        relative: relative positions, or None.
+        in_dim: Number of features C of a cell.
+        dim: Width e of a token.
+        size: Side K of a window, in cells.
+        dropout: Dropout after W_p and both layers of the MLP, in training.
+        attention_dropout: Dropout of the attention weights, in training.
+        relative: Kind of relative positions, or None.
     """
 
     def __init__(
@@ -60,12 +60,13 @@ class WindowToken(nn.Module):
         sizes: Sequence[int],
         places: Sequence[Places],
     ) -> Float[Tensor, "o e"]:
-        """Tokens of all bags at once; attention bag by bag.
+        """Return the tokens of all bags.
 
         Args:
-            index: the cells of each window; len(g) is a cell that is none, and reads 0.
-            sizes: tokens of each bag.
-            places: where they are.
+            g: Features of the cells.
+            index: The cells of each window; len(g) stands for an empty cell, with features 0.
+            sizes: Number of tokens of each bag.
+            places: Positions of the tokens of each bag.
         """
         q, k, v = self.project(g, index).chunk(3, 1)
         scale = self.norm1.weight.numel() ** -0.5
@@ -83,7 +84,7 @@ class WindowToken(nn.Module):
         return x + self._drop(self.fc2(m))
 
     def project(self, g: Float[Tensor, "t c"], index: Tensor) -> Float[Tensor, "o qkv"]:
-        """LN(U) W. A gathered window is cell by cell, so γ, β and W are put in that order."""
+        """Return LN(U) W, with γ, β and W reordered cell by cell, as windows are gathered."""
         c, k2 = self.in_dim, index.shape[1]
         gamma, beta = (p.view(c, k2).T.flatten() for p in (self.norm1.weight, self.norm1.bias))
         w = self.qkv.weight.view(-1, c, k2).transpose(1, 2).flatten(1)

@@ -1,8 +1,8 @@
-"""A transformer block over the same few tokens in every bag: clusters and a class token.
+"""A transformer block for bags with the same few tokens each: clusters and a class token.
 
-Pre-norm, as in a ViT:  z = x + SA(LN(x)),   x' = z + MLP(LN(z)).
-Attention is written out instead of fused: a bag has about a hundred tokens, and relevance
-propagation (`models/_graphcam.py`) reads every intermediate.
+It is pre-norm, as in a ViT:  z = x + SA(LN(x)),   x' = z + MLP(LN(z)).
+Attention is not fused: a bag has about a hundred tokens, and relevance propagation
+(`models/_graphcam.py`) reads every intermediate result.
 """
 
 from typing import Literal, NamedTuple
@@ -16,7 +16,7 @@ BlockKind = Literal["vit", "torchmil"]
 
 
 class BlockTrace(NamedTuple):
-    """What a block computes on its way, in order."""
+    """The intermediate results of a block, in order."""
 
     x: Float[Tensor, "*bags t d"]
     normed: Float[Tensor, "*bags t d"]
@@ -24,9 +24,9 @@ class BlockTrace(NamedTuple):
     k: Float[Tensor, "*bags heads t e"]
     v: Float[Tensor, "*bags heads t e"]
     attention: Float[Tensor, "*bags heads t t"]
-    """After softmax."""
+    """Attention weights, after the softmax."""
     mixed: Float[Tensor, "*bags t d"]
-    """Attention times values, the heads side by side."""
+    """Attention times values, with the heads concatenated."""
     attended: Float[Tensor, "*bags t d"]
     z: Float[Tensor, "*bags t d"]
     normed_z: Float[Tensor, "*bags t d"]
@@ -43,14 +43,14 @@ class TokenBlock(nn.Module):
     """One pre-norm block.
 
     Args:
-        width: of a token.
-        heads: attention heads; each has width / heads.
-        mlp_ratio: hidden width of the MLP over `width`.
-        kind: `vit` (a linear map after the heads, GELU, LayerNorm's eps 1e-6) or `torchmil` (no
-            such map, ReLU, 1e-5).
+        width: Width of a token.
+        heads: Number of attention heads, a divisor of `width`.
+        mlp_ratio: Ratio of the MLP's hidden width to `width`.
+        kind: `vit` (a linear map after the heads, GELU, layer norms with eps 1e-6) or `torchmil`
+            (no such map, ReLU, eps 1e-5).
 
     Raises:
-        InputError: the heads do not divide the width, or the MLP has no hidden unit.
+        InputError: If the heads do not divide the width, or the MLP has no hidden unit.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TokenBlock(nn.Module):
         self.second = nn.Linear(hidden, width)
 
     def trace(self, x: Float[Tensor, "*bags t d"]) -> BlockTrace:
-        """The block's result with all that led to it."""
+        """Return the block's result together with all intermediate results."""
         normed = self.norm1(x)
         q, k, v = self.qkv(normed).unflatten(-1, (3, self.heads, -1)).movedim(-3, 0).unbind(0)
         q, k, v = (part.transpose(-3, -2) for part in (q, k, v))

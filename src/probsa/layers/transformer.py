@@ -1,10 +1,10 @@
-"""Self-attention among the instances of each bag: the paper's appendix B, pre-norm.
+"""Self-attention among the instances of each bag, pre-norm (appendix B of the paper).
 
     Z = Y + SA(LN(Y)),   Y' = Z + MLP(LN(Z))
 
 Departures, each an argument: `out_proj` (W_O after the heads) and `final_norm` are on, as in the
-usual transformer; the printed equations have neither. `add_self` (the input added again after every
-layer) is torchmil's; without `use_mlp` a layer ends at Z, as in the paper's research code.
+usual transformer, but not in the printed equations; `add_self` (adds the input after every layer)
+is torchmil's; without `use_mlp` a layer ends at Z, as in the paper's research code.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +22,10 @@ After = Callable[[Tensor], Tensor]
 def bag_attention(
     qkv: Float[Tensor, "n three heads d"], sizes: Sequence[int], *, dropout: float = 0.0
 ) -> Float[Tensor, "n heads d"]:
-    """softmax(QKᵀ/√d) V within each bag of the packed tensor; no mask, no N×N tensor.
+    """Return softmax(QKᵀ/√d) V within each bag, without a mask or an N×N tensor.
 
-    One fused kernel call a bag; on CUDA in half precision one variable-length call for all bags.
+    There is one fused kernel call per bag; on CUDA in half precision, one variable-length call
+    serves all bags.
     """
     if qkv.is_cuda and qkv.dtype in (torch.float16, torch.bfloat16) and not dropout:
         return _varlen(qkv, sizes)
@@ -55,7 +56,7 @@ def _varlen(qkv: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 class TransformerLayer(nn.Module):
-    """One pre-norm block; `in_dim != width` adds a linear map on the skip connection."""
+    """One pre-norm block; if `in_dim != width`, the skip connection has a linear map."""
 
     def __init__(
         self,
@@ -93,14 +94,21 @@ class TransformerLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """`layers` blocks over each bag by itself; equivariant to the order of instances.
+    """A stack of blocks, applied to each bag by itself; equivariant to the order of instances.
 
     Args:
-        dim: width of what comes in and goes out.
-        width: D_qk = D_v, by default `dim`; another one adds linear maps in and out.
+        dim: Width of the input and the output.
+        layers: Number of blocks.
+        heads: Number of attention heads, a divisor of `width`.
+        width: D_qk = D_v, by default `dim`; another width adds linear maps at both ends.
+        out_proj: Whether a linear map follows the heads.
+        use_mlp: Whether the blocks have an MLP.
+        final_norm: Whether a layer norm follows the last block.
+        add_self: Whether the input is added after every block.
+        dropout: Dropout of the attention weights and in the MLP, in training.
 
     Raises:
-        InputError: the heads do not divide the width.
+        InputError: If the heads do not divide the width.
     """
 
     def __init__(  # noqa: PLR0913 - each is a choice of its own
@@ -138,7 +146,13 @@ class Transformer(nn.Module):
     def forward(
         self, h: Float[Tensor, "n d"], sizes: Sequence[int], *, after: Sequence[After] = ()
     ) -> Float[Tensor, "n d"]:
-        """`after`, one a block: what is done with its attention before that joins the sum."""
+        """Return the updated instances.
+
+        Args:
+            h: Instance vectors.
+            sizes: Number of instances of each bag.
+            after: Optional functions, one per block, applied to its attention before the sum.
+        """
         y = h
         for k, block in enumerate(self.blocks):
             y = block(y, sizes, after=after[k] if after else None)

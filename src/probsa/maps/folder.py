@@ -8,8 +8,8 @@ from ..evaluation import Prediction, read_predictions
 from .panels import Scale, heading
 from .qupath import write_qupath
 from .render import render_map
-from .scale import Limits, map_limits
-from .source_maps import Over, Sources, draw_over
+from .scale import ColourLimits, map_limits
+from .source_maps import OverlaySettings, Sources, draw_over
 
 READ_ERRORS = (ProbSAError, OSError, RuntimeError, MemoryError)
 """Errors that a damaged file can raise, including those of the decoding libraries."""
@@ -21,7 +21,7 @@ def render_folder(
     *,
     bags: Sequence[str] | None = None,
     scale: Scale = "per-bag",
-    over: tuple[Sources, Over] | None = None,
+    over: tuple[Sources, OverlaySettings] | None = None,
     geojson: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[tuple[str, str]]:
@@ -73,10 +73,10 @@ def _draw(
     p: Prediction,
     out: Path,
     *,
-    over: tuple[Sources, Over] | None,
+    over: tuple[Sources, OverlaySettings] | None,
     scale: Scale,
     title: str,
-    limits: Limits | None,
+    limits: ColourLimits | None,
 ) -> list[tuple[str, str]]:
     failures = []
     if over is not None:
@@ -94,7 +94,11 @@ def _draw(
 
 
 def _write_geojson(
-    p: Prediction, out: Path, *, classes: Sequence[str], over: tuple[Sources, Over] | None
+    p: Prediction,
+    out: Path,
+    *,
+    classes: Sequence[str],
+    over: tuple[Sources, OverlaySettings] | None,
 ) -> list[tuple[str, str]]:
     try:
         patches = None if over is None else over[0].patches(p)

@@ -1,6 +1,6 @@
 """Stage 10: the position of each instance: on a lattice of cells, as a free square, or in a strip.
 
-Layouts have neither colours nor a scale: `place` computes positions, `raster` fills in values.
+Layouts have neither colours nor a scale: `place` computes positions, `to_raster` fills in values.
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Layout:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Raster:
+class ValueRaster:
     """Values on the lattice of a bag; NaN where the bag has no instance."""
 
     image: Float[np.ndarray, "rows columns"]
@@ -91,7 +91,7 @@ def place(p: Prediction) -> Layout:
     return _slices(coords[:, 0]) if coords.shape[1] == 1 else _patches(coords, stride=p.stride)
 
 
-def raster(p: Prediction, values: Shaped[np.ndarray, " n"]) -> Raster:
+def to_raster(p: Prediction, values: Shaped[np.ndarray, " n"]) -> ValueRaster:
     """Return the values of a bag's instances as an image: one pixel per patch or slice, NaN
     elsewhere.
 
@@ -108,12 +108,12 @@ def raster(p: Prediction, values: Shaped[np.ndarray, " n"]) -> Raster:
     return fill(layout, values)
 
 
-def fill(layout: Layout, values: Shaped[np.ndarray, " n"]) -> Raster:
+def fill(layout: Layout, values: Shaped[np.ndarray, " n"]) -> ValueRaster:
     """Return the values on the lattice of a layout as an image."""
     assert layout.cells is not None, "only a lattice can be filled"
     image = np.full(layout.shape, np.nan)
     image[layout.cells[:, 0], layout.cells[:, 1]] = values
-    return Raster(image=image, extent=layout.extent)
+    return ValueRaster(image=image, extent=layout.extent)
 
 
 def _in_order(n: int) -> Layout:

@@ -27,10 +27,10 @@ from .panels import (
     heading,
     norm_of,
     panels_of,
-    save,
+    save_figure,
     share,
 )
-from .scale import Limits, bag_limits
+from .scale import ColourLimits, bag_limits
 from .tissue import View
 
 SIDE = 6.0
@@ -48,7 +48,7 @@ def draw_page(
     alpha: float = ALPHA,
     scale: Scale = "per-bag",
     title: str | None = None,
-    limits: Limits | None = None,
+    limits: ColourLimits | None = None,
 ) -> Figure:
     """Return the map of a bag over its slide; the arguments are those of `render_page`.
 
@@ -94,7 +94,7 @@ def render_page(
     alpha: float = ALPHA,
     scale: Scale = "per-bag",
     title: str | None = None,
-    limits: Limits | None = None,
+    limits: ColourLimits | None = None,
 ) -> None:
     """Write the map of a bag over its slide as a PNG, atomically.
 
@@ -108,7 +108,9 @@ def render_page(
         title: Text above the map; None: the bag's name and its probability.
         limits: Colour limits; None: those of this bag.
     """
-    save(draw_page(p, picture, patches, alpha=alpha, scale=scale, title=title, limits=limits), path)
+    save_figure(
+        draw_page(p, picture, patches, alpha=alpha, scale=scale, title=title, limits=limits), path
+    )
 
 
 def page_sheet(picture: View, *, rows: int, columns: int) -> Sheet:

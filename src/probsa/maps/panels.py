@@ -19,7 +19,7 @@ from ..core import replacing
 from ..evaluation import Prediction
 from .geometry import Sheet
 from .layout import Layout
-from .scale import Limits, extend
+from .scale import ColourLimits, extend
 
 Scale = Literal["fixed", "per-bag"]
 Quantity = Literal["mean", "variance", "labels"]
@@ -59,7 +59,7 @@ def heading(p: Prediction, *, label: int | None = None) -> str:
     return f"{p.name} · {which} = {p.probability[k]:.2f}{std}{known}"
 
 
-def panels_of(p: Prediction, limits: Limits, *, scale: Scale) -> Iterator[Panel]:
+def panels_of(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Iterator[Panel]:
     """Yield the quantities of one class, then those of the next."""
     n = len(p.attention_mean)
     mean = np.asarray(p.attention_mean, np.float64).reshape(n, -1)
@@ -151,7 +151,7 @@ def draw_title(figure: Figure, text: str, *, sheet: Sheet) -> None:
     )
 
 
-def save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as a PNG, atomically."""
     with replacing(path) as temporary, warnings.catch_warnings():
         # letters of a bag's name that the font lacks become boxes, which does not affect the map

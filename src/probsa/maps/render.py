@@ -28,10 +28,10 @@ from .panels import (
     heading,
     norm_of,
     panels_of,
-    save,
+    save_figure,
     share,
 )
-from .scale import Limits, bag_limits
+from .scale import ColourLimits, bag_limits
 
 
 def render_map(
@@ -41,7 +41,7 @@ def render_map(
     scale: Scale = "per-bag",
     title: str | None = None,
     label: int | None = None,
-    limits: Limits | None = None,
+    limits: ColourLimits | None = None,
 ) -> None:
     """Write the map of one bag as a PNG, atomically.
 
@@ -58,7 +58,7 @@ def render_map(
         BagError: The bag has no instances, no finite attention or unusable coordinates.
     """
     figure = draw_map(p, scale=scale, title=title, label=label, limits=limits)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_map(
@@ -67,7 +67,7 @@ def draw_map(
     scale: Scale = "per-bag",
     title: str | None = None,
     label: int | None = None,
-    limits: Limits | None = None,
+    limits: ColourLimits | None = None,
 ) -> Figure:
     """Return the map of one bag as a figure; the arguments are those of `render_map`.
 

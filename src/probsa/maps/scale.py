@@ -15,14 +15,14 @@ TAILS = (0.01, 0.99)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class ColourLimits:
     """Lowest and highest value of the colours, for the mean and for the variance."""
 
     mean: tuple[float, float]
     variance: tuple[float, float]
 
 
-def bag_limits(p: Prediction) -> Limits:
+def bag_limits(p: Prediction) -> ColourLimits:
     """Return the smallest and largest value of one bag, as in the paper's maps.
 
     Raises:
@@ -34,7 +34,7 @@ def bag_limits(p: Prediction) -> Limits:
     return _limits([p.attention_mean], [p.attention_variance], tails=(0.0, 1.0))
 
 
-def map_limits(folder: Path) -> Limits:
+def map_limits(folder: Path) -> ColourLimits:
     """Return the fixed scale of a predictions folder, computed from all its bags.
 
     Bags whose per-instance file is missing or damaged are skipped; drawing them reports the error.
@@ -54,7 +54,7 @@ def _readable(table: Predictions) -> Iterator[Prediction]:
             continue
 
 
-def common_limits(predictions: Iterable[Prediction]) -> Limits:
+def common_limits(predictions: Iterable[Prediction]) -> ColourLimits:
     """Return limits for all bags: the 1 % and 99 % quantiles over all their instances.
 
     Bags whose variance is 0 everywhere (Dirac) do not contribute to the variance limits, since
@@ -75,8 +75,8 @@ def common_limits(predictions: Iterable[Prediction]) -> Limits:
 
 def _limits(
     means: list[np.ndarray], variances: list[np.ndarray], *, tails: tuple[float, float]
-) -> Limits:
-    return Limits(mean=_range(means, tails=tails), variance=_range(variances, tails=tails))
+) -> ColourLimits:
+    return ColourLimits(mean=_range(means, tails=tails), variance=_range(variances, tails=tails))
 
 
 def _range(parts: list[np.ndarray], *, tails: tuple[float, float]) -> tuple[float, float]:

@@ -20,11 +20,11 @@ from ..errors import InputError
 from ..evaluation import Prediction, instance_scores, instance_variances
 from .geometry import Sheet, tiles
 from .layout import Layout, place
-from .panels import SMALL, Panel, draw_title, panels_of, save
+from .panels import SMALL, Panel, draw_title, panels_of, save_figure
 from .render import draw_panel
 from .scale import bag_limits
 
-CommonScale = Literal["own", "common"]
+PanelScale = Literal["own", "common"]
 """Whether each panel has its own scale, or all panels of one quantity share one."""
 TITLE_WIDTH = 32
 """Characters per line above a small panel."""
@@ -42,7 +42,7 @@ def side_by_side(
     *,
     bag: str,
     out: Path,
-    scale: CommonScale = "own",
+    scale: PanelScale = "own",
     label: int | None = None,
     caption: str = "",
 ) -> None:
@@ -61,7 +61,9 @@ def side_by_side(
         InputError: There are no predictions, or they differ in their instances.
         BagError: The bag has no instances, no finite attention or unusable coordinates.
     """
-    save(draw_side_by_side(predictions, bag=bag, scale=scale, label=label, caption=caption), out)
+    save_figure(
+        draw_side_by_side(predictions, bag=bag, scale=scale, label=label, caption=caption), out
+    )
     header, rows = _table(predictions)
     write_csv(out.with_suffix(".csv"), header, rows)
 
@@ -70,7 +72,7 @@ def draw_side_by_side(
     predictions: Mapping[str, Prediction],
     *,
     bag: str,
-    scale: CommonScale = "own",
+    scale: PanelScale = "own",
     label: int | None = None,
     caption: str = "",
 ) -> Figure:
@@ -174,7 +176,7 @@ def _name_lines(name: str) -> list[str]:
     return lines
 
 
-def _shared(panels: list[tuple[str, Panel]], *, scale: CommonScale) -> list[tuple[str, Panel]]:
+def _shared(panels: list[tuple[str, Panel]], *, scale: PanelScale) -> list[tuple[str, Panel]]:
     """With `common`, give the panels of one quantity the same limits."""
     if scale == "own":
         return panels

@@ -11,7 +11,7 @@ from ..slides import Scan, Slide
 from .blending import ALPHA, Squares, blend, check_fits, owners, squares, write_picture
 from .page import render_page
 from .panels import Scale, panels_of
-from .scale import Limits, bag_limits
+from .scale import ColourLimits, bag_limits
 from .strips import render_strip
 from .tissue import LONGEST, chosen_scale, shown_box, view
 
@@ -33,7 +33,7 @@ class Sources(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Over:
+class OverlaySettings:
     """Settings of maps drawn over slides."""
 
     longest: int = LONGEST
@@ -59,10 +59,10 @@ def draw_over(
     out: Path,
     *,
     sources: Sources,
-    how: Over,
+    how: OverlaySettings,
     scale: Scale = "per-bag",
     title: str | None = None,
-    limits: Limits | None = None,
+    limits: ColourLimits | None = None,
 ) -> str:
     """Write `out/<bag>.png`: the page of a slide or the strip of a scan.
 

@@ -35,10 +35,10 @@ from .panels import (
     norm_of,
     number,
     panels_of,
-    save,
+    save_figure,
     share,
 )
-from .scale import Limits, bag_limits
+from .scale import ColourLimits, bag_limits
 
 SAME_PLACE = 0.05
 """Largest distance in millimetres between an instance and its slice of the scan."""
@@ -147,7 +147,7 @@ def draw_strip(
     *,
     scale: Scale = "per-bag",
     title: str | None = None,
-    limits: Limits | None = None,
+    limits: ColourLimits | None = None,
 ) -> Figure:
     """Return the map of a scan; the arguments are those of `render_strip`.
 
@@ -189,7 +189,7 @@ def render_strip(
     *,
     scale: Scale = "per-bag",
     title: str | None = None,
-    limits: Limits | None = None,
+    limits: ColourLimits | None = None,
 ) -> None:
     """Write the map of a bag with the slices of its scan as a PNG, atomically.
 
@@ -205,7 +205,7 @@ def render_strip(
         InputError: The scan has no slice at one of the positions.
         BagError: No attention is finite.
     """
-    save(draw_strip(p, scan, scale=scale, title=title, limits=limits), path)
+    save_figure(draw_strip(p, scan, scale=scale, title=title, limits=limits), path)
 
 
 def _frames(p: Prediction, rows: np.ndarray) -> np.ndarray | None:

@@ -3,7 +3,7 @@ from ._base import Family as Family
 from ._base import Model as Model
 from ._base import Output as Output
 from ._base import Provenance as Provenance
-from ._base import each_bag as each_bag
+from ._base import bag_rows as bag_rows
 from ._catalogue import catalogue_lines as catalogue_lines
 from ._catalogue import catalogue_page as catalogue_page
 from ._catalogue import catalogue_rows as catalogue_rows

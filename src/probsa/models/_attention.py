@@ -146,7 +146,11 @@ class AttentionModel(Model):
         noise: Tensor | None,
         generator: torch.Generator | None,
     ) -> Output:
-        """Everything after the instance vectors: q(f | X), pooling, ψ."""
+        """Return the output given the instance vectors: q(f | X), pooling and the classifier ψ.
+
+        Without gradients, `extras` hold the mean and the variance over samples of each instance's
+        weight softmax(f)_n.
+        """
         q = self.attention(h, bags)
         predicting = not torch.is_grad_enabled()
         psi = self.classifier
@@ -210,5 +214,5 @@ class AttentionModel(Model):
 def _project(
     linear: nn.Linear | StackedLinear, h: Tensor, q: Posterior
 ) -> Float[Tensor, "n classes"]:
-    """g_n = uᵀh_n: the classifier on every instance, its bias left for after the pooling."""
+    """Return g_n = uᵀh_n, the classifier without its bias applied to every instance."""
     return without_bias(linear, h).to(q.mean.dtype)

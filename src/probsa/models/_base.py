@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, draw_key, stream
+from ..core import Bags, draw_key, random_stream
 from ..errors import BagError, InputError
 from ..variational import Likelihood, Posterior, likelihood_of
 
@@ -145,7 +145,7 @@ class Model(nn.Module, ABC):
         """
         fixed = generator is None and not self.training
         key = self.seed if fixed else draw_key(generator)
-        return [stream(key, name, device=bags.x.device) for name in bags.names]
+        return [random_stream(key, name, device=bags.x.device) for name in bags.names]
 
     def instance_scores(self, bags: Bags, out: Output) -> Posterior:
         """Return the instance scores that evaluation and maps show, by default the attention.
@@ -209,7 +209,7 @@ class Model(nn.Module, ABC):
         return bags.y
 
 
-def each_bag(bags: Bags) -> Iterator[slice]:
+def bag_rows(bags: Bags) -> Iterator[slice]:
     """Iterate over the rows of each bag."""
     start = 0
     for n in bags.sizes:

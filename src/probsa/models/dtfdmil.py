@@ -37,7 +37,7 @@ from ..layers import (
     partition,
 )
 from ..variational import Dirac
-from ._base import Model, Output, Provenance, each_bag
+from ._base import Model, Output, Provenance, bag_rows
 from ._originals import State, original, part, transplant
 from ._registry import build, register
 
@@ -220,7 +220,7 @@ class DTFDMIL(Model):
         a_nsg = a.new_zeros(n, samples, self.n_groups).scatter(
             2, groups.of[..., None], a[..., None]
         )
-        rows = [a_nsg[bag].flatten(1).T @ h[bag] for bag in each_bag(bags)]
+        rows = [a_nsg[bag].flatten(1).T @ h[bag] for bag in bag_rows(bags)]
         return torch.stack(rows).unflatten(1, (samples, self.n_groups)).transpose(1, 2)
 
     def distilled(

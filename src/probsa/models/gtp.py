@@ -28,7 +28,7 @@ from ..layers import (
     propagate,
 )
 from ..variational import Dirac, Posterior
-from ._base import Model, Output, Provenance, ScoreKind, each_bag
+from ._base import Model, Output, Provenance, ScoreKind, bag_rows
 from ._graphcam import graph_cam
 from ._originals import Rules, State, only, original, part, transplant
 from ._registry import build, register
@@ -182,7 +182,7 @@ class GTP(Model):
         It costs a few forward passes per bag, even for a small one: there are always K + 1 tokens.
         """
         soft, u = self.relevance(bags)
-        bag_scores = [soft[rows] @ u_b.T for rows, u_b in zip(each_bag(bags), u, strict=True)]
+        bag_scores = [soft[rows] @ u_b.T for rows, u_b in zip(bag_rows(bags), u, strict=True)]
         scores = torch.cat(bag_scores).to(out.attention.mean.device, out.attention.mean.dtype)
         return Dirac(scores[:, 0] if self.n_classes == 1 else scores)
 

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 
 from ..errors import InputError
 from .bootstrap import Draws
-from .paired_difference import ALPHA, Data, Difference, Sample, difference
-from .replicates import MetricName, draw, resampled
+from .paired_difference import ALPHA, Difference, MethodSample, PairedData, compare_pair
+from .replicates import MetricName, draw_patients, resampled_metric
 
 Pooling = Literal["pooled", "within"]
 """How a metric treats cross-validation folds.
@@ -107,12 +107,12 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
         labels, within, groups=groups, metric=metric, resamples=resamples, seed=seed
     )
     samples = {
-        name: Sample(
-            values=resampled(labels, s, draws=draws, metric=metric, folds=within), scores=s
+        name: MethodSample(
+            values=resampled_metric(labels, s, draws=draws, metric=metric, folds=within), scores=s
         )
         for name, s in by_method.items()
     }
-    data = Data(
+    data = PairedData(
         y=labels,
         member=draws.member,
         freedom=freedom,
@@ -123,7 +123,9 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
     return _compared(samples, baseline=baseline, data=data)
 
 
-def _compared(samples: Mapping[str, Sample], *, baseline: str | None, data: Data) -> Comparison:
+def _compared(
+    samples: Mapping[str, MethodSample], *, baseline: str | None, data: PairedData
+) -> Comparison:
     values = {name: float(s.values[:, 0].mean()) for name, s in samples.items()}
     best = max(values, key=lambda name: values[name])
     differences, adjusted = _differences_to(best, samples, data=data)
@@ -149,11 +151,11 @@ def _compared(samples: Mapping[str, Sample], *, baseline: str | None, data: Data
 
 
 def _differences_to(
-    reference: str, samples: Mapping[str, Sample], *, data: Data
+    reference: str, samples: Mapping[str, MethodSample], *, data: PairedData
 ) -> tuple[dict[str, Difference], dict[str, float]]:
     """Return each other method minus the reference, and the Holm-adjusted p."""
     differences = {
-        name: difference(sample, samples[reference], data=data)
+        name: compare_pair(sample, samples[reference], data=data)
         for name, sample in samples.items()
         if name != reference
     }
@@ -239,7 +241,7 @@ def _draws(
     strata = y.tolist()
     if folds is not None:
         strata = list(zip(strata, folds[0].tolist(), strict=True))
-    draws, freedom = draw(strata, groups=names, resamples=resamples, seed=seed)
+    draws, freedom = draw_patients(strata, groups=names, resamples=resamples, seed=seed)
     if metric in ("average_precision", "f1"):
         # The positives dominate the variance: counting all patients makes the test too liberal
         # (6 % errors at a level of 5 % with 24 positives among 80 bags).

@@ -20,7 +20,7 @@ NAMES = {
 }
 
 
-def detectable(error: StandardError) -> float:
+def minimum_detectable(error: StandardError) -> float:
     """Return the true difference that a test with this error finds in 80 % of all cohorts."""
     return error.half_width(ALPHA) + error.half_width(2 * (1 - POWER))
 
@@ -31,7 +31,7 @@ def smallest_detectable(comparison: Comparison) -> float | None:
     The result is None if no pair varies over the resamples: then nothing was measured.
     """
     errors = [d.spread for d in comparison.differences.values() if d.spread is not None]
-    return median(map(detectable, errors)) if errors else None
+    return median(map(minimum_detectable, errors)) if errors else None
 
 
 def detectable_sentence(

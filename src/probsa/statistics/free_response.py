@@ -19,7 +19,7 @@ RATES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hits:
+class SlideHits:
     """The detections of one slide, matched with its lesions."""
 
     name: str
@@ -55,7 +55,7 @@ class Froc:
     lesions: int
 
 
-def froc(slides: Sequence[Hits]) -> Froc:
+def froc(slides: Sequence[SlideHits]) -> Froc:
     """Return the FROC curve over all slides, including those without any detection.
 
     The organisers' script instead counts the files of detections, which leaves slides without a

@@ -56,7 +56,7 @@ class _FoldStatistics:
     """The variance with bags treated as independent, and with bags grouped by patient."""
 
 
-def odd_folds(
+def find_outlier_folds(
     y: ArrayLike,
     scores: ArrayLike,
     *,

@@ -18,7 +18,7 @@ from scipy.stats import rankdata
 
 from .bootstrap import Draws
 from .delong_test import ROUNDING
-from .replicates import MetricName, resampled
+from .replicates import MetricName, resampled_metric
 
 ALPHA = 0.05
 
@@ -30,7 +30,7 @@ EXCHANGES = 999
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
+class MethodSample:
     """One method: its metric in the data (column 0) and in every resample, and its scores."""
 
     values: Float[np.ndarray, "replicates rows"]
@@ -38,7 +38,7 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Data:
+class PairedData:
     """The labels, groups and replicates on which two methods are compared."""
 
     y: Bool[np.ndarray, " items"]
@@ -115,7 +115,7 @@ class Difference:
         return 0.0 if self.spread is None else self.spread.se
 
 
-def difference(a: Sample, b: Sample, *, data: Data) -> Difference:
+def compare_pair(a: MethodSample, b: MethodSample, *, data: PairedData) -> Difference:
     """Return a - b, with its interval and p."""
     per_replicate = _block_means(a.values - b.values, data.blocks)
     observed, resamples = per_replicate[:, 0], per_replicate[:, 1:]
@@ -195,7 +195,7 @@ def _standard_error(
     )
 
 
-def _exchange_test(a: Sample, b: Sample, *, data: Data) -> float:
+def _exchange_test(a: MethodSample, b: MethodSample, *, data: PairedData) -> float:
     """Return p of |d| among the differences with the methods exchanged in random patients.
 
     Scores are exchanged as ranks, because two methods need not have the same scale.
@@ -205,7 +205,7 @@ def _exchange_test(a: Sample, b: Sample, *, data: Data) -> float:
     draws = Draws(counts=np.ones((1, data.member.max() + 1)), member=data.member)
 
     def metric(scores: Shaped[np.ndarray, "replicates items"]) -> float:
-        rows = resampled(data.y, scores, draws=draws, metric=data.metric, folds=data.folds)
+        rows = resampled_metric(data.y, scores, draws=draws, metric=data.metric, folds=data.folds)
         return float(rows.mean())
 
     d, rng = abs(metric(scores_a) - metric(scores_b)), np.random.default_rng(0)

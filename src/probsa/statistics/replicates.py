@@ -19,7 +19,7 @@ GROUPS = 4000
 """With more groups than this, AUROC is resampled by ranks instead of by pairs of groups."""
 
 
-def draw(
+def draw_patients(
     strata: Sequence[Hashable], *, groups: Sequence[Hashable], resamples: int, seed: int
 ) -> tuple[Draws, int]:
     """Return weights of the groups (row 0: all one), and their degrees of freedom.
@@ -42,7 +42,7 @@ def draw(
     return Draws(counts=weight, member=member), group_count - len(parts)
 
 
-def resampled(
+def resampled_metric(
     y: Bool[np.ndarray, " items"],
     score: Real[np.ndarray, "replicates items"] | Bool[np.ndarray, "replicates items"],
     *,

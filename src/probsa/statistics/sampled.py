@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 
 from .bootstrap import Draws
 from .metric import Metric, one_class_reason
-from .replicates import resampled
+from .replicates import resampled_metric
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +97,7 @@ def sampled_auroc(
     reason = one_class_reason(y, what=what)
     if reason:
         return SampledMetric.undefined(f"{reason}: AUROC is undefined")
-    return SampledMetric(rows=resampled(y, score[None], draws=draws, metric="auroc")[0])
+    return SampledMetric(rows=resampled_metric(y, score[None], draws=draws, metric="auroc")[0])
 
 
 def ratio_of_sums(

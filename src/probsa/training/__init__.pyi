@@ -10,7 +10,7 @@ from .config import RunConfig as RunConfig
 from .config import TrainingConfig as TrainingConfig
 from .config import plain as plain
 from .devices import choose_device as choose_device
-from .devices import gpus as gpus
+from .devices import gpu_count as gpu_count
 from .devices import precision_context as precision_context
 from .joint import JointTrainingFailed as JointTrainingFailed
 from .joint import train_jointly as train_jointly
@@ -24,14 +24,14 @@ from .keys import load_yaml as load_yaml
 from .keys import section_keys as section_keys
 from .optimizers import clip_gradients as clip_gradients
 from .optimizers import make_optimizer as make_optimizer
-from .preparation import Prepared as Prepared
+from .preparation import PreparedData as PreparedData
 from .preparation import Standardizer as Standardizer
 from .preparation import open_data as open_data
 from .preparation import prepare as prepare
 from .preparation import read_split as read_split
 from .reporting import Reporter as Reporter
 from .run_folder import RunFolder as RunFolder
-from .run_folder import differences as differences
+from .run_folder import config_differences as config_differences
 from .runfile import checked_run as checked_run
 from .runfile import commented as commented
 from .runfile import read_run as read_run

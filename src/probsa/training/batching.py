@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ..core import Bag, Bags, pack, stream
+from ..core import Bag, Bags, pack, random_stream
 
 if TYPE_CHECKING:
     from ..datasets import BagSet
@@ -41,7 +41,7 @@ def plan_epoch(
         max_instances: largest number of instances in a batch, or None for no limit.
         size: returns the number of instances of a bag; needed for `max_instances`.
     """
-    order = torch.randperm(len(names), generator=stream(seed, "order", epoch)).tolist()
+    order = torch.randperm(len(names), generator=random_stream(seed, "order", epoch)).tolist()
     batches: list[Batch] = []
     current: list[str] = []
     total = 0

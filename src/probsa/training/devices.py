@@ -38,7 +38,7 @@ def choose_device(wanted: str) -> torch.device:
     return torch.device(wanted)
 
 
-def gpus() -> int:
+def gpu_count() -> int:
     """Return the number of CUDA devices that this process may use, at least 1."""
     return max(1, torch.cuda.device_count())
 

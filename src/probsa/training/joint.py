@@ -21,7 +21,7 @@ from .loop import TrainingLoop
 from .model_groups import build_model
 from .model_stack import StackedModels
 from .optimizers import WHOLE, optimizer_of
-from .preparation import Prepared, prepare
+from .preparation import PreparedData, prepare
 from .progress import Run
 from .reporting import Reporter
 from .run_folder import RunFolder, open_run
@@ -108,7 +108,7 @@ def _check(configs: Sequence[RunConfig]) -> None:
 
 
 def _training_state(
-    runs: Sequence[Run], prepared: Prepared, *, device: torch.device
+    runs: Sequence[Run], prepared: PreparedData, *, device: torch.device
 ) -> TrainingState:
     groups = [StackedModels(alike, device=device) for alike in _by_structure(runs)]
     parameters = [p for group in groups for p in group.module.parameters()]

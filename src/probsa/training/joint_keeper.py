@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from .checkpoints import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
-from .config import with_current_names
 from .keepers import Keeper, TrainingState
+from .keys import with_current_names
 from .model_stack import StackedModels
 from .progress import Progress, Run, save_run
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .checkpoints import Checkpoint, optimizer_tensors, restore_optimizer
 from .model_groups import ModelGroup, SingleModel
-from .preparation import Prepared, Standardizer
+from .preparation import PreparedData, Standardizer
 from .progress import Progress, Run, SavedModel, save_run
 
 
@@ -21,7 +21,7 @@ class TrainingState:
     groups: Sequence[ModelGroup]
     optimizer: torch.optim.Optimizer
     """Over the parameters of all groups."""
-    prepared: Prepared
+    prepared: PreparedData
     standardizer: Standardizer
     """On the device."""
     epoch: int = 0

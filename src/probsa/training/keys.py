@@ -134,13 +134,14 @@ def _mention(old: str, where: str) -> None:
     log.warning("note: the key %r%s is now called %r; it is still read", old, where, RENAMED[old])
 
 
-def _with_current_names(values: Any, where: str | None) -> Any:
+def with_current_names(values: Any, where: str | None = None) -> Any:
+    """Return nested values with former key names replaced; with `where`, each is mentioned."""
     if isinstance(values, list):
-        return [_with_current_names(v, where) for v in values]
+        return [with_current_names(v, where) for v in values]
     if not isinstance(values, dict):
         return values
     return {
-        RENAMED.get(k, k) if where is None else current_name(k, where=where): _with_current_names(
+        RENAMED.get(k, k) if where is None else current_name(k, where=where): with_current_names(
             v, where
         )
         for k, v in values.items()
@@ -222,4 +223,4 @@ def load_yaml(
         raise InputError(f"the {what} {path} is empty: it needs at least {least}")
     if not isinstance(values, dict):
         raise InputError(f"the {what} {path} contains {type(values).__name__}, not keys and values")
-    return _with_current_names(values, f" in {path}" if mention_old_names else None)
+    return with_current_names(values, f" in {path}" if mention_old_names else None)

@@ -10,16 +10,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, seed_of, stream
+from ..core import Bags, random_stream, seed_of
 from ..models import Model, Output, arguments, build
 from ..variational import objective
 from .config import RunConfig
 from .devices import precision_context
-from .preparation import Prepared
+from .preparation import PreparedData
 from .progress import Run
 
 
-def build_model(config: RunConfig, prepared: Prepared) -> Model:
+def build_model(config: RunConfig, prepared: PreparedData) -> Model:
     """Return a run's model with the initial weights that follow from its seed."""
     torch.manual_seed(seed_of(config.seed, "weights"))
     values = {**prepared.model_arguments, **config.model_arguments}
@@ -100,7 +100,7 @@ class SingleModel(ModelGroup):
     def terms(self, bags: Bags, *, step: int) -> dict[str, Tensor]:
         seed, device = self.runs[0].config.seed, bags.x.device
         seed_dropout(seed_of(seed, "dropout", step, self.rank), device)
-        output = self.model(bags, generator=stream(seed, "noise", step, device=device))
+        output = self.model(bags, generator=random_stream(seed, "noise", step, device=device))
         self._seen = output, bags
         return self.model.losses(output, bags)
 

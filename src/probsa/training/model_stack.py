@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, draw_key, stream
+from ..core import Bags, draw_key, random_stream
 from ..layers import stack
 from ..models import AttentionModel, Model, Output
 from ..variational import SCHEDULED
@@ -79,7 +79,7 @@ class Stack(nn.Module):
         names = bags.names[: len(bags) // self.count]
         keys = self.seeds if self._generators is None else map(draw_key, self._generators)
         device = bags.x.device
-        return [stream(key, name, device=device) for key in keys for name in names]
+        return [random_stream(key, name, device=device) for key in keys for name in names]
 
 
 class StackedModels(ModelGroup):
@@ -91,7 +91,7 @@ class StackedModels(ModelGroup):
 
     def terms(self, bags: Bags, *, step: int) -> dict[str, Tensor]:
         generators = [
-            stream(run.config.seed, "noise", step, device=bags.x.device) for run in self.runs
+            random_stream(run.config.seed, "noise", step, device=bags.x.device) for run in self.runs
         ]
         output, many = self.stack(bags, generators=generators)
         return self.stack.losses(output, many)

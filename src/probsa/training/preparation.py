@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from ..cohorts import PatchSet, Record
 from ..core import Bags, write_json
 from ..datasets import (
-    PARTS,
+    SPLIT_PARTS,
     BagSet,
+    FeatureMetadata,
+    LabelTable,
     Split,
-    Stated,
-    Table,
+    check_labels_match,
+    drop_bags,
     make_split,
-    match,
     open_bags,
     read_clam_split,
     read_table,
-    without,
 )
 from ..errors import GraphError, InputError, TableError
 from ..models import arguments, fixed
@@ -82,19 +82,19 @@ class Standardizer(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
+class PreparedData:
     """The data that a run trains on."""
 
     bags: BagSet
     """All bags; those of the test part cannot be read."""
-    table: Table
+    table: LabelTable
     split: Split
     labels: dict[str, int]
     classes: tuple[str, ...]
     model_arguments: dict[str, Any]
     """Arguments of the model that follow from the data: in_dim, n_classes, class_weights."""
     standardizer: Standardizer
-    feature_metadata: Stated
+    feature_metadata: FeatureMetadata
     """Metadata of the training bags' features."""
     left_out: tuple[str, ...] = ()
     """Labelled bags without features or instances; the notes give the reasons."""
@@ -110,7 +110,7 @@ class Prepared:
             write_json(file, dict(sorted({**earlier, **self.bags.notes}.items())))
 
 
-def prepare(config: RunConfig, *, previous: Path | None = None) -> Prepared:
+def prepare(config: RunConfig, *, previous: Path | None = None) -> PreparedData:
     """Open and check the data of a run.
 
     Args:
@@ -125,10 +125,10 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> Prepared:
     table = read_table(config.data.labels, classes=config.data.classes)
     bags = open_data(config.data)
     full_table, left_out = table, _without_features(table, bags)
-    table = without(table, left_out)
+    table = drop_bags(table, left_out)
     _match(table, bags, allow_unlabelled=config.data.unlabelled == "leave_out")
     left_out += bags.empty()
-    table = without(table, left_out)
+    table = drop_bags(table, left_out)
     split = _split(config, table, full_table=full_table, previous=previous)
     labels = {b: y for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
     n_classes = _n_classes(config, table)
@@ -138,7 +138,7 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> Prepared:
         from_data["class_weights"] = balanced_weights(y, n_classes)
     _check_graph(config, bags, split)
     standardize = config.data.standardize
-    return Prepared(
+    return PreparedData(
         bags=bags.sealed(split.test, why=TEST_PART),
         table=table,
         split=split,
@@ -146,7 +146,7 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> Prepared:
         classes=table.classes,
         model_arguments={k: v for k, v in from_data.items() if k not in config.model_arguments},
         standardizer=Standardizer.fit(bags, split.train) if standardize else Standardizer(),
-        feature_metadata=Stated.of(bags, split.train),
+        feature_metadata=FeatureMetadata.of(bags, split.train),
         left_out=left_out,
     )
 
@@ -174,7 +174,7 @@ def read_split(folder: RunFolder) -> Split:
     return Split.from_dict(json.loads(folder.split_file.read_text(encoding="utf-8")))
 
 
-def _without_features(table: Table, bags: BagSet) -> tuple[str, ...]:
+def _without_features(table: LabelTable, bags: BagSet) -> tuple[str, ...]:
     """Labelled bags for which the work folder records why they have no features.
 
     The reasons are added to the notes.
@@ -194,10 +194,10 @@ def _without_features(table: Table, bags: BagSet) -> tuple[str, ...]:
     return tuple(left_out)
 
 
-def _match(table: Table, bags: BagSet, *, allow_unlabelled: bool) -> None:
+def _match(table: LabelTable, bags: BagSet, *, allow_unlabelled: bool) -> None:
     """Check that every bag has its label; in a work folder, errors name the table of failures."""
     try:
-        match(table, bags.names, allow_unlabelled=allow_unlabelled)
+        check_labels_match(table, bags.names, allow_unlabelled=allow_unlabelled)
     except TableError as error:
         patches = PatchSet(bags.folder.parent)
         if not set(table.bags) - set(bags.names) or next(patches.records(), None) is None:
@@ -206,12 +206,14 @@ def _match(table: Table, bags: BagSet, *, allow_unlabelled: bool) -> None:
         raise TableError(f"{error}. What became of each slide is in {tables}") from error
 
 
-def _split(config: RunConfig, table: Table, *, full_table: Table, previous: Path | None) -> Split:
+def _split(
+    config: RunConfig, table: LabelTable, *, full_table: LabelTable, previous: Path | None
+) -> Split:
     """The split of the usable bags; a split file may name any bag of the full table."""
     if previous is not None and RunFolder(previous).split_file.is_file():
         split = read_split(RunFolder(previous))
         usable = set(table.bags)
-        gone = [n for p in PARTS for n in getattr(split, p) if n not in usable]
+        gone = [n for p in SPLIT_PARTS for n in getattr(split, p) if n not in usable]
         if gone:
             raise TableError(
                 f"{previous} was started with {len(gone)} bags that now have no label, features or "
@@ -221,7 +223,7 @@ def _split(config: RunConfig, table: Table, *, full_table: Table, previous: Path
     if config.data.split is not None:
         split = read_clam_split(config.data.split, full_table)
         usable = set(table.bags)
-        parts = {p: tuple(n for n in getattr(split, p) if n in usable) for p in PARTS}
+        parts = {p: tuple(n for n in getattr(split, p) if n in usable) for p in SPLIT_PARTS}
         if not parts["train"]:
             raise TableError(f"no bag is left to train on ({split.origin})")
         return replace(split, **parts)
@@ -233,7 +235,7 @@ def _split(config: RunConfig, table: Table, *, full_table: Table, previous: Path
     )
 
 
-def _n_classes(config: RunConfig, table: Table) -> int:
+def _n_classes(config: RunConfig, table: LabelTable) -> int:
     """The run's `n_classes`, else that of the labels, where two classes need one logit."""
     if "n_classes" not in arguments(config.model):
         raise InputError(f"the model {config.model!r} has no n_classes argument")

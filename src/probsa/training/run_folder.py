@@ -136,7 +136,7 @@ def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) ->
 
 
 def _same_run(folder: RunFolder, config: RunConfig) -> None:
-    changes = differences(folder.config(), config)
+    changes = config_differences(folder.config(), config)
     if changes:
         key, (stored, requested) = next(iter(changes.items()))
         raise InputError(
@@ -152,7 +152,7 @@ EXECUTION_KEYS = frozenset(
 """Settings that affect execution, not results."""
 
 
-def differences(stored: RunConfig, requested: RunConfig) -> dict[str, tuple[Any, Any]]:
+def config_differences(stored: RunConfig, requested: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Return the keys in which two runs differ, with both values.
 
     A missing key has its default value. Settings that only affect execution are ignored.

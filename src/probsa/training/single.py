@@ -13,7 +13,7 @@ from .keepers import EpochKeeper, Keeper, TrainingState, restore_run
 from .loop import TrainingLoop
 from .model_groups import SingleModel, build_model
 from .optimizers import make_optimizer
-from .preparation import Prepared, prepare
+from .preparation import PreparedData, prepare
 from .progress import Run
 from .reporting import Reporter
 from .run_folder import RunFolder, open_run
@@ -81,7 +81,7 @@ def train(
 def single_loop(
     config: RunConfig,
     folder: RunFolder,
-    prepared: Prepared,
+    prepared: PreparedData,
     *,
     device: torch.device,
     world: World,

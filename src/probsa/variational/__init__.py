@@ -1,4 +1,4 @@
-"""The factors of the evidence lower bound: priors, posteriors, likelihoods and the objective."""
+"""Factors of the evidence lower bound: priors, posteriors, likelihoods and the objective."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Stage 6: p(Y | X, f): how a bag's label follows from its logits."""
+"""Stage 6: the likelihood p(Y | X, f) of a bag's label, given its logits."""
 
 from abc import ABC, abstractmethod
 
@@ -11,9 +11,11 @@ from ..errors import InputError
 
 
 class Likelihood(nn.Module, ABC):
-    """One label a bag, given logits for each posterior sample.
+    """The likelihood of one label per bag, given the logits of each posterior sample.
 
-    `class_weights` w_c multiply the log-likelihood of bags of class c (see `balanced_weights`).
+    Args:
+        class_weights: One weight per class, which multiplies the log-likelihood of its bags (see
+            `balanced_weights`); None for no weights.
     """
 
     class_weights: Tensor | None
@@ -27,13 +29,13 @@ class Likelihood(nn.Module, ABC):
     def nll(
         self, logits: Float[Tensor, "bags samples classes"], y: Tensor
     ) -> Float[Tensor, " bags"]:
-        """−E_q[log p(Y | X, f)]: the mean over samples of losses, not the loss of a mean."""
+        """Return −E_q[log p(Y | X, f)]: the samples' mean loss, not the loss of their mean."""
 
     @abstractmethod
     def probability(
         self, logits: Float[Tensor, "*batch classes"]
     ) -> Float[Tensor, "*batch classes"]:
-        """p(Y = c) of each sample; for one logit, p(Y = 1)."""
+        """Return p(Y = c) of each sample; for one logit, p(Y = 1)."""
 
     def _weigh(self, nll: Tensor, y: Tensor) -> Tensor:
         return nll if self.class_weights is None else nll * self.class_weights[y.long()]
@@ -46,7 +48,7 @@ class Bernoulli(Likelihood):
         self, logits: Float[Tensor, "bags samples classes"], y: Tensor
     ) -> Float[Tensor, " bags"]:
         ell = logits[..., 0].float() if logits.dtype == torch.bfloat16 else logits[..., 0]
-        # log(1 + e^ℓ) − yℓ: the binary cross-entropy, stable for any ℓ
+        # The binary cross-entropy log(1 + e^ℓ) − yℓ, in a form that is stable for any ℓ.
         loss = F.softplus(ell) - y.to(ell.dtype)[:, None] * ell
         return self._weigh(loss.mean(1), y)
 
@@ -73,18 +75,18 @@ class Categorical(Likelihood):
 
 
 class Independent(Likelihood):
-    """C logits, a yes or no each: p(class c is there) = σ(ℓ_c). Probabilities need not sum to 1.
+    """C logits of independent binary labels: p(class c is present) = σ(ℓ_c).
 
-    The loss is the mean over classes of binary cross-entropies. A label y < C says that class y is
-    there and no other; y = C says that none is.
+    The probabilities need not sum to 1. The loss is the mean of the classes' binary
+    cross-entropies. A label y < C means that only class y is present, y = C that no class is.
     """
 
     def nll(
         self, logits: Float[Tensor, "bags samples classes"], y: Tensor
     ) -> Float[Tensor, " bags"]:
         ell = logits.float() if logits.dtype == torch.bfloat16 else logits
-        there = y.long()[:, None] == torch.arange(ell.shape[2], device=ell.device)
-        loss = F.softplus(ell) - there.to(ell.dtype)[:, None] * ell
+        present = y.long()[:, None] == torch.arange(ell.shape[2], device=ell.device)
+        loss = F.softplus(ell) - present.to(ell.dtype)[:, None] * ell
         return self._weigh(loss.mean((1, 2)), y)
 
     def probability(
@@ -100,7 +102,7 @@ class Independent(Likelihood):
 
 
 def likelihood_of(n_classes: int, *, class_weights: tuple[float, ...] | None = None) -> Likelihood:
-    """Bernoulli for one logit, Categorical for two and more."""
+    """Return a Bernoulli likelihood for one logit, a Categorical one for two or more."""
     if n_classes < 1:
         raise InputError(f"n_classes is {n_classes}: give 1 (one logit) or the number of classes")
     kind = Bernoulli if n_classes == 1 else Categorical
@@ -108,14 +110,18 @@ def likelihood_of(n_classes: int, *, class_weights: tuple[float, ...] | None = N
 
 
 def balanced_weights(y: Int[Tensor, " bags"], n_classes: int) -> tuple[float, ...]:
-    """w_c = n / (C n_c): mean weight 1 over the bags, so L_LL keeps its scale against λ L_KL.
+    """Return weights w_c = n / (C n_c).
+
+    Their mean over the bags is 1, so L_LL keeps its scale relative to λ L_KL.
 
     Raises:
-        InputError: a class has no bag.
+        InputError: If a class has no bag.
     """
     classes = max(n_classes, 2)
     counts = torch.bincount(y.long(), minlength=classes)
     if bool((counts == 0).any()):
         missing = (counts == 0).nonzero().flatten().tolist()
-        raise InputError(f"class weights need a bag of every class; none of class {missing}")
+        raise InputError(
+            f"class weights need a bag of every class; there is none of class {missing}"
+        )
     return tuple((len(y) / (classes * counts)).tolist())

@@ -1,4 +1,4 @@
-"""Stage 7: one number to minimise, from the model's named terms."""
+"""Stage 7: the objective to minimise, from the model's named loss terms."""
 
 from collections.abc import Mapping
 
@@ -7,23 +7,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 SCHEDULED = "kl"
-"""The term that λ's schedule acts on."""
+"""Name of the term that the scheduled weight λ multiplies."""
 
 
 def objective(
     terms: Mapping[str, Tensor], *, weights: Mapping[str, float], kl_weight: float
 ) -> Float[Tensor, ""]:
-    """L = Σ_k w_k L_k with λ on the KL: L_LL + λ L_KL, eq. (2), plus what else a method adds.
+    """Return L = Σ_k w_k L_k: L_LL + λ L_KL, eq. (2), plus any further terms of a method.
 
     Args:
-        terms: scalars by name, as `Model.losses` gives them.
-        weights: the method's own (`Model.loss_weights`); 1 where a term is not named.
-        kl_weight: λ of this step.
+        terms: Scalar losses by name, as returned by `Model.losses`.
+        weights: The method's weights of its terms (`Model.loss_weights`), by default 1.
+        kl_weight: The weight λ of the KL term at this step.
     """
     total = None
     for name, value in terms.items():
         w = weights.get(name, 1.0) * (kl_weight if name == SCHEDULED else 1.0)
-        # λ = 0 must not turn an infinite KL into NaN, here or in a gradient
+        # With λ = 0, an infinite KL must not become NaN, here or in a gradient.
         term = w * value if w else torch.zeros_like(value)
         total = term if total is None else total + term
     assert total is not None, "a model gives at least one term"

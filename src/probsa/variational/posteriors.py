@@ -109,7 +109,7 @@ def factorises(q: Posterior) -> TypeGuard[Factorised]:
 
 @dataclass(frozen=True, slots=True)
 class Dirac:
-    """Σ = 0: all mass at the mean, q(f | X) = δ(f − μ(X))."""
+    """A point mass at the mean (Σ = 0): q(f | X) = δ(f − μ(X))."""
 
     mean: Float[Tensor, "n *classes"]
 
@@ -145,19 +145,19 @@ class Dirac:
         noise: Float[Tensor, "n samples"] | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n 1 *classes"]:
-        del samples, noise, generator  # one point is all there is to draw
+        del samples, noise, generator  # all samples are equal
         return self.mean[:, None]
 
     def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
-        """The energy at μ, eq. (3): what a Dirac's ELBO keeps of the KL (paper, appendix A)."""
+        """Return the energy of μ, eq. (3): the finite part of the KL (paper, appendix A)."""
         if exact:
-            raise InputError("a Dirac has no density, so its KL is infinite: exact=True is refused")
+            raise InputError("a Dirac has no density, so its KL is infinite: use exact=False")
         return prior.energy(self.mean, bags)
 
 
 @dataclass(frozen=True, slots=True)
 class Diagonal:
-    """Σ = Diag: an independent normal for each instance, q(f | X) = N(μ(X), diag σ²(X))."""
+    """Independent normal distributions of the instances: q(f | X) = N(μ(X), diag σ²(X))."""
 
     mean: Float[Tensor, " n"]
     variance: Float[Tensor, " n"]
@@ -190,7 +190,7 @@ class Diagonal:
         noise: Float[Tensor, "n samples"] | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n drawn"]:
-        """f = μ + σ ⊙ ε, reparameterised."""
+        """Return reparameterised samples f = μ + σ ⊙ ε."""
         if noise is None:
             noise = torch.randn(
                 len(self.mean),
@@ -202,11 +202,11 @@ class Diagonal:
         return self.mean[:, None] + self.variance.sqrt()[:, None] * noise
 
     def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
-        """κ[E(μ) + ε‖μ‖² + Σ_n (L_nn + ε) σ_n²] − ½ Σ_n log σ_n², eq. (5), summed over the bag.
+        """Return κ[E(μ) + ε‖μ‖² + Σ_n (L_nn + ε) σ_n²] − ½ Σ_n log σ_n² of each bag, eq. (5).
 
-        That is the KL up to terms that no network touches (and the paper misprints: docs/paper.md).
-        `exact=True` adds them; with ε = 0 it is the KL on the contrasts: q projected off the
-        constant, to which softmax is blind (inference 3.2).
+        This is the KL up to terms that do not depend on q (the paper misprints it: docs/paper.md).
+        `exact=True` adds these terms. With ε = 0 the exact KL is that of the contrasts: of q
+        projected off the constant vector, which softmax ignores (inference 3.2).
         """
         log_variance = self.variance.log()
         per_instance = prior.diagonal(bags, dtype=self.mean.dtype) * self.variance
@@ -219,8 +219,8 @@ class Diagonal:
         log_det = prior.log_determinant(bags).to(kl.dtype)
         if prior.proper:
             return kl - 0.5 * n - 0.5 * log_det
-        # Projecting off the constant loses one degree of freedom, and Diag is no longer diagonal:
-        # its log-determinant on the contrasts is Σ log σ² + log(mean 1/σ²).
+        # The projection removes one degree of freedom, and the projected covariance is not
+        # diagonal: its log-determinant on the contrasts is Σ log σ² + log(mean 1/σ²).
         contrast = (segment_sum(self.variance.reciprocal(), bags.sizes) / n).log()
-        # tr(L Σ) is unchanged by the projection, for L ignores the constant.
+        # tr(L Σ) does not change, because L maps the constant vector to 0.
         return kl - 0.5 * contrast - 0.5 * (n - 1) - 0.5 * log_det

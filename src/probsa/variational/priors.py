@@ -1,4 +1,4 @@
-"""Stage 6: p(f | A): what is believed about the attention before the bag is seen."""
+"""Stage 6: the prior p(f | A) of the attention logits, given the bag's graph."""
 
 from abc import ABC, abstractmethod
 from typing import Literal
@@ -17,36 +17,41 @@ from .options import PriorOptions
 
 
 class Prior(ABC):
-    """A Gaussian prior f ~ N(0, Q⁻¹), as the KL needs it: log p(f | A) = −energy(f) + const."""
+    """A Gaussian prior f ~ N(0, Q⁻¹), with the quantities that the KL needs."""
 
     @abstractmethod
     def energy(self, f: Float[Tensor, " n"], bags: Bags) -> Float[Tensor, " bags"]:
-        """½ fᵀ Q f of each bag."""
+        """Return ½ fᵀ Q f of each bag: log p(f | A) = −energy(f) + const."""
 
     @abstractmethod
     def diagonal(self, bags: Bags, *, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
-        """½ Q_nn: what the variance of instance n costs, in `dtype` (None: that of the weights)."""
+        """Return ½ Q_nn, the factor of the variance of instance n in the KL.
+
+        Args:
+            bags: The bags whose graphs define Q.
+            dtype: Of the result; by default, that of the edge weights.
+        """
 
     @abstractmethod
     def log_determinant(self, bags: Bags) -> Float[Tensor, " bags"]:
-        """log |Q| of each bag, or, where Q has one null direction per bag, of Q without it."""
+        """Return log |Q| of each bag; if Q has one null direction per bag, it is left out."""
 
     proper: bool
     """Whether Q is invertible."""
 
 
 class Dirichlet(Prior):
-    """p(f | A) ∝ exp(−κ fᵀ(L + εI) f): the paper's prior (κ = 1, ε = 0) with a ridge.
+    """p(f | A) ∝ exp(−κ fᵀ(L + εI) f): the paper's prior (κ = 1, ε = 0) with a ridge term.
 
     fᵀLf = Σ_edges A_ij (f_i − f_j)² is the Dirichlet energy, eq. (1) of docs/paper.md;
     Q = 2κ(L + εI).
 
     Args:
-        kappa: precision κ > 0.
-        ridge: ε ≥ 0. At 0 the prior is improper along the constant of every connected component,
-            and a patch without neighbours has no finite optimal variance.
-        laplacian: `combinatorial` L = D − A; `normalized` L = I − D^-½ A D^-½ literally, so that
-            L_nn = 1 for an isolated instance too.
+        kappa: The precision κ > 0.
+        ridge: ε ≥ 0. With 0, the prior is improper along the constant vector of every connected
+            component, and an instance without neighbours has no finite optimal variance.
+        laplacian: `combinatorial`, L = D − A, or `normalized`, L = I − D^-½ A D^-½, where
+            L_nn = 1 also for an isolated instance.
     """
 
     def __init__(
@@ -71,10 +76,10 @@ class Dirichlet(Prior):
             degree = degrees(bags.edges, w, len(f))
             per_instance = per_instance + f.square() * (degree == 0)
             f = f * degree.clamp_min(torch.finfo(f.dtype).tiny).rsqrt() * (degree > 0)
-        # index_select: its gradient is a plain index_add, that of f[i] sorts the indices first
+        # The gradient of index_select is a plain index_add; that of f[i] sorts the indices first.
         difference = f.index_select(0, i) - f.index_select(0, j)
         per_edge = w * difference.square()
-        # an edge's energy goes to its first end: one sum over instances then serves both terms
+        # The energy of an edge is added to its first end, so one sum per bag serves both terms.
         return self.kappa * segment_sum(per_instance.index_add(0, i, per_edge), bags.sizes)
 
     def diagonal(self, bags: Bags, *, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
@@ -84,13 +89,14 @@ class Dirichlet(Prior):
         return self.kappa * (degrees(bags.edges, w, len(bags.x)) + self.ridge)
 
     def log_determinant(self, bags: Bags) -> Float[Tensor, " bags"]:
-        """Sparse factorisation in float64 on the CPU, one bag at a time; carries no gradient.
+        """Return log |Q| of each bag, without gradients.
 
-        With ε = 0: log of the product of the non-zero eigenvalues, for bags of one component.
+        Each bag is factorised by itself, sparse, in float64 on the CPU. With ε = 0, this is the
+        log of the product of the non-zero eigenvalues, for bags of one connected component.
 
         Raises:
-            InputError: ε = 0 and a bag has several connected components (or the Laplacian is
-                normalised: its null vector is not the constant that softmax ignores).
+            InputError: If ε = 0 and a bag has several connected components, or the Laplacian is
+                normalised (its null vector is not the constant that softmax ignores).
         """
         return torch.tensor(
             [self._log_determinant(bags, b) for b in range(len(bags))],
@@ -109,17 +115,17 @@ class Dirichlet(Prior):
         if parts > 1:
             raise InputError(
                 f"bag {bags.names[b]!r} has {parts} connected components and ridge is 0: the prior "
-                "says nothing of their relative level, so the KL has no value; give ridge > 0"
+                "does not determine their relative level, so the KL is undefined; give ridge > 0"
             )
-        # matrix-tree: the non-zero eigenvalues multiply to n times any cofactor
+        # Matrix-tree theorem: the product of the non-zero eigenvalues is n times any cofactor.
         return float(np.log(n)) + (_log_det(q[1:, 1:]) if n > 1 else 0.0)
 
     def precision(self, bags: Bags, b: int) -> sp.csc_matrix:
-        """Q = 2κ(L + εI) of bag b, sparse, float64: for reports and tests, not for training."""
+        """Return Q = 2κ(L + εI) of bag b as a sparse float64 matrix."""
         start, stop = int(bags.offsets[b]), int(bags.offsets[b + 1])
-        own = (bags.edges[0] >= start) & (bags.edges[0] < stop)
-        i, j = (bags.edges[:, own] - start).cpu().numpy()
-        w = bags.weights[own].double().cpu().numpy()
+        in_bag = (bags.edges[0] >= start) & (bags.edges[0] < stop)
+        i, j = (bags.edges[:, in_bag] - start).cpu().numpy()
+        w = bags.weights[in_bag].double().cpu().numpy()
         n = stop - start
         a = sp.coo_matrix((np.r_[w, w], (np.r_[i, j], np.r_[j, i])), shape=(n, n)).tocsc()
         degree = np.asarray(a.sum(1)).ravel()
@@ -132,7 +138,7 @@ class Dirichlet(Prior):
 
 
 def _log_det(q: sp.csc_matrix) -> float:
-    """log |Q| of a symmetric positive definite matrix: without pivoting, U's diagonal is all."""
+    """Return log |Q| of a symmetric positive definite matrix, from the diagonal of U in Q = LU."""
     factor = splu(
         sp.csc_matrix(q),
         permc_spec="MMD_AT_PLUS_A",

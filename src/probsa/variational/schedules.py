@@ -1,6 +1,7 @@
-"""Stage 7: λ, the weight of the KL, by the global step; the learning rate's factor by the epoch.
+"""Stage 7: schedules of λ, the weight of the KL, and of the learning rate.
 
-Both are functions of what a checkpoint holds, so a resumed run goes on.
+λ depends on the global step and the learning rate on the epoch and the validation losses. A
+checkpoint holds all of these, so a resumed run continues its schedules.
 """
 
 import math
@@ -14,14 +15,14 @@ KLWeight = float | Literal["linear", "cyclical"]
 RateSchedule = Literal["constant", "cosine", "step", "plateau"]
 
 LOWER = 1e-4
-"""A loss that is less than this below the lowest one is on the plateau."""
+"""Smallest decrease of the loss that ends a plateau."""
 
 
 def kl_weight(schedule: KLWeight, step: int, total: int) -> float:
-    """λ at step t = 0 … T−1 of T.
+    """Return λ at step t = 0 … T−1 of T.
 
-    A number is constant. `linear` rises from 0 to 1 over the first half. `cyclical` (Fu et al. 2019
-    as the paper sets it) is `cyclical(step, total)`.
+    A number is a constant λ. `linear` rises from 0 to 1 over the first half of the steps.
+    `cyclical` (Fu et al. 2019, with the paper's settings) is the function `cyclical`.
     """
     if isinstance(schedule, int | float) and not isinstance(schedule, bool):
         if not 0 <= schedule < math.inf:
@@ -35,15 +36,16 @@ def kl_weight(schedule: KLWeight, step: int, total: int) -> float:
 
 
 def linear(step: int, total: int, *, share: float = 0.5) -> float:
-    """From 0 to 1 over the first `share` of the steps, then 1."""
+    """Return a λ that rises from 0 to 1 over the first `share` of the steps and stays at 1."""
     ramp = _floor(share, total)
     return 1.0 if ramp == 0 else min(1.0, step / ramp)
 
 
 def cyclical(step: int, total: int, *, cycles: int = 5, share: float = 0.8) -> float:
-    """M cycles of K = ⌊T/M⌋ steps: λ rises over the first R = ⌊share · K⌋ of each, then stays 1.
+    """Return the λ of M cycles of K = ⌊T/M⌋ steps each.
 
-    λ = 1 where R = 0, where T < M, and for the steps left over after the last whole cycle.
+    In each cycle λ rises from 0 to 1 over the first R = ⌊share · K⌋ steps and stays at 1. It is 1
+    everywhere if R = 0 or T < M, and in the steps that remain after the last whole cycle.
     """
     length = total // cycles
     ramp = _floor(share, length)
@@ -61,18 +63,18 @@ def rate_factor(
     share: float = 0.2,
     every: int = 10,
 ) -> float:
-    """What the learning rate is multiplied by in epoch e = 0 … E−1 of E.
+    """Return the factor of the learning rate in epoch e = 0 … E−1 of E.
 
-    `step`: s^⌊e / k⌋. `cosine`: from 1 to s as s + (1 − s)(1 + cos(πe / E)) / 2. `plateau`: s once
-    for every k epochs in a row without a lower validation loss (Keras's rule, CAMIL's).
+    `step` is s^⌊e / k⌋. `cosine` falls from 1 to s as s + (1 − s)(1 + cos(πe / E)) / 2. `plateau`
+    multiplies by s after every k epochs in a row without a lower validation loss, as Keras does.
 
     Args:
-        schedule: which.
-        epoch: e.
-        epochs: E.
-        losses: the validation losses of the epochs before e.
-        share: s.
-        every: k.
+        schedule: Name of the schedule.
+        epoch: The epoch e.
+        epochs: The number of epochs E.
+        losses: The validation losses of the epochs before e.
+        share: The factor s.
+        every: The number of epochs k.
     """
     if schedule == "constant":
         return 1.0
@@ -86,17 +88,17 @@ def rate_factor(
 
 
 def _plateaus(losses: Sequence[float | None], every: int) -> int:
-    lowest, waited, found = math.inf, 0, 0
+    lowest, waited, plateaus = math.inf, 0, 0
     for loss in losses:
         if loss is not None and loss < lowest - LOWER:
             lowest, waited = loss, 0
             continue
         waited += 1
         if waited == every:
-            found, waited = found + 1, 0
-    return found
+            plateaus, waited = plateaus + 1, 0
+    return plateaus
 
 
 def _floor(share: float, steps: int) -> int:
-    """⌊share · steps⌋ of the share as written: 0.57 · 100 is 57, in floats 56.99999999999999."""
+    """Return ⌊share · steps⌋ in exact decimals: 0.57 · 100 is 57, not 56.99999999999999."""
     return int(Fraction(str(share)) * steps)

@@ -18,7 +18,7 @@ from support.toy_stage import wait_for
 
 from probsa.benchmark.execution import cells as cells_module
 from probsa.benchmark.execution import units as units_module
-from probsa.benchmark.execution.running import counts, plan, run_grid
+from probsa.benchmark.execution.running import count_states, plan, run_grid
 from probsa.benchmark.execution.units import Watch, remove_unit_leftovers, units_of
 from probsa.benchmark.grid.grid import read_grid
 from probsa.benchmark.reports import write_report
@@ -94,7 +94,7 @@ def test_a_cell_is_a_run_folder_with_its_place(folder, tmp_path):
     )
     grid = grid_of(folder, kl_weight=[0, 0.1], heads=1)
     states = run_grid(grid, out)
-    assert counts(states) == {"done": 3, "failed": 0, "waiting": 0}
+    assert count_states(states) == {"done": 3, "failed": 0, "waiting": 0}
     assert [s.cell.method.name for s in states] == ["abmil", "abmil-probsa-diag λ=0.1", "dsmil"]
     assert rows(out) == [(s.cell.method.name, "done", "") for s in states]
     assert all(s.seconds > 0 for s in states)
@@ -194,7 +194,7 @@ def test_what_is_done_is_kept(folder, tmp_path):
     before = {p: p.stat().st_mtime_ns for p in (out / "cells").rglob("*") if p.is_file()}
     # a larger grid leaves every file of the finished cells unchanged
     states = run_grid(grid_of(folder, seeds=2), out)
-    assert counts(states)["done"] == 6
+    assert count_states(states)["done"] == 6
     assert {p: p.stat().st_mtime_ns for p in before} == before
 
 
@@ -265,7 +265,7 @@ def test_a_run_that_was_killed_as_it_was_predicted_goes_on(folder, tmp_path):
         def epoch(self, row):
             began.append(row["epoch"])
 
-    assert counts(run_grid(grid, out, watch=Count()))["done"] == 1
+    assert count_states(run_grid(grid, out, watch=Count()))["done"] == 1
     assert began == [] and not half.parent.exists()
 
 
@@ -287,7 +287,7 @@ def test_a_trained_run_is_not_trained_again(folder, tmp_path, monkeypatch):
         raise AssertionError("it was trained again")
 
     monkeypatch.setattr(units_module, "train_jointly", never)
-    assert counts(run_grid(grid, out))["done"] == 3
+    assert count_states(run_grid(grid, out))["done"] == 3
 
 
 # failures
@@ -297,7 +297,7 @@ def test_one_that_fails_does_not_stop_the_others(folder, tmp_path):
     out = tmp_path / "out"
     lost = [{**DSMIL, "label": "lost", "training": {"learning_rate": 1e30}}]
     states = run_grid(grid_of(folder, models=[DSMIL, *lost, DIAG]), out)
-    assert counts(states) == {"done": 2, "failed": 1, "waiting": 0}
+    assert count_states(states) == {"done": 2, "failed": 1, "waiting": 0}
     (failed,) = [s for s in states if s.status == "failed"]
     assert failed.cell.method.label == "lost" and "NaN" in failed.reason
     assert [r[:2] for r in rows(out)] == [
@@ -337,7 +337,7 @@ def test_what_failed_is_tried_again_unless_it_is_to_be_left(folder, tmp_path, mo
     assert status(run_grid(grid, out, retry=False)) == status(states)
     assert plan(grid, out).states[0].reason == "RuntimeError: the moon is full"
     assert tries == ["dsmil", "abmil"]
-    assert counts(run_grid(grid, out))["done"] == 2 and tries[2:] == ["dsmil"]
+    assert count_states(run_grid(grid, out))["done"] == 2 and tries[2:] == ["dsmil"]
     assert not list((out / "failures").rglob("*.json"))
 
 
@@ -392,7 +392,7 @@ def test_two_processes_do_what_one_does(folder, tmp_path, monkeypatch):
         def settled(self, cells):
             seen.append(cells)
 
-    assert counts(run_grid(grid, tmp_path / "two", workers=2, watch=Count()))["done"] == 3
+    assert count_states(run_grid(grid, tmp_path / "two", workers=2, watch=Count()))["done"] == 3
     assert sorted(seen) == seen and seen[-1] == 3
     run_grid(grid, tmp_path / "one")
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
@@ -416,7 +416,7 @@ def test_a_cell_that_another_call_is_at_is_left_to_it(folder, tmp_path):
     lock = claim(theirs.folder(out))
     assert lock is not None
     states = run_grid(grid, out, watch=Theirs())
-    assert counts(states)["done"] == 2
+    assert count_states(states)["done"] == 2
     assert began == [grid.cells(out)[1].name]
 
 
@@ -462,7 +462,7 @@ def test_a_grid_that_is_killed_twice_ends_the_same(folder, tmp_path):
     assert not (alone / "evaluation.json").exists()
     killed_when(lambda: (both[0] / "threshold.json").exists(), path, out, log)
     assert not any((p / "evaluation.json").exists() for p in (alone, both[1]))
-    assert counts(run_grid(grid, out))["done"] == 3
+    assert count_states(run_grid(grid, out))["done"] == 3
     run_grid(grid, tmp_path / "fresh")
     assert contents(out) == contents(tmp_path / "fresh")
     assert not [p for p in out.rglob("*") if p.suffix in (".lock", ".tmp")]
@@ -540,7 +540,7 @@ def test_a_pass_that_was_killed_at_its_very_end_leaves_no_state(folder, tmp_path
     )
     (unit.state(out)).mkdir(parents=True)
     (unit.state(out) / "pass.safetensors").touch()
-    assert counts(run_grid(grid, out))["done"] == 2
+    assert count_states(run_grid(grid, out))["done"] == 2
     assert seen == [False, False]
 
 
@@ -564,7 +564,7 @@ def test_jobs_of_a_cluster_share_the_grid(folder, tmp_path, monkeypatch):
             notes.append(text)
 
     states = run_grid(grid, out, engine="slurm", workers=2, watch=Noting())
-    assert counts(states) == {"done": 3, "failed": 0, "waiting": 0}
+    assert count_states(states) == {"done": 3, "failed": 0, "waiting": 0}
     assert notes[0].startswith("2 jobs are submitted: ") and len(notes) == 1
     assert len(list((out / "slurm").iterdir())) >= 1
     run_grid(grid_of(folder), tmp_path / "one")

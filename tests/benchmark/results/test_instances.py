@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from probsa.evaluation.found_lesions import patch_mask
 from support.made_experiments import write_run
 from support.made_predictions import cohort
 
@@ -14,9 +13,9 @@ from probsa.benchmark.results.pooled import blocks
 from probsa.benchmark.results.results import read_results
 from probsa.evaluation.froc_summaries import froc_summary
 from probsa.evaluation.instance_summaries import instance_summary
-from probsa.evaluation.lesion_detections import detections
-from probsa.evaluation.lesion_hits import hits
-from probsa.evaluation.lesion_masks import lesions
+from probsa.evaluation.lesion_detections import detect_lesions
+from probsa.evaluation.lesion_hits import match_detections
+from probsa.evaluation.lesion_masks import find_lesions, patch_mask
 from probsa.evaluation.tables import write_predictions
 
 KEYS = [(split, seed) for split in (0, 1) for seed in (0, 1)]
@@ -73,8 +72,8 @@ def test_instances_of_a_method(scores):
 def test_lesions_of_a_method(scores):
     def hit(split):
         slides, positive = slides_of(split)
-        there = {p.name: lesions(patch_mask(p)) if positive[p.name] else None for p in slides}
-        return [hits(p.name, detections(p), lesions=there[p.name]) for p in slides]
+        there = {p.name: find_lesions(patch_mask(p)) if positive[p.name] else None for p in slides}
+        return [match_detections(p.name, detect_lesions(p), lesions=there[p.name]) for p in slides]
 
     replicates = [hit(split) for split, _ in KEYS]
     by_split = froc_summary(replicates, blocks=[0, 0, 1, 1], bootstrap=50)
@@ -91,7 +90,7 @@ def test_lesions_are_those_of_the_labels_that_came():
     assert truth.of(slide, tumour=True) is there
     turned = replace(slide, instance_labels=slide.instance_labels[::-1].copy())
     other = truth.of(turned, tumour=True)
-    np.testing.assert_array_equal(other.labels, lesions(patch_mask(turned)).labels)
+    np.testing.assert_array_equal(other.labels, find_lesions(patch_mask(turned)).labels)
     assert (other.labels != there.labels).any()
     assert truth.of(slide, tumour=False) is None
     reason = truth.of(replace(slide, instance_labels=None), tumour=True)

@@ -185,7 +185,7 @@ def test_runs_that_test_other_bags_do_not_mix(tmp_path):
     write_run(tmp_path, split=0, folds=False, y=y, test={"a": 0.1, "c": 0.9})
     result = read_results(tmp_path)
     assert result.scores[0].split[:, 0].tolist() == [1, 2]
-    assert "not those of the data set's other runs" in result.skipped[0][1]
+    assert "differ from those of the data set's other runs" in result.skipped[0][1]
 
 
 def test_a_bag_that_two_folds_test_makes_no_replicate(tmp_path):

@@ -94,7 +94,7 @@ def test_patients_with_several_bags_have_no_delong(tmp_path):
     below = comparison_table(read_results(tmp_path), "local").follow[0]
     (note,) = [n for n in below.footnotes if n.startswith("DeLong")]
     assert note == (
-        "DeLong's test takes bags as independent: it is not made where a patient has several."
+        "DeLong's test is omitted: it assumes independent bags, but patients have several."
     )
 
 

@@ -146,7 +146,7 @@ def test_levels_of_folds_cost_pooled_differences_and_not_those_within(tmp_path):
     assert within["c"].low < by_hand < within["c"].high
     assert within["a"].value is None
     assert column(table, "auroc_within_p_holm")["b"].value == 1.0
-    assert any("at different levels pays for it. Within folds" in n for n in table.footnotes)
+    assert any("at different levels. AUROC within folds" in n for n in table.footnotes)
     assert column(table, "auroc_within")["b"].value == pytest.approx(np.mean(by_fold(moved)))
 
 
@@ -174,7 +174,7 @@ def test_bold_and_the_winner_are_of_means_over_folds_where_pooled_signs_turn(tmp
     assert {n for n, e in column(below, "auroc_within").items() if e.bold} == {name}
     assert not any(e.bold for e in column(below, "auroc").values())
     assert f"AUROC within folds: {name} wins." in below.footnotes
-    assert any("AUROC by differences within folds" in n for n in table.footnotes)
+    assert any("For AUROC, winners are decided within folds" in n for n in table.footnotes)
     ablation = ablation_table(results)
     bold = {row[1].text for row in ablation.rows if row[2].bold}
     assert bold == {"cyclical"}
@@ -320,7 +320,7 @@ def test_differences_stand_where_no_seed_is_in_all_methods(small):
 
 def test_few_columns_say_that_no_test_can_speak(small):
     text = "\n".join(comparison_table(read_results(small), "local").footnotes)
-    assert "with 2 columns, p cannot be below 0.5" in text
+    assert "with 2 columns p cannot be below 0.5" in text
     assert "too few columns" in text and "Friedman's test: p = " in text
 
 
@@ -550,7 +550,7 @@ def test_without_torchmil_and_the_papers_data_its_table_stands_below():
 
 @pytest.mark.parametrize(("table", "rows"), [("2", 7), ("3", 9), ("5", 20)])
 def test_the_papers_tables_are_whole(table, rows):
-    made = paper_table(table, of="x")
+    made = paper_table(table, subject="x")
     assert len(made.rows) == rows
     assert all(e.value is not None or e.text for row in made.rows for e in row)
 

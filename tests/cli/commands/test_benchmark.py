@@ -37,7 +37,7 @@ def reported(monkeypatch):
             odd=("own, fold 1: labels flipped?",),
         )
 
-    monkeypatch.setattr("probsa.benchmark.reports.write_report", written)
+    monkeypatch.setattr("probsa.benchmark.write_report", written)
     return asked
 
 
@@ -117,7 +117,7 @@ def test_what_fails_is_listed_and_the_exit_status_says_so(grid, capsys, reported
         (["benchmark", "none.yaml"], "cannot read the grid none.yaml"),
         (["benchmark", "small.yaml"], "names no data: give --data DIR"),
         (["benchmark", "small.yaml", "--data"], "--data needs a value"),
-        (["benchmark", "small.yaml", "--data=toy", "--seed", "3"], "seed in the flags is not a"),
+        (["benchmark", "small.yaml", "--data=toy", "--seed", "3"], "seed in the flags is not set"),
         (["benchmark", "small.yaml", "--data=toy", "--epoch", "3"], "'epoch'. Did you mean 'epoch"),
         (["benchmark", "small.yaml", "--data=toy", "--engine", "dask"], "--engine is 'dask'"),
         (["benchmark", "small.yaml", "--data=toy", "--workers", "x"], "--workers is 'x'"),
@@ -163,11 +163,11 @@ def test_tables_alone_know_the_grids_name(grid, reported):
 
 
 def test_help_names_every_key_of_a_grid(capsys):
-    from probsa.benchmark.grid.grid import OWN
+    from probsa.benchmark.grid.grid import GRID_KEYS
 
     assert main(["benchmark", "--help"]) == 0
     text = capsys.readouterr().out
-    for key in set(OWN) - {"name"}:
+    for key in set(GRID_KEYS) - {"name"}:
         assert f"  {key}: " in text or f"--{key.replace('_', '-')}" in text
 
 

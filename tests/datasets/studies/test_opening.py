@@ -19,7 +19,7 @@ from support.stored import write_folder
 
 from probsa.cli.entry import main
 from probsa.datasets import open_bags, read_table
-from probsa.datasets.studies.fetching import fetch
+from probsa.datasets.studies.fetching import fetch_release
 from probsa.datasets.studies.opening import (
     StudyOptions,
     open_study,
@@ -240,7 +240,7 @@ def test_the_hub_that_does_not_answer(tmp_path: Path, monkeypatch, error, said) 
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     with pytest.raises(InputError, match=said):
-        fetch("authors/set", tmp_path, feature_set="features_UNI", revision=None)
+        fetch_release("authors/set", tmp_path, feature_set="features_UNI", revision=None)
 
 
 def test_a_repository_that_is_not_there(tmp_path: Path, monkeypatch) -> None:
@@ -251,7 +251,7 @@ def test_a_repository_that_is_not_there(tmp_path: Path, monkeypatch) -> None:
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     with pytest.raises(InputError, match="cannot be fetched from the Hugging Face Hub: 404"):
-        fetch("authors/set", tmp_path, feature_set="features_UNI", revision=None)
+        fetch_release("authors/set", tmp_path, feature_set="features_UNI", revision=None)
 
 
 def test_a_hub_without_these_features_or_with_a_broken_archive(tmp_path, monkeypatch) -> None:
@@ -259,18 +259,18 @@ def test_a_hub_without_these_features_or_with_a_broken_archive(tmp_path, monkeyp
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub.snapshot_download)
     into = tmp_path / "into"
     with pytest.raises(InputError, match="holds no features named features_ctrans"):
-        fetch("authors/set", into, feature_set="features_ctrans", revision=None)
+        fetch_release("authors/set", into, feature_set="features_ctrans", revision=None)
     with pytest.raises(InputError, match="give --feature-set"):
-        fetch("authors/set", into, feature_set=None, revision=None)
+        fetch_release("authors/set", into, feature_set=None, revision=None)
     (hub.packed / "dataset" / "patches_512" / "labels.tar.gz").write_bytes(b"cut")
     with pytest.raises(InputError, match=r"labels\.tar\.gz cannot be unpacked"):
-        fetch("authors/set", into, feature_set="features_UNI", revision=None)
+        fetch_release("authors/set", into, feature_set="features_UNI", revision=None)
 
 
 def test_without_the_hubs_package(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(MissingExtra, match="huggingface_hub is not installed"):
-        fetch("authors/set", tmp_path, feature_set="features_UNI", revision=None)
+        fetch_release("authors/set", tmp_path, feature_set="features_UNI", revision=None)
 
 
 def test_the_command_prints_a_table_for_people(tmp_path: Path, capsys) -> None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core import read_csv, unfinished, write_csv, write_json
+from ...core import read_csv, temporary_files, write_csv, write_json
 from ...errors import BagError, InputError
-from ...jobs import RecordFile, writing
-from ...training import RunFolder, differences
+from ...jobs import RecordFile, write_lock
+from ...training import RunFolder, config_differences
 from ...workflow import finish_run
 from ..grid.methods_and_cells import Cell
 
@@ -56,7 +56,7 @@ def is_done(cell: Cell, out: Path) -> bool:
     run = RunFolder(cell.folder(out))
     if not run.config_file.is_file():
         return False
-    changed = differences(run.config(), cell.config)
+    changed = config_differences(run.config(), cell.config)
     if changed:
         key, (stored, wanted) = next(iter(changed.items()))
         raise InputError(
@@ -130,7 +130,7 @@ def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: K
     }
     file = folder / "cell.json"
     if not file.is_file() or json.loads(file.read_text(encoding="utf-8")) != metadata:
-        with writing(file):
+        with write_lock(file):
             write_json(file, metadata)
     run = RunFolder(folder)
     if keep != "all":
@@ -138,7 +138,7 @@ def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: K
     if keep == "none" and run.best.parent.is_dir():
         shutil.rmtree(run.best.parent)
     failure = failure_file(cell, out)
-    for path in (failure, *unfinished(failure)):
+    for path in (failure, *temporary_files(failure)):
         path.unlink(missing_ok=True)
 
 
@@ -164,7 +164,7 @@ def failure_reason(cell: Cell, out: Path) -> str | None:
 def record_failure(cell: Cell, out: Path, reason: str) -> None:
     """Record the reason why a cell failed."""
     file = failure_file(cell, out)
-    with writing(file):
+    with write_lock(file):
         CellFailure(cell=cell.name, reason=reason).write(file)
 
 
@@ -177,5 +177,5 @@ def forget_failures(cells: Iterable[Cell], out: Path) -> None:
 def write_states(out: Path, states: Sequence[CellState]) -> None:
     """Write cells.csv."""
     rows = [{**s.to_dict(), "folder": f"cells/{s.cell.name}"} for s in states]
-    with writing(out / "cells.csv"):
+    with write_lock(out / "cells.csv"):
         write_csv(out / "cells.csv", COLUMNS, rows)

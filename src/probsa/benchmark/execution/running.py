@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from ...errors import InputError, OutputExists
-from ...jobs import Outcome, cores, run_jobs, run_tasks, writing
+from ...jobs import TaskOutcome, cores, run_jobs, run_tasks, write_lock
 from ..grid.checks import check_grid, store_checked
 from ..grid.grid import Grid, read_grid
 from ..grid.methods_and_cells import Cell
@@ -84,7 +84,7 @@ def run_grid(
     checked = check_grid(grid, out)
     cells = grid.cells(out)
     finished = {c.name for c in cells if is_done(c, out)}
-    with writing(out / "grid.yaml", out / "notes.json", out / "copies", out / "splits"):
+    with write_lock(out / "grid.yaml", out / "notes.json", out / "copies", out / "splits"):
         store_checked(checked, out)
         grid.write(out)
     if retry:
@@ -126,7 +126,7 @@ def run_job(out: Path) -> dict[str, int]:
     grid = read_grid(out / "grid.yaml")
     finished = {c.name for c in grid.cells(out) if is_done(c, out)}
     states = _run_cells(grid, out, engine="local", workers=1, watch=Watch(), finished=finished)
-    return dict(counts(states))
+    return dict(count_states(states))
 
 
 def _run_cells(
@@ -158,7 +158,7 @@ def _run_cells(
     states = {c.name: state_of(c, out, done=c.name in finished) for c in cells}
     write_states(out, list(states.values()))
 
-    def on_outcome(outcome: Outcome) -> None:
+    def on_outcome(outcome: TaskOutcome) -> None:
         unit = units[outcome.name]
         states.update({c.name: state_of(c, out) for c in unit.cells if c.name not in finished})
         write_states(out, list(states.values()))
@@ -184,7 +184,7 @@ def _settle(out: Path, cells: Sequence[Cell]) -> list[CellState]:
     return states
 
 
-def counts(states: Sequence[CellState]) -> Mapping[str, int]:
+def count_states(states: Sequence[CellState]) -> Mapping[str, int]:
     """Count the cells that are done, failed and waiting."""
     count = {"done": 0, "failed": 0, "waiting": 0}
     for state in states:

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...core import Bags, read_csv, seed_of, stream, write_csv
+from ...core import Bags, random_stream, read_csv, seed_of, write_csv
 from ...errors import InputError
 from ...models import Model, build
 from ...training import (
     BagReader,
-    Prepared,
+    PreparedData,
     RunConfig,
     Shard,
     choose_device,
@@ -188,7 +188,7 @@ class _Contestant:
 def _contestants(cells: Sequence[Cell], *, batches: int) -> dict[str, _Contestant]:
     """Return our models by label, and torchmil's as `torchmil LABEL`."""
     contestants: dict[str, _Contestant] = {}
-    data: dict[Any, Prepared] = {}
+    data: dict[Any, PreparedData] = {}
     packed: dict[Any, list[Bags]] = {}
     for cell in cells:
         config, name = cell.config, cell.method.label
@@ -215,7 +215,7 @@ def _contestants(cells: Sequence[Cell], *, batches: int) -> dict[str, _Contestan
 
 
 def _batches(
-    config: RunConfig, prepared: Prepared, *, count: int, device: torch.device
+    config: RunConfig, prepared: PreparedData, *, count: int, device: torch.device
 ) -> list[Bags]:
     """Return the first batches of the first epoch, as a training step receives them."""
     plan = plan_epoch(
@@ -234,7 +234,7 @@ def _batches(
     ]
 
 
-def _model(config: RunConfig, prepared: Prepared) -> Model:
+def _model(config: RunConfig, prepared: PreparedData) -> Model:
     """Return the model with its initial weights, as in a run."""
     torch.manual_seed(seed_of(config.seed, "weights"))
     return build(config.model, **{**prepared.model_arguments, **config.model_arguments}).train()
@@ -248,7 +248,7 @@ def _our_step(model: Model, config: RunConfig, batches: Sequence[Bags]) -> Step:
 
     def step(k: int) -> None:
         bags = batches[k % len(batches)]
-        generator = stream("timing", k, device=device)
+        generator = random_stream("timing", k, device=device)
         optimizer.zero_grad(set_to_none=True)
         with precision_context(settings.precision, device):
             out = model(bags, generator=generator)

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from ...core import full_disk
+from ...core import is_disk_full
 from ...errors import ProbSAError
-from ...jobs import Outcome, Stage, Task, claim, remove_dead_locks
+from ...jobs import Stage, Task, TaskOutcome, claim, remove_dead_locks
 from ...models import build
 from ...training import (
     JointTrainingFailed,
@@ -143,7 +143,7 @@ class Watch(Reporter):
     def begin(self, unit: Unit) -> None:
         """Called when this process begins a unit."""
 
-    def end(self, unit: Unit, outcome: Outcome) -> None:
+    def end(self, unit: Unit, outcome: TaskOutcome) -> None:
         """Called when a unit is done or has failed, in whichever process."""
 
 
@@ -169,7 +169,7 @@ class Training(Stage):
         # the watch stays in the process that shows the progress
         return self.__dict__ | {"watch": Watch(), "known_done": set(), "reasons": {}}
 
-    def known(self, task: Task) -> Outcome | None:
+    def known(self, task: Task) -> TaskOutcome | None:
         unit: Unit = task.payload
         failed = 0
         for cell in unit.cells:
@@ -183,7 +183,7 @@ class Training(Stage):
     def start(self) -> None:
         torch.set_num_threads(self.threads)
 
-    def run(self, tasks: Iterator[Task]) -> Iterator[Outcome]:
+    def run(self, tasks: Iterator[Task]) -> Iterator[TaskOutcome]:
         for task in tasks:
             unit: Unit = task.payload
             self.watch.begin(unit)
@@ -197,7 +197,7 @@ class Training(Stage):
             reason = next((self.reasons[c.name] for c in not_done if c.name in self.reasons), "")
             yield _outcome(unit, failed=len(not_done), reason=reason)
 
-    def record(self, task: Task, outcome: Outcome) -> None:
+    def record(self, task: Task, outcome: TaskOutcome) -> None:
         unit: Unit = task.payload
         for cell in unit.cells:
             if not self._is_settled(cell):
@@ -256,8 +256,8 @@ class Training(Stage):
         return replace(cell.config, training=replace(training, threads=threads))
 
 
-def _outcome(unit: Unit, *, failed: int, reason: str = "", kept: bool = False) -> Outcome:
-    return Outcome(
+def _outcome(unit: Unit, *, failed: int, reason: str = "", kept: bool = False) -> TaskOutcome:
+    return TaskOutcome(
         name=unit.name,
         status="failed" if failed else "done",
         reason=reason,
@@ -272,7 +272,7 @@ def _reason(error: Exception) -> str:
     Raises:
         OSError: The disk is full.
     """
-    if full_disk(error):
+    if is_disk_full(error):
         raise error
     message = " ".join(str(error).split())
     return message if isinstance(error, ProbSAError) else f"{type(error).__name__}: {message}"

@@ -13,7 +13,7 @@ from jaxtyping import Bool
 
 from ...errors import ProbSAError, UnknownName
 from ...evaluation import Prediction, read_predictions
-from ...maps import CommonScale, side_by_side
+from ...maps import PanelScale, side_by_side
 from ..results.means import mean_over_splits
 from ..results.results import Scores, read_scores, replicates_of
 from .figure_files import FigureFiles
@@ -38,7 +38,7 @@ def attention_figures(
     bags: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
     seed: int = 0,
-    scale: CommonScale = "own",
+    scale: PanelScale = "own",
 ) -> FigureFiles:
     """Write `out`/figures/attention-<data>-<bag>.png, with the values as CSV beside it.
 
@@ -151,7 +151,7 @@ def prediction(scores: Scores, bag: str, *, seed: int) -> Prediction:
 
 
 def _draw(
-    out: Path, choice: ChosenBag, shown: Sequence[Scores], *, seed: int, scale: CommonScale
+    out: Path, choice: ChosenBag, shown: Sequence[Scores], *, seed: int, scale: PanelScale
 ) -> FigureFiles:
     data = shown[0].data
     name = f"attention-{data}-{choice.bag}"

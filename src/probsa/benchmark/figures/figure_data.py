@@ -3,7 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from ...statistics import ALPHA, CriticalDifference, average_ranks, critical_difference, detectable
+from ...statistics import (
+    ALPHA,
+    CriticalDifference,
+    average_ranks,
+    critical_difference,
+    minimum_detectable,
+)
 from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, family_baseline, variants_of
 from ..results.cache import ResultCache
@@ -141,7 +147,7 @@ def _difference(s: Scores, compared: Pooled | None) -> BaselineDifference | None
         winner=comparison.winner == name,
         detectable=None
         if difference.spread is None
-        else POINTS * min(1.0, detectable(difference.spread)),
+        else POINTS * min(1.0, minimum_detectable(difference.spread)),
     )
 
 

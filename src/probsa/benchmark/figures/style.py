@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from ...core import write_csv
-from ...maps import save
+from ...maps import save_figure
 
 WIDTH = 7.2
 """Width in inches of the text on a page."""
@@ -150,6 +150,6 @@ def write(figure: Figure, path: Path, rows: Sequence[Mapping[str, object]]) -> l
         assert isinstance(text, Text)
         text.set_parse_math(False)  # a name may contain a dollar sign
     numbers = path.with_suffix(".csv")
-    save(figure, path)
+    save_figure(figure, path)
     write_csv(numbers, list(rows[0]), rows)
     return [path, numbers]

@@ -9,16 +9,16 @@ from typing import Any
 
 from ...core import write_json
 from ...datasets import (
-    ABOUT,
+    SPLITS_FILE,
+    BagCopy,
     BagSet,
-    Copy,
     Split,
     find_copies,
     find_leaks,
     fold_splits,
     protocol_splits,
-    read_about,
     read_splits,
+    read_splits_metadata,
     refuse_leaks,
     write_splits,
 )
@@ -66,13 +66,13 @@ def check_grid(grid: Grid, out: Path, *, read_all: bool = True) -> Checked:
         _refuse_classes(data)
         if data.folds:
             splits = fold_splits(data.table)
-        elif (splits_folder(out, data.name) / ABOUT).is_file():
+        elif (splits_folder(out, data.name) / SPLITS_FILE).is_file():
             splits = _stored(data, splits_folder(out, data.name))
         else:
             splits = new[data.name] = protocol_splits(data.table, splits=data.made, seed=SEED)
         rows = [r for r in grid.rows if r.data.name == data.name]
         bags = _check_rows(rows, splits)
-        copies: list[Copy] = []
+        copies: list[BagCopy] = []
         if read_all:
             copies, stored_copies[data.name] = _copies(bags, data, out)
         notes += _leaks(bags, data, splits, copies, refuse=grid.leaks == "refuse")
@@ -90,7 +90,7 @@ def _refuse_classes(data: DataSet) -> None:
 
 
 def _leaks(
-    bags: BagSet, data: DataSet, splits: Sequence[Split], copies: Sequence[Copy], *, refuse: bool
+    bags: BagSet, data: DataSet, splits: Sequence[Split], copies: Sequence[BagCopy], *, refuse: bool
 ) -> list[str]:
     """Reject leaks, or describe them."""
     look = refuse_leaks if refuse else find_leaks
@@ -111,7 +111,7 @@ def _leaks(
     return [f"{data.name}: {what}" for what in descriptions[:SHOWN]] + more
 
 
-def _copies(bags: BagSet, data: DataSet, out: Path) -> tuple[list[Copy], Any]:
+def _copies(bags: BagSet, data: DataSet, out: Path) -> tuple[list[BagCopy], Any]:
     """Find bags that are copies of others, or read them from an earlier call; also return them as
     JSON.
 
@@ -126,7 +126,7 @@ def _copies(bags: BagSet, data: DataSet, out: Path) -> tuple[list[Copy], Any]:
     if path.is_file():
         stored = json.loads(path.read_text(encoding="utf-8"))
         if stored["bags"] == key:
-            return [Copy(**c) for c in stored["copies"]], stored
+            return [BagCopy(**c) for c in stored["copies"]], stored
     copies = find_copies(bags, names)
     return copies, {"bags": key, "copies": [asdict(c) for c in copies]}
 
@@ -146,7 +146,7 @@ def store_checked(checked: Checked, out: Path) -> None:
 
 
 def _stored(data: DataSet, folder: Path) -> list[Split]:
-    stored, wanted = read_about(folder).get("settings") or {}, _settings(data.made)
+    stored, wanted = read_splits_metadata(folder).get("settings") or {}, _settings(data.made)
     if stored != wanted:
         raise InputError(
             f"the splits in {folder} were made with {_listed(stored)}, the grid says "

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ...datasets import (
-    NAMES,
-    RECORD,
+    STUDY_NAMES,
+    STUDY_RECORD,
+    LabelTable,
     Study,
     StudyOptions,
-    Table,
     open_study,
     read_study,
     recognise_study,
@@ -35,7 +35,7 @@ class DataSet:
     name: str
     keys: Mapping[str, Any]
     """Dotted keys of all its runs: paths, reading and training options."""
-    table: Table
+    table: LabelTable
     splits: tuple[int, ...]
     """The folds that test, or the numbers of the splits of the training part."""
     made: int
@@ -98,7 +98,7 @@ def found_at(given: str) -> dict[str, dict[str, Any]]:
 
 def _keys_of_folder(folder: Path) -> dict[str, Any] | None:
     """Return the keys of a features folder with labels, or of a study's folder, else None."""
-    if (folder / RECORD).is_file():
+    if (folder / STUDY_RECORD).is_file():
         return {"dataset": read_study(folder).name, "root": str(folder)}
     features, labels, instances = (folder / n for n in (FEATURES, LABELS, INSTANCES))
     if not (features.is_dir() and labels.is_file()):
@@ -168,14 +168,14 @@ def made_ready(
         rest = {k: v for k, v in given.items() if k != "feature_set"}
         return rest | ({} if feature_set is None else {"feature_set": feature_set}), ()
     name = given["dataset"]
-    if name not in NAMES:
-        raise UnknownName(f"dataset in {where}", str(name), NAMES)
+    if name not in STUDY_NAMES:
+        raise UnknownName(f"dataset in {where}", str(name), STUDY_NAMES)
     known = [k for k in StudyOptions.__dataclass_fields__ if k in given]
     options: dict[str, Any] = {k: Path(given[k]) if k in PATHS else given[k] for k in known}
     if "classes" in options:
         options["classes"] = tuple(options["classes"])
     root = Path(given["root"])
-    if (out / RECORD).is_file() and (earlier := _made_before(out, root)) is not None:
+    if (out / STUDY_RECORD).is_file() and (earlier := _made_before(out, root)) is not None:
         study = earlier
     else:
         study = open_study(
@@ -194,7 +194,7 @@ def made_ready(
 
 def _made_before(out: Path, root: Path) -> Study | None:
     """Return the study that an earlier call made of the same folder, or None if unfinished."""
-    record = json.loads((out / RECORD).read_text(encoding="utf-8"))
+    record = json.loads((out / STUDY_RECORD).read_text(encoding="utf-8"))
     if record.get("unfinished"):
         return None
     if record.get("root") != str(root.absolute()):
@@ -227,7 +227,7 @@ def _name(features: Path) -> str:
     return re.sub(r"[^\w.-]+", "-", named.name) or "data"
 
 
-def chosen_splits(table: Table, given: int | Sequence[int], *, where: str) -> tuple[int, ...]:
+def chosen_splits(table: LabelTable, given: int | Sequence[int], *, where: str) -> tuple[int, ...]:
     """Return the splits of a data set: its folds, or the numbers of those to be made.
 
     Raises:

@@ -195,7 +195,7 @@ def _with_current_keys(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
     return {RENAMED.get(key, key): value for key, value in given.items()}, notes
 
 
-def name_of(path: Path) -> str:
+def grid_name(path: Path) -> str:
     """Return a grid's name: its key `name`, else the name of its file."""
     given = load_yaml(path, what="grid", least="models") if path.is_file() else {}
     return str(given.get("name", path.stem))

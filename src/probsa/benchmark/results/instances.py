@@ -2,12 +2,12 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from ...evaluation import Area, Prediction, Validation, instance_summary
+from ...evaluation import InstanceArea, Prediction, ValidationPredictions, instance_summary
 from ...statistics import Metric
 from .pooled import blocks
 from .results import Scores, instances_of, validation_of
 
-AREA: Area = "positive_bags"
+AREA: InstanceArea = "positive_bags"
 """The instances among which wrong calls are counted."""
 BOOTSTRAP = 200
 
@@ -23,7 +23,7 @@ def summary_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Me
     if all(p.instance_labels is None for p in replicates[0]):
         return None
     by_run = list(validation_of(scores))
-    validation: list[Validation] = []
+    validation: list[ValidationPredictions] = []
     for runs in by_run:
         by_split: dict[Hashable, Sequence[Prediction]] = {**runs}
         validation.append(by_split if scores.folds else next(iter(runs.values())))

@@ -5,19 +5,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ...datasets import out_of_lesions, recorded_files
+from ...datasets import excluded_from_lesion_task, recorded_files
 from ...errors import ProbSAError
 from ...evaluation import (
     Lesions,
     Prediction,
-    detections,
-    drawn_lesions,
+    annotated_lesions,
+    detect_lesions,
+    find_lesions,
     froc_summary,
-    hits,
-    lesions,
+    match_detections,
     patch_mask,
 )
-from ...statistics import Hits, Metric
+from ...statistics import Metric, SlideHits
 from ...training import RunFolder
 from .pooled import blocks
 from .results import Scores, instances_of
@@ -57,13 +57,13 @@ class LesionTruth:
 
     def _lesions(self, p: Prediction, *, tumour: bool) -> Lesions | str | None:
         if self.source == "annotations":
-            return drawn_lesions(p, self.files.get(p.name), tumour=tumour)
+            return annotated_lesions(p, self.files.get(p.name), tumour=tumour)
         if not tumour:
             return None
         marks = p.instance_labels
         if marks is None or bool((marks < 0).any()) or not bool((marks > 0).any()):
             return NO_LABELS
-        return lesions(patch_mask(p))
+        return find_lesions(patch_mask(p))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +99,7 @@ def truths_of(scores: Scores) -> tuple[list[LesionTruth], list[str]]:
             files = None
             notes.append(f"No official FROC: {error}.")
         if files is not None:
-            out = out_of_lesions(scores.bags)
+            out = excluded_from_lesion_task(scores.bags)
             truths.append(LesionTruth(source="annotations", files=files, left_out=out))
     return truths, notes
 
@@ -114,7 +114,7 @@ def lesions_found(
         InputError: The scores cannot be calibrated, or an annotation cannot be used.
     """
     positive = dict(zip(scores.bags, (scores.y > 0).tolist(), strict=True))
-    hits_by_source: dict[LesionSource, list[list[Hits]]] = {t.source: [] for t in truths}
+    hits_by_source: dict[LesionSource, list[list[SlideHits]]] = {t.source: [] for t in truths}
     patches_left = PATCHES
     for r, predictions in enumerate(instances_of(scores)):
         if not on_slides(predictions):
@@ -129,9 +129,9 @@ def lesions_found(
             for truth in truths:
                 lesions_or_reason = truth.of(p, tumour=positive[p.name])
                 if not isinstance(lesions_or_reason, str):
-                    points = points or detections(p)
+                    points = points or detect_lesions(p)
                     hits_by_source[truth.source][-1].append(
-                        hits(p.name, points, lesions=lesions_or_reason)
+                        match_detections(p.name, points, lesions=lesions_or_reason)
                     )
     groups = dict(zip(scores.bags, scores.groups.tolist(), strict=True))
     return {
@@ -142,7 +142,7 @@ def lesions_found(
 
 
 def _froc(
-    replicates: Sequence[Sequence[Hits]],
+    replicates: Sequence[Sequence[SlideHits]],
     groups: Mapping[str, str],
     *,
     scores: Scores,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.stats import rankdata
 
-from ...statistics import odd_folds
+from ...statistics import find_outlier_folds
 from .pooled import interval_of
 from .results import Scores
 
@@ -21,7 +21,7 @@ def outlier_splits(scores: Sequence[Scores]) -> dict[int, str]:
     first = scores[0]
     if not first.folds:
         return {}
-    folds = odd_folds(
+    folds = find_outlier_folds(
         first.y,
         np.concatenate([s.p for s in scores]),
         folds=first.split[0],

@@ -14,15 +14,15 @@ import numpy as np
 from ...statistics import (
     ONE_REPLICATE,
     Comparison,
-    Data,
     Difference,
+    MethodSample,
+    PairedData,
     Pooling,
-    Sample,
     compare,
-    difference,
-    draw,
+    compare_pair,
+    draw_patients,
     holm,
-    resampled,
+    resampled_metric,
 )
 from .means import SplitMetric
 from .results import Scores
@@ -231,13 +231,15 @@ def interval_of(
     predicted = scores.p if metric == "auroc" else scores.calls
     folds = scores.split if pooling == "within" else None
     strata = y.tolist() if folds is None else list(zip(y, folds[0].tolist(), strict=True))
-    draws, freedom = draw(strata, groups=scores.groups.tolist(), resamples=resamples, seed=0)
-    values = resampled(y, predicted, draws=draws, metric=metric, folds=folds)
+    draws, freedom = draw_patients(
+        strata, groups=scores.groups.tolist(), resamples=resamples, seed=0
+    )
+    values = resampled_metric(y, predicted, draws=draws, metric=metric, folds=folds)
     value = float(values[:, 0].mean())
     if np.nanmax(values) - np.nanmin(values) < ROUNDING:  # for example 1 for every resample
         return Interval(value=value, low=None, high=None)
     shared = blocks(scores)
-    data = Data(
+    data = PairedData(
         y=y,
         member=draws.member,
         freedom=freedom,
@@ -245,8 +247,8 @@ def interval_of(
         metric=metric,
         folds=folds,
     )
-    zero = Sample(values=np.zeros_like(values), scores=np.zeros_like(predicted))
-    to_zero = difference(Sample(values=values, scores=predicted), zero, data=data)
+    zero = MethodSample(values=np.zeros_like(values), scores=np.zeros_like(predicted))
+    to_zero = compare_pair(MethodSample(values=values, scores=predicted), zero, data=data)
     low, high = to_zero.low, to_zero.high
     if low is not None and high is not None:
         low, high = max(low, 0.0), min(high, 1.0)

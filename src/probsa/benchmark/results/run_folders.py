@@ -8,7 +8,7 @@ from typing import Any
 
 from ...datasets import Split
 from ...errors import InputError
-from ...evaluation import TABLE, Predictions, read_predictions
+from ...evaluation import PREDICTIONS_TABLE, Predictions, read_predictions
 from ...variational import KLWeight
 from ..grid.methods_and_cells import Method
 
@@ -48,7 +48,7 @@ def read_cells(out: Path) -> Runs:
     folders = sorted(p for p in (out / "cells").glob("*/*/split*-seed*") if p.is_dir())
     for path in folders:
         try:
-            run = _run(path) if (path / "predictions" / TABLE).is_file() else None
+            run = _run(path) if (path / "predictions" / PREDICTIONS_TABLE).is_file() else None
         except InputError as error:
             skipped.append((path, str(error)))
             continue

@@ -72,8 +72,8 @@ def pairs_note(values: Mapping[str, Sequence[float]], baseline: str | None) -> l
     n = len(values[baseline])
     if 2.0 ** (1 - n) > 0.05:
         return [
-            f"Wilcoxon's test against {baseline} is omitted: with {n} column"
-            f"{'' if n == 1 else 's'}, p cannot be below {2.0 ** (1 - n):.3g}."
+            f"Wilcoxon's test against {baseline}: omitted, since with {n} column"
+            f"{'' if n == 1 else 's'} p cannot be below {2.0 ** (1 - n):.3g}."
         ]
     adjusted = holm([1.0 if t.p is None else t.p for t in tests.values()])
     named = ", ".join(f"{m} {p:.3g}" for m, p in zip(tests, adjusted, strict=True))

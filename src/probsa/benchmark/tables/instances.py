@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ...errors import ProbSAError
-from ...evaluation import DETECTORS, TITLES, error_verdict
+from ...evaluation import DETECTOR_TITLES, ERROR_DETECTORS, error_verdict
 from ...statistics import Metric
 from ..results.cache import ResultCache
 from ..results.instances import AREA, BOOTSTRAP
@@ -96,12 +96,12 @@ def _detectors(data: str, summaries: Mapping[str, Summary]) -> ResultTable:
         Column(key="method", title="method"),
         Column(key="error_rate", title="wrong calls", unit="percent"),
     ]
-    columns += [Column(key=d, title=TITLES[d], unit="percent") for d in DETECTORS]
+    columns += [Column(key=d, title=DETECTOR_TITLES[d], unit="percent") for d in ERROR_DETECTORS]
     columns.append(Column(key="gain", title="σ² minus best rival", unit="points"))
     rows = []
     for name, summary in summaries.items():
         metrics = [summary[f"error_rate_{AREA}"]]
-        metrics += [summary[f"error_auroc_{d}_{AREA}"] for d in DETECTORS]
+        metrics += [summary[f"error_auroc_{d}_{AREA}"] for d in ERROR_DETECTORS]
         metrics.append(summary[f"error_auroc_gain_{AREA}"])
         rows.append((text_cell(name), *(_cell(m) for m in metrics)))
     variance_key = f"error_auroc_variance_{AREA}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ...errors import ProbSAError
-from ...evaluation import NAMES
+from ...evaluation import FROC_METRICS
 from ..results.lesions import (
     BOOTSTRAP,
     LesionFroc,
@@ -66,14 +66,18 @@ def _table(data: str, methods: Mapping[str, LesionFroc], truth: LesionTruth) -> 
     ]
     columns += [
         Column(key=k, title=rate, group="sensitivity at false positives per slide", unit="percent")
-        for k, rate in zip(NAMES[1:], RATES, strict=True)
+        for k, rate in zip(FROC_METRICS[1:], RATES, strict=True)
     ]
     rows = []
     for name, froc in methods.items():
         m = froc.metrics["froc"]
         score = TableCell(value=m.value, low=m.low, high=m.high)
         rows.append(
-            (text_cell(name), score, *(TableCell(value=froc.metrics[k].value) for k in NAMES[1:]))
+            (
+                text_cell(name),
+                score,
+                *(TableCell(value=froc.metrics[k].value) for k in FROC_METRICS[1:]),
+            )
         )
     return ResultTable(
         name=f"{FILES[truth.source]}_{key(data)}",

@@ -119,10 +119,10 @@ def run(arguments: Sequence[str]) -> int:
         return _tables(own.out, own)
     if own.grid is None:
         raise InputError("probsa benchmark needs a grid first: probsa benchmark GRID.yaml")
-    from ...benchmark import name_of, read_grid
+    from ...benchmark import grid_name, read_grid
 
     if own.tables_only:
-        return _tables(Path(name_of(own.grid)), own)
+        return _tables(Path(grid_name(own.grid)), own)
     grid = read_grid(own.grid, data=own.data or [], overrides=overrides, out=own.out)
     out = own.out or Path(grid.name)
     test_bags = [bag for data in grid.data for bag in data.test_bags]
@@ -137,7 +137,7 @@ def _bags(own: Namespace) -> list[str] | None:
 
 
 def _dry_run(grid: "Grid", out: Path, own: Namespace) -> int:
-    from ...benchmark import counts, plan
+    from ...benchmark import count_states, plan
 
     planned = plan(grid, out)
     states, units = planned.states, planned.units
@@ -145,7 +145,7 @@ def _dry_run(grid: "Grid", out: Path, own: Namespace) -> int:
         write_json(
             {
                 "out": str(out),
-                "counts": counts(states),
+                "counts": count_states(states),
                 "cells": [{**s.to_dict(), "cell": s.cell.name} for s in states],
                 "units": [{"name": u.name, "cells": [c.name for c in u.cells]} for u in units],
                 "notes": list(planned.notes),
@@ -159,13 +159,13 @@ def _dry_run(grid: "Grid", out: Path, own: Namespace) -> int:
 
 
 def _summary(grid: "Grid", planned: "Plan") -> list[str]:
-    from ...benchmark import counts
+    from ...benchmark import count_states
 
     states = planned.states
     joint = [u for u in planned.units if u.together]
     alone = len(planned.units) - len(joint)
     jointly_trained = sum(len(u.cells) for u in joint)
-    so_far = ", ".join(f"{n} {status}" for status, n in counts(states).items())
+    so_far = ", ".join(f"{n} {status}" for status, n in count_states(states).items())
     sets = ", ".join(f"{d.name} ({len(d.splits)} splits)" for d in grid.data)
     return [
         *(f"note: {n}" for n in planned.notes),
@@ -176,7 +176,7 @@ def _summary(grid: "Grid", planned: "Plan") -> list[str]:
 
 
 def _run(grid: "Grid", out: Path, own: Namespace) -> int:
-    from ...benchmark import counts, run_grid
+    from ...benchmark import count_states, run_grid
     from ..terminal import grid_bar
 
     workers = worker_count(own.workers, default=1)
@@ -201,7 +201,7 @@ def _run(grid: "Grid", out: Path, own: Namespace) -> int:
         write_json(
             {
                 "out": str(out),
-                "counts": counts(states),
+                "counts": count_states(states),
                 "failed": [{"cell": s.cell.name, "reason": s.reason} for s in failed],
                 **report,
             }
@@ -211,7 +211,7 @@ def _run(grid: "Grid", out: Path, own: Namespace) -> int:
         write(f"{state.status}: {state.cell.name}: {state.reason}")
     if len(failed) > SHOWN:
         write(f"… and {len(failed) - SHOWN} more: {out / 'cells.csv'}")
-    by_status = counts(states)
+    by_status = count_states(states)
     others = "".join(f", {n} {s}" for s, n in by_status.items() if n and s != "done")
     write(f"{by_status['done']} of {len(states)} cells are done{others}")
     _write_report(report)

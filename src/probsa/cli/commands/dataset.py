@@ -133,10 +133,10 @@ def _root(args: Namespace) -> Path:
             "--fetch downloads the authors' processed folder of rsna, panda or camelyon16: give no "
             "folder and no --features with it"
         )
-    from ...datasets import fetch
+    from ...datasets import fetch_release
 
     folder = args.out / DOWNLOADED
-    return fetch(args.fetch, folder, feature_set=args.feature_set, revision=args.revision)
+    return fetch_release(args.fetch, folder, feature_set=args.feature_set, revision=args.revision)
 
 
 def _report_lines(study: "Study") -> list[str]:

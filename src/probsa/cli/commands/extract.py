@@ -69,11 +69,11 @@ def run(arguments: Sequence[str]) -> int:
     from ...cohorts import ExtractOptions, RunOptions, estimate_features, extract_cohort
     from ...jobs import cores
     from ...slides import Windows
-    from ...training import choose_device, gpus
+    from ...training import choose_device, gpu_count
     from ..terminal import OUT, counting_outcomes
 
     device = choose_device(args.device).type
-    workers = worker_count(args.workers, default=gpus() if device == "cuda" else 1)
+    workers = worker_count(args.workers, default=gpu_count() if device == "cuda" else 1)
     cores_per_worker = max(1, cores() // workers)
     readers = cores_per_worker // 2 if args.readers is None else args.readers
     threads = max(1, cores_per_worker - readers) if args.threads is None else args.threads

@@ -96,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _over(args: Namespace):  # noqa: ANN202 - the types are imported only when the command runs
     """Return the slides to draw over and how, or None."""
-    from ...maps import CohortSources, Over
+    from ...maps import CohortSources, OverlaySettings
 
     names = ("resolution", "longest", "alpha", "overlays")
     options = {k: args[k] for k in names if args[k] not in (None, False)}
@@ -107,4 +107,4 @@ def _over(args: Namespace):  # noqa: ANN202 - the types are imported only when t
         return None
     if args.slide_mpp is not None and not args.slide_mpp > 0:
         raise InputError(f"--slide-mpp is {args.slide_mpp:g}: expected µm per pixel, above 0")
-    return CohortSources(args.slides, mpp=args.slide_mpp), Over(**options)
+    return CohortSources(args.slides, mpp=args.slide_mpp), OverlaySettings(**options)

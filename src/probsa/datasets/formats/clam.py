@@ -13,14 +13,14 @@ from jaxtyping import Shaped
 
 from ...core import (
     StoredBag,
-    as_columns,
+    as_coordinates,
     as_features,
-    by_name,
-    checked,
-    number,
-    opened,
+    files_by_name,
+    numeric_attribute,
+    open_hdf5,
     pt_files,
     stride_of,
+    validate_bag,
 )
 from ...errors import BagError
 from ..bag_set import BagSet, GraphOptions
@@ -51,15 +51,15 @@ def read_patch_file(path: Path) -> PatchFile:
     Raises:
         BagError: the file is damaged or holds no `coords`.
     """
-    with opened(path) as f:
+    with open_hdf5(path) as f:
         corners, pixels = f.get("coords"), f.get("imgs")
         if not isinstance(corners, h5py.Dataset):
             raise BagError(f"{path} has no dataset 'coords', so it is not a file of patches")
         attributes, scale = dict(corners.attrs), 1.0
         if isinstance(pixels, h5py.Dataset):
             attributes = {"patch_size": pixels.shape[1]} | attributes | dict(pixels.attrs)
-            scale = number(attributes, "downsample") or 1.0
-        coords = at_level_0(as_columns(corners[...]), scale)
+            scale = numeric_attribute(attributes, "downsample") or 1.0
+        coords = at_level_0(as_coordinates(corners[...]), scale)
     return PatchFile(coords=coords, attributes=attributes, scale=scale)
 
 
@@ -91,7 +91,7 @@ class ClamTensorBags(BagSet):
     """
 
     def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
-        super().__init__(folder, by_name(pt_files(folder)), graph=graph, cache_gb=cache_gb)
+        super().__init__(folder, files_by_name(pt_files(folder)), graph=graph, cache_gb=cache_gb)
         self._patches = patches_folder(folder)
 
     def metadata(self, name: str) -> Metadata:
@@ -121,7 +121,7 @@ class ClamTensorBags(BagSet):
             kind="slide",
             stride=None if patches is None else patches.stride,
         )
-        return checked(bag, source=path)
+        return validate_bag(bag, source=path)
 
     def _peek(self, name: str) -> tuple[int, int]:
         return tensor_shape(self._files[name])

@@ -6,7 +6,16 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ...core import BagKind, StoredBag, by_name, hdf5_files, opened, peek_bag, read_bag, stated_kind
+from ...core import (
+    BagKind,
+    StoredBag,
+    files_by_name,
+    hdf5_files,
+    open_hdf5,
+    peek_bag,
+    read_bag,
+    read_kind,
+)
 from ...errors import BagError
 from ..bag_set import BagSet, GraphOptions
 from ..metadata import Metadata, from_attributes
@@ -21,12 +30,12 @@ class Hdf5Bags(BagSet):
     """
 
     def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
-        super().__init__(folder, by_name(hdf5_files(folder)), graph=graph, cache_gb=cache_gb)
+        super().__init__(folder, files_by_name(hdf5_files(folder)), graph=graph, cache_gb=cache_gb)
         self._patches = patches_folder(folder)
 
     def metadata(self, name: str) -> Metadata:
         path = self._files[self._known(name)]
-        with opened(path) as f:
+        with open_hdf5(path) as f:
             attributes, kind = _attributes(f, "coords"), _kind(f, path)
             encoder = f.attrs.get("probsa_encoder", _attributes(f, "features").get("encoder"))
             flags = f.get("unreadable")
@@ -55,7 +64,7 @@ class Hdf5Bags(BagSet):
         return frozenset({"clam", "trident", "probsa"})
 
     def _formats(self, path: Path) -> frozenset[str]:
-        with opened(path) as f:
+        with open_hdf5(path) as f:
             if "probsa_version" in f.attrs:
                 return frozenset({"probsa"})
             attributes = set(_attributes(f, "coords")) | set(_attributes(f, "features"))
@@ -94,7 +103,7 @@ def _attributes(f: h5py.File, dataset: str) -> dict[str, object]:
 
 def _kind(f: h5py.File, path: Path) -> BagKind | None:
     """Return the stated kind, or infer it from the columns of `coords`, without reading rows."""
-    kind, coords = stated_kind(f, path), f.get("coords")
+    kind, coords = read_kind(f, path), f.get("coords")
     if kind is not None or not isinstance(coords, h5py.Dataset):
         return kind
     shape = coords.shape

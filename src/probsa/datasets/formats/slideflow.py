@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...core import StoredBag, as_columns, as_features, by_name, checked, graphs, pt_files
+from ...core import (
+    StoredBag,
+    as_coordinates,
+    as_features,
+    files_by_name,
+    graphs,
+    pt_files,
+    validate_bag,
+)
 from ...errors import BagError, InputError
 from ..bag_set import BagSet, GraphOptions
 from ..metadata import Metadata, positive
@@ -29,7 +37,7 @@ class SlideflowBags(BagSet):
     """The `.pt` files of a folder, with their indexes."""
 
     def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
-        super().__init__(folder, by_name(pt_files(folder)), graph=graph, cache_gb=cache_gb)
+        super().__init__(folder, files_by_name(pt_files(folder)), graph=graph, cache_gb=cache_gb)
         self._config = _read_config(folder)
         self._indexed = any(_find_index(path) is not None for path in self._files.values())
 
@@ -81,7 +89,7 @@ class SlideflowBags(BagSet):
             coords=None if centres is None else corners(centres, stride or 0.0),
             kind="slide",
         )
-        return checked(bag, source=path)
+        return validate_bag(bag, source=path)
 
     def _peek(self, name: str) -> tuple[int, int]:
         return tensor_shape(self._files[name])
@@ -92,7 +100,7 @@ def corners(centres: np.ndarray, side: float) -> np.ndarray:
 
     If the side is odd, slideflow rounds the centre down.
     """
-    return as_columns(np.ceil(centres.astype(np.float64) - side / 2 - 1e-6))
+    return as_coordinates(np.ceil(centres.astype(np.float64) - side / 2 - 1e-6))
 
 
 def stride_of_centres(centres: np.ndarray) -> float | None:
@@ -121,7 +129,7 @@ def side_level0(centres: np.ndarray, *, metadata: Metadata, mpp: float, name: st
         return side
     ratio = side / stride
     multiple = max(1, round(ratio))
-    if abs(ratio / multiple - 1) <= graphs.AGREES and multiple <= STRIDES:
+    if abs(ratio / multiple - 1) <= graphs.DISTANCE_TOLERANCE and multiple <= STRIDES:
         return stride * multiple  # whole pixels, as slideflow cut them
     if ratio < 1:  # no two of them are neighbours, or the resolution is wrong
         return graphs.check_stride(torch.from_numpy(centres * 1.0), stride=side, name=name)

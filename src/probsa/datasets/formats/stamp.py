@@ -13,14 +13,14 @@ import torch
 
 from ...core import (
     StoredBag,
-    as_columns,
+    as_coordinates,
     as_features,
-    by_name,
-    checked,
+    files_by_name,
     graphs,
     hdf5_files,
-    number,
-    opened,
+    numeric_attribute,
+    open_hdf5,
+    validate_bag,
 )
 from ...errors import BagError, EmptyBag
 from ..bag_set import BagSet, GraphOptions
@@ -42,12 +42,12 @@ class StampBags(BagSet):
     unit = "um"
 
     def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
-        super().__init__(folder, by_name(hdf5_files(folder)), graph=graph, cache_gb=cache_gb)
+        super().__init__(folder, files_by_name(hdf5_files(folder)), graph=graph, cache_gb=cache_gb)
 
     def metadata(self, name: str) -> Metadata:
         path = self._files[self._known(name)]
-        with opened(path) as f:
-            tile_um, tile_px = _tile_um(f, path), number(f.attrs, "tile_size_px")
+        with open_hdf5(path) as f:
+            tile_um, tile_px = _tile_um(f, path), numeric_attribute(f.attrs, "tile_size_px")
             extractor = f.attrs.get("extractor")
         tile_px = tile_px or (float(FIRST_PX) if tile_um == FIRST_UM else None)
         return Metadata(
@@ -62,7 +62,7 @@ class StampBags(BagSet):
 
     def _read(self, name: str) -> StoredBag:
         path = self._files[name]
-        with opened(path) as f:
+        with open_hdf5(path) as f:
             rows = _feature_dataset(f, path)
             features = rows[...]
             tile_um = _tile_um(f, path)
@@ -70,22 +70,22 @@ class StampBags(BagSet):
         bag = StoredBag(
             name=name,
             features=as_features(features, source=path),
-            coords=as_columns(coords),
+            coords=as_coordinates(coords),
             kind="slide",
             stride=_stride(coords, tile_um),
         )
-        return checked(bag, source=path)
+        return validate_bag(bag, source=path)
 
     def _peek(self, name: str) -> tuple[int, int]:
         path = self._files[name]
-        with opened(path) as f:
+        with open_hdf5(path) as f:
             n, width = _feature_dataset(f, path).shape
         return int(n), int(width)
 
 
 def is_stamp(path: Path) -> bool:
     """Return whether a file holds STAMP's features, not probsa's, TRIDENT's or CLAM's."""
-    with opened(path) as f:
+    with open_hdf5(path) as f:
         return "features" not in f and any(name in f for name in ROWS)
 
 
@@ -145,9 +145,9 @@ def _tile_um(f: h5py.File, path: Path) -> float:
 
 def _stated_um(attributes: Mapping[str, object]) -> float | None:
     """Return the stated tile size: `tile_size` in version 2.0, `tile_size_um` in later ones."""
-    if attributes.get("unit") == "um" and number(attributes, "tile_size"):
-        return number(attributes, "tile_size")
-    return number(attributes, "tile_size_um") or None
+    if attributes.get("unit") == "um" and numeric_attribute(attributes, "tile_size"):
+        return numeric_attribute(attributes, "tile_size")
+    return numeric_attribute(attributes, "tile_size_um") or None
 
 
 def _scale(f: h5py.File) -> float:
@@ -166,4 +166,4 @@ def _stride(coords: np.ndarray, tile: float) -> float:
     if len(coords) < 2:
         return tile
     stride = graphs.check_stride(torch.from_numpy(coords), stride=None)
-    return stride if tile * (1 - graphs.AGREES) <= stride <= tile * WIDER else tile
+    return stride if tile * (1 - graphs.DISTANCE_TOLERANCE) <= stride <= tile * WIDER else tile

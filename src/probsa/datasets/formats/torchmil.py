@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core import StoredBag, as_columns, as_features, by_name, checked, npy_files
+from ...core import StoredBag, as_coordinates, as_features, files_by_name, npy_files, validate_bag
 from ...errors import BagError, TableError
 from ..bag_set import BagSet, GraphOptions
 from ..labels import read_rows
@@ -23,7 +23,7 @@ class TorchmilBags(BagSet):
     """
 
     def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
-        super().__init__(folder, by_name(npy_files(folder)), graph=graph, cache_gb=cache_gb)
+        super().__init__(folder, files_by_name(npy_files(folder)), graph=graph, cache_gb=cache_gb)
         self._root = folder.parent.parent if folder.parent.name == "features" else folder.parent
         size = re.match(r"patches_(\d+)", self._root.name)
         self._stride = float(size[1]) if size else None
@@ -70,12 +70,12 @@ class TorchmilBags(BagSet):
         bag = StoredBag(
             name=name,
             features=as_features(load_array(path), source=path),
-            coords=None if coords is None else as_columns(coords),
+            coords=None if coords is None else as_coordinates(coords),
             instance_labels=None if labels is None else labels.reshape(-1).astype(np.int64),
             kind="slide" if is_slide else "ct",
             stride=self._stride if is_slide else None,
         )
-        return checked(bag, source=path)
+        return validate_bag(bag, source=path)
 
     def _peek(self, name: str) -> tuple[int, int]:
         shape = load_array(self._files[name], mapped=True).shape

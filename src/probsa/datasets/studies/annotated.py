@@ -15,7 +15,7 @@ from ...patches import raster
 from ...slides import open_slide
 from .annotations import read_area
 from .camelyon16 import CORRECTED, DUPLICATE, MISLABELLED, NOT_EXHAUSTIVE, official
-from .study import RECORD
+from .study import STUDY_RECORD
 
 POLYGONS, MASKS = (".xml", ".json"), (".npy", ".png", ".tif", ".tiff")
 TOO_LARGE = 6
@@ -67,7 +67,7 @@ def recorded_files(labels: Path, bags: Collection[str]) -> dict[str, Path] | Non
     Raises:
         InputError: the record is damaged, or a file is missing.
     """
-    path = labels.parent / RECORD
+    path = labels.parent / STUDY_RECORD
     if not path.is_file():
         return None
     try:
@@ -83,7 +83,7 @@ def recorded_files(labels: Path, bags: Collection[str]) -> dict[str, Path] | Non
     return files or None
 
 
-def out_of_lesions(bags: Collection[str]) -> dict[str, str]:
+def excluded_from_lesion_task(bags: Collection[str]) -> dict[str, str]:
     """Return the slides that are excluded from CAMELYON16's lesion task, with the reasons.
 
     Empty unless all names are CAMELYON16's, as `test_114` may exist in other cohorts.
@@ -129,7 +129,7 @@ def tumour_mask(
     return np.ascontiguousarray(mask.T).astype(np.uint8)
 
 
-def kinds_of(files: Mapping[str, Path]) -> dict[str, int]:
+def count_annotation_kinds(files: Mapping[str, Path]) -> dict[str, int]:
     """Count the files with polygons and those with masks."""
     polygons = sum(path.suffix.lower() in POLYGONS for path in files.values())
     counts = {"polygons": polygons, "masks": len(files) - polygons}

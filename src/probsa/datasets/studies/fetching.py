@@ -12,7 +12,9 @@ LABELS = ("labels", "patch_labels", "slice_labels", "coords")
 """Folders, or archives with these names, that accompany the features."""
 
 
-def fetch(repository: str, into: Path, *, feature_set: str | None, revision: str | None) -> Path:
+def fetch_release(
+    repository: str, into: Path, *, feature_set: str | None, revision: str | None
+) -> Path:
     """Download one set of features with its labels, and unpack the archives.
 
     Files that exist already are not downloaded again.

@@ -11,7 +11,7 @@ from ..recognition import feature_folders
 from . import camelyon16, panda, rsna, table
 from .processed import ProcessedFolder
 from .study import (
-    RECORD,
+    STUDY_RECORD,
     OnBag,
     StudyDraft,
     StudySource,
@@ -22,7 +22,7 @@ from .study import (
 from .study import Study as Study
 from .study import StudyOptions as StudyOptions
 
-NAMES: tuple[StudyName, ...] = get_args(StudyName)
+STUDY_NAMES: tuple[StudyName, ...] = get_args(StudyName)
 PLAIN = StudyOptions()
 _PUBLISHED = {"rsna": rsna, "panda": panda, "camelyon16": camelyon16}
 _EXPECTED = """\
@@ -68,7 +68,7 @@ def open_study(
     """
     if not root.is_dir():
         raise InputError(f"there is no folder {root}")
-    if (root / RECORD).is_file():
+    if (root / STUDY_RECORD).is_file():
         return _read_prepared(name, root)
     check_out(out)
     processed = _processed(name, root) if features is None else None
@@ -100,9 +100,9 @@ def recognise_study(root: Path) -> StudyName:
     """
     if not root.is_dir():
         raise InputError(f"there is no folder {root}")
-    if (root / RECORD).is_file():
+    if (root / STUDY_RECORD).is_file():
         name = read_study(root).name
-        return next(known for known in NAMES if known == name)
+        return next(known for known in STUDY_NAMES if known == name)
     # CAMELYON16 comes last, as it searches all subfolders.
     if rsna.recognised(root):
         return "rsna"

@@ -24,7 +24,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class ProcessedFolder:
-    """A processed folder."""
+    """A processed folder, as published by the authors."""
 
     base: Path
     """The folder of features/, labels/ and patch_labels/ or slice_labels/."""

@@ -21,7 +21,7 @@ from ..choices import StudyName
 from .processed import UNKNOWN as UNKNOWN
 from .processed import ProcessedFolder
 
-LABELS, INSTANCES, RECORD = "labels.csv", "instance_labels", "dataset.json"
+LABELS, INSTANCES, STUDY_RECORD = "labels.csv", "instance_labels", "dataset.json"
 
 OnBag = Callable[[int, int], None]
 """Called with (done, total)."""
@@ -162,7 +162,7 @@ def write_study(
             f"{source.bags.names[0]!r}, for example, has no label. Bags must be named as the "
             "release names its slides or scans"
         )
-    write_json(out / RECORD, {"name": name, "unfinished": True})
+    write_json(out / STUDY_RECORD, {"name": name, "unfinished": True})
     columns = [
         c for c in ("label", "group", "fold", "split") if c in next(iter(draft.rows.values()))
     ]
@@ -196,7 +196,7 @@ def write_study(
         "annotations": {b: p.absolute() for b, p in draft.annotations.items()},
         "strata": draft.strata,
     }
-    write_json(out / RECORD, record)
+    write_json(out / STUDY_RECORD, record)
     return study
 
 
@@ -206,7 +206,7 @@ def read_study(folder: Path) -> Study:
     Raises:
         InputError: the folder is missing, or its record is unfinished or damaged.
     """
-    path = folder / RECORD
+    path = folder / STUDY_RECORD
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         if record.get("unfinished"):
@@ -238,7 +238,7 @@ def check_out(out: Path) -> None:
     Raises:
         OutputExists: there are such labels.
     """
-    if (out / LABELS).exists() and not (out / RECORD).exists():
+    if (out / LABELS).exists() and not (out / STUDY_RECORD).exists():
         raise OutputExists(
             f"{out} holds a {LABELS} that probsa dataset did not write: give another --out"
         )

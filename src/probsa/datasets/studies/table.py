@@ -6,7 +6,7 @@ import numpy as np
 
 from ...errors import InputError
 from ..formats.arrays import load_array
-from ..labels import match, read_table
+from ..labels import check_labels_match, read_table
 from ..overlay import Overlay
 from .study import INSTANCES, LABELS, UNKNOWN, InstanceLabels, StudyDraft, StudySource
 
@@ -29,7 +29,7 @@ def draft(source: StudySource) -> StudyDraft:
     if not path.is_file():
         raise InputError(f"there is no table {path}: a cohort needs {NEEDED}, or --labels")
     table = read_table(path, classes=source.options.classes)
-    match(table, source.bags.names, allow_unlabelled=True)
+    check_labels_match(table, source.bags.names, allow_unlabelled=True)
     study = StudyDraft(release=f"the table {path}", classes=table.classes)
     for row_index, bag in enumerate(table.bags):
         label = table.labels[row_index]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core import StoredBag, write_csv
 from ...errors import BagError
-from ..labels import Table
+from ..labels import LabelTable
 from ..metadata import Metadata
 
 
@@ -63,7 +63,7 @@ class Writer(ABC):
             BagError: the format cannot represent the bag.
         """
 
-    def write_labels(self, table: Table, bags: Sequence[str]) -> list[str]:
+    def write_labels(self, table: LabelTable, bags: Sequence[str]) -> list[str]:
         """Write the labels of these bags; return a list of what could not be converted."""
         wanted = set(bags)
         columns: dict[str, Sequence[object] | None] = {

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ...core import replacing, replacing_hdf5, write_csv
-from ..labels import Table
+from ..labels import LabelTable
 from .base import Outgoing, Writer, lost_resolution, single
 
 
@@ -74,7 +74,7 @@ class ClamWriter(Writer):
                 "coords", data=corners.astype(np.int32), chunks=(32, 2), maxshape=(None, 2)
             )
 
-    def write_labels(self, table: Table, bags: Sequence[str]) -> list[str]:
+    def write_labels(self, table: LabelTable, bags: Sequence[str]) -> list[str]:
         """Write CLAM's label table `case_id,slide_id,label`."""
         wanted = set(bags)
         rows = [

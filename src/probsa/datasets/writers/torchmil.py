@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core import AGREES, replacing, write_csv
-from ..labels import Table
+from ...core import DISTANCE_TOLERANCE, replacing, write_csv
+from ..labels import LabelTable
 from .base import Outgoing, Writer, lost_resolution, needs_corners, single
 
 PARTS = {"train": "train", "val": "train", "test": "test"}
@@ -64,11 +64,11 @@ class TorchmilWriter(Writer):
         )
         from_first = corners - corners.min(0)
         cells = np.rint(from_first / stride)
-        if np.abs(from_first - cells * stride).max() <= AGREES * stride:
+        if np.abs(from_first - cells * stride).max() <= DISTANCE_TOLERANCE * stride:
             return (cells * common).astype(np.int64)
         return np.rint(from_first * common / stride).astype(np.int64)
 
-    def write_labels(self, table: Table, bags: Sequence[str]) -> list[str]:
+    def write_labels(self, table: LabelTable, bags: Sequence[str]) -> list[str]:
         """Write `labels/<bag>.npy` and `splits.csv`."""
         wanted, lost = set(bags), []
         roots = {p.stem: p.parent.parent.parent for p in self._written()}
