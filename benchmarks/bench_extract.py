@@ -1,10 +1,11 @@
-"""Extraction of a slide beside the encoder alone on pixels in memory, taking turns in one run.
+"""Compare the extraction of a slide with the encoder alone on pixels in memory.
 
     python benchmarks/bench_extract.py [--side 6000] [--rounds 3]
 
-ResNet-50 with random weights on one core; reading and decoding (JPEG tiles) in one process on
-another. The ratio is the time of the encoder alone over that of the whole extraction (starting the
-reader, reading, decoding, encoding, writing): 1 where reading costs nothing. The goal is 0.9.
+ResNet-50 with random weights runs on one core; a process on another core reads and decodes JPEG
+tiles. The ratio is the time of the encoder alone divided by that of the whole extraction (starting
+the reader, reading, decoding, encoding, writing), both measured alternately in one run. The goal
+is 0.9; at 1, reading adds no time.
 """
 
 import argparse
@@ -29,8 +30,8 @@ from probsa.slides import open_slide
 BATCH = 32
 
 
-def write(path: Path, side: int) -> None:
-    """One slide full of tissue."""
+def write_slide(path: Path, side: int) -> None:
+    """Write a slide that is full of tissue."""
     path.parent.mkdir(parents=True)
     rng = np.random.default_rng(0)
     row = np.clip(rng.normal((200, 110, 160), 25, (256, side, 3)), 0, 255).astype(np.uint8)
@@ -48,21 +49,20 @@ def write(path: Path, side: int) -> None:
 
 
 def main() -> None:
-    """One table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--side", type=int, default=6000, help="of the slide, pixels")
+    parser.add_argument("--side", type=int, default=6000, help="side of the slide in pixels")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--patch-size", type=int, default=256)
     a = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        write(root / "slides" / "x.tiff", a.side)
+        write_slide(root / "slides" / "x.tiff", a.side)
         torch.manual_seed(0)
         save_file(ResNet().state_dict(), root / "weights.safetensors")
         work = root / "work"
-        chosen = settings(size=a.patch_size, mpp=0.5)
-        patch_cohort(root / "slides", work, settings=chosen)
+        patch_settings = settings(size=a.patch_size, mpp=0.5)
+        patch_cohort(root / "slides", work, settings=patch_settings)
         options = ExtractOptions(
             encoder="resnet50",
             weights=str(root / "weights.safetensors"),
@@ -96,5 +96,5 @@ def main() -> None:
         print(f"median ratio {statistics.median(ratios):.3f} (goal 0.9)")
 
 
-if __name__ == "__main__":  # the readers are processes that import this file
+if __name__ == "__main__":  # the reader processes import this file
     main()

@@ -1,4 +1,4 @@
-"""Time to build a slide's graph: 8 neighbours on a lattice, on shifted lattices, and its weights.
+"""Measure the time to build a slide's graph (8 neighbours on one or several lattices) and weights.
 
 python benchmarks/bench_graphs.py [--out graphs.json]
 """
@@ -18,11 +18,11 @@ from probsa.core.randomness import random_stream
 
 SIZES = (1_000, 5_000, 20_000, 50_000)
 GOAL = (20_000, 50.0)
-"""Patches, and milliseconds within which their edges are found, without weights."""
+"""Number of patches, and the goal in milliseconds for finding their edges, without weights."""
 
 
 def slide(n: int, *, contours: int) -> Tensor:
-    """n corners, 256 apart, in as many pieces as given; each piece has a lattice of its own."""
+    """Return n patch corners, 256 apart; each of the `contours` pieces has its own lattice."""
     source, pieces = random_stream("graphs", n), []
     for k in range(contours):
         count = n // contours
@@ -35,7 +35,7 @@ def slide(n: int, *, contours: int) -> Tensor:
 
 
 def milliseconds(call: Callable[[], object], *, rounds: int = 7) -> float:
-    """The median of some calls, after one that warms up."""
+    """Return the median time of the calls that follow a warm-up call."""
     times = []
     for _ in range(rounds + 1):
         start = time.perf_counter()
@@ -47,7 +47,7 @@ def milliseconds(call: Callable[[], object], *, rounds: int = 7) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     rows = []
     print(
         "| patches | edges | lattice, ms | 4 contours, ms | 8 nearest, ms | weights, P=1024, ms |"
@@ -71,8 +71,8 @@ def main() -> None:
     reached = next(r["lattice"] for r in rows if r["patches"] == GOAL[0])
     verdict = "met" if reached < GOAL[1] else "missed"
     print(f"{GOAL[0]:,} patches: {reached:.1f} ms (goal: < {GOAL[1]:g} ms, {verdict})")
-    if given.out:
-        given.out.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1))
+    if arguments.out:
+        arguments.out.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

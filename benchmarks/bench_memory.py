@@ -1,7 +1,8 @@
-"""Peak memory of one training step, from 10,000 to 200,000 patches (P = 1024, float16 on disk).
+"""Measure the peak memory of a training step for 10,000 to 200,000 patches (P = 1024).
 
-Each size runs in a process of its own, whose largest resident set is what is reported: the imports,
-the features as read from HDF5 and as computed with, the model, its gradients and the step.
+Each size runs in a separate process, whose largest resident set is reported. It includes the
+imports, the features (float16 as read from HDF5, and float32), the model, its gradients and the
+step.
 
     python benchmarks/bench_memory.py [--model abmil-probsa-diag] [--out memory.json]
 """
@@ -28,11 +29,11 @@ P = 1024
 SIZES = (10_000, 25_000, 50_000, 100_000, 200_000)
 MODELS = ("abmil", "abmil-probsa-dirac", "abmil-probsa-diag")
 GOAL = 8.0
-"""GB at 200,000 patches."""
+"""Upper limit in GB at 200,000 patches."""
 
 
 def write_bag(path: Path, n: int) -> None:
-    """A slide's features on a square grid, a block at a time: this process stays small."""
+    """Write a slide's features on a square grid, in blocks so that this process stays small."""
     source = np.random.default_rng(n)
     width = int(n**0.5)
     cell = np.arange(n)
@@ -45,13 +46,13 @@ def write_bag(path: Path, n: int) -> None:
 
 
 def one_step(path: Path, name: str) -> dict[str, float]:
-    """Reads the bag, builds its graph, and takes one step of Adam; GB (1e9 bytes) and seconds."""
+    """Read the bag, build its graph, take one step of Adam; return GB (1e9 bytes) and seconds."""
     with h5py.File(path) as f:
         x = torch.from_numpy(np.asarray(f["features"]))
         coords = torch.from_numpy(np.asarray(f["coords"]))
     edges = grid(coords, stride=256.0)
     bag = Bag(name="slide", x=x, edges=edges, weights=edge_weights(x, edges), y=1.0, coords=coords)
-    del x  # the half-precision copy may go as soon as the bags hold floats
+    del x  # so that the half-precision copy is freed as soon as the bags hold floats
     loaded = peak()
     bags = pack([bag]).to("cpu", torch.float32)
     del bag
@@ -66,7 +67,7 @@ def one_step(path: Path, name: str) -> dict[str, float]:
 
 
 def peak() -> float:
-    """Largest resident set so far, GB."""
+    """Return the largest resident set so far, in GB."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
@@ -77,14 +78,14 @@ def main() -> None:
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--child", nargs=2, metavar=("BAG", "MODEL"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.child:
-        print(json.dumps(one_step(Path(given.child[0]), given.child[1])))
+    arguments = parser.parse_args()
+    if arguments.child:
+        print(json.dumps(one_step(Path(arguments.child[0]), arguments.child[1])))
         return
-    sizes = [int(s) for s in given.sizes.split(",")]
+    sizes = [int(s) for s in arguments.sizes.split(",")]
     rows = []
     print(
-        "| model | patches | GB after loading | peak GB | kB a patch | s a step |\n"
+        "| model | patches | GB after loading | peak GB | kB per patch | s per step |\n"
         + "|---" * 6
         + "|"
     )
@@ -92,7 +93,7 @@ def main() -> None:
         for n in sizes:
             path = Path(folder) / f"{n}.h5"
             write_bag(path, n)
-            for name in given.model or MODELS:
+            for name in arguments.model or MODELS:
                 command = [sys.executable, __file__, "--child", str(path), name]
                 done = subprocess.run(command, check=True, capture_output=True, text=True)
                 row = {"model": name, "patches": n, **json.loads(done.stdout)}
@@ -102,21 +103,21 @@ def main() -> None:
                     f"| {1e6 * row['peak'] / n:.1f} | {row['seconds']:.2f} |"
                 )
             path.unlink()
-    for name in given.model or MODELS:
+    for name in arguments.model or MODELS:
         print(verdict(name, [r for r in rows if r["model"] == name]))
-    if given.out:
-        given.out.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1))
+    if arguments.out:
+        arguments.out.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1))
 
 
 def verdict(name: str, rows: list[dict]) -> str:
-    """How straight the line is: the largest departure of the peak from the least-squares line."""
+    """Compare the peak with the goal, and with a line fitted by least squares to all sizes."""
     n = np.array([r["patches"] for r in rows], dtype=float)
     gb = np.array([r["peak"] for r in rows])
     text = f"{name}: {gb[-1]:.2f} GB at {int(n[-1]):,} (goal at 200,000: < {GOAL:g} GB)"
     if len(rows) > 2:
         slope, level = np.polyfit(n, gb, 1)
-        off = np.abs(gb - slope * n - level).max()
-        text += f"; {1e6 * slope:.2f} kB a patch, at most {off:.2f} GB off that line"
+        residual = np.abs(gb - slope * n - level).max()
+        text += f"; {1e6 * slope:.2f} kB per patch, at most {residual:.2f} GB from the fitted line"
     return text
 
 

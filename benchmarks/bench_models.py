@@ -1,10 +1,11 @@
-"""A training step of every model beside torchmil 1.0.2's, on the same bags, in one run.
+"""Compare a training step of every model with that of torchmil 1.0.2 on the same bags.
 
-Ours gets the packed batch, theirs the padded one of its own collate function. Contestants take
-turns; a ratio is the median of paired ratios. Peak memory is of a process of its own.
+Our models get the packed batch, torchmil's the padded one of its own collate function. They
+alternate in one run; a ratio is the median of paired ratios. Peak memory is measured in a separate
+process.
 
     python benchmarks/bench_models.py [--only gtp,camil] [--rounds 5] [--out results.json]
-    python benchmarks/bench_models.py --large          (one bag of 50,000: ours alone)
+    python benchmarks/bench_models.py --large          (one bag of 50,000, our models only)
 """
 
 import argparse
@@ -38,7 +39,7 @@ except ImportError:
 P = 2048
 BATCHES = ("32 of 24-57", "32 of 10-120", "1 of 4,000")
 SHAPE = {"att_dim": 512, "n_heads": 8}
-# model → its arguments here, torchmil's class and arguments, and where the two are not alike
+# model → our arguments, torchmil's class and its arguments, and how the architectures differ
 PAIRS: dict[str, tuple[dict[str, Any], str, dict[str, Any], str]] = {
     "abmil": ({}, "ABMIL", {}, "same"),
     "clam-sb": ({}, "CLAM_SB", {"gated": True, "k_sample": 8}, "same"),
@@ -89,7 +90,7 @@ PAIRS: dict[str, tuple[dict[str, Any], str, dict[str, Any], str]] = {
     ),
 }
 DENSE = ("gtp", "camil")
-"""Theirs build N×N matrices: three times as fast is the goal at 4,000 patches."""
+"""torchmil's models build N×N matrices; here ours should be three times as fast at 4,000."""
 
 
 def our_model(name: str) -> nn.Module:
@@ -120,14 +121,14 @@ def their_model(name: str) -> nn.Module:
 
 
 def their_step(name: str, bags: Bags) -> Step:
-    """Every input of torchmil's `compute_loss`, by its name."""
+    """Return a step of torchmil's model; inputs of its `compute_loss` are passed by name."""
     model, batch = their_model(name), padded(bags)
     assert bags.coords is not None
     cells = bags.coords.split(list(bags.sizes))
     coords = nn.utils.rnn.pad_sequence(cells, batch_first=True)
-    known = {**{k: batch[k] for k in ("Y", "X", "adj", "mask")}, "coords": coords}
-    wanted = inspect.signature(model.compute_loss).parameters
-    inputs = {k: known[k] for k in wanted if k in known}
+    available = {**{k: batch[k] for k in ("Y", "X", "adj", "mask")}, "coords": coords}
+    parameters = inspect.signature(model.compute_loss).parameters
+    inputs = {k: available[k] for k in parameters if k in available}
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
@@ -138,7 +139,7 @@ def their_step(name: str, bags: Bags) -> Step:
 
 
 def with_coords(bags: Bags) -> Bags:
-    """The same bags with their cells: chains are rows of slices, grids have √n columns."""
+    """Return the bags with coordinates: one row for a chain, √n columns for a grid."""
     cells = []
     for n in bags.sizes:
         width = int(n**0.5) if n >= 1000 else n
@@ -147,14 +148,14 @@ def with_coords(bags: Bags) -> Bags:
 
 
 def peak(name: str, side: str, batch: str) -> float:
-    """GB that a step needs beyond its batch, in a process of its own."""
+    """Return the GB that a step needs beyond its batch, measured in a separate process."""
     command = [sys.executable, __file__, "--child", name, side, batch]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return float(done.stdout) if done.returncode == 0 else float("nan")
 
 
 def child(name: str, side: str, batch: str) -> None:
-    """Prints the growth of the largest resident size over two steps, in GB."""
+    """Print the growth of the largest resident size over two steps, in GB."""
     bags = large_bag() if batch == "large" else with_coords(batch_of(batch))
     step = our_step(name, bags) if side == "ours" else their_step(name, bags)
     before = high_water()
@@ -164,13 +165,16 @@ def child(name: str, side: str, batch: str) -> None:
 
 
 def high_water() -> float:
-    """GB: the largest resident size of this process (`getrusage` would count its parent's)."""
+    """Return the largest resident size of this process in GB, without that of its parent.
+
+    `getrusage` would include the parent's.
+    """
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 2**20
 
 
 def large_bag() -> Bags:
-    """A slide of 50,000 patches."""
+    """Return a slide of 50,000 patches."""
     n, width = 50_000, 250
     cells = torch.stack([torch.arange(n) % width, torch.arange(n) // width], 1)
     edges = grid(cells, stride=1.0)
@@ -187,7 +191,7 @@ def large_bag() -> Bags:
 
 
 def compare(name: str, batch: str, rounds: int) -> dict[str, Any]:
-    """One row: times, their ratio, parameters and peaks."""
+    """Return one row with the times, their ratio and the memory peaks."""
     bags = with_coords(batch_of(batch))
     steps: dict[str, Step] = {"ours": our_step(name, bags)}
     row: dict[str, Any] = {"model": name, "batch": batch, "alike": PAIRS[name][3]}
@@ -212,7 +216,7 @@ def compare(name: str, batch: str, rounds: int) -> dict[str, Any]:
 
 
 def affordable(steps: dict[str, Step], rounds: int, *, seconds: float = 8.0) -> int:
-    """Fewer rounds where a round takes long: theirs may need half a minute for a step."""
+    """Reduce the number of rounds if a round is slow: a step of torchmil may take 30 s."""
     start = time.perf_counter()
     for step in steps.values():
         step()
@@ -233,11 +237,13 @@ def show(row: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default=",".join(PAIRS), help="models, by commas")
+    parser.add_argument("--only", default=",".join(PAIRS), help="models, comma-separated")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--large", action="store_true", help="one bag of 50,000, ours alone")
-    parser.add_argument("--out", type=Path, help="the rows as JSON")
+    parser.add_argument(
+        "--large", action="store_true", help="one bag of 50,000 patches, our models only"
+    )
+    parser.add_argument("--out", type=Path, help="JSON file for the rows")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
@@ -246,7 +252,7 @@ def main() -> None:
         return
     print(json.dumps(machine()))
     rows = []
-    measure: Callable[[str], list[dict[str, Any]]] = large if a.large else every(a.rounds)
+    measure: Callable[[str], list[dict[str, Any]]] = large if a.large else all_batches(a.rounds)
     for name in a.only.split(","):
         for row in measure(name):
             rows.append(row)
@@ -255,7 +261,7 @@ def main() -> None:
                 a.out.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))
 
 
-def every(rounds: int) -> Callable[[str], list[dict[str, Any]]]:
+def all_batches(rounds: int) -> Callable[[str], list[dict[str, Any]]]:
     return lambda name: [compare(name, batch, rounds) for batch in BATCHES]
 
 

@@ -1,7 +1,7 @@
-"""What a training step and a prediction cost, as ratios within one run.
+"""Compare the durations of training steps and predictions within one run.
 
-Contestants take turns (A, B, A, B, …), so that whatever else the machine does meets all of them
-alike; a ratio is the median over rounds of paired ratios, beside its smallest and largest.
+The contestants alternate (A, B, A, B, …), so that other work on the machine affects all of them
+equally. A ratio is the median of the paired ratios of all rounds, given with their range.
 
     python benchmarks/bench_step.py [--only step,torchmil,bf16,tabmil,predict] [--out results.json]
 """
@@ -46,11 +46,12 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One comparison: a over b (or b over a where `faster`), on one batch."""
+    """One comparison: the ratio of two durations on one batch."""
 
     section: str
     batch: str
     what: str
+    """The names of numerator and denominator."""
     ratio: float
     low: float
     high: float
@@ -60,7 +61,7 @@ class Row:
 
 
 def batch_of(name: str) -> Bags:
-    """Bags of standard normal features; chains for scans (small bags), grids for slides."""
+    """Return bags of standard normal features; small bags are chains, slides are grids."""
     source = random_stream("bench", name)
     sizes = SIZES[name]
     if isinstance(sizes, tuple):
@@ -82,7 +83,7 @@ def _bag(n: int, k: int, source: torch.Generator, *, slide: bool) -> Bag:
 
 
 def ours(name: str, bags: Bags, *, bf16: bool = False, **arguments: Any) -> Step:
-    """Forward, loss and backward of one of our models in training."""
+    """Return a step of one of our models: forward pass, losses and backward pass."""
     torch.manual_seed(0)
     model = probsa.models.build(name, in_dim=P, **arguments).train()
     weights, generator = model.loss_weights, random_stream("bench", name)
@@ -98,7 +99,7 @@ def ours(name: str, bags: Bags, *, bf16: bool = False, **arguments: Any) -> Step
 
 
 def bare_products(n: int) -> Step:
-    """The matrix products of every linear layer of `abmil`, into memory that is already there."""
+    """Return the matrix products of all linear layers of `abmil`, into preallocated memory."""
     x, h, t, f = (torch.randn(n, d) for d in (P, D, D_F, 1))
     w, v, u = torch.randn(D, P), torch.randn(D_F, D), torch.randn(1, D_F)
     dh, dt = torch.empty_like(h), torch.empty_like(t)
@@ -118,7 +119,7 @@ def bare_products(n: int) -> Step:
 
 
 def adam(name: str, **arguments: Any) -> Step:
-    """The optimiser's step, as the default recipe configures it."""
+    """Return the step of the default optimiser."""
     model = probsa.models.build(name, in_dim=P, **arguments)
     for p in model.parameters():
         p.grad = torch.randn_like(p)
@@ -126,7 +127,7 @@ def adam(name: str, **arguments: Any) -> Step:
 
 
 def theirs(model: nn.Module, bags: Bags) -> Step:
-    """torchmil's forward, loss and backward on the padded batch of its own collate function."""
+    """Return a step of a torchmil model on the padded batch of its own collate function."""
     batch = padded(bags)
     inputs = (batch["Y"], batch["X"])
     if not isinstance(model, TransformerABMIL):
@@ -142,13 +143,13 @@ def theirs(model: nn.Module, bags: Bags) -> Step:
 
 
 def padded(bags: Bags) -> Any:
-    """The batch as torchmil trains on it: padded, masked, with normalised sparse adjacencies."""
+    """Return torchmil's batch: padded, masked, with normalised sparse adjacency matrices."""
     assert collate_fn is not None and bags.y is not None
     degree, items = bags.degrees, []
     for b, (start, stop) in enumerate(zip(bags.offsets[:-1], bags.offsets[1:], strict=True)):
-        own = (bags.edges[0] >= start) & (bags.edges[0] < stop)
-        i, j = bags.edges[:, own]
-        w = bags.weights[own] * (degree[i] * degree[j]).rsqrt()
+        bag_edges = (bags.edges[0] >= start) & (bags.edges[0] < stop)
+        i, j = bags.edges[:, bag_edges]
+        w = bags.weights[bag_edges] * (degree[i] * degree[j]).rsqrt()
         rows = torch.stack([torch.cat([i, j]), torch.cat([j, i])]) - start
         n = int(stop - start)
         adj = torch.sparse_coo_tensor(
@@ -166,7 +167,10 @@ def first_layer(*, relu: bool) -> nn.Module:
 
 
 def race(contestants: dict[str, Step], *, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each in every round; who starts changes each time; the first one warms up."""
+    """Return the seconds of each contestant in every round after a warm-up round.
+
+    The contestant that starts changes from round to round.
+    """
     times: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)
     for k in range(rounds + 1):
@@ -177,8 +181,10 @@ def race(contestants: dict[str, Step], *, rounds: int) -> dict[str, list[float]]
     return {name: seconds[1:] for name, seconds in times.items()}
 
 
-def compare(times: dict[str, list[float]], a: str, b: str, *, goal: float | None, **of: str) -> Row:
-    """The ratio a / b; a goal above 0 is an upper bound, below 0 a lower bound."""
+def compare(
+    times: dict[str, list[float]], a: str, b: str, *, goal: float | None, **labels: str
+) -> Row:
+    """Return the ratio a / b; a goal above 0 is an upper bound, one below 0 a lower bound."""
     ratios = [x / y for x, y in zip(times[a], times[b], strict=True)]
     ratio = statistics.median(ratios)
     met = None if goal is None else ratio <= goal if goal > 0 else ratio >= -goal
@@ -190,18 +196,18 @@ def compare(times: dict[str, list[float]], a: str, b: str, *, goal: float | None
         goal="" if goal is None else f"{'<=' if goal > 0 else '>='} {abs(goal):g}",
         met=met,
         milliseconds=(1e3 * statistics.median(times[a]), 1e3 * statistics.median(times[b])),
-        **of,
+        **labels,
     )
 
 
 def rounds_for(bags: Bags, rounds: int) -> int:
-    """Small batches are quick and noisy: more rounds; the largest one is slow and steady: fewer."""
+    """Return more rounds for small batches, whose times are noisy, and fewer for the largest."""
     n = len(bags.x)
     return rounds * 4 if n < 3000 else rounds if n < 10_000 else max(3, rounds // 2)
 
 
 def section_step(rounds: int) -> Iterator[Row]:
-    """ProbSA against plain attention, and plain attention against its matrix products."""
+    """Compare ProbSA with plain attention, and plain attention with its matrix products."""
     for batch in SIZES:
         bags = batch_of(batch)
         times = race(
@@ -216,15 +222,15 @@ def section_step(rounds: int) -> Iterator[Row]:
             rounds=rounds_for(bags, rounds),
         )
         goals = {"dirac": 1.03, "diag S=16": 1.05, "diag S=1000": 1.20}
-        of = {"section": "step", "batch": batch}
+        labels = {"section": "step", "batch": batch}
         for name, g in goals.items():
-            yield compare(times, name, "abmil", goal=g, **of)
-        yield compare(times, "abmil", "products", goal=1.30, **of)
-        yield compare(times, "adam", "abmil", goal=None, **of)
+            yield compare(times, name, "abmil", goal=g, **labels)
+        yield compare(times, "abmil", "products", goal=1.30, **labels)
+        yield compare(times, "adam", "abmil", goal=None, **labels)
 
 
 def section_torchmil(rounds: int) -> Iterator[Row]:
-    """ProbSA against torchmil's ProbSmoothABMIL, at our default S and at theirs."""
+    """Compare ProbSA with torchmil's ProbSmoothABMIL, at our default S and at torchmil's."""
     goals = {16: (-1.4, -1.8, -1.3, None), 1000: (-3.5, -3.5, -1.6, None)}
     for k, batch in enumerate(SIZES):
         bags = batch_of(batch)
@@ -234,13 +240,13 @@ def section_torchmil(rounds: int) -> Iterator[Row]:
             contestants[f"torchmil S={s}"] = theirs(model, bags)
             contestants[f"ours S={s}"] = ours("abmil-probsa-diag", bags, samples=s)
         times = race(contestants, rounds=rounds_for(bags, rounds))
-        of = {"section": "torchmil", "batch": batch}
+        labels = {"section": "torchmil", "batch": batch}
         for s, goal in goals.items():
-            yield compare(times, f"torchmil S={s}", f"ours S={s}", goal=goal[k], **of)
+            yield compare(times, f"torchmil S={s}", f"ours S={s}", goal=goal[k], **labels)
 
 
 def section_bf16(rounds: int) -> Iterator[Row]:
-    """Our bf16 option against torchmil in float32 (and against ourselves), S = 16."""
+    """Compare our bf16 option with torchmil in float32 and with our float32, S = 16."""
     for batch in SIZES:
         bags = batch_of(batch)
         contestants = {
@@ -251,15 +257,15 @@ def section_bf16(rounds: int) -> Iterator[Row]:
             model = ProbSmoothABMIL((P,), feat_ext=first_layer(relu=True), n_samples_train=16)
             contestants["torchmil S=16"] = theirs(model, bags)
         times = race(contestants, rounds=rounds_for(bags, rounds))
-        of = {"section": "bf16", "batch": batch}
+        labels = {"section": "bf16", "batch": batch}
         if collate_fn is not None:
             goal = None if batch == LARGE else -2.5
-            yield compare(times, "torchmil S=16", "ours bf16", goal=goal, **of)
-        yield compare(times, "ours float32", "ours bf16", goal=None, **of)
+            yield compare(times, "torchmil S=16", "ours bf16", goal=goal, **labels)
+        yield compare(times, "ours float32", "ours bf16", goal=None, **labels)
 
 
 def section_tabmil(rounds: int) -> Iterator[Row]:
-    """Our transformers against torchmil's: 2 layers, 8 heads, width 512, S = 16."""
+    """Compare our transformers with torchmil's: 2 layers, 8 heads, width 512, S = 16."""
     shape = {"transf_n_layers": 2, "transf_n_heads": 8, "transf_att_dim": 512}
     for batch in SIZES:
         bags = batch_of(batch)
@@ -274,15 +280,18 @@ def section_tabmil(rounds: int) -> Iterator[Row]:
             "tabmil-probsa-diag bf16": ours("tabmil-probsa-diag", bags, bf16=True),
         }
         times = race(contestants, rounds=max(3, rounds_for(bags, rounds) // 4))
-        of = {"section": "tabmil", "batch": batch}
+        labels = {"section": "tabmil", "batch": batch}
         goal = None if batch == LARGE else -2.0
-        yield compare(times, "torchmil T-ABMIL", "tabmil", goal=goal, **of)
-        yield compare(times, "torchmil T-ProbSA", "tabmil-probsa-diag", goal=goal, **of)
-        yield compare(times, "torchmil T-ProbSA", "tabmil-probsa-diag bf16", goal=None, **of)
+        yield compare(times, "torchmil T-ABMIL", "tabmil", goal=goal, **labels)
+        yield compare(times, "torchmil T-ProbSA", "tabmil-probsa-diag", goal=goal, **labels)
+        yield compare(times, "torchmil T-ProbSA", "tabmil-probsa-diag bf16", goal=None, **labels)
 
 
 def section_predict(rounds: int) -> Iterator[Row]:
-    """10,000 patches, S = 5000: logits (theirs), and the moments that maps need (ours too)."""
+    """Compare predictions of 10,000 patches with S = 5000.
+
+    torchmil's gives the logits; ours also gives the moments that maps need.
+    """
     bags = pack([_bag(10_000, 0, random_stream("bench", "predict"), slide=True)])
     torch.manual_seed(0)
     model = probsa.models.build("abmil-probsa-diag", in_dim=P, predict_samples=5000).eval()
@@ -297,11 +306,11 @@ def section_predict(rounds: int) -> Iterator[Row]:
             lambda: other(batch["X"], batch["adj"], batch["mask"]).sigmoid()
         )
     times = race(contestants, rounds=rounds)
-    of = {"section": "predict", "batch": "1 of 10,000, S=5000"}
-    yield compare(times, "ours", "first layer", goal=None, **of)
+    labels = {"section": "predict", "batch": "1 of 10,000, S=5000"}
+    yield compare(times, "ours", "first layer", goal=None, **labels)
     if collate_fn is not None:
-        yield compare(times, "torchmil", "ours", goal=-8.0, **of)
-        yield compare(times, "torchmil", "ours bf16", goal=None, **of)
+        yield compare(times, "torchmil", "ours", goal=-8.0, **labels)
+        yield compare(times, "torchmil", "ours bf16", goal=None, **labels)
 
 
 # ----------------------------------------------------------------------------------------- report
@@ -316,7 +325,7 @@ SECTIONS = {
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Return the properties of the machine and the versions on which the times depend."""
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     flags = set(info.partition("flags")[2].partition("\n")[0].split())
     model = info.partition("model name")[2].partition("\n")[0].strip("\t :")
@@ -333,7 +342,7 @@ HEAD = "| section | batch | ratio of | ms | ratio | range | goal | |\n" + "|---"
 
 
 def line(r: Row) -> str:
-    """A line of the markdown table."""
+    """Return one line of the Markdown table."""
     ms = " / ".join(f"{m:.3g}" for m in r.milliseconds)
     verdict = "" if r.met is None else "met" if r.met else "**missed**"
     return (
@@ -345,27 +354,33 @@ def line(r: Row) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, comma-separated")
-    parser.add_argument("--rounds", type=int, default=15, help="of a large batch; small ones: 4 x")
-    parser.add_argument("--threads", type=int, help="of torch; default: as torch finds")
-    parser.add_argument("--out", type=Path, help="where to write the results as JSON")
-    given = parser.parse_args()
-    if given.threads:
-        torch.set_num_threads(given.threads)
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=15,
+        help="rounds of a large batch; small ones have 4 x as many",
+    )
+    parser.add_argument("--threads", type=int, help="threads of torch; default: torch's own choice")
+    parser.add_argument("--out", type=Path, help="JSON file for the results")
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     metadata = machine()
     print(json.dumps(metadata), HEAD, sep="\n\n", flush=True)
     rows: list[Row] = []
-    for name in given.only.split(","):
+    for name in arguments.only.split(","):
         if collate_fn is None and name in ("torchmil", "tabmil"):
             print(
-                f"| {name} | not run: torchmil is absent (pip install torchmil==1.0.2) |" + " |" * 6
+                f"| {name} | not run: torchmil is not installed (pip install torchmil==1.0.2) |"
+                + " |" * 6
             )
             continue
-        for row in SECTIONS[name](given.rounds):
+        for row in SECTIONS[name](arguments.rounds):
             print(line(row), flush=True)
             rows.append(row)
-    if given.out:
+    if arguments.out:
         content = {"machine": metadata, "rows": [asdict(r) for r in rows]}
-        given.out.write_text(json.dumps(content, indent=1))
+        arguments.out.write_text(json.dumps(content, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""A composed slide of 20,000 × 20,000 or more, from real H&E images: time and peak memory.
+"""Measure time and peak memory on a slide of 20,480 × 20,480 pixels composed of real H&E images.
 
-    python benchmarks/real/composed.py --data ../shared/data --out SLIDE.tiff [--pieces 4]
+    python benchmarks/real/composed.py --data ../shared/data --out SLIDE.tiff
     python benchmarks/real/composed.py --measure SLIDE.tiff [--patch-size 512]
 
-The 100 images of colon cancer (500 × 500 at 0.55 µm per pixel) are tiled into several pieces of
-tissue on white glass and written as a pyramidal tiled JPEG TIFF. `--measure` segments and cuts it
-in a process of its own and prints seconds and peak memory above that of the imports.
+The 100 images of colon cancer (500 × 500 at 0.55 µm per pixel) are arranged as several pieces of
+tissue on white glass and written as a pyramidal tiled JPEG TIFF. `--measure` segments the tissue,
+cuts the patches, and prints the seconds and the peak memory above that of the imports.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from PIL import Image
 
 MPP, TILE, SIDE = 0.55, 500, 20_480
 PIECES = ((1, 2, 16, 14), (20, 3, 14, 20), (3, 21, 12, 16), (22, 27, 15, 9))
-"""(column, row, columns, rows) in images: tissue, with ragged corners left out."""
+"""(column, row, columns, rows) of each piece of tissue, in images; corners are left out."""
 
 
 def canvas(images: list[np.ndarray], side: int) -> np.ndarray:
-    """Level 0: white glass with pieces of images, turned so that no two neighbours are alike."""
+    """Return level 0: pieces of randomly chosen and rotated images on white glass."""
     rng = np.random.default_rng(0)
     image = np.full((side, side, 3), 242, np.uint8)
     for column, row, columns, rows in PIECES:
@@ -41,21 +41,21 @@ def canvas(images: list[np.ndarray], side: int) -> np.ndarray:
 
 
 def tiles(image: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """In the order of a TIFF, the last ones padded with white."""
+    """Yield the tiles in the order of a TIFF; incomplete ones are padded with white."""
     height, width = image.shape[:2]
     for y in range(0, height, size):
         for x in range(0, width, size):
-            part = image[y : y + size, x : x + size]
-            if part.shape[:2] == (size, size):
-                yield part
+            tile = image[y : y + size, x : x + size]
+            if tile.shape[:2] == (size, size):
+                yield tile
             else:
-                whole = np.full((size, size, 3), 242, np.uint8)
-                whole[: part.shape[0], : part.shape[1]] = part
-                yield whole
+                padded = np.full((size, size, 3), 242, np.uint8)
+                padded[: tile.shape[0], : tile.shape[1]] = tile
+                yield padded
 
 
 def compose(data: Path, out: Path) -> None:
-    """Writes the slide: five levels, each half of the one before."""
+    """Write the slide with five levels, each half the size of the previous one."""
     paths = sorted((data / "colon_cancer" / "images").glob("*.webp"))
     image = canvas([np.asarray(Image.open(p).convert("RGB")) for p in paths], SIDE)
     with tifffile.TiffWriter(out, bigtiff=True) as tif:
@@ -80,25 +80,25 @@ def compose(data: Path, out: Path) -> None:
 
 
 def peak() -> float:
-    """MB of this process at its largest."""
+    """Return the peak memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 def measure(path: Path, size: int, preset: str | None) -> None:
-    """Segmentation, patching, and the memory both take."""
+    """Print the time and memory of segmentation and patching."""
     from probsa.patches import cut, find_tissue, settings
     from probsa.slides import open_slide
 
-    chosen = settings(preset, size=size)
-    # the libraries are loaded by a first look, so that what is measured is the slide's
+    patch_settings = settings(preset, size=size)
+    # a first read loads the libraries, so that only the work on the slide is measured
     with open_slide(path) as slide:
         slide.read(x=0, y=0, level=len(slide.levels) - 1, width=16, height=16)
         import cv2  # noqa: F401
 
         before, began = peak(), time.perf_counter()
-        tissue = find_tissue(slide, chosen.tissue)
+        tissue = find_tissue(slide, patch_settings.tissue)
         segmented = time.perf_counter()
-        patches = cut(slide, tissue, chosen)
+        patches = cut(slide, tissue, patch_settings)
         done = time.perf_counter()
         levels = ", ".join(f"{v.width}x{v.height}" for v in slide.levels)
     print(
@@ -109,7 +109,6 @@ def measure(path: Path, size: int, preset: str | None) -> None:
 
 
 def main() -> None:
-    """Composes or measures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path)

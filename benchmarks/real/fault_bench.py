@@ -1,4 +1,4 @@
-"""Where faults are made: copies of real bags, and commands that should refuse them."""
+"""Copies of real bags with injected faults, and commands that should reject them."""
 
 import csv
 import os
@@ -17,43 +17,45 @@ Row = dict[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A command that should end so, and say these words."""
+    """A command with a fault in its inputs, its expected exit status and message."""
 
     what: str
+    """A description of the fault."""
     command: list[str | Path]
     words: tuple[str, ...] = ()
+    """Words that the message must contain."""
     status: int = REFUSED
     before: Callable[[], object] = lambda: None
-    """Done right before: what needs a run that is there."""
+    """A function called right before the command, for faults that need an existing run."""
     look: Callable[[], str] | None = None
-    """What has the words, rather than what is said."""
+    """A function that returns the text to search instead of the command's output."""
     never: tuple[str, ...] = ()
-    """Words that must not be there."""
+    """Words that must not occur."""
     limit: bool = False
-    """It is known not to be caught: the command does not look for it."""
+    """Whether this fault is known to pass because the command does not check for it."""
 
 
 class Workshop:
-    """Makes copies with faults in them."""
+    """Makes faulty copies of data and the commands that use them."""
 
     def __init__(self, root: Path, data: Path, scans: Path) -> None:
         self.root, self.data, self.scans = root, data, scans
         self.count = 0
 
     def folder(self) -> Path:
-        """A new one."""
+        """Create a new folder."""
         self.count += 1
-        made = self.root / f"f{self.count:02}"
-        made.mkdir()
-        return made
+        path = self.root / f"f{self.count:02}"
+        path.mkdir()
+        return path
 
     def rows(self, name: str) -> list[Row]:
-        """The real labels."""
+        """Return the rows of the real label table."""
         with (self.data / name / "labels.csv").open(newline="") as f:
             return list(csv.DictReader(f))
 
     def cohort(self, name: str, rows: list[Row] | None = None) -> Path:
-        """A copy of ready bags: labels as given, links to features."""
+        """Create a copy of a ready bag set with the given labels and links to the features."""
         folder = self.folder()
         (folder / "features").mkdir()
         for path in (self.data / name / "features").iterdir():
@@ -63,21 +65,21 @@ class Workshop:
         return folder
 
     def grid(self, epochs: int = 1, **keys: object) -> Path:
-        """A grid of one small model, unless the keys say otherwise."""
+        """Write a grid of one small model; `keys` add to or replace its entries."""
         path = self.folder() / "grid.yaml"
-        given = {"models": [SMALL], "epochs": epochs, "device": "cpu", "threads": 1, **keys}
-        path.write_text(yaml.safe_dump(given))
+        grid = {"models": [SMALL], "epochs": epochs, "device": "cpu", "threads": 1, **keys}
+        path.write_text(yaml.safe_dump(grid))
         return path
 
     def benchmark(self, folder: Path, grid: Path | None = None) -> list[str | Path]:
-        """The command that runs a grid on a folder."""
+        """Return the command that runs a grid on a folder."""
         return ["benchmark", grid or self.grid(), "--data", folder, "--out", self.folder() / "out"]
 
     def train(self, folder: Path, *more: str | Path) -> list[str | Path]:
-        """The command that trains one run on a folder."""
-        of = ["--features", folder / "features", "--labels", folder / "labels.csv"]
+        """Return the command that trains one run on a folder."""
+        data = ["--features", folder / "features", "--labels", folder / "labels.csv"]
         quick = ["--embed", "16", "--epochs", "1", "--device", "cpu", "--maps", "none"]
-        return ["train", "--model", "abmil", *of, *quick, "--out", self.folder() / "run", *more]
+        return ["train", "--model", "abmil", *data, *quick, "--out", self.folder() / "run", *more]
 
 
 def write_rows(path: Path, rows: list[Row]) -> None:
@@ -88,7 +90,7 @@ def write_rows(path: Path, rows: list[Row]) -> None:
 
 
 def fixed(rows: list[Row]) -> list[Row]:
-    """Folds as a fixed split: fold 0 tests, fold 1 validates."""
+    """Turn folds into a fixed split: fold 0 is the test part and fold 1 the validation part."""
     part = {"0": "test", "1": "val"}
     return [
         {"bag": r["bag"], "label": r["label"], "split": part.get(r["fold"], "train")} for r in rows
@@ -96,7 +98,10 @@ def fixed(rows: list[Row]) -> list[Row]:
 
 
 def grouped(rows: list[Row], column: str, first: str, second: str) -> tuple[list[Row], str, str]:
-    """Every bag its own patient, but for one with a bag in either part; and their names."""
+    """Give each bag its own patient, except for two bags that share one; return their names too.
+
+    One of the two has the value `first` in `column`, the other has `second`.
+    """
     a = next(r["bag"] for r in rows if r[column] == first)
     b = next(r["bag"] for r in rows if r[column] == second)
     return [{**r, "group": "P7" if r["bag"] in (a, b) else f"p{r['bag']}"} for r in rows], a, b

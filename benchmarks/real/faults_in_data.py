@@ -1,4 +1,4 @@
-"""Patients, bags and test bags where they should not be; folds that mean nothing."""
+"""Faults in data: patients, bags and test bags in the wrong part, and folds with wrong labels."""
 
 import csv
 from collections.abc import Callable, Iterator
@@ -10,27 +10,27 @@ import numpy as np
 from fault_bench import Fault, Workshop, fixed, grouped, probsa
 
 FLIPPED = 2
-"""The fold whose labels are turned round."""
+"""The fold with flipped labels."""
 
 
 def patients(shop: Workshop) -> Iterator[Fault]:
-    """One patient in two parts."""
+    """Yield faults with one patient in two parts."""
     rows = shop.rows("ct_ich")
-    for what, given, column, first, second in (
+    for what, table, column, first, second in (
         ("test and training of a fixed split", fixed(rows), "split", "test", "train"),
         ("training and validation of a fixed split", fixed(rows), "split", "train", "val"),
         ("two folds", rows, "fold", "0", "3"),
     ):
-        bad, a, b = grouped(given, column, first, second)
+        bad, a, b = grouped(table, column, first, second)
         folder = shop.cohort("ct_ich", bad)
         more = ("--test_fold", "0") if column == "fold" else ()
-        said = f"a patient in {what}"
-        yield Fault(what=f"{said}: grid", command=shop.benchmark(folder), words=("P7", a, b))
-        yield Fault(what=f"{said}: train", command=shop.train(folder, *more), words=("P7", a, b))
+        fault = f"a patient in {what}"
+        yield Fault(what=f"{fault}: grid", command=shop.benchmark(folder), words=("P7", a, b))
+        yield Fault(what=f"{fault}: train", command=shop.train(folder, *more), words=("P7", a, b))
 
 
 def copied(shop: Workshop, change: Callable[[np.ndarray], np.ndarray]) -> tuple[Path, str, str]:
-    """A cohort in which a bag of fold 0 is in fold 3 too, under another name."""
+    """Create a cohort in which a bag of fold 0 also occurs in fold 3 under another name."""
     rows = shop.rows("ct_ich")
     real = next(r for r in rows if r["fold"] == "0")
     twin = {"bag": "900", "label": real["label"], "fold": "3"}
@@ -45,22 +45,22 @@ def copied(shop: Workshop, change: Callable[[np.ndarray], np.ndarray]) -> tuple[
     return folder, real["bag"], "900"
 
 
-def noisy(x: np.ndarray, share: float) -> np.ndarray:
-    """With so much noise, in units of each feature's deviation."""
+def noisy(x: np.ndarray, scale: float) -> np.ndarray:
+    """Add noise, with a scale in units of each feature's standard deviation."""
     g = np.random.default_rng(0)
-    return (x + share * x.std(0) * g.normal(size=x.shape)).astype(np.float32)
+    return (x + scale * x.std(0) * g.normal(size=x.shape)).astype(np.float32)
 
 
 def copies(shop: Workshop) -> Iterator[Fault]:
-    """One bag's features under two names, in two parts."""
+    """Yield faults in which the features of one bag occur under two names in two parts."""
     for what, change in (
         ("a bag under another name in another fold", lambda x: x),
-        ("the same, rows in another order", lambda x: x[::-1]),
+        ("the same with its rows in another order", lambda x: x[::-1]),
         ("the same in float16", lambda x: x.astype(np.float16)),
         ("the same with 0.2 % noise", lambda x: noisy(x, 0.002)),
-        ("the same, a third of the rows dropped", lambda x: x[np.arange(len(x)) % 3 > 0]),
+        ("the same with a third of the rows dropped", lambda x: x[np.arange(len(x)) % 3 > 0]),
         (
-            "all of it: 0.2 % noise, float16, a third dropped",
+            "all of these: 0.2 % noise, float16, a third dropped",
             lambda x: noisy(x, 0.002).astype(np.float16)[np.arange(len(x)) % 3 > 0],
         ),
     ):
@@ -75,8 +75,8 @@ def copies(shop: Workshop) -> Iterator[Fault]:
     )
 
 
-def edited(path: Path, change: Callable[[dict[str, list[str]]], object]) -> None:
-    """A stored split, changed by hand."""
+def edit_split(path: Path, change: Callable[[dict[str, list[str]]], object]) -> None:
+    """Change a stored split."""
     with path.open(newline="") as f:
         rows = list(csv.DictReader(f))
     parts = {p: [r[p] for r in rows if r[p]] for p in ("train", "val", "test")}
@@ -91,13 +91,13 @@ def edited(path: Path, change: Callable[[dict[str, list[str]]], object]) -> None
 def spoil(
     command: list[str | Path], file: Path, change: Callable[[dict[str, list[str]]], object]
 ) -> None:
-    """Runs a grid, then changes a split that it stored."""
+    """Run a grid, then change a split that it stored."""
     probsa(command)
-    edited(file, change)
+    edit_split(file, change)
 
 
 def test_in_validation(shop: Workshop) -> Iterator[Fault]:
-    """A test bag that validates too, or instead."""
+    """Yield faults with a test bag in the validation or training part."""
     rows = fixed(shop.rows("ct_ich"))
     folder = shop.cohort("ct_ich", rows)
     bag = next(r["bag"] for r in rows if r["split"] == "test")
@@ -130,15 +130,15 @@ def test_in_validation(shop: Workshop) -> Iterator[Fault]:
         )
 
 
-def odd_in(path: Path) -> str:
-    """What the figure of folds marks."""
+def marked_folds(path: Path) -> str:
+    """Return the folds that the data of the figure marks as outliers, in words."""
     with path.open(newline="") as f:
-        odd = sorted({r["split"] for r in csv.DictReader(f) if r["odd"] == "True"})
-    return "; ".join(f"fold {k} is marked" for k in odd)
+        outliers = sorted({r["split"] for r in csv.DictReader(f) if r["odd"] == "True"})
+    return "; ".join(f"fold {k} is marked" for k in outliers)
 
 
 def flipped(shop: Workshop) -> Iterator[Fault]:
-    """A fold with its labels turned round, and none."""
+    """Yield a control without, and faults with a fold whose labels are flipped."""
     grid = shop.grid(epochs=15, seeds=2, standardize=True, learning_rate=0.001)
     for folds in ((), (str(FLIPPED),)):
         rows = [
@@ -163,30 +163,30 @@ def flipped(shop: Workshop) -> Iterator[Fault]:
             words=(f"fold {FLIPPED}: labels flipped?",), never=others,
         )  # fmt: skip
         yield Fault(
-            what="a fold with flipped labels: what the command says",
+            what="a fold with flipped labels: the output of the command",
             command=command, status=0, words=(f"fold {FLIPPED}", "labels flipped?"), never=others,
         )  # fmt: skip
         yield Fault(
-            what="a fold with flipped labels: the figure's numbers",
+            what="a fold with flipped labels: the data of the figure",
             command=[*command, "--tables-only"], status=0,
-            look=partial(odd_in, out / "figures" / "splits.csv"),
+            look=partial(marked_folds, out / "figures" / "splits.csv"),
             words=(f"fold {FLIPPED} is marked",),
             never=tuple(f"fold {k} " for k in range(5) if k != FLIPPED),
         )  # fmt: skip
 
 
 def one_class(shop: Workshop) -> Iterator[Fault]:
-    """A test part without positives."""
+    """Yield faults with a test part, or all bags, of one class."""
     rows = shop.rows("ct_ich")
-    kept = [r for r in fixed(rows) if not (r["split"] == "test" and r["label"] == "1")]
-    folder = shop.cohort("ct_ich", kept)
+    remaining = [r for r in fixed(rows) if not (r["split"] == "test" and r["label"] == "1")]
+    folder = shop.cohort("ct_ich", remaining)
     for r in rows:
-        if r["bag"] not in {k["bag"] for k in kept}:
+        if r["bag"] not in {k["bag"] for k in remaining}:
             (folder / "features" / f"{r['bag']}.h5").unlink()
     words = ("one class", "class 0")
     yield Fault(what="a test part of one class: grid", command=shop.benchmark(folder), words=words)
     yield Fault(
-        what="a test part of one class: train (AUROC is undefined, and said to be)",
+        what="a test part of one class: train (AUROC is reported as undefined)",
         command=shop.train(folder), status=0, words=("one class",),
     )  # fmt: skip
     all_one = [{**r, "label": "0"} for r in rows]

@@ -1,4 +1,4 @@
-"""Names, labels, features and files of releases that are not there."""
+"""Faults in inputs: unknown names, and missing labels, features and files of releases."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 def names(shop: Workshop) -> Iterator[Fault]:
-    """Models, keys and words that do not exist."""
+    """Yield faults with models, keys and values that do not exist."""
     folder = shop.cohort("ct_ich", shop.rows("ct_ich"))
     for what, keys, words in (
         ("an unknown model", {"models": ["abmil-probsa-dia"]}, ("abmil-probsa-dia'", "-diag")),
@@ -33,7 +33,7 @@ def names(shop: Workshop) -> Iterator[Fault]:
 
 
 def labels(shop: Workshop) -> Iterator[Fault]:
-    """Labels that are not there."""
+    """Yield faults with missing labels."""
     rows = shop.rows("ct_ich")
     bare = shop.cohort("ct_ich")
     ablation = ["benchmark", RECIPES / "ablation.yaml", "--out", shop.folder() / "out", "--data"]
@@ -44,29 +44,33 @@ def labels(shop: Workshop) -> Iterator[Fault]:
         command=["dataset", "table", bare, "--out", shop.folder() / "out"],
         words=("labels.csv",),
     )
-    asked = {"features": str(bare / "features"), "labels": str(bare / "clinical.csv")}
+    named = {"features": str(bare / "features"), "labels": str(bare / "clinical.csv")}
     for what, data, words in (
-        ("labels", asked, ("clinical.csv",)),
+        ("labels", named, ("clinical.csv",)),
         (
-            "labels of instances",
-            {**asked, "labels": str(shop.data / "ct_ich" / "labels.csv"),
+            "instance labels",
+            {**named, "labels": str(shop.data / "ct_ich" / "labels.csv"),
              "instance_labels": str(bare / "slices")},
             ("slices",),
         ),
-        ("no labels at all", {"features": asked["features"]}, ("labels",)),
+        ("no labels at all", {"features": named["features"]}, ("labels",)),
     ):  # fmt: skip
         grid = shop.grid(data=data)
         yield Fault(
-            what=f"a grid that asks for {what} that are not there",
+            what=f"a grid that names missing {what}",
             command=["benchmark", grid, "--out", grid.parent / "out"],
             words=words,
         )
     for what, changed, words in (
-        ("a bag without a line", rows[1:], (rows[0]["bag"],)),
-        ("a line without a bag", [*rows, {**rows[0], "bag": "777"}], ("777",)),
+        ("a bag without a row", rows[1:], (rows[0]["bag"],)),
+        ("a row without a bag", [*rows, {**rows[0], "bag": "777"}], ("777",)),
         ("an empty label", [{**rows[0], "label": ""}, *rows[1:]], (rows[0]["bag"],)),
-        ("no column of labels", [{"bag": r["bag"], "fold": r["fold"]} for r in rows], ("label",)),
-        ("ids without their zeros", [{**r, "bag": str(int(r["bag"]))} for r in rows], ("zeros",)),
+        ("no label column", [{"bag": r["bag"], "fold": r["fold"]} for r in rows], ("label",)),
+        (
+            "ids without their leading zeros",
+            [{**r, "bag": str(int(r["bag"]))} for r in rows],
+            ("zeros",),
+        ),
     ):
         folder = shop.cohort("ct_ich", changed)
         yield Fault(what=f"{what}: grid", command=shop.benchmark(folder), words=words)
@@ -76,21 +80,22 @@ def labels(shop: Workshop) -> Iterator[Fault]:
 
 
 def features(shop: Workshop) -> Iterator[Fault]:
-    """Folders that hold no features."""
+    """Yield faults with folders that contain no features."""
     rows = shop.rows("ct_ich")
     for what, make in (
-        ("not there", lambda f: None),
-        ("a file", lambda f: f.write_text("features")),
-        ("empty", lambda f: f.mkdir()),
-        ("of pictures", lambda f: (f.mkdir(), (f / "049.png").write_bytes(b"\x89PNG"))),
-        ("of damaged files", lambda f: (f.mkdir(), [
+        ("folder missing", lambda f: None),
+        ("folder is a file", lambda f: f.write_text("features")),
+        ("folder empty", lambda f: f.mkdir()),
+        ("folder with pictures", lambda f: (f.mkdir(), (f / "049.png").write_bytes(b"\x89PNG"))),
+        ("folder with damaged files", lambda f: (f.mkdir(), [
             (f / f"{r['bag']}.h5").write_bytes(b"\x89HDF") for r in rows])),
     ):  # fmt: skip
         folder = shop.folder()
         write_rows(folder / "labels.csv", rows)
         make(folder / "features")
-        named = {"features": str(folder / "features"), "labels": str(folder / "labels.csv")}
-        grid = shop.grid(data=named)
+        grid = shop.grid(
+            data={"features": str(folder / "features"), "labels": str(folder / "labels.csv")}
+        )
         command = ["benchmark", grid, "--out", grid.parent / "out"]
         yield Fault(what=f"features {what}: grid", command=command, words=("features",))
         yield Fault(
@@ -101,7 +106,7 @@ def features(shop: Workshop) -> Iterator[Fault]:
 
 
 def processed(shop: Workshop, study: str) -> Path:
-    """The authors' processed folder of a study, made of a few ready bags."""
+    """Create a folder in the authors' processed layout of a study from a few ready bags."""
     ct = study == "rsna"
     source = "ct_ich" if ct else "colon_tiles"
     rows = shop.rows(source)
@@ -129,20 +134,20 @@ def processed(shop: Workshop, study: str) -> Path:
 
 
 def releases(shop: Workshop) -> Iterator[Fault]:
-    """Folders of data sets without a file or two."""
-    gone = {
+    """Yield faults with folders of releases in which files are missing."""
+    missing = {
         "rsna": ("splits.csv", "features", "labels", "labels/ID_0000000001.npy"),
         "panda": ("splits.csv", "patches_512/features", "patches_512/labels"),
         "camelyon16": ("patches_512/features", "patches_512/labels", "patches_512/coords"),
     }
-    for study, parts in gone.items():
+    for study, parts in missing.items():
         whole = processed(shop, study)
         command = ["dataset", study, whole, "--out", shop.folder() / "out"]
-        yield Fault(what=f"{study}, processed, whole (control)", command=command, status=0)
+        yield Fault(what=f"{study}, processed, complete (control)", command=command, status=0)
         for part in parts:
             root = processed(shop, study)
-            lost = root / part
-            shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
+            path = root / part
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
             command = ["dataset", study, root, "--out", shop.folder() / "out"]
             word = Path(part).name
             yield Fault(what=f"{study}, processed, without {part}", command=command, words=(word,))
@@ -159,7 +164,7 @@ def releases(shop: Workshop) -> Iterator[Fault]:
 
 
 def raw_releases(shop: Workshop) -> Iterator[Fault]:
-    """Raw downloads: the features are there, a table of the release is not."""
+    """Yield faults with raw downloads in which a table of the release is missing."""
     work = shop.data / "ct_ich" / "features"
     rsna = shop.folder()
     (rsna / "stage_2_train").mkdir()
@@ -173,7 +178,7 @@ def raw_releases(shop: Workshop) -> Iterator[Fault]:
         (camelyon / f"{name}.tif").touch()
         (slides / f"{name}.h5").symlink_to(shop.data / "colon_tiles" / "features" / "img001.h5")
     empty = shop.folder()
-    for what, study, root, made, words in (
+    for what, study, root, features_folder, words in (
         ("rsna, raw, without stage_2_train.csv", "rsna", rsna, work, ("stage_2_train.csv",)),
         ("panda, raw, without train.csv", "panda", panda, work, ("train.csv",)),
         ("camelyon16, raw, without reference.csv", "camelyon16", camelyon, slides,
@@ -182,7 +187,7 @@ def raw_releases(shop: Workshop) -> Iterator[Fault]:
         ("panda, an empty folder", "panda", empty, None, ("train_images",)),
         ("camelyon16, an empty folder", "camelyon16", empty, None, ("camelyon16",)),
     ):  # fmt: skip
-        more = [] if made is None else ["--features", made]
+        more = [] if features_folder is None else ["--features", features_folder]
         command = ["dataset", study, root, *more, "--out", shop.folder() / "out"]
         yield Fault(what=what, command=command, words=words)
     yield Fault(

@@ -1,13 +1,13 @@
-"""From pixels to maps by the commands alone, on real slides and a real head CT.
+"""Go from pixels to maps with the command line, on real slides and a real head CT.
 
     python benchmarks/real/from_pixels.py --data ../shared/data --out FOLDER
 
 Slides: the 100 images of colon cancer are the training cohort (patches of 50 pixels at 0.55 µm);
-the model is then used on whole slides: two of skin, one of head and neck. CT: the 82 scans of
-CT-ICH, written as NIfTI (their brain-window pictures read back as 0 to 80 HU), train a model that
-is used on the GE head series. What is shown is that every stage runs on what the stage before it
-made; the slides and the series are of other organs and scanners than the training, so nothing
-about them is claimed.
+the model is then applied to whole slides, two of skin and one of head and neck. CT: a model is
+trained on the 82 scans of CT-ICH, written as NIfTI (their brain-window pictures are converted back
+to 0 to 80 HU), and applied to the GE head series. The script shows that every stage runs on the
+output of the previous one. The slides and the series come from other organs and scanners than the
+training data, so nothing is claimed about the maps.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from PIL import Image
 
 
 def probsa(*arguments: object, status: int = 0) -> None:
-    """One command, with how long it took."""
+    """Run a command and print its duration; exit if its status is not the expected one."""
     words = [str(a) for a in arguments]
     print("$ probsa", " ".join(words), flush=True)
     began = time.perf_counter()
@@ -48,18 +48,18 @@ def slides(data: Path, out: Path) -> None:
     """Train on the colon images, predict and draw the three whole slides."""
     cut = ("--mpp", 0.55, "--patch-size", 50, "--slide-mpp")
     images = data / "colon_cancer" / "images"
-    # images of 275 µm, some of fat: the tissue in them is less than the default of 16,384 µm²
-    # (one of them is almost empty: a status of its own, and exit status 1)
-    few = ("--min-tissue-area", 500)
-    probsa("patch", images, "--out", out / "colon", *cut, 0.55, *few, status=1)
+    # The images have a side of 275 µm and some show fat, so their tissue can be smaller than the
+    # default of 16,384 µm². One is almost empty, which gives exit status 1.
+    min_area = ("--min-tissue-area", 500)
+    probsa("patch", images, "--out", out / "colon", *cut, 0.55, *min_area, status=1)
     probsa("extract", out / "colon")
     with (data / "colon_cancer" / "bags.csv").open() as f:
         rows = [(f"img{int(r['image']):03}", r["label"]) for r in csv.DictReader(f)]
-    of = "18.1818x_50px_0px_overlap"
-    there = {p.stem for p in (out / "colon" / of / "features_handcrafted").glob("*.h5")}
-    table = labels([r for r in rows if r[0] in there], out / "colon.csv")
+    job = "18.1818x_50px_0px_overlap"
+    extracted = {p.stem for p in (out / "colon" / job / "features_handcrafted").glob("*.h5")}
+    table = labels([r for r in rows if r[0] in extracted], out / "colon.csv")
     probsa(
-        "train", "--features", out / "colon" / of / "features_handcrafted", "--labels", table,
+        "train", "--features", out / "colon" / job / "features_handcrafted", "--labels", table,
         "--model", "abmil-probsa-diag", "--epochs", 40, "--batch-size", 4, "--out", out / "run",
     )  # fmt: skip
     mpp = out / "mpp.csv"
@@ -69,7 +69,7 @@ def slides(data: Path, out: Path) -> None:
     probsa("extract", out / "wsi")
     probsa("verify", out / "wsi")
     probsa(
-        "predict", out / "run", "--features", out / "wsi" / of / "features_handcrafted",
+        "predict", out / "run", "--features", out / "wsi" / job / "features_handcrafted",
         "--out", out / "preds",
     )  # fmt: skip
     probsa("map", out / "preds", "--slides", out / "wsi", "--out", out / "maps", "--geojson")
@@ -86,12 +86,12 @@ def scans(data: Path, out: Path) -> None:
                 patient, number = name.removesuffix(".jpg").split("/")[-2:]
                 image = Image.open(io.BytesIO(z.read(name))).convert("L")
                 slices[patient][int(number)] = np.asarray(image)
-    for patient, held in slices.items():
-        volume = np.stack([held[k] for k in sorted(held)], axis=2) / 255 * 80
+    for patient, images in slices.items():
+        volume = np.stack([images[k] for k in sorted(images)], axis=2) / 255 * 80
         # rows run to posterior, columns to the patient's left; 5 mm slices
-        axes = np.diag([-1.0, -1.0, 5.0, 1.0])
-        turned = volume.transpose(1, 0, 2).astype(np.float32)
-        nibabel.save(nibabel.Nifti1Image(turned, axes), folder / f"{patient}.nii.gz")
+        affine = np.diag([-1.0, -1.0, 5.0, 1.0])
+        transposed = volume.transpose(1, 0, 2).astype(np.float32)
+        nibabel.save(nibabel.Nifti1Image(transposed, affine), folder / f"{patient}.nii.gz")
     with (data / "ct_ich" / "scan_labels.csv").open() as f:
         rows = [(f"{int(r['patient']):03}", r["ich"]) for r in csv.DictReader(f)]
     probsa("patch", folder, "--out", out / "ct")
@@ -115,7 +115,6 @@ def scans(data: Path, out: Path) -> None:
 
 
 def main() -> None:
-    """Both."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, required=True)

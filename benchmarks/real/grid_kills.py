@@ -1,16 +1,16 @@
-"""Kill -9 a grid at random moments, start it again by the same command, compare all it leaves.
+"""Kill -9 a grid at random moments, rerun the same command, and compare all resulting files.
 
     python benchmarks/real/grid_kills.py --data DIR --log LOG.csv [--runs 10] [--seed 0]
 
-DIR holds features/ and labels.csv with folds (the ready bags of ct_ich, say). One grid runs without
-interruption, by `probsa benchmark`. Then each further run is killed, with all its processes, after
-so many seconds of one phase (checking, training in a pass, training alone, predicting, tables,
-figures), drawn over what that phase lasted; the last run in several phases, one after another. The
-same command then runs to its end, and tables, figures, predictions, metrics but for their seconds
-and weights must equal those of the first run byte for byte, with no file more or less.
+DIR holds features/ and labels.csv with folds (for example the ready bags of ct_ich). One grid runs
+without interruption, by `probsa benchmark`. Each further run is killed, with all its processes, at
+a random moment within a phase (checking, joint training, training alone, predicting, tables,
+figures); the last run is killed in several phases, one after another. The same command then runs
+to its end, and all files must equal those of the first run byte for byte, except for durations.
 
-A pass keeps its state every two minutes, which this grid's passes do not last: `--save-every` has
-it kept more often in the runs that are killed, and it is noted from which epoch each pass went on.
+Joint training saves its state every two minutes, but takes less time in this grid. `--save-every`
+saves it more often in the runs that are killed, and the epochs at which joint trainings resume are
+logged.
 """
 
 import argparse
@@ -31,18 +31,17 @@ from pathlib import Path
 
 import yaml
 
-PHASES = ("checking", "pass", "alone", "predicting", "tables", "figures")
+PHASES = ("checking", "joint", "alone", "predicting", "tables", "figures")
 STATE = "state"
-"""In a pass that has kept a state by now."""
+"""The part of joint training after a state has been saved."""
 PLAN = (
-    ("pass",), ("predicting",), ("tables",), (STATE,), ("alone",), ("figures",), ("checking",),
+    ("joint",), ("predicting",), ("tables",), (STATE,), ("alone",), ("figures",), ("checking",),
     ("predicting",), (STATE,), (STATE, "alone", "predicting", "tables", "figures"),
 )  # fmt: skip
-"""The phases in which each run is killed; again from the start for more runs."""
+"""The phases in which each run is killed; further runs start again at the first entry."""
 LATEST = 0.9
-"""Share of a phase, as the uninterrupted run had it, up to which moments are drawn."""
-LOOK = 0.01
-"""Seconds between two looks."""
+"""Fraction of a phase's duration in the uninterrupted run up to which moments are drawn."""
+POLL_SECONDS = 0.01
 DRIVER = """\
 import sys
 from probsa.benchmark.execution.units import Training
@@ -59,7 +58,7 @@ def restored(self, state):
     restore(self, state)
     note(f"{state.epoch} ", began, "a")
 def trained(self, unit, todo):
-    note("pass" if unit.together else "alone", phase, "w")
+    note("joint" if unit.together else "alone", phase, "w")
     train(self, unit, todo)
 def finished(self, cell):
     note("predicting", phase, "w")
@@ -67,11 +66,11 @@ def finished(self, cell):
 JointKeeper.restore, Training._train, Training._finish = restored, trained, finished
 sys.exit(main(sys.argv[1:]))
 """
-"""`probsa` with states of passes kept more often, and notes of what it is at."""
+"""`probsa` with more frequent states of joint trainings; writes its phase to a file."""
 
 
 def write_grid(path: Path, data: Path, *, epochs: int) -> None:
-    """Five methods, four of which train side by side and one alone."""
+    """Write a grid of models that train jointly (abmil, tabmil) and of one that cannot (dsmil)."""
     small = {"embed": 16, "attention_dim": 8}
     grid = {
         "data": {"features": str(data / "features"), "labels": str(data / "labels.csv")},
@@ -92,19 +91,20 @@ def write_grid(path: Path, data: Path, *, epochs: int) -> None:
 
 @dataclass(kw_only=True)
 class Running:
-    """A grid at work, and how long it has been in each phase."""
+    """A running grid and the time that it has spent in each phase."""
 
     out: Path
     process: subprocess.Popen[bytes]
-    said: Path
-    """Its standard error."""
-    at: Path
-    """Where it notes its phase."""
+    stderr: Path
+    """The file with its standard error."""
+    phase_file: Path
+    """The file to which it writes its phase."""
     lasted: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    """Seconds spent in each phase."""
     now: str = "checking"
 
     def watch(self, until: Callable[[], bool]) -> bool:
-        """Looks on until it ends (False) or `until` says so (True)."""
+        """Wait until the process ends (return False) or `until()` is true (return True)."""
         before = time.perf_counter()
         while self.process.poll() is None:
             self.now = self._phase()
@@ -113,105 +113,106 @@ class Running:
             before = after
             if until():
                 return True
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
         return False
 
     def reached(self, phase: str, moment: float) -> bool:
-        """Whether it is in a phase, and has been for so many seconds."""
-        name = "pass" if phase == STATE else phase
-        there = phase != STATE or any(self.out.glob("passes/*/pass.safetensors"))
-        return self.now == name and there and self.lasted[name] >= moment
+        """Return True if the grid has been in a phase, and still is, for `moment` seconds."""
+        name = "joint" if phase == STATE else phase
+        has_state = phase != STATE or any(self.out.glob("passes/*/pass.safetensors"))
+        return self.now == name and has_state and self.lasted[name] >= moment
 
     def kill(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def _phase(self) -> str:
-        told = self.said.read_text()
-        if "making figures" in told:
+        messages = self.stderr.read_text()
+        if "making figures" in messages:
             return "figures"
-        if "making " in told:
+        if "making " in messages:
             return "tables"
-        noted = self.at.read_text() if self.at.is_file() else ""
-        return noted if noted in PHASES else self.now
+        phase = self.phase_file.read_text() if self.phase_file.is_file() else ""
+        return phase if phase in PHASES else self.now
 
 
 def start(command: list[str], out: Path) -> Running:
-    """In a process group of its own, so that all of it dies together."""
-    said, at = out.with_name(f"{out.name}.stderr"), out.with_name("phase.txt")
-    at.unlink(missing_ok=True)
-    with said.open("wb") as stderr:
+    """Start a command in a new process group, so that its workers can be killed with it."""
+    stderr, phase_file = out.with_name(f"{out.name}.stderr"), out.with_name("phase.txt")
+    phase_file.unlink(missing_ok=True)
+    with stderr.open("wb") as f:
         process = subprocess.Popen(
             [sys.executable, *command, "--out", str(out)],
             stdout=subprocess.DEVNULL,
-            stderr=stderr,
+            stderr=f,
             start_new_session=True,
         )
-    return Running(out=out, process=process, said=said, at=at)
+    return Running(out=out, process=process, stderr=stderr, phase_file=phase_file)
 
 
 def checkpoint(data: bytes) -> tuple[bytes, bytes]:
-    """What a checkpoint says of itself, without seconds, and its tensors."""
+    """Return the header of a checkpoint without seconds, and its tensors."""
     size = struct.unpack("<Q", data[:8])[0]
-    head, tensors = data[8 : 8 + size].rstrip(), data[8 + size :]
-    return re.sub(rb'seconds\\?": [0-9.e+-]+', b"", head), tensors
+    header, tensors = data[8 : 8 + size].rstrip(), data[8 + size :]
+    return re.sub(rb'seconds\\?": [0-9.e+-]+', b"", header), tensors
 
 
 def content(out: Path) -> dict[str, object]:
-    """Every file of an experiment by its name, without what differs between any two runs.
+    """Return every file of an experiment by its name, without what differs between any two runs.
 
-    Those are seconds and the time and machine of a run; the folder's own name becomes OUT.
+    Durations, and the time and machine of a run, are removed; the name of the folder becomes OUT.
     """
-    found: dict[str, object] = {}
+    files: dict[str, object] = {}
     for path in sorted(p for p in out.rglob("*") if p.is_file()):
         key = path.relative_to(out).as_posix()
         if path.name == "about.json":
-            found[key] = "there"
+            files[key] = "exists"
         elif path.suffix == ".safetensors":
-            found[key] = checkpoint(path.read_bytes())
+            files[key] = checkpoint(path.read_bytes())
         elif path.name in ("metrics.csv", "cells.csv"):
             with path.open(newline="") as f:
-                found[key] = [{**row, "seconds": ""} for row in csv.DictReader(f)]
+                files[key] = [{**row, "seconds": ""} for row in csv.DictReader(f)]
         else:
-            found[key] = path.read_bytes().replace(str(out).encode(), b"OUT")
-    return found
+            files[key] = path.read_bytes().replace(str(out).encode(), b"OUT")
+    return files
 
 
 def kind(name: str) -> str:
-    """What a file counts as in the log."""
+    """Return the group in which the log counts a file."""
     first = name.partition("/")[0]
     if first in ("tables", "figures"):
         return first
     return "predictions" if name.endswith("predictions.csv") else "others"
 
 
-def differing(found: dict[str, object], wanted: dict[str, object]) -> dict[str, list[str]]:
-    """Files that are not the same, missing or too many, by kind."""
-    bad: dict[str, list[str]] = {k: [] for k in ("tables", "figures", "predictions", "others")}
-    for name in sorted(found.keys() | wanted.keys()):
-        if found.get(name) != wanted.get(name):
-            bad[kind(name)].append(name)
-    return bad
+def differing(files: dict[str, object], expected: dict[str, object]) -> dict[str, list[str]]:
+    """Return the files that differ, are missing or are not expected, by kind."""
+    names: dict[str, list[str]] = {k: [] for k in ("tables", "figures", "predictions", "others")}
+    for name in sorted(files.keys() | expected.keys()):
+        if files.get(name) != expected.get(name):
+            names[kind(name)].append(name)
+    return names
 
 
 def left_behind(out: Path) -> list[str]:
-    """What only an unfinished experiment has."""
+    """Return the files and folders that only an unfinished experiment has."""
     marks = (".*.tmp", ".*.lock*", "passes", "failures")
     return sorted({p.relative_to(out).as_posix() for m in marks for p in out.rglob(m)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Killed:
-    """What was there when a run was killed."""
+    """The state of an experiment when it was killed."""
 
     phase: str
     drawn: float
+    """Seconds of the phase after which it was killed."""
     states: int
-    """Passes that had kept a state."""
+    """Number of joint trainings that had saved a state."""
     done: int
-    """Cells that were done."""
+    """Number of cells that were done."""
     half_written: int
-    """Files under a temporary name."""
+    """Number of temporary files."""
 
 
 def kill_in(
@@ -222,16 +223,24 @@ def kill_in(
     rng: random.Random,
     began: Path,
 ) -> list[Killed]:
-    """Kills a run in each phase, one after another; fewer kills where it ended before one.
+    """Kill a run in each phase, one after another; stop if the run ends before a kill.
 
-    began: where passes note the epoch that they begin at; emptied at the first kill.
+    Args:
+        phases: the phases in which to kill the run.
+        begin: a function that starts the run.
+        lasted: the duration of each phase, over which moments are drawn.
+        rng: the generator that draws the moments.
+        began: file with the epochs at which joint trainings resumed; removed at the first kill.
     """
     kills: list[Killed] = []
     for phase in phases:
-        moment = rng.uniform(0, LATEST) * lasted["pass" if phase == STATE else phase]
+        moment = rng.uniform(0, LATEST) * lasted["joint" if phase == STATE else phase]
         running = begin()
         if not running.watch(lambda r=running, p=phase, m=moment: r.reached(p, m)):
-            print(f"it ended before {moment:.2f} s of {phase}: once more, earlier", flush=True)
+            print(
+                f"the run ended before {moment:.2f} s of {phase}: try again with earlier moments",
+                flush=True,
+            )
             return kills
         running.kill()
         out = running.out
@@ -250,34 +259,43 @@ def kill_in(
 
 
 def main() -> None:
-    """All runs; exit status 1 if anything differs or is left."""
+    """Make all runs; exit with status 1 if a file differs or temporary files remain."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="features/ and labels.csv")
     parser.add_argument("--log", type=Path, required=True)
-    parser.add_argument("--runs", type=int, default=len(PLAN), help="that are killed")
+    parser.add_argument(
+        "--runs", type=int, default=len(PLAN), help="number of runs that are killed"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--save-every", type=float, default=0.5, help="seconds, of passes' states")
+    parser.add_argument(
+        "--save-every",
+        type=float,
+        default=0.5,
+        help="seconds between two saved states of a joint training",
+    )
     a = parser.parse_args()
     rng, root = random.Random(a.seed), Path(tempfile.mkdtemp())
     grid, began = root / "grid.yaml", root / "began.txt"
     write_grid(grid, a.data.resolve(), epochs=a.epochs)
     plain = start(["-m", "probsa", "benchmark", str(grid)], root / "plain")
     plain.watch(lambda: False)
-    assert plain.process.wait() == 0, plain.said.read_text()
-    wanted, left = content(plain.out), left_behind(plain.out)
+    assert plain.process.wait() == 0, plain.stderr.read_text()
+    expected, left = content(plain.out), left_behind(plain.out)
     command = ["-c", DRIVER, str(a.save_every), str(began), str(root / "phase.txt")]
     command += ["benchmark", str(grid)]
     whole = start(command, root / "whole")
     whole.watch(lambda: False)
-    alike = not any(differing(content(whole.out), wanted).values())
+    equal = not any(differing(content(whole.out), expected).values())
     phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in whole.lasted.items())
-    print(f"uninterrupted: {phases}; alike with states kept: {alike}; left: {left}", flush=True)
-    rows, bad = [], int(bool(left) or not alike)
+    print(
+        f"uninterrupted: {phases}; equal with saved states: {equal}; leftovers: {left}", flush=True
+    )
+    rows, bad = [], int(bool(left) or not equal)
     for k in range(a.runs):
         out, plan, lasted = root / "killed", PLAN[k % len(PLAN)], whole.lasted
         kills: list[Killed] = []
-        while len(kills) < len(plan):  # again, earlier, if the machine was faster this time
+        while len(kills) < len(plan):  # repeat with earlier moments if the run was faster
             shutil.rmtree(out, ignore_errors=True)
             began.unlink(missing_ok=True)
             kills = kill_in(
@@ -292,7 +310,7 @@ def main() -> None:
         last.watch(lambda: False)
         status = last.process.wait()
         epochs = began.read_text().split() if began.is_file() else []
-        differ, left = differing(content(out), wanted), left_behind(out)
+        differ, left = differing(content(out), expected), left_behind(out)
         bad += bool(status or left or any(differ.values()))
         rows.append(
             {
@@ -300,7 +318,7 @@ def main() -> None:
                 "killed_in": " ".join(i.phase for i in kills),
                 "after_s": " ".join(f"{i.drawn:.2f}" for i in kills),
                 "of_s": " ".join(
-                    f"{whole.lasted['pass' if i.phase == STATE else i.phase]:.2f}" for i in kills
+                    f"{whole.lasted['joint' if i.phase == STATE else i.phase]:.2f}" for i in kills
                 ),
                 "cells_done": " ".join(str(i.done) for i in kills),
                 "states_of_passes": " ".join(str(i.states) for i in kills),
@@ -319,7 +337,7 @@ def main() -> None:
     shutil.rmtree(root)
     print(
         f"{len(rows)} runs, {sum(len(r['killed_in'].split()) for r in rows)} kills, "
-        f"{len(wanted)} files each compared, {bad} runs unequal or with something left"
+        f"{len(expected)} files compared per run, {bad} runs with differences or leftovers"
     )
     sys.exit(bool(bad))
 

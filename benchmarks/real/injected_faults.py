@@ -1,14 +1,14 @@
-"""Faults put into copies of real data and settings: what the command line says of each.
+"""Inject faults into copies of real data and settings, and check the command line's messages.
 
     python benchmarks/real/injected_faults.py --data DIR --scans DIR --log LOG.csv [--only WORDS]
 
-DIR of --data holds ready bags: ct_ich and colon_tiles, each with features/ and labels.csv with
-folds. DIR of --scans holds a slice of RSNA (*.dcm) and testing_example.csv. Everything is made in
-a temporary folder; features are links, but for those that are changed.
+The folder of --data holds the ready bags ct_ich and colon_tiles, each with features/ and a
+labels.csv with folds. The folder of --scans holds a slice of RSNA (*.dcm) and testing_example.csv.
+All copies are made in a temporary folder, with links to the features that are not changed.
 
-A fault is caught if the command ends with the exit status that it should have (2: refused) and
-says the words that a reader needs: which bag, patient, file or key it is. Each kind stands beside
-a control, the same without the fault, which must pass.
+A fault is caught if the command ends with the expected exit status (2: rejected) and its message
+contains the words that a reader needs: the bag, patient, file or key. Controls without a fault must
+pass.
 """
 
 import argparse
@@ -27,34 +27,40 @@ KINDS = (
 )  # fmt: skip
 
 
-def tried(fault: Fault, root: Path) -> dict[str, object]:
-    """A row of the table."""
+def check(fault: Fault, root: Path) -> dict[str, object]:
+    """Run the command of a fault and return a row of the table."""
     fault.before()
     done = probsa(fault.command)
-    said = done.stderr + done.stdout
+    output = done.stderr + done.stdout
     if fault.look is not None and done.returncode == 0:
-        said = fault.look()
-    lacking = [w for w in fault.words if w not in said] + [w for w in fault.never if w in said]
-    error = said.partition("probsa: error: ")[2]
-    lines = [line for line in said.splitlines() if any(w in line for w in fault.words)]
+        output = fault.look()
+    lacking = [w for w in fault.words if w not in output] + [w for w in fault.never if w in output]
+    error = output.partition("probsa: error: ")[2]
+    lines = [line for line in output.splitlines() if any(w in line for w in fault.words)]
     message = " ".join((error or " ".join(lines)).split()).replace(f"{root}/", "")
-    as_it_should = done.returncode == fault.status and not lacking
+    caught = done.returncode == fault.status and not lacking
     return {
         "fault": fault.what,
         "exit_status": done.returncode,
         "message": message,
-        "caught": "yes" if as_it_should else "not looked for" if fault.limit else "NO",
+        "caught": "yes" if caught else "not checked" if fault.limit else "NO",
         "lacking": "; ".join(lacking),
     }
 
 
 def main() -> None:
-    """All faults; exit status 1 if one is not caught."""
+    """Check all faults; exit with status 1 if one is not caught."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="ct_ich/ and colon_tiles/")
-    parser.add_argument("--scans", type=Path, required=True, help="a slice of RSNA, *.dcm")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder with ct_ich/ and colon_tiles/"
+    )
+    parser.add_argument(
+        "--scans", type=Path, required=True, help="folder with a slice of RSNA, *.dcm"
+    )
     parser.add_argument("--log", type=Path, required=True)
-    parser.add_argument("--only", nargs="+", choices=[k.__name__ for k in KINDS], help="kinds")
+    parser.add_argument(
+        "--only", nargs="+", choices=[k.__name__ for k in KINDS], help="kinds of faults"
+    )
     a = parser.parse_args()
     root = Path(tempfile.mkdtemp())
     shop = Workshop(root, a.data.resolve(), a.scans.resolve())
@@ -63,7 +69,7 @@ def main() -> None:
         if a.only and kind.__name__ not in a.only:
             continue
         for fault in kind(shop):
-            row = tried(fault, root)
+            row = check(fault, root)
             rows.append(row)
             lacking = f" | lacking: {row['lacking']}" if row["lacking"] else ""
             print(f"{row['caught']:16}{row['exit_status']}  {row['fault']} | ", end="")
@@ -74,7 +80,7 @@ def main() -> None:
         writer.writerows(rows)
     shutil.rmtree(root)
     missed = [r for r in rows if r["caught"] == "NO"]
-    print(f"{len(rows)} faults and controls, {len(missed)} not as they should be")
+    print(f"{len(rows)} faults and controls, {len(missed)} with an unexpected result")
     sys.exit(bool(missed))
 
 

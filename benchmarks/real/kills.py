@@ -1,12 +1,11 @@
-"""Kill -9 at many moments of patch and extract, resume, compare with an uninterrupted run.
+"""Kill -9 patch and extract at many moments, resume, and compare with an uninterrupted run.
 
     python benchmarks/real/kills.py --log LOG.csv [--moments 50] [--seed 0] [--disk 0.05]
 
-Moments are drawn from the seed over the measured duration of each command; every fifth run is
-killed instead when a temporary file appears. So that moments fall inside writes, flushing a file
-takes `--disk` seconds longer than it does here. After the kill the same command runs to its end,
-and every dataset and attribute of the folder must equal, byte for byte, that of a folder that was
-never interrupted.
+Moments are drawn over the measured duration of each command; every fifth run is killed instead when
+a temporary file appears. Flushing a file is slowed down by `--disk` seconds, so that some moments
+fall inside writes. After the kill the same command runs to its end, and every dataset and attribute
+of the folder must equal, byte for byte, that of a folder that was never interrupted.
 """
 
 import argparse
@@ -27,11 +26,11 @@ import tifffile
 
 SLIDES, SIDE = 12, 2048
 INSIDE = 5
-"""Every so many kills one waits for a write."""
+"""One of this many kills waits for a write."""
 
 
 def make_slides(folder: Path) -> None:
-    """Noisy pink boxes of several sizes on white."""
+    """Write slides with noisy pink boxes of several sizes on white."""
     folder.mkdir(parents=True)
     for k in range(SLIDES):
         rng = np.random.default_rng(k)
@@ -52,25 +51,25 @@ def make_slides(folder: Path) -> None:
 
 
 def content(folder: Path) -> dict[str, object]:
-    """Every dataset and attribute below a folder, and which files there are beside tables."""
-    found: dict[str, object] = {}
+    """Return every file, dataset and attribute below a folder; of tables only the name."""
+    files: dict[str, object] = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         key = str(path.relative_to(folder))
         if path.suffix == ".h5":
             with h5py.File(path) as f:
-                found[key] = {k: str(v) for k, v in f.attrs.items()}
+                files[key] = {k: str(v) for k, v in f.attrs.items()}
                 for name, d in f.items():
                     attributes = {k: str(v) for k, v in d.attrs.items()}
-                    found[f"{key}:{name}"] = (str(d.dtype), d.shape, d[...].tobytes(), attributes)
+                    files[f"{key}:{name}"] = (str(d.dtype), d.shape, d[...].tobytes(), attributes)
         elif path.suffix in (".csv", ".json"):
-            found[key] = "there"  # they hold durations
+            files[key] = "exists"  # these files contain durations
         else:
-            found[key] = path.read_bytes()
-    return found
+            files[key] = path.read_bytes()
+    return files
 
 
 def slow_disk(folder: Path, seconds: float) -> None:
-    """From now on every Python process that is started here flushes files slowly."""
+    """Slow down the flushing of files in all Python processes that are started from now on."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
         "import os, time\n"
@@ -80,12 +79,12 @@ def slow_disk(folder: Path, seconds: float) -> None:
         "    flush(number)\n"
         "os.fsync = fsync\n"
     )
-    known = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *([known] if known else [])])
+    current = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *([current] if current else [])])
 
 
 def start(command: list[str]) -> subprocess.Popen[bytes]:
-    """A command in a process group of its own, so that its workers die with it."""
+    """Start a command in a new process group, so that its workers can be killed with it."""
     return subprocess.Popen(
         [sys.executable, "-m", "probsa", *command],
         stdout=subprocess.DEVNULL,
@@ -99,7 +98,7 @@ def temporaries(folder: Path) -> list[str]:
 
 
 def kill_at(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Kills after so many seconds; False if it had ended by then."""
+    """Kill the process after this many seconds; return False if it had already ended."""
     try:
         process.wait(seconds)
         return False
@@ -110,7 +109,7 @@ def kill_at(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def kill_inside(process: subprocess.Popen[bytes], folder: Path, *, nth: int) -> bool:
-    """Kills when the n-th temporary file appears."""
+    """Kill the process when the n-th temporary file appears; return False if it ended first."""
     seen: set[str] = set()
     while process.poll() is None:
         now = temporaries(folder)
@@ -123,12 +122,12 @@ def kill_inside(process: subprocess.Popen[bytes], folder: Path, *, nth: int) -> 
 
 
 def main() -> None:
-    """All kills; exit status 1 if any folder differs."""
+    """Make all kills; exit with status 1 if a folder differs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--moments", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--disk", type=float, default=0.05, help="seconds a flush takes longer")
+    parser.add_argument("--disk", type=float, default=0.05, help="seconds added to each flush")
     a = parser.parse_args()
     root = Path(tempfile.mkdtemp())
     slow_disk(root / "slow", a.disk)

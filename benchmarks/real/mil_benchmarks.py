@@ -1,13 +1,13 @@
-"""Attention MIL on the five classic benchmarks, by the protocol of Ilse et al. (2018).
+"""Evaluate attention MIL on the five classic benchmarks with the protocol of Ilse et al. (2018).
 
     python benchmarks/real/mil_benchmarks.py --out results.csv     # resumes; --table: only print
     python benchmarks/real/mil_benchmarks.py --check               # probsa must be importable
 
-Ten folds, five repeats; learning rate and weight decay are chosen inside each training part: 30
-million SGD steps of one small bag each, on which autograd spends 0.4 to 1 ms, little of it on
-arithmetic. So they run in the C below, 0.03 to 0.3 ms a step, built by the C compiler at hand
-(`CC`, else `cc`: GCC or Clang; only this benchmark needs one). `--check` proves it equal to
-`probsa.models.build("abmil", ...)` under autograd and `torch.optim.SGD`, dropout included.
+Ten folds and five repeats, with learning rate and weight decay chosen within each training part,
+take 30 million SGD steps on one small bag each. Autograd needs 0.4 to 1 ms per step, mostly
+overhead; the C code below needs 0.03 to 0.3 ms. It is built by the C compiler `CC`, or `cc` (GCC or
+Clang). `--check` verifies that it equals `probsa.models.build("abmil", ...)` under autograd and
+`torch.optim.SGD`, including dropout.
 """
 
 import argparse
@@ -36,11 +36,12 @@ COLUMNS = ("dataset,model,repeat,fold,lr,weight_decay,holdout_accuracy,holdout_n
            "test_bags,correct,accuracy,test_nll,seconds")  # fmt: skip
 Pair = tuple[float, float]  # learning rate, weight decay
 Floats = NDArray[np.floating]
-Steps = tuple[NDArray[np.int32], NDArray[np.uint8]]  # each step's bag, each visit's units that stay
+Steps = tuple[NDArray[np.int32], NDArray[np.uint8]]  # the bag of each step, and its dropout bits
 
-# After ReLU and dropout three quarters of the activations are 0 and pass no gradient, so each loop
-# walks the others alone. A row of weights belongs to one input: a zero spares the whole row. It is
-# read, used and updated in one visit. Activations start as their dropout factors, 0 or `scale`.
+# After ReLU and dropout, three quarters of the activations are 0 and pass no gradient, so the loops
+# visit only the others. A row of weights belongs to one input, so a zero input skips the whole row.
+# A row is read, used and updated in one visit. Activations are initialised with their dropout
+# factors, 0 or `scale`.
 SOURCE = r"""
 #include <stdint.h>
 #include <stdlib.h>
@@ -49,14 +50,14 @@ SOURCE = r"""
 typedef REAL real;
 typedef real vec __attribute__((vector_size(64), may_alias));
 typedef struct { real lr, decay, momentum, scale; } options;
-enum {  // strides exceed rows by a cache line: columns 1 KiB apart would evict each other
+enum {  // strides are a cache line longer than rows: columns 1 KiB apart would evict each other
     L = 64 / sizeof(real), H1 = 256, H2 = 128, H3 = 64, K = 64, A = K * (1 + GATED), GAP = 16,
     S1 = H1 + GAP, S2 = H2 + GAP, S3 = H3 + GAP, W2 = P * H1 + H1, W3 = W2 + H1 * H2 + H2,
     WA = W3 + H2 * H3 + H3, OA = WA + H3 * A + A, WO = OA + K, BO = WO + H3, SIZE = BO + 16
 };
 #define INLINE static inline __attribute__((always_inline))
 #define ROW(p, i) ((vec *)((p) + (long)(i)))
-#define SIGMOID(x) (1 / (1 + exp((x) > -80 ? -(x) : 80)))  // no infinity: -ffast-math knows none
+#define SIGMOID(x) (1 / (1 + exp((x) > -80 ? -(x) : 80)))  // -ffast-math excludes infinity
 INLINE real total(vec s) {
     for (int m = L / 2; m; m /= 2) for (int l = 0; l < m; l++) s[l] += s[l + m];
     return s[0];
@@ -73,7 +74,7 @@ INLINE void update(real *restrict w, real *restrict v, const real *g, int m, opt
         w[j] -= o.lr * (v[j] = o.momentum * v[j] + (g[j] + o.decay * w[j]));
 }
 
-// z = h W + b, or ReLU of it times z as it was: dropout's factors, in rows with a gap.
+// z = h W + b; or ReLU(h W + b) times the dropout factors in z, if the rows of z have a gap.
 INLINE void forward(const real *h, int in, int hs, int n, const real *w, int out, real *z, int zs) {
     int list[in];
     for (int i = 0; i < n; i++, h += hs, z += zs) {
@@ -88,7 +89,7 @@ INLINE void forward(const real *h, int in, int hs, int n, const real *w, int out
 }
 
 // d: gradient at this layer's outputs; e: at the previous layer's, before its ReLU and dropout.
-// a[i] * u[k] is what the pooling adds to the gradient of embedding (i, k).
+// a[i] * u[k] is the contribution of the pooling to the gradient of embedding (i, k).
 INLINE void backward(const real *h, int in, int hs, int n, real *w, real *v, int out, const real *d,
                      int ds, real *e, const real *a, const real *u, options o) {
     int list[n];
@@ -109,7 +110,7 @@ INLINE void backward(const real *h, int in, int hs, int n, real *w, real *v, int
     }
 }
 
-// t: attention's hidden values, tanh's then sigmoid's, and later the gradients before both.
+// t: hidden values of the attention (tanh, then sigmoid), later the gradients before both.
 static void head(const real *h, int n, real *w, real *v, real *t, real y, real *e, options o) {
     real top = -1e30, sum = 0, mean = 0, a[n], g[n], gw[K + H3 + 1] = {0};
     for (int i = 0; i < n; i++) {
@@ -139,7 +140,7 @@ static void head(const real *h, int n, real *w, real *v, real *t, real y, real *
     update(w + OA, v + OA, gw, K + H3 + 1, o);  // w, the classifier, its bias
 }
 
-// Steps through the bags of `order`; `bits` says for each visited instance which units stay.
+// Takes one step per bag of `order`; `bits` has one bit per unit of each instance: 0 drops it.
 int train(real *weights, const real *x, const int32_t *start, const real *y, const int32_t *order,
           long steps, long longest, const uint8_t *bits, double lr, double decay, double momentum,
           double scale) {
@@ -177,22 +178,22 @@ int train(real *weights, const real *x, const int32_t *start, const real *y, con
 
 
 class Bags(NamedTuple):
-    """Bags in a row: bag b is `x[start[b]:start[b + 1]]`."""
+    """Concatenated bags: bag b is `x[start[b]:start[b + 1]]`."""
 
     x: Floats
     start: NDArray[np.int32]
     y: Floats
 
     def scaled_by(self, chosen: NDArray) -> "Bags":
-        """Standardised with mean and deviation of the instances of `chosen` alone."""
-        mine = np.isin(np.arange(len(self.y)), chosen).repeat(np.diff(self.start))
-        part = self.x[mine].astype(float)
+        """Standardise with mean and standard deviation of the instances of the chosen bags."""
+        in_chosen = np.isin(np.arange(len(self.y)), chosen).repeat(np.diff(self.start))
+        part = self.x[in_chosen].astype(float)
         x = (self.x - part.mean(0)) / np.where(part.std(0) > 0, part.std(0), 1)
         return self._replace(x=x.astype(self.x.dtype))
 
 
 def load(path: Path) -> Bags:
-    """One benchmark from its `.npz`: `X`, `bag` and `y`."""
+    """Load a benchmark from an `.npz` file with `X`, `bag` and `y`."""
     with np.load(path) as z:
         x, bag, y = z["X"], z["bag"], z["y"].astype(np.float32)
     start = np.concatenate([[0], np.bincount(bag).cumsum()]).astype(np.int32)
@@ -200,14 +201,14 @@ def load(path: Path) -> Bags:
 
 
 def shapes(features: int, *, gated: bool) -> list[tuple[int, tuple[int, ...]]]:
-    """The weights in the C's order, each with its inputs' number; the gate's columns follow V's."""
+    """Return (inputs, shape) of each weight in the order of the C code; the gate follows V."""
     widths = (features, *HIDDEN, INNER * (1 + gated))
     layers = [(a, s) for a, b in pairwise(widths) for s in ((a, b), (b,))]
     return [*layers, (INNER, (INNER,)), (HIDDEN[-1], (HIDDEN[-1],)), (HIDDEN[-1], (1,))]
 
 
 def views(flat: Floats, features: int, *, gated: bool) -> list[Floats]:
-    """Weight and bias of each layer, attention's w, the classifier's weight and bias."""
+    """Return weight and bias of each layer, attention's w, the classifier's weight and bias."""
     sizes = [s for _, s in shapes(features, gated=gated)]
     parts = np.split(flat, np.cumsum([np.prod(s) for s in sizes])[:-1])
     return [part.reshape(s) for part, s in zip(parts, sizes, strict=True)]
@@ -216,7 +217,7 @@ def views(flat: Floats, features: int, *, gated: bool) -> list[Floats]:
 def drawn(
     bags: Bags, chosen: NDArray, *, rng: np.random.Generator, gated: bool, epochs: int = EPOCHS
 ) -> tuple[Floats, Steps]:
-    """First weights as torch's `Linear` draws them, the bags' order, the units that stay (1/2)."""
+    """Draw initial weights as torch's `Linear` does, the order of bags, and dropout bits (1/2)."""
     sizes = shapes(bags.x.shape[1], gated=gated)
     flat = np.concatenate([rng.uniform(-1, 1, np.prod(s)) / a**0.5 for a, s in sizes])
     order = np.concatenate([rng.permutation(chosen) for _ in range(epochs)]).astype(np.int32)
@@ -226,33 +227,33 @@ def drawn(
 
 @functools.cache
 def kernel(features: int, *, gated: bool, dtype: np.dtype) -> ctypes.CDLL:
-    """The C, built for these widths: as constants they let the compiler unroll whole rows."""
+    """Build the C code for these widths, which as constants let the compiler unroll rows."""
     real = "double" if dtype.itemsize == 8 else "float"
     flags = f"-DREAL={real} -DP={features} -DGATED={int(gated)} -std=gnu11 -O3 -march=native"
     flags += " -ffast-math -shared -fPIC -x c - -lm -o"
     with tempfile.TemporaryDirectory() as folder:
         command = [*os.environ.get("CC", "cc").split(), *flags.split(), f"{folder}/train.so"]
         subprocess.run(command, input=SOURCE, text=True, check=True)
-        built = ctypes.CDLL(command[-1])
+        library = ctypes.CDLL(command[-1])
     floats, index, byte = (ndpointer(t, flags="C") for t in (dtype, np.int32, np.uint8))
-    whole, option = [ctypes.c_long] * 2, [ctypes.c_double] * 4
-    built.train.argtypes = [floats, floats, index, floats, index, *whole, byte, *option]
-    return built
+    longs, option = [ctypes.c_long] * 2, [ctypes.c_double] * 4
+    library.train.argtypes = [floats, floats, index, floats, index, *longs, byte, *option]
+    return library
 
 
 def train(
     flat: Floats, bags: Bags, *, gated: bool, steps: Steps, pair: Pair, scale: float = 2.0
 ) -> Floats:
-    """The weights after these steps with (learning rate, weight decay) `pair`."""
+    """Return the weights after these steps with (learning rate, weight decay) `pair`."""
     w, (order, bits), longest = flat.copy(), steps, int(np.diff(bags.start).max())
-    built = kernel(bags.x.shape[1], gated=gated, dtype=w.dtype)
-    if built.train(w, *bags, order, len(order), longest, bits, *pair, MOMENTUM, scale):
-        raise MemoryError(f"no room for a bag of {longest} instances")
+    library = kernel(bags.x.shape[1], gated=gated, dtype=w.dtype)
+    if library.train(w, *bags, order, len(order), longest, bits, *pair, MOMENTUM, scale):
+        raise MemoryError(f"not enough memory for a bag of {longest} instances")
     return w
 
 
 def scores(flat: Floats, bags: Bags, *, chosen: NDArray, gated: bool) -> tuple[int, float]:
-    """How many of the chosen bags are right, and their mean negative log-likelihood."""
+    """Return the number of correctly classified chosen bags, and their mean NLL."""
     *layers, wa, ba, score, u, bias = views(flat, bags.x.shape[1], gated=gated)
     h = bags.x
     for w, b in zip(layers[::2], layers[1::2], strict=True):
@@ -271,14 +272,14 @@ def scores(flat: Floats, bags: Bags, *, chosen: NDArray, gated: bool) -> tuple[i
 def one_fold(
     bags: Bags, inside: NDArray, *, outside: NDArray, gated: bool, seed: list[int]
 ) -> tuple[float, ...]:
-    """Chooses the pair inside the training part, retrains on all of it, tests: a row's end."""
+    """Choose the pair within the training part, retrain on all of it, test; return the results."""
     began, rng = time.perf_counter(), np.random.default_rng(seed)
     fit, hold = train_test_split(
         inside, test_size=0.2, stratify=bags.y[inside], random_state=int(rng.integers(2**31))
     )
     scaled, tried = bags.scaled_by(fit), []
     flat, steps = drawn(scaled, fit, rng=rng, gated=gated)
-    for pair in GRID:  # the same start, order and dropout for each: only the pair differs
+    for pair in GRID:  # all pairs have the same initial weights, order and dropout
         w = train(flat, scaled, gated=gated, steps=steps, pair=pair)
         right, nll = scores(w, scaled, chosen=hold, gated=gated)
         tried.append((-right, nll, pair))
@@ -292,9 +293,9 @@ def one_fold(
 
 
 def run(data: Path, out: Path, *, datasets: list[str], models: list[str], repeats: int) -> None:
-    """Appends the rows that `out` does not have yet."""
+    """Append the rows that `out` does not contain yet."""
     lines = out.read_text().split("\n")[:-1] if out.exists() else [COLUMNS]
-    out.write_text("\n".join(lines) + "\n")  # without the half line that a stop may leave
+    out.write_text("\n".join(lines) + "\n")  # removes an incomplete last line
     done = {tuple(line.split(",")[:4]) for line in lines}
     for name, model, repeat in product(datasets, models, range(repeats)):
         bags = load(data / f"{name}.npz")
@@ -311,7 +312,7 @@ def run(data: Path, out: Path, *, datasets: list[str], models: list[str], repeat
 
 
 def table(out: Path) -> None:
-    """Accuracy: mean and deviation of the repeats' means; the standard error over all folds."""
+    """Print the mean accuracy, its deviation over repeats and its standard error over folds."""
     print(f"{'dataset':10}{'model':11}{'accuracy ± sd':>15}{'s.e.':>8}{'published':>11}  repeats")
     rows = [line.split(",") for line in out.read_text().split("\n")[:-1]]
     for (name, known), (m, model) in product(PUBLISHED.items(), enumerate(MODELS)):
@@ -326,7 +327,7 @@ def table(out: Path) -> None:
 def reference(
     flat: Floats, bags: Bags, *, gated: bool, steps: Steps, pair: Pair, scale: float
 ) -> Floats:
-    """What `train` does, by the package's model, autograd and `torch.optim.SGD`."""
+    """Do the same as `train` with the package's model, autograd and `torch.optim.SGD`."""
     import torch
 
     from probsa.core.bags import Bag, pack
@@ -343,17 +344,17 @@ def reference(
     pairs = list(zip(model.parameters(), parts, strict=True))
     for p, a in pairs:
         p.data = torch.tensor(a)
-    kept: list[torch.Tensor] = []
-    for m in model.embed.net[2::3]:  # each third is a dropout
-        m.register_forward_hook(lambda _m, given, _out: given[0] * scale * kept.pop(0))
+    masks: list[torch.Tensor] = []
+    for m in model.embed.net[2::3]:  # every third module is a dropout
+        m.register_forward_hook(lambda _m, inputs, _out: inputs[0] * scale * masks.pop(0))
     optimiser = torch.optim.SGD(model.parameters(), pair[0], MOMENTUM, weight_decay=pair[1])
     bits = np.unpackbits(steps[1].reshape(-1, sum(HIDDEN) // 8), axis=1, bitorder="little")
     units = np.split(bits, np.diff(bags.start)[steps[0]].cumsum()[:-1])
-    none = {"edges": torch.empty((2, 0), dtype=torch.long), "weights": torch.empty(0)}
+    no_graph = {"edges": torch.empty((2, 0), dtype=torch.long), "weights": torch.empty(0)}
     for b, unit in zip(steps[0], units, strict=True):
         x = torch.tensor(bags.x[bags.start[b] : bags.start[b + 1]])
-        kept += torch.tensor(unit).split(HIDDEN, dim=1)
-        bag = pack([Bag(name="bag", x=x, y=int(bags.y[b]), **none)])
+        masks += torch.tensor(unit).split(HIDDEN, dim=1)
+        bag = pack([Bag(name="bag", x=x, y=int(bags.y[b]), **no_graph)])
         optimiser.zero_grad()
         model.losses(model(bag), bag)["nll"].backward()
         optimiser.step()
@@ -363,22 +364,21 @@ def reference(
 
 
 def check() -> None:
-    """The C against `reference` in double precision, without dropout and with the same one."""
+    """Compare the C code with `reference` in double precision, without and with dropout."""
     rng = np.random.default_rng(0)
     start = np.concatenate([[0], rng.integers(1, 30, 12).cumsum()]).astype(np.int32)
     bags = Bags(rng.standard_normal((start[-1], 37)), start, y=1.0 * rng.integers(0, 2, 12))
     for gated, dropout in product((False, True), (False, True)):
         flat, (order, bits) = drawn(bags, np.arange(12), rng=rng, gated=gated, epochs=5)
-        how = {"gated": gated, "pair": (5e-2, 3e-3), "scale": 2.0 if dropout else 1.0}
-        how["steps"] = (order, bits if dropout else np.full_like(bits, 255))
-        ours, theirs = train(flat, bags, **how), reference(flat, bags, **how)
+        options = {"gated": gated, "pair": (5e-2, 3e-3), "scale": 2.0 if dropout else 1.0}
+        options["steps"] = (order, bits if dropout else np.full_like(bits, 255))
+        ours, theirs = train(flat, bags, **options), reference(flat, bags, **options)
         gap, moved = np.abs(ours - theirs).max(), np.abs(ours - flat).max()
         print(f"gated {gated}, dropout {dropout}: 60 steps move {moved:.2f}, differ by {gap:.1e}")
-        assert gap < 1e-9, "the C is not the package's model"
+        assert gap < 1e-9, "the C code differs from the package's model"
 
 
 def main() -> None:
-    """The command line."""
     data = Path(__file__).resolve().parents[3] / "shared/data/mil_benchmarks"
     p = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     p.add_argument("--data", type=Path, default=data)
@@ -387,7 +387,7 @@ def main() -> None:
     p.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     p.add_argument("--repeats", type=int, default=5)
     p.add_argument("--table", action="store_true", help="print the table of --out and stop")
-    p.add_argument("--check", action="store_true", help="prove the C equal to the package")
+    p.add_argument("--check", action="store_true", help="compare the C code with the package")
     a = p.parse_args()
     if a.check:
         return check()

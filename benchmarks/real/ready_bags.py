@@ -1,10 +1,11 @@
-"""ABMIL, T-ABMIL and ProbSA on the two ready bag sets: five folds, several seeds, folds pooled.
+"""Evaluate ABMIL, T-ABMIL and ProbSA on the two ready bag sets: five pooled folds, several seeds.
 
-    python benchmarks/real/ready_bags.py --out RUNS            (every run; goes on where it stopped)
-    python benchmarks/real/ready_bags.py --out RUNS --table    (the tables, from what is there)
+    python benchmarks/real/ready_bags.py --out RUNS            (make all runs; can be resumed)
+    python benchmarks/real/ready_bags.py --out RUNS --table    (print tables of the finished runs)
 
-Test fold k, validation fold k + 1, training the rest; features standardised on the training part;
-batch 4, learning rate 3e-4, 100 epochs. F1's threshold is each run's own, from validation.
+Fold k is for testing, fold k + 1 for validation, the others for training; features are standardised
+on the training part; batch size 4, learning rate 3e-4, 100 epochs. Each run determines its
+threshold for F1 on its validation part.
 """
 
 import argparse
@@ -45,18 +46,18 @@ class Cell:
 
     @property
     def method(self) -> str:
-        """The row of a table that the run belongs to."""
-        plain = "probsa" not in self.model
-        return self.model if plain else f"{self.model} λ={self.kl_weight}"
+        """The table row to which the run belongs."""
+        is_plain = "probsa" not in self.model
+        return self.model if is_plain else f"{self.model} λ={self.kl_weight}"
 
     @property
     def file(self) -> str:
-        """Its results."""
+        """The file of its results."""
         return f"{self.data}/{self.model}_{self.kl_weight}_f{self.fold}_s{self.seed}.npz"
 
 
 def grid(*, family: str, seeds: int) -> Iterator[Cell]:
-    """Every run of `abmil` (float32, five seeds) or `tabmil` (bf16, cyclical λ), seed by seed."""
+    """Yield the runs of `abmil` (float32, all λ) or `tabmil` (bf16, cyclical λ), seed by seed."""
     encoder, lambdas = ("abmil", LAMBDAS) if family == "abmil" else ("tabmil", ("cyclical",))
     precision = "float32" if family == "abmil" else "bf16"
     variants: list[tuple[str, float | str]] = [(encoder, 0.0)]
@@ -72,7 +73,7 @@ def grid(*, family: str, seeds: int) -> Iterator[Cell]:
 
 
 def config_of(cell: Cell, folder: Path) -> RunConfig:
-    """The run file of a cell."""
+    """Return the run file of a cell."""
     return RunConfig(
         data=DataConfig(
             features=folder / cell.data / "features",
@@ -96,15 +97,15 @@ def config_of(cell: Cell, folder: Path) -> RunConfig:
 
 
 def run(cell: Cell, folder: Path, *, out: Path, scratch: Path) -> None:
-    """Trains a cell and keeps what its test and validation bags were given."""
+    """Train a cell; save the predictions of its test bags and the threshold from validation."""
     config = config_of(cell, folder)
     run_folder = train(config, scratch / "run", overwrite=True)
     predictor = load(run_folder.path, device="cpu")
     bags, split = open_data(config.data), read_split(run_folder)
     labels = {r["bag"]: int(r["label"]) for r in _rows(config.data.labels)}
-    held = list(predictor.predict(bags.bag(n) for n in split.val))
-    y = np.array([labels[p.name] for p in held])
-    threshold = best_threshold(y, np.array([p.probability[0] for p in held], dtype=np.float64))
+    validated = list(predictor.predict(bags.bag(n) for n in split.val))
+    y = np.array([labels[p.name] for p in validated])
+    threshold = best_threshold(y, np.array([p.probability[0] for p in validated], dtype=np.float64))
     tested = list(predictor.predict(bags.bag(n) for n in split.test))
     file = out / cell.file
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +116,7 @@ def run(cell: Cell, folder: Path, *, out: Path, scratch: Path) -> None:
             names=np.array([p.name for p in tested]),
             y=np.array([labels[p.name] for p in tested]),
             p=np.array([p.probability[0] for p in tested]),
-            sd=np.array([p.spread[0] for p in tested]),
+            sd=np.array([p.std[0] for p in tested]),
             sizes=np.array([len(p.attention_mean) for p in tested]),
             threshold=np.array(threshold),
             **arrays,
@@ -130,38 +131,37 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def pooled(cells: list[Cell], out: Path) -> tuple[list[Prediction], np.ndarray, np.ndarray]:
-    """The test bags of five folds: predictions, labels, and calls at each fold's own threshold."""
+    """Return predictions, labels and calls at each fold's own threshold of all test bags."""
     predictions, labels, calls = [], [], []
     for cell in cells:
-        held = np.load(out / cell.file)
+        saved = np.load(out / cell.file)
         start = 0
-        for k, name in enumerate(held["names"]):
-            rows = slice(start, start + int(held["sizes"][k]))
+        for k, name in enumerate(saved["names"]):
+            rows = slice(start, start + int(saved["sizes"][k]))
             start = rows.stop
-            part: dict[str, Any] = {key: held[key][rows] for key in ARRAYS}
+            part: dict[str, Any] = {key: saved[key][rows] for key in ARRAYS}
             predictions.append(
                 Prediction(
                     name=str(name),
-                    probability=held["p"][k : k + 1],
-                    spread=held["sd"][k : k + 1],
+                    probability=saved["p"][k : k + 1],
+                    std=saved["sd"][k : k + 1],
                     coords=None,
                     weight_variance=np.zeros_like(part["weight_mean"]),
                     **part,
                 )
             )
-            labels.append(int(held["y"][k]))
-            calls.append(int(held["p"][k] >= float(held["threshold"])))
+            labels.append(int(saved["y"][k]))
+            calls.append(int(saved["p"][k] >= float(saved["threshold"])))
     return predictions, np.array(labels), np.array(calls)
 
 
 def main() -> None:
-    """Runs or tabulates."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data/bags"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--family", choices=("abmil", "tabmil"), default="abmil")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first-seed", type=int, default=0, help="to share runs out by hand")
+    parser.add_argument("--first-seed", type=int, default=0, help="skip earlier seeds")
     parser.add_argument("--only", choices=SETS, help="one data set")
     parser.add_argument("--table", action="store_true")
     a = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Tables of `ready_bags.py`: five test folds pooled, mean ± s.d. over seeds, intervals over bags.
+"""Tables of `ready_bags.py`: pooled test folds, mean ± std over seeds, intervals over bags.
 
-The interval resamples bags (positive and negative apart) 200 times and averages over seeds within
-each resample; differences from the plain model use the same resamples, so they are paired.
+Intervals are from 200 resamples of the bags, stratified by class, with the mean over seeds within
+each resample. Differences from the plain model are paired: they use the same resamples.
 """
 
 from collections import defaultdict
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 RESAMPLES = 200
 Scores = Callable[[np.ndarray], float]
-"""A metric of a method and seed, as a function of how often each bag is drawn."""
+"""A metric of a method and seed, as a function of the number of times each bag is drawn."""
 
 
 def tables(cells: "list[Cell]", out: Path) -> None:
-    """Prints a markdown table for each data set of which every fold of a seed is there."""
+    """Print a Markdown table for each data set with a seed of which all five folds are done."""
     done = [c for c in cells if (out / c.file).is_file()]
     by_run: dict[tuple[str, str, int], list[Cell]] = defaultdict(list)
     for cell in done:
         by_run[cell.data, cell.method, cell.seed].append(cell)
-    whole = {k: v for k, v in by_run.items() if len(v) == 5}
-    for data in dict.fromkeys(k[0] for k in whole):
-        methods = list(dict.fromkeys(k[1] for k in whole if k[0] == data))
+    complete = {k: v for k, v in by_run.items() if len(v) == 5}
+    for data in dict.fromkeys(k[0] for k in complete):
+        methods = list(dict.fromkeys(k[1] for k in complete if k[0] == data))
         labels = _labels(next(c for c in done if c.data == data), out)
-        found = {
-            m: [_metrics(v, out) for k, v in sorted(whole.items()) if k[:2] == (data, m)]
+        metrics = {
+            m: [_metrics(v, out) for k, v in sorted(complete.items()) if k[:2] == (data, m)]
             for m in methods
         }
-        _print(data, found, y=labels)
+        _print(data, metrics, y=labels)
 
 
 def _metrics(cells: "list[Cell]", out: Path) -> dict[str, Scores]:
-    """Metrics of one method and seed over the pooled test folds, bags in order of their names."""
+    """Return the metrics of a method and seed over the pooled test bags, sorted by name."""
     from ready_bags import pooled
 
     predictions, y, calls = pooled(cells, out)
@@ -55,7 +55,7 @@ def _metrics(cells: "list[Cell]", out: Path) -> dict[str, Scores]:
     def at_instances(target: np.ndarray, value: np.ndarray) -> Scores:
         return lambda w: float(roc_auc_score(target, value, sample_weight=w[bag]))
 
-    found: dict[str, Scores] = {
+    metrics: dict[str, Scores] = {
         "bag AUROC": lambda w: float(roc_auc_score(y, p, sample_weight=w)),
         "bag F1": lambda w: float(f1_score(y, calls, sample_weight=w)),
         "instance AUROC": at_instances(truth, mu),
@@ -63,12 +63,12 @@ def _metrics(cells: "list[Cell]", out: Path) -> dict[str, Scores]:
         "errors by 1/degree": at_instances(wrong, 1 / degree),
     }
     if variance.max() > 0:
-        found["errors by σ²"] = at_instances(wrong, variance)
-    return found
+        metrics["errors by σ²"] = at_instances(wrong, variance)
+    return metrics
 
 
 def _labels(cell: "Cell", out: Path) -> np.ndarray:
-    """The labels of all bags, in order of their names."""
+    """Return the labels of all bags, sorted by name."""
     from ready_bags import pooled
 
     folds = [replace(cell, fold=k) for k in range(5)]
@@ -77,7 +77,10 @@ def _labels(cell: "Cell", out: Path) -> np.ndarray:
 
 
 def _instances(predictions: Sequence[Prediction], y: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Of positive bags' instances: label, μ, s = μ − logsumexp(μ) + log N, σ², degree and bag."""
+    """Return columns for the instances of positive bags.
+
+    These are the label, μ, s = μ − logsumexp(μ) + log N, σ², degree and index of the bag.
+    """
     columns: list[list[np.ndarray]] = [[] for _ in range(6)]
     for k, q in enumerate(predictions):
         if not y[k]:
@@ -86,15 +89,15 @@ def _instances(predictions: Sequence[Prediction], y: np.ndarray) -> tuple[np.nda
         top = mu.max()
         s = mu - (top + np.log(np.exp(mu - top).sum())) + np.log(len(mu))
         assert q.instance_labels is not None
-        own = np.full(len(mu), k)
-        values = (q.instance_labels > 0, mu, s, q.attention_variance, q.degree, own)
+        bag = np.full(len(mu), k)
+        values = (q.instance_labels > 0, mu, s, q.attention_variance, q.degree, bag)
         for column, value in zip(columns, values, strict=True):
             column.append(value)
     return tuple(np.concatenate(c) for c in columns)
 
 
 def _weights(n: int, y: np.ndarray) -> np.ndarray:
-    """How often each bag is drawn in each resample, positive and negative bags apart."""
+    """Return how often each bag is drawn in each resample, stratified by class."""
     draw = np.random.default_rng(0)
     w = np.zeros((RESAMPLES, n))
     for c in (0, 1):
@@ -104,7 +107,7 @@ def _weights(n: int, y: np.ndarray) -> np.ndarray:
     return w
 
 
-def _print(data: str, found: dict[str, list[dict[str, Scores]]], *, y: np.ndarray) -> None:
+def _print(data: str, metrics: dict[str, list[dict[str, Scores]]], *, y: np.ndarray) -> None:
     ones, w = np.ones(len(y)), _weights(len(y), y)
     names = ["bag AUROC", "bag F1", "instance AUROC", "errors by σ²", "errors by −abs(s)",
              "errors by 1/degree"]  # fmt: skip
@@ -112,7 +115,7 @@ def _print(data: str, found: dict[str, list[dict[str, Scores]]], *, y: np.ndarra
     print("| method | seeds | " + " | ".join(names) + " | Δ bag AUROC | Δ instance AUROC |")
     print("|---|---|" + "---|" * (len(names) + 2))
     plain: dict[str, np.ndarray] = {}
-    for method, seeds in found.items():
+    for method, seeds in metrics.items():
         row = [method, str(len(seeds))]
         for name in names:
             if name not in seeds[0]:
@@ -121,8 +124,8 @@ def _print(data: str, found: dict[str, list[dict[str, Scores]]], *, y: np.ndarra
             values = np.array([s[name](ones) for s in seeds])
             drawn = np.array([np.mean([s[name](x) for s in seeds]) for x in w])
             low, high = np.quantile(drawn, [0.025, 0.975])
-            deviation = f" ± {values.std(ddof=1):.3f}" if len(values) > 1 else ""
-            row.append(f"{values.mean():.3f}{deviation} [{low:.2f}, {high:.2f}]")
+            std = f" ± {values.std(ddof=1):.3f}" if len(values) > 1 else ""
+            row.append(f"{values.mean():.3f}{std} [{low:.2f}, {high:.2f}]")
             if name in ("bag AUROC", "instance AUROC"):
                 if "probsa" not in method:
                     plain[name] = drawn

@@ -1,11 +1,11 @@
-"""Does each model learn? All of them on colon_tiles: five folds, three seeds, folds pooled.
+"""Check that each model learns, on colon_tiles with five pooled folds and three seeds.
 
-    python benchmarks/real/rivals.py --out RUNS [--only gtp,camil]   (goes on where it stopped)
+    python benchmarks/real/rivals.py --out RUNS [--only gtp,camil]   (can be resumed)
     python benchmarks/real/rivals.py --out RUNS --table
 
-As ready_bags.py (batch 4, learning rate 3e-4, standardised features), with 40 epochs, or 20 for the
-methods with interactions over the bag (SLOW), of which HALF multiply matrices in bf16; models with
-a prior use the cyclical λ. An instance's score is what maps show of it.
+As in ready_bags.py (batch size 4, learning rate 3e-4, standardised features), but with 40 epochs,
+or 20 for the models in SLOW; those in HALF use bf16 matrix products. Models with a prior use the
+cyclical λ. The score of an instance is the one that maps show.
 """
 
 import argparse
@@ -28,7 +28,7 @@ HALF = ("gtp", "iibmil", "patchgcn", "setmil", "tabmil")
 
 
 def cells(names: list[str]) -> Iterator[Cell]:
-    """Seed by seed, so that what is there after an interruption is whole seeds."""
+    """Yield the runs seed by seed, so that an interruption leaves complete seeds."""
     for seed in range(SEEDS):
         for model in names:
             for fold in range(5):
@@ -43,23 +43,24 @@ def cells(names: list[str]) -> Iterator[Cell]:
                 )
 
 
-def figures(out: Path, of: list[Cell]) -> tuple[float, float, float]:
-    """One seed: bag AUROC over the pooled test bags; instance AUROC, pooled and within a bag.
+def metrics(out: Path, folds: list[Cell]) -> tuple[float, float, float]:
+    """Return bag AUROC over pooled bags, and instance AUROC pooled and within bags, of a seed.
 
-    Instances are those of positive bags; within: the mean over the bags that have both kinds.
+    Instance AUROC uses the positive bags with both classes of instances; within bags, it is the
+    mean over these bags.
     """
     y, p, pooled_y, pooled_s, within = [], [], [], [], []
-    for cell in of:
-        held = np.load(out / cell.file)
-        y += held["y"].tolist()
-        p += held["p"].tolist()
-        ends = np.cumsum(held["sizes"])
-        score = held["attention_mean"].reshape(len(held["instance_labels"]), -1)[:, -1]
-        for label, start, stop in zip(held["y"], [0, *ends], ends, strict=False):
-            own = held["instance_labels"][start:stop]
-            known = own >= 0
-            if label == 1 and len(set(own[known])) == 2:
-                truth, s = own[known], score[start:stop][known]
+    for cell in folds:
+        saved = np.load(out / cell.file)
+        y += saved["y"].tolist()
+        p += saved["p"].tolist()
+        ends = np.cumsum(saved["sizes"])
+        score = saved["attention_mean"].reshape(len(saved["instance_labels"]), -1)[:, -1]
+        for label, start, stop in zip(saved["y"], [0, *ends], ends, strict=False):
+            bag_labels = saved["instance_labels"][start:stop]
+            known = bag_labels >= 0
+            if label == 1 and len(set(bag_labels[known])) == 2:
+                truth, s = bag_labels[known], score[start:stop][known]
                 within.append(roc_auc_score(truth, s))
                 pooled_y += truth.tolist()
                 pooled_s += s.tolist()
@@ -67,30 +68,29 @@ def figures(out: Path, of: list[Cell]) -> tuple[float, float, float]:
 
 
 def table(out: Path, names: list[str]) -> None:
-    print("| model | seeds | bag AUROC | instance AUROC, pooled | instance AUROC, within a bag |")
+    print("| model | seeds | bag AUROC | instance AUROC, pooled | instance AUROC, within bags |")
     print("|---|---|---|---|---|")
     for name in names:
         seeds: dict[int, list[Cell]] = {}
         for cell in cells([name]):
             if (out / cell.file).is_file():
                 seeds.setdefault(cell.seed, []).append(cell)
-        whole = [figures(out, found) for found in seeds.values() if len(found) == 5]
-        if not whole:
+        complete = [metrics(out, folds) for folds in seeds.values() if len(folds) == 5]
+        if not complete:
             print(f"| `{name}` | not run | | | |")
             continue
-        columns = np.array(whole)
+        columns = np.array(complete)
         text = [f"{100 * m:.1f}" for m in columns.mean(0)]
-        if len(whole) > 1:
+        if len(complete) > 1:
             text = [f"{m} ± {100 * s:.1f}" for m, s in zip(text, columns.std(0), strict=True)]
-        print(f"| `{name}` | {len(whole)} | {' | '.join(text)} |")
+        print(f"| `{name}` | {len(complete)} | {' | '.join(text)} |")
 
 
 def main() -> None:
-    """Runs or tabulates."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data/bags"))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default=",".join(models.names()), help="models, by commas")
+    parser.add_argument("--only", default=",".join(models.names()), help="models, comma-separated")
     parser.add_argument("--table", action="store_true")
     a = parser.parse_args()
     torch.set_num_threads(1)

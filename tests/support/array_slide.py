@@ -1,4 +1,4 @@
-"""A slide in memory, for tests: a pyramid of arrays, with regions that can be made unreadable."""
+"""An in-memory slide: a pyramid of arrays, with regions that can be made unreadable."""
 
 from pathlib import Path
 
@@ -9,10 +9,17 @@ from probsa.slides._base import Level, Slide
 
 
 class ArraySlide(Slide):
-    """Reads as a file does: white outside, corners in level-0 pixels, levels by number.
+    """A slide that reads like a file: white outside, corners in level-0 pixels.
 
-    `images` is a pyramid, largest first; `broken` lists (x, y, width, height) at level 0 that
-    cannot be decoded; `reads` counts (level, width, height) of what was read.
+    Args:
+        images: the levels of the pyramid, largest first.
+        mpp: µm per pixel of level 0.
+        name: the name of the slide.
+        broken: (x, y, width, height) of level-0 regions that cannot be decoded.
+        downsamples: the downsample of each level; by default it follows from the sizes.
+
+    Attributes:
+        reads: (level, width, height) of every region that was read.
     """
 
     def __init__(self, *images, mpp=0.5, name="array", broken=(), downsamples=None):
@@ -41,10 +48,10 @@ class ArraySlide(Slide):
             if across and y < top + h and top < y + height * down:
                 raise RegionError(f"{self.path}: broken at ({x}, {y})")
         out = np.full((height, width, 3), 255, np.uint8)
-        at_x, at_y = round(x / down), round(y / down)
-        left, top = max(at_x, 0), max(at_y, 0)
-        part = image[top : max(at_y + height, 0), left : max(at_x + width, 0)]
-        out[top - at_y :, left - at_x :][: part.shape[0], : part.shape[1]] = part
+        level_x, level_y = round(x / down), round(y / down)
+        left, top = max(level_x, 0), max(level_y, 0)
+        part = image[top : max(level_y + height, 0), left : max(level_x + width, 0)]
+        out[top - level_y :, left - level_x :][: part.shape[0], : part.shape[1]] = part
         return out
 
     def close(self):
@@ -52,7 +59,7 @@ class ArraySlide(Slide):
 
 
 def halved(image):
-    """The next level of a pyramid: means of 2x2, a last odd row or column left out."""
+    """Return the next level of a pyramid: means of 2x2 pixels, without odd last rows or columns."""
     height, width = (n // 2 * 2 for n in image.shape[:2])
     x = image[:height, :width].astype(np.uint16)
     total = x[0::2, 0::2] + x[1::2, 0::2] + x[0::2, 1::2] + x[1::2, 1::2]
@@ -60,7 +67,7 @@ def halved(image):
 
 
 def painted(width, height, *ellipses, colour=(200, 120, 160), seed=0):
-    """White glass with noisy tissue in ellipses (centre x, y, radius x, y)."""
+    """Return white glass with noisy tissue in ellipses (centre x, y, radius x, y)."""
     y, x = np.mgrid[:height, :width].astype(np.float32) + 0.5
     inside = np.zeros((height, width), bool)
     for cx, cy, rx, ry in ellipses:

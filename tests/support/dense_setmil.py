@@ -1,6 +1,6 @@
-"""SETMIL written out for one bag: a dense map, `unfold`, t × t tables and masks. For tests.
+"""A dense reference implementation of SETMIL for one bag: `unfold`, t × t tables and masks.
 
-Nothing of the library's layers is used but the weights, by name.
+It uses only the weights of the library's model, by name, and none of its layers.
 """
 
 import math
@@ -14,7 +14,7 @@ from probsa.models.setmil import SETMIL
 
 
 def g(x: float) -> int:
-    """The piecewise index of specification 4.4, word by word (Python rounds half to even)."""
+    """Return the piecewise index of specification 4.4 (Python rounds half to even)."""
     alpha, beta, gamma = 1.9, 3.8, 15.2
     if abs(x) <= alpha:
         return round(x)
@@ -23,7 +23,7 @@ def g(x: float) -> int:
 
 
 def bucket(method: str, dr: int, dc: int) -> list[int]:
-    """One bucket, or two for `cross`."""
+    """Return one bucket, or two for `cross`."""
     if method == "euc":
         return [g(round(math.sqrt(dr**2 + dc**2))) + 3]
     if method == "quant":
@@ -34,21 +34,21 @@ def bucket(method: str, dr: int, dc: int) -> list[int]:
 
 
 def bucket_matrices(method: str, rows: list[int], cols: list[int], *, first: bool) -> list[Tensor]:
-    """Of every pair of tokens; with a class token first, which has a bucket of its own."""
+    """Return the buckets of all pairs of tokens; a class token (`first`) has its own bucket."""
     count = {"euc": 7, "quant": 7, "product": 49, "cross": 7}[method]
     t = len(rows) + first
-    found = [torch.full((t, t), count) for _ in range(2 if method == "cross" else 1)]
+    matrices = [torch.full((t, t), count) for _ in range(2 if method == "cross" else 1)]
     for i in range(len(rows)):
         for j in range(len(rows)):
             for m, b in zip(
-                found, bucket(method, rows[i] - rows[j], cols[i] - cols[j]), strict=True
+                matrices, bucket(method, rows[i] - rows[j], cols[i] - cols[j]), strict=True
             ):
                 m[i + first, j + first] = b
-    return found
+    return matrices
 
 
 class Dense:
-    """The model's maths on one bag in eval mode."""
+    """The computation of the model on one bag in eval mode."""
 
     def __init__(self, model: SETMIL, **options) -> None:
         self.s = model.state_dict(keep_vars=True)
@@ -67,19 +67,19 @@ class Dense:
         return F.layer_norm(x, x.shape[-1:], self.s[f"{key}.weight"], self.s[f"{key}.bias"])
 
     def attention(self, q, k, v, *, scale, key, method, where, first, keep):
-        """(h, t, d) → (output, weights); `keep` says which tokens are keys."""
+        """Map (h, t, d) to (output, weights); `keep` marks the tokens that are keys."""
         logits = (q * scale) @ k.transpose(1, 2)
         tables = [] if method == "none" else bucket_matrices(method, *where, first=first)
         names = [f"{key}.relative.on_{{}}.tables.{i}" for i in range(len(tables))]
         heads = range(len(q))
 
-        def own(name: str, on: str) -> Tensor | None:
+        def table_per_head(name: str, on: str) -> Tensor | None:
             table = self.s.get(name.format(on))
             return None if table is None else table.expand(len(q), *table.shape[1:])
 
         for ids, name in zip(tables, names, strict=True):
             for on, t in (("k", q * scale), ("q", k * scale)):
-                if (table := own(name, on)) is None:
+                if (table := table_per_head(name, on)) is None:
                     continue
                 if table.ndim == 2:
                     term = torch.stack([table[h][ids] for h in heads])
@@ -89,12 +89,12 @@ class Dense:
         a = logits.masked_fill(~keep, -torch.inf).softmax(2)
         out = a @ v
         for ids, name in zip(tables, names, strict=True):
-            if (table := own(name, "v")) is not None:
+            if (table := table_per_head(name, "v")) is not None:
                 out = out + torch.einsum("hij,hijd->hid", a, table[:, ids])
         return out, a
 
     def window(self, grid: Tensor, keep: Tensor, key: str, *, size: int, stride: int):
-        """(C, H, W) → (e, H', W') and which cells of the new map exist."""
+        """Map (C, H, W) to (e, H', W') and a mask of the cells of the new map that exist."""
         u = F.unfold(grid[None], size, padding=size // 2, stride=stride)[0].T
         seen = keep
         if key == "reduce":
@@ -118,7 +118,7 @@ class Dense:
         return x.T.unflatten(1, (high, wide)), seen
 
     def __call__(self, x: Tensor, rows: Tensor, cols: Tensor, *, high: int, wide: int):
-        """Logits, the last block's weights of the class token (h, 1 + T), and of the cells."""
+        """Return the logits, and the class token's weights of the cells in the last block."""
         h = self.linear(x, "embed.net.0")
         grid, count = h.new_zeros(h.shape[1], high, wide), h.new_zeros(high, wide)
         for n in range(len(h)):
@@ -171,18 +171,18 @@ class Dense:
 
 
 def at_cells(weight: Tensor, rows: Tensor, cols: Tensor, *, stride: int) -> Tensor:
-    """Bilinear between token centres, which lie on every stride-th cell."""
+    """Interpolate bilinearly between token centres, which lie on every stride-th cell."""
     high, wide = weight.shape
     rows, cols = (v.to(weight.dtype) / stride for v in (rows, cols))
-    spot = torch.stack([cols / max(wide - 1, 1), rows / max(high - 1, 1)], 1)
-    found = F.grid_sample(
-        weight[None, None], (2 * spot - 1)[None, None],
+    position = torch.stack([cols / max(wide - 1, 1), rows / max(high - 1, 1)], 1)
+    sampled = F.grid_sample(
+        weight[None, None], (2 * position - 1)[None, None],
         mode="bilinear", padding_mode="border", align_corners=True,
     )  # fmt: skip
-    return found[0, 0, 0]
+    return sampled[0, 0, 0]
 
 
 def cells_of(bag: Bag, *, stride: float = 10.0) -> tuple[Tensor, Tensor, int, int]:
-    """Rows, columns, height and width by plain division."""
+    """Return rows, columns, height and width, by division."""
     c = ((bag.coords - bag.coords.min(0).values) / stride).round().long()
     return c[:, 1], c[:, 0], int(c[:, 1].max()) + 1, int(c[:, 0].max()) + 1

@@ -1,4 +1,4 @@
-"""Cohorts on which all methods are equally good, for measuring the errors of tests."""
+"""Cohorts on which all methods are equally good, to measure the error rates of tests."""
 
 import numpy as np
 
@@ -6,8 +6,8 @@ import numpy as np
 def cohort(rng, *, n=80, bags=1, k=2, seeds=5, signal=1.5, seed_sd=0.2):
     """Return labels, patients and the scores of k methods with correlated errors.
 
-    Seeds differ in quality. With several bags per patient, a few bags have another label than their
-    patient.
+    Seeds differ in quality. With several bags per patient, the labels of a few bags differ from
+    that of their patient.
     """
     patients = n // bags
     patient = np.repeat(np.arange(patients), bags)

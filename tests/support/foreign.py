@@ -63,8 +63,8 @@ class Slide:
 def slide(name: str = "s1", *, scan: int = 20, seed: int = 0) -> Slide:
     g = np.random.default_rng(seed)
     y, x = np.divmod(np.arange(80), 8)
-    there = g.random(80) > 0.25
-    cells = np.stack([x, y], axis=1)[there]
+    has_patch = g.random(80) > 0.25
+    cells = np.stack([x, y], axis=1)[has_patch]
     features = g.normal(size=(len(cells), WIDTH)).astype(np.float16).astype(np.float32)
     labels = (cells[:, 0] > 5).astype(np.int64)
     return Slide(name=name, cells=cells, features=features, labels=labels, scan=scan)

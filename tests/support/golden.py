@@ -1,6 +1,6 @@
-"""The reference outputs: inputs, weights and numbers of the original implementations.
+"""Reference sets: inputs, weights and outputs of the original implementations.
 
-The rule is theirs: max|a − b| ≤ 2·10⁻⁵ max|ref| + 10⁻⁶, and 10⁻⁴ for gradients.
+The sets define the tolerance: max|a − b| ≤ 2·10⁻⁵ max|ref| + 10⁻⁶, and 10⁻⁴ for gradients.
 """
 
 import json
@@ -16,7 +16,7 @@ from probsa.models import Model, from_original
 
 
 def close(got: Tensor, want: Tensor, *, relative: float = 2e-5) -> None:
-    """The rule for one tensor."""
+    """Assert that a tensor is within the tolerance."""
     got = got.detach()
     assert got.shape == want.shape
     worst = (got - want).abs().max().item()
@@ -24,7 +24,7 @@ def close(got: Tensor, want: Tensor, *, relative: float = 2e-5) -> None:
 
 
 class Golden:
-    """One set by its name."""
+    """The reference set with this name."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
@@ -33,20 +33,20 @@ class Golden:
 
     @property
     def constructor(self) -> dict[str, Any]:
-        """The original constructor's arguments, as stored (some values are strings)."""
+        """The arguments of the original constructor, as stored (some values are strings)."""
         return self.metadata["constructor"]
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """The original's parameters under its own names."""
+        """The parameters of the original, with its own names."""
         return self.under("state")
 
     def model(self, **more: Any) -> Model:
-        """Our model with the original's weights, through the public function."""
+        """Return our model with the original's weights, built by `from_original`."""
         return from_original(self.name, self.state, **{**self.constructor, **more})
 
     def under(self, prefix: str) -> dict[str, Tensor]:
-        """Every tensor whose name starts with `prefix.`, without it."""
+        """Return the tensors whose names start with `prefix.`, which is removed."""
         start = f"{prefix}."
         return {k.removeprefix(start): v for k, v in self.tensors.items() if k.startswith(start)}
 
@@ -54,12 +54,12 @@ class Golden:
         return self.tensors[f"expected64.{what}" if double else f"expected.{what}"]
 
     def bag(self, b: int, *, dtype: torch.dtype = torch.float32, **more: Any) -> Bag:
-        """Bag b; its edges come in both directions, and x is a leaf whose gradient is asked for.
+        """Return bag b with edges in both directions, and with x as a leaf that requires gradients.
 
-        Stored cells are (row, column); a bag's coordinates are (x, y).
+        Stored cells are (row, column); the coordinates of a bag are (x, y).
         """
         edges = self.tensors[f"bag{b}.edge_index"]
-        given: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "name": f"bag{b}",
             "x": self.tensors[f"bag{b}.x"].to(dtype).clone().requires_grad_(),
             "edges": edges,
@@ -68,16 +68,20 @@ class Golden:
             "coords": self.tensors[f"bag{b}.coords"].flip(1),
             "stride": 1.0,
         }
-        return Bag(**{**given, **more})
+        return Bag(**{**fields, **more})
 
     def check_gradients(
         self, model: Model, total: Tensor, x: Tensor, *, b: int, ours: dict[str, str], key: str = ""
     ) -> None:
-        """Gradients of `total` at x (where stored) and at every parameter: full, or their norms.
+        """Check the gradients of `total`, or their norms, at x (if stored) and at every parameter.
 
         Args:
-            ours: the original's parameter names → ours (none where no parameter of ours is meant).
-            key: what stands before `grad`, `grad_norms` and `grad_x` in the set (`svm.`).
+            model: our model.
+            total: the output to differentiate.
+            x: the features of the bag.
+            b: the number of the bag.
+            ours: our parameter name for each name of the original that has a counterpart.
+            key: prefix of `grad`, `grad_norms` and `grad_x` in the set (such as `svm.`).
         """
         parameters = dict(model.named_parameters())
         grads = torch.autograd.grad(
@@ -85,17 +89,17 @@ class Golden:
         )
         if f"expected.bag{b}.{key}grad_x" in self.tensors:
             close(grads[0], self.expected(f"bag{b}.{key}grad_x"), relative=1e-4)
-        found = dict(zip(parameters, grads[1:], strict=True))
+        gradients = dict(zip(parameters, grads[1:], strict=True))
         full = self.under(f"expected.bag{b}.{key}grad")
         assert full
         for theirs, want in full.items():
-            got = found[ours[theirs]]
+            got = gradients[ours[theirs]]
             assert got is not None, theirs
             close(got, want, relative=1e-4)
         order = self.metadata["parameter_order"]
         want = self.expected(f"bag{b}.{key}grad_norms")
-        kept = [(k, w) for k, w in zip(order, want, strict=True) if k in ours]
+        shared = [(k, w) for k, w in zip(order, want, strict=True) if k in ours]
         zero = torch.zeros(())
-        norms = [g.norm() if (g := found[ours[k]]) is not None else zero for k, _ in kept]
-        stored = torch.stack([w.clamp_min(0) for _, w in kept])  # −1: the original has none
+        norms = [g.norm() if (g := gradients[ours[k]]) is not None else zero for k, _ in shared]
+        stored = torch.stack([w.clamp_min(0) for _, w in shared])  # −1: the original has none
         close(torch.stack(norms).to(stored.dtype), stored, relative=1e-4)

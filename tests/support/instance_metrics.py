@@ -1,4 +1,4 @@
-"""Metrics of a single replicate, to compare with those that `instance_summary` averages."""
+"""Metrics of a single replicate, for comparison with those that `instance_summary` averages."""
 
 import numpy as np
 
@@ -9,21 +9,21 @@ from probsa.evaluation.pools import bag_draws
 
 
 def detector_metrics(bags, positive, *, others=(), groups=None, bootstrap=0, seed=0):
-    """Metrics of `detector_samples` with the gains; `others` are further replicates."""
-    given = _given(bags, positive, groups=groups, bootstrap=bootstrap, seed=seed)
+    """Return the metrics of `detector_samples` and gains; `others` are further replicates."""
+    inputs = _inputs(bags, positive, groups=groups, bootstrap=bootstrap, seed=seed)
     stds = std_over_replicates([bags, *others]) if others else None
-    samples = detector_samples(bags, stds=stds, seed=seed, **given)
+    samples = detector_samples(bags, stds=stds, seed=seed, **inputs)
     samples |= {f"error_auroc_gain_{area}": gain(samples, area=area) for area in AREAS}
     return {name: sample.metric() for name, sample in samples.items()}
 
 
 def isolated_metrics(bags, positive, *, bootstrap=0, seed=0):
-    """Metrics of `isolated_samples`."""
-    given = _given(bags, positive, groups=None, bootstrap=bootstrap, seed=seed)
-    return {name: s.metric() for name, s in isolated_samples(bags, **given).items()}
+    """Return the metrics of `isolated_samples`."""
+    inputs = _inputs(bags, positive, groups=None, bootstrap=bootstrap, seed=seed)
+    return {name: s.metric() for name, s in isolated_samples(bags, **inputs).items()}
 
 
-def _given(bags, positive, *, groups, bootstrap, seed):
+def _inputs(bags, positive, *, groups, bootstrap, seed):
     flags = np.array([positive.get(p.name, False) for p in bags], dtype=bool)
     names = [p.name for p in bags]
     draws = bag_draws(names, flags, groups=groups, resamples=bootstrap, seed=seed)

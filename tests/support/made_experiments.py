@@ -1,4 +1,4 @@
-"""Folders of experiments as a grid leaves them, with given predictions."""
+"""Experiment folders in the layout of `probsa benchmark`, with given predictions."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from probsa.evaluation.tables import write_predictions
 
 
 def prediction(bag: str, p: float, *, instances: int = 4, mean=None, labels=None) -> Prediction:
-    """Return one bag's prediction; its attention is a ramp unless given."""
+    """Return the prediction of a bag; its attention is a ramp by default."""
     f = np.linspace(-1, 1, instances) if mean is None else np.asarray(mean)
     f = f.astype(np.float32)
     w = np.exp(f) / np.exp(f).sum()
@@ -49,7 +49,7 @@ def write_run(
     instances: dict[str, list[int]] | None = None,
     means: dict[str, list[float]] | None = None,
 ) -> Path:
-    """Write a finished run: `test` and `val` are p(Y = 1) by bag, `rest` are its training bags.
+    """Write a finished run; `test` and `val` give p(Y = 1) by bag, `rest` its training bags.
 
     Per-instance outputs exist if `instances` (labels by bag) is given, even if empty.
     """
@@ -89,8 +89,7 @@ def write_run(
 
 
 def _write_table(folder: Path, p: dict[str, float], *, y, parts, threshold) -> None:
-    """Write the table of bags alone: few tests need the files of instances, which are slow to
-    write."""
+    """Write only the table of bags; the files of instances are slow to write and rarely needed."""
     folder.mkdir()
     cut = 0.5 if threshold is None else threshold
     rows = [f"{b},{parts[b]},{y[b]},{int(v >= cut)},{v!r},0.1" for b, v in p.items()]
@@ -103,7 +102,7 @@ def _write_table(folder: Path, p: dict[str, float], *, y, parts, threshold) -> N
 def write_folds(
     out: Path, y: dict[str, int], folds: list[list[str]], p: dict[str, float], **options
 ) -> list[Path]:
-    """Write a run of every fold; each tests its own bags and validates on the next fold's."""
+    """Write a run for every fold, which tests on its bags and validates on those of the next."""
     paths = []
     for k, tested in enumerate(folds):
         following = folds[(k + 1) % len(folds)]

@@ -1,4 +1,4 @@
-"""Predictions to draw as maps, and helpers that read the drawn pixels back."""
+"""Predictions for maps, and helpers that read the drawn pixels."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def prediction(coords, mean, variance=None, **overrides) -> Prediction:
 
 
 def slide(*, at: int = 0, offset=(0, 0), **more) -> Prediction:
-    """Return a small slide; patch `at` has the largest mean, the next one the largest variance."""
+    """Return a small slide; patch `at` has the largest mean, the next the largest variance."""
     n = len(CELLS)
     mean, variance = np.linspace(-1, 1, n), np.linspace(0.1, 0.5, n)
     mean[at], variance[(at + 1) % n] = 3.0, 2.0

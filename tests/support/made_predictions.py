@@ -1,4 +1,4 @@
-"""Predictions for tests, made without a model: lattices and chains with planted labels."""
+"""Predictions made without a model: lattices and chains with planted labels."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from probsa.evaluation.prediction import Prediction
 
 
 def made(name, mu, labels=None, **fields):
-    """A prediction with these scores; all other fields default to empty or zero."""
+    """Return a prediction with these scores; all other fields have default values."""
     mu = np.asarray(mu, dtype=np.float32)
     zero = np.zeros_like(mu)
     values = {
@@ -33,28 +33,32 @@ FLOATS = ("probability", "attention_variance", "weight_mean", "weight_variance",
 
 
 def lattice(rows, columns, *, stride=10):
-    """Coordinates of a full rectangle, row by row."""
+    """Return the coordinates of a full rectangle, row by row."""
     y, x = np.mgrid[:rows, :columns]
     return np.stack([x.ravel(), y.ravel()], axis=1) * stride
 
 
 def slide(name, image, labels=None, **fields):
-    """A slide on a full lattice, with the scores given as an image."""
+    """Return a slide on a full lattice, with scores given as an image."""
     image = np.asarray(image, dtype=np.float32)
     return made(name, image.ravel(), labels, coords=lattice(*image.shape), stride=10.0, **fields)
 
 
 def scan(name, mu, labels=None, **fields):
-    """A scan: a chain of slices with positions."""
+    """Return a scan: a chain of slices with positions."""
     coords = np.arange(len(mu))[:, None]
     return made(name, mu, labels, coords=coords, kind="ct", **fields)
 
 
 def cohort(bags=12, *, seed=0, size=8, variance=None):
-    """Slides of size² patches with noisy scores; odd ones are positive with a square lesion.
+    """Return slides with noisy scores, and which of them are positive.
 
-    variance: a function of the generator and of which patches are called wrongly; None for random
-        variances.
+    Args:
+        bags: number of slides; those with odd numbers are positive and have a square lesion.
+        seed: seed of the scores.
+        size: number of patches along a side.
+        variance: function of the generator and a mask of wrongly called patches; by default,
+            variances are random.
     """
     slides, positive = [], {}
     for b in range(bags):

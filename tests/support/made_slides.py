@@ -1,4 +1,4 @@
-"""Small slides that tests write: tissue of known place on white glass, as tiled generic TIFF."""
+"""Small slides with tissue at known places on white glass, written as tiled generic TIFF."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ MPP = 0.5
 
 
 def tissue(width: int, height: int, *, boxes, seed: int = 0) -> np.ndarray:
-    """White, with boxes (x, y, width, height) of noisy pink."""
+    """Return a white image with boxes (x, y, width, height) of noisy pink."""
     rng = np.random.default_rng(seed)
     image = np.full((height, width, 3), 243, np.uint8)
     for x, y, w, h in boxes:
@@ -21,15 +21,15 @@ def tissue(width: int, height: int, *, boxes, seed: int = 0) -> np.ndarray:
 def write_slide(
     path: Path, image: np.ndarray, *, mpp: float | None = MPP, levels: int = 1, jpeg: bool = False
 ) -> Path:
-    """A tiled TIFF with as many levels, each half of the one before."""
+    """Write a tiled TIFF; each level is half the size of the previous one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tifffile.TiffWriter(path) as tif:
         for k in range(levels):
             scale = 2**k
-            known = {}
+            resolution = {}
             if mpp is not None:
                 per_cm = 1e4 / (mpp * scale)
-                known = {"resolution": (per_cm, per_cm), "resolutionunit": "CENTIMETER"}
+                resolution = {"resolution": (per_cm, per_cm), "resolutionunit": "CENTIMETER"}
             tif.write(
                 image[::scale, ::scale],
                 tile=(256, 256),
@@ -37,13 +37,13 @@ def write_slide(
                 compression="jpeg" if jpeg else "zlib",
                 subfiletype=1 if k else 0,
                 metadata=None,
-                **known,
+                **resolution,
             )
     return path
 
 
 def write_cohort(folder: Path, *, slides: int = 3, side: int = 1024) -> Path:
-    """Slides with a box of tissue each, of different sizes."""
+    """Write slides with one box of tissue each, of different sizes."""
     for k in range(slides):
         box = (64 * k, 128, side // 2 + 128 * k, side // 2)
         write_slide(folder / f"slide{k}.tiff", tissue(side, side, boxes=[box], seed=k))

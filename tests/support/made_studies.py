@@ -1,4 +1,4 @@
-"""Miniature releases of data sets with official names."""
+"""Miniature releases of data sets, with the official file names."""
 
 import csv
 import gzip
@@ -50,7 +50,7 @@ def write_processed(
     kind: str = "patch_labels",
     encoder: str = "features_UNI",
 ) -> Path:
-    """Write bags (label, instance labels) in the layout of the authors' folders."""
+    """Write bags, given as (label, instance labels), in the layout of the authors' folders."""
     folders = (
         "labels",
         kind,

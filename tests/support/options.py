@@ -1,4 +1,4 @@
-"""No option without a test that it changes the result: the check that every family's tests run."""
+"""Check that every option of a model changes its result; the tests of every family use this."""
 
 import inspect
 from collections.abc import Iterable
@@ -13,16 +13,16 @@ from probsa.core.bags import Bags
 from probsa.models import Model, arguments, build
 
 ELSEWHERE = {"in_dim", "n_classes", "class_weights", "seed", "preset"}
-"""Of every model: in the contract."""
+"""Arguments of all models, which the contract tests check."""
 
 
 def options_of(name: str, *, without: Iterable[str] = ()) -> list[str]:
-    """Every argument that a name offers but those that the contract tests, sorted."""
+    """Return the sorted arguments of a model, except those that the contract tests check."""
     return sorted(set(arguments(name)) - ELSEWHERE - set(without))
 
 
 def some_bags(*, features: int = 6, dtype: torch.dtype = F64) -> Bags:
-    """Two labelled bags on a grid with weights, a graph and coordinates."""
+    """Return two labelled bags on a grid, with a graph, weights and coordinates."""
     bags = []
     for k, n in enumerate((12, 7)):
         g = torch.Generator().manual_seed(k)
@@ -41,7 +41,7 @@ def some_bags(*, features: int = 6, dtype: torch.dtype = F64) -> Bags:
 
 
 def results(model: Model, bags: Bags) -> Tensor:
-    """Weighted training losses, logits and scores of a prediction, in one row."""
+    """Return weighted training losses, and logits and scores of a prediction, as one vector."""
     model.double().train()
     torch.manual_seed(1)
     out = model(bags, generator=torch.Generator().manual_seed(0))
@@ -55,13 +55,13 @@ def results(model: Model, bags: Bags) -> Tensor:
 
 
 def made(name: str, /, **options: object) -> Model:
-    """The same weights each time, as far as the shapes allow."""
+    """Build a model, with the same initial weights each time as far as the shapes allow."""
     torch.manual_seed(0)
     return build(name, in_dim=6, **options)
 
 
 def changes(name: str, key: str, value: object, /, **base: object) -> float:
-    """The largest change of any result when one option is set to another value than its default."""
+    """Return the largest change of any result if one option is set to a non-default value."""
     default = arguments(name)[key].default
     assert default is inspect.Parameter.empty or value != base.get(key, default), key
     plain = results(made(name, **base), some_bags())

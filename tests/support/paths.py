@@ -1,4 +1,4 @@
-"""Where the repository and its tests lie."""
+"""Paths of the repository and its tests."""
 
 from pathlib import Path
 

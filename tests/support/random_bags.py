@@ -22,21 +22,21 @@ def random_bag(
     density: float = 0.4,
     y: int | None = None,
 ) -> Bag:
-    """Make n instances; each pair is an edge with probability `density`, weight in (0.2, 2.2)."""
+    """Return a random bag; each pair is an edge with probability `density`, weight 0.2 to 2.2."""
     g = torch.Generator().manual_seed(seed)
     i, j = torch.triu_indices(n, n, 1)
-    kept = torch.rand(len(i), generator=g) < density
+    is_edge = torch.rand(len(i), generator=g) < density
     return Bag(
         name=name or f"bag{seed}",
         x=torch.randn(n, features, generator=g, dtype=F64).to(dtype),
-        edges=torch.stack([i[kept], j[kept]]),
-        weights=(torch.rand(int(kept.sum()), generator=g, dtype=F64) * 2 + 0.2).to(dtype),
+        edges=torch.stack([i[is_edge], j[is_edge]]),
+        weights=(torch.rand(int(is_edge.sum()), generator=g, dtype=F64) * 2 + 0.2).to(dtype),
         y=y,
     )
 
 
 def chain_bag(n: int, weights: Tensor, *, name: str = "chain") -> Bag:
-    """Make a chain of instances with one unused feature."""
+    """Return a chain of instances with one unused feature."""
     i = torch.arange(n - 1)
     return Bag(
         name=name,
@@ -47,7 +47,7 @@ def chain_bag(n: int, weights: Tensor, *, name: str = "chain") -> Bag:
 
 
 def adjacency(bag: Bag) -> Tensor:
-    """Return the dense adjacency A in float64, for a bag with each pair once."""
+    """Return the dense adjacency matrix A in float64 of a bag that stores each pair once."""
     a = torch.zeros(len(bag.x), len(bag.x), dtype=F64)
     i, j = bag.edges
     a[i, j] = bag.weights.double()
@@ -70,7 +70,7 @@ def split(v: Tensor, bags: Bags) -> tuple[Tensor, ...]:
 
 
 def graphs_of_all_kinds() -> list[Bag]:
-    """Return bags: connected, disconnected, with isolated instances, edgeless, single-instance."""
+    """Return connected, disconnected, edgeless and single-instance bags, and isolated instances."""
     return [
         random_bag(7, seed=1, density=1.0, name="complete"),
         random_bag(12, seed=2, density=0.35, name="random"),
@@ -82,13 +82,13 @@ def graphs_of_all_kinds() -> list[Bag]:
 
 
 def packed(bags: list[Bag]) -> Bags:
-    """Pack bags that may differ in width, using only the first feature."""
+    """Pack bags that may differ in their number of features, with only the first feature."""
     return pack([Bag(name=b.name, x=b.x[:, :1], edges=b.edges, weights=b.weights) for b in bags])
 
 
 @contextmanager
 def types_not_executed() -> Iterator[None]:
-    """Disable the run-time checks of jaxtyping, so that the library's own errors are raised."""
+    """Disable jaxtyping's run-time checks, so that the library's own errors are raised."""
     jaxtyping.config.update("jaxtyping_disable", value=True)
     try:
         yield

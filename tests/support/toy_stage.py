@@ -1,4 +1,4 @@
-"""A stage that writes small files and can be told to go wrong, and a command that runs it."""
+"""A stage that writes small files and can be made to fail, and a command that runs it."""
 
 import errno
 import json
@@ -28,11 +28,11 @@ def wait_for(there, *, seconds=60):
 
 @dataclass
 class Toy(Stage):
-    """A stage whose tasks do what their payloads say: see `act`."""
+    """A stage whose tasks fail as their payloads specify (see `act`)."""
 
     folder: Path
     ahead: int = 1
-    """Number of tasks that are drawn before the first is done."""
+    """Number of tasks that are taken before the first is done."""
     parties: int = 0
     """Number of processes that must have begun their first task before any continues."""
     begin: str = ""
@@ -46,8 +46,8 @@ class Toy(Stage):
 
     def known(self, task):
         path = self.record_file(task)
-        held = json.loads(path.read_text()) if path.exists() else {"status": "failed"}
-        return None if held["status"] == "failed" else TaskOutcome(**(held | {"kept": True}))
+        record = json.loads(path.read_text()) if path.exists() else {"status": "failed"}
+        return None if record["status"] == "failed" else TaskOutcome(**(record | {"kept": True}))
 
     def record(self, task, outcome):
         assert lock_file(task.target).exists()
@@ -63,13 +63,13 @@ class Toy(Stage):
 
     def run(self, tasks):
         self.note("run")
-        held = deque()
+        pending = deque()
         for task in tasks:
-            held.append(task)
-            if len(held) >= self.ahead:
-                yield self.do(held.popleft())
-        while held:
-            yield self.do(held.popleft())
+            pending.append(task)
+            if len(pending) >= self.ahead:
+                yield self.do(pending.popleft())
+        while pending:
+            yield self.do(pending.popleft())
 
     def do(self, task):
         self.note(f"at {task.name}")
@@ -108,7 +108,7 @@ class Toy(Stage):
 
 
 def tasks_of(folder, **payloads):
-    """Return ten tasks; the keyword arguments are payloads that let tasks go wrong."""
+    """Return ten tasks; the keyword arguments are payloads that make tasks fail."""
     return [
         Task(name=f"t{i}", target=folder / "made" / f"t{i}.h5", payload=payloads.get(f"t{i}"))
         for i in range(10)
@@ -116,7 +116,7 @@ def tasks_of(folder, **payloads):
 
 
 def command(folder, options):
-    """Run the tasks; like a command of probsa, return 130 if the run is interrupted."""
+    """Run the tasks, and return 130 if the run is interrupted, as commands of probsa do."""
     payloads = options.pop("payloads", {})
     stage = Toy(folder, **options.pop("stage", {}))
     try:
