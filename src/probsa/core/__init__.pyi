@@ -34,9 +34,9 @@ from .segments import segment_mean as segment_mean
 from .segments import segment_softmax as segment_softmax
 from .segments import segment_sum as segment_sum
 from .segments import segment_topk as segment_topk
-from .store import UNREADABLE as UNREADABLE
 from .store import BagKind as BagKind
 from .store import StoredBag as StoredBag
+from .store import UNREADABLE as UNREADABLE
 from .store import as_columns as as_columns
 from .store import as_features as as_features
 from .store import checked as checked

@@ -1,7 +1,7 @@
-from .error_detectors import DETECTORS as DETECTORS
-from .error_detectors import TITLES as TITLES
 from .error_detectors import Area as Area
+from .error_detectors import DETECTORS as DETECTORS
 from .error_detectors import Detector as Detector
+from .error_detectors import TITLES as TITLES
 from .error_detectors import error_verdict as error_verdict
 from .found_lesions import patch_mask as patch_mask
 from .froc_summaries import NAMES as NAMES
@@ -21,7 +21,7 @@ from .report import Report as Report
 from .report import evaluate as evaluate
 from .scores import instance_scores as instance_scores
 from .scores import instance_variances as instance_variances
-from .tables import TABLE as TABLE
 from .tables import Predictions as Predictions
+from .tables import TABLE as TABLE
 from .tables import read_predictions as read_predictions
 from .tables import write_predictions as write_predictions

@@ -1,14 +1,14 @@
 from .bootstrap import Draws as Draws
-from .comparison import ONE_REPLICATE as ONE_REPLICATE
 from .comparison import Comparison as Comparison
+from .comparison import ONE_REPLICATE as ONE_REPLICATE
 from .comparison import Pooling as Pooling
 from .comparison import compare as compare
 from .comparison import holm as holm
 from .delong_test import delong as delong
 from .detectable_difference import detectable as detectable
 from .detectable_difference import detectable_sentence as detectable_sentence
-from .free_response import RATES as RATES
 from .free_response import Hits as Hits
+from .free_response import RATES as RATES
 from .free_response import froc as froc
 from .free_response import froc_metrics as froc_metrics
 from .metric import Metric as Metric

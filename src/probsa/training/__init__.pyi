@@ -4,9 +4,9 @@ from .batching import Shard as Shard
 from .batching import plan_epoch as plan_epoch
 from .checkpoints import load_checkpoint as load_checkpoint
 from .checkpoints import restore_model as restore_model
-from .config import SECTIONS as SECTIONS
 from .config import DataConfig as DataConfig
 from .config import RunConfig as RunConfig
+from .config import SECTIONS as SECTIONS
 from .config import TrainingConfig as TrainingConfig
 from .config import flatten as flatten
 from .config import load_yaml as load_yaml
