@@ -7,9 +7,9 @@ from support.dense_setmil import bucket_matrices, g
 from support.random_bags import F64
 
 from probsa.errors import InputError
-from probsa.layers.augment import show, source_cells
+from probsa.layers.augment import show_cells, source_cells
 from probsa.layers.cells import cells_at, every_cell, reduced
-from probsa.layers.irpe import Kind, Places, attend, bucket_tables, piecewise
+from probsa.layers.irpe import Places, RelativeKind, attend, bucket_tables, piecewise
 
 HEIGHTS, WIDTHS = (5, 1, 9), (7, 1, 3)
 
@@ -95,7 +95,7 @@ def test_buckets_of_any_places(method, first):
 
 def test_a_bias_on_values_is_refused():
     with pytest.raises(InputError, match="values take vectors"):
-        Kind(method="euc", mode="bias", on="qkv")
+        RelativeKind(method="euc", mode="bias", on="qkv")
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
@@ -155,4 +155,4 @@ def test_what_an_augmented_map_shows():
     features = torch.arange(8.0)[:, None]
     source = torch.tensor([1, 8, 9, 0, 4, 4, 9, 7])
     want = [1.0, 0.0, 1.5, 0.0, 4.0, 4.0, 5.5, 7.0]
-    assert show(features, source, cells)[:, 0].tolist() == want
+    assert show_cells(features, source, cells)[:, 0].tolist() == want

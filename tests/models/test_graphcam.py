@@ -9,7 +9,7 @@ from torch import Tensor
 
 from probsa import Bag, pack
 from probsa.evaluation.predictor import Predictor
-from probsa.layers.min_cut import pool
+from probsa.layers.min_cut import pool_clusters
 from probsa.models import build
 from probsa.models._graphcam import through_linear
 from probsa.models.gtp import GTP, graph
@@ -140,7 +140,7 @@ def second_time(model: GTP, t: Tensor, *, start: float | None, theirs: bool) -> 
 def tokens_of(model: GTP, bags) -> tuple[Tensor, Tensor]:
     """Return assignment logits and tokens."""
     h, s = model.nodes(model.embed(bags.x), graph(bags, model.adjacency, dtype=bags.x.dtype))
-    return s.detach(), model.tokens(pool(s.softmax(1), h, bags.sizes)[0])
+    return s.detach(), model.tokens(pool_clusters(s.softmax(1), h, bags.sizes)[0])
 
 
 def test_torchmils_map_and_ours_of_its_weights(torchmil):

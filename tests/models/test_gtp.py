@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probsa import Bag, pack
 from probsa.errors import CheckpointError, InputError, UnknownName
-from probsa.layers.min_cut import mincut, ortho, pool
+from probsa.layers.min_cut import mincut, ortho, pool_clusters
 from probsa.models import build, from_original
 from probsa.models.gtp import GTP, graph
 
@@ -65,7 +65,7 @@ def traces(model: GTP, bags):
     x = model.embed(bags.x)
     a = graph(bags, model.adjacency, dtype=x.dtype)
     h, s = model.nodes(x, a)
-    pooled, _ = pool(s.softmax(1), h, bags.sizes)
+    pooled, _ = pool_clusters(s.softmax(1), h, bags.sizes)
     t, traces = model.tokens(pooled), []
     for block in model.blocks:
         traces.append(block.trace(t))
@@ -258,7 +258,7 @@ def test_the_edge_list_is_the_matrix(kind):
 def test_even_clusters_cut_nothing_and_are_no_clusters(k):
     bags = pack([random_bag(9, seed=1, density=0.5), random_bag(5, seed=2, density=0.9)])
     soft = torch.full((14, k), 1 / k, dtype=F64)
-    _, gram = pool(soft, soft, bags.sizes)
+    _, gram = pool_clusters(soft, soft, bags.sizes)
     cut = mincut(soft, graph(bags, "binary", dtype=F64))
     assert cut.tolist() == pytest.approx([-1.0, -1.0], abs=1e-14)
     want = max(2 - 2 / k**0.5, 0) ** 0.5
@@ -274,7 +274,7 @@ def test_one_cluster_a_component_is_the_optimum():
     soft = torch.eye(3, dtype=F64).repeat_interleave(3, 0).requires_grad_()
     a = graph(bags, "weighted", dtype=F64)
     assert mincut(soft, a).item() == pytest.approx(-1, abs=1e-14)
-    far = ortho(pool(soft, soft, bags.sizes)[1])
+    far = ortho(pool_clusters(soft, soft, bags.sizes)[1])
     assert far.item() == pytest.approx(0, abs=1e-14)
     [grad] = torch.autograd.grad(far.sum(), [soft])
     assert bool(grad.isfinite().all())

@@ -3,7 +3,7 @@ from .attention import Activation as Activation
 from .attention import AttentionPosterior as AttentionPosterior
 from .attention import PosteriorKind as PosteriorKind
 from .attention import Trunk as Trunk
-from .augment import show as show
+from .augment import show_cells as show_cells
 from .augment import source_cells as source_cells
 from .cells import lay_out as lay_out
 from .cells import reduced as reduced
@@ -18,13 +18,13 @@ from .graph import both_ways as both_ways
 from .graph import neighbourhoods as neighbourhoods
 from .graph import normalised as normalised
 from .graph import propagate as propagate
-from .irpe import Kind as Kind
-from .irpe import Method as Method
-from .irpe import Mode as Mode
-from .irpe import On as On
+from .irpe import BucketMethod as BucketMethod
+from .irpe import RelativeKind as RelativeKind
+from .irpe import RelativeMode as RelativeMode
+from .irpe import RelativeTo as RelativeTo
 from .min_cut import mincut as mincut
 from .min_cut import ortho as ortho
-from .min_cut import pool as pool
+from .min_cut import pool_clusters as pool_clusters
 from .nystrom import NystromAttention as NystromAttention
 from .nystrom import NystromLayer as NystromLayer
 from .pooling import pool_linear as pool_linear
@@ -34,7 +34,7 @@ from .pooling import weight_moments as weight_moments
 from .postnorm import PostNormLayer as PostNormLayer
 from .postnorm import QueryLayer as QueryLayer
 from .pseudo_bags import Groups as Groups
-from .pseudo_bags import draw as draw
+from .pseudo_bags import draw_uniform_noise as draw_uniform_noise
 from .pseudo_bags import group_counts as group_counts
 from .pseudo_bags import order_within as order_within
 from .pseudo_bags import partition as partition

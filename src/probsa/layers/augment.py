@@ -54,7 +54,9 @@ def _rescaled(v: Tensor, *, side: int, scaled: int) -> Tensor:
     return (stretched * side).div(max(scaled, 1), rounding_mode="floor")
 
 
-def show(g: Float[Tensor, "t d"], source: Int[Tensor, " t"], cells: Cells) -> Float[Tensor, "t d"]:
+def show_cells(
+    g: Float[Tensor, "t d"], source: Int[Tensor, " t"], cells: Cells
+) -> Float[Tensor, "t d"]:
     """Return the features of the new map, from the result of `source_cells`."""
     means = torch.stack([part.mean(0) for part in g.split(list(cells.sizes))])
     old = F.pad(g, (0, 0, 0, 1))

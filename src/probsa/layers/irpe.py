@@ -21,9 +21,9 @@ from torch.utils.checkpoint import checkpoint
 from ..errors import InputError
 
 A = TypeVar("A")
-Method = Literal["none", "euc", "quant", "product", "cross"]
-Mode = Literal["bias", "contextual"]
-On = Literal["q", "k", "v", "qk", "qv", "kv", "qkv"]
+BucketMethod = Literal["none", "euc", "quant", "product", "cross"]
+RelativeMode = Literal["bias", "contextual"]
+RelativeTo = Literal["q", "k", "v", "qk", "qv", "kv", "qkv"]
 
 ALPHA, BETA, GAMMA = 1.9, 3.8, 15.2
 CAP = 3
@@ -45,7 +45,7 @@ def piecewise(x: Tensor) -> Int[Tensor, "*x"]:
     return torch.where(x.abs() <= ALPHA, x.round(), far.trunc()).long()
 
 
-def bucket_tables(method: Method) -> Int[Tensor, "tables 9 9"]:
+def bucket_tables(method: BucketMethod) -> Int[Tensor, "tables 9 9"]:
     """Return the bucket of each offset from (−4, −4) to (4, 4); two tables for `cross`."""
     offsets = torch.arange(-REACH, REACH + 1)
     dr, dc = torch.meshgrid(offsets, offsets, indexing="ij")
@@ -110,26 +110,26 @@ class Tables(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
+class RelativeKind:
     """The kind of relative positions of an attention layer.
 
     Raises:
         InputError: If a choice is unknown, or values should have a bias.
     """
 
-    method: Method
+    method: BucketMethod
     """Buckets by distance, squared distance, rows and columns jointly, or each separately."""
-    mode: Mode
-    on: On
+    mode: RelativeMode
+    on: RelativeTo
     """Which of queries, keys and values depend on the offset."""
     shared: bool = False
     """Whether all heads share one table."""
 
     def __post_init__(self) -> None:
         for name, value, choices in (
-            ("method", self.method, get_args(Method)),
-            ("mode", self.mode, get_args(Mode)),
-            ("on", self.on, get_args(On)),
+            ("method", self.method, get_args(BucketMethod)),
+            ("mode", self.mode, get_args(RelativeMode)),
+            ("on", self.on, get_args(RelativeTo)),
         ):
             if value not in choices:
                 raise InputError(f"{name} of relative positions is {value!r}: one of {choices}")
@@ -158,7 +158,7 @@ class Relative(nn.Module):
 
     buckets: Tensor
 
-    def __init__(self, kind: Kind, dim: int, *, heads: int, class_token: bool) -> None:
+    def __init__(self, kind: RelativeKind, dim: int, *, heads: int, class_token: bool) -> None:
         super().__init__()
         self.kind = kind
         self.register_buffer("buckets", bucket_tables(kind.method), persistent=False)

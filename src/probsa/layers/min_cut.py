@@ -11,7 +11,7 @@ from ..core import Sizes, segment_sum
 from .graph import Arcs, propagate, row_sum
 
 
-def pool(
+def pool_clusters(
     soft: Float[Tensor, "n clusters"], h: Float[Tensor, "n d"], sizes: Sizes
 ) -> tuple[Float[Tensor, "bags clusters d"], Float[Tensor, "bags clusters clusters"]]:
     """Return SᵀH and SᵀS of each bag."""

@@ -34,7 +34,7 @@ class Groups:
         return torch.empty_like(self.order, dtype=v.dtype).scatter(0, self.order, v)
 
 
-def draw(
+def draw_uniform_noise(
     sizes: Sequence[int], samples: int, *, generators: Sequence[torch.Generator]
 ) -> Float[Tensor, "n samples"]:
     """Draw uniform noise, each bag's from its own generator."""

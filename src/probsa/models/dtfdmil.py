@@ -31,7 +31,7 @@ from ..layers import (
     Embed,
     Groups,
     Widths,
-    draw,
+    draw_uniform_noise,
     group_counts,
     order_within,
     partition,
@@ -208,7 +208,7 @@ class DTFDMIL(Model):
         """Return the pseudo-bags, from the given noise or from each bag's own stream."""
         if noise is None:
             draws = 1 if self.training else self.predict_samples
-            noise = draw(bags.sizes, draws, generators=self.streams(bags, generator))
+            noise = draw_uniform_noise(bags.sizes, draws, generators=self.streams(bags, generator))
         return partition(noise, bags.sizes, n_groups=self.n_groups)
 
     def pool(

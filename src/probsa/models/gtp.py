@@ -24,7 +24,7 @@ from ..layers import (
     mincut,
     normalised,
     ortho,
-    pool,
+    pool_clusters,
     propagate,
 )
 from ..variational import Dirac, Posterior
@@ -145,7 +145,7 @@ class GTP(Model):
         h, s = self.nodes(self.embed(bags.x), a)
         with torch.autocast(h.device.type, enabled=False):
             soft = s.softmax(1)
-            pooled, gram = pool(soft, h, bags.sizes)
+            pooled, gram = pool_clusters(soft, h, bags.sizes)
             extras = {"mincut": mincut(soft, a), "ortho": ortho(gram)}
         t = self.tokens(pooled)
         for block in self.blocks:
@@ -205,7 +205,7 @@ class GTP(Model):
             x = torch.cat([model.embed(v.double()) for v in bags.x.split(ROWS)])
             h, s = model.nodes(x, graph(bags, model.adjacency, dtype=x.dtype))
             soft = s.softmax(1)
-            tokens = model.tokens(pool(soft, h, bags.sizes)[0])
+            tokens = model.tokens(pool_clusters(soft, h, bags.sizes)[0])
             blocks = [b for b in model.blocks if isinstance(b, TokenBlock)]
             init = self.unit_init
             u = [graph_cam(t, blocks, model.norm, model.classifier, unit_init=init) for t in tokens]

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from ..core import Bags, Limits, PositiveInt, Rate
 from ..errors import CheckpointError, InputError
 from ..layers import (
+    BucketMethod,
     Embed,
-    Kind,
-    Method,
-    Mode,
-    On,
+    RelativeKind,
+    RelativeMode,
+    RelativeTo,
     SETBlock,
     TokenMap,
     Widths,
@@ -31,7 +31,7 @@ from ..layers import (
     lay_out,
     places_of,
     reduced,
-    show,
+    show_cells,
     sinusoid,
     source_cells,
     with_first,
@@ -140,13 +140,13 @@ class SETMIL(Model):
         qkv_bias: bool = False,
         dropout: Rate = 0.0,
         attention_dropout: Rate = 0.0,
-        relative: Method = "euc",
-        relative_mode: Mode = "bias",
-        relative_on: On = "q",
+        relative: BucketMethod = "euc",
+        relative_mode: RelativeMode = "bias",
+        relative_on: RelativeTo = "q",
         relative_shared: bool = False,
-        pyramid_relative: Method = "none",
-        pyramid_relative_mode: Mode = "bias",
-        pyramid_relative_on: On = "q",
+        pyramid_relative: BucketMethod = "none",
+        pyramid_relative_mode: RelativeMode = "bias",
+        pyramid_relative_on: RelativeTo = "q",
         empty: Literal["masked", "tokens"] = "masked",
         canvas: Annotated[int | None, Limits(at_least=1)] = None,
         layout: Literal["map", "packed"] = "map",
@@ -171,8 +171,12 @@ class SETMIL(Model):
         d = fused if set_dim is None else set_dim
         if int(mlp_ratio * d) < 1:
             raise InputError(f"mlp_ratio {mlp_ratio} of a width of {d} leaves no hidden units")
-        near = Kind(method=pyramid_relative, mode=pyramid_relative_mode, on=pyramid_relative_on)
-        far = Kind(method=relative, mode=relative_mode, on=relative_on, shared=relative_shared)
+        near = RelativeKind(
+            method=pyramid_relative, mode=pyramid_relative_mode, on=pyramid_relative_on
+        )
+        far = RelativeKind(
+            method=relative, mode=relative_mode, on=relative_on, shared=relative_shared
+        )
         self._build_windows(reduced_dim, pyramid_dim, relative=near, rates=rates[2:])
         self.widen = nn.Identity() if set_dim is None else nn.Linear(fused, d)
         shape = {"heads": heads, "mlp_ratio": mlp_ratio, "qkv_bias": qkv_bias}
@@ -180,7 +184,7 @@ class SETMIL(Model):
         self._start()
 
     def _build_windows(
-        self, reduced_dim: int, dim: int, *, relative: Kind, rates: tuple[float, ...]
+        self, reduced_dim: int, dim: int, *, relative: RelativeKind, rates: tuple[float, ...]
     ) -> None:
         wide, (dropout, attention_dropout) = self.embed.out_dim, rates
         self.reduce = (
@@ -228,7 +232,7 @@ class SETMIL(Model):
         g, source = layout.scatter(self.embed(bags.x)), None
         if self.augment and self.training:
             source = source_cells(layout.cells, self.streams(bags, generator))
-            g = show(g, source, layout.cells)
+            g = show_cells(g, source, layout.cells)
         if not isinstance(self.reduce, WindowToken):
             return TokenMap(layout=layout, cells=layout.cells, g=self.reduce(g), source=source)
         cells = reduced(layout.cells, size=self.size, stride=self.stride, whole=self.whole)
