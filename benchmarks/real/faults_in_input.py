@@ -46,9 +46,9 @@ def labels(shop: Workshop) -> Iterator[Fault]:
     )
     named = {"features": str(bare / "features"), "labels": str(bare / "clinical.csv")}
     for what, data, words in (
-        ("labels", named, ("clinical.csv",)),
+        ("a missing label table", named, ("clinical.csv",)),
         (
-            "instance labels",
+            "a missing folder of instance labels",
             {**named, "labels": str(shop.data / "ct_ich" / "labels.csv"),
              "instance_labels": str(bare / "slices")},
             ("slices",),
@@ -57,7 +57,7 @@ def labels(shop: Workshop) -> Iterator[Fault]:
     ):  # fmt: skip
         grid = shop.grid(data=data)
         yield Fault(
-            what=f"a grid that names missing {what}",
+            what=f"a grid with {what}",
             command=["benchmark", grid, "--out", grid.parent / "out"],
             words=words,
         )
