@@ -279,7 +279,7 @@ def test_otsu_finds_its_own_threshold_and_says_when_there_may_be_nothing():
     empty = ArraySlide(glass, mpp=0.5)
     assert len(find_tissue(empty)) == 0
     (note,) = find_tissue(empty, TissueOptions(method="otsu")).notes
-    assert "may hold no tissue" in note
+    assert "may not contain any tissue" in note
 
 
 def test_downsamples_that_are_not_whole():
