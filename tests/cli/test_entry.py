@@ -107,7 +107,7 @@ def test_outputs_that_exist_are_refused(trained, tmp_path, capsys):
     mine.mkdir()
     (mine / "thesis.txt").write_text("precious")
     given[-1] = str(mine)
-    assert "would be lost" in failed(capsys, *given, "--overwrite")
+    assert "would be deleted" in failed(capsys, *given, "--overwrite")
     assert (mine / "thesis.txt").exists()
 
 

@@ -398,7 +398,10 @@ def test_tables_of_a_camelyon16_study(experiment):
         assert "2 lesions on 2 tumour slides of 3; 0 isolated tumour cells." in t.footnotes
     assert "approximation on patches" in patches.footnotes[0]
     assert patches.title == "FROC (patch-level) of c16"
-    assert any("test_004, test_114): tumour, but no label" in n for n in patches.footnotes)
+    assert any(
+        "test_004, test_114): tumour slides without complete patch labels" in n
+        for n in patches.footnotes
+    )
     assert any("(test_004): tumour, but no annotation" in n for n in official.footnotes)
     assert any("(test_114): CAMELYON16's test_114 is not" in n for n in official.footnotes)
 
@@ -421,7 +424,7 @@ def test_many_patches_are_not_detected_in_all_replicates(experiment, monkeypatch
     assert any("abmil (1 of 2), dsmil (1 of 2)" in n for n in table.follow[1].footnotes)
     (experiment / "cells" / "c16" / "dsmil" / "split0-seed1").rename(experiment / "away")
     table = instances_table(read_results(experiment).scores, bootstrap=0)
-    assert any("take long: abmil (1 of 2)." in n for n in table.follow[1].footnotes)
+    assert any("to save time: abmil (1 of 2)." in n for n in table.follow[1].footnotes)
 
 
 def test_small_pictures_have_no_lesions_to_find(tmp_path):

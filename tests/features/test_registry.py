@@ -425,7 +425,7 @@ def test_what_the_hub_refuses_is_explained(small, monkeypatch):
 
     answer = SimpleNamespace(headers={}, request=None)
     for error, said in (
-        (errors.GatedRepoError("gated", response=answer), "the licence has to be accepted first"),
+        (errors.GatedRepoError("gated", response=answer), "the licence must be accepted first"),
         (errors.LocalEntryNotFoundError("offline"), "the hub cannot be reached"),
         (
             errors.EntryNotFoundError("none"),

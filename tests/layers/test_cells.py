@@ -9,7 +9,7 @@ from support.random_bags import F64
 from probsa.errors import InputError
 from probsa.layers.augment import show_cells, source_cells
 from probsa.layers.cells import cells_at, every_cell, reduced
-from probsa.layers.irpe import Places, RelativeKind, attend, bucket_tables, piecewise
+from probsa.layers.irpe import Places, Relation, attend, bucket_tables, piecewise
 
 HEIGHTS, WIDTHS = (5, 1, 9), (7, 1, 3)
 
@@ -95,7 +95,7 @@ def test_buckets_of_any_places(method, first):
 
 def test_a_bias_on_values_is_refused():
     with pytest.raises(InputError, match="values take vectors"):
-        RelativeKind(method="euc", mode="bias", on="qkv")
+        Relation(method="euc", mode="bias", on="qkv")
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

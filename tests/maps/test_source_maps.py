@@ -137,7 +137,7 @@ def test_without_its_slide_the_plain_map_is_drawn_and_the_reason_said(
         (["--longest", "20"], "--longest is 20: a map needs 100"),
         (["--resolution", "-1"], "--resolution is -1"),
         (["--slide-mpp", "0"], "--slide-mpp is 0"),
-        (["--longest", "900", "--resolution", "2"], "not allowed with argument"),
+        (["--longest", "900", "--resolution", "2"], "--longest is not allowed with --resolution"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(tmp_path, capsys, arguments, said):
@@ -154,7 +154,7 @@ def test_options_of_slides_need_slides(tmp_path, capsys):
     for flag in (["--overlays"], ["--alpha", "0.5"], ["--longest", "900"], ["--slide-mpp", "1"]):
         status, text = run(capsys, preds, "--out", tmp_path / "m", *flag)
         assert status == 2
-        assert f"{flag[0]} is for maps over slides: give --slides" in text
+        assert f"{flag[0]} is for maps over slides: add --slides" in text
     status, text = run(capsys, preds, "--out", tmp_path / "m", "--slides", tmp_path / "none")
     assert status == 2
     assert str(tmp_path / "none") in text

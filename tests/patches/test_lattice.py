@@ -400,13 +400,13 @@ def test_what_does_not_fit_the_slide_is_refused():
     ("wrong", "says"),
     [
         ({"overlap": 512}, "give an overlap from 0 to 511"),
-        ({"overlap": -1}, "overlap is a whole number from 0"),
-        ({"size": 0}, "patch size is a whole number from 1"),
+        ({"overlap": -1}, "overlap must be a whole number from 0"),
+        ({"size": 0}, "patch size must be a whole number from 1"),
         ({"mpp": 0.0}, "positive number; got 0"),
         ({"mpp": float("nan")}, "positive number; got nan"),
         ({"mpp": 0.5, "level": 1}, "give one of --mpp and --level"),
         ({"min_tissue": 1.1}, "a share from 0 to 1; got 1.1"),
-        ({"level": -1, "mpp": None}, "level is a whole number from 0"),
+        ({"level": -1, "mpp": None}, "level must be a whole number from 0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(wrong, says):
@@ -417,15 +417,15 @@ def test_settings_that_cannot_be_are_refused(wrong, says):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"median": 4}, "side is odd, or 0 for none; got 4"),
+        ({"median": 4}, "side of the median filter must be odd, or 0 for none; got 4"),
         ({"threshold": 256}, "from 0 to 255; got 256"),
-        ({"closing": -1}, "closing is a whole number"),
-        ({"min_area": -1.0}, "min_area is an area of 0 or more; got -1"),
-        ({"min_hole": float("inf")}, "min_hole is an area"),
-        ({"max_holes": -2}, "max_holes is a whole number"),
-        ({"resolution": 0.0}, "resolution is a positive number"),
-        ({"level": 1}, "not at both"),
-        ({"level": -1, "resolution": None}, "level is a whole number"),
+        ({"closing": -1}, "closing must be a whole number"),
+        ({"min_area": -1.0}, "min_area must be an area of 0 or more; got -1"),
+        ({"min_hole": float("inf")}, "min_hole must be an area"),
+        ({"max_holes": -2}, "max_holes must be a whole number"),
+        ({"resolution": 0.0}, "resolution must be a positive number"),
+        ({"level": 1}, "not both"),
+        ({"level": -1, "resolution": None}, "level must be a whole number"),
     ],
 )
 def test_tissue_options_that_cannot_be_are_refused(wrong, says):

@@ -120,7 +120,7 @@ def test_only_training_bags_count(work, tmp_path):
         copy.write_bytes(next(work.glob(f"*/features_*/{name}.h5")).read_bytes())
         restate(copy, mpp=[0.5, 0.25, 0.25004, 0.5, 1.0, 2.0][k])
     data = DataConfig(features=features, labels=tmp_path / "labels.csv")
-    assert prepare(RunConfig(model="abmil", data=data)).stated.mpps == (0.25, 0.5)
+    assert prepare(RunConfig(model="abmil", data=data)).feature_metadata.mpps == (0.25, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_other_features_are_predicted_when_asked_for(run, copied, tmp_path, caps
     restate(copied / "slide1.h5", mpp=1.0)
     assert predict(run, copied, tmp_path / "p", "--other-features") == 0
     said = capsys.readouterr().err
-    assert "1 bags are like none of the training" in said and "'slide1'" in said
+    assert "1 bags differ from every training bag" in said and "'slide1'" in said
     assert not (tmp_path / "p" / "failed.csv").exists()
     there = {r["bag"]: r for r in read_csv(tmp_path / "p" / "predictions.csv")}
     assert sorted(there) == ["slide0", "slide1", "slide2"]

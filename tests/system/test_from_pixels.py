@@ -139,7 +139,7 @@ def test_a_folder_of_odd_files(shared_data, tmp_path, capsys):
         "unknown": "failed", "good": "done", "one": "done",
     }  # fmt: skip
     assert rows["one"]["instances"] == "1" and "--slide-mpp" in rows["unknown"]["reason"]
-    assert "cut" in rows["truncated"]["reason"] and "text" in rows["text"]["reason"]
+    assert "truncated" in rows["truncated"]["reason"] and "text" in rows["text"]["reason"]
     assert all(name in said.err for name in ("truncated", "text", "glass", "unknown"))
     # a slide that failed before is not a failure here
     run("extract", tmp_path / "work", "--set", "20x_256px_0px_overlap", *ALONE)

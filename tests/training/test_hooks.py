@@ -50,7 +50,7 @@ def registered():
     """Register the model for the duration of a test."""
     register("hooked-test")(Hooked)
     yield "hooked-test"
-    del _registry._registered["hooked-test"]
+    del _registry._registrations["hooked-test"]
 
 
 @pytest.fixture

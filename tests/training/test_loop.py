@@ -346,8 +346,10 @@ def test_every_step_has_noise_of_its_own(config, tmp_path, monkeypatch):
     from probsa.training import model_groups
 
     keys = []
-    real = model_groups.stream
-    monkeypatch.setattr(model_groups, "stream", lambda *n, **k: (keys.append(n), real(*n, **k))[1])
+    real = model_groups.random_stream
+    monkeypatch.setattr(
+        model_groups, "random_stream", lambda *n, **k: (keys.append(n), real(*n, **k))[1]
+    )
     train(config, tmp_path / "a")
     assert keys == [(0, "noise", step) for step in range(6)]  # 3 epochs of 2 steps
 

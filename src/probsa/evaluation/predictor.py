@@ -91,7 +91,9 @@ class Predictor:
             packed = self.standardizer(packed.to(self.device, torch.float32))
             with precision_context(self.precision, self.device):
                 out = self.model(packed)
-                out = replace(out, attention=self.model.instance_scores(packed, out))
+                scores = self.model.instance_scores(packed, out)
+                if scores is not out.attention:  # the weights of `out` belong to its attention
+                    out = replace(out, attention=scores, extras={})
         yield from _unpack(out, packed, bags, kind=self.model.score_kind)
 
 

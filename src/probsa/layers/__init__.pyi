@@ -19,7 +19,7 @@ from .graph import neighbourhoods as neighbourhoods
 from .graph import normalised as normalised
 from .graph import propagate as propagate
 from .irpe import BucketMethod as BucketMethod
-from .irpe import RelativeKind as RelativeKind
+from .irpe import Relation as Relation
 from .irpe import RelativeMode as RelativeMode
 from .irpe import RelativeTo as RelativeTo
 from .min_cut import mincut as mincut

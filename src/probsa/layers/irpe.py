@@ -110,7 +110,7 @@ class Tables(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RelativeKind:
+class Relation:
     """The kind of relative positions of an attention layer.
 
     Raises:
@@ -158,7 +158,7 @@ class Relative(nn.Module):
 
     buckets: Tensor
 
-    def __init__(self, kind: RelativeKind, dim: int, *, heads: int, class_token: bool) -> None:
+    def __init__(self, kind: Relation, dim: int, *, heads: int, class_token: bool) -> None:
         super().__init__()
         self.kind = kind
         self.register_buffer("buckets", bucket_tables(kind.method), persistent=False)

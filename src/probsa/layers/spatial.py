@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .cells import Cells, Layout
-from .irpe import Places, RelativeKind, attend, weights
+from .irpe import Places, Relation, attend, weights
 
 
 def sinusoid(p: Int[Tensor, " t"], dim: int) -> Float[Tensor, "t d"]:
@@ -64,7 +64,7 @@ class SETBlock(nn.Module):
         qkv_bias: bool,
         dropout: float,
         attention_dropout: float,
-        relative: RelativeKind,
+        relative: Relation,
     ) -> None:
         super().__init__()
         self.heads, self.dropout, self.attention_dropout = heads, dropout, attention_dropout

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from .irpe import Places, RelativeKind, attend, recomputed
+from .irpe import Places, Relation, attend, recomputed
 
 BLOCK = 1 << 25
 """Numbers gathered at once: 5,349 windows of 49 cells with 128 features."""
@@ -39,7 +39,7 @@ class WindowToken(nn.Module):
         size: int,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
-        relative: RelativeKind | None = None,
+        relative: Relation | None = None,
     ) -> None:
         super().__init__()
         wide = in_dim * size * size

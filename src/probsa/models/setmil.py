@@ -20,7 +20,7 @@ from ..errors import CheckpointError, InputError
 from ..layers import (
     BucketMethod,
     Embed,
-    RelativeKind,
+    Relation,
     RelativeMode,
     RelativeTo,
     SETBlock,
@@ -171,12 +171,8 @@ class SETMIL(Model):
         d = fused if set_dim is None else set_dim
         if int(mlp_ratio * d) < 1:
             raise InputError(f"mlp_ratio {mlp_ratio} of a width of {d} leaves no hidden units")
-        near = RelativeKind(
-            method=pyramid_relative, mode=pyramid_relative_mode, on=pyramid_relative_on
-        )
-        far = RelativeKind(
-            method=relative, mode=relative_mode, on=relative_on, shared=relative_shared
-        )
+        near = Relation(method=pyramid_relative, mode=pyramid_relative_mode, on=pyramid_relative_on)
+        far = Relation(method=relative, mode=relative_mode, on=relative_on, shared=relative_shared)
         self._build_windows(reduced_dim, pyramid_dim, relative=near, rates=rates[2:])
         self.widen = nn.Identity() if set_dim is None else nn.Linear(fused, d)
         shape = {"heads": heads, "mlp_ratio": mlp_ratio, "qkv_bias": qkv_bias}
@@ -184,7 +180,7 @@ class SETMIL(Model):
         self._start()
 
     def _build_windows(
-        self, reduced_dim: int, dim: int, *, relative: RelativeKind, rates: tuple[float, ...]
+        self, reduced_dim: int, dim: int, *, relative: Relation, rates: tuple[float, ...]
     ) -> None:
         wide, (dropout, attention_dropout) = self.embed.out_dim, rates
         self.reduce = (

@@ -304,8 +304,8 @@ def test_the_features_of_a_data_set(folder, tmp_path):
         ({"data": {"name": "a/b", "features": "x", "labels": "y"}}, InputError, "the name 'a/b'"),
         ({"data": {"ct-a": {}, "CT_a": {}}}, InputError, "'ct-a' and 'CT_a', whose tables"),
         ({"slurm": "gpu"}, InputError, "slurm in .* is 'gpu': expected keys of a job"),
-        ({"training": {True: 5}}, InputError, "line .*the key True is no text"),
-        ({"exceptions": [{1: 2}]}, InputError, "line .*the key 1 is no text"),
+        ({"training": {True: 5}}, InputError, "line .*the key True is not text"),
+        ({"exceptions": [{1: 2}]}, InputError, "line .*the key 1 is not text"),
     ],
 )  # fmt: skip
 def test_nonsense_is_refused(folder, keys, error, message):

@@ -295,7 +295,7 @@ def test_the_command_prints_a_table_for_people(tmp_path: Path, capsys) -> None:
     ]
     for wrong, words in (
         (command, "give no folder"),
-        (["dataset", "camelyon16", "--out", str(tmp_path / "o")], "which folder?"),
+        (["dataset", "camelyon16", "--out", str(tmp_path / "o")], "no folder is given"),
         (["dataset", "panda", str(tmp_path / "no"), "--out", "o"], "there is no folder"),
         (["dataset", "table", str(tmp_path), "--share", "1.5", "--out", "o"], "share is 1.5"),
     ):

@@ -99,7 +99,7 @@ def _over(args: Namespace):  # noqa: ANN202 - the types are imported only when t
     from ...maps import CohortSources, OverlaySettings
 
     names = ("resolution", "longest", "alpha", "overlays")
-    options = {k: args[k] for k in names if args[k] not in (None, False)}
+    options = {k: args[k] for k in names if args[k] is not None and args[k] is not False}
     if args.slides is None:
         for name in (*options, *(["slide_mpp"] if args.slide_mpp is not None else [])):
             flag = name.replace("_", "-")
