@@ -653,7 +653,7 @@ def test_an_enhanced_file_of_several_frames(tmp_path):
 
 def test_frames_without_positions_are_refused(tmp_path):
     d = dataset(np.stack([image(0), image(1)]), NumberOfFrames=2)
-    with pytest.raises(SlideError, match="2 frames without a position each"):
+    with pytest.raises(SlideError, match="2 frames but no position for each"):
         only(save(d, tmp_path / "a.dcm"))
 
 

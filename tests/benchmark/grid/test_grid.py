@@ -291,7 +291,7 @@ def test_the_features_of_a_data_set(folder, tmp_path):
         ({"seeds": [1, 1]}, InputError, "a list of different ones"),
         ({"seeds": [-1, 0]}, InputError, r"seeds in .* is \[-1, 0\]: expected a whole number"),
         ({"splits": [7]}, InputError, "splits in .* has 7, but the folds of .* are 0, 1, 2"),
-        ({"test_fold": 1}, InputError, "test_fold in .* is not set in a run: give splits"),
+        ({"test_fold": 1}, InputError, "test_fold in .* is set by the grid: give splits"),
         ({"keep": "some"}, InputError, "keep in .* is 'some': expected best, all, none"),
         ({"exceptions": {"epochs": 3}}, InputError, "exceptions in .*expected a list"),
         ({"exceptions": [{"models": "abmul", "epochs": 3}]}, UnknownName, "exception.*'abmul'"),
