@@ -467,7 +467,7 @@ def test_an_option_changes_the_result(key):
             "pyramid_relative is 'far'; expected 'none', 'euc', 'quant', 'product' or 'cross'",
         ),
         ({"loss": "hinge"}, "loss is 'hinge'; expected 'ce' or 'focal'"),
-        ({"focal": (2.0, 2.0)}, r"focal is \(2.0, 2.0\): a weight from 0 to 1"),
+        ({"focal": (2.0, 2.0)}, r"focal is \(2.0, 2.0\); expected a weight from 0 to 1"),
     ],
 )
 def test_what_is_no_option_is_refused(options, message):

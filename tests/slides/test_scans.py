@@ -217,7 +217,7 @@ def test_a_duplicate_of_other_pixels_gives_way_to_the_first_by_number(ge, ge_sli
     scan = only(folder)
     np.testing.assert_array_equal(scan.volume, expected_ge(ge_slices))
     assert "AAA lies at" in note(scan, "Duplicate")
-    assert "OTHER pixels" in note(scan, "Duplicate")
+    assert "DIFFERENT pixels" in note(scan, "Duplicate")
 
 
 def test_two_series_in_one_folder_are_told_apart(ge, ge_slices, tmp_path):

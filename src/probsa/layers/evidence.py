@@ -101,7 +101,7 @@ class InstanceEvidence(nn.Module):
         if k < 1:
             raise InputError(f"k_sample is {k}: at least 1 instance")
         if loss not in ("ce", "svm"):
-            raise InputError(f"instance_loss is {loss!r}: 'ce' or 'svm'")
+            raise InputError(f"instance_loss is {loss!r}; expected 'ce' or 'svm'")
         self.k, self.others, self.kind = k, others, loss
         self.classifiers = nn.ModuleList(nn.Linear(dim, 2) for _ in range(classes))
 

@@ -244,7 +244,7 @@ def test_a_study_is_made_ready_once(folder, tmp_path):
     named = read_grid(grid_of(folder, data=None), data=[str(out / "data" / "cohort")])
     assert named.data[0].keys["data.labels"] == one.keys["data.labels"]
     write_folder(tmp_path / "second", seed=5)
-    with pytest.raises(InputError, match=r"was made of .*toy, not of .*second"):
+    with pytest.raises(InputError, match=r"was made from .*toy, not from .*second"):
         read_grid(grid_of(folder, data={**data, "root": str(tmp_path / "second")}), out=out)
     with pytest.raises(UnknownName, match=r"'camelyon' .*Did you mean 'camelyon16'|camelyon16"):
         read_grid(grid_of(folder, data={**data, "dataset": "camelyon"}), out=out)
