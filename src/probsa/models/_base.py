@@ -81,7 +81,7 @@ class Model(nn.Module, ABC):
     score_kind: ClassVar[ScoreKind] = "logit"
     """How maps and metrics interpret `attention.mean`."""
     needs: ClassVar[frozenset[Literal["edges", "coords"]]] = frozenset()
-    """What each bag must carry for the method to be meaningful."""
+    """What each bag must contain for the method to be meaningful."""
     order_matters: ClassVar[bool] = False
     min_instances: ClassVar[int] = 1
     without_effect: frozenset[str] = frozenset()

@@ -10,8 +10,8 @@ from ._shared import add_json_flag, command_parser, parse_arguments, write_json
 DESCRIPTION = """\
 Run the complete workflow on slides of handwritten digits, in about a minute.
 
-No input files are needed. Trains a deterministic and a probabilistic model, evaluates both and draws
-their attention maps on a page, OUT/index.html."""
+No input files are needed. The demo trains a deterministic and a probabilistic model,
+evaluates both and draws their attention maps on a page, OUT/index.html."""
 
 
 def parser() -> ArgumentParser:

@@ -36,7 +36,7 @@ def own_parser() -> ArgumentParser:
     add("--config", type=Path, metavar="FILE", help="Run file to read.")
     add(
         "--resume", action="store_true",
-        help="Continue after the last finished epoch. No run file is needed then.",
+        help="Continue after the last finished epoch. Needs no run file.",
     )  # fmt: skip
     add("--overwrite", action="store_true", help="Delete an existing run folder and start again.")
     add(
