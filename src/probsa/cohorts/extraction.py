@@ -150,7 +150,7 @@ class Extraction(CohortStage):
         return outcome
 
     def _examine(self, task: Task, record: Record | None) -> TaskOutcome | None:
-        """Check an existing file of features; return None if it must be made anew."""
+        """Check an existing file of features; return None if it must be redone."""
         try:
             patch_record = task.payload
             made_with = json.loads(read_stamp(task.target, "made_with") or "{}")
@@ -161,7 +161,7 @@ class Extraction(CohortStage):
                 differing = [k for k in wanted if made_with.get(k) != wanted[k]] or ["format"]
                 reason = (
                     f"{task.target.name} was made with another {', '.join(differing)}. Give "
-                    "--overwrite to make it anew"
+                    "--overwrite to redo it"
                 )
                 return self._failed(task, reason)
             bag = read_bag(task.target, keep_unreadable=True)

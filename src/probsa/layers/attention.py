@@ -49,7 +49,7 @@ class AttentionTrunk(nn.Module):
         if trunk == "mlp" and activation != "tanh":
             raise InputError("the 'mlp' trunk has GELUs: attention_activation is for the others")
         if attention_dim < 1:
-            raise InputError(f"attention_dim is {attention_dim}: at least 1")
+            raise InputError(f"attention_dim is {attention_dim}; expected at least 1")
         if not 0 <= dropout < 1:
             raise InputError(f"dropout in the attention is {dropout}: 0 or more, below 1")
         self.kind = trunk

@@ -49,7 +49,7 @@ class Sm(nn.Module):
                 f"alpha of Sm is {alpha}: at most {MOST}, and above 0 (or 0, if it is not trained)"
             )
         if steps < 1:
-            raise InputError(f"steps of Sm are {steps}: at least 1")
+            raise InputError(f"the number of steps of Sm is {steps}; expected at least 1")
         self.mode, self.steps, self.fixed = mode, steps, alpha
         self.logit: nn.Parameter | None = None
         if trainable:

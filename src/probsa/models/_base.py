@@ -111,8 +111,8 @@ class Model(nn.Module, ABC):
         super().__init__()
         if self.binary and n_classes != 1:
             raise InputError(
-                f"n_classes is {n_classes}: {type(self).__name__} tells two classes apart, by one "
-                "logit (n_classes=1)"
+                f"n_classes is {n_classes}: {type(self).__name__} supports only two classes, "
+                "with one logit (n_classes=1)"
             )
         self.arguments = {}
         self.likelihood = likelihood_of(n_classes, class_weights=class_weights)

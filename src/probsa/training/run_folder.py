@@ -90,7 +90,7 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
     def write_metrics(self, history: Sequence[Mapping[str, object]]) -> None:
-        """Write metrics.csv anew, so that it holds no row of an epoch that was lost."""
+        """Rewrite metrics.csv without the rows of epochs that were lost."""
         header = list(dict.fromkeys(k for row in history for k in row))
         write_csv(self.metrics_file, header, history)
 

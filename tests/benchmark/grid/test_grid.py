@@ -445,7 +445,7 @@ def test_splits_are_made_once(folder, tmp_path):
     assert cell.config.data.split == out / "splits" / "toy" / "splits_3.csv"
     assert cell.config.data.split.is_file() and cell.config.data.test_fold is None
     assert check_grid(grid, out).new == {}
-    with pytest.raises(InputError, match=r"made with splits 4, seed 0, the grid says splits 3"):
+    with pytest.raises(InputError, match=r"made with splits 4, seed 0, but the grid has splits 3"):
         check_grid(read_grid(grid_of(folder, splits=3)), out)
 
 
