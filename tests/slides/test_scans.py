@@ -461,7 +461,7 @@ def test_values_without_air_are_doubted(tmp_path):
     scan = only(save(dataset(image(), RescaleIntercept=0), tmp_path / "a.dcm"))
     assert f"smallest value is {image().min()}" in note(scan, "smallest value")
     mask = nifti(tmp_path / "mask.nii", np.eye(4)[..., None].astype(np.uint8))
-    assert "smallest value is 0" in note(only(mask), "maybe these are not HU")
+    assert "smallest value is 0" in note(only(mask), "these may not be HU")
 
 
 def test_what_the_header_lacks_is_said(tmp_path):

@@ -55,7 +55,7 @@ class ExtractOptions:
         if self.batch < 1 or self.readers < 0 or self.threads < 0:
             raise InputError(
                 f"batch is {self.batch}, readers {self.readers}, threads {self.threads}: "
-                "give at least 1, 0 and 0"
+                "give a batch of at least 1, and no negative numbers"
             )
 
     def absolute(self) -> "ExtractOptions":

@@ -43,7 +43,7 @@ class Sm(nn.Module):
     ) -> None:
         super().__init__()
         if mode not in ("approximate", "exact"):
-            raise InputError(f"mode of Sm is {mode!r}: 'approximate' or 'exact'")
+            raise InputError(f"mode of Sm is {mode!r}; expected 'approximate' or 'exact'")
         if not (0 < alpha <= MOST if trainable else 0 <= alpha <= MOST):
             raise InputError(
                 f"alpha of Sm is {alpha}: at most {MOST}, and above 0 (or 0, if it is not trained)"
