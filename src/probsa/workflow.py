@@ -247,7 +247,7 @@ def finish_run(
     """Predict, evaluate and draw the held-out bags of a trained run, in its folder.
 
     Args:
-        run: the folder of a run that is trained to its end.
+        run: the folder of a run whose training has finished.
         bootstrap: number of resamples for the confidence intervals; 0 for none.
         maps: which bags to draw, as in `train_and_report`.
         on_bag: called after every bag that is predicted or drawn.

@@ -33,7 +33,7 @@ def test_flipped_folds_of_every_data_set_are_said(tmp_path):
         "a, fold 2: labels flipped?",
         "c, fold 0: labels flipped?",
     ]
-    assert "AUROC 0.000, the other folds' 1.000" in notes[0]
+    assert "AUROC 0.000, against 1.000 in the other folds" in notes[0]
 
 
 def test_patients_are_what_a_fold_is_judged_by(tmp_path):

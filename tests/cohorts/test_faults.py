@@ -373,7 +373,7 @@ def test_features_of_patches_that_another_slide_gave(both):
         held = json.loads(f.attrs["probsa_made_with"])
         f.attrs["probsa_made_with"] = json.dumps(held | {"patches": "0" * 16})
     (finding,) = verify(work).findings
-    assert finding.problem == "made from other patches than those in the folder now"
+    assert finding.problem == "made from different patches than those now in the folder"
     assert finding.advice.endswith("with --overwrite")
 
 

@@ -148,7 +148,7 @@ def test_other_patch_settings_are_refused_before_anything_is_done(slides, work):
     other = settings(size=128, mpp=0.5, threshold=20)
     with pytest.raises(InputError, match=r"other tissue settings \(threshold: 8 there, 20 asked"):
         patch_cohort(slides, work, settings=other)
-    with pytest.raises(InputError, match=r"min_tissue: 0.25 there, 0.9 asked for.*--overwrite"):
+    with pytest.raises(InputError, match=r"min_tissue: 0.25 there, 0.9 requested.*--overwrite"):
         patch_cohort(slides, work, settings=settings(size=128, mpp=0.5, min_tissue=0.9))
     # another size or scale makes another set beside the first
     (report,) = patch_cohort(slides, work, settings=settings(size=256, mpp=0.5))
@@ -318,7 +318,7 @@ def test_two_slides_of_one_name_and_an_empty_folder(tmp_path):
     (tmp_path / "none" / "read.me").write_text("hello")
     with pytest.raises(InputError, match=r"no slides, DICOM series or NIfTI.*\.me"):
         patch_cohort(tmp_path / "none", tmp_path / "w", settings=SMALL)
-    with pytest.raises(InputError, match=r"is no work folder.*probsa patch"):
+    with pytest.raises(InputError, match=r"is not a work folder.*probsa patch"):
         extract_cohort(tmp_path / "none", ExtractOptions())
 
 

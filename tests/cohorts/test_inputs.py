@@ -74,7 +74,7 @@ def test_resolutions_by_number_and_by_table(tmp_path):
     assert read_resolutions("0.5") == 0.5
     table.write_text("slide,mpp\nelse,0.25\n")
     with pytest.raises(
-        InputError, match=r"names none of the 3 slides: it has 'else', there is 'x'"
+        InputError, match=r"names none of the 3 slides: .* 'else', but the first slide is 'x'"
     ):
         find_inputs(tmp_path / "s", mpp=read_resolutions(str(table)))
 

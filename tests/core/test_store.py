@@ -223,7 +223,7 @@ def test_a_later_format_and_an_unknown_kind_are_refused(tmp_path: Path) -> None:
     path = raw(tmp_path / "a.h5", features=random(2, 2))
     with h5py.File(path, "r+") as f:
         f.attrs["probsa_version"] = FORMAT + 1
-    with pytest.raises(BagError, match=f"a.h5 is of format {FORMAT + 1}.*update probsa"):
+    with pytest.raises(BagError, match=f"a.h5 has format {FORMAT + 1}.*update probsa"):
         read_bag(path)
     with h5py.File(path, "r+") as f:
         f.attrs["probsa_version"], f.attrs["probsa_kind"] = FORMAT, "mri"

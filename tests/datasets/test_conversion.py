@@ -397,7 +397,7 @@ def test_clam_s_first_script_is_brought_to_level_0(tmp_path: Path) -> None:
     s = slide(scan=40)
     source = foreign.clam_first_script(tmp_path / "x", s)
     lost = one(source, tmp_path / "out", "clam", "probsa")
-    assert "corners were at the level of the patches, now at level 0" in lost
+    assert "corners were converted from the level of the patches to level 0" in lost
     np.testing.assert_array_equal(read_bag(tmp_path / "out" / "s1.h5").coords, s.corners)
 
 

@@ -285,7 +285,7 @@ def test_clam_splits_are_ragged(tmp_path: Path) -> None:
     split = read_clam_split(path, t)
     assert (split.train, split.val, split.test) == (("51", "52"), ("049",), ("050",))
     assert split.part_of("53") == "unused"
-    assert split.origin == f"as {path} says"
+    assert split.origin == f"from {path}"
     booleans = ",train,val,test\n049,False,True,False\n050,False,False,True\n51,True,False,False\n"
     booleans += "52,True,False,False\n"
     assert replace(read_clam_split(clam(tmp_path, booleans), t), origin="") == replace(

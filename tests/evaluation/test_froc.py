@@ -319,9 +319,9 @@ def test_confidence_is_the_bags_probability_times_the_instances():
 def test_slides_without_detections():
     with pytest.raises(InputError, match="relevance has no common scale"):
         detect_lesions(_slide(PEAKS, kind="relevance"))
-    with pytest.raises(BagError, match="bag 's' has no coordinates in the plane"):
+    with pytest.raises(BagError, match="bag 's' has no 2-D coordinates"):
         detect_lesions(replace(_slide(PEAKS), coords=None))
-    with pytest.raises(BagError, match="no coordinates in the plane"):
+    with pytest.raises(BagError, match="no 2-D coordinates"):
         detect_lesions(replace(_slide([[1.0, 2.0]]), coords=np.array([[1], [2]])))
     with pytest.raises(InputError, match="radius -1"):
         detect_lesions(_slide(PEAKS), radius=-1.0)

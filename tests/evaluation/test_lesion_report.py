@@ -268,7 +268,7 @@ def test_slides_that_cannot_be_evaluated_have_a_reason(cohort, tmp_path):
     report = evaluate(relevance, lesions=tmp_path, bootstrap=0).lesions
     assert report.left_out == {"n": "annotated, but labelled as without tumour"}
     flat = [slide(n, np.arange(16)[:, None], share) for n in "an"]
-    with pytest.raises(BagError, match="no coordinates in the plane"):
+    with pytest.raises(BagError, match="no 2-D coordinates"):
         evaluate(save(tmp_path / "f", flat, {"a": 1, "n": 0}), lesions=tmp_path, bootstrap=0)
 
 

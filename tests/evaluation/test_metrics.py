@@ -157,7 +157,7 @@ def test_of_tied_thresholds_the_one_nearest_a_half_is_chosen():
 def test_threshold_without_positives_or_negatives():
     no_positive = choose_threshold([0, 0, 0], [0.1, 0.9, 0.2])
     assert no_positive.value == 0.5
-    assert no_positive.reason == "no positive bag among 3: no threshold has an F1"
+    assert no_positive.reason == "no positive bag among 3: F1 is undefined"
     assert choose_threshold([0, 1], [0.2, 0.8]).reason is None
     assert best_threshold([1, 1], [0.4, 0.6]) == pytest.approx(0.2)
     assert best_threshold([], []) == 0.5

@@ -155,7 +155,7 @@ def test_without_validation_bags_the_threshold_is_a_half_with_a_warning(tmp_path
 def test_validation_without_positives_gives_a_half_with_the_reason(tmp_path):
     labels = {b: 0 if b.startswith("val") else y for b, y in LABELS.items()}
     report = evaluate(_folder(tmp_path / "p", labels=labels), labels=None, bootstrap=0)
-    assert report.threshold_source == ("0.5: no positive bag among 8: no threshold has an F1")
+    assert report.threshold_source == ("0.5: no positive bag among 8: F1 is undefined")
 
 
 # Labels

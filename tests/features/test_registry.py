@@ -497,7 +497,7 @@ def test_a_damaged_file_is_named(small, tmp_path, file):
 
 def test_a_file_without_weights_says_what_it_holds(small, tmp_path):
     torch.save({"epoch": 3, "loss": 0.5}, tmp_path / "w.pt")
-    with pytest.raises(WeightsError, match="it contains no weights but epoch, loss"):
+    with pytest.raises(WeightsError, match="it contains no weights, only epoch, loss"):
         features.build("small", weights=tmp_path / "w.pt")
     torch.save([1, 2], tmp_path / "v.pt")
     with pytest.raises(WeightsError, match=r"\(a state dict\), got list"):

@@ -64,8 +64,13 @@ def test_what_is_none_is_refused():
     given = {"focal": (0.25, 2.0), "class_weights": None}
     assert isinstance(bag_loss("ce", 1, **given), Bernoulli)
     assert isinstance(bag_loss("focal", 3, **given), Focal)
-    with types_not_executed(), pytest.raises(InputError, match="loss is 'hinge': 'ce' or 'focal'"):
+    with (
+        types_not_executed(),
+        pytest.raises(InputError, match="loss is 'hinge'; expected 'ce' or 'focal'"),
+    ):
         bag_loss("hinge", 1, **given)
     for wrong in ((-0.1, 2.0), (1.1, 2.0), (0.5, -1.0), (0.5, math.inf), (math.nan, 1.0)):
-        with pytest.raises(InputError, match=r"focal is \(.*\): a weight from 0 to 1, and a power"):
+        with pytest.raises(
+            InputError, match=r"focal is \(.*\); expected a weight from 0 to 1, and a power"
+        ):
             bag_loss("focal", 1, focal=wrong)

@@ -199,11 +199,17 @@ def test_half_precision_ends_at_the_attention():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AttentionPosterior(6, 4, kind="full"), "posterior is 'full': 'dirac' or 'diag'"),
+        (
+            lambda: AttentionPosterior(6, 4, kind="full"),
+            "posterior is 'full'; expected 'dirac' or 'diag'",
+        ),
         (lambda: Transformer(8, heads=3), "heads is 3: give a divisor of the .* width, 8"),
         (lambda: Transformer(8, heads=2, width=5), "heads is 2: give a divisor of the .* width, 5"),
         (lambda: Transformer(8, heads=0), "heads is 0"),
-        (lambda: AttentionTrunk(6, 4, trunk="relu"), "trunk is 'relu': 'tanh', 'gated' or 'mlp'"),
+        (
+            lambda: AttentionTrunk(6, 4, trunk="relu"),
+            "trunk is 'relu'; expected 'tanh', 'gated' or 'mlp'",
+        ),
         (
             lambda: diagonal_layer(initial_log_variance=5.0),
             "5.0 lies outside the bounds -10.0, 4.0",

@@ -116,11 +116,11 @@ def test_alpha_starts_where_told_and_stays_below_one(mode):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "exactly"}, "mode of Sm is 'exactly': 'approximate' or 'exact'"),
+        ({"mode": "exactly"}, "mode of Sm is 'exactly'; expected 'approximate' or 'exact'"),
         ({"alpha": 1.0}, "alpha of Sm is 1.0: at most 0.9999"),
         ({"alpha": 0.0}, "alpha of Sm is 0.0: .* above 0"),
         ({"alpha": -0.1, "trainable": False}, "alpha of Sm is -0.1"),
-        ({"steps": 0}, "steps of Sm are 0: at least 1"),
+        ({"steps": 0}, "steps of Sm is 0; expected at least 1"),
     ],
 )
 def test_nonsense_is_refused(options, message):

@@ -439,7 +439,7 @@ def test_an_option_changes_the_result(key):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"windows": (3, 4)}, "a window .* of side 4: odd, 1 or more"),
+        ({"windows": (3, 4)}, "a window .* of side 4; expected an odd side"),
         ({"reduction": 2}, "a window .* of side 2"),
         ({"dropout": 1.0}, "dropout is 1.0; expected at least 0 and less than 1"),
         ({"pyramid_dropout": -0.1}, "pyramid_dropout is -0.1; expected at least 0 and less than 1"),
@@ -467,7 +467,7 @@ def test_an_option_changes_the_result(key):
             "pyramid_relative is 'far'; expected 'none', 'euc', 'quant', 'product' or 'cross'",
         ),
         ({"loss": "hinge"}, "loss is 'hinge'; expected 'ce' or 'focal'"),
-        ({"focal": (2.0, 2.0)}, r"focal is \(2.0, 2.0\): a weight from 0 to 1"),
+        ({"focal": (2.0, 2.0)}, r"focal is \(2.0, 2.0\); expected a weight from 0 to 1"),
     ],
 )
 def test_what_is_no_option_is_refused(options, message):

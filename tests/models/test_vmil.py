@@ -367,7 +367,7 @@ def test_a_short_spectrum_is_filled_up_with_zeros():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_classes": 2}, "n_classes is 2: VMIL tells two classes apart, by one logit"),
+        ({"n_classes": 2}, "n_classes is 2: VMIL supports only two classes, with one logit"),
         ({"branch": "lstm"}, "branch is 'lstm'; expected 'mlp' or 'cnn'"),
         ({"alternate": "bags"}, "alternate is 'bags'; expected 'epochs' or 'steps'"),
         ({"reduction": "max"}, "reduction is 'max'; expected 'mean' or 'sum'"),

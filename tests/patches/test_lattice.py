@@ -382,7 +382,7 @@ def test_what_needs_a_resolution_says_how_to_give_it():
 def test_what_does_not_fit_the_slide_is_refused():
     slide = ArraySlide(TWENTY, mpp=0.5, name="a")
     tissue = find_tissue(slide)
-    with pytest.raises(SlideError, match=r"a.tiff: its pixels are 0.5 µm, .* 0.2 µm asked for"):
+    with pytest.raises(SlideError, match=r"a.tiff: its pixels are 0.5 µm, .* 0.2 µm requested"):
         cut(slide, tissue, settings(mpp=0.2))
     assert len(cut(slide, tissue, settings(mpp=0.25))) > 0
     with pytest.raises(SlideError, match=r"a.tiff: there is no level 2 .* levels are 0 to 0"):

@@ -217,7 +217,7 @@ def test_a_duplicate_of_other_pixels_gives_way_to_the_first_by_number(ge, ge_sli
     scan = only(folder)
     np.testing.assert_array_equal(scan.volume, expected_ge(ge_slices))
     assert "AAA lies at" in note(scan, "Duplicate")
-    assert "OTHER pixels" in note(scan, "Duplicate")
+    assert "DIFFERENT pixels" in note(scan, "Duplicate")
 
 
 def test_two_series_in_one_folder_are_told_apart(ge, ge_slices, tmp_path):
@@ -461,7 +461,7 @@ def test_values_without_air_are_doubted(tmp_path):
     scan = only(save(dataset(image(), RescaleIntercept=0), tmp_path / "a.dcm"))
     assert f"smallest value is {image().min()}" in note(scan, "smallest value")
     mask = nifti(tmp_path / "mask.nii", np.eye(4)[..., None].astype(np.uint8))
-    assert "smallest value is 0" in note(only(mask), "maybe these are not HU")
+    assert "smallest value is 0" in note(only(mask), "these may not be HU")
 
 
 def test_what_the_header_lacks_is_said(tmp_path):
@@ -653,7 +653,7 @@ def test_an_enhanced_file_of_several_frames(tmp_path):
 
 def test_frames_without_positions_are_refused(tmp_path):
     d = dataset(np.stack([image(0), image(1)]), NumberOfFrames=2)
-    with pytest.raises(SlideError, match="2 frames without a position each"):
+    with pytest.raises(SlideError, match="2 frames but no position for each"):
         only(save(d, tmp_path / "a.dcm"))
 
 

@@ -125,7 +125,7 @@ def test_one_bag_of_a_class_has_an_auc_and_no_variance(alone):
     assert np.isnan(got.covariance).all()
     test = got.compare(0, 1)
     assert test.p is None
-    assert test.reason == f"one {alone} bag: the variance is not known"
+    assert test.reason == f"one {alone} bag: the variance is unknown"
 
 
 @pytest.mark.parametrize(

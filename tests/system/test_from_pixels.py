@@ -163,7 +163,7 @@ def test_wrong_usage(tmp_path, capsys):
         ((*patch, "--slide-mpp", "fine"), "or a table"),
         ((*patch, "--contours", tmp_path / "none"), "no folder of contours"),
         (("patch", tmp_path / "none", "--out", tmp_path / "w"), "there is no file or folder"),
-        (("extract", tmp_path / "s"), "is no work folder"),
+        (("extract", tmp_path / "s"), "is not a work folder"),
         (("verify", tmp_path / "none"), "there is no folder"),
     ):
         run(*words, status=2)

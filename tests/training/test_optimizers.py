@@ -215,5 +215,8 @@ def test_the_schedule_multiplies_the_warm_up_and_each_groups_own_rate():
 
 
 def test_what_is_no_schedule_is_refused():
-    with types_not_executed(), pytest.raises(InputError, match="schedule is 'linear': 'constant'"):
+    with (
+        types_not_executed(),
+        pytest.raises(InputError, match="schedule is 'linear'; expected 'constant'"),
+    ):
         rate_factor("linear", epoch=0, epochs=1)

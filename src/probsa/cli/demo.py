@@ -1,4 +1,4 @@
-"""The demo: the whole flow on slides that the package generates itself.
+"""The demo: the complete workflow on slides that the package generates itself.
 
 A deterministic and a probabilistic model are trained on the same slides, evaluated and drawn with
 the same functions as any other run.
@@ -32,7 +32,7 @@ EPOCHS = 40
 SHOWN = 3
 """Number of slides with maps: the first positive test slides, not the best ones."""
 MARK = "demo.json"
-"""File that marks the folder of a demo, which another demo may replace."""
+"""File that marks a folder as written by a demo, so that a later demo may replace it."""
 ROWS = (
     ("bags", "auroc", "bag AUROC", "separates positive from negative slides"),
     ("bags", "nll", "bag negative log-likelihood", "smaller is better"),
@@ -46,19 +46,19 @@ ROWS = (
         "instances",
         "average_precision_positive_bags",
         "patch average precision in positive slides",
-        "the same, where lesions are rare",
+        "the same, but more sensitive to false positives if lesions are rare",
     ),
     (
         "instances",
         "error_auroc_variance",
-        "wrong patches found by σ² (AUROC)",
-        "the variance map finds the mean map's errors",
+        "wrong patches found by the variance σ² (AUROC)",
+        "the variance map finds the errors of the mean map",
     ),
     (
         "instances",
         "error_auroc_margin",
-        "… found by −|s|",
-        "the same from the mean alone: what σ² has to beat",
+        "… found by the mean map (−|s|)",
+        "the same from the mean map alone (distance to its threshold), for comparison with σ²",
     ),
 )
 
@@ -71,11 +71,11 @@ class DemoResult:
     page: Path
     maps: tuple[Path, ...]
     reports: Mapping[str, Report]
-    """Evaluation on the test slides by the name of the model."""
+    """Evaluation on the test slides, by model name."""
     seconds: float
 
     def metric(self, model: str, kind: str, key: str) -> Metric | None:
-        """Return one metric of one model, or None if its evaluation does not have it."""
+        """Return one metric of one model, or None if it was not computed."""
         report = self.reports[model]
         return ((report.instances or {}) if kind == "instances" else report.metrics).get(key)
 
@@ -152,7 +152,7 @@ def run_demo(
 
 
 def run_config(data: Path, model: str, *, seed: int, epochs: int) -> RunConfig:
-    """Return the run of a model: the same for both, apart from the samples of the posterior.
+    """Return the configuration of a run, equal for both models except for posterior samples.
 
     The slides are small, so the model is smaller and the learning rate larger than the paper's.
     λ = 0.1 had a higher validation AUROC than the cyclical default on three sets of slides with

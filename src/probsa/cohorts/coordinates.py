@@ -59,16 +59,17 @@ def read_coordinates(path: Path) -> Coordinates:
     """Read a file written by `write_coordinates`.
 
     Raises:
-        BagError: The file is missing, damaged or foreign; the message says to patch again.
+        BagError: The file is missing, damaged or in another format; the message advises to patch
+            again.
     """
-    again = "Run `probsa patch` again: it makes what is missing"
+    again = "Run `probsa patch` again: it creates missing files"
     if not path.is_file():
         raise BagError(f"there is no file {path}. {again}")
     try:
         with h5py.File(path, "r") as f:
             dataset = f["coords"]
             if not isinstance(dataset, h5py.Dataset):
-                raise KeyError("coords is no dataset")
+                raise KeyError("coords is not a dataset")
             coords = np.asarray(dataset[...])
             attributes = dict(dataset.attrs)
             made_with = str(f.attrs["probsa_made_with"])

@@ -55,7 +55,7 @@ class ExtractOptions:
         if self.batch < 1 or self.readers < 0 or self.threads < 0:
             raise InputError(
                 f"batch is {self.batch}, readers {self.readers}, threads {self.threads}: "
-                "give at least 1, 0 and 0"
+                "give a batch of at least 1, and no negative numbers"
             )
 
     def absolute(self) -> "ExtractOptions":
@@ -150,7 +150,7 @@ class Extraction(CohortStage):
         return outcome
 
     def _examine(self, task: Task, record: Record | None) -> TaskOutcome | None:
-        """Check an existing file of features; return None if it must be made anew."""
+        """Check an existing file of features; return None if it must be redone."""
         try:
             patch_record = task.payload
             made_with = json.loads(read_stamp(task.target, "made_with") or "{}")
@@ -161,7 +161,7 @@ class Extraction(CohortStage):
                 differing = [k for k in wanted if made_with.get(k) != wanted[k]] or ["format"]
                 reason = (
                     f"{task.target.name} was made with another {', '.join(differing)}. Give "
-                    "--overwrite to make it anew"
+                    "--overwrite to redo it"
                 )
                 return self._failed(task, reason)
             bag = read_bag(task.target, keep_unreadable=True)

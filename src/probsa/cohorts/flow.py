@@ -35,7 +35,7 @@ class RunOptions:
     shard: tuple[int, int] = (0, 1)
     """(i, n): do every n-th item, starting with item i (from 0), so that n machines share a run."""
     overwrite: bool = False
-    """Make everything anew."""
+    """Redo everything."""
 
 
 DEFAULT_RUN = RunOptions()

@@ -32,7 +32,7 @@ class Input:
     notes: tuple[str, ...] = ()
     """Remarks on a series that were made when it was listed."""
     reason: str = ""
-    """Why the input cannot be used; empty if nothing is known against it."""
+    """Why the input cannot be used; empty if no reason is known."""
 
     def record(self) -> Record:
         """Return the record of an input that failed or was not tried yet."""
@@ -99,8 +99,8 @@ def _check_names(inputs: list[Input], mpp: Mapping[str, float]) -> None:
     slides = [i for i in inputs if i.kind == "slide"]
     if slides and not any(n in mpp for i in slides for n in (i.name, i.source.name)):
         raise InputError(
-            f"the table of resolutions names none of the {len(slides)} slides: it has "
-            f"{next(iter(mpp), 'no line')!r}, there is {slides[0].name!r}"
+            f"the table of resolutions names none of the {len(slides)} slides: its first line is "
+            f"for {next(iter(mpp), 'no slide')!r}, but the first slide is {slides[0].name!r}"
         )
 
 

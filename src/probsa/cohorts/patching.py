@@ -73,7 +73,7 @@ class Patching(CohortStage):
         if record.made_with != wanted:
             reason = (
                 f"the {task.noun}, its contours, its --slide-mpp or the settings have changed "
-                "since its patches were made. Give --overwrite to make them anew, or another "
+                "since its patches were made. Give --overwrite to redo them, or another "
                 "--out to keep both"
             )
             return TaskOutcome(name=task.name, status="failed", reason=reason, source=record.source)

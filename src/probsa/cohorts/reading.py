@@ -37,7 +37,7 @@ BROKEN = (
 PREFETCHED = 2
 """Number of chunks that each reader prepares ahead."""
 READERS_DIED = "DataLoader worker"
-"""How the message of torch's error begins if a reader process has died."""
+"""Start of torch's error message if a reader process has died."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,7 +188,7 @@ def reading(chunks: Iterator[Chunk], *, windows: Windows, readers: int) -> Itera
 
 @contextmanager
 def _without_sigchld_handler() -> Iterator[None]:
-    """Keep torch from installing its handler for dead readers, and so from raising anywhere.
+    """Keep torch from installing its signal handler for dead readers.
 
     The handler may raise while another slide is being processed, which would then fail. Without
     it, the loader itself checks every few seconds whether its readers are alive.
@@ -218,7 +218,7 @@ def _children_ignore_sigint() -> Iterator[None]:
 
 
 class _Once:
-    """Makes an iterable of an iterator, as DataLoader requires for its sampler."""
+    """Wraps an iterator as an iterable, as DataLoader requires for its sampler."""
 
     def __init__(self, chunks: Iterator[Chunk]) -> None:
         self.chunks = chunks

@@ -12,7 +12,7 @@ NOUNS: dict[BagKind, str] = {"slide": "slide", "ct": "series"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record(RecordFile):
-    """What is known of one slide or series after a stage worked on it."""
+    """What is known about one slide or series after a stage has processed it."""
 
     name: str
     kind: BagKind

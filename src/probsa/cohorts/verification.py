@@ -16,7 +16,7 @@ from .coordinates import read_coordinates
 from .records import NOUNS, Record
 from .work import PatchSet, WorkFolder
 
-OUTDATED = "made from other patches than those in the folder now"
+OUTDATED = "made from different patches than those now in the folder"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ def verify(folder: Path) -> Verification:
     """Read every file of a work folder, or every bag of a features folder, completely.
 
     The checks: files can be read, rows agree, values are finite, features belong to the current
-    patches, all work is done, slides are where they were, and killed runs left nothing.
+    patches, all work is done, slides have not moved, and killed runs left nothing behind.
 
     Raises:
         InputError: There is no such folder, or nothing in it to verify.
@@ -83,7 +83,7 @@ def verify(folder: Path) -> Verification:
             findings += _check_bag(path, folder)
         if not files:
             raise InputError(
-                f"{folder} is no work folder, and contains no bags (.h5): nothing to do"
+                f"{folder} is not a work folder, and contains no bags (.h5): nothing to do"
             )
     findings += _check_leftovers(folder)
     return Verification(folder=folder, files=files, findings=tuple(findings))
@@ -114,11 +114,11 @@ def _check_patches(patch_set: PatchSet) -> Iterator[Check]:
             advice = "give --slides FOLDER to extract and map"
             yield False, Finding(file=file, problem=problem, advice=advice)
         if record.settings not in ("", current):
-            problem = "its patches were made with other settings than the folder's are now"
+            problem = "its patches were made with settings other than the folder's current ones"
             advice = f"give --overwrite to probsa patch for this {noun} too"
             yield False, Finding(file=file, problem=problem, advice=advice)
         problem = _patches_problem(patch_set, record)
-        advice = "run probsa patch again: it makes damaged files anew"
+        advice = "run probsa patch again: it recreates damaged files"
         yield True, None if not problem else Finding(file=file, problem=problem, advice=advice)
     for path in sorted(patch_set.patches.glob("*_patches.h5")):
         if path.name.removesuffix("_patches.h5") not in recorded:
@@ -161,7 +161,7 @@ def _check_features(patch_set: PatchSet) -> Iterator[Check]:
 
 
 def _encoder_of(folder: str, files: Iterable[Path]) -> str:
-    """Return an encoder's name, of which the name of the folder may lack special characters."""
+    """Return an encoder's name; that of its folder may lack special characters."""
     stamped = (_stamp_of(path, "encoder").rpartition("@")[0] for path in files)
     return next(filter(None, stamped), folder.removeprefix("features_"))
 

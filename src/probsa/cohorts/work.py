@@ -105,19 +105,19 @@ class WorkFolder:
         """Return the patch set of that name; without one, the only set, or only non-empty set.
 
         Raises:
-            InputError: This is no work folder, there is no such set, or several sets exist and no
-                name was given.
+            InputError: This is not a work folder, there is no such set, or several sets exist and
+                no name was given.
         """
         sets = self.sets()
         if not sets:
             raise InputError(
-                f"{self.path} is no work folder, or contains no patches yet: run "
+                f"{self.path} is not a work folder, or contains no patches yet: run "
                 f"`probsa patch SLIDES --out {self.path}` first"
             )
         if name is not None and name not in sets:
             raise InputError(
                 f"{self.path} has no set of patches {name!r}.{hint(name, sets)} "
-                f"There are: {', '.join(sets)}"
+                f"Available: {', '.join(sets)}"
             )
         if name is None and len(sets) > 1:
             # One bad DICOM file among slides, or bad settings, can leave a set without patches.
@@ -132,7 +132,7 @@ class WorkFolder:
 
 
 def file_name(name: str) -> str:
-    """Make a file name of a name: replace special characters, and shorten it with a digest."""
+    """Convert a name to a file name: replace special characters, and shorten it with a digest."""
     safe = "".join(c if c.isalnum() or c in "-_.@+=() " else "_" for c in name).strip(". ")
     if len(safe.encode()) > MAX_NAME_BYTES:
         suffix = digest(name)
@@ -190,14 +190,14 @@ def settle(path: Path, wanted: Mapping[str, Any], *, overwrite: bool, what: str)
     if path.is_file() and not overwrite:
         stored = _read_settings(path)
         changed = [
-            f"{k}: {_shorten(stored.get(k))} there, {_shorten(plain.get(k))} asked for"
+            f"{k}: {_shorten(stored.get(k))} there, {_shorten(plain.get(k))} requested"
             for k in sorted({*stored, *plain})
             if stored.get(k) != plain.get(k)
         ]
         if changed:
             raise InputError(
                 f"{path.parent} was made with other {what} ({'; '.join(changed)}). Give another "
-                "--out, the same settings, or --overwrite to make everything in it anew"
+                "--out, the same settings, or --overwrite to redo everything in it"
             )
         return
     with write_lock(path):

@@ -212,7 +212,7 @@ def _concatenate(
         without = next(bag.name for bag, part in zip(bags, parts, strict=True) if part is None)
         raise BagError(
             f"some bags of the batch have {name} and bag {without!r} has none: a bag's result "
-            "would depend on its batch-mates. Give them to all bags, or to none"
+            "would depend on the rest of its batch. Give them to all bags, or to none"
         )
     if any(part is None for part in parts):
         return None

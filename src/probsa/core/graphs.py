@@ -16,7 +16,7 @@ from .graph_options import WeightKind
 ENOUGH = 8
 """Fewest gaps between patches of one row or column that can contradict a stated stride."""
 SUSPICIOUS = 10
-"""Number of patches from which on a graph without edges is rejected."""
+"""Smallest number of patches for which a graph without edges is rejected."""
 CROWDED = 32
 """Mean number of neighbours above which a graph is rejected; a full lattice has 8."""
 DISTANCE_TOLERANCE = 0.02
@@ -167,7 +167,7 @@ def _radius_pairs(corners: np.ndarray, radius: float, *, name: str) -> np.ndarra
         raise GraphError(
             f"{name}: its {len(corners)} patches have {degree:.3g} neighbours on average within "
             f"{radius:.4g}, where 8 are expected: the stride is too large for the coordinates, or "
-            "they were never filled in. Give --stride in their unit, or --graph knn"
+            "these are placeholders. Give --stride in their unit, or --graph knn"
         )
     return _unique_pairs(
         tree.query_pairs(radius * (1 + DISTANCE_TOLERANCE), output_type="ndarray").T, len(corners)

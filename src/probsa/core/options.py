@@ -19,7 +19,7 @@ from ..errors import InputError, UnknownName, hint
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """The range of a finite number; stands in an annotation: `Annotated[float, Limits(above=0)]`.
+    """The range of a finite number, for annotations such as `Annotated[float, Limits(above=0)]`.
 
     Limits of a union, as in `Annotated[float | Literal["linear"], Limits(at_least=0)]`, apply to
     its numbers.
@@ -76,7 +76,7 @@ def check_arguments(
     Args:
         function: the function or class that will be called.
         arguments: the keyword arguments; those left out are not checked.
-        name: what errors call the function; its own name by default.
+        name: name of the function in error messages; its own name by default.
 
     Raises:
         UnknownName: the signature has no such argument.
@@ -110,14 +110,14 @@ def check_value(key: str, value: object, annotation: Any) -> None:
 
 
 def choices(annotation: Any) -> list[str]:
-    """Return the texts among which an annotation lets one choose."""
+    """Return the texts that an annotation offers as choices."""
     if get_origin(annotation) is Literal:
         return [c for c in get_args(annotation) if isinstance(c, str)]
     return [c for part in get_args(annotation) for c in choices(part)]
 
 
 def limits_of(annotation: Any) -> list[Limits]:
-    """Return the limits that an annotation states for a number; those of list items are not."""
+    """Return the limits that an annotation states for a number, but not those of list items."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return [*limits_of(parts[0]), *(mark for mark in parts[1:] if isinstance(mark, Limits))]

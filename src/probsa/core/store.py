@@ -249,7 +249,7 @@ def _features(f: h5py.File, path: Path) -> h5py.Dataset:
     version = f.attrs.get("probsa_version", FORMAT)
     if int(version) > FORMAT:
         raise BagError(
-            f"{path} is of format {int(version)}, this probsa reads up to {FORMAT}: update probsa"
+            f"{path} has format {int(version)}, but this probsa reads up to {FORMAT}: update probsa"
         )
     shape = dataset.shape
     if shape[:1] == (0,):

@@ -128,12 +128,12 @@ def convert(
     if source_format not in bags.formats():
         raise BagError(
             f"{source} does not look like {source_format}'s files but like "
-            f"{' or '.join(sorted(bags.formats()))}'s: give that with --from"
+            f"{' or '.join(sorted(bags.formats()))}'s: give the right format with --from"
         )
     if bags.unit == "um" and options.slide_mpp is None:
         raise InputError(
-            f"the corners in {source} are in µm, and {target_format}'s are in level-0 pixels: give "
-            "--slide-mpp, µm per pixel of the slides, or a table slide,mpp. Training needs neither"
+            f"the corners in {source} are in µm, but {target_format} needs level-0 pixels: give "
+            "--slide-mpp, µm per pixel or a table slide,mpp. Training accepts both units"
         )
     table = _label_table(options, bags)
     encoder, stride = _common_metadata(bags)

@@ -2,7 +2,7 @@
 
 Two rows are equal if they differ by less than `SAME` times their norm, with features scaled by
 their std. Rows that a bag repeats (such as blank patches) are ignored. Bags are read once; 64 bytes
-per row are kept. A slide that was patched again on another grid has other rows and is not found.
+per row are kept. A slide patched again on another grid has different rows and is not found.
 """
 
 import hashlib

@@ -115,7 +115,7 @@ def _copies(
         )
         what = f"bags {copy.first!r} ({pair[0]}) and {copy.second!r} ({pair[1]}) have {share}"
         if label_of.get(copy.first) != label_of.get(copy.second):
-            what += " and other labels"
+            what += " but different labels"
         leaks.append(
             Leak(kind=copy.kind, first=copy.first, second=copy.second, parts=pair, what=what)
         )

@@ -1,8 +1,8 @@
 """Stage 5: the splits of an experiment, made once by a rule and stored.
 
-The test part is fixed. Every other bag validates in exactly one split, stratified by class, with
-patients kept together. Splits are stored as CLAM's `splits_k.csv`, which runs can use, and
-`splits.json`; stored splits that no longer fit the labels are rejected.
+The test part is fixed. Every other bag is used for validation in exactly one split, stratified by
+class, with patients kept together. Splits are stored as CLAM's `splits_k.csv`, which runs can use,
+and `splits.json`; stored splits that no longer fit the labels are rejected.
 """
 
 import json
@@ -37,7 +37,7 @@ def protocol_splits(
 
     Args:
         table: Table with a column `split`; its train and val bags form the training part.
-        splits: Number of splits; each validates on one of as many parts (five: on 20 %).
+        splits: Number k of splits; each uses 1/k of the training part for validation.
         seed: Seed of the shuffle; the same seed gives the same splits.
         validation: `table` uses the table's own `val` part instead, which gives one split.
 
@@ -59,7 +59,7 @@ def protocol_splits(
             raise TableError(f"no bag of {table.where} is in 'val', so it has no validation part")
         return [_with_notes(table, make_split(table))]
     if splits < 2:
-        raise InputError(f"splits is {splits}: give 2 or more, so that every bag can validate")
+        raise InputError(f"splits is {splits}: give 2 or more, so that bags remain for training")
     parts = {
         b: "test" if p == "test" else "train"
         for b, p in zip(table.bags, table.splits, strict=True)

@@ -39,7 +39,7 @@ def chosen_folder(folder: Path, features: str | None) -> Path:
             return matches[0]
         raise BagError(
             f"{len(matches) or 'no'} folders of features are named {features!r} in {folder}."
-            f"{hint(features, feature_sets)} There are: {', '.join(feature_sets) or 'none'}"
+            f"{hint(features, feature_sets)} Available: {', '.join(feature_sets) or 'none'}"
         )
     if len(feature_sets) > 1 and not any(p.parent == folder for p in hdf5_files(folder)):
         raise BagError(

@@ -1,9 +1,10 @@
 """Simulated cohorts with known weak lesions: contiguous, scattered, or (null) without signal.
 
-Instances are noise, N(0, I); those of a lesion are shifted by `signal` along a fixed direction. The
-best score of a single instance has AUROC Φ(signal / √2) for each layout; neighbours add information
-if lesions are `contiguous`. A `decoy` is a second, scattered sign of the label: the labels of bags
-do not tell it from the lesion. In a `null` cohort, features are independent of the labels.
+Instances are noise, N(0, I); those of a lesion are shifted by `signal` along a fixed direction. In
+each layout, the best score computed from one instance alone has AUROC Φ(signal / √2). Neighbours
+add information if lesions are `contiguous`. A `decoy` is a second, scattered shift in positive
+bags, which bag labels cannot distinguish from the lesion. In a `null` cohort, features are
+independent of the labels.
 """
 
 from collections.abc import Sequence
@@ -60,15 +61,15 @@ def simulated_cohort(
 
     Args:
         bags: Number of bags, at least 10 so that every fold has both classes.
-        layout: `contiguous`: lesions are connected by sides; `scattered`: as many instances
-            anywhere; `null`: connected, but without signal in the features.
+        layout: `contiguous`: lesions are connected by sides; `scattered`: lesions are the same
+            number of random instances; `null`: connected, but without signal in the features.
         seed: Random seed. Layouts with the same seed share noise, direction and lesion sizes.
         size: (columns, rows) of the lattice.
         lesion: Minimum and maximum number of instances of a lesion.
         features: Number of features.
         signal: Shift of lesion instances, in std of the noise.
-        decoy: Shift of as many other instances in bags with a lesion, along a direction orthogonal
-            to that of the lesion; 0: no decoys.
+        decoy: Shift of the decoys: in each bag with a lesion, an equal number of other instances
+            is shifted along a direction orthogonal to that of the lesion. 0: no decoys.
 
     Raises:
         InputError: there are too few bags, or the lattice cannot hold the lesions.

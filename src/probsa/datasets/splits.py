@@ -1,4 +1,4 @@
-"""Stage 5: which bags train, validate and test; a group's bags are never in different parts."""
+"""Stage 5: assign bags to training, validation and test; a group is never in several parts."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ def make_split(
         parts = {
             b: part for b, part in zip(table.bags, table.splits, strict=True) if part is not None
         }
-        origin = f"as the column 'split' of {table.where} says"
+        origin = f"from the column 'split' of {table.where}"
     else:
         parts = {
             b: "train"
@@ -124,7 +124,7 @@ def read_clam_split(path: Path, table: LabelTable) -> Split:
                     f"and here in {part}"
                 )
             parts[name] = part
-    origin = f"as {path} says"
+    origin = f"from {path}"
     check_parts(table, parts, origin)
     return _split({bag: parts[bag] for bag in table.bags if bag in parts}, origin)
 
@@ -156,7 +156,8 @@ def _by_fold(table: LabelTable, test_fold: int | None) -> tuple[dict[str, str], 
 
 
 def check_parts(table: LabelTable, parts: Mapping[str, str], origin: str) -> None:
-    """Check that bags train, that all but test bags have labels, and that groups stay together.
+    """Check that there are training bags, that all but test bags have labels, and that groups stay
+    together.
 
     Raises:
         TableError: one of these is violated; names the bag or the group.

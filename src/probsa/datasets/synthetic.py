@@ -62,9 +62,11 @@ def digit_slides(
         InputError: there are too few bags, the slides are too small, or lesions do not fit.
     """
     if bags < 12 or min(size) < 8:
-        raise InputError(f"digit slides need 12 bags and 8×8 cells at least, not {bags} and {size}")
+        raise InputError(f"digit slides need at least 12 bags and 8×8 cells, not {bags} and {size}")
     if not 1 <= lesion[0] <= lesion[1] <= min(size) or noise < 0:
-        raise InputError(f"lesions of {lesion} patches, noise {noise}: cannot be made on {size}")
+        raise InputError(
+            f"lesions of {lesion} patches, noise {noise}: impossible on slides of {size}"
+        )
     mixing = np.linalg.qr(np.random.default_rng(seed_of(seed, "mixing")).normal(size=(64, 64)))[0]
     pools = _pools(seed)
     slides = []

@@ -57,8 +57,8 @@ def instance_metrics(
 
     Labels above 0 are positive and labels below 0 are unknown: those instances are left out of the
     metrics, but count in their bag's N. `*_positive_bags` and `error_*` pool the instances of
-    positive bags. If the attention has one column per class, the column of the bag's most probable
-    class above 0 is used. Intervals resample bags (or groups of bags), stratified by class.
+    positive bags. If the attention has one column per class, that of the bag's most probable class
+    except class 0 is used. Intervals resample bags (or groups of bags), stratified by class.
 
     Args:
         predictions: predictions of the bags to evaluate.

@@ -32,19 +32,19 @@ def detect_lesions(
 ) -> Detections:
     """Return the detections of one slide: centres of patches, with the smoothed confidence.
 
-    The confidence lies between 0 and 1 and is comparable between slides: p(Y = 1), times the score
-    of the instance if it is a probability, or N w / (1 + N w) for an attention weight w among N
-    instances (1/2 for uniform attention).
+    The confidence lies between 0 and 1 and is comparable between slides. It is p(Y = 1) times the
+    instance's score if scores are probabilities. Otherwise, it is p(Y = 1) N w / (1 + N w) for an
+    attention weight w among N instances; the fraction is 1/2 for uniform attention.
 
     Args:
         prediction: prediction of a slide with coordinates (top-left corners).
-        smoothing: standard deviation of the Gaussian in patches, which is cut at three standard
-            deviations; 0 for no smoothing.
+        smoothing: standard deviation of the Gaussian, in patches; 0 for no smoothing. The Gaussian
+            is truncated at three standard deviations.
         radius: distance in patches up to which (inclusive) a detection suppresses others.
 
     Raises:
         InputError: an argument is negative, or the scores are relevances.
-        BagError: the prediction has no coordinates in the plane, or its attention is nan.
+        BagError: the prediction has no 2-D coordinates, or its attention is nan.
         GraphError: the stride contradicts the coordinates.
     """
     if smoothing < 0 or radius < 0:
@@ -67,12 +67,12 @@ def places(p: Prediction) -> tuple[Float[np.ndarray, "n 2"], float]:
     """Return the top-left corners of the patches, and their stride.
 
     Raises:
-        BagError: there are no coordinates in the plane.
+        BagError: there are no 2-D coordinates.
         GraphError: the stride contradicts the coordinates.
     """
     if p.coords is None or p.coords.ndim != 2 or p.coords.shape[1] != 2:
         raise BagError(
-            f"bag {p.name!r} has no coordinates in the plane: detections are points on a slide"
+            f"bag {p.name!r} has no 2-D coordinates, but detections are points on a slide"
         )
     coords = p.coords.astype(np.float64)
     return coords, check_stride(torch.from_numpy(coords), stride=p.stride, name=p.name)
@@ -81,8 +81,8 @@ def places(p: Prediction) -> tuple[Float[np.ndarray, "n 2"], float]:
 def _confidence(p: Prediction) -> Float[np.ndarray, " n"]:
     if p.score_kind == "relevance":
         raise InputError(
-            f"bag {p.name!r}: relevance has no common scale across slides, so that detections "
-            "have no confidence"
+            f"bag {p.name!r}: relevance has no common scale across slides, so detections have no "
+            "confidence"
         )
     if p.score_kind == "probability":
         instance_probability = instance_scores(p)
@@ -96,7 +96,7 @@ def _confidence(p: Prediction) -> Float[np.ndarray, " n"]:
 def _smooth(
     value: Float[np.ndarray, " n"], positions: Float[np.ndarray, "n 2"], *, std: float
 ) -> Float[np.ndarray, " n"]:
-    """Average the patches around each, weighted by a Gaussian of their distance."""
+    """Average each patch with those around it, weighted by a Gaussian of their distance."""
     if std == 0:
         return value
     pairs = KDTree(positions).query_pairs(3 * std + 1e-6, output_type="ndarray")

@@ -114,7 +114,7 @@ def patch_mask(prediction: Prediction) -> UInt8[np.ndarray, "rows columns"]:
     It approximates a tumour mask for slides that have only instance labels.
 
     Raises:
-        BagError: the slide has no instance labels, or no coordinates in the plane.
+        BagError: the slide has no instance labels, or no 2-D coordinates.
     """
     if prediction.instance_labels is None:
         raise BagError(

@@ -26,7 +26,7 @@ from .tables import Predictions
 NO_ANNOTATION = "tumour, but no annotation"
 NO_TUMOUR = "tumour, but its annotation marks none"
 NO_OUTPUTS = "no per-instance outputs"
-NO_SCALE = "relevance has no common scale across slides, so that detections have no confidence"
+NO_SCALE = "relevance has no common scale across slides, so detections have no confidence"
 NO_DETECTIONS = Detections(x=np.zeros(0), y=np.zeros(0), confidence=np.zeros(0))
 CONTRADICTED = "annotated, but labelled as without tumour"
 

@@ -28,7 +28,7 @@ ONE_DEGREE = "every instance has the same number of neighbours"
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The threshold of a positive call (p ≥ value), and why it is the default if it is."""
+    """The threshold of a positive call (p ≥ value); `reason` explains the use of the default."""
 
     value: float
     reason: str | None = None
@@ -45,7 +45,7 @@ def choose_threshold(y: ArrayLike, p: ArrayLike) -> Threshold:
     if len(labels) != len(score):
         raise InputError(f"{len(labels)} labels for {len(score)} probabilities")
     if not labels.any():
-        return Threshold(0.5, f"no positive bag among {len(labels)}: no threshold has an F1")
+        return Threshold(0.5, f"no positive bag among {len(labels)}: F1 is undefined")
     distinct, group = np.unique(score, return_inverse=True)
     below = np.append([0.0], distinct[:-1])
     middle = (below + distinct) / 2
@@ -134,7 +134,7 @@ def error_metrics(
     bootstrap: int = 2000,
     seed: int = 0,
 ) -> dict[str, Metric]:
-    """Return how well the standard deviation over posterior samples finds wrong bags.
+    """Return how well the standard deviation over posterior samples finds wrong calls of bags.
 
     `error_auroc_spread` is the AUROC of the standard deviation (of the called class) for finding
     wrong calls. `error_auroc_margin` is that of its null rival, -|p - threshold| (with three
@@ -172,7 +172,7 @@ def error_auroc(
 ) -> Metric:
     """Return the AUROC of a score for finding wrong calls.
 
-    A constant score is undefined with the reason `constant`, if that is given.
+    For a constant score it is undefined, with the reason `constant`, if that is given.
     """
     reason = f"no {what}" if len(wrong) == 0 else all_same_reason(wrong, what=what)
     if reason is None and constant is not None and np.ptp(score) == 0:

@@ -1,8 +1,8 @@
 """Random maps with the spectrum of a given map: equally smooth, but unrelated to the tissue.
 
-This is the null of a map that merely looks structured: the phases of its Fourier transform over the
-bounding box are replaced (Theiler et al., Physica D 1992). Outside the tissue the map is set to its
-mean.
+They are a null model for maps that merely look structured. The phases of the map's Fourier
+transform over its bounding box are replaced (Theiler et al., Physica D 1992). Outside the tissue,
+the map is set to its mean.
 """
 
 import numpy as np

@@ -45,7 +45,7 @@ def instance_variances(p: Prediction) -> Float[np.ndarray, " n"]:
 
 
 def class_column(p: Prediction, value: np.ndarray) -> Float[np.ndarray, " n"]:
-    """Return the column of a per-instance array for the bag's most probable class above 0.
+    """Return the column of a per-instance array for the bag's most probable class, except class 0.
 
     Raises:
         BagError: one of its values is nan or infinite.

@@ -1,6 +1,6 @@
 """Encoders whose network comes from another library, mostly timm's vision transformers.
 
-The keys of weight files belong to the network, which is therefore the `core`.
+The keys of weight files are those of the network alone, which `core` returns.
 """
 
 from jaxtyping import Float

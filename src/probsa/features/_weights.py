@@ -166,7 +166,7 @@ def read(path: Path) -> dict[str, Tensor]:
     if not tensors:
         keys = ", ".join(map(str, list(state_dict)[:3])) or "nothing"
         raise WeightsError(
-            f"{path}: it contains no weights but {keys}; expected names with tensors"
+            f"{path}: it contains no weights, only {keys}; expected names with tensors"
         )
     return {k: v.float() if v.is_floating_point() else v for k, v in tensors.items()}
 

@@ -1,4 +1,4 @@
-"""CONCH v1.5, the patch encoder of TITAN (Ding et al. 2024, Mahmood Lab), after its description.
+"""CONCH v1.5, the patch encoder of TITAN (Ding et al. 2024), written from its description.
 
 A ViT-L/16 at 448 pixels. One learned query attends to all tokens after the last layer norm and
 yields 768 features (the contrastive pooler of CoCa, Yu et al. 2022, with eight heads).

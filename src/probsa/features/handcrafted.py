@@ -1,7 +1,7 @@
-"""The default encoder: 128 statistics of stain and texture per patch, without weights.
+"""The default encoder: 128 statistics of stain and texture per patch. It has no weights.
 
 It was designed for H&E, but also works on the three windows of a CT slice. `BLOCKS` describes the
-features. All of them are defined for patches of a single colour.
+features. All of them are finite, even for patches of a single colour.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ LUMA = (0.299, 0.587, 0.114)
 # Ruifrok and Johnston 2001: optical densities of haematoxylin, eosin and DAB in red, green, blue
 STAINS = ((0.65, 0.70, 0.29), (0.07, 0.99, 0.11), (0.27, 0.57, 0.78))
 LOWEST, STEP = -0.5, 0.01
-"""Stain densities are binned in 256 steps from this value."""
+"""Start and width of the 256 bins of a stain density."""
 TISSUE = 0.15
 """Mean optical density above which a pixel counts as stained."""
 PIXELS = 2**16
@@ -77,7 +77,7 @@ BLOCKS = (
     Block(
         "patterns",
         tuple(f"pattern{k}_scale{s}" for s in SCALES for k in range(PATTERNS)),
-        "shares of the local binary patterns of eight neighbours, uniform and up to rotation "
+        "shares of the rotation-invariant uniform local binary patterns of eight neighbours "
         "(0 to 8 brighter neighbours in one run; 9 for all others), at scales 1, 2 and 4",
     ),
     Block(
@@ -142,7 +142,7 @@ class Handcrafted(Encoder):
 
     def _numbers(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
         rgb = (255 * x).round().contiguous()
-        # integers have exact sums, so a mirrored patch has the same patterns
+        # sums of integers are exact, so a mirrored patch has the same patterns
         grey = _mixed(rgb, LUMA).round()
         # one more than the byte value, so that the density of black is finite
         density = -((rgb + 1) / 256).log10()
@@ -181,7 +181,7 @@ def _mixed(x: Float[Tensor, "n 3 height width"], of: Sequence[float]) -> Float[T
 
 
 def _counts(levels: Real[Tensor, "n height width"]) -> Float[Tensor, "n 256"]:
-    """Return histograms of 256 levels; exact counts make sums independent of the batch."""
+    """Return histograms of 256 levels, which are exact and so do not depend on the batch."""
     n = levels.shape[0]
     first = 256 * torch.arange(n, device=levels.device, dtype=torch.int32)
     shifted = levels.flatten(1).int() + first[:, None]
@@ -203,7 +203,7 @@ def _moments(counts: Float[Tensor, "n 256"]) -> Iterator[Tensor]:
 def _quantiles(
     counts: Float[Tensor, "n 256"], which: tuple[float, ...] = QUANTILES
 ) -> Float[Tensor, "n q"]:
-    """Return the lowest level that at least the given share of the pixels does not exceed."""
+    """Return the lowest level such that at least the given share of pixels is at or below it."""
     total = counts.sum(dim=1, keepdim=True)
     wanted = torch.tensor(which, device=counts.device, dtype=counts.dtype)
     # subtract a little, because share times count may be rounded to just above the integer

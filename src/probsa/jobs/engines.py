@@ -51,7 +51,7 @@ def run_tasks(
     Raises:
         InputError: Two tasks have the same name or target, or `workers` is less than 1.
         OSError: The disk is full; the other workers are stopped and all locks released.
-        KeyboardInterrupt: The user pressed ctrl-C or SIGTERM came; workers and locks likewise.
+        KeyboardInterrupt: After ctrl-C or SIGTERM; workers are stopped and locks released, too.
         MissingExtra: Ray is not installed.
     """
     if workers < 1:
@@ -136,7 +136,7 @@ def _check_deaths(without_task: int, how: str) -> None:
 
 
 def _dismiss(team: Team, idle: set[int], busy: set[int]) -> None:
-    """Let the workers that have had a task end in order; do not wait for those that still start."""
+    """Let workers that have had a task end in order; do not wait for those still starting."""
     until = time.monotonic() + PATIENCE
     while True:
         for worker in idle:

@@ -135,9 +135,9 @@ def _acquire(path: Path, me: Owner, stale_after: float) -> Literal["new", "taken
 
     Two processes may see at the same time that the owner is dead. The right to replace that owner
     is therefore itself a lock (the guard), named after the owner's token. The process that gets
-    the guard checks that the dead owner still stands in the lock file, and renames the guard over
-    it. A process that comes later may get the guard too, but finds another owner. If a process
-    dies while it holds the guard, the guard is taken over in the same way.
+    the guard checks that the lock file still names the dead owner, and renames the guard over it.
+    A process that comes later may get the guard too, but finds another owner. If a process dies
+    while it holds the guard, the guard is taken over in the same way.
     """
     if _create(path, me):
         return "new"

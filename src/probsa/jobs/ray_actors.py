@@ -66,7 +66,7 @@ class Actors(Team):
         self.ray.init(address="local", include_dashboard=False, num_cpus=processors, **quiet)
         if self.gpus and not self.ray.cluster_resources().get("GPU"):
             self.ray.shutdown()
-            raise InputError("one GPU per actor was asked for, but Ray found no GPU here")
+            raise InputError("one GPU per actor was requested, but Ray found no GPU")
 
     def add(self) -> int:
         number, self.started = self.started, self.started + 1

@@ -43,15 +43,19 @@ class AttentionTrunk(nn.Module):
     ) -> None:
         super().__init__()
         if trunk not in ("tanh", "gated", "mlp"):
-            raise InputError(f"trunk is {trunk!r}: 'tanh', 'gated' or 'mlp'")
+            raise InputError(f"trunk is {trunk!r}; expected 'tanh', 'gated' or 'mlp'")
         if activation not in ACTIVATIONS:
-            raise InputError(f"attention_activation is {activation!r}: 'tanh', 'relu' or 'gelu'")
+            raise InputError(
+                f"attention_activation is {activation!r}; expected 'tanh', 'relu' or 'gelu'"
+            )
         if trunk == "mlp" and activation != "tanh":
-            raise InputError("the 'mlp' trunk has GELUs: attention_activation is for the others")
+            raise InputError(
+                "attention_activation has no effect on the 'mlp' trunk, which uses GELU"
+            )
         if attention_dim < 1:
-            raise InputError(f"attention_dim is {attention_dim}: at least 1")
+            raise InputError(f"attention_dim is {attention_dim}; expected at least 1")
         if not 0 <= dropout < 1:
-            raise InputError(f"dropout in the attention is {dropout}: 0 or more, below 1")
+            raise InputError(f"dropout in the attention is {dropout}; expected 0 or more, below 1")
         self.kind = trunk
         self.activation = ACTIVATIONS[activation]
         self.out_dim = 2 * attention_dim if trunk == "mlp" else attention_dim
@@ -106,7 +110,7 @@ class AttentionPosterior(nn.Module):
     ) -> None:
         super().__init__()
         if kind not in ("dirac", "diag"):
-            raise InputError(f"posterior is {kind!r}: 'dirac' or 'diag'")
+            raise InputError(f"posterior is {kind!r}; expected 'dirac' or 'diag'")
         if kind == "diag" and columns is not None:
             raise InputError("a diagonal posterior has one attention map, not one per class")
         self.trunk = AttentionTrunk(

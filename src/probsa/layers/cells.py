@@ -18,7 +18,7 @@ from ..errors import BagError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cells:
-    """The cells that are tokens, of all maps of a batch: bag by bag, row by row."""
+    """The cells that serve as tokens, for all maps of a batch, sorted by bag and row."""
 
     bag: Int[Tensor, " t"]
     row: Int[Tensor, " t"]
@@ -129,7 +129,7 @@ def reduced(cells: Cells, *, size: int, stride: int, whole: bool) -> Cells:
         cells: The cells to cover.
         size: Side of a window, in cells.
         stride: Distance between the centres of neighbouring windows.
-        whole: Return all windows of the map, also the empty ones.
+        whole: Return all windows of the map, including empty ones.
     """
     heights = [(h - 1) // stride + 1 for h in cells.heights]
     widths = [(w - 1) // stride + 1 for w in cells.widths]

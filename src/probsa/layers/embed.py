@@ -37,7 +37,7 @@ class Embed(nn.Module):
         if min(dims) < 1:
             raise InputError(f"embed is {widths} on {in_dim} features: widths are at least 1")
         if not 0 <= dropout < 1:
-            raise InputError(f"dropout is {dropout}: 0 or more, below 1")
+            raise InputError(f"dropout is {dropout}; expected 0 or more, below 1")
         layers: list[nn.Module] = []
         for a, b in pairwise(dims):
             layers.append(nn.Linear(a, b, bias=bias))

@@ -74,7 +74,7 @@ def choose(
 
 
 def _column(score: Tensor, c: Int[Tensor, " bags"], sizes: Sequence[int]) -> Float[Tensor, " n"]:
-    """The attention to class c_b in each bag; the only one where there is one."""
+    """Return the attention to class c_b in each bag, or the only attention if there is just one."""
     if score.ndim == 1 or score.shape[1] == 1:
         return score.view(-1)
     return score.gather(1, _repeat(c, sizes)[:, None])[:, 0]
@@ -99,9 +99,9 @@ class InstanceEvidence(nn.Module):
     def __init__(self, dim: int, *, classes: int, k: int, others: bool, loss: InstanceLoss) -> None:
         super().__init__()
         if k < 1:
-            raise InputError(f"k_sample is {k}: at least 1 instance")
+            raise InputError(f"k_sample is {k}: expected at least 1 instance")
         if loss not in ("ce", "svm"):
-            raise InputError(f"instance_loss is {loss!r}: 'ce' or 'svm'")
+            raise InputError(f"instance_loss is {loss!r}; expected 'ce' or 'svm'")
         self.k, self.others, self.kind = k, others, loss
         self.classifiers = nn.ModuleList(nn.Linear(dim, 2) for _ in range(classes))
 

@@ -1,7 +1,7 @@
 """The focal loss (Lin et al., ICCV 2017, arXiv:1708.02002), as in SETMIL's configuration.
 
-It gives bags that are already classified well a small weight. Unlike in Lin et al., α is the weight
-of class 0, and all other classes have 1 − α.
+It gives a small weight to bags that are already classified well. Unlike in Lin et al., α is the
+weight of class 0, and all other classes have 1 − α.
 """
 
 import math
@@ -45,7 +45,7 @@ class Focal(Likelihood):
         super().__init__(class_weights=class_weights)
         if not 0 <= alpha <= 1 or not 0 <= gamma < math.inf:
             raise InputError(
-                f"focal is ({alpha}, {gamma}): a weight from 0 to 1, and a power of 0 or more"
+                f"focal is ({alpha}, {gamma}); expected a weight from 0 to 1, and a power >= 0"
             )
         self.plain = likelihood_of(n_classes)
         self.alpha, self.gamma = alpha, gamma
@@ -80,7 +80,7 @@ def bag_loss(
         InputError: If the name is unknown, or `Focal` rejects the numbers.
     """
     if loss not in ("ce", "focal"):
-        raise InputError(f"loss is {loss!r}: 'ce' or 'focal'")
+        raise InputError(f"loss is {loss!r}; expected 'ce' or 'focal'")
     alpha, gamma = focal
     other = Focal(n_classes, alpha=alpha, gamma=gamma, class_weights=class_weights)
     return other if loss == "focal" else likelihood_of(n_classes, class_weights=class_weights)

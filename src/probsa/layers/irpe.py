@@ -132,10 +132,12 @@ class Relation:
             ("on", self.on, get_args(RelativeTo)),
         ):
             if value not in choices:
-                raise InputError(f"{name} of relative positions is {value!r}: one of {choices}")
+                raise InputError(
+                    f"{name} of relative positions is {value!r}: give one of {choices}"
+                )
         if "v" in self.on and self.mode == "bias":
             raise InputError(
-                f"relative positions on {self.on!r} with mode 'bias': values take vectors, so "
+                f"relative positions on {self.on!r} with mode 'bias': values take vectors, so give "
                 "mode 'contextual'"
             )
 
@@ -213,7 +215,7 @@ class Relative(nn.Module):
 
 
 def recomputed(block: Callable[[A], Tensor]) -> Callable[[A], Tensor]:
-    """Return the function such that it runs again for gradients and stores no intermediates."""
+    """Wrap a function so that gradients recompute its intermediate results, not store them."""
     if not torch.is_grad_enabled():
         return block
     return partial(checkpoint, block, use_reentrant=False)

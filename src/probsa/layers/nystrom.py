@@ -152,12 +152,12 @@ class NystromAttention(nn.Module):
             raise InputError(f"heads is {heads}: give a divisor of the attention's width, {dim}")
         if landmarks < 1 or iterations < 1:
             raise InputError(
-                f"landmarks are {landmarks} and iterations {iterations}: at least 1 each"
+                f"landmarks are {landmarks} and iterations {iterations}; expected at least 1 each"
             )
         if legacy_crop and mask_padding:
             raise InputError("legacy_crop shifts by the padding: it needs mask_padding=False")
         if not 0 <= dropout < 1:
-            raise InputError(f"dropout is {dropout}: 0 or more, below 1")
+            raise InputError(f"dropout is {dropout}; expected 0 or more, below 1")
         self.heads, self.landmarks, self.iterations = heads, landmarks, iterations
         self.mask_padding, self.legacy_crop = mask_padding, legacy_crop
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
@@ -268,7 +268,7 @@ def _convolution(kind: Convolution, *, heads: int, width: int) -> nn.Module | No
         return HeadsConvolution(heads, width)
     if kind == "none":
         return None
-    raise InputError(f"convolution is {kind!r}: 'sequence', 'heads' or 'none'")
+    raise InputError(f"convolution is {kind!r}; expected 'sequence', 'heads' or 'none'")
 
 
 class NystromLayer(nn.Module):

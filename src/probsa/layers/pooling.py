@@ -1,4 +1,4 @@
-"""Attention pooling of S posterior samples for the price of one: specification 5.
+"""Attention pooling of S posterior samples at little more than the cost of one.
 
 A linear classifier commutes with pooling, uᵀ Hᵀ softmax(f_s) = Σ_n softmax(f_s)_n (uᵀh_n), so every
 instance is projected once to g_n (C numbers) and S samples cost O(N·S·C), not O(N·D·S).

@@ -43,13 +43,13 @@ class Sm(nn.Module):
     ) -> None:
         super().__init__()
         if mode not in ("approximate", "exact"):
-            raise InputError(f"mode of Sm is {mode!r}: 'approximate' or 'exact'")
+            raise InputError(f"mode of Sm is {mode!r}; expected 'approximate' or 'exact'")
         if not (0 < alpha <= MOST if trainable else 0 <= alpha <= MOST):
             raise InputError(
                 f"alpha of Sm is {alpha}: at most {MOST}, and above 0 (or 0, if it is not trained)"
             )
         if steps < 1:
-            raise InputError(f"steps of Sm are {steps}: at least 1")
+            raise InputError(f"the number of steps of Sm is {steps}; expected at least 1")
         self.mode, self.steps, self.fixed = mode, steps, alpha
         self.logit: nn.Parameter | None = None
         if trainable:

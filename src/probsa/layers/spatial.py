@@ -33,7 +33,7 @@ class TokenMap:
     """The cells of the tokens."""
     g: Float[Tensor, "t c"]
     source: Int[Tensor, " cells"] | None = None
-    """For an augmented map, the cell of the layout that each cell shows."""
+    """For an augmented map, the cell of the original layout from which each cell was copied."""
 
 
 def places_of(cells: Cells, *, first: bool) -> list[Places]:

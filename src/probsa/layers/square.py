@@ -57,7 +57,7 @@ class SquareEncoder(nn.Module):
     def __init__(self, dim: int, *, layers: int, **attention: Any) -> None:
         super().__init__()
         if layers < 1:
-            raise InputError(f"layers are {layers}: at least 1")
+            raise InputError(f"layers is {layers}; expected at least 1")
         self.cls_token = nn.Parameter(torch.randn(1, 1, dim))
         self.blocks = nn.ModuleList(
             NystromLayer(NystromAttention(dim, **attention)) for _ in range(layers)

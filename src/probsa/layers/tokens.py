@@ -65,7 +65,7 @@ class TokenBlock(nn.Module):
         if hidden < 1:
             raise InputError(f"mlp_ratio is {mlp_ratio}: the MLP needs at least one hidden unit")
         if kind not in ("vit", "torchmil"):
-            raise InputError(f"blocks is {kind!r}: 'vit' or 'torchmil'")
+            raise InputError(f"blocks is {kind!r}; expected 'vit' or 'torchmil'")
         vit = kind == "vit"
         eps = 1e-6 if vit else 1e-5
         self.heads = heads

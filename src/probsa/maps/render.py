@@ -121,7 +121,7 @@ def draw_panel(
 
 
 def _one_line(panel: Panel) -> str:
-    """Return the title in a strip, which has no room for text beside its colour bar."""
+    """Return the title of a panel in a strip, where the colour bar has no room for a label."""
     return panel.title if panel.quantity == "labels" else panel.bar
 
 

@@ -123,6 +123,6 @@ def _checked_squares(p: Prediction, slide: Slide, *, sources: Sources) -> Square
         width, height = patches.slide_size
         raise InputError(
             f"the patches of {p.name!r} were cut from a slide of {width:,} × {height:,} pixels, "
-            f"but {slide.path} has {slide.size[0]:,} × {slide.size[1]:,}: it was replaced since"
+            f"but {slide.path} has {slide.size[0]:,} × {slide.size[1]:,}: the file was replaced"
         )
     return located

@@ -47,7 +47,7 @@ class CohortSources:
         if listed is None:
             raise InputError(
                 f"{self.folder} has no slide or scan named {p.name!r}."
-                f"{hint(p.name, self._records)} There are {len(self._records)} others"
+                f"{hint(p.name, self._records)} It has {len(self._records)} others"
             )
         patch_set = self._set_of(p)
         stored = None if patch_set is None else Record.read(patch_set[0].record("patch", p.name))

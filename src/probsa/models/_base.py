@@ -81,7 +81,7 @@ class Model(nn.Module, ABC):
     score_kind: ClassVar[ScoreKind] = "logit"
     """How maps and metrics interpret `attention.mean`."""
     needs: ClassVar[frozenset[Literal["edges", "coords"]]] = frozenset()
-    """What each bag must carry for the method to be meaningful."""
+    """What each bag must contain for the method to be meaningful."""
     order_matters: ClassVar[bool] = False
     min_instances: ClassVar[int] = 1
     without_effect: frozenset[str] = frozenset()
@@ -111,8 +111,8 @@ class Model(nn.Module, ABC):
         super().__init__()
         if self.binary and n_classes != 1:
             raise InputError(
-                f"n_classes is {n_classes}: {type(self).__name__} tells two classes apart, by one "
-                "logit (n_classes=1)"
+                f"n_classes is {n_classes}: {type(self).__name__} supports only two classes, "
+                "with one logit (n_classes=1)"
             )
         self.arguments = {}
         self.likelihood = likelihood_of(n_classes, class_weights=class_weights)

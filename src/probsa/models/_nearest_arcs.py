@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..errors import GraphError, InputError
 
 CROWDED = 100
-"""Mean number of candidates for a patch's nearest ones above which coordinates are implausible."""
+"""Mean number of surplus candidates per neighbourhood above which coordinates are implausible."""
 
 
 def nearest_arcs(
@@ -42,10 +42,10 @@ def nearest_arcs(
     """
     if not 1 <= nearest <= compared:
         raise InputError(
-            f"nearest is {nearest} and compared {compared}: 1 or more, and no less compared"
+            f"nearest is {nearest} and compared is {compared}: expected 1 <= nearest <= compared"
         )
     if distance not in ("euclidean", "cosine"):
-        raise InputError(f"distance is {distance!r}: 'euclidean' or 'cosine'")
+        raise InputError(f"distance is {distance!r}; expected 'euclidean' or 'cosine'")
     n, v = len(x), x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     if n == 1:
         return torch.zeros(2, 1, dtype=torch.long), v.new_ones(1)
@@ -72,8 +72,8 @@ def _nearest(c: np.ndarray, k: int) -> np.ndarray:
     counts = np.asarray(tree.query_ball_point(c, reach, return_length=True))
     if counts.mean() > CROWDED + k:
         raise GraphError(
-            f"{len(c)} patches have {counts.mean():.3g} others on average as near as their "
-            f"{k} nearest: were the coordinates filled in?"
+            f"on average, {counts.mean():.3g} of {len(c)} patches tie for the {k} nearest of a "
+            "patch: are the coordinates placeholders?"
         )
     columns = np.concatenate([np.array(near) for near in tree.query_ball_point(c, reach)])
     rows = np.repeat(np.arange(len(c)), counts)

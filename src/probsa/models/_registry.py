@@ -26,7 +26,7 @@ PRESET = inspect.Parameter(
 )
 """Selects the defaults, for models that register an original setting."""
 OPTIONS_SUFFIX = "_options"
-"""Ends the name of each constructor parameter whose value is a dataclass of options."""
+"""Suffix of the names of constructor parameters whose values are dataclasses of options."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

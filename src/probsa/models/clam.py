@@ -254,7 +254,7 @@ def _stacked(state: State, *, d: int) -> State:
         raise CheckpointError(
             f"classifiers.weight has shape {tuple(state['classifiers.weight'].shape)}, where "
             f"CLAM_MB has a classifiers.<class>.weight of shape {(1, d)} for each class: the code "
-            "of April 2024 made C × C logits of it, which no model here does"
+            "of April 2024 made C × C logits from it, which no model here supports"
         )
     weight_names = [k for k in state if re.fullmatch(r"classifiers\.\d+\.weight", k)]
     rest = {k: v for k, v in state.items() if not k.startswith("classifiers.")}

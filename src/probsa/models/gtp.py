@@ -45,8 +45,8 @@ class GTP(Model):
 
     In training, batch normalisation takes its statistics over the instances of all bags of a batch,
     so a bag's output depends on the rest of the batch. A training batch of a single instance has no
-    variance; it uses the running statistics and does not update them. (`gcn="relu"` couples no
-    bags, but is refused in several processes as well.)
+    variance; it uses the running statistics and does not update them. (`gcn="relu"` does not
+    couple bags, but is not supported in several processes either.)
 
     `forward` gives instance scores of 0; `instance_scores` computes GraphCAM, (n,) for one logit
     (of the positive class) and (n, classes) otherwise.
@@ -80,7 +80,7 @@ class GTP(Model):
         "arXiv:2205.09671",
         code="vkola-lab/tmi2022",
         licence="MIT; its GraphCAM derives from hila-chefer/Transformer-Explainability, MIT. "
-        "Written anew here; its weights can be converted",
+        "Reimplemented here; its weights can be converted",
         follows_paper="Min-cut pooling into clusters, a ViT over them, GraphCAM.",
         follows_code="(A + I)X without normalisation by degree, rows of length 1, batch "
         "normalisation and no activation, where the paper has a usual GCN with ReLU; GraphCAM "

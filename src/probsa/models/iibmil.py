@@ -122,7 +122,7 @@ class IIBMIL(Model):
         "multiple instances learning with label disambiguation for pathological image analysis, "
         "MICCAI 2023, https://doi.org/10.1007/978-3-031-43987-2_54",
         code="TencentAILabHealthcare/IIB-MIL (no training loop)",
-        licence="none stated; written anew from a description, without its code or weights",
+        licence="none stated; reimplemented from a description, without its code or weights",
         follows_paper="Soft instance labels from momentum prototypes, a warm-up of 10 epochs, λ = "
         "5.",
         follows_code="The assignment of the momenta (prototypes 0.99, labels 0.95 to 0.8), K as a "

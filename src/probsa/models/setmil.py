@@ -160,7 +160,9 @@ class SETMIL(Model):
         self.likelihood = bag_loss(loss, n_classes, focal=focal, class_weights=class_weights)
         rates = (dropout, attention_dropout, pyramid_dropout, pyramid_attention_dropout)
         if even := [side for side in (reduction, *windows) if side < 1 or side % 2 == 0]:
-            raise InputError(f"a window (reduction, windows) of side {even[0]}: odd, 1 or more")
+            raise InputError(
+                f"a window (reduction, windows) of side {even[0]}; expected an odd side"
+            )
         if augment and (canvas is None or empty != "tokens"):
             raise InputError("augment=True turns square maps: it needs canvas and empty='tokens'")
         self.whole, self.canvas, self.packed = empty == "tokens", canvas, layout == "packed"

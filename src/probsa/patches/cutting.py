@@ -68,7 +68,7 @@ def _pixel(slide: Slide, mpp: float) -> float:
     if mpp * FINEST < slide.mpp:
         raise SlideError(
             f"{slide.path}: its pixels are {slide.mpp:g} µm, more than {FINEST} times as large as "
-            f"the {mpp:g} µm asked for (--mpp): the patches would be mostly interpolated. "
+            f"the {mpp:g} µm requested (--mpp): the patches would be mostly interpolated. "
             f"Give --mpp {slide.mpp:g} or more for this slide"
         )
     return mpp / slide.mpp

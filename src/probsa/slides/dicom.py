@@ -140,9 +140,9 @@ def _volume(path: Path, stack: series.Stack, reader: "_Reader") -> _Volume:
                 held.planes.append(plane)
             else:
                 same = np.array_equal(held.volume[index], image, equal_nan=True)
-                pixels = "the same pixels" if same else "OTHER pixels"
+                pixels = "the same pixels" if same else "DIFFERENT pixels"
                 twice.append(
-                    f"{plane.label} lies at {place.position:.2f} mm like {kept.label}, "
+                    f"{plane.label} lies at {place.position:.2f} mm, as does {kept.label}, "
                     f"with {pixels}"
                 )
     if not held.planes:
@@ -294,7 +294,7 @@ def _value_notes(modality: str, held: _Volume, reader: _Reader) -> list[str]:
         notes += series.air_notes(held.smallest)
     units = {p.units for p in planes} - {"", "HU"}
     if units and reader.hounsfield:
-        notes.append(f"RescaleType is {', '.join(sorted(units))}: maybe no Hounsfield units.")
+        notes.append(f"RescaleType is {', '.join(sorted(units))}, perhaps not Hounsfield units.")
     if len({(p.slope, p.intercept) for p in planes}) > 1:
         notes.append("The rescale differs from slice to slice; each has its own.")
     if reader.inverted:

@@ -1,6 +1,7 @@
-"""Read DICOM headers without pixels: the slices in a file, or the kind of any other object.
+"""Read DICOM headers without loading pixels.
 
-Enhanced multi-frame objects give one `Plane` per frame, from their functional groups.
+A file contains slices, or is an object of another kind, which the header names. Enhanced
+multi-frame objects give one `Plane` per frame, from their functional groups.
 """
 
 import struct
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pydicom.dataset import Dataset
 
 SCANS = ("CT", "MR", "PT", "NM", "OT", "")
-"""Modalities whose images are slices of a volume; converters write OT or none."""
+"""Modalities whose images are slices of a volume. Some converters write OT or leave it empty."""
 MAY_BE_OPENED = ("localizer", "screenshot")
 """Kinds that are skipped in a folder, but opened if the user names the file itself."""
 SUFFIXES = (".dcm", ".dicom", ".ima")
@@ -83,7 +84,7 @@ class Plane:
 
     @property
     def label(self) -> str:
-        """The name of the slice in notes."""
+        """The name by which messages refer to the slice."""
         return (
             self.path.name if self.frame is None else f"frame {self.frame + 1} of {self.path.name}"
         )
@@ -272,7 +273,7 @@ def _planes(path: Path, dataset: "Dataset") -> tuple[Plane, ...]:
     count = number(dataset, "NumberOfFrames") or 1
     if count > 1:
         raise SlideError(
-            f"{path} holds {count:.0f} frames without a position each "
+            f"{path} has {count:.0f} frames but no position for each of them "
             "(PerFrameFunctionalGroupsSequence): convert it to enhanced CT or to one file per slice"
         )
     return (_plane(path, dataset, _Groups(dataset, None, None), None),)

@@ -20,13 +20,13 @@ _SM_CLASS = b"1.2.840.10008.5.1.4.1.1.77.1.6"
 
 
 def is_scan(path: str | Path) -> bool:
-    """Return True if a file is for `open_scans`: NIfTI, or DICOM other than a whole-slide image."""
+    """Return True if `open_scans` reads a file: NIfTI, or DICOM except whole-slide images."""
     path = Path(path)
     return nifti.is_nifti(path) or (looks_like_dicom(path) and not _is_slide_class(path))
 
 
 def slide_files(folder: str | Path) -> list[Path]:
-    """Return the files below a folder whose suffix is that of a slide, sorted; or the file itself.
+    """Return the files below a folder whose suffix is that of a slide, sorted.
 
     If `folder` is a file, it is returned whatever its suffix, unless it is a scan.
 

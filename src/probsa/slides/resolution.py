@@ -1,7 +1,7 @@
 """Stage 1: micrometres per pixel, from the file or from the user.
 
-A resolution outside 0.05 to 100 µm, or a density that is a default of printers and screens (72,
-96, 300 … dots per inch), does not describe the slide and counts as not stated.
+A stated resolution is ignored if it lies outside 0.05 to 100 µm, or if it is a default of printers
+and screens (72, 96, 300 … dots per inch), because it then does not describe the slide.
 """
 
 import math
@@ -15,7 +15,7 @@ SMALLEST, LARGEST = 0.05, 100.0
 _AGREE = 0.02
 """Values with a smaller relative difference count as equal."""
 _SQUARE = 0.01
-"""A larger relative difference between the axes is mentioned."""
+"""A larger relative difference between the axes is mentioned in `Resolution.source`."""
 _INCH = 25_400.0
 _MICROMETRES = {"inch": _INCH, "centimeter": 10_000.0}
 _PRINT = (72, 75, 90, 96, 100, 120, 144, 150, 180, 200, 220, 240, 250, 300, 350, 360, 400, 600)
@@ -33,7 +33,9 @@ class Resolution:
 def check_mpp(mpp: float | None) -> None:
     """Refuse a resolution that is not a positive number."""
     if mpp is not None and not (math.isfinite(mpp) and mpp > 0):
-        raise SlideError(f"{mpp} micrometres per pixel were given: a number above 0 is needed")
+        raise SlideError(
+            f"the resolution is {mpp} micrometres per pixel: expected a number above 0"
+        )
 
 
 def from_axes(x: float | None, y: float | None, *, source: str) -> Resolution:
@@ -101,7 +103,7 @@ def resolution_advice(slide: Slide) -> str | None:
     if power:
         guess = f"{10 / power:.4g}"
         return f"objective power {power:g}: probably {guess}; give --slide-mpp {guess}"
-    return "the file states neither it nor an objective power; give --slide-mpp"
+    return "the file states no resolution and no objective power; give --slide-mpp"
 
 
 def _number(text: str | None) -> float | None:

@@ -69,8 +69,8 @@ def stack(planes: Sequence[Plane]) -> Stack:
     """Order the slices of one series.
 
     Raises:
-        SlideError: the slices have several sizes, their positions are unknown, or no orientation
-            is that of most slices.
+        SlideError: the slices have several sizes, their positions are unknown, or most slices do
+            not share an orientation.
     """
     kept, notes = _one_orientation(planes)
     _one_size(kept)
@@ -180,7 +180,7 @@ def air_notes(smallest: float) -> list[str]:
     """Return a note if no value is that of air: the data are raw, a mask, or wrongly rescaled."""
     if smallest < _AIR:
         return []
-    return [f"The smallest value is {smallest:g}, but air is near -1000: maybe these are not HU."]
+    return [f"The smallest value is {smallest:g}, but air is near -1000: these may not be HU."]
 
 
 def listed(items: Sequence[str]) -> str:
@@ -218,7 +218,7 @@ def _one_orientation(planes: Sequence[Plane]) -> tuple[list[Plane], list[str]]:
         )
     names = listed([plane.label for plane in others])
     what = "1 image lies" if len(others) == 1 else f"{len(others)} images lie"
-    return groups[0], [f"{what} in another plane than the stack (a scout?); left out: {names}."]
+    return groups[0], [f"{what} in a different plane from the stack (a scout?); left out: {names}."]
 
 
 def _alike(one: tuple[float, ...] | None, two: tuple[float, ...] | None) -> bool:

@@ -58,7 +58,7 @@ class DeLong:
         over, under = self.v10[i] - self.v10[j], self.v01[i] - self.v01[j]
         if len(over) < 2 or len(under) < 2:
             single = "positive" if len(over) < 2 else "negative"
-            return _no_test(difference, f"one {single} bag: the variance is not known")
+            return _no_test(difference, f"one {single} bag: the variance is unknown")
         # Computed from the differences, not the covariance, so that a variance of 0 is exact.
         variance = over.var(ddof=1) / len(over) + under.var(ddof=1) / len(under)
         if variance < ROUNDING:
@@ -73,8 +73,7 @@ class DeLong:
                 )
             return _no_test(
                 difference,
-                "the difference has zero variance on these bags, so that DeLong's test is "
-                "undefined",
+                "the difference has zero variance on these bags, so DeLong's test is undefined",
                 se=0.0,
             )
         se = float(np.sqrt(variance))

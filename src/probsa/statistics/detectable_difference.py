@@ -1,4 +1,4 @@
-"""The smallest difference that a comparison can detect, which tells what a null result is worth.
+"""The smallest difference that a comparison can detect: how informative a null result is.
 
 A two-sided test at 0.05 finds a true difference of (1.960 + 0.842) = 2.80 standard errors with
 probability 0.8. With few replicates, Student's quantiles replace the normal ones.

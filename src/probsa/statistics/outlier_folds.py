@@ -195,7 +195,7 @@ def _pooled_variance(squares_and_bags: Iterable[tuple[float, int]]) -> float:
 
 
 def _description(auroc: float, others: float, *, p: float, flipped: bool, pair: bool) -> str:
-    text = f"AUROC {auroc:.3f}, the other folds' {others:.3f} (p = {p:.2g})"
+    text = f"AUROC {auroc:.3f}, against {others:.3f} in the other folds (p = {p:.2g})"
     if pair:
         text += "; with two folds, either may be the outlier"
     return f"labels flipped? {text}" if flipped else text

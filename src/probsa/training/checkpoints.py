@@ -1,6 +1,6 @@
 """Checkpoints: safetensors files, with everything that is not a tensor as JSON in the header.
 
-A checkpoint is written atomically, and reading it unpickles nothing.
+A checkpoint is written atomically, and is read without unpickling.
 """
 
 import json
@@ -60,7 +60,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: the file is missing, damaged, of another program, or of another format.
     """
     if not path.is_file():
-        raise CheckpointError(f"no checkpoint at {path}: was the run trained to its first epoch?")
+        raise CheckpointError(f"no checkpoint at {path}: did the run finish its first epoch?")
     try:
         with safe_open(path, framework="pt") as f:
             header = f.metadata() or {}

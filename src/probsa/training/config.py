@@ -78,8 +78,8 @@ class TrainingConfig:
     """Optimizer, with PyTorch's defaults. 'sgd' has momentum 0.9; 'adamw' and 'radam' decouple the
     weight decay."""
     lookahead: PositiveInt | None = None
-    """Use Lookahead around the optimizer: the slow weights are updated every this many steps
-    (TransMIL: 6)."""
+    """Wrap the optimizer in Lookahead, and update the slow weights after every this number of
+    steps (TransMIL: 6)."""
     lookahead_alpha: Annotated[float, Limits(above=0, at_most=1)] = 0.5
     """Fraction of the way that Lookahead moves the slow weights towards the fast ones."""
     learning_rate: NonNegativeFloat = 1e-4
@@ -89,11 +89,11 @@ class TrainingConfig:
     schedule: RateSchedule = "constant"
     """Schedule of the learning rate. 'plateau' follows the validation NLL."""
     schedule_factor: UnitInterval = 0.2
-    """Factor by which 'step' and 'plateau' reduce the learning rate, and the fraction of it at
-    which 'cosine' ends."""
+    """Factor by which 'step' and 'plateau' multiply the learning rate. 'cosine' ends at this
+    fraction of the learning rate."""
     schedule_epochs: PositiveInt = 10
-    """'step' reduces the learning rate every this many epochs; 'plateau' after this many epochs
-    without a validation NLL that is lower by at least 1e-4."""
+    """Number of epochs between reductions by 'step'. 'plateau' reduces the learning rate after this
+    many epochs in which the validation NLL did not fall by at least 1e-4."""
     weight_decay: NonNegativeFloat = 0.0
     """Weight decay of the optimizer."""
     decay_vectors: bool = True
@@ -123,7 +123,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
-    """The complete configuration of a training run, as `run.yaml` in a run folder holds it."""
+    """The complete configuration of a training run, stored as `run.yaml` in the run folder."""
 
     data: DataConfig
     model: str
@@ -143,7 +143,7 @@ class RunConfig:
 
     @property
     def order_seed(self) -> int:
-        """The seed of everything that determines which bags a step gets."""
+        """The seed that determines which bags are in the batch of each step."""
         return self.seed if self.data_seed is None else self.data_seed
 
     def to_dict(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "RunConfig":
-        """Return the configuration that `to_dict` described; its keys must be current and known."""
+        """Return the configuration from the output of `to_dict`; its keys must be known."""
         model = dict(values["model"])
         data = dict(values["data"])
         for key in ("features", "labels", "split", "instance_labels"):
@@ -183,7 +183,7 @@ SECTIONS: dict[str, type[Any]] = {"data": DataConfig, "training": TrainingConfig
 
 
 def flat_name(nested: str, name: str) -> str:
-    """Return the name that an option of nested options has in its section.
+    """Return the name under which a section lists an option of a nested dataclass.
 
     >>> flat_name("graph", "kind"), flat_name("graph", "neighbours")
     ('graph', 'neighbours')
@@ -192,7 +192,7 @@ def flat_name(nested: str, name: str) -> str:
 
 
 def flat_values(options: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass by name, those of nested dataclasses by their flat name."""
+    """Return the fields of a dataclass by name, with nested dataclasses flattened (`flat_name`)."""
     values: dict[str, Any] = {}
     for f in fields(options):
         value = getattr(options, f.name)
@@ -204,7 +204,7 @@ def flat_values(options: Any) -> dict[str, Any]:
 
 
 def from_flat_values(options: type[Any], values: dict[str, Any]) -> Any:
-    """Return the dataclass that `flat_values` described."""
+    """Return a dataclass from the output of `flat_values`."""
     values = dict(values)
     for f in fields(options):
         if isinstance(f.type, type) and is_dataclass(f.type):
@@ -215,7 +215,7 @@ def from_flat_values(options: type[Any], values: dict[str, Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as YAML holds it: tuples become lists, and paths text."""
+    """Convert a value to plain YAML types: tuples become lists, and paths become text."""
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
     if isinstance(value, tuple | list):

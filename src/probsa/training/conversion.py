@@ -83,7 +83,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
         first = str(e).partition("\n")[0]
         raise CheckpointError(
             f"{path} cannot be read as plain tensors ({first}). A file that pickles whole objects "
-            "is not opened: save the model's state_dict() where you trust it, and convert that"
+            "is not opened: if you trust it, save the model's state_dict(), and convert that file"
         ) from e
     if not isinstance(content, Mapping):
         raise CheckpointError(f"{path} holds a {type(content).__name__}, not a state dict")

@@ -32,7 +32,7 @@ def choose_device(wanted: str) -> torch.device:
     if wanted not in available:
         raise InputError(f"device is {wanted!r}; expected auto, cpu, cuda or mps")
     if not available[wanted]:
-        raise InputError(f"device {wanted!r} was asked for, but this machine (or torch) has none")
+        raise InputError(f"device {wanted!r} was requested, but this machine (or torch) has none")
     if wanted == "cuda":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return torch.device(wanted)

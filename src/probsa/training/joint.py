@@ -87,7 +87,7 @@ def train_jointly(
         loop = TrainingLoop(training, keeper=keeper, device=device, reporter=reporter or Reporter())
         loop.run()
         for run in runs:
-            prepared.write(run.folder)  # again, for training may have added remarks on bags
+            prepared.write(run.folder)  # again, as training may have added remarks on bags
     shutil.rmtree(state, ignore_errors=True)
     failures = {run.folder.path: run.error for run in runs if run.error is not None}
     if failures:
@@ -121,7 +121,7 @@ def _training_state(
 
 
 def _by_structure(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs grouped by model and its arguments except for the seed."""
+    """Group runs by model and its arguments except for the seed."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         values = {k: v for k, v in run.model.arguments.items() if k != "seed"}

@@ -120,7 +120,7 @@ def current_name(key: str, *, where: str = "") -> str:
 
     Args:
         key: the key, with or without its section.
-        where: where the key stands, as the note puts it: ` in run.yaml`.
+        where: location of the key, as text to insert into the note: ` in run.yaml`.
     """
     section, dot, short = key.rpartition(".")
     if short not in RENAMED:
@@ -135,7 +135,7 @@ def _mention(old: str, where: str) -> None:
 
 
 def with_current_names(values: Any, where: str | None = None) -> Any:
-    """Return nested values with former key names replaced; with `where`, each is mentioned."""
+    """Replace former key names in nested values; if `where` is given, log each of them."""
     if isinstance(values, list):
         return [with_current_names(v, where) for v in values]
     if not isinstance(values, dict):
@@ -175,7 +175,7 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML in which every key is text and stands once: YAML would silently drop a value."""
+    """Load YAML, but reject keys that are not text or are repeated (YAML would drop a value)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the signature of PyYAML
         seen: set[Any] = set()
@@ -203,8 +203,8 @@ def load_yaml(
 
     Args:
         path: the file.
-        what: what errors call the file.
-        least: the keys that an empty file is told to contain.
+        what: what error messages call the file.
+        least: the keys that an error message about an empty file asks for.
         mention_old_names: log once if the file uses a key's old name.
 
     Raises:

@@ -15,7 +15,7 @@ from .config import TrainingConfig
 from .lookahead import Lookahead
 
 WHOLE = "part_of"
-"""Key of the index of the model's parameter group that a group belongs to."""
+"""Key under which a group stores the index of the model's parameter group that it is part of."""
 
 
 def make_optimizer(model: Model, settings: TrainingConfig) -> torch.optim.Optimizer:

@@ -45,7 +45,7 @@ class Run:
     error: str | None = None
     """Why the run has failed; a failed run is neither validated nor saved."""
     collapsed: bool = False
-    """Whether it was reported that all validation bags are predicted the same."""
+    """Whether it was reported that all validation bags have the same prediction."""
 
     @property
     def patience_is_over(self) -> bool:
@@ -106,7 +106,7 @@ def save_run(
 
 
 def is_better(row: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
-    """Whether an epoch beats the best one: higher AUROC or, where equal or undefined, lower NLL."""
+    """Return whether an epoch is the best: higher AUROC or, if equal or undefined, lower NLL."""
     if not best or row["val_nll"] is None:
         return True
 

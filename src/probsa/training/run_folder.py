@@ -90,7 +90,7 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
     def write_metrics(self, history: Sequence[Mapping[str, object]]) -> None:
-        """Write metrics.csv anew, so that it holds no row of an epoch that was lost."""
+        """Rewrite metrics.csv without the rows of epochs that were lost."""
         header = list(dict.fromkeys(k for row in history for k in row))
         write_csv(self.metrics_file, header, history)
 
@@ -120,7 +120,7 @@ def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) ->
             raise InputError(f"{path} is not empty and holds no run.yaml: nothing to resume")
         if not overwrite:
             raise OutputExists(
-                f"{path} exists: go on with --resume, start again with --overwrite, "
+                f"{path} exists: continue with --resume, start again with --overwrite, "
                 "or give another --out"
             )
         if not folder.config_file.is_file():
@@ -175,7 +175,7 @@ def _flat(config: RunConfig) -> dict[str, Any]:
 
 
 def _defaults(config: RunConfig) -> dict[str, Any]:
-    """The default arguments of the run's model, in the form of a run file."""
+    """Return the default arguments of the run's model, in the form of a run file."""
     if config.model not in names():
         return {}
     parameters = arguments(config.model)

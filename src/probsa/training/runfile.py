@@ -69,7 +69,7 @@ def _argument_help(model: str) -> dict[str, str]:
         help_texts |= {p.arg_name: " ".join((p.description or "").split()) for p in documented}
     for options in option_groups(model).values():
         help_texts |= attribute_help(options)
-    preset = "Whose defaults the model has: those of the ProbSA paper or of the method's authors."
+    preset = "Which defaults to use: those of the ProbSA paper, or those of the method's authors."
     return {**help_texts, PRESET.name: preset}
 
 
@@ -97,7 +97,7 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
 
     Raises:
         UnknownName: a key or a model does not exist; suggests the nearest.
-        InputError: a value has the wrong type; names the key, and the file if it is from there.
+        InputError: a value has the wrong type; names the key, and the file that contains it.
     """
     values = flatten(load_yaml(file)) if file is not None else {}
     origin = dict.fromkeys(values, f" in {file}") | dict.fromkeys(flags, "")
@@ -109,7 +109,7 @@ def checked_run(values: Mapping[str, Any], *, origin: Mapping[str, str]) -> RunC
 
     Args:
         values: values by key.
-        origin: where each key is from, as errors put it: ` in run.yaml`, or empty for a flag.
+        origin: source of each key, as text for error messages: ` in run.yaml`; empty for a flag.
 
     Raises:
         UnknownName, InputError: as `read_run`.
@@ -164,7 +164,7 @@ def _config(parsed: Namespace) -> RunConfig:
     values = parsed.as_dict()
     model = {k: v for k, v in values["model"].items() if (k, v) != ("n_classes", None)}
     config = RunConfig.from_dict({**values, "model": model})
-    # an impossible combination (heads that do not divide the width) shows before any file is read
+    # an impossible combination (heads that do not divide the width) fails before a file is read
     try:
         build(config.model, in_dim=8, **config.model_arguments)
     except (ValueError, AssertionError, RuntimeError) as e:

@@ -57,7 +57,7 @@ def train(
             if prepared.left_out:
                 reporter.remark(
                     f"{len(prepared.left_out)} labelled bags are left out, without features or "
-                    f"instances: {folder.notes_file} says why"
+                    f"instances: see {folder.notes_file}"
                 )
         w.wait()
         try:
@@ -71,7 +71,7 @@ def train(
                 shutil.rmtree(out)  # it failed before an epoch ended: there is nothing to resume
             raise
         if w.first:
-            prepared.write(folder)  # again, for training may have added remarks on bags
+            prepared.write(folder)  # again, as training may have added remarks on bags
             if prepared.bags.notes:
                 remarks = len(prepared.bags.notes)
                 reporter.remark(f"{remarks} bags have remarks: {folder.notes_file}")
@@ -97,7 +97,7 @@ def single_loop(
     if world.size > 1 and model.couples_bags:
         raise InputError(
             f"{config.model} couples the bags of a batch in training: {world.size} processes "
-            "would each see a part of it. Train it in one"
+            "would each see a part of it. Train it in one process"
         )
     run = Run(config=config, folder=folder, model=model)
     group = SingleModel(run, model, rank=world.rank)

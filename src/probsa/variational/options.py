@@ -36,7 +36,7 @@ class PosteriorOptions:
     predict_samples: PositiveInt = 1000
     """Number of samples S in prediction; a Dirac always has one."""
     log_variance_bounds: tuple[float, float] | None = (-10.0, 4.0)
-    """Bounds within which log σ² stays, smoothly; None leaves it unbounded."""
+    """Smooth lower and upper bound of log σ²; None leaves it unbounded."""
     initial_log_variance: float = -2.0
     """Value of log σ² before the first optimiser step."""
 

@@ -64,7 +64,9 @@ class Dirichlet(Prior):
         if not kappa > 0 or not ridge >= 0:
             raise InputError(f"the prior needs kappa > 0 and ridge >= 0, not {kappa} and {ridge}")
         if laplacian not in ("combinatorial", "normalized"):
-            raise InputError(f"laplacian is {laplacian!r}: 'combinatorial' or 'normalized'")
+            raise InputError(
+                f"laplacian is {laplacian!r}; expected 'combinatorial' or 'normalized'"
+            )
         self.kappa, self.ridge, self.laplacian = kappa, ridge, laplacian
         self.proper = ridge > 0
 

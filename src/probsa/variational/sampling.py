@@ -1,4 +1,4 @@
-"""Noise, and the blocks of samples that a posterior makes of it.
+"""Noise, and the blocks of samples that a posterior makes from it.
 
 Noise is standard normal: one number per instance and sample, each bag's from its own generator.
 A block holds some samples of one bag, sample-major (s, n): s samples, n instances. Products with

@@ -84,7 +84,9 @@ def rate_factor(
         return share + (1 - share) * (1 + math.cos(math.pi * epoch / epochs)) / 2
     if schedule == "plateau":
         return share ** _plateaus(losses, every)
-    raise InputError(f"schedule is {schedule!r}: 'constant', 'cosine', 'step' or 'plateau'")
+    raise InputError(
+        f"schedule is {schedule!r}; expected 'constant', 'cosine', 'step' or 'plateau'"
+    )
 
 
 def _plateaus(losses: Sequence[float | None], every: int) -> int:

@@ -215,9 +215,9 @@ def test_a_run_made_by_hand_is_a_cell(folder, tmp_path):
     assert json.loads((path / "cell.json").read_text())["model"] == "dsmil"
     assert not (path / "checkpoints" / "last.safetensors").exists()
     # a different run in that folder is refused
-    with pytest.raises(InputError, match=r"was run with training.epochs = 2, the grid says 3"):
+    with pytest.raises(InputError, match=r"was run with training.epochs = 2, but the grid has 3"):
         run_grid(grid_of(folder, models=[DSMIL], epochs=3), out)
-    with pytest.raises(InputError, match=r"was run with model.embed = 4, the grid says 5"):
+    with pytest.raises(InputError, match=r"was run with model.embed = 4, but the grid has 5"):
         plan(grid_of(folder, models=[{**DSMIL, "embed": 5}]), out)
 
 

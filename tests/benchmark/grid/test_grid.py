@@ -244,7 +244,7 @@ def test_a_study_is_made_ready_once(folder, tmp_path):
     named = read_grid(grid_of(folder, data=None), data=[str(out / "data" / "cohort")])
     assert named.data[0].keys["data.labels"] == one.keys["data.labels"]
     write_folder(tmp_path / "second", seed=5)
-    with pytest.raises(InputError, match=r"was made of .*toy, not of .*second"):
+    with pytest.raises(InputError, match=r"was made from .*toy, not from .*second"):
         read_grid(grid_of(folder, data={**data, "root": str(tmp_path / "second")}), out=out)
     with pytest.raises(UnknownName, match=r"'camelyon' .*Did you mean 'camelyon16'|camelyon16"):
         read_grid(grid_of(folder, data={**data, "dataset": "camelyon"}), out=out)
@@ -291,7 +291,7 @@ def test_the_features_of_a_data_set(folder, tmp_path):
         ({"seeds": [1, 1]}, InputError, "a list of different ones"),
         ({"seeds": [-1, 0]}, InputError, r"seeds in .* is \[-1, 0\]: expected a whole number"),
         ({"splits": [7]}, InputError, "splits in .* has 7, but the folds of .* are 0, 1, 2"),
-        ({"test_fold": 1}, InputError, "test_fold in .* is not set in a run: give splits"),
+        ({"test_fold": 1}, InputError, "test_fold in .* is set by the grid: give splits"),
         ({"keep": "some"}, InputError, "keep in .* is 'some': expected best, all, none"),
         ({"exceptions": {"epochs": 3}}, InputError, "exceptions in .*expected a list"),
         ({"exceptions": [{"models": "abmul", "epochs": 3}]}, UnknownName, "exception.*'abmul'"),
@@ -445,7 +445,7 @@ def test_splits_are_made_once(folder, tmp_path):
     assert cell.config.data.split == out / "splits" / "toy" / "splits_3.csv"
     assert cell.config.data.split.is_file() and cell.config.data.test_fold is None
     assert check_grid(grid, out).new == {}
-    with pytest.raises(InputError, match=r"made with splits 4, seed 0, the grid says splits 3"):
+    with pytest.raises(InputError, match=r"made with splits 4, seed 0, but the grid has splits 3"):
         check_grid(read_grid(grid_of(folder, splits=3)), out)
 
 

@@ -305,7 +305,7 @@ def test_a_method_with_few_seeds_does_not_cost_the_others_theirs(small):
     assert values["dsmil"].value == pytest.approx(mean_auroc, abs=1e-6)
     (note,) = [n for n in table.footnotes if n.startswith("Not every method")]
     assert "dsmil 3" in note and "patchgcn 1" in note and "λ=cyclical 2" in note
-    assert "a winner is sought over the 1 that all methods have" in note
+    assert "the winner is determined over the 1 that all methods have" in note
     assert any("30 patients, 1 to 3 replicates" in n for n in table.footnotes)
 
 

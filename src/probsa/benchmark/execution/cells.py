@@ -60,8 +60,8 @@ def is_done(cell: Cell, out: Path) -> bool:
     if changed:
         key, (stored, wanted) = next(iter(changed.items()))
         raise InputError(
-            f"{run.path} was run with {key} = {stored!r}, the grid says {wanted!r}: give another "
-            "--out, or remove that folder"
+            f"{run.path} was run with {key} = {stored!r}, but the grid has {wanted!r}: give "
+            "another --out, or remove that folder"
         )
     return evaluation_file(run).is_file()
 
@@ -79,7 +79,7 @@ def is_trained(cell: Cell, out: Path) -> bool:
 
 
 def state_of(cell: Cell, out: Path, *, done: bool | None = None) -> CellState:
-    """Return the state of a cell; `done` avoids a look at the disk if it is known."""
+    """Return the state of a cell; passing `done`, if known, avoids reading the disk."""
     if is_done(cell, out) if done is None else done:
         seconds = sum(
             float(row.get("seconds") or 0) for row in _history(RunFolder(cell.folder(out)))

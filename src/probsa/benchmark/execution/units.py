@@ -128,7 +128,7 @@ def units_of(cells: Sequence[Cell], *, max_joint: int | None) -> list[Unit]:
 
 
 class Watch(Reporter):
-    """Callbacks that follow a grid; these do nothing, those of the command line show a bar.
+    """Callbacks that follow a grid. By default, they do nothing; the CLI's show a progress bar.
 
     The callbacks of `Reporter` are called as well, for the unit that this process trains, unless
     other worker processes train units.

@@ -1,4 +1,4 @@
-"""The paper's figures 5 to 16: attention maps of one bag by several methods, chosen by rule.
+"""The paper's figures 5 to 16: attention maps of a bag, chosen by a rule, by several methods.
 
 Hand-picked examples would be misleading: unless bags are named, each is the median of its kind, and
 the caption says so.
@@ -81,8 +81,8 @@ def default_methods(scores: Sequence[Scores]) -> list[Scores]:
     """Return one data set's ProbSA baseline, its Dirac and diagonal posteriors, and the best
     rivals.
 
-    ProbSA is the one on the first baseline in the paper's order; of several λ, cyclical or the
-    first. Rivals are plain methods, ordered by AUROC.
+    The baseline is the first one in the paper's order that has ProbSA variants. Of several λ, the
+    cyclical one is used, or else the first. Rivals are plain methods, ordered by AUROC.
     """
     best = sorted(
         (s for s in scores if s.method.baseline is None),
@@ -104,7 +104,7 @@ def default_methods(scores: Sequence[Scores]) -> list[Scores]:
 
 
 def default_bags(reference: Scores, *, seed: int) -> tuple[list[ChosenBag], list[str]]:
-    """Return one bag of each kind, and in words the kinds without bags.
+    """Return one bag of each kind, and messages about the kinds without bags.
 
     The chosen bag has the (lower) median p(Y = 1) of its kind by the reference method.
     """

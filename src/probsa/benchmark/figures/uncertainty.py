@@ -1,4 +1,4 @@
-"""Whether σ² finds wrong instance calls better than scores that cost nothing, by AUROC.
+"""Compare how well σ² and its null rivals find wrong instance calls, by AUROC.
 
 σ² is coloured, its null rivals are grey. 0.5 is chance; a rival with a longer bar shows that the
 variance adds no information.

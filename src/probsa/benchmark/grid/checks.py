@@ -85,7 +85,7 @@ def _refuse_classes(data: DataSet) -> None:
         raise InputError(
             f"{data.table.where} has {len(data.table.classes)} classes "
             f"({', '.join(data.table.classes)}): the tables of an experiment compare methods on "
-            "two. Join classes in a table of labels of its own, or train a run with probsa train"
+            "two. Merge classes in a separate table of labels, or train a run with probsa train"
         )
 
 
@@ -99,7 +99,7 @@ def _leaks(
     except TableError as error:
         column = "fold" if data.folds else "split"
         raise TableError(
-            f"{data.name}: {error}; where {column} is a column, put them into one part there. To "
+            f"{data.name}: {error}; if the table has a column {column}, put them in one part. To "
             "keep them as they are, set `leaks: note` in the grid, which only reports them"
         ) from error
     descriptions = list(dict.fromkeys(leak.what for leak in leaks))
@@ -149,7 +149,7 @@ def _stored(data: DataSet, folder: Path) -> list[Split]:
     stored, wanted = read_splits_metadata(folder).get("settings") or {}, _settings(data.made)
     if stored != wanted:
         raise InputError(
-            f"the splits in {folder} were made with {_listed(stored)}, the grid says "
+            f"the splits in {folder} were made with {_listed(stored)}, but the grid has "
             f"{_listed(wanted)}: give another --out"
         )
     return read_splits(folder, data.table)

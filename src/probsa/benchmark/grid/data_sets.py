@@ -37,7 +37,7 @@ class DataSet:
     """Dotted keys of all its runs: paths, reading and training options."""
     table: LabelTable
     splits: tuple[int, ...]
-    """The folds that test, or the numbers of the splits of the training part."""
+    """The folds used as test parts, or the numbers of the splits of the training part."""
     made: int
     """Number of splits to make of the training part; 0 if the labels have folds."""
 
@@ -121,7 +121,7 @@ def named_sets(given: Any, *, where: str) -> dict[str, dict[str, Any]]:
     path_keys = {k: v for k, v in given.items() if k in ("features", "labels", "dataset")}
     if any(
         not isinstance(v, dict) for v in path_keys.values()
-    ):  # otherwise these are data sets of such names
+    ):  # otherwise, these keys are the names of data sets
         single = _absolute(given, where=where)
         named = single.pop("name", None) or single.get("dataset") or _name(Path(single["features"]))
         _check_names([named], where=where)
@@ -159,7 +159,7 @@ def made_ready(
         given: The keys from `named_sets`.
         out: Where a study's labels are written, unless they exist.
         feature_set: Which folder of features to use.
-        where: The grid's file, for errors.
+        where: Path of the grid's file, for error messages.
 
     Raises:
         InputError, TableError, BagError: The folder is not as expected.
@@ -199,7 +199,7 @@ def _made_before(out: Path, root: Path) -> Study | None:
         return None
     if record.get("root") != str(root.absolute()):
         raise InputError(
-            f"{out} was made of {record.get('root')}, not of {root}: give another --out"
+            f"{out} was made from {record.get('root')}, not from {root}: give another --out"
         )
     return read_study(out)
 
@@ -222,7 +222,7 @@ def _absolute(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
 
 
 def _name(features: Path) -> str:
-    """Return the name of a data set after the location of its features."""
+    """Name a data set after the location of its features."""
     named = features.parent if features.name.startswith(FEATURES) else features
     return re.sub(r"[^\w.-]+", "-", named.name) or "data"
 

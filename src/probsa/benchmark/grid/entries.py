@@ -1,4 +1,4 @@
-"""The methods of a grid: its models, the words all, local and global, and their λ."""
+"""Parse the methods of a grid: models (or the words all, local and global) and their λ."""
 
 import math
 import re
@@ -21,7 +21,7 @@ ENTRY_KEYS = ("name", "label", "training", "kl_weight")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MethodEntry:
-    """A method with the training keys of its runs that differ from the grid's."""
+    """A method, with the training keys for which its runs differ from the grid."""
 
     method: Method
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -29,12 +29,12 @@ class MethodEntry:
 
 
 def methods_of(given: Any, weights: Sequence[KLWeight], *, where: str) -> tuple[MethodEntry, ...]:
-    """Return every method of a grid, a model and λ each; λ = 0 becomes the plain baseline, once.
+    """Return the methods of a grid, one per model and λ; λ = 0 gives the plain baseline, once.
 
     Args:
         given: Names, words or mappings {name, label, training, kl_weight, <arguments>}.
-        weights: λ of the models that have a KL and do not set their own.
-        where: The grid's file, for errors.
+        weights: λ of the models that have a KL term and do not set their own.
+        where: Path of the grid's file, for error messages.
 
     Raises:
         UnknownName: A model or an argument does not exist.
@@ -43,7 +43,9 @@ def methods_of(given: Any, weights: Sequence[KLWeight], *, where: str) -> tuple[
     listed = given if isinstance(given, list) else [given]
     items = [item for each in listed for item in _spread(each, where=where)]
     if not items:
-        raise InputError(f"{where} names no models: give models: [abmil, abmil-probsa-diag], say")
+        raise InputError(
+            f"{where} names no models: give some, for example models: [abmil, abmil-probsa-diag]"
+        )
     plain_ones = [_entry(r, None, where=where) for r in items if not facts(r["name"]).has_kl]
     entries: list[MethodEntry] = []
     for item in items:
@@ -92,7 +94,7 @@ def matches(method: Method, patterns: Sequence[str]) -> bool:
 
 
 def _spread(item: Any, *, where: str) -> list[dict[str, Any]]:
-    """Return an item of `models` as entries of one model each."""
+    """Split an item of `models` into entries of one model each."""
     if isinstance(item, str):
         item = {"name": item}
     if not isinstance(item, dict) or not isinstance(item.get("name"), str):
@@ -111,8 +113,8 @@ def _spread(item: Any, *, where: str) -> list[dict[str, Any]]:
         return [item]
     if unexpected := set(item) - {"name", "training", "kl_weight"}:
         raise InputError(
-            f"the entry {name!r} of models in {where} has {sorted(unexpected)[0]!r}: a word for "
-            "many models takes only training and kl_weight"
+            f"the entry {name!r} of models in {where} has {sorted(unexpected)[0]!r}: an "
+            "entry for several models takes only training and kl_weight"
         )
     return [{**item, "name": n} for n in names() if name in ("all", facts(n).family)]
 
@@ -139,16 +141,16 @@ def _entry(item: Mapping[str, Any], λ: KLWeight | None, *, where: str) -> Metho
 def run_keys(
     given: Mapping[str, Any], *, where: str, section: str | None = None, others: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return keys of runs with their sections: `{epochs: 5}` as `{training.epochs: 5}`.
+    """Add the section to the keys of a run: `{epochs: 5}` becomes `{training.epochs: 5}`.
 
     Args:
         given: The keys and their values.
-        where: Where the keys were given, for errors.
+        where: Where the keys were given, for error messages.
         section: The only section that is allowed.
-        others: Other keys that are allowed there, for suggestions.
+        others: Other keys that are allowed there, for the suggestions of an error message.
 
     Raises:
-        UnknownName: A key is not a key of runs.
+        UnknownName: A run has no such key.
         InputError: A key is set by the grid for every cell.
     """
     flat = flatten(dict(given))
@@ -163,7 +165,7 @@ def run_keys(
     for key in flat:
         if key in set_by_grid:
             short = key.rpartition(".")[2]
-            raise InputError(f"{short} in {where} is not set in a run: give {set_by_grid[key]}")
+            raise InputError(f"{short} in {where} is set by the grid: give {set_by_grid[key]}")
         if key not in known or (section is not None and not key.startswith(f"{section}.")):
             short = [k.partition(".")[2] for k in known if k.startswith(section or "")]
             raise UnknownName(f"key in {where}", key, [*others, *short])
@@ -171,8 +173,7 @@ def run_keys(
 
 
 def _baseline(entry: MethodEntry, known: Sequence[MethodEntry]) -> MethodEntry:
-    """Return the plain model that λ = 0 stands for: a listed one if it is the same, else a new
-    one."""
+    """Return the plain baseline that replaces λ = 0: an equal listed one if any, else a new one."""
     method = entry.method
     base = method.baseline
     assert base is not None

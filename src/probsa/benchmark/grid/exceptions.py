@@ -32,7 +32,7 @@ def exception_of(given: Any, *, where: str) -> ExceptionRule:
     """Read one item of `exceptions`.
 
     Raises:
-        UnknownName: A key is not a key of runs.
+        UnknownName: A run has no such key.
         InputError: The item is not a mapping, or a value is invalid.
     """
     if not isinstance(given, dict):
@@ -61,7 +61,7 @@ def idle_note(
     for pattern in (p for one in exceptions for p in one.models):
         if not any(matches(Method(label=n, model=n), [pattern]) for n in known):
             raise UnknownName("model in an exception", pattern, known)
-    # omitting a model is usual, but data under another name may be a mistake
+    # grids often omit models, but a data set under another name may be a mistake
     others = dict.fromkeys(d for one in exceptions for d in one.data if d not in data)
     if not others:
         return ()

@@ -162,7 +162,7 @@ def read_grid(
     if given.get("data") is None:
         raise InputError(
             f"{path} names no data: give --data DIR, a folder with features/ and labels.csv (or "
-            "one of such folders)"
+            "a parent of such folders)"
         )
     if run_flags:
         given["exceptions"] = [*listed(given, "exceptions", where=where), run_flags]
@@ -229,7 +229,7 @@ FEATURE_SET = ("feature_set", "data.feature_set")
 def _feature_set(
     given: Mapping[str, Any], data: str, keys: Mapping[str, Any], *, where: str
 ) -> str | None:
-    """Return the features folder that all methods use of a data set, if the grid sets it."""
+    """Return the features folder of a data set that all methods use, if the grid sets it."""
     feature_set = keys.get("feature_set", given.get("feature_set"))
     for item in listed(given, "exceptions", where=where):
         exception = exception_of(item, where=where)

@@ -13,7 +13,7 @@ from ...variational import KLWeight
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Method:
-    """A row of a table: a model, its arguments and, if it has a KL, λ."""
+    """A row of a table: a model, its arguments and, if it has a KL term, λ."""
 
     label: str
     """The model's registered name, or the label that the grid gives."""

@@ -37,7 +37,7 @@ def _priority(kl_weight: KLWeight | None) -> tuple[int, float]:
 
 
 def variants_of(scores: Sequence[Scores]) -> dict[str, list[Scores]]:
-    """Return, by the label of each method with a λ, its plain model's scores and its own."""
+    """Map the label of each method with a λ to the scores of its plain model and its own."""
     variants: dict[str, list[Scores]] = {}
     for label in dict.fromkeys(s.method.label for s in scores if s.method.baseline is not None):
         same_label = [s for s in scores if s.method.label == label]
@@ -71,7 +71,7 @@ def family_baseline(methods: Sequence[Method], family: Family) -> Method | None:
 
 
 def _arguments(base: str, method: Method) -> Mapping[str, Any]:
-    """Return the method's values of the plain model's arguments, or their defaults."""
+    """Return the method's values for the arguments of the plain model, or their defaults."""
     known = arguments(base)
     given = {k: v for k, v in method.arguments.items() if k in known}
     return {k: p.default for k, p in known.items()} | given

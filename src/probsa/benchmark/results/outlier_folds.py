@@ -33,8 +33,7 @@ def outlier_splits(scores: Sequence[Scores]) -> dict[int, str]:
 def outlier_test_part(scores: Sequence[Scores]) -> str | None:
     """Return why the fixed test part of one data set is an outlier, or None.
 
-    It is one if the methods' mean ranks have an AUROC whose 95 % interval over patients lies below
-    0.5.
+    This is so if the AUROC of the methods' mean ranks has a 95 % interval over patients below 0.5.
     """
     first = scores[0]
     if first.folds or len(set(first.y.tolist())) < 2:

@@ -2,7 +2,7 @@
 
 The difference of two methods is computed over the replicates that both have (seeds, or splits and
 seeds with a fixed test part), so that a method with few replicates does not affect the others. A
-winner is sought over the replicates that all methods have.
+winner is determined over the replicates that all methods have.
 """
 
 from collections.abc import Mapping, Sequence

@@ -18,7 +18,7 @@ CELL = "cell.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """A finished cell, as its cell.json describes it."""
+    """A finished cell, read from its cell.json."""
 
     path: Path
     data: str
@@ -41,7 +41,7 @@ class Runs:
 
 
 def read_cells(out: Path) -> Runs:
-    """Return the run folders below `out`/cells, as their cell.json describes them."""
+    """Read the cell.json of every run folder below `out`/cells."""
     done: list[Run] = []
     unfinished: list[Path] = []
     skipped: list[tuple[Path, str]] = []

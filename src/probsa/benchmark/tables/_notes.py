@@ -64,7 +64,7 @@ def rank_note(ranks: Ranks | None) -> str:
 
 
 def pairs_note(values: Mapping[str, Sequence[float]], baseline: str | None) -> list[str]:
-    """Return Wilcoxon's test of each method against the plain one, over the same columns."""
+    """Return Wilcoxon's test of each method against the baseline, over the same columns."""
     others = {m: v for m, v in values.items() if m != baseline}
     if baseline is None or baseline not in values or not others:
         return []
@@ -81,7 +81,7 @@ def pairs_note(values: Mapping[str, Sequence[float]], baseline: str | None) -> l
 
 
 def detectable(compared: Compared) -> list[str]:
-    """Return the smallest detectable difference, of the kind that decides winners."""
+    """Return the smallest detectable difference of each metric that decides winners."""
     deciding = [compared.deciding(m) for m, _ in METRICS]
     return [
         detectable_sentence(
@@ -102,20 +102,20 @@ def outlier_notes(scores: Sequence[Scores]) -> list[str]:
 
 
 def replicates_note(compared: Compared) -> list[str]:
-    """Return which replicates differences and winners cover, if methods differ in theirs."""
+    """Return which replicates differences and winners use, if methods do not share all of them."""
     p = compared.pooled["auroc"]
     if p is None or not p.lacking:
         return []
     shared = ", ".join(f"{name} {n}" for name, n in p.replicates.items())
     n = p.comparison.replicates
     winner = (
-        f"a winner is sought over the {n} that all methods have"
+        f"the winner is determined over the {n} that all methods have"
         if n
         else "no replicate is common to all, so there is no winner"
     )
     return [
-        "Not every method has every replicate: values cover a method's own, Δ those that "
-        f"it shares with {p.comparison.reference} ({shared}); {winner}."
+        "Not every method has every replicate: values are over all replicates of a method, Δ over "
+        f"those that it shares with {p.comparison.reference} ({shared}); {winner}."
     ]
 
 

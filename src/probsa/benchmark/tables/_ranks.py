@@ -1,4 +1,4 @@
-"""Average ranks over (data set, metric) columns, by the paper's rule, of complete methods."""
+"""Average ranks of complete methods over (data set, metric) columns, by the paper's rule."""
 
 import math
 from collections.abc import Sequence

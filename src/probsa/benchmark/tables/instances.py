@@ -60,12 +60,12 @@ def instances_table(
         footnotes=(
             metadata(scores),
             "Values are in percent, means over replicates; [lo, hi] are 95 % intervals over "
-            "patients and "
-            "replicates. With folds, AUROC and AP are means over folds. Dice is computed on the "
-            "instances of positive bags, at the threshold chosen on each run's validation bags. "
-            "Isolated false positives are the fraction without such a neighbour among the tenth "
-            "of each bag's healthy instances with the highest scores; beyond chance subtracts the "
-            "value for randomly placed calls.",
+            "patients and replicates. With folds, AUROC and AP are means over folds. Dice is "
+            "computed on the instances of positive bags, at the threshold chosen on each run's "
+            "validation bags. "
+            "Isolated false positives: of the tenth of each bag's healthy instances with the "
+            "highest scores, the fraction without a neighbour that is also among them; beyond "
+            "chance subtracts the value for randomly placed calls.",
             *_reasons(summaries),
             *failures,
             *lesion_notes,
@@ -91,7 +91,7 @@ def _reasons(summaries: Mapping[str, Summary]) -> list[str]:
 
 
 def _detectors(data: str, summaries: Mapping[str, Summary]) -> ResultTable:
-    """Return the AUROC of finding wrong instance calls by σ² and by scores that cost nothing."""
+    """Return the AUROC with which σ² and its null rivals find wrong instance calls."""
     columns = [
         Column(key="method", title="method"),
         Column(key="error_rate", title="wrong calls", unit="percent"),

@@ -23,10 +23,10 @@ def add_work_flags(parser: ArgumentParser, *, workers: str) -> None:
         "--shard", default="0/1", metavar="I/N",
         help="Do only part I of N, counted from 0, so that N machines can share the work.",
     )  # fmt: skip
-    add("--overwrite", action="store_true", help="Redo everything, even what is there already.")
+    add("--overwrite", action="store_true", help="Redo everything, including finished work.")
     add(
         "--dry-run", action="store_true",
-        help="Only estimate the number of patches, the disk space and the time, and stop.",
+        help="Only estimate the number of patches, the disk space and the time, then exit.",
     )  # fmt: skip
     add_json_flag(parser)
 

@@ -20,17 +20,17 @@ Train and evaluate a grid of runs, and write tables and figures.
 The cells of the grid are all combinations of models, data sets, splits, seeds and λ. An
 interrupted benchmark continues where it stopped, and failed cells are tried again.
 
-The keys of the grid and all keys of `probsa train` may stand in the file or be flags; flags
-take precedence. The file may also contain
+The keys of the grid and all keys of `probsa train` may be given in the file or as flags;
+flags take precedence. The file may also contain
 
   data: {features: DIR, labels: FILE}, or {dataset: camelyon16, root: DIR}, or several of
-        these by name, each with keys of runs that hold for it
+        these by name, each with keys of runs that apply to it
   exceptions: a list of {data: NAMES, models: NAMES with *, KEY: VALUE}; of several that
         apply, the last one counts"""
 
 GRID_KEYS = {
-    "models": "Models: names, or all, local or global. In the file also mappings {name, label, "
-    "training: {KEY: VALUE}, <arguments of the model>}.",
+    "models": "Models: names, or all, local or global. In the file, also mappings {name, "
+    "label, training: {KEY: VALUE}, <arguments of the model>}.",
     "kl_weight": "Weight λ of models with a KL term; several are compared. 0 gives the plain "
     "baseline. Default: cyclical.",
     "seeds": "Number of seeds, counted from 0, or a list of seeds. Default: 1.",
@@ -74,7 +74,7 @@ def own_parser() -> ArgumentParser:
     add("--no-retry", action="store_true", help="Do not try failed cells again.")
     add(
         "--dry-run", action="store_true",
-        help="List the cells, how they are trained and which are done, and stop.",
+        help="List the cells, how they are trained and which are done, and exit.",
     )  # fmt: skip
     add(
         "--tables-only", action="store_true",

@@ -1,4 +1,4 @@
-"""probsa demo: run the whole flow on slides of handwritten digits."""
+"""probsa demo: run the complete workflow on slides of handwritten digits."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,10 +8,10 @@ from jsonargparse import ArgumentParser
 from ._shared import add_json_flag, command_parser, parse_arguments, write_json
 
 DESCRIPTION = """\
-Run the whole flow on slides of handwritten digits, in about a minute.
+Run the complete workflow on slides of handwritten digits, in about a minute.
 
-Needs no file. Trains a deterministic and a probabilistic model, evaluates both and draws
-their attention maps on a page, OUT/index.html."""
+No input files are needed. The demo trains a deterministic and a probabilistic model,
+evaluates both and draws their attention maps on a page, OUT/index.html."""
 
 
 def parser() -> ArgumentParser:

@@ -75,8 +75,8 @@ def _add_flags_of_tissue(parser: ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--contours", type=Path, metavar="DIR",
-        help="Folder with one GeoJSON file per slide that outlines the tissue. No tissue is "
-        "searched for then.",
+        help="Folder with one GeoJSON file per slide that outlines the tissue. Replaces tissue "
+        "detection.",
     )  # fmt: skip
 
 

@@ -75,8 +75,8 @@ def run(arguments: Sequence[str]) -> int:
     if predicted.other:
         first, _ = predicted.other[0]
         ERR.print(
-            f"{len(predicted.other)} bags differ from every training bag and were predicted all "
-            f"the same (--other-features): {first!r}{', …' if predicted.other[1:] else ''}",
+            f"{len(predicted.other)} bags differ from every training bag and were predicted "
+            f"anyway (--other-features): {first!r}{', …' if predicted.other[1:] else ''}",
             markup=False,
         )
     return exit_status(predicted.failures, as_json=args.json)

@@ -1,4 +1,4 @@
-"""probsa train: train a model as a run file or flags say, and evaluate it."""
+"""probsa train: train a model from a run file or from flags, and evaluate it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +36,7 @@ def own_parser() -> ArgumentParser:
     add("--config", type=Path, metavar="FILE", help="Run file to read.")
     add(
         "--resume", action="store_true",
-        help="Continue after the last finished epoch. No run file is needed then.",
+        help="Continue after the last finished epoch. Needs no run file.",
     )  # fmt: skip
     add("--overwrite", action="store_true", help="Delete an existing run folder and start again.")
     add(
@@ -46,11 +46,11 @@ def own_parser() -> ArgumentParser:
     )  # fmt: skip
     add(
         "--print-config", action="store_true",
-        help="Print the complete run file with comments, and stop.",
+        help="Print the complete run file with comments, and exit.",
     )  # fmt: skip
     add(
         "--print-schema", action="store_true",
-        help="Print the JSON schema of the run file of this model, and stop.",
+        help="Print the JSON schema of this model's run file, and exit.",
     )  # fmt: skip
     add_json_flag(parser)
     return parser

@@ -20,9 +20,9 @@ def load_array(path: Path, *, mapped: bool = False) -> np.ndarray:
             return content
         with content:
             return content[content.files[0]]
-    # zipfile.BadZipFile is a subclass of none of the others.
+    # zipfile.BadZipFile is not a subclass of any of the others.
     except (OSError, ValueError, EOFError, IndexError, zipfile.BadZipFile) as error:
         raise BagError(
-            f"{path} cannot be read as {path.suffix}: it is truncated, damaged or foreign "
+            f"{path} cannot be read as {path.suffix}: it is damaged or in another format "
             f"({error}). Copy or make it again"
         ) from error

@@ -52,7 +52,9 @@ class Hdf5Bags(BagSet):
             encoder_guessed=encoder_guessed,
             encoder=None if encoder in (None, "None") else str(encoder),
             unreadable=unreadable,
-            remarks=("corners were at the level of the patches, now at level 0",) if scaled else (),
+            remarks=("corners were converted from the level of the patches to level 0",)
+            if scaled
+            else (),
         )
 
     def formats(self) -> frozenset[str]:

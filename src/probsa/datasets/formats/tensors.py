@@ -58,7 +58,7 @@ def _load(path: Path, *, mapped: bool) -> Tensor:
         ) from error
     except (RuntimeError, OSError, EOFError, ValueError, KeyError, IndexError) as error:
         raise BagError(
-            f"{path} cannot be read as .pt: it is truncated, damaged or foreign "
+            f"{path} cannot be read as .pt: it is damaged or in another format "
             f"({str(error).splitlines()[0] if str(error) else type(error).__name__}). "
             "Copy or make it again"
         ) from error

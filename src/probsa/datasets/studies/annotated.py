@@ -28,7 +28,7 @@ NO_LESION_TASK = {
 
 
 def annotation_files(folder: Path, bags: Collection[str]) -> dict[str, Path]:
-    """Find the annotation file of each bag in a folder and its subfolders, also `<bag>_mask.tif`.
+    """Find each bag's annotation file (`<bag>_mask.tif`, too) in a folder and its subfolders.
 
     Raises:
         InputError: the folder is missing, a bag has two files, or no bag has a file.

@@ -1,7 +1,7 @@
 """CAMELYON16: 399 slides of lymph nodes, 270 for training and 129 for testing.
 
-The organisers' corrections are applied: test_049 is a duplicate and excluded, normal_086 is
-tumor_111, and test_114 is not annotated exhaustively and excluded from patch-level metrics.
+The organisers' corrections are applied: test_049, a duplicate, is excluded; normal_086 is renamed
+to tumor_111; and test_114, not annotated exhaustively, is excluded from patch-level metrics.
 Source: Litjens et al., GigaScience 2018, and the README of the release.
 """
 
@@ -48,7 +48,7 @@ def official(name: str) -> str | None:
 
 
 def recognised(root: Path) -> bool:
-    """Return whether a folder is CAMELYON16's, raw or processed."""
+    """Return whether a folder contains CAMELYON16, raw or processed."""
     release = find_processed(root, kind="patch_labels")
     if release is not None:
         return any(official(p.stem) for p in release.base.glob("labels/*.npy"))
@@ -103,7 +103,7 @@ def _processed(source: StudySource) -> StudyDraft:
             study.lists["in_another_part_of_splits.csv"] = moved
             study.notes.append(
                 f"splits.csv assigns {len(moved)} slides ({', '.join(moved[:5])}) to another part "
-                "than their names, which are followed."
+                "than their names; the names are used."
             )
 
     def marks(bag: str) -> InstanceLabels:

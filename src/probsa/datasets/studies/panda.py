@@ -38,7 +38,7 @@ _PARTITION = (
 
 
 def recognised(root: Path) -> bool:
-    """Return whether a folder is PANDA's, raw or processed."""
+    """Return whether a folder contains PANDA, raw or processed."""
     release = find_processed(root, kind="patch_labels")
     if release is not None:
         return any(_is_name(p.stem) for p in release.base.glob("labels/*.npy"))
@@ -174,8 +174,8 @@ def _groups(source: StudySource, study: StudyDraft) -> None:
     path = source.options.duplicates or _first(source.root, "*duplicate*.csv")
     if path is None:
         study.notes.append(
-            "Near-duplicate slides are unknown (--duplicates takes a table image_id,group_id), so "
-            "they are not kept together."
+            "Near-duplicate slides are unknown, so they are not kept together (--duplicates reads "
+            "them from a table with the columns image_id and group_id)."
         )
         return
     cluster = {b: group for _, (b, group) in _columns(path, ("image_id", "group_id"))}
@@ -193,7 +193,7 @@ def _groups(source: StudySource, study: StudyDraft) -> None:
         f"{sum(b in cluster for b in study.rows)} slides are in {len(cluster_sizes)} "
         "clusters of near-duplicates, which stay together in validation parts. In the published "
         f"partition, {len(leaks)} test slides have near-duplicates in the training part, which "
-        "favours the metrics of the test part."
+        "makes the test metrics optimistic."
     )
 
 
@@ -232,7 +232,7 @@ def _mask(source: StudySource, bag: str) -> Path:
 def _instance_labels(
     source: StudySource, study: StudyDraft, providers: dict[str, str], bag: str
 ) -> InstanceLabels:
-    """Label the patches by the hospital's mask; unknown if it is missing or damaged."""
+    """Label patches by their slide's mask, or as unknown if the mask is missing or damaged."""
     path, instances = _mask(source, bag), source.bags.size(bag)
     if not path.is_file():
         return InstanceLabels(values=np.full(instances, UNKNOWN))
@@ -258,8 +258,8 @@ def _instance_labels(
         return InstanceLabels(values=np.full(instances, UNKNOWN))
     if unknown_values:
         raise InputError(
-            f"{path} holds the values {', '.join(map(str, unknown_values))}, but slide {bag!r} is "
-            f"from {provider} by train.csv, whose masks hold "
+            f"{path} contains the values {', '.join(map(str, unknown_values))}, but according to "
+            f"train.csv slide {bag!r} is from {provider}, whose masks contain "
             f"{', '.join(map(str, KNOWN[provider]))}: the provider or the mask is wrong"
         )
     return InstanceLabels(values=(shares > source.options.share).astype(np.int64))
