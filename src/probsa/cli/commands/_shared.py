@@ -19,7 +19,7 @@ def command_parser(name: str, description: str) -> ArgumentParser:
 
     Args:
         name: the name of the command.
-        description: what the command does; the first line stands in `probsa --help` too.
+        description: what the command does; `probsa --help` shows its first line.
     """
     return ArgumentParser(
         prog=f"probsa {name}".rstrip(),
