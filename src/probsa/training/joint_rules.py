@@ -1,4 +1,4 @@
-"""Which runs can train jointly: those that see the same batches, of models that can be stacked.
+"""Decide which runs can train jointly: the same batches, and models that can be stacked.
 
 They may differ in seed, λ, posterior, encoder and every other argument of the model.
 """
@@ -45,6 +45,6 @@ def joint_key(config: RunConfig) -> str:
 
 
 def _model_arguments(config: RunConfig) -> dict[str, Any]:
-    """Every argument of the model: the run's value, else the default."""
+    """Return every argument of the model: the run's value, else the default."""
     defaults = {k: p.default for k, p in arguments(config.model).items()}
     return defaults | config.model_arguments
