@@ -18,7 +18,7 @@ def why_not_jointly(config: RunConfig) -> str | None:
         return f"{config.model} is not made of linear maps and norms alone"
     dropouts = [k for k, v in _model_arguments(config).items() if "dropout" in k and v]
     if dropouts:
-        return f"{dropouts[0]} draws from one stream"
+        return f"{dropouts[0]} draws all its noise from one random stream"
     for key, is_set in (
         ("clip_norm", training.clip_norm is not None),
         ("patience", training.patience is not None),
