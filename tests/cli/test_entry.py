@@ -236,7 +236,7 @@ def test_the_schema_of_a_run_file_is_printed(capsys):
     [
         (["predict"], "probsa predict needs RUN and --features and --out"),
         (["predict", "r", "--features"], "--features needs a value"),
-        (["predict", "r", "x", "--features", "f", "--out", "o"], "has no place for 'x'"),
+        (["predict", "r", "x", "--features", "f", "--out", "o"], "got an unexpected value 'x'"),
         (["evaluate", "p", "--part", "tests"], "expected auto, test, val, train or all"),
         (["evaluate", "p", "--part", "tests"], "Did you mean 'test'"),
         (["evaluate", "p", "--bootstrap", "x"], "--bootstrap is 'x'; expected a whole number"),
@@ -247,7 +247,7 @@ def test_the_schema_of_a_run_file_is_printed(capsys):
         (["convert", "s", "--out", "o", "--to", "clam"], "probsa convert needs --from"),
         (["train", "--out"], "--out needs a value"),
         (["train", "--maps", "some"], "--maps is 'some'; expected test, all or none"),
-        (["train", "extra"], "probsa train has no place for 'extra'"),
+        (["train", "extra"], "probsa train got an unexpected value 'extra'"),
         (["patch", "s", "--out", "o", "--workers", "0"], "--workers is 0: expected 1 or more"),
         (["patch", "s", "--out", "o", "--shard", "4/4"], "--shard is '4/4': expected I/N"),
     ],

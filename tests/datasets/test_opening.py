@@ -316,8 +316,8 @@ def test_options_that_mean_nothing(tmp_path: Path, options: dict, message: str) 
         ([16, 15, 11, 10, 9], "slices 12-14 missing"),
         ([1, 2, 4, 5, 6, 8], "slices 3, 7 missing"),
         ([0.0, 2.5, 5.0, 10.0, 12.5], "slices between 5 and 10 missing"),
-        ([3, 2, 4, 5, 6], "slice positions do not run one way (row 1); chained in row order"),
-        ([1, 2, 2, 3], "slice positions do not run one way (row 2); chained in row order"),
+        ([3, 2, 4, 5, 6], "slice positions are not monotonic (row 1); chained in row order"),
+        ([1, 2, 2, 3], "slice positions are not monotonic (row 2); chained in row order"),
         (
             [*range(0, 24, 3), 100, 101, *range(200, 212)],
             "slices 1-2, 4-5, 7-8, 10-11, 13-14 and 4 more gaps missing",

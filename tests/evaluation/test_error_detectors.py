@@ -87,7 +87,7 @@ def test_a_hole_in_the_tissue_is_an_edge():
 
 def test_slides_without_coordinates_have_no_known_neighbours():
     p = made("x", np.zeros(4))
-    with pytest.raises(BagError, match="bag 'x' has no coordinates, so that its neighbours"):
+    with pytest.raises(BagError, match="bag 'x' has no coordinates, so its neighbours"):
         Neighbours.of(p)
     assert str(neighbours_or_reason(p)).startswith("bag 'x' has no coordinates")
 
@@ -301,7 +301,7 @@ def test_undefined_with_its_reason():
     assert negative["error_rate_boundary"].reason == "no instances near a lesion's boundary"
     relevance = [replace(p, score_kind="relevance") for p in bags]
     got = detector_metrics(relevance, positive)
-    assert {m.reason for m in got.values()} == {"relevance has no point where calls change"}
+    assert {m.reason for m in got.values()} == {"relevance has no threshold for calls"}
     names = {
         f"{w}_{d}_{a}" for a in AREAS for d in ERROR_DETECTORS for w in ("error_auroc", "augrc")
     }

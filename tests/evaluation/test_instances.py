@@ -132,7 +132,7 @@ def test_relevance_has_ranks_and_no_calls():
     got = instance_metrics([bag], positive={"a": True}, bootstrap=10)
     assert got["auroc"].value == 1.0
     for name in ("error_rate", "error_auroc_variance", "error_auroc_margin", "error_auroc_degree"):
-        assert got[name].reason == "relevance has no point where calls change"
+        assert got[name].reason == "relevance has no threshold for calls"
 
 
 def test_a_posterior_without_variance_finds_no_errors():

@@ -117,8 +117,8 @@ def test_alpha_starts_where_told_and_stays_below_one(mode):
     ("options", "message"),
     [
         ({"mode": "exactly"}, "mode of Sm is 'exactly'; expected 'approximate' or 'exact'"),
-        ({"alpha": 1.0}, "alpha of Sm is 1.0: at most 0.9999"),
-        ({"alpha": 0.0}, "alpha of Sm is 0.0: .* above 0"),
+        ({"alpha": 1.0}, "alpha of Sm is 1.0; expected at most 0.9999"),
+        ({"alpha": 0.0}, "alpha of Sm is 0.0; .* above 0"),
         ({"alpha": -0.1, "trainable": False}, "alpha of Sm is -0.1"),
         ({"steps": 0}, "steps of Sm is 0; expected at least 1"),
     ],

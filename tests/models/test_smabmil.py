@@ -413,7 +413,11 @@ def test_alpha_is_read_as_it_acts(mode, alpha):
 @pytest.mark.parametrize(
     ("weights", "constructor", "message"),
     [
-        (state(pool__sm__sm__coef=torch.tensor(-0.5)), {}, "pool.sm.sm.coef is -0.5: only above 0"),
+        (
+            state(pool__sm__sm__coef=torch.tensor(-0.5)),
+            {},
+            "pool.sm.sm.coef is -0.5: α can only be read",
+        ),
         (
             state(pool__proj2__weight=torch.zeros(1, 5)),
             {},

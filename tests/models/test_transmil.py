@@ -295,7 +295,7 @@ def test_the_bounds_of_the_variance_hold():
         ({"legacy_crop": True}, "legacy_crop shifts by the padding: it needs mask_padding=False"),
         ({"score_heads": "max"}, "score_heads is 'max'; expected 'mean' or 'range'"),
         ({"score_duplicates": "mean"}, "score_duplicates is 'mean'; expected 'drop' or 'add'"),
-        ({"embed": 0}, "widths are at least 1"),
+        ({"embed": 0}, "expected widths of at least 1"),
     ],
 )
 def test_what_is_no_option_is_refused(options, message):

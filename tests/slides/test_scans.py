@@ -583,7 +583,7 @@ def test_a_scout_among_the_slices_is_left_out_and_named(tmp_path):
     save(scout, tmp_path / "scout.dcm")
     scan = only(tmp_path)
     np.testing.assert_array_equal(scan.volume, np.stack(images) - 1024.0)
-    assert "scout.dcm" in note(scan, "another plane")
+    assert "scout.dcm" in note(scan, "a different plane")
 
 
 def test_no_majority_of_one_orientation_is_refused(tmp_path):

@@ -206,7 +206,10 @@ def test_predictions_that_are_no_numbers_end_a_run_as_they_do_alone(configs, tmp
     ("change", "words"),
     [
         ({"model": "dsmil", "model_arguments": {}}, "dsmil is not made of linear maps"),
-        ({"model_arguments": {"dropout": 0.2}}, "dropout draws from one stream"),
+        (
+            {"model_arguments": {"dropout": 0.2}},
+            "dropout draws all its noise from one random stream",
+        ),
         ({"training": {"clip_norm": 1.0}}, "clip_norm is 1.0"),
         ({"training": {"patience": 3}}, "patience is 3"),
         ({"training": {"lookahead": 6}}, "lookahead is 6"),

@@ -164,7 +164,9 @@ def test_a_plateau_needs_bags_that_validate(config, tmp_path):
     )
     config = replace(config, data=replace(config.data, test_fold=None, split=split))
     train(config, tmp_path / "a")
-    with pytest.raises(InputError, match=r"schedule is 'plateau', .* but no bag validates"):
+    with pytest.raises(
+        InputError, match=r"schedule is 'plateau', .* but there are no validation bags"
+    ):
         train(with_training(config, schedule="plateau"), tmp_path / "b")
 
 

@@ -101,7 +101,7 @@ def test_parameters_without_a_step_have_slow_weights_too():
 def test_a_state_without_slow_weights_is_refused():
     plain = make_optimizer(small(), TrainingConfig())
     other = make_optimizer(small(), TrainingConfig(lookahead=6))
-    with pytest.raises(CheckpointError, match="no slow weights: it had no Lookahead"):
+    with pytest.raises(CheckpointError, match="no slow weights: it was saved without Lookahead"):
         other.load_state_dict(plain.state_dict())
 
 

@@ -1,4 +1,4 @@
-"""Checks of what is installed: every reader reads a test file, every device computes.
+"""Check what is installed: every reader reads a test file, every device computes.
 
 Nothing is downloaded, and no file is left behind.
 """

@@ -184,8 +184,8 @@ def _task(item: Input | Record, target: Path) -> Task:
 def _outdated(task: Task) -> TaskOutcome:
     """Return the outcome of a slide that an earlier `probsa patch --overwrite` left out."""
     reason = (
-        "its patches were made with other settings than the folder's are now: give --overwrite to "
-        f"probsa patch for this {task.noun} too, and then to probsa extract"
+        "its patches were made with settings other than the folder's current ones: give "
+        f"--overwrite to probsa patch for this {task.noun} too, and then to probsa extract"
     )
     return TaskOutcome(name=task.name, status="failed", reason=reason, source=task.payload.source)
 

@@ -273,7 +273,7 @@ def _describe_gaps(coords: Shaped[np.ndarray, " n"]) -> list[str]:
     notes = []
     if (step <= 0).any() and (step >= 0).any():
         row = int(np.flatnonzero(np.sign(step) != np.sign(np.median(step)))[:1].sum()) + 1
-        notes.append(f"slice positions do not run one way (row {row}); chained in row order")
+        notes.append(f"slice positions are not monotonic (row {row}); chained in row order")
     positions = np.unique(coords)
     step = np.diff(positions)
     median_step = float(np.median(step)) if len(step) else 0.0

@@ -39,7 +39,7 @@ class Neighbours:
         n = len(p.degree)
         if p.coords is None and p.kind != "ct":
             raise BagError(
-                f"bag {p.name!r} has no coordinates, so that its neighbours are unknown: "
+                f"bag {p.name!r} has no coordinates, so its neighbours are unknown: "
                 "store them with the features and predict again"
             )
         if p.coords is None or p.coords.shape[1] == 1:
@@ -80,7 +80,7 @@ def steps_from(
 def near_boundary(
     labels: Shaped[np.ndarray, " n"], *, edges: Int[np.ndarray, "2 e"], steps: int = 2
 ) -> Bool[np.ndarray, " n"]:
-    """Return which labelled instances have one of the other label within this many steps."""
+    """Return which labelled instances have one with the opposite label within `steps` steps."""
     lesion, healthy = labels > 0, labels == 0
     return (lesion & (steps_from(healthy, edges=edges) <= steps)) | (
         healthy & (steps_from(lesion, edges=edges) <= steps)

@@ -12,7 +12,7 @@ from .prediction import Prediction
 from .scores import evidence, instance_scores, instance_variances
 
 NO_INSTANCE_LABELS = "no bag has instance labels"
-NO_CALLS = "relevance has no point where calls change"
+NO_CALLS = "relevance has no threshold for calls"
 """The reason why scores of the kind `relevance` have no wrong calls."""
 
 

@@ -39,7 +39,7 @@ TITLES = {
     "balanced_accuracy": "balanced accuracy",
     "accuracy": "accuracy",
     "brier": "Brier score",
-    "ece": "ECE (15 bins; its interval lies high)",
+    "ece": "ECE (15 bins; its interval is biased upwards)",
     "nll": "negative log-likelihood",
     "error_auroc_spread": "wrong bags found by the spread (AUROC)",
     "error_auroc_margin": "… by -|p - threshold| (null)",
@@ -251,7 +251,7 @@ def _truth(predictions: Predictions, path: Path | None, *, classes: Sequence[str
     changed = [b for b, y in stored.items() if b in given and given[b] != y]
     warnings = ()
     if changed:
-        warnings = (f"{path} replaces other labels in predictions.csv for {_listed(changed)}",)
+        warnings = (f"{path} replaces different labels in predictions.csv for {_listed(changed)}",)
     return _checked(given, predictions, group=group, where=str(path), warnings=warnings)
 
 

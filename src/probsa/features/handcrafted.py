@@ -144,7 +144,7 @@ class Handcrafted(Encoder):
         rgb = (255 * x).round().contiguous()
         # sums of integers are exact, so a mirrored patch has the same patterns
         grey = _mixed(rgb, LUMA).round()
-        # one more than the byte value, so that the density of black is finite
+        # add one to the byte value, so that the density of black is finite
         density = -((rgb + 1) / 256).log10()
         columns = self.get_buffer("unmixing").T.tolist()
         stains = torch.stack([_mixed(density, column) for column in columns], dim=1)

@@ -55,7 +55,7 @@ def run_tasks(
         MissingExtra: Ray is not installed.
     """
     if workers < 1:
-        raise InputError(f"workers is {workers}: at least one is needed")
+        raise InputError(f"workers is {workers}: expected at least 1")
     scheduler = Scheduler(stage, tasks, tell=on_outcome or (lambda outcome: None))
     try:
         remaining = scheduler.begin()

@@ -54,7 +54,7 @@ def remove_leftovers(
 
 
 def remove_dead_locks(lock_files: Iterable[Path]) -> None:
-    """Remove those of these lock files whose owners are dead."""
+    """Remove the lock files whose owners are dead."""
     for path in lock_files:
         lock = claim(lock_target(path))
         if lock is not None:

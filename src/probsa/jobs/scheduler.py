@@ -49,7 +49,7 @@ class Scheduler:
         self.stage, self.tasks, self.tell = stage, tasks, tell
         self.outcomes: dict[str, TaskOutcome] = {}
         self.fresh: deque[Task] = deque()
-        """Tasks that were not looked at yet."""
+        """Tasks that have not been examined yet."""
         self.elsewhere: deque[Task] = deque()
         """Tasks that other runs hold."""
         self.suspects: deque[Task] = deque()

@@ -35,7 +35,9 @@ class Embed(nn.Module):
         outs = () if widths is None else (widths,) if isinstance(widths, int) else tuple(widths)
         dims = (in_dim, *outs)
         if min(dims) < 1:
-            raise InputError(f"embed is {widths} on {in_dim} features: widths are at least 1")
+            raise InputError(
+                f"embed is {widths} on {in_dim} features; expected widths of at least 1"
+            )
         if not 0 <= dropout < 1:
             raise InputError(f"dropout is {dropout}; expected 0 or more, below 1")
         layers: list[nn.Module] = []

@@ -46,7 +46,7 @@ class Sm(nn.Module):
             raise InputError(f"mode of Sm is {mode!r}; expected 'approximate' or 'exact'")
         if not (0 < alpha <= MOST if trainable else 0 <= alpha <= MOST):
             raise InputError(
-                f"alpha of Sm is {alpha}: at most {MOST}, and above 0 (or 0, if it is not trained)"
+                f"alpha of Sm is {alpha}; expected at most {MOST}, and above 0 (0 if not trained)"
             )
         if steps < 1:
             raise InputError(f"the number of steps of Sm is {steps}; expected at least 1")

@@ -17,7 +17,7 @@ LINE = 80
 """Largest number of instances without coordinates drawn as one strip; more are wrapped into
 lines."""
 MOST_CELLS = 16_000_000
-"""Largest lattice; patches on larger ones (two distant groups, say) are drawn as squares, whose
+"""Largest lattice; patches on larger ones (such as two distant groups) are drawn as squares, whose
 cost does not grow with the gaps."""
 WIDEST_GAP = 10
 """Largest number of missing slices that a strip draws to scale; wider gaps are drawn this wide."""

@@ -349,7 +349,9 @@ def _torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     suffix = reference.rpartition("_")[2]
     mode = str(arguments.get("distill_mode", suffix if suffix in TORCHMIL_MODES else "maxmin"))
     if mode not in TORCHMIL_MODES:
-        raise CheckpointError(f"distill_mode is {mode!r}: {', '.join(TORCHMIL_MODES)}")
+        raise CheckpointError(
+            f"distill_mode is {mode!r}; expected one of {', '.join(TORCHMIL_MODES)}"
+        )
     first = part(state, "attention_pool.fc1.module.weight", layout="torchmil's DTFDMIL")
     model = build(
         "dtfdmil",

@@ -242,7 +242,9 @@ def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Mo
     """Convert `PatchGCN_Surv`, of any version of PyG; its survival bins become classes."""
     only(arguments, ORIGINAL, reference)
     if arguments.get("resample", 0) > 0:
-        raise CheckpointError("resample is above 0: the original built so cannot be run, nor read")
+        raise CheckpointError(
+            "resample is above 0: such models of the original cannot be run or read"
+        )
     layout = "PatchGCN_Surv"
     first = part(state, "fc.0.weight", layout=layout)
     layers = _count(state, r"layers\.(\d+)\.conv\.mlp\.0\.weight")

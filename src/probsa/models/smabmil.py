@@ -271,5 +271,5 @@ def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> M
 def _logit(coef: Tensor, *, key: str, exact: bool) -> Tensor:
     """Return log α/(1 − α); their coefficient is the quotient, or its inverse if approximate."""
     if not bool(coef > 0):
-        raise CheckpointError(f"{key} is {float(coef):g}: only above 0 is there an α to read")
+        raise CheckpointError(f"{key} is {float(coef):g}: α can only be read if it is above 0")
     return coef.log() if exact else -coef.log()

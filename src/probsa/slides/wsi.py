@@ -22,8 +22,8 @@ _CACHE_BYTES = 32 << 20
 class WsiSlide(Slide):
     """A slide that OpenSlide reads.
 
-    An OpenSlide handle that met a damaged tile refuses every later region. The handle is therefore
-    opened again after an error, so that undamaged regions remain readable.
+    After a damaged tile, an OpenSlide handle refuses all further regions. The handle is therefore
+    reopened after an error, so that undamaged regions remain readable.
     """
 
     def __init__(self, path: Path, *, name: str, mpp: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The files of joint training: its own state now and then, and the run folders at its end."""
+"""Write the files of joint training: its state periodically, and the run folders at its end."""
 
 import json
 import time
@@ -67,7 +67,7 @@ class JointKeeper(Keeper):
         save_checkpoint(self.file, {**tensors, **optimizer}, metadata=metadata)
 
     def restore(self, state: TrainingState) -> None:
-        """Continue from the folder's state, if it is one of the same runs."""
+        """Continue from the folder's state, if it belongs to the same runs."""
         try:
             checkpoint = load_checkpoint(self.file)
         except CheckpointError:
@@ -85,7 +85,7 @@ class JointKeeper(Keeper):
         state.epoch, state.step = metadata["epoch"], metadata["step"]
 
     def _members(self) -> list[Any]:
-        """The runs that train jointly, as JSON would return them."""
+        """Return the runs that train jointly, in the form in which JSON restores them."""
         runs = [[str(run.folder.path), run.config.to_dict()] for run in self.runs]
         return json.loads(json.dumps(runs))
 
@@ -108,7 +108,7 @@ class JointKeeper(Keeper):
 def _optimizer_of_run(
     tensors: dict[str, Tensor], place: int, *, first: int, count: int
 ) -> dict[str, Tensor]:
-    """The optimiser's tensors of one run, numbered as if the run had trained alone.
+    """Return the optimiser's tensors of one run, numbered as if the run had trained alone.
 
     `first` and `count`: index of its group's first parameter, and their number.
     """

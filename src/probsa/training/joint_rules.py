@@ -1,4 +1,4 @@
-"""Which runs can train jointly: those that see the same batches, of models that can be stacked.
+"""Decide which runs can train jointly: the same batches, and models that can be stacked.
 
 They may differ in seed, λ, posterior, encoder and every other argument of the model.
 """
@@ -18,7 +18,7 @@ def why_not_jointly(config: RunConfig) -> str | None:
         return f"{config.model} is not made of linear maps and norms alone"
     dropouts = [k for k, v in _model_arguments(config).items() if "dropout" in k and v]
     if dropouts:
-        return f"{dropouts[0]} draws from one stream"
+        return f"{dropouts[0]} draws all its noise from one random stream"
     for key, is_set in (
         ("clip_norm", training.clip_norm is not None),
         ("patience", training.patience is not None),
@@ -45,6 +45,6 @@ def joint_key(config: RunConfig) -> str:
 
 
 def _model_arguments(config: RunConfig) -> dict[str, Any]:
-    """Every argument of the model: the run's value, else the default."""
+    """Return every argument of the model: the run's value, else the default."""
     defaults = {k: p.default for k, p in arguments(config.model).items()}
     return defaults | config.model_arguments

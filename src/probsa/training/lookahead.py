@@ -56,7 +56,9 @@ class Lookahead:
     def _take_slow(self, _: object, state: dict[str, Any]) -> dict[str, Any]:
         both = state["state"]
         if any(SLOW not in both.get(i, {}) for i in range(len(self.slow))):
-            raise CheckpointError("this optimiser's state has no slow weights: it had no Lookahead")
+            raise CheckpointError(
+                "this optimiser's state has no slow weights: it was saved without Lookahead"
+            )
         for i, slow in enumerate(self.slow):
             slow.copy_(both[i][SLOW])
         fast = {i: {k: v for k, v in values.items() if k != SLOW} for i, values in both.items()}

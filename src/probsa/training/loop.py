@@ -52,8 +52,8 @@ class TrainingLoop:
         self.settings = self.config.training
         if self.settings.schedule == "plateau" and not self.prepared.split.val:
             raise InputError(
-                "schedule is 'plateau', which follows the validation loss, but no bag validates "
-                f"({self.prepared.split.origin})"
+                "schedule is 'plateau', which follows the validation loss, but there are no "
+                f"validation bags ({self.prepared.split.origin})"
             )
         reader = BagReader(self.prepared.bags, self.prepared.labels)
         pin = device.type == "cuda"
@@ -106,7 +106,7 @@ class TrainingLoop:
         return all(run.error is not None for run in self.runs)
 
     def _is_over(self) -> bool:
-        """Whether no run is left to train: each has failed or has lost its patience."""
+        """Return whether no run is left to train: each has failed or run out of patience."""
         return all(run.error is not None or run.patience_is_over for run in self.runs)
 
     def _append(self, run: Run, row: dict[str, Any]) -> None:
@@ -211,7 +211,7 @@ class TrainingLoop:
         return scores
 
     def _predict_validation(self) -> tuple[list[int], list[list[list[float]]]]:
-        """The labels of all validation bags, and every run's probabilities of them."""
+        """Return the labels of all validation bags, and every run's probabilities for them."""
         names = self.prepared.split.val[self.world.rank :: self.world.size]
         for group in self.groups:
             group.module.eval()
@@ -245,7 +245,7 @@ class TrainingLoop:
             self.reporter.note(
                 f"{where}epoch {self.state.epoch + 1}: all {len(predicted)} validation bags are "
                 f"predicted the same ({predicted[0][-1]:.3f}): {run.config.model} has collapsed, "
-                "or has yet to learn"
+                "or has not learned anything yet"
             )
 
 

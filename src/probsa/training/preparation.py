@@ -33,7 +33,7 @@ from ..variational import balanced_weights
 from .config import DataConfig, RunConfig
 from .run_folder import RunFolder
 
-TEST_PART = "it is in the test part, and nothing that trains or validates may see that"
+TEST_PART = "it is in the test part, which must not be used in training or validation"
 
 
 class Standardizer(nn.Module):
@@ -175,7 +175,7 @@ def read_split(folder: RunFolder) -> Split:
 
 
 def _without_features(table: LabelTable, bags: BagSet) -> tuple[str, ...]:
-    """Labelled bags for which the work folder records why they have no features.
+    """Return labelled bags for which the work folder records why they have no features.
 
     The reasons are added to the notes.
     """
@@ -203,13 +203,13 @@ def _match(table: LabelTable, bags: BagSet, *, allow_unlabelled: bool) -> None:
         if not set(table.bags) - set(bags.names) or next(patches.records(), None) is None:
             raise
         tables = f"{patches.report('patch')} and {patches.report(bags.folder.name)}"
-        raise TableError(f"{error}. What became of each slide is in {tables}") from error
+        raise TableError(f"{error}. For the status of each slide, see {tables}") from error
 
 
 def _split(
     config: RunConfig, table: LabelTable, *, full_table: LabelTable, previous: Path | None
 ) -> Split:
-    """The split of the usable bags; a split file may name any bag of the full table."""
+    """Return the split of the usable bags; a split file may name any bag of the full table."""
     if previous is not None and RunFolder(previous).split_file.is_file():
         split = read_split(RunFolder(previous))
         usable = set(table.bags)
@@ -236,7 +236,7 @@ def _split(
 
 
 def _n_classes(config: RunConfig, table: LabelTable) -> int:
-    """The run's `n_classes`, else that of the labels, where two classes need one logit."""
+    """Return the run's `n_classes`, else that of the labels, where two classes need one logit."""
     if "n_classes" not in arguments(config.model):
         raise InputError(f"the model {config.model!r} has no n_classes argument")
     from_run = config.model_arguments.get("n_classes")

@@ -63,7 +63,7 @@ class Posterior(Protocol):
         ...
 
     def sampler(self, sizes: Sequence[int]) -> Sampler:
-        """Return the function from noise to samples, for bags of these numbers of instances.
+        """Return the function from noise to samples, for bags with these numbers of instances.
 
         The samples of a bag must depend only on the bag and on its noise.
         """
@@ -206,7 +206,7 @@ class Diagonal:
 
         This is the KL up to terms that do not depend on q (the paper misprints it: docs/paper.md).
         `exact=True` adds these terms. With ε = 0 the exact KL is that of the contrasts: of q
-        projected off the constant vector, which softmax ignores (inference 3.2).
+        projected off the constant vector, which softmax ignores.
         """
         log_variance = self.variance.log()
         per_instance = prior.diagonal(bags, dtype=self.mean.dtype) * self.variance

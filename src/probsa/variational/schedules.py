@@ -1,4 +1,4 @@
-"""Stage 7: schedules of λ, the weight of the KL, and of the learning rate.
+"""Stage 7: schedules of λ, the weight of the KL term, and of the learning rate.
 
 λ depends on the global step and the learning rate on the epoch and the validation losses. A
 checkpoint holds all of these, so a resumed run continues its schedules.
@@ -26,13 +26,13 @@ def kl_weight(schedule: KLWeight, step: int, total: int) -> float:
     """
     if isinstance(schedule, int | float) and not isinstance(schedule, bool):
         if not 0 <= schedule < math.inf:
-            raise InputError(f"kl_weight is {schedule}: a finite number, 0 or more")
+            raise InputError(f"kl_weight is {schedule}; expected a finite number, 0 or more")
         return float(schedule)
     if schedule == "linear":
         return linear(step, total)
     if schedule == "cyclical":
         return cyclical(step, total)
-    raise InputError(f"kl_weight is {schedule!r}: a number, 'linear' or 'cyclical'")
+    raise InputError(f"kl_weight is {schedule!r}; expected a number, 'linear' or 'cyclical'")
 
 
 def linear(step: int, total: int, *, share: float = 0.5) -> float:

@@ -159,7 +159,7 @@ def test_cells_that_wait_have_no_say(tmp_path):
         (
             "predictions/predictions.csv",
             "bag,label,p_1,sd_1\ne,1,0.5,0\nf,0,0.5,0\ng,1,1,0\nh,1,1,0\n",
-            "'e' has another label",
+            "'e' is labelled differently",
         ),
     ],
 )

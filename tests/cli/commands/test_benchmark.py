@@ -124,7 +124,7 @@ def test_what_fails_is_listed_and_the_exit_status_says_so(grid, capsys, reported
         (["benchmark", "small.yaml", "--data=toy", "--workers", "0"], "--workers is 0"),
         (["benchmark", "small.yaml", "--data=toy", "--models", "abmill"], "Did you mean 'abmil'"),
         (["benchmark", "small.yaml", "--data=toy", "--seedz", "3"], "Did you mean 'seeds'"),
-        (["benchmark", "small.yaml", "--data=toy", "toy"], "has no place for 'toy'"),
+        (["benchmark", "small.yaml", "--data=toy", "toy"], "got an unexpected value 'toy'"),
         (["benchmark", "small.yaml", "--data=toy", "--bags", "b0,x"], "test bag (of --bags)"),
         (["benchmark", "small.yaml", "--data=toy", "--dry-run", "--out", "toy"], "not empty"),
         (["benchmark", "small.yaml", "--data=toy", "--dry-run", "--out", "small.yaml"], "a file"),

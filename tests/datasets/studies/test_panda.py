@@ -166,7 +166,7 @@ def test_masks_that_cannot_be_used_leave_their_patches_unknown(raw, tmp_path: Pa
     assert set(marks(study)[RADBOUD]) == set(marks(study)[KAROLINSKA]) == {-1}
     record = json.loads((tmp_path / "out" / "dataset.json").read_text())
     assert record["damaged_masks"] == [RADBOUD, KAROLINSKA]
-    assert any("64x32 pixels, but its slide 99x99" in note for note in study.notes)
+    assert any("64x32 pixels, but its slide has 99x99" in note for note in study.notes)
 
 
 def test_no_masks_at_all(raw, tmp_path: Path) -> None:

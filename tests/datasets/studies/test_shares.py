@@ -163,5 +163,5 @@ def test_masks_by_hand(tmp_path: Path) -> None:
     assert share.tolist() == [0, 0.5, 1, 0.25, 0, 0] and strange == ()
     share, strange = mask_share(path, corners, side=10.0, positive=(2,), known=(0, 1, 2))
     assert share.sum() == 0 and strange == (3, 4)
-    with pytest.raises(SlideError, match=r"30x20 pixels, but its slide 60x40"):
+    with pytest.raises(SlideError, match=r"30x20 pixels, but its slide has 60x40"):
         mask_share(path, corners, side=10.0, positive=(2,), known=(0,), size=(60, 40))

@@ -94,7 +94,7 @@ def spelled(method: Method) -> str:
 
 
 def study_of(data: str) -> str | None:
-    """Return the paper's data set that a grid's data set is, judged by its name."""
+    """Return the paper's data set to which a grid's data set corresponds, judging by its name."""
     return next((ours for ours in STUDIES.values() if data.lower() == ours), None)
 
 

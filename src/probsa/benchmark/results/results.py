@@ -185,7 +185,7 @@ class _DataSet:
             relabelled = [b for b, y in t.y.items() if labels.setdefault(b, y) != y]
             same = arguments.setdefault(_key(t.run), t.run.method) == t.run.method
             if relabelled:
-                why = f"bag {relabelled[0]!r} has another label than in the data set's other runs"
+                why = f"bag {relabelled[0]!r} is labelled differently in the data set's other runs"
                 skipped.append((t.run.path, why))
             elif not same:
                 skipped.append((t.run.path, "its model or arguments differ from its neighbours'"))

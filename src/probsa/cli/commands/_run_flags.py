@@ -66,7 +66,7 @@ def add_run_flags(parser: ArgumentParser, *, without: Collection[str] = ()) -> N
 
     Args:
         parser: the command's parser.
-        without: keys, without their section, that are no flags of this command.
+        without: keys, without their section, that are not flags of this command.
     """
     keys = [k for k in section_keys().values() if k.short not in without]
     for section, title in TITLES.items():

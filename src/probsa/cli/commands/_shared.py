@@ -15,11 +15,11 @@ TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 def command_parser(name: str, description: str) -> ArgumentParser:
-    """Return a parser for a command without any argument yet.
+    """Return a parser for a command, to which the command adds its arguments.
 
     Args:
         name: the name of the command.
-        description: what the command does; the first line stands in `probsa --help` too.
+        description: what the command does; `probsa --help` shows its first line.
     """
     return ArgumentParser(
         prog=f"probsa {name}".rstrip(),
@@ -54,7 +54,7 @@ def _explain(parser: ArgumentParser, message: str) -> str:
     if match := re.match(r"unrecognized arguments: (\S+)", text):
         argument = match.group(1).partition("=")[0]
         if not argument.startswith("-"):
-            return f"{parser.prog} has no place for {argument!r}: expected --FLAG VALUE"
+            return f"{parser.prog} got an unexpected value {argument!r}: expected --FLAG VALUE"
         flags = re.findall(r"--[\w.-]+", parser.format_usage())
         return f"{parser.prog} has no argument {argument!r}.{hint(argument, flags)}"
     if match := re.match(r"argument ([\w.-]+): expected (?:one|at least one) argument", text):

@@ -95,7 +95,7 @@ def _help(arguments: Sequence[str]) -> str:
     try:
         others = [a for a in arguments if a not in ("-h", "--help")]
         _, flags = parse_with_run_flags(own_parser(), others)
-    except InputError:  # help is for those whose arguments are not right yet
+    except InputError:  # show help even if the arguments are not valid yet
         flags = {}
     if "model.name" in flags:
         from ...training import run_keys

@@ -59,7 +59,7 @@ class _Series:
 
 
 def recognised(root: Path) -> bool:
-    """Return whether a folder is RSNA's, raw or processed."""
+    """Return whether a folder contains RSNA, raw or processed."""
     if find_processed(root, kind="slice_labels") is not None:
         return any((root / above / "slice_labels").is_dir() for above in ("", "dataset", "root"))
     return (root / IMAGES).is_dir() or (root / ANSWERS).is_file()
@@ -298,13 +298,13 @@ def _keep_patients_apart(study: StudyDraft) -> None:
 def _add_notes(study: StudyDraft, *, listed: bool = True) -> None:
     counts = {p: sum(r["split"] == p for r in study.rows.values()) for p in ("train", "test")}
     study.notes.append(
-        f"{counts['train']:,} scans train and {counts['test']} test; the task has {TRAINING:,} and "
-        f"{TEST}."
+        f"{counts['train']:,} training and {counts['test']} test scans; the task has {TRAINING:,} "
+        f"and {TEST}."
     )
     if not listed:
         study.notes.append(
-            "There is no list of training scans (--train-scans), so all scans that are not tested "
-            "train: this is not the task of 1,150 scans."
+            "There is no list of training scans (--train-scans), so all scans outside the test "
+            "part are used for training: this is not the task of 1,150 scans."
         )
 
 

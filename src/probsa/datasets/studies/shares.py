@@ -74,8 +74,8 @@ def mask_share(
         width, height = mask.size
         if size is not None and size != mask.size:
             raise SlideError(
-                f"{path} is {width}x{height} pixels, but its slide {size[0]}x{size[1]}: the mask "
-                "is of another slide, or of another level"
+                f"{path} is {width}x{height} pixels, but its slide has {size[0]}x{size[1]}: the "
+                "mask belongs to another slide or level"
             )
         for i, corner in enumerate(corners):
             xs, ys = _pixels(corner, side)

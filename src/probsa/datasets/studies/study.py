@@ -42,7 +42,7 @@ class StudyOptions:
     test_scans: Path | None = None
     """RSNA: slices of the test scans (bag_name,instance_name)."""
     train_scans: Path | None = None
-    """RSNA: slices of the training scans; None: all other scans train."""
+    """RSNA: slices of the training scans; None: all scans outside the test part."""
     instance_labels: Path | None = None
     """A cohort's instance labels: a folder of <bag>.npy."""
     classes: tuple[str, ...] | None = None
