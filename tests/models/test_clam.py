@@ -488,7 +488,7 @@ def test_xavier_is_the_originals(name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k_sample": 0}, "k_sample is 0: expected at least 1 instance"),
+        ({"k_sample": 0}, "k_sample is 0; expected at least 1"),
         ({"bag_weight": 1.5}, "bag_weight is 1.5; expected at least 0 and at most 1"),
         ({"dropout": 1.0}, "dropout is 1.0; expected at least 0 and less than 1"),
         ({"attention_dropout": -0.1}, "dropout in the attention is -0.1"),

@@ -407,7 +407,7 @@ def test_weights_of_edges_reach_the_gcn_only():
         ({"rho": 0}, "rho is 0; expected at least 1"),
         ({"width": 64}, "width is 64, but GENConv keeps the 512 channels .* conv='gcn'"),
         ({"hidden": 0}, "expected widths of at least 1"),
-        ({"dropout": 1.0}, r"dropout is 1.0; expected 0 or more, below 1"),
+        ({"dropout": 1.0}, r"dropout is 1.0; expected at least 0 and less than 1"),
         ({"layer_dropout": -0.1}, "layer_dropout is -0.1; expected at least 0 and less than 1"),
         ({"attention_dropout": 2.0}, r"dropout in the attention is 2.0"),
         ({"attention_dim": 0}, "attention_dim is 0"),

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags
+from ..core import Bags, PositiveInt, Rate, check_value
 from ..errors import InputError
 from ..variational import Diagonal, Dirac, Posterior, PosteriorOptions
 
@@ -42,20 +42,14 @@ class AttentionTrunk(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if trunk not in ("tanh", "gated", "mlp"):
-            raise InputError(f"trunk is {trunk!r}; expected 'tanh', 'gated' or 'mlp'")
-        if activation not in ACTIVATIONS:
-            raise InputError(
-                f"attention_activation is {activation!r}; expected 'tanh', 'relu' or 'gelu'"
-            )
+        check_value("trunk", trunk, Trunk)
+        check_value("attention_activation", activation, Activation)
+        check_value("attention_dim", attention_dim, PositiveInt)
+        check_value("dropout in the attention", dropout, Rate)
         if trunk == "mlp" and activation != "tanh":
             raise InputError(
                 "attention_activation has no effect on the 'mlp' trunk, which uses GELU"
             )
-        if attention_dim < 1:
-            raise InputError(f"attention_dim is {attention_dim}; expected at least 1")
-        if not 0 <= dropout < 1:
-            raise InputError(f"dropout in the attention is {dropout}; expected 0 or more, below 1")
         self.kind = trunk
         self.activation = ACTIVATIONS[activation]
         self.out_dim = 2 * attention_dim if trunk == "mlp" else attention_dim
@@ -109,8 +103,7 @@ class AttentionPosterior(nn.Module):
         trunk_bias: bool = True,
     ) -> None:
         super().__init__()
-        if kind not in ("dirac", "diag"):
-            raise InputError(f"posterior is {kind!r}; expected 'dirac' or 'diag'")
+        check_value("posterior", kind, PosteriorKind)
         if kind == "diag" and columns is not None:
             raise InputError("a diagonal posterior has one attention map, not one per class")
         self.trunk = AttentionTrunk(

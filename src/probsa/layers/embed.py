@@ -6,6 +6,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..core import Rate, check_value
 from ..errors import InputError
 
 Widths = int | tuple[int, ...] | None
@@ -38,8 +39,7 @@ class Embed(nn.Module):
             raise InputError(
                 f"embed is {widths} on {in_dim} features; expected widths of at least 1"
             )
-        if not 0 <= dropout < 1:
-            raise InputError(f"dropout is {dropout}; expected 0 or more, below 1")
+        check_value("dropout", dropout, Rate)
         layers: list[nn.Module] = []
         for a, b in pairwise(dims):
             layers.append(nn.Linear(a, b, bias=bias))

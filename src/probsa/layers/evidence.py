@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..core import segment_mean, segment_topk
-from ..errors import InputError
+from ..core import PositiveInt, check_value, segment_mean, segment_topk
 from .smooth_svm import smooth_top1_svm
 
 InstanceLoss = Literal["ce", "svm"]
@@ -98,10 +97,8 @@ class InstanceEvidence(nn.Module):
 
     def __init__(self, dim: int, *, classes: int, k: int, others: bool, loss: InstanceLoss) -> None:
         super().__init__()
-        if k < 1:
-            raise InputError(f"k_sample is {k}: expected at least 1 instance")
-        if loss not in ("ce", "svm"):
-            raise InputError(f"instance_loss is {loss!r}; expected 'ce' or 'svm'")
+        check_value("k_sample", k, PositiveInt)
+        check_value("instance_loss", loss, InstanceLoss)
         self.k, self.others, self.kind = k, others, loss
         self.classifiers = nn.ModuleList(nn.Linear(dim, 2) for _ in range(classes))
 

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..core import check_value
 from ..errors import InputError
 from ..variational import Likelihood, likelihood_of
 
@@ -79,8 +80,7 @@ def bag_loss(
     Raises:
         InputError: If the name is unknown, or `Focal` rejects the numbers.
     """
-    if loss not in ("ce", "focal"):
-        raise InputError(f"loss is {loss!r}; expected 'ce' or 'focal'")
+    check_value("loss", loss, Literal["ce", "focal"])
     alpha, gamma = focal
     other = Focal(n_classes, alpha=alpha, gamma=gamma, class_weights=class_weights)
     return other if loss == "focal" else likelihood_of(n_classes, class_weights=class_weights)

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ..core import PositiveInt, Rate, check_value
 from ..errors import InputError
 
 Convolution = Literal["sequence", "heads", "none"]
@@ -150,14 +151,11 @@ class NystromAttention(nn.Module):
         super().__init__()
         if heads < 1 or dim % heads:
             raise InputError(f"heads is {heads}: give a divisor of the attention's width, {dim}")
-        if landmarks < 1 or iterations < 1:
-            raise InputError(
-                f"landmarks are {landmarks} and iterations {iterations}; expected at least 1 each"
-            )
+        check_value("landmarks", landmarks, PositiveInt)
+        check_value("iterations", iterations, PositiveInt)
         if legacy_crop and mask_padding:
             raise InputError("legacy_crop shifts by the padding: it needs mask_padding=False")
-        if not 0 <= dropout < 1:
-            raise InputError(f"dropout is {dropout}; expected 0 or more, below 1")
+        check_value("dropout", dropout, Rate)
         self.heads, self.landmarks, self.iterations = heads, landmarks, iterations
         self.mask_padding, self.legacy_crop = mask_padding, legacy_crop
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..core import PositiveInt, check_value
 from ..errors import InputError
 from .graph import Arcs, propagate
 
@@ -42,14 +43,12 @@ class Sm(nn.Module):
         steps: int = 10,
     ) -> None:
         super().__init__()
-        if mode not in ("approximate", "exact"):
-            raise InputError(f"mode of Sm is {mode!r}; expected 'approximate' or 'exact'")
+        check_value("mode of Sm", mode, SmMode)
         if not (0 < alpha <= MOST if trainable else 0 <= alpha <= MOST):
             raise InputError(
                 f"alpha of Sm is {alpha}; expected at most {MOST}, and above 0 (0 if not trained)"
             )
-        if steps < 1:
-            raise InputError(f"the number of steps of Sm is {steps}; expected at least 1")
+        check_value("the number of steps of Sm", steps, PositiveInt)
         self.mode, self.steps, self.fixed = mode, steps, alpha
         self.logit: nn.Parameter | None = None
         if trainable:

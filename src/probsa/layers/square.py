@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..core import PositiveInt, check_value
 from .nystrom import Group, NystromAttention, NystromLayer, attention_row
 
 Duplicates = Literal["drop", "add"]
@@ -56,8 +56,7 @@ class SquareEncoder(nn.Module):
 
     def __init__(self, dim: int, *, layers: int, **attention: Any) -> None:
         super().__init__()
-        if layers < 1:
-            raise InputError(f"layers is {layers}; expected at least 1")
+        check_value("layers", layers, PositiveInt)
         self.cls_token = nn.Parameter(torch.randn(1, 1, dim))
         self.blocks = nn.ModuleList(
             NystromLayer(NystromAttention(dim, **attention)) for _ in range(layers)

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..core import check_value
 from ..errors import InputError
 
 BlockKind = Literal["vit", "torchmil"]
@@ -64,8 +65,7 @@ class TokenBlock(nn.Module):
         hidden = round(mlp_ratio * width)
         if hidden < 1:
             raise InputError(f"mlp_ratio is {mlp_ratio}: the MLP needs at least one hidden unit")
-        if kind not in ("vit", "torchmil"):
-            raise InputError(f"blocks is {kind!r}; expected 'vit' or 'torchmil'")
+        check_value("blocks", kind, BlockKind)
         vit = kind == "vit"
         eps = 1e-6 if vit else 1e-5
         self.heads = heads
