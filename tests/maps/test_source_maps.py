@@ -136,7 +136,7 @@ def test_without_its_slide_the_plain_map_is_drawn_and_the_reason_said(
         (["--alpha", "1.5"], "alpha is 1.5"),
         (["--longest", "20"], "--longest is 20: a map needs 100"),
         (["--resolution", "-1"], "--resolution is -1"),
-        (["--slide-mpp", "0"], "--slide-mpp is 0"),
+        (["--slide-mpp", "0"], "--slide-mpp: µm per pixel is 0"),
         (["--longest", "900", "--resolution", "2"], "--longest is not allowed with --resolution"),
     ],
 )

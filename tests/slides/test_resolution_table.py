@@ -3,7 +3,7 @@
 import pytest
 
 from probsa.errors import InputError, TableError
-from probsa.slides import read_resolutions
+from probsa.slides import read_resolutions, resolution_of
 
 
 def test_a_number_and_a_table(tmp_path):
@@ -38,3 +38,12 @@ def test_what_is_no_table_of_resolutions(tmp_path):
     table.write_text("slide,mpp\nx,half\n")
     with pytest.raises(InputError, match=r"mpp of 'x' is 'half'"):
         read_resolutions(str(table))
+
+
+def test_a_resolution_is_looked_up_by_any_name_of_its_slide():
+    table = {"a.svs": 0.25, "b": 0.5}
+    assert resolution_of(table, "a", "a.svs") == 0.25
+    assert resolution_of(table, "b", "b.svs") == 0.5
+    assert resolution_of(table, "c", "c.svs") is None
+    assert resolution_of(0.4, "c") == 0.4
+    assert resolution_of(None, "c") is None

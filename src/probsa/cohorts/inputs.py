@@ -6,7 +6,14 @@ from pathlib import Path
 
 from ..core import BagKind
 from ..errors import InputError
-from ..slides import PLAIN_SUFFIXES, list_scans, open_slide, slide_files, slide_name
+from ..slides import (
+    PLAIN_SUFFIXES,
+    list_scans,
+    open_slide,
+    resolution_of,
+    slide_files,
+    slide_name,
+)
 from .records import Record
 from .work import file_name, is_work_picture
 
@@ -113,8 +120,7 @@ def _with_mpp(item: Input, mpp: Resolution | None) -> Input:
     if mpp is None or item.kind != "slide":
         return item
     if isinstance(mpp, Mapping):
-        names = (item.name, item.source.name)
-        return replace(item, mpp=next((mpp[n] for n in names if n in mpp), None))
+        return replace(item, mpp=resolution_of(mpp, item.name, item.source.name))
     return replace(item, fallback=mpp)
 
 

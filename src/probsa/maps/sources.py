@@ -3,6 +3,7 @@
 This module is loaded on use, since it imports the slide readers.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ..cohorts import PatchSet, Record, WorkFolder, find_inputs, open_source, re
 from ..errors import BagError, InputError, hint
 from ..evaluation import Prediction
 from ..patches import Patches
-from ..slides import Scan, Slide
+from ..slides import Scan, Slide, resolution_of
 
 
 class CohortSources:
@@ -21,13 +22,14 @@ class CohortSources:
     Args:
         folder: A work folder of `probsa patch`, which lists its slides and their patches; or a
             folder of slides or series, which get the names that `probsa patch` would give them.
-        mpp: Micrometres per level-0 pixel of slides whose files do not state it.
+        mpp: Micrometres per level-0 pixel of slides whose files do not state it; or a mapping from
+            names of slides, which takes precedence over the files.
 
     Raises:
         InputError: The folder does not exist or holds no slides or scans.
     """
 
-    def __init__(self, folder: Path, *, mpp: float | None = None) -> None:
+    def __init__(self, folder: Path, *, mpp: float | Mapping[str, float] | None = None) -> None:
         self.folder = Path(folder)
         self._mpp = mpp
         self._sets = tuple(WorkFolder(self.folder).sets().values())
@@ -52,6 +54,9 @@ class CohortSources:
         patch_set = self._set_of(p)
         stored = None if patch_set is None else Record.read(patch_set[0].record("patch", p.name))
         record = stored or listed
+        if isinstance(self._mpp, Mapping):
+            mpp = resolution_of(self._mpp, p.name, Path(record.source).name)
+            return record if mpp is None else replace(record, mpp=mpp)
         return record if record.mpp is not None else replace(record, mpp=self._mpp)
 
     def open(self, p: Prediction) -> Slide | Scan:

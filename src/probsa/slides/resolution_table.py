@@ -1,6 +1,7 @@
 """Resolutions that the user states with `--slide-mpp`: one for all slides, or a table."""
 
 import csv
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import InputError, TableError
@@ -41,6 +42,13 @@ def read_resolutions(value: str | float | Path) -> float | dict[str, float]:
                 f"{where}: slide {slide!r} has two resolutions, {by_slide[slide]:g} and {mpp:g}"
             )
     return by_slide
+
+
+def resolution_of(resolutions: float | Mapping[str, float] | None, *names: str) -> float | None:
+    """Return the resolution of a slide known by these names; None if none is given for it."""
+    if isinstance(resolutions, Mapping):
+        return next((resolutions[name] for name in names if name in resolutions), None)
+    return resolutions
 
 
 def _rows(path: Path) -> list[tuple[int, str, str]]:

@@ -1,6 +1,6 @@
 """probsa info: describe slides and scans, and what their files do not state."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,8 @@ from ._shared import add_json_flag, command_parser, exit_status, parse_arguments
 
 if TYPE_CHECKING:
     from ...slides import Scan, Slide
+
+Resolutions = float | Mapping[str, float]
 
 DESCRIPTION = """\
 Describe slides and scans: their format, size and resolution, and what is missing."""
@@ -37,8 +39,9 @@ def parser() -> ArgumentParser:
         help="Slides, NIfTI or DICOM files, or folders of them.",
     )  # fmt: skip
     parser.add_argument(
-        "--slide-mpp", type=float, metavar="MPP",
-        help="Micrometres per level-0 pixel; replaces what the files state.",
+        "--slide-mpp", metavar="MPP|FILE",
+        help="Micrometres per level-0 pixel, which replace those in the files; or a table with the "
+        "columns slide and mpp.",
     )  # fmt: skip
     add_json_flag(parser)
     return parser
@@ -47,12 +50,14 @@ def parser() -> ArgumentParser:
 def run(arguments: Sequence[str]) -> int:
     """Run `probsa info`."""
     args = parse_arguments(parser(), arguments)
+    from ...slides import read_resolutions
     from ..terminal import OUT
 
     descriptions: list[_Description] = []
     failed: list[tuple[str, str]] = []
+    mpp = None if args.slide_mpp is None else read_resolutions(args.slide_mpp)
     for path in args.files:
-        for entry in _entries(path, args.slide_mpp):
+        for entry in _entries(path, mpp):
             if isinstance(entry, _Description):
                 descriptions.append(entry)
                 if not args.json:
@@ -67,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
     return exit_status(failed, as_json=args.json)
 
 
-def _entries(path: Path, mpp: float | None) -> "Iterator[_Description | tuple[str, str]]":
+def _entries(path: Path, mpp: Resolutions | None) -> "Iterator[_Description | tuple[str, str]]":
     """Yield the description of each slide and scan at a path, or (path, reason) if unreadable."""
     from ...slides import is_scan, list_scans, open_scan, slide_files
 
@@ -103,10 +108,11 @@ def _message(error: Exception) -> str:
     return str(error)
 
 
-def _of_slide(path: Path, mpp: float | None) -> _Description:
-    from ...slides import open_slide
+def _of_slide(path: Path, mpp: Resolutions | None) -> _Description:
+    from ...slides import open_slide, resolution_of, slide_name
 
-    with open_slide(path, mpp=mpp) as slide:
+    stated = resolution_of(mpp, slide_name(path), path.name)
+    with open_slide(path, mpp=stated) as slide:
         return _Description(title=str(path), facts=_slide_facts(slide), lines=_slide_lines(slide))
 
 

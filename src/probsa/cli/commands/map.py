@@ -62,8 +62,9 @@ def _add_flags_of_overlays(parser: ArgumentParser) -> None:
         "axes and colour bar.",
     )  # fmt: skip
     add(
-        "--slide-mpp", type=float, metavar="MPP",
-        help="Micrometres per level-0 pixel, for slides that do not state it.",
+        "--slide-mpp", metavar="MPP|FILE",
+        help="Micrometres per level-0 pixel of slides that do not state it, or a table with the "
+        "columns slide and mpp, which takes precedence over the files.",
     )  # fmt: skip
 
 
@@ -97,6 +98,7 @@ def run(arguments: Sequence[str]) -> int:
 def _over(args: Namespace):  # noqa: ANN202 - the types are imported only when the command runs
     """Return the slides to draw over and how, or None."""
     from ...maps import CohortSources, OverlaySettings
+    from ...slides import read_resolutions
 
     names = ("resolution", "longest", "alpha", "overlays")
     options = {k: args[k] for k in names if args[k] is not None and args[k] is not False}
@@ -105,6 +107,5 @@ def _over(args: Namespace):  # noqa: ANN202 - the types are imported only when t
             flag = name.replace("_", "-")
             raise InputError(f"--{flag} is for maps over slides: add --slides FOLDER")
         return None
-    if args.slide_mpp is not None and not args.slide_mpp > 0:
-        raise InputError(f"--slide-mpp is {args.slide_mpp:g}: expected µm per pixel, above 0")
-    return CohortSources(args.slides, mpp=args.slide_mpp), OverlaySettings(**options)
+    mpp = None if args.slide_mpp is None else read_resolutions(args.slide_mpp)
+    return CohortSources(args.slides, mpp=mpp), OverlaySettings(**options)
