@@ -164,7 +164,7 @@ def test_patches_of_other_settings_than_the_folders_are_not_mixed_in(both, tmp_p
     patch_cohort(one, work, settings=strict, run=RunOptions(overwrite=True))
     report = extract_cohort(work, FEW, run=RunOptions(overwrite=True))
     assert [o.status for o in report.outcomes] == ["done", "failed"]
-    assert "made with other settings" in report.failures[0][1]
+    assert "made with settings other than the folder's" in report.failures[0][1]
     assert [f.file for f in verify(work).findings] == [f"{NAME}/slide1"]
     patch_cohort(slides, work, settings=strict, run=RunOptions(overwrite=True))
     assert extract_cohort(work, FEW, run=RunOptions(overwrite=True)).counts == {"done": 2}

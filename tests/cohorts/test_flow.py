@@ -146,7 +146,9 @@ def test_a_damaged_or_lost_file_is_made_anew(slides, work, finished):
 
 def test_other_patch_settings_are_refused_before_anything_is_done(slides, work):
     other = settings(size=128, mpp=0.5, threshold=20)
-    with pytest.raises(InputError, match=r"other tissue settings \(threshold: 8 there, 20 asked"):
+    with pytest.raises(
+        InputError, match=r"other tissue settings \(threshold: 8 there, 20 requested"
+    ):
         patch_cohort(slides, work, settings=other)
     with pytest.raises(InputError, match=r"min_tissue: 0.25 there, 0.9 requested.*--overwrite"):
         patch_cohort(slides, work, settings=settings(size=128, mpp=0.5, min_tissue=0.9))
@@ -343,7 +345,7 @@ def test_a_slide_that_kills_readers_fails_alone(work, monkeypatch):
 
 @pytest.mark.parametrize("wrong", [{"batch": 0}, {"readers": -1}, {"threads": -1}])
 def test_options_that_cannot_be(wrong):
-    with pytest.raises(InputError, match="give at least"):
+    with pytest.raises(InputError, match="at least"):
         ExtractOptions(**wrong)
 
 

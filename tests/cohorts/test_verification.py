@@ -78,7 +78,7 @@ def test_features_of_other_patches(finished, work):
     patch_cohort(finished / "slides", work, settings=strict, run=RunOptions(overwrite=True))
     said = found(work)
     assert len(said) == 3
-    assert all("other patches" in v and "--overwrite" in v for v in said.values())
+    assert all("different patches" in v and "--overwrite" in v for v in said.values())
 
 
 def test_slides_that_are_gone_and_failures_of_patching(finished, work):

@@ -307,7 +307,7 @@ def test_stamp_needs_the_resolution_of_each_slide(tmp_path: Path) -> None:
     slides = [slide("a", scan=40), slide("b", seed=1), slide("c", seed=2)]
     source = foreign.stamp(tmp_path / "x", *slides)
     for to in TARGETS:
-        with pytest.raises(InputError, match=f"in µm, and {to}'s .* pixels: give --slide-mpp"):
+        with pytest.raises(InputError, match=f"in µm, but {to} needs .* pixels: give --slide-mpp"):
             run(source, tmp_path / "out", "stamp", to)
     assert not (tmp_path / "out").exists()
     table = tmp_path / "mpp.csv"

@@ -178,7 +178,7 @@ def test_a_copy_in_another_part_is_refused_and_in_the_same_told(four, tmp_path):
     bags = write(tmp_path, {"b3": noisy(x[::-1])})
     with pytest.raises(
         TableError,
-        match=r"bags 'b0' \(train\) and 'b3' \(test\) have 100% of the rows alike and other "
+        match=r"bags 'b0' \(train\) and 'b3' \(test\) have 100% of the rows alike but different "
         r"labels\. Give bags that belong together one group",
     ):
         refuse_leaks(bags, TABLE, CLEAN)

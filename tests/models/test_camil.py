@@ -343,7 +343,7 @@ def test_nearest_arcs_of_few_of_equal_and_of_crowded_instances():
     with pytest.raises(GraphError, match="are the coordinates placeholders"):
         nearest_arcs(torch.zeros(300, 2), torch.randn(300, 3))
     for options, message in (
-        ({"nearest": 8}, "nearest is 8 and compared 7"),
+        ({"nearest": 8}, "nearest is 8 and compared is 7"),
         ({"nearest": 0}, "nearest is 0"),
         ({"distance": "l1"}, "distance is 'l1'; expected 'euclidean' or 'cosine'"),
     ):

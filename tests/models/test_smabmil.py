@@ -375,7 +375,7 @@ def test_more_alpha_is_smoother():
         ({"encoder": "cnn"}, "encoder is 'cnn'; expected 'mlp' or 'transformer'"),
         ({"alpha": 1.0}, "alpha of Sm is 1.0"),
         ({"mode": "approx"}, "mode is 'approx'; expected 'approximate' or 'exact'"),
-        ({"steps": 0}, "steps of Sm are 0"),
+        ({"steps": 0}, "the number of steps of Sm is 0"),
         ({"attention_dim": 0}, "attention_dim is 0"),
         ({"attention_activation": "silu"}, "attention_activation is 'silu'"),
         ({"encoder": "transformer", "heads": 7}, "heads is 7: give a divisor"),

@@ -117,7 +117,7 @@ def test_what_fails_is_listed_and_the_exit_status_says_so(grid, capsys, reported
         (["benchmark", "none.yaml"], "cannot read the grid none.yaml"),
         (["benchmark", "small.yaml"], "names no data: give --data DIR"),
         (["benchmark", "small.yaml", "--data"], "--data needs a value"),
-        (["benchmark", "small.yaml", "--data=toy", "--seed", "3"], "seed in the flags is not set"),
+        (["benchmark", "small.yaml", "--data=toy", "--seed", "3"], "is set by the grid"),
         (["benchmark", "small.yaml", "--data=toy", "--epoch", "3"], "'epoch'. Did you mean 'epoch"),
         (["benchmark", "small.yaml", "--data=toy", "--engine", "dask"], "--engine is 'dask'"),
         (["benchmark", "small.yaml", "--data=toy", "--workers", "x"], "--workers is 'x'"),

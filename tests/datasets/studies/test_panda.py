@@ -152,7 +152,7 @@ def test_a_mask_of_the_other_hospital(raw, tmp_path: Path) -> None:
     root, work = raw
     text = (root / "train.csv").read_text()
     (root / "train.csv").write_text(text.replace(f"{RADBOUD},radboud", f"{RADBOUD},karolinska"))
-    with pytest.raises(InputError, match=r"holds the values 3, 5, but .* is from karolinska"):
+    with pytest.raises(InputError, match=r"contains the values 3, 5, but .* is from karolinska"):
         open_study("panda", root, out=tmp_path / "out", features=work)
 
 
