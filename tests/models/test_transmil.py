@@ -291,7 +291,7 @@ def test_the_bounds_of_the_variance_hold():
     [
         ({"heads": 5}, "heads is 5: give a divisor of the attention's width, 12"),
         ({"layers": 0}, "layers is 0; expected at least 1"),
-        ({"landmarks": 0}, "landmarks are 0"),
+        ({"landmarks": 0}, "landmarks is 0"),
         ({"legacy_crop": True}, "legacy_crop shifts by the padding: it needs mask_padding=False"),
         ({"score_heads": "max"}, "score_heads is 'max'; expected 'mean' or 'range'"),
         ({"score_duplicates": "mean"}, "score_duplicates is 'mean'; expected 'drop' or 'add'"),
