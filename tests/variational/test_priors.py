@@ -165,9 +165,9 @@ def test_a_large_chain_takes_memory_of_its_edges():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"kappa": 0.0}, "kappa > 0 and ridge >= 0, not 0.0 and 0.01"),
-        ({"kappa": float("nan")}, "kappa > 0"),
-        ({"ridge": -0.1}, "not 1.0 and -0.1"),
+        ({"kappa": 0.0}, "kappa is 0.0; expected more than 0"),
+        ({"kappa": float("nan")}, "kappa is nan; expected more than 0"),
+        ({"ridge": -0.1}, "ridge is -0.1; expected at least 0"),
         ({"laplacian": "random"}, "'combinatorial' or 'normalized'"),
     ],
 )

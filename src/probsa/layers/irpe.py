@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..core import check_options
 from ..errors import InputError
 
 A = TypeVar("A")
@@ -126,15 +127,7 @@ class Relation:
     """Whether all heads share one table."""
 
     def __post_init__(self) -> None:
-        for name, value, choices in (
-            ("method", self.method, get_args(BucketMethod)),
-            ("mode", self.mode, get_args(RelativeMode)),
-            ("on", self.on, get_args(RelativeTo)),
-        ):
-            if value not in choices:
-                raise InputError(
-                    f"{name} of relative positions is {value!r}: give one of {choices}"
-                )
+        check_options(self)
         if "v" in self.on and self.mode == "bias":
             raise InputError(
                 f"relative positions on {self.on!r} with mode 'bias': values take vectors, so give "

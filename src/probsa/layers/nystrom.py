@@ -260,13 +260,12 @@ class HeadsConvolution(nn.Module):
 
 
 def _convolution(kind: Convolution, *, heads: int, width: int) -> nn.Module | None:
+    check_value("convolution", kind, Convolution)
     if kind == "sequence":
         return nn.Conv2d(heads, heads, (TAPS, 1), padding=(TAPS // 2, 0), groups=heads, bias=False)
     if kind == "heads":
         return HeadsConvolution(heads, width)
-    if kind == "none":
-        return None
-    raise InputError(f"convolution is {kind!r}; expected 'sequence', 'heads' or 'none'")
+    return None
 
 
 class NystromLayer(nn.Module):

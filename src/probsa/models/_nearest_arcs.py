@@ -8,7 +8,10 @@ from jaxtyping import Float, Int, Shaped
 from scipy.spatial import KDTree
 from torch import Tensor, nn
 
+from ..core import check_value
 from ..errors import GraphError, InputError
+
+Distance = Literal["euclidean", "cosine"]
 
 CROWDED = 100
 """Mean number of surplus candidates per neighbourhood above which coordinates are implausible."""
@@ -20,7 +23,7 @@ def nearest_arcs(
     *,
     nearest: int = 7,
     compared: int = 7,
-    distance: Literal["euclidean", "cosine"] = "euclidean",
+    distance: Distance = "euclidean",
 ) -> tuple[Int[Tensor, "2 a"], Float[Tensor, " a"]]:
     """Return the authors' directed neighbourhoods (target, source) and their similarities.
 
@@ -44,8 +47,7 @@ def nearest_arcs(
         raise InputError(
             f"nearest is {nearest} and compared is {compared}: expected 1 <= nearest <= compared"
         )
-    if distance not in ("euclidean", "cosine"):
-        raise InputError(f"distance is {distance!r}; expected 'euclidean' or 'cosine'")
+    check_value("distance", distance, Distance)
     n, v = len(x), x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     if n == 1:
         return torch.zeros(2, 1, dtype=torch.long), v.new_ones(1)

@@ -61,16 +61,12 @@ class Dirichlet(Prior):
         ridge: float = PriorOptions.ridge,
         laplacian: Literal["combinatorial", "normalized"] = PriorOptions.laplacian,
     ) -> None:
-        if not kappa > 0 or not ridge >= 0:
-            raise InputError(f"the prior needs kappa > 0 and ridge >= 0, not {kappa} and {ridge}")
-        if laplacian not in ("combinatorial", "normalized"):
-            raise InputError(
-                f"laplacian is {laplacian!r}; expected 'combinatorial' or 'normalized'"
-            )
+        PriorOptions(kappa=kappa, ridge=ridge, laplacian=laplacian)  # checks the values
         self.kappa, self.ridge, self.laplacian = kappa, ridge, laplacian
         self.proper = ridge > 0
 
     def energy(self, f: Float[Tensor, " n"], bags: Bags) -> Float[Tensor, " bags"]:
+        """Return κ fᵀ(L + εI) f of each bag: κ times eq. (1), with the ridge of eq. (5)."""
         i, j = bags.edges
         w = bags.weights.to(f.dtype)
         per_instance = self.ridge * f.square() if self.ridge else torch.zeros_like(f)
