@@ -141,6 +141,33 @@ def pack(bags: Sequence[Bag]) -> Bags:
     )
 
 
+def repeat_bags(bags: Bags, count: int) -> Bags:
+    """Return `count` copies of the bags, one after another, without features: only with graphs.
+
+    For the models of a stack, and for the classes of a model, which have values of their own for
+    the instances of the same bags.
+    """
+    n, e = len(bags.x), bags.edges.shape[1]
+    shift = n * torch.arange(count, device=bags.edges.device).repeat_interleave(e)
+    starts = n * torch.arange(count, device=bags.offsets.device)[:, None]
+    offsets = (starts + bags.offsets[:-1]).flatten()
+    end = offsets.new_tensor([n * count])
+    return replace(
+        bags,
+        x=bags.x.new_empty(n * count, 0),
+        offsets=torch.cat([offsets, end]),
+        edges=bags.edges.repeat(1, count) + shift,
+        weights=bags.weights.repeat(count),
+        y=None if bags.y is None else bags.y.repeat(count),
+        names=bags.names * count,
+        coords=None,
+        stride=None,
+        arcs=None,
+        arc_weights=None,
+        instance_labels=None,
+    )
+
+
 def _check(bag: Bag, *, width: int) -> None:
     instances = len(bag.x)
     if instances == 0:

@@ -7,13 +7,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, PositiveInt, Rate, check_value
+from ..core import Bags, PositiveInt, Rate, check_value, repeat_bags
 from ..errors import InputError
-from ..variational import Diagonal, Dirac, Posterior, PosteriorOptions
+from ..variational import (
+    Diagonal,
+    Dirac,
+    Field,
+    LearnedPrior,
+    PerClass,
+    Posterior,
+    PosteriorOptions,
+)
 
 Trunk = Literal["tanh", "gated", "mlp"]
 Activation = Literal["tanh", "relu", "gelu"]
-PosteriorKind = Literal["dirac", "diag"]
+PosteriorKind = Literal["dirac", "diag", "field"]
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "gelu": nn.functional.gelu}
 
 
@@ -73,18 +81,18 @@ class AttentionPosterior(nn.Module):
     Args:
         dim: Width of the instance vectors.
         attention_dim: Width of the trunk.
-        kind: `dirac` (Σ = 0) or `diag` (Σ = Diag).
+        kind: `dirac` (Σ = 0), `diag` (Σ = Diag) or `field` (Σ = Q⁻¹, smooth on the graph).
         trunk: Kind of `AttentionTrunk`.
         mean_bias: Whether μ has a bias, which a softmax ignores; by default only with the `mlp`
             trunk, as in the authors' library.
         log_variance_bounds: Bounds of log σ² = c + r tanh((ℓ − c)/r), so that variances neither
             overflow nor vanish; None for no bounds.
         initial_log_variance: log σ² of every instance before the first step.
-        columns: Number of attention maps of a Dirac, f of shape (n, columns); None for one map of
-            shape (n,).
+        columns: Number of maps, f of shape (n, columns); None for one map of shape (n,).
         activation: Activation of the trunk.
         dropout: Dropout of the trunk.
         trunk_bias: Whether V and U have biases; CAMIL's code has none.
+        prior: The prior of a field.
     """
 
     def __init__(  # noqa: PLR0913 - each is a choice of its own
@@ -101,11 +109,12 @@ class AttentionPosterior(nn.Module):
         activation: Activation = "tanh",
         dropout: float = 0.0,
         trunk_bias: bool = True,
+        prior: LearnedPrior | None = None,
     ) -> None:
         super().__init__()
         check_value("posterior", kind, PosteriorKind)
-        if kind == "diag" and columns is not None:
-            raise InputError("a diagonal posterior has one attention map, not one per class")
+        if (kind == "field") != (prior is not None):
+            raise InputError("a field posterior, and no other, is made of a prior")
         self.trunk = AttentionTrunk(
             dim,
             attention_dim,
@@ -114,32 +123,48 @@ class AttentionPosterior(nn.Module):
             dropout=dropout,
             bias=trunk_bias,
         )
-        self.bounds = log_variance_bounds
+        self.bounds, self.prior = log_variance_bounds, prior
         t = self.trunk.out_dim
         self.columns = columns
         bias = trunk == "mlp" if mean_bias is None else mean_bias
         self.mean = nn.Linear(t, 1 if columns is None else columns, bias=bias)
         # skip_init draws no numbers, so one seed gives Dirac and Diag the same other weights.
         self.log_variance: nn.Linear | None = None
-        if kind == "diag":
-            head = nn.utils.skip_init(nn.Linear, t, 1)
+        if kind != "dirac":
+            head = nn.utils.skip_init(nn.Linear, t, 1 if columns is None else columns)
             assert isinstance(head, nn.Linear)
             nn.init.zeros_(head.weight)
             nn.init.constant_(head.bias, self._unbounded(initial_log_variance))
             self.log_variance = head
 
     def forward(self, h: Float[Tensor, "n d"], bags: Bags | None = None) -> Posterior:
-        """Return q; `bags` is unused here, but other posteriors need the graphs."""
-        del bags
+        """Return q; a field needs the `bags`, for their graphs."""
         t = _full(self.trunk(h))
         with torch.autocast(t.device.type, enabled=False):
             mean = self.mean(t)
-            if self.columns is not None:
-                return Dirac(mean)
-            mean = mean[:, 0]
             if self.log_variance is None:
-                return Dirac(mean)
-            return Diagonal(mean, self._bounded(self.log_variance(t)[:, 0]).exp())
+                return Dirac(mean[:, 0] if self.columns is None else mean)
+            variance = self._bounded(self.log_variance(t)).exp()
+            if self.columns is None:
+                return self._posterior(mean[:, 0], variance[:, 0], bags, classes=1)
+            values = (v.T.reshape(-1) for v in (mean, variance))
+            return PerClass(self._posterior(*values, bags, classes=self.columns), self.columns)
+
+    def _posterior(
+        self,
+        mean: Float[Tensor, " m"],
+        variance: Float[Tensor, " m"],
+        bags: Bags | None,
+        *,
+        classes: int,
+    ) -> Posterior:
+        """Return q of the instances of every class, those of the first class first."""
+        if self.prior is None:
+            return Diagonal(mean, variance)
+        assert bags is not None, "a field needs the bags' graphs"
+        many = bags if classes == 1 else repeat_bags(bags, classes)
+        prior = self.prior.prior(many, classes=classes)
+        return Field(mean, variance.reciprocal(), prior=prior, bags=many)
 
     def _bounded(self, ell: Tensor) -> Tensor:
         if self.bounds is None:

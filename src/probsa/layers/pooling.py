@@ -19,6 +19,7 @@ from ..core import segment_softmax, segment_sum
 from ..errors import InputError
 from ..variational import (
     Factorised,
+    Field,
     Noise,
     Posterior,
     Sampler,
@@ -26,6 +27,7 @@ from ..variational import (
     block_shapes,
     factorises,
     noise_blocks,
+    noise_sizes,
     sample_blocks,
     sample_instances,
     stream_samples,
@@ -84,6 +86,30 @@ class _LinearPooling(torch.autograd.Function):
         return None, None, a_sums[:-1].T, None, *gradients
 
 
+class _SampledPooling(torch.autograd.Function):
+    """ℓ_sc = Σ_n softmax(f_s)_n g_nc for every bag, from samples of all instances (s, n)."""
+
+    @staticmethod
+    def forward(ctx: Any, f: Tensor, g: Tensor, sizes: list[int]) -> Tensor:
+        ctx.save_for_backward(f, g)
+        ctx.sizes = sizes
+        parts = zip(f.split(sizes, 1), g.split(sizes), strict=True)
+        return torch.stack([f_sn.softmax(1) @ g_nc for f_sn, g_nc in parts])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        f, g = ctx.saved_tensors
+        d_f, d_g = torch.empty_like(f), torch.empty_like(g)
+        columns = (v.split(ctx.sizes, 1) for v in (f, d_f))
+        rows = (v.split(ctx.sizes) for v in (g, d_g))
+        for grad_sc, f_sn, d_f_sn, g_nc, d_g_nc in zip(grad, *columns, *rows, strict=True):
+            a_sn = f_sn.softmax(1)
+            torch.mm(a_sn.T, grad_sc, out=d_g_nc)
+            d_a = grad_sc @ g_nc.T
+            torch.mul(a_sn, d_a - (a_sn * d_a).sum(1, keepdim=True), out=d_f_sn)
+        return d_f, d_g, None
+
+
 def _weights(
     q: Posterior, noise: Noise | None, sizes: Sequence[int], shapes: Shapes
 ) -> Iterator[tuple[int, Tensor, Tensor | None]]:
@@ -118,6 +144,9 @@ def pool_linear(
             return _pool_at_once(q, g, sizes, eps=eps)
         if factorises(q):
             return _LinearPooling.apply(q, eps, g, list(sizes), *q.parameters)  # pyright: ignore[reportReturnType]
+        if isinstance(q, Field):
+            f = sample_instances(q, eps, sizes)
+            return _SampledPooling.apply(f.T.contiguous(), g, list(sizes))  # pyright: ignore[reportReturnType]
         return _pool_by_autograd(q, g, sizes, eps=eps)
 
 
@@ -144,7 +173,7 @@ def _pool_by_autograd(
             use_reentrant=False,
             preserve_rng_state=False,
         )
-        for bag, noise_sn in noise_blocks(eps, block_shapes(eps, sizes))
+        for bag, noise_sn in noise_blocks(eps, block_shapes(eps, noise_sizes(q, sizes)))
     ]
     return torch.cat(blocks).unflatten(0, (len(sizes), -1))  # pyright: ignore[reportArgumentType]
 

@@ -24,11 +24,16 @@ from ..layers import (
 )
 from ..variational import (
     Dirichlet,
+    Field,
+    FieldOptions,
+    LearnedPrior,
     Noise,
+    PerClass,
     Posterior,
     PosteriorOptions,
     PriorOptions,
     draw_noise,
+    noise_sizes,
     sample_instances,
     sample_major,
 )
@@ -47,6 +52,8 @@ class AttentionModel(Model):
     attention: AttentionPosterior
     classifier: nn.Module
     prior: Dirichlet | None = None
+    learned_prior: LearnedPrior | None = None
+    """The prior of a field posterior, in place of `prior`."""
     kl_reduction: Literal["mean", "sum"] = "mean"
     samples: int = 1
     predict_samples: int = 1
@@ -95,6 +102,7 @@ class AttentionModel(Model):
             columns=columns,
             activation=activation,
             dropout=dropout,
+            prior=self.learned_prior if posterior == "field" else None,
         )
         if hidden is None:
             self.classifier = nn.Linear(d, self.n_classes)
@@ -104,11 +112,21 @@ class AttentionModel(Model):
                 nn.Linear(d, hidden), between, nn.Linear(hidden, self.n_classes)
             )
 
-    def build_prior(self, prior: PriorOptions, posterior: PosteriorOptions) -> None:
-        """Build p(f | A) on the bag's graph, so that the losses include `kl`."""
+    def build_prior(
+        self,
+        prior: PriorOptions,
+        posterior: PosteriorOptions,
+        *,
+        field: FieldOptions | None = None,
+    ) -> None:
+        """Build p(f | A) on the bag's graph, so that the losses include `kl`.
+
+        With options of a field, the posterior that is built afterwards is a `Field`.
+        """
         self.samples, self.predict_samples = posterior.samples, posterior.predict_samples
         self.kl_reduction = prior.kl_reduction
         self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
+        self.learned_prior = None if field is None else LearnedPrior(prior, field)
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """Return the terms of `bag_losses`, averaged over the bags."""
@@ -119,10 +137,31 @@ class AttentionModel(Model):
         terms = {"nll": self.likelihood.nll(out.logits, self.labels(bags))}
         if self.prior is None:
             return terms
-        kl = out.attention.kl(self.prior, bags)
+        kl = out.attention.kl(self.prior_of(bags), bags)
         if self.kl_reduction == "mean":
             kl = kl / bags.offsets.diff()
         return {**terms, "kl": kl}
+
+    def prior_of(self, bags: Bags) -> Dirichlet:
+        """Return the prior of a batch, of a model that has one."""
+        assert self.prior is not None
+        return self.prior if self.learned_prior is None else self.learned_prior.prior(bags)
+
+    def batch_statistics(
+        self, out: Output, bags: Bags, *, models: int = 1
+    ) -> Float[Tensor, "models 2"] | None:
+        """Return Σ N_b and Σ E_q[fᵀ(L + εI) f] of each model, from which κ is learned."""
+        q = out.attention.joint if isinstance(out.attention, PerClass) else out.attention
+        if self.learned_prior is None or not isinstance(q, Field):
+            return None
+        energy = q.expected_energy.detach().view(-1, models, len(bags) // models)
+        count = energy.new_full((models,), len(energy) * sum(bags.sizes) / models)
+        return torch.stack([count, energy.sum((0, 2))], 1)
+
+    def update_statistics(self, total: Float[Tensor, "models 2"]) -> None:
+        """Move κ towards its estimate."""
+        if self.learned_prior is not None:
+            self.learned_prior.update(total)
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
         """Return the instance vectors H(X), contextualised if there is an encoder."""
@@ -178,9 +217,10 @@ class AttentionModel(Model):
         if not q.stochastic:
             return None
         if noise is not None:
-            return sample_major(noise.to(q.mean.dtype), bags.sizes)
+            return sample_major(noise.to(q.mean.dtype), noise_sizes(q, bags.sizes))
         generators = self.streams(bags, generator)
-        return draw_noise(bags.sizes, self._drawn, like=q.mean.detach(), generators=generators)
+        counts = noise_sizes(q, bags.sizes)
+        return draw_noise(counts, self._drawn, like=q.mean.detach(), generators=generators)
 
     def _streamed(
         self,

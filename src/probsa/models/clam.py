@@ -2,7 +2,7 @@
 
 ABMIL whose most and least attended instances also train one small classifier per class. Departures:
 by default no first dropout, D_f = 128 and one logit; bags smaller than k are allowed.
-`clam-sb-probsa-diag` is CLAM-SB with a diagonal posterior and a smoothness prior.
+`clam-sb-probsa-diag` and `-field` are CLAM-SB with a normal posterior and a smoothness prior.
 """
 
 import re
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from ..core import Bags, PositiveInt, Rate, UnitInterval
 from ..errors import CheckpointError
 from ..layers import InstanceEvidence, InstanceLoss, PosteriorKind, SmoothSVM, Trunk, Widths
-from ..variational import PosteriorOptions, PriorOptions
+from ..variational import FieldOptions, PosteriorOptions, PriorOptions
 from ._attention import AttentionModel
 from ._base import Model, Output, Provenance
 from ._originals import State, only, original, part, transplant
 from ._registry import build, register
 
-PROBSA = ("posterior_options", "prior_options")
+PROBSA = ("posterior_options", "prior_options", "field_options")
 AUTHORS = {"attention_dim": 256, "dropout": 0.25}
 
 
@@ -42,7 +42,8 @@ class CLAM(AttentionModel):
     Args:
         in_dim: number of features per instance.
         branches: `single`: one attention map; `multi`: one per class, which pools for that class.
-        posterior: kind of q(f | X): `dirac` (Σ = 0) or `diag` (diagonal Σ).
+        posterior: kind of q(f | X): `dirac` (Σ = 0), `diag` (diagonal Σ) or `field` (smooth on the
+            bag's graph).
         prior: kind of p(f | A): `none`, or `dirichlet` on the bag's graph.
         n_classes: 1 (one logit, instance classifiers for labels 0 and 1) or the number of classes.
         embed: width or widths of the first layers; None uses the features unchanged.
@@ -62,6 +63,7 @@ class CLAM(AttentionModel):
         init: PyTorch's `default`, or `xavier_normal` with zero biases (the code until 2024).
         posterior_options: number of samples, and range of log σ².
         prior_options: parameters of the prior, and reduction of the KL divergence.
+        field_options: whether κ is learned, with a field.
         class_weights: class weights of the likelihood, one per class.
         seed: seed of all randomness in prediction.
     """
@@ -104,6 +106,7 @@ class CLAM(AttentionModel):
         init: Literal["default", "xavier_normal"] = "default",
         posterior_options: PosteriorOptions,
         prior_options: PriorOptions,
+        field_options: FieldOptions,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
@@ -112,7 +115,8 @@ class CLAM(AttentionModel):
             self.likelihood = SmoothSVM(n_classes, class_weights=class_weights)
         self.bag_weight = bag_weight
         if prior == "dirichlet":
-            self.build_prior(prior_options, posterior_options)
+            field = field_options if posterior == "field" else None
+            self.build_prior(prior_options, posterior_options, field=field)
         self.build_embed(in_dim, embed, activation=activation, dropout=dropout)
         self.build_attention(
             attention_dim=attention_dim,
@@ -168,9 +172,16 @@ class CLAM(AttentionModel):
         return {**terms, "instance": each.mean()}
 
 
-@register("clam-sb-probsa-diag", branches="single", posterior="diag", prior="dirichlet")
+@register(
+    "clam-sb-probsa-diag",
+    branches="single",
+    posterior="diag",
+    prior="dirichlet",
+    without=["field_options"],
+)
+@register("clam-sb-probsa-field", branches="single", posterior="field", prior="dirichlet")
 class CLAMProbSA(CLAM):
-    """CLAM-SB with q(f | X) = N(μ, diag σ²) and a smoothness prior; μ selects the instances."""
+    """CLAM-SB with a normal q(f | X) and a smoothness prior; its mean selects the instances."""
 
     needs = frozenset({"edges"})
     baseline = "clam-sb"

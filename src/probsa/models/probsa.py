@@ -1,6 +1,7 @@
 """ProbSA: probabilistic smooth attention (Castro-Macías et al., arXiv:2507.14932).
 
-The paper's four variants combine H (MLP or transformer) with q (Dirac or Diag), table 1. With λ = 0
+The paper's four variants combine H (MLP or transformer) with q (Dirac or Diag), table 1; `field` is
+this package's smooth posterior (`variational.Field`). With λ = 0
 and Dirac they are ABMIL and T-ABMIL; with a constant λ, Dirac and the MLP, Smooth Attention (SA).
 The KL of a bag is divided by its size unless `kl_reduction="sum"`. The equations sum; the authors'
 code divides, because the terms of 10⁴ patches would otherwise outweigh one label.
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from ..core import Limits, PositiveInt, Rate
 from ..layers import PosteriorKind, Transformer, Trunk, Widths
-from ..variational import PosteriorOptions, PriorOptions
+from ..variational import FieldOptions, PosteriorOptions, PriorOptions
 from . import _torchmil as torchmil
 from ._attention import AttentionModel
 from ._base import Model, Provenance
@@ -19,20 +20,26 @@ from ._registry import build, register
 
 PLAIN: dict[str, Literal["relu", "identity"]] = {"mlp": "relu", "transformer": "identity"}
 TRANSFORMER = ("layers", "heads", "width", "out_proj", "use_mlp", "final_norm", "add_self")
+FIELD = "field_options"
 TABMIL: dict[str, Any] = {"family": "global", "baseline": "tabmil"}
 
 
-@register("abmil-probsa-dirac", encoder="mlp", posterior="dirac", without=TRANSFORMER)
-@register("abmil-probsa-diag", encoder="mlp", posterior="diag", without=TRANSFORMER)
-@register("tabmil-probsa-dirac", encoder="transformer", posterior="dirac", **TABMIL)
-@register("tabmil-probsa-diag", encoder="transformer", posterior="diag", **TABMIL)
+@register("abmil-probsa-dirac", encoder="mlp", posterior="dirac", without=(*TRANSFORMER, FIELD))
+@register("abmil-probsa-diag", encoder="mlp", posterior="diag", without=(*TRANSFORMER, FIELD))
+@register("abmil-probsa-field", encoder="mlp", posterior="field", without=TRANSFORMER)
+@register(
+    "tabmil-probsa-dirac", encoder="transformer", posterior="dirac", without=[FIELD], **TABMIL
+)
+@register("tabmil-probsa-diag", encoder="transformer", posterior="diag", without=[FIELD], **TABMIL)
+@register("tabmil-probsa-field", encoder="transformer", posterior="field", **TABMIL)
 class ProbSA(AttentionModel):
     """Attention with a distribution q(f | X) and a smoothness prior on the bag's graph.
 
     Args:
         in_dim: number of features per instance.
         encoder: network H(X): `mlp` (ABMIL) or `transformer` (T-ABMIL).
-        posterior: kind of q(f | X): `dirac` (Σ = 0) or `diag` (diagonal Σ).
+        posterior: kind of q(f | X): `dirac` (Σ = 0), `diag` (diagonal Σ) or `field` (smooth on the
+            bag's graph).
         n_classes: 1 (one logit) or the number of classes.
         embed: width or widths of the first layers; None uses the features unchanged.
         activation: activation after each first layer; None: ReLU for the MLP, none before a
@@ -51,6 +58,7 @@ class ProbSA(AttentionModel):
             cheap.
         posterior_options: number of samples, and range of log σ².
         prior_options: parameters of the prior, and reduction of the KL divergence.
+        field_options: whether κ is learned, with a field.
         class_weights: class weights of the likelihood, one per class.
         seed: seed of all randomness in prediction.
     """
@@ -91,11 +99,16 @@ class ProbSA(AttentionModel):
         classifier_hidden: Annotated[int | None, Limits(at_least=1)] = None,
         posterior_options: PosteriorOptions,
         prior_options: PriorOptions,
+        field_options: FieldOptions,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        self.build_prior(prior_options, posterior_options)
+        self.build_prior(
+            prior_options,
+            posterior_options,
+            field=field_options if posterior == "field" else None,
+        )
         self.build_embed(in_dim, embed, activation=activation or PLAIN[encoder], dropout=dropout)
         parts = {"out_proj": out_proj, "final_norm": final_norm, "add_self": add_self}
         if encoder == "transformer":

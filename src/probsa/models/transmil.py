@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..core import Bags, PositiveInt
 from ..errors import CheckpointError, InputError
 from ..layers import Duplicates, Embed, PosteriorKind, SquareEncoder, Trunk, Widths
-from ..variational import Dirac, PosteriorOptions, PriorOptions
+from ..variational import Dirac, FieldOptions, PosteriorOptions, PriorOptions
 from ._attention import AttentionModel
 from ._base import Model, Output, Provenance, ScoreKind
 from ._originals import Rules, State, only, original, part, transplant
@@ -127,13 +127,15 @@ class TransMIL(Model):
         return Output(logits=logits[:, None], attention=Dirac(score), likelihood=self.likelihood)
 
 
-@register("transmil-probsa-diag", original=OWN, posterior="diag")
+@register("transmil-probsa-diag", original=OWN, posterior="diag", without=["field_options"])
+@register("transmil-probsa-field", original=OWN, posterior="field")
 class TransMILProbSA(AttentionModel):
     """TransMIL's instance tokens, pooled by ProbSA instead of a class token.
 
     Args:
         in_dim: number of features per instance.
-        posterior: kind of q(f | X): `dirac` (Σ = 0) or `diag` (diagonal Σ).
+        posterior: kind of q(f | X): `dirac` (Σ = 0), `diag` (diagonal Σ) or `field` (smooth on the
+            bag's graph).
         n_classes: 1 (one logit) or the number of classes.
         embed: width or widths of the first layers; None uses the features unchanged.
         activation: activation after each first layer (TransMIL: `relu`).
@@ -150,6 +152,7 @@ class TransMILProbSA(AttentionModel):
         trunk: form of the network that computes μ and log σ².
         posterior_options: number of samples, and range of log σ².
         prior_options: parameters of the prior, and reduction of the KL divergence.
+        field_options: whether κ is learned, with a field.
         class_weights: class weights of the likelihood, one per class.
         seed: seed of all randomness in prediction.
     """
@@ -187,11 +190,13 @@ class TransMILProbSA(AttentionModel):
         trunk: Trunk = "tanh",
         posterior_options: PosteriorOptions,
         prior_options: PriorOptions,
+        field_options: FieldOptions,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        self.build_prior(prior_options, posterior_options)
+        field = field_options if posterior == "field" else None
+        self.build_prior(prior_options, posterior_options, field=field)
         self.build_embed(in_dim, embed, activation=activation, dropout=0.0)
         self.encoder = SquareEncoder(
             self.embed.out_dim,

@@ -1,13 +1,12 @@
 """K models of one structure as one module: they share the bags, not the weights or the noise."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, draw_key, random_stream
+from ..core import Bags, draw_key, random_stream, repeat_bags
 from ..layers import stack
 from ..models import AttentionModel, Model, Output
 from ..variational import SCHEDULED
@@ -48,7 +47,7 @@ class Stack(nn.Module):
                 prediction.
         """
         self._generators = generators
-        many = copies(bags, self.count)
+        many = repeat_bags(bags, self.count)
         h = self.model.embed.net(bags.x)  # (n, features) to (K·n, width)
         if not self.embeds:
             h = h.repeat(self.count, 1)
@@ -137,29 +136,6 @@ def objectives(
         total = term if total is None else total + term
     assert total is not None, "a model gives at least one term"
     return total
-
-
-def copies(bags: Bags, count: int) -> Bags:
-    """Return `count` copies of the bags, without their features, which the embedding replaces."""
-    n, e = len(bags.x), bags.edges.shape[1]
-    shift = n * torch.arange(count, device=bags.edges.device).repeat_interleave(e)
-    starts = n * torch.arange(count, device=bags.offsets.device)[:, None]
-    offsets = (starts + bags.offsets[:-1]).flatten()
-    end = offsets.new_tensor([n * count])
-    return replace(
-        bags,
-        x=bags.x.new_empty(n * count, 0),
-        offsets=torch.cat([offsets, end]),
-        edges=bags.edges.repeat(1, count) + shift,
-        weights=bags.weights.repeat(count),
-        y=None if bags.y is None else bags.y.repeat(count),
-        names=bags.names * count,
-        coords=None,
-        stride=None,
-        arcs=None,
-        arc_weights=None,
-        instance_labels=None,
-    )
 
 
 def _position(name: str) -> int:

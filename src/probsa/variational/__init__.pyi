@@ -1,3 +1,5 @@
+from .field import Field as Field
+from .learned_prior import LearnedPrior as LearnedPrior
 from .likelihoods import Categorical as Categorical
 from .likelihoods import Independent as Independent
 from .likelihoods import Likelihood as Likelihood
@@ -5,11 +7,13 @@ from .likelihoods import balanced_weights as balanced_weights
 from .likelihoods import likelihood_of as likelihood_of
 from .objectives import SCHEDULED as SCHEDULED
 from .objectives import objective as objective
+from .options import FieldOptions as FieldOptions
 from .options import PosteriorOptions as PosteriorOptions
 from .options import PriorOptions as PriorOptions
 from .posteriors import Diagonal as Diagonal
 from .posteriors import Dirac as Dirac
 from .posteriors import Factorised as Factorised
+from .per_class import PerClass as PerClass
 from .posteriors import Posterior as Posterior
 from .posteriors import Sampler as Sampler
 from .posteriors import factorises as factorises
@@ -20,6 +24,7 @@ from .sampling import Shapes as Shapes
 from .sampling import block_shapes as block_shapes
 from .sampling import draw_noise as draw_noise
 from .sampling import noise_blocks as noise_blocks
+from .sampling import noise_sizes as noise_sizes
 from .sampling import sample_blocks as sample_blocks
 from .sampling import sample_instances as sample_instances
 from .sampling import sample_major as sample_major

@@ -5,9 +5,9 @@ Models that take these options expose the fields as arguments of their own (`rid
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from ..core import NonNegativeFloat, PositiveFloat, PositiveInt, check_options
+from ..core import Limits, NonNegativeFloat, PositiveFloat, PositiveInt, check_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,19 @@ class PosteriorOptions:
     """Smooth lower and upper bound of log σ²; None leaves it unbounded."""
     initial_log_variance: float = -2.0
     """Value of log σ² before the first optimiser step."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldOptions:
+    """Options of a field posterior: whether the precision κ of its prior is learned."""
+
+    learn_kappa: bool = True
+    """Whether κ follows its empirical Bayes estimate, from `kappa` on, or keeps this value."""
+    kappa_rate: Annotated[float, Limits(above=0, at_most=1)] = 0.05
+    """Fraction of the way to the estimate from a step's bags that log κ moves after the step."""
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -47,7 +47,7 @@ class Dirichlet(Prior):
     Q = 2κ(L + εI).
 
     Args:
-        kappa: The precision κ > 0.
+        kappa: The precision κ > 0; a tensor gives each bag of a batch its own.
         ridge: ε ≥ 0. With 0, the prior is improper along the constant vector of every connected
             component, and an instance without neighbours has no finite optimal variance.
         laplacian: `combinatorial`, L = D − A, or `normalized`, L = I − D^-½ A D^-½, where
@@ -57,13 +57,26 @@ class Dirichlet(Prior):
     def __init__(
         self,
         *,
-        kappa: float = PriorOptions.kappa,
+        kappa: float | Float[Tensor, " bags"] = PriorOptions.kappa,
         ridge: float = PriorOptions.ridge,
         laplacian: Literal["combinatorial", "normalized"] = PriorOptions.laplacian,
     ) -> None:
-        PriorOptions(kappa=kappa, ridge=ridge, laplacian=laplacian)  # checks the values
+        stated = {} if isinstance(kappa, Tensor) else {"kappa": kappa}
+        PriorOptions(**stated, ridge=ridge, laplacian=laplacian)  # checks the values
         self.kappa, self.ridge, self.laplacian = kappa, ridge, laplacian
         self.proper = ridge > 0
+
+    def entries(
+        self, bags: Bags, *, dtype: torch.dtype
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " e"]]:
+        """Return the diagonal of L + εI, and its entry for each stored pair."""
+        w = bags.weights.to(dtype)
+        degree = degrees(bags.edges, w, len(bags.x))
+        if self.laplacian == "combinatorial":
+            return degree + self.ridge, -w
+        scale = degree.clamp_min(torch.finfo(dtype).tiny).rsqrt() * (degree > 0)
+        i, j = bags.edges
+        return torch.ones_like(degree) + self.ridge, -w * scale[i] * scale[j]
 
     def energy(self, f: Float[Tensor, " n"], bags: Bags) -> Float[Tensor, " bags"]:
         """Return κ fᵀ(L + εI) f of each bag: κ times eq. (1), with the ridge of eq. (5)."""
@@ -80,11 +93,20 @@ class Dirichlet(Prior):
         # The energy of an edge is added to its first end, so one sum per bag serves both terms.
         return self.kappa * segment_sum(per_instance.index_add(0, i, per_edge), bags.sizes)
 
+    def kappa_of(self, bags: Bags, *, dtype: torch.dtype) -> Float[Tensor, " bags"]:
+        """Return κ of each bag."""
+        if isinstance(self.kappa, Tensor):
+            return self.kappa.to(dtype)
+        return torch.full((len(bags),), self.kappa, dtype=dtype, device=bags.x.device)
+
     def diagonal(self, bags: Bags, *, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
         w = bags.weights.to(dtype or bags.weights.dtype)
+        kappa = self.kappa
+        if isinstance(kappa, Tensor):
+            kappa = kappa.to(w.dtype).repeat_interleave(bags.offsets.diff())
         if self.laplacian == "normalized":
-            return w.new_full((len(bags.x),), self.kappa * (1 + self.ridge))
-        return self.kappa * (degrees(bags.edges, w, len(bags.x)) + self.ridge)
+            return w.new_ones(len(bags.x)) * (kappa * (1 + self.ridge))
+        return kappa * (degrees(bags.edges, w, len(bags.x)) + self.ridge)
 
     def log_determinant(self, bags: Bags) -> Float[Tensor, " bags"]:
         """Return log |Q| of each bag, without gradients.
@@ -132,7 +154,8 @@ class Dirichlet(Prior):
             lap = sp.eye(n) - sp.diags(inverse) @ a @ sp.diags(inverse)
         else:
             lap = sp.diags(degree) - a
-        return sp.csc_matrix(2 * self.kappa * (lap + self.ridge * sp.eye(n)))
+        kappa = float(self.kappa_of(bags, dtype=torch.float64)[b])
+        return sp.csc_matrix(2 * kappa * (lap + self.ridge * sp.eye(n)))
 
 
 def _log_det(q: sp.csc_matrix) -> float:

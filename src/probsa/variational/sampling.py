@@ -58,6 +58,15 @@ def draw_noise(
     return noise
 
 
+def noise_sizes(q: Posterior, sizes: Sequence[int]) -> Sequence[int]:
+    """Return how many standard normal numbers a sample of each bag takes.
+
+    That is the number of its instances, unless the posterior has a method `noise_sizes`.
+    """
+    own = getattr(q, "noise_sizes", None)
+    return sizes if own is None else own(sizes)
+
+
 def block_shapes(noise: Noise | None, sizes: Sequence[int]) -> Shapes:
     """Return how the samples are cut into blocks; without noise, there is one per bag."""
     if noise is None:
@@ -101,7 +110,8 @@ def stream_samples(
     Noise is drawn as it is needed and overwritten, so nothing of size n x samples is stored.
     """
     sample = q.sampler(sizes)
-    for bag, (n, generator) in enumerate(zip(sizes, generators, strict=True)):
+    counts = noise_sizes(q, sizes)
+    for bag, (n, generator) in enumerate(zip(counts, generators, strict=True)):
         blocks = _stream_noise(n, samples, like=q.mean, generator=generator)
         yield ((rows, sample(bag, eps, out=eps)) for rows, eps in blocks)
 
@@ -113,6 +123,9 @@ def sample_instances(
     with torch.autocast(q.mean.device.type, enabled=False):
         if noise is None:
             return q.rsample(1)
+        at_once = getattr(q, "samples", None)
+        if at_once is not None:
+            return at_once(noise)
         eps = instance_major(noise, sizes)
         return q.rsample(eps.shape[1], noise=eps)
 

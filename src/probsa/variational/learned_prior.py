@@ -1,0 +1,64 @@
+"""The prior of a field posterior, whose precision κ is estimated from the bags (empirical Bayes)."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..core import Bags
+from .options import FieldOptions, PriorOptions
+from .priors import Dirichlet
+
+
+class LearnedPrior(nn.Module):
+    """p(f | A) with a running estimate of κ, in a buffer like the statistics of a batch norm.
+
+    The evidence lower bound is largest for κ* = Σ_b N_b / (2 Σ_b E_q[fᵀ(L + εI) f]). After every
+    training step log κ moves towards log κ* of the step's bags, by `kappa_rate` of the way.
+
+    Args:
+        prior: Start value of κ, ε, and the Laplacian.
+        field: Whether κ is learned, and how fast.
+    """
+
+    log_kappa: Tensor
+    """() or, in a stack of models, one value per model."""
+
+    def __init__(self, prior: PriorOptions, field: FieldOptions) -> None:
+        super().__init__()
+        self.options, self.field = prior, field
+        self.register_buffer("log_kappa", torch.tensor(math.log(prior.kappa)))
+
+    @property
+    def kappa(self) -> Float[Tensor, " models"]:
+        """κ of each model."""
+        return self.log_kappa.double().exp().reshape(-1)
+
+    def prior(self, bags: Bags, *, classes: int = 1) -> Dirichlet:
+        """Return the prior of a batch: the bags of all models, one model after another.
+
+        Args:
+            bags: the bags; with several classes, those of one class after another.
+            classes: number of classes, each with its own copy of the bags.
+        """
+        kappa = self.kappa
+        each = kappa.repeat_interleave(len(bags) // (classes * len(kappa)))
+        return Dirichlet(
+            kappa=each.repeat(classes),
+            ridge=self.options.ridge,
+            laplacian=self.options.laplacian,
+        )
+
+    def update(self, total: Float[Tensor, "models 2"]) -> None:
+        """Move κ towards its estimate from a step.
+
+        Args:
+            total: Σ N_b and Σ E_q[fᵀ(L + εI) f] over the bags of the step, for each model.
+        """
+        if not self.field.learn_kappa:
+            return
+        estimate = (total[:, 0] / (2 * total[:, 1])).log().to(self.log_kappa)
+        step = (estimate.reshape(self.log_kappa.shape) - self.log_kappa) * self.field.kappa_rate
+        # a diverged model is reported by the training loop; its κ stays as it was
+        self.log_kappa += torch.where(step.isfinite(), step, torch.zeros_like(step))
