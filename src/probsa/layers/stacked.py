@@ -6,7 +6,7 @@ Rows are model-major: K·n rows, all n instances of model 0 first. Layers withou
 
 import copy
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -101,8 +101,25 @@ def bias_of(layer: nn.Linear | StackedLinear, *, bags: int) -> Tensor:
     return layer.bias
 
 
+@runtime_checkable
+class Stackable(Protocol):
+    """A module that knows its own K-fold version, for parameters that are no linear map or norm."""
+
+    def stacked(self, layers: Sequence[nn.Module]) -> nn.Module:
+        """Return one module that holds the parameters of all K, each with K as first dimension.
+
+        Args:
+            layers: the K modules of this structure, `self` or an equal one first.
+        """
+        ...
+
+
 def stack(models: Sequence[nn.Module], *, first: str | None) -> nn.Module:
-    """Return a copy of the first module with the linear maps and layer norms of all K stacked.
+    """Return a copy of the first module in which the parameters of all K are stacked.
+
+    Linear maps and layer norms have K-fold versions here; other submodules bring their own
+    (`Stackable`). Persistent floating buffers are stacked too, so that a buffer of shape () has
+    the shape (K,); a module lists constants that all K share in an attribute `shared_buffers`.
 
     Args:
         models: K modules of one structure.
@@ -113,15 +130,46 @@ def stack(models: Sequence[nn.Module], *, first: str | None) -> nn.Module:
     """
     stacked = copy.deepcopy(models[0])
     parts = [dict(m.named_modules()) for m in models]
+    done: list[str] = []
     for name, module in list(stacked.named_modules()):
+        if any(name.startswith(f"{parent}.") for parent in done):
+            continue  # its parent has stacked it
         layers = [p[name] for p in parts]
         if isinstance(module, nn.Linear):
             new: nn.Module = StackedLinear(cast(Linears, layers), shared=name == first)
         elif isinstance(module, nn.LayerNorm):
             new = StackedNorm(cast(Sequence[nn.LayerNorm], layers))
+        elif name and isinstance(module, Stackable):
+            new = module.stacked(layers)
+            done.append(name)
         elif module._parameters:
             raise InputError(f"{type(module).__name__} ({name}) cannot be stacked with others")
         else:
+            for buffer in _own_buffers(module):
+                values = [layer.get_buffer(buffer).detach() for layer in layers]
+                setattr(module, buffer, torch.stack(values))
             continue
         stacked.set_submodule(name, new)
     return stacked
+
+
+def per_model_names(stacked: nn.Module) -> set[str]:
+    """Return the names of the parameters and buffers whose first dimension is that of the models.
+
+    Args:
+        stacked: what `stack` returned.
+    """
+    names = {name for name, _ in stacked.named_parameters()}
+    for prefix, module in stacked.named_modules():
+        names |= {f"{prefix}.{name}".lstrip(".") for name in _own_buffers(module)}
+    return names
+
+
+def _own_buffers(module: nn.Module) -> list[str]:
+    """Return the names of a module's own buffers that differ between models."""
+    shared = {*getattr(module, "shared_buffers", ()), *module._non_persistent_buffers_set}
+    return [
+        name
+        for name, value in module._buffers.items()
+        if name not in shared and value is not None and value.is_floating_point()
+    ]

@@ -52,8 +52,8 @@ class AttentionModel(Model):
     attention: AttentionPosterior
     classifier: nn.Module
     prior: Dirichlet | None = None
-    learned_prior: LearnedPrior | None = None
-    """The prior of a field posterior, in place of `prior`."""
+    field_options: FieldOptions | None = None
+    """Options of a field posterior; with one, the attention holds the prior, with a learned κ."""
     kl_reduction: Literal["mean", "sum"] = "mean"
     samples: int = 1
     predict_samples: int = 1
@@ -102,7 +102,7 @@ class AttentionModel(Model):
             columns=columns,
             activation=activation,
             dropout=dropout,
-            prior=self.learned_prior if posterior == "field" else None,
+            prior=self._learned_prior() if posterior == "field" else None,
         )
         if hidden is None:
             self.classifier = nn.Linear(d, self.n_classes)
@@ -126,7 +126,7 @@ class AttentionModel(Model):
         self.samples, self.predict_samples = posterior.samples, posterior.predict_samples
         self.kl_reduction = prior.kl_reduction
         self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
-        self.learned_prior = None if field is None else LearnedPrior(prior, field)
+        self._prior_options, self.field_options = prior, field
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """Return the terms of `bag_losses`, averaged over the bags."""
@@ -145,14 +145,19 @@ class AttentionModel(Model):
     def prior_of(self, bags: Bags) -> Dirichlet:
         """Return the prior of a batch, of a model that has one."""
         assert self.prior is not None
-        return self.prior if self.learned_prior is None else self.learned_prior.prior(bags)
+        learned = self.attention.prior
+        return self.prior if learned is None else learned.prior(bags)
+
+    def _learned_prior(self) -> LearnedPrior:
+        assert self.field_options is not None, "`build_prior` comes before `build_attention`"
+        return LearnedPrior(self._prior_options, self.field_options)
 
     def batch_statistics(
         self, out: Output, bags: Bags, *, models: int = 1
     ) -> Float[Tensor, "models 2"] | None:
         """Return Σ N_b and Σ E_q[fᵀ(L + εI) f] of each model, from which κ is learned."""
         q = out.attention.joint if isinstance(out.attention, PerClass) else out.attention
-        if self.learned_prior is None or not isinstance(q, Field):
+        if not isinstance(q, Field):
             return None
         energy = q.expected_energy.detach().view(-1, models, len(bags) // models)
         count = energy.new_full((models,), len(energy) * sum(bags.sizes) / models)
@@ -160,8 +165,8 @@ class AttentionModel(Model):
 
     def update_statistics(self, total: Float[Tensor, "models 2"]) -> None:
         """Move κ towards its estimate."""
-        if self.learned_prior is not None:
-            self.learned_prior.update(total)
+        if self.attention.prior is not None:
+            self.attention.prior.update(total)
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
         """Return the instance vectors H(X), contextualised if there is an encoder."""

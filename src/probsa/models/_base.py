@@ -164,6 +164,28 @@ class Model(nn.Module, ABC):
     def after_step(self, out: Output, bags: Bags) -> None:
         """Update the method's memory after an optimiser step."""
 
+    def batch_statistics(
+        self, out: Output, bags: Bags, *, models: int = 1
+    ) -> Float[Tensor, "models m"] | None:
+        """Return sums over the bags that `update_statistics` needs of the whole batch, or None.
+
+        Called without gradients before the optimiser's step. Training adds up the sums of all
+        processes that share the batch; each must return a tensor of the same shape, or None.
+
+        Args:
+            out: the output for the bags, from before the step.
+            bags: this process's part of the batch; of a stack, the bags of the first model first.
+            models: number of models in a stack, which is the number of rows to return.
+        """
+        del out, bags, models
+        return None
+
+    def update_statistics(self, total: Float[Tensor, "models m"]) -> None:
+        """Update running statistics (buffers) from the sums over the batch, after the step.
+
+        In a stack, the buffers have the models as their first dimension, as `total` has.
+        """
+
     def memory(self) -> dict[str, Tensor]:
         """Return the tensors of variable size that a checkpoint stores beside the state dict."""
         return {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import InputError
 
@@ -90,6 +90,13 @@ class World:
         counts, *sums = flat.split([len(parts), *(p.numel() for p in parts)])
         for p, count, total in zip(parameters, counts.tolist(), sums, strict=True):
             p.grad = total.view_as(p) if count else None
+
+    def sum(self, value: Tensor) -> Tensor:
+        """Return the sum of a tensor over the processes."""
+        if self.size > 1:
+            value = value.clone()
+            dist.all_reduce(value)
+        return value
 
     def wait(self) -> None:
         """Wait until every process has called this."""

@@ -174,8 +174,11 @@ class TrainingLoop:
         ]
         self.world.sum_gradients(p for group in self.groups for p in group.module.parameters())
         clip_gradients(optimizer, self.settings.clip_norm)
+        statistics = [group.batch_statistics(idle=part.idle) for group in self.groups]
         optimizer.step()
-        for group in self.groups:
+        for group, sums in zip(self.groups, statistics, strict=True):
+            if sums is not None:
+                group.update_statistics(self.world.sum(sums))
             group.after_step()
         return terms
 

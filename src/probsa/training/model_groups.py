@@ -37,6 +37,10 @@ class ModelGroup(ABC):
     runs: Sequence[Run]
     module: nn.Module
     """Holds the trained parameters of every run."""
+    model: Model
+    """The model of the run, or the stacked model of all runs."""
+    _seen: tuple[Output, Bags] | None = None
+    """The last forward pass: the output and its bags."""
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
         """Switch to training mode for an epoch (counted from 0)."""
@@ -73,8 +77,26 @@ class ModelGroup(ABC):
     def means(self, sums: Mapping[str, Tensor], count: int) -> list[dict[str, float]]:
         """Return each run's sums of terms divided by `count`."""
 
-    def after_step(self) -> None:  # noqa: B027 - a stack has nothing to do
+    @torch.no_grad()
+    def batch_statistics(self, *, idle: bool) -> Float[Tensor, "runs m"] | None:
+        """Return each model's sums over the bags of the last forward pass, or None.
+
+        Args:
+            idle: whether the bags do not count, because other processes have the whole batch.
+        """
+        assert self._seen is not None, "a step has a forward pass"
+        output, bags = self._seen
+        sums = self.model.batch_statistics(output, bags, models=len(self.runs))
+        return torch.zeros_like(sums) if sums is not None and idle else sums
+
+    @torch.no_grad()
+    def update_statistics(self, total: Float[Tensor, "runs m"]) -> None:
+        """Let the models update their statistics from the sums over the whole batch."""
+        self.model.update_statistics(total)
+
+    def after_step(self) -> None:
         """Let the models react to the optimiser's step."""
+        self._seen = None
 
     @abstractmethod
     def probability(self, bags: Bags) -> Float[Tensor, "runs bags classes"]:
@@ -91,7 +113,6 @@ class SingleModel(ModelGroup):
     def __init__(self, run: Run, model: Model, *, rank: int = 0) -> None:
         self.runs, self.module, self.rank = [run], model, rank
         self.model = model
-        self._seen: tuple[Output, Bags] | None = None
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
         super().start_epoch(epoch, epochs)
@@ -114,7 +135,7 @@ class SingleModel(ModelGroup):
     def after_step(self) -> None:
         assert self._seen is not None, "a step has a forward pass"
         output, bags = self._seen
-        self._seen = None
+        super().after_step()
         self.model.after_step(output, bags)
 
     def probability(self, bags: Bags) -> Float[Tensor, "runs bags classes"]:

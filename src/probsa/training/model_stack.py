@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core import Bags, draw_key, random_stream, repeat_bags
-from ..layers import stack
+from ..layers import per_model_names, stack
 from ..models import AttentionModel, Model, Output
 from ..variational import SCHEDULED
 from .model_groups import ModelGroup
@@ -32,6 +32,7 @@ class Stack(nn.Module):
         model = stack(models, first=first)
         assert isinstance(model, AttentionModel)
         self.model = model
+        self.per_model = per_model_names(model)
         self._generators: Sequence[torch.Generator] | None = None
         # an attribute of the instance takes precedence over the method of its class
         object.__setattr__(model, "streams", self._streams)
@@ -66,9 +67,8 @@ class Stack(nn.Module):
 
     def state_of(self, place: int) -> dict[str, Tensor]:
         """Return a copy of one model's state dict."""
-        stacked = {n for n, _ in self.model.named_parameters()}
         state = self.model.state_dict()
-        return {k: (v[place] if k in stacked else v).clone() for k, v in state.items()}
+        return {k: (v[place] if k in self.per_model else v).clone() for k, v in state.items()}
 
     def _streams(
         self, bags: Bags, generator: torch.Generator | None = None
@@ -86,13 +86,14 @@ class StackedModels(ModelGroup):
 
     def __init__(self, runs: Sequence[Run], *, device: torch.device) -> None:
         self.stack = Stack([run.model for run in runs]).to(device)
-        self.runs, self.module = runs, self.stack
+        self.runs, self.module, self.model = runs, self.stack, self.stack.model
 
     def terms(self, bags: Bags, *, step: int) -> dict[str, Tensor]:
         generators = [
             random_stream(run.config.seed, "noise", step, device=bags.x.device) for run in self.runs
         ]
         output, many = self.stack(bags, generators=generators)
+        self._seen = output, many
         return self.stack.losses(output, many)
 
     def objective(self, terms: Mapping[str, Tensor], *, kl_weights: Sequence[float]) -> Tensor:

@@ -1,6 +1,7 @@
 """Stage 6: the likelihood p(Y | X, f) of a bag's label, given its logits."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,8 @@ class Likelihood(nn.Module, ABC):
     """
 
     class_weights: Tensor | None
+    shared_buffers: ClassVar[tuple[str, ...]] = ("class_weights",)
+    """Buffers that all models of a stack share, since they follow from the data."""
 
     def __init__(self, *, class_weights: tuple[float, ...] | None = None) -> None:
         super().__init__()
