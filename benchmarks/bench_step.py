@@ -76,7 +76,8 @@ def _bag(n: int, k: int, source: torch.Generator, *, slide: bool) -> Bag:
     edges = grid(cells, stride=1.0) if slide else chain(n)
     weights = 0.5 + torch.rand(edges.shape[1], generator=source)
     x = torch.randn(n, P, generator=source)
-    return Bag(name=f"bag{k}", x=x, edges=edges, weights=weights, y=float(k % 2))
+    coords = cells if slide else cells[:, :1] + width * cells[:, 1:]
+    return Bag(name=f"bag{k}", x=x, edges=edges, weights=weights, y=float(k % 2), coords=coords)
 
 
 # ------------------------------------------------------------------------------------ contestants

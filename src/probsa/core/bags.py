@@ -160,7 +160,7 @@ def repeat_bags(bags: Bags, count: int) -> Bags:
         weights=bags.weights.repeat(count),
         y=None if bags.y is None else bags.y.repeat(count),
         names=bags.names * count,
-        coords=None,
+        coords=None if bags.coords is None else bags.coords.repeat(count, 1),
         stride=None,
         arcs=None,
         arc_weights=None,

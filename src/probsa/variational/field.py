@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..core import Bags, segment_sum
 from ..errors import InputError
+from .field_gradients import deviations, log_determinant, marginals, solution
 from .field_solvers import Solver, solvers_of
 from .posteriors import Sampler
 from .priors import Dirichlet, Prior
@@ -48,10 +49,14 @@ class Field:
         self._bags = bags
 
     @cached_property
+    def _tau(self) -> Tensor:
+        return self.tau.to(self._full)
+
+    @cached_property
     def _solvers(self) -> list[Solver]:
         kappa = self.prior.kappa_of(self._bags, dtype=self._full)
         return solvers_of(
-            self.tau.to(self._full),
+            self._tau,
             entries=self.prior.entries(self._bags, dtype=self._full),
             kappa=kappa,
             bags=self._bags,
@@ -73,13 +78,13 @@ class Field:
     @cached_property
     def full_mean(self) -> Float[Tensor, " n"]:
         """The mean m, in the precision of the linear algebra."""
-        b = (self.tau.to(self._full) * self.nu.to(self._full))[:, None]
-        return self._packed(lambda s: s.solve(b[s.rows]))[:, 0]
+        b = (self._tau * self.nu.to(self._full))[:, None]
+        return self._packed(lambda s: solution(self._tau[s.rows], b[s.rows], solver=s))[:, 0]
 
     @cached_property
     def full_variance(self) -> Float[Tensor, " n"]:
         """The marginal variances, in the precision of the linear algebra."""
-        return self._packed(lambda s: s.marginals())
+        return self._packed(lambda s: marginals(self._tau[s.rows], solver=s))
 
     @cached_property
     def mean(self) -> Float[Tensor, " n"]:
@@ -111,9 +116,10 @@ class Field:
             del out
             assert noise is not None
             solver, g = where[bag]
-            deviation = solver.one(g).deviations(noise.T[None].to(self._full))[0]
-            local = torch.argsort(solver.rows[g])
-            return (means[bag] + deviation.index_select(0, local).T).to(noise.dtype)
+            own, rows = solver.one(g), solver.rows[g]
+            drawn = noise.T[None].to(self._full)
+            deviation = deviations(self._tau[rows][None], drawn, solver=own)[0]
+            return (means[bag] + deviation.index_select(0, torch.argsort(rows)).T).to(noise.dtype)
 
         return sample
 
@@ -127,10 +133,11 @@ class Field:
         drawn = noise.numel() // sum(counts)
         parts = [p.view(drawn, -1).T for p in noise.split([drawn * c for c in counts])]
 
-        def deviations(solver: Solver) -> Tensor:
-            return solver.deviations(torch.stack([parts[b] for b in solver.bags]).to(self._full))
+        def drawn_by(solver: Solver) -> Tensor:
+            eps = torch.stack([parts[b] for b in solver.bags]).to(self._full)
+            return deviations(self._tau[solver.rows], eps, solver=solver)
 
-        return (self.full_mean[:, None] + self._packed(deviations)).to(self.nu.dtype)
+        return (self.full_mean[:, None] + self._packed(drawn_by)).to(self.nu.dtype)
 
     def rsample(
         self,
@@ -164,7 +171,7 @@ class Field:
     def _trace(self) -> Float[Tensor, " bags"]:
         """½ tr(P Q⁻¹) of each bag: tr(P Q⁻¹) = N − Σ_n τ_n S_nn."""
         sizes = torch.tensor(self.sizes, dtype=self._full, device=self.nu.device)
-        observed = self.tau.to(self._full) * self.full_variance
+        observed = self._tau * self.full_variance
         return (sizes - segment_sum(observed, self.sizes)) / 2
 
     def _is_own(self, prior: Prior) -> bool:
@@ -188,7 +195,9 @@ class Field:
         if not self._is_own(prior):
             raise InputError("a field's KL is known only from the prior that the field was made of")
         sizes = torch.tensor(self.sizes, dtype=self._full, device=self.nu.device)
-        log_dets = torch.cat([s.log_determinant() for s in self._solvers])
+        log_dets = torch.cat(
+            [log_determinant(self._tau[s.rows], solver=s) for s in self._solvers]
+        )
         log_det = log_dets[torch.argsort(torch.tensor([b for s in self._solvers for b in s.bags]))]
         kappa = self.prior.kappa_of(bags, dtype=self._full)
         kl = self._mean_energy / 2 + self._trace + (log_det - sizes * (2 * kappa).log() - sizes) / 2

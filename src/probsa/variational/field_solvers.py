@@ -39,6 +39,10 @@ class Solver(Protocol):
         """Return diag Q⁻¹."""
         ...
 
+    def marginals_along(self, d: Float[Tensor, "g n"]) -> Float[Tensor, "g n"]:
+        """Return diag(Q⁻¹ diag(d) Q⁻¹)."""
+        ...
+
     def log_determinant(self) -> Float[Tensor, " g"]:
         """Return log |Q|."""
         ...
@@ -52,6 +56,7 @@ class Solver(Protocol):
         ...
 
 
+@torch.no_grad()
 def solvers_of(
     tau: Float[Tensor, " n"],
     *,
@@ -59,7 +64,7 @@ def solvers_of(
     kappa: Float[Tensor, " bags"],
     bags: Bags,
 ) -> list[Solver]:
-    """Return solvers that together cover all bags.
+    """Return solvers that together cover all bags; nothing is recorded for gradients.
 
     Args:
         tau: The diagonal that is added to P.
@@ -85,6 +90,7 @@ def solvers_of(
                 diagonal[start : start + bags.sizes[b]],
                 pairs[chosen],
                 edges=edges,
+                coords=None if bags.coords is None else bags.coords[start : start + bags.sizes[b]],
                 bag=b,
                 start=start,
             )
@@ -105,12 +111,18 @@ class DirectSolver:
     ) -> None:
         self.factor, self.rows, self.order, self.bags = factor, rows, order, bags
         self.noise_size = rows.shape[1]
+        self._marginals: Tensor | None = None
 
     def solve(self, b: Float[Tensor, "g n r"]) -> Float[Tensor, "g n r"]:
         return self.factor.solve(b)
 
     def marginals(self) -> Float[Tensor, "g n"]:
-        return self.factor.marginals()
+        if self._marginals is None:
+            self._marginals = self.factor.marginals()
+        return self._marginals
+
+    def marginals_along(self, d: Float[Tensor, "g n"]) -> Float[Tensor, "g n"]:
+        return self.factor.marginals_along(d)
 
     def log_determinant(self) -> Float[Tensor, " g"]:
         return self.factor.log_determinant
@@ -181,9 +193,17 @@ class _Positions:
 
 
 def _large_solver(
-    tau: Tensor, diagonal: Tensor, pairs: Tensor, *, edges: Tensor, bag: int, start: int
+    tau: Tensor,
+    diagonal: Tensor,
+    pairs: Tensor,
+    *,
+    edges: Tensor,
+    coords: Tensor | None,
+    bag: int,
+    start: int,
 ) -> Solver:
-    order = block_order(edges.cpu().numpy(), len(tau))
+    corners = None if coords is None else coords.double().cpu().numpy()
+    order = block_order(edges.cpu().numpy(), len(tau), coords=corners)
     if order.stored > LARGEST:
         from .iterative_solver import IterativeSolver
 
