@@ -11,6 +11,10 @@ from .embed import Embed as Embed
 from .embed import Widths as Widths
 from .evidence import InstanceEvidence as InstanceEvidence
 from .evidence import InstanceLoss as InstanceLoss
+from .explanations import BagExplainer as BagExplainer
+from .explanations import PooledExplanation as PooledExplanation
+from .explanations import explain_samples as explain_samples
+from .explanations import joined as joined
 from .focal import bag_loss as bag_loss
 from .graph import Arcs as Arcs
 from .graph import aggregate_softmax as aggregate_softmax

@@ -15,6 +15,7 @@ from .posteriors import Sampler as Sampler
 from .posteriors import factorises as factorises
 from .priors import Dirichlet as Dirichlet
 from .priors import Prior as Prior
+from .sampling import BLOCK as BLOCK
 from .sampling import Noise as Noise
 from .sampling import Shapes as Shapes
 from .sampling import block_shapes as block_shapes
