@@ -6,6 +6,7 @@ from .bag_files import pt_files as pt_files
 from .bags import Bag as Bag
 from .bags import Bags as Bags
 from .bags import pack as pack
+from .bags import select_instances as select_instances
 from .files import is_disk_full as is_disk_full
 from .files import read_csv as read_csv
 from .files import replacing as replacing

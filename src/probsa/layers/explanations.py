@@ -111,6 +111,13 @@ def explain_samples(
         bias: The bias of the logits.
         likelihood: Turns logits into probabilities.
     """
+    with torch.autocast(g.device.type, enabled=False):  # the sums need full precision
+        return _explain_each(f, g, sizes, bias=bias, likelihood=likelihood)
+
+
+def _explain_each(
+    f: Tensor, g: Tensor, sizes: Sequence[int], *, bias: Tensor, likelihood: Likelihood
+) -> PooledExplanation:
     parts = []
     for f_bag, g_bag in zip(f.split(list(sizes)), g.split(list(sizes)), strict=True):
         explainer = BagExplainer(len(g_bag), bias=bias, likelihood=likelihood)

@@ -172,7 +172,8 @@ class DSMIL(Model):
         if not predicting or mixed or self.bag_score != "bag":
             return None
         assert conv.bias is not None
-        g = F.linear(v, conv.weight[:, 0])
+        with torch.autocast(v.device.type, enabled=False):
+            g = F.linear(v, conv.weight[:, 0])
         explainer = Explainer(g, bags.sizes, bias=conv.bias, likelihood=self.likelihood)
         return explainer.of_samples(attention[:, None])
 
