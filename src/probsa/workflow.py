@@ -13,10 +13,12 @@ from .core import Bag, write_csv, write_json
 from .datasets import BagSet, FeatureMetadata, Split, open_bags, read_table
 from .errors import BagError
 from .evaluation import (
+    MapScoreChoice,
     Prediction,
     Predictor,
     Report,
     best_threshold,
+    choose_map_score,
     evaluate,
     load,
     write_predictions,
@@ -83,6 +85,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     else:
         bags = open_data(predictor.config.data, features=features)
         classes = predictor.config.data.classes
+    _note_map_score(predictor, _stored_map_score(run))
     table = None
     if labels is not None:
         table = read_table(labels, classes=classes, labels_required=False)
@@ -109,6 +112,19 @@ def _stored_threshold(run: Path) -> float | None:
     if not file.is_file():
         return None
     return json.loads(file.read_text())["threshold"]
+
+
+def _note_map_score(predictor: Predictor, chosen: MapScoreChoice | None) -> None:
+    """State in the metadata of the predictions which score their maps show."""
+    if chosen is not None:
+        predictor.metadata["map_score"] = chosen.to_dict()
+
+
+def _stored_map_score(run: Path) -> MapScoreChoice | None:
+    file = RunFolder(run).map_score_file
+    if not file.is_file():
+        return None
+    return MapScoreChoice.from_dict(json.loads(file.read_text(encoding="utf-8")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +258,7 @@ def finish_run(
     *,
     bootstrap: int = 2000,
     maps: Literal["test", "all", "none"] = "test",
+    map_score: bool = True,
     on_bag: OnBag | None = None,
 ) -> Trained:
     """Predict, evaluate and draw the held-out bags of a trained run, in its folder.
@@ -250,10 +267,11 @@ def finish_run(
         run: the folder of a run whose training has finished.
         bootstrap: number of resamples for the confidence intervals; 0 for none.
         maps: which bags to draw, as in `train_and_report`.
+        map_score: choose the score of the maps on the validation bags, as `predict_run` does.
         on_bag: called after every bag that is predicted or drawn.
     """
     data = run.config().data
-    predicted = predict_run(run, on_bag=on_bag)
+    predicted = predict_run(run, map_score=map_score, on_bag=on_bag)
     report = evaluate(
         run.predictions, labels=data.labels, classes=data.classes, bootstrap=bootstrap
     )
@@ -271,8 +289,17 @@ def finish_run(
     return Trained(run=run, report=report, maps=len(drawn), failures=failures)
 
 
-def predict_run(run: RunFolder, *, on_bag: OnBag | None = None) -> Predicted:
-    """Predict the validation and test bags of a run; validation determines the threshold."""
+def predict_run(
+    run: RunFolder, *, map_score: bool = True, on_bag: OnBag | None = None
+) -> Predicted:
+    """Predict the validation and test bags of a run; validation determines the threshold.
+
+    Args:
+        run: the folder of a run whose training has finished.
+        map_score: also choose, on at most 50 validation bags, the score that maps show, and store
+            it as `map_score.json`; False for experiments, which draw no maps.
+        on_bag: called after every bag.
+    """
     config = run.config()
     predictor = load(run.path, device=config.training.device)
     bags = open_data(config.data)
@@ -287,6 +314,11 @@ def predict_run(run: RunFolder, *, on_bag: OnBag | None = None) -> Predicted:
         threshold = best_threshold(y, score) if validation else None
         chosen = f"largest F1 on {len(validation)} validation bags"
         write_json(run.path / "threshold.json", {"threshold": threshold, "chosen": chosen})
+    if map_score:
+        shown = choose_map_score(predictor, split.val, read=bags.bag, threshold=threshold)
+        if shown is not None:
+            write_json(run.map_score_file, shown.to_dict())
+        _note_map_score(predictor, shown)
     return _predict(
         predictor,
         BagSelection(bags, split.val + split.test),

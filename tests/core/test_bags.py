@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.random_bags import F64, random_bag, types_not_executed
 
 from probsa import Bag, Bags, pack
+from probsa.core import select_instances
 from probsa.errors import BagError
 from probsa.variational.priors import Dirichlet
 
@@ -212,3 +213,30 @@ def test_one_instance_beside_fifty_thousand():
     assert bags.offsets.tolist() == [0, 1, many + 1, many + 2]
     assert bags.edges[:, 0].tolist() == [1, 2]
     assert bags.edges[:, -1].tolist() == [many - 1, many]
+
+
+def test_selected_instances_keep_their_graph_among_themselves():
+    bag = Bag(
+        name="a",
+        x=torch.arange(8.0).reshape(4, 2),
+        edges=torch.tensor([[0, 1, 2], [1, 2, 3]]),
+        weights=torch.tensor([0.1, 0.2, 0.3]),
+        coords=torch.arange(4)[:, None],
+        arcs=torch.tensor([[0, 3], [3, 1]]),
+        arc_weights=torch.tensor([1.0, 2.0]),
+        instance_labels=torch.tensor([0, 1, 0, 1]),
+        y=1,
+        stride=2.0,
+    )
+    part = select_instances(bag, torch.tensor([1, 2, 3]))
+    assert (part.name, part.y, part.stride, len(part)) == ("a", 1, 2.0, 3)
+    assert part.edges.tolist() == [[0, 1], [1, 2]]
+    assert part.weights.tolist() == pytest.approx([0.2, 0.3])
+    assert part.arcs.tolist() == [[2], [0]]
+    assert part.arc_weights.tolist() == [2.0]
+    assert part.coords.flatten().tolist() == [1, 2, 3]
+    assert part.instance_labels.tolist() == [1, 0, 1]
+    assert torch.equal(part.x, bag.x[1:])
+    everything = select_instances(bag, torch.arange(4))
+    assert torch.equal(everything.edges, bag.edges)
+    assert torch.equal(everything.arcs, bag.arcs)

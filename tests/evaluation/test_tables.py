@@ -332,3 +332,19 @@ def test_instances_that_cannot_be_read(folder):
         f["degree"] = np.zeros(4)
     with pytest.raises(BagError, match=r"degree has shape \(4,\), but attention_mean has 5 rows"):
         read.instances("b")
+
+
+def test_scores_of_maps_are_stored_where_a_model_has_them(tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {
+        "class_score": rng.random((5, 3)).astype(np.float32),
+        "contribution": rng.random((5, 3)).astype(np.float32),
+        "leave_one_out": rng.random((5, 3)).astype(np.float32),
+        "probability_positive": rng.random(5).astype(np.float32),
+    }
+    for p in (_prediction(), _prediction(score_has_level=True, **columns)):
+        write_instances(tmp_path / "a.h5", p)
+        read = read_instances(tmp_path / "a.h5")
+        _same(replace(read, probability=p.probability, std=p.std), p)
+    with h5py.File(tmp_path / "a.h5") as f:
+        assert set(columns) <= set(f)

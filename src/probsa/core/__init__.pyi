@@ -7,6 +7,7 @@ from .bags import Bag as Bag
 from .bags import Bags as Bags
 from .bags import pack as pack
 from .bags import repeat_bags as repeat_bags
+from .bags import select_instances as select_instances
 from .files import is_disk_full as is_disk_full
 from .files import read_csv as read_csv
 from .files import replacing as replacing

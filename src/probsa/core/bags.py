@@ -168,6 +168,38 @@ def repeat_bags(bags: Bags, count: int) -> Bags:
     )
 
 
+def select_instances(bag: Bag, rows: Int[Tensor, " kept"]) -> Bag:
+    """Return the bag with only the given instances; edges and arcs to others are dropped.
+
+    Args:
+        bag: The bag.
+        rows: The rows to keep, each at most once, in the order of the new bag.
+    """
+    row_of = torch.full((len(bag),), -1, dtype=torch.long)
+    row_of[rows] = torch.arange(len(rows))
+
+    def restricted(pairs: Tensor, values: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        new = row_of[pairs]
+        kept = (new >= 0).all(0)
+        return new[:, kept], None if values is None else values[kept]
+
+    edges, weights = restricted(bag.edges, bag.weights)
+    arcs, arc_weights = bag.arcs, bag.arc_weights
+    if arcs is not None:
+        arcs, arc_weights = restricted(arcs, arc_weights)
+    assert weights is not None
+    return replace(
+        bag,
+        x=bag.x[rows],
+        edges=edges,
+        weights=weights,
+        coords=None if bag.coords is None else bag.coords[rows],
+        arcs=arcs,
+        arc_weights=arc_weights,
+        instance_labels=None if bag.instance_labels is None else bag.instance_labels[rows],
+    )
+
+
 def _check(bag: Bag, *, width: int) -> None:
     instances = len(bag.x)
     if instances == 0:

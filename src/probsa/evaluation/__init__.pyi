@@ -3,6 +3,8 @@ from .error_detectors import ERROR_DETECTORS as ERROR_DETECTORS
 from .error_detectors import ErrorDetector as ErrorDetector
 from .error_detectors import InstanceArea as InstanceArea
 from .error_detectors import error_verdict as error_verdict
+from .faithfulness import MapScoreChoice as MapScoreChoice
+from .faithfulness import choose_map_score as choose_map_score
 from .froc_summaries import FROC_METRICS as FROC_METRICS
 from .froc_summaries import froc_summary as froc_summary
 from .instance_summaries import ValidationPredictions as ValidationPredictions
@@ -13,6 +15,10 @@ from .lesion_masks import Lesions as Lesions
 from .lesion_masks import find_lesions as find_lesions
 from .lesion_masks import patch_mask as patch_mask
 from .lesion_report import annotated_lesions as annotated_lesions
+from .map_scores import MAP_SCORES as MAP_SCORES
+from .map_scores import MapScore as MapScore
+from .map_scores import available_scores as available_scores
+from .map_scores import map_values as map_values
 from .metrics import best_threshold as best_threshold
 from .prediction import Prediction as Prediction
 from .predictor import Predictor as Predictor

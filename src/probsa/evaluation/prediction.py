@@ -35,3 +35,14 @@ class Prediction:
     """Distance between neighbouring patches in the unit of `coords`."""
     instance_labels: np.ndarray | None = None
     """(n,): above 0 positive, 0 negative, below 0 unknown."""
+    score_has_level: bool = False
+    """Whether `attention_mean` is evidence: its zero has a meaning, f > 0 speaks for the class."""
+    class_score: np.ndarray | None = None
+    """The classifier's score of each instance without its bias; this and the following are None
+    where the model has no closed form for them."""
+    contribution: np.ndarray | None = None
+    """What the instance adds to the bag's logit; the sum over the bag is the logit without bias."""
+    leave_one_out: np.ndarray | None = None
+    """The bag's probability minus its probability without the instance."""
+    probability_positive: np.ndarray | None = None
+    """P(f > 0) of each instance."""

@@ -94,7 +94,7 @@ class Predictor:
                 scores = self.model.instance_scores(packed, out)
                 if scores is not out.attention:  # the weights of `out` belong to its attention
                     out = replace(out, attention=scores, extras={})
-        yield from _unpack(out, packed, bags, kind=self.model.score_kind)
+        yield from _unpack(out, packed, bags, model=self.model)
 
 
 def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") -> Predictor:
@@ -142,8 +142,8 @@ def _load_file(path: Path, *, device: str) -> Predictor:
     )
 
 
-def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterator[Prediction]:
-    q = out.attention
+def _unpack(out: Output, packed: Bags, bags: list[Bag], *, model: Model) -> Iterator[Prediction]:
+    q, kind = out.attention, model.score_kind
     weight = out.extras.get("weight_mean")
     if weight is None:
         weight = _weights(q.mean, packed.sizes, kind=kind)
@@ -151,6 +151,7 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
     if weight_variance is None:
         weight_variance = torch.zeros_like(weight)
     columns = [_numpy(v) for v in (q.mean, q.variance, weight, weight_variance, packed.degrees)]
+    explained = _explained(out)
     probability, std = _numpy(out.probability), _numpy(out.std)
     for b, (bag, rows) in enumerate(zip(bags, bag_rows(packed), strict=True)):
         mean, variance, w_mean, w_variance, degree = (c[rows] for c in columns)
@@ -168,7 +169,26 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
             kind="ct" if bag.coords is not None and bag.coords.shape[1] == 1 else "slide",
             stride=bag.stride,
             instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),
+            score_has_level=model.score_has_level,
+            **{name: values[rows] for name, values in explained.items()},
         )
+
+
+def _explained(out: Output) -> dict[str, np.ndarray]:
+    """Return the arrays of the explanation by field of `Prediction`; (n,) for a single logit."""
+    if out.explanation is None:
+        return {}
+    tensors = {
+        "class_score": out.explanation.scores,
+        "contribution": out.explanation.contributions,
+        "leave_one_out": out.explanation.leave_one_out,
+        "probability_positive": out.explanation.probability,
+    }
+    return {
+        name: _numpy(v[:, 0] if v.shape[1] == 1 else v)
+        for name, v in tensors.items()
+        if v is not None
+    }
 
 
 def _weights(score: Tensor, sizes: Sequence[int], *, kind: str) -> Tensor:

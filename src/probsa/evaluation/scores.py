@@ -13,9 +13,12 @@ def evidence(score: Float[np.ndarray, " n"], *, kind: str) -> Float[np.ndarray, 
 
     kind: `logit`: the log ratio to uniform attention, s_n = μ_n - logsumexp(μ) + log N;
     `weight`: the same ratio from the weight itself, log(N w_n); `probability`: p_n - 0.5;
-    `relevance`: nan, because it has no such threshold.
+    `evidence`: the score itself, whose zero divides for from against; `relevance`: nan, because it
+    has no such threshold.
     """
     value = score.astype(np.float64)
+    if kind == "evidence":
+        return value
     if kind == "logit":
         return value - logsumexp(value) + np.log(len(value))
     if kind == "weight":

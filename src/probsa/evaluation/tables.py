@@ -2,7 +2,8 @@
 
 predictions.csv     bag,part,label,prediction,p_<class>…,sd_<class>… (a single logit: one class)
 predictions.json    threshold, classes, and the origin of the predictions
-instances/<bag>.h5  coords, attention_*, weight_*, degree, instance_labels
+instances/<bag>.h5  coords, attention_*, weight_*, degree, instance_labels, and where the model has
+                    them class_score, contribution, leave_one_out, probability_positive
 """
 
 import json
@@ -35,6 +36,14 @@ _PER_INSTANCE = (
     "weight_mean",
     "weight_variance",
     "degree",
+)
+_OPTIONAL = (
+    "coords",
+    "instance_labels",
+    "class_score",
+    "contribution",
+    "leave_one_out",
+    "probability_positive",
 )
 
 
@@ -137,7 +146,7 @@ def write_instances(path: Path, p: Prediction) -> None:
     from .. import __version__
 
     with replacing_hdf5(path) as f:
-        for name in (*_PER_INSTANCE, "coords", "instance_labels"):
+        for name in (*_PER_INSTANCE, *_OPTIONAL):
             value = getattr(p, name)
             if value is not None:
                 f.create_dataset(name, data=value)
@@ -145,6 +154,8 @@ def write_instances(path: Path, p: Prediction) -> None:
             {"name": p.name, "score_kind": p.score_kind, "kind": p.kind}
             | {"probsa_version": __version__}
         )
+        if p.score_has_level:
+            f.attrs["score_has_level"] = True
         if p.stride is not None:
             f.attrs["pitch"] = p.stride
 
@@ -186,6 +197,7 @@ def read_instances(path: Path) -> Prediction:
         score_kind=str(attributes["score_kind"]),
         kind=str(attributes["kind"]),
         stride=None if stride is None else float(stride),
+        score_has_level=bool(attributes.get("score_has_level", False)),
         **{"coords": None, **{k: v for k, v in arrays.items() if k in known}},
     )
 

@@ -11,6 +11,10 @@ from .embed import Embed as Embed
 from .embed import Widths as Widths
 from .evidence import InstanceEvidence as InstanceEvidence
 from .evidence import InstanceLoss as InstanceLoss
+from .explanations import BagExplainer as BagExplainer
+from .explanations import PooledExplanation as PooledExplanation
+from .explanations import explain_samples as explain_samples
+from .explanations import joined as joined
 from .focal import bag_loss as bag_loss
 from .graph import Arcs as Arcs
 from .graph import aggregate_softmax as aggregate_softmax
@@ -41,6 +45,10 @@ from .pseudo_bags import partition as partition
 from .smooth import Sm as Sm
 from .smooth import SmMode as SmMode
 from .smooth_svm import SmoothSVM as SmoothSVM
+from .soft_maximum import Block as Block
+from .soft_maximum import EvidencePooling as EvidencePooling
+from .soft_maximum import PooledEvidence as PooledEvidence
+from .soft_maximum import SoftMaximum as SoftMaximum
 from .spatial import SETBlock as SETBlock
 from .spatial import TokenMap as TokenMap
 from .spatial import places_of as places_of

@@ -6,7 +6,7 @@ On a CPU the samples come in blocks that stay in cache; the backward pass comput
 Shapes: n instances, s samples, c classes; blocks are sample-major (s, n).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ from ..variational import (
     sample_instances,
     stream_samples,
 )
+
+Watch = Callable[[int, Tensor, Tensor], None]
 
 
 class _LinearPooling(torch.autograd.Function):
@@ -223,6 +225,7 @@ def pool_streamed(
     *,
     samples: int,
     generators: Sequence[torch.Generator],
+    watch: Watch | None = None,
 ) -> Pooled:
     """Pool as `pool_linear` does, without gradients, with noise drawn block by block.
 
@@ -234,6 +237,7 @@ def pool_streamed(
         sizes: Number of instances of each bag.
         samples: Number of samples.
         generators: One generator per bag.
+        watch: Called with each block's bag, samples f and weights softmax(f), to read them.
     """
     g = g.to(q.mean.dtype)
     logits = g.new_empty(len(sizes), samples, g.shape[1])
@@ -251,6 +255,8 @@ def pool_streamed(
                 room = torch.empty_like(f_sn) if room is None else room
                 a_sn = torch.softmax(f_sn, 1, out=room[: len(f_sn)])
                 torch.mm(a_sn, g_nc, out=logits[b, rows])
+                if watch is not None:
+                    watch(b, f_sn, a_sn)
                 first_n += a_sn.sub_(centre_n).sum(0)
                 second_n += a_sn.square_().sum(0)
             first_n /= samples

@@ -7,6 +7,7 @@ from ._base import bag_rows as bag_rows
 from ._catalogue import catalogue_lines as catalogue_lines
 from ._catalogue import catalogue_page as catalogue_page
 from ._catalogue import catalogue_rows as catalogue_rows
+from ._explanation import Explanation as Explanation
 from ._nearest_arcs import nearest_arcs as nearest_arcs
 from ._originals import from_original as from_original
 from ._registry import PRESET as PRESET

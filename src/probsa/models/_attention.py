@@ -38,6 +38,7 @@ from ..variational import (
     sample_major,
 )
 from ._base import Model, Output
+from ._explanation import Explainer, Explanation
 
 
 class AttentionModel(Model):
@@ -193,7 +194,7 @@ class AttentionModel(Model):
         """Return the output given the instance vectors: q(f | X), pooling and the classifier ψ.
 
         Without gradients, `extras` hold the mean and the variance over samples of each instance's
-        weight softmax(f)_n.
+        weight softmax(f)_n, and a linear ψ gives an `explanation`.
         """
         q = self.attention(h, bags)
         predicting = not torch.is_grad_enabled()
@@ -203,8 +204,13 @@ class AttentionModel(Model):
             return self._streamed(q, linear, h, bags, generator=generator)
         eps = self._noise(q, bags, noise=noise, generator=generator)
         f = None if linear is not None and not predicting else sample_instances(q, eps, bags.sizes)
+        explanation: Explanation | None = None
         if linear is not None:
-            logits = pool_linear(q, _project(linear, h, q), bags.sizes, eps=eps)
+            g = _project(linear, h, q)
+            logits = pool_linear(q, g, bags.sizes, eps=eps)
+            if predicting and (explainer := self._explainer(linear, g, bags)) is not None:
+                assert f is not None
+                explanation = explainer.of_samples(f)
             logits = logits + bias_of(linear, bags=len(bags))
         else:
             assert f is not None
@@ -214,7 +220,21 @@ class AttentionModel(Model):
             assert f is not None
             mean, variance = weight_moments(f, bags.sizes)
             extras = {"weight_mean": mean, "weight_variance": variance}
-        return Output(logits=logits, attention=q, likelihood=self.likelihood, extras=extras)
+        return Output(
+            logits=logits,
+            attention=q,
+            likelihood=self.likelihood,
+            extras=extras,
+            explanation=explanation,
+        )
+
+    def _explainer(
+        self, linear: nn.Linear | StackedLinear, g: Float[Tensor, "n classes"], bags: Bags
+    ) -> Explainer | None:
+        """Return the explainer of a prediction; None in validation, and for stacked models."""
+        if self.training or not self.explains or isinstance(linear, StackedLinear):
+            return None
+        return Explainer(g, bags.sizes, bias=linear.bias, likelihood=self.likelihood)
 
     def _noise(
         self, q: Posterior, bags: Bags, *, noise: Tensor | None, generator: torch.Generator | None
@@ -237,18 +257,22 @@ class AttentionModel(Model):
         generator: torch.Generator | None,
     ) -> Output:
         """Predict without storing anything of size n x samples."""
+        g = _project(linear, h, q)
+        explainer = self._explainer(linear, g, bags)
         pooled = pool_streamed(
             q,
-            _project(linear, h, q),
+            g,
             bags.sizes,
             samples=self._drawn,
             generators=self.streams(bags, generator),
+            watch=None if explainer is None else explainer.watch,
         )
         return Output(
             logits=pooled.logits + bias_of(linear, bags=len(bags)),
             attention=q,
             likelihood=self.likelihood,
             extras={"weight_mean": pooled.weight_mean, "weight_variance": pooled.weight_variance},
+            explanation=None if explainer is None else explainer.result(),
         )
 
     @property

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from ..core import Bags, draw_key, random_stream
 from ..errors import BagError, InputError
 from ..variational import Likelihood, Posterior, likelihood_of
+from ._explanation import Explanation
 
-ScoreKind = Literal["logit", "probability", "weight", "relevance"]
+ScoreKind = Literal["logit", "probability", "weight", "relevance", "evidence"]
 Family = Literal["local", "global"]
 """The ProbSA paper's two families: whether instances interact over the whole bag (`global`)."""
 
@@ -28,6 +29,8 @@ class Output:
     likelihood: Likelihood | None = None
     """Turns logits into probabilities; None: Bernoulli for one column, Categorical for more."""
     extras: dict[str, Tensor] = field(default_factory=dict)
+    explanation: Explanation | None = None
+    """In prediction, what each instance contributes; None for models without a closed form."""
 
     @property
     def probability(self) -> Float[Tensor, "bags classes"]:
@@ -80,6 +83,8 @@ class Model(nn.Module, ABC):
     """Whether the losses have a term named `kl`."""
     score_kind: ClassVar[ScoreKind] = "logit"
     """How maps and metrics interpret `attention.mean`."""
+    score_has_level: ClassVar[bool] = False
+    """Whether the score's zero has a meaning: f > 0 speaks for the class."""
     needs: ClassVar[frozenset[Literal["edges", "coords"]]] = frozenset()
     """What each bag must contain for the method to be meaningful."""
     order_matters: ClassVar[bool] = False
@@ -95,6 +100,9 @@ class Model(nn.Module, ABC):
     """The term of `losses` that class weights multiply."""
     couples_bags: ClassVar[bool] = False
     """Whether training mixes the bags of a batch (batch statistics, a memory): one process only."""
+
+    explains: bool = True
+    """Whether prediction also computes `Output.explanation`; validation in training does not."""
 
     name: str = ""
     """The registered name, set by `build`."""

@@ -18,6 +18,7 @@ from ..core import Bags, NonNegativeFloat, PositiveInt, segment_argmax
 from ..layers import Embed, Widths
 from ..variational import Categorical, Dirac, Independent, Likelihood
 from ._base import Model, Output, Provenance
+from ._explanation import Explainer, Explanation
 from ._originals import State, only, original, part, transplant
 from ._registry import build, register
 
@@ -154,7 +155,27 @@ class DSMIL(Model):
                 "critical": critical - starts,
                 "bag_vectors": vectors.detach(),
             },
+            explanation=self._explanation(attention, v, bags),
         )
+
+    def _explanation(
+        self, attention: Float[Tensor, "n classes"], v: Float[Tensor, "n d"], bags: Bags
+    ) -> Explanation | None:
+        """Explain the bag stream, given the critical instance, which also stays if it is removed.
+
+        None in training, if the score reads the critical instance's logit as well, and if a
+        class reads the vectors of all classes, so that its logit pools with several attentions.
+        """
+        conv = self.classifier
+        mixed = self.n_classes > 1 and conv.groups == 1
+        predicting = self.explains and not (self.training or torch.is_grad_enabled())
+        if not predicting or mixed or self.bag_score != "bag":
+            return None
+        assert conv.bias is not None
+        with torch.autocast(v.device.type, enabled=False):
+            g = F.linear(v, conv.weight[:, 0])
+        explainer = Explainer(g, bags.sizes, bias=conv.bias, likelihood=self.likelihood)
+        return explainer.of_samples(attention[:, None])
 
     def _attend(
         self,

@@ -32,6 +32,7 @@ from ..layers import (
 from ..variational import Dirac
 from . import _torchmil as torchmil
 from ._base import Model, Output, Provenance
+from ._explanation import Explainer
 from ._originals import State, only, original, transplant
 from ._registry import build, register
 
@@ -208,7 +209,14 @@ class SmABMIL(Model):
         q = Dirac(f)
         g = F.linear(h, self.classifier.weight).to(f.dtype)
         logits = pool_linear(q, g, bags.sizes) + self.classifier.bias
-        return Output(logits=logits, attention=q, likelihood=self.likelihood)
+        explanation = None
+        if self.explains and not (self.training or torch.is_grad_enabled()):
+            bias, likelihood = self.classifier.bias, self.likelihood
+            explainer = Explainer(g, bags.sizes, bias=bias, likelihood=likelihood)
+            explanation = explainer.of_samples(f[:, None])
+        return Output(
+            logits=logits, attention=q, likelihood=self.likelihood, explanation=explanation
+        )
 
 
 SM = {"sm_mode": "approx", "sm_alpha": "trainable", "sm_steps": 10}

@@ -139,7 +139,11 @@ class SingleModel(ModelGroup):
         self.model.after_step(output, bags)
 
     def probability(self, bags: Bags) -> Float[Tensor, "runs bags classes"]:
-        return self.model(bags).probability[None]
+        self.model.explains = False  # no one reads the explanations of an epoch
+        try:
+            return self.model(bags).probability[None]
+        finally:
+            self.model.explains = True
 
     def weights(self, place: int = 0) -> dict[str, Tensor]:
         del place

@@ -4,7 +4,7 @@ run.yaml       the resolved run file          split.json    the part of each bag
 about.json     versions, machine              metrics.csv   one row per epoch
 notes.json     remarks on bags                features.json metadata of the training features
 checkpoints/   best.safetensors, last.safetensors
-predictions/   evaluation.json   maps/        (written after training)
+predictions/   evaluation.json   maps/   map_score.json   (written after training)
 """
 
 import platform
@@ -66,6 +66,11 @@ class RunFolder:
     @property
     def predictions(self) -> Path:
         return self.path / "predictions"
+
+    @property
+    def map_score_file(self) -> Path:
+        """Which score the run's maps show, and why."""
+        return self.path / "map_score.json"
 
     @property
     def maps(self) -> Path:

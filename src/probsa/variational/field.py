@@ -178,9 +178,8 @@ class Field:
         if not isinstance(prior, Dirichlet):
             return False
         kappas = [p.kappa_of(self._bags, dtype=self._full) for p in (prior, self.prior)]
-        return (
-            prior is self.prior
-            or (prior.ridge, prior.laplacian) == (self.prior.ridge, self.prior.laplacian)
+        return prior is self.prior or (
+            (prior.ridge, prior.laplacian) == (self.prior.ridge, self.prior.laplacian)
             and torch.equal(*kappas)
         )
 
@@ -195,9 +194,7 @@ class Field:
         if not self._is_own(prior):
             raise InputError("a field's KL is known only from the prior that the field was made of")
         sizes = torch.tensor(self.sizes, dtype=self._full, device=self.nu.device)
-        log_dets = torch.cat(
-            [log_determinant(self._tau[s.rows], solver=s) for s in self._solvers]
-        )
+        log_dets = torch.cat([log_determinant(self._tau[s.rows], solver=s) for s in self._solvers])
         log_det = log_dets[torch.argsort(torch.tensor([b for s in self._solvers for b in s.bags]))]
         kappa = self.prior.kappa_of(bags, dtype=self._full)
         kl = self._mean_energy / 2 + self._trace + (log_det - sizes * (2 * kappa).log() - sizes) / 2

@@ -1,4 +1,4 @@
-"""The prior of a field posterior, whose precision κ is estimated from the bags (empirical Bayes)."""
+"""The prior of a field posterior, with a precision κ that is estimated by empirical Bayes."""
 
 import math
 

@@ -224,3 +224,10 @@ class Diagonal:
         contrast = (segment_sum(self.variance.reciprocal(), bags.sizes) / n).log()
         # tr(L Σ) does not change, because L maps the constant vector to 0.
         return kl - 0.5 * contrast - 0.5 * (n - 1) - 0.5 * log_det
+
+
+def probability_positive(q: Posterior) -> Float[Tensor, "n *classes"]:
+    """Return P(f_n > 0) = Φ(m_n / s_n) under a normal q; ½ at 0, and 0 or 1, where s_n = 0."""
+    std = q.variance.sqrt()
+    z = torch.where(std > 0, q.mean / std, q.mean.sign() * torch.inf)
+    return torch.special.ndtr(torch.where(q.mean == 0, torch.zeros_like(z), z))

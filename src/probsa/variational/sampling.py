@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .posteriors import Posterior
+from .posteriors import Posterior, Sampler
 
 BLOCK = 1 << 17
 """Largest number of elements of a block: two blocks and the noise fit a core's level-2 cache."""
@@ -113,7 +113,14 @@ def stream_samples(
     counts = noise_sizes(q, sizes)
     for bag, (n, generator) in enumerate(zip(counts, generators, strict=True)):
         blocks = _stream_noise(n, samples, like=q.mean, generator=generator)
-        yield ((rows, sample(bag, eps, out=eps)) for rows, eps in blocks)
+        yield _sampled(sample, bag, blocks)
+
+
+def _sampled(
+    sample: Sampler, bag: int, blocks: Iterator[tuple[slice, Float[Tensor, "s n"]]]
+) -> Iterator[tuple[slice, Float[Tensor, "s n"]]]:
+    for rows, eps in blocks:
+        yield rows, sample(bag, eps, out=eps)
 
 
 def sample_instances(

@@ -1,0 +1,172 @@
+"""Choose the score that a model's maps show, without instance labels: faithfulness by deletion.
+
+A map should show what the prediction rests on. If the instances that a score ranks highest are
+removed from the bag and the model predicts again, the probability of the predicted class drops the
+more, the better the score. Bags that the model calls positive are used, because only their maps
+claim to show evidence; labels are not needed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..core import Bag, random_stream, select_instances
+from ..errors import BagError
+from .map_scores import MapScore, available_scores, map_values
+from .prediction import Prediction
+from .predictor import Predictor
+from .scores import class_column
+
+FRACTIONS = (0.05, 0.1, 0.2, 0.4)
+"""Shares of the instances that are removed."""
+MOST_BAGS = 50
+FEWEST_BAGS = 2
+RULE = (
+    "the score whose highest 5, 10, 20 and 40 % of instances, removed from validation bags that "
+    "the model calls positive, lower the probability of the predicted class most on average; drops "
+    "are given minus that of a random order, and no instance labels are used"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MapScoreChoice:
+    """Which score the maps of a run show, and why."""
+
+    chosen: MapScore
+    drops: dict[str, float]
+    """Mean drop of the probability by score, minus the drop of a random order."""
+    bags: int
+    """Number of bags that the drops were measured on."""
+    reason: str
+    """The reason in words, for captions."""
+    rule: str = RULE
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Any) -> "MapScoreChoice | None":
+        """Read what `to_dict` returned; None for anything else."""
+        try:
+            return cls(**values)
+        except TypeError:
+            return None
+
+
+def choose_map_score(
+    predictor: Predictor,
+    names: Sequence[str],
+    *,
+    read: Callable[[str], Bag],
+    threshold: float | None,
+    seed: int = 0,
+) -> MapScoreChoice | None:
+    """Choose the score of a run's maps by deletion in validation bags.
+
+    Args:
+        predictor: The trained model.
+        names: The validation bags; at most 50 that are called positive are used, chosen by seed.
+        read: Reads a bag; bags that cannot be read are passed over.
+        threshold: p(Y = 1) from which a bag is called positive; None for 0.5.
+        seed: Seed of the choice of bags, and of the random order.
+
+    Returns:
+        The choice; None if there are no bags that could be predicted.
+    """
+    order = torch.randperm(len(names), generator=random_stream(seed, "map score")).tolist()
+    found: list[dict[str, float]] = []
+    scores: tuple[MapScore, ...] = ()
+    for k in order:
+        try:
+            bag = read(sorted(names)[k])
+            (p,) = predictor.predict([bag])
+        except BagError:
+            continue
+        scores = available_scores(p)
+        if len(scores) == 1:
+            reason = f"{scores[0]}: the only score that this model has"
+            return MapScoreChoice(chosen=scores[0], drops={}, bags=0, reason=reason)
+        if called_positive(p, threshold=threshold) and len(_counts(bag, predictor)) > 0:
+            found.append(deletion_drops(predictor, bag, p, seed=seed))
+        if len(found) == MOST_BAGS:
+            break
+    return _chosen(scores, found) if scores else None
+
+
+def _chosen(scores: Sequence[MapScore], found: Sequence[dict[str, float]]) -> MapScoreChoice:
+    own = scores[0]
+    if len(found) < FEWEST_BAGS:
+        reason = (
+            f"{own}: the model's own score, because only {len(found)} validation bags are called "
+            f"positive and {FEWEST_BAGS} are needed to compare scores"
+        )
+        return MapScoreChoice(chosen=own, drops={}, bags=len(found), reason=reason)
+    drops = {
+        name: float(np.mean([d[name] - d["random"] for d in found])) for name in scores
+    }  # fmt: skip
+    best = max(scores, key=lambda name: drops[name])  # of equal ones, the model's own comes first
+    others = [f"{short(drops[name])} for {name}" for name in scores if name != best]
+    reason = (
+        f"{best}: removing its top instances lowers the validation bags' probability most, by "
+        f"{short(drops[best])} against {', '.join(others)}"
+    )
+    return MapScoreChoice(chosen=best, drops=drops, bags=len(found), reason=reason)
+
+
+def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction, *, seed: int) -> dict[str, float]:
+    """Return the mean drop of the predicted class's probability, by score and for `random`."""
+    n, counts = len(bag), _counts(bag, predictor)
+    column = _class_of(p)
+    shuffled = torch.randperm(n, generator=random_stream(seed, "deletion", bag.name))
+    ranked = {
+        name: torch.from_numpy(np.argsort(-class_column(p, map_values(p, name)), kind="stable"))
+        for name in available_scores(p)
+    }
+    ranked["random"] = shuffled
+    kept = [
+        select_instances(bag, order[count:].sort().values)
+        for order in ranked.values()
+        for count in counts
+    ]
+    with _without_explanations(predictor):
+        after = [q.probability[column] for q in predictor.predict(iter(kept))]
+    drops = p.probability[column] - np.array(after, np.float64).reshape(len(ranked), -1)
+    return {name: float(v) for name, v in zip(ranked, drops.mean(1), strict=True)}
+
+
+def called_positive(p: Prediction, *, threshold: float | None) -> bool:
+    """Return whether a bag is called positive: any class but the first."""
+    if len(p.probability) == 1 or (len(p.probability) == 2 and threshold is not None):
+        return bool(p.probability[-1] >= (0.5 if threshold is None else threshold))
+    return int(p.probability.argmax()) > 0
+
+
+def short(value: float) -> str:
+    """Format a drop with two decimals, `.21`."""
+    return f"{value:.2f}".replace("0.", ".", 1).replace("-", "−")
+
+
+def _class_of(p: Prediction) -> int:
+    """Return the column of the bag's class, the one that `class_column` shows."""
+    return 0 if len(p.probability) == 1 else 1 + int(np.argmax(p.probability[1:]))
+
+
+def _counts(bag: Bag, predictor: Predictor) -> list[int]:
+    """Return how many instances are removed; enough of them stay for the model."""
+    n, least = len(bag), max(1, predictor.model.min_instances)
+    counts = {max(1, round(share * n)) for share in FRACTIONS}
+    return sorted(count for count in counts if n - count >= least)
+
+
+@contextmanager
+def _without_explanations(predictor: Predictor) -> Iterator[None]:
+    predictor.model.explains = False
+    try:
+        yield
+    finally:
+        predictor.model.explains = True

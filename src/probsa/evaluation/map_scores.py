@@ -1,0 +1,49 @@
+"""The scores of the instances that a map can show, and which of them a prediction has."""
+
+from typing import Literal, get_args
+
+import numpy as np
+
+from ..errors import InputError
+from .prediction import Prediction
+
+MapScore = Literal["attention", "contribution", "evidence", "probability"]
+"""`attention`: the score that the model pools with, or that the method calls its attention.
+`contribution`: what the instance adds to the bag's logit, its weight times its class score.
+`evidence`: the class score of the instance, or the field f of a model whose f has a level.
+`probability`: P(f > 0), for models whose f has a level.
+"""
+MAP_SCORES: tuple[MapScore, ...] = get_args(MapScore)
+
+
+def available_scores(p: Prediction) -> tuple[MapScore, ...]:
+    """Return the scores that a prediction has; the first is the model's own."""
+    own: MapScore = "evidence" if p.score_has_level else "attention"
+    stored: dict[MapScore, np.ndarray | None] = {
+        "contribution": p.contribution,
+        "evidence": None if p.score_has_level else p.class_score,
+        "probability": p.probability_positive,
+    }
+    return (own, *(name for name, values in stored.items() if values is not None))
+
+
+def map_values(p: Prediction, score: MapScore) -> np.ndarray:
+    """Return a score of each instance: (n,), or (n, classes) with a column per class.
+
+    Raises:
+        InputError: the prediction does not have this score.
+    """
+    known = available_scores(p)
+    if score not in known:
+        raise InputError(
+            f"the prediction of bag {p.name!r} has no score {score!r}: it has {', '.join(known)}"
+        )
+    if score == known[0]:
+        return p.attention_mean
+    values = {
+        "contribution": p.contribution,
+        "evidence": p.class_score,
+        "probability": p.probability_positive,
+    }[score]
+    assert values is not None
+    return values

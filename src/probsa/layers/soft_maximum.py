@@ -1,0 +1,173 @@
+"""Pooling by a soft maximum: evidence that is high anywhere in a bag makes the bag's logit high.
+
+    ℓ = α Σ_n softmax(β f)_n f_n + b
+
+As β → 0 it is the mean of f, as β → ∞ the maximum. Instance n contributes α softmax(βf)_n f_n.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..variational import Likelihood
+from .explanations import BagExplainer, PooledExplanation, joined
+
+
+class SoftMaximum(nn.Module):
+    """The learned α, β > 0 and b of each class; α and β start at 1, b at 0.
+
+    In a stack of K models the parameters have the shape (K, classes).
+    """
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.zeros(classes))
+        self.log_beta = nn.Parameter(torch.zeros(classes))
+        self.bias = nn.Parameter(torch.zeros(classes))
+
+    def stacked(self, layers: Sequence[nn.Module]) -> nn.Module:
+        """Return the module of K models; see `layers.Stackable`."""
+        own = SoftMaximum(self.log_alpha.shape[-1])
+        for name, _ in self.named_parameters():
+            values = [layer.get_parameter(name).detach() for layer in layers]
+            setattr(own, name, nn.Parameter(torch.stack(values)))
+        return own
+
+    def per_bag(self, value: Float[Tensor, "*models classes"], bags: int) -> Float[Tensor, " rows"]:
+        """Return a parameter for each bag of each class, class by class.
+
+        Args:
+            value: one value per class, of one or of K models.
+            bags: number of bags of a class: of all models, one model after another.
+        """
+        per_class = value.reshape(-1, value.shape[-1]).T
+        return per_class.repeat_interleave(bags // per_class.shape[1], 1).flatten()
+
+    def forward(
+        self, f: Float[Tensor, "m s"], sizes: Sequence[int]
+    ) -> Float[Tensor, "bags s classes"]:
+        """Return the logits of all samples.
+
+        Args:
+            f: samples of all instances, of one class after another.
+            sizes: number of instances of each bag; of all bags of a class, class after class.
+        """
+        bags = len(sizes) // self.log_alpha.shape[-1]
+        alpha, beta, bias = (
+            self.per_bag(v, bags).to(f.dtype)
+            for v in (self.log_alpha.exp(), self.log_beta.exp(), self.bias)
+        )
+        pooled = _SoftMaximum.apply(f.T.contiguous(), beta, list(sizes))
+        assert isinstance(pooled, Tensor)
+        logits = alpha[:, None] * pooled + bias[:, None]
+        return logits.view(-1, bags, f.shape[1]).permute(1, 2, 0)
+
+
+class _SoftMaximum(torch.autograd.Function):
+    """y_s = Σ_n a_sn f_sn with a = softmax(βf): dy = a(1 + β(f − y)) df + (Σ_n a f² − y²) dβ."""
+
+    @staticmethod
+    def forward(ctx: Any, f: Tensor, beta: Tensor, sizes: list[int]) -> Tensor:
+        y = torch.stack(
+            [
+                (torch.softmax(b * f_sn, 1) * f_sn).sum(1)
+                for f_sn, b in zip(f.split(sizes, 1), beta, strict=True)
+            ]
+        )
+        ctx.save_for_backward(f, beta, y)
+        ctx.sizes = sizes
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        f, beta, y = ctx.saved_tensors
+        d_f, slopes = torch.empty_like(f), []
+        parts = zip(f.split(ctx.sizes, 1), d_f.split(ctx.sizes, 1), beta, y, grad, strict=True)
+        for f_sn, d_f_sn, b, y_s, grad_s in parts:
+            a_sn = torch.softmax(b * f_sn, 1)
+            above = f_sn - y_s[:, None]
+            slopes.append((grad_s * (a_sn * f_sn * above).sum(1)).sum())
+            torch.mul(a_sn * (1 + b * above), grad_s[:, None], out=d_f_sn)
+        return d_f, torch.stack(slopes), None
+
+
+@dataclass(frozen=True, slots=True)
+class PooledEvidence:
+    """Logits of all samples, and the moments over samples of each instance's weight."""
+
+    logits: Float[Tensor, "bags samples classes"]
+    weight_mean: Float[Tensor, "n classes"]
+    weight_variance: Float[Tensor, "n classes"]
+    explanation: PooledExplanation | None
+
+
+Block = tuple[slice, Float[Tensor, "classes s n"]]
+"""Sample numbers, and the samples of one bag."""
+
+
+class EvidencePooling:
+    """Pools the samples of one bag after another, block by block, without gradients.
+
+    Args:
+        pooling: The soft maximum.
+        bags: Number of bags, of all models of a stack.
+        samples: Number of samples.
+        likelihood: For explanations; None for no explanations.
+    """
+
+    def __init__(
+        self, pooling: SoftMaximum, *, bags: int, samples: int, likelihood: Likelihood | None
+    ) -> None:
+        self.pooling, self.bags, self.samples, self.likelihood = pooling, bags, samples, likelihood
+
+    def __call__(self, blocks: Iterable[Iterable[Block]], *, like: Tensor) -> PooledEvidence:
+        """Return what all bags give; `blocks` yields the blocks of each bag in turn."""
+        rows = [
+            self.pooling.per_bag(v, self.bags).view(-1, self.bags).T.to(like.dtype)
+            for v in (
+                self.pooling.log_alpha.exp(),
+                self.pooling.log_beta.exp(),
+                self.pooling.bias,
+            )
+        ]
+        parts = [
+            self._bag(own, alpha=alpha, beta=beta, bias=bias)
+            for own, alpha, beta, bias in zip(blocks, *rows, strict=True)
+        ]
+        explained = [part.explanation for part in parts]
+        return PooledEvidence(
+            torch.stack([part.logits for part in parts]),
+            torch.cat([part.weight_mean for part in parts]),
+            torch.cat([part.weight_variance for part in parts]),
+            joined(explained) if None not in explained else None,  # pyright: ignore
+        )
+
+    def _bag(
+        self, blocks: Iterable[Block], *, alpha: Tensor, beta: Tensor, bias: Tensor
+    ) -> PooledEvidence:
+        logits = alpha.new_empty(self.samples, len(alpha))
+        explainer: BagExplainer | None = None
+        first = second = centre = None
+        for rows, f in blocks:
+            scores = beta[:, None, None] * f
+            a, values = scores.softmax(2), alpha[:, None, None] * f
+            logits[rows] = (a * values).sum(2).T + bias
+            if centre is None:
+                # sums of differences from one sample: a variance of small numbers survives float32
+                centre = a[:, :1].clone()
+                first, second = torch.zeros_like(centre[:, 0]), torch.zeros_like(centre[:, 0])
+                if self.likelihood is not None:
+                    explainer = BagExplainer(f.shape[2], bias=bias, likelihood=self.likelihood)
+            if explainer is not None:
+                explainer.add(scores, a, values)
+            a = a - centre
+            first, second = first + a.sum(1), second + a.square().sum(1)
+        assert centre is not None and first is not None and second is not None
+        first, second = first / self.samples, second / self.samples
+        variance = (second - first.square()).clamp_min(0)
+        result = None if explainer is None else explainer.result()
+        return PooledEvidence(logits, (first + centre[:, 0]).T, variance.T, result)
