@@ -367,6 +367,9 @@ def main() -> None:
         return
     torch.set_num_threads(a.threads)
     known = set(models.names())
+    unknown = {METHODS[m].model for m in a.methods or METHODS} - known
+    if unknown:
+        print(f"not registered, left out: {', '.join(sorted(unknown))}", flush=True)
     a.methods = [m for m in a.methods or METHODS if METHODS[m].model in known]
     for data in a.sets or _sets(a.data):
         for fold in a.folds:
