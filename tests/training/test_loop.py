@@ -15,7 +15,8 @@ from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.optimizers import set_learning_rate
 from probsa.training.preparation import Standardizer, open_data, prepare
-from probsa.training.progress import is_better, validation_scores
+from probsa.training.progress import validation_scores
+from probsa.training.selection import is_better
 
 
 class Listener(Reporter):

@@ -18,6 +18,7 @@ from ..core import (
     check_options,
 )
 from ..variational import KLWeight, RateSchedule
+from .selection import Select
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +106,19 @@ class TrainingConfig:
     clip_norm: PositiveFloat | None = None
     """Maximum norm of the gradient. Larger gradients are scaled down to it."""
     patience: PositiveInt | None = None
-    """Stop after this many epochs without a higher validation AUROC."""
+    """Stop after this many epochs without a better one by `select` (for 'one-se': without a higher
+    validation AUROC)."""
+    select: Select = "auroc"
+    """Which weights are kept as the best: those of the epoch with the highest validation AUROC (the
+    paper's rule) or the lowest validation NLL ('nll'), of the best five epochs in a row
+    ('smoothed'), of the earliest epoch whose AUROC is within one standard error of the highest
+    ('one-se') or of the 'last' epoch; or averages: an exponential one over steps, at the lowest
+    NLL ('ema-nll'), or that of the last quarter of the epochs ('average')."""
+    ema_decay: Annotated[float, Limits(at_least=0, below=1)] = 0.99
+    """Decay per step of the exponential average of 'ema-nll'. Other rules ignore it."""
+    members: PositiveInt = 1
+    """Train an ensemble of this many models, with the seeds seed, seed + 1, … and the same bags.
+    Its prediction is the mean of their probabilities."""
     precision: Literal["float32", "bf16"] = "float32"
     """Precision of matrix products. With 'bf16', attention, loss and weights stay in float32."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"

@@ -3,17 +3,19 @@
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from ..errors import CheckpointError
+from .averaging import WeightAverage
 from .checkpoints import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
 from .keepers import Keeper, TrainingState
 from .keys import with_current_names
-from .model_stack import StackedModels
 from .progress import Progress, Run, save_run
+from .selection import AVERAGED, Candidates
 
 
 class JointKeeper(Keeper):
@@ -27,8 +29,8 @@ class JointKeeper(Keeper):
 
     def __init__(self, runs: Sequence[Run], folder: Path, *, save_every: float) -> None:
         self.runs, self.folder, self.save_every = runs, folder, save_every
-        self.best: list[dict[str, Tensor]] = [{} for _ in runs]
-        """Weights of each run's best epoch so far."""
+        self.candidates = [Candidates() for _ in runs]
+        """Weights of the epochs that each run may still choose."""
         self.saved = time.monotonic()
 
     @property
@@ -39,22 +41,26 @@ class JointKeeper(Keeper):
     def end_epoch(self, state: TrainingState) -> None:
         for group in state.groups:
             for place, run in enumerate(group.runs):
-                if run.error is None and run.progress.latest_is_best:
-                    self.best[self.runs.index(run)] = group.weights(place)
+                if run.error is None:
+                    self.candidates[self.runs.index(run)].keep(
+                        run.candidates,
+                        latest=state.epoch,
+                        weights=partial(group.validated_weights, place),
+                    )
         is_last = state.epoch == self.runs[0].config.training.epochs
         if time.monotonic() - self.saved > self.save_every and not is_last:
             self.save(state)
             self.saved = time.monotonic()
 
     def save(self, state: TrainingState) -> None:
-        """Write weights, optimiser, and each run's best weights and progress."""
+        """Write weights, averages, optimiser, and each run's kept weights and progress."""
         tensors: dict[str, Tensor] = {}
         for k, group in enumerate(state.groups):
-            assert isinstance(group, StackedModels)
-            weights = group.stack.model.state_dict()
-            tensors |= {f"stack{k}.{name}": v for name, v in weights.items()}
-        for k, best in enumerate(self.best):
-            tensors |= {f"best{k}.{name}": v for name, v in best.items()}
+            tensors |= {f"stack{k}.{name}": v for name, v in group.model.state_dict().items()}
+            if group.average is not None:
+                tensors |= {f"average{k}.{name}": v for name, v in group.average.tensors.items()}
+        for k, kept in enumerate(self.candidates):
+            tensors |= kept.tensors(f"best{k}", chosen=True)
         optimizer, parameter_groups = optimizer_tensors(state.optimizer)
         metadata = {
             "members": self._members(),
@@ -76,11 +82,14 @@ class JointKeeper(Keeper):
         if with_current_names(metadata.get("members")) != self._members():
             return
         for k, group in enumerate(state.groups):
-            assert isinstance(group, StackedModels)
-            group.stack.model.load_state_dict(checkpoint.part(f"stack{k}"))
+            group.model.load_state_dict(checkpoint.part(f"stack{k}"))
+            if self.runs[0].config.training.select in AVERAGED:
+                group.average = WeightAverage(group.model)
+                group.average.restore(checkpoint.part(f"average{k}"))
         for k, (run, saved) in enumerate(zip(self.runs, metadata["heads"], strict=True)):
-            self.best[k] = checkpoint.part(f"best{k}")
             run.progress, run.error = Progress(**saved["progress"]), saved["error"]
+            chosen = run.progress.best.get("epoch", 0)
+            self.candidates[k].restore(checkpoint.part(f"best{k}"), chosen=chosen)
         restore_optimizer(state.optimizer, checkpoint)
         state.epoch, state.step = metadata["epoch"], metadata["step"]
 
@@ -98,9 +107,11 @@ class JointKeeper(Keeper):
             groups = [{**parameter_groups[0], "params": list(range(count))}]
             for place, run in enumerate(group.runs):
                 if run.error is None:
-                    best = state.saved(run, self.best[self.runs.index(run)])
+                    kept = self.candidates[self.runs.index(run)]
+                    best = state.saved(run, kept.weights[kept.chosen])
                     last = state.saved(run, group.weights(place))
                     own = _optimizer_of_run(optimizer, place, first=first, count=count)
+                    own |= kept.tensors("candidate", chosen=False) | group.average_tensors(place)
                     save_run(run.folder, best, last, run.progress, optimizer=own, groups=groups)
             first += count
 

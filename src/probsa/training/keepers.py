@@ -1,17 +1,19 @@
 """What the training loop writes and when: the interface, and the files of a run on its own."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .averaging import WeightAverage
 from .checkpoints import Checkpoint, optimizer_tensors, restore_optimizer
 from .model_groups import ModelGroup, SingleModel
 from .preparation import PreparedData, Standardizer
 from .progress import Progress, Run, SavedModel, save_run
+from .selection import AVERAGED, Candidates
 
 
 @dataclass(kw_only=True)
@@ -53,6 +55,7 @@ class EpochKeeper(Keeper):
     """Keeps a run on its own: checkpoints and metrics after every epoch, TensorBoard events."""
 
     run: Run
+    candidates: Candidates = field(default_factory=Candidates)
 
     @cached_property
     def events(self) -> Any:
@@ -67,10 +70,16 @@ class EpochKeeper(Keeper):
 
     def end_epoch(self, state: TrainingState) -> None:
         run, (group,) = self.run, state.groups
+        changed = self.candidates.keep(
+            run.candidates, latest=state.epoch, weights=lambda: group.validated_weights(0)
+        )
         optimizer, parameter_groups = optimizer_tensors(state.optimizer)
         optimizer |= {f"memory.{k}": v for k, v in run.model.memory().items()}
-        last = state.saved(run, group.weights(0))
-        best = last if run.progress.latest_is_best else None
+        # the chosen weights are in the other checkpoint
+        optimizer |= self.candidates.tensors("candidate", chosen=False)
+        optimizer |= group.average_tensors(0)
+        last, chosen = state.saved(run, group.weights(0)), self.candidates.chosen
+        best = state.saved(run, self.candidates.weights[chosen]) if changed else None
         save_run(run.folder, best, last, run.progress, optimizer=optimizer, groups=parameter_groups)
         if self.events is not None:
             row = run.progress.history[-1]
@@ -84,10 +93,18 @@ class EpochKeeper(Keeper):
             self.events.close()
 
 
-def restore_run(state: TrainingState, group: SingleModel, checkpoint: Checkpoint) -> None:
+def restore_run(
+    state: TrainingState, group: SingleModel, keeper: Keeper, checkpoint: Checkpoint
+) -> None:
     """Continue a run on its own from a checkpoint whose weights its model already has."""
     (run,) = group.runs
     restore_optimizer(state.optimizer, checkpoint)
     group.model.restore_memory(checkpoint.part("memory"))
     run.progress = Progress(**checkpoint.metadata["progress"])
     state.epoch, state.step = run.progress.epoch, run.progress.step
+    if run.config.training.select in AVERAGED:
+        group.average = WeightAverage(group.model)
+        group.average.restore(checkpoint.part("average"))
+    if isinstance(keeper, EpochKeeper):
+        chosen = run.progress.best.get("epoch", 0)
+        keeper.candidates.restore(checkpoint.part("candidate"), chosen=chosen)

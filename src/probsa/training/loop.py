@@ -1,14 +1,16 @@
 """Stage 8: the training loop, over one run or several that see the same batches.
 
-An epoch trains on the plan's batches, validates, and ranks the epoch by validation AUROC (then by
-lower NLL, then the earlier epoch). Batches, noise and dropout follow from (seed, epoch, step), so
-a run that is killed and resumed ends with the same weights. Under torchrun each batch is divided
-among the processes, and the gradients are those of the whole batch.
+An epoch trains on the plan's batches, validates, and applies the rule `select` (see `selection`).
+Batches, noise and dropout follow from (seed, epoch, step), so a run that is killed and resumed
+ends with the same weights. Under torchrun each batch is divided among the processes, and the
+gradients are those of the whole batch.
 """
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -17,13 +19,15 @@ from torch import Tensor
 from ..core import Bags
 from ..errors import InputError
 from ..variational import kl_weight
+from .averaging import WeightAverage, exponential_rate, first_averaged_epoch
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
 from .devices import World, precision_context
 from .keepers import Keeper, TrainingState
 from .model_groups import ModelGroup
 from .optimizers import clip_gradients, set_learning_rate
-from .progress import Run, is_better, validation_scores
+from .progress import Run, validation_scores
 from .reporting import Reporter
+from .selection import AVERAGED, candidates, check_selection
 
 EQUAL = 1e-6
 """Predictions closer than this count as equal."""
@@ -55,12 +59,28 @@ class TrainingLoop:
                 "schedule is 'plateau', which follows the validation loss, but there are no "
                 f"validation bags ({self.prepared.split.origin})"
             )
+        self._check_selection()
+        for group in self.groups:
+            if self.settings.select in AVERAGED and group.average is None:
+                group.average = WeightAverage(group.model)
         reader = BagReader(self.prepared.bags, self.prepared.labels)
         pin = device.type == "cuda"
         self.loader = Loader(reader, workers=self.settings.workers, pin=pin)
         self.validation_loader = Loader(reader)
         self.plans = [self._plan(epoch) for epoch in range(self.settings.epochs)]
         self.steps = sum(len(plan) for plan in self.plans)
+
+    def _check_selection(self) -> None:
+        split, labels = self.prepared.split, self.prepared.labels
+        check_selection(
+            self.settings.select,
+            [group.model for group in self.groups],
+            patience=self.settings.patience,
+            validation=bool(split.val),
+        )
+        of_class = Counter(labels[name] for name in split.val)
+        self.counts = [of_class[c] for c in range(max(2, len(self.prepared.classes)))]
+        """Number of validation bags of each class."""
 
     @property
     def runs(self) -> list[Run]:
@@ -112,9 +132,15 @@ class TrainingLoop:
     def _append(self, run: Run, row: dict[str, Any]) -> None:
         progress = run.progress
         progress.epoch, progress.step = self.state.epoch, self.state.step
-        if is_better(row, progress.best):
-            progress.best = {k: row[k] for k in ("epoch", "val_auroc", "val_nll")}
         progress.history.append(row)
+        rule, settings = self.settings.select, self.settings
+        run.candidates = candidates(
+            rule, progress.history, epochs=settings.epochs, counts=self.counts
+        )
+        best = next(r for r in progress.history if r["epoch"] == run.candidates[0])
+        progress.best = {k: best[k] for k in ("epoch", "val_auroc", "val_nll")}
+        if rule == "one-se":
+            progress.best["improved"] = run.candidates[-1]
 
     def train_epoch(self) -> list[dict[str, Any]]:
         """Take the steps of an epoch; return each run's learning rate, λ and mean terms."""
@@ -133,7 +159,9 @@ class TrainingLoop:
                 for name, value in terms.items():
                     group_sums[name] = group_sums.get(name, 0) + value * part.whole
             state.step += 1
+            self._average_step()
             self.reporter.step(epoch=epoch, share=(k + 1) / len(shards))
+        self._average_epoch()
         rows = []
         for group, group_sums, weights in zip(self.groups, sums, kl_weights, strict=True):
             means = group.means(group_sums, len(self.prepared.split.train))
@@ -144,6 +172,20 @@ class TrainingLoop:
                     {"epoch": epoch + 1, "learning_rate": rate, "kl_weight": weight, **terms}
                 )
         return rows
+
+    def _average_step(self) -> None:
+        if self.settings.select == "ema-nll":
+            rate = exponential_rate(self.settings.ema_decay, step=self.state.step)
+            for group in self.groups:
+                assert group.average is not None
+                group.average.update(rate)
+
+    def _average_epoch(self) -> None:
+        number = self.state.epoch + 2 - first_averaged_epoch(self.settings.epochs)
+        if self.settings.select == "average" and number > 0:
+            for group in self.groups:
+                assert group.average is not None
+                group.average.update(1 / number)
 
     def _kl_weights(self, group: ModelGroup) -> list[float]:
         return [
@@ -216,14 +258,16 @@ class TrainingLoop:
     def _predict_validation(self) -> tuple[list[int], list[list[list[float]]]]:
         """Return the labels of all validation bags, and every run's probabilities for them."""
         names = self.prepared.split.val[self.world.rank :: self.world.size]
-        for group in self.groups:
-            group.module.eval()
         batches: list[list[Tensor]] = []
-        for batch in chunks(names, self.settings.batch_size):
-            for _, bags in self.validation_loader.epoch([Shard(batch, len(batch))]):
-                bags = self._on_device(bags)
-                with precision_context(self.settings.precision, self.device):
-                    batches.append([group.probability(bags) for group in self.groups])
+        with ExitStack() as weights:
+            for group in self.groups:
+                group.module.eval()
+                weights.enter_context(group.validated())
+            for batch in chunks(names, self.settings.batch_size):
+                for _, bags in self.validation_loader.epoch([Shard(batch, len(batch))]):
+                    bags = self._on_device(bags)
+                    with precision_context(self.settings.precision, self.device):
+                        batches.append([group.probability(bags) for group in self.groups])
         predicted: list[list[list[float]]] = []
         for k, group in enumerate(self.groups):
             parts = [batch[k].double().cpu() for batch in batches]

@@ -5,6 +5,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from jaxtyping import Float
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from ..core import Bags, random_stream, seed_of
 from ..models import Model, Output, arguments, build
 from ..variational import objective
+from .averaging import WeightAverage
 from .config import RunConfig
 from .devices import precision_context
 from .preparation import PreparedData
@@ -39,6 +41,9 @@ class ModelGroup(ABC):
     """Holds the trained parameters of every run."""
     model: Model
     """The model of the run, or the stacked model of all runs."""
+    average: WeightAverage | None = None
+    """The average of `model`'s weights that is validated and kept instead of the weights; None
+    for rules of `select` without one."""
     _seen: tuple[Output, Bags] | None = None
     """The last forward pass: the output and its bags."""
 
@@ -102,9 +107,27 @@ class ModelGroup(ABC):
     def probability(self, bags: Bags) -> Float[Tensor, "runs bags classes"]:
         """Return p(Y) of every bag by every run; the module must be in evaluation mode."""
 
-    @abstractmethod
     def weights(self, place: int) -> dict[str, Tensor]:
         """Return the state dict of one run's model."""
+        return self.part_of(self.model.state_dict(), place)
+
+    @abstractmethod
+    def part_of(self, tensors: Mapping[str, Tensor], place: int) -> dict[str, Tensor]:
+        """Return one run's part of tensors that have the names of `model`'s state dict."""
+
+    def validated(self) -> AbstractContextManager[None]:
+        """Return a context in which `model` has the weights that are validated and kept."""
+        return nullcontext() if self.average is None else self.average.applied()
+
+    def validated_weights(self, place: int) -> dict[str, Tensor]:
+        """Return a copy of one run's weights that are validated and kept."""
+        with self.validated():
+            return {k: v.clone() for k, v in self.weights(place).items()}
+
+    def average_tensors(self, place: int) -> dict[str, Tensor]:
+        """Return one run's part of the average under its names in a checkpoint."""
+        tensors = {} if self.average is None else self.part_of(self.average.tensors, place)
+        return {f"average.{k}": v for k, v in tensors.items()}
 
 
 class SingleModel(ModelGroup):
@@ -145,9 +168,9 @@ class SingleModel(ModelGroup):
         finally:
             self.model.explains = True
 
-    def weights(self, place: int = 0) -> dict[str, Tensor]:
+    def part_of(self, tensors: Mapping[str, Tensor], place: int) -> dict[str, Tensor]:
         del place
-        return self.model.state_dict()
+        return dict(tensors)
 
 
 def seed_dropout(seed: int, device: torch.device) -> None:

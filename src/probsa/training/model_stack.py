@@ -65,10 +65,9 @@ class Stack(nn.Module):
         """Return p(Y) of every bag by every model."""
         return out.probability.unflatten(0, (self.count, -1))
 
-    def state_of(self, place: int) -> dict[str, Tensor]:
-        """Return a copy of one model's state dict."""
-        state = self.model.state_dict()
-        return {k: (v[place] if k in self.per_model else v).clone() for k, v in state.items()}
+    def part_of(self, tensors: Mapping[str, Tensor], place: int) -> dict[str, Tensor]:
+        """Return a copy of one model's part of tensors named as in the stacked state dict."""
+        return {k: (v[place] if k in self.per_model else v).clone() for k, v in tensors.items()}
 
     def _streams(
         self, bags: Bags, generator: torch.Generator | None = None
@@ -107,8 +106,8 @@ class StackedModels(ModelGroup):
         output, _ = self.stack(bags)
         return self.stack.probability(output)
 
-    def weights(self, place: int) -> dict[str, Tensor]:
-        return self.stack.state_of(place)
+    def part_of(self, tensors: Mapping[str, Tensor], place: int) -> dict[str, Tensor]:
+        return self.stack.part_of(tensors, place)
 
 
 def objectives(

@@ -1,4 +1,4 @@
-"""Stage 8: the progress of a run, the choice of its best epoch, and the files that hold both."""
+"""Stage 8: the progress of a run, its validation scores, and the files that hold both."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,14 +23,10 @@ class Progress:
     step: int = 0
     """Number of steps that are complete."""
     best: dict[str, Any] = field(default_factory=dict)
-    """Number (from 1), val_auroc and val_nll of the best epoch."""
+    """Number (from 1), val_auroc and val_nll of the best epoch; with `one-se` also `improved`, the
+    epoch with the highest AUROC."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """The rows of metrics.csv."""
-
-    @property
-    def latest_is_best(self) -> bool:
-        """Whether the last complete epoch is the best so far."""
-        return self.best.get("epoch") == self.epoch
 
 
 @dataclass(kw_only=True, eq=False)
@@ -44,14 +40,16 @@ class Run:
     progress: Progress = field(default_factory=Progress)
     error: str | None = None
     """Why the run has failed; a failed run is neither validated nor saved."""
+    candidates: tuple[int, ...] = ()
+    """Epochs that may still be chosen, as `selection.candidates` returns them."""
     collapsed: bool = False
     """Whether it was reported that all validation bags have the same prediction."""
 
     @property
     def patience_is_over(self) -> bool:
         """Whether `patience` epochs have passed since the best one."""
-        patience = self.config.training.patience
-        since = self.progress.epoch - int(self.progress.best.get("epoch") or 0)
+        patience, best = self.config.training.patience, self.progress.best
+        since = self.progress.epoch - int(best.get("improved") or best.get("epoch") or 0)
         return patience is not None and since >= patience
 
 
@@ -89,10 +87,11 @@ def save_run(
 
     Args:
         folder: the run folder.
-        best: the model of the best epoch, or None to keep the checkpoint that is there.
+        best: the model with the chosen weights, or None to keep the checkpoint that is there.
         last: the model after the last epoch.
         progress: stored in both checkpoints.
-        optimizer: tensors of the optimiser's state and of the model's memory, by name.
+        optimizer: tensors of the optimiser's state, the model's memory, averages of weights and
+            candidates, by name.
         groups: the optimiser's parameter groups.
     """
     metadata = {"progress": vars(progress)}
@@ -103,17 +102,6 @@ def save_run(
         folder.last, tensors, metadata={**last.metadata(), **metadata, "groups": groups}
     )
     folder.write_metrics(progress.history)
-
-
-def is_better(row: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
-    """Return whether an epoch is the best: higher AUROC or, if equal or undefined, lower NLL."""
-    if not best or row["val_nll"] is None:
-        return True
-
-    def rank(r: Mapping[str, Any]) -> tuple[float, float]:
-        return (r["val_auroc"] if r["val_auroc"] is not None else 0.0, -r["val_nll"])
-
-    return rank(row) > rank(best)
 
 
 def validation_scores(

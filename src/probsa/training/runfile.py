@@ -19,6 +19,7 @@ from ..errors import InputError, UnknownName, hint
 from ..models import PRESET, arguments, build, fixed, names, option_groups, original
 from .config import SECTIONS, RunConfig
 from .keys import RunKey, attribute_help, flatten, load_yaml, section_keys
+from .selection import check_selection
 
 FROM_DATA = {"in_dim", "class_weights", "seed"}
 """Arguments of a model that are not keys of a run: the data or the run's seed determine them."""
@@ -166,9 +167,11 @@ def _config(parsed: Namespace) -> RunConfig:
     config = RunConfig.from_dict({**values, "model": model})
     # an impossible combination (heads that do not divide the width) fails before a file is read
     try:
-        build(config.model, in_dim=8, **config.model_arguments)
+        model = build(config.model, in_dim=8, **config.model_arguments)
     except (ValueError, AssertionError, RuntimeError) as e:
         raise InputError(f"model {config.model}: {e}") from e
+    training = config.training
+    check_selection(training.select, [model], patience=training.patience, validation=True)
     return config
 
 

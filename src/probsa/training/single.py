@@ -107,7 +107,7 @@ def single_loop(
         prepared=prepared,
         standardizer=prepared.standardizer.to(device),
     )
-    if checkpoint is not None:
-        restore_run(state, group, checkpoint)
     keeper = EpochKeeper(run) if world.first else Keeper()
+    if checkpoint is not None:
+        restore_run(state, group, keeper, checkpoint)
     return TrainingLoop(state, keeper=keeper, device=device, reporter=reporter, world=world)
