@@ -54,7 +54,8 @@ class Method:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     kl_weight: float | str = 0.0
     learning_rate: float = 3e-4
-    epochs: int = 40
+    epochs: int | None = None
+    """None: 40, or 20 for sets with more than `LARGE` bags."""
     batch_size: int | None = None
     """None: 4, or 16 for sets with more than `LARGE` bags."""
     precision: str = "float32"
@@ -83,7 +84,23 @@ def _methods() -> list[Method]:
         methods.append(
             Method(name=f"abmil-probsa-field-kl{kl:g}", model="abmil-probsa-field", kl_weight=kl)
         )
-    methods.append(Method(name="evidence-dirac", model="evidence-dirac"))
+    methods += [
+        Method(name="clam-sb-probsa-field-kl0.1", model="clam-sb-probsa-field", kl_weight=0.1),
+        Method(
+            name="tabmil-probsa-field-kl0.1",
+            model="tabmil-probsa-field",
+            kl_weight=0.1,
+            epochs=20,
+            precision="bf16",
+        ),
+        Method(
+            name="transmil-probsa-field-kl0.1",
+            model="transmil-probsa-field",
+            kl_weight=0.1,
+            epochs=20,
+        ),
+        Method(name="evidence-dirac", model="evidence-dirac"),
+    ]
     for kl in (0.01, 0.1):
         for kind in ("diag", "field"):
             name = f"evidence-{kind}"
@@ -123,7 +140,7 @@ def config_of(
         model=method.model,
         model_arguments=arguments,
         training=TrainingConfig(
-            epochs=method.epochs,
+            epochs=method.epochs or (20 if bags > LARGE else 40),
             batch_size=method.batch_size or (16 if bags > LARGE else 4),
             learning_rate=method.learning_rate,
             kl_weight=method.kl_weight,  # pyright: ignore[reportArgumentType]
