@@ -140,7 +140,7 @@ class EvidencePooling:
         ]
         explained = [part.explanation for part in parts]
         return PooledEvidence(
-            torch.stack([part.logits for part in parts]),
+            torch.cat([part.logits for part in parts]),
             torch.cat([part.weight_mean for part in parts]),
             torch.cat([part.weight_variance for part in parts]),
             joined(explained) if None not in explained else None,  # pyright: ignore
@@ -170,4 +170,4 @@ class EvidencePooling:
         first, second = first / self.samples, second / self.samples
         variance = (second - first.square()).clamp_min(0)
         result = None if explainer is None else explainer.result()
-        return PooledEvidence(logits, (first + centre[:, 0]).T, variance.T, result)
+        return PooledEvidence(logits[None], (first + centre[:, 0]).T, variance.T, result)

@@ -1,0 +1,192 @@
+"""Evidence models: the soft maximum, additivity, removal, several classes and the learned κ."""
+
+import pytest
+import torch
+from support.random_bags import F64, random_bag
+
+from probsa import pack
+from probsa.layers import SoftMaximum
+from probsa.models import build
+from probsa.variational import probability_positive, sample_instances
+from probsa.variational.posteriors import Diagonal, Dirac
+
+NAMES = ("evidence-dirac", "evidence-diag", "evidence-field")
+SIZES = (5, 9, 1, 30)
+
+
+def bags_of(sizes=SIZES):
+    return pack([random_bag(n, seed=n, features=6, y=k % 2) for k, n in enumerate(sizes)])
+
+
+def make(name, *, classes=1, seed=0, **arguments):
+    torch.manual_seed(seed)
+    model = build(name, in_dim=6, n_classes=classes, embed=8, attention_dim=4, **arguments).double()
+    with torch.no_grad():  # away from the start, where α = β = 1 and b = 0
+        for p, value in zip(model.pooling.parameters(), (0.3, 0.5, -0.2), strict=True):
+            p += value * torch.arange(1, classes + 1)
+        if model.attention.log_variance is not None:
+            torch.nn.init.normal_(model.attention.log_variance.weight)
+    return model
+
+
+def test_the_soft_maximum_and_its_gradients_are_those_of_autograd():
+    pooling = SoftMaximum(2).double()
+    with torch.no_grad():
+        for p in pooling.parameters():
+            p.normal_(generator=torch.Generator().manual_seed(0))
+    sizes = [4, 7, 4, 7]  # two bags, class by class
+    f = torch.randn(22, 3, dtype=F64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    inputs = [f, *pooling.parameters()]
+    got = pooling(f, sizes)
+    rows = []
+    for k, part in enumerate(f.split(sizes)):
+        c = k // 2
+        a = (pooling.log_beta[c].exp() * part).softmax(0)
+        rows.append(pooling.log_alpha[c].exp() * (a * part).sum(0) + pooling.bias[c])
+    expected = torch.stack(rows).view(2, 2, 3).permute(1, 2, 0)
+    torch.testing.assert_close(got, expected)
+    weights = torch.randn(expected.shape, dtype=F64, generator=torch.Generator().manual_seed(2))
+    for a, b in zip(
+        torch.autograd.grad((weights * got).sum(), inputs),
+        torch.autograd.grad((weights * expected).sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_contributions_and_the_bias_add_up_to_the_logit(name, classes):
+    model, bags = make(name, classes=classes).eval(), bags_of()
+    with torch.no_grad():
+        out = model(bags)
+    assert out.explanation is not None
+    parts = out.explanation.contributions.split(bags.sizes)
+    total = torch.stack([p.sum(0) for p in parts]) + model.pooling.bias
+    torch.testing.assert_close(total, out.logits.mean(1))
+    assert out.explanation.scores.shape == (sum(SIZES), classes)
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_prediction_pools_the_samples_of_the_posterior(name, classes):
+    """Streamed prediction agrees with samples drawn at once, within Monte Carlo error."""
+    model, bags = make(name, classes=classes, predict_samples=4000).eval(), bags_of()
+    with torch.no_grad():
+        out = model(bags)
+        q, many = model.joint(out.attention, bags)
+        f = q.rsample(4000, generator=torch.Generator().manual_seed(3))
+        logits = model.pooling(f, many.sizes)
+    tolerance = 6 * (logits.std(1, correction=0) / 4000**0.5) + 1e-9
+    assert bool(((logits.mean(1) - out.logits.mean(1)).abs() < tolerance).all())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_leaving_an_instance_out_is_pooling_without_it(name):
+    model, bags = make(name).eval(), bags_of()
+    n = sum(SIZES)
+    noise = torch.randn(n, 6, dtype=F64, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        out = model(bags, noise=noise)
+        q = out.attention
+        f = q.rsample(6, noise=noise)
+        alpha, beta = model.pooling.log_alpha.exp(), model.pooling.log_beta.exp()
+        start = 0
+        for b, size in enumerate(SIZES):
+            for k in range(size):
+                rest = torch.cat([f[start : start + k], f[start + k + 1 : start + size]])
+                pooled = ((beta * rest).softmax(0) * rest).sum(0) if len(rest) else 0 * f[0]
+                p = (alpha * pooled + model.pooling.bias).sigmoid().mean()
+                change = out.probability[b, 0] - p
+                torch.testing.assert_close(
+                    out.explanation.leave_one_out[start + k, 0], change, rtol=1e-9, atol=1e-10
+                )
+            start += size
+
+
+def test_with_infinite_sharpness_it_is_the_largest_evidence():
+    model, bags = make("evidence-dirac").eval(), bags_of()
+    with torch.no_grad():
+        model.pooling.log_beta.fill_(12.0)
+        out = model(bags)
+        tops = torch.stack([f.max() for f in out.attention.mean.split(bags.sizes)])
+        alpha = model.pooling.log_alpha.exp()
+        torch.testing.assert_close(out.logits[:, 0, 0], alpha * tops + model.pooling.bias)
+
+
+def test_the_probability_of_positive_evidence_is_that_of_the_normal_distribution():
+    variance = torch.tensor([1.0, 4.0, 1.0], dtype=F64)
+    q = Diagonal(torch.tensor([0.0, 1.0, -2.0], dtype=F64), variance)
+    expected = torch.distributions.Normal(0.0, 1.0).cdf(torch.tensor([0.0, 0.5, -2.0]).double())
+    torch.testing.assert_close(probability_positive(q), expected)
+    point = Dirac(torch.tensor([-1.0, 0.0, 3.0]))
+    assert probability_positive(point).tolist() == [0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_several_classes_are_several_fields(name):
+    """The classes of one model are those of single-class models with the same values."""
+    model, bags = make(name, classes=3), bags_of()
+    shown = model.attention(model.instances(bags), bags)
+    assert shown.mean.shape == shown.variance.shape == (sum(SIZES), 3)
+    out = model(bags, generator=torch.Generator().manual_seed(0))
+    kl = model.bag_losses(out, bags)["kl"]
+    total = torch.zeros_like(kl)
+    for c in range(3):
+        own = make(name)
+        own.load_state_dict(model.state_dict() | {
+            k: v[c : c + 1]
+            for k, v in model.state_dict().items()
+            if k.startswith(("attention.mean.", "attention.log_variance.", "pooling."))
+        })  # fmt: skip
+        single = own(bags, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(single.attention.mean, shown.mean[:, c])
+        torch.testing.assert_close(single.attention.variance, shown.variance[:, c])
+        if name == "evidence-dirac":
+            torch.testing.assert_close(single.logits[:, :, 0], out.logits[:, :, c])
+        total = total + own.bag_losses(single, bags)["kl"]
+    torch.testing.assert_close(kl, total)
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+def test_kappa_moves_to_its_estimate(classes):
+    model, bags = make("evidence-field", classes=classes, kappa=2.0), bags_of()
+    prior = model.attention.prior
+    assert prior is not None and prior.kappa.tolist() == pytest.approx([2.0])
+    out = model(bags, generator=torch.Generator().manual_seed(0))
+    total = model.batch_statistics(out, bags)
+    q, many = model.joint(out.attention, bags)
+    samples = sample_instances(
+        q, torch.randn(4000 * len(q.mean), dtype=F64, generator=torch.Generator().manual_seed(1)),
+        many.sizes,
+    )  # fmt: skip
+    unit = model.prior_of(many)
+    energies = torch.stack([unit.energy(f, many) / unit.kappa for f in samples[:, :500].T])
+    assert float(total[0, 0]) == sum(SIZES) * classes
+    assert float(total[0, 1]) == pytest.approx(float(energies.sum(1).mean().detach()), rel=0.05)
+    model.update_statistics(total)
+    star = float(total[0, 0] / (2 * total[0, 1]))
+    assert float(prior.kappa) == pytest.approx(2.0 * (star / 2.0) ** 0.05, rel=1e-5)
+
+
+def test_a_fixed_kappa_stays_and_a_diverged_step_changes_nothing():
+    fixed = make("evidence-field", learn_kappa=False, kappa=0.5)
+    fixed.update_statistics(torch.tensor([[10.0, 1.0]], dtype=F64))
+    assert fixed.attention.prior.kappa.tolist() == pytest.approx([0.5])
+    model = make("evidence-field")
+    model.update_statistics(torch.tensor([[10.0, float("nan")]], dtype=F64))
+    assert model.attention.prior.kappa.tolist() == pytest.approx([1.0])
+
+
+def test_an_encoder_can_be_a_transformer():
+    model = make("evidence-field", encoder="transformer", heads=2)
+    assert model.encoder is not None
+    out = model(bags_of(), generator=torch.Generator().manual_seed(0))
+    assert out.logits.shape == (len(SIZES), 16, 1)
+
+
+def test_without_edges_a_field_is_legal():
+    bags = pack([random_bag(n, seed=n, features=6, density=0.0, y=0) for n in (4, 6)])
+    model = make("evidence-field")
+    out = model(bags, generator=torch.Generator().manual_seed(0))
+    assert bool(out.attention.variance.isfinite().all())
