@@ -110,10 +110,11 @@ def _chosen(scores: Sequence[MapScore], found: Sequence[dict[str, float]]) -> Ma
         name: float(np.mean([d[name] - d["random"] for d in found])) for name in scores
     }  # fmt: skip
     best = max(scores, key=lambda name: drops[name])  # of equal ones, the model's own comes first
-    others = [f"{short(drops[name])} for {name}" for name in scores if name != best]
+    shown = _distinct(drops)
+    others = [f"{shown[name]} for {name}" for name in scores if name != best]
     reason = (
         f"{best}: removing its top instances lowers the validation bags' probability most, by "
-        f"{short(drops[best])} against {', '.join(others)}"
+        f"{shown[best]} against {' and '.join(others)}"
     )
     return MapScoreChoice(chosen=best, drops=drops, bags=len(found), reason=reason)
 
@@ -146,9 +147,14 @@ def called_positive(p: Prediction, *, threshold: float | None) -> bool:
     return int(p.probability.argmax()) > 0
 
 
-def short(value: float) -> str:
-    """Format a drop with two decimals, `.21`."""
-    return f"{value:.2f}".replace("0.", ".", 1).replace("-", "−")
+def _distinct(drops: dict[str, float]) -> dict[str, str]:
+    """Format drops as `.21`, with more decimals if different ones would look equal."""
+    digits = next(
+        (d for d in (2, 3, 4) if len({round(v, d) for v in drops.values()}) == len(drops)), 2
+    )
+    return {
+        name: f"{v:.{digits}f}".replace("0.", ".", 1).replace("-", "−") for name, v in drops.items()
+    }
 
 
 def _class_of(p: Prediction) -> int:
