@@ -187,6 +187,13 @@ def test_a_caption_covers_nothing_and_moves_no_pixel(tmp_path, title):
     np.testing.assert_array_equal(inside, plain[row : row + h, column : column + w])
 
 
+def test_a_narrow_page_has_room_for_its_title():
+    p = showing(explained(bag(lattice(2, 9))), "contribution")
+    figure = draw_map(p, title="slide_17 · p = 0.91 ± 0.03 · label 1\nContribution: because.")
+    assert all(t.get_window_extent().x1 < figure.bbox.x1 for t in figure.texts)
+    assert "label 1" in figure.texts[1].get_text()
+
+
 def test_a_slides_page_and_a_scans_strip_show_it():
     caption = "bag\nContribution: because."
     p = showing(explained(bag(lattice())), "contribution")

@@ -10,6 +10,8 @@ LINE = 0.15
 """Height in inches of a line."""
 CHARACTER = 0.062
 """Width in inches of a character of the caption's size, on average."""
+NARROWEST = 6.4
+"""Width in inches of the narrowest page with a caption, which may have a single panel."""
 
 
 def split_title(title: str) -> tuple[str, str]:
@@ -21,11 +23,14 @@ def split_title(title: str) -> tuple[str, str]:
 def caption_lines(title: str, *, width: float) -> list[str]:
     """Return the lines of the caption on a page of this width in inches."""
     _, caption = split_title(title)
-    return wrap(caption, max(24, int((width - 0.3) / CHARACTER)))
+    return wrap(caption, int((max(width, NARROWEST) - 0.3) / CHARACTER))
 
 
 def captioned(sheet: Sheet, title: str) -> Sheet:
-    """Return the sheet with room for the title's caption at the bottom; whole pixels stay whole."""
+    """Return the sheet with room for the title's caption at the bottom; whole pixels stay whole.
+
+    The room that a narrow page needs is added at the right.
+    """
     lines = caption_lines(title, width=sheet.width)
     if not lines:
         return sheet
@@ -35,5 +40,9 @@ def captioned(sheet: Sheet, title: str) -> Sheet:
         return tuple((x, y + room, w, h) for x, y, w, h in boxes)
 
     return replace(
-        sheet, height=sheet.height + room, panels=raised(sheet.panels), bars=raised(sheet.bars)
+        sheet,
+        width=max(sheet.width, NARROWEST),
+        height=sheet.height + room,
+        panels=raised(sheet.panels),
+        bars=raised(sheet.bars),
     )
