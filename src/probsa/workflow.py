@@ -316,7 +316,9 @@ def predict_run(
         write_json(run.path / "threshold.json", {"threshold": threshold, "chosen": chosen})
     if map_score:
         shown = choose_map_score(predictor, split.val, read=bags.bag, threshold=threshold)
-        if shown is not None:
+        if shown is None:
+            run.map_score_file.unlink(missing_ok=True)
+        else:
             write_json(run.map_score_file, shown.to_dict())
         _note_map_score(predictor, shown)
     return _predict(

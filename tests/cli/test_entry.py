@@ -51,6 +51,9 @@ def test_train_leaves_predictions_figures_and_maps(trained):
     assert len(list((run / "maps").glob("*.png"))) == 4
     found = json.loads((run / "evaluation.json").read_text())
     assert "auroc" in json.dumps(found)
+    choice = json.loads((run / "map_score.json").read_text())
+    assert choice["chosen"] in ("attention", "contribution", "evidence")
+    assert json.loads((run / "predictions" / "predictions.json").read_text())["map_score"] == choice
 
 
 def test_predict_evaluate_map(trained, tmp_path, capsys):
@@ -59,6 +62,8 @@ def test_predict_evaluate_map(trained, tmp_path, capsys):
     given = ["predict", str(run), "--features", str(features), "--out", str(preds), "--json"]
     assert main([*given, "--labels", str(labels)]) == 0
     assert json.loads(capsys.readouterr().out)["bags"] == 12
+    stored = json.loads((preds / "predictions.json").read_text())["map_score"]
+    assert stored == json.loads((run / "map_score.json").read_text())
     with (preds / "predictions.csv").open() as f:
         rows = {r["bag"]: r for r in csv.DictReader(f)}
     assert rows["000"]["part"] in ("train", "val", "test") and len(rows) == 12
@@ -157,7 +162,8 @@ def test_a_map_of_a_training_bag_says_so(trained, tmp_path, monkeypatch):
     )
     assert main(["map", str(preds), "--out", str(tmp_path / "m")]) == 0
     for bag, given in titles.items():
-        assert given["title"].endswith("a training bag") == (part[bag] == "train")
+        heading = given["title"].splitlines()[0]
+        assert heading.endswith("a training bag") == (part[bag] == "train")
     assert set(titles) == set(part)
 
 

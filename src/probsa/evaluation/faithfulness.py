@@ -85,14 +85,14 @@ def choose_map_score(
         try:
             bag = read(sorted(names)[k])
             (p,) = predictor.predict([bag])
+            scores = available_scores(p)
+            if len(scores) == 1:
+                reason = f"{scores[0]}: the only score that this model has"
+                return MapScoreChoice(chosen=scores[0], drops={}, bags=0, reason=reason)
+            if called_positive(p, threshold=threshold) and _counts(bag, predictor):
+                found.append(deletion_drops(predictor, bag, p, seed=seed))
         except BagError:
             continue
-        scores = available_scores(p)
-        if len(scores) == 1:
-            reason = f"{scores[0]}: the only score that this model has"
-            return MapScoreChoice(chosen=scores[0], drops={}, bags=0, reason=reason)
-        if called_positive(p, threshold=threshold) and len(_counts(bag, predictor)) > 0:
-            found.append(deletion_drops(predictor, bag, p, seed=seed))
         if len(found) == MOST_BAGS:
             break
     return _chosen(scores, found) if scores else None
@@ -106,14 +106,13 @@ def _chosen(scores: Sequence[MapScore], found: Sequence[dict[str, float]]) -> Ma
             f"positive and {FEWEST_BAGS} are needed to compare scores"
         )
         return MapScoreChoice(chosen=own, drops={}, bags=len(found), reason=reason)
-    drops = {
-        name: float(np.mean([d[name] - d["random"] for d in found])) for name in scores
-    }  # fmt: skip
+    drops = {name: float(np.mean([d[name] - d["random"] for d in found])) for name in scores}
     best = max(scores, key=lambda name: drops[name])  # of equal ones, the model's own comes first
-    others = [f"{short(drops[name])} for {name}" for name in scores if name != best]
+    shown = _distinct(drops)
+    others = [f"{shown[name]} for {name}" for name in scores if name != best]
     reason = (
         f"{best}: removing its top instances lowers the validation bags' probability most, by "
-        f"{short(drops[best])} against {', '.join(others)}"
+        f"{shown[best]} against {' and '.join(others)}"
     )
     return MapScoreChoice(chosen=best, drops=drops, bags=len(found), reason=reason)
 
@@ -128,13 +127,13 @@ def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction, *, seed: int) 
         for name in available_scores(p)
     }
     ranked["random"] = shuffled
-    kept = [
+    kept = (  # one at a time: copies of a large slide would fill the memory
         select_instances(bag, order[count:].sort().values)
         for order in ranked.values()
         for count in counts
-    ]
+    )
     with _without_explanations(predictor):
-        after = [q.probability[column] for q in predictor.predict(iter(kept))]
+        after = [q.probability[column] for q in predictor.predict(kept)]
     drops = p.probability[column] - np.array(after, np.float64).reshape(len(ranked), -1)
     return {name: float(v) for name, v in zip(ranked, drops.mean(1), strict=True)}
 
@@ -146,9 +145,14 @@ def called_positive(p: Prediction, *, threshold: float | None) -> bool:
     return int(p.probability.argmax()) > 0
 
 
-def short(value: float) -> str:
-    """Format a drop with two decimals, `.21`."""
-    return f"{value:.2f}".replace("0.", ".", 1).replace("-", "−")
+def _distinct(drops: dict[str, float]) -> dict[str, str]:
+    """Format drops as `.21`, with more decimals if different ones would look equal."""
+    digits = next(
+        (d for d in (2, 3, 4) if len({round(v, d) for v in drops.values()}) == len(drops)), 2
+    )
+    return {
+        name: f"{v:.{digits}f}".replace("0.", ".", 1).replace("-", "−") for name, v in drops.items()
+    }
 
 
 def _class_of(p: Prediction) -> int:

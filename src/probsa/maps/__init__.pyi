@@ -6,6 +6,8 @@ from .render import draw_map as draw_map
 from .render import render_map as render_map
 from .scale import ColourLimits as ColourLimits
 from .scale import map_limits as map_limits
+from .shown import ScoreChoice as ScoreChoice
+from .shown import showing as showing
 from .sidebyside import PanelScale as PanelScale
 from .sidebyside import side_by_side as side_by_side
 from .source_maps import OverlaySettings as OverlaySettings

@@ -9,6 +9,7 @@ from .panels import Scale, heading
 from .qupath import write_qupath
 from .render import render_map
 from .scale import ColourLimits, map_limits
+from .shown import ScoreChoice, resolve, showing
 from .source_maps import OverlaySettings, Sources, draw_over
 
 READ_ERRORS = (ProbSAError, OSError, RuntimeError, MemoryError)
@@ -20,6 +21,7 @@ def render_folder(
     out: Path,
     *,
     bags: Sequence[str] | None = None,
+    score: ScoreChoice = "auto",
     scale: Scale = "per-bag",
     over: tuple[Sources, OverlaySettings] | None = None,
     geojson: bool = False,
@@ -32,6 +34,8 @@ def render_folder(
         out: The folder of the maps; it is created if needed, and existing maps of these bags are
             replaced.
         bags: Names of the bags to draw.
+        score: The score to show; `auto`: the one that the run chose on its validation bags, which
+            is stored with the predictions, or the model's own score if none is stored.
         scale: `fixed` computes the colour limits from all bags of the folder, drawn or not.
         over: Where the slides or scans are, and how to draw over them. If one of them cannot be
             read, its map is drawn without it.
@@ -42,14 +46,15 @@ def render_folder(
 
     Raises:
         UnknownName: A bag is not in the predictions; nothing is drawn in this case.
-        InputError, TableError: The folder is not a predictions folder.
+        InputError, TableError: The folder is not a predictions folder, or it has no such score.
     """
     table = read_predictions(predictions)
     names = list(table.bags if bags is None else bags)
     for bag in names:
         if bag not in table.bags:
             raise UnknownName("predicted bag", bag, table.bags)
-    limits = map_limits(predictions) if scale == "fixed" else None
+    shown = resolve(table, score)
+    limits = map_limits(predictions, score=shown.score) if scale == "fixed" else None
     labels = dict(zip(table.bags, table.labels, strict=True))
     parts = dict(zip(table.bags, table.parts, strict=True))
     failures = []
@@ -58,8 +63,10 @@ def render_folder(
             p = table.instances(bag)
             # training bags look better than new ones, so the title says so
             training_note = " · a training bag" if parts[bag] == "train" else ""
-            title = heading(p, label=labels[bag]) + training_note
-            failures += _draw(p, out, over=over, scale=scale, title=title, limits=limits)
+            title = f"{heading(p, label=labels[bag])}{training_note}\n{shown.caption}".strip()
+            failures += _draw(
+                showing(p, shown.score), out, over=over, scale=scale, title=title, limits=limits
+            )
             if geojson:
                 failures += _write_geojson(p, out, classes=table.classes, over=over)
         except (ProbSAError, OSError) as error:

@@ -15,6 +15,7 @@ from matplotlib.patches import Rectangle
 
 from ..evaluation import Prediction
 from .blending import ALPHA, Squares, blend, owners
+from .captions import captioned
 from .geometry import BAR, HEADING, STACK_FROM, TITLE, WIDE, Sheet
 from .layout import Layout, place
 from .panels import (
@@ -58,10 +59,11 @@ def draw_page(
     panels = list(panels_of(p, limits or bag_limits(p), scale=scale))
     classes = p.attention_mean.shape[1] if p.attention_mean.ndim == 2 else 1
     columns = 1 + len(panels) // classes
-    sheet = page_sheet(picture, rows=classes, columns=columns)
+    title = title if title is not None else heading(p)
+    sheet = captioned(page_sheet(picture, rows=classes, columns=columns), title)
     figure = Figure(figsize=(sheet.width, sheet.height), dpi=sheet.dpi)
     FigureCanvasAgg(figure)
-    draw_title(figure, title if title is not None else heading(p), sheet=sheet)
+    draw_title(figure, title, sheet=sheet)
     layout, patch_rows = place(p), owners(patches, picture)
     tissue = _image(figure, picture.image, picture, layout=layout, sheet=sheet, k=0, name="tissue")
     tissue.set_title(_tissue_title(picture), fontsize=NORMAL, loc="left", pad=4)

@@ -17,17 +17,23 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from ..core import replacing
 from ..evaluation import Prediction
+from .captions import caption_lines, split_title
 from .geometry import Sheet
 from .layout import Layout
 from .scale import ColourLimits, extend
+from .shown import SHOWN_KINDS, score_of
 
 Scale = Literal["fixed", "per-bag"]
-Quantity = Literal["mean", "variance", "labels"]
+Quantity = Literal["mean", "contribution", "evidence", "probability", "variance", "labels"]
 
 BACKGROUND = "#dcdcdc"
 """Colour where there is no tissue: lighter than the lowest colour, greyer than the highest."""
 PALETTE: dict[Quantity, Colormap] = {
     "mean": colormaps["cividis"],
+    # red speaks for the class, blue against it; readers with any colour vision can tell them apart
+    "contribution": colormaps["RdBu_r"],
+    "evidence": colormaps["RdBu_r"],
+    "probability": colormaps["cividis"],
     "variance": colormaps["inferno"],
     # sky blue and vermillion of Okabe and Ito, which colour-blind readers can tell apart
     "labels": ListedColormap(["#56B4E9", "#D55E00"]),
@@ -60,30 +66,36 @@ def heading(p: Prediction, *, label: int | None = None) -> str:
 
 
 def panels_of(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Iterator[Panel]:
-    """Yield the quantities of one class, then those of the next."""
+    """Yield the quantities of one class, then those of the next.
+
+    There is a variance panel only for the model's own score.
+    """
     n = len(p.attention_mean)
     mean = np.asarray(p.attention_mean, np.float64).reshape(n, -1)
     variance = np.asarray(p.attention_variance, np.float64).reshape(n, -1)
+    quantity = quantity_of(p)
     for c in range(mean.shape[1]):
         of_class = f", class {c}" if mean.shape[1] > 1 else ""
-        score = "attention" if p.score_kind in ("logit", "weight") else "instance score"
+        name = score_name(p)
         yield Panel(
-            quantity="mean",
-            title=f"{score} mean μ{of_class}",
+            quantity=quantity,
+            title=f"{name}{of_class}",
             values=mean[:, c],
-            limits=limits.mean,
-            bar=f"{score} mean μ{of_class} ({p.score_kind}), {scale} scale",
+            limits=_score_limits(quantity, limits.mean),
+            bar=f"{name}{of_class} ({p.score_kind}), {_scale_name(quantity, scale)}",
         )
-        yield Panel(
-            quantity="variance",
-            title=f"{score} variance σ²{of_class}",
-            values=variance[:, c],
-            limits=limits.variance,
-            bar=f"{score} variance σ²{of_class} ({p.score_kind}²), {scale} scale",
-            empty=""
-            if variance.any()
-            else "no variance: this model gives\none value per patch (Dirac)",
-        )
+        if p.score_kind not in SHOWN_KINDS:
+            score = name.removesuffix(" mean μ")
+            yield Panel(
+                quantity="variance",
+                title=f"{score} variance σ²{of_class}",
+                values=variance[:, c],
+                limits=limits.variance,
+                bar=f"{score} variance σ²{of_class} ({p.score_kind}²), {scale} scale",
+                empty=""
+                if variance.any()
+                else "no variance: this model gives\none value per patch (Dirac)",
+            )
         if p.instance_labels is not None:
             known = p.instance_labels >= 0
             positive = np.where(known, p.instance_labels > 0, np.nan)
@@ -94,6 +106,39 @@ def panels_of(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Iterator[
                 limits=(-0.5, 1.5),
                 bar="true instance label, never used in training",
             )
+
+
+def quantity_of(p: Prediction) -> Quantity:
+    """Return the quantity in the place of the attention mean."""
+    score = score_of(p)
+    return "mean" if score == "attention" else score
+
+
+def score_name(p: Prediction) -> str:
+    """Return the name of the score that the map shows."""
+    if p.score_kind in SHOWN_KINDS:
+        return score_of(p)
+    if p.score_has_level:
+        return "evidence mean μ"
+    score = "attention" if p.score_kind in ("logit", "weight") else "instance score"
+    return f"{score} mean μ"
+
+
+def is_signed(quantity: Quantity) -> bool:
+    """Return whether the sign of a quantity has a meaning: its colours are centred at 0."""
+    return quantity in ("contribution", "evidence")
+
+
+def _score_limits(quantity: Quantity, limits: tuple[float, float]) -> tuple[float, float]:
+    """Return limits symmetric about 0 for signed scores, and 0 to 1 for probabilities."""
+    if quantity == "probability":
+        return 0.0, 1.0
+    largest = max(abs(v) for v in limits)
+    return (-largest, largest) if is_signed(quantity) else limits
+
+
+def _scale_name(quantity: Quantity, scale: Scale) -> str:
+    return "0 to 1" if quantity == "probability" else f"{scale} scale"
 
 
 def dress_axes(ax: Axes, *, layout: Layout, sheet: Sheet, k: int) -> None:
@@ -139,11 +184,17 @@ def norm_of(panel: Panel) -> Normalize:
 
 
 def draw_title(figure: Figure, text: str, *, sheet: Sheet) -> None:
-    """Draw the title above the panels."""
+    """Draw the title above the panels and its caption, the lines after the first, below them."""
+    lines = caption_lines(text, width=sheet.width)
+    if lines:
+        figure.text(
+            0.15 / sheet.width, 0.08 / sheet.height, "\n".join(lines), fontsize=SMALL,
+            va="bottom", linespacing=1.2, parse_math=False,
+        )  # fmt: skip
     figure.text(
         sheet.panels[0][0] / sheet.width,
         1 - 0.14 / sheet.height,
-        fitted(text, width=sheet.width),
+        fitted(split_title(text)[0], width=sheet.width),
         fontsize=LARGE,
         fontweight="bold",
         va="top",

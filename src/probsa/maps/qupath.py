@@ -32,8 +32,10 @@ def write_qupath(
 
     `mean` and `variance` are those of the attention score; `weight` is the mean share of the bag's
     attention. `probability` is the patch's own if the score is one (`score_kind`), else the bag's
-    probability of the positive class. With one attention per class, or more than two classes, each
-    class has its own measurement, such as `mean tumour`. Values that are not finite are omitted.
+    probability of the positive class. Where the model has them, `contribution`, `evidence` (the
+    class score), `leave one out` and `positive probability`, P(f > 0), follow. With one column per
+    class, each class has its own measurement, such as `mean tumour`. Values that are not finite
+    are omitted.
 
     Args:
         path: Path of the GeoJSON file.
@@ -61,9 +63,15 @@ def measurements(p: Prediction, *, classes: Sequence[str] = ()) -> dict[str, np.
         "variance": p.attention_variance,
         "probability": _probability(p),
         "weight": p.weight_mean,
+        "contribution": p.contribution,
+        "evidence": p.class_score,
+        "leave one out": p.leave_one_out,
+        "positive probability": p.probability_positive,
     }
     named: dict[str, np.ndarray] = {}
     for quantity, values in columns.items():
+        if values is None:
+            continue
         values = np.asarray(values).reshape(n, -1)
         for c in range(values.shape[1]):
             name = classes[c] if c < len(classes) else str(c)

@@ -14,6 +14,7 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 
 from ..evaluation import Prediction
+from .captions import captioned
 from .geometry import Sheet, arrange
 from .layout import Layout, fill, place
 from .panels import (
@@ -50,7 +51,8 @@ def render_map(
         path: Path of the PNG.
         scale: `per-bag` spans this bag's smallest to largest value, as the paper's maps do; `fixed`
             uses `limits`, so that colours mean the same in all bags.
-        title: Text above the map; None: the bag's name, its probability ± std and its label.
+        title: Text above the map; None: the bag's name, its probability ± std and its label. What
+            follows the first line is a caption below the map.
         label: The bag's true label, for the title.
         limits: Limits of a fixed scale, from `map_limits`; None: those of this bag.
 
@@ -71,7 +73,8 @@ def draw_map(
 ) -> Figure:
     """Return the map of one bag as a figure; the arguments are those of `render_map`.
 
-    The axes are labelled `mean`, `variance` and `labels` (`mean 1`, … if there is one attention per
+    The axes are labelled `mean` (or `contribution`, `evidence`, `probability`, if `showing` put
+    that score in its place), `variance` and `labels` (`mean 1`, … if there is one attention per
     class), their colour bars `mean bar` and so on.
     """
     layout = place(p)
@@ -79,10 +82,11 @@ def draw_map(
     used = limits if scale == "fixed" and limits is not None else bag_range
     panels = list(panels_of(p, used, scale=scale))
     classes = p.attention_mean.shape[1] if p.attention_mean.ndim == 2 else 1
-    sheet = arrange(layout, rows=classes, columns=len(panels) // classes)
+    title = title if title is not None else heading(p, label=label)
+    sheet = captioned(arrange(layout, rows=classes, columns=len(panels) // classes), title)
     figure = Figure(figsize=(sheet.width, sheet.height), dpi=sheet.dpi)
     FigureCanvasAgg(figure)
-    draw_title(figure, title if title is not None else heading(p, label=label), sheet=sheet)
+    draw_title(figure, title, sheet=sheet)
     for k, panel in enumerate(panels):
         suffix = f" {k // (len(panels) // classes)}" if classes > 1 else ""
         draw_panel(figure, panel, layout=layout, sheet=sheet, k=k, name=panel.quantity + suffix)

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from ..errors import BagError
-from ..evaluation import Prediction, Predictions, read_predictions
+from ..errors import BagError, InputError
+from ..evaluation import MapScore, Prediction, Predictions, read_predictions
+from .shown import showing
 
 TAILS = (0.01, 0.99)
 """Quantiles that bound a fixed scale, so that one outlying patch does not grey out all slides."""
@@ -34,24 +35,26 @@ def bag_limits(p: Prediction) -> ColourLimits:
     return _limits([p.attention_mean], [p.attention_variance], tails=(0.0, 1.0))
 
 
-def map_limits(folder: Path) -> ColourLimits:
+def map_limits(folder: Path, *, score: MapScore | None = None) -> ColourLimits:
     """Return the fixed scale of a predictions folder, computed from all its bags.
 
-    Bags whose per-instance file is missing or damaged are skipped; drawing them reports the error.
+    The limits of the mean are those of `score`; None: of the model's own score. Bags whose
+    per-instance file is missing or damaged are skipped; drawing them reports the error.
 
     Raises:
         InputError, TableError: The folder is not a predictions folder.
         BagError: No bag has attention that could be read.
     """
-    return common_limits(_readable(read_predictions(folder)))
+    return common_limits(_readable(read_predictions(folder), score))
 
 
-def _readable(table: Predictions) -> Iterator[Prediction]:
+def _readable(table: Predictions, score: MapScore | None) -> Iterator[Prediction]:
     for bag in table.bags:
         try:
-            yield table.instances(bag)
-        except BagError:
+            p = showing(table.instances(bag), score)
+        except (BagError, InputError):
             continue
+        yield p
 
 
 def common_limits(predictions: Iterable[Prediction]) -> ColourLimits:

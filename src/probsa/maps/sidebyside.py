@@ -217,7 +217,7 @@ def _lesions(
         ]
     )
     for ax in figure.axes:
-        if str(ax.get_label()).endswith((" mean", " variance")):
+        if str(ax.get_label()).endswith((" mean", " evidence", " variance")):
             for x in ends:
                 ax.axvline(x, color="white", lw=2.2)
                 ax.axvline(x, color="#D55E00", lw=1.1)

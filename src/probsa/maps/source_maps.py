@@ -43,7 +43,8 @@ class OverlaySettings:
     alpha: float = ALPHA
     """Opacity of the colours over the tissue."""
     overlays: bool = False
-    """Whether to write `<bag>_mean.png` and `<bag>_variance.png`, without axes, as well."""
+    """Whether to write `<bag>_mean.png` (for another score, its name) and `<bag>_variance.png`,
+    without axes, as well."""
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha <= 1:

@@ -22,6 +22,7 @@ from ..errors import InputError
 from ..evaluation import Prediction
 from ..slides import WINDOWS, Scan, Windows, slice_image
 from .blending import colours
+from .captions import captioned
 from .geometry import BAR, HEADING, TITLE, Sheet
 from .panels import (
     NORMAL,
@@ -32,13 +33,17 @@ from .panels import (
     draw_bar,
     draw_title,
     heading,
+    is_signed,
     norm_of,
     number,
     panels_of,
+    quantity_of,
     save_figure,
+    score_name,
     share,
 )
 from .scale import ColourLimits, bag_limits
+from .shown import SHOWN_KINDS
 
 SAME_PLACE = 0.05
 """Largest distance in millimetres between an instance and its slice of the scan."""
@@ -166,10 +171,11 @@ def draw_strip(
         scan, slices[rows].tolist(), swatches=[colours(v)[rows] for v in coloured],
         frames=_frames(p, rows),
     )  # fmt: skip
-    sheet = _sheet(tiles, bars=len(coloured))
+    title = title if title is not None else heading(p)
+    sheet = captioned(_sheet(tiles, bars=len(coloured)), title)
     figure = Figure(figsize=(sheet.width, sheet.height), dpi=DPI)
     FigureCanvasAgg(figure)
-    draw_title(figure, title if title is not None else heading(p), sheet=sheet)
+    draw_title(figure, title, sheet=sheet)
     _draw_tiles(
         figure, tiles, rows=rows, position=position, panels=coloured,
         of_class=f", class {shown_class}" if classes > 1 else "", sheet=sheet,
@@ -261,10 +267,15 @@ def _draw_tiles(
     ax.imshow(tiles.image, extent=extent, interpolation="none", aspect="auto")
     ax.axis("off")
     n = len(position)
+    shown = panels[0].quantity
     subset = (
-        f"all {n} slices" if len(rows) == n else f"the {len(rows)} of {n} with the highest mean"
+        f"all {n} slices" if len(rows) == n else f"the {len(rows)} of {n} with the highest {shown}"
     )
-    quantities = "mean μ and variance σ²" if len(panels) > 1 else "mean μ; no variance (Dirac)"
+    quantities = {"mean": "mean μ", "evidence": "evidence"}.get(shown, shown)
+    if len(panels) > 1:
+        quantities += " and variance σ²"
+    elif shown == "mean":
+        quantities += "; no variance (Dirac)"
     text = f"{subset}, by position in mm; below: {quantities}{of_class}"
     ax.set_title(text, fontsize=NORMAL, loc="left")
     w, h = tiles.size
@@ -291,9 +302,13 @@ def _draw_values(ax: Axes, p: Prediction, position: np.ndarray, *, rows: np.ndar
     x = position[order]
     mean = np.asarray(p.attention_mean, np.float64).reshape(n, -1)[order]
     std = np.sqrt(np.asarray(p.attention_variance, np.float64).reshape(n, -1)[order])
+    quantity = quantity_of(p)
+    name = "mean μ" if quantity == "mean" else quantity
+    if is_signed(quantity):
+        ax.axhline(0, color="0.6", lw=0.8, zorder=0)
     for c, colour in zip(range(mean.shape[1]), _cycle(), strict=False):
         single = mean.shape[1] == 1
-        label = "mean μ" if single else f"class {c}"
+        label = name if single else f"class {c}"
         ax.plot(x, mean[:, c], color=colour, lw=1.2, marker=".", ms=4, label=label)
         if std[:, c].any():
             low, high = mean[:, c] - std[:, c], mean[:, c] + std[:, c]
@@ -314,8 +329,9 @@ def _draw_values(ax: Axes, p: Prediction, position: np.ndarray, *, rows: np.ndar
             color="0.35", label="shown above",
         )  # fmt: skip
     ax.set_xlabel("position along the scan (mm)", fontsize=SMALL)
-    score = "attention" if p.score_kind in ("logit", "weight") else "instance score"
-    ax.set_ylabel(f"{score} ({p.score_kind}), ± σ", fontsize=SMALL)
+    score = score_name(p).removesuffix(" mean μ")
+    deviation = "" if p.score_kind in SHOWN_KINDS else ", ± σ"
+    ax.set_ylabel(f"{score} ({p.score_kind}){deviation}", fontsize=SMALL)
     ax.tick_params(labelsize=SMALL, length=3)
     ax.xaxis.set_major_locator(MaxNLocator(10))
     ax.margins(x=0.01, y=0.12)

@@ -9,7 +9,7 @@ from ...errors import InputError
 from ._shared import add_json_flag, command_parser, exit_status, parse_arguments, write_json
 
 DESCRIPTION = """\
-Draw the mean and the variance of the attention of each bag as PNG files."""
+Draw the score of each instance, and its variance where it has one, as one PNG file per bag."""
 
 
 def parser() -> ArgumentParser:
@@ -21,6 +21,13 @@ def parser() -> ArgumentParser:
     add(
         "--bag", action="append", metavar="NAME",
         help="Bag to draw. May be repeated. Default: all bags.",
+    )  # fmt: skip
+    add(
+        "--score", choices=("auto", "attention", "contribution", "evidence", "probability"),
+        default="auto",
+        help="Score to show. auto: the one that the run chose on its validation bags. "
+        "contribution: attention times class score. evidence: what the patch says on its own. "
+        "probability: P(evidence > 0). Default: auto.",
     )  # fmt: skip
     add(
         "--scale", choices=("fixed", "per-bag"), default="per-bag",
@@ -58,8 +65,8 @@ def _add_flags_of_overlays(parser: ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--overlays", action="store_true",
-        help="Also write <bag>_mean.png and <bag>_variance.png: only the coloured slide, without "
-        "axes and colour bar.",
+        help="Also write <bag>_mean.png (for another score, its name) and <bag>_variance.png: only "
+        "the coloured slide, without axes and colour bar.",
     )  # fmt: skip
     add(
         "--slide-mpp", metavar="MPP|FILE",
@@ -82,6 +89,7 @@ def run(arguments: Sequence[str]) -> int:
             args.predictions,
             args.out,
             bags=args.bag,
+            score=args.score,
             scale=args.scale,
             over=over,
             geojson=args.geojson,

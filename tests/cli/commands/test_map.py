@@ -1,0 +1,29 @@
+"""`probsa map --score`."""
+
+from dataclasses import replace
+
+import numpy as np
+from support.made_maps import slide
+
+from probsa.cli.entry import main
+from probsa.evaluation.tables import write_predictions
+
+
+def test_the_score_is_an_option(tmp_path, capsys):
+    n = len(slide().attention_mean)
+    p = replace(slide(), contribution=np.linspace(-1, 1, n, dtype=np.float32))
+    write_predictions(
+        tmp_path / "p", [p], labels={}, parts={}, classes=["0", "1"], threshold=None, metadata={}
+    )
+    for score in ("auto", "attention", "contribution"):
+        given = ["map", str(tmp_path / "p"), "--out", str(tmp_path / score), "--score", score]
+        assert main(given) == 0
+        assert (tmp_path / score / "bag.png").is_file()
+    capsys.readouterr()
+    given = ["map", str(tmp_path / "p"), "--out", str(tmp_path / "x"), "--score", "evidence"]
+    assert main(given) != 0
+    assert "no score 'evidence': they have attention, contribution" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert main([*given[:-1], "beauty"]) != 0
+    assert "contribution" in capsys.readouterr().err
