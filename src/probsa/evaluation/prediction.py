@@ -35,3 +35,11 @@ class Prediction:
     """Distance between neighbouring patches in the unit of `coords`."""
     instance_labels: np.ndarray | None = None
     """(n,): above 0 positive, 0 negative, below 0 unknown."""
+    std_within: np.ndarray | None = None
+    """(classes,): the part of `std` within members, whose squares add up; None for one model."""
+    std_between: np.ndarray | None = None
+    """(classes,): standard deviation of the members' probabilities; None for one model."""
+    variance_within: np.ndarray | None = None
+    """The part of `attention_variance` within members, E[σ²]; None for one model."""
+    variance_between: np.ndarray | None = None
+    """The variance of the members' attention means, Var[μ]; None for one model."""

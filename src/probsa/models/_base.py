@@ -80,6 +80,10 @@ class Model(nn.Module, ABC):
     """Whether the losses have a term named `kl`."""
     score_kind: ClassVar[ScoreKind] = "logit"
     """How maps and metrics interpret `attention.mean`."""
+    score_has_level: ClassVar[bool] = False
+    """Whether a score of kind `logit` means something by itself. If not, as in attention, adding a
+    constant to all scores of a bag changes nothing, and members are aligned before they are
+    compared."""
     needs: ClassVar[frozenset[Literal["edges", "coords"]]] = frozenset()
     """What each bag must contain for the method to be meaningful."""
     order_matters: ClassVar[bool] = False
