@@ -59,12 +59,10 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
 ) -> Predicted:
     """Predict every bag of a folder with a trained run, several runs, or a converted model.
 
-    Several runs predict like the members of one run, but each bag only by those that were neither
-    trained nor validated on it. A bag that no run may predict is left out.
-
-    Bags that cannot be read are left out and listed with the reason in `failed.csv`. The table of
-    predictions states which part of the run's split each bag belongs to, so that an evaluation can
-    exclude training bags.
+    Several runs predict like the members of one, but each bag only by those that were neither
+    trained nor validated on it. Bags that no run may predict, or that cannot be read, are left out
+    and listed with the reason in `failed.csv`. The table of predictions states which part of the
+    run's split each bag belongs to, so that an evaluation can exclude training bags.
 
     Args:
         run: the run folder, or the file of a converted model; or several of them.
@@ -85,10 +83,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         BagError: none of the bags can be predicted.
     """
     runs = (Path(run),) if isinstance(run, str | Path) else tuple(map(Path, run))
-    if len(runs) == 1:
-        predictor = load(runs[0], checkpoint=checkpoint, device=device)
-    else:
-        predictor = load_several(runs, checkpoint=checkpoint, device=device)
+    predictor = _load_all(runs, checkpoint=checkpoint, device=device)
     if predictor.config is None:  # a converted model does not state how its bags were read
         bags, classes = open_bags(features), predictor.classes
     else:
@@ -108,6 +103,12 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         overwrite=overwrite,
         on_bag=on_bag,
     )
+
+
+def _load_all(runs: Sequence[Path], *, checkpoint: str, device: str) -> Predictor:
+    if len(runs) == 1:
+        return load(runs[0], checkpoint=checkpoint, device=device)
+    return load_several(runs, checkpoint=checkpoint, device=device)
 
 
 def _joint_split(runs: Sequence[Path]) -> Split | None:

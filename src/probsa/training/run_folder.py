@@ -4,8 +4,7 @@ run.yaml       the resolved run file          split.json    the part of each bag
 about.json     versions, machine              metrics.csv   one row per epoch
 notes.json     remarks on bags                features.json metadata of the training features
 checkpoints/   best.safetensors, last.safetensors
-members/<k>/   the run folder of each member, if there are several; checkpoints/ is then missing
-predictions/   evaluation.json   maps/        (written after training)
+members/<k>/   run folders of an ensemble     predictions/, evaluation.json, maps/  (after training)
 """
 
 import platform
