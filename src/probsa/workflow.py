@@ -13,6 +13,8 @@ from .core import Bag, write_csv, write_json
 from .datasets import BagSet, FeatureMetadata, Split, open_bags, read_table
 from .errors import BagError
 from .evaluation import (
+    SEEN_BY_ALL,
+    Ensemble,
     MapScoreChoice,
     Prediction,
     Predictor,
@@ -21,6 +23,7 @@ from .evaluation import (
     choose_map_score,
     evaluate,
     load,
+    load_several,
     write_predictions,
 )
 from .maps import render_folder
@@ -45,7 +48,7 @@ class Predicted:
 
 
 def predict_folder(  # noqa: PLR0913 - the options are independent
-    run: Path,
+    run: Path | Sequence[Path],
     features: Path,
     *,
     out: Path,
@@ -56,14 +59,15 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     overwrite: bool = False,
     on_bag: OnBag | None = None,
 ) -> Predicted:
-    """Predict every bag of a folder with a trained run or a converted model.
+    """Predict every bag of a folder with a trained run, several runs, or a converted model.
 
-    Bags that cannot be read are left out and listed with the reason in `failed.csv`. The table of
-    predictions states which part of the run's split each bag belongs to, so that an evaluation can
-    exclude training bags.
+    Several runs predict like the members of one, but each bag only by those that were neither
+    trained nor validated on it. Bags that no run may predict, or that cannot be read, are left out
+    and listed with the reason in `failed.csv`. The table of predictions states which part of the
+    run's split each bag belongs to, so that an evaluation can exclude training bags.
 
     Args:
-        run: the run folder, or the file of a converted model.
+        run: the run folder, or the file of a converted model; or several of them.
         features: folder with the features of the bags.
         out: folder to write the predictions to.
         labels: table of labels to include in the table of predictions.
@@ -76,16 +80,19 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
 
     Raises:
         OutputExists: `out` exists and `overwrite` is not set, or it contains something else.
-        InputError: `run` is not a run folder, or the features have another width.
+        InputError: `run` is not a run folder, the runs cannot be combined, or the features have
+            another width.
         BagError: none of the bags can be predicted.
     """
-    predictor = load(run, checkpoint=checkpoint, device=device)
+    runs = (Path(run),) if isinstance(run, str | Path) else tuple(map(Path, run))
+    predictor = _load_all(runs, checkpoint=checkpoint, device=device)
     if predictor.config is None:  # a converted model does not state how its bags were read
         bags, classes = open_bags(features), predictor.classes
     else:
         bags = open_data(predictor.config.data, features=features)
         classes = predictor.config.data.classes
-    _note_map_score(predictor, _stored_map_score(run))
+    if len(runs) == 1:
+        _note_map_score(predictor, _stored_map_score(runs[0]))
     table = None
     if labels is not None:
         table = read_table(labels, classes=classes, labels_required=False)
@@ -95,23 +102,39 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         BagSelection(bags, bags.names, expected=predictor.stated, strict=not other_features),
         out=out,
         labels=known,
-        split=_split_of(run),
-        threshold=_stored_threshold(run),
+        split=_joint_split(runs),
+        threshold=_stored_threshold(runs),
         overwrite=overwrite,
         on_bag=on_bag,
     )
 
 
-def _split_of(run: Path) -> Split | None:
-    folder = RunFolder(run)
-    return read_split(folder) if folder.split_file.is_file() else None
+def _load_all(runs: Sequence[Path], *, checkpoint: str, device: str) -> Predictor:
+    if len(runs) == 1:
+        return load(runs[0], checkpoint=checkpoint, device=device)
+    return load_several(runs, checkpoint=checkpoint, device=device)
 
 
-def _stored_threshold(run: Path) -> float | None:
-    file = RunFolder(run).path / "threshold.json"
-    if not file.is_file():
+def _joint_split(runs: Sequence[Path]) -> Split | None:
+    """Return the split of a run; of several, one whose test part are the bags that any tests.
+
+    Whichever bag several runs predict, is a test bag or a new one for each of them.
+    """
+    folders = [RunFolder(run) for run in runs]
+    splits = [read_split(f) for f in folders if f.split_file.is_file()]
+    if len(runs) == 1 or not splits:
+        return splits[0] if splits else None
+    test = dict.fromkeys(name for split in splits for name in split.test)
+    return Split(train=(), val=(), test=tuple(test), origin=f"the test parts of {len(runs)} runs")
+
+
+def _stored_threshold(runs: Sequence[Path]) -> float | None:
+    """Return the threshold of a run, or the mean of several if each has one."""
+    files = [RunFolder(run).path / "threshold.json" for run in runs]
+    stored = [json.loads(f.read_text())["threshold"] for f in files if f.is_file()]
+    if len(stored) < len(runs) or None in stored:
         return None
-    return json.loads(file.read_text())["threshold"]
+    return stored[0] if len(runs) == 1 else sum(stored) / len(stored)
 
 
 def _note_map_score(predictor: Predictor, chosen: MapScoreChoice | None) -> None:
@@ -170,6 +193,8 @@ def _predict(
             try:
                 if difference is not None and selection.strict:
                     raise BagError(difference)
+                if isinstance(predictor, Ensemble) and not predictor.may_predict(name):
+                    raise BagError(SEEN_BY_ALL)
                 yield selection.bags.bag(name)
                 if difference is not None:
                     other.append((name, difference))
@@ -186,6 +211,8 @@ def _predict(
             )
 
     parts = {n: "new" if split is None else split.part_of(n) for n in names}
+    if isinstance(predictor, Ensemble) and any(predictor.seen):  # runs that are combined
+        parts = {n: "test" if part == "test" else "new" for n, part in parts.items()}
     write_predictions(
         out,
         predictor.predict(readable()),

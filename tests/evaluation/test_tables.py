@@ -342,7 +342,7 @@ def test_scores_of_maps_are_stored_where_a_model_has_them(tmp_path):
         "leave_one_out": rng.random((5, 3)).astype(np.float32),
         "probability_positive": rng.random(5).astype(np.float32),
     }
-    for p in (_prediction(), _prediction(score_has_level=True, **columns)):
+    for p in (_prediction(), _prediction(score_kind="evidence", **columns)):
         write_instances(tmp_path / "a.h5", p)
         read = read_instances(tmp_path / "a.h5")
         _same(replace(read, probability=p.probability, std=p.std), p)

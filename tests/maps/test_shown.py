@@ -102,7 +102,7 @@ def test_only_the_models_own_score_has_a_variance_panel():
     p = explained(slide())
     assert [v.quantity for v in panels(showing(p, "attention"))] == ["mean", "variance"]
     assert [v.quantity for v in panels(showing(p, "evidence"))] == ["evidence"]
-    field = replace(p, score_has_level=True)
+    field = replace(p, score_kind="evidence")
     shown = panels(showing(field, "evidence"))
     assert [v.quantity for v in shown] == ["evidence", "variance"]
     assert shown[0].limits == (-3.0, 3.0)

@@ -21,12 +21,15 @@ from .map_scores import available_scores as available_scores
 from .map_scores import map_values as map_values
 from .metrics import best_threshold as best_threshold
 from .prediction import Prediction as Prediction
+from .predictor import SEEN_BY_ALL as SEEN_BY_ALL
+from .predictor import Ensemble as Ensemble
 from .predictor import Predictor as Predictor
 from .predictor import load as load
 from .report import Report as Report
 from .report import evaluate as evaluate
 from .scores import instance_scores as instance_scores
 from .scores import instance_variances as instance_variances
+from .several_runs import load_several as load_several
 from .tables import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .tables import Predictions as Predictions
 from .tables import read_predictions as read_predictions

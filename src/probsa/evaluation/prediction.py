@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive")
+"""The fields of `Prediction` that explain it, which only models with a closed form have."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
@@ -35,8 +38,6 @@ class Prediction:
     """Distance between neighbouring patches in the unit of `coords`."""
     instance_labels: np.ndarray | None = None
     """(n,): above 0 positive, 0 negative, below 0 unknown."""
-    score_has_level: bool = False
-    """Whether `attention_mean` is evidence: its zero has a meaning, f > 0 speaks for the class."""
     class_score: np.ndarray | None = None
     """The classifier's score of each instance without its bias; this and the following are None
     where the model has no closed form for them."""
@@ -46,3 +47,16 @@ class Prediction:
     """The bag's probability minus its probability without the instance."""
     probability_positive: np.ndarray | None = None
     """P(f > 0) of each instance."""
+    std_within: np.ndarray | None = None
+    """(classes,): the part of `std` within members, whose squares add up; None for one model."""
+    std_between: np.ndarray | None = None
+    """(classes,): standard deviation of the members' probabilities; None for one model."""
+    variance_within: np.ndarray | None = None
+    """The part of `attention_variance` within members, E[σ²]; None for one model."""
+    variance_between: np.ndarray | None = None
+    """The variance of the members' attention means, Var[μ]; None for one model."""
+
+    @property
+    def score_has_level(self) -> bool:
+        """Whether `attention_mean` is evidence: its zero has a meaning, f > 0 speaks for it."""
+        return self.score_kind == "evidence"

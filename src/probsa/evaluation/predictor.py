@@ -22,10 +22,13 @@ from ..training import (
     precision_context,
     restore_model,
 )
+from .ensemble import combine
 from .prediction import Prediction
 
 MAX_INSTANCES = 8192
 """Maximum number of instances per step; a larger bag has a step of its own."""
+SEEN_BY_ALL = "every run was trained or validated on it"
+"""Why a bag is not predicted by several runs."""
 
 
 class Predictor:
@@ -97,12 +100,56 @@ class Predictor:
         yield from _unpack(out, packed, bags, model=self.model)
 
 
+class Ensemble(Predictor):
+    """Several models whose predictions of a bag are combined; `model` is that of the first.
+
+    Args:
+        members: at least one predictor.
+        seen: for each member, the names of bags that it does not predict; None for no bags.
+        config: the run of all members, or the first one.
+        metadata: the origin of the predictions.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Predictor],
+        *,
+        seen: Sequence[frozenset[str]] | None = None,
+        config: RunConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        first = members[0]
+        self.members, self.seen = tuple(members), tuple(seen or [frozenset()] * len(members))
+        self.device, self.model, self.standardizer = first.device, first.model, first.standardizer
+        self.classes, self.precision = first.classes, first.precision
+        self.config, self.metadata = config, metadata or {}
+        self.stated = first.stated
+
+    def may_predict(self, name: str) -> bool:
+        """Return whether any member predicts a bag of this name."""
+        return any(name not in seen for seen in self.seen)
+
+    def _predict_batch(self, bags: list[Bag]) -> Iterator[Prediction]:
+        predictions: list[list[Prediction]] = [[] for _ in bags]
+        for member, seen in zip(self.members, self.seen, strict=True):
+            mine = [k for k, bag in enumerate(bags) if bag.name not in seen]
+            if mine:
+                of_member = member._predict_batch([bags[k] for k in mine])
+                for k, prediction in zip(mine, of_member, strict=True):
+                    predictions[k].append(prediction)
+        align = self.model.score_kind == "logit"
+        for bag, of_bag in zip(bags, predictions, strict=True):
+            if not of_bag:
+                raise BagError(f"bag {bag.name!r}: {SEEN_BY_ALL}")
+            yield combine(of_bag, align=align)
+
+
 def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") -> Predictor:
-    """Load the predictor of a run folder, or of a converted model file.
+    """Load the predictor of a run folder (an `Ensemble` of its members), or of a converted model.
 
     Args:
         folder: folder of a training run, or a file that `probsa convert-checkpoint` wrote.
-        checkpoint: the checkpoint of a run: `best` (by validation AUROC) or `last`.
+        checkpoint: the checkpoint of a run: `best` (chosen by `select`) or `last`.
         device: auto, cpu, cuda or mps.
 
     Raises:
@@ -115,6 +162,11 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
     config = run.config()
     if checkpoint not in ("best", "last"):
         raise CheckpointError(f"checkpoint is {checkpoint!r}: expected 'best' or 'last'")
+    if config.training.members > 1:
+        members = [load(m.path, checkpoint=checkpoint, device=device) for m in run.members()]
+        epochs = [member.metadata["epoch"] for member in members]
+        metadata = {"model": config.model, "epoch": epochs, "members": len(members)}
+        return Ensemble(members, config=config, metadata=metadata)
     path = run.best if checkpoint == "best" else run.last
     stored = load_checkpoint(path)
     model = restore_model(stored, path=path, expect=config.model)
@@ -169,7 +221,6 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, model: Model) -> Iter
             kind="ct" if bag.coords is not None and bag.coords.shape[1] == 1 else "slide",
             stride=bag.stride,
             instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),
-            score_has_level=model.score_has_level,
             **{name: values[rows] for name, values in explained.items()},
         )
 

@@ -1,9 +1,11 @@
 """Predictions on disk: one table of bags, and one HDF5 file of per-instance outputs per bag.
 
 predictions.csv     bag,part,label,prediction,p_<class>…,sd_<class>… (a single logit: one class)
+                    of several members also sd_within_<class>…,sd_between_<class>…
 predictions.json    threshold, classes, and the origin of the predictions
-instances/<bag>.h5  coords, attention_*, weight_*, degree, instance_labels, and where the model has
-                    them class_score, contribution, leave_one_out, probability_positive
+instances/<bag>.h5  coords, attention_*, variance_*, weight_*, degree, instance_labels, and, where
+                    the model has them, class_score, contribution, leave_one_out,
+                    probability_positive
 """
 
 import json
@@ -24,7 +26,7 @@ from jaxtyping import Float
 
 from ..core import read_csv, replacing_hdf5, write_csv, write_json
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
-from .prediction import Prediction
+from .prediction import EXPLANATIONS, Prediction
 
 PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
 FAILED = "failed.csv"
@@ -40,11 +42,10 @@ _PER_INSTANCE = (
 _OPTIONAL = (
     "coords",
     "instance_labels",
-    "class_score",
-    "contribution",
-    "leave_one_out",
-    "probability_positive",
+    *EXPLANATIONS,
 )
+_OF_MEMBERS = ("variance_within", "variance_between")
+"""Per-instance arrays that only several members have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +63,9 @@ class Predictions:
     classes: tuple[str, ...]
     threshold: float | None
     metadata: dict[str, Any]
+    std_within: Float[np.ndarray, "bags columns"] | None = None
+    """None for predictions of one model, as `std_between`."""
+    std_between: Float[np.ndarray, "bags columns"] | None = None
 
     def instance_path(self, bag: str) -> Path:
         """Return the path of a bag's per-instance outputs, which need not exist."""
@@ -77,10 +81,16 @@ class Predictions:
         if bag not in self.bags:
             raise UnknownName("predicted bag", bag, self.bags)
         row = self.bags.index(bag)
+
+        def of_bag(table: np.ndarray | None) -> np.ndarray | None:
+            return None if table is None else table[row].astype(np.float32)
+
         return replace(
             read_instances(self.instance_path(bag)),
             probability=self.probability[row].astype(np.float32),
             std=self.std[row].astype(np.float32),
+            std_within=of_bag(self.std_within),
+            std_between=of_bag(self.std_between),
         )
 
 
@@ -125,7 +135,7 @@ def write_predictions(
             seen.add(p.name)
             columns = _columns(classes, len(p.probability), bag=p.name)
             header = ["bag", "part", "label", "prediction"]
-            header += [f"p_{c}" for c in columns] + [f"sd_{c}" for c in columns]
+            header += [f"{k}_{c}" for k in ("p", *_deviations(p)) for c in columns]
             write_instances(new / INSTANCES / f"{_file_name(p.name)}.h5", p)
             rows.append(
                 {
@@ -146,7 +156,7 @@ def write_instances(path: Path, p: Prediction) -> None:
     from .. import __version__
 
     with replacing_hdf5(path) as f:
-        for name in (*_PER_INSTANCE, *_OPTIONAL):
+        for name in (*_PER_INSTANCE, *_OF_MEMBERS, *_OPTIONAL):
             value = getattr(p, name)
             if value is not None:
                 f.create_dataset(name, data=value)
@@ -154,8 +164,6 @@ def write_instances(path: Path, p: Prediction) -> None:
             {"name": p.name, "score_kind": p.score_kind, "kind": p.kind}
             | {"probsa_version": __version__}
         )
-        if p.score_has_level:
-            f.attrs["score_has_level"] = True
         if p.stride is not None:
             f.attrs["pitch"] = p.stride
 
@@ -197,7 +205,6 @@ def read_instances(path: Path) -> Prediction:
         score_kind=str(attributes["score_kind"]),
         kind=str(attributes["kind"]),
         stride=None if stride is None else float(stride),
-        score_has_level=bool(attributes.get("score_has_level", False)),
         **{"coords": None, **{k: v for k, v in arrays.items() if k in known}},
     )
 
@@ -230,6 +237,7 @@ def read_predictions(folder: Path) -> Predictions:
     twice = [bag for bag, times in Counter(bags).items() if times > 1 or not bag]
     if twice:
         raise TableError(f"{path}: bag {twice[0]!r} has an empty name, or more than one row")
+    of_members = all(f"sd_{k}_{c}" in rows[0] for k in ("within", "between") for c in columns)
     threshold = metadata.pop("threshold", None)
     return Predictions(
         folder=folder,
@@ -237,7 +245,9 @@ def read_predictions(folder: Path) -> Predictions:
         parts=tuple(row.get("part") or "new" for row in rows),
         labels=tuple(_label(row.get("label", ""), path, bag=row["bag"]) for row in rows),
         probability=np.array([[_probability(r, f"p_{c}", path) for c in columns] for r in rows]),
-        std=np.array([[_probability(r, f"sd_{c}", path) for c in columns] for r in rows]),
+        std=_deviation(rows, "sd", columns, path),
+        std_within=_deviation(rows, "sd_within", columns, path) if of_members else None,
+        std_between=_deviation(rows, "sd_between", columns, path) if of_members else None,
         classes=tuple(str(c) for c in metadata.pop("classes", columns)),
         threshold=None if threshold is None else float(threshold),
         metadata=metadata,
@@ -273,8 +283,24 @@ def _cells(p: Prediction, columns: list[str], *, threshold: float | None) -> dic
     return {
         "prediction": prediction,
         **{f"p_{c}": t for c, t in zip(columns, text, strict=True)},
-        **{f"sd_{c}": str(v) for c, v in zip(columns, p.std, strict=True)},
+        **{
+            f"{k}_{c}": str(v)
+            for k, values in _deviations(p).items()
+            for c, v in zip(columns, values, strict=True)
+        },
     }
+
+
+def _deviations(p: Prediction) -> dict[str, np.ndarray]:
+    """Return the standard deviations of a bag's probabilities, by the start of their columns."""
+    parts = {"sd": p.std, "sd_within": p.std_within, "sd_between": p.std_between}
+    return {name: value for name, value in parts.items() if value is not None}
+
+
+def _deviation(
+    rows: Sequence[Mapping[str, str]], start: str, columns: Sequence[str], path: Path
+) -> Float[np.ndarray, "bags columns"]:
+    return np.array([[_probability(r, f"{start}_{c}", path) for c in columns] for r in rows])
 
 
 def _file_name(bag: str) -> str:

@@ -24,7 +24,9 @@ from .scale import ColourLimits, extend
 from .shown import SHOWN_KINDS, score_of
 
 Scale = Literal["fixed", "per-bag"]
-Quantity = Literal["mean", "contribution", "evidence", "probability", "variance", "labels"]
+Quantity = Literal[
+    "mean", "contribution", "evidence", "probability", "variance", "within", "between", "labels"
+]
 
 BACKGROUND = "#dcdcdc"
 """Colour where there is no tissue: lighter than the lowest colour, greyer than the highest."""
@@ -35,6 +37,8 @@ PALETTE: dict[Quantity, Colormap] = {
     "evidence": colormaps["RdBu_r"],
     "probability": colormaps["cividis"],
     "variance": colormaps["inferno"],
+    "within": colormaps["inferno"],
+    "between": colormaps["inferno"],
     # sky blue and vermillion of Okabe and Ito, which colour-blind readers can tell apart
     "labels": ListedColormap(["#56B4E9", "#D55E00"]),
 }
@@ -96,6 +100,7 @@ def panels_of(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Iterator[
                 if variance.any()
                 else "no variance: this model gives\none value per patch (Dirac)",
             )
+            yield from _parts_of_variance(p, limits, c=c, title=f"{score} variance", scale=scale)
         if p.instance_labels is not None:
             known = p.instance_labels >= 0
             positive = np.where(known, p.instance_labels > 0, np.nan)
@@ -139,6 +144,29 @@ def _score_limits(quantity: Quantity, limits: tuple[float, float]) -> tuple[floa
 
 def _scale_name(quantity: Quantity, scale: Scale) -> str:
     return "0 to 1" if quantity == "probability" else f"{scale} scale"
+
+
+def _parts_of_variance(
+    p: Prediction, limits: ColourLimits, *, c: int, title: str, scale: Scale
+) -> Iterator[Panel]:
+    """Yield the variance of class `c` within members and between them, if there are several."""
+    parts: dict[Quantity, np.ndarray | None] = {
+        "within": p.variance_within,
+        "between": p.variance_between,
+    }
+    several = p.attention_mean.ndim == 2 and p.attention_mean.shape[1] > 1
+    for quantity, part in parts.items():
+        if part is not None:
+            values = np.asarray(part, np.float64).reshape(len(part), -1)[:, c]
+            text = f"{title} {quantity} members{f', class {c}' if several else ''}"
+            yield Panel(
+                quantity=quantity,
+                title=text,
+                values=values,
+                limits=limits.variance,
+                bar=f"{text} ({p.score_kind}²), {scale} scale",
+                empty="" if values.any() else f"no variance {quantity} members",
+            )
 
 
 def dress_axes(ax: Axes, *, layout: Layout, sheet: Sheet, k: int) -> None:

@@ -126,7 +126,13 @@ def _equal(a: np.ndarray | None, b: np.ndarray | None) -> bool:
 
 def _single(p: Prediction) -> Prediction:
     """Return a prediction with one score per instance; see `instance_scores`."""
-    return replace(p, attention_mean=instance_scores(p), attention_variance=instance_variances(p))
+    return replace(
+        p,
+        attention_mean=instance_scores(p),
+        attention_variance=instance_variances(p),
+        variance_within=None,
+        variance_between=None,
+    )
 
 
 def _panels(single: Mapping[str, Prediction], *, strip: bool) -> Iterator[tuple[str, Panel]]:

@@ -83,8 +83,6 @@ class Model(nn.Module, ABC):
     """Whether the losses have a term named `kl`."""
     score_kind: ClassVar[ScoreKind] = "logit"
     """How maps and metrics interpret `attention.mean`."""
-    score_has_level: ClassVar[bool] = False
-    """Whether the score's zero has a meaning: f > 0 speaks for the class."""
     needs: ClassVar[frozenset[Literal["edges", "coords"]]] = frozenset()
     """What each bag must contain for the method to be meaningful."""
     order_matters: ClassVar[bool] = False

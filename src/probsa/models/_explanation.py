@@ -30,7 +30,7 @@ class Explanation:
     only. Removing the only instance leaves the empty bag, whose logit is the bias.
     """
     probability: Float[Tensor, "n classes"] | None = None
-    """P(f_n > 0), for models whose score has a level (`Model.score_has_level`)."""
+    """P(f_n > 0), for models whose score is evidence (`score_kind`)."""
 
 
 class Explainer:

@@ -77,7 +77,6 @@ class Evidence(AttentionModel):
     """
 
     score_kind: ClassVar[ScoreKind] = "evidence"
-    score_has_level = True
     needs = frozenset({"edges"})
     stackable = True
     has_kl = True

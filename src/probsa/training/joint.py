@@ -13,10 +13,10 @@ import torch
 from ..errors import InputError
 from ..models import fixed
 from .config import RunConfig
-from .devices import choose_device, keep_memory
+from .devices import World, choose_device, keep_memory
 from .joint_keeper import JointKeeper
 from .joint_rules import joint_key, why_not_jointly
-from .keepers import TrainingState
+from .keepers import Keeper, TrainingState
 from .loop import TrainingLoop
 from .model_groups import build_model
 from .model_stack import StackedModels
@@ -68,31 +68,64 @@ def train_jointly(
     threads = configs[0].training.threads
     if threads:
         torch.set_num_threads(threads)
-    keep_memory()
     with torch.random.fork_rng(devices=[]):
         # a model that needs edges makes `prepare` check that there are some
         most_needs = max(configs, key=lambda c: len(fixed(c.model)[0].needs))
-        prepared = prepare(most_needs)
-        runs = [
-            Run(config=c, folder=RunFolder(out), model=build_model(c, prepared))
-            for c, out in zip(configs, outs, strict=True)
-        ]
-        for run in runs:
-            open_run(run.folder.path, run.config, resume=True, overwrite=False)
-            prepared.write(run.folder)
-        device = choose_device(configs[0].training.device)
-        training = _training_state(runs, prepared, device=device)
-        keeper = JointKeeper(runs, state, save_every=save_every)
-        keeper.restore(training)
-        loop = TrainingLoop(training, keeper=keeper, device=device, reporter=reporter or Reporter())
-        loop.run()
+        return train_stacked(
+            configs, outs, prepare(most_needs), world=World(), state=state,
+            reporter=reporter or Reporter(), save_every=save_every,
+        )  # fmt: skip
+
+
+def train_stacked(
+    configs: Sequence[RunConfig],
+    outs: Sequence[Path],
+    prepared: PreparedData,
+    *,
+    world: World,
+    state: Path,
+    reporter: Reporter,
+    save_every: float = 120.0,
+) -> list[RunFolder]:
+    """Train runs whose data are prepared; see `train_jointly`, which checks that they can.
+
+    Args:
+        configs: the runs.
+        outs: their run folders.
+        prepared: the data of all runs.
+        world: the processes that train together; the first one writes the files.
+        state: folder for the state of an interrupted training.
+        reporter: receives the progress.
+        save_every: seconds between two writes of the state.
+    """
+    keep_memory()
+    runs = [
+        Run(config=c, folder=RunFolder(out), model=build_model(c, prepared))
+        for c, out in zip(configs, outs, strict=True)
+    ]
+    for run in runs if world.first else ():
+        open_run(run.folder.path, run.config, resume=True, overwrite=False)
+        prepared.write(run.folder)
+    device = choose_device(configs[0].training.device)
+    training = _training_state(runs, prepared, device=device)
+    keeper = JointKeeper(runs, state, save_every=save_every)
+    keeper.restore(training)
+    world.wait()  # no process may replace the state before every other one has read it
+    TrainingLoop(
+        training,
+        keeper=keeper if world.first else Keeper(),
+        device=device,
+        reporter=reporter,
+        world=world,
+    ).run()
+    failures = {run.folder.path: run.error for run in runs if run.error is not None}
+    if world.first:
         for run in runs:
             prepared.write(run.folder)  # again, as training may have added remarks on bags
-    shutil.rmtree(state, ignore_errors=True)
-    failures = {run.folder.path: run.error for run in runs if run.error is not None}
-    if failures:
+        shutil.rmtree(state, ignore_errors=True)
         for path in failures:
             shutil.rmtree(path)  # there is nothing to resume
+    if failures:
         raise JointTrainingFailed(failures)
     return [run.folder for run in runs]
 

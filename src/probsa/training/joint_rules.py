@@ -14,6 +14,8 @@ from .run_folder import EXECUTION_KEYS
 def why_not_jointly(config: RunConfig) -> str | None:
     """Return why a run cannot train jointly with others, or None if it can."""
     training = config.training
+    if training.members > 1:
+        return f"members is {training.members}: its members already train with each other"
     if not facts(config.model).stackable:
         return f"{config.model} is not made of linear maps and norms alone"
     dropouts = [k for k, v in _model_arguments(config).items() if "dropout" in k and v]

@@ -28,6 +28,11 @@ class Progress:
     history: list[dict[str, Any]] = field(default_factory=list)
     """The rows of metrics.csv."""
 
+    @property
+    def since_best(self) -> int:
+        """Number of epochs since the best one, which `patience` limits."""
+        return self.epoch - int(self.best.get("improved") or self.best.get("epoch") or 0)
+
 
 @dataclass(kw_only=True, eq=False)
 class Run:
@@ -48,9 +53,8 @@ class Run:
     @property
     def patience_is_over(self) -> bool:
         """Whether `patience` epochs have passed since the best one."""
-        patience, best = self.config.training.patience, self.progress.best
-        since = self.progress.epoch - int(best.get("improved") or best.get("epoch") or 0)
-        return patience is not None and since >= patience
+        patience = self.config.training.patience
+        return patience is not None and self.progress.since_best >= patience
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ run.yaml       the resolved run file          split.json    the part of each bag
 about.json     versions, machine              metrics.csv   one row per epoch
 notes.json     remarks on bags                features.json metadata of the training features
 checkpoints/   best.safetensors, last.safetensors
-predictions/   evaluation.json   maps/   map_score.json   (written after training)
+members/<k>/   of an ensemble; later also predictions/, evaluation.json, map_score.json, maps/
 """
 
 import platform
@@ -37,7 +37,7 @@ class RunFolder:
 
     @property
     def best(self) -> Path:
-        """The checkpoint of the epoch with the best validation AUROC."""
+        """The checkpoint with the weights that the rule `select` chose."""
         return self.path / "checkpoints" / "best.safetensors"
 
     @property
@@ -75,6 +75,13 @@ class RunFolder:
     @property
     def maps(self) -> Path:
         return self.path / "maps"
+
+    def members(self) -> tuple["RunFolder", ...]:
+        """Return the run folders of the members of an ensemble; of another run, itself."""
+        count = self.config().training.members
+        if count == 1:
+            return (self,)
+        return tuple(RunFolder(self.path / "members" / str(k)) for k in range(count))
 
     def config(self) -> RunConfig:
         """Read the configuration of the run.

@@ -1,7 +1,15 @@
-"""Stages 7 and 8 for one run: from a run file to a run folder."""
+"""Stages 7 and 8 for one run: from a run file to a run folder.
 
+A run with several members has one run folder for each, with a seed of its own. They train side by
+side where their models can be stacked, else one after another.
+"""
+
+import math
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -9,12 +17,14 @@ from ..errors import InputError, ProbSAError
 from .checkpoints import load_checkpoint, restore_model
 from .config import RunConfig
 from .devices import World, choose_device, world
+from .joint import train_stacked
+from .joint_rules import why_not_jointly
 from .keepers import EpochKeeper, Keeper, TrainingState, restore_run
 from .loop import TrainingLoop
 from .model_groups import SingleModel, build_model
 from .optimizers import make_optimizer
 from .preparation import PreparedData, prepare
-from .progress import Run
+from .progress import Progress, Run
 from .reporting import Reporter
 from .run_folder import RunFolder, open_run
 
@@ -27,7 +37,7 @@ def train(
     overwrite: bool = False,
     reporter: Reporter | None = None,
 ) -> RunFolder:
-    """Train a model, or continue its training, and return its run folder.
+    """Train a model or its members, or continue their training, and return the run folder.
 
     Args:
         config: the run.
@@ -61,13 +71,12 @@ def train(
                 )
         w.wait()
         try:
-            loop = single_loop(config, folder, prepared, device=device, world=w, reporter=reporter)
-            loop.run()
-            (run,) = loop.runs
-            if run.error is not None:
-                raise InputError(run.error)
+            if config.training.members > 1:
+                train_members(config, folder, prepared, world=w, reporter=reporter)
+            else:
+                train_prepared(config, folder, prepared, world=w, reporter=reporter)
         except ProbSAError:
-            if w.first and not folder.last.is_file():
+            if w.first and not any(out.rglob("*.safetensors")):
                 shutil.rmtree(out)  # it failed before an epoch ended: there is nothing to resume
             raise
         if w.first:
@@ -76,6 +85,99 @@ def train(
                 remarks = len(prepared.bags.notes)
                 reporter.remark(f"{remarks} bags have remarks: {folder.notes_file}")
     return folder
+
+
+def train_prepared(
+    config: RunConfig,
+    folder: RunFolder,
+    prepared: PreparedData,
+    *,
+    world: World,
+    reporter: Reporter,
+) -> None:
+    """Train a run on its own whose folder exists and whose data are prepared.
+
+    Raises:
+        InputError: the run diverged.
+    """
+    device = choose_device(config.training.device)
+    loop = single_loop(config, folder, prepared, device=device, world=world, reporter=reporter)
+    loop.run()
+    (run,) = loop.runs
+    if run.error is not None:
+        raise InputError(run.error)
+
+
+def train_members(
+    config: RunConfig,
+    folder: RunFolder,
+    prepared: PreparedData,
+    *,
+    world: World,
+    reporter: Reporter,
+) -> None:
+    """Train the members of a run, and write the means of their metrics into its folder.
+
+    Members that are complete stay as they are.
+
+    Raises:
+        JointTrainingFailed, InputError: a member diverged.
+    """
+    configs, folders = member_configs(config), folder.members()
+    complete = [_is_complete(c, f) for c, f in zip(configs, folders, strict=True)]
+    world.wait()  # every process decides on the same files
+    if why_not_jointly(configs[0]) is None:
+        if not all(complete):
+            outs = [f.path for f in folders]
+            state = folder.path / "members" / "state"
+            train_stacked(configs, outs, prepared, world=world, state=state, reporter=reporter)
+    else:
+        for member, own, done in zip(configs, folders, complete, strict=True):
+            if done:
+                continue
+            if world.first:
+                open_run(own.path, member, resume=True, overwrite=False)
+                prepared.write(own)
+            world.wait()
+            try:
+                train_prepared(member, own, prepared, world=world, reporter=reporter)
+            except InputError as e:
+                raise InputError(f"{own.path}: {e}") from e
+    if world.first:
+        folder.write_metrics(_mean_history(folders))
+
+
+def member_configs(config: RunConfig) -> list[RunConfig]:
+    """Return the run of each member: seeds seed, seed + 1, …, and the batches of the whole run."""
+    training = replace(config.training, members=1)
+    return [
+        replace(config, seed=config.seed + k, data_seed=config.order_seed, training=training)
+        for k in range(config.training.members)
+    ]
+
+
+def _is_complete(config: RunConfig, folder: RunFolder) -> bool:
+    if not (folder.best.is_file() and folder.last.is_file()):
+        return False
+    progress = Progress(**load_checkpoint(folder.last).metadata["progress"])
+    patience = config.training.patience
+    over = patience is not None and progress.since_best >= patience
+    return progress.epoch == config.training.epochs or over
+
+
+def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:
+    """Return one row per epoch: means over the members that trained that long, summed seconds."""
+    members = [load_checkpoint(f.last).metadata["progress"]["history"] for f in folders]
+    rows = []
+    for epoch in range(max(map(len, members))):
+        here = [history[epoch] for history in members if len(history) > epoch]
+        row: dict[str, Any] = {"epoch": epoch + 1}
+        for key in [k for k in here[0] if k != "epoch"]:
+            values = [r[key] for r in here if r[key] is not None]
+            total = math.fsum(values)
+            row[key] = None if not values else total if key == "seconds" else total / len(values)
+        rows.append(row)
+    return rows
 
 
 def single_loop(

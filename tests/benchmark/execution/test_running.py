@@ -569,3 +569,23 @@ def test_jobs_of_a_cluster_share_the_grid(folder, tmp_path, monkeypatch):
     assert len(list((out / "slurm").iterdir())) >= 1
     run_grid(grid_of(folder), tmp_path / "one")
     assert contents(out) == contents(tmp_path / "one")
+
+
+def test_cells_may_have_members_and_another_rule(folder, tmp_path):
+    """Each is a run of its own, whose members train together; a rule that cannot is refused."""
+    out = tmp_path / "out"
+    grid = grid_of(folder, models=["abmil", DSMIL], epochs=2, members=2, select="average")
+    states = run_grid(grid, out)
+    assert count_states(states) == {"done": 2, "failed": 0, "waiting": 0}
+    for state in states:
+        run = state.cell.folder(out)
+        assert not (run / "checkpoints").exists() and state.seconds > 0
+        for k in range(2):
+            kept = [p.name for p in (run / f"members/{k}/checkpoints").iterdir()]
+            assert kept == ["best.safetensors"]
+        assert read_predictions(run / "predictions").std_between is not None
+    before = contents(out)
+    run_grid(grid, out)
+    assert contents(out) == before
+    with pytest.raises(InputError, match=r"select is 'average'.*gtp couples the bags"):
+        grid_of(folder, models=["gtp"], select="average")

@@ -75,7 +75,10 @@ def is_trained(cell: Cell, out: Path) -> bool:
     """Return True if all epochs of a run are done; its predictions may still be missing."""
     run = RunFolder(cell.folder(out))
     epochs = cell.config.training.epochs
-    return run.best.is_file() and run.last.is_file() and len(_history(run)) == epochs
+    if not run.config_file.is_file():
+        return False
+    files = [file for member in run.members() for file in (member.best, member.last)]
+    return all(file.is_file() for file in files) and len(_history(run)) == epochs
 
 
 def state_of(cell: Cell, out: Path, *, done: bool | None = None) -> CellState:
@@ -133,10 +136,11 @@ def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: K
         with write_lock(file):
             write_json(file, metadata)
     run = RunFolder(folder)
-    if keep != "all":
-        run.last.unlink(missing_ok=True)
-    if keep == "none" and run.best.parent.is_dir():
-        shutil.rmtree(run.best.parent)
+    for member in run.members():
+        if keep != "all":
+            member.last.unlink(missing_ok=True)
+        if keep == "none" and member.best.parent.is_dir():
+            shutil.rmtree(member.best.parent)
     failure = failure_file(cell, out)
     for path in (failure, *temporary_files(failure)):
         path.unlink(missing_ok=True)

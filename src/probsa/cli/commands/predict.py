@@ -8,14 +8,19 @@ from jsonargparse import ArgumentParser
 from ._shared import add_json_flag, command_parser, exit_status, parse_arguments, write_json
 
 DESCRIPTION = """\
-Predict every bag of a folder of features with a trained run."""
+Predict every bag of a folder of features with a trained run, or with several."""
 
 
 def parser() -> ArgumentParser:
     """Return the parser of `probsa predict`."""
     parser = command_parser("predict", DESCRIPTION)
     add = parser.add_argument
-    add("run", type=Path, help="Run folder, or a model that probsa convert-checkpoint wrote.")
+    add(
+        "run", type=Path, nargs="+", metavar="RUN",
+        help="Run folder, or a model that probsa convert-checkpoint wrote. Several, such as those "
+        "of a cross-validation, are combined: each bag is predicted by the runs that were neither "
+        "trained nor validated on it.",
+    )  # fmt: skip
     add("--features", type=Path, required=True, metavar="DIR", help="Folder of feature files.")
     add("--out", type=Path, required=True, metavar="DIR", help="Folder for the predictions.")
     add(
@@ -24,8 +29,8 @@ def parser() -> ArgumentParser:
     )  # fmt: skip
     add(
         "--checkpoint", choices=("best", "last"), default="best",
-        help="Weights of the epoch with the best validation AUROC, or of the last one. "
-        "Default: best.",
+        help="Weights that the run's `select` chose (by default, those of the epoch with the best "
+        "validation AUROC), or those of the last epoch. Default: best.",
     )  # fmt: skip
     add(
         "--device", choices=("auto", "cpu", "cuda", "mps"), default="auto",

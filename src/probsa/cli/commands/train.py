@@ -28,6 +28,18 @@ probsa train --features DIR --labels CSV --model NAME --out RUN [--KEY VALUE ...
        probsa train --out RUN --resume"""
 
 
+CHOSEN = {
+    "auroc": "those of {}, the best on the validation bags",
+    "nll": "those of {}, with the lowest validation NLL",
+    "smoothed": "those of {}, the end of the best epochs in a row",
+    "one-se": "those of {}, within one standard error of the best validation AUROC",
+    "ema-nll": "the running average at {}, with the lowest validation NLL",
+    "average": "the mean of the last quarter of the epochs, up to {}",
+    "last": "those of {}, the last",
+}
+"""Which weights a run keeps, by its `select`."""
+
+
 def own_parser() -> ArgumentParser:
     """Return the parser of the arguments that are not keys of a run."""
     parser = command_parser("train", DESCRIPTION)
@@ -126,7 +138,9 @@ def _train(config: "RunConfig", own: Namespace) -> int:
     else:
         trained.report.render(OUT)
         epoch = trained.report.metadata.get("epoch")
-        OUT.print(f"weights: those of epoch {epoch}, the best on the validation bags")
+        epochs = ", ".join(map(str, epoch)) if isinstance(epoch, list) else epoch
+        which = "epochs" if isinstance(epoch, list) else "epoch"
+        OUT.print(f"weights: {CHOSEN[config.training.select].format(f'{which} {epochs}')}")
         maps = f", {trained.maps} maps in {trained.run.maps}" if trained.maps else ""
         OUT.print(f"run: {trained.run.path}{maps}", markup=False)
     return exit_status(trained.failures, as_json=own.json)

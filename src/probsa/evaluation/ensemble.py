@@ -1,0 +1,75 @@
+"""Combine the predictions of several members for one bag, by the law of total variance.
+
+Var f = E[σ²] (within members) + Var[μ] (between them), over members of equal weight; likewise for
+the probability of the bag and the weights of its instances.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import logsumexp
+
+from .prediction import EXPLANATIONS, Prediction
+
+
+def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
+    """Return the prediction of an ensemble: the means of its members, and their variance in parts.
+
+    Args:
+        members: predictions of one bag, at least one.
+        align: whether the level of a member's scores means nothing (attention logits), so that each
+            is shifted to the log ratio to uniform attention before scores are compared.
+    """
+    means = [np.asarray(p.attention_mean, np.float64) for p in members]
+    if align:
+        means = [aligned(mean) for mean in means]
+    score, within, between = _moments(means, [p.attention_variance for p in members])
+    probability, std_within, std_between = _moments(
+        [p.probability for p in members], [np.square(p.std, dtype=np.float64) for p in members]
+    )
+    weight, w_within, w_between = _moments(
+        [p.weight_mean for p in members], [p.weight_variance for p in members]
+    )
+    return replace(
+        members[0],
+        probability=_float32(probability),
+        std=_float32(np.sqrt(std_within + std_between)),
+        std_within=_float32(np.sqrt(std_within)),
+        std_between=_float32(np.sqrt(std_between)),
+        attention_mean=_float32(score),
+        attention_variance=_float32(within + between),
+        variance_within=_float32(within),
+        variance_between=_float32(between),
+        weight_mean=_float32(weight),
+        weight_variance=_float32(w_within + w_between),
+        **_explanations(members),
+    )
+
+
+def _explanations(members: Sequence[Prediction]) -> dict[str, np.ndarray]:
+    """Return the means of what explains the members, where all of them have it."""
+    means = {}
+    for name in EXPLANATIONS:
+        values = [getattr(p, name) for p in members]
+        if all(value is not None for value in values):
+            means[name] = _float32(np.mean(np.stack(values), 0, dtype=np.float64))
+    return means
+
+
+def aligned(score: Float[np.ndarray, "n *classes"]) -> Float[np.ndarray, "n *classes"]:
+    """Return s_n = μ_n - logsumexp(μ) + log N, for each class by itself."""
+    return score - logsumexp(score, axis=0, keepdims=True) + np.log(len(score))
+
+
+def _moments(
+    means: Sequence[np.ndarray], variances: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the mean over members, the mean variance, and the variance of the means."""
+    stacked = np.stack(means).astype(np.float64)
+    return stacked.mean(0), np.stack(variances).astype(np.float64).mean(0), stacked.var(0)
+
+
+def _float32(value: np.ndarray) -> np.ndarray:
+    return value.astype(np.float32)

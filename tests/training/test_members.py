@@ -1,0 +1,196 @@
+"""Ensembles: K members in one run, side by side or one after another, resumed and divided."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from support.processes import run_script
+from support.stored import write_folder
+
+from probsa.errors import InputError
+from probsa.evaluation import Ensemble, load, read_predictions
+from probsa.training import Reporter, load_checkpoint, open_data, read_split, train, why_not_jointly
+from probsa.training.config import DataConfig, RunConfig, TrainingConfig
+from probsa.training.run_folder import RunFolder
+from probsa.training.single import member_configs
+from probsa.workflow import train_and_report
+
+
+@pytest.fixture
+def config(tmp_path):
+    features, labels = write_folder(tmp_path / "data", bags=30, signal=1.0)
+    return RunConfig(
+        data=DataConfig(features=features, labels=labels, test_fold=0),
+        model="abmil-probsa-diag",
+        model_arguments={"embed": 12, "attention_dim": 6, "samples": 3, "predict_samples": 20},
+        training=TrainingConfig(
+            epochs=4, batch_size=5, device="cpu", tensorboard=False, threads=1,
+            learning_rate=1e-2, warmup_epochs=0, members=3,
+        ),
+        seed=4,
+    )  # fmt: skip
+
+
+def setting(config, **changes):
+    return replace(config, training=replace(config.training, **changes))
+
+
+class Stopped(Exception):
+    """Raised by reporters to interrupt training."""
+
+
+class Breaker(Reporter):
+    def __init__(self, *, steps):
+        self.steps = steps
+
+    def step(self, *, epoch, share):
+        self.steps -= 1
+        if self.steps == 0:
+            raise Stopped
+
+
+def assert_same_members(one, other):
+    for a, b in zip(one.members(), other.members(), strict=True):
+        for x, y in ((a.best, b.best), (a.last, b.last)):
+            x, y = load_checkpoint(x), load_checkpoint(y)
+            assert x.tensors.keys() == y.tensors.keys()
+            assert all(torch.equal(v, y.tensors[k]) for k, v in x.tensors.items())
+
+
+def test_members_differ_in_their_seed_alone(config, tmp_path):
+    run = train(config, tmp_path / "run")
+    members = run.members()
+    assert [m.path.name for m in members] == ["0", "1", "2"] and not run.best.exists()
+    assert not (run.path / "members" / "state").exists()
+    assert [m.config() for m in members] == member_configs(config)
+    assert [m.config().seed for m in members] == [4, 5, 6]
+    assert {m.config().data_seed for m in members} == {4}
+    assert all(read_split(m) == read_split(run) for m in members)
+    for member in members:  # each equals its run alone, up to rounding
+        alone = load_checkpoint(train(member.config(), tmp_path / f"a{member.path.name}").last)
+        for name, value in load_checkpoint(member.last).part("model").items():
+            torch.testing.assert_close(
+                value, alone.part("model")[name], rtol=5e-3, atol=1e-4, msg=name
+            )
+    rows = [load_checkpoint(m.last).metadata["progress"]["history"] for m in members]
+    lines = run.metrics_file.read_text().splitlines()
+    assert len(lines) == 5 and "val_nll" in lines[0]
+    nll = float(lines[1].split(",")[lines[0].split(",").index("val_nll")])
+    assert nll == pytest.approx(np.mean([r[0]["val_nll"] for r in rows]))
+
+
+@pytest.mark.parametrize("select", ["auroc", "ema-nll", "one-se"])
+def test_an_interrupted_ensemble_ends_with_the_same_bits(config, tmp_path, monkeypatch, select):
+    """The state is written after every epoch here, and the run is broken off twice."""
+    import probsa.training.joint_keeper as keeper
+
+    whole = train(setting(config, select=select), tmp_path / "whole")
+    monkeypatch.setattr(keeper.time, "monotonic", iter(range(0, 10**6, 1000)).__next__)
+    for steps in (5, 3):
+        with pytest.raises(Stopped):
+            train(
+                setting(config, select=select), tmp_path / "broken",
+                resume=True, reporter=Breaker(steps=steps),
+            )  # fmt: skip
+        assert (tmp_path / "broken/members/state/pass.safetensors").is_file()
+    broken = train(setting(config, select=select), tmp_path / "broken", resume=True)
+    assert_same_members(whole, broken)
+    before = {p: p.stat().st_mtime_ns for p in broken.path.rglob("*.safetensors")}
+    train(setting(config, select=select), broken.path, resume=True)
+    assert {p: p.stat().st_mtime_ns for p in broken.path.rglob("*.safetensors")} == before
+
+
+def test_models_that_cannot_be_stacked_train_one_after_another(config, tmp_path):
+    config = replace(config, model="dsmil", model_arguments={})
+    config = setting(config, members=2, epochs=2)
+    assert why_not_jointly(member_configs(config)[0]) is not None
+    whole = train(config, tmp_path / "whole")
+    for k, member in enumerate(member_configs(config)):
+        alone = train(member, tmp_path / f"alone{k}")
+        a, b = (load_checkpoint(f.last).tensors for f in (alone, whole.members()[k]))
+        assert all(torch.equal(v, b[name]) for name, v in a.items())
+    with pytest.raises(Stopped):  # in the second member's second epoch
+        train(config, tmp_path / "broken", resume=True, reporter=Breaker(steps=7))
+    assert_same_members(whole, train(config, tmp_path / "broken", resume=True))
+
+
+def test_options_that_joint_training_lacks_work_one_after_another(config, tmp_path):
+    run = train(setting(config, members=2, clip_norm=0.5, patience=1, epochs=9), tmp_path / "run")
+    for member in run.members():
+        alone = train(member.config(), tmp_path / f"alone{member.path.name}")
+        assert_same_members(alone, member)
+
+
+def test_an_ensemble_is_a_run_that_predicts_and_is_evaluated(config, tmp_path):
+    trained = train_and_report(config, tmp_path / "run", maps="test")
+    assert trained is not None and trained.maps == len(read_split(trained.run).test)
+    predictor = load(tmp_path / "run", device="cpu")
+    assert isinstance(predictor, Ensemble) and len(predictor.members) == 3
+    bags = open_data(config.data)
+    stored = read_predictions(trained.run.predictions)
+    assert stored.metadata["members"] == 3 and len(stored.metadata["epoch"]) == 3
+    names = stored.bags
+    alone = [
+        list(load(m.path, device="cpu").predict(bags.bag(n) for n in names))
+        for m in trained.run.members()
+    ]
+    for row, name in enumerate(names):
+        p = np.array([member[row].probability for member in alone], np.float64)
+        std = np.array([member[row].std for member in alone], np.float64)
+        np.testing.assert_allclose(stored.probability[row], p.mean(0), rtol=1e-6)
+        within, between = np.square(std).mean(0), p.var(0)
+        np.testing.assert_allclose(stored.std_within[row], np.sqrt(within), rtol=1e-5)
+        np.testing.assert_allclose(stored.std_between[row], np.sqrt(between), rtol=1e-5)
+        np.testing.assert_allclose(stored.std[row], np.sqrt(within + between), rtol=1e-5)
+        read = stored.instances(name)
+        total = read.variance_within + read.variance_between
+        np.testing.assert_allclose(read.attention_variance, total, rtol=1e-5)
+        assert read.std_between is not None and read.variance_between.any()
+
+
+def test_a_joint_run_does_not_take_a_run_with_members(config):
+    assert "members is 3" in (why_not_jointly(config) or "")
+
+
+def test_a_member_that_diverges_is_named(config, tmp_path):
+    wild = setting(replace(config, model="dsmil", model_arguments={}), learning_rate=1e30)
+    with pytest.raises(InputError, match=r"members.0: epoch 1: .* lower learning_rate"):
+        train(wild, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from probsa.training import train
+from probsa.training.config import RunConfig
+from probsa.training.keys import load_yaml
+train(RunConfig.from_dict(load_yaml(Path(sys.argv[1]))), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "select"), [("abmil-probsa-diag", "ema-nll"), ("dsmil", "average")]
+)
+def test_two_processes_train_the_members_of_one(config, tmp_path, model, select):
+    """In batches of five, one process has three bags; stacked, and one after another."""
+    arguments = config.model_arguments if model != "dsmil" else {}
+    config = setting(
+        replace(config, model=model, model_arguments=arguments),
+        select=select, members=2, epochs=3, batch_size=5, learning_rate=1e-3,
+    )  # fmt: skip
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.to_dict()))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    for k in (1, 2):
+        run_script(tmp_path / "script.py", tmp_path / "run.yaml", tmp_path / str(k), processes=k)
+    one, two = (RunFolder(tmp_path / str(k)) for k in (1, 2))
+    for a, b in zip(one.members(), two.members(), strict=True):
+        for x, y in ((a.best, b.best), (a.last, b.last)):
+            x, y = load_checkpoint(x), load_checkpoint(y)
+            for name, value in x.part("model").items():
+                torch.testing.assert_close(y.part("model")[name], value, rtol=0, atol=2e-6)
+        histories = [load_checkpoint(f.last).metadata["progress"]["history"] for f in (a, b)]
+        for r, s in zip(*histories, strict=True):
+            assert s["val_nll"] == pytest.approx(r["val_nll"], abs=1e-5)
