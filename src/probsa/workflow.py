@@ -339,6 +339,9 @@ def predict_run(
         y = np.array([labels[p.name] for p in validation])
         score = np.array([p.probability[-1] for p in validation], dtype=np.float64)
         threshold = best_threshold(y, score) if validation else None
+        shares = [p.neighbour_share for p in validation if p.neighbour_share is not None]
+        if shares:
+            predictor.metadata["neighbour_share"] = float(np.mean(shares))
         chosen = f"largest F1 on {len(validation)} validation bags"
         write_json(run.path / "threshold.json", {"threshold": threshold, "chosen": chosen})
     if map_score:

@@ -56,6 +56,9 @@ class Prediction:
     variance_between: np.ndarray | None = None
     """The variance of the members' attention means, Var[μ]; None for one model."""
 
+    neighbour_share: float | None = None
+    """Mean share of the neighbours in the value of an instance, under a field; not stored."""
+
     @property
     def score_has_level(self) -> bool:
         """Whether `attention_mean` is evidence: its zero has a meaning, f > 0 speaks for it."""

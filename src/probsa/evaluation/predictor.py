@@ -22,6 +22,7 @@ from ..training import (
     precision_context,
     restore_model,
 )
+from ..variational import Field, PerClass
 from .ensemble import combine
 from .prediction import Prediction
 
@@ -166,6 +167,8 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
         members = [load(m.path, checkpoint=checkpoint, device=device) for m in run.members()]
         epochs = [member.metadata["epoch"] for member in members]
         metadata = {"model": config.model, "epoch": epochs, "members": len(members)}
+        if "kappa" in members[0].metadata:
+            metadata["kappa"] = [member.metadata["kappa"] for member in members]
         return Ensemble(members, config=config, metadata=metadata)
     path = run.best if checkpoint == "best" else run.last
     stored = load_checkpoint(path)
@@ -178,7 +181,11 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
         device=device,
         precision=config.training.precision,
         config=config,
-        metadata={"model": config.model, "epoch": stored.metadata["progress"]["epoch"]},
+        metadata={
+            "model": config.model,
+            "epoch": stored.metadata["progress"]["epoch"],
+            **{name: v.tolist()[0] for name, v in model.monitored().items()},
+        },
         stated=FeatureMetadata.read(run.features_file),
     )
 
@@ -204,6 +211,10 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, model: Model) -> Iter
         weight_variance = torch.zeros_like(weight)
     columns = [_numpy(v) for v in (q.mean, q.variance, weight, weight_variance, packed.degrees)]
     explained = _explained(out)
+    field = q.joint if isinstance(q, PerClass) else q
+    share = None
+    if isinstance(field, Field):  # of several classes, the mean
+        share = _numpy(field.neighbour_share.view(-1, len(packed.x)).mean(0))
     probability, std = _numpy(out.probability), _numpy(out.std)
     for b, (bag, rows) in enumerate(zip(bags, bag_rows(packed), strict=True)):
         mean, variance, w_mean, w_variance, degree = (c[rows] for c in columns)
@@ -221,6 +232,7 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, model: Model) -> Iter
             kind="ct" if bag.coords is not None and bag.coords.shape[1] == 1 else "slide",
             stride=bag.stride,
             instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),
+            neighbour_share=None if share is None else float(share[rows].mean()),
             **{name: values[rows] for name, values in explained.items()},
         )
 

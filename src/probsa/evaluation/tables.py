@@ -1,11 +1,9 @@
 """Predictions on disk: one table of bags, and one HDF5 file of per-instance outputs per bag.
 
 predictions.csv     bag,part,label,prediction,p_<class>…,sd_<class>… (a single logit: one class)
-                    of several members also sd_within_<class>…,sd_between_<class>…
 predictions.json    threshold, classes, and the origin of the predictions
 instances/<bag>.h5  coords, attention_*, variance_*, weight_*, degree, instance_labels, and, where
-                    the model has them, class_score, contribution, leave_one_out,
-                    probability_positive
+                    the model has them, the arrays that explain the prediction
 """
 
 import json

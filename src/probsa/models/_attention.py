@@ -164,6 +164,10 @@ class AttentionModel(Model):
         count = energy.new_full((models,), len(energy) * sum(bags.sizes) / models)
         return torch.stack([count, energy.sum((0, 2))], 1)
 
+    def monitored(self) -> dict[str, Float[Tensor, " models"]]:
+        prior = self.attention.prior
+        return {} if prior is None else {"kappa": prior.kappa}
+
     def update_statistics(self, total: Float[Tensor, "models 2"]) -> None:
         """Move κ towards its estimate."""
         if self.attention.prior is not None:

@@ -161,6 +161,13 @@ class Model(nn.Module, ABC):
         del bags
         return out.attention
 
+    def monitored(self) -> dict[str, Float[Tensor, " models"]]:
+        """Return values that training changes by itself and metrics.csv shows, by name.
+
+        Each is one number, or one per model of a stack.
+        """
+        return {}
+
     def start_epoch(self, epoch: int, epochs: int) -> None:
         """Prepare for an epoch (the first is 0), for methods with a warm-up or alternating steps.
 

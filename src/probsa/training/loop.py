@@ -171,6 +171,8 @@ class TrainingLoop:
                 rows.append(
                     {"epoch": epoch + 1, "learning_rate": rate, "kl_weight": weight, **terms}
                 )
+            for row, values in zip(rows[-len(group.runs) :], group.monitored(), strict=True):
+                row |= values
         return rows
 
     def _average_step(self) -> None:

@@ -99,6 +99,11 @@ class ModelGroup(ABC):
         """Let the models update their statistics from the sums over the whole batch."""
         self.model.update_statistics(total)
 
+    def monitored(self) -> list[dict[str, float]]:
+        """Return each run's values of `Model.monitored`."""
+        columns = {name: v.tolist() for name, v in self.model.monitored().items()}
+        return [{name: v[k] for name, v in columns.items()} for k in range(len(self.runs))]
+
     def after_step(self) -> None:
         """Let the models react to the optimiser's step."""
         self._seen = None

@@ -97,6 +97,14 @@ class Field:
         return self.full_variance.to(self.nu.dtype)
 
     @property
+    def neighbour_share(self) -> Float[Tensor, " n"]:
+        """The share of the prior in an instance's mean given its neighbours, P_nn / Q_nn."""
+        own = self.prior.entries(self._bags, dtype=self._full)[0]
+        kappa = self.prior.kappa_of(self._bags, dtype=self._full)
+        prior = 2 * kappa.repeat_interleave(self._bags.offsets.diff()) * own
+        return (prior / (prior + self._tau)).to(self.nu.dtype)
+
+    @property
     def stochastic(self) -> bool:
         return True
 
