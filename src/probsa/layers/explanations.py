@@ -3,7 +3,7 @@
 With ℓ_sc = Σ_n a_sn v_nc + b_c, the weights of the other instances without n are a_sm / (1 − a_sn),
 so removing n from the pooling gives (ℓ_sc − b_c − a_sn v_nc) / (1 − a_sn) + b_c: O(N) for all n.
 The cancellation in 1 − a_sn is harmless unless a_sn is near 1; only the largest weight of a sample
-can exceed 1/2, and that one is computed from the softmax of the others.
+can exceed 1/2, and that one is computed from the weights of the others.
 Shapes: n instances, s samples of a block, classes.
 """
 
@@ -18,6 +18,8 @@ from ..variational import BLOCK, Categorical, Likelihood
 
 LARGEST = 0.5
 """Weight above which the removal of an instance is computed from the other weights."""
+VANISHING = 1e-20
+"""Sum of the other weights below which they may have underflowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,9 @@ class BagExplainer:
             rest_csn[c].div_(room_sn)
             rows, columns = largest[c if weights.ndim == 3 else 0]
             if len(rows):
-                v_rows = v if v.ndim == 1 else v[rows]
-                rest_csn[c, rows, columns] = _without(f_sn[rows], columns, v_rows, self.bias[c])
+                rest_csn[c, rows, columns] = _without(
+                    f_sn, a_sn, v, at=(rows, columns), bias=self.bias[c]
+                )
         self.lost += _total_probability(self.likelihood, whole_cs)[:, None]
         self.lost -= _total_probability(self.likelihood, rest_csn)
         self.samples += s
@@ -159,10 +162,23 @@ def _largest(a_sn: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _without(
-    f_sn: Float[Tensor, "s n"], columns: Tensor, v: Tensor, bias: Tensor
-) -> Float[Tensor, " s"]:
-    """Return each sample's logit without the instance in `columns`; an empty bag's is the bias."""
+    f_sn: Float[Tensor, "s n"],
+    a_sn: Float[Tensor, "s n"],
+    v: Tensor,
+    *,
+    at: tuple[Tensor, Tensor],
+    bias: Tensor,
+) -> Float[Tensor, " k"]:
+    """Return the logit of k samples, each without one instance; an empty bag's is the bias."""
+    rows, columns = at
     if f_sn.shape[1] == 1:
-        return bias.expand(len(f_sn))
-    others = f_sn.scatter(1, columns[:, None], -torch.inf)
-    return (others.softmax(1) * v).sum(1)
+        return bias.expand(len(rows))
+    others = a_sn[rows].scatter_(1, columns[:, None], 0.0)
+    totals = others.sum(1)
+    logits = (others @ v if v.ndim == 1 else (others * v[rows]).sum(1)) / totals
+    vanished = (totals < VANISHING).nonzero().flatten()
+    if len(vanished):  # the others' weights underflow: only their logits still tell them apart
+        rows = rows[vanished]
+        rest = f_sn[rows].scatter_(1, columns[vanished, None], -torch.inf)
+        logits[vanished] = (rest.softmax(1) * (v if v.ndim == 1 else v[rows])).sum(1)
+    return logits
