@@ -9,6 +9,7 @@ from support.random_bags import random_bag
 
 from probsa import Bag, models
 from probsa.errors import BagError, InputError
+from probsa.evaluation import faithfulness
 from probsa.evaluation.faithfulness import MapScoreChoice, choose_map_score
 from probsa.evaluation.map_scores import available_scores, map_values
 from probsa.evaluation.predictor import Predictor
@@ -122,3 +123,16 @@ def test_predictions_have_columns_for_classes_only():
         [random_bag(6, dtype=torch.float32)]
     )
     assert none.contribution is none.leave_one_out is none.class_score is None
+
+
+def test_a_gain_within_its_error_leaves_the_models_own_score():
+    noisy = [
+        {"attention": 0.2, "contribution": 0.2 + gain, "random": 0.0}
+        for gain in (0.3, -0.2, 0.1, -0.15)
+    ]
+    scores = ("attention", "contribution")
+    choice = faithfulness._chosen(scores, noisy)
+    assert choice.drops["contribution"] > choice.drops["attention"]
+    assert choice.chosen == "attention" and "not clearly less than" in choice.reason
+    steady = [{**d, "contribution": 0.25 + 0.01 * k} for k, d in enumerate(noisy)]
+    assert faithfulness._chosen(scores, steady).chosen == "contribution"

@@ -27,8 +27,9 @@ MOST_BAGS = 50
 FEWEST_BAGS = 2
 RULE = (
     "the score whose highest 5, 10, 20 and 40 % of instances, removed from validation bags that "
-    "the model calls positive, lower the probability of the predicted class most on average; drops "
-    "are given minus that of a random order, and no instance labels are used"
+    "the model calls positive, lower the probability of the predicted class most on average. The "
+    "model's own score stays unless another one lowers it more by over a standard error of the "
+    "difference. Drops are given minus that of a random order, and no instance labels are used"
 )
 
 
@@ -108,13 +109,18 @@ def _chosen(scores: Sequence[MapScore], found: Sequence[dict[str, float]]) -> Ma
         return MapScoreChoice(chosen=own, drops={}, bags=len(found), reason=reason)
     drops = {name: float(np.mean([d[name] - d["random"] for d in found])) for name in scores}
     best = max(scores, key=lambda name: drops[name])  # of equal ones, the model's own comes first
+    gains = np.array([d[best] - d[own] for d in found])
+    error = float(gains.std(ddof=1)) / len(gains) ** 0.5
+    chosen = best if gains.mean() > error else own
     shown = _distinct(drops)
-    others = [f"{shown[name]} for {name}" for name in scores if name != best]
-    reason = (
-        f"{best}: removing its top instances lowers the validation bags' probability most, by "
-        f"{shown[best]} against {' and '.join(others)}"
-    )
-    return MapScoreChoice(chosen=best, drops=drops, bags=len(found), reason=reason)
+    others = " and ".join(f"{shown[name]} for {name}" for name in scores if name != chosen)
+    lowers = "removing its top instances lowers the validation bags' probability"
+    if chosen == best:
+        reason = f"{chosen}: {lowers} most, by {shown[chosen]} against {others}"
+    else:
+        reason = f"{chosen}, the model's own score: {lowers} by {shown[chosen]}, not clearly less "
+        reason += f"than {others}"
+    return MapScoreChoice(chosen=chosen, drops=drops, bags=len(found), reason=reason)
 
 
 def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction, *, seed: int) -> dict[str, float]:
