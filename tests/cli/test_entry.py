@@ -242,7 +242,7 @@ def test_the_schema_of_a_run_file_is_printed(capsys):
     [
         (["predict"], "probsa predict needs RUN and --features and --out"),
         (["predict", "r", "--features"], "--features needs a value"),
-        (["predict", "r", "x", "--features", "f", "--out", "o"], "got an unexpected value 'x'"),
+        (["evaluate", "p", "x"], "got an unexpected value 'x'"),
         (["evaluate", "p", "--part", "tests"], "expected auto, test, val, train or all"),
         (["evaluate", "p", "--part", "tests"], "Did you mean 'test'"),
         (["evaluate", "p", "--bootstrap", "x"], "--bootstrap is 'x'; expected a whole number"),

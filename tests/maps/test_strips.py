@@ -276,3 +276,13 @@ def test_a_real_series_out_of_order(tmp_path, shared_data):
     assert texts(axes(figure, "slices"))[0] == f"{s.positions.min():.1f}".replace("-", "−")
     with pytest.raises(InputError, match="another series"):
         draw_strip(scan_bag(s.positions + 1.0), s)
+
+
+def test_the_parts_of_an_ensembles_variance_have_swatches_too():
+    p = scan_bag(UNEVEN)
+    parts = [np.linspace(a, b, 12).astype(np.float32) for a, b in ((1, 2), (0.1, 0.5))]
+    both = replace(p, variance_within=parts[0], variance_between=parts[1])
+    alone, together = draw_strip(p, scan(UNEVEN)), draw_strip(both, scan(UNEVEN))
+    assert together.get_figheight() > alone.get_figheight()
+    names = {ax.get_label() for ax in together.axes} - {ax.get_label() for ax in alone.axes}
+    assert names == {"within bar", "between bar"}

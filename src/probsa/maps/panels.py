@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +20,7 @@ from ..evaluation import Prediction
 from .captions import caption_lines, split_title
 from .geometry import Sheet
 from .layout import Layout
-from .scale import ColourLimits, extend
+from .scale import ColourLimits, bag_limits, extend
 from .shown import SHOWN_KINDS, score_of
 
 Scale = Literal["fixed", "per-bag"]
@@ -100,7 +100,7 @@ def panels_of(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Iterator[
                 if variance.any()
                 else "no variance: this model gives\none value per patch (Dirac)",
             )
-            yield from _parts_of_variance(p, limits, c=c, title=f"{score} variance", scale=scale)
+            yield from _parts_of_variance(p, c=c, title=f"{score} variance")
         if p.instance_labels is not None:
             known = p.instance_labels >= 0
             positive = np.where(known, p.instance_labels > 0, np.nan)
@@ -146,10 +146,11 @@ def _scale_name(quantity: Quantity, scale: Scale) -> str:
     return "0 to 1" if quantity == "probability" else f"{scale} scale"
 
 
-def _parts_of_variance(
-    p: Prediction, limits: ColourLimits, *, c: int, title: str, scale: Scale
-) -> Iterator[Panel]:
-    """Yield the variance of class `c` within members and between them, if there are several."""
+def _parts_of_variance(p: Prediction, *, c: int, title: str) -> Iterator[Panel]:
+    """Yield the variance of class `c` within members and between them, if there are several.
+
+    Each has the colours of its own range in the bag: in that of the sum, both would be dark.
+    """
     parts: dict[Quantity, np.ndarray | None] = {
         "within": p.variance_within,
         "between": p.variance_between,
@@ -163,8 +164,8 @@ def _parts_of_variance(
                 quantity=quantity,
                 title=text,
                 values=values,
-                limits=limits.variance,
-                bar=f"{text} ({p.score_kind}²), {scale} scale",
+                limits=bag_limits(replace(p, attention_variance=part)).variance,
+                bar=f"{text} ({p.score_kind}²), per-bag scale",
                 empty="" if values.any() else f"no variance {quantity} members",
             )
 

@@ -18,7 +18,9 @@ from ..core import (
     check_options,
 )
 from ..variational import KLWeight, RateSchedule
-from .selection import Select
+
+Select = Literal["auroc", "nll", "smoothed", "one-se", "ema-nll", "average", "last"]
+"""Rules that choose the weights of a run; see `selection`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,15 +6,15 @@ interrupted. A rule names the epochs that may still be chosen, and only their we
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from ..errors import InputError
 from ..models import Model
+from .config import Select
 
-Select = Literal["auroc", "nll", "smoothed", "one-se", "ema-nll", "average", "last"]
 SELECT: tuple[Select, ...] = get_args(Select)
 AVERAGED: tuple[Select, ...] = ("ema-nll", "average")
 """Rules that validate and keep an average of weights instead of an epoch's own."""

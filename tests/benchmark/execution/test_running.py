@@ -20,6 +20,7 @@ from probsa.benchmark.execution import cells as cells_module
 from probsa.benchmark.execution import units as units_module
 from probsa.benchmark.execution.running import count_states, plan, run_grid
 from probsa.benchmark.execution.units import Watch, remove_unit_leftovers, units_of
+from probsa.benchmark.grid.checks import check_grid
 from probsa.benchmark.grid.grid import read_grid
 from probsa.benchmark.reports import write_report
 from probsa.core.files import read_csv
@@ -589,3 +590,6 @@ def test_cells_may_have_members_and_another_rule(folder, tmp_path):
     assert contents(out) == before
     with pytest.raises(InputError, match=r"select is 'average'.*gtp couples the bags"):
         grid_of(folder, models=["gtp"], select="average")
+    with pytest.raises(InputError, match=r"seeds 0, 1 would share members.*seeds: \[0, 2\]"):
+        check_grid(grid_of(folder, models=["abmil"], members=2, seeds=2), tmp_path / "new")
+    check_grid(grid_of(folder, models=["abmil"], members=2, seeds=[0, 2]), tmp_path / "new")

@@ -1,6 +1,7 @@
 """Check a grid before it runs: bags, labels, splits, and what each model needs of them."""
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -58,9 +59,10 @@ def check_grid(grid: Grid, out: Path, *, read_all: bool = True) -> Checked:
     Raises:
         TableError: Labels, bags and splits do not match; a test part has one class; a patient, a
             bag or its copy is in two parts; stored splits no longer match.
-        InputError: There are more than two classes, a model does not suit the bags, or stored
-            splits were made with other settings.
+        InputError: There are more than two classes, a model does not suit the bags, stored splits
+            were made with other settings, or ensembles of different seeds share members.
     """
+    _refuse_shared_members(grid)
     new, stored_copies, notes = {}, {}, list(grid.notes)
     for data in grid.data:
         _refuse_classes(data)
@@ -77,6 +79,21 @@ def check_grid(grid: Grid, out: Path, *, read_all: bool = True) -> Checked:
             copies, stored_copies[data.name] = _copies(bags, data, out)
         notes += _leaks(bags, data, splits, copies, refuse=grid.leaks == "refuse")
     return Checked(new=new, copies=stored_copies, notes=tuple(dict.fromkeys(notes)))
+
+
+def _refuse_shared_members(grid: Grid) -> None:
+    """Reject seeds of ensembles that are too close: replicates that share members are not
+    independent."""
+    for row in grid.rows:
+        members, seeds = row.config.training.members, sorted(row.seeds)
+        gaps = [b - a for a, b in itertools.pairwise(seeds)]
+        if gaps and min(gaps) < members:
+            apart = [k * members for k in range(len(seeds))]
+            raise InputError(
+                f"{row.method.name} has {members} members with the seeds seed, seed + 1, …, so its "
+                f"seeds {', '.join(map(str, seeds))} would share members: give seeds that are "
+                f"{members} apart, such as seeds: {apart}"
+            )
 
 
 def _refuse_classes(data: DataSet) -> None:
