@@ -21,6 +21,7 @@ from .lesion_report import TITLES as LESION_TITLES
 from .lesion_report import LesionReport, footnotes, lesion_report
 from .metrics import bag_metrics, choose_threshold, error_metrics
 from .pools import labelled
+from .smoothness import smoothness_sentence
 from .tables import Predictions, read_predictions
 
 Part = Literal["auto", "test", "val", "train", "all"]
@@ -118,7 +119,7 @@ class Report:
         line(f"{self.folder}: {self.bags} bags ({parts}; {classes})")
         line(f"threshold: {self.threshold_source}")
         if "kappa" in self.metadata:
-            line(_prior_sentence(self.metadata))
+            line(smoothness_sentence(self.metadata))
         console.print(_grid("bags", self.metrics, titles=TITLES))
         if self.instances is not None:
             title = f"instances of {self.instance_bags} bags"
@@ -134,19 +135,6 @@ class Report:
             line(f"labels without a prediction: {_listed(self.without_prediction)}")
         for warning in self.warnings:
             line(f"warning: {warning}")
-
-
-def _prior_sentence(metadata: Mapping[str, Any]) -> str:
-    """Return what the learned κ of a field posterior became, in words."""
-    kappas = metadata["kappa"]
-    values = ", ".join(f"{k:.3g}" for k in (kappas if isinstance(kappas, list) else [kappas]))
-    share = metadata.get("neighbour_share")
-    if share is None:
-        return f"smoothness: κ = {values}"
-    return (
-        f"smoothness: κ = {values}; in the value of a patch, its neighbours have a share of "
-        f"{share:.0%} and the patch itself {1 - share:.0%}"
-    )
 
 
 def evaluate(
