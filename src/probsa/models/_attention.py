@@ -32,6 +32,7 @@ from ..variational import (
     Posterior,
     PosteriorOptions,
     PriorOptions,
+    block_samples,
     draw_noise,
     noise_sizes,
     sample_instances,
@@ -103,7 +104,7 @@ class AttentionModel(Model):
             columns=columns,
             activation=activation,
             dropout=dropout,
-            prior=self._learned_prior() if posterior == "field" else None,
+            prior=self._new_learned_prior() if posterior == "field" else None,
         )
         if hidden is None:
             self.classifier = nn.Linear(d, self.n_classes)
@@ -143,13 +144,18 @@ class AttentionModel(Model):
             kl = kl / bags.offsets.diff()
         return {**terms, "kl": kl}
 
+    @property
+    def learned_prior(self) -> LearnedPrior | None:
+        """The prior of a field posterior; None for other posteriors."""
+        return getattr(self.attention, "prior", None)
+
     def prior_of(self, bags: Bags) -> Dirichlet:
         """Return the prior of a batch, of a model that has one."""
         assert self.prior is not None
-        learned = self.attention.prior
+        learned = self.learned_prior
         return self.prior if learned is None else learned.prior(bags)
 
-    def _learned_prior(self) -> LearnedPrior:
+    def _new_learned_prior(self) -> LearnedPrior:
         assert self.field_options is not None, "`build_prior` comes before `build_attention`"
         return LearnedPrior(self._prior_options, self.field_options)
 
@@ -165,13 +171,13 @@ class AttentionModel(Model):
         return torch.stack([count, energy.sum((0, 2))], 1)
 
     def monitored(self) -> dict[str, Float[Tensor, " models"]]:
-        prior = self.attention.prior
+        prior = self.learned_prior
         return {} if prior is None else {"kappa": prior.kappa}
 
     def update_statistics(self, total: Float[Tensor, "models 2"]) -> None:
         """Move κ towards its estimate."""
-        if self.attention.prior is not None:
-            self.attention.prior.update(total)
+        if self.learned_prior is not None:
+            self.learned_prior.update(total)
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
         """Return the instance vectors H(X), contextualised if there is an encoder."""
@@ -249,7 +255,13 @@ class AttentionModel(Model):
             return sample_major(noise.to(q.mean.dtype), noise_sizes(q, bags.sizes))
         generators = self.streams(bags, generator)
         counts = noise_sizes(q, bags.sizes)
-        return draw_noise(counts, self._drawn, like=q.mean.detach(), generators=generators)
+        return draw_noise(
+            counts,
+            self._drawn,
+            like=q.mean.detach(),
+            generators=generators,
+            least=block_samples(q),
+        )
 
     def _streamed(
         self,
