@@ -19,7 +19,7 @@ from ..errors import InputError
 from .field_gradients import deviations, log_determinant, marginals, solution
 from .field_solvers import Solver, solvers_of
 from .posteriors import Sampler
-from .priors import Dirichlet, Prior
+from .priors import Dirichlet, Prior, full_dtype
 
 
 class Field:
@@ -45,7 +45,7 @@ class Field:
         if not prior.proper:
             raise InputError("ridge is 0: a field posterior needs ridge > 0, as 0.01")
         self.nu, self.tau, self.prior, self.sizes = nu, tau, prior, bags.sizes
-        self._full = torch.float32 if nu.device.type == "mps" else torch.float64
+        self._full = full_dtype(nu.device)
         self._bags = bags
 
     @cached_property
