@@ -103,7 +103,7 @@ class AttentionModel(Model):
             columns=columns,
             activation=activation,
             dropout=dropout,
-            prior=self._learned_prior() if posterior == "field" else None,
+            prior=self._new_learned_prior() if posterior == "field" else None,
         )
         if hidden is None:
             self.classifier = nn.Linear(d, self.n_classes)
@@ -146,10 +146,15 @@ class AttentionModel(Model):
     def prior_of(self, bags: Bags) -> Dirichlet:
         """Return the prior of a batch, of a model that has one."""
         assert self.prior is not None
-        learned = self.attention.prior
+        learned = self.learned_prior
         return self.prior if learned is None else learned.prior(bags)
 
-    def _learned_prior(self) -> LearnedPrior:
+    @property
+    def learned_prior(self) -> LearnedPrior | None:
+        """The prior of a field; None for any other posterior."""
+        return getattr(self.attention, "prior", None)
+
+    def _new_learned_prior(self) -> LearnedPrior:
         assert self.field_options is not None, "`build_prior` comes before `build_attention`"
         return LearnedPrior(self._prior_options, self.field_options)
 
@@ -165,13 +170,13 @@ class AttentionModel(Model):
         return torch.stack([count, energy.sum((0, 2))], 1)
 
     def monitored(self) -> dict[str, Float[Tensor, " models"]]:
-        prior = self.attention.prior
+        prior = self.learned_prior
         return {} if prior is None else {"kappa": prior.kappa}
 
     def update_statistics(self, total: Float[Tensor, "models 2"]) -> None:
         """Move κ towards its estimate."""
-        if self.attention.prior is not None:
-            self.attention.prior.update(total)
+        if self.learned_prior is not None:
+            self.learned_prior.update(total)
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
         """Return the instance vectors H(X), contextualised if there is an encoder."""

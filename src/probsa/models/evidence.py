@@ -140,7 +140,7 @@ class Evidence(AttentionModel):
 
     def prior_of(self, bags: Bags) -> Dirichlet:
         assert self.prior is not None
-        learned = self.attention.prior
+        learned = self.learned_prior
         return self.prior if learned is None else learned.prior(bags, classes=self.n_classes)
 
     def bag_losses(self, out: Output, bags: Bags) -> dict[str, Float[Tensor, " bags"]]:
