@@ -3,7 +3,7 @@
 The contestants alternate (A, B, A, B, …), so that other work on the machine affects all of them
 equally. A ratio is the median of the paired ratios of all rounds, given with their range.
 
-    python benchmarks/bench_step.py [--only step,torchmil,bf16,tabmil,predict] [--out results.json]
+    python benchmarks/bench_step.py [--only step,field,members,maps] [--out results.json]
 """
 
 import argparse
@@ -24,8 +24,10 @@ from probsa.core.bags import Bag, Bags, pack
 from probsa.core.graphs import chain, grid
 from probsa.core.randomness import random_stream
 from probsa.training.config import TrainingConfig
+from probsa.training.model_stack import Stack
 from probsa.training.optimizers import make_optimizer
 from probsa.variational.objectives import objective
+from probsa.variational.posteriors import probability_positive
 
 try:
     from torchmil.data import collate_fn
@@ -314,6 +316,76 @@ def section_predict(rounds: int) -> Iterator[Row]:
         yield compare(times, "torchmil", "ours bf16", goal=None, **labels)
 
 
+def section_field(rounds: int) -> Iterator[Row]:
+    """Compare the field posterior and the evidence models with Diag, S = 16."""
+    for batch in SIZES:
+        bags = batch_of(batch)
+        contestants = {
+            "diag": ours("abmil-probsa-diag", bags),
+            "field": ours("abmil-probsa-field", bags),
+            "evidence-field": ours("evidence-field", bags),
+        }
+        times = race(contestants, rounds=rounds_for(bags, rounds))
+        labels = {"section": "field", "batch": batch}
+        yield compare(times, "field", "diag", goal=1.5, **labels)
+        yield compare(times, "evidence-field", "diag", goal=None, **labels)
+
+
+def section_members(rounds: int) -> Iterator[Row]:
+    """Compare a step of five stacked members with that of one model."""
+    for batch in list(SIZES)[:2]:
+        bags = batch_of(batch)
+        contestants: dict[str, Step] = {}
+        for name in ("abmil", "evidence-field"):
+            for count in (1, 5):
+                contestants[f"{count} {name}"] = members(name, bags, count=count)
+        times = race(contestants, rounds=rounds_for(bags, rounds))
+        for name in ("abmil", "evidence-field"):
+            labels = {"section": "members", "batch": batch}
+            yield compare(times, f"5 {name}", f"1 {name}", goal=3.0, **labels)
+
+
+def members(name: str, bags: Bags, *, count: int) -> Step:
+    """Return a step of some models of one structure that train side by side."""
+    stack = Stack([probsa.models.build(name, in_dim=P, seed=k) for k in range(count)]).train()
+    generators = [random_stream("bench", name, k) for k in range(count)]
+
+    def step() -> None:
+        stack.zero_grad(set_to_none=True)
+        out, many = stack(bags, generators=generators)
+        terms = stack.losses(out, many)
+        torch.stack(list(terms.values())).sum().backward()
+
+    return step
+
+
+def section_maps(rounds: int) -> Iterator[Row]:
+    """Compare predictions of 10,000 patches: mean, std and P(f > 0) against Diag, S = 1000."""
+    bags = pack([_bag(10_000, 0, random_stream("bench", "predict"), slide=True)])
+    contestants: dict[str, Step] = {}
+    for name in ("abmil-probsa-diag", "abmil-probsa-field", "evidence-field"):
+        torch.manual_seed(0)
+        model = probsa.models.build(name, in_dim=P).eval()
+        contestants[name] = _prediction(model, bags)
+    times = race(contestants, rounds=rounds)
+    labels = {"section": "maps", "batch": "1 of 10,000, S=1000"}
+    for name in list(contestants)[1:]:
+        yield compare(times, name, "abmil-probsa-diag", goal=2.0, **labels)
+
+
+def _prediction(model: nn.Module, bags: Bags) -> Step:
+    """Return a prediction with everything that is stored of it."""
+
+    def step() -> None:
+        with torch.no_grad():
+            out = model(bags)
+            parts = (out.probability, out.std, out.attention.mean, out.attention.variance.sqrt())
+            assert all(bool(part.isfinite().all()) for part in parts)
+            probability_positive(out.attention)
+
+    return step
+
+
 # ----------------------------------------------------------------------------------------- report
 
 SECTIONS = {
@@ -322,6 +394,9 @@ SECTIONS = {
     "bf16": section_bf16,
     "tabmil": section_tabmil,
     "predict": section_predict,
+    "field": section_field,
+    "members": section_members,
+    "maps": section_maps,
 }
 
 

@@ -7,6 +7,7 @@ never included unnoticed.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,9 +98,7 @@ class Report:
             "threshold": self.threshold,
             "threshold_source": self.threshold_source,
             "metrics": {k: m.to_dict() for k, m in self.metrics.items()},
-            "instances": None
-            if self.instances is None
-            else {k: m.to_dict() for k, m in self.instances.items()},
+            "instances": self.instances and {k: m.to_dict() for k, m in self.instances.items()},
             "instance_bags": self.instance_bags,
             "without_label": list(self.without_label),
             "without_prediction": list(self.without_prediction),
@@ -110,9 +109,7 @@ class Report:
 
     def render(self, console: Console) -> None:
         """Print the report as text."""
-
-        def line(text: str) -> None:
-            console.print(text, markup=False, soft_wrap=True)
+        line = partial(console.print, markup=False, soft_wrap=True)
 
         parts = ", ".join(f"{n} {part}" for part, n in self.parts.items())
         classes = ", ".join(f"{n} of class {c}" for c, n in self.per_class.items())
@@ -125,8 +122,8 @@ class Report:
             title = f"instances of {self.instance_bags} bags"
             console.print(_grid(title, self.instances, titles=INSTANCE_TITLES))
         if self.lesions is not None:
-            title = f"lesions of {self.lesions.slides} slides"
-            console.print(_grid(title, self.lesions.metrics, titles=LESION_TITLES))
+            title, metrics = f"lesions of {self.lesions.slides} slides", self.lesions.metrics
+            console.print(_grid(title, metrics, titles=LESION_TITLES))
             for footnote in footnotes(self.lesions, listed=_listed):
                 line(footnote)
         if self.without_label:

@@ -86,7 +86,7 @@ def panels_of(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Iterator[
             title=f"{name}{of_class}",
             values=mean[:, c],
             limits=_score_limits(quantity, limits.mean),
-            bar=f"{name}{of_class} ({p.score_kind}), {_scale_name(quantity, scale)}",
+            bar=f"{name}{of_class} ({unit_of(p)}), {_scale_name(quantity, scale)}",
         )
         if p.score_kind not in SHOWN_KINDS:
             score = name.removesuffix(" mean μ")
@@ -95,7 +95,7 @@ def panels_of(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Iterator[
                 title=f"{score} variance σ²{of_class}",
                 values=variance[:, c],
                 limits=limits.variance,
-                bar=f"{score} variance σ²{of_class} ({p.score_kind}²), {scale} scale",
+                bar=f"{score} variance σ²{of_class} ({unit_of(p)}²), {scale} scale",
                 empty=""
                 if variance.any()
                 else "no variance: this model gives\none value per patch (Dirac)",
@@ -127,6 +127,11 @@ def score_name(p: Prediction) -> str:
         return "evidence mean μ"
     score = "attention" if p.score_kind in ("logit", "weight") else "instance score"
     return f"{score} mean μ"
+
+
+def unit_of(p: Prediction) -> str:
+    """Return the unit of the scores, for colour bars."""
+    return "logit" if p.score_has_level else p.score_kind
 
 
 def is_signed(quantity: Quantity) -> bool:
@@ -165,7 +170,7 @@ def _parts_of_variance(p: Prediction, *, c: int, title: str) -> Iterator[Panel]:
                 title=text,
                 values=values,
                 limits=bag_limits(replace(p, attention_variance=part)).variance,
-                bar=f"{text} ({p.score_kind}²), per-bag scale",
+                bar=f"{text} ({unit_of(p)}²), per-bag scale",
                 empty="" if values.any() else f"no variance {quantity} members",
             )
 

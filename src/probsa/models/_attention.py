@@ -32,6 +32,7 @@ from ..variational import (
     Posterior,
     PosteriorOptions,
     PriorOptions,
+    block_samples,
     draw_noise,
     noise_sizes,
     sample_instances,
@@ -143,16 +144,16 @@ class AttentionModel(Model):
             kl = kl / bags.offsets.diff()
         return {**terms, "kl": kl}
 
+    @property
+    def learned_prior(self) -> LearnedPrior | None:
+        """The prior of a field posterior; None for other posteriors."""
+        return getattr(self.attention, "prior", None)
+
     def prior_of(self, bags: Bags) -> Dirichlet:
         """Return the prior of a batch, of a model that has one."""
         assert self.prior is not None
         learned = self.learned_prior
         return self.prior if learned is None else learned.prior(bags)
-
-    @property
-    def learned_prior(self) -> LearnedPrior | None:
-        """The prior of a field; None for any other posterior."""
-        return getattr(self.attention, "prior", None)
 
     def _new_learned_prior(self) -> LearnedPrior:
         assert self.field_options is not None, "`build_prior` comes before `build_attention`"
@@ -254,7 +255,13 @@ class AttentionModel(Model):
             return sample_major(noise.to(q.mean.dtype), noise_sizes(q, bags.sizes))
         generators = self.streams(bags, generator)
         counts = noise_sizes(q, bags.sizes)
-        return draw_noise(counts, self._drawn, like=q.mean.detach(), generators=generators)
+        return draw_noise(
+            counts,
+            self._drawn,
+            like=q.mean.detach(),
+            generators=generators,
+            least=block_samples(q),
+        )
 
     def _streamed(
         self,

@@ -32,6 +32,7 @@ from ..variational import (
     Posterior,
     PosteriorOptions,
     PriorOptions,
+    block_samples,
     draw_noise,
     noise_sizes,
     probability_positive,
@@ -240,7 +241,13 @@ class Evidence(AttentionModel):
         if noise is not None:
             return sample_major(noise.to(q.mean.dtype).repeat(self.n_classes, 1), counts)
         generators = self._class_streams(bags, generator)
-        return draw_noise(counts, self._drawn, like=q.mean.detach(), generators=generators)
+        return draw_noise(
+            counts,
+            self._drawn,
+            like=q.mean.detach(),
+            generators=generators,
+            least=block_samples(q),
+        )
 
     def _class_streams(
         self, bags: Bags, generator: torch.Generator | None

@@ -23,6 +23,7 @@ from .priors import Prior as Prior
 from .sampling import BLOCK as BLOCK
 from .sampling import Noise as Noise
 from .sampling import Shapes as Shapes
+from .sampling import block_samples as block_samples
 from .sampling import block_shapes as block_shapes
 from .sampling import draw_noise as draw_noise
 from .sampling import noise_blocks as noise_blocks

@@ -53,6 +53,14 @@ class BlockCholesky:
         )
         return own
 
+    def to(self, dtype: torch.dtype) -> "BlockCholesky":
+        """Return the factor in another precision, for `back` and `forth` only."""
+        own = BlockCholesky([], [])
+        own.sizes = self.sizes
+        own.inverses = [v.to(dtype) for v in self.inverses]
+        own.below = [v.to(dtype) for v in self.below]
+        return own
+
     @property
     def log_determinant(self) -> Float[Tensor, " g"]:
         """log |Q|."""

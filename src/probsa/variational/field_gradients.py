@@ -70,7 +70,7 @@ class _Deviations(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tau: Tensor, noise: Tensor, solver: Solver) -> Tensor:
         x = solver.deviations(noise)
-        ctx.solver = solver
+        ctx.solver, ctx.full = solver, tau.dtype
         ctx.save_for_backward(x)
         return x
 
@@ -78,7 +78,8 @@ class _Deviations(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         (x,) = ctx.saved_tensors
-        return -0.5 * (ctx.solver.solve(grad) * x).sum(2), None, None
+        costate = ctx.solver.solve(grad.to(ctx.full))
+        return -0.5 * (costate * x).sum(2), None, None
 
 
 def solution(
@@ -101,5 +102,5 @@ def log_determinant(tau: Float[Tensor, "g n"], *, solver: Solver) -> Float[Tenso
 def deviations(
     tau: Float[Tensor, "g n"], noise: Float[Tensor, "g m r"], *, solver: Solver
 ) -> Float[Tensor, "g n r"]:
-    """Return samples of N(0, Q⁻¹) from standard normal noise."""
+    """Return samples of N(0, Q⁻¹) from standard normal noise, in the noise's precision."""
     return _Deviations.apply(tau, noise, solver)  # pyright: ignore[reportReturnType]

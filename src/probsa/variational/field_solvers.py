@@ -48,7 +48,10 @@ class Solver(Protocol):
         ...
 
     def deviations(self, noise: Float[Tensor, "g m r"]) -> Float[Tensor, "g n r"]:
-        """Return samples of N(0, Q⁻¹); the noise of instances is in the order of the bag."""
+        """Return samples of N(0, Q⁻¹), in the noise's precision.
+
+        The noise of instances is in the order of the bag, not of the solver.
+        """
         ...
 
     def one(self, g: int) -> "Solver":
@@ -112,6 +115,7 @@ class DirectSolver:
         self.factor, self.rows, self.order, self.bags = factor, rows, order, bags
         self.noise_size = rows.shape[1]
         self._marginals: Tensor | None = None
+        self._factors: dict[torch.dtype, BlockCholesky] = {}
 
     def solve(self, b: Float[Tensor, "g n r"]) -> Float[Tensor, "g n r"]:
         return self.factor.solve(b)
@@ -128,7 +132,9 @@ class DirectSolver:
         return self.factor.log_determinant
 
     def deviations(self, noise: Float[Tensor, "g m r"]) -> Float[Tensor, "g n r"]:
-        return self.factor.back(noise.index_select(1, self.order))
+        if noise.dtype not in self._factors:
+            self._factors[noise.dtype] = self.factor.to(noise.dtype)
+        return self._factors[noise.dtype].back(noise.index_select(1, self.order))
 
     def one(self, g: int) -> "DirectSolver":
         if len(self.bags) == 1:

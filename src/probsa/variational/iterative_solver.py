@@ -143,7 +143,7 @@ class IterativeSolver:
         return (value + self.diagonal.log().sum())[None]
 
     def deviations(self, noise: Float[Tensor, "1 m r"]) -> Float[Tensor, "1 n r"]:
-        return self._sample(noise[0])[None]
+        return self._sample(noise[0].to(self.diagonal.dtype))[None].to(noise.dtype)
 
     def _sample(self, noise: Float[Tensor, "m r"]) -> Float[Tensor, "n r"]:
         n = len(self.diagonal)

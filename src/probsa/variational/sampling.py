@@ -39,7 +39,12 @@ def instance_major(noise: Noise, sizes: Sequence[int]) -> Float[Tensor, "n sampl
 
 
 def draw_noise(
-    sizes: Sequence[int], samples: int, *, like: Tensor, generators: Sequence[torch.Generator]
+    sizes: Sequence[int],
+    samples: int,
+    *,
+    like: Tensor,
+    generators: Sequence[torch.Generator],
+    least: int = 1,
 ) -> Noise:
     """Draw noise for all bags: the same numbers that `stream_samples` draws block by block.
 
@@ -48,12 +53,13 @@ def draw_noise(
         samples: Number of samples per instance.
         like: A tensor whose dtype and device the noise gets.
         generators: One generator per bag.
+        least: Smallest number of samples of a block; see `block_samples`.
     """
     noise = like.new_empty(sum(sizes) * samples)
-    shapes = _cut(sizes, samples)
+    shapes = _cut(sizes, samples, least=least)
     block_generators: list[torch.Generator] = []
     for n, generator in zip(sizes, generators, strict=True):
-        block_generators += _split_generator(generator, len(_cut([n], samples)))
+        block_generators += _split_generator(generator, len(_cut([n], samples, least=least)))
     _fill(noise.split([s * n for _, s, n in shapes]), block_generators)
     return noise
 
@@ -65,6 +71,11 @@ def noise_sizes(q: Posterior, sizes: Sequence[int]) -> Sequence[int]:
     """
     own = getattr(q, "noise_sizes", None)
     return sizes if own is None else own(sizes)
+
+
+def block_samples(q: Posterior) -> int:
+    """Return how many samples of a bag q makes at the cost of a few, its `block_samples`; or 1."""
+    return getattr(q, "block_samples", 1)
 
 
 def block_shapes(noise: Noise | None, sizes: Sequence[int]) -> Shapes:
@@ -112,7 +123,7 @@ def stream_samples(
     sample = q.sampler(sizes)
     counts = noise_sizes(q, sizes)
     for bag, (n, generator) in enumerate(zip(counts, generators, strict=True)):
-        blocks = _stream_noise(n, samples, like=q.mean, generator=generator)
+        blocks = _stream_noise(n, samples, like=q.mean, generator=generator, least=block_samples(q))
         yield _sampled(sample, bag, blocks)
 
 
@@ -137,11 +148,11 @@ def sample_instances(
         return q.rsample(eps.shape[1], noise=eps)
 
 
-def _cut(sizes: Sequence[int], samples: int) -> Shapes:
+def _cut(sizes: Sequence[int], samples: int, *, least: int = 1) -> Shapes:
     """Cut the samples into blocks; how a bag is cut does not depend on its batch."""
     shapes = []
     for bag, n in enumerate(sizes):
-        step = max(1, BLOCK // n)
+        step = max(least, BLOCK // n)
         shapes += [(bag, min(step, samples - s), n) for s in range(0, samples, step)]
     return shapes
 
@@ -173,20 +184,22 @@ def _fill_each(parts: Sequence[Tensor], generators: Sequence[torch.Generator]) -
 
 
 def _stream_noise(
-    n: int, samples: int, *, like: Tensor, generator: torch.Generator
+    n: int, samples: int, *, like: Tensor, generator: torch.Generator, least: int
 ) -> Iterator[tuple[slice, Float[Tensor, "s n"]]]:
     """Yield the sample numbers and the noise of each block of a bag of n instances.
 
     Each block's memory is used again `AHEAD` blocks later.
     """
-    lengths = [s for _, s, _ in _cut([n], samples)]
+    lengths = [s for _, s, _ in _cut([n], samples, least=least)]
     generators = _split_generator(generator, len(lengths))
-    memory = like.new_empty(sum(lengths[:AHEAD]), n)
+    # long blocks take the memory of many, and there is one after another of them
+    count = AHEAD if least == 1 else 1
+    memory = like.new_empty(sum(lengths[:count]), n)
     start = 0
-    for k in range(0, len(lengths), AHEAD):
-        ahead = lengths[k : k + AHEAD]
+    for k in range(0, len(lengths), count):
+        ahead = lengths[k : k + count]
         parts = memory[: sum(ahead)].split(ahead)
-        _fill(parts, generators[k : k + AHEAD])
+        _fill(parts, generators[k : k + count])
         for part, s in zip(parts, ahead, strict=True):
             yield slice(start, start + s), part
             start += s
