@@ -371,3 +371,18 @@ def test_a_step_and_a_prediction_need_no_float64_where_there_is_none(monkeypatch
     assert predicted.probability.isfinite().all()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
     assert float(model.attention.prior.log_kappa) != 0
+
+
+def test_autocast_does_not_reach_the_linear_algebra_in_float32(monkeypatch, path):
+    """As on MPS, where it is in float32, which autocast would turn into bfloat16."""
+    monkeypatch.setattr(field, "full_dtype", lambda device: torch.float32)
+    bags = packed([random_bag(30, seed=3, density=0.2)]).to("cpu", torch.float32)
+    nu, tau = (v.detach().float() for v in statements(30))
+    prior = Dirichlet(kappa=0.4, ridge=0.1)
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            q = Field(nu, tau, prior=prior, bags=bags)
+            found.append((q.kl(prior, bags), q.variance, q.mean))
+    for plain, autocast in zip(*found, strict=True):
+        assert torch.equal(plain, autocast)
