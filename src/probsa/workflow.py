@@ -334,14 +334,16 @@ def predict_run(
     table = read_table(config.data.labels, classes=config.data.classes)
     labels = dict(zip(table.bags, table.labels, strict=True))
     threshold = None
-    if len(predictor.classes) <= 2:
-        validation: list[Prediction] = list(predictor.predict(bags.bag(n) for n in split.val))
-        y = np.array([labels[p.name] for p in validation])
-        score = np.array([p.probability[-1] for p in validation], dtype=np.float64)
-        threshold = best_threshold(y, score) if validation else None
+    validation: list[Prediction] = []
+    if len(predictor.classes) <= 2 or "kappa" in predictor.metadata:
+        validation += predictor.predict(bags.bag(n) for n in split.val)
         shares = [p.neighbour_share for p in validation if p.neighbour_share is not None]
         if shares:
             predictor.metadata["neighbour_share"] = float(np.mean(shares))
+    if len(predictor.classes) <= 2:
+        y = np.array([labels[p.name] for p in validation])
+        score = np.array([p.probability[-1] for p in validation], dtype=np.float64)
+        threshold = best_threshold(y, score) if validation else None
         chosen = f"largest F1 on {len(validation)} validation bags"
         write_json(run.path / "threshold.json", {"threshold": threshold, "chosen": chosen})
     if map_score:

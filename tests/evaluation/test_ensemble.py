@@ -74,6 +74,12 @@ def test_one_member_keeps_its_numbers_and_has_nothing_between():
     assert not alone.std_between.any() and not alone.variance_between.any()
 
 
+def test_the_share_of_the_neighbours_is_the_mean_of_the_members():
+    members = [replace(made(k), neighbour_share=share) for k, share in enumerate((0.2, 0.6))]
+    assert combine(members, align=False).neighbour_share == pytest.approx(0.4)
+    assert combine([made(0), made(1)], align=False).neighbour_share is None
+
+
 @pytest.mark.parametrize("members", [1, 3])
 def test_the_parts_are_stored_where_there_are_members(tmp_path, members):
     bags = [[made(k, name=name) for k in range(members)] for name in ("a", "b")]

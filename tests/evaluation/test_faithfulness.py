@@ -12,7 +12,7 @@ from probsa.errors import BagError, InputError
 from probsa.evaluation import faithfulness
 from probsa.evaluation.faithfulness import MapScoreChoice, choose_map_score
 from probsa.evaluation.map_scores import available_scores, map_values
-from probsa.evaluation.predictor import Predictor
+from probsa.evaluation.predictor import Ensemble, Predictor
 from probsa.training import Standardizer
 
 
@@ -136,3 +136,20 @@ def test_a_gain_within_its_error_leaves_the_models_own_score():
     assert choice.chosen == "attention" and "not clearly less than" in choice.reason
     steady = [{**d, "contribution": 0.25 + 0.01 * k} for k, d in enumerate(noisy)]
     assert faithfulness._chosen(scores, steady).chosen == "contribution"
+
+
+def test_no_member_explains_while_instances_are_removed(monkeypatch):
+    """Explanations of shortened bags would be computed and thrown away."""
+    both = Ensemble([predictor(), predictor()])
+    explained = []
+    for member in both.members:
+        real = member.model._explainer
+        monkeypatch.setattr(
+            member.model, "_explainer", lambda *a, real=real: explained.append(real(*a))
+        )
+    (p,) = both.predict([BAGS["b0"]])
+    assert len(explained) == 2 and all(e is not None for e in explained)
+    explained.clear()
+    faithfulness.deletion_drops(both, BAGS["b0"], p, seed=0)
+    assert explained and all(e is None for e in explained)
+    assert all(member.model.explains for member in both.members)

@@ -201,7 +201,7 @@ def test_half_precision_ends_at_the_attention():
     [
         (
             lambda: AttentionPosterior(6, 4, kind="full"),
-            "posterior is 'full'; expected 'dirac' or 'diag'",
+            "posterior is 'full'; expected 'dirac', 'diag' or 'field'",
         ),
         (lambda: Transformer(8, heads=3), "heads is 3: give a divisor of the .* width, 8"),
         (lambda: Transformer(8, heads=2, width=5), "heads is 2: give a divisor of the .* width, 5"),

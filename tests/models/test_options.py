@@ -13,8 +13,7 @@ BASE = {"in_dim": 6, "embed": 8, "attention_dim": 4}
 DIAG = {**BASE, "samples": 3}
 OTHERWISE = {
     "in_dim": None,  # the width of the features
-    "encoder": None,  # fixed by the name
-    "posterior": None,
+    "posterior": None,  # fixed by the name
     "class_weights": None,  # in the contract
     "preset": None,
     "n_classes": None,
@@ -45,18 +44,21 @@ CHANGES = {
     "ridge": 0.5,
     "laplacian": "normalized",
     "kl_reduction": "sum",
+    "learn_kappa": False,
+    "kappa_rate": 0.5,
+    "encoder": "transformer",
 }
 # these affect one variant only; the others accept them, so that recipes can share options
-OF_DIAGONAL = {"samples", "predict_samples", "log_variance_bounds", "initial_log_variance"}
+OF_STOCHASTIC = {"samples", "predict_samples", "log_variance_bounds", "initial_log_variance"}
 OF_ENCODER = {"layers", "heads", "width", "out_proj", "use_mlp", "final_norm", "add_self"}
 CASES = [
     (name, key)
     for name in names()
-    if name.split("-")[0] in ("abmil", "tabmil")
+    if name.split("-")[0] in ("abmil", "tabmil", "evidence")
     for key in arguments(name)
     if key not in OTHERWISE
-    and not (key in OF_DIAGONAL and "diag" not in name)
-    and not (key in OF_ENCODER and name.startswith("abmil"))
+    and not (key in OF_STOCHASTIC and name.endswith("dirac"))
+    and not (key in OF_ENCODER and not name.startswith("tabmil"))
 ]
 
 
@@ -65,7 +67,7 @@ def bags():
 
 
 def results(name, **options):
-    """Return training losses and a prediction, from weights and noise of one seed."""
+    """Return training losses, and a prediction after the step's statistics, from one seed."""
     start = {k: v for k, v in {**BASE, "heads": 2, "samples": 3, "predict_samples": 7}.items()
              if k in arguments(name)}  # fmt: skip
     torch.manual_seed(0)
@@ -76,6 +78,9 @@ def results(name, **options):
     torch.manual_seed(1)
     out = model(bags(), generator=torch.Generator().manual_seed(0))
     losses = model.losses(out, bags())
+    with torch.no_grad():
+        if (sums := model.batch_statistics(out, bags())) is not None:
+            model.update_statistics(sums)
     predicted = model.eval()(bags()).logits.mean(1)
     return torch.cat([torch.stack([v.detach() for v in losses.values()]), predicted.flatten()])
 

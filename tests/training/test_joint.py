@@ -37,6 +37,11 @@ STRUCTURES = [
     ("tabmil", {**TRANSFORMER, "final_norm": False}),
     ("tabmil-probsa-diag", {**TRANSFORMER, "samples": 4, "add_self": True}),
     ("tabmil-probsa-dirac", {**TRANSFORMER, "width": 8, "out_proj": False, "use_mlp": False}),
+    ("abmil-probsa-field", {**SMALL, "samples": 3}),
+    ("tabmil-probsa-field", {**TRANSFORMER, "samples": 3, "laplacian": "normalized"}),
+    ("evidence-dirac", SMALL),
+    ("evidence-diag", {**SMALL, "samples": 3}),
+    ("evidence-field", {**TRANSFORMER, "samples": 3, "encoder": "transformer"}),
 ]
 
 
@@ -49,6 +54,8 @@ def test_a_stack_gives_each_model_its_own_outputs_terms_and_gradients(name, argu
     for seed in (3, 11, 4):
         torch.manual_seed(seed)
         built = models.build(name, in_dim=5, n_classes=n_classes, seed=seed, **arguments)
+        if getattr(built, "learned_prior", None) is not None:
+            built.learned_prior.log_kappa.fill_(seed / 10)  # each model has learned its own κ
         alone.append(built.double())
     stack = Stack(alone)
     out, many = stack(bags, generators=[random_stream(m.seed, "noise") for m in alone])

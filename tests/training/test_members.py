@@ -37,6 +37,9 @@ def setting(config, **changes):
     return replace(config, training=replace(config.training, **changes))
 
 
+KAPPA = "model.attention.prior.log_kappa"
+
+
 class Stopped(Exception):
     """Raised by reporters to interrupt training."""
 
@@ -81,11 +84,22 @@ def test_members_differ_in_their_seed_alone(config, tmp_path):
     assert nll == pytest.approx(np.mean([r[0]["val_nll"] for r in rows]))
 
 
-@pytest.mark.parametrize("select", ["auroc", "ema-nll", "one-se"])
-def test_an_interrupted_ensemble_ends_with_the_same_bits(config, tmp_path, monkeypatch, select):
+@pytest.mark.parametrize(
+    ("model", "select"),
+    [
+        ("abmil-probsa-diag", "auroc"),
+        ("abmil-probsa-diag", "ema-nll"),
+        ("abmil-probsa-diag", "one-se"),
+        ("evidence-field", "ema-nll"),
+    ],
+)
+def test_an_interrupted_ensemble_ends_with_the_same_bits(
+    config, tmp_path, monkeypatch, model, select
+):
     """The state is written after every epoch here, and the run is broken off twice."""
     import probsa.training.joint_keeper as keeper
 
+    config = replace(config, model=model)
     whole = train(setting(config, select=select), tmp_path / "whole")
     monkeypatch.setattr(keeper.time, "monotonic", iter(range(0, 10**6, 1000)).__next__)
     for steps in (5, 3):
@@ -97,6 +111,9 @@ def test_an_interrupted_ensemble_ends_with_the_same_bits(config, tmp_path, monke
         assert (tmp_path / "broken/members/state/pass.safetensors").is_file()
     broken = train(setting(config, select=select), tmp_path / "broken", resume=True)
     assert_same_members(whole, broken)
+    if model == "evidence-field":
+        kappas = {float(load_checkpoint(m.last).tensors[KAPPA]) for m in whole.members()}
+        assert len(kappas) == 3 and 0.0 not in kappas  # each member has learned its own
     before = {p: p.stat().st_mtime_ns for p in broken.path.rglob("*.safetensors")}
     train(setting(config, select=select), broken.path, resume=True)
     assert {p: p.stat().st_mtime_ns for p in broken.path.rglob("*.safetensors")} == before
@@ -172,7 +189,8 @@ train(RunConfig.from_dict(load_yaml(Path(sys.argv[1]))), Path(sys.argv[2]))
 
 
 @pytest.mark.parametrize(
-    ("model", "select"), [("abmil-probsa-diag", "ema-nll"), ("dsmil", "average")]
+    ("model", "select"),
+    [("abmil-probsa-diag", "ema-nll"), ("dsmil", "average"), ("evidence-field", "ema-nll")],
 )
 def test_two_processes_train_the_members_of_one(config, tmp_path, model, select):
     """In batches of five, one process has three bags; stacked, and one after another."""

@@ -80,6 +80,38 @@ def test_every_kind_of_state_goes_on(config, tmp_path):
     assert_same_run(whole, train(config, tmp_path / "broken", resume=True))
 
 
+def test_an_interrupted_field_learns_its_kappa_with_the_same_bits(config, tmp_path):
+    """The average of the weights includes log κ; validation and the best checkpoint use it."""
+
+    class Stop(Exception):
+        pass
+
+    class Breaker(Reporter):
+        def step(self, *, epoch, share):
+            if epoch == self.at and share > 0.4:
+                raise Stop
+
+    config = replace(
+        config, model="evidence-field",
+        model_arguments={"embed": 12, "attention_dim": 6, "samples": 3, "predict_samples": 20},
+        training=replace(config.training, epochs=4, select="ema-nll", learning_rate=1e-2),
+    )  # fmt: skip
+    whole = train(config, tmp_path / "whole")
+    for at in (1, 3):
+        Breaker.at = at
+        with pytest.raises(Stop):
+            train(config, tmp_path / "broken", resume=True, reporter=Breaker())
+    assert_same_run(whole, train(config, tmp_path / "broken", resume=True))
+    last, best = tensors(whole)
+    of_model, of_average = (last[f"{k}.attention.prior.log_kappa"] for k in ("model", "average"))
+    assert of_model != 0 and of_average != of_model
+    rows = load_checkpoint(whole.last).metadata["progress"]["history"]
+    kappas = [row["kappa"] for row in rows]
+    assert len(set(kappas)) == 4 and kappas[-1] == pytest.approx(float(of_model.exp()))
+    kept = float(best["model.attention.prior.log_kappa"].exp())  # an average, no epoch's own
+    assert all(abs(kept - kappa) > 1e-6 for kappa in kappas)
+
+
 SLOW_WRITES = """
 import time, pathlib, contextlib
 from probsa.training import checkpoints

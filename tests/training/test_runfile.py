@@ -157,12 +157,55 @@ def test_flatten():
         ("kl_weight", "-1", "kl_weight is -1"),
         ("seed", "-1", "seed is -1"),
         ("learning_rate", ".inf", "learning_rate is inf"),
+        ("members", "0", "members is 0; expected at least 1"),
+        ("ema_decay", "1", "ema_decay is 1.0; expected at least 0 and less than 1"),
     ],
 )
 def test_numbers_that_mean_nothing(key, value, said):
     _, run = parsed(f"--{key}", value)
     with pytest.raises(InputError, match=said):
         read_run(None, {**NEEDED, **run})
+
+
+@pytest.mark.parametrize("model", ["abmil-probsa-field", "tabmil-probsa-field", "evidence-field"])
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("kappa", "0", "kappa is 0.0; expected more than 0"),
+        ("kappa", "-1", "kappa is -1.0; expected more than 0"),
+        ("ridge", "-0.1", "ridge is -0.1; expected at least 0"),
+        ("ridge", "0", "ridge is 0: the prior of a field must be proper, so give ridge > 0"),
+        ("kappa_rate", "0", "kappa_rate is 0.0; expected more than 0 and at most 1"),
+        ("kappa_rate", "1.5", "kappa_rate is 1.5; expected more than 0 and at most 1"),
+        ("learn_kappa", "perhaps", "learn_kappa is 'perhaps'; expected true or false"),
+        ("kappa_rat", "0.1", "kappa_rate"),
+    ],
+)
+def test_options_of_a_field_are_checked_before_training(model, key, value, said):
+    own = {**NEEDED, "model.name": model, key: value}
+    with pytest.raises((InputError, UnknownName), match=said):
+        read_run(None, own)
+
+
+def test_options_of_a_field_belong_to_fields_only():
+    for model in ("abmil-probsa-diag", "evidence-diag"):
+        with pytest.raises(UnknownName, match="learn_kappa"):
+            read_run(None, {**NEEDED, "model.name": model, "learn_kappa": "false"})
+    config = read_run(None, {**NEEDED, "model.name": "evidence-diag", "ridge": "0"})
+    assert config.model_arguments["ridge"] == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"members": "2", "select": "average", "patience": "3"}, "leave one of the two out"),
+        ({"members": "2", "select": "best"}, "select is 'best'"),
+        ({"members": "two"}, "members is 'two'"),
+    ],
+)
+def test_rules_and_members_that_make_no_sense(given, said):
+    with pytest.raises(InputError, match=said):
+        read_run(None, {**NEEDED, **given})
 
 
 def test_short_model_keys(tmp_path):

@@ -12,10 +12,20 @@ from support.random_bags import (
     split,
 )
 from torch.distributions import MultivariateNormal, kl_divergence
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from probsa import Bag, pack
 from probsa.core.graphs import grid
 from probsa.errors import InputError
-from probsa.variational import block_cholesky, block_ordering, field_solvers
+from probsa.models import build
+from probsa.variational import (
+    block_cholesky,
+    block_ordering,
+    field,
+    field_solvers,
+    learned_prior,
+)
 from probsa.variational.field import Field
 from probsa.variational.posteriors import Diagonal, Posterior
 from probsa.variational.priors import Dirichlet
@@ -313,3 +323,66 @@ def test_the_derivative_of_marginals_by_differences_is_the_dense_one():
     expected = (s @ d[0].diag() @ s).diagonal()
     torch.testing.assert_close(factor.marginals_along(d)[0], expected, rtol=1e-6, atol=1e-9)
     assert float(factor.log_determinant) == pytest.approx(float(torch.logdet(q)))
+
+
+def test_the_derivative_along_nothing_is_zero_however_large_the_precisions(path):
+    """In joint training, a model with λ = 0 gives gradients that are exactly 0."""
+    bags = packed([random_bag(30, seed=3, density=0.2)])
+    (solver,) = field_solvers.solvers_of(
+        torch.full((30,), 1e9, dtype=F64),
+        entries=Dirichlet().entries(bags, dtype=F64),
+        kappa=torch.ones(1, dtype=F64),
+        bags=bags,
+    )
+    along = solver.marginals_along(torch.zeros(1, 30, dtype=F64))
+    assert torch.equal(along, torch.zeros_like(along))
+
+
+class NoDouble(TorchDispatchMode):
+    """Fails at every tensor of float64, as a device without it does."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for v in tree_leaves(out):
+            assert not (isinstance(v, torch.Tensor) and v.dtype == F64), func
+        return out
+
+
+@pytest.mark.parametrize("name", ["evidence-field", "abmil-probsa-field"])
+def test_a_step_and_a_prediction_need_no_float64_where_there_is_none(monkeypatch, name):
+    """As on MPS; one of the bags has several blocks."""
+    for module in (field, learned_prior):
+        monkeypatch.setattr(module, "full_dtype", lambda device: torch.float32)
+    i = torch.arange(299)
+    bags = pack([
+        Bag(
+            name=str(n), x=torch.randn(n, 4), coords=torch.arange(n)[:, None].float(), y=n % 2,
+            edges=torch.stack([i[: n - 1], i[: n - 1] + 1]), weights=torch.ones(n - 1),
+        )
+        for n in (7, 300)
+    ])  # fmt: skip
+    model = build(name, in_dim=4, embed=8, attention_dim=4, samples=3, predict_samples=5)
+    with NoDouble():
+        out = model(bags, generator=torch.Generator().manual_seed(0))
+        sum(model.losses(out, bags).values()).backward()
+        with torch.no_grad():
+            model.update_statistics(model.batch_statistics(out, bags))
+            predicted = model.eval()(bags)
+    assert predicted.probability.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    assert float(model.attention.prior.log_kappa) != 0
+
+
+def test_autocast_does_not_reach_the_linear_algebra_in_float32(monkeypatch, path):
+    """As on MPS, where it is in float32, which autocast would turn into bfloat16."""
+    monkeypatch.setattr(field, "full_dtype", lambda device: torch.float32)
+    bags = packed([random_bag(30, seed=3, density=0.2)]).to("cpu", torch.float32)
+    nu, tau = (v.detach().float() for v in statements(30))
+    prior = Dirichlet(kappa=0.4, ridge=0.1)
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            q = Field(nu, tau, prior=prior, bags=bags)
+            found.append((q.kl(prior, bags), q.variance, q.mean))
+    for plain, autocast in zip(*found, strict=True):
+        assert torch.equal(plain, autocast)

@@ -44,6 +44,7 @@ def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
         variance_between=_float32(between),
         weight_mean=_float32(weight),
         weight_variance=_float32(w_within + w_between),
+        neighbour_share=_mean_share(members),
         **_explanations(members),
     )
 
@@ -56,6 +57,11 @@ def _explanations(members: Sequence[Prediction]) -> dict[str, np.ndarray]:
         if all(value is not None for value in values):
             means[name] = _float32(np.mean(np.stack(values), 0, dtype=np.float64))
     return means
+
+
+def _mean_share(members: Sequence[Prediction]) -> float | None:
+    shares = [p.neighbour_share for p in members if p.neighbour_share is not None]
+    return float(np.mean(shares)) if shares else None
 
 
 def aligned(score: Float[np.ndarray, "n *classes"]) -> Float[np.ndarray, "n *classes"]:

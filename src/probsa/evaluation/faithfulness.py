@@ -18,7 +18,7 @@ from ..core import Bag, random_stream, select_instances
 from ..errors import BagError
 from .map_scores import MapScore, available_scores, map_values
 from .prediction import Prediction
-from .predictor import Predictor
+from .predictor import Ensemble, Predictor
 from .scores import class_column
 
 FRACTIONS = (0.05, 0.1, 0.2, 0.4)
@@ -175,8 +175,11 @@ def _counts(bag: Bag, predictor: Predictor) -> list[int]:
 
 @contextmanager
 def _without_explanations(predictor: Predictor) -> Iterator[None]:
-    predictor.model.explains = False
+    members = predictor.members if isinstance(predictor, Ensemble) else (predictor,)
+    for member in members:
+        member.model.explains = False
     try:
         yield
     finally:
-        predictor.model.explains = True
+        for member in members:
+            member.model.explains = True

@@ -12,6 +12,6 @@ def smoothness_sentence(metadata: Mapping[str, Any]) -> str:
     if share is None:
         return f"smoothness: κ = {values}"
     return (
-        f"smoothness: κ = {values}; in the value of a patch, its neighbours have a share of "
-        f"{share:.0%} and the patch itself {1 - share:.0%}"
+        f"smoothness: κ = {values}; in the value of an instance, its neighbours have a share of "
+        f"{share:.0%} and the instance itself {1 - share:.0%}"
     )

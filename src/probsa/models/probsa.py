@@ -74,7 +74,8 @@ class ProbSA(AttentionModel):
         follows_paper="The tanh trunk of ABMIL, D − A, the mean of probabilities over samples.",
         follows_code="The KL of a bag is divided by its size. `trunk='mlp'`, "
         "`laplacian='normalized'` and `ridge=0` give the rest of torchmil's model.",
-        fair="Nothing; this is the paper's own method.",
+        fair="Nothing; this is the paper's own method. The `field` posterior is not part of it: it "
+        "is an addition of this package.",
     )
 
     def __init__(

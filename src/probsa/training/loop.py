@@ -272,7 +272,7 @@ class TrainingLoop:
                         batches.append([group.probability(bags) for group in self.groups])
         predicted: list[list[list[float]]] = []
         for k, group in enumerate(self.groups):
-            parts = [batch[k].double().cpu() for batch in batches]
+            parts = [batch[k].cpu().double() for batch in batches]
             predicted += torch.cat(parts, 1).tolist() if parts else [[] for _ in group.runs]
         labels = [self.prepared.labels[name] for name in names]
         ranks = self.world.gather((labels, predicted))

@@ -101,8 +101,9 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
         InputError: a value has the wrong type; names the key, and the file that contains it.
     """
     values = flatten(load_yaml(file)) if file is not None else {}
-    origin = dict.fromkeys(values, f" in {file}") | dict.fromkeys(flags, "")
-    return checked_run({**values, **flags}, origin=origin)
+    given = flatten(flags)
+    origin = dict.fromkeys(values, f" in {file}") | dict.fromkeys(given, "")
+    return checked_run({**values, **given}, origin=origin)
 
 
 def checked_run(values: Mapping[str, Any], *, origin: Mapping[str, str]) -> RunConfig:

@@ -114,8 +114,11 @@ class BlockCholesky:
             return (covariance.square() @ d[:, :, None])[:, :, 0]
         diagonal, below = self.given
         scale = torch.stack([v.diagonal(dim1=1, dim2=2).amin(1) for v in diagonal]).amin(0)
-        step = STEP * scale / d.abs().amax(1).clamp_min(torch.finfo(d.dtype).tiny)
-        shifts = [torch.diag_embed(part) for part in (step[:, None] * d).split(self.sizes, 1)]
+        size = d.abs().amax(1)
+        # where d is 0, so is the result; dividing by a tiny number instead could overflow
+        unit = d / torch.where(size > 0, size, torch.ones_like(size))[:, None]
+        step = STEP * scale
+        shifts = [torch.diag_embed(part) for part in (step[:, None] * unit).split(self.sizes, 1)]
         both = [torch.cat([v - s, v + s]) for v, s in zip(diagonal, shifts, strict=True)]
         low, high = BlockCholesky(both, [v.repeat(2, 1, 1) for v in below]).marginals().chunk(2)
-        return (low - high) / (2 * step[:, None])
+        return (low - high) * (size / (2 * step))[:, None]

@@ -19,7 +19,7 @@ from ..errors import InputError
 from .field_gradients import deviations, log_determinant, marginals, solution
 from .field_solvers import Solver, solvers_of
 from .posteriors import Sampler
-from .priors import Dirichlet, Prior
+from .priors import Dirichlet, Prior, full_dtype
 
 SAMPLES = 128
 """Number of samples of a bag that are made together in prediction."""
@@ -48,7 +48,7 @@ class Field:
         if not prior.proper:
             raise InputError("ridge is 0: a field posterior needs ridge > 0, as 0.01")
         self.nu, self.tau, self.prior, self.sizes = nu, tau, prior, bags.sizes
-        self._full = torch.float32 if nu.device.type == "mps" else torch.float64
+        self._full = full_dtype(nu.device)
         self._bags = bags
 
     @cached_property
@@ -58,12 +58,17 @@ class Field:
     @cached_property
     def _solvers(self) -> list[Solver]:
         kappa = self.prior.kappa_of(self._bags, dtype=self._full)
-        return solvers_of(
-            self._tau,
-            entries=self.prior.entries(self._bags, dtype=self._full),
-            kappa=kappa,
-            bags=self._bags,
-        )
+        with self._without_autocast():
+            return solvers_of(
+                self._tau,
+                entries=self.prior.entries(self._bags, dtype=self._full),
+                kappa=kappa,
+                bags=self._bags,
+            )
+
+    def _without_autocast(self) -> torch.autocast:
+        """Autocast leaves float64 alone, but not the float32 of a device without float64."""
+        return torch.autocast(self.nu.device.type, enabled=False)
 
     @cached_property
     def _place(self) -> Tensor:
@@ -75,7 +80,8 @@ class Field:
 
     def _packed(self, compute: Callable[[Solver], Tensor]) -> Tensor:
         """Return what `compute` gives for the rows (g, n, …) of each solver, in packed order."""
-        parts = [compute(solver).flatten(0, 1) for solver in self._solvers]
+        with self._without_autocast():
+            parts = [compute(solver).flatten(0, 1) for solver in self._solvers]
         return torch.cat(parts).index_select(0, self._place)
 
     @cached_property
@@ -212,7 +218,10 @@ class Field:
         if not self._is_own(prior):
             raise InputError("a field's KL is known only from the prior that the field was made of")
         sizes = torch.tensor(self.sizes, dtype=self._full, device=self.nu.device)
-        log_dets = torch.cat([log_determinant(self._tau[s.rows], solver=s) for s in self._solvers])
+        with self._without_autocast():
+            log_dets = torch.cat(
+                [log_determinant(self._tau[s.rows], solver=s) for s in self._solvers]
+            )
         log_det = log_dets[torch.argsort(torch.tensor([b for s in self._solvers for b in s.bags]))]
         kappa = self.prior.kappa_of(bags, dtype=self._full)
         kl = self._mean_energy / 2 + self._trace + (log_det - sizes * (2 * kappa).log() - sizes) / 2

@@ -208,7 +208,7 @@ def _large_solver(
     bag: int,
     start: int,
 ) -> Solver:
-    corners = None if coords is None else coords.double().cpu().numpy()
+    corners = None if coords is None else coords.cpu().numpy().astype(np.float64)
     order = block_order(edges.cpu().numpy(), len(tau), coords=corners)
     if order.stored > LARGEST:
         from .iterative_solver import IterativeSolver

@@ -7,8 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core import Bags
+from ..errors import InputError
 from .options import FieldOptions, PriorOptions
-from .priors import Dirichlet
+from .priors import Dirichlet, full_dtype
 
 
 class LearnedPrior(nn.Module):
@@ -20,6 +21,9 @@ class LearnedPrior(nn.Module):
     Args:
         prior: Start value of κ, ε, and the Laplacian.
         field: Whether κ is learned, and how fast.
+
+    Raises:
+        InputError: The ridge is 0, so that the prior is improper.
     """
 
     log_kappa: Tensor
@@ -27,13 +31,17 @@ class LearnedPrior(nn.Module):
 
     def __init__(self, prior: PriorOptions, field: FieldOptions) -> None:
         super().__init__()
+        if prior.ridge == 0:
+            raise InputError(
+                "ridge is 0: the prior of a field must be proper, so give ridge > 0, as 0.01"
+            )
         self.options, self.field = prior, field
         self.register_buffer("log_kappa", torch.tensor(math.log(prior.kappa)))
 
     @property
     def kappa(self) -> Float[Tensor, " models"]:
         """κ of each model."""
-        return self.log_kappa.double().exp().reshape(-1)
+        return self.log_kappa.to(full_dtype(self.log_kappa.device)).exp().reshape(-1)
 
     def prior(self, bags: Bags, *, classes: int = 1) -> Dirichlet:
         """Return the prior of a batch: the bags of all models, one model after another.

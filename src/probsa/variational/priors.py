@@ -16,6 +16,11 @@ from ..errors import InputError
 from .options import PriorOptions
 
 
+def full_dtype(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 on a device that has no float64 (MPS)."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 class Prior(ABC):
     """A Gaussian prior f ~ N(0, Q⁻¹), with the quantities that the KL needs."""
 
