@@ -16,7 +16,7 @@ from ..core import Bags
 from .block_cholesky import BlockCholesky
 from .block_ordering import DENSE, BlockOrder, block_order
 
-LARGEST = 1 << 24
+LARGEST = 1 << 25
 """Largest number of elements of a bag's blocks; beyond, conjugate gradients take over."""
 
 
