@@ -55,7 +55,7 @@ def _explanations(members: Sequence[Prediction]) -> dict[str, np.ndarray]:
     for name in EXPLANATIONS:
         values = [getattr(p, name) for p in members]
         if all(value is not None for value in values):
-            means[name] = _float32(np.mean(np.stack(values), 0, dtype=np.float64))
+            means[name] = _float32(np.stack(values).astype(np.float64).mean(0))
     return means
 
 

@@ -6,7 +6,7 @@ the methods state.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -54,7 +54,8 @@ class IterativeSolver:
         start: int,
     ) -> None:
         n = len(tau)
-        self.bags, self.edges, self.noise_size = [bag], edges, n + len(pairs)
+        self.bags: Sequence[int] = [bag]
+        self.edges, self.noise_size = edges, n + len(pairs)
         self.rows = torch.arange(start, start + n, device=tau.device)[None]
         self.root = (-pairs).sqrt()
         degree = torch.zeros_like(diagonal).index_add(0, edges[0], pairs)
