@@ -7,8 +7,7 @@ Every rule sees the validation bags only:
 auroc     highest AUROC, then lower NLL, then the earlier epoch (the rule of the paper)
 nll       lowest NLL
 smoothed  highest mean AUROC over the last 5 epochs, then the lowest mean NLL over them
-one-se    the earliest epoch whose NLL is at most one standard error above the lowest NLL; the
-          standard error is that of the mean over bags at the epoch of the lowest NLL
+one-se    the earliest epoch whose AUROC is at most one standard error below the highest AUROC
 ema-nll   weights averaged exponentially over the steps, at the epoch of their lowest NLL
 average   the mean of the weights at the ends of the epochs of the last quarter
 last      the last epoch
@@ -39,6 +38,8 @@ from study_metrics import (
 )
 from trace_file import Trace, Weights, load_all
 
+from probsa.training.selection import standard_error
+
 WINDOW = 5
 TIE = 0.1
 RESAMPLES = 2000
@@ -57,8 +58,8 @@ class Course(NamedTuple):
     epochs: np.ndarray
     auroc: np.ndarray
     nll: np.ndarray
-    error: np.ndarray
-    """Standard error over the bags of the NLL."""
+    counts: tuple[int, int]
+    """Number of validation bags of each class."""
 
 
 def course_of(trace: Trace, weights: Weights, *, window: int = 1) -> Course:
@@ -70,13 +71,13 @@ def course_of(trace: Trace, weights: Weights, *, window: int = 1) -> Course:
     losses = bag_losses(y, p)
     area = np.array([auroc(y, row) for row in p])
     area = np.where(np.isfinite(area), area, 0.0)  # one class only: the NLL decides
-    nll, error = losses.mean(1), losses.std(1, ddof=1) / np.sqrt(len(y))
+    nll = losses.mean(1)
     window = min(window, len(p))
     kernel = np.ones(window) / window
     area, nll = (np.convolve(v, kernel, mode="valid") for v in (area, nll))
     candidates = trace.epochs[trace.epochs >= window]
     rows = candidates - window
-    return Course(candidates, area[rows], nll[rows], error[candidates - 1])
+    return Course(candidates, area[rows], nll[rows], (int((y == 0).sum()), int((y > 0).sum())))
 
 
 def _by_auroc(course: Course) -> int:
@@ -90,8 +91,9 @@ def _by_nll(course: Course) -> int:
 
 
 def _one_se(course: Course) -> int:
-    k = course.nll.argmin()
-    return int(course.epochs[course.nll <= course.nll[k] + course.error[k]].min())
+    highest = float(course.auroc.max())
+    bound = highest - standard_error(highest, course.counts)
+    return int(course.epochs[course.auroc >= bound].min())
 
 
 RULES: dict[str, Callable[[Trace], Choice]] = {
@@ -119,6 +121,13 @@ def measured(trace: Trace, choice: Choice) -> dict[str, float]:
         "instance AUROC": float(np.mean([auroc(b.truth, b.mean) for b in bags] or nan)),
         "instance AP": float(np.mean([average_precision(b.truth, b.mean) for b in bags] or nan)),
     }
+
+
+def measured_by_rule(trace: Trace) -> dict[str, list[float]]:
+    """Return the measures of a run by rule; rules that choose the same weights share them."""
+    choices = {rule: choose(trace) for rule, choose in RULES.items()}
+    values = {choice: list(measured(trace, choice).values()) for choice in set(choices.values())}
+    return {rule: values[choice] for rule, choice in choices.items()}
 
 
 Runs = Mapping[str, np.ndarray]
@@ -182,10 +191,8 @@ def report(traces: Sequence[Trace]) -> None:
     counted = [t for t in traces if not t.header["data"].startswith("null")]
     if not counted:
         raise SystemExit("there are no traces of these sets and methods")
-    values = {
-        rule: np.array([list(measured(t, choose(t)).values()) for t in counted])
-        for rule, choose in RULES.items()
-    }
+    rows_of = [measured_by_rule(t) for t in counted]
+    values = {rule: np.array([row[rule] for row in rows_of]) for rule in RULES}
     keys = [(t.header["data"], t.header["method"]["name"]) for t in counted]
     cells = {
         key: {rule: v[[k == key for k in keys]] for rule, v in values.items()}

@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 
+import h5py
 import pytest
 from support.stored import write_folder
 
 import probsa
 from probsa.cli import commands
 from probsa.cli.entry import COMMANDS, main
+from probsa.evaluation import load
 
 
 @pytest.fixture(scope="module")
@@ -213,12 +215,15 @@ def test_help_describes_every_argument(capsys, command):
 def test_help_of_train_lists_keys_with_choices_limits_and_defaults(capsys):
     assert main(["train", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "[a whole number (at least 1); default 100]" in text
-    assert "[a number (at least 0), 'linear' or 'cyclical'; default cyclical]" in text
+    assert "[a whole number (at least 1); default 40, with --model 100]" in text
+    assert "'linear' or 'cyclical'; default 0.1, with --model cyclical]" in text
+    assert "Default: the default recipe, with evidence-field." in text
     assert "--trunk" not in text
     assert main(["train", "--model", "abmil-probsa-diag", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "--trunk" in text and "['tanh', 'gated' or 'mlp'; default tanh]" in text
+    assert "[a whole number (at least 1); default 100]" in text
+    assert "[a number (at least 0), 'linear' or 'cyclical'; default cyclical]" in text
 
 
 def test_shell_completion_knows_every_command_and_flag(capsys):
@@ -235,6 +240,68 @@ def test_the_schema_of_a_run_file_is_printed(capsys):
     schema = json.loads(capsys.readouterr().out)
     assert schema["properties"]["training"]["properties"]["epochs"]["type"] == "integer"
     assert "kappa" not in schema["properties"]["model"]["properties"]
+    assert main(["train", "--print-schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["properties"]["training"]["properties"]["epochs"]["default"] == 40
+    assert "kappa" in schema["properties"]["model"]["properties"]
+
+
+def without_model(folder, *more):
+    """The command that trains a small ensemble by the default recipe, and its run folder."""
+    run = folder / "run"
+    return run, [
+        "train", "--features", str(folder / "data" / "features"),
+        "--labels", str(folder / "data" / "labels.csv"), "--out", str(run), "--members", "2",
+        "--epochs", "1", "--embed", "8", "--predict-samples", "4", "--test-fold", "0",
+        "--device", "cpu", "--tensorboard", "false", "--maps", "none", *more,
+    ]  # fmt: skip
+
+
+def test_train_without_a_model_says_that_it_uses_the_default_recipe(tmp_path, capsys):
+    write_folder(tmp_path / "data")
+    run, command = without_model(tmp_path)
+    assert main(command) == 0
+    said = capsys.readouterr().err
+    lines = [line for line in said.splitlines() if "default recipe" in line]
+    assert lines == [
+        "no model is given: training evidence-field by the default recipe (standardize True, "
+        "epochs 1, batch_size 4, learning_rate 0.0003, kl_weight 0.1, select ema-nll, members 2). "
+        "For another model and the paper's recipe, add --model NAME"
+    ]
+    assert load(run).metadata["members"] == 2
+    assert main(["train", "--out", str(run), "--resume", "--maps", "none"]) == 0
+    assert "default recipe" not in capsys.readouterr().err
+
+
+def test_train_without_a_model_on_three_classes(tmp_path, capsys):
+    _, labels = write_folder(tmp_path / "data", bags=18)
+    rows = [line.split(",") for line in labels.read_text().splitlines()[1:]]
+    labels.write_text(
+        "bag,label,fold\n"
+        + "".join(f"{b},{k // 3 % 3},{k % 3}\n" for k, (b, *_) in enumerate(rows))
+    )
+    run, command = without_model(tmp_path, "--json")
+    assert main(command) == 0, capsys.readouterr().err
+    evaluation = json.loads(capsys.readouterr().out)["evaluation"]
+    assert evaluation["classes"] == ["0", "1", "2"] and run.is_dir()
+
+
+@pytest.mark.parametrize("with_coordinates", [True, False])
+def test_train_without_a_model_and_without_a_graph(tmp_path, capsys, with_coordinates):
+    features, _ = write_folder(tmp_path / "data", kind="slide")
+    if not with_coordinates:
+        for file in features.glob("*.h5"):
+            with h5py.File(file, "a") as f:
+                del f["coords"]
+    more = ["--graph", "none"] if with_coordinates else []
+    said = failed(capsys, *without_model(tmp_path, *more)[1])
+    assert "evidence-field needs neighbours, but no training bag" in said
+    assert ("--graph knn" if with_coordinates else "no coordinates") in said
+    assert "--model abmil" in said
+    if not with_coordinates:
+        assert "--model abmil" in said
+        said = failed(capsys, *without_model(tmp_path, "--graph", "knn")[1])
+        assert "coordinates" in said
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 from sklearn import metrics as sk
 
 from probsa.errors import BagError, InputError
+from probsa.evaluation.ensemble import combine
 from probsa.evaluation.instances import NAMES, balanced_threshold, instance_metrics
 from probsa.evaluation.prediction import Prediction
-from probsa.evaluation.scores import evidence
+from probsa.evaluation.scores import doubt, evidence
 from probsa.statistics.bootstrap import Draws
 
 
@@ -131,7 +133,9 @@ def test_relevance_has_ranks_and_no_calls():
     bag = _bag("a", [0.9, 0.1, 0.2], [1, 0, 0], variance=[0, 1, 0], kind="relevance")
     got = instance_metrics([bag], positive={"a": True}, bootstrap=10)
     assert got["auroc"].value == 1.0
-    for name in ("error_rate", "error_auroc_variance", "error_auroc_margin", "error_auroc_degree"):
+    names = [name for name in NAMES if name.startswith("error_")]
+    assert len(names) == 5
+    for name in names:
         assert got[name].reason == "relevance has no threshold for calls"
 
 
@@ -139,11 +143,66 @@ def test_a_posterior_without_variance_finds_no_errors():
     bag = _bag("a", [2.0, 0.0, 0.0], [1, 1, 0], degree=[1, 2, 1])
     got = instance_metrics([bag], positive={"a": True}, bootstrap=10)
     assert got["error_auroc_variance"].reason == "this posterior has no variance"
+    assert got["error_auroc_doubt"].reason == "this posterior has no variance"
     # |s| is log 3.1 for the wrong call, and log 2.4 and log 3.1 for the correct ones.
     assert got["error_auroc_margin"].value == pytest.approx(0.25)
     flat = replace(bag, degree=np.full(3, 2, np.float32))
     flat = instance_metrics([flat], positive={"a": True}, bootstrap=10)
     assert flat["error_auroc_degree"].reason == "every instance has the same number of neighbours"
+
+
+@pytest.mark.parametrize("kind", ["logit", "probability", "evidence"])
+def test_doubt_is_the_posterior_probability_of_the_other_side(kind):
+    bags, positive = _bags(kind="logit" if kind == "evidence" else kind)
+    bags = [replace(p, score_kind=kind) for p in bags]
+    got = instance_metrics(bags, positive=positive, bootstrap=0)
+    wrong, probability = [], []
+    for p in (p for p in bags if positive[p.name]):
+        e = p.attention_mean.astype(np.float64)
+        if kind == "logit":
+            e = np.log(np.exp(e) / np.exp(e).sum() * len(e))
+        elif kind == "probability":
+            e = e - 0.5
+        posterior = norm(e, np.sqrt(p.attention_variance.astype(np.float64)))
+        other_side = np.where(e > 0, posterior.cdf(0), posterior.sf(0))
+        known = p.instance_labels >= 0
+        probability.extend(other_side[known])
+        wrong.extend(((e > 0) != (p.instance_labels > 0))[known])
+        np.testing.assert_allclose(doubt(p), other_side, atol=1e-12)
+    expected = sk.roc_auc_score(wrong, probability)
+    assert got["error_auroc_doubt"].value == pytest.approx(expected, abs=1e-12)
+    for rival in ("error_auroc_margin", "error_auroc_variance"):
+        assert got[rival].value != pytest.approx(expected, abs=1e-3)
+
+
+def test_doubt_of_an_ensemble_has_the_variance_between_its_members():
+    members = [
+        _bag("a", mu, [1, 0, 1, 0], variance=variance, kind="evidence")
+        for mu, variance in (
+            ([2.0, 1, -1, -3], [1.0, 1, 4, 1]),
+            ([4.0, -0.5, -2, -3], [3, 1, 0, 0]),
+        )
+    ]
+    p = combine(members, align=False)
+    mean, within = np.array([3, 0.25, -1.5, -3]), np.array([2, 1, 2, 0.5])
+    between = np.array([1, 0.5625, 0.25, 0])
+    expected = norm.cdf(-np.abs(mean) / np.sqrt(within + between))
+    np.testing.assert_allclose(doubt(p), expected, atol=1e-7)
+    got = instance_metrics([p], positive={"a": True}, bootstrap=0)
+    assert got["error_auroc_doubt"].value == sk.roc_auc_score([0, 1, 1, 0], expected)
+    # members without a variance of their own differ from one another
+    dirac = combine([replace(m, attention_variance=np.zeros(4)) for m in members], align=False)
+    expected = norm.cdf(-np.abs(mean[:3]) / np.sqrt(between[:3]))
+    np.testing.assert_allclose(doubt(dirac)[:3], expected, atol=1e-7)
+
+
+def test_doubt_where_nothing_is_uncertain():
+    p = _bag("a", [0.0, 2.0, 0.0], None, variance=[0, 0, 1], kind="evidence")
+    np.testing.assert_array_equal(doubt(p), [0.5, 0, 0.5])
+    # a weight's variance is that of the weight: the threshold is 1/N
+    w = _bag("a", [0.75, 0.25, 0, 0], None, variance=[0.25, 0.01, 0.25, 0], kind="weight")
+    np.testing.assert_allclose(doubt(w), norm.cdf([-1, 0, -0.5, -np.inf]), atol=1e-7)
+    assert np.isnan(doubt(replace(p, score_kind="relevance"))).all()
 
 
 def test_one_class_and_no_labels_are_undefined():

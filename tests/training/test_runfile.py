@@ -13,7 +13,7 @@ from probsa.core import GraphOptions
 from probsa.errors import InputError, UnknownName
 from probsa.training.config import RunConfig
 from probsa.training.keys import flatten, load_yaml
-from probsa.training.runfile import commented, read_run, run_keys, run_schema
+from probsa.training.runfile import checked_run, commented, read_run, run_keys, run_schema
 
 ALONE = Path(__file__).parents[1] / "data" / "version_0_1_0" / "alone"
 NEEDED = {"data.features": "f", "data.labels": "l.csv", "model.name": "abmil-probsa-diag"}
@@ -122,7 +122,9 @@ def test_files_that_are_no_run_files(tmp_path):
 
 
 def test_what_is_needed_is_asked_for():
-    with pytest.raises(InputError, match="no model is given"):
+    with pytest.raises(InputError, match="no model is given: add --model NAME, one of abmil"):
+        checked_run({"data.features": "f"}, origin={})
+    with pytest.raises(InputError, match="no labels given: add --labels PATH"):
         read_run(None, {"data.features": "f"})
     with pytest.raises(InputError, match="no labels given: add --labels PATH"):
         read_run(None, {"data.features": "f", "model.name": "abmil"})

@@ -79,7 +79,7 @@ class TrainingBar(Reporter):
         self.note(text)
 
     def note(self, text: str) -> None:
-        ERR.print(text, markup=False)
+        ERR.print(text, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         self.bar.stop()

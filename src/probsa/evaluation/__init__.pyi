@@ -27,6 +27,8 @@ from .predictor import Predictor as Predictor
 from .predictor import load as load
 from .report import Report as Report
 from .report import evaluate as evaluate
+from .scores import doubt as doubt
+from .scores import instance_evidence as instance_evidence
 from .scores import instance_scores as instance_scores
 from .scores import instance_variances as instance_variances
 from .several_runs import load_several as load_several

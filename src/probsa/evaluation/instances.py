@@ -2,6 +2,7 @@
 
 The score of an instance is the attention of its model (μ). The variance as a detector of wrong
 calls is compared with two cheap scores: how close the score is to the threshold, and 1/degree.
+The doubt P(wrong) = Φ(-|e|/σ) combines σ with that closeness.
 `authors_*` follows the protocol of the paper's code, for comparison with its tables.
 """
 
@@ -32,6 +33,7 @@ NAMES = (
     "average_precision_positive_bags",
     "error_rate",
     "error_auroc_variance",
+    "error_auroc_doubt",
     "error_auroc_margin",
     "error_auroc_degree",
     *DICE,
@@ -114,7 +116,7 @@ def balanced_threshold(y: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]
 
 
 def _error_metrics(pool: Pool, *, kind: str, draws: Draws) -> dict[str, Metric]:
-    names = ("error_rate", "error_auroc_variance", "error_auroc_margin", "error_auroc_degree")
+    names = [name for name in NAMES if name.startswith("error_")]
     if kind == "relevance":
         return dict.fromkeys(names, Metric.undefined(NO_CALLS))
     if len(pool.y) == 0:
@@ -126,11 +128,14 @@ def _error_metrics(pool: Pool, *, kind: str, draws: Draws) -> dict[str, Metric]:
     def auroc(score: Float[np.ndarray, " n"], *, constant: str | None) -> Metric:
         return error_auroc(wrong, score, draws=draws, constant=constant, what=POSITIVE_BAGS)
 
+    no_variance = Metric.undefined(NO_VARIANCE)
+    has_variance = pool.variance.any()
     return {
         "error_rate": Metric.from_resamples(float(wrong.mean()), rates),
         "error_auroc_variance": auroc(pool.variance, constant=NO_VARIANCE)
-        if pool.variance.any()
-        else Metric.undefined(NO_VARIANCE),
+        if has_variance
+        else no_variance,
+        "error_auroc_doubt": auroc(pool.doubt, constant=None) if has_variance else no_variance,
         "error_auroc_margin": auroc(-np.abs(pool.evidence), constant=None),
         # The same order as 1/degree, but finite for an instance without neighbours.
         "error_auroc_degree": auroc(-pool.degree, constant=ONE_DEGREE),

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from ..errors import InputError
 from ..statistics import Draws
 from .prediction import Prediction
-from .scores import evidence, instance_scores, instance_variances
+from .scores import doubt, evidence, instance_scores, instance_variances
 
 NO_INSTANCE_LABELS = "no bag has instance labels"
 NO_CALLS = "relevance has no threshold for calls"
@@ -28,6 +28,8 @@ class Pool:
     evidence: Float[np.ndarray, " n"]
     """Positive where the instance is called positive; see `scores.evidence`."""
     variance: Float[np.ndarray, " n"]
+    doubt: Float[np.ndarray, " n"]
+    """P(wrong) of the call; see `scores.doubt`."""
     degree: Float[np.ndarray, " n"]
 
     @classmethod
@@ -48,6 +50,7 @@ class Pool:
             columns["score"].append(score[known])
             columns["evidence"].append(evidence(score, kind=p.score_kind)[known])
             columns["variance"].append(instance_variances(p)[known])
+            columns["doubt"].append(doubt(p)[known])
             columns["degree"].append(p.degree.astype(np.float64)[known])
         return cls(**{name: np.concatenate(parts) for name, parts in columns.items()})
 

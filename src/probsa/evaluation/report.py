@@ -24,6 +24,7 @@ from .metrics import bag_metrics, choose_threshold, error_metrics
 from .pools import labelled
 from .smoothness import smoothness_sentence
 from .tables import Predictions, read_predictions
+from .titles import INSTANCE_TITLES, TITLES
 
 Part = Literal["auto", "test", "val", "train", "all"]
 
@@ -32,32 +33,6 @@ INSTANCE_RESAMPLES = 500
 
 SHOWN = 5
 """Number of names listed in the text report; the JSON report has all of them."""
-
-TITLES = {
-    "auroc": "AUROC",
-    "average_precision": "average precision",
-    "f1": "F1",
-    "f1_at_0.5": "F1 at 0.5",
-    "balanced_accuracy": "balanced accuracy",
-    "accuracy": "accuracy",
-    "brier": "Brier score",
-    "ece": "ECE (15 bins; its interval is biased upwards)",
-    "nll": "negative log-likelihood",
-    "error_auroc_spread": "wrong bags found by the spread (AUROC)",
-    "error_auroc_margin": "… by -|p - threshold| (null)",
-    "auroc_positive_bags": "AUROC within positive bags",
-    "average_precision_positive_bags": "average precision within positive bags",
-    "error_rate": "wrong calls within positive bags",
-    "error_auroc_variance": "wrong calls found by σ² (AUROC)",
-    "error_auroc_degree": "… by 1/degree (null)",
-    "dice": "Dice, mean over positive bags",
-    "dice_pooled": "Dice of all their instances",
-    "authors_auroc": "authors' protocol: AUROC",
-    "authors_average_precision": "authors' protocol: average precision",
-    "authors_f1": "authors' protocol: F1",
-    "authors_accuracy": "authors' protocol: accuracy",
-}
-INSTANCE_TITLES = {**TITLES, "error_auroc_margin": "… by -|s| (null)"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,8 +1,8 @@
-"""Scalar scores of the instances of a prediction: μ, σ², and the evidence that decides calls."""
+"""Scalar scores of the instances of a prediction: μ, σ², evidence that decides calls, doubt."""
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import logsumexp
+from scipy.special import logsumexp, ndtr
 
 from ..errors import BagError
 from .prediction import Prediction
@@ -45,6 +45,24 @@ def instance_evidence(p: Prediction) -> Float[np.ndarray, " n"]:
 def instance_variances(p: Prediction) -> Float[np.ndarray, " n"]:
     """Return σ² of each instance, for the same class as `instance_scores`."""
     return class_column(p, p.attention_variance)
+
+
+def doubt(p: Prediction) -> Float[np.ndarray, " n"]:
+    """Return P(wrong) = Φ(-|e|/σ) of each instance's call, with e its `evidence`.
+
+    It is the posterior probability that the score lies on the other side of the threshold, and 0.5
+    at the threshold. σ is the whole standard deviation: of an ensemble, within its members and
+    between them. The variance of a `weight` is in the unit of weights, so its distance from the
+    threshold is |w - 1/N|. Scores of the kind `relevance` have no threshold: nan.
+    """
+    score = instance_scores(p)
+    unit = (
+        score - 1 / len(score) if p.score_kind == "weight" else evidence(score, kind=p.score_kind)
+    )
+    distance, deviation = np.abs(unit), np.sqrt(instance_variances(p))
+    ratio = np.where(distance > 0, np.inf, distance)  # where σ is 0, the call is certain
+    np.divide(distance, deviation, out=ratio, where=deviation > 0)
+    return ndtr(-ratio)
 
 
 def class_column(p: Prediction, value: np.ndarray) -> Float[np.ndarray, " n"]:

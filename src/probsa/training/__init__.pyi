@@ -29,6 +29,9 @@ from .preparation import Standardizer as Standardizer
 from .preparation import open_data as open_data
 from .preparation import prepare as prepare
 from .preparation import read_split as read_split
+from .recipes import default_recipe as default_recipe
+from .recipes import names_model as names_model
+from .recipes import recipe_sentence as recipe_sentence
 from .reporting import Reporter as Reporter
 from .run_folder import RunFolder as RunFolder
 from .run_folder import config_differences as config_differences

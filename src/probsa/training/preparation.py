@@ -255,8 +255,14 @@ def _check_graph(config: RunConfig, bags: BagSet, split: Split) -> None:
     if "edges" not in fixed(config.model)[0].needs:
         return
     larger = [name for name in split.train if bags.size(name) > 1]
-    if larger and not any(bags.bag(name).edges.shape[1] for name in larger):
-        raise GraphError(
-            f"{config.model} needs neighbours, but no training bag of {bags.folder} has an edge "
-            f"(graph: {config.data.graph.kind}). Give coordinates, or graph: knn, or train abmil"
-        )
+    if not larger or any(bags.bag(name).edges.shape[1] for name in larger):
+        return
+    if any(bags.bag(name).coords is not None for name in larger):
+        what = "Add --graph knn (in a run file, graph: knn) to join the nearest instances"
+    else:
+        what = "They have no coordinates: store those with the features"
+    raise GraphError(
+        f"{config.model} needs neighbours, but no training bag of {bags.folder} has an edge "
+        f"(graph: {config.data.graph.kind}). {what}, or train a model that needs no graph: "
+        "--model abmil"
+    )

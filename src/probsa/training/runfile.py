@@ -4,7 +4,7 @@ import inspect
 import json
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from ..errors import InputError, UnknownName, hint
 from ..models import PRESET, arguments, build, fixed, names, option_groups, original
 from .config import SECTIONS, RunConfig
 from .keys import RunKey, attribute_help, flatten, load_yaml, section_keys
+from .recipes import default_recipe, names_model
 from .selection import check_selection
 
 FROM_DATA = {"in_dim", "class_weights", "seed"}
@@ -92,6 +93,8 @@ def run_parser(model: str, preset: str = "paper") -> ArgumentParser:
 def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
     """Return the run that a run file and flags describe; flags take precedence.
 
+    If neither names a model, both override the default recipe, key by key.
+
     Args:
         file: the run file, if there is one.
         flags: values by key; keys may be written with or without their section.
@@ -100,14 +103,24 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
         UnknownName: a key or a model does not exist; suggests the nearest.
         InputError: a value has the wrong type; names the key, and the file that contains it.
     """
-    values = flatten(load_yaml(file)) if file is not None else {}
-    given = flatten(flags)
-    origin = dict.fromkeys(values, f" in {file}") | dict.fromkeys(given, "")
-    return checked_run({**values, **given}, origin=origin)
+    layers = [] if file is None else [(flatten(load_yaml(file)), f" in {file}")]
+    layers.append((flatten(flags), ""))
+    if not names_model(file, flags):
+        given = [({k: v for k, v in keys.items() if k != "model.name"}, w) for keys, w in layers]
+        layers = [(dict(default_recipe()), " in the default recipe"), *given]
+    name = _checked_model(layers)
+    values: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    for keys, where in layers:
+        # in full, so that a key overrides another spelling of itself
+        keys = _model_keys(name, keys)
+        values |= keys
+        origin |= dict.fromkeys(keys, where)
+    return _checked(name, values, origin=origin)
 
 
 def checked_run(values: Mapping[str, Any], *, origin: Mapping[str, str]) -> RunConfig:
-    """Return the run that values by key describe.
+    """Return the run that values by key describe; they must name a model.
 
     Args:
         values: values by key.
@@ -116,12 +129,23 @@ def checked_run(values: Mapping[str, Any], *, origin: Mapping[str, str]) -> RunC
     Raises:
         UnknownName, InputError: as `read_run`.
     """
-    name = values.get("model.name")
-    if name is None:
+    name = _checked_model([(values, origin.get("model.name", ""))])
+    return _checked(name, _model_keys(name, values), origin=_model_keys(name, origin))
+
+
+def _checked_model(layers: Sequence[tuple[Mapping[str, Any], str]]) -> str:
+    """Return the name of the model in the last layer (values by key, their source) that has one."""
+    named = [(v["model.name"], w) for v, w in layers if v.get("model.name") is not None]
+    if not named:
         raise InputError(f"no model is given: add --model NAME, one of {', '.join(names())}")
+    name, where = named[-1]
     if name not in names():
-        raise UnknownName(f"model{origin['model.name']}", str(name), names())
-    values, origin = _model_keys(name, values), _model_keys(name, origin)
+        raise UnknownName(f"model{where}", str(name), names())
+    return name
+
+
+def _checked(name: str, values: Mapping[str, Any], *, origin: Mapping[str, str]) -> RunConfig:
+    """Return the run of a model, with the keys of its arguments in full."""
     preset = values.get("model.preset", PRESET.default)
     has_preset = PRESET.name in arguments(name) and preset in get_args(PRESET.annotation)
     preset = preset if has_preset else PRESET.default
@@ -220,8 +244,17 @@ def _comment(key: RunKey, *, indent: str = "") -> list[str]:
     return textwrap.wrap(key.help, 98, initial_indent=lead, subsequent_indent=lead)
 
 
-def run_schema(model: str) -> dict[str, Any]:
-    """Return the JSON schema of a run file of this model, written with its sections."""
+def run_schema(model: str | None) -> dict[str, Any]:
+    """Return the JSON schema of a run file, written with its sections.
+
+    Args:
+        model: registered name of the model; None for run files that name no model, whose defaults
+            are those of the default recipe.
+    """
+    recipe: Mapping[str, Any] = {}
+    if model is None:
+        recipe = default_recipe()
+        model = str(recipe["model.name"])
     schema = json.loads(run_parser(model).get_completion_script("jsonschema"))
     for key in run_keys(model).values():
         section, _, short = key.name.rpartition(".")
@@ -234,4 +267,11 @@ def run_schema(model: str) -> dict[str, Any]:
                 "exclusiveMaximum": limits.below,
             }
             of_section["properties"][short] |= {k: v for k, v in stated.items() if v is not None}
+    for key, value in _model_keys(model, recipe).items():
+        section, _, short = key.rpartition(".")
+        schema["properties"][section]["properties"][short]["default"] = value
+    if recipe:
+        schema["required"].remove("model")
+        del schema["properties"]["model"]["required"]
+        schema["properties"]["model"]["properties"]["name"]["const"] = model
     return schema

@@ -497,7 +497,8 @@ def test_every_recipe_is_a_grid(folder, tmp_path, name, methods, splits):
 
 
 def test_all_recipes_are_tested():
-    assert {p.stem for p in RECIPES.glob("*.yaml")} == {
+    of_runs = {"default", "paper"}  # see tests/training/test_recipes.py
+    assert {p.stem for p in RECIPES.glob("*.yaml")} - of_runs == {
         "rsna", "panda", "camelyon16", "ablation", "standins", "standins-ablation",
     }  # fmt: skip
 

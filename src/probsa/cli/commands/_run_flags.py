@@ -4,7 +4,7 @@ Which keys there are depends on the model (and on the grid), so these flags are 
 command's own, which jsonargparse parses, and are checked where run files are.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
@@ -61,24 +61,35 @@ def _may_stand_alone(key: str) -> bool:
     return key != "model" if known is None else known.annotation is bool
 
 
-def add_run_flags(parser: ArgumentParser, *, without: Collection[str] = ()) -> None:
+def add_run_flags(
+    parser: ArgumentParser,
+    *,
+    without: Collection[str] = (),
+    recipe: Mapping[str, Any] | None = None,
+) -> None:
     """Add the keys of a run that do not depend on the model, for help and shell completion.
 
     Args:
         parser: the command's parser.
         without: keys, without their section, that are not flags of this command.
+        recipe: values by full key of a run that names no model, for the help.
     """
     keys = [k for k in section_keys().values() if k.short not in without]
     for section, title in TITLES.items():
         in_section = [k for k in keys if k.name.rpartition(".")[0] == section]
         if in_section:
-            add_keys(parser.add_argument_group(title), in_section)
+            add_keys(parser.add_argument_group(title), in_section, recipe=recipe)
 
 
-def add_keys(group: Any, keys: Iterable[RunKey]) -> None:
+def add_keys(
+    group: Any, keys: Iterable[RunKey], *, recipe: Mapping[str, Any] | None = None
+) -> None:
     """Add keys of a run to a group of a parser, as flags without their section."""
     for key in keys:
         default = "" if key.default is None else f"; default {plain(key.default)}"
+        by_recipe = (recipe or {}).get(key.name)
+        if by_recipe is not None:
+            default = f"; default {by_recipe}, with --model {plain(key.default)}"
         group.add_argument(
             f"--{key.short.replace('_', '-')}",
             type=key.annotation,

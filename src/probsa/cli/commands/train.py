@@ -1,5 +1,6 @@
 """probsa train: train a model from a run file or from flags, and evaluate it."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +21,13 @@ The run folder gets the weights, the predictions for the held-out bags, their ev
 and their attention maps. Every key of a run file is a flag too, written with its section
 (--training.epochs 50) or without (--epochs 50). Flags take precedence over the run file.
 
+Without --model, the defaults are those of the default recipe (recipes/default.yaml).
+With --model NAME, they are those of the ProbSA paper (recipes/paper.yaml).
+
 The arguments of a model are keys as well: `probsa train --model NAME --help` or
 `probsa models NAME` lists them."""
 USAGE = """\
-probsa train --features DIR --labels CSV --model NAME --out RUN [--KEY VALUE ...]
+probsa train --features DIR --labels CSV --out RUN [--model NAME] [--KEY VALUE ...]
        probsa train --config run.yaml --out RUN [--KEY VALUE ...]
        probsa train --out RUN --resume"""
 
@@ -62,19 +66,31 @@ def own_parser() -> ArgumentParser:
     )  # fmt: skip
     add(
         "--print-schema", action="store_true",
-        help="Print the JSON schema of this model's run file, and exit.",
+        help="Print the JSON schema of this model's run file (without a model: of one that names "
+        "none), and exit.",
     )  # fmt: skip
     add_json_flag(parser)
     return parser
 
 
-def parser() -> ArgumentParser:
-    """Return the whole parser, for help and shell completion."""
+def parser(*, model_named: bool = False) -> ArgumentParser:
+    """Return the whole parser, for help and shell completion.
+
+    Args:
+        model_named: whether the help is that of a model, without the default recipe.
+    """
+    from ...training import default_recipe
+
+    recipe = default_recipe()
     whole = own_parser()
     whole.usage = USAGE
     names = whole.add_argument_group("model")
-    names.add_argument("--model", metavar="NAME", help="Registered name; see `probsa models`.")
-    add_run_flags(whole)
+    names.add_argument(
+        "--model", metavar="NAME",
+        help="Registered name; see `probsa models`. Default: the default recipe, with "
+        f"{recipe['model.name']}.",
+    )  # fmt: skip
+    add_run_flags(whole, recipe={} if model_named else recipe)
     return whole
 
 
@@ -84,31 +100,33 @@ def run(arguments: Sequence[str]) -> int:
         write(_help(arguments))
         return 0
     own, flags = parse_with_run_flags(own_parser(), arguments)
-    from ...training import RunFolder, commented, read_run, run_schema
+    from ...training import RunFolder, commented, names_model, read_run, recipe_sentence, run_schema
 
     if own.print_schema:
-        write_json(run_schema(flags.get("model.name", "abmil-probsa-diag")))
+        write_json(run_schema(flags.get("model.name")))
         return 0
+    note = None
     if own.resume and own.out is not None and own.config is None and not flags:
         config = RunFolder(own.out).config()
     else:
         config = read_run(own.config, flags)
+        note = None if names_model(own.config, flags) else recipe_sentence(config)
     if own.print_config:
         write(commented(config))
         return 0
     if own.out is None:
         raise InputError("probsa train needs --out: the folder to write the run to")
-    return _train(config, own)
+    return _train(config, own, note=note)
 
 
 def _help(arguments: Sequence[str]) -> str:
     """Return the help; with `--model NAME`, the arguments of this model are in it."""
-    whole = parser()
     try:
         others = [a for a in arguments if a not in ("-h", "--help")]
         _, flags = parse_with_run_flags(own_parser(), others)
     except InputError:  # show help even if the arguments are not valid yet
         flags = {}
+    whole = parser(model_named="model.name" in flags)
     if "model.name" in flags:
         from ...training import run_keys
 
@@ -118,11 +136,13 @@ def _help(arguments: Sequence[str]) -> str:
     return whole.format_help()
 
 
-def _train(config: "RunConfig", own: Namespace) -> int:
+def _train(config: "RunConfig", own: Namespace, *, note: str | None) -> int:
     from ...workflow import train_and_report
     from ..terminal import OUT, training_bar
 
     with training_bar() as bar:
+        if note is not None and int(os.environ.get("RANK", "0")) == 0:
+            bar.note(note)
         trained = train_and_report(
             config,
             own.out,
