@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from probsa.errors import InputError
 from probsa.evaluation.ensemble import aligned, combine
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.scores import evidence
@@ -72,6 +73,13 @@ def test_one_member_keeps_its_numbers_and_has_nothing_between():
     np.testing.assert_array_equal(alone.std, one.std)
     np.testing.assert_array_equal(alone.attention_mean, one.attention_mean)
     assert not alone.std_between.any() and not alone.variance_between.any()
+
+
+def test_maps_of_classes_and_one_map_are_not_combined():
+    several = made(0, classes=2)
+    one = replace(made(1), probability=several.probability, std=several.std)
+    with pytest.raises(InputError, match=r"'a': .* shapes \(6,\) and \(6, 2\)"):
+        combine([several, one], align=True)
 
 
 def test_the_share_of_the_neighbours_is_the_mean_of_the_members():

@@ -386,3 +386,15 @@ def test_autocast_does_not_reach_the_linear_algebra_in_float32(monkeypatch, path
             found.append((q.kl(prior, bags), q.variance, q.mean))
     for plain, autocast in zip(*found, strict=True):
         assert torch.equal(plain, autocast)
+
+
+def test_a_matrix_that_is_not_positive_definite_gives_nan_for_its_bag_alone(path):
+    """A factorisation that breaks off leaves finite numbers, which would pass as results."""
+    bags = packed([random_bag(30, seed=3, density=0.2), random_bag(30, seed=4, density=0.2)])
+    nu, tau = (v.detach() for v in statements(60))
+    tau[12] = -100.0
+    q = Field(nu, tau, prior=Dirichlet(), bags=bags)
+    own, other = q.mean.split(30)
+    assert own.isnan().any() and other.isfinite().all()
+    assert q.kl(q.prior, bags).isnan().tolist() == [True, False]
+    assert q.samples(torch.ones(120, dtype=F64))[:30].isnan().any()

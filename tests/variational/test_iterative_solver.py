@@ -7,7 +7,7 @@ from support.random_bags import F64, packed, random_bag
 from probsa import Bag, pack
 from probsa.core.graphs import grid
 from probsa.errors import InputError
-from probsa.variational import block_ordering, field_solvers
+from probsa.variational import block_ordering, field_solvers, iterative_solver
 from probsa.variational.field import Field
 from probsa.variational.iterative_solver import IterativeSolver, quadratic_log
 from probsa.variational.priors import Dirichlet
@@ -15,8 +15,11 @@ from probsa.variational.priors import Dirichlet
 SIDE = 24
 
 
-@pytest.fixture
-def bags():
+@pytest.fixture(params=["sparse", "edges"])
+def bags(request, monkeypatch):
+    """A slide, on a device with sparse matrices and on one without (MPS)."""
+    if request.param == "edges":
+        monkeypatch.setattr(iterative_solver, "has_sparse", lambda device: False)
     cells = torch.tensor([[x, y] for y in range(SIDE) for x in range(SIDE)])
     edges = grid(cells, stride=1.0)
     g = torch.Generator().manual_seed(0)

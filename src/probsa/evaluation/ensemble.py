@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
+from ..errors import InputError
 from .prediction import EXPLANATIONS, Prediction
 
 
@@ -21,7 +22,17 @@ def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
         members: predictions of one bag, at least one.
         align: whether the level of a member's scores means nothing (attention logits), so that each
             is shifted to the log ratio to uniform attention before scores are compared.
+
+    Raises:
+        InputError: some members have one map per class, and others one map for all.
     """
+    shapes = {p.attention_mean.shape for p in members}
+    if len(shapes) > 1:
+        raise InputError(
+            f"bag {members[0].name!r}: the scores of its instances have the shapes "
+            f"{' and '.join(map(str, sorted(shapes)))}: models with one map per class and models "
+            "with one map cannot be combined"
+        )
     means = [np.asarray(p.attention_mean, np.float64) for p in members]
     if align:
         means = [aligned(mean) for mean in means]
@@ -55,7 +66,7 @@ def _explanations(members: Sequence[Prediction]) -> dict[str, np.ndarray]:
     for name in EXPLANATIONS:
         values = [getattr(p, name) for p in members]
         if all(value is not None for value in values):
-            means[name] = _float32(np.mean(np.stack(values), 0, dtype=np.float64))
+            means[name] = _float32(np.stack(values).astype(np.float64).mean(0))
     return means
 
 

@@ -147,8 +147,9 @@ class AttentionPosterior(nn.Module):
             variance = self._bounded(self.log_variance(t)).exp()
             if self.columns is None:
                 return self._posterior(mean[:, 0], variance[:, 0], bags, classes=1)
-            values = (v.T.reshape(-1) for v in (mean, variance))
-            return PerClass(self._posterior(*values, bags, classes=self.columns), self.columns)
+            mean, variance = mean.T.reshape(-1), variance.T.reshape(-1)
+            joint = self._posterior(mean, variance, bags, classes=self.columns)
+            return PerClass(joint, self.columns)
 
     def _posterior(
         self,

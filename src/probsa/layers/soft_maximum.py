@@ -151,7 +151,8 @@ class EvidencePooling:
     ) -> PooledEvidence:
         logits = alpha.new_empty(self.samples, len(alpha))
         explainer: BagExplainer | None = None
-        first = second = centre = None
+        centre: Tensor | None = None
+        first = second = alpha.new_zeros(())
         for rows, f in blocks:
             scores = beta[:, None, None] * f
             a, values = scores.softmax(2), alpha[:, None, None] * f
@@ -159,14 +160,13 @@ class EvidencePooling:
             if centre is None:
                 # sums of differences from one sample: a variance of small numbers survives float32
                 centre = a[:, :1].clone()
-                first, second = torch.zeros_like(centre[:, 0]), torch.zeros_like(centre[:, 0])
                 if self.likelihood is not None:
                     explainer = BagExplainer(f.shape[2], bias=bias, likelihood=self.likelihood)
             if explainer is not None:
                 explainer.add(scores, a, values)
             a = a - centre
             first, second = first + a.sum(1), second + a.square().sum(1)
-        assert centre is not None and first is not None and second is not None
+        assert centre is not None, "there is at least one sample"
         first, second = first / self.samples, second / self.samples
         variance = (second - first.square()).clamp_min(0)
         result = None if explainer is None else explainer.result()

@@ -33,15 +33,17 @@ class BlockCholesky:
         previous: Tensor | None = None
         for k, block in enumerate(diagonal):
             own = block if previous is None else block - previous @ previous.mT
-            # no check: a diverged model gives NaN here, which the training loop reports
-            factor = torch.linalg.cholesky_ex(own)[0]
+            factor, failed = torch.linalg.cholesky_ex(own)
+            # no error: a diverged model gives NaN here, which the training loop reports
+            factor = factor.masked_fill(failed[:, None, None] > 0, torch.nan)
             eye = torch.eye(self.sizes[k], dtype=own.dtype, device=own.device)
             inverse = torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
             self.inverses.append(inverse)
             self._logs.append(factor.diagonal(dim1=1, dim2=2).log().sum(1))
             if k < len(below):
-                previous = below[k] @ inverse.mT
-                self.below.append(previous)
+                between = below[k] @ inverse.mT
+                self.below.append(between)
+                previous = between
 
     def one(self, g: int) -> "BlockCholesky":
         """Return the factor of matrix number g alone."""

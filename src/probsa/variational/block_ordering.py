@@ -79,6 +79,7 @@ def _levels(edges: np.ndarray, n: int) -> np.ndarray:
     parts, part = connected_components(graph, directed=False)
     first = np.unique(part, return_index=True)[1]
     # levels from an end of a component are narrower than levels from somewhere inside
+    depth = np.zeros(n, np.int64)
     for _ in range(2):
         depth = dijkstra(graph, directed=False, indices=first, unweighted=True, min_only=True)
         depth = depth.astype(np.int64)

@@ -95,12 +95,12 @@ class Field:
         """The marginal variances, in the precision of the linear algebra."""
         return self._packed(lambda s: marginals(self._tau[s.rows], solver=s))
 
-    @cached_property
+    @property
     def mean(self) -> Float[Tensor, " n"]:
         """The mean m."""
         return self.full_mean.to(self.nu.dtype)
 
-    @cached_property
+    @property
     def variance(self) -> Float[Tensor, " n"]:
         """The marginal variances diag Q⁻¹."""
         return self.full_variance.to(self.nu.dtype)

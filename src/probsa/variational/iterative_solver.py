@@ -6,7 +6,7 @@ the methods state.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -23,6 +23,11 @@ PROBES = 16
 """Number of probes of the log-determinant and of the derivative of the marginal variances."""
 LANCZOS = 50
 """Number of Lanczos steps for the log-determinant."""
+
+
+def has_sparse(device: torch.device) -> bool:
+    """Return whether a device multiplies sparse matrices; MPS does not."""
+    return device.type != "mps"
 
 
 class IterativeSolver:
@@ -54,7 +59,8 @@ class IterativeSolver:
         start: int,
     ) -> None:
         n = len(tau)
-        self.bags, self.edges, self.noise_size = [bag], edges, n + len(pairs)
+        self.bags: Sequence[int] = [bag]
+        self.edges, self.noise_size = edges, n + len(pairs)
         self.rows = torch.arange(start, start + n, device=tau.device)[None]
         self.root = (-pairs).sqrt()
         degree = torch.zeros_like(diagonal).index_add(0, edges[0], pairs)
@@ -67,15 +73,28 @@ class IterativeSolver:
             )
         self.rest = (ridge.clamp_min(0) + tau).sqrt()
         self.diagonal = diagonal + tau
-        i, j = edges
-        every = torch.arange(n, device=tau.device)
+        self.pairs = pairs
+        self.matrix = self._sparse() if has_sparse(tau.device) else None
+        self._marginals: Tensor | None = None
+
+    def _sparse(self) -> Tensor:
+        (i, j), n = self.edges, len(self.diagonal)
+        every = torch.arange(n, device=i.device)
         places = torch.stack([torch.cat([every, i, j]), torch.cat([every, j, i])])
-        values = torch.cat([self.diagonal, pairs, pairs])
+        values = torch.cat([self.diagonal, self.pairs, self.pairs])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # PyTorch calls sparse CSR a beta
             entries = torch.sparse_coo_tensor(places, values, (n, n), check_invariants=False)
-            self.matrix = entries.coalesce().to_sparse_csr()
-        self._marginals: Tensor | None = None
+            return entries.coalesce().to_sparse_csr()
+
+    def _product(self, v: Float[Tensor, "n r"]) -> Float[Tensor, "n r"]:
+        """Return Qv."""
+        if self.matrix is not None:
+            return self.matrix @ v
+        i, j = self.edges
+        out, weights = self.diagonal[:, None] * v, self.pairs[:, None]
+        out.index_add_(0, i, weights * v.index_select(0, j))
+        return out.index_add_(0, j, weights * v.index_select(0, i))
 
     def solve(self, b: Float[Tensor, "1 n r"]) -> Float[Tensor, "1 n r"]:
         return self._solve(b[0])[None]
@@ -92,7 +111,7 @@ class IterativeSolver:
             # a diverged model gives NaN, which the training loop reports
             if not bool((residual > limit).any()) or not bool(residual.isfinite().all()):
                 return x
-            q = self.matrix @ p
+            q = self._product(p)
             # a column that is solved exactly would divide by 0
             alpha = rz / (p * q).sum(0).clamp_min(torch.finfo(b.dtype).tiny)
             x.addcmul_(p, alpha)
@@ -118,14 +137,14 @@ class IterativeSolver:
             for first in range(0, SAMPLES, PROBES):
                 noise = self._normal((self.noise_size, PROBES), first)
                 x = self._sample(noise)
-                total += (self.matrix @ x - self.diagonal[:, None] * x).square().sum(1)
+                total += (self._product(x) - self.diagonal[:, None] * x).square().sum(1)
             self._marginals = (own + own.square() * total / SAMPLES)[None]
         return self._marginals
 
     def marginals_along(self, d: Float[Tensor, "1 n"]) -> Float[Tensor, "1 n"]:
         """Return diag(S diag(d) S) = E[Sz ⊙ S(d ⊙ z)] over random signs z, from `PROBES` of them.
 
-        The estimate is unbiased, so training descends the right objective on average.
+        Unbiased over the signs. These are fixed, so an unchanged Q gives the same error again.
         """
         z = self._normal((len(self.diagonal), PROBES), 1 << 20).sign()
         both = self._solve(torch.cat([z, d[0][:, None] * z], 1))
@@ -136,7 +155,7 @@ class IterativeSolver:
         scale = self.diagonal.rsqrt()[:, None]
 
         def product(v: Tensor) -> Tensor:
-            return scale * (self.matrix @ (scale * v))
+            return scale * self._product(scale * v)
 
         signs = self._normal((len(self.diagonal), PROBES), 2 << 20).sign()
         value = quadratic_log(product, signs, steps=LANCZOS).mean()
@@ -187,6 +206,7 @@ def quadratic_log(
         before, v = v, w / beta.clamp_min(torch.finfo(w.dtype).eps)
     matrix = torch.diag_embed(torch.stack(alphas, 1))
     off = torch.diag_embed(torch.stack(betas, 1)[:, :-1], offset=1)
-    values, vectors = torch.linalg.eigh(matrix + off + off.mT)
+    # on the CPU, because not every device has eigenvalues; the matrices are small
+    values, vectors = (v.to(norm.device) for v in torch.linalg.eigh((matrix + off + off.mT).cpu()))
     tiny = torch.finfo(values.dtype).tiny
     return norm.square() * (vectors[:, 0].square() * values.clamp_min(tiny).log()).sum(1)

@@ -66,9 +66,10 @@ class Dirichlet(Prior):
         ridge: float = PriorOptions.ridge,
         laplacian: Literal["combinatorial", "normalized"] = PriorOptions.laplacian,
     ) -> None:
-        stated = {} if isinstance(kappa, Tensor) else {"kappa": kappa}
-        PriorOptions(**stated, ridge=ridge, laplacian=laplacian)  # checks the values
-        self.kappa, self.ridge, self.laplacian = kappa, ridge, laplacian
+        one = PriorOptions.kappa if isinstance(kappa, Tensor) else kappa
+        PriorOptions(kappa=one, ridge=ridge, laplacian=laplacian)  # checks the values
+        self.kappa, self.ridge = kappa, ridge
+        self.laplacian: Literal["combinatorial", "normalized"] = laplacian
         self.proper = ridge > 0
 
     def entries(
