@@ -18,6 +18,7 @@ from probsa.cli.demo_page import DefaultRun, figure_sentence
 from probsa.errors import OutputExists
 from probsa.evaluation.report import evaluate
 from probsa.evaluation.tables import read_predictions
+from probsa.training import default_recipe
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +57,15 @@ def test_abmil_and_probsa_differ_only_in_the_posterior(done):
 def test_the_default_recipe_is_as_it_is_but_for_fewer_epochs_and_members(tmp_path):
     usual = default_config(tmp_path, seed=3)
     config = run_config(tmp_path, DEFAULT, seed=3, epochs=40)
-    assert config.model == usual.model == "evidence-field" and usual.training.members == 5
+    assert config.model == usual.model == default_recipe()["model.name"]
     changed = {k for k, v in config.to_dict()["training"].items()
                if usual.to_dict()["training"][k] != v}  # fmt: skip
     assert changed == {"epochs", "members"}
     assert (config.training.epochs, config.training.members) == (20, 3)
     assert config.data == usual.data and config.seed == usual.seed == 3
     assert DefaultRun(config=config, usual=usual).sentence() == (
-        "The default recipe trains evidence-field, here with 20 epochs and 3 members instead of "
-        "40 and 5 to save time."
+        f"The default recipe trains {usual.model}, here with 20 epochs and 3 members instead of "
+        f"{usual.training.epochs} and {usual.training.members} to save time."
     )
 
 
@@ -128,7 +129,10 @@ def test_the_page_stands_alone_and_says_what_came_out(done):
     assert "probsa train --features" in page
     patches = done.metric("null", "instances", "auroc_positive_bags")
     assert f"{patches.value:.3f} [{patches.low:.3f}, {patches.high:.3f}]" in text
-    assert "here with 1 epochs and 3 members instead of 40 and 5" in text
+    doubt, margin = (done.metric(DEFAULT, "instances", f"error_auroc_{k}").value
+                     for k in ("doubt", "margin"))  # fmt: skip
+    assert re.search(rf"here {doubt:.3f} \[.*\] by P\(wrong\) and {margin:.3f} \[", text)
+    assert "here with 1 epochs and 3 members instead of" in text
 
 
 def test_the_comparison_is_printed(done):

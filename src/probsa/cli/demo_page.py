@@ -163,6 +163,8 @@ def page_html(
         figures=pictures,
         shown=len(figures),
         default=html.escape(default.sentence()),
+        doubt=html.escape(cells["default", "instances", "error_auroc_doubt"]),
+        margin=html.escape(cells["default", "instances", "error_auroc_margin"]),
     )
 
 
@@ -213,9 +215,11 @@ scale everywhere.</p>
 </table>
 <p>Values with 95 % intervals over slides. An AUROC of 0.5 is chance, 1 is perfect. <b>Nearness to
 the centre</b> is a map that knows nothing but the outline of the tissue: a map must beat it to show
-anything. P(wrong) is worth its name only if it finds wrong patches better than the mean alone. This
-is a single run of each model on one set of slides: a difference smaller than the intervals means
-nothing, and another <code>seed</code> may reverse it.</p>
+anything. P(wrong) adds something to the mean only if it finds wrong patches better than the mean
+alone: for the default recipe, the AUROC is here {doubt} by P(wrong) and {margin} by the mean alone.
+P(wrong) is what the model believes; where it is near 0 for a patch that is called wrongly, the
+model is too sure. This is a single run of each model on one set of slides: a difference smaller
+than the intervals means nothing, and another <code>seed</code> may reverse it.</p>
 <h2>The same on your own data</h2>
 <p>All you need is a folder with one HDF5 file of features per slide or scan (files of TRIDENT and
 CLAM are read as they are) and a table <code>bag,label</code>. Without <code>--model</code>, the
