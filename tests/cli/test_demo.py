@@ -4,17 +4,21 @@ import html
 import io
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from sklearn.metrics import average_precision_score, roc_auc_score
 
-from probsa.cli.demo import MARK, MODELS, DemoResult, run_demo
+from probsa.cli.demo import DEFAULT, MARK, MODELS, DemoResult, default_config, run_config, run_demo
+from probsa.cli.demo_page import DefaultRun, figure_sentence
 from probsa.errors import OutputExists
 from probsa.evaluation.report import evaluate
 from probsa.evaluation.tables import read_predictions
+from probsa.training import default_recipe
 
 
 @pytest.fixture(scope="module")
@@ -22,23 +26,23 @@ def done(tmp_path_factory) -> DemoResult:
     return run_demo(tmp_path_factory.mktemp("demo") / "out", slides=40, epochs=2)
 
 
-def test_both_models_are_judged_on_the_same_test_slides(done):
+def test_the_models_are_judged_on_the_same_test_slides(done):
     assert tuple(done.reports) == MODELS
     for name, report in done.reports.items():
         assert report.part == "test"
         assert report.bags == 12
         again = evaluate(done.out / "runs" / name / "predictions", bootstrap=0)
         assert again.metrics["auroc"].value == report.metrics["auroc"].value
-    plain, probabilistic = (done.metric(m, "instances", "error_auroc_variance") for m in MODELS)
-    assert plain is not None
-    assert plain.value is None
-    assert probabilistic is not None
-    assert probabilistic.value is not None
+    for key in ("error_auroc_variance", "error_auroc_doubt"):
+        plain, *probabilistic = (done.metric(m, "instances", key) for m in MODELS)
+        assert plain is not None
+        assert plain.value is None
+        assert [m is not None and m.value is not None for m in probabilistic] == [True, True]
 
 
-def test_the_models_differ_only_in_the_posterior(done):
+def test_abmil_and_probsa_differ_only_in_the_posterior(done):
     configs = []
-    for name in MODELS:
+    for name in MODELS[:2]:
         predictions = read_predictions(done.out / "runs" / name / "predictions")
         assert set(predictions.parts) == {"val", "test"}
         configs.append((done.out / "runs" / name / "run.yaml").read_text())
@@ -50,13 +54,60 @@ def test_the_models_differ_only_in_the_posterior(done):
     }
 
 
+def test_the_default_recipe_is_as_it_is_but_for_fewer_epochs_and_members(tmp_path):
+    usual = default_config(tmp_path, seed=3)
+    config = run_config(tmp_path, DEFAULT, seed=3, epochs=40)
+    assert config.model == usual.model == default_recipe()["model.name"]
+    changed = {k for k, v in config.to_dict()["training"].items()
+               if usual.to_dict()["training"][k] != v}  # fmt: skip
+    assert changed == {"epochs", "members"}
+    assert (config.training.epochs, config.training.members) == (20, 3)
+    assert config.data == usual.data and config.seed == usual.seed == 3
+    assert DefaultRun(config=config, usual=usual).sentence() == (
+        f"The default recipe trains {usual.model}, here with 20 epochs and 3 members instead of "
+        f"{usual.training.epochs} and {usual.training.members} to save time."
+    )
+
+
+def test_the_null_map_is_nearness_to_the_centre(done):
+    predictions = read_predictions(done.out / "runs" / "abmil" / "predictions")
+    test = [
+        b for b, part in zip(predictions.bags, predictions.parts, strict=True) if part == "test"
+    ]
+    bags = [predictions.instances(b) for b in test]
+    y, nearness = [], []
+    for p in bags:
+        if (p.instance_labels > 0).any():
+            x = p.coords - np.mean(p.coords, axis=0)
+            y.extend(p.instance_labels > 0)
+            nearness.extend(-np.sqrt(x[:, 0] ** 2 + x[:, 1] ** 2).astype(np.float32))
+    for key, metric in (("auroc", roc_auc_score), ("average_precision", average_precision_score)):
+        got = done.metric("null", "instances", f"{key}_positive_bags")
+        assert got.value == pytest.approx(metric(y, nearness))
+    assert done.metric("null", "bags", "auroc") is None
+
+
+def test_the_sentence_of_a_figure_has_the_counts_of_its_slide(done):
+    predictions = read_predictions(done.out / "runs" / DEFAULT / "predictions")
+    p = predictions.instances(done.maps[0].stem)
+    lesion, called = p.instance_labels > 0, p.attention_mean > 0
+    said = figure_sentence(p)
+    assert f"above 0 for {(lesion & called).sum()} of {lesion.sum()} lesion patches" in said
+    assert f"and for {(~lesion & called).sum()} of {(~lesion).sum()} others" in said
+    assert said in html.unescape(done.page.read_text(encoding="utf-8"))
+    right = replace(p, attention_mean=np.where(lesion, 2, -2).astype(np.float32))
+    assert "every call is right, with a mean P(wrong) of" in figure_sentence(right)
+    certain = replace(right, attention_variance=np.zeros(len(lesion), np.float32))
+    assert "is +0.00 for s and +0.00 for P(wrong)" in figure_sentence(certain)
+
+
 def test_maps_are_of_the_first_positive_test_slides(done):
     predictions = read_predictions(done.out / "runs" / "abmil" / "predictions")
     rows = zip(predictions.bags, predictions.parts, predictions.labels, strict=True)
     positive = [bag for bag, part, label in rows if part == "test" and label == 1]
-    expected = {f"{bag}-{model}.png" for bag in positive[:3] for model in MODELS}
-    assert {m.name for m in done.maps} == expected
-    assert {m.name for m in (done.out / "maps").iterdir()} == expected
+    expected = [f"{bag}.png" for bag in positive[:3]]
+    assert [m.name for m in done.maps] == expected
+    assert {m.name for m in (done.out / "maps").iterdir()} == set(expected)
     for path in done.maps:
         with Image.open(path) as picture:
             colours = np.asarray(picture.convert("RGB")).astype(int) @ [65536, 256, 1]
@@ -76,6 +127,12 @@ def test_the_page_stands_alone_and_says_what_came_out(done):
         assert f"{auroc.value:.3f} [{auroc.low:.3f}, {auroc.high:.3f}]" in text
     assert "{" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
     assert "probsa train --features" in page
+    patches = done.metric("null", "instances", "auroc_positive_bags")
+    assert f"{patches.value:.3f} [{patches.low:.3f}, {patches.high:.3f}]" in text
+    doubt, margin = (done.metric(DEFAULT, "instances", f"error_auroc_{k}").value
+                     for k in ("doubt", "margin"))  # fmt: skip
+    assert re.search(rf"here {doubt:.3f} \[.*\] by P\(wrong\) and {margin:.3f} \[", text)
+    assert "here with 1 epochs and 3 members instead of" in text
 
 
 def test_the_comparison_is_printed(done):
@@ -86,7 +143,10 @@ def test_the_comparison_is_printed(done):
         value = done.metric(model, "instances", "auroc_positive_bags").value
         assert f"{value:.3f}" in printed
     assert "no variance" in printed
-    assert json.loads(json.dumps(done.to_dict()))["models"].keys() == set(MODELS)
+    assert "nearness to the centre" in printed
+    stored = json.loads(json.dumps(done.to_dict()))
+    assert stored["models"].keys() == set(MODELS)
+    assert set(stored["null"]) == {"auroc_positive_bags", "average_precision_positive_bags"}
 
 
 def test_a_demo_replaces_its_own_folder_and_no_other(done, tmp_path):

@@ -16,6 +16,7 @@ import probsa
 from probsa.cli import commands
 from probsa.cli.entry import COMMANDS, main
 from probsa.evaluation import load
+from probsa.training import default_recipe
 
 
 @pytest.fixture(scope="module")
@@ -215,9 +216,11 @@ def test_help_describes_every_argument(capsys, command):
 def test_help_of_train_lists_keys_with_choices_limits_and_defaults(capsys):
     assert main(["train", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "[a whole number (at least 1); default 40, with --model 100]" in text
-    assert "'linear' or 'cyclical'; default 0.1, with --model cyclical]" in text
-    assert "Default: the default recipe, with evidence-field." in text
+    recipe = default_recipe()
+    epochs, kl_weight = recipe["training.epochs"], recipe["training.kl_weight"]
+    assert f"[a whole number (at least 1); default {epochs}, with --model 100]" in text
+    assert f"'linear' or 'cyclical'; default {kl_weight}, with --model cyclical]" in text
+    assert f"Default: the default recipe, with {recipe['model.name']}." in text
     assert "--trunk" not in text
     assert main(["train", "--model", "abmil-probsa-diag", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
@@ -242,7 +245,10 @@ def test_the_schema_of_a_run_file_is_printed(capsys):
     assert "kappa" not in schema["properties"]["model"]["properties"]
     assert main(["train", "--print-schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
-    assert schema["properties"]["training"]["properties"]["epochs"]["default"] == 40
+    assert (
+        schema["properties"]["training"]["properties"]["epochs"]["default"]
+        == (default_recipe()["training.epochs"])
+    )
     assert "kappa" in schema["properties"]["model"]["properties"]
 
 
@@ -263,11 +269,12 @@ def test_train_without_a_model_says_that_it_uses_the_default_recipe(tmp_path, ca
     assert main(command) == 0
     said = capsys.readouterr().err
     lines = [line for line in said.splitlines() if "default recipe" in line]
-    assert lines == [
-        "no model is given: training evidence-field by the default recipe (standardize True, "
-        "epochs 1, batch_size 4, learning_rate 0.0003, kl_weight 0.1, select ema-nll, members 2). "
-        "For another model and the paper's recipe, add --model NAME"
-    ]
+    recipe = default_recipe()
+    (line,) = lines
+    assert line.startswith(f"no model is given: training {recipe['model.name']} by the default")
+    assert "epochs 1," in line and "members 2" in line
+    assert f"batch_size {recipe['training.batch_size']}," in line
+    assert line.endswith("For another model and the paper's recipe, add --model NAME")
     assert load(run).metadata["members"] == 2
     assert main(["train", "--out", str(run), "--resume", "--maps", "none"]) == 0
     assert "default recipe" not in capsys.readouterr().err

@@ -134,7 +134,7 @@ def test_whether_a_model_is_named(file):
 def test_the_sentence_has_the_values_of_the_run(monkeypatch):
     config = read_run(None, {**NEEDED, "epochs": 3})
     assert "training evidence-field" in recipe_sentence(config)
-    assert "epochs 3," in recipe_sentence(config) and "members 5)" in recipe_sentence(config)
+    assert "epochs 3," in recipe_sentence(config)
     recipe = {"model.name": "evidence-field", "model.prior.ridge": 3.0, "seed": 4}
     monkeypatch.setattr(recipes, "default_recipe", lambda: recipe)
     assert "(ridge 0.01, seed 0)" in recipe_sentence(config)
@@ -151,7 +151,8 @@ def test_the_complete_run_file_names_the_model(tmp_path):
 def test_the_schema_without_a_model_is_that_of_files_without_one():
     schema = run_schema(None)
     properties = schema["properties"]
-    assert properties["training"]["properties"]["members"]["default"] == 5
+    members = properties["training"]["properties"]["members"]["default"]
+    assert members == default_recipe()["training.members"] > 1
     assert properties["data"]["properties"]["standardize"]["default"] is True
     data = {"features": "f", "labels": "l"}
     jsonschema.validate({"data": data}, schema)

@@ -1,66 +1,44 @@
 """The demo: the complete workflow on slides that the package generates itself.
 
-A deterministic and a probabilistic model are trained on the same slides, evaluated and drawn with
-the same functions as any other run.
+ABMIL, the paper's ProbSA and the default recipe are trained on the same slides, evaluated and drawn
+with the same functions as any other run.
 """
 
-import html
 import json
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from ..core import write_json, write_text
-from ..datasets import LESION_DIGIT, LOOKALIKE_DIGITS, write_digit_slides
+from ..datasets import write_digit_slides
 from ..errors import OutputExists
-from ..evaluation import Report, read_predictions
-from ..maps import render_map
+from ..evaluation import Prediction, Report, instance_metrics, read_predictions
+from ..maps import render_doubt
 from ..statistics import Metric
-from ..training import DataConfig, Reporter, RunConfig, TrainingConfig
+from ..training import DataConfig, Reporter, RunConfig, TrainingConfig, read_run
 from ..workflow import train_and_report
+from .demo_page import COLUMNS, ROWS, DefaultRun, DemoFigure, cell_text, figure_sentence, page_html
 
-MODELS = ("abmil", "abmil-probsa-diag")
+DEFAULT = "default"
+"""What the demo calls the run by the default recipe."""
+MODELS = ("abmil", "abmil-probsa-diag", DEFAULT)
 SLIDES = 320
 EPOCHS = 40
+DEFAULT_EPOCHS = 0.5
+"""Share of these epochs that the default recipe trains for."""
+DEFAULT_MEMBERS = 3
 SHOWN = 3
 """Number of slides with maps: the first positive test slides, not the best ones."""
 MARK = "demo.json"
 """File that marks a folder as written by a demo, so that a later demo may replace it."""
-ROWS = (
-    ("bags", "auroc", "bag AUROC", "separates positive from negative slides"),
-    ("bags", "nll", "bag negative log-likelihood", "smaller is better"),
-    (
-        "instances",
-        "auroc_positive_bags",
-        "patch AUROC in positive slides",
-        "the mean map finds the lesions",
-    ),
-    (
-        "instances",
-        "average_precision_positive_bags",
-        "patch average precision in positive slides",
-        "the same, but more sensitive to false positives if lesions are rare",
-    ),
-    (
-        "instances",
-        "error_auroc_variance",
-        "wrong patches found by the variance σ² (AUROC)",
-        "the variance map finds the errors of the mean map",
-    ),
-    (
-        "instances",
-        "error_auroc_margin",
-        "… found by the mean map (−|s|)",
-        "the same from the mean map alone (distance to its threshold), for comparison with σ²",
-    ),
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,10 +50,14 @@ class DemoResult:
     maps: tuple[Path, ...]
     reports: Mapping[str, Report]
     """Evaluation on the test slides, by model name."""
+    null: Mapping[str, Metric]
+    """Patch metrics of the null map, nearness to the slide's centre; it makes no calls."""
     seconds: float
 
     def metric(self, model: str, kind: str, key: str) -> Metric | None:
-        """Return one metric of one model, or None if it was not computed."""
+        """Return one metric of a model, or of `null`, or None if it was not computed."""
+        if model == "null":
+            return self.null.get(key) if kind == "instances" else None
         report = self.reports[model]
         return ((report.instances or {}) if kind == "instances" else report.metrics).get(key)
 
@@ -87,6 +69,7 @@ class DemoResult:
             "maps": [str(m) for m in self.maps],
             "seconds": round(self.seconds, 1),
             "models": {name: r.to_dict() for name, r in self.reports.items()},
+            "null": {name: m.to_dict() for name, m in self.null.items()},
         }
 
     def render(self, console: Console) -> None:
@@ -94,10 +77,10 @@ class DemoResult:
         bags = next(iter(self.reports.values())).bags
         table = Table(title=f"{bags} test slides: value [95 % interval]", title_justify="left")
         table.add_column("")
-        for name in self.reports:
+        for name in COLUMNS.values():
             table.add_column(name)
         for kind, key, title, _ in ROWS:
-            table.add_row(title, *(_cell(self.metric(m, kind, key)) for m in self.reports))
+            table.add_row(title, *(cell_text(self.metric(m, kind, key)) for m in COLUMNS))
         console.print(table)
         console.print("One run of each model: differences within the intervals mean nothing.")
         console.print(f"{self.seconds:.0f} s. Maps and what they mean: {self.page}", markup=False)
@@ -111,13 +94,13 @@ def run_demo(
     epochs: int = EPOCHS,
     reporter: Reporter | None = None,
 ) -> DemoResult:
-    """Generate slides, train both models, evaluate them and draw maps.
+    """Generate slides, train the three models, evaluate them and draw maps.
 
     Args:
         out: folder to write to; the folder of an earlier demo is replaced.
-        seed: seed of the slides and of both runs.
+        seed: seed of the slides and of the runs.
         slides: number of slides; half of them are for training, three tenths for testing.
-        epochs: number of epochs of each run.
+        epochs: number of epochs of ABMIL and ProbSA; the default recipe has half as many.
         reporter: informed of every epoch.
 
     Raises:
@@ -127,37 +110,57 @@ def run_demo(
     _claim(out)
     write_digit_slides(out / "data", bags=slides, seed=seed)
     reports = {}
+    configs = {name: run_config(out / "data", name, seed=seed, epochs=epochs) for name in MODELS}
     try:
-        for name in MODELS:
+        for name, config in configs.items():
             if reporter is not None:
-                reporter.note(f"training {name}")
-            config = run_config(out / "data", name, seed=seed, epochs=epochs)
+                reporter.note(f"training {COLUMNS[name]}")
             trained = train_and_report(config, out / "runs" / name, maps="none", reporter=reporter)
             assert trained is not None, "a demo runs in one process"
             reports[name] = trained.report
     finally:
         torch.set_num_threads(threads)
-    maps = _draw(out)
+    figures = _draw(out)
     page = out / "index.html"
     result = DemoResult(
         out=out,
         page=page,
-        maps=tuple(path for paths in maps.values() for path in paths.values()),
+        maps=tuple(figure.path for figure in figures),
         reports=reports,
+        null=_null(out),
         seconds=time.perf_counter() - started,
     )
-    write_text(page, _page(result, maps))
+    cells = {
+        (m, kind, key): cell_text(result.metric(m, kind, key))
+        for m in COLUMNS
+        for kind, key, *_ in ROWS
+    }
+    bags = reports[DEFAULT].bags
+    default = DefaultRun(config=configs[DEFAULT], usual=default_config(out / "data", seed=seed))
+    write_text(page, page_html(cells, figures, folder=out, bags=bags, default=default))
     write_json(out / MARK, {"probsa": "demo", **result.to_dict()})
     return result
 
 
 def run_config(data: Path, model: str, *, seed: int, epochs: int) -> RunConfig:
-    """Return the configuration of a run, equal for both models except for posterior samples.
+    """Return the configuration of a run.
 
-    The slides are small, so the model is smaller and the learning rate larger than the paper's.
-    λ = 0.1 had a higher validation AUROC than the cyclical default on three sets of slides with
-    different noise.
+    Those of ABMIL and ProbSA are equal except for posterior samples. The slides are small, so the
+    model is smaller and the learning rate larger than the paper's. λ = 0.1 had a higher validation
+    AUROC than the cyclical default on three sets of slides with different noise. The default recipe
+    is as it is, but with fewer epochs, members and samples, so that the demo does not take long.
     """
+    if model == DEFAULT:
+        config = default_config(data, seed=seed)
+        return replace(
+            config,
+            model_arguments={**config.model_arguments, "predict_samples": 200},
+            training=replace(
+                config.training,
+                epochs=max(1, round(DEFAULT_EPOCHS * epochs)),
+                members=min(DEFAULT_MEMBERS, config.training.members),
+            ),
+        )
     arguments: dict[str, Any] = {"embed": 64, "attention_dim": 32}
     if model != "abmil":
         arguments |= {"samples": 16, "predict_samples": 200}
@@ -179,6 +182,13 @@ def run_config(data: Path, model: str, *, seed: int, epochs: int) -> RunConfig:
     )
 
 
+def default_config(data: Path, *, seed: int) -> RunConfig:
+    """Return the run that `probsa train` without a model trains on the demo's slides."""
+    given = {"features": str(data / "features"), "labels": str(data / "labels.csv")}
+    execution = {"device": "cpu", "threads": 1, "tensorboard": False}
+    return read_run(None, {**given, **execution, "seed": seed})
+
+
 def _claim(out: Path) -> None:
     """Create the folder, or delete from it only what an earlier demo wrote."""
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not _is_demo(out))):
@@ -198,114 +208,42 @@ def _is_demo(out: Path) -> bool:
     return isinstance(mark, dict) and mark.get("probsa") == "demo"
 
 
-def _draw(out: Path) -> dict[str, dict[str, Path]]:
-    """Draw the maps of the first positive test slides; return the files by slide and model."""
-    maps: dict[str, dict[str, Path]] = {}
-    for model in MODELS:
-        predictions = read_predictions(out / "runs" / model / "predictions")
-        table = zip(predictions.bags, predictions.parts, predictions.labels, strict=True)
-        for bag in [b for b, part, label in table if part == "test" and label == 1][:SHOWN]:
-            path = out / "maps" / f"{bag}-{model}.png"
-            p = predictions.instances(bag)
-            render_map(p, path, title=f"{bag} · {model} · p = {p.probability[0]:.2f}")
-            maps.setdefault(bag, {})[model] = path
-    return maps
-
-
-def _cell(m: Metric | None) -> str:
-    if m is None:
-        return "-"
-    if m.value is None:
-        return f"undefined: {m.reason}"
-    interval = "" if m.low is None else f" [{m.low:.3f}, {m.high:.3f}]"
-    return f"{m.value:.3f}{interval}"
-
-
-def _page(result: DemoResult, maps: Mapping[str, Mapping[str, Path]]) -> str:
-    """Return the HTML page; it links to the pictures by relative paths."""
-    columns = "".join(f"<th>{html.escape(m)}</th>" for m in MODELS)
-    rows = "\n".join(
-        f"<tr><td>{html.escape(title)}<br><small>{html.escape(why)}</small></td>"
-        + "".join(f"<td>{html.escape(_cell(result.metric(m, kind, key)))}</td>" for m in MODELS)
-        + "</tr>"
-        for kind, key, title, why in ROWS
-    )
-    figures = "\n".join(
-        f"<h3>{html.escape(bag)}</h3>\n"
-        + "\n".join(
-            f'<figure><img src="{path.relative_to(result.out).as_posix()}" '
-            f'alt="Maps of {html.escape(bag)} by {html.escape(model)}">'
-            f"<figcaption>{html.escape(CAPTIONS[model])}</figcaption></figure>"
-            for model, path in paths.items()
+def _draw(out: Path) -> list[DemoFigure]:
+    """Draw the maps of the first positive test slides."""
+    tables = {m: read_predictions(out / "runs" / m / "predictions") for m in MODELS}
+    figures = []
+    for bag in _test_bags(out, label=1)[:SHOWN]:
+        path = out / "maps" / f"{bag}.png"
+        of_bag = {m: table.instances(bag) for m, table in tables.items()}
+        default = of_bag.pop(DEFAULT)
+        render_doubt(
+            default,
+            path,
+            name="default",
+            others={f"{COLUMNS[m]}, attention": p for m, p in of_bag.items()},
+            title=f"{bag} · p = {default.probability[0]:.2f} by the default recipe",
         )
-        for bag, paths in maps.items()
-    )
-    bags = next(iter(result.reports.values())).bags
-    return PAGE.format(
-        lesion=LESION_DIGIT,
-        alike=", ".join(map(str, LOOKALIKE_DIGITS)),
-        bags=bags,
-        columns=columns,
-        rows=rows,
-        figures=figures,
-        shown=len(maps),
-    )
+        figures.append(DemoFigure(bag=bag, path=path, sentence=figure_sentence(default)))
+    return figures
 
 
-CAPTIONS = {
-    "abmil": "ABMIL. Left: the attention to each patch; it has no variance. "
-    "Right: the true lesions.",
-    "abmil-probsa-diag": "ProbSA. Left: the mean of the attention to each patch, smoothed over "
-    "neighbouring patches. Middle: its variance, which shows how uncertain the model is. "
-    "Right: the true lesions.",
-}
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>probsa demo</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
-  color: #1b1b1b; background: #fff; }}
-table {{ border-collapse: collapse; }}
-th, td {{ border-bottom: 1px solid #ccc; padding: .3rem .8rem; text-align: left; }}
-figure {{ margin: 1rem 0 2rem; }}
-img {{ max-width: 100%; border: 1px solid #ddd; }}
-figcaption, small {{ color: #555; }}
-pre {{ background: #f3f3f3; padding: .8rem; overflow-x: auto; }}
-</style>
-</head>
-<body>
-<h1>probsa demo</h1>
-<p>These slides consist of handwritten digits: every patch is one digit with noise, and the tissue
-is irregular. A <b>positive</b> slide contains one or two contiguous lesions of the digit {lesion};
-a negative slide contains none. Both contain regions of similar digits ({alike}). Two models were
-trained with one label per slide, without knowing which patches belong to lesions.</p>
-<h2>How well the models perform</h2>
-<table>
-<tr><th>{bags} test slides</th>{columns}</tr>
-{rows}
-</table>
-<p>Values with 95 % intervals over slides. An AUROC of 0.5 is chance, 1 is perfect. This is a single
-run of each model on one set of slides: a difference smaller than the intervals means nothing, and
-another <code>seed</code> may reverse it.</p>
-<h2>Where the models look, and how certain they are</h2>
-<p>These are the first {shown} positive test slides, not the best ones. Every square is a patch;
-grey is glass without tissue. The <b>mean</b> map shows the evidence: yellow patches have the most
-weight in the prediction. The <b>variance</b> map shows the uncertainty: for bright patches, the
-model is least certain of their weight. Colours range from the smallest to the largest value of each
-slide (per-bag scale), so compare patches within a map, not colours between maps.</p>
-{figures}
-<h2>The same on your own data</h2>
-<p>All you need is a folder with one HDF5 file of features per slide or scan (files of TRIDENT and
-CLAM are read as they are) and a table <code>bag,label</code>:</p>
-<pre>probsa train --features FEATURES --labels labels.csv --model abmil-probsa-diag --out runs/a
-probsa predict runs/a --features FEATURES --out preds
-probsa evaluate preds --labels labels.csv
-probsa map preds --out maps</pre>
-<p>The slides of this demo are such a data set: <code>data/features</code> and
-<code>data/labels.csv</code> next to this page.</p>
-</body>
-</html>
-"""
+def _test_bags(out: Path, *, label: int | None = None) -> list[str]:
+    table = read_predictions(out / "runs" / DEFAULT / "predictions")
+    rows = zip(table.bags, table.parts, table.labels, strict=True)
+    return [b for b, part, y in rows if part == "test" and label in (None, y)]
+
+
+def _null(out: Path) -> dict[str, Metric]:
+    """Return the rank metrics of a map that knows nothing: nearness to the slide's centre."""
+    table = read_predictions(out / "runs" / DEFAULT / "predictions")
+    positive = {b: y == 1 for b, y in zip(table.bags, table.labels, strict=True)}
+    maps = [_nearness_to_centre(table.instances(bag)) for bag in _test_bags(out)]
+    metrics = instance_metrics(maps, positive=positive)
+    return {k: metrics[k] for k in ("auroc_positive_bags", "average_precision_positive_bags")}
+
+
+def _nearness_to_centre(p: Prediction) -> Prediction:
+    assert p.coords is not None
+    distance = np.linalg.norm(p.coords - p.coords.mean(0), axis=1).astype(np.float32)
+    zero = np.zeros_like(distance)
+    return replace(p, attention_mean=-distance, attention_variance=zero, score_kind="relevance")

@@ -9,6 +9,7 @@ from .froc_summaries import FROC_METRICS as FROC_METRICS
 from .froc_summaries import froc_summary as froc_summary
 from .instance_summaries import ValidationPredictions as ValidationPredictions
 from .instance_summaries import instance_summary as instance_summary
+from .instances import instance_metrics as instance_metrics
 from .lesion_detections import detect_lesions as detect_lesions
 from .lesion_hits import match_detections as match_detections
 from .lesion_masks import Lesions as Lesions

@@ -1,3 +1,4 @@
+from .doubt import render_doubt as render_doubt
 from .folder import render_folder as render_folder
 from .layout import ValueRaster as ValueRaster
 from .layout import to_raster as to_raster

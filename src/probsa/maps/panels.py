@@ -25,7 +25,17 @@ from .shown import SHOWN_KINDS, score_of
 
 Scale = Literal["fixed", "per-bag"]
 Quantity = Literal[
-    "mean", "contribution", "evidence", "probability", "variance", "within", "between", "labels"
+    "mean",
+    "contribution",
+    "evidence",
+    "probability",
+    "variance",
+    "within",
+    "between",
+    "deviation",
+    "doubt",
+    "labels",
+    "calls",
 ]
 
 BACKGROUND = "#dcdcdc"
@@ -39,9 +49,17 @@ PALETTE: dict[Quantity, Colormap] = {
     "variance": colormaps["inferno"],
     "within": colormaps["inferno"],
     "between": colormaps["inferno"],
+    "deviation": colormaps["inferno"],
+    "doubt": colormaps["inferno"],
     # sky blue and vermillion of Okabe and Ito, which colour-blind readers can tell apart
     "labels": ListedColormap(["#56B4E9", "#D55E00"]),
+    "calls": ListedColormap(["#ffffff", "#000000"]),
 }
+TWO_VALUES: dict[Quantity, tuple[str, str]] = {
+    "labels": ("negative", "positive"),
+    "calls": ("right", "wrong"),
+}
+"""Quantities that are 0 or 1, and what these mean."""
 SMALL, NORMAL, LARGE = 8, 9.5, 11
 """Font sizes in points."""
 ROUND = {"integer": True, "steps": [1, 2, 5, 10]}
@@ -212,8 +230,8 @@ def _slice_ticks(layout: Layout, *, width: float) -> tuple[list[float], list[str
 
 def norm_of(panel: Panel) -> Normalize:
     """Return the mapping from values to colours."""
-    if panel.quantity == "labels":
-        return BoundaryNorm([-0.5, 0.5, 1.5], PALETTE["labels"].N)
+    if panel.quantity in TWO_VALUES:
+        return BoundaryNorm([-0.5, 0.5, 1.5], PALETTE[panel.quantity].N)
     return Normalize(*panel.limits, clip=True)
 
 
@@ -249,7 +267,7 @@ def draw_bar(
 ) -> None:
     """Draw the colour bar of panel `k`, which names the quantity."""
     ax = figure.add_axes(share(sheet.bars[k], sheet), label=name)
-    labels = panel.quantity == "labels"
+    labels = TWO_VALUES.get(panel.quantity)
     bar = figure.colorbar(
         ScalarMappable(norm, PALETTE[panel.quantity]),
         cax=ax,
@@ -262,7 +280,7 @@ def draw_bar(
     ends_only = sheet.small or (is_low and not sheet.horizontal)
     if labels:
         upright = {} if is_low else {"rotation": 90, "va": "center"}
-        bar.set_ticks([0, 1], labels=["negative", "positive"], **upright)
+        bar.set_ticks([0, 1], labels=list(labels), **upright)
     elif (only := _only_value(panel)) is not None:
         bar.set_ticks([only], labels=[number(only)])
     elif ends_only:

@@ -82,6 +82,11 @@ def _limits(
     return ColourLimits(mean=_range(means, tails=tails), variance=_range(variances, tails=tails))
 
 
+def value_range(values: np.ndarray) -> tuple[float, float]:
+    """Return the smallest and the largest finite value, or a range around the only one."""
+    return _range([values], tails=(0.0, 1.0))
+
+
 def _range(parts: list[np.ndarray], *, tails: tuple[float, float]) -> tuple[float, float]:
     values = np.concatenate([np.asarray(v, np.float64).ravel() for v in parts])
     low, high = np.quantile(values[np.isfinite(values)], tails)

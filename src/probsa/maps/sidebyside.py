@@ -81,7 +81,7 @@ def draw_side_by_side(
     The axes are labelled `labels`, `<method> mean` and `<method> variance`, their colour bars
     `<method> mean bar` and so on.
     """
-    _same_bag(predictions, bag=bag)
+    check_same_bag(predictions, bag=bag)
     single = {name: _single(p) for name, p in predictions.items()}
     layout = place(next(iter(single.values())))
     panels = _shared(list(_panels(single, strip=layout.strip)), scale=scale)
@@ -102,7 +102,8 @@ def draw_side_by_side(
     return figure
 
 
-def _same_bag(predictions: Mapping[str, Prediction], *, bag: str) -> None:
+def check_same_bag(predictions: Mapping[str, Prediction], *, bag: str) -> None:
+    """Raise an InputError unless there are predictions, all of the same instances."""
     if not predictions:
         raise InputError(f"bag {bag!r}: no predictions were given to draw")
     first = next(iter(predictions))
@@ -139,10 +140,22 @@ def _panels(single: Mapping[str, Prediction], *, strip: bool) -> Iterator[tuple[
     """Yield (name of the axes, panel) in drawing order."""
     labelled = next((p for p in single.values() if p.instance_labels is not None), None)
     if labelled is not None:
-        panel = list(panels_of(labelled, bag_limits(labelled), scale="per-bag"))[-1]
-        title = panel.title.replace(": ", " · " if strip else "\n", 1)
-        yield "labels", replace(panel, title=title, bar="")
-    for name, p in single.items():
+        yield "labels", label_panel(labelled, separator=" · " if strip else "\n")
+    yield from method_panels(single, strip=strip)
+
+
+def label_panel(p: Prediction, *, separator: str) -> Panel:
+    """Return the small panel of a bag's labels; `separator` stands between the title's parts."""
+    panel = list(panels_of(p, bag_limits(p), scale="per-bag"))[-1]
+    return replace(panel, title=panel.title.replace(": ", separator, 1), bar="")
+
+
+def method_panels(
+    predictions: Mapping[str, Prediction], *, strip: bool
+) -> Iterator[tuple[str, Panel]]:
+    """Yield (name of the axes, panel) of each method's mean and, if it has one, its variance."""
+    for name, prediction in predictions.items():
+        p = _single(prediction)
         for panel in panels_of(p, bag_limits(p), scale="per-bag"):
             if panel.quantity == "labels" or panel.empty:
                 continue

@@ -8,10 +8,10 @@ from jsonargparse import ArgumentParser
 from ._shared import add_json_flag, command_parser, parse_arguments, write_json
 
 DESCRIPTION = """\
-Run the complete workflow on slides of handwritten digits, in about a minute.
+Run the complete workflow on slides of handwritten digits, in about a minute and a half.
 
-No input files are needed. The demo trains a deterministic and a probabilistic model,
-evaluates both and draws their attention maps on a page, OUT/index.html."""
+No input files are needed. The demo trains ABMIL, the paper's ProbSA and the default
+recipe, evaluates them and draws their maps side by side on a page, OUT/index.html."""
 
 
 def parser() -> ArgumentParser:
