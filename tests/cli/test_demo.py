@@ -64,7 +64,7 @@ def test_the_default_recipe_is_as_it_is_but_for_fewer_epochs_and_members(tmp_pat
     assert (config.training.epochs, config.training.members) == (20, 3)
     assert config.data == usual.data and config.seed == usual.seed == 3
     assert DefaultRun(config=config, usual=usual).sentence() == (
-        f"The default recipe trains {usual.model}, here with 20 epochs and 3 members instead of "
+        f"The default recipe trains {usual.model}, here with 20 epochs and 2 members instead of "
         f"{usual.training.epochs} and {usual.training.members} to save time."
     )
 
@@ -132,7 +132,7 @@ def test_the_page_stands_alone_and_says_what_came_out(done):
     doubt, margin = (done.metric(DEFAULT, "instances", f"error_auroc_{k}").value
                      for k in ("doubt", "margin"))  # fmt: skip
     assert re.search(rf"here {doubt:.3f} \[.*\] by P\(wrong\) and {margin:.3f} \[", text)
-    assert "here with 1 epochs and 3 members instead of" in text
+    assert "here with 1 epochs and 2 members instead of" in text
 
 
 def test_the_comparison_is_printed(done):

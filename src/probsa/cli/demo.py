@@ -34,7 +34,7 @@ SLIDES = 320
 EPOCHS = 40
 DEFAULT_EPOCHS = 0.5
 """Share of these epochs that the default recipe trains for."""
-DEFAULT_MEMBERS = 3
+DEFAULT_MEMBERS = 2
 SHOWN = 3
 """Number of slides with maps: the first positive test slides, not the best ones."""
 MARK = "demo.json"
