@@ -61,7 +61,7 @@ def test_the_default_recipe_is_as_it_is_but_for_fewer_epochs_and_members(tmp_pat
     changed = {k for k, v in config.to_dict()["training"].items()
                if usual.to_dict()["training"][k] != v}  # fmt: skip
     assert changed == {"epochs", "members"}
-    assert (config.training.epochs, config.training.members) == (20, 3)
+    assert (config.training.epochs, config.training.members) == (20, 2)
     assert config.data == usual.data and config.seed == usual.seed == 3
     assert DefaultRun(config=config, usual=usual).sentence() == (
         f"The default recipe trains {usual.model}, here with 20 epochs and 2 members instead of "

@@ -63,6 +63,13 @@ STYLES = {
     "iibmil": Style("#332288", ">"),
     "camil": Style("#88CCEE", "h"),
     "vmil": Style("#661100", "p"),
+    "abmil-probsa-field": Style("#0072B2", "*"),
+    "tabmil-probsa-field": Style("#D55E00", "*"),
+    "clam-sb-probsa-field": Style("#009E73", "*"),
+    "transmil-probsa-field": Style("#44AA99", "*"),
+    "evidence-dirac": Style("#AA3377", "s"),
+    "evidence-diag": Style("#AA3377", "D"),
+    "evidence-field": Style("#AA3377", "*"),
 }
 WITHIN = "With folds, AUROC is averaged over folds, and F1 uses the calls of all folds together."
 """Note on how differences are computed."""
