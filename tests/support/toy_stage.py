@@ -127,4 +127,6 @@ def command(folder, options):
 
 
 if __name__ == "__main__":
+    # what a shell runs in the background ignores this signal, and children inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(command(Path(sys.argv[1]), json.loads(sys.argv[2])))
