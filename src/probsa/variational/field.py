@@ -131,7 +131,7 @@ class Field:
         return SAMPLES
 
     def sampler(self, sizes: Sequence[int]) -> Sampler:
-        """Return the function from a bag's noise (s, m) to its samples (s, n); see `noise_sizes`."""
+        """Return the function from noise (s, m) to samples (s, n); `noise_sizes` gives m."""
         means = self.mean.split(list(sizes))
         where = {bag: (s, g) for s in self._solvers for g, bag in enumerate(s.bags)}
         places: dict[int, Tensor] = {}
