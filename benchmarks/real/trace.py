@@ -163,6 +163,8 @@ def planned(a: argparse.Namespace, *, data: str, fold: int) -> list[Traced]:
         method = METHODS[name]
         if a.epochs is not None:
             method = replace(method, epochs=a.epochs)
+        if a.batch_size is not None:
+            method = replace(method, batch_size=a.batch_size)
         for seed in a.seeds:
             config = config_of(
                 method, folder, fold=fold, seed=seed, bags=bags, device=a.device, threads=a.threads
@@ -376,6 +378,7 @@ def main() -> None:
     r.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     r.add_argument("--methods", nargs="+", choices=METHODS, help="all by default")
     r.add_argument("--epochs", type=int, help="instead of those of each method")
+    r.add_argument("--batch-size", type=int, help="instead of that of each method")
     r.add_argument("--device", default="cpu")
     r.add_argument("--threads", type=int, default=1)
     a = parser.parse_args()

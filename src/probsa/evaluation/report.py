@@ -14,7 +14,6 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table as Grid
 
-from ..datasets import read_table
 from ..errors import InputError
 from ..statistics import Metric
 from .instances import instance_metrics
@@ -22,17 +21,16 @@ from .lesion_report import TITLES as LESION_TITLES
 from .lesion_report import LesionReport, footnotes, lesion_report
 from .metrics import bag_metrics, choose_threshold, error_metrics
 from .pools import labelled
+from .sections import SECTIONS, Evaluated, Section
 from .smoothness import smoothness_sentence
 from .tables import Predictions, read_predictions
 from .titles import INSTANCE_TITLES, TITLES
+from .truth import Truth, class_names, listed, read_truth
 
 Part = Literal["auto", "test", "val", "train", "all"]
 
 INSTANCE_RESAMPLES = 500
 """Upper limit of the resamples for instances, which are many and slow to rank."""
-
-SHOWN = 5
-"""Number of names listed in the text report; the JSON report has all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +58,8 @@ class Report:
     metadata: dict[str, Any] = field(default_factory=dict)
     lesions: LesionReport | None = None
     """None without annotations."""
+    sections: tuple[Section, ...] = ()
+    """Further parts of the report, in the order of `sections.SECTIONS`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report for JSON."""
@@ -80,6 +80,7 @@ class Report:
             "warnings": list(self.warnings),
             "about": self.metadata,
             **({} if self.lesions is None else {"lesions": self.lesions.to_dict()}),
+            **{section.key: section.to_dict() for section in self.sections},
         }
 
     def render(self, console: Console) -> None:
@@ -99,12 +100,14 @@ class Report:
         if self.lesions is not None:
             title, metrics = f"lesions of {self.lesions.slides} slides", self.lesions.metrics
             console.print(_grid(title, metrics, titles=LESION_TITLES))
-            for footnote in footnotes(self.lesions, listed=_listed):
+            for footnote in footnotes(self.lesions, listed=listed):
                 line(footnote)
+        for section in self.sections:
+            section.render(console)
         if self.without_label:
-            line(f"predicted without a label: {_listed(self.without_label)}")
+            line(f"predicted without a label: {listed(self.without_label)}")
         if self.without_prediction:
-            line(f"labels without a prediction: {_listed(self.without_prediction)}")
+            line(f"labels without a prediction: {listed(self.without_prediction)}")
         for warning in self.warnings:
             line(f"warning: {warning}")
 
@@ -141,7 +144,7 @@ def evaluate(
         BagError: lesions are evaluated and a bag has no coordinates.
     """
     predictions = read_predictions(folder)
-    truth = _truth(predictions, labels, classes=classes)
+    truth = read_truth(predictions, labels, classes=classes)
     selected, rows = _select_part(predictions, truth, part=part)
     report = _report(predictions, truth, part=selected, rows=rows, bootstrap=bootstrap, seed=seed)
     if lesions is None:
@@ -161,7 +164,7 @@ def evaluate(
 
 def _report(
     predictions: Predictions,
-    truth: "_Truth",
+    truth: Truth,
     *,
     part: str,
     rows: Sequence[int],
@@ -183,8 +186,19 @@ def _report(
     instances, instance_bags, missing = _instances(
         predictions, truth, rows=rows, part=part, bootstrap=bootstrap, seed=seed
     )
-    warnings += [f"no per-instance outputs of {_listed(missing)}"] if missing else []
-    names = _class_names(predictions)
+    warnings += [f"no per-instance outputs of {listed(missing)}"] if missing else []
+    names = class_names(predictions)
+    evaluated = Evaluated(
+        predictions=predictions,
+        part=part,
+        rows=tuple(rows),
+        label=truth.label,
+        group=truth.group,
+        threshold=threshold,
+        bootstrap=bootstrap,
+        seed=seed,
+    )
+    sections = [make(evaluated) for make in SECTIONS]
     return Report(
         folder=predictions.folder,
         part=part,
@@ -201,69 +215,17 @@ def _report(
         without_prediction=tuple(b for b in truth.label if b not in set(predictions.bags)),
         warnings=tuple(warnings),
         metadata=predictions.metadata,
+        sections=tuple(s for s in sections if s is not None),
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Truth:
-    label: dict[str, int]
-    group: dict[str, str]
-    warnings: tuple[str, ...] = ()
-
-
-def _truth(predictions: Predictions, path: Path | None, *, classes: Sequence[str] | None) -> _Truth:
-    stored = {
-        b: y for b, y in zip(predictions.bags, predictions.labels, strict=True) if y is not None
-    }
-    if path is None:
-        return _checked(stored, predictions, group={}, where="predictions.csv", warnings=())
-    names = _class_names(predictions)
-    if classes is None and names != tuple(str(i) for i in range(len(names))):
-        classes = names
-    table = read_table(path, classes=classes, labels_required=False)
-    given = {b: y for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
-    group = dict(zip(table.bags, table.groups, strict=True)) if table.groups is not None else {}
-    changed = [b for b, y in stored.items() if b in given and given[b] != y]
-    warnings = ()
-    if changed:
-        warnings = (f"{path} replaces different labels in predictions.csv for {_listed(changed)}",)
-    return _checked(given, predictions, group=group, where=str(path), warnings=warnings)
-
-
-def _checked(
-    label: dict[str, int],
-    predictions: Predictions,
-    *,
-    group: dict[str, str],
-    where: str,
-    warnings: tuple[str, ...],
-) -> _Truth:
-    top = len(_class_names(predictions)) - 1
-    too_high = [b for b in predictions.bags if label.get(b, 0) > top]
-    if too_high:
-        bag = too_high[0]
-        raise InputError(
-            f"{where} gives bag {bag!r} class {label[bag]}, but the model of {predictions.folder} "
-            f"has classes 0 to {top}"
-        )
-    return _Truth(label=label, group=group, warnings=warnings)
-
-
-def _class_names(predictions: Predictions) -> tuple[str, ...]:
-    """Return one name per class; a single logit has two classes."""
-    if predictions.probability.shape[1] > 1 or len(predictions.classes) == 2:
-        return predictions.classes
-    positive = predictions.classes[-1]
-    return ("0", "1") if positive == "1" else (f"not {positive}", positive)
-
-
-def _select_part(predictions: Predictions, truth: _Truth, *, part: Part) -> tuple[str, list[int]]:
+def _select_part(predictions: Predictions, truth: Truth, *, part: Part) -> tuple[str, list[int]]:
     """Return the evaluated part and its labelled rows."""
     with_label = [i for i, b in enumerate(predictions.bags) if b in truth.label]
     if not with_label:
         raise InputError(
             f"none of the {len(predictions.bags)} bags predicted in {predictions.folder} has a "
-            f"label ({_listed(predictions.bags)}): give --labels with these names in column 'bag'"
+            f"label ({listed(predictions.bags)}): give --labels with these names in column 'bag'"
         )
     rows = {
         "test": [i for i in with_label if predictions.parts[i] not in ("train", "val")],
@@ -282,7 +244,7 @@ def _select_part(predictions: Predictions, truth: _Truth, *, part: Part) -> tupl
     return part, rows[part]
 
 
-def _threshold(predictions: Predictions, truth: _Truth, *, part: str) -> tuple[float | None, str]:
+def _threshold(predictions: Predictions, truth: Truth, *, part: str) -> tuple[float | None, str]:
     """Return the threshold of p(Y = 1) for positive calls, and a text on its origin."""
     if predictions.probability.shape[1] > 2:
         return None, "none: the most probable class is called"
@@ -321,7 +283,7 @@ def _warnings(counts: Mapping[str, int], source: str, *, part: str) -> list[str]
 
 def _instances(
     predictions: Predictions,
-    truth: _Truth,
+    truth: Truth,
     *,
     rows: Sequence[int],
     part: str,
@@ -367,9 +329,3 @@ def _grid(title: str, metrics: Mapping[str, Metric], *, titles: Mapping[str, str
         left = f" ({m.left_out} resamples undefined)" if m.left_out else ""
         grid.add_row(titles.get(name, name), f"{m.value:.3f}", span + left)
     return grid
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(n) for n in names[:SHOWN])
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{len(names)} bag{'' if len(names) == 1 else 's'} ({shown}{more})"
