@@ -6,9 +6,11 @@ from pathlib import Path
 
 from ..jobs import write_lock
 from .figures.write import write_figures
+from .leaderboard.writing import FOLDER as LEADERBOARD
+from .leaderboard.writing import write_leaderboard
 from .results.cache import ResultCache
 from .results.outlier_folds import outlier_notes
-from .results.results import read_scores
+from .results.results import read_results, read_scores
 from .tables.writing import FOLDER, write_tables
 
 
@@ -43,6 +45,10 @@ def write_report(
     cache = ResultCache()
     with write_lock(out / FOLDER):
         files = write_tables(out, told=told, cache=cache)
+    if told is not None:
+        told("leaderboard")
+    with write_lock(out / LEADERBOARD):
+        files += write_leaderboard(out, read_results(out))
     if told is not None:
         told("figures")
     with write_lock(out / "figures"):

@@ -14,6 +14,9 @@ from .labels import drop_bags as drop_bags
 from .labels import read_table as read_table
 from .leaks import find_leaks as find_leaks
 from .leaks import refuse_leaks as refuse_leaks
+from .localmil import SetCard as SetCard
+from .localmil import fingerprint_line as fingerprint_line
+from .localmil import prepare_localmil as prepare_localmil
 from .opening import open_bags as open_bags
 from .protocol import SPLITS_FILE as SPLITS_FILE
 from .protocol import fold_splits as fold_splits

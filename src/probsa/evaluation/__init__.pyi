@@ -1,3 +1,5 @@
+from .bag_measures import BagMeasures as BagMeasures
+from .bag_measures import bag_measures as bag_measures
 from .error_detectors import DETECTOR_TITLES as DETECTOR_TITLES
 from .error_detectors import ERROR_DETECTORS as ERROR_DETECTORS
 from .error_detectors import ErrorDetector as ErrorDetector
@@ -33,6 +35,10 @@ from .scores import instance_evidence as instance_evidence
 from .scores import instance_scores as instance_scores
 from .scores import instance_variances as instance_variances
 from .several_runs import load_several as load_several
+from .submission import Submission as Submission
+from .submission import SubmittedSet as SubmittedSet
+from .submission import read_submission as read_submission
+from .submission import submit as submit
 from .tables import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .tables import Predictions as Predictions
 from .tables import read_predictions as read_predictions

@@ -1,4 +1,6 @@
 from .bootstrap import Draws as Draws
+from .comparing_means import compare_means as compare_means
+from .comparing_means import mean_interval as mean_interval
 from .comparison import ONE_REPLICATE as ONE_REPLICATE
 from .comparison import Comparison as Comparison
 from .comparison import Pooling as Pooling

@@ -120,12 +120,13 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
         metric=metric,
         folds=within,
     )
-    return _compared(samples, baseline=baseline, data=data)
+    return compared_samples(samples, baseline=baseline, data=data)
 
 
-def _compared(
+def compared_samples(
     samples: Mapping[str, MethodSample], *, baseline: str | None, data: PairedData
 ) -> Comparison:
+    """Compare methods whose metric has been computed in all resamples; see `compare`."""
     values = {name: float(s.values[:, 0].mean()) for name, s in samples.items()}
     best = max(values, key=lambda name: values[name])
     differences, adjusted = _differences_to(best, samples, data=data)

@@ -149,8 +149,9 @@ def compare_pair(a: MethodSample, b: MethodSample, *, data: PairedData) -> Diffe
     half = error.half_width()
     return Difference(
         difference=d,
-        low=max(d - half, -1.0),  # all metrics lie in [0, 1]
-        high=min(d + half, 1.0),
+        # metrics lie in [0, 1], means of values anywhere
+        low=d - half if data.metric == "mean" else max(d - half, -1.0),
+        high=d + half if data.metric == "mean" else min(d + half, 1.0),
         p=min(1.0, error.p(d)),
         spread=error,
         left_out=left_out,
@@ -200,8 +201,8 @@ def _exchange_test(a: MethodSample, b: MethodSample, *, data: PairedData) -> flo
 
     Scores are exchanged as ranks, because two methods need not have the same scale.
     """
-    calls = data.metric in ("f1", "accuracy")
-    scores_a, scores_b = (s.scores if calls else rankdata(s.scores, axis=1) for s in (a, b))
+    plain = data.metric in ("f1", "accuracy", "mean")
+    scores_a, scores_b = (s.scores if plain else rankdata(s.scores, axis=1) for s in (a, b))
     draws = Draws(counts=np.ones((1, data.member.max() + 1)), member=data.member)
 
     def metric(scores: Shaped[np.ndarray, "replicates items"]) -> float:

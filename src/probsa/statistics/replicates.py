@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float, Int, Real, Shaped
 
 from .bootstrap import Draws, group_strata
 
-MetricName = Literal["auroc", "average_precision", "f1", "accuracy"]
+MetricName = Literal["auroc", "average_precision", "f1", "accuracy", "mean"]
+"""`mean` averages values of the items, which are metrics themselves, such as the AP of each bag."""
 
 GROUPS = 4000
 """With more groups than this, AUROC is resampled by ranks instead of by pairs of groups."""
@@ -84,6 +85,10 @@ def _metric(
     if metric in ("f1", "accuracy"):
         return f1_and_accuracy(y, score.astype(bool), draws=draws)[0 if metric == "f1" else 1]
     value = score.astype(np.float64)
+    if metric == "mean":
+        total, n = draws.totals(np.stack([value, np.ones_like(value)], axis=1)).T
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return total / n
     if metric == "auroc" and draws.counts.shape[1] <= GROUPS:
         return _auroc_by_pairs(y, value, draws=draws)
     return draws.ranks(y, value)[0 if metric == "auroc" else 1]

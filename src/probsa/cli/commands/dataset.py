@@ -13,6 +13,7 @@ from ._shared import add_json_flag, command_parser, parse_arguments, write_json
 if TYPE_CHECKING:
     from ...datasets import Study
 
+LOCALMIL = "localmil"
 DOWNLOADED = "download"
 """Subfolder of --out that --fetch downloads to."""
 DESCRIPTION = """\
@@ -28,8 +29,9 @@ def parser() -> ArgumentParser:
     parser = command_parser("dataset", DESCRIPTION)
     add = parser.add_argument
     add(
-        "name", choices=get_args(StudyName),
-        help="Name of the data set, or table for a cohort of your own.",
+        "name", choices=(*get_args(StudyName), LOCALMIL),
+        help="Name of the data set; table for a cohort of your own; localmil for sets with "
+        "instance labels, which recipes/localmil.yaml compares models on.",
     )  # fmt: skip
     add("root", type=Path, nargs="?", help="Folder of the data set.")
     add("--out", type=Path, required=True, metavar="DIR", help="Folder to write to.")
@@ -48,6 +50,9 @@ def parser() -> ArgumentParser:
         help="Labels: reference.csv, train.csv, stage_2_train.csv, or a table of your own.",
     )  # fmt: skip
     _add_flags_of_single_sets(parser)
+    localmil = parser.add_argument_group("localmil").add_argument
+    localmil("--data", type=Path, metavar="DIR", help="Folder of the sets, instead of the root.")
+    localmil("--sets", nargs="+", metavar="NAME", help="Sets to prepare. Default: all.")
     add(
         "--fetch", metavar="REPO",
         help="Download the authors' folder from this repository of the Hugging Face Hub.",
@@ -88,6 +93,10 @@ def _add_flags_of_single_sets(parser: ArgumentParser) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run `probsa dataset`."""
     args = parse_arguments(parser(), arguments)
+    if args.name == LOCALMIL:
+        return _localmil(args)
+    if args.data is not None or args.sets is not None:
+        raise InputError(f"--data and --sets are for localmil: {args.name} takes a folder after it")
     from ...datasets import StudyOptions, open_study
     from ..terminal import OUT, counting
 
@@ -117,6 +126,38 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     for line in _report_lines(study):
         OUT.print(line, markup=False, soft_wrap=True)
+    return 0
+
+
+def _localmil(args: Namespace) -> int:
+    """Prepare the sets of LocalMIL."""
+    from ...datasets import prepare_localmil
+    from ..terminal import ERR, OUT
+
+    root = args.data or args.root
+    if root is None or (args.data and args.root):
+        raise InputError("give the folder of the sets once: probsa dataset localmil --data DIR")
+    cards = prepare_localmil(
+        root,
+        args.out,
+        sets=args.sets,
+        on_set=lambda name: ERR.print(f"reading {name}", markup=False),
+    )
+    if args.json:
+        write_json([card.to_dict() for card in cards])
+        return 0
+    for card in cards:
+        text = (
+            f"{card.name}: {card.bags} bags ({card.positive_bags} positive) of {card.groups} "
+            f"groups in {card.folds} folds; {card.instances:,} instances "
+            f"({card.positive_instances:,} positive) of {card.features} features; "
+            f"{card.labelled_bags} bags have instance labels; graph: {card.description.graph}"
+        )
+        OUT.print(text, markup=False, soft_wrap=True)
+    OUT.print(
+        f"next: probsa benchmark recipes/localmil.yaml --data {args.out}",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
     return 0
 
 

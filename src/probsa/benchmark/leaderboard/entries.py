@@ -1,0 +1,93 @@
+"""What the leaderboard knows of one method on one data set, from runs, a submission or a null."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from ...core import read_csv
+from ...evaluation import BagMeasures, bag_measures
+from ..results.results import Scores, instances_of
+
+VALUES = ("auroc", "average_precision", "doubt_gain", "faithfulness")
+"""The fields of `BagMeasures`."""
+LEAST = 1e-7
+"""Probabilities are kept this far from 0, as float32 cannot be nearer to 1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One method on one data set: a row per replicate, a column per test bag, nan if undefined."""
+
+    data: str
+    name: str
+    bags: tuple[str, ...]
+    groups: tuple[str, ...]
+    values: Mapping[str, Float[np.ndarray, "replicates bags"]]
+    """`VALUES` of the positive bags; nan for the others."""
+    scores: Scores | None = None
+    """The predictions of the bags; None for null maps, which make none."""
+    seconds: float | None = None
+    """Mean duration of the training of a run, with its validation."""
+
+    @property
+    def gains(self) -> Float[np.ndarray, "replicates bags"] | None:
+        """The log-likelihood of each bag's label: minus its NLL, so that more is better."""
+        if self.scores is None:
+            return None
+        p = np.where(self.scores.y == 1, self.scores.p, 1 - self.scores.p)
+        return np.log(np.clip(p, LEAST, 1))
+
+
+def entry_of(scores: Scores) -> Entry | None:
+    """Return the entry of a method's runs; None if no test bag has instance labels.
+
+    Raises:
+        BagError: a bag's file is missing or damaged, or its scores are not finite.
+    """
+    measures: list[dict[str, BagMeasures]] = []
+    labelled = False
+    positive = {bag for bag, y in zip(scores.bags, scores.y, strict=True) if y}
+    for predictions in instances_of(scores):
+        labelled |= any(p.instance_labels is not None for p in predictions)
+        measures.append({p.name: bag_measures(p) for p in predictions if p.name in positive})
+    if not labelled:
+        return None
+    return Entry(
+        data=scores.data,
+        name=scores.method.name,
+        bags=scores.bags,
+        groups=tuple(map(str, scores.groups.tolist())),
+        values=values_of(measures, bags=scores.bags),
+        scores=scores,
+        seconds=_seconds(scores.runs),
+    )
+
+
+def values_of(
+    replicates: Sequence[Mapping[str, BagMeasures]], *, bags: Sequence[str]
+) -> dict[str, Float[np.ndarray, "replicates bags"]]:
+    """Return the measures of all bags as arrays; nan for bags without."""
+    values = {name: np.full((len(replicates), len(bags)), np.nan) for name in VALUES}
+    for r, measures in enumerate(replicates):
+        for i, bag in enumerate(bags):
+            for name in VALUES if bag in measures else ():
+                value = getattr(measures[bag], name)
+                values[name][r, i] = np.nan if value is None else value
+    return values
+
+
+def defined(values: Float[np.ndarray, "replicates bags"]) -> Bool[np.ndarray, " bags"]:
+    """Return which bags have a value in every replicate."""
+    return np.asarray(np.isfinite(values).all(0))
+
+
+def _seconds(runs: Sequence[Path]) -> float | None:
+    totals = []
+    for path in runs:
+        file = path / "metrics.csv"
+        rows = read_csv(file) if file.is_file() else []
+        totals.append(sum(float(row.get("seconds") or 0) for row in rows))
+    return float(np.mean(totals)) if any(totals) else None

@@ -1,0 +1,144 @@
+"""The leaderboard as tables: one over all data sets, and one of each."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ...statistics import Ranks, average_ranks
+from ..tables._notes import rank_note
+from ..tables.table import Column, ResultTable, TableCell, Unit, key, text_cell
+from .measures import SetBoard, Value
+
+MEASURES: tuple[tuple[str, str, Unit], ...] = (
+    ("auroc", "bag AUROC", "percent"),
+    ("nll", "NLL", "number"),
+    ("ap", "AP within bags", "percent"),
+    ("gain", "gain over the best null", "points"),
+    ("doubt_gain", "P(wrong) minus margin", "points"),
+    ("faithfulness", "faithfulness", "number"),
+    ("seconds", "seconds", "count"),
+)
+RANKED = (("auroc", 1.0), ("nll", -1.0), ("ap", 1.0))
+"""The measures that methods are ranked by, with −1 where less is better."""
+EXPLAINED = (
+    "AP within bags: average precision of the model's own score of the instances, averaged over "
+    "positive test bags that have instances of both labels. Gain: the same minus that of the null "
+    "map that is best on these test bags; null maps look at almost nothing. P(wrong) minus margin: "
+    "AUROC for finding wrong calls of instances within bags. Faithfulness: Spearman's correlation "
+    "of the score with the change of the bag's probability when the instance is left out, where "
+    "the model has a closed form. Seconds: training of one run with its validation; runs that "
+    "trained together share their time."
+)
+
+
+def leaderboard_table(boards: Sequence[SetBoard], *, notes: Sequence[str] = ()) -> ResultTable:
+    """Return the table over all data sets, followed by one of each with intervals."""
+    names = list(dict.fromkeys(name for board in boards for name in board.names))
+    ranks = ranks_of(boards)
+    order = sorted(names, key=lambda n: (_rank(ranks, n), -_mean(boards, "ap", n)))
+    columns = [
+        Column(key="method", title="method"),
+        Column(key="rank", title="average rank", unit="rank"),
+        *(Column(key=k, title=title, unit=unit) for k, title, unit in MEASURES),
+        Column(key="better", title="sets with a gain above 0"),
+    ]
+    rows = [
+        (
+            text_cell(_shown(boards, name)),
+            _rank_cell(ranks, name),
+            *(TableCell(value=_finite(_mean(boards, k, name))) for k, _, _ in MEASURES),
+            text_cell(_better(boards, name)),
+        )
+        for name in order
+    ]
+    return ResultTable(
+        name="leaderboard",
+        title=f"LocalMIL: {len(names)} methods on {', '.join(b.data for b in boards)}",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        footnotes=(
+            "Means over the data sets that a method has; null maps are marked as such. Ranked are "
+            "methods that predict bags and have a value in every column: bag AUROC, NLL and AP "
+            "within bags of every data set.",
+            EXPLAINED,
+            rank_note(ranks),
+            *notes,
+        ),
+        follow=tuple(_set_table(board) for board in boards),
+    )
+
+
+def ranks_of(boards: Sequence[SetBoard]) -> Ranks | None:
+    """Return the ranks of the methods that have every ranked measure on every data set."""
+    values: dict[str, list[float]] = {}
+    for name in dict.fromkeys(n for board in boards for n in board.names):
+        row = [
+            None if (v := board.of(measure, name).value) is None else sign * v
+            for board in boards
+            for measure, sign in RANKED
+        ]
+        known = [v for v in row if v is not None]
+        if len(known) == len(row):
+            values[name] = known
+    return average_ranks(values) if len(values) > 1 else None
+
+
+def _set_table(board: SetBoard) -> ResultTable:
+    columns = [Column(key="method", title="method")]
+    columns += [Column(key=k, title=title, unit=unit) for k, title, unit in MEASURES]
+    order = sorted(board.names, key=lambda n: -(board.of("ap", n).value or 0))
+    rows = [
+        (
+            text_cell(_shown([board], name)),
+            *(_cell(board.of(k, name)) for k, _, _ in MEASURES),
+        )
+        for name in order
+    ]
+    null = "no null map has a value" if board.best_null is None else board.best_null
+    return ResultTable(
+        name=f"leaderboard_{key(board.data)}",
+        title=board.data,
+        columns=tuple(columns),
+        rows=tuple(rows),
+        footnotes=(
+            f"{board.bags} test bags; {board.positive} positive ones with instances of both "
+            f"labels. Best null map: {null}. [lo, hi] are 95 % intervals over groups and "
+            "replicates. Bold: winners, that is, the best value whose paired difference to every "
+            "other has a Holm-adjusted p of at most 0.05.",
+            *board.notes,
+        ),
+    )
+
+
+def _cell(v: Value) -> TableCell:
+    return TableCell(value=v.value, low=v.low, high=v.high, bold=v.wins)
+
+
+def _shown(boards: Sequence[SetBoard], name: str) -> str:
+    return f"{name} (null)" if any(name in b.nulls for b in boards) else name
+
+
+def _mean(boards: Sequence[SetBoard], measure: str, name: str) -> float:
+    values = [v for b in boards if (v := b.of(measure, name).value) is not None]
+    return float(np.mean(values)) if values else float("nan")
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _better(boards: Sequence[SetBoard], name: str) -> str:
+    known = [b.of("gain", name) for b in boards if b.of("gain", name).value is not None]
+    return f"{sum(v.above_zero for v in known)} of {len(known)}" if known else ""
+
+
+def _rank(ranks: Ranks | None, name: str) -> float:
+    means: Mapping[str, float] = {} if ranks is None else ranks.mean
+    return means.get(name, float("inf"))
+
+
+def _rank_cell(ranks: Ranks | None, name: str) -> TableCell:
+    if ranks is None or name not in ranks.mean:
+        return TableCell()
+    sd = ranks.sd[name]
+    return TableCell(value=ranks.mean[name], sd=None if np.isnan(sd) else sd)

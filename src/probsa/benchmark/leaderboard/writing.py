@@ -1,0 +1,66 @@
+"""Write the leaderboard of an experiment: Markdown, HTML, CSV and LaTeX."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...core import write_text
+from ...errors import ProbSAError
+from ..grid.variants import chosen
+from ..results.results import Results, Scores
+from ..tables.formats import write_table
+from .entries import Entry, entry_of
+from .measures import RESAMPLES, set_board
+from .page import to_html
+from .submissions import submitted
+from .tables import leaderboard_table
+
+FOLDER = "leaderboard"
+TITLE = "LocalMIL leaderboard"
+
+
+def write_leaderboard(
+    out: Path, results: Results, *, resamples: int = RESAMPLES
+) -> tuple[Path, ...]:
+    """Write `out`/leaderboard/leaderboard.{md,html,tex,csv} and a CSV file for each data set.
+
+    Rows in `out`/submissions are added after a check.
+
+    Args:
+        out: the experiment's folder.
+        results: its results.
+        resamples: number of resamples of the intervals.
+
+    Returns: the files; none if no test bag has instance labels.
+    """
+    entries, notes = _own(chosen(results.scores))
+    if not entries:
+        return ()
+    scores = {e.data: e.scores for e in entries if e.scores is not None}
+    others, left_out = submitted(out, scores)
+    boards = [
+        set_board(
+            [e for e in (*entries, *others) if e.data == data],
+            resamples=resamples,
+            notes=tuple(n for n in notes if f" on {data} " in n),
+        )
+        for data in scores
+    ]
+    table = leaderboard_table(boards, notes=(*left_out, *results.left_out()))
+    page = out / FOLDER / "leaderboard.html"
+    files = write_table(table, out / FOLDER)
+    write_text(page, to_html(table, title=TITLE))
+    return (*files, page)
+
+
+def _own(scores: Sequence[Scores]) -> tuple[list[Entry], list[str]]:
+    entries: list[Entry] = []
+    notes: list[str] = []
+    for s in scores:
+        try:
+            entry = entry_of(s)
+        except ProbSAError as error:
+            notes.append(f"{s.method.name} on {s.data} has no measures: {error}.")
+            continue
+        if entry is not None:
+            entries.append(entry)
+    return entries, notes

@@ -1,0 +1,74 @@
+"""What a leaderboard asks of the prediction of one bag: localisation, doubt and faithfulness.
+
+All values rank instances within the bag, so models whose scores have no common scale across bags
+or runs can be compared.
+"""
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.stats import rankdata
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from .prediction import Prediction
+from .scores import class_column, doubt, instance_evidence, instance_scores, instance_variances
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BagMeasures:
+    """Measures within a bag; None where one is undefined."""
+
+    auroc: float | None
+    """Of the score, for the labelled instances; None unless there are both labels."""
+    average_precision: float | None
+    doubt_gain: float | None
+    """AUROC of P(wrong) for finding wrong calls, minus that of the margin; None without a variance,
+    or if all calls are right or all are wrong."""
+    faithfulness: float | None
+    """Spearman's correlation of the score with the exact change of the bag's probability when the
+    instance is left out; None where the model has no closed form for it."""
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+
+def bag_measures(p: Prediction) -> BagMeasures:
+    """Return the measures of one bag by the model's own score of its instances.
+
+    Raises:
+        BagError: the scores are not finite.
+    """
+    score = instance_scores(p)
+    labels = np.full(len(score), -1) if p.instance_labels is None else p.instance_labels
+    known, y = labels >= 0, labels > 0
+    both = bool(y[known].any() and not y[known].all())
+    return BagMeasures(
+        auroc=float(roc_auc_score(y[known], score[known])) if both else None,
+        average_precision=float(average_precision_score(y[known], score[known])) if both else None,
+        doubt_gain=_doubt_gain(p, y, known),
+        faithfulness=_faithfulness(p, score),
+    )
+
+
+def _doubt_gain(
+    p: Prediction, y: Bool[np.ndarray, " n"], known: Bool[np.ndarray, " n"]
+) -> float | None:
+    if p.score_kind == "relevance" or not instance_variances(p).any():
+        return None
+    e = instance_evidence(p)
+    wrong = ((e > 0) != y)[known]
+    if not wrong.any() or wrong.all():
+        return None
+    by_doubt = roc_auc_score(wrong, doubt(p)[known])
+    return float(by_doubt - roc_auc_score(wrong, -np.abs(e)[known]))
+
+
+def _faithfulness(p: Prediction, score: Float[np.ndarray, " n"]) -> float | None:
+    if p.leave_one_out is None:
+        return None
+    change = class_column(p, p.leave_one_out)
+    if np.ptp(change) == 0 or np.ptp(score) == 0:
+        return None
+    return float(np.corrcoef(rankdata(score), rankdata(change))[0, 1])

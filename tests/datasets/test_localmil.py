@@ -1,0 +1,120 @@
+"""Preparing the sets of LocalMIL: what is written, and what is refused."""
+
+import csv
+import json
+
+import h5py
+import numpy as np
+import pytest
+import yaml
+
+from probsa.datasets.localmil import describe, prepare_localmil
+from probsa.errors import InputError, TableError
+
+DESCRIPTION = {
+    "title": "toy", "source": "made", "licence": "none", "commit": "1", "graph": "grid"
+}  # fmt: skip
+
+
+def _set(root, *, name="toy", bags=18, description=DESCRIPTION, labels=None, truth=True, axes=2):
+    folder = root / name
+    (folder / "features").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    rows = []
+    for k in range(bags):
+        y, n = k % 2, 4
+        with h5py.File(folder / "features" / f"b{k:02}.h5", "w") as f:
+            f["features"] = rng.normal(size=(n, 3)).astype(np.float32)
+            coords = np.stack([np.arange(n), np.zeros(n)], 1)[:, :axes] * 256
+            f["coords"] = coords.astype(np.int64)
+            if truth:
+                f["instance_labels"] = np.array([y, 0, 0, y], np.int8)
+        rows.append({"bag": f"b{k:02}", "label": y, "group": f"g{k // 2}", "fold": k // 2 % 3})
+    rows = labels(rows) if labels else rows
+    with (folder / "labels.csv").open("w", newline="") as f:
+        writer = csv.DictWriter(f, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    if description is not None:
+        (folder / "set.yaml").write_text(yaml.safe_dump(description))
+    return folder
+
+
+def test_a_prepared_set_is_complete_and_can_be_prepared_again(tmp_path):
+    _set(tmp_path / "in")
+    (card,) = prepare_localmil(tmp_path / "in", tmp_path / "out")
+    assert (card.bags, card.positive_bags, card.groups, card.folds) == (18, 9, 9, 3)
+    assert (card.instances, card.positive_instances, card.features) == (72, 18, 3)
+    assert card.labelled_bags == 18
+    out = tmp_path / "out" / "toy"
+    assert json.loads((out / "card.json").read_text())["fingerprint"] == card.fingerprint
+    assert len(list((out / "features").glob("*.h5"))) == 18
+    text = (out / "labels.csv").read_text()
+    assert text.startswith("bag,label,group,fold\nb00,0,g0,0\n")
+    assert prepare_localmil(tmp_path / "in", tmp_path / "out") == [card]
+
+
+def test_the_fingerprint_depends_on_the_instance_labels(tmp_path):
+    folder = _set(tmp_path / "in")
+    (before,) = prepare_localmil(tmp_path / "in", tmp_path / "out")
+    with h5py.File(folder / "features" / "b01.h5", "a") as f:
+        f["instance_labels"][...] = [1, 1, 0, 1]
+    (after,) = prepare_localmil(tmp_path / "in", tmp_path / "out")
+    assert after.fingerprint != before.fingerprint
+
+
+@pytest.mark.parametrize("name", ["ct_ich", "colon_tiles", "apnea", "magnetic_tiles"])
+def test_known_sets_have_a_description(tmp_path, name):
+    assert describe(name, tmp_path).graph == ("grid" if name.endswith("tiles") else "chain")
+
+
+def _change(column, value, *, row=0):
+    def changed(rows):
+        rows[row][column] = value
+        return rows
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"description": None}, InputError, "'toy' has no description: write .*set.yaml"),
+        ({"description": {**DESCRIPTION, "url": "x"}}, InputError, "unknown key 'url'"),
+        ({"description": {"title": "toy"}}, InputError, "lacks 'source'"),
+        ({"description": {**DESCRIPTION, "graph": "tree"}}, InputError, "graph in .* is 'tree'"),
+        ({"description": {**DESCRIPTION, "graph": "chain"}}, InputError, "coordinates with 2 axes"),
+        ({"truth": False}, InputError, "no bag of toy has a positive instance label"),
+        ({"labels": _change("label", 0, row=1)}, InputError, "'b01' of toy is negative, but 2 of"),
+        ({"labels": _change("label", 2)}, InputError, "needs negative .0. and positive .1. bags"),
+        ({"labels": _change("fold", 1)}, TableError, "group 'g0' .* is in folds 1 and 0"),
+        (
+            {"labels": lambda rows: [{k: r[k] for k in ("bag", "label")} for r in rows]},
+            TableError,
+            "no column 'fold'",
+        ),
+        (
+            {"labels": lambda rows: [{**r, "fold": int(r["group"][1:]) % 2} for r in rows]},
+            TableError,
+            "has 2 folds",
+        ),
+        (
+            {"labels": lambda rows: [{**r, "fold": k % 4, "group": k} for k, r in enumerate(rows)]},
+            TableError,
+            r"fold 0 of .* has bags of class \['0'\] only",
+        ),
+    ],
+)
+def test_unusable_sets_are_refused(tmp_path, options, error, message):
+    _set(tmp_path / "in", **options)
+    with pytest.raises(error, match=message):
+        prepare_localmil(tmp_path / "in", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_folder_and_an_unknown_name_are_refused(tmp_path):
+    with pytest.raises(InputError, match="has no sets: expected folders with features/"):
+        prepare_localmil(tmp_path, tmp_path / "out")
+    _set(tmp_path / "in")
+    with pytest.raises(InputError, match="has no set 'other': it has toy"):
+        prepare_localmil(tmp_path / "in", tmp_path / "out", sets=["other"])
