@@ -11,6 +11,7 @@ from probsa.variational import block_ordering, field_solvers, iterative_solver
 from probsa.variational.field import Field
 from probsa.variational.iterative_solver import IterativeSolver, quadratic_log
 from probsa.variational.priors import Dirichlet
+from probsa.variational.sampling import noise_sizes, sample_major
 
 SIDE = 24
 
@@ -112,3 +113,13 @@ def test_a_normalised_laplacian_is_refused(monkeypatch):
     prior = Dirichlet(laplacian="normalized")
     with pytest.raises(InputError, match="combinatorial"):
         Field(*statements(30), prior=prior, bags=bags).mean  # noqa: B018
+
+
+def test_noise_with_a_row_for_each_instance_only_is_refused(bags, monkeypatch):
+    _, iterative, _ = both(bags, monkeypatch)
+    sizes = noise_sizes(iterative, bags.sizes)
+    n, e = SIDE * SIDE, bags.edges.shape[1]
+    assert sizes == [n + e]
+    assert sample_major(torch.zeros(n + e, 3), sizes).shape == (3 * (n + e),)
+    with pytest.raises(InputError, match=rf"noise has {n} rows, but a sample .* takes {n + e}"):
+        sample_major(torch.zeros(n, 3), sizes)

@@ -30,6 +30,12 @@ def load_several(
     twice = next((f for k, f in enumerate(resolved) if f in resolved[:k]), None)
     if twice is not None:
         raise InputError(f"the run {twice} is given twice")
+    for folder in resolved:
+        whole = next((f for f in resolved if f != folder and f in folder.parents), None)
+        if whole is not None:
+            raise InputError(
+                f"{folder} is a member of the run {whole}, which is also given: give one of them"
+            )
     runs = [load(folder, checkpoint=checkpoint, device=device) for folder in folders]
     for folder, run in zip(folders[1:], runs[1:], strict=True):
         _check_alike(folders[0], runs[0], folder, run)

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..errors import InputError
 from .posteriors import Posterior, Sampler
 
 BLOCK = 1 << 17
@@ -27,7 +28,17 @@ Shapes = list[tuple[int, int, int]]
 
 
 def sample_major(noise: Float[Tensor, "n samples"], sizes: Sequence[int]) -> Noise:
-    """Bring noise of shape (n, samples) into the order in which blocks read it."""
+    """Bring noise of shape (n, samples) into the order in which blocks read it.
+
+    Raises:
+        InputError: there is another number of rows than a sample of all bags takes.
+    """
+    if len(noise) != sum(sizes):
+        raise InputError(
+            f"noise has {len(noise)} rows, but a sample of these bags takes {sum(sizes)} numbers: "
+            "large bags under a field need one for each instance and each edge. Give a "
+            "generator instead"
+        )
     return torch.cat([part.T.reshape(-1) for part in noise.split(list(sizes))])
 
 

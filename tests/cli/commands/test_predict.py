@@ -91,6 +91,8 @@ def test_bags_that_every_run_has_seen_are_left_out_and_new_ones_are_not(runs, tm
 def test_runs_that_do_not_fit_are_refused(runs, tmp_path):
     with pytest.raises(InputError, match="is given twice"):
         load_several([runs / "0", runs / "0"], device="cpu")
+    with pytest.raises(InputError, match=r"is a member of the run .*2, which is also given"):
+        load_several([runs / "2", runs / "2" / "members" / "0"], device="cpu")
     moved = RunFolder(runs / "1")
     config = moved.config_file.read_text()
     changed = config.replace("graph: auto", "graph: knn")
