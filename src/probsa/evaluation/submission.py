@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import write_json
-from ..datasets import fingerprint_line, read_table
+from ..datasets import LabelTable, fingerprint_line, read_table
 from ..errors import InputError
 from .bag_measures import BagMeasures, bag_measures
 from .tables import Predictions, read_predictions
@@ -26,6 +26,8 @@ class SubmittedBag:
     """The result of one test bag."""
 
     y: int
+    group: str
+    fold: int
     n: int
     """Number of instances."""
     positive: int
@@ -82,7 +84,8 @@ def submit(
     """
     card = _card(folder)
     table = read_table(folder / "labels.csv")
-    labels = dict(zip(table.bags, table.labels, strict=True))
+    if table.folds is None:
+        raise InputError(f"{table.where} has no column 'fold': prepare the set again")
     given = read_predictions(predictions)
     name = method or str(given.metadata.get("model", ""))
     if not name:
@@ -90,7 +93,7 @@ def submit(
     earlier = read_submission(row) if row.is_file() else Submission(method=name, sets={})
     if earlier.method != name:
         raise InputError(f"{row} is the row of {earlier.method!r}, not of {name!r}")
-    bags = _bags(given, labels, where=folder)
+    bags = _bags(given, table)
     sets = dict(earlier.sets)
     old = sets.get(card["name"])
     if old is not None and old.fingerprint != card["fingerprint"]:
@@ -121,17 +124,17 @@ def _card(folder: Path) -> dict[str, Any]:
         ) from error
 
 
-def _bags(
-    given: Predictions, labels: Mapping[str, int | None], *, where: Path
-) -> dict[str, SubmittedBag]:
+def _bags(given: Predictions, table: LabelTable) -> dict[str, SubmittedBag]:
     """Return the test bags of the predictions."""
+    place = {bag: k for k, bag in enumerate(table.bags)}
     bags: dict[str, SubmittedBag] = {}
     for row, bag in enumerate(given.bags):
         if given.parts[row] in ("train", "val"):
             continue
-        y = labels.get(bag)
-        if y is None:
-            raise InputError(f"bag {bag!r} of {given.folder} is not in {where / 'labels.csv'}")
+        k = place.get(bag)
+        y = None if k is None else table.labels[k]
+        if k is None or y is None:
+            raise InputError(f"bag {bag!r} of {given.folder} is not in {table.where}")
         p = given.instances(bag)
         if p.instance_labels is None:
             raise InputError(
@@ -143,6 +146,8 @@ def _bags(
         none = BagMeasures(auroc=None, average_precision=None, doubt_gain=None, faithfulness=None)
         bags[bag] = SubmittedBag(
             y=y,
+            group=table.group(k),
+            fold=0 if table.folds is None else table.folds[k],
             n=len(p.instance_labels),
             positive=int((p.instance_labels > 0).sum()),
             p=float(p.probability[-1]),
@@ -191,6 +196,8 @@ def _submitted(v: Mapping[str, Any], names: list[str]) -> SubmittedBag:
         raise ValueError(f"measures are {measures}, expected values from −1 to 1")
     return SubmittedBag(
         y=int(v["y"]),
+        group=str(v["group"]),
+        fold=int(v["fold"]),
         n=int(v["n"]),
         positive=int(v["positive"]),
         p=p,

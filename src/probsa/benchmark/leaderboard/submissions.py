@@ -18,7 +18,8 @@ FOLDER = "submissions"
 def submitted(out: Path, own: Mapping[str, Scores]) -> tuple[list[Entry], list[str]]:
     """Return the entries of all rows, and why some were left out.
 
-    A row is checked against the runs: it has each of their test bags once, with their labels.
+    A row is checked against its own fingerprint and against the runs: it has each of their test
+    bags once, with their labels. Rows may also bring a data set that was not run here.
 
     Args:
         out: the experiment's folder.
@@ -33,10 +34,7 @@ def submitted(out: Path, own: Mapping[str, Scores]) -> tuple[list[Entry], list[s
             notes.append(f"Left out: {error}.")
             continue
         for data, results in row.sets.items():
-            if data not in own:
-                notes.append(f"{path.name}: no method was run on {data}.")
-                continue
-            found = _entry(row, data, results, own[data])
+            found = _entry(row, data, results, own.get(data))
             if isinstance(found, str):
                 notes.append(f"{path.name} on {data}: left out, because {found}.")
             else:
@@ -44,35 +42,37 @@ def submitted(out: Path, own: Mapping[str, Scores]) -> tuple[list[Entry], list[s
     return entries, notes
 
 
-def _entry(row: Submission, data: str, results: SubmittedSet, own: Scores) -> Entry | str:
-    labels = dict(zip(own.bags, own.y.tolist(), strict=True))
+def _entry(row: Submission, data: str, results: SubmittedSet, own: Scores | None) -> Entry | str:
     for replicate, bags in results.replicates.items():
         reason = results.missing(replicate)
-        if reason is None and {bag: b.y for bag, b in bags.items()} != labels:
-            reason = "its bags or labels differ from those of the runs here"
+        if reason is None and own is not None:
+            labels = dict(zip(own.bags, own.y.tolist(), strict=True))
+            if {bag: b.y for bag, b in bags.items()} != labels:
+                reason = "its bags or labels differ from those of the runs here"
         if reason is not None:
             return f"in replicate {replicate} {reason}"
-    name = f"{row.method} (submitted)"
     replicates = list(results.replicates.values())
-    p = np.array([[bags[b].p for b in own.bags] for bags in replicates])
+    first = replicates[0]
+    names = tuple(sorted(first)) if own is None else own.bags
+    p = np.array([[bags[b].p for b in names] for bags in replicates])
     scores = Scores(
         data=data,
-        method=Method(label=name, model="submitted"),
-        bags=own.bags,
-        y=own.y,
-        groups=own.groups,
+        method=Method(label=f"{row.method} (submitted)", model="submitted"),
+        bags=names,
+        y=np.array([first[b].y for b in names]),
+        groups=np.array([first[b].group for b in names]) if own is None else own.groups,
         p=p,
         calls=p >= 0.5,
-        split=np.broadcast_to(own.split[:1], p.shape),
+        split=np.broadcast_to(np.array([first[b].fold for b in names]), p.shape),
         seed=np.array([int(r) for r in results.replicates]),
-        folds=own.folds,
+        folds=True,
     )
     measures = [{b: v.measures for b, v in bags.items()} for bags in replicates]
     return Entry(
         data=data,
-        name=name,
-        bags=own.bags,
-        groups=tuple(map(str, own.groups.tolist())),
-        values=values_of(measures, bags=own.bags),
+        name=scores.method.name,
+        bags=names,
+        groups=tuple(map(str, scores.groups.tolist())),
+        values=values_of(measures, bags=names),
         scores=scores,
     )

@@ -61,7 +61,7 @@ def leaderboard_table(boards: Sequence[SetBoard], *, notes: Sequence[str] = ()) 
             "methods that predict bags and have a value in every column: bag AUROC, NLL and AP "
             "within bags of every data set.",
             EXPLAINED,
-            rank_note(ranks),
+            rank_note(ranks, dependent="AUROC, NLL and AP"),
             *notes,
         ),
         follow=tuple(_set_table(board) for board in boards),

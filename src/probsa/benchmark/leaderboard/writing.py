@@ -33,17 +33,17 @@ def write_leaderboard(
     Returns: the files; none if no test bag has instance labels.
     """
     entries, notes = _own(chosen(results.scores))
-    if not entries:
-        return ()
     scores = {e.data: e.scores for e in entries if e.scores is not None}
     others, left_out = submitted(out, scores)
+    if not entries and not others:
+        return ()
     boards = [
         set_board(
             [e for e in (*entries, *others) if e.data == data],
             resamples=resamples,
             notes=tuple(n for n in notes if f" on {data} " in n),
         )
-        for data in scores
+        for data in dict.fromkeys(e.data for e in (*entries, *others))
     ]
     table = leaderboard_table(boards, notes=(*left_out, *results.left_out()))
     page = out / FOLDER / "leaderboard.html"

@@ -36,8 +36,11 @@ def bold_note(below: str) -> str:
     )
 
 
-def rank_note(ranks: Ranks | None) -> str:
-    """Return how average ranks are computed, and the Friedman and Nemenyi tests."""
+def rank_note(ranks: Ranks | None, *, dependent: str = "AUROC and F1") -> str:
+    """Return how average ranks are computed, and the Friedman and Nemenyi tests.
+
+    dependent: the metrics of a data set that are columns, in words.
+    """
     if ranks is None:
         return "Average rank: needs two methods that have a value in every column."
     n = ranks.ranks.shape[1]
@@ -58,8 +61,8 @@ def rank_note(ranks: Ranks | None) -> str:
         or f"ranks further apart than {critical.difference:.2f} differ (Nemenyi, 0.05)"
     )
     return (
-        f"{rule} {friedman}; {nemenyi}. AUROC and F1 of one data set are not independent, so "
-        "the test is lenient."
+        f"{rule} {friedman}; {nemenyi}. {dependent} of one data set are not independent, so the "
+        "test is lenient."
     )
 
 
