@@ -21,6 +21,14 @@ from .map_scores import MapScore as MapScore
 from .map_scores import available_scores as available_scores
 from .map_scores import map_values as map_values
 from .metrics import best_threshold as best_threshold
+from .null_comparison import NullComparison as NullComparison
+from .null_comparison import compare_to_null_maps as compare_to_null_maps
+from .null_files import apply_null_maps as apply_null_maps
+from .null_files import fit_for_run as fit_for_run
+from .null_files import store_null_maps as store_null_maps
+from .null_maps import NULL_MAPS as NULL_MAPS
+from .null_maps import NullMaps as NullMaps
+from .null_maps import fit_null_maps as fit_null_maps
 from .prediction import Prediction as Prediction
 from .predictor import SEEN_BY_ALL as SEEN_BY_ALL
 from .predictor import Ensemble as Ensemble

@@ -6,18 +6,18 @@ bags are all that validation needs. The fits are scikit-learn's.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from scipy.special import log_softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from ..core import Bag, seed_of
-from ..errors import InputError
+from ..core import seed_of
+from ..errors import BagError, InputError
 
 GRID = tuple(10.0**k for k in range(-4, 3))
 """The values of C."""
@@ -46,38 +46,66 @@ class BagFeatures:
     bag: Int[np.ndarray, " sampled"]
     """The bag of each sampled instance."""
 
-    @classmethod
-    def gather(cls, bags: Iterable[Bag], *, per_bag: int, seed: int = 0) -> "BagFeatures":
-        """Read bags with labels one after another.
 
-        Args:
-            bags: the bags.
-            per_bag: largest number of instances to sample from a bag; 0 for no sample.
-            seed: seed of the sample, together with the bag's name.
+class FeatureSums:
+    """Collects the `BagFeatures` of bags that are read one after another.
+
+    Args:
+        per_bag: largest number of instances to sample from a bag; 0 for no sample.
+        seed: seed of the sample, together with the bag's name.
+    """
+
+    def __init__(self, *, per_bag: int, seed: int = 0) -> None:
+        self.per_bag, self.seed = per_bag, seed
+        self.y: list[int] = []
+        self.sizes: list[int] = []
+        self.means: list[np.ndarray] = []
+        self.squares: list[np.ndarray] = []
+        self.rows: list[np.ndarray] = []
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def add(self, name: str, features: Shaped[np.ndarray, "n d"], *, y: int) -> None:
+        """Add a bag with its label.
+
+        Raises:
+            BagError: its features are not finite.
         """
-        y, sizes, means, squares, rows = [], [], [], [], []
-        for bag in bags:
-            x = bag.x.double().numpy()
-            assert bag.y is not None
-            y.append(int(bag.y))
-            sizes.append(len(x))
-            means.append(x.mean(0))
-            squares.append(((x - means[-1]) ** 2).sum(0))
-            rows.append(bag.x.float().numpy()[_sample(bag.name, len(x), per_bag, seed=seed)])
-        if not y:
+        x = features.astype(np.float64)
+        if not np.isfinite(x).all():
+            row = int(np.flatnonzero(~np.isfinite(x).all(1))[0])
+            raise BagError(
+                f"bag {name!r}: its features hold NaN or infinity, first in row {row}. Extract "
+                "that bag again, or leave it out"
+            )
+        mean = x.mean(0)
+        self.y.append(y)
+        self.sizes.append(len(x))
+        self.means.append(mean)
+        self.squares.append(((x - mean) ** 2).sum(0))
+        self.rows.append(features[_sample(name, len(x), self.per_bag, seed=self.seed)])
+
+    def result(self) -> BagFeatures:
+        """Return what was collected.
+
+        Raises:
+            InputError: there are no bags.
+        """
+        if not self.y:
             raise InputError("there are no bags to fit a logistic regression on")
-        n, centres = np.array(sizes), np.stack(means)
+        n, centres = np.array(self.sizes), np.stack(self.means)
         mean = n @ centres / n.sum()
-        variance = (np.sum(squares, 0) + n @ (centres - mean) ** 2) / n.sum()
+        variance = (np.sum(self.squares, 0) + n @ (centres - mean) ** 2) / n.sum()
         deviation = np.sqrt(variance)
         constant = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-6)
-        return cls(
-            y=np.array(y, dtype=np.int64),
+        return BagFeatures(
+            y=np.array(self.y, dtype=np.int64),
             means=centres,
             mean=mean,
             deviation=np.where(constant, 1.0, deviation),
-            rows=np.concatenate(rows).astype(np.float64),
-            bag=np.repeat(np.arange(len(y)), [len(r) for r in rows]),
+            rows=np.concatenate(self.rows).astype(np.float64),
+            bag=np.repeat(np.arange(len(self.y)), [len(r) for r in self.rows]),
         )
 
 

@@ -13,10 +13,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core import Bag, Bags, segment_mean
+from ..errors import InputError
 from ..variational import Dirac
 from ._base import Model, Output, Provenance, ScoreKind
 from ._explanation import Explainer
-from ._logistic import BagFeatures, FitOn, LogisticFit, fit_logistic, sample_size
+from ._logistic import BagFeatures, FeatureSums, FitOn, LogisticFit, fit_logistic, sample_size
 from ._registry import register
 
 
@@ -52,11 +53,11 @@ class LinearModel(Model):
     def fit_bags(self, train: Sequence[Bag], validation: Sequence[Bag]) -> None:
         """Fit the weights; each bag is read once."""
         per_bag = sample_size(len(train)) if self.fit_on == "instances" else 0
-        features = BagFeatures.gather(train, per_bag=per_bag, seed=self.seed)
+        features = _gathered(train, per_bag=per_bag, seed=self.seed)
         weights = self.likelihood.class_weights
         fit = fit_logistic(
             features,
-            BagFeatures.gather(validation, per_bag=0) if len(validation) else None,
+            _gathered(validation) if len(validation) else None,
             on=self.fit_on,
             classes=max(2, self.n_classes),
             class_weights=None if weights is None else weights.double().numpy(),
@@ -155,3 +156,12 @@ class InstanceRegression(LinearModel):
         scores = out.attention.mean.view(len(bags.x), 1, -1)
         nll = self.likelihood.nll(scores, self.labels(bags)[bags.bag])
         return {"nll": segment_mean(nll, bags.sizes).mean()}
+
+
+def _gathered(bags: Sequence[Bag], *, per_bag: int = 0, seed: int = 0) -> BagFeatures:
+    sums = FeatureSums(per_bag=per_bag, seed=seed)
+    for bag in bags:
+        if bag.y is None:
+            raise InputError(f"bag {bag.name!r} has no label: it can be predicted, not trained on")
+        sums.add(bag.name, bag.x.numpy(), y=int(bag.y))
+    return sums.result()
