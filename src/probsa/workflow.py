@@ -93,8 +93,6 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     else:
         bags = open_data(predictor.config.data, features=features)
         classes = predictor.config.data.classes
-    if len(runs) == 1:
-        _note_map_score(predictor, _stored_map_score(runs[0]))
     table = None
     if labels is not None:
         table = read_table(labels, classes=classes, labels_required=False)
@@ -109,15 +107,16 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         overwrite=overwrite,
         on_bag=on_bag,
     )
-    if len(runs) == 1:  # several runs have null maps of several training parts
-        apply_null_maps(runs[0], out, bags)
+    apply_null_maps(runs, out, bags)
     return predicted
 
 
 def _load_all(runs: Sequence[Path], *, checkpoint: str, device: str) -> Predictor:
-    if len(runs) == 1:
-        return load(runs[0], checkpoint=checkpoint, device=device)
-    return load_several(runs, checkpoint=checkpoint, device=device)
+    if len(runs) > 1:
+        return load_several(runs, checkpoint=checkpoint, device=device)
+    predictor = load(runs[0], checkpoint=checkpoint, device=device)
+    _note_map_score(predictor, _stored_map_score(runs[0]))
+    return predictor
 
 
 def _joint_split(runs: Sequence[Path]) -> Split | None:

@@ -69,13 +69,15 @@ def store_null_maps(
     return True
 
 
-def apply_null_maps(run: Path, predictions: Path, bags: BagSet) -> bool:
-    """Score newly predicted bags that have instance labels with the null maps of a run.
+def apply_null_maps(runs: Sequence[Path], predictions: Path, bags: BagSet) -> bool:
+    """Score newly predicted bags that have instance labels with the null maps of their run.
 
-    Returns: whether the run has null maps and any bag has instance labels.
+    Several runs that predict together have null maps of several training parts: none is used.
+
+    Returns: whether the bags were scored.
     """
-    file = null_maps_file(run)
-    if not file.is_file() or not any(True for _ in _labelled_bags(predictions)):
+    file = null_maps_file(runs[0])
+    if len(runs) > 1 or not file.is_file() or not any(True for _ in _labelled_bags(predictions)):
         return False
     write_null_scores(predictions, NullMaps.load(file), read=bags.stored)
     return True

@@ -44,7 +44,6 @@ NO_INTENSITY = (
 FORMAT = 1
 KNOTS = 5
 """Number of knots of the cubic splines of `position`, on each axis."""
-POSITION_GRID = np.linspace(0, 1, KNOTS)[:, None]
 
 Labelled = Iterable[tuple[StoredBag, bool]]
 """Bags, and whether each is positive."""
@@ -146,7 +145,7 @@ def position_basis(coords: Shaped[np.ndarray, "n axes"]) -> Float[np.ndarray, "n
     low, high = place.min(0), place.max(0)
     extent = np.where(high > low, high - low, 1.0)
     unit = np.where(high > low, (place - low) / extent, 0.5)
-    splines = SplineTransformer(n_knots=KNOTS, degree=3, knots=POSITION_GRID).fit(POSITION_GRID)
+    splines = SplineTransformer(n_knots=KNOTS, degree=3).fit(np.array([[0.0], [1.0]]))
     columns = splines.transform(unit[:, :1])
     for axis in range(1, unit.shape[1]):
         other = splines.transform(unit[:, axis : axis + 1])

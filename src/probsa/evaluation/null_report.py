@@ -259,8 +259,9 @@ def _measures(
 def _shown(p: Prediction, e: Evaluated) -> list[Any]:
     """Return the model's own score and, if it is another, the one that its maps show."""
     known = available_scores(p)
-    chosen = e.predictions.metadata.get("map_score")
-    shown = known[0] if chosen is None else MapScoreChoice.from_dict(chosen).chosen
+    stored = e.predictions.metadata.get("map_score")
+    choice = None if stored is None else MapScoreChoice.from_dict(stored)
+    shown = known[0] if choice is None else choice.chosen
     return list(dict.fromkeys((known[0], shown if shown in known else known[0])))
 
 

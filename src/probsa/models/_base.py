@@ -1,7 +1,7 @@
 """The interface of every model: `Bags` in, `Output` out, named losses."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -146,10 +146,10 @@ class Model(nn.Module, ABC):
         """The method's own weights of its loss terms; terms left out have weight 1."""
         return {}
 
-    def fit_bags(self, train: Sequence[Bag], validation: Sequence[Bag]) -> None:
+    def fit_bags(self, train: Collection[Bag], validation: Collection[Bag]) -> None:
         """Set the weights from labelled bags, for models with `fits_directly`.
 
-        Bags are read when they are accessed: iterate over them, and keep none.
+        Bags are read one at a time while they are iterated over: keep none of them.
 
         Raises:
             InputError: the bags do not suffice.

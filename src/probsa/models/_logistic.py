@@ -172,7 +172,7 @@ def fit_logistic(
         with warnings.catch_warnings():  # a large C on separable bags has no finite optimum
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.set_params(C=c).fit(x, y, sample_weight=weight)
-        fits[c] = model.coef_.copy(), model.intercept_.copy()
+        fits[c] = np.array(model.coef_), np.array(model.intercept_)
         if validation is not None:
             means = (validation.means - train.mean) / train.deviation
             losses[c] = _nll(means @ fits[c][0].T + fits[c][1], validation.y)

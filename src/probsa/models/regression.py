@@ -4,7 +4,7 @@ They are the simplest rivals of any pooling network. Scikit-learn fits them in o
 with C chosen by the NLL of the validation bags; no gradient step is taken.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import ClassVar
 
 import numpy as np
@@ -50,7 +50,7 @@ class LinearModel(Model):
         self.register_buffer("deviation", torch.ones(in_dim))
         self.register_buffer("c", torch.ones(1))
 
-    def fit_bags(self, train: Sequence[Bag], validation: Sequence[Bag]) -> None:
+    def fit_bags(self, train: Collection[Bag], validation: Collection[Bag]) -> None:
         """Fit the weights; each bag is read once."""
         per_bag = sample_size(len(train)) if self.fit_on == "instances" else 0
         features = _gathered(train, per_bag=per_bag, seed=self.seed)
@@ -158,7 +158,7 @@ class InstanceRegression(LinearModel):
         return {"nll": segment_mean(nll, bags.sizes).mean()}
 
 
-def _gathered(bags: Sequence[Bag], *, per_bag: int = 0, seed: int = 0) -> BagFeatures:
+def _gathered(bags: Collection[Bag], *, per_bag: int = 0, seed: int = 0) -> BagFeatures:
     sums = FeatureSums(per_bag=per_bag, seed=seed)
     for bag in bags:
         if bag.y is None:

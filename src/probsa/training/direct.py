@@ -5,7 +5,7 @@ Their run folder has one epoch: one row of metrics.csv, and both checkpoints wit
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -32,8 +32,8 @@ def epochs_of(config: RunConfig) -> int:
     return 1 if fits_directly(config) else config.training.epochs
 
 
-class LabelledBags(Sequence[Bag]):
-    """Bags with their labels, standardised as in the run, and read when they are accessed."""
+class LabelledBags(Collection[Bag]):
+    """Bags with their labels, standardised as in the run, and read one at a time."""
 
     def __init__(
         self, reader: BagReader, names: Sequence[str], *, standardizer: Standardizer
@@ -43,10 +43,14 @@ class LabelledBags(Sequence[Bag]):
     def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, index: int) -> Bag:
-        bag = self.reader.labelled(self.names[index])
-        scaled = self.standardizer(pack([replace(bag, x=bag.x.float())]))
-        return replace(bag, x=scaled.x)
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[Bag]:
+        for name in self.names:
+            bag = self.reader.labelled(name)
+            scaled = self.standardizer(pack([replace(bag, x=bag.x.float())]))
+            yield replace(bag, x=scaled.x)
 
 
 def fit_run(
