@@ -132,6 +132,30 @@ def instance_samples(
     return mean | {f"error_auroc_gain_{area}": gain(mean, area=area) for area in AREAS}
 
 
+def within_bag_samples(
+    predictions_by_replicate: Sequence[Sequence[Prediction]],
+    *,
+    positive: Mapping[str, bool],
+    groups: Mapping[str, Hashable] | None,
+    blocks: Sequence[Hashable] | None = None,
+    bootstrap: int = 200,
+    seed: int = 0,
+) -> dict[str, SampledMetric]:
+    """Return the metrics of `WITHIN_BAGS`, equal to those of `instance_samples`, without others."""
+    replicates = _align(predictions_by_replicate)
+    bags = [p.name for p in replicates[0]]
+    flags = np.array([bool(positive.get(b, False)) for b in bags], dtype=bool)
+    draws = bag_draws(bags, flags, groups=groups, resamples=bootstrap, seed=seed).with_data()
+    by_replicate = []
+    for predictions in replicates:
+        rows = np.flatnonzero([p.instance_labels is not None for p in predictions])
+        by_replicate.append(
+            _within_bags(labelled(predictions), flags[rows], draws=draws.for_items(rows))
+        )
+    weights = replicate_weights(len(replicates), resamples=bootstrap, seed=seed, blocks=blocks)
+    return _mean(by_replicate, weights=weights[: len(draws.counts)])
+
+
 def _align(replicates: Sequence[Sequence[Prediction]]) -> list[list[Prediction]]:
     """Return every replicate in the order of the first one's bags."""
     if not replicates or not replicates[0]:

@@ -6,7 +6,7 @@ PREDICTIONS/null_maps/about.json   the fit, written last
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +61,11 @@ def store_null_maps(
 
     Returns: whether any has.
     """
-    if not any(True for _ in _labelled_bags(run.predictions)):
+    if not any(True for _ in labelled_bags(run.predictions)):
         return False
     maps = fit_for_run(bags, train=train, validation=validation, labels=labels)
     maps.save(null_maps_file(run.path))
-    write_null_scores(run.predictions, maps, read=bags.stored)
+    write_null_scores(run.predictions, maps, names=labelled_bags(run.predictions), read=bags.stored)
     return True
 
 
@@ -77,18 +77,27 @@ def apply_null_maps(runs: Sequence[Path], predictions: Path, bags: BagSet) -> bo
     Returns: whether the bags were scored.
     """
     file = null_maps_file(runs[0])
-    if len(runs) > 1 or not file.is_file() or not any(True for _ in _labelled_bags(predictions)):
+    if len(runs) > 1 or not file.is_file() or not any(True for _ in labelled_bags(predictions)):
         return False
-    write_null_scores(predictions, NullMaps.load(file), read=bags.stored)
+    write_null_scores(
+        predictions, NullMaps.load(file), names=labelled_bags(predictions), read=bags.stored
+    )
     return True
 
 
 def write_null_scores(
-    predictions: Path, maps: NullMaps, *, read: Callable[[str], StoredBag]
+    parent: Path, maps: NullMaps, *, names: Iterable[str], read: Callable[[str], StoredBag]
 ) -> None:
-    """Write the scores of the predicted bags that have instance labels, one bag at a time."""
-    folder = predictions / NULL_SCORES
-    for name in _labelled_bags(predictions):
+    """Write the scores of the instances of some bags, one bag at a time.
+
+    Args:
+        parent: folder of predictions, or another one, in which a folder `null_maps` is written.
+        maps: the fitted null maps.
+        names: the bags.
+        read: reads a bag.
+    """
+    folder = parent / NULL_SCORES
+    for name in names:
         with replacing_hdf5(folder / f"{name}.h5") as f:
             for null_map, score in maps.scores(read(name)).items():
                 if isinstance(score, str):
@@ -99,14 +108,14 @@ def write_null_scores(
 
 
 def read_null_scores(
-    predictions: Path, name: str, *, instances: int
+    parent: Path, name: str, *, instances: int
 ) -> dict[str, Float[np.ndarray, " n"] | str]:
     """Return the scores of a bag's instances by null map, or the reason why there are none.
 
     Raises:
         BagError: the file is damaged, or belongs to other instances.
     """
-    path = predictions / NULL_SCORES / f"{name}.h5"
+    path = parent / NULL_SCORES / f"{name}.h5"
     if not path.is_file():
         return dict.fromkeys(NULL_MAPS, f"no scores of bag {name!r} are stored")
     try:
@@ -126,13 +135,13 @@ def read_null_scores(
     return found
 
 
-def about_null_maps(predictions: Path) -> dict[str, Any] | None:
-    """Return what is known of the fit, or None if no null maps are stored with predictions."""
-    path = predictions / NULL_SCORES / ABOUT
+def about_null_maps(parent: Path) -> dict[str, Any] | None:
+    """Return what is known of the fit, or None if no scores of null maps are stored in a folder."""
+    path = parent / NULL_SCORES / ABOUT
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
-def _labelled_bags(predictions: Path) -> Iterator[str]:
+def labelled_bags(predictions: Path) -> Iterator[str]:
     """Yield the names of the predicted bags that have instance labels."""
     for path in sorted((predictions / INSTANCES).glob("*.h5")):
         with h5py.File(path, "r") as f:

@@ -1,11 +1,8 @@
 """Maps that hardly look at the image, which the map of a model has to beat.
 
-centre           minus the distance from the middle of the bag's coordinates
-position         a smooth function of the place within the bag, learned from bag labels
-norm             the length of the standardised features
-mahalanobis      the distance from the mean training instance, with a shrunk covariance
-mean_features    a logistic regression on the bags' mean features, applied to instances
-single_instance  a logistic regression of single instances on their bag's label
+`centre` and `norm` need no training, and neither do `darkness` and `brightness`; `mahalanobis` uses
+the training instances, and `position`, `mean_features` and `single_instance` are logistic
+regressions that are trained on the labels of bags, as the models are. See docs/null-maps.md.
 """
 
 import json
@@ -35,7 +32,14 @@ NULL_MAPS = (
     "darkness",
     "brightness",
 )
-"""Every null map: `darkness` is minus the grey level of patches, `brightness` that of slices."""
+"""Every null map, in the order of tables.
+
+`centre`: minus the distance from the middle of the bag's coordinates. `position`: a smooth function
+of the place within the bag. `norm`: the length of the standardised features. `mahalanobis`: the
+distance from the mean training instance, with a shrunk covariance. `mean_features`: a regression on
+the bags' mean features, applied to instances. `single_instance`: a regression of instances on their
+bag's label. `darkness`: minus the mean grey level of a patch. `brightness`: the mean of a slice.
+"""
 NO_COORDINATES = "no coordinates"
 NO_INTENSITY = (
     "the feature files have no dataset 'intensity', which `probsa extract` writes: extract them "
