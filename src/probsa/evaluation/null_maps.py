@@ -185,7 +185,7 @@ def fit_null_maps(train: Labelled, validation: Labelled, *, bags: int, seed: int
     arrays: dict[str, np.ndarray] = {
         "mean": known.mean,
         "deviation": known.deviation,
-        "whitening": vectors / np.sqrt(np.maximum(values, 1e-12 * values[-1])),
+        "whitening": vectors / np.sqrt(np.maximum(values, 1e-12)),
     }
     about: dict[str, Any] = {
         "training_bags": len(features),
