@@ -42,8 +42,7 @@ bag's label. `darkness`: minus the mean grey level of a patch. `brightness`: the
 """
 NO_COORDINATES = "no coordinates"
 NO_INTENSITY = (
-    "the feature files have no dataset 'intensity', which `probsa extract` writes: extract them "
-    "again"
+    "the feature files have no dataset 'intensity', which `probsa extract` computes from the pixels"
 )
 FORMAT = 1
 KNOTS = 5
