@@ -19,11 +19,13 @@ from .evaluation import (
     Prediction,
     Predictor,
     Report,
+    apply_null_maps,
     best_threshold,
     choose_map_score,
     evaluate,
     load,
     load_several,
+    store_null_maps,
     write_predictions,
 )
 from .maps import render_folder
@@ -91,13 +93,11 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     else:
         bags = open_data(predictor.config.data, features=features)
         classes = predictor.config.data.classes
-    if len(runs) == 1:
-        _note_map_score(predictor, _stored_map_score(runs[0]))
     table = None
     if labels is not None:
         table = read_table(labels, classes=classes, labels_required=False)
     known = {} if table is None else dict(zip(table.bags, table.labels, strict=True))
-    return _predict(
+    predicted = _predict(
         predictor,
         BagSelection(bags, bags.names, expected=predictor.stated, strict=not other_features),
         out=out,
@@ -107,12 +107,16 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         overwrite=overwrite,
         on_bag=on_bag,
     )
+    apply_null_maps(runs, out, bags)
+    return predicted
 
 
 def _load_all(runs: Sequence[Path], *, checkpoint: str, device: str) -> Predictor:
-    if len(runs) == 1:
-        return load(runs[0], checkpoint=checkpoint, device=device)
-    return load_several(runs, checkpoint=checkpoint, device=device)
+    if len(runs) > 1:
+        return load_several(runs, checkpoint=checkpoint, device=device)
+    predictor = load(runs[0], checkpoint=checkpoint, device=device)
+    _note_map_score(predictor, _stored_map_score(runs[0]))
+    return predictor
 
 
 def _joint_split(runs: Sequence[Path]) -> Split | None:
@@ -286,6 +290,7 @@ def finish_run(
     bootstrap: int = 2000,
     maps: Literal["test", "all", "none"] = "test",
     map_score: bool = True,
+    null_maps: bool = True,
     on_bag: OnBag | None = None,
 ) -> Trained:
     """Predict, evaluate and draw the held-out bags of a trained run, in its folder.
@@ -295,10 +300,11 @@ def finish_run(
         bootstrap: number of resamples for the confidence intervals; 0 for none.
         maps: which bags to draw, as in `train_and_report`.
         map_score: choose the score of the maps on the validation bags, as `predict_run` does.
+        null_maps: fit null maps on the training bags, as `predict_run` does.
         on_bag: called after every bag that is predicted or drawn.
     """
     data = run.config().data
-    predicted = predict_run(run, map_score=map_score, on_bag=on_bag)
+    predicted = predict_run(run, map_score=map_score, null_maps=null_maps, on_bag=on_bag)
     report = evaluate(
         run.predictions, labels=data.labels, classes=data.classes, bootstrap=bootstrap
     )
@@ -317,7 +323,11 @@ def finish_run(
 
 
 def predict_run(
-    run: RunFolder, *, map_score: bool = True, on_bag: OnBag | None = None
+    run: RunFolder,
+    *,
+    map_score: bool = True,
+    null_maps: bool = True,
+    on_bag: OnBag | None = None,
 ) -> Predicted:
     """Predict the validation and test bags of a run; validation determines the threshold.
 
@@ -325,6 +335,8 @@ def predict_run(
         run: the folder of a run whose training has finished.
         map_score: also choose, on at most 50 validation bags, the score that maps show, and store
             it as `map_score.json`; False for experiments, which draw no maps.
+        null_maps: also fit null maps on the training bags, if a predicted bag has instance labels;
+            False for experiments, which fit them once for all runs of a split.
         on_bag: called after every bag.
     """
     config = run.config()
@@ -353,7 +365,7 @@ def predict_run(
         else:
             write_json(run.map_score_file, shown.to_dict())
         _note_map_score(predictor, shown)
-    return _predict(
+    predicted = _predict(
         predictor,
         BagSelection(bags, split.val + split.test),
         out=run.predictions,
@@ -363,3 +375,7 @@ def predict_run(
         overwrite=True,
         on_bag=on_bag,
     )
+    if null_maps:
+        classes = {name: y for name, y in labels.items() if y is not None}
+        store_null_maps(run, bags, train=split.train, validation=split.val, labels=classes)
+    return predicted

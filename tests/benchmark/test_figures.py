@@ -496,16 +496,16 @@ def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypat
     shutil.copytree(experiment / "cells" / "one", out / "cells" / "one")
     summaries, comparisons = [], []
 
-    def summary_of(scores, **given):
+    def samples_of(scores, **given):
         summaries.append(scores.method.name)
-        return instances.summary_of(scores, **given)
+        return instances.samples_of(scores, **given)
 
     def compare(y, scores, **given):
         of = (*scores, given["metric"], given["pooling"], given["baseline"])
         comparisons.append((*of, *[p.tobytes() for p in scores.values()]))
         return comparison.compare(y, scores, **given)
 
-    monkeypatch.setattr("probsa.benchmark.results.cache.summary_of", summary_of)
+    monkeypatch.setattr("probsa.benchmark.results.cache.samples_of", samples_of)
     monkeypatch.setattr("probsa.benchmark.results.pooled.compare", compare)
     write_report(out, bags=["e"])
     assert sorted(summaries) == sorted({s.method.name for s in read_scores(out)})

@@ -81,6 +81,7 @@ def test_features_are_those_of_the_pixels_at_the_coordinates(slides, finished):
             pixels = slide.read(x=int(x), y=int(y), level=0, width=128, height=128)
             own = encoder.encode(torch.from_numpy(pixels)[None])[0].numpy()
             np.testing.assert_allclose(bag.features[i], own, rtol=1e-5, atol=1e-6)
+            assert bag.intensity[i] == pytest.approx(pixels.astype(np.float64).mean(), rel=1e-6)
 
 
 def test_attributes_are_tridents(finished):

@@ -13,6 +13,7 @@ from probsa.evaluation.dice import dice_threshold
 from probsa.evaluation.instance_summaries import instance_samples, instance_summary
 from probsa.evaluation.instances import instance_metrics
 from probsa.evaluation.pools import Pool
+from probsa.evaluation.within_bags import WITHIN_BAGS
 from probsa.statistics.bootstrap import Draws
 from probsa.statistics.sampled import (
     SampledMetric,
@@ -52,7 +53,7 @@ def test_the_metrics_of_one_replicate_are_those_of_one_run():
         | isolated_metrics(bags, positive, bootstrap=40, seed=3)
     )
     shared = set(got) & set(single)
-    assert set(got) - shared == {"auroc_within_bags"}
+    assert set(got) - shared == set(WITHIN_BAGS)
     for name in shared:
         assert got[name].reason == single[name].reason, name
         for end in ("value", "low", "high"):

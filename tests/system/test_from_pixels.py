@@ -93,6 +93,8 @@ def test_a_head_ct_to_maps(shared_data, tmp_path):
         nibabel.save(nibabel.Nifti1Image(volume, axes), folder / f"s{k}.nii.gz")
     run("patch", folder, "--out", tmp_path / "work", "--workers", 1)
     run("extract", tmp_path / "work", *ALONE)
+    last = read_bag(tmp_path / "work" / "slices" / "features_handcrafted" / "s9.h5")
+    np.testing.assert_allclose(np.sort(last.intensity), np.sort(volume.mean((0, 1))), rtol=1e-4)
     labels = write_labels(tmp_path / "labels.csv", [f"s{k}" for k in range(10)])
     train(tmp_path / "work", labels, tmp_path / "run")
     with zipfile.ZipFile(shared_data / "ct_volumes" / "ge_head_ct_dicom.zip") as z:

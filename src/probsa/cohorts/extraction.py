@@ -79,6 +79,7 @@ class _SlideInProgress:
     made_with: dict[str, Any]
     features: np.ndarray
     unreadable: np.ndarray
+    intensity: np.ndarray
     began: float
     done: int = 0
     """Number of instances that are encoded."""
@@ -239,6 +240,7 @@ class Extraction(CohortStage):
                     made_with=self._made_with(record, coordinates, content=content),
                     features=np.zeros((record.count, self.encoder.width), self.options.dtype),
                     unreadable=np.zeros(record.count, bool),
+                    intensity=np.zeros(record.count, np.float32),
                     began=began,
                 )
             except BROKEN as e:
@@ -277,6 +279,7 @@ class Extraction(CohortStage):
                 )
                 slide.features[rows][readable] = self._to_disk_dtype(features.numpy())
             slide.unreadable[rows] = ~readable
+            slide.intensity[rows] = chunk.intensity.numpy()
             slide.done += chunk.stop - chunk.start
             if slide.done == slide.record.count:
                 outcomes.append(self._finish(slide))
@@ -315,6 +318,7 @@ class Extraction(CohortStage):
             kind=record.kind,
             coords=slide.coordinates.coords,
             unreadable=slide.unreadable,
+            intensity=slide.intensity,
             attributes={k: v for k, v in slide.coordinates.attributes.items() if k != "kind"},
             stamps={
                 "made_with": json.dumps(slide.made_with, sort_keys=True),

@@ -63,6 +63,8 @@ class ReadChunk(NamedTuple):
     """uint8, shape (n, height, width, 3)."""
     unreadable: Tensor
     """bool, shape (n,): True where the pixels could not be decoded and are zeros."""
+    intensity: Tensor
+    """float32, shape (n,): mean grey level of each patch, or Hounsfield units of each slice."""
     error: str
     """Why the slide cannot be read at all; empty if it can."""
 
@@ -81,13 +83,24 @@ class PixelReader(Dataset[ReadChunk]):
             source = self._source(chunk)
             if isinstance(source, Scan):
                 pixels, unreadable = _read_slices(source, chunk, self.windows)
+                volume = source.volume[chunk.start : chunk.stop]
+                intensity = torch.from_numpy(volume.mean((1, 2), dtype=np.float64)).float()
             else:
                 pixels, unreadable = _read_patches(source, chunk)
-            return ReadChunk(chunk.job, chunk.start, chunk.stop, pixels, unreadable, "")
+                intensity = pixels.float().mean((1, 2, 3))
+            return ReadChunk(chunk.job, chunk.start, chunk.stop, pixels, unreadable, intensity, "")
         except BROKEN as e:
             self._error = str(e) or type(e).__name__
             no_pixels, no_flags = torch.zeros(0, 0, 0, 3, dtype=torch.uint8), torch.zeros(0).bool()
-            return ReadChunk(chunk.job, chunk.start, chunk.stop, no_pixels, no_flags, self._error)
+            return ReadChunk(
+                chunk.job,
+                chunk.start,
+                chunk.stop,
+                no_pixels,
+                no_flags,
+                torch.zeros(0),
+                self._error,
+            )
 
     def _source(self, chunk: Chunk) -> Slide | Scan:
         if chunk.job == self._job:

@@ -38,6 +38,8 @@ class StoredBag:
     """Level-0 (x, y) of each patch's top-left corner, or slice positions of shape (n, 1)."""
     instance_labels: Shaped[np.ndarray, " labels"] | None = None
     """int64; never used in training."""
+    intensity: Shaped[np.ndarray, " values"] | None = None
+    """Mean grey level of each patch (0 to 255), or mean Hounsfield units of each slice."""
     kind: BagKind | None = None
     stride: float | None = None
     """Level-0 pixels between neighbouring patches; None if the file does not state them."""
@@ -58,7 +60,11 @@ def validate_bag(bag: StoredBag, *, source: Path) -> StoredBag:
     label, instances = f"bag {bag.name!r} ({source})", len(bag.features)
     if instances == 0:
         raise EmptyBag(f"{label} is empty: a bag needs at least one instance. Leave the file out")
-    for what, rows in (("coords", bag.coords), ("instance_labels", bag.instance_labels)):
+    for what, rows in (
+        ("coords", bag.coords),
+        ("instance_labels", bag.instance_labels),
+        ("intensity", bag.intensity),
+    ):
         if rows is not None and len(rows) != instances:
             raise BagError(
                 f"{label}: features have {instances} rows, {what} {len(rows)}. "
@@ -93,6 +99,8 @@ def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
         features = np.empty(dataset.shape, dataset.dtype)
         dataset.read_direct(features)
         corners, marks = _dataset(f, "coords"), _dataset(f, "instance_labels")
+        levels = _dataset(f, "intensity")
+        intensity = None if levels is None else levels[...].reshape(-1).astype(np.float32)
         coords = None if corners is None else as_coordinates(corners[...])
         stride = None if corners is None else stride_of(corners.attrs)
         labels = None if marks is None else marks[...].reshape(-1).astype(np.int64)
@@ -104,6 +112,7 @@ def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
         features=as_features(features, source=path),
         coords=coords,
         instance_labels=labels,
+        intensity=intensity,
         kind=kind,
         stride=stride,
     )
@@ -131,6 +140,7 @@ def _without(bag: StoredBag, unreadable: Bool[np.ndarray, " n"], path: Path) -> 
         features=bag.features[readable],
         coords=None if bag.coords is None else bag.coords[readable],
         instance_labels=None if bag.instance_labels is None else bag.instance_labels[readable],
+        intensity=None if bag.intensity is None else bag.intensity[readable],
     )
 
 
@@ -158,7 +168,7 @@ def read_stamp(path: Path, key: str) -> str | None:
     return None if value is None else str(value)
 
 
-def write_bag(
+def write_bag(  # noqa: PLR0913 - the datasets of a file
     path: Path,
     *,
     features: Shaped[np.ndarray, "n features"],
@@ -166,6 +176,7 @@ def write_bag(
     coords: Shaped[np.ndarray, "rows axes"] | None = None,
     instance_labels: Shaped[np.ndarray, " labels"] | None = None,
     unreadable: Shaped[np.ndarray, " flags"] | None = None,
+    intensity: Shaped[np.ndarray, " values"] | None = None,
     attributes: Mapping[str, object] | None = None,
     stamps: Mapping[str, str] | None = None,
 ) -> None:
@@ -178,6 +189,7 @@ def write_bag(
         coords: Level-0 (x, y) of each patch's top-left corner, or slice positions (n, 1).
         instance_labels: Labels of the instances, used for evaluation only.
         unreadable: 1 for each instance whose pixels could not be read; omitted if there are none.
+        intensity: Mean grey level (0 to 255) of each patch, or Hounsfield units of each slice.
         attributes: TRIDENT's attributes (`patch_size`, `patch_size_level0`, `overlap`, …), stored
             on `coords`, or on `features` if there are no coordinates.
         stamps: How the features were made (`made_with`, `encoder`, …), stored on the root.
@@ -193,6 +205,7 @@ def write_bag(
         features=as_features(features, source=path),
         coords=None if coords is None else as_coordinates(coords),
         instance_labels=labels,
+        intensity=intensity,
         kind=kind,
     )
     validate_bag(bag, source=path)
@@ -207,6 +220,8 @@ def write_bag(
         if labels is not None:
             small = labels.min() >= -128 and labels.max() <= 127
             f.create_dataset("instance_labels", data=labels.astype(np.int8) if small else labels)
+        if intensity is not None:
+            f.create_dataset("intensity", data=intensity.astype(np.float32))
         if unreadable is not None and unreadable.any():
             f.create_dataset("unreadable", data=unreadable.astype(np.int8))
         for key, value in (attributes or {}).items():

@@ -10,7 +10,9 @@ from .faithfulness import choose_map_score as choose_map_score
 from .froc_summaries import FROC_METRICS as FROC_METRICS
 from .froc_summaries import froc_summary as froc_summary
 from .instance_summaries import ValidationPredictions as ValidationPredictions
+from .instance_summaries import instance_samples as instance_samples
 from .instance_summaries import instance_summary as instance_summary
+from .instance_summaries import within_bag_samples as within_bag_samples
 from .instances import instance_metrics as instance_metrics
 from .lesion_detections import detect_lesions as detect_lesions
 from .lesion_hits import match_detections as match_detections
@@ -23,6 +25,19 @@ from .map_scores import MapScore as MapScore
 from .map_scores import available_scores as available_scores
 from .map_scores import map_values as map_values
 from .metrics import best_threshold as best_threshold
+from .null_comparison import NullComparison as NullComparison
+from .null_comparison import compare_to_null_maps as compare_to_null_maps
+from .null_files import about_null_maps as about_null_maps
+from .null_files import apply_null_maps as apply_null_maps
+from .null_files import fit_for_run as fit_for_run
+from .null_files import labelled_bags as labelled_bags
+from .null_files import null_maps_file as null_maps_file
+from .null_files import read_null_scores as read_null_scores
+from .null_files import store_null_maps as store_null_maps
+from .null_files import write_null_scores as write_null_scores
+from .null_maps import NULL_MAPS as NULL_MAPS
+from .null_maps import NullMaps as NullMaps
+from .null_maps import fit_null_maps as fit_null_maps
 from .prediction import Prediction as Prediction
 from .predictor import SEEN_BY_ALL as SEEN_BY_ALL
 from .predictor import Ensemble as Ensemble
@@ -43,3 +58,7 @@ from .tables import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .tables import Predictions as Predictions
 from .tables import read_predictions as read_predictions
 from .tables import write_predictions as write_predictions
+from .within_bags import WITHIN as WITHIN
+from .within_bags import WITHIN_BAGS as WITHIN_BAGS
+from .within_bags import WITHIN_TITLES as WITHIN_TITLES
+from .within_bags import is_mixed as is_mixed

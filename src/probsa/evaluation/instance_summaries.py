@@ -9,7 +9,6 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float
-from sklearn.metrics import roc_auc_score
 
 from ..errors import InputError
 from ..statistics import (
@@ -18,7 +17,6 @@ from ..statistics import (
     SampledMetric,
     mean_over_replicates,
     one_class_reason,
-    ratio_of_sums,
     replicate_weights,
     sampled_auroc,
 )
@@ -28,11 +26,10 @@ from .isolated import isolated_samples
 from .neighbours import Neighbours, neighbours_or_reason
 from .pools import NO_INSTANCE_LABELS, Pool, bag_draws, labelled, score_kind_of, threshold_bags
 from .prediction import Prediction
+from .within_bags import WITHIN_BAGS, is_mixed, within_bag, within_samples
 
 ValidationPredictions = Sequence[Prediction] | Mapping[Hashable, Sequence[Prediction]]
 """Predictions of the validation bags of one replicate; by fold if each fold has its own run."""
-
-WITHIN = "auroc_within_bags"
 
 
 def instance_summary(
@@ -49,7 +46,7 @@ def instance_summary(
     """Return every instance metric, averaged over the replicates, with its interval.
 
     The metrics are `auroc` and `average_precision` of μ (over all labelled instances; with the
-    suffix `_positive_bags`, over those of positive bags), `auroc_within_bags` (the mean AUROC over
+    suffix `_positive_bags`, over those of positive bags), those of `WITHIN_BAGS` (means over
     positive bags), `dice`, `dice_pooled`, those of `detector_samples` with
     `error_auroc_gain_<area>` (σ² minus its best rival), and those of `isolated_samples`. With
     folds, metrics that rank μ or σ² across bags are averaged over the folds, because two runs have
@@ -117,7 +114,7 @@ def instance_samples(
             _mean_over_runs(
                 judged, inside, runs=runs, graphs=graphs, stds=stds, draws=within, seed=seed
             )
-            | {WITHIN: _auroc_within_bags(judged, inside, draws=within)}
+            | _within_bags(judged, inside, draws=within)
             | _dice(
                 judged,
                 inside,
@@ -133,6 +130,30 @@ def instance_samples(
     )
     mean = _mean(by_replicate, weights=weights)
     return mean | {f"error_auroc_gain_{area}": gain(mean, area=area) for area in AREAS}
+
+
+def within_bag_samples(
+    predictions_by_replicate: Sequence[Sequence[Prediction]],
+    *,
+    positive: Mapping[str, bool],
+    groups: Mapping[str, Hashable] | None,
+    blocks: Sequence[Hashable] | None = None,
+    bootstrap: int = 200,
+    seed: int = 0,
+) -> dict[str, SampledMetric]:
+    """Return the metrics of `WITHIN_BAGS`, equal to those of `instance_samples`, without others."""
+    replicates = _align(predictions_by_replicate)
+    bags = [p.name for p in replicates[0]]
+    flags = np.array([bool(positive.get(b, False)) for b in bags], dtype=bool)
+    draws = bag_draws(bags, flags, groups=groups, resamples=bootstrap, seed=seed).with_data()
+    by_replicate = []
+    for predictions in replicates:
+        rows = np.flatnonzero([p.instance_labels is not None for p in predictions])
+        by_replicate.append(
+            _within_bags(labelled(predictions), flags[rows], draws=draws.for_items(rows))
+        )
+    weights = replicate_weights(len(replicates), resamples=bootstrap, seed=seed, blocks=blocks)
+    return _mean(by_replicate, weights=weights[: len(draws.counts)])
 
 
 def _align(replicates: Sequence[Sequence[Prediction]]) -> list[list[Prediction]]:
@@ -232,21 +253,18 @@ def _auroc_and_precision(
     return sampled_auroc(pool.y, pool.score, draws=within, what=what), average_precision
 
 
-def _auroc_within_bags(
+def _within_bags(
     predictions: Sequence[Prediction], positive: Bool[np.ndarray, " bags"], *, draws: Draws
-) -> SampledMetric:
-    """Return the mean AUROC over the positive bags that have instances of both labels."""
-    if not predictions:
-        return SampledMetric.undefined(NO_INSTANCE_LABELS)
-    value, defined = np.zeros(len(predictions)), np.zeros(len(predictions), dtype=bool)
+) -> dict[str, SampledMetric]:
+    """Return the means over the positive bags that have instances of both labels."""
+    values = np.zeros((len(predictions), len(WITHIN_BAGS)))
+    mixed = np.zeros(len(predictions), dtype=bool)
     for b in np.flatnonzero(positive).tolist():
         bag = Pool.of([predictions[b]])
-        defined[b] = bag.y.any() and not bag.y.all()
-        if defined[b]:
-            value[b] = roc_auc_score(bag.y, bag.score)
-    if not defined.any():
-        return SampledMetric.undefined("no positive bag has instances of both labels")
-    return ratio_of_sums(value, defined, draws=draws)
+        mixed[b] = is_mixed(bag.y)
+        if mixed[b]:
+            values[b] = within_bag(bag.y, bag.score)
+    return within_samples(values, mixed, draws=draws)
 
 
 def _dice(

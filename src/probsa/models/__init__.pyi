@@ -8,6 +8,11 @@ from ._catalogue import catalogue_lines as catalogue_lines
 from ._catalogue import catalogue_page as catalogue_page
 from ._catalogue import catalogue_rows as catalogue_rows
 from ._explanation import Explanation as Explanation
+from ._logistic import BagFeatures as BagFeatures
+from ._logistic import FeatureSums as FeatureSums
+from ._logistic import LogisticFit as LogisticFit
+from ._logistic import fit_logistic as fit_logistic
+from ._logistic import sample_size as sample_size
 from ._nearest_arcs import nearest_arcs as nearest_arcs
 from ._originals import from_original as from_original
 from ._registry import PRESET as PRESET

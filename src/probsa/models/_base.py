@@ -1,7 +1,7 @@
 """The interface of every model: `Bags` in, `Output` out, named losses."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, draw_key, random_stream
+from ..core import Bag, Bags, draw_key, random_stream
 from ..errors import BagError, InputError
 from ..variational import Likelihood, Posterior, likelihood_of
 from ._explanation import Explanation
@@ -99,6 +99,9 @@ class Model(nn.Module, ABC):
     couples_bags: ClassVar[bool] = False
     """Whether training mixes the bags of a batch (batch statistics, a memory): one process only."""
 
+    fits_directly: ClassVar[bool] = False
+    """Whether `fit_bags` trains the model in one go, instead of gradient steps."""
+
     explains: bool = True
     """Whether prediction also computes `Output.explanation`; validation in training does not."""
 
@@ -142,6 +145,17 @@ class Model(nn.Module, ABC):
     def loss_weights(self) -> dict[str, float]:
         """The method's own weights of its loss terms; terms left out have weight 1."""
         return {}
+
+    def fit_bags(self, train: Collection[Bag], validation: Collection[Bag]) -> None:
+        """Set the weights from labelled bags, for models with `fits_directly`.
+
+        Bags are read one at a time while they are iterated over: keep none of them.
+
+        Raises:
+            InputError: the bags do not suffice.
+        """
+        del train, validation
+        raise NotImplementedError(f"{type(self).__name__} is trained by gradient steps")
 
     def streams(self, bags: Bags, generator: torch.Generator | None) -> list[torch.Generator]:
         """Return one noise generator per bag, so that a bag's noise is independent of its batch.

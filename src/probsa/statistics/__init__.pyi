@@ -9,6 +9,7 @@ from .comparison import holm as holm
 from .delong_test import delong as delong
 from .detectable_difference import detectable_sentence as detectable_sentence
 from .detectable_difference import minimum_detectable as minimum_detectable
+from .few_groups import student_interval as student_interval
 from .free_response import RATES as RATES
 from .free_response import SlideHits as SlideHits
 from .free_response import froc as froc

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..models import arguments, facts
 from .config import RunConfig
+from .direct import fits_directly
 from .run_folder import EXECUTION_KEYS
 
 
@@ -16,6 +17,8 @@ def why_not_jointly(config: RunConfig) -> str | None:
     training = config.training
     if training.members > 1:
         return f"members is {training.members}: its members already train with each other"
+    if fits_directly(config):
+        return f"{config.model} is fitted in one go, without gradient steps"
     if not facts(config.model).stackable:
         return f"{config.model} is not made of linear maps and norms alone"
     dropouts = [k for k, v in _model_arguments(config).items() if "dropout" in k and v]

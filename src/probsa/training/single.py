@@ -17,6 +17,7 @@ from ..errors import InputError, ProbSAError
 from .checkpoints import load_checkpoint, restore_model
 from .config import RunConfig
 from .devices import World, choose_device, world
+from .direct import epochs_of, fit_run, fits_directly
 from .joint import train_stacked
 from .joint_rules import why_not_jointly
 from .keepers import EpochKeeper, Keeper, TrainingState, restore_run
@@ -100,6 +101,11 @@ def train_prepared(
     Raises:
         InputError: the run diverged.
     """
+    if fits_directly(config):
+        if world.first:
+            fit_run(config, folder, prepared, reporter=reporter)
+        world.wait()
+        return
     device = choose_device(config.training.device)
     loop = single_loop(config, folder, prepared, device=device, world=world, reporter=reporter)
     loop.run()
@@ -162,7 +168,7 @@ def _is_complete(config: RunConfig, folder: RunFolder) -> bool:
     progress = Progress(**load_checkpoint(folder.last).metadata["progress"])
     patience = config.training.patience
     over = patience is not None and progress.since_best >= patience
-    return progress.epoch == config.training.epochs or over
+    return progress.epoch == epochs_of(config) or over
 
 
 def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from ...core import read_csv, temporary_files, write_csv, write_json
 from ...errors import BagError, InputError
 from ...jobs import RecordFile, write_lock
-from ...training import RunFolder, config_differences
+from ...training import RunFolder, config_differences, epochs_of
 from ...workflow import finish_run
 from ..grid.methods_and_cells import Cell
 
@@ -74,7 +74,7 @@ def evaluation_file(run: RunFolder) -> Path:
 def is_trained(cell: Cell, out: Path) -> bool:
     """Return True if all epochs of a run are done; its predictions may still be missing."""
     run = RunFolder(cell.folder(out))
-    epochs = cell.config.training.epochs
+    epochs = epochs_of(cell.config)
     if not run.config_file.is_file():
         return False
     files = [file for member in run.members() for file in (member.best, member.last)]
@@ -107,8 +107,8 @@ def finish(cell: Cell, out: Path) -> None:
     """
     run = RunFolder(cell.folder(out))
     run.sweep()
-    # no bootstrap: the tables compute intervals over several runs
-    finished = finish_run(run, bootstrap=0, maps="none", map_score=False)
+    # no bootstrap: the tables compute intervals over several runs, and fit null maps once a split
+    finished = finish_run(run, bootstrap=0, maps="none", map_score=False, null_maps=False)
     if finished.failures:
         evaluation_file(run).unlink()
         bag, reason = finished.failures[0]

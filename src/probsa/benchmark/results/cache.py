@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...statistics import Metric
-from .instances import BOOTSTRAP, summary_of
+from ...statistics import Metric, SampledMetric
+from .instances import BOOTSTRAP, samples_of
 from .pooled import Compared, compare_methods
 from .results import Scores
 
@@ -17,7 +17,9 @@ class ResultCache:
     """Computes each result once for the same runs."""
 
     _compared: dict[tuple[Key, str | None], Compared] = field(default_factory=dict)
-    _summaries: dict[tuple[Key, int], Mapping[str, Metric] | None] = field(default_factory=dict)
+    _samples: dict[tuple[Key, int], Mapping[str, SampledMetric] | None] = field(
+        default_factory=dict
+    )
 
     def compared(self, scores: Sequence[Scores], *, baseline: str | None) -> Compared:
         """Return `compare_methods` of the scores."""
@@ -27,15 +29,26 @@ class ResultCache:
         return self._compared[key]
 
     def summary(self, scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
-        """Return `summary_of` the scores.
+        """Return all instance metrics of the scores.
 
         Raises:
-            BagError, InputError: As `summary_of` does.
+            BagError, InputError: As `samples_of` does.
+        """
+        samples = self.samples(scores, bootstrap=bootstrap)
+        return None if samples is None else {name: s.metric() for name, s in samples.items()}
+
+    def samples(
+        self, scores: Scores, *, bootstrap: int = BOOTSTRAP
+    ) -> Mapping[str, SampledMetric] | None:
+        """Return `samples_of` the scores.
+
+        Raises:
+            BagError, InputError: As `samples_of` does.
         """
         key = (_key([scores]), bootstrap)
-        if key not in self._summaries:
-            self._summaries[key] = summary_of(scores, bootstrap=bootstrap)
-        return self._summaries[key]
+        if key not in self._samples:
+            self._samples[key] = samples_of(scores, bootstrap=bootstrap)
+        return self._samples[key]
 
 
 def _key(scores: Sequence[Scores]) -> Key:

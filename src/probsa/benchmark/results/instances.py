@@ -2,8 +2,8 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from ...evaluation import InstanceArea, Prediction, ValidationPredictions, instance_summary
-from ...statistics import Metric
+from ...evaluation import InstanceArea, Prediction, ValidationPredictions, instance_samples
+from ...statistics import Metric, SampledMetric
 from .pooled import blocks
 from .results import Scores, instances_of, validation_of
 
@@ -13,7 +13,13 @@ BOOTSTRAP = 200
 
 
 def summary_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
-    """Return all instance metrics of one method, or None without instance labels.
+    """Return all instance metrics of one method, as `samples_of` does."""
+    samples = samples_of(scores, bootstrap=bootstrap)
+    return None if samples is None else {name: s.metric() for name, s in samples.items()}
+
+
+def samples_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, SampledMetric] | None:
+    """Return all instance metrics of one method with their resamples, or None without labels.
 
     Raises:
         BagError: A bag's file is missing or damaged, or its attention is not finite.
@@ -28,7 +34,7 @@ def summary_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Me
         by_split: dict[Hashable, Sequence[Prediction]] = {**runs}
         validation.append(by_split if scores.folds else next(iter(runs.values())))
     by_fold = dict(zip(scores.bags, scores.split[0].tolist(), strict=True))
-    return instance_summary(
+    return instance_samples(
         replicates,
         positive=_positive(scores, by_run),
         validation=validation,

@@ -11,6 +11,7 @@ from ..results.results import Scores
 from ._shared import key, metadata
 from .lesions import lesion_tables
 from .table import Column, ResultTable, TableCell, Unit, text_cell
+from .within_bags import Samples, within_bags_table
 
 Summary = Mapping[str, Metric]
 METRIC_COLUMNS: tuple[tuple[str, str, Unit], ...] = (
@@ -33,18 +34,20 @@ def instances_table(
     """
     cache = cache or ResultCache()
     summaries: dict[str, Summary] = {}
+    samples: dict[str, Samples] = {}
     failures: list[str] = []
     for s in scores:
         try:
-            summary = cache.summary(s, bootstrap=bootstrap)
+            sampled = cache.samples(s, bootstrap=bootstrap)
         except ProbSAError as error:
             failures.append(f"{s.method.name} has no instance metrics: {error}.")
             continue
-        if summary is not None:
-            summaries[s.method.name] = summary
+        if sampled is not None:
+            samples[s.method.name] = sampled
+            summaries[s.method.name] = {k: m.metric() for k, m in sampled.items()}
     if not summaries:
         return None
-    data = scores[0].data
+    data, with_labels = scores[0].data, [s for s in scores if s.method.name in samples]
     tables, lesion_notes = lesion_tables(scores, bootstrap=bootstrap)
     columns = [Column(key="method", title="method")]
     columns += [Column(key=k, title=title, unit=unit) for k, title, unit in METRIC_COLUMNS]
@@ -70,7 +73,11 @@ def instances_table(
             *failures,
             *lesion_notes,
         ),
-        follow=(_detectors(data, summaries), *tables),
+        follow=(
+            within_bags_table(with_labels, samples, bootstrap=bootstrap),
+            _detectors(data, summaries),
+            *tables,
+        ),
     )
 
 

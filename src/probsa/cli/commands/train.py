@@ -160,7 +160,10 @@ def _train(config: "RunConfig", own: Namespace, *, note: str | None) -> int:
         epoch = trained.report.metadata.get("epoch")
         epochs = ", ".join(map(str, epoch)) if isinstance(epoch, list) else epoch
         which = "epochs" if isinstance(epoch, list) else "epoch"
-        OUT.print(f"weights: {CHOSEN[config.training.select].format(f'{which} {epochs}')}")
+        if "C" in trained.report.metadata:
+            OUT.print(f"weights: fitted in one go, with C = {trained.report.metadata['C']}")
+        else:
+            OUT.print(f"weights: {CHOSEN[config.training.select].format(f'{which} {epochs}')}")
         maps = f", {trained.maps} maps in {trained.run.maps}" if trained.maps else ""
         OUT.print(f"run: {trained.run.path}{maps}", markup=False)
     return exit_status(trained.failures, as_json=own.json)

@@ -21,6 +21,7 @@ class ProbsaWriter(Writer):
             kind=stored.inferred_kind,
             coords=stored.coords,
             instance_labels=stored.instance_labels,
+            intensity=stored.intensity,
             attributes={k: v for k, v in metadata.items() if v is not None} if bag.slide else {},
             stamps={} if self.encoder is None else {"encoder": self.encoder},
         )

@@ -1,0 +1,167 @@
+"""Logistic regressions as models of bags: on mean features, and on single instances.
+
+They are the simplest rivals of any pooling network. Scikit-learn fits them in one go (`fit_bags`),
+with C chosen by the NLL of the validation bags; no gradient step is taken.
+"""
+
+from collections.abc import Collection
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..core import Bag, Bags, segment_mean
+from ..errors import InputError
+from ..variational import Dirac
+from ._base import Model, Output, Provenance, ScoreKind
+from ._explanation import Explainer
+from ._logistic import BagFeatures, FeatureSums, FitOn, LogisticFit, fit_logistic, sample_size
+from ._registry import register
+
+
+class LinearModel(Model):
+    """A linear score of standardised features; a bag's logit is the mean of its instances' scores.
+
+    The score of instance n for class c is f_nc = w_cᵀ (x_n - mean) / deviation + b_c.
+    """
+
+    score_kind: ClassVar[ScoreKind] = "evidence"
+    fits_directly = True
+    fit_on: ClassVar[FitOn]
+    """What the regression is fitted on."""
+
+    mean: Tensor
+    deviation: Tensor
+    c: Tensor
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        n_classes: int = 1,
+        class_weights: tuple[float, ...] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
+        self.linear = nn.Linear(in_dim, n_classes)
+        self.register_buffer("mean", torch.zeros(in_dim))
+        self.register_buffer("deviation", torch.ones(in_dim))
+        self.register_buffer("c", torch.ones(1))
+
+    def fit_bags(self, train: Collection[Bag], validation: Collection[Bag]) -> None:
+        """Fit the weights; each bag is read once."""
+        per_bag = sample_size(len(train)) if self.fit_on == "instances" else 0
+        features = _gathered(train, per_bag=per_bag, seed=self.seed)
+        weights = self.likelihood.class_weights
+        fit = fit_logistic(
+            features,
+            _gathered(validation) if len(validation) else None,
+            on=self.fit_on,
+            classes=max(2, self.n_classes),
+            class_weights=None if weights is None else weights.double().numpy(),
+        )
+        self._load(fit, features)
+
+    @torch.no_grad()
+    def _load(self, fit: LogisticFit, features: BagFeatures) -> None:
+        weight, bias = fit.weight, fit.bias
+        if self.n_classes == 2:  # two logits whose difference is that of the regression
+            weight, bias = (np.concatenate([-v, v]) / 2 for v in (weight, bias))
+        values = (weight, bias, features.mean, features.deviation, np.array([fit.c]))
+        own = (self.linear.weight, self.linear.bias, self.mean, self.deviation, self.c)
+        for tensor, value in zip(own, values, strict=True):
+            tensor.copy_(torch.from_numpy(value))
+
+    def forward(
+        self,
+        bags: Bags,
+        *,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Output:
+        del noise, generator
+        with torch.autocast(bags.x.device.type, enabled=False):
+            z = (bags.x - self.mean) / self.deviation
+            g = nn.functional.linear(z, self.linear.weight)
+            scores = g + self.linear.bias
+            logits = segment_mean(scores, bags.sizes)[:, None]
+        explanation = None
+        if self.explains and not self.training and not torch.is_grad_enabled():
+            explainer = Explainer(g, bags.sizes, bias=self.linear.bias, likelihood=self.likelihood)
+            explanation = explainer.of_samples(g.new_zeros(len(g), 1))
+        shown = scores[:, 0] if self.n_classes == 1 else scores
+        sizes = bags.offsets.diff().to(shown.dtype)
+        weight = (1 / sizes)[bags.bag].view(-1, *[1] * (shown.ndim - 1)).expand_as(shown)
+        return Output(
+            logits=logits,
+            attention=Dirac(shown),
+            likelihood=self.likelihood,
+            extras={"weight_mean": weight, "weight_variance": torch.zeros_like(weight)},
+            explanation=explanation,
+        )
+
+    def monitored(self) -> dict[str, Float[Tensor, " models"]]:
+        # a power of ten, without the digits that float32 adds
+        return {"C": self.c.cpu().double().mul(1e6).round().div(1e6)}
+
+
+@register("mean-pool")
+class MeanPool(LinearModel):
+    """Logistic regression on the mean features of a bag.
+
+    Args:
+        in_dim: number of features per instance.
+        n_classes: 1 (one logit) or the number of classes.
+        class_weights: weights of the classes' bags in the fit.
+        seed: seed of the run; this model draws nothing.
+    """
+
+    fit_on = "means"
+    provenance = Provenance(
+        paper="none; a plain rival, `embedding level, mean` in Ilse, Tomczak & Welling, ICML 2018, "
+        "arXiv:1802.04712, without their network",
+        follows_paper="The mean of the instances, classified.",
+        follows_code="Nothing.",
+        fair="Not part of the comparison. C is the one of 10⁻⁴, …, 10² with the lowest NLL of the "
+        "validation bags (1 without any).",
+    )
+
+
+@register("instance-lr")
+class InstanceRegression(LinearModel):
+    """Logistic regression on single instances with their bag's label; each bag has weight 1.
+
+    At most 200 instances of a training bag, and 20,000 of all of them, are used for the fit.
+
+    Args:
+        in_dim: number of features per instance.
+        n_classes: 1 (one logit) or the number of classes.
+        class_weights: weights of the classes' bags in the fit.
+        seed: seed of the sample of instances.
+    """
+
+    fit_on = "instances"
+    provenance = Provenance(
+        paper="none; a plain rival, known as single-instance learning: Ray & Craven, Supervised "
+        "versus multiple instance learning, ICML 2005, https://doi.org/10.1145/1102351.1102439",
+        follows_paper="Each instance has the label of its bag; here a bag has the mean of its "
+        "instances' logits.",
+        follows_code="Nothing.",
+        fair="Not part of the comparison. C as for `mean-pool`.",
+    )
+
+    def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
+        scores = out.attention.mean.view(len(bags.x), 1, -1)
+        nll = self.likelihood.nll(scores, self.labels(bags)[bags.bag])
+        return {"nll": segment_mean(nll, bags.sizes).mean()}
+
+
+def _gathered(bags: Collection[Bag], *, per_bag: int = 0, seed: int = 0) -> BagFeatures:
+    sums = FeatureSums(per_bag=per_bag, seed=seed)
+    for bag in bags:
+        if bag.y is None:
+            raise InputError(f"bag {bag.name!r} has no label: it can be predicted, not trained on")
+        sums.add(bag.name, bag.x.numpy(), y=int(bag.y))
+    return sums.result()

@@ -1,0 +1,72 @@
+"""Null maps of an experiment are fitted once per split, and stand beside the methods."""
+
+import shutil
+
+import pytest
+from support.stored import write_folder
+
+from probsa.benchmark.execution.running import run_grid
+from probsa.benchmark.grid.grid import read_grid
+from probsa.benchmark.results import null_maps
+from probsa.benchmark.results.null_maps import null_results
+from probsa.benchmark.results.results import read_scores
+from probsa.benchmark.tables.instances import instances_table
+from probsa.evaluation import NULL_MAPS, WITHIN
+
+GRID = """\
+data: {{features: {features}, labels: {labels}}}
+models: [mean-pool, instance-lr]
+seeds: 1
+device: cpu
+"""
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("experiment")
+    features, labels = write_folder(folder / "data", bags=36)
+    (folder / "grid.yaml").write_text(GRID.format(features=features, labels=labels))
+    run_grid(read_grid(folder / "grid.yaml"), folder / "out")
+    return folder / "out"
+
+
+def test_they_are_fitted_once_per_split_and_kept(experiment, tmp_path, monkeypatch):
+    out = shutil.copytree(experiment, tmp_path / "out")
+    fitted, fit = [], null_maps.fit_for_run
+
+    def counted(bags, **parts):
+        fitted.append(parts["train"])
+        return fit(bags, **parts)
+
+    monkeypatch.setattr(null_maps, "fit_for_run", counted)
+    scores = read_scores(out)
+    table = instances_table(scores, bootstrap=20)
+    assert len(fitted) == 3 == len({tuple(sorted(names)) for names in fitted})
+    again = instances_table(scores, bootstrap=20)
+    assert len(fitted) == 3 and again.follow[0] == table.follow[0]
+
+
+def test_the_null_maps_that_are_models_equal_them(experiment, tmp_path):
+    """Each method's own test bags are scored by the null map of the same fold."""
+    out = shutil.copytree(experiment, tmp_path / "out")
+    table = instances_table(read_scores(out), bootstrap=20).follow[0]
+    rows = {row[0].text: [cell.value for cell in row[1:]] for row in table.rows}
+    assert rows["null: mean_features"] == pytest.approx(rows["mean-pool"], abs=1e-6)
+    assert rows["null: single_instance"] == pytest.approx(rows["instance-lr"], abs=1e-6)
+    assert {r.removeprefix("null: ") for r in rows if r.startswith("null")} < set(NULL_MAPS)
+    sentences = [note for note in table.footnotes if "mean-pool map" in note]
+    assert len(sentences) == 1 and "AUROC within bags" in sentences[0]
+
+
+def test_without_the_features_the_reason_is_given(experiment, tmp_path):
+    out = shutil.copytree(experiment, tmp_path / "out")
+    for file in (out / "cells").rglob("run.yaml"):
+        text = file.read_text().replace("/data/features", "/data/gone")
+        file.write_text(text)
+    scores = read_scores(out)
+    found = null_results(scores[0], bootstrap=5)
+    assert not found.samples and "gone" in found.missing["all"]
+    table = instances_table(scores, bootstrap=5).follow[0]
+    assert len(table.rows) == 2
+    assert any("null: all is missing: cannot be computed" in n for n in table.footnotes)
+    assert found.groups > 0 and WITHIN in table.columns[1].key

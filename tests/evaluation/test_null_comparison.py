@@ -1,0 +1,64 @@
+"""The sentence on null maps: its verdicts, and how often it is wrong."""
+
+import sys
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+from support.paths import ROOT
+
+from probsa.evaluation.null_comparison import compare_to_null_maps
+from probsa.statistics.sampled import SampledMetric
+
+RESAMPLES = 2000
+
+
+def sample(value, *, deviation=0.02, seed=0):
+    noise = np.random.default_rng(seed).normal(scale=deviation, size=RESAMPLES)
+    return SampledMetric(rows=np.array([value, *(value + noise)]))
+
+
+def test_a_map_must_beat_every_null_map():
+    nulls = {"centre": sample(0.6, seed=1), "norm": sample(0.55, seed=2)}
+    won = compare_to_null_maps("evidence", sample(0.8), nulls, groups=50)
+    assert (won.verdict, won.null) == ("better", "centre")
+    assert won.sentence.startswith(
+        "The evidence map finds evidence better than every null map: AUROC within bags .800 "
+        "against .600 of the distance from the centre; difference +.200 [+.1"
+    )
+    low, high = won.differences["centre"].low, won.differences["centre"].high
+    assert high - 0.2 == pytest.approx(0.2 - low)
+    # a wide interval to a poor null map leaves it open, and the sentence says which one
+    nulls["norm"] = sample(0.55, deviation=0.3, seed=2)
+    open_ = compare_to_null_maps("evidence", sample(0.8), nulls, groups=50)
+    assert (open_.verdict, open_.null) == ("undecided", "centre")
+    assert "but +.250 [−" in open_.sentence and "length of the features" in open_.sentence
+
+
+def test_a_map_that_loses_and_one_that_cannot_be_compared():
+    nulls = {"position": sample(0.9, seed=1)}
+    lost = compare_to_null_maps("attention", sample(0.6), nulls, groups=50)
+    assert lost.verdict == "not better" and "does not find evidence better" in lost.sentence
+    assert "difference −.300 [−" in lost.sentence
+    alone = compare_to_null_maps("attention", sample(0.6), nulls, groups=1)
+    assert alone.verdict == "undecided" and "no interval" in alone.sentence
+    nothing = compare_to_null_maps("attention", sample(0.6), {}, groups=9)
+    assert nothing.verdict == "undefined" and "no null map" in nothing.sentence
+    undefined = compare_to_null_maps(
+        "attention", SampledMetric.undefined("no positive bag"), nulls, groups=9
+    )
+    assert "no positive bag" in undefined.sentence and undefined.to_dict()["null"] is None
+
+
+@pytest.mark.parametrize(("case", "groups"), [("equal", 5), ("equal", 20), ("random", 10)])
+def test_a_map_that_is_no_better_seldom_wins(case, groups, monkeypatch):
+    """In at most 2.5 % of tables; 1,000 tables and more cases: benchmarks/null_tables.py."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from null_tables import verdict
+
+    tables = 200
+    found = [verdict(case, groups=groups, seed=s, resamples=200) for s in range(tables)]
+    assert found.count("better") <= binom.ppf(0.999, tables, 0.025)
+    found = [verdict("better", groups=20, seed=s, resamples=200) for s in range(30)]
+    assert found.count("better") > 20
+    sys.modules.pop("null_tables")

@@ -1,0 +1,183 @@
+"""The regressions as models: their fit equals scikit-learn's, and they train like other models."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import log_softmax
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+from support.stored import WIDTH, write_folder
+
+from probsa import Bag, load, pack
+from probsa.errors import InputError
+from probsa.models import build
+from probsa.models._logistic import GRID, MOST_INSTANCES, FeatureSums, fit_logistic, sample_size
+from probsa.training import RunFolder, read_run, train
+from probsa.training.joint_rules import why_not_jointly
+from probsa.workflow import finish_run
+
+NOWHERE = {"edges": torch.zeros(2, 0, dtype=torch.long), "weights": torch.zeros(0)}
+
+
+def bags(count, *, seed, classes=2):
+    """Bags of different sizes whose first feature depends on the class, with a large offset."""
+    g = np.random.default_rng(seed)
+    made = []
+    for k in range(count):
+        n, y = int(g.integers(2, 12)), k % classes
+        x = 50 + g.normal(size=(n, WIDTH)) * np.arange(1, WIDTH + 1)
+        x[:, 0] += y
+        made.append(Bag(name=f"b{k}", x=torch.from_numpy(x).float(), y=y, **NOWHERE))
+    return made
+
+
+def nll(logits, y):
+    if logits.shape[1] == 1:
+        logits = np.hstack([np.zeros_like(logits), logits])
+    return -log_softmax(logits, axis=1)[np.arange(len(y)), y].mean()
+
+
+def independent(train_bags, validation, *, name, classes):
+    """Return the logits of the validation bags by scikit-learn's own pipeline, and C."""
+    rows = np.concatenate([b.x.double().numpy() for b in train_bags])
+    scaler = StandardScaler().fit(rows)
+    sizes = [len(b) for b in train_bags]
+    y = np.array([b.y for b in train_bags])
+
+    def means(some):
+        return np.stack([scaler.transform(b.x.double().numpy()).mean(0) for b in some])
+
+    best = None
+    for c in GRID:
+        model = LogisticRegression(C=c, max_iter=20_000, tol=1e-10)
+        if name == "mean-pool":
+            model.fit(means(train_bags), y)
+        else:
+            weight = np.repeat([1 / n for n in sizes], sizes)
+            model.fit(scaler.transform(rows), np.repeat(y, sizes), sample_weight=weight)
+        logits = model.decision_function(means(validation)).reshape(len(validation), -1)
+        loss = nll(logits, np.array([b.y for b in validation]))
+        if best is None or loss < best[0]:
+            best = loss, logits, c
+    return best[1], best[2]
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3])
+@pytest.mark.parametrize("name", ["mean-pool", "instance-lr"])
+def test_the_fit_is_scikit_learns(name, classes):
+    labels = max(2, classes)
+    train_bags, validation = bags(30, seed=1, classes=labels), bags(12, seed=2, classes=labels)
+    model = build(name, in_dim=WIDTH, n_classes=classes).double()
+    model.fit_bags(train_bags, validation)
+    want, c = independent(train_bags, validation, name=name, classes=labels)
+    assert float(model.monitored()["C"]) == c
+    with torch.no_grad():
+        out = model.eval()(pack([Bag(name=b.name, x=b.x.double(), **NOWHERE) for b in validation]))
+    got = out.logits[:, 0].numpy()
+    if classes == 2:
+        got = got[:, 1:] - got[:, :1]
+    # the optimiser stops at a gradient of 1e-4
+    np.testing.assert_allclose(got, want, atol=5e-3)
+    explained = out.explanation
+    bag = np.repeat(np.arange(len(validation)), [len(b) for b in validation])
+    for c in range(classes):
+        total = np.bincount(bag, weights=explained.contributions[:, c].numpy())
+        np.testing.assert_allclose(
+            total + model.linear.bias[c].item(), out.logits[:, 0, c].numpy(), atol=1e-9
+        )
+    shown = out.attention.mean.reshape(len(bag), -1)
+    np.testing.assert_allclose(shown, (explained.scores + model.linear.bias).detach(), atol=1e-12)
+
+
+def test_class_weights_weigh_the_bags_of_the_fit():
+    train_bags, validation = bags(21, seed=1), bags(8, seed=2)
+    plain, weighed = build("mean-pool", in_dim=WIDTH), build(
+        "mean-pool", in_dim=WIDTH, class_weights=(1.0, 50.0)
+    )  # fmt: skip
+    for model in (plain, weighed):
+        model.fit_bags(train_bags, validation)
+    packed = pack(validation)
+    higher = weighed.eval()(packed).logits - plain.eval()(packed).logits
+    assert bool((higher > 0).all())
+
+
+def test_a_class_without_training_bags_is_named():
+    with pytest.raises(InputError, match="none of the 5 training bags has class 1"):
+        build("mean-pool", in_dim=WIDTH).fit_bags(bags(5, seed=0, classes=1), [])
+
+
+def test_without_validation_c_is_one():
+    model = build("instance-lr", in_dim=WIDTH)
+    model.fit_bags(bags(12, seed=0), [])
+    assert float(model.monitored()["C"]) == 1.0
+
+
+def test_large_bags_are_sampled_and_the_sample_depends_on_the_name_alone():
+    assert sample_size(10) == 200 and sample_size(7000) == 2
+    assert sample_size(10 * MOST_INSTANCES) == 1
+    x = np.arange(600.0)[:, None].astype(np.float32)
+    samples = []
+    for first in ("a", "z"):
+        sums = FeatureSums(per_bag=5, seed=3)
+        sums.add(first, x, y=0)
+        sums.add("b", x, y=1)
+        samples.append(sums.result())
+    one, other = (s.rows[s.bag == 1] for s in samples)
+    assert len(one) == 5 and np.array_equal(one, other)
+    assert not np.array_equal(samples[0].rows[:5], one)
+    assert samples[0].mean[0] == pytest.approx(x.mean())
+    assert samples[0].deviation[0] == pytest.approx(x.std())
+
+
+def test_a_bag_counts_once_however_many_instances_it_has():
+    """A positive and a negative bag of ones: the logit of such a bag is 0."""
+    sums = FeatureSums(per_bag=100)
+    for name, n, value, y in (("a", 90, 1, 1), ("b", 3, 1, 0), ("c", 3, -1, 0), ("d", 3, -2, 1)):
+        sums.add(name, np.full((n, 1), value, np.float32), y=y)
+    known = sums.result()
+    fit = fit_logistic(known, known, on="instances")
+    weighted = LogisticRegression(C=fit.c, tol=1e-10).fit(
+        (known.means - known.mean) / known.deviation, known.y
+    )  # one row per bag is the same, since each bag is constant
+    np.testing.assert_allclose(fit.weight, weighted.coef_, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["mean-pool", "instance-lr"])
+def test_a_run_has_one_epoch_and_is_resumed_predicted_and_explained(tmp_path, name):
+    features, labels = write_folder(tmp_path / "data", bags=24)
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(
+        f"data: {{features: {features}, labels: {labels}, test_fold: 0}}\n"
+        f"model: {{name: {name}}}\ntraining: {{epochs: 7, device: cpu}}\n"
+    )
+    config = read_run(run_file, {})
+    assert "fitted in one go" in str(why_not_jointly(config))
+    run = train(config, tmp_path / "run")
+    assert len(run.metrics_file.read_text().splitlines()) == 2
+    before = run.last.read_bytes()
+    train(config, tmp_path / "run", resume=True)
+    assert run.last.read_bytes() == before
+    finish_run(RunFolder(tmp_path / "run"), bootstrap=0, maps="none")
+    about = json.loads((run.predictions / "predictions.json").read_text())
+    assert about["C"] in GRID
+    assert load(run.path).model.name == name
+
+
+def test_standardising_the_run_changes_nothing(tmp_path):
+    features, labels = write_folder(tmp_path / "data", bags=24)
+    found = []
+    for standardize in ("true", "false"):
+        run_file = tmp_path / f"{standardize}.yaml"
+        run_file.write_text(
+            f"data: {{features: {features}, labels: {labels}, test_fold: 0, "
+            f"standardize: {standardize}}}\nmodel: {{name: mean-pool}}\n"
+            "training: {device: cpu}\n"
+        )
+        out = tmp_path / standardize
+        run = train(read_run(run_file, {}), out)
+        finish_run(run, bootstrap=0, maps="none")
+        rows = (run.predictions / "predictions.csv").read_text().splitlines()[1:]
+        found.append([float(row.split(",")[4]) for row in rows])
+    np.testing.assert_allclose(found[0], found[1], atol=1e-3)
