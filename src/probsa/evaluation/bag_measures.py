@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.stats import rankdata
-from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import roc_auc_score
 
 from .prediction import Prediction
 from .scores import class_column, doubt, instance_evidence, instance_scores, instance_variances
+from .within_bags import is_mixed, within_bag
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,10 +44,12 @@ def bag_measures(p: Prediction) -> BagMeasures:
     score = instance_scores(p)
     labels = np.full(len(score), -1) if p.instance_labels is None else p.instance_labels
     known, y = labels >= 0, labels > 0
-    both = bool(y[known].any() and not y[known].all())
+    auroc, average_precision = None, None
+    if is_mixed(y[known]):
+        auroc, average_precision = within_bag(y[known], score[known])[:2].tolist()
     return BagMeasures(
-        auroc=float(roc_auc_score(y[known], score[known])) if both else None,
-        average_precision=float(average_precision_score(y[known], score[known])) if both else None,
+        auroc=auroc,
+        average_precision=average_precision,
         doubt_gain=_doubt_gain(p, y, known),
         faithfulness=_faithfulness(p, score),
     )

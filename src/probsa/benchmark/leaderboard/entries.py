@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 
 from ...core import read_csv
 from ...evaluation import BagMeasures, bag_measures
+from ..results.null_maps import null_predictions
 from ..results.results import Scores, instances_of
 
 VALUES = ("auroc", "average_precision", "doubt_gain", "faithfulness")
@@ -64,6 +65,30 @@ def entry_of(scores: Scores) -> Entry | None:
         scores=scores,
         seconds=_seconds(scores.runs),
     )
+
+
+def null_entries(scores: Scores) -> tuple[list[Entry], list[str]]:
+    """Return an entry for each null map of a method's data set, and why others are missing.
+
+    Raises:
+        BagError: a bag's file is missing or damaged.
+    """
+    maps, missing, _ = null_predictions(scores)
+    positive = {bag for bag, y in zip(scores.bags, scores.y, strict=True) if y}
+    entries = [
+        Entry(
+            data=scores.data,
+            name=name,
+            bags=scores.bags,
+            groups=tuple(map(str, scores.groups.tolist())),
+            values=values_of(
+                [{p.name: bag_measures(p) for p in r if p.name in positive} for r in replicates],
+                bags=scores.bags,
+            ),
+        )
+        for name, replicates in maps.items()
+    ]
+    return entries, [f"Null map {name} on {scores.data}: {why}." for name, why in missing.items()]
 
 
 def values_of(

@@ -8,7 +8,7 @@ from ...errors import ProbSAError
 from ..grid.variants import chosen
 from ..results.results import Results, Scores
 from ..tables.formats import write_table
-from .entries import Entry, entry_of
+from .entries import Entry, entry_of, null_entries
 from .measures import RESAMPLES, set_board
 from .page import to_html
 from .submissions import submitted
@@ -34,6 +34,10 @@ def write_leaderboard(
     """
     entries, notes = _own(chosen(results.scores))
     scores = {e.data: e.scores for e in entries if e.scores is not None}
+    for own in list(scores.values()):
+        nulls, missing = null_entries(own)
+        entries += nulls
+        notes += missing
     others, left_out = submitted(out, scores)
     if not entries and not others:
         return ()
@@ -41,7 +45,7 @@ def write_leaderboard(
         set_board(
             [e for e in (*entries, *others) if e.data == data],
             resamples=resamples,
-            notes=tuple(n for n in notes if f" on {data} " in n),
+            notes=tuple(n for n in notes if f" on {data}" in n),
         )
         for data in dict.fromkeys(e.data for e in (*entries, *others))
     ]

@@ -52,23 +52,13 @@ def null_results(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> NullResults:
     Raises:
         BagError: A bag's file is missing or damaged.
     """
-    rows = _one_per_split(scores)
-    runs = [replicates_of(scores)[r] for r in rows]
-    predictions = [
-        next(instances_of(replace(scores, runs=of_row, p=scores.p[:1]))) for of_row in runs
-    ]
-    folders, missing = _stored_scores(runs, names=scores.bags)
+    replaced, missing, predictions = null_predictions(scores)
     positive = {b: bool(y) for b, y in zip(scores.bags, scores.y, strict=True)}
     groups = dict(zip(scores.bags, scores.groups.tolist(), strict=True))
-    samples: dict[str, Mapping[str, SampledMetric]] = {}
-    for name in NULL_MAPS if folders else ():
-        replaced, reason = _replaced(name, predictions, folders)
-        if reason is not None:
-            missing[name] = reason
-        elif replaced:
-            samples[name] = within_bag_samples(
-                replaced, positive=positive, groups=groups, bootstrap=bootstrap
-            )
+    samples = {
+        name: within_bag_samples(of_map, positive=positive, groups=groups, bootstrap=bootstrap)
+        for name, of_map in replaced.items()
+    }
     counted = {
         groups[p.name]
         for p in predictions[0]
@@ -77,6 +67,44 @@ def null_results(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> NullResults:
         and is_mixed(p.instance_labels[p.instance_labels >= 0] > 0)
     }
     return NullResults(samples=samples, missing=missing, groups=len(counted))
+
+
+def null_predictions(
+    scores: Scores,
+) -> tuple[dict[str, list[list[Prediction]]], dict[str, str], list[list[Prediction]]]:
+    """Return predictions of the test bags in which the scores are those of null maps.
+
+    Returns: the predictions by null map and replicate (one for each split), the reasons why maps
+        are missing, and the predictions of the method itself.
+
+    Raises:
+        BagError: A bag's file is missing or damaged.
+    """
+    rows = _one_per_split(scores)
+    runs = [replicates_of(scores)[r] for r in rows]
+    predictions = [next(instances_of(_replicate(scores, r))) for r in rows]
+    folders, missing = _stored_scores(runs, names=scores.bags)
+    found: dict[str, list[list[Prediction]]] = {}
+    for name in NULL_MAPS if folders else ():
+        replaced, reason = _replaced(name, predictions, folders)
+        if reason is not None:
+            missing[name] = reason
+        elif replaced:
+            found[name] = replaced
+    return found, missing, predictions
+
+
+def _replicate(scores: Scores, row: int) -> Scores:
+    """Return a single replicate."""
+    one = slice(row, row + 1)
+    return replace(
+        scores,
+        p=scores.p[one],
+        calls=scores.calls[one],
+        split=scores.split[one],
+        seed=scores.seed[one],
+        runs=replicates_of(scores)[row],
+    )
 
 
 def _one_per_split(scores: Scores) -> list[int]:
@@ -167,4 +195,5 @@ def _with_score(p: Prediction, score: np.ndarray) -> Prediction:
         score_kind="relevance",
         class_score=None,
         contribution=None,
+        leave_one_out=None,
     )
