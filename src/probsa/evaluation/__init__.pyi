@@ -7,6 +7,8 @@ from .faithfulness import MapScoreChoice as MapScoreChoice
 from .faithfulness import choose_map_score as choose_map_score
 from .froc_summaries import FROC_METRICS as FROC_METRICS
 from .froc_summaries import froc_summary as froc_summary
+from .guarantee_options import GuaranteeOptions as GuaranteeOptions
+from .guarantee_options import SetScore as SetScore
 from .instance_summaries import ValidationPredictions as ValidationPredictions
 from .instance_summaries import instance_summary as instance_summary
 from .instances import instance_metrics as instance_metrics
@@ -21,6 +23,8 @@ from .map_scores import MapScore as MapScore
 from .map_scores import available_scores as available_scores
 from .map_scores import map_values as map_values
 from .metrics import best_threshold as best_threshold
+from .new_sets import NewSets as NewSets
+from .new_sets import write_sets as write_sets
 from .prediction import Prediction as Prediction
 from .predictor import SEEN_BY_ALL as SEEN_BY_ALL
 from .predictor import Ensemble as Ensemble

@@ -144,7 +144,7 @@ class ConformalSets:
         parts = [y == c for c in classes] if per_class else [np.ones(len(y), dtype=bool)]
         fitted: list[tuple[float, int, np.ndarray, np.ndarray]] = []
         for c, part in enumerate(parts):
-            share, member = group_shares([groups[i] for i in np.flatnonzero(part)])
+            share, member = group_shares([groups[int(i)] for i in np.flatnonzero(part)])
             count = len(np.unique(member))
             what = f"calibration bags of class {c}" if per_class else "calibration bags"
             require_groups(count, alpha=alpha, what=what)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.special import logsumexp
 from scipy.stats import binom
 
 from .group_risk import group_shares
@@ -116,4 +115,6 @@ def error_p_value(
     stakes = np.arange(1, STAKES + 1) / (STAKES * (1 - max_error))
     with np.errstate(divide="ignore"):
         wealth = np.log(np.maximum(1 - stakes[:, None] * gain, 0)).sum(1)
-    return float(min(1.0, math.exp(min(0.0, math.log(STAKES) - logsumexp(wealth)))))
+    return float(
+        min(1.0, math.exp(min(0.0, math.log(STAKES) - float(np.logaddexp.reduce(wealth)))))
+    )
