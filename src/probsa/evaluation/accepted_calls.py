@@ -15,7 +15,7 @@ from .group_means import group_mean, rate_among
 
 DELTA = 0.1
 """Probability that the error rate is larger than promised."""
-START = 1.5
+START = 2.0
 """The strictest threshold accepts this multiple of the least number of groups."""
 STEP = 0.05
 """Difference of the shares of accepted bags between thresholds."""

@@ -15,8 +15,9 @@ from scipy.stats import binom
 
 from .group_risk import group_shares
 
-STAKES = 20
-"""Number of stakes over which a bet is averaged."""
+STAKES = np.array([0.25, 0.5, 0.75, 1.0])
+"""The stakes over which a bet is averaged, as shares of the largest one; 1 - e/r is best if the
+error rate is e."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,9 +113,9 @@ def error_p_value(
     if one_each:
         return float(binom.cdf(wrong.sum(), accepted.sum(), max_error))
     gain = wrong - max_error * accepted
-    stakes = np.arange(1, STAKES + 1) / (STAKES * (1 - max_error))
+    stakes = STAKES / (1 - max_error)
     with np.errstate(divide="ignore"):
         wealth = np.log(np.maximum(1 - stakes[:, None] * gain, 0)).sum(1)
     return float(
-        min(1.0, math.exp(min(0.0, math.log(STAKES) - float(np.logaddexp.reduce(wealth)))))
+        min(1.0, math.exp(min(0.0, math.log(len(STAKES)) - float(np.logaddexp.reduce(wealth)))))
     )
