@@ -158,9 +158,7 @@ def accepted_report(
     confidences = confidence(evaluated, rows)
     rule = selective_rule(calibration, confidences, max_error=max_error)
     wrong = calls(evaluated, rows) != evaluated.y(rows)
-    accepted = np.zeros(len(rows), dtype=bool)
-    if rule.threshold is not None:
-        accepted = confidences >= rule.threshold
+    accepted = rule.accepts(confidences)
     return AcceptedReport(
         rule=rule,
         groups=len(set(calibration.groups(calibration.rows))),

@@ -15,7 +15,7 @@ from ..statistics import ConformalSets, SelectiveRule, coverage_band
 from .accepted_calls import confidence, selective_rule, undecided_range
 from .calibration import calibration_bags
 from .evaluated import Evaluated
-from .guarantee_options import GuaranteeOptions
+from .guarantee_options import GuaranteeOptions, SetScore
 from .guarantees import caution, origin
 from .prediction_sets import calibrated_sets, set_scores
 from .shift_alarm import ShiftAlarm, shift_alarm
@@ -118,7 +118,8 @@ def write_sets(
         raise OutputExists(f"{out} exists: give another --out, or --overwrite")
     new = _new_bags(read_predictions(folder), labels=labels, classes=classes, seed=seed)
     calibration = calibration_bags(new, options)
-    sets = rule = None
+    columns: dict[str, Sequence[object]] = {"bag": new.names}
+    sets = rule = accepted = None
     if options.coverage is not None:
         sets = calibrated_sets(
             calibration,
@@ -126,18 +127,11 @@ def write_sets(
             score=options.score,
             per_class=options.per_class,
         )
-    confidences = confidence(new, new.rows)
+        columns |= _set_columns(new, sets, score=options.score)
     if options.max_error is not None:
-        rule = selective_rule(calibration, confidences, max_error=options.max_error)
-    columns: dict[str, Sequence[object]] = {"bag": new.names}
-    sizes: dict[int, int] = {}
-    if sets is not None:
-        columns, sizes = _set_columns(new, sets, options=options)
-    accepted = None
-    if rule is not None:
-        passing = np.zeros(len(new.rows), dtype=bool)
-        if rule.threshold is not None:
-            passing = confidences >= rule.threshold
+        level = confidence(new, new.rows)
+        rule = selective_rule(calibration, level, max_error=options.max_error)
+        passing = rule.accepts(level)
         accepted = int(passing.sum())
         columns["accepted"] = ["yes" if a else "no" for a in passing]
     rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
@@ -145,7 +139,7 @@ def write_sets(
     return NewSets(
         table=out,
         bags=len(new.rows),
-        sizes=sizes,
+        sizes={} if sets is None else _sizes(new, sets, score=options.score),
         accepted=accepted,
         rule=rule,
         undecided=None if rule is None else undecided_range(new, rule),
@@ -185,19 +179,22 @@ def _new_bags(
 
 
 def _set_columns(
-    new: Evaluated, sets: ConformalSets, *, options: GuaranteeOptions
-) -> tuple[dict[str, Sequence[object]], dict[int, int]]:
+    new: Evaluated, sets: ConformalSets, *, score: SetScore
+) -> dict[str, Sequence[object]]:
     names = class_names(new.predictions)
-    scores = set_scores(new, new.rows, score=options.score)
+    scores = set_scores(new, new.rows, score=score)
     inside, p_values = sets.sets(scores), sets.p_values(scores)
     columns: dict[str, Sequence[object]] = {
-        "bag": new.names,
-        "set": ["|".join(n for n, i in zip(names, row, strict=True) if i) for row in inside],
+        "set": ["|".join(n for n, i in zip(names, row, strict=True) if i) for row in inside]
     }
     for name, column in zip(names, p_values.T, strict=True):
         columns[f"p_value_{name}"] = [f"{v:.6g}" for v in column]
-    sizes = np.bincount(inside.sum(1), minlength=len(names) + 1)
-    return columns, {size: int(n) for size, n in enumerate(sizes)}
+    return columns
+
+
+def _sizes(new: Evaluated, sets: ConformalSets, *, score: SetScore) -> dict[int, int]:
+    inside = sets.sets(set_scores(new, new.rows, score=score))
+    return dict(enumerate(np.bincount(inside.sum(1), minlength=inside.shape[1] + 1).tolist()))
 
 
 def _bands(new: Evaluated, sets: ConformalSets) -> dict[str, tuple[float, float]]:

@@ -36,6 +36,10 @@ class SelectiveRule:
     p_value: float
     """Of the chosen threshold, or of the first one if none is certified."""
 
+    def accepts(self, confidence: Float[np.ndarray, " items"]) -> Bool[np.ndarray, " items"]:
+        """Return which calls are accepted; none if no threshold is certified."""
+        return confidence >= (math.inf if self.threshold is None else self.threshold)
+
 
 def least_accepted(*, max_error: float, delta: float) -> int:
     """Return how many accepted groups without an error certify `max_error`: (1 - r)ᵏ ≤ δ."""
