@@ -15,8 +15,9 @@ from .group_means import group_mean, rate_among
 
 DELTA = 0.1
 """Probability that the error rate is larger than promised."""
-START = 2.0
-"""The strictest threshold accepts this multiple of the least number of groups."""
+START = 1.75
+"""The strictest threshold accepts about this multiple of the least number of groups, so that one
+wrong call among them is allowed."""
 STEP = 0.05
 """Difference of the shares of accepted bags between thresholds."""
 SMALLEST = 1e-12

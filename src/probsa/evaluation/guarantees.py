@@ -12,7 +12,7 @@ from .calibration import calibration_bags
 from .evaluated import Evaluated
 from .guarantee_options import GuaranteeOptions
 from .missed_instances import MissedReport, missed_report
-from .prediction_sets import SetsReport, calibrated_sets, sets_report
+from .prediction_sets import SetsReport, requested_sets, sets_report
 from .shift_alarm import ShiftAlarm, shift_alarm
 
 TITLES = {
@@ -90,12 +90,7 @@ def guarantees_section(evaluated: Evaluated) -> Guarantees | None:
     calibration = calibration_bags(evaluated, options)
     sets = missed = accepted = None
     if options.coverage is not None:
-        made = calibrated_sets(
-            calibration,
-            coverage=options.coverage,
-            score=options.score,
-            per_class=options.per_class,
-        )
+        made = requested_sets(calibration, options, coverage=options.coverage)
         sets = sets_report(evaluated, made, coverage=options.coverage, score=options.score)
     if options.max_missed is not None:
         missed = missed_report(evaluated, calibration, max_missed=options.max_missed)

@@ -17,7 +17,7 @@ from .calibration import calibration_bags
 from .evaluated import Evaluated
 from .guarantee_options import GuaranteeOptions, SetScore
 from .guarantees import caution, origin
-from .prediction_sets import calibrated_sets, set_scores
+from .prediction_sets import requested_sets, set_scores
 from .shift_alarm import ShiftAlarm, shift_alarm
 from .tables import Predictions, read_predictions
 from .truth import class_names, read_truth
@@ -121,12 +121,7 @@ def write_sets(
     columns: dict[str, Sequence[object]] = {"bag": new.names}
     sets = rule = accepted = None
     if options.coverage is not None:
-        sets = calibrated_sets(
-            calibration,
-            coverage=options.coverage,
-            score=options.score,
-            per_class=options.per_class,
-        )
+        sets = requested_sets(calibration, options, coverage=options.coverage)
         columns |= _set_columns(new, sets, score=options.score)
     if options.max_error is not None:
         level = confidence(new, new.rows)

@@ -18,7 +18,7 @@ from ..statistics import (
 )
 from .evaluated import Evaluated
 from .group_means import group_mean, rate_among
-from .guarantee_options import SetScore
+from .guarantee_options import GuaranteeOptions, SetScore
 from .truth import class_names
 
 
@@ -38,8 +38,8 @@ def set_scores(
     return aps_scores(p, u=np.array(u, dtype=np.float64))
 
 
-def calibrated_sets(
-    calibration: Evaluated, *, coverage: float, score: SetScore, per_class: bool
+def requested_sets(
+    calibration: Evaluated, options: GuaranteeOptions, *, coverage: float
 ) -> ConformalSets:
     """Return the sets that the calibration bags give.
 
@@ -48,11 +48,11 @@ def calibrated_sets(
     """
     rows = calibration.rows
     return ConformalSets.calibrated(
-        set_scores(calibration, rows, score=score),
+        set_scores(calibration, rows, score=options.score),
         calibration.y(rows),
         groups=calibration.groups(rows),
         alpha=1 - coverage,
-        per_class=per_class,
+        per_class=options.per_class,
     )
 
 
