@@ -57,3 +57,12 @@ def test_one_shifted_column_among_several_is_found():
     result = shift_test(values, new=new, groups=range(80), seed=1)
     assert result.p_value <= 0.01 and np.argmax(result.distances) == 1
     assert result == shift_test(values, new=new, groups=range(80), seed=1)
+
+
+def test_permutations_as_far_as_the_data_count_against_an_alarm():
+    """Equal outputs, and outputs with two values, have many permutations at the same distance."""
+    new = np.arange(20) >= 10
+    equal = shift_test(np.zeros((20, 1)), new=new, groups=range(20), permutations=99)
+    assert equal.distances == pytest.approx((0.0,), abs=1e-12) and equal.p_value == 1.0
+    one_apart = shift_test(np.eye(20)[:, 19:], new=new, groups=range(20), permutations=99)
+    assert one_apart.distances == pytest.approx((0.1,)) and one_apart.p_value == 1.0
