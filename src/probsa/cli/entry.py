@@ -22,7 +22,7 @@ The flow of the data, with the commands of each stage:
    4 graph, 5 bags      stored bags, labels      read by every command below
    6 model              bags to probabilities    probsa models
    7 objective, 8 training                       probsa train
-   9 evaluation         predictions, metrics     probsa predict, probsa evaluate
+   9 evaluation         predictions, metrics     probsa predict, probsa evaluate, probsa sets
   10 maps               mean and variance        probsa map
      many runs          tables and figures       probsa benchmark
 
@@ -38,6 +38,7 @@ COMMANDS = (
     "train",
     "predict",
     "evaluate",
+    "sets",
     "map",
     "benchmark",
     "models",

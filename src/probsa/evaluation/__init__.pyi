@@ -9,6 +9,8 @@ from .faithfulness import MapScoreChoice as MapScoreChoice
 from .faithfulness import choose_map_score as choose_map_score
 from .froc_summaries import FROC_METRICS as FROC_METRICS
 from .froc_summaries import froc_summary as froc_summary
+from .guarantee_options import GuaranteeOptions as GuaranteeOptions
+from .guarantee_options import SetScore as SetScore
 from .instance_summaries import ValidationPredictions as ValidationPredictions
 from .instance_summaries import instance_samples as instance_samples
 from .instance_summaries import instance_summary as instance_summary
@@ -25,6 +27,8 @@ from .map_scores import MapScore as MapScore
 from .map_scores import available_scores as available_scores
 from .map_scores import map_values as map_values
 from .metrics import best_threshold as best_threshold
+from .new_sets import NewSets as NewSets
+from .new_sets import write_sets as write_sets
 from .null_comparison import NullComparison as NullComparison
 from .null_comparison import compare_to_null_maps as compare_to_null_maps
 from .null_files import about_null_maps as about_null_maps

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from .guarantee_options import GuaranteeOptions
 from .prediction import Prediction
 from .tables import Predictions
 
@@ -27,6 +28,8 @@ class Evaluated:
     bootstrap: int
     """Number of resamples of intervals; 0 for none."""
     seed: int
+    guarantees: GuaranteeOptions | None = None
+    """The requested guarantees; None for none."""
 
     @property
     def names(self) -> list[str]:

@@ -16,6 +16,7 @@ from rich.table import Table as Grid
 
 from ..errors import InputError
 from ..statistics import Metric
+from .guarantee_options import GuaranteeOptions
 from .instances import instance_metrics
 from .lesion_report import TITLES as LESION_TITLES
 from .lesion_report import LesionReport, footnotes, lesion_report
@@ -112,7 +113,7 @@ class Report:
             line(f"warning: {warning}")
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - the options are independent
     folder: Path,
     *,
     labels: Path | None = None,
@@ -120,6 +121,7 @@ def evaluate(
     part: Part = "auto",
     lesions: Path | None = None,
     mpp: float | None = None,
+    guarantees: GuaranteeOptions | None = None,
     bootstrap: int = 2000,
     seed: int = 0,
 ) -> Report:
@@ -134,19 +136,28 @@ def evaluate(
             otherwise the validation bags, otherwise all bags.
         lesions: folder of tumour annotations of the slides; None for no lesion metrics.
         mpp: micrometres per level-0 pixel, for `lesions`; None for 0.243, as in CAMELYON16.
+        guarantees: the guarantees to compute from calibration bags; None for none.
         bootstrap: number of resamples; 0 for no intervals.
         seed: seed of the resamples.
 
     Raises:
-        InputError: the folder does not exist, no evaluated bag has a label, or a label is not one
-            of the classes.
+        InputError: the folder does not exist, no evaluated bag has a label, a label is not one of
+            the classes, or the calibration bags cannot give a guarantee.
         TableError: one of the tables cannot be used.
         BagError: lesions are evaluated and a bag has no coordinates.
     """
     predictions = read_predictions(folder)
     truth = read_truth(predictions, labels, classes=classes)
     selected, rows = _select_part(predictions, truth, part=part)
-    report = _report(predictions, truth, part=selected, rows=rows, bootstrap=bootstrap, seed=seed)
+    report = _report(
+        predictions,
+        truth,
+        part=selected,
+        rows=rows,
+        guarantees=guarantees,
+        bootstrap=bootstrap,
+        seed=seed,
+    )
     if lesions is None:
         return report
     of_lesions = lesion_report(
@@ -168,6 +179,7 @@ def _report(
     *,
     part: str,
     rows: Sequence[int],
+    guarantees: GuaranteeOptions | None,
     bootstrap: int,
     seed: int,
 ) -> Report:
@@ -197,6 +209,7 @@ def _report(
         threshold=threshold,
         bootstrap=bootstrap,
         seed=seed,
+        guarantees=guarantees,
     )
     sections = [make(evaluated) for make in SECTIONS]
     return Report(

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from rich.console import Console
 
 from .evaluated import Evaluated as Evaluated
+from .guarantees import guarantees_section
 from .null_report import within_bags_section
 
 
@@ -31,5 +32,8 @@ class Section(Protocol):
         ...
 
 
-SECTIONS: tuple[Callable[[Evaluated], Section | None], ...] = (within_bags_section,)
+SECTIONS: tuple[Callable[[Evaluated], Section | None], ...] = (
+    within_bags_section,
+    guarantees_section,
+)
 """The functions that make the sections, in the order of the report."""

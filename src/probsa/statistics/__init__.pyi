@@ -6,6 +6,13 @@ from .comparison import Comparison as Comparison
 from .comparison import Pooling as Pooling
 from .comparison import compare as compare
 from .comparison import holm as holm
+from .conformal import BAND as BAND
+from .conformal import ConformalSets as ConformalSets
+from .conformal import aps_scores as aps_scores
+from .conformal import coverage_band as coverage_band
+from .conformal import coverage_band_in_test as coverage_band_in_test
+from .conformal import lac_scores as lac_scores
+from .conformal import require_groups as require_groups
 from .delong_test import delong as delong
 from .detectable_difference import detectable_sentence as detectable_sentence
 from .detectable_difference import minimum_detectable as minimum_detectable
@@ -13,6 +20,9 @@ from .few_groups import student_interval as student_interval
 from .free_response import RATES as RATES
 from .free_response import SlideHits as SlideHits
 from .free_response import froc as froc
+from .group_risk import group_shares as group_shares
+from .group_risk import least_groups as least_groups
+from .group_risk import risk_threshold as risk_threshold
 from .metric import Metric as Metric
 from .metric import one_class_reason as one_class_reason
 from .outlier_folds import find_outlier_folds as find_outlier_folds
@@ -37,3 +47,8 @@ from .sampled import ratio_of_sums as ratio_of_sums
 from .sampled import replicate_weights as replicate_weights
 from .sampled import sampled_auroc as sampled_auroc
 from .sampled import sampled_difference as sampled_difference
+from .selective import SelectiveRule as SelectiveRule
+from .selective import certified_threshold as certified_threshold
+from .selective import least_accepted as least_accepted
+from .shift import ShiftTest as ShiftTest
+from .shift import shift_test as shift_test

@@ -6,6 +6,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 
 from ...errors import InputError
+from ._guarantee_flags import add_guarantee_flags, guarantee_options
 from ._shared import add_json_flag, command_parser, parse_arguments, write_json
 
 DESCRIPTION = """\
@@ -37,6 +38,12 @@ def parser() -> ArgumentParser:
     add(
         "--mpp", type=float, metavar="MPP",
         help="Micrometres per level-0 pixel, for --lesions. Default: 0.243.",
+    )  # fmt: skip
+    add_guarantee_flags(parser)
+    add(
+        "--max-missed", type=float, metavar="SHARE",
+        help="Flag instances so that at most this share of a bag's positive ones is missed on "
+        "average; needs instance labels of calibration bags.",
     )  # fmt: skip
     add(
         "--bootstrap", type=int, default=2000, metavar="N",
@@ -85,6 +92,7 @@ def run(arguments: Sequence[str]) -> int:
         part=args.part,
         lesions=args.lesions,
         mpp=args.mpp,
+        guarantees=guarantee_options(args),
         bootstrap=args.bootstrap,
         seed=args.seed,
     )

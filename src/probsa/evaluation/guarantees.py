@@ -1,0 +1,148 @@
+"""The section `guarantees` of a report: promises from calibration bags, and whether they held."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rich.console import Console
+
+from ..statistics import Metric
+from .accepted_calls import AcceptedReport, accepted_report
+from .calibration import calibration_bags
+from .evaluated import Evaluated
+from .guarantee_options import GuaranteeOptions
+from .missed_instances import MissedReport, missed_report
+from .prediction_sets import SetsReport, requested_sets, sets_report
+from .shift_alarm import ShiftAlarm, shift_alarm
+
+TITLES = {
+    "coverage": "realised coverage (groups count once)",
+    "coverage_of_bags": "… if bags count equally (not promised)",
+    "set_size": "mean number of classes in a set",
+    "empty_sets": "share of empty sets",
+    "single_sets": "share of sets of one class",
+    "larger_sets": "share of sets of several classes",
+    "error_of_single_sets": "error rate of sets of one class (not promised)",
+    "missed": "missed share of positive instances",
+    "flagged_positive_bags": "flagged share of bags with positive instances",
+    "flagged_negative_bags": "flagged share of bags without",
+    "accepted": "share of accepted calls",
+    "error_of_accepted": "their error rate",
+    "error_of_all": "error rate of all calls",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guarantees:
+    """Guarantees at the requested levels."""
+
+    origin: str
+    """Which bags calibrate."""
+    caution: str | None
+    """Why the guarantees hold only approximately, or None."""
+    bags: int
+    groups: int
+    """Number of calibration bags and of their groups."""
+    sets: SetsReport | None
+    missed: MissedReport | None
+    accepted: AcceptedReport | None
+    alarm: ShiftAlarm
+
+    key = "guarantees"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        parts = {"sets": self.sets, "missed": self.missed, "accepted": self.accepted}
+        return {
+            "calibration": self.origin,
+            "calibration_bags": self.bags,
+            "calibration_groups": self.groups,
+            "caution": self.caution,
+            **{name: part.to_dict() for name, part in parts.items() if part is not None},
+            "shift": self.alarm.to_dict(),
+        }
+
+    def render(self, console: Console) -> None:
+        """Print the section as text."""
+        line = partial(console.print, markup=False, soft_wrap=True, highlight=False)
+        line(f"guarantees, from {self.bags} calibration bags of {self.groups} groups {self.origin}")
+        for part in (self.sets, self.missed, self.accepted):
+            if part is not None:
+                for text in part.lines():
+                    line(text)
+                for name, metric in part.metrics.items():
+                    line(f"    {_title(name)}: {_value(metric)}")
+        for text in self.alarm.lines():
+            line(text)
+        if self.caution is not None:
+            line(f"caution: {self.caution}")
+
+
+def guarantees_section(evaluated: Evaluated) -> Guarantees | None:
+    """Return the section, or None if no guarantee is requested.
+
+    Raises:
+        InputError: the calibration bags cannot be used, or are too few for a level.
+    """
+    options = evaluated.guarantees
+    if options is None:
+        return None
+    calibration = calibration_bags(evaluated, options)
+    sets = missed = accepted = None
+    if options.coverage is not None:
+        made = requested_sets(calibration, options, coverage=options.coverage)
+        sets = sets_report(evaluated, made, coverage=options.coverage, score=options.score)
+    if options.max_missed is not None:
+        missed = missed_report(evaluated, calibration, max_missed=options.max_missed)
+    if options.max_error is not None:
+        accepted = accepted_report(evaluated, calibration, max_error=options.max_error)
+    return Guarantees(
+        origin=origin(calibration, options),
+        caution=caution(evaluated, calibration),
+        bags=len(calibration.rows),
+        groups=len(set(calibration.groups(calibration.rows))),
+        sets=sets,
+        missed=missed,
+        accepted=accepted,
+        alarm=shift_alarm(evaluated, calibration),
+    )
+
+
+def origin(calibration: Evaluated, options: GuaranteeOptions) -> str:
+    """Return which bags calibrate, in words."""
+    if options.calibration is None:
+        return "(the validation bags of these predictions)"
+    return f"(the {calibration.part} bags of {options.calibration})"
+
+
+def caution(evaluated: Evaluated, calibration: Evaluated) -> str | None:
+    """Return why the guarantees hold only approximately, or None."""
+    reasons = []
+    if calibration.part == "val":
+        reasons.append(
+            "the weights and the threshold of the model were chosen on the calibration bags, which "
+            "may therefore look better than new bags; name bags that the run has not seen with "
+            "--calibration"
+        )
+    if not evaluated.group:
+        reasons.append(
+            "no groups are known, so that every bag counts as a patient of its own; if patients "
+            "have several bags, give --labels with a column group"
+        )
+    if evaluated.part in ("train", "all"):
+        reasons.append("training bags are evaluated, for which nothing is promised")
+    return "; ".join(reasons) or None
+
+
+def _title(name: str) -> str:
+    if name in TITLES:
+        return TITLES[name]
+    return f"coverage of class {name.removeprefix('coverage_')}"
+
+
+def _value(metric: Metric) -> str:
+    if metric.value is None:
+        return f"- ({metric.reason})"
+    if metric.low is None or metric.high is None:
+        return f"{metric.value:.3f}"
+    return f"{metric.value:.3f} [{metric.low:.3f}, {metric.high:.3f}]"
