@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from rich.console import Console
 
 from .evaluated import Evaluated as Evaluated
+from .faithfulness_section import faithfulness_section
 
 
 @runtime_checkable
@@ -30,5 +31,5 @@ class Section(Protocol):
         ...
 
 
-SECTIONS: tuple[Callable[[Evaluated], Section | None], ...] = ()
+SECTIONS: tuple[Callable[[Evaluated], Section | None], ...] = (faithfulness_section,)
 """The functions that make the sections, in the order of the report."""
