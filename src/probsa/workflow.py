@@ -79,8 +79,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         device: device to predict on; `auto` chooses one.
         other_features: also predict bags whose encoder, kind, resolution or patch size no training
             bag has; otherwise they are left out.
-        faithfulness: also store how each prediction changes while instances are removed
-            (`evaluation.deletion_curves`).
+        faithfulness: also store each bag's `evaluation.deletion_curves`.
         overwrite: replace existing predictions.
         on_bag: called after every bag.
 
@@ -99,10 +98,10 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         classes = predictor.config.data.classes
     if len(runs) == 1:
         _note_map_score(predictor, _stored_map_score(runs[0]))
-    table = None
+    known: dict[str, int | None] = {}
     if labels is not None:
         table = read_table(labels, classes=classes, labels_required=False)
-    known = {} if table is None else dict(zip(table.bags, table.labels, strict=True))
+        known = dict(zip(table.bags, table.labels, strict=True))
     return _predict(
         predictor,
         BagSelection(bags, bags.names, expected=predictor.stated, strict=not other_features),
