@@ -379,15 +379,15 @@ def section_maps(rounds: int) -> Iterator[Row]:
 def section_deletion(rounds: int) -> Iterator[Row]:
     """Compare deletion curves of 10,000 patches, all orders and both ends, with a prediction."""
     bag = _bag(10_000, 0, random_stream("bench", "predict"), slide=True)
-    orders = np.stack([np.random.default_rng(k).permutation(len(bag)) for k in range(4)])
+    bags = pack([bag])
+    orders = [np.random.default_rng(k).permutation(len(bag)) for k in range(4)]
+    index = torch.from_numpy(np.stack(orders))
     counts = sorted({round(share * (len(bag) - 1)) for share in SHARES})
     for name in ("abmil", "abmil-probsa-diag", "evidence-field"):
         torch.manual_seed(0)
         model = probsa.models.build(name, in_dim=P).eval()
-        bags = pack([bag])
         with torch.no_grad(), recorded_pooling(samples=SAMPLES) as records:
             model(bags)
-        index = torch.from_numpy(orders)
         contestants: dict[str, Step] = {
             "prediction": torch.no_grad()(lambda model=model: model(bags).probability),
             "curves": lambda record=records[0]: record.after_removal(index, counts),

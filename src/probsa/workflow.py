@@ -98,21 +98,24 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         classes = predictor.config.data.classes
     if len(runs) == 1:
         _note_map_score(predictor, _stored_map_score(runs[0]))
-    known: dict[str, int | None] = {}
-    if labels is not None:
-        table = read_table(labels, classes=classes, labels_required=False)
-        known = dict(zip(table.bags, table.labels, strict=True))
     return _predict(
         predictor,
         BagSelection(bags, bags.names, expected=predictor.stated, strict=not other_features),
         out=out,
-        labels=known,
+        labels=_labels(labels, classes=classes),
         split=_joint_split(runs),
         threshold=_stored_threshold(runs),
         faithfulness=faithfulness,
         overwrite=overwrite,
         on_bag=on_bag,
     )
+
+
+def _labels(path: Path | None, *, classes: Sequence[str] | None) -> dict[str, int | None]:
+    if path is None:
+        return {}
+    table = read_table(path, classes=classes, labels_required=False)
+    return dict(zip(table.bags, table.labels, strict=True))
 
 
 def _load_all(runs: Sequence[Path], *, checkpoint: str, device: str) -> Predictor:

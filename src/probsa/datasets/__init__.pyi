@@ -1,3 +1,6 @@
+from .assumptions import ASSUMPTION_TESTS as ASSUMPTION_TESTS
+from .assumptions import AssumptionTest as AssumptionTest
+from .assumptions import write_assumption_bags as write_assumption_bags
 from .bag_set import BagSet as BagSet
 from .choices import SourceFormat as SourceFormat
 from .choices import StudyName as StudyName
