@@ -17,7 +17,7 @@ from ..core import read_csv, write_csv
 from ..datasets import ASSUMPTION_TESTS, AssumptionTest, write_assumption_bags
 from ..errors import InputError, ProbSAError, TableError, UnknownName
 from ..evaluation import load
-from ..models import names
+from ..models import arguments, names
 from ..statistics import delong
 from ..training import (
     DataConfig,
@@ -34,7 +34,7 @@ CRITERION = (
     "its 95 % interval (DeLong), and its AUROC on test bags like those of training is above 0.5."
 )
 TRAINING = TrainingConfig(
-    epochs=12,
+    epochs=10,
     batch_size=4,
     learning_rate=5e-4,
     warmup_epochs=0,
@@ -43,7 +43,9 @@ TRAINING = TrainingConfig(
     threads=1,
     tensorboard=False,
 )
-"""The same for all models, whose other arguments are their defaults."""
+"""The same for all models."""
+ARGUMENTS = {"predict_samples": 100}
+"""Arguments of the models that have them; the others are their defaults."""
 TABLE = "assumptions.csv"
 
 
@@ -196,7 +198,14 @@ def _of_test(
     """Train models on the bags in a folder; those that can, jointly."""
     data = DataConfig(features=work / "data" / "features", labels=work / "data" / "labels.csv")
     configs = {
-        m: RunConfig(data=data, model=m, training=training, seed=seed, data_seed=seed)
+        m: RunConfig(
+            data=data,
+            model=m,
+            model_arguments={k: v for k, v in ARGUMENTS.items() if k in arguments(m)},
+            training=training,
+            seed=seed,
+            data_seed=seed,
+        )
         for m in models
     }
     joint = [m for m, c in configs.items() if why_not_jointly(c) is None]
@@ -234,6 +243,7 @@ def _tested(
 
 def _aurocs(folder: Path, config: RunConfig) -> dict[str, float | None]:
     predictor, bags = load(folder, device="cpu"), open_data(config.data)
+    predictor.model.explains = False
     values: dict[str, float | None] = {}
     for part in ("like", "reversed"):
         own = [name for name in bags.names if name.startswith(part)]

@@ -62,9 +62,9 @@ def assumption_bags(
     test: AssumptionTest,
     *,
     seed: int,
-    train: int = 120,
-    val: int = 40,
-    tested: int = 200,
+    train: int = 100,
+    val: int = 30,
+    tested: int = 100,
     features: int = 16,
 ) -> Iterator[AssumptionBag]:
     """Make the bags of a test; half of each part are positive, and equal arguments give equal bags.
