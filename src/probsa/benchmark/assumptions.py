@@ -162,7 +162,7 @@ def write_results(path: Path, results: Iterable[AssumptionResult]) -> None:
     ])  # fmt: skip
 
 
-def markdown(results: Sequence[AssumptionResult]) -> str:
+def assumptions_page(results: Sequence[AssumptionResult]) -> str:
     """Return a table with a row for each model, and the criterion below it."""
     lines = [
         "| model | " + " | ".join(f"{test}: like training | reversed | passed"

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..core import seed_of, write_bag, write_csv
-from ..errors import InputError, UnknownName
+from ..errors import InputError
 from .synthetic import STRIDE
 
 AssumptionTest = Literal["single-concept", "multi-concept", "false-frequency"]
@@ -78,11 +78,8 @@ def assumption_bags(
         features: Number of features.
 
     Raises:
-        UnknownName: There is no such test.
         InputError: A number is too small.
     """
-    if test not in ASSUMPTION_TESTS:
-        raise UnknownName("test of the assumption", test, ASSUMPTION_TESTS)
     if min(train, val, tested) < 4 or features < len(AXIS):
         raise InputError(
             f"{train} training, {val} validation and {tested} test bags of {features} features: "
