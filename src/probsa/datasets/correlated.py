@@ -172,7 +172,9 @@ def instance_rate(instances: int, *, correlation: float, positive: float) -> flo
         stays = math.log1p(-rate) + (instances - 1) * math.log1p(-(1 - correlation) * rate)
         return -math.expm1(stays) - positive
 
-    return float(brentq(excess, 0.0, 1 - 1e-12, xtol=1e-15))
+    root = brentq(excess, 0.0, 1 - 1e-12, xtol=1e-15)
+    assert isinstance(root, float)
+    return root
 
 
 def write_correlated(folder: Path, **arguments: Any) -> Sequence[CorrelatedBag]:
