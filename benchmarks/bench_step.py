@@ -3,7 +3,7 @@
 The contestants alternate (A, B, A, B, …), so that other work on the machine affects all of them
 equally. A ratio is the median of the paired ratios of all rounds, given with their range.
 
-    python benchmarks/bench_step.py [--only step,field,members,maps] [--out results.json]
+    python benchmarks/bench_step.py [--only step,field,members,maps,deletion] [--out results.json]
 """
 
 import argparse
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -23,6 +24,8 @@ import probsa
 from probsa.core.bags import Bag, Bags, pack
 from probsa.core.graphs import chain, grid
 from probsa.core.randomness import random_stream
+from probsa.evaluation.deletion import SAMPLES, SHARES
+from probsa.layers import recorded_pooling
 from probsa.training.config import TrainingConfig
 from probsa.training.model_stack import Stack
 from probsa.training.optimizers import make_optimizer
@@ -373,6 +376,27 @@ def section_maps(rounds: int) -> Iterator[Row]:
         yield compare(times, name, "abmil-probsa-diag", goal=2.0, **labels)
 
 
+def section_deletion(rounds: int) -> Iterator[Row]:
+    """Compare deletion curves of 10,000 patches, all orders and both ends, with a prediction."""
+    bag = _bag(10_000, 0, random_stream("bench", "predict"), slide=True)
+    bags = pack([bag])
+    orders = [np.random.default_rng(k).permutation(len(bag)) for k in range(4)]
+    index = torch.from_numpy(np.stack(orders))
+    counts = sorted({round(share * (len(bag) - 1)) for share in SHARES})
+    for name in ("abmil", "abmil-probsa-diag", "evidence-field"):
+        torch.manual_seed(0)
+        model = probsa.models.build(name, in_dim=P).eval()
+        with torch.no_grad(), recorded_pooling(samples=SAMPLES) as records:
+            model(bags)
+        contestants: dict[str, Step] = {
+            "prediction": torch.no_grad()(lambda model=model: model(bags).probability),
+            "curves": lambda record=records[0]: record.after_removal(index, counts),
+        }
+        times = race(contestants, rounds=rounds)
+        labels = {"section": "deletion", "batch": f"1 of 10,000, {name}"}
+        yield compare(times, "curves", "prediction", goal=None, **labels)
+
+
 def _prediction(model: nn.Module, bags: Bags) -> Step:
     """Return a prediction with everything that is stored of it."""
 
@@ -397,6 +421,7 @@ SECTIONS = {
     "field": section_field,
     "members": section_members,
     "maps": section_maps,
+    "deletion": section_deletion,
 }
 
 

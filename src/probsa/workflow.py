@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from .datasets import BagSet, FeatureMetadata, Split, open_bags, read_table
 from .errors import BagError
 from .evaluation import (
     SEEN_BY_ALL,
+    DeletionCurves,
     Ensemble,
     MapScoreChoice,
     Prediction,
@@ -25,7 +26,9 @@ from .evaluation import (
     evaluate,
     load,
     load_several,
+    predicted_with_curves,
     store_null_maps,
+    write_curves,
     write_predictions,
 )
 from .maps import render_folder
@@ -58,6 +61,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     checkpoint: str = "best",
     device: str = "auto",
     other_features: bool = False,
+    faithfulness: bool = False,
     overwrite: bool = False,
     on_bag: OnBag | None = None,
 ) -> Predicted:
@@ -77,6 +81,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         device: device to predict on; `auto` chooses one.
         other_features: also predict bags whose encoder, kind, resolution or patch size no training
             bag has; otherwise they are left out.
+        faithfulness: also store each bag's `evaluation.deletion_curves`.
         overwrite: replace existing predictions.
         on_bag: called after every bag.
 
@@ -93,22 +98,26 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     else:
         bags = open_data(predictor.config.data, features=features)
         classes = predictor.config.data.classes
-    table = None
-    if labels is not None:
-        table = read_table(labels, classes=classes, labels_required=False)
-    known = {} if table is None else dict(zip(table.bags, table.labels, strict=True))
     predicted = _predict(
         predictor,
         BagSelection(bags, bags.names, expected=predictor.stated, strict=not other_features),
         out=out,
-        labels=known,
+        labels=_labels(labels, classes=classes),
         split=_joint_split(runs),
         threshold=_stored_threshold(runs),
+        faithfulness=faithfulness,
         overwrite=overwrite,
         on_bag=on_bag,
     )
     apply_null_maps(runs, out, bags)
     return predicted
+
+
+def _labels(path: Path | None, *, classes: Sequence[str] | None) -> dict[str, int | None]:
+    if path is None:
+        return {}
+    table = read_table(path, classes=classes, labels_required=False)
+    return dict(zip(table.bags, table.labels, strict=True))
 
 
 def _load_all(runs: Sequence[Path], *, checkpoint: str, device: str) -> Predictor:
@@ -154,6 +163,25 @@ def _stored_map_score(run: Path) -> MapScoreChoice | None:
     return MapScoreChoice.from_dict(json.loads(file.read_text(encoding="utf-8")))
 
 
+def _parts(predictor: Predictor, names: Sequence[str], split: Split | None) -> dict[str, str]:
+    """Return the part of the run's split that each bag belongs to."""
+    parts = {n: "new" if split is None else split.part_of(n) for n in names}
+    if isinstance(predictor, Ensemble) and any(predictor.seen):  # runs that are combined
+        return {n: "test" if part == "test" else "new" for n, part in parts.items()}
+    return parts
+
+
+def _predictions(
+    predictor: Predictor, bags: Iterable[Bag], *, curves: list[DeletionCurves] | None
+) -> Iterator[Prediction]:
+    """Predict bags, and append to `curves` those of the score that the maps of the run show."""
+    if curves is None:
+        return predictor.predict(bags)
+    chosen = MapScoreChoice.from_dict(predictor.metadata.get("map_score"))
+    shown = None if chosen is None else chosen.chosen
+    return predicted_with_curves(predictor, bags, shown=shown, into=curves)
+
+
 @dataclass(frozen=True, slots=True)
 class BagSelection:
     """Some bags of a set, and the metadata that they are expected to have."""
@@ -174,7 +202,7 @@ class BagSelection:
             return None
 
 
-def _predict(
+def _predict(  # noqa: PLR0913 - the options are independent
     predictor: Predictor,
     selection: BagSelection,
     *,
@@ -184,6 +212,7 @@ def _predict(
     threshold: float | None,
     overwrite: bool,
     on_bag: OnBag | None,
+    faithfulness: bool = False,
 ) -> Predicted:
     failures: Failures = []
     other: Failures = []
@@ -214,19 +243,19 @@ def _predict(
                 f"{first!r}: {reason}"
             )
 
-    parts = {n: "new" if split is None else split.part_of(n) for n in names}
-    if isinstance(predictor, Ensemble) and any(predictor.seen):  # runs that are combined
-        parts = {n: "test" if part == "test" else "new" for n, part in parts.items()}
+    curves: list[DeletionCurves] | None = [] if faithfulness else None
     write_predictions(
         out,
-        predictor.predict(readable()),
+        _predictions(predictor, readable(), curves=curves),
         labels={n: labels.get(n) for n in names},
-        parts=parts,
+        parts=_parts(predictor, names, split),
         classes=predictor.classes,
         threshold=threshold,
         metadata=predictor.metadata,
         overwrite=overwrite,
     )
+    if curves is not None:
+        write_curves(out, curves)
     if failures:
         rows = [{"bag": b, "reason": r} for b, r in failures]
         write_csv(out / "failed.csv", ["bag", "reason"], rows)

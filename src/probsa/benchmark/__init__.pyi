@@ -1,3 +1,5 @@
+from .assumptions import assumptions_page as assumptions_page
+from .assumptions import run_assumptions as run_assumptions
 from .execution.running import Plan as Plan
 from .execution.running import count_states as count_states
 from .execution.running import plan as plan

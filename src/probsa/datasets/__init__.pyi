@@ -1,3 +1,6 @@
+from .assumptions import ASSUMPTION_TESTS as ASSUMPTION_TESTS
+from .assumptions import AssumptionTest as AssumptionTest
+from .assumptions import write_assumption_bags as write_assumption_bags
 from .bag_set import BagSet as BagSet
 from .choices import SourceFormat as SourceFormat
 from .choices import StudyName as StudyName
@@ -6,6 +9,9 @@ from .conversion import ConversionOptions as ConversionOptions
 from .conversion import convert as convert
 from .copies import BagCopy as BagCopy
 from .copies import find_copies as find_copies
+from .correlated import correlated_cohort as correlated_cohort
+from .correlated import optimal_scores as optimal_scores
+from .correlated import write_correlated as write_correlated
 from .feature_metadata import FeatureMetadata as FeatureMetadata
 from .labels import SPLIT_PARTS as SPLIT_PARTS
 from .labels import LabelTable as LabelTable

@@ -1,5 +1,7 @@
 from .bag_measures import BagMeasures as BagMeasures
 from .bag_measures import bag_measures as bag_measures
+from .deletion import DeletionCurves as DeletionCurves
+from .deletion import deletion_curves as deletion_curves
 from .error_detectors import DETECTOR_TITLES as DETECTOR_TITLES
 from .error_detectors import ERROR_DETECTORS as ERROR_DETECTORS
 from .error_detectors import ErrorDetector as ErrorDetector
@@ -7,6 +9,9 @@ from .error_detectors import InstanceArea as InstanceArea
 from .error_detectors import error_verdict as error_verdict
 from .faithfulness import MapScoreChoice as MapScoreChoice
 from .faithfulness import choose_map_score as choose_map_score
+from .faithfulness_section import predicted_with_curves as predicted_with_curves
+from .faithfulness_section import read_curves as read_curves
+from .faithfulness_section import write_curves as write_curves
 from .froc_summaries import FROC_METRICS as FROC_METRICS
 from .froc_summaries import froc_summary as froc_summary
 from .guarantee_options import GuaranteeOptions as GuaranteeOptions

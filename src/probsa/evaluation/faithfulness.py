@@ -126,7 +126,7 @@ def _chosen(scores: Sequence[MapScore], found: Sequence[dict[str, float]]) -> Ma
 def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction, *, seed: int) -> dict[str, float]:
     """Return the mean drop of the predicted class's probability, by score and for `random`."""
     n, counts = len(bag), _counts(bag, predictor)
-    column = _class_of(p)
+    column = class_of(p)
     shuffled = torch.randperm(n, generator=random_stream(seed, "deletion", bag.name))
     ranked = {
         name: torch.from_numpy(np.argsort(-class_column(p, map_values(p, name)), kind="stable"))
@@ -138,7 +138,7 @@ def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction, *, seed: int) 
         for order in ranked.values()
         for count in counts
     )
-    with _without_explanations(predictor):
+    with without_explanations(predictor):
         after = [q.probability[column] for q in predictor.predict(kept)]
     drops = p.probability[column] - np.array(after, np.float64).reshape(len(ranked), -1)
     return {name: float(v) for name, v in zip(ranked, drops.mean(1), strict=True)}
@@ -161,7 +161,7 @@ def _distinct(drops: dict[str, float]) -> dict[str, str]:
     }
 
 
-def _class_of(p: Prediction) -> int:
+def class_of(p: Prediction) -> int:
     """Return the column of the bag's class, the one that `class_column` shows."""
     return 0 if len(p.probability) == 1 else 1 + int(np.argmax(p.probability[1:]))
 
@@ -174,7 +174,8 @@ def _counts(bag: Bag, predictor: Predictor) -> list[int]:
 
 
 @contextmanager
-def _without_explanations(predictor: Predictor) -> Iterator[None]:
+def without_explanations(predictor: Predictor) -> Iterator[None]:
+    """Predict meanwhile without explaining, which shortened bags do not need."""
     members = predictor.members if isinstance(predictor, Ensemble) else (predictor,)
     for member in members:
         member.model.explains = False

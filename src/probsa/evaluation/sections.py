@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from rich.console import Console
 
 from .evaluated import Evaluated as Evaluated
+from .faithfulness_section import faithfulness_section
 from .guarantees import guarantees_section
 from .null_report import within_bags_section
 
@@ -34,6 +35,7 @@ class Section(Protocol):
 
 SECTIONS: tuple[Callable[[Evaluated], Section | None], ...] = (
     within_bags_section,
+    faithfulness_section,
     guarantees_section,
 )
 """The functions that make the sections, in the order of the report."""

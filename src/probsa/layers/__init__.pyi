@@ -7,6 +7,8 @@ from .augment import show_cells as show_cells
 from .augment import source_cells as source_cells
 from .cells import lay_out as lay_out
 from .cells import reduced as reduced
+from .deletion import PoolingRecord as PoolingRecord
+from .deletion import recorded_pooling as recorded_pooling
 from .embed import Embed as Embed
 from .embed import Widths as Widths
 from .evidence import InstanceEvidence as InstanceEvidence

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..variational import BLOCK, Categorical, Likelihood
+from .deletion import new_record
 
 LARGEST = 0.5
 """Weight above which the removal of an instance is computed from the other weights."""
@@ -46,6 +47,7 @@ class BagExplainer:
         self.contributed = bias.new_zeros(len(bias), n)
         self.lost = torch.zeros_like(self.contributed)
         self._memory: list[Tensor] = []
+        self._record = new_record(bias=bias, likelihood=likelihood)
 
     def add(
         self,
@@ -63,6 +65,8 @@ class BagExplainer:
         """
         s, n = weights.shape[-2:]
         classes = len(self.bias)
+        if self._record is not None:
+            self._record.add(scores, values)
         if not self._memory or self._memory[0].shape[1] < s:
             self._memory = [weights.new_empty(classes, s, n), weights.new_empty(s, n)]
         rest_csn, room_sn = self._memory[0][:, :s], self._memory[1][:s]

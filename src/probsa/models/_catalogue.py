@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
+from ._assumptions import assumption_lines
 from ._base import Model, Provenance
 from ._registry import facts, fixed, names, original, summary
 
@@ -117,4 +118,6 @@ def _section(entry: MethodEntry) -> str:
         lines.append(f'- **`preset="original"`**: {settings}')
     if entry.originals:
         lines.append(f"- **Reads the weights of**: {', '.join(f'`{k}`' for k in entry.originals)}")
+    lines.append("- **Tests of the assumption** ([assumptions.md](assumptions.md)):")
+    lines += [f"    - {line}" for line in assumption_lines(entry.names)]
     return "\n".join([*lines, ""])

@@ -105,3 +105,22 @@ def test_runs_that_do_not_fit_are_refused(runs, tmp_path):
         moved.config_file.write_text(config)
     with pytest.raises(InputError, match=r"kinds of instance scores differ \(logit and weight\)"):
         load_several([runs / "0", runs / "other"], device="cpu")
+
+
+def test_faithfulness_is_stored_and_reported(runs, tmp_path, capsys):
+    data = runs / "data"
+    common = ("--features", data / "features", "--labels", data / "labels.csv", "--device", "cpu")
+    assert predict(runs / "0", *common, "--out", tmp_path / "plain") == 0
+    assert predict(runs / "0", *common, "--out", tmp_path / "p", "--faithfulness") == 0
+    plain, with_curves = rows_of(tmp_path / "plain"), rows_of(tmp_path / "p")
+    for name, row in plain.items():
+        assert float(row["p_1"]) == pytest.approx(float(with_curves[name]["p_1"]), abs=1e-6)
+    stored = json.loads((tmp_path / "p" / "faithfulness.json").read_text())["bags"]
+    assert sorted(stored) == sorted(plain)
+    assert not (tmp_path / "plain" / "faithfulness.json").exists()
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "p"), "--bootstrap", "0", "--json"]) == 0
+    assert "area_shown" in json.loads(capsys.readouterr().out)["faithfulness"]["metrics"]
+    # the file belongs to predictions, so that these can be replaced
+    assert predict(runs / "0", *common, "--out", tmp_path / "p", "--overwrite") == 0
+    assert not (tmp_path / "p" / "faithfulness.json").exists()

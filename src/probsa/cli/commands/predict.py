@@ -42,6 +42,12 @@ def parser() -> ArgumentParser:
         help="Also predict bags with an encoder, kind, resolution or patch size that no training "
         "bag had.",
     )  # fmt: skip
+    add(
+        "--faithfulness", action="store_true",
+        help="Also remove the instances of each bag, most and least relevant first, and store how "
+        "the prediction changes; probsa evaluate then summarises it. Without a closed form, the "
+        "model predicts each bag more than 100 times.",
+    )  # fmt: skip
     add("--overwrite", action="store_true", help="Replace existing predictions.")
     add_json_flag(parser)
     return parser
@@ -62,6 +68,7 @@ def run(arguments: Sequence[str]) -> int:
             checkpoint=args.checkpoint,
             device=args.device,
             other_features=args.other_features,
+            faithfulness=args.faithfulness,
             overwrite=args.overwrite,
             on_bag=count,
         )

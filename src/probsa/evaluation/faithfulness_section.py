@@ -1,0 +1,213 @@
+"""The part of a report on faithfulness: deletion curves over bags, with their rivals.
+
+`probsa predict --faithfulness` stores the curves of each bag beside its predictions. Bags that the
+model calls positive are summarised, because only their maps claim to show evidence.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+from rich.console import Console
+from rich.table import Table as Grid
+
+from ..core import Bag, write_json
+from ..errors import InputError
+from ..statistics import Draws, Metric, SampledMetric, ratio_of_sums
+from .deletion import REMOVAL_ORDERS, RULE, SAMPLES, DeletionCurves, deletion_curves
+from .evaluated import Evaluated
+from .map_scores import MapScore
+from .pools import bag_draws
+from .prediction import Prediction
+from .predictor import Predictor
+from .tables import FAITHFULNESS
+
+ORDER_TITLES = {
+    "shown": "the shown score",
+    "leave_one_out": "the drop without the single instance",
+    "centre": "nearness to the centre (null)",
+    "random": "random order (null)",
+}
+TITLES = {
+    **{f"area_{name}": f"area between the curves: {t}" for name, t in ORDER_TITLES.items()},
+    **{f"gain_over_{k}": f"… minus that of: {ORDER_TITLES[k]}" for k in REMOVAL_ORDERS[1:]},
+    "rank_correlation": "rank correlation with the drop without the single instance",
+}
+RESAMPLES = 500
+"""Upper limit of the resamples."""
+NO_POSITIVE = "no evaluated bag that the model calls positive has curves"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FaithfulnessSection:
+    """How far the prediction follows the order of the map."""
+
+    metrics: Mapping[str, Metric]
+    bags: int
+    """Number of bags that are called positive and have curves."""
+    removal: Mapping[str, int]
+    """How the instances were removed, and from how many bags."""
+    without: Mapping[str, int]
+    """Reasons why bags have no curves, with their numbers."""
+    curves: Mapping[str, Mapping[str, Sequence[float]]]
+    """Mean probability over the bags by removed share, for `most_first` and `least_first` of the
+    shown score."""
+    rule: str = RULE
+
+    @property
+    def key(self) -> str:
+        """Its key in the JSON report."""
+        return "faithfulness"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "rule": self.rule,
+            "bags": self.bags,
+            "removal": dict(self.removal),
+            "without": dict(self.without),
+            "metrics": {name: m.to_dict() for name, m in self.metrics.items()},
+            "curves": {name: dict(curve) for name, curve in self.curves.items()},
+        }
+
+    def render(self, console: Console) -> None:
+        """Print it as text."""
+        how = " and ".join(
+            {"pooling": "instances removed from the pooling", "bag": "shortened bags predicted"}[k]
+            for k in self.removal
+        )
+        grid = Grid(title=f"faithfulness of {self.bags} bags ({how or '-'})", title_justify="left")
+        grid.add_column("metric")
+        grid.add_column("value", justify="right")
+        grid.add_column("95 % interval")
+        for name, m in self.metrics.items():
+            if m.value is None:
+                grid.add_row(TITLES[name], "-", m.reason)
+                continue
+            span = "" if m.low is None or m.high is None else f"[{m.low:.3f}, {m.high:.3f}]"
+            grid.add_row(TITLES[name], f"{m.value:.3f}", span)
+        console.print(grid)
+        for reason, count in self.without.items():
+            console.print(f"{count} bags without curves: {reason}", markup=False, soft_wrap=True)
+
+
+def predicted_with_curves(
+    predictor: Predictor,
+    bags: Iterable[Bag],
+    *,
+    shown: MapScore | None,
+    into: list[DeletionCurves],
+) -> Iterator[Prediction]:
+    """Yield the prediction of each bag, and append its curves to `into`."""
+    for bag in bags:
+        prediction, curves = deletion_curves(predictor, bag, shown=shown)
+        into.append(curves)
+        yield prediction
+
+
+def write_curves(folder: Path, curves: Sequence[DeletionCurves]) -> None:
+    """Write the curves of all bags to a folder of predictions."""
+    bags = {c.name: c.to_dict() for c in curves}
+    write_json(folder / FAITHFULNESS, {"rule": RULE, "samples": SAMPLES, "bags": bags})
+
+
+def read_curves(folder: Path) -> dict[str, DeletionCurves] | None:
+    """Read the curves of a folder of predictions by bag; None if it has none.
+
+    Raises:
+        InputError: The file is damaged.
+    """
+    path = folder / FAITHFULNESS
+    if not path.is_file():
+        return None
+    try:
+        bags = json.loads(path.read_text(encoding="utf-8"))["bags"]
+        return {name: DeletionCurves.from_dict(name, values) for name, values in bags.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path} is damaged ({type(error).__name__}: {error}): predict again with "
+            "--faithfulness"
+        ) from error
+
+
+def faithfulness_section(evaluated: Evaluated) -> FaithfulnessSection | None:
+    """Summarise the stored curves; None if the predictions have none."""
+    stored = read_curves(evaluated.predictions.folder)
+    if stored is None:
+        return None
+    rows = [
+        row
+        for row, called in zip(evaluated.rows, _called(evaluated), strict=True)
+        if called and evaluated.predictions.bags[row] in stored
+    ]
+    of_rows = [stored[evaluated.predictions.bags[row]] for row in rows]
+    kept = [k for k, c in enumerate(of_rows) if c.most_first]
+    curves = [of_rows[k] for k in kept]
+    reasons = Counter(c.missing["shown"] for c in of_rows if not c.most_first)
+    rows = [rows[k] for k in kept]
+    draws = bag_draws(
+        [c.name for c in curves],
+        evaluated.y(rows) > 0,
+        groups=evaluated.group,
+        resamples=min(evaluated.bootstrap, RESAMPLES),
+        seed=evaluated.seed,
+    ).with_data()
+    return FaithfulnessSection(
+        metrics={name: s.metric() for name, s in _samples(curves, draws).items()},
+        bags=len(curves),
+        removal=Counter(c.removal for c in curves),
+        without=reasons,
+        curves=_mean_curves(curves),
+    )
+
+
+def _called(evaluated: Evaluated) -> Bool[np.ndarray, " bags"]:
+    """Return whether each evaluated bag is called positive: any class but the first."""
+    p = evaluated.p(evaluated.rows)
+    if evaluated.threshold is None:
+        return p.argmax(1) > 0
+    return p[:, -1] >= evaluated.threshold
+
+
+def _samples(curves: Sequence[DeletionCurves], draws: Draws) -> dict[str, SampledMetric]:
+    if not curves:
+        return dict.fromkeys(TITLES, SampledMetric.undefined(NO_POSITIVE))
+    areas = {name: np.array([c.areas.get(name, np.nan) for c in curves]) for name in REMOVAL_ORDERS}
+    samples = {
+        f"area_{name}": _mean(value, _reason(curves, name), draws) for name, value in areas.items()
+    }
+    for rival in REMOVAL_ORDERS[1:]:
+        both = areas["shown"] - areas[rival]  # over the bags that have both
+        samples[f"gain_over_{rival}"] = _mean(both, _reason(curves, rival), draws)
+    ranks = np.array([np.nan if c.rank_correlation is None else c.rank_correlation for c in curves])
+    samples["rank_correlation"] = _mean(ranks, _reason(curves, "rank_correlation"), draws)
+    return samples
+
+
+def _reason(curves: Sequence[DeletionCurves], name: str) -> str:
+    return next((c.missing[name] for c in curves if name in c.missing), "")
+
+
+def _mean(value: Float[np.ndarray, " bags"], reason: str, draws: Draws) -> SampledMetric:
+    """Return the mean over the bags where the value is defined."""
+    defined = np.isfinite(value)
+    if not defined.any():
+        return SampledMetric.undefined(reason)
+    return ratio_of_sums(np.where(defined, value, 0.0), defined, draws=draws)
+
+
+def _mean_curves(curves: Sequence[DeletionCurves]) -> dict[str, dict[str, list[float]]]:
+    """Return the mean curves of the shown score at tenths of the removed instances."""
+    if not curves:
+        return {}
+    share = np.linspace(0, 0.9, 10)
+    means = {}
+    for kind in ("most_first", "least_first"):
+        at = [np.interp(share, c.counts / c.instances, getattr(c, kind)["shown"]) for c in curves]
+        means[kind] = {"share": share.tolist(), "probability": np.mean(at, 0).tolist()}
+    return means

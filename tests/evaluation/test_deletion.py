@@ -1,0 +1,272 @@
+"""Deletion curves equal predictions of shortened bags, and a report summarises them."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from support.made_predictions import made
+from support.random_bags import random_bag
+
+from probsa import models
+from probsa.core import select_instances
+from probsa.errors import InputError, UnknownName
+from probsa.evaluation import deletion as module
+from probsa.evaluation import evaluate, read_curves, write_curves
+from probsa.evaluation.deletion import DeletionCurves, deletion_curves
+from probsa.evaluation.faithfulness_section import predicted_with_curves
+from probsa.evaluation.predictor import Ensemble, Predictor
+from probsa.evaluation.tables import write_predictions
+from probsa.training import Standardizer
+
+
+def bag(n=30, *, seed=0, **fields):
+    at = torch.stack([torch.arange(n) % 6, torch.arange(n) // 6], 1)
+    made_bag = random_bag(n, seed=seed, dtype=torch.float32)
+    return replace(made_bag, **{"coords": at.float(), **fields})
+
+
+def predictor(name="abmil", *, seed=0, **arguments) -> Predictor:
+    torch.manual_seed(seed)
+    model = models.build(name, in_dim=5, **{"embed": 8, **arguments})
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(3)
+    return Predictor(model, Standardizer(), device="cpu")
+
+
+def again(p, whole, order, counts, *, column=0):
+    """Predict each shortened bag by itself."""
+    after = []
+    for count in counts:
+        (q,) = p.predict([select_instances(whole, torch.from_numpy(np.sort(order[count:])))])
+        after.append(q.probability[column])
+    return np.array(after)
+
+
+def orders_of(p, values):
+    order = np.argsort(-values, kind="stable")
+    return order, order[::-1]
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+def test_the_closed_form_is_the_prediction_of_the_shortened_bag(classes):
+    """Without an encoder and a graph, removal from the pooling is removal from the bag."""
+    p, whole = predictor(n_classes=classes), bag()
+    prediction, curves = deletion_curves(p, whole)
+    column = 0 if classes == 1 else 1 + int(prediction.probability[1:].argmax())
+    assert curves.removal == "pooling" and curves.counts.max() == 29
+    relevance = {
+        "shown": prediction.attention_mean,
+        "leave_one_out": prediction.leave_one_out.reshape(30, -1)[:, max(column, 0)]
+        if classes > 1
+        else prediction.leave_one_out,
+    }
+    for name, values in relevance.items():
+        most, least = orders_of(p, values)
+        assert np.ptp(curves.most_first[name]) > 0.01
+        for kind, order in ((curves.most_first, most), (curves.least_first, least)):
+            want = again(p, whole, order, curves.counts, column=column)
+            np.testing.assert_allclose(kind[name], want, atol=1e-6)
+
+
+def test_a_model_without_a_closed_form_predicts_shortened_bags():
+    p, whole = predictor(classifier_hidden=4), bag()
+    prediction, curves = deletion_curves(p, whole)
+    assert curves.removal == "bag" and prediction.leave_one_out is None
+    for kind, order in zip(
+        (curves.most_first, curves.least_first),
+        orders_of(p, prediction.attention_mean),
+        strict=True,
+    ):
+        np.testing.assert_allclose(kind["shown"], again(p, whole, order, curves.counts), atol=1e-6)
+    drops = [
+        prediction.probability[0] - again(p, whole, np.roll(np.arange(30), -k), [1])[0]
+        for k in range(30)
+    ]
+    most, _ = orders_of(p, np.array(drops))
+    np.testing.assert_allclose(
+        curves.most_first["leave_one_out"], again(p, whole, most, curves.counts), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["evidence-diag", "smabmil", "dsmil", "clam-sb", "tabmil"])
+def test_every_pooling_with_an_explanation_has_the_closed_form(name):
+    extra = {"predict_samples": 8} if name == "evidence-diag" else {}
+    p, curves = deletion_curves(predictor(name, **extra), bag())
+    assert curves.removal == "pooling"
+    for of_order in (curves.most_first, curves.least_first):
+        assert set(of_order) == {"shown", "leave_one_out", "centre", "random"}
+        for curve in of_order.values():  # nothing is removed at the first step
+            np.testing.assert_allclose(curve[0], p.probability[0], atol=1e-6)
+
+
+def test_a_later_sample_is_beyond_the_closed_form():
+    few = predictor("abmil-probsa-diag", predict_samples=8)
+    p, curves = deletion_curves(few, bag(), samples=4)
+    assert abs(curves.most_first["shown"][0] - p.probability[0]) < 0.2
+    _, whole = deletion_curves(few, bag(), samples=8)
+    np.testing.assert_allclose(whole.most_first["shown"][0], p.probability[0], atol=1e-6)
+
+
+def test_an_ensemble_has_the_mean_of_its_members():
+    both = [predictor(seed=1), predictor(seed=2)]
+    whole = bag()
+    _, joint = deletion_curves(Ensemble(both), whole)
+    assert joint.removal == "pooling"
+    each = [deletion_curves(m, whole)[1].most_first["random"] for m in both]
+    np.testing.assert_allclose(joint.most_first["random"], np.mean(each, 0), atol=1e-9)
+    _, alone = deletion_curves(Ensemble(both, seen=[frozenset(), frozenset({whole.name})]), whole)
+    np.testing.assert_allclose(alone.most_first["random"], each[0], atol=1e-9)
+    mixed = Ensemble([predictor(), predictor(classifier_hidden=4)])
+    assert deletion_curves(mixed, whole)[1].removal == "bag"
+
+
+def test_orders_are_what_they_say():
+    p, whole = predictor(), bag()
+    _, curves = deletion_curves(p, whole, shares=(0.2,), seed=3)
+    at = whole.coords.numpy()
+    distance = np.linalg.norm(at - at.mean(0), axis=1)
+    nearest = np.argsort(distance, kind="stable")
+    want = again(p, whole, nearest, [0, 6])
+    np.testing.assert_allclose(curves.most_first["centre"], want, atol=1e-6)
+    _, other = deletion_curves(p, whole, shares=(0.2,), seed=4)
+    assert other.most_first["random"][1] != curves.most_first["random"][1]
+    assert other.most_first["shown"][1] == curves.most_first["shown"][1]
+
+
+def test_the_area_is_the_mean_difference_between_the_curves():
+    curves = DeletionCurves(
+        name="a", shown="attention", removal="bag", counts=np.array([0, 1, 3]), instances=4,
+        most_first={"shown": np.array([0.8, 0.6, 0.2])},
+        least_first={"shown": np.array([0.8, 0.8, 1.0])},
+    )  # fmt: skip
+    # differences 0, 0.2, 0.8 at 0, 1 and 3 of 4: (0.1 + 2 · 0.5) / 3
+    assert curves.areas == {"shown": pytest.approx(1.1 / 3)}
+
+
+def test_a_score_that_points_the_other_way_has_a_negative_area():
+    p, whole = predictor(), bag()
+    prediction, _ = deletion_curves(p, whole)
+    _, by_contribution = deletion_curves(p, whole, shown="contribution")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "map_values", lambda p, score: -p.contribution)
+        _, reversed_ = deletion_curves(p, whole, shown="contribution")
+    assert reversed_.areas["shown"] == pytest.approx(-by_contribution.areas["shown"])
+    assert by_contribution.areas["shown"] > 0.05
+    assert reversed_.rank_correlation == pytest.approx(-by_contribution.rank_correlation)
+    assert by_contribution.rank_correlation > 0.5
+    assert prediction.contribution is not None
+
+
+def test_what_cannot_be_removed_or_ranked_has_a_reason():
+    _, one = deletion_curves(predictor(), bag(1))
+    assert one.missing["shown"] == "a bag of 1 instance has none that this model can do without"
+    assert not one.most_first and one.rank_correlation is None
+    p = predictor()
+    p.model.min_instances = 4
+    assert "4 instances" in deletion_curves(p, bag(4))[1].missing["shown"]
+    _, few = deletion_curves(p, bag(5))
+    assert few.counts.tolist() == [0, 1]
+    assert not deletion_curves(p, bag(4))[1].most_first
+    _, placeless = deletion_curves(predictor(), replace(bag(), coords=None))
+    assert placeless.missing == {"centre": "the bag has no coordinates"}
+    _, large = deletion_curves(predictor(classifier_hidden=4), bag(101), shares=(0.5,))
+    assert set(large.missing) == {"leave_one_out", "rank_correlation"}
+    assert "leave_one_out" not in large.most_first and "more than 100" in str(large.missing)
+    flat = predictor()
+    with torch.no_grad():
+        flat.model.classifier.weight.zero_()
+    assert "same drop" in deletion_curves(flat, bag())[1].missing["rank_correlation"]
+    with pytest.raises(UnknownName, match="probability"):
+        deletion_curves(predictor(), bag(), shown="probability")
+
+
+def predicted(folder, curves, *, threshold=0.5, probability=0.9):
+    names = [c.name for c in curves]
+    write_predictions(
+        folder,
+        (made(n, np.zeros(3), probability=[probability if k % 2 else 0.2])
+         for k, n in enumerate(names)),
+        labels={n: k % 2 for k, n in enumerate(names)},
+        parts=dict.fromkeys(names, "test"), classes=("0", "1"), threshold=threshold, metadata={},
+    )  # fmt: skip
+    write_curves(folder, curves)
+
+
+def stored(name, area, *, rank=0.5, **fields):
+    values = {
+        "most_first": {"shown": np.array([0.5, 0.5 - area]), "random": np.array([0.5, 0.4])},
+        "least_first": {"shown": np.array([0.5, 0.5 + area]), "random": np.array([0.5, 0.5])},
+        "missing": {"centre": "no places", "leave_one_out": "too large"},
+        **fields,
+    }
+    return DeletionCurves(
+        name=name, shown="attention", removal="bag", counts=np.array([0, 9]), instances=10,
+        rank_correlation=rank, **values,
+    )  # fmt: skip
+
+
+def test_the_report_averages_the_bags_that_are_called_positive(tmp_path):
+    curves = [stored(f"b{k}", 0.02 * k, rank=0.1 * k) for k in range(8)]
+    predicted(tmp_path / "p", curves)
+    report = evaluate(tmp_path / "p", bootstrap=100)
+    (section,) = [s for s in report.sections if s.key == "faithfulness"]
+    assert section.bags == 4  # the odd ones
+    m = section.metrics
+    assert m["area_shown"].value == pytest.approx(np.mean([0.02, 0.06, 0.1, 0.14]))
+    assert m["area_random"].value == pytest.approx(0.05)
+    assert m["gain_over_random"].value == pytest.approx(0.08 - 0.05)
+    assert m["gain_over_random"].low < 0.03 < m["gain_over_random"].high
+    assert m["rank_correlation"].value == pytest.approx(0.4)
+    assert m["area_centre"].reason == m["gain_over_centre"].reason == "no places"
+    written = json.loads(json.dumps(report.to_dict()))["faithfulness"]
+    assert written["removal"] == {"bag": 4}
+    assert written["curves"]["most_first"]["probability"][-1] == pytest.approx(0.5 - 0.08)
+    console = Console(record=True, width=200)
+    report.render(console)
+    assert "faithfulness of 4 bags (shortened bags predicted)" in console.export_text()
+
+
+def test_intervals_resample_groups(tmp_path):
+    curves = [stored(f"b{k}", 0.02 * k) for k in range(8)]
+    predicted(tmp_path / "p", curves)
+    table = tmp_path / "labels.csv"
+    rows = [f"b{k},{k % 2},one" for k in range(8)]
+    table.write_text("bag,label,group\n" + "\n".join(rows))
+    (section,) = evaluate(tmp_path / "p", labels=table, bootstrap=100).sections
+    assert section.metrics["area_shown"].low is None  # a single group says nothing
+
+
+def test_bags_without_curves_are_counted(tmp_path):
+    curves = [stored(f"b{k}", 0.02 * k) for k in range(7)]
+    empty = {"most_first": {}, "least_first": {}, "missing": {"shown": "too small"}}
+    predicted(tmp_path / "p", [*curves, stored("b7", 0.0, **empty)])
+    (section,) = evaluate(tmp_path / "p", bootstrap=0).sections
+    assert (section.bags, section.without) == (3, {"too small": 1})
+    predicted(tmp_path / "q", curves, probability=0.3)
+    (section,) = evaluate(tmp_path / "q", bootstrap=0).sections
+    assert section.bags == 0 and "calls positive" in section.metrics["area_shown"].reason
+
+
+def test_predictions_without_curves_have_no_section_and_damage_is_named(tmp_path):
+    curves = [stored(f"b{k}", 0.1) for k in range(4)]
+    predicted(tmp_path / "p", curves)
+    back = read_curves(tmp_path / "p")
+    assert back["b1"].to_dict() == curves[1].to_dict()
+    (tmp_path / "p" / "faithfulness.json").write_text('{"bags": {"b0": {}}}')
+    with pytest.raises(InputError, match=r"faithfulness\.json is damaged \(KeyError"):
+        evaluate(tmp_path / "p", bootstrap=0)
+    (tmp_path / "p" / "faithfulness.json").unlink()
+    assert evaluate(tmp_path / "p", bootstrap=0).sections == ()
+
+
+def test_predictions_with_curves_are_the_predictions():
+    p, bags, found = predictor(), [bag(seed=k) for k in range(3)], []
+    got = list(predicted_with_curves(p, bags, shown="contribution", into=found))
+    for a, b in zip(got, p.predict(bags), strict=True):
+        np.testing.assert_allclose(a.probability, b.probability, atol=1e-6)
+    assert [c.name for c in found] == [b.name for b in bags]
+    assert {c.shown for c in found} == {"contribution"}
