@@ -2,6 +2,7 @@ from .error_detectors import DETECTOR_TITLES as DETECTOR_TITLES
 from .error_detectors import ERROR_DETECTORS as ERROR_DETECTORS
 from .error_detectors import ErrorDetector as ErrorDetector
 from .error_detectors import InstanceArea as InstanceArea
+from .error_detectors import doubt_verdict as doubt_verdict
 from .error_detectors import error_verdict as error_verdict
 from .faithfulness import MapScoreChoice as MapScoreChoice
 from .faithfulness import choose_map_score as choose_map_score
