@@ -19,11 +19,14 @@ from .evaluation import (
     Prediction,
     Predictor,
     Report,
+    TrainingDistance,
     best_threshold,
     choose_map_score,
     evaluate,
+    fit_run_distance,
     load,
     load_several,
+    scale_run,
     write_predictions,
 )
 from .maps import render_folder
@@ -91,15 +94,23 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     else:
         bags = open_data(predictor.config.data, features=features)
         classes = predictor.config.data.classes
+    distance = None
     if len(runs) == 1:
         _note_map_score(predictor, _stored_map_score(runs[0]))
+        distance = TrainingDistance.of_run(RunFolder(runs[0]))
     table = None
     if labels is not None:
         table = read_table(labels, classes=classes, labels_required=False)
     known = {} if table is None else dict(zip(table.bags, table.labels, strict=True))
     return _predict(
         predictor,
-        BagSelection(bags, bags.names, expected=predictor.stated, strict=not other_features),
+        BagSelection(
+            bags,
+            bags.names,
+            expected=predictor.stated,
+            strict=not other_features,
+            distance=distance,
+        ),
         out=out,
         labels=known,
         split=_joint_split(runs),
@@ -159,6 +170,8 @@ class BagSelection:
     expected: FeatureMetadata | None = None
     strict: bool = True
     """Whether bags with other metadata are left out."""
+    distance: TrainingDistance | None = None
+    """What the bags' distances from training are computed with."""
 
     def difference(self, name: str) -> str | None:
         """Return how the metadata of a bag differ from what is expected, or None."""
@@ -184,6 +197,7 @@ def _predict(
     failures: Failures = []
     other: Failures = []
     names = selection.names
+    distances: dict[str, dict[str, Any]] = {}
     done = 0
 
     def readable() -> Iterator[Bag]:
@@ -195,7 +209,10 @@ def _predict(
                     raise BagError(difference)
                 if isinstance(predictor, Ensemble) and not predictor.may_predict(name):
                     raise BagError(SEEN_BY_ALL)
-                yield selection.bags.bag(name)
+                bag = selection.bags.bag(name)
+                if selection.distance is not None:
+                    distances[name] = selection.distance.of(bag)
+                yield bag
                 if difference is not None:
                     other.append((name, difference))
             except BagError as e:
@@ -215,7 +232,7 @@ def _predict(
         parts = {n: "test" if part == "test" else "new" for n, part in parts.items()}
     write_predictions(
         out,
-        predictor.predict(readable()),
+        (replace(p, **distances.pop(p.name, {})) for p in predictor.predict(readable())),
         labels={n: labels.get(n) for n in names},
         parts=parts,
         classes=predictor.classes,
@@ -286,6 +303,7 @@ def finish_run(
     bootstrap: int = 2000,
     maps: Literal["test", "all", "none"] = "test",
     map_score: bool = True,
+    distance: bool = True,
     on_bag: OnBag | None = None,
 ) -> Trained:
     """Predict, evaluate and draw the held-out bags of a trained run, in its folder.
@@ -295,10 +313,11 @@ def finish_run(
         bootstrap: number of resamples for the confidence intervals; 0 for none.
         maps: which bags to draw, as in `train_and_report`.
         map_score: choose the score of the maps on the validation bags, as `predict_run` does.
+        distance: fit the distances from the training features, as `predict_run` does.
         on_bag: called after every bag that is predicted or drawn.
     """
     data = run.config().data
-    predicted = predict_run(run, map_score=map_score, on_bag=on_bag)
+    predicted = predict_run(run, map_score=map_score, distance=distance, on_bag=on_bag)
     report = evaluate(
         run.predictions, labels=data.labels, classes=data.classes, bootstrap=bootstrap
     )
@@ -317,14 +336,23 @@ def finish_run(
 
 
 def predict_run(
-    run: RunFolder, *, map_score: bool = True, on_bag: OnBag | None = None
+    run: RunFolder,
+    *,
+    map_score: bool = True,
+    distance: bool = True,
+    on_bag: OnBag | None = None,
 ) -> Predicted:
     """Predict the validation and test bags of a run; validation determines the threshold.
+
+    If the run asks for it, the temperature is fitted first, so that the threshold is one of scaled
+    probabilities.
 
     Args:
         run: the folder of a run whose training has finished.
         map_score: also choose, on at most 50 validation bags, the score that maps show, and store
             it as `map_score.json`; False for experiments, which draw no maps.
+        distance: also fit the distances from the training features, and store them; False for
+            experiments.
         on_bag: called after every bag.
     """
     config = run.config()
@@ -335,13 +363,16 @@ def predict_run(
     labels = dict(zip(table.bags, table.labels, strict=True))
     threshold = None
     validation: list[Prediction] = []
-    if len(predictor.classes) <= 2 or "kappa" in predictor.metadata:
+    predictor.temperature = 1.0  # that of an earlier call
+    scaling = config.training.temperature_scaling
+    if len(predictor.classes) <= 2 or "kappa" in predictor.metadata or scaling:
         validation += predictor.predict(bags.bag(n) for n in split.val)
         shares = [p.neighbour_share for p in validation if p.neighbour_share is not None]
         if shares:
             predictor.metadata["neighbour_share"] = float(np.mean(shares))
+    y = np.array([labels[p.name] for p in validation], dtype=np.int64)
+    validation = scale_run(run, predictor, validation, y=y)
     if len(predictor.classes) <= 2:
-        y = np.array([labels[p.name] for p in validation])
         score = np.array([p.probability[-1] for p in validation], dtype=np.float64)
         threshold = best_threshold(y, score) if validation else None
         chosen = f"largest F1 on {len(validation)} validation bags"
@@ -355,7 +386,11 @@ def predict_run(
         _note_map_score(predictor, shown)
     return _predict(
         predictor,
-        BagSelection(bags, split.val + split.test),
+        BagSelection(
+            bags,
+            split.val + split.test,
+            distance=fit_run_distance(run, bags.bag, split=split) if distance else None,
+        ),
         out=run.predictions,
         labels=labels,
         split=split,

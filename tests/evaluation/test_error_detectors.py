@@ -366,7 +366,7 @@ def test_p_wrong_is_the_normal_tail_of_each_part_of_the_variance():
 
 
 def test_p_wrong_as_a_detector_by_hand():
-    p = _ensemble(_evidence(), between=[9.0, 0.5, 1.0, 4.0, 0.1, 8.0])
+    p = _ensemble(_evidence(), between=[9.0, 0.5, 0.01, 4.0, 0.1, 8.0])
     got = detector_metrics([p], {"a": True})
     wrong = np.array([0, 0, 1, 1, 0, 0])
     for name, part in (

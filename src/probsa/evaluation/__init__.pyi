@@ -33,8 +33,12 @@ from .scores import doubt as doubt
 from .scores import instance_evidence as instance_evidence
 from .scores import instance_scores as instance_scores
 from .scores import instance_variances as instance_variances
+from .sections import Section as Section
 from .several_runs import load_several as load_several
 from .tables import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .tables import Predictions as Predictions
 from .tables import read_predictions as read_predictions
 from .tables import write_predictions as write_predictions
+from .temperature import scale_run as scale_run
+from .training_distance import TrainingDistance as TrainingDistance
+from .training_distance import fit_run_distance as fit_run_distance

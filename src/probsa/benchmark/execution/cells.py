@@ -108,7 +108,7 @@ def finish(cell: Cell, out: Path) -> None:
     run = RunFolder(cell.folder(out))
     run.sweep()
     # no bootstrap: the tables compute intervals over several runs
-    finished = finish_run(run, bootstrap=0, maps="none", map_score=False)
+    finished = finish_run(run, bootstrap=0, maps="none", map_score=False, distance=False)
     if finished.failures:
         evaluation_file(run).unlink()
         bag, reason = finished.failures[0]
