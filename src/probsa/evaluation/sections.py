@@ -9,6 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
 
+from .calibration_section import calibration_section
+from .doubt_section import doubt_section
 from .evaluated import Evaluated as Evaluated
 
 
@@ -30,5 +32,8 @@ class Section(Protocol):
         ...
 
 
-SECTIONS: tuple[Callable[[Evaluated], Section | None], ...] = ()
+SECTIONS: tuple[Callable[[Evaluated], Section | None], ...] = (
+    calibration_section,
+    doubt_section,
+)
 """The functions that make the sections, in the order of the report."""

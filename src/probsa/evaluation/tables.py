@@ -69,6 +69,7 @@ class Predictions:
     std_between: Float[np.ndarray, "bags columns"] | None = None
     ood: Float[np.ndarray, " bags"] | None = None
     """How far each bag is from training, as in `Prediction.bag_ood`; None if it is not known."""
+    ood_distance: Float[np.ndarray, " bags"] | None = None
 
     def instance_path(self, bag: str) -> Path:
         """Return the path of a bag's per-instance outputs, which need not exist."""
@@ -254,6 +255,7 @@ def read_predictions(folder: Path) -> Predictions:
         std_within=_deviation(rows, "sd_within", columns, path) if of_members else None,
         std_between=_deviation(rows, "sd_between", columns, path) if of_members else None,
         ood=np.array([_probability(r, "ood", path) for r in rows]) if "ood" in rows[0] else None,
+        ood_distance=_distance(rows, path) if "ood_distance" in rows[0] else None,
         classes=tuple(str(c) for c in metadata.pop("classes", columns)),
         threshold=None if threshold is None else float(threshold),
         metadata=metadata,
@@ -306,6 +308,17 @@ def _deviations(p: Prediction) -> dict[str, np.ndarray]:
 def _distances(p: Prediction) -> dict[str, float]:
     values = {"ood": p.bag_ood, "ood_distance": p.bag_ood_distance}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _distance(rows: Sequence[Mapping[str, str]], path: Path) -> Float[np.ndarray, " bags"]:
+    column = "ood_distance"
+    try:
+        values = np.array([float(row[column]) for row in rows])
+    except ValueError as error:
+        raise TableError(f"{path}: {column} has a cell that is not a number ({error})") from error
+    if not (np.isfinite(values) & (values >= 0)).all():
+        raise TableError(f"{path}: {column} has a cell that is negative or not finite")
+    return values
 
 
 def _deviation(
