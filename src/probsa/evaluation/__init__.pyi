@@ -1,3 +1,9 @@
+from .calibration_section import Calibration as Calibration
+from .calibration_section import CalibrationSection as CalibrationSection
+from .detections import Detections as Detections
+from .doubt_section import BAG_TITLES as BAG_TITLES
+from .doubt_section import INSTANCE_TITLES as INSTANCE_TITLES
+from .doubt_section import DoubtSection as DoubtSection
 from .error_detectors import DETECTOR_TITLES as DETECTOR_TITLES
 from .error_detectors import ERROR_DETECTORS as ERROR_DETECTORS
 from .error_detectors import ErrorDetector as ErrorDetector

@@ -72,20 +72,20 @@ class Detections:
         """Return the table of the text report."""
         rate = "" if self.error_rate.value is None else f", {self.error_rate.value:.1%} wrong"
         grid = Grid(title=f"doubt: {self.items} {self.what}{rate}", title_justify="left")
-        for title in ("wrong calls found by", "AUROC", "95 % interval", "AUGRC"):
-            grid.add_column(title, justify="left" if title[0] in "w9" else "right")
+        grid.add_column("wrong calls found by")
+        grid.add_column("AUROC", justify="right", no_wrap=True)
+        grid.add_column("95 % interval")
+        grid.add_column("AUGRC", justify="right", no_wrap=True)
         for share in SHOWN_SHARES:
-            grid.add_column(f"wrong among {share:.0%} kept", justify="right")
+            grid.add_column(f"wrong of {share:.0%} kept", justify="right")
         for name, m in self.auroc.items():
             if m.value is None:
                 grid.add_row(titles[name], "-", m.reason, "", "", "")
                 continue
             span = "" if m.low is None or m.high is None else f"[{m.low:.3f}, {m.high:.3f}]"
             rates = [self.curves[name].error_rate[SHARES.index(s)] for s in SHOWN_SHARES]
-            cells = [f"{rate:.1%}" for rate in rates]
-            grid.add_row(
-                titles[name], f"{m.value:.3f}", span, f"{self.augrc[name].value:.4f}", *cells
-            )
+            cells = [f"{self.augrc[name].value:.4f}", *(f"{rate:.1%}" for rate in rates)]
+            grid.add_row(titles[name], f"{m.value:.3f}", span, *cells)
         return grid
 
 
@@ -117,8 +117,9 @@ def detect(
             auroc[name] = areas[name] = SampledMetric.undefined(reason)
             continue
         auroc[name] = sampled_auroc(wrong, score, draws=draws, what=what)
-        assert rate.rows is not None and auroc[name].rows is not None
-        areas[name] = SampledMetric(rows=augrc(rate.rows, auroc[name].rows))
+        aurocs, rates = auroc[name].rows, rate.rows
+        assert aurocs is not None and rates is not None, "calls are right and wrong"
+        areas[name] = SampledMetric(rows=augrc(rates, aurocs))
         curves[name] = retention_curve(wrong, score, draws=fewer)
     return Detections(
         what=what,

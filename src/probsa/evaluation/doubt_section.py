@@ -128,7 +128,7 @@ def _bags(evaluated: Evaluated) -> Detections:
 
 def _instances(evaluated: Evaluated) -> Detections | str:
     """Return the detectors on instances of positive bags, or why there are none."""
-    bags = [p for p in labelled(list(evaluated.instances(evaluated.rows)))]
+    bags = labelled(list(evaluated.instances(evaluated.rows)))
     if not bags:
         return NO_INSTANCE_LABELS
     if score_kind_of(bags) == "relevance":
