@@ -93,10 +93,10 @@ def _reliability(ax: Axes, calibration: Calibration) -> None:
     ax.plot([0, 1], [0, 1], color="#b0b0b0", lw=0.8, zorder=1)
     if calibration.chance is not None:
         ax.vlines(p, diagram.low, diagram.high, color="#d0d0d0", lw=5, zorder=0)
-        note = "grey bars: 95 % of calibrated probabilities"
+        note = "grey: 95 % of calibrated frequencies"
     else:
         ax.vlines(p, diagram.low, diagram.high, color=COLOURS["doubt"], lw=1)
-        note = "lines: 95 % intervals over groups of bags"
+        note = "lines: 95 % intervals over groups"
     ax.plot(p, frequency, color=COLOURS["doubt"], marker="o", ms=3.5, lw=0.8)
     ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal")
     is_bags = calibration.chance is not None
@@ -104,7 +104,7 @@ def _reliability(ax: Axes, calibration: Calibration) -> None:
     ax.set_ylabel("frequency in the bin", fontsize=TEXT)
     what = "bags" if is_bags else "P(f > 0), instances of positive bags"
     ax.set_title(
-        f"{what}, n = {calibration.items}\nadaptive ECE {calibration.ece.value:.3f}; {note}",
+        f"{what}, n = {calibration.items}\nadaptive ECE {calibration.ece.value:.3f}\n{note}",
         fontsize=TEXT,
         loc="left",
     )
@@ -128,7 +128,7 @@ def _retention(ax: Axes, detections: Detections, *, titles: Mapping[str, str]) -
             color=COLOURS[name],
             lw=1.5 if name == "doubt" else 1,
             ls="--" if is_null else "-",
-            label=titles[name],
+            label=titles[name] + (" and its 95 % interval" if name == "doubt" else ""),
         )
     rate = 100 * (detections.error_rate.value or 0.0)
     ax.axhline(rate, color="#b0b0b0", lw=1, ls=":", label="random (null)")
@@ -136,7 +136,9 @@ def _retention(ax: Axes, detections: Detections, *, titles: Mapping[str, str]) -
     ax.set_xlabel("calls kept, least doubtful first (%)", fontsize=TEXT)
     ax.set_ylabel("wrong among the kept calls (%)", fontsize=TEXT)
     ax.set_title(f"{detections.items} {detections.what}", fontsize=TEXT, loc="left")
-    ax.legend(fontsize=TEXT - 2, frameon=False, loc="best")
+    ax.legend(
+        fontsize=TEXT - 2, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2
+    )
     _dress(ax)
 
 
