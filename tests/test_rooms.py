@@ -34,7 +34,7 @@ ROOMS = [
     "cli",
     "__main__",
 ]
-SINGLE_FILES = {"errors", "workflow", "__main__"}
+SINGLE_FILES = {"errors", "__main__"}
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_MODULE = 400
 LINES_OF_A_FUNCTION = 60

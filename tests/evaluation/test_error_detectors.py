@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 from support.instance_metrics import detector_metrics
 from support.made_predictions import cohort, lattice, made, scan, slide
@@ -11,16 +12,19 @@ from support.made_predictions import cohort, lattice, made, scan, slide
 from probsa.errors import BagError, InputError
 from probsa.evaluation.error_detectors import (
     AREAS,
+    DOUBTS,
     ERROR_DETECTORS,
     RIVALS,
+    doubt_verdict,
     error_verdict,
     std_over_replicates,
 )
 from probsa.evaluation.neighbours import Neighbours, near_boundary, neighbours_or_reason
 from probsa.evaluation.random_field import field_on, random_field
-from probsa.evaluation.scores import instance_evidence
+from probsa.evaluation.scores import doubt, instance_evidence
 from probsa.statistics.bootstrap import Draws
 from probsa.statistics.risk import augrc
+from probsa.statistics.sampled import sampled_auroc, sampled_difference
 
 # AUGRC
 
@@ -305,7 +309,8 @@ def test_undefined_with_its_reason():
     names = {
         f"{w}_{d}_{a}" for a in AREAS for d in ERROR_DETECTORS for w in ("error_auroc", "augrc")
     }
-    assert names | {f"error_{w}_{a}" for a in AREAS for w in ("rate", "auroc_gain")} == set(got)
+    words = ("rate", "auroc_gain", "auroc_doubt_gain")
+    assert names | {f"error_{w}_{a}" for a in AREAS for w in words} == set(got)
     right = replace(bags[1], instance_labels=np.int8(instance_evidence(bags[1]) > 0))
     got = detector_metrics([right], positive)
     assert got["augrc_margin_all"].reason == (
@@ -320,3 +325,123 @@ def test_replicates_must_have_the_same_bags():
     short = scan("b3", np.zeros(5))
     with pytest.raises(InputError, match="has another number in another"):
         std_over_replicates([bags, [*bags[:3], short]])
+
+
+# P(wrong)
+
+
+def _ensemble(p, *, between):
+    """Add a variance between members to a prediction."""
+    within = np.asarray(p.attention_variance)
+    between = np.asarray(between, np.float32)
+    return replace(
+        p, variance_within=within, variance_between=between, attention_variance=within + between
+    )
+
+
+def _evidence(**fields):
+    return scan(
+        "a",
+        [2.0, -1.0, 0.5, -0.2, 1.5, -3.0],
+        [1, 0, 0, 1, 1, 0],
+        attention_variance=[1.0, 4.0, 0.25, 0.01, 9.0, 1.0],
+        score_kind="evidence",
+        **fields,
+    )
+
+
+def test_p_wrong_is_the_normal_tail_of_each_part_of_the_variance():
+    p = _ensemble(_evidence(), between=[3.0, 0.5, 1.0, 4.0, 0.1, 8.0])
+    e = np.abs(p.attention_mean.astype(np.float64))
+    for part, variance in (
+        ("total", p.attention_variance),
+        ("within", p.variance_within),
+        ("between", p.variance_between),
+    ):
+        np.testing.assert_allclose(
+            doubt(p, part=part), norm.cdf(-e / np.sqrt(variance.astype(np.float64))), rtol=1e-12
+        )
+    single = _evidence()
+    np.testing.assert_array_equal(doubt(single, part="within"), doubt(single))
+
+
+def test_p_wrong_as_a_detector_by_hand():
+    p = _ensemble(_evidence(), between=[9.0, 0.5, 0.01, 4.0, 0.1, 8.0])
+    got = detector_metrics([p], {"a": True})
+    wrong = np.array([0, 0, 1, 1, 0, 0])
+    for name, part in (
+        ("doubt", "total"),
+        ("doubt_within", "within"),
+        ("doubt_between", "between"),
+    ):
+        expected = roc_auc_score(wrong, doubt(p, part=part))
+        assert got[f"error_auroc_{name}_all"].value == pytest.approx(expected), name
+    values = [got[f"error_auroc_{d}_all"].value for d in DOUBTS]
+    assert len(set(values)) == 3, "the parts order the instances differently"
+    gain = got["error_auroc_doubt_gain_all"].value
+    assert gain == pytest.approx(values[0] - got["error_auroc_margin_all"].value)
+
+
+def test_p_wrong_is_undefined_without_its_part_of_the_variance():
+    got = detector_metrics([_evidence()], {"a": True})
+    assert (
+        got["error_auroc_doubt_between_all"].reason == "one model has no variance between members"
+    )
+    assert got["error_auroc_doubt_within_all"] == got["error_auroc_doubt_all"]
+    alike = _ensemble(_evidence(), between=np.zeros(6))
+    got = detector_metrics([alike], {"a": True})
+    assert got["error_auroc_doubt_between_all"].reason == "this posterior has no variance"
+    flat = replace(_evidence(), attention_variance=np.zeros(6, np.float32))
+    got = detector_metrics([flat], {"a": True})
+    assert got["augrc_doubt_all"].reason == "this posterior has no variance"
+    verdict = "P(wrong) cannot be evaluated on instances of positive bags: this posterior has no"
+    assert doubt_verdict(got) == f"{verdict} variance."
+    assert got["error_auroc_margin_all"].value is not None
+
+
+def test_the_verdict_on_p_wrong_follows_the_interval():
+    bags, positive = cohort(20)
+    plain = [replace(p, score_kind="evidence") for p in bags]
+
+    def with_variance(make):
+        changed = []
+        for p in plain:
+            wrong = (p.attention_mean > 0) != (p.instance_labels > 0)
+            changed.append(replace(p, attention_variance=np.float32(make(wrong))))
+        return changed
+
+    rng = np.random.default_rng(0)
+    cases = {
+        "P(wrong) finds wrong calls better than the margin": lambda wrong: 0.01 + 9.0 * wrong,
+        "P(wrong) finds wrong calls worse than the margin": lambda wrong: 9.01 - 9.0 * wrong,
+        "P(wrong) does not find": lambda wrong: np.full(len(wrong), 2.0),
+    }
+    for start, make in cases.items():
+        got = detector_metrics(with_variance(make), positive, bootstrap=100)
+        assert doubt_verdict(got).startswith(start)
+    got = detector_metrics(with_variance(lambda wrong: rng.random(len(wrong))), positive)
+    assert doubt_verdict(got).startswith("No interval shows whether P(wrong) beats the margin")
+
+
+def test_p_wrong_beats_the_margin_by_chance_about_as_often_as_it_should():
+    """On null tables |e| and |e|/σ are the same signal, each with its own noise."""
+    tables, better, worse = 1000, 0, 0
+    for table in range(tables):
+        rng = np.random.default_rng((7, table))
+        bag, n = np.repeat(np.arange(30), 8), 240
+        draws = Draws.stratified(
+            np.zeros(30, dtype=np.int64), groups=None, resamples=200, seed=table
+        ).with_data()
+        wrong = rng.random(n) < 0.3
+        common = rng.normal(size=30)[bag] - wrong
+        margin, ratio = common + rng.normal(size=n), common + rng.normal(size=n)
+        within = draws.for_items(bag)
+        difference = sampled_difference(
+            sampled_auroc(wrong, -ratio, draws=within, what="instances"),
+            sampled_auroc(wrong, -margin, draws=within, what="instances"),
+        ).metric()
+        better += difference.low > 0
+        worse += difference.high < 0
+    # 25 are expected on each side; percentile intervals of 30 groups cover a little less than 95 %.
+    assert 10 <= better <= 45, better
+    assert 10 <= worse <= 45, worse

@@ -2,7 +2,13 @@
 
 import numpy as np
 
-from probsa.evaluation.error_detectors import AREAS, detector_samples, gain, std_over_replicates
+from probsa.evaluation.error_detectors import (
+    AREAS,
+    detector_samples,
+    doubt_gain,
+    gain,
+    std_over_replicates,
+)
 from probsa.evaluation.isolated import isolated_samples
 from probsa.evaluation.neighbours import neighbours_or_reason
 from probsa.evaluation.pools import bag_draws
@@ -14,6 +20,7 @@ def detector_metrics(bags, positive, *, others=(), groups=None, bootstrap=0, see
     stds = std_over_replicates([bags, *others]) if others else None
     samples = detector_samples(bags, stds=stds, seed=seed, **inputs)
     samples |= {f"error_auroc_gain_{area}": gain(samples, area=area) for area in AREAS}
+    samples |= {f"error_auroc_doubt_gain_{area}": doubt_gain(samples, area=area) for area in AREAS}
     return {name: sample.metric() for name, sample in samples.items()}
 
 

@@ -1,11 +1,18 @@
 from .bag_measures import BagMeasures as BagMeasures
 from .bag_measures import bag_measures as bag_measures
+from .calibration_section import Calibration as Calibration
+from .calibration_section import CalibrationSection as CalibrationSection
 from .deletion import DeletionCurves as DeletionCurves
 from .deletion import deletion_curves as deletion_curves
+from .detections import Detections as Detections
+from .doubt_section import BAG_TITLES as BAG_TITLES
+from .doubt_section import INSTANCE_TITLES as INSTANCE_TITLES
+from .doubt_section import DoubtSection as DoubtSection
 from .error_detectors import DETECTOR_TITLES as DETECTOR_TITLES
 from .error_detectors import ERROR_DETECTORS as ERROR_DETECTORS
 from .error_detectors import ErrorDetector as ErrorDetector
 from .error_detectors import InstanceArea as InstanceArea
+from .error_detectors import doubt_verdict as doubt_verdict
 from .error_detectors import error_verdict as error_verdict
 from .faithfulness import MapScoreChoice as MapScoreChoice
 from .faithfulness import choose_map_score as choose_map_score
@@ -58,6 +65,7 @@ from .scores import doubt as doubt
 from .scores import instance_evidence as instance_evidence
 from .scores import instance_scores as instance_scores
 from .scores import instance_variances as instance_variances
+from .sections import Section as Section
 from .several_runs import load_several as load_several
 from .submission import Submission as Submission
 from .submission import SubmittedSet as SubmittedSet
@@ -67,6 +75,9 @@ from .tables import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .tables import Predictions as Predictions
 from .tables import read_predictions as read_predictions
 from .tables import write_predictions as write_predictions
+from .temperature import scale_run as scale_run
+from .training_distance import TrainingDistance as TrainingDistance
+from .training_distance import fit_run_distance as fit_run_distance
 from .within_bags import WITHIN as WITHIN
 from .within_bags import WITHIN_BAGS as WITHIN_BAGS
 from .within_bags import WITHIN_TITLES as WITHIN_TITLES

@@ -1,4 +1,4 @@
-"""Compare σ² with null rivals, cheap scores without a posterior, as detectors of wrong calls.
+"""Compare σ² and P(wrong) with null rivals, cheap scores, as detectors of wrong calls.
 
 The null rivals are 1/degree, nearness to the edge of the tissue, nearness of the score to the
 threshold, the weight's term of the entropy, the s.d. over replicates, and a random map with the
@@ -12,7 +12,6 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ..core import seed_of
 from ..errors import InputError
 from ..statistics import (
     Draws,
@@ -23,24 +22,31 @@ from ..statistics import (
     sampled_auroc,
     sampled_difference,
 )
+from .detector_pool import detector_pool, missing_detectors, no_graph_reason
 from .metrics import NO_VARIANCE, ONE_DEGREE, all_same_reason
-from .neighbours import Neighbours, near_boundary
+from .neighbours import Neighbours
 from .pools import NO_CALLS, NO_INSTANCE_LABELS, score_kind_of
 from .prediction import Prediction
-from .random_field import field_on
-from .scores import class_column, instance_evidence, instance_variances
+from .scores import instance_evidence
 
 InstanceArea = Literal["all", "positive_bags", "boundary"]
 """All labelled instances; those of positive bags; those within two steps of the other label."""
-ErrorDetector = Literal["variance", "degree", "edge", "margin", "entropy", "seeds", "field"]
+ErrorDetector = Literal[
+    "variance", "doubt", "doubt_within", "doubt_between",
+    "degree", "edge", "margin", "entropy", "seeds", "field",
+]  # fmt: skip
+"""`doubt` is P(wrong) from the whole variance, or from its part within or between members."""
 AREAS: tuple[InstanceArea, ...] = get_args(InstanceArea)
 ERROR_DETECTORS: tuple[ErrorDetector, ...] = get_args(ErrorDetector)
-RIVALS = ERROR_DETECTORS[1:]
+DOUBTS: tuple[ErrorDetector, ...] = ("doubt", "doubt_within", "doubt_between")
+RIVALS: tuple[ErrorDetector, ...] = ("degree", "edge", "margin", "entropy", "seeds", "field")
+"""The null rivals."""
 
-BOUNDARY_STEPS = 2
-ONE_REPLICATE = "one replicate has no s.d. over replicates"
 DETECTOR_TITLES = {
     "variance": "σ²",
+    "doubt": "P(wrong) = Φ(-|s|/σ)",
+    "doubt_within": "P(wrong), σ within members",
+    "doubt_between": "P(wrong), σ between members",
     "degree": "1/degree",
     "edge": "nearness to the edge of the tissue",
     "margin": "-|s - threshold|",
@@ -91,6 +97,38 @@ def error_verdict(metrics: Mapping[str, Metric], *, area: InstanceArea = "positi
     )
 
 
+def doubt_verdict(metrics: Mapping[str, Metric], *, area: InstanceArea = "positive_bags") -> str:
+    """Return one sentence that says whether P(wrong) finds wrong calls better than the margin.
+
+    metrics: those of `detector_samples`, and the `doubt_gain` as `error_auroc_doubt_gain_<area>`.
+    """
+    return margin_verdict(
+        metrics[f"error_auroc_doubt_{area}"],
+        metrics[f"error_auroc_margin_{area}"],
+        metrics[f"error_auroc_doubt_gain_{area}"],
+        what=INSTANCES_OF[area],
+    )
+
+
+def margin_verdict(doubt: Metric, margin: Metric, difference: Metric, *, what: str) -> str:
+    """Return one sentence that compares P(wrong) with the margin; `what` names the items."""
+    if doubt.value is None or margin.value is None or difference.value is None:
+        reason = difference.reason or doubt.reason or margin.reason
+        return f"P(wrong) cannot be evaluated on {what}: {reason}."
+    values = f"AUROC {doubt.value:.3f} against {margin.value:.3f} on {what}"
+    if difference.low is None or difference.high is None:
+        return f"No interval shows whether P(wrong) beats the margin: {values}."
+    span = f"difference {difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+    if difference.low > 0:
+        return f"P(wrong) finds wrong calls better than the margin: {values}; {span}."
+    if difference.high < 0:
+        return f"P(wrong) finds wrong calls worse than the margin: {values}; {span}."
+    return (
+        "P(wrong) does not find wrong calls significantly better than the margin: "
+        f"{values}; {span}."
+    )
+
+
 def best_rival(values: Mapping[str, float | None], *, area: InstanceArea) -> ErrorDetector | None:
     """Return the rival with the highest AUROC in the data; None if no rival has one."""
     best, highest = None, -np.inf
@@ -108,6 +146,13 @@ def gain(samples: Mapping[str, SampledMetric], *, area: InstanceArea) -> Sampled
     if variance.rows is None or best is None:
         return SampledMetric.undefined(variance.reason or "no rival is defined")
     return sampled_difference(variance, samples[f"error_auroc_{best}_{area}"])
+
+
+def doubt_gain(samples: Mapping[str, SampledMetric], *, area: InstanceArea) -> SampledMetric:
+    """Return the AUROC of P(wrong) minus that of the margin, row by row."""
+    return sampled_difference(
+        samples[f"error_auroc_doubt_{area}"], samples[f"error_auroc_margin_{area}"]
+    )
 
 
 def std_over_replicates(
@@ -163,22 +208,9 @@ def detector_samples(
         return _all_undefined(NO_INSTANCE_LABELS)
     if score_kind_of(predictions) == "relevance":
         return _all_undefined(NO_CALLS)
-    no_graph = next((g for g in graphs.values() if isinstance(g, str)), None)
-    columns: dict[str, list[np.ndarray]] = {}
-    for b, p in enumerate(predictions):
-        graph = graphs[p.name]
-        bag_columns = _columns(
-            p,
-            graph=None if no_graph or isinstance(graph, str) else graph,
-            std=None if stds is None else stds[p.name],
-            seed=seed,
-        )
-        bag_columns["bag"] = np.full(len(p.degree), b)
-        known = np.asarray(p.instance_labels) >= 0
-        for name, value in bag_columns.items():
-            columns.setdefault(name, []).append(value[known])
-    pool = {name: np.concatenate(parts) for name, parts in columns.items()}
-    missing = {"edge": no_graph or "", "field": no_graph or "", "seeds": ONE_REPLICATE}
+    no_graph = no_graph_reason(graphs)
+    pool = detector_pool(predictions, graphs=graphs, stds=stds, seed=seed)
+    missing = missing_detectors(pool, no_graph=no_graph or "")
     areas = {
         "all": np.ones(len(pool["bag"]), dtype=bool),
         "positive_bags": positive[pool["bag"]],
@@ -192,34 +224,6 @@ def detector_samples(
         else:
             samples |= _area_samples(pool, inside, draws=draws, area=area, missing=missing)
     return samples
-
-
-def _columns(
-    p: Prediction,
-    *,
-    graph: Neighbours | None,
-    std: Float[np.ndarray, " n"] | None,
-    seed: int,
-) -> dict[str, np.ndarray]:
-    """Return the detectors (high values: probably wrong) and the errors, one per instance."""
-    s, variance = instance_evidence(p), instance_variances(p)
-    weight = class_column(p, p.weight_mean)
-    labels = np.asarray(p.instance_labels)
-    columns = {
-        "wrong": (s > 0) != (labels > 0),
-        "variance": variance,
-        # The same order as 1/degree, but finite for an instance without neighbours.
-        "degree": -p.degree.astype(np.float64),
-        "margin": -np.abs(s),
-        "entropy": -weight * np.log(np.maximum(weight, np.finfo(np.float64).tiny)),
-    }
-    if graph is not None:
-        columns["edge"] = -graph.to_edge
-        columns["field"] = field_on(graph.cells, variance, seed=seed_of(seed, "field", p.name))
-        columns["boundary"] = near_boundary(labels, edges=graph.edges, steps=BOUNDARY_STEPS)
-    if std is not None:
-        columns["seeds"] = std
-    return columns
 
 
 def _area_samples(
@@ -239,7 +243,7 @@ def _area_samples(
     all_same = all_same_reason(wrong, what=what)
     for detector in ERROR_DETECTORS:
         score = pool.get(detector)
-        if score is None:
+        if score is None or detector in missing:
             auroc = SampledMetric.undefined(missing[detector])
         elif all_same:
             auroc = SampledMetric.undefined(all_same)

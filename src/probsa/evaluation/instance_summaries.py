@@ -21,7 +21,7 @@ from ..statistics import (
     sampled_auroc,
 )
 from .dice import DICE, NO_VALIDATION, dice_samples, dice_threshold, no_threshold_reason
-from .error_detectors import AREAS, detector_samples, gain, std_over_replicates
+from .error_detectors import AREAS, detector_samples, doubt_gain, gain, std_over_replicates
 from .isolated import isolated_samples
 from .neighbours import Neighbours, neighbours_or_reason
 from .pools import NO_INSTANCE_LABELS, Pool, bag_draws, labelled, score_kind_of, threshold_bags
@@ -48,9 +48,10 @@ def instance_summary(
     The metrics are `auroc` and `average_precision` of μ (over all labelled instances; with the
     suffix `_positive_bags`, over those of positive bags), those of `WITHIN_BAGS` (means over
     positive bags), `dice`, `dice_pooled`, those of `detector_samples` with
-    `error_auroc_gain_<area>` (σ² minus its best rival), and those of `isolated_samples`. With
-    folds, metrics that rank μ or σ² across bags are averaged over the folds, because two runs have
-    no common scale, and each run has its own threshold for Dice.
+    `error_auroc_gain_<area>` (σ² minus its best rival), `error_auroc_doubt_gain_<area>` (P(wrong)
+    minus the margin), and those of `isolated_samples`. With folds, metrics that rank μ or σ² across
+    bags are averaged over the folds, because two runs have no common scale, and each run has its
+    own threshold for Dice.
 
     Args:
         predictions_by_replicate: predictions of the same test bags, one sequence per replicate.
@@ -129,7 +130,9 @@ def instance_samples(
         len(replicates), resamples=len(draws.counts) - 1, seed=seed, blocks=blocks
     )
     mean = _mean(by_replicate, weights=weights)
-    return mean | {f"error_auroc_gain_{area}": gain(mean, area=area) for area in AREAS}
+    gains = {f"error_auroc_gain_{area}": gain(mean, area=area) for area in AREAS}
+    gains |= {f"error_auroc_doubt_gain_{area}": doubt_gain(mean, area=area) for area in AREAS}
+    return mean | gains
 
 
 def within_bag_samples(

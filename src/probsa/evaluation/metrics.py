@@ -146,20 +146,36 @@ def error_metrics(
     sd = sd[:, None] if sd.ndim == 1 else sd
     if len(sd) != len(labels):
         raise InputError(f"{len(labels)} labels for {len(sd)} standard deviations")
-    if p.shape[1] == 1:
-        t = 0.5 if threshold is None else threshold
-        called, margin, sd = (p[:, 0] >= t).astype(np.int64), np.abs(p[:, 0] - t), sd[:, -1]
-    else:
-        called = p.argmax(1)
-        ascending = np.sort(p, axis=1)
-        margin = ascending[:, -1] - ascending[:, -2]
-        sd = np.take_along_axis(sd, called[:, None], axis=1)[:, 0]
+    called, margin = calls_and_margins(p, threshold=threshold)
+    sd = of_called_class(sd, called) if p.shape[1] > 1 else sd[:, -1]
     draws = Draws.stratified(labels, groups=groups, resamples=bootstrap, seed=seed)
     wrong = called != labels
     return {
         "error_auroc_spread": error_auroc(wrong, sd, draws=draws, constant=NO_VARIANCE),
         "error_auroc_margin": error_auroc(wrong, -margin, draws=draws, constant=None),
     }
+
+
+def calls_and_margins(
+    p: Float[np.ndarray, "bags columns"], *, threshold: float | None
+) -> tuple[Int[np.ndarray, " bags"], Float[np.ndarray, " bags"]]:
+    """Return the called class of each bag, and the distance of its probability from another call.
+
+    The distance is |p - threshold| for a single column p(Y = 1), with 0.5 as the default threshold,
+    or with three columns or more the difference of the two highest probabilities.
+    """
+    if p.shape[1] == 1:
+        t = 0.5 if threshold is None else threshold
+        return (p[:, 0] >= t).astype(np.int64), np.abs(p[:, 0] - t)
+    ascending = np.sort(p, axis=1)
+    return p.argmax(1), ascending[:, -1] - ascending[:, -2]
+
+
+def of_called_class(
+    value: Float[np.ndarray, "bags columns"], called: Int[np.ndarray, " bags"]
+) -> Float[np.ndarray, " bags"]:
+    """Return each bag's value of the class that is called."""
+    return np.take_along_axis(value, called[:, None], axis=1)[:, 0]
 
 
 def error_auroc(

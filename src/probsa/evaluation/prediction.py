@@ -55,6 +55,13 @@ class Prediction:
     """The part of `attention_variance` within members, E[σ²]; None for one model."""
     variance_between: np.ndarray | None = None
     """The variance of the members' attention means, Var[μ]; None for one model."""
+    bag_ood: float | None = None
+    """How far the bag's mean features are from training: the share of validation bags that are
+    nearer (`training_distance`). This and the following are None where a run has no distances."""
+    bag_ood_distance: float | None = None
+    ood: np.ndarray | None = None
+    """The same share for each instance, among instances of validation bags."""
+    ood_distance: np.ndarray | None = None
 
     neighbour_share: float | None = None
     """Mean share of the neighbours in the value of an instance, under a field; not stored."""

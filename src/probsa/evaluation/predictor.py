@@ -1,5 +1,6 @@
 """Stage 9: apply a trained model to bags."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from ..training import (
 from ..variational import Field, PerClass
 from .ensemble import combine
 from .prediction import Prediction
+from .temperature import scale_prediction
 
 MAX_INSTANCES = 8192
 """Maximum number of instances per step; a larger bag has a step of its own."""
@@ -57,6 +59,8 @@ class Predictor:
         self.config, self.metadata = config, metadata or {}
         self.stated = stated
         """The metadata of the training features; None if it is not known."""
+        self.temperature = 1.0
+        """Temperature of the probabilities of bags, see `temperature`; 1 changes nothing."""
 
     def predict(self, bags: Iterable[Bag]) -> Iterator[Prediction]:
         """Yield one `Prediction` per bag, in order.
@@ -75,11 +79,15 @@ class Predictor:
                     "open_bags(folder).bag(name), or predict a whole folder with predict_folder"
                 )
             if waiting and sum(map(len, waiting)) + len(bag) > MAX_INSTANCES:
-                yield from self._predict_batch(waiting)
+                yield from self._scaled(waiting)
                 waiting = []
             waiting.append(bag)
         if waiting:
-            yield from self._predict_batch(waiting)
+            yield from self._scaled(waiting)
+
+    def _scaled(self, bags: list[Bag]) -> Iterator[Prediction]:
+        for p in self._predict_batch(bags):
+            yield scale_prediction(p, temperature=self.temperature)
 
     def _predict_batch(self, bags: list[Bag]) -> Iterator[Prediction]:
         wanted = self.model.arguments.get("in_dim")
@@ -125,6 +133,7 @@ class Ensemble(Predictor):
         self.classes, self.precision = first.classes, first.precision
         self.config, self.metadata = config, metadata or {}
         self.stated = first.stated
+        self.temperature = 1.0
 
     def may_predict(self, name: str) -> bool:
         """Return whether any member predicts a bag of this name."""
@@ -169,12 +178,12 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
         metadata = {"model": config.model, "epoch": epochs, "members": len(members)}
         if "kappa" in members[0].metadata:
             metadata["kappa"] = [member.metadata["kappa"] for member in members]
-        return Ensemble(members, config=config, metadata=metadata)
+        return _with_temperature(Ensemble(members, config=config, metadata=metadata), run)
     path = run.best if checkpoint == "best" else run.last
     stored = load_checkpoint(path)
     model = restore_model(stored, path=path, expect=config.model)
     statistics = stored.part("standardize")
-    return Predictor(
+    predictor = Predictor(
         model,
         Standardizer(statistics["mean"], statistics["deviation"]),
         classes=stored.metadata["classes"],
@@ -188,6 +197,16 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
         },
         stated=FeatureMetadata.read(run.features_file),
     )
+    return _with_temperature(predictor, run)
+
+
+def _with_temperature(predictor: Predictor, run: RunFolder) -> Predictor:
+    """Set the temperature of a run, if it has one."""
+    if run.temperature_file.is_file():
+        stored = json.loads(run.temperature_file.read_text(encoding="utf-8"))
+        predictor.temperature = float(stored["temperature"])
+        predictor.metadata["temperature"] = predictor.temperature
+    return predictor
 
 
 def _load_file(path: Path, *, device: str) -> Predictor:
@@ -218,7 +237,7 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, model: Model) -> Iter
     probability, std = _numpy(out.probability), _numpy(out.std)
     for b, (bag, rows) in enumerate(zip(bags, bag_rows(packed), strict=True)):
         mean, variance, w_mean, w_variance, degree = (c[rows] for c in columns)
-        yield Prediction(
+        p = Prediction(
             name=bag.name,
             probability=probability[b],
             std=std[b],
@@ -233,8 +252,8 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, model: Model) -> Iter
             stride=bag.stride,
             instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),
             neighbour_share=None if share is None else float(share[rows].mean()),
-            **{name: values[rows] for name, values in explained.items()},
         )
+        yield replace(p, **{name: values[rows] for name, values in explained.items()})
 
 
 def _explained(out: Output) -> dict[str, np.ndarray]:

@@ -1,11 +1,17 @@
 """Scalar scores of the instances of a prediction: μ, σ², evidence that decides calls, doubt."""
 
+from typing import Literal, get_args
+
 import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp, ndtr
 
 from ..errors import BagError
 from .prediction import Prediction
+
+VariancePart = Literal["total", "within", "between"]
+"""The whole variance; its part within the members of an ensemble; that between the members."""
+VARIANCE_PARTS: tuple[VariancePart, ...] = get_args(VariancePart)
 
 
 def evidence(score: Float[np.ndarray, " n"], *, kind: str) -> Float[np.ndarray, " n"]:
@@ -42,27 +48,42 @@ def instance_evidence(p: Prediction) -> Float[np.ndarray, " n"]:
     return evidence(instance_scores(p), kind=p.score_kind)
 
 
-def instance_variances(p: Prediction) -> Float[np.ndarray, " n"]:
-    """Return σ² of each instance, for the same class as `instance_scores`."""
-    return class_column(p, p.attention_variance)
+def instance_variances(p: Prediction, *, part: VariancePart = "total") -> Float[np.ndarray, " n"]:
+    """Return σ² of each instance, or one of its parts, for the same class as `instance_scores`.
+
+    The variance of a single model is all within, and none between members.
+    """
+    parts = {
+        "total": p.attention_variance,
+        "within": p.attention_variance if p.variance_within is None else p.variance_within,
+        "between": p.variance_between,
+    }
+    value = parts[part]
+    return class_column(p, np.zeros_like(p.attention_variance) if value is None else value)
 
 
-def doubt(p: Prediction) -> Float[np.ndarray, " n"]:
+def doubt(p: Prediction, *, part: VariancePart = "total") -> Float[np.ndarray, " n"]:
     """Return P(wrong) = Φ(-|e|/σ) of each instance's call, with e its `evidence`.
 
     It is the posterior probability that the score lies on the other side of the threshold, and 0.5
-    at the threshold. σ is the whole standard deviation: of an ensemble, within its members and
-    between them. The variance of a `weight` is in the unit of weights, so its distance from the
-    threshold is |w - 1/N|. Scores of the kind `relevance` have no threshold: nan.
+    at the threshold. By default, σ is the whole standard deviation: of an ensemble, within its
+    members and between them. The variance of a `weight` is in the unit of weights, so its distance
+    from the threshold is |w - 1/N|. Scores of the kind `relevance` have no threshold: nan.
     """
     score = instance_scores(p)
     unit = (
         score - 1 / len(score) if p.score_kind == "weight" else evidence(score, kind=p.score_kind)
     )
-    distance, deviation = np.abs(unit), np.sqrt(instance_variances(p))
-    ratio = np.where(distance > 0, np.inf, distance)  # where σ is 0, the call is certain
+    return ndtr(-distance_ratio(np.abs(unit), np.sqrt(instance_variances(p, part=part))))
+
+
+def distance_ratio(
+    distance: Float[np.ndarray, " n"], deviation: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    """Return distance / deviation; without a deviation, inf, or 0 at a distance of 0."""
+    ratio = np.where(distance > 0, np.inf, distance)  # nan stays nan
     np.divide(distance, deviation, out=ratio, where=deviation > 0)
-    return ndtr(-ratio)
+    return ratio
 
 
 def class_column(p: Prediction, value: np.ndarray) -> Float[np.ndarray, " n"]:

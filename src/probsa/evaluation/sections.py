@@ -9,6 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
 
+from .calibration_section import calibration_section
+from .doubt_section import doubt_section
 from .evaluated import Evaluated as Evaluated
 from .faithfulness_section import faithfulness_section
 from .guarantees import guarantees_section
@@ -35,6 +37,8 @@ class Section(Protocol):
 
 SECTIONS: tuple[Callable[[Evaluated], Section | None], ...] = (
     within_bags_section,
+    doubt_section,
+    calibration_section,
     faithfulness_section,
     guarantees_section,
 )

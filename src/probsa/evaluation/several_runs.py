@@ -7,6 +7,7 @@ from typing import Any
 from ..errors import InputError
 from ..training import RunFolder, read_split
 from .predictor import Ensemble, Predictor, load
+from .temperature import mean_temperature
 
 
 def load_several(
@@ -15,7 +16,7 @@ def load_several(
     """Load runs as one ensemble, in which no bag is predicted by a run that has seen it.
 
     A run has seen the bags of its training and validation parts. Bags that its split does not list
-    are new to it.
+    are new to it. The temperature of the ensemble is the geometric mean of those of the runs.
 
     Args:
         folders: run folders, or files of converted models.
@@ -47,7 +48,11 @@ def load_several(
         seen += [seen_bags(folder)] * len(of_run)
     metadata = {"runs": [str(f) for f in folders], "members": len(members)}
     config = next((run.config for run in runs if run.config is not None), None)
-    return Ensemble(members, seen=seen, config=config, metadata=metadata)
+    ensemble = Ensemble(members, seen=seen, config=config, metadata=metadata)
+    ensemble.temperature = mean_temperature([run.temperature for run in runs])
+    if ensemble.temperature != 1:
+        metadata["temperature"] = ensemble.temperature
+    return ensemble
 
 
 def seen_bags(folder: Path) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """Predictions on disk: one table of bags, and one HDF5 file of per-instance outputs per bag.
 
-predictions.csv     bag,part,label,prediction,p_<class>…,sd_<class>… (a single logit: one class)
+predictions.csv     bag,part,label,prediction,p_<class>…,sd_<class>… (a single logit: one class),
+                    and ood,ood_distance where the run has distances from training
 predictions.json    threshold, classes, and the origin of the predictions
 instances/<bag>.h5  coords, attention_*, variance_*, weight_*, degree, instance_labels, and, where
                     the model has them, the arrays that explain the prediction
@@ -45,6 +46,8 @@ _OPTIONAL = (
     "coords",
     "instance_labels",
     *EXPLANATIONS,
+    "ood",
+    "ood_distance",
 )
 _OF_MEMBERS = ("variance_within", "variance_between")
 """Per-instance arrays that only several members have."""
@@ -68,6 +71,9 @@ class Predictions:
     std_within: Float[np.ndarray, "bags columns"] | None = None
     """None for predictions of one model, as `std_between`."""
     std_between: Float[np.ndarray, "bags columns"] | None = None
+    ood: Float[np.ndarray, " bags"] | None = None
+    """How far each bag is from training, as in `Prediction.bag_ood`; None if it is not known."""
+    ood_distance: Float[np.ndarray, " bags"] | None = None
 
     def instance_path(self, bag: str) -> Path:
         """Return the path of a bag's per-instance outputs, which need not exist."""
@@ -138,6 +144,7 @@ def write_predictions(
             columns = _columns(classes, len(p.probability), bag=p.name)
             header = ["bag", "part", "label", "prediction"]
             header += [f"{k}_{c}" for k in ("p", *_deviations(p)) for c in columns]
+            header += _distances(p)
             write_instances(new / INSTANCES / f"{_file_name(p.name)}.h5", p)
             rows.append(
                 {
@@ -145,6 +152,7 @@ def write_predictions(
                     "part": parts.get(p.name, "new"),
                     "label": labels.get(p.name),
                     **_cells(p, columns, threshold=threshold),
+                    **_distances(p),
                 }
             )
         if not rows:
@@ -250,6 +258,8 @@ def read_predictions(folder: Path) -> Predictions:
         std=_deviation(rows, "sd", columns, path),
         std_within=_deviation(rows, "sd_within", columns, path) if of_members else None,
         std_between=_deviation(rows, "sd_between", columns, path) if of_members else None,
+        ood=np.array([_probability(r, "ood", path) for r in rows]) if "ood" in rows[0] else None,
+        ood_distance=_distance(rows, path) if "ood_distance" in rows[0] else None,
         classes=tuple(str(c) for c in metadata.pop("classes", columns)),
         threshold=None if threshold is None else float(threshold),
         metadata=metadata,
@@ -297,6 +307,22 @@ def _deviations(p: Prediction) -> dict[str, np.ndarray]:
     """Return the standard deviations of a bag's probabilities, by the start of their columns."""
     parts = {"sd": p.std, "sd_within": p.std_within, "sd_between": p.std_between}
     return {name: value for name, value in parts.items() if value is not None}
+
+
+def _distances(p: Prediction) -> dict[str, float]:
+    values = {"ood": p.bag_ood, "ood_distance": p.bag_ood_distance}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _distance(rows: Sequence[Mapping[str, str]], path: Path) -> Float[np.ndarray, " bags"]:
+    column = "ood_distance"
+    try:
+        values = np.array([float(row[column]) for row in rows])
+    except ValueError as error:
+        raise TableError(f"{path}: {column} has a cell that is not a number ({error})") from error
+    if not (np.isfinite(values) & (values >= 0)).all():
+        raise TableError(f"{path}: {column} has a cell that is negative or not finite")
+    return values
 
 
 def _deviation(

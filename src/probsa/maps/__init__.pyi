@@ -5,6 +5,7 @@ from .layout import to_raster as to_raster
 from .panels import save_figure as save_figure
 from .render import draw_map as draw_map
 from .render import render_map as render_map
+from .report_figures import write_report_figures as write_report_figures
 from .scale import ColourLimits as ColourLimits
 from .scale import map_limits as map_limits
 from .shown import ScoreChoice as ScoreChoice

@@ -1,4 +1,11 @@
 from .bootstrap import Draws as Draws
+from .calibration import ChanceError as ChanceError
+from .calibration import Reliability as Reliability
+from .calibration import bin_count as bin_count
+from .calibration import calibration_error as calibration_error
+from .calibration import equal_mass_bins as equal_mass_bins
+from .calibration import reliability as reliability
+from .calibration import sampled_reliability as sampled_reliability
 from .comparing_means import compare_means as compare_means
 from .comparing_means import mean_interval as mean_interval
 from .comparison import ONE_REPLICATE as ONE_REPLICATE
@@ -40,6 +47,9 @@ from .ranking import signed_rank as signed_rank
 from .replicates import draw_patients as draw_patients
 from .replicates import f1_and_accuracy as f1_and_accuracy
 from .replicates import resampled_metric as resampled_metric
+from .retention import SHARES as SHARES
+from .retention import RetentionCurve as RetentionCurve
+from .retention import retention_curve as retention_curve
 from .risk import augrc as augrc
 from .sampled import SampledMetric as SampledMetric
 from .sampled import mean_over_replicates as mean_over_replicates

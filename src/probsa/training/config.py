@@ -121,6 +121,10 @@ class TrainingConfig:
     members: PositiveInt = 1
     """Train an ensemble of this many models, with the seeds seed, seed + 1, … and the same bags.
     Its prediction is the mean of their probabilities."""
+    temperature_scaling: bool = False
+    """After training, fit one temperature on the validation bags that makes predicted probabilities
+    more or less extreme, so that they are better calibrated. It changes neither the order of bags
+    of two classes nor the maps."""
     precision: Literal["float32", "bf16"] = "float32"
     """Precision of matrix products. With 'bf16', attention, loss and weights stay in float32."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"

@@ -4,7 +4,8 @@ run.yaml       the resolved run file          split.json    the part of each bag
 about.json     versions, machine              metrics.csv   one row per epoch
 notes.json     remarks on bags                features.json metadata of the training features
 checkpoints/   best.safetensors, last.safetensors
-members/<k>/   of an ensemble; later also predictions/, evaluation.json, map_score.json, maps/
+members/<k>/   of an ensemble; later also predictions/, evaluation.json, map_score.json, maps/,
+               temperature.json, training_distance.npz
 """
 
 import platform
@@ -71,6 +72,16 @@ class RunFolder:
     def map_score_file(self) -> Path:
         """Which score the run's maps show, and why."""
         return self.path / "map_score.json"
+
+    @property
+    def temperature_file(self) -> Path:
+        """The temperature of the predicted probabilities, if the run scales them."""
+        return self.path / "temperature.json"
+
+    @property
+    def distance_file(self) -> Path:
+        """What distances from the training features are computed from, if the run has them."""
+        return self.path / "training_distance.npz"
 
     @property
     def maps(self) -> Path:

@@ -107,8 +107,8 @@ def finish(cell: Cell, out: Path) -> None:
     """
     run = RunFolder(cell.folder(out))
     run.sweep()
-    # no bootstrap: the tables compute intervals over several runs, and fit null maps once a split
-    finished = finish_run(run, bootstrap=0, maps="none", map_score=False, null_maps=False)
+    # no bootstrap: the tables compute intervals over several runs
+    finished = finish_run(run, bootstrap=0, maps="none", extras=False)
     if finished.failures:
         evaluation_file(run).unlink()
         bag, reason = finished.failures[0]

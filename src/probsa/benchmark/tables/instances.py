@@ -3,7 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from ...errors import ProbSAError
-from ...evaluation import DETECTOR_TITLES, ERROR_DETECTORS, error_verdict
+from ...evaluation import (
+    DETECTOR_TITLES,
+    ERROR_DETECTORS,
+    doubt_verdict,
+    error_verdict,
+)
 from ...statistics import Metric
 from ..results.cache import ResultCache
 from ..results.instances import AREA, BOOTSTRAP
@@ -23,6 +28,8 @@ METRIC_COLUMNS: tuple[tuple[str, str, Unit], ...] = (
     ("isolated_fp", "isolated false positives", "percent"),
     ("isolated_fp_excess", "beyond chance", "points"),
 )
+SHOWN_DETECTORS = tuple(d for d in ERROR_DETECTORS if d not in ("doubt_within", "doubt_between"))
+"""Without the parts of P(wrong), which only an ensemble has."""
 
 
 def instances_table(
@@ -103,17 +110,17 @@ def _detectors(data: str, summaries: Mapping[str, Summary]) -> ResultTable:
         Column(key="method", title="method"),
         Column(key="error_rate", title="wrong calls", unit="percent"),
     ]
-    columns += [Column(key=d, title=DETECTOR_TITLES[d], unit="percent") for d in ERROR_DETECTORS]
+    columns += [Column(key=d, title=DETECTOR_TITLES[d], unit="percent") for d in SHOWN_DETECTORS]
     columns.append(Column(key="gain", title="σ² minus best rival", unit="points"))
     rows = []
     for name, summary in summaries.items():
         metrics = [summary[f"error_rate_{AREA}"]]
-        metrics += [summary[f"error_auroc_{d}_{AREA}"] for d in ERROR_DETECTORS]
+        metrics += [summary[f"error_auroc_{d}_{AREA}"] for d in SHOWN_DETECTORS]
         metrics.append(summary[f"error_auroc_gain_{AREA}"])
         rows.append((text_cell(name), *(_cell(m) for m in metrics)))
     variance_key = f"error_auroc_variance_{AREA}"
     verdicts = [
-        f"{n}: {error_verdict(s)}"
+        f"{n}: {error_verdict(s)} {doubt_verdict(s)}"
         for n, s in summaries.items()
         if s[variance_key].value is not None
     ]
@@ -123,9 +130,9 @@ def _detectors(data: str, summaries: Mapping[str, Summary]) -> ResultTable:
         columns=tuple(columns),
         rows=tuple(rows),
         footnotes=(
-            "AUROC in percent for finding wrong calls among the instances of positive bags: σ² "
-            "first, then its null rivals, which cost nothing extra. Methods without a variance "
-            "have neither σ² nor a random map with its spectrum.",
+            "AUROC in percent for finding wrong calls among the instances of positive bags: σ² and "
+            "P(wrong) first, then their null rivals, which cost nothing extra. Methods without a "
+            "variance have neither σ², nor P(wrong), nor a random map with the spectrum of σ².",
             *verdicts,
         ),
     )

@@ -50,6 +50,10 @@ def parser() -> ArgumentParser:
         help="Number of resamples for the confidence intervals; 0 for none. Default: 2000.",
     )  # fmt: skip
     add("--seed", type=int, default=0, metavar="N", help="Seed of the resampling. Default: 0.")
+    add(
+        "--figures", type=Path, metavar="DIR",
+        help="Folder to write reliability diagrams and retention curves to, as PNG.",
+    )  # fmt: skip
     add_json_flag(parser)
     row = parser.add_argument_group("row of the LocalMIL leaderboard").add_argument
     row(
@@ -96,6 +100,10 @@ def run(arguments: Sequence[str]) -> int:
         bootstrap=args.bootstrap,
         seed=args.seed,
     )
+    if args.figures is not None:
+        from ...maps import write_report_figures
+
+        write_report_figures(report, args.figures)
     if args.json:
         write_json(report.to_dict())
     else:

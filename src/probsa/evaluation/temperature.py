@@ -1,0 +1,168 @@
+"""Temperature scaling: one number that makes the probabilities of a run more or less extreme.
+
+Guo et al., On calibration of modern neural networks, ICML 2017. Here the temperature divides the
+logit of the predicted probability, which may be a mean over posterior samples and members, so that
+it is fitted to the probability that users see. It leaves the order of bags of two classes as it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+
+from ..core import write_json
+from ..training import RunFolder
+from .metrics import SMALLEST
+from .prediction import Prediction
+
+if TYPE_CHECKING:
+    from .predictor import Predictor
+
+LOWEST, HIGHEST = 0.05, 20.0
+"""Limits of the search. A minimum at a limit means that the bags do not determine it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Temperature:
+    """A fitted temperature; 1 with the reason where the bags do not determine one."""
+
+    temperature: float
+    bags: int
+    """Number of validation bags."""
+    nll_before: float | None
+    nll_after: float | None
+    reason: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+
+def fit_temperature(
+    y: Int[np.ndarray, " bags"], p: Float[np.ndarray, "bags columns"]
+) -> Temperature:
+    """Return the temperature with the lowest negative log-likelihood on these (validation) bags.
+
+    Args:
+        y: class index of each bag.
+        p: probabilities; one column, p(Y = 1), or one per class.
+    """
+    if len(set(y.tolist())) < 2:
+        reason = f"{len(y)} validation bags of a single class"
+        return Temperature(
+            temperature=1.0, bags=len(y), nll_before=None, nll_after=None, reason=reason
+        )
+    logits = _logits(p)
+    before = _nll(logits, y, temperature=1.0)
+    limits = (np.log(LOWEST), np.log(HIGHEST))
+    found = minimize_scalar(
+        lambda log: _nll(logits, y, temperature=float(np.exp(log))),
+        bounds=limits,
+        method="bounded",
+        options={"xatol": 1e-7},
+    )
+    temperature = float(np.exp(found.x))
+    reason = None
+    if min(abs(found.x - limit) for limit in limits) < 1e-3:
+        temperature = 1.0
+        reason = f"the likelihood of {len(y)} validation bags has no minimum over temperatures"
+    after = _nll(logits, y, temperature=temperature)
+    return Temperature(
+        temperature=temperature, bags=len(y), nll_before=before, nll_after=after, reason=reason
+    )
+
+
+def scale_probabilities(
+    p: Float[np.ndarray, "*bags columns"], *, temperature: float
+) -> Float[np.ndarray, "*bags columns"]:
+    """Return softmax(log p / T), or for one column p(Y = 1) the sigmoid of its logit over T.
+
+    Probabilities are kept a float32 step away from 0 and 1, so that their logits are finite.
+    """
+    scaled = softmax(_logits(p) / temperature, axis=-1)
+    return scaled[..., 1:] if p.shape[-1] == 1 else scaled
+
+
+def scale_prediction(p: Prediction, *, temperature: float) -> Prediction:
+    """Return a prediction whose probabilities of the bag are scaled.
+
+    The standard deviations are multiplied by the derivative of the scaling, and limited to
+    √(p (1 - p)), which no probability exceeds. Leave-one-out remains the difference of two (scaled)
+    probabilities. What belongs to instances, or adds up to the logit, stays as it is.
+    """
+    if temperature == 1:
+        return p
+    old = p.probability.astype(np.float64)
+    new = scale_probabilities(old, temperature=temperature)
+    inner = np.clip(old, SMALLEST, 1 - SMALLEST)
+    slope = new * (1 - new) / (temperature * inner * (1 - inner))
+    std = slope * p.std
+    limited = np.minimum(std, np.sqrt(new * (1 - new)))
+    factor = np.divide(limited, p.std, out=np.zeros_like(std), where=p.std > 0)
+
+    def deviation(value: np.ndarray | None) -> np.ndarray | None:
+        return None if value is None else (factor * value).astype(np.float32)
+
+    left_out = p.leave_one_out
+    if left_out is not None:
+        rows = left_out.reshape(len(left_out), -1).astype(np.float64)
+        without = scale_probabilities(np.clip(old - rows, 0, 1), temperature=temperature)
+        left_out = (new - without).reshape(left_out.shape).astype(np.float32)
+    return replace(
+        p,
+        probability=new.astype(np.float32),
+        std=limited.astype(np.float32),
+        std_within=deviation(p.std_within),
+        std_between=deviation(p.std_between),
+        leave_one_out=left_out,
+    )
+
+
+def scale_run(
+    run: RunFolder,
+    predictor: "Predictor",
+    validation: Sequence[Prediction],
+    *,
+    y: Int[np.ndarray, " bags"],
+) -> list[Prediction]:
+    """Fit and store the temperature of a run that asks for one; return scaled predictions.
+
+    Args:
+        run: the run, whose earlier temperature is replaced or removed.
+        predictor: its predictor, which scales its predictions from now on.
+        validation: unscaled predictions of the validation bags.
+        y: their class indices.
+    """
+    predictor.metadata.pop("temperature", None)
+    if not run.config().training.temperature_scaling or not validation:
+        run.temperature_file.unlink(missing_ok=True)
+        return list(validation)
+    p = np.stack([p.probability for p in validation]).astype(np.float64)
+    fitted = fit_temperature(y, p)
+    write_json(run.temperature_file, fitted.to_dict())
+    predictor.temperature = predictor.metadata["temperature"] = fitted.temperature
+    return [scale_prediction(p, temperature=fitted.temperature) for p in validation]
+
+
+def mean_temperature(temperatures: Sequence[float]) -> float:
+    """Return the geometric mean, the temperature of several runs that predict together."""
+    return float(np.exp(np.mean(np.log(temperatures))))
+
+
+def _logits(p: Float[np.ndarray, "*bags columns"]) -> Float[np.ndarray, "*bags classes"]:
+    """Return log p of every class, whose softmax is p."""
+    inner = np.clip(p.astype(np.float64), SMALLEST, 1 - SMALLEST)
+    if p.shape[-1] == 1:
+        inner = np.concatenate([1 - inner, inner], axis=-1)
+    return np.log(inner)
+
+
+def _nll(
+    logits: Float[np.ndarray, "bags classes"], y: Int[np.ndarray, " bags"], *, temperature: float
+) -> float:
+    of_label = log_softmax(logits / temperature, axis=1)[np.arange(len(y)), y]
+    return float(-of_label.mean())

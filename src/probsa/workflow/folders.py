@@ -1,0 +1,129 @@
+"""Predict a folder of bags with a trained run, several runs, or a converted model."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..datasets import Split, open_bags, read_table
+from ..evaluation import (
+    MapScoreChoice,
+    Predictor,
+    TrainingDistance,
+    apply_null_maps,
+    load,
+    load_several,
+)
+from ..training import RunFolder, open_data, read_split
+from .writing import BagSelection, OnBag, Predicted, note_map_score, predict_bags
+
+
+def predict_folder(  # noqa: PLR0913 - the options are independent
+    run: Path | Sequence[Path],
+    features: Path,
+    *,
+    out: Path,
+    labels: Path | None = None,
+    checkpoint: str = "best",
+    device: str = "auto",
+    other_features: bool = False,
+    faithfulness: bool = False,
+    overwrite: bool = False,
+    on_bag: OnBag | None = None,
+) -> Predicted:
+    """Predict every bag of a folder with a trained run, several runs, or a converted model.
+
+    Several runs predict like the members of one, but each bag only by those that were neither
+    trained nor validated on it. Bags that no run may predict, or that cannot be read, are left out
+    and listed with the reason in `failed.csv`. The table of predictions states which part of the
+    run's split each bag belongs to, so that an evaluation can exclude training bags.
+
+    Args:
+        run: the run folder, or the file of a converted model; or several of them.
+        features: folder with the features of the bags.
+        out: folder to write the predictions to.
+        labels: table of labels to include in the table of predictions.
+        checkpoint: `best` or `last` epoch of the run.
+        device: device to predict on; `auto` chooses one.
+        other_features: also predict bags whose encoder, kind, resolution or patch size no training
+            bag has; otherwise they are left out.
+        faithfulness: also store each bag's `evaluation.deletion_curves`.
+        overwrite: replace existing predictions.
+        on_bag: called after every bag.
+
+    Raises:
+        OutputExists: `out` exists and `overwrite` is not set, or it contains something else.
+        InputError: `run` is not a run folder, the runs cannot be combined, or the features have
+            another width.
+        BagError: none of the bags can be predicted.
+    """
+    runs = (Path(run),) if isinstance(run, str | Path) else tuple(map(Path, run))
+    predictor = _load_all(runs, checkpoint=checkpoint, device=device)
+    if predictor.config is None:  # a converted model does not state how its bags were read
+        bags, classes = open_bags(features), predictor.classes
+    else:
+        bags = open_data(predictor.config.data, features=features)
+        classes = predictor.config.data.classes
+    distance = TrainingDistance.of_run(RunFolder(runs[0])) if len(runs) == 1 else None
+    predicted = predict_bags(
+        predictor,
+        BagSelection(
+            bags,
+            bags.names,
+            expected=predictor.stated,
+            strict=not other_features,
+            distance=distance,
+        ),
+        out=out,
+        labels=_labels(labels, classes=classes),
+        split=_joint_split(runs),
+        threshold=_stored_threshold(runs),
+        faithfulness=faithfulness,
+        overwrite=overwrite,
+        on_bag=on_bag,
+    )
+    apply_null_maps(runs, out, bags)
+    return predicted
+
+
+def _labels(path: Path | None, *, classes: Sequence[str] | None) -> dict[str, int | None]:
+    if path is None:
+        return {}
+    table = read_table(path, classes=classes, labels_required=False)
+    return dict(zip(table.bags, table.labels, strict=True))
+
+
+def _load_all(runs: Sequence[Path], *, checkpoint: str, device: str) -> Predictor:
+    if len(runs) > 1:
+        return load_several(runs, checkpoint=checkpoint, device=device)
+    predictor = load(runs[0], checkpoint=checkpoint, device=device)
+    note_map_score(predictor, _stored_map_score(runs[0]))
+    return predictor
+
+
+def _joint_split(runs: Sequence[Path]) -> Split | None:
+    """Return the split of a run; of several, one whose test part are the bags that any tests.
+
+    Whichever bag several runs predict, is a test bag or a new one for each of them.
+    """
+    folders = [RunFolder(run) for run in runs]
+    splits = [read_split(f) for f in folders if f.split_file.is_file()]
+    if len(runs) == 1 or not splits:
+        return splits[0] if splits else None
+    test = dict.fromkeys(name for split in splits for name in split.test)
+    return Split(train=(), val=(), test=tuple(test), origin=f"the test parts of {len(runs)} runs")
+
+
+def _stored_threshold(runs: Sequence[Path]) -> float | None:
+    """Return the threshold of a run, or the mean of several if each has one."""
+    files = [RunFolder(run).path / "threshold.json" for run in runs]
+    stored = [json.loads(f.read_text())["threshold"] for f in files if f.is_file()]
+    if len(stored) < len(runs) or None in stored:
+        return None
+    return stored[0] if len(runs) == 1 else sum(stored) / len(stored)
+
+
+def _stored_map_score(run: Path) -> MapScoreChoice | None:
+    file = RunFolder(run).map_score_file
+    if not file.is_file():
+        return None
+    return MapScoreChoice.from_dict(json.loads(file.read_text(encoding="utf-8")))

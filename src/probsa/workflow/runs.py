@@ -1,0 +1,179 @@
+"""Train a run; predict, evaluate and draw its held-out bags."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ..core import write_json
+from ..datasets import read_table
+from ..evaluation import (
+    Prediction,
+    Report,
+    best_threshold,
+    choose_map_score,
+    evaluate,
+    fit_run_distance,
+    load,
+    scale_run,
+    store_null_maps,
+)
+from ..maps import render_folder
+from ..training import Reporter, RunConfig, RunFolder, open_data, read_split, train
+from .writing import BagSelection, Failures, OnBag, Predicted, note_map_score, predict_bags
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """A trained run and its evaluation."""
+
+    run: RunFolder
+    report: Report
+    maps: int
+    failures: Failures
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "run": str(self.run.path),
+            "evaluation": self.report.to_dict(),
+            "maps": self.maps,
+            "failed": [{"bag": b, "reason": r} for b, r in self.failures],
+        }
+
+
+def train_and_report(
+    config: RunConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    maps: Literal["test", "all", "none"] = "test",
+    reporter: Reporter | None = None,
+    on_bag: OnBag | None = None,
+) -> Trained | None:
+    """Train a run, then predict, evaluate and draw its held-out bags, all in the run folder.
+
+    Args:
+        config: the configuration of the run.
+        out: the run folder to write.
+        resume: continue an interrupted run in `out`.
+        overwrite: delete an existing run in `out`.
+        maps: which bags to draw: those of the test part (of the validation part if there is no test
+            part), of both parts, or none.
+        reporter: informed of every epoch.
+        on_bag: called after every bag that is predicted or drawn.
+
+    Returns:
+        The run and its evaluation; None in all but the first of several training processes.
+    """
+    run = train(config, out, resume=resume, overwrite=overwrite, reporter=reporter)
+    if int(os.environ.get("RANK", "0")) != 0:
+        return None
+    return finish_run(run, maps=maps, on_bag=on_bag)
+
+
+def finish_run(
+    run: RunFolder,
+    *,
+    bootstrap: int = 2000,
+    maps: Literal["test", "all", "none"] = "test",
+    extras: bool = True,
+    on_bag: OnBag | None = None,
+) -> Trained:
+    """Predict, evaluate and draw the held-out bags of a trained run, in its folder.
+
+    Args:
+        run: the folder of a run whose training has finished.
+        bootstrap: number of resamples for the confidence intervals; 0 for none.
+        maps: which bags to draw, as in `train_and_report`.
+        extras: see `predict_run`.
+        on_bag: called after every bag that is predicted or drawn.
+    """
+    data = run.config().data
+    predicted = predict_run(run, extras=extras, on_bag=on_bag)
+    report = evaluate(
+        run.predictions, labels=data.labels, classes=data.classes, bootstrap=bootstrap
+    )
+    # the training bags have labels but are not predicted: they are not missing
+    report = replace(report, without_prediction=())
+    split = read_split(run)
+    drawn = {"test": split.test or split.val, "all": split.val + split.test, "none": ()}[maps]
+    failures = list(predicted.failures)
+    if drawn:
+        failures += render_folder(
+            run.predictions, run.maps, bags=drawn, scale="per-bag", progress=on_bag
+        )
+    # written last, because this file marks a run as finished
+    write_json(run.path / "evaluation.json", report.to_dict())
+    return Trained(run=run, report=report, maps=len(drawn), failures=failures)
+
+
+def predict_run(
+    run: RunFolder,
+    *,
+    extras: bool = True,
+    on_bag: OnBag | None = None,
+) -> Predicted:
+    """Predict the validation and test bags of a run; validation determines the threshold.
+
+    If the run asks for it, the temperature is fitted first, so that the threshold is one of scaled
+    probabilities.
+
+    Args:
+        run: the folder of a run whose training has finished.
+        extras: also choose, on at most 50 validation bags, the score that maps show; fit the
+            distances from the training features; and, if a predicted bag has instance labels, fit
+            null maps. False for experiments, which draw no maps, and fit null maps once for all
+            runs of a split.
+        on_bag: called after every bag.
+    """
+    config = run.config()
+    predictor = load(run.path, device=config.training.device)
+    bags = open_data(config.data)
+    split = read_split(run)
+    table = read_table(config.data.labels, classes=config.data.classes)
+    labels = dict(zip(table.bags, table.labels, strict=True))
+    threshold = None
+    validation: list[Prediction] = []
+    predictor.temperature = 1.0  # that of an earlier call
+    scaling = config.training.temperature_scaling
+    if len(predictor.classes) <= 2 or "kappa" in predictor.metadata or scaling:
+        validation += predictor.predict(bags.bag(n) for n in split.val)
+        shares = [p.neighbour_share for p in validation if p.neighbour_share is not None]
+        if shares:
+            predictor.metadata["neighbour_share"] = float(np.mean(shares))
+    y = np.array([labels[p.name] for p in validation], dtype=np.int64)
+    validation = scale_run(run, predictor, validation, y=y)
+    if len(predictor.classes) <= 2:
+        score = np.array([p.probability[-1] for p in validation], dtype=np.float64)
+        threshold = best_threshold(y, score) if validation else None
+        chosen = f"largest F1 on {len(validation)} validation bags"
+        write_json(run.path / "threshold.json", {"threshold": threshold, "chosen": chosen})
+    if extras:
+        shown = choose_map_score(predictor, split.val, read=bags.bag, threshold=threshold)
+        if shown is None:
+            run.map_score_file.unlink(missing_ok=True)
+        else:
+            write_json(run.map_score_file, shown.to_dict())
+        note_map_score(predictor, shown)
+    predicted = predict_bags(
+        predictor,
+        BagSelection(
+            bags,
+            split.val + split.test,
+            distance=fit_run_distance(run, bags.bag, split=split) if extras else None,
+        ),
+        out=run.predictions,
+        labels=labels,
+        split=split,
+        threshold=threshold,
+        overwrite=True,
+        on_bag=on_bag,
+    )
+    if extras:
+        classes = {name: y for name, y in labels.items() if y is not None}
+        store_null_maps(run, bags, train=split.train, validation=split.val, labels=classes)
+    return predicted

@@ -1,0 +1,132 @@
+"""Bins, calibration errors and consistency bands against loops over the items."""
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from probsa.statistics.bootstrap import Draws
+from probsa.statistics.calibration import (
+    bin_count,
+    calibration_error,
+    equal_mass_bins,
+    reliability,
+    sampled_reliability,
+    simulated_frequencies,
+)
+
+
+def _draws(items, *, resamples=0, groups=None):
+    strata = np.zeros(items, dtype=np.int64)
+    return Draws.stratified(strata, groups=groups, resamples=resamples, seed=0).with_data()
+
+
+def _items(n, *, seed=0, digits=2):
+    rng = np.random.default_rng(seed)
+    p = np.round(rng.random(n), digits)
+    return p, rng.random(n) < p**2
+
+
+def _error(p, y, bins):
+    """Expected calibration error, by its definition: weighted gaps between two means."""
+    total = 0.0
+    for b in set(bins.tolist()):
+        inside = [i for i in range(len(p)) if bins[i] == b]
+        gap = np.mean([p[i] for i in inside]) - np.mean([float(y[i]) for i in inside])
+        total += len(inside) / len(p) * abs(gap)
+    return total
+
+
+def test_bins_of_equal_mass_without_ties():
+    p = np.random.default_rng(0).permutation(np.linspace(0, 1, 100))
+    bins = equal_mass_bins(p, bins=15)
+    assert sorted(set(np.bincount(bins).tolist())) == [6, 7]
+    assert (np.diff(bins[np.argsort(p)]) >= 0).all()
+
+
+def test_equal_probabilities_share_a_bin_whatever_their_order():
+    p = np.array([0.2, 0.2, 0.2, 0.2, 0.5, 0.9])
+    bins = equal_mass_bins(p, bins=3)
+    assert bins.tolist() == [0, 0, 0, 0, 1, 1]  # middles 1.5, 4 and 5 of six, three parts of two
+    order = np.random.default_rng(1).permutation(6)
+    np.testing.assert_array_equal(equal_mass_bins(p[order], bins=3), bins[order])
+    assert equal_mass_bins(np.full(5, 0.3), bins=4).tolist() == [0] * 5
+
+
+@pytest.mark.parametrize(("items", "expected"), [(0, 2), (16, 2), (20, 2), (59, 5), (4000, 15)])
+def test_the_number_of_bins_follows_the_items(items, expected):
+    assert bin_count(items) == expected
+
+
+@pytest.mark.parametrize("digits", [1, 8])
+def test_the_error_is_that_of_its_definition(digits):
+    p, y = _items(83, digits=digits)
+    bins = equal_mass_bins(p, bins=7)
+    got = calibration_error(p, y, bins=bins, draws=_draws(83))
+    assert got.value == pytest.approx(_error(p, y, bins), abs=1e-14)
+
+
+def test_resampled_errors_are_those_of_resampled_items():
+    p, y = _items(40)
+    groups = [i // 4 for i in range(40)]
+    draws = _draws(40, resamples=8, groups=groups)
+    bins = equal_mass_bins(p, bins=4)
+    got = calibration_error(p, y, bins=bins, draws=draws)
+    frequency = sampled_reliability(p, y, bins=bins, draws=draws)
+    shares = []
+    for row, counts in zip(got.rows, draws.counts, strict=True):
+        items = [i for i in range(40) for _ in range(counts[groups[i]])]
+        assert row == pytest.approx(_error(p[items], y[items], bins[items]), abs=1e-14)
+        inside = [i for i in items if bins[i] == 1]
+        shares.append(np.mean(y[inside]))
+    assert frequency.frequency[1] == pytest.approx(shares[0])
+    low, high = np.quantile(shares[1:], [0.025, 0.975])
+    assert (frequency.low[1], frequency.high[1]) == pytest.approx((low, high))
+
+
+def test_without_resamples_a_frequency_has_no_interval():
+    p, y = _items(40)
+    got = sampled_reliability(p, y, bins=equal_mass_bins(p, bins=4), draws=_draws(40))
+    assert np.isnan(got.low).all() and np.isnan(got.high).all()
+    assert got.to_dict()["low"] == [None] * 4
+
+
+def test_the_consistency_band_is_binomial_for_equal_probabilities():
+    p = np.repeat([0.2, 0.7], [50, 200])
+    y = np.zeros(250, dtype=bool)
+    diagram, _ = reliability(p, y, bins=equal_mass_bins(p, bins=2), seed=3)
+    for b, (chance, n) in enumerate([(0.2, 50), (0.7, 200)]):
+        # The limits of 1,000 simulations are quantiles of the binomial, up to a standard error.
+        for limit, level in ((diagram.low[b], 0.025), (diagram.high[b], 0.975)):
+            exact = binom.ppf([level - 0.015, level + 0.015], n, chance) / n
+            assert exact[0] <= limit <= exact[1]
+    np.testing.assert_array_equal(diagram.count, [50, 200])
+    np.testing.assert_array_equal(diagram.frequency, [0, 0])
+
+
+def test_simulated_labels_have_their_probabilities():
+    p = np.array([0.0, 1.0, 0.5, 0.5, 0.1])
+    got = simulated_frequencies(p, bins=np.array([0, 1, 2, 2, 0]), seed=0)
+    assert got[:, 1].min() == 1
+    assert abs(got[:, 2].mean() - 0.5) < 4 * np.sqrt(0.125 / 1000)
+    assert abs(got[:, 0].mean() - 0.05) < 4 * np.sqrt(0.1 * 0.9 / 4 / 1000)
+
+
+def test_calibrated_labels_exceed_the_chance_error_in_one_of_twenty_sets():
+    rng = np.random.default_rng(5)
+    p = rng.random(120)
+    bins = equal_mass_bins(p, bins=8)
+    _, chance = reliability(p, rng.random(120) < p, bins=bins, seed=0)
+    errors = np.array(
+        [
+            calibration_error(p, rng.random(120) < p, bins=bins, draws=_draws(120)).value
+            for _ in range(1000)
+        ]
+    )
+    above = int((errors > chance.upper).sum())
+    # 95 % of binomial counts; the limit itself has an error of its own, hence the doubled spread.
+    assert abs(above - 50) < 2 * 2 * np.sqrt(1000 * 0.05 * 0.95)
+    assert chance.mean == pytest.approx(errors.mean(), abs=4 * errors.std() / np.sqrt(500))
+    p_wrong = p**3
+    _, chance = reliability(p_wrong, rng.random(120) < p, bins=equal_mass_bins(p, bins=8), seed=0)
+    wrong = calibration_error(p_wrong, rng.random(120) < p, bins=bins, draws=_draws(120)).value
+    assert wrong > chance.upper
