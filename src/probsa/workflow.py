@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .core import Bag, write_csv, write_json
-from .datasets import BagSet, FeatureMetadata, Split, open_bags, read_table
+from .datasets import BagSet, FeatureMetadata, LabelTable, Split, open_bags, read_table
 from .errors import BagError
 from .evaluation import (
     SEEN_BY_ALL,
@@ -94,23 +94,13 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     else:
         bags = open_data(predictor.config.data, features=features)
         classes = predictor.config.data.classes
-    distance = None
-    if len(runs) == 1:
-        _note_map_score(predictor, _stored_map_score(runs[0]))
-        distance = TrainingDistance.of_run(RunFolder(runs[0]))
-    table = None
+    distance = TrainingDistance.of_run(RunFolder(runs[0])) if len(runs) == 1 else None
+    known: dict[str, int | None] = {}
     if labels is not None:
-        table = read_table(labels, classes=classes, labels_required=False)
-    known = {} if table is None else dict(zip(table.bags, table.labels, strict=True))
+        known = _labels(read_table(labels, classes=classes, labels_required=False))
     return _predict(
         predictor,
-        BagSelection(
-            bags,
-            bags.names,
-            expected=predictor.stated,
-            strict=not other_features,
-            distance=distance,
-        ),
+        BagSelection(bags, bags.names, predictor.stated, not other_features, distance),
         out=out,
         labels=known,
         split=_joint_split(runs),
@@ -120,9 +110,15 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     )
 
 
+def _labels(table: LabelTable) -> dict[str, int | None]:
+    return dict(zip(table.bags, table.labels, strict=True))
+
+
 def _load_all(runs: Sequence[Path], *, checkpoint: str, device: str) -> Predictor:
     if len(runs) == 1:
-        return load(runs[0], checkpoint=checkpoint, device=device)
+        predictor = load(runs[0], checkpoint=checkpoint, device=device)
+        _note_map_score(predictor, _stored_map_score(runs[0]))
+        return predictor
     return load_several(runs, checkpoint=checkpoint, device=device)
 
 
@@ -173,6 +169,13 @@ class BagSelection:
     distance: TrainingDistance | None = None
     """What the bags' distances from training are computed with."""
 
+    def read(self, name: str, distances: dict[str, dict[str, Any]]) -> Bag:
+        """Read a bag, and add its distances from training to `distances`."""
+        bag = self.bags.bag(name)
+        if self.distance is not None:
+            distances[name] = self.distance.of(bag)
+        return bag
+
     def difference(self, name: str) -> str | None:
         """Return how the metadata of a bag differ from what is expected, or None."""
         if self.expected is None:
@@ -209,10 +212,7 @@ def _predict(
                     raise BagError(difference)
                 if isinstance(predictor, Ensemble) and not predictor.may_predict(name):
                     raise BagError(SEEN_BY_ALL)
-                bag = selection.bags.bag(name)
-                if selection.distance is not None:
-                    distances[name] = selection.distance.of(bag)
-                yield bag
+                yield selection.read(name, distances)
                 if difference is not None:
                     other.append((name, difference))
             except BagError as e:
@@ -359,8 +359,7 @@ def predict_run(
     predictor = load(run.path, device=config.training.device)
     bags = open_data(config.data)
     split = read_split(run)
-    table = read_table(config.data.labels, classes=config.data.classes)
-    labels = dict(zip(table.bags, table.labels, strict=True))
+    labels = _labels(read_table(config.data.labels, classes=config.data.classes))
     threshold = None
     validation: list[Prediction] = []
     predictor.temperature = 1.0  # that of an earlier call
@@ -384,13 +383,10 @@ def predict_run(
         else:
             write_json(run.map_score_file, shown.to_dict())
         _note_map_score(predictor, shown)
+    measured = fit_run_distance(run, bags.bag, split=split) if distance else None
     return _predict(
         predictor,
-        BagSelection(
-            bags,
-            split.val + split.test,
-            distance=fit_run_distance(run, bags.bag, split=split) if distance else None,
-        ),
+        BagSelection(bags, split.val + split.test, distance=measured),
         out=run.predictions,
         labels=labels,
         split=split,
