@@ -200,7 +200,7 @@ def study(
     encoder = build("handcrafted")
 
     def encode(pixels: Pixels) -> np.ndarray:
-        return encoder.encode(torch.from_numpy(pixels).permute(0, 3, 1, 2)).numpy()
+        return encoder.encode(torch.from_numpy(np.ascontiguousarray(pixels))).numpy()
 
     changed = {
         change: {n: bag(n, encode(make(function))) for n, make in images.items()}
