@@ -67,9 +67,8 @@ def test_detectors_of_wrong_bags_by_hand(tmp_path):
     bags = _predictions(members=True)
     got = _report(tmp_path / "p", bags).to_dict()["doubt"]["bags"]
     p = np.array([b.probability[0] for b in bags], np.float64)
-    s = {
-        n: np.array([getattr(b, n)[0] for b in bags]) for n in ("std", "std_within", "std_between")
-    }
+    names = ("std", "std_within", "std_between")
+    s = {name: np.array([getattr(b, name)[0] for b in bags]) for name in names}
     wrong = (p >= 0.4) != np.arange(40) % 2
     expected = {
         "doubt": norm.cdf(-np.abs(p - 0.4) / s["std"]),

@@ -1,5 +1,7 @@
 """Temperatures against a fine grid and another method; what scaling does to a prediction."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -85,7 +87,7 @@ def test_a_scaled_prediction_is_consistent():
     values = {"leave_one_out": np.float32([0.1, -0.1, 0.0])}
     values |= {"std": np.float32([0.02]), "std_within": np.float32([0.012])}
     values |= {"std_between": np.float32([0.016])}
-    p = type(p)(**{n: values.get(n, getattr(p, n)) for n in p.__dataclass_fields__})
+    p = replace(p, **values)
     got = scale_prediction(p, temperature=2.0)
 
     def scale(value):
@@ -98,9 +100,7 @@ def test_a_scaled_prediction_is_consistent():
     expected = [scale(0.8) - scale(0.7), scale(0.8) - scale(0.9), 0]
     np.testing.assert_allclose(got.leave_one_out, expected, atol=1e-6)
     assert scale_prediction(p, temperature=1.0) is p
-    wide = type(p)(
-        **{n: getattr(p, n) for n in p.__dataclass_fields__} | {"std": np.float32([0.4])}
-    )
+    wide = replace(p, std=np.float32([0.4]))
     sharp = scale_prediction(wide, temperature=0.05)
     assert 0 < sharp.std[0] <= np.sqrt(sharp.probability[0] * (1 - sharp.probability[0])) + 1e-7
 

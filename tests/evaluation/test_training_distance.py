@@ -12,6 +12,8 @@ from probsa.core import Bag
 from probsa.errors import BagError, InputError
 from probsa.evaluation.training_distance import MOST_INSTANCES, Gaussian, TrainingDistance
 
+NO_EDGES = {"edges": torch.zeros(2, 0, dtype=torch.int64), "weights": torch.zeros(0)}
+
 
 def _x(n, *, d=5, seed=0):
     rng = np.random.default_rng(seed)
@@ -24,6 +26,7 @@ def _bags(count, *, seed=0, instances=12, shift=0.0, prefix="b"):
         f"{prefix}{k}": Bag(
             name=f"{prefix}{k}",
             x=torch.from_numpy(_x(instances, seed=1000 * seed + k) + shift).float(),
+            **NO_EDGES,
         )
         for k in range(count)
     }
@@ -138,7 +141,7 @@ def test_files(tmp_path):
     read = TrainingDistance.read(tmp_path / "d.npz")
     one, other = fitted.of(bags["v1"]), read.of(bags["v1"])
     np.testing.assert_allclose(one["ood_distance"], other["ood_distance"], rtol=1e-4)
-    narrow = Bag(name="n", x=torch.zeros(3, 2))
+    narrow = Bag(name="n", x=torch.zeros(3, 2), **NO_EDGES)
     with pytest.raises(BagError, match="bag 'n' has 2 features per instance, those of training 5"):
         read.of(narrow)
     (tmp_path / "d.npz").write_bytes(b"no archive")

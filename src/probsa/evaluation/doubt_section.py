@@ -93,7 +93,7 @@ def _bags(evaluated: Evaluated) -> Detections:
 
     def deviation(
         value: Float[np.ndarray, "bags columns"] | None, *, missing: str
-    ) -> Float[np.ndarray, " bags"] | str:
+    ) -> Float[np.ndarray, " evaluated"] | str:
         if value is None:
             return missing
         chosen = value[rows]

@@ -8,7 +8,6 @@ instances/<bag>.h5  coords, attention_*, variance_*, weight_*, degree, instance_
 """
 
 import json
-import math
 import os
 import shutil
 import tempfile
@@ -26,6 +25,7 @@ from jaxtyping import Float
 from ..core import read_csv, replacing_hdf5, write_csv, write_json
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
 from .prediction import EXPLANATIONS, Prediction
+from .table_cells import read_columns, read_distances, read_label, read_shares
 
 PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
 NULL_SCORES = "null_maps"
@@ -253,13 +253,13 @@ def read_predictions(folder: Path) -> Predictions:
         folder=folder,
         bags=bags,
         parts=tuple(row.get("part") or "new" for row in rows),
-        labels=tuple(_label(row.get("label", ""), path, bag=row["bag"]) for row in rows),
-        probability=np.array([[_probability(r, f"p_{c}", path) for c in columns] for r in rows]),
-        std=_deviation(rows, "sd", columns, path),
-        std_within=_deviation(rows, "sd_within", columns, path) if of_members else None,
-        std_between=_deviation(rows, "sd_between", columns, path) if of_members else None,
-        ood=np.array([_probability(r, "ood", path) for r in rows]) if "ood" in rows[0] else None,
-        ood_distance=_distance(rows, path) if "ood_distance" in rows[0] else None,
+        labels=tuple(read_label(row.get("label", ""), path, bag=row["bag"]) for row in rows),
+        probability=read_columns(rows, "p", columns, path),
+        std=read_columns(rows, "sd", columns, path),
+        std_within=read_columns(rows, "sd_within", columns, path) if of_members else None,
+        std_between=read_columns(rows, "sd_between", columns, path) if of_members else None,
+        ood=read_shares(rows, "ood", path),
+        ood_distance=read_distances(rows, "ood_distance", path),
         classes=tuple(str(c) for c in metadata.pop("classes", columns)),
         threshold=None if threshold is None else float(threshold),
         metadata=metadata,
@@ -312,23 +312,6 @@ def _deviations(p: Prediction) -> dict[str, np.ndarray]:
 def _distances(p: Prediction) -> dict[str, float]:
     values = {"ood": p.bag_ood, "ood_distance": p.bag_ood_distance}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _distance(rows: Sequence[Mapping[str, str]], path: Path) -> Float[np.ndarray, " bags"]:
-    column = "ood_distance"
-    try:
-        values = np.array([float(row[column]) for row in rows])
-    except ValueError as error:
-        raise TableError(f"{path}: {column} has a cell that is not a number ({error})") from error
-    if not (np.isfinite(values) & (values >= 0)).all():
-        raise TableError(f"{path}: {column} has a cell that is negative or not finite")
-    return values
-
-
-def _deviation(
-    rows: Sequence[Mapping[str, str]], start: str, columns: Sequence[str], path: Path
-) -> Float[np.ndarray, "bags columns"]:
-    return np.array([[_probability(r, f"{start}_{c}", path) for c in columns] for r in rows])
 
 
 def _file_name(bag: str) -> str:
@@ -389,23 +372,3 @@ def _read_metadata(path: Path) -> dict[str, Any]:
             "predict again"
         )
     return metadata
-
-
-def _label(text: str, path: Path, *, bag: str) -> int | None:
-    if not text:
-        return None
-    if not text.isdigit():
-        raise TableError(f"{path}, bag {bag!r}: label {text!r} is not a class number (0, 1, …)")
-    return int(text)
-
-
-def _probability(row: Mapping[str, str], column: str, path: Path) -> float:
-    try:
-        value = float(row[column])
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 1:
-        raise TableError(
-            f"{path}, bag {row['bag']!r}: {column} is {row[column]!r}, expected 0 to 1"
-        )
-    return value

@@ -4,10 +4,11 @@ Panels are those of bags and, where instances have labels, of instances of posit
 report has the numbers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -90,12 +91,13 @@ def _sheet(panels: int) -> Figure:
 def _reliability(ax: Axes, calibration: Calibration) -> None:
     diagram = calibration.diagram
     p, frequency = diagram.probability, diagram.frequency
+    low, high = _limits(diagram.low), _limits(diagram.high)
     ax.plot([0, 1], [0, 1], color="#b0b0b0", lw=0.8, zorder=1)
     if calibration.chance is not None:
-        ax.vlines(p, diagram.low, diagram.high, color="#d0d0d0", lw=5, zorder=0)
+        ax.vlines(p, low, high, color="#d0d0d0", lw=5, zorder=0)
         note = "grey: 95 % of calibrated frequencies"
     else:
-        ax.vlines(p, diagram.low, diagram.high, color=COLOURS["doubt"], lw=1)
+        ax.vlines(p, low, high, color=COLOURS["doubt"], lw=1)
         note = "lines: 95 % intervals over groups"
     ax.plot(p, frequency, color=COLOURS["doubt"], marker="o", ms=3.5, lw=0.8)
     ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal")
@@ -116,12 +118,11 @@ def _retention(ax: Axes, detections: Detections, *, titles: Mapping[str, str]) -
     highest = 0.0
     for name, curve in detections.curves.items():
         is_null = name in NULLS
-        rate = curve.error_rate * 100
+        rate = np.array(curve.error_rate) * 100
         highest = max(highest, float(rate[1:].max()))
         if name == "doubt":
-            ax.fill_between(
-                shares, curve.low * 100, curve.high * 100, color=COLOURS[name], alpha=0.12, lw=0
-            )
+            low, high = 100 * _limits(curve.low), 100 * _limits(curve.high)
+            ax.fill_between(shares, low, high, color=COLOURS[name], alpha=0.12, lw=0)
         ax.plot(
             shares,
             rate,
@@ -140,6 +141,11 @@ def _retention(ax: Axes, detections: Detections, *, titles: Mapping[str, str]) -
         fontsize=TEXT - 2, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2
     )
     _dress(ax)
+
+
+def _limits(values: Sequence[float | None]) -> Float[np.ndarray, " n"]:
+    """Return the limits of intervals; nan where there is none."""
+    return np.array(values, dtype=np.float64)
 
 
 def _dress(ax: Axes) -> None:

@@ -5,7 +5,7 @@ consistency band shows how far observed frequencies stray from calibrated probab
 alone (Bröcker and Smith, Weather and Forecasting 2007).
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -23,21 +23,18 @@ SIMULATIONS = 1000
 class Reliability:
     """The bins of a reliability diagram, from low to high probability; no bin is empty."""
 
-    count: Int[np.ndarray, " bins"]
-    probability: Float[np.ndarray, " bins"]
+    count: tuple[int, ...]
+    probability: tuple[float, ...]
     """Mean probability of the items of each bin."""
-    frequency: Float[np.ndarray, " bins"]
+    frequency: tuple[float, ...]
     """Share of positive items in each bin."""
-    low: Float[np.ndarray, " bins"]
+    low: tuple[float | None, ...]
     """Lower limit of a 95 % band; `reliability` and `sampled_reliability` say of what."""
-    high: Float[np.ndarray, " bins"]
+    high: tuple[float | None, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return lists for JSON; an undefined limit is None."""
-        return {
-            name: [None if np.isnan(v) else v for v in getattr(self, name).tolist()]
-            for name in ("count", "probability", "frequency", "low", "high")
-        }
+        """Return lists for JSON."""
+        return {name: list(values) for name, values in asdict(self).items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +119,13 @@ def reliability(
     low, high = np.percentile(simulated, [tail, 100 - tail], axis=0)
     errors = (np.abs(simulated - mean) * count).sum(1) / len(p)
     chance = ChanceError(mean=float(errors.mean()), upper=float(np.quantile(errors, COVERAGE)))
-    diagram = Reliability(count=count, probability=mean, frequency=frequency, low=low, high=high)
+    diagram = Reliability(
+        count=tuple(count.tolist()),
+        probability=tuple(mean.tolist()),
+        frequency=tuple(frequency.tolist()),
+        low=tuple(low.tolist()),
+        high=tuple(high.tolist()),
+    )
     return diagram, chance
 
 
@@ -136,7 +139,7 @@ def sampled_reliability(
     """Return the bins with an interval of each frequency over the resamples of `draws`.
 
     For items that are not independent, such as instances of a bag. `draws` has the data as row 0. A
-    limit is nan without resamples, or if most of them have no item in the bin.
+    limit is None without resamples, or if most of them have no item in the bin.
     """
     count, mean, frequency = _bins(p, y, bins=bins)
     one_hot = np.eye(len(count))[bins]
@@ -144,8 +147,13 @@ def sampled_reliability(
     with np.errstate(invalid="ignore", divide="ignore"):
         rows = sums[:, : len(count)] / sums[:, len(count) :]
     limits = [interval(column)[:2] for column in rows[1:].T]
-    low, high = np.array(limits, dtype=np.float64).reshape(-1, 2).T
-    return Reliability(count=count, probability=mean, frequency=frequency, low=low, high=high)
+    return Reliability(
+        count=tuple(count.tolist()),
+        probability=tuple(mean.tolist()),
+        frequency=tuple(frequency.tolist()),
+        low=tuple(low for low, _ in limits),
+        high=tuple(high for _, high in limits),
+    )
 
 
 def _bins(

@@ -5,7 +5,7 @@ kept in random order, and the curve is the mean over those orders. Its area rela
 risk.py.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -18,18 +18,15 @@ SHARES: tuple[float, ...] = tuple(k / 20 for k in range(1, 21))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetentionCurve:
-    """Error rates of the kept items at `SHARES`, with 95 % intervals (nan where there is none)."""
+    """Error rates of the kept items at `SHARES`, with 95 % intervals (None where there is none)."""
 
-    error_rate: Float[np.ndarray, " shares"]
-    low: Float[np.ndarray, " shares"]
-    high: Float[np.ndarray, " shares"]
+    error_rate: tuple[float, ...]
+    low: tuple[float | None, ...]
+    high: tuple[float | None, ...]
 
     def to_dict(self) -> dict[str, list[float | None]]:
-        """Return lists for JSON; an undefined limit is None."""
-        return {
-            name: [None if np.isnan(v) else v for v in getattr(self, name).tolist()]
-            for name in ("error_rate", "low", "high")
-        }
+        """Return lists for JSON."""
+        return {name: list(values) for name, values in asdict(self).items()}
 
 
 def retained_error_rates(
@@ -68,5 +65,8 @@ def retention_curve(
     """
     rows = retained_error_rates(wrong, doubt, draws=draws)
     limits = [interval(column)[:2] for column in rows[1:].T]
-    low, high = np.array(limits, dtype=np.float64).T
-    return RetentionCurve(error_rate=rows[0], low=low, high=high)
+    return RetentionCurve(
+        error_rate=tuple(rows[0].tolist()),
+        low=tuple(low for low, _ in limits),
+        high=tuple(high for _, high in limits),
+    )

@@ -4,8 +4,7 @@ run.yaml       the resolved run file          split.json    the part of each bag
 about.json     versions, machine              metrics.csv   one row per epoch
 notes.json     remarks on bags                features.json metadata of the training features
 checkpoints/   best.safetensors, last.safetensors
-members/<k>/   of an ensemble; later also predictions/, evaluation.json, map_score.json, maps/,
-               temperature.json, training_distance.npz
+members/<k>/   of an ensemble; later also predictions/, maps/, evaluation.json and other results
 """
 
 import platform
