@@ -204,8 +204,9 @@ def test_the_alarm_uses_a_column_of_distances_from_training(tmp_path):
     folder, table = write_cohort(tmp_path / "p")
     path = folder / "predictions.csv"
     header, *lines = path.read_text().splitlines()
-    lines = [f"{line},{i / 1000 + 5 * (',test,' in line):g}" for i, line in enumerate(lines)]
-    path.write_text("\n".join([f"{header},ood", *lines]) + "\n")
+    far = [i / 1000 + 5 * (",test," in line) for i, line in enumerate(lines)]
+    lines = [f"{line},0.5,{value:g}" for line, value in zip(lines, far, strict=True)]
+    path.write_text("\n".join([f"{header},ood,ood_distance", *lines]) + "\n")
     found = section(folder, table).alarm
     assert found.rings and found.test.distances[-1] == pytest.approx(1)
     assert found.columns[-1] == "distance from training"

@@ -173,7 +173,7 @@ def test_nothing_to_detect_has_a_reason(tmp_path):
 def test_figures(tmp_path):
     report = _report(tmp_path / "p", _predictions(), bootstrap=20)
     written = write_report_figures(report, tmp_path / "figures")
-    assert [p.name for p in written] == ["reliability.png", "retention.png"]
+    assert {p.name for p in written} == {"reliability.png", "retention.png"}
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in written)
     bags, _ = cohort(2)
     labels = {"b0": 1, "b1": 1}

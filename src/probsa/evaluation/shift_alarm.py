@@ -7,18 +7,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..core import read_csv
 from ..statistics import ShiftTest, shift_test
 from .accepted_calls import confidence
 from .evaluated import Evaluated
-from .tables import PREDICTIONS_TABLE, Predictions
+from .tables import Predictions
 from .truth import class_names
 
 LEVEL = 0.05
 """Rate of false alarms."""
 PERMUTATIONS = 999
-OUTLIER_COLUMN = "ood"
-"""Column of predictions.csv with the distance of a bag from the training bags, if there is one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,10 +89,7 @@ def _columns(evaluated: Evaluated, rows: Sequence[int]) -> dict[str, Float[np.nd
 def _outlier_distances(
     predictions: Predictions, rows: Sequence[int]
 ) -> Float[np.ndarray, " bags"] | None:
-    table = read_csv(predictions.folder / PREDICTIONS_TABLE)
-    cells = [table[i].get(OUTLIER_COLUMN, "") for i in rows]
-    try:
-        values = np.array([float(cell) for cell in cells], dtype=np.float64)
-    except ValueError:
+    if predictions.ood_distance is None:
         return None
+    values = predictions.ood_distance[list(rows)].astype(np.float64)
     return values if np.isfinite(values).all() else None

@@ -64,15 +64,10 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         bags = open_data(predictor.config.data, features=features)
         classes = predictor.config.data.classes
     distance = TrainingDistance.of_run(RunFolder(runs[0])) if len(runs) == 1 else None
+    selection = BagSelection(bags, bags.names, predictor.stated, not other_features, distance)
     predicted = predict_bags(
         predictor,
-        BagSelection(
-            bags,
-            bags.names,
-            expected=predictor.stated,
-            strict=not other_features,
-            distance=distance,
-        ),
+        selection,
         out=out,
         labels=_labels(labels, classes=classes),
         split=_joint_split(runs),

@@ -1,6 +1,7 @@
 """Train a run; predict, evaluate and draw its held-out bags."""
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -8,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core import write_json
-from ..datasets import read_table
+from ..datasets import BagSet, read_table
 from ..evaluation import (
     Prediction,
+    Predictor,
     Report,
     best_threshold,
     choose_map_score,
@@ -136,22 +138,7 @@ def predict_run(
     split = read_split(run)
     table = read_table(config.data.labels, classes=config.data.classes)
     labels = dict(zip(table.bags, table.labels, strict=True))
-    threshold = None
-    validation: list[Prediction] = []
-    predictor.temperature = 1.0  # that of an earlier call
-    scaling = config.training.temperature_scaling
-    if len(predictor.classes) <= 2 or "kappa" in predictor.metadata or scaling:
-        validation += predictor.predict(bags.bag(n) for n in split.val)
-        shares = [p.neighbour_share for p in validation if p.neighbour_share is not None]
-        if shares:
-            predictor.metadata["neighbour_share"] = float(np.mean(shares))
-    y = np.array([labels[p.name] for p in validation], dtype=np.int64)
-    validation = scale_run(run, predictor, validation, y=y)
-    if len(predictor.classes) <= 2:
-        score = np.array([p.probability[-1] for p in validation], dtype=np.float64)
-        threshold = best_threshold(y, score) if validation else None
-        chosen = f"largest F1 on {len(validation)} validation bags"
-        write_json(run.path / "threshold.json", {"threshold": threshold, "chosen": chosen})
+    threshold = _validated(run, predictor, bags, names=split.val, labels=labels)
     if extras:
         shown = choose_map_score(predictor, split.val, read=bags.bag, threshold=threshold)
         if shown is None:
@@ -177,3 +164,31 @@ def predict_run(
         classes = {name: y for name, y in labels.items() if y is not None}
         store_null_maps(run, bags, train=split.train, validation=split.val, labels=classes)
     return predicted
+
+
+def _validated(
+    run: RunFolder,
+    predictor: Predictor,
+    bags: BagSet,
+    *,
+    names: Sequence[str],
+    labels: Mapping[str, int | None],
+) -> float | None:
+    """Fit the temperature and the threshold on the validation bags, and return the threshold."""
+    threshold = None
+    validation: list[Prediction] = []
+    predictor.temperature = 1.0  # that of an earlier call
+    scaling = run.config().training.temperature_scaling
+    if len(predictor.classes) <= 2 or "kappa" in predictor.metadata or scaling:
+        validation += predictor.predict(bags.bag(n) for n in names)
+        shares = [p.neighbour_share for p in validation if p.neighbour_share is not None]
+        if shares:
+            predictor.metadata["neighbour_share"] = float(np.mean(shares))
+    y = np.array([labels[p.name] for p in validation], dtype=np.int64)
+    validation = scale_run(run, predictor, validation, y=y)
+    if len(predictor.classes) <= 2:
+        score = np.array([p.probability[-1] for p in validation], dtype=np.float64)
+        threshold = best_threshold(y, score) if validation else None
+        chosen = f"largest F1 on {len(validation)} validation bags"
+        write_json(run.path / "threshold.json", {"threshold": threshold, "chosen": chosen})
+    return threshold

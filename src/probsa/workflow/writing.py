@@ -61,6 +61,52 @@ class BagSelection:
             return None
 
 
+class _Reading:
+    """Reads the selected bags one by one, and notes what becomes of them."""
+
+    def __init__(
+        self, predictor: Predictor, selection: BagSelection, *, on_bag: OnBag | None
+    ) -> None:
+        self.predictor, self.selection, self.on_bag = predictor, selection, on_bag
+        self.failures: Failures = []
+        self.other: Failures = []
+        self.distances: dict[str, dict[str, Any]] = {}
+
+    def bags(self) -> Iterator[Bag]:
+        """Yield the bags that can be read and may be predicted.
+
+        Raises:
+            BagError: there are none.
+        """
+        names = self.selection.names
+        for done, name in enumerate(names, 1):
+            try:
+                yield self._bag(name)
+            except BagError as e:
+                self.failures.append((name, str(e)))
+            if self.on_bag is not None:
+                self.on_bag(done, len(names))
+        if self.failures and len(self.failures) == len(names):
+            first, reason = self.failures[0]
+            raise BagError(
+                f"none of the {len(names)} bags of {self.selection.bags.folder} can be predicted. "
+                f"{first!r}: {reason}"
+            )
+
+    def _bag(self, name: str) -> Bag:
+        difference = self.selection.difference(name)
+        if difference is not None and self.selection.strict:
+            raise BagError(difference)
+        if isinstance(self.predictor, Ensemble) and not self.predictor.may_predict(name):
+            raise BagError(SEEN_BY_ALL)
+        bag = self.selection.bags.bag(name)
+        if self.selection.distance is not None:
+            self.distances[name] = self.selection.distance.of(bag)
+        if difference is not None:
+            self.other.append((name, difference))
+        return bag
+
+
 def predict_bags(  # noqa: PLR0913 - the options are independent
     predictor: Predictor,
     selection: BagSelection,
@@ -73,48 +119,20 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
     on_bag: OnBag | None,
     faithfulness: bool = False,
 ) -> Predicted:
-    failures: Failures = []
-    other: Failures = []
-    names = selection.names
-    distances: dict[str, dict[str, Any]] = {}
-    done = 0
+    """Predict bags, and write the predictions and the reasons why others have none.
 
-    def readable() -> Iterator[Bag]:
-        nonlocal done
-        for name in names:
-            difference = selection.difference(name)
-            try:
-                if difference is not None and selection.strict:
-                    raise BagError(difference)
-                if isinstance(predictor, Ensemble) and not predictor.may_predict(name):
-                    raise BagError(SEEN_BY_ALL)
-                bag = selection.bags.bag(name)
-                if selection.distance is not None:
-                    distances[name] = selection.distance.of(bag)
-                yield bag
-                if difference is not None:
-                    other.append((name, difference))
-            except BagError as e:
-                failures.append((name, str(e)))
-            done += 1
-            if on_bag is not None:
-                on_bag(done, len(names))
-        if failures and len(failures) == len(names):
-            first, reason = failures[0]
-            raise BagError(
-                f"none of the {len(names)} bags of {selection.bags.folder} can be predicted. "
-                f"{first!r}: {reason}"
-            )
-
+    Raises:
+        BagError: none of the bags can be predicted.
+        OutputExists: see `write_predictions`.
+    """
+    reading = _Reading(predictor, selection, on_bag=on_bag)
     curves: list[DeletionCurves] | None = [] if faithfulness else None
+    predictions = _predictions(predictor, reading.bags(), curves=curves)
     write_predictions(
         out,
-        (
-            replace(p, **distances.pop(p.name, {}))
-            for p in _predictions(predictor, readable(), curves=curves)
-        ),
-        labels={n: labels.get(n) for n in names},
-        parts=_parts(predictor, names, split),
+        (replace(p, **reading.distances.pop(p.name, {})) for p in predictions),
+        labels={n: labels.get(n) for n in selection.names},
+        parts=_parts(predictor, selection.names, split),
         classes=predictor.classes,
         threshold=threshold,
         metadata=predictor.metadata,
@@ -122,11 +140,12 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
     )
     if curves is not None:
         write_curves(out, curves)
+    failures = reading.failures
     if failures:
         rows = [{"bag": b, "reason": r} for b, r in failures]
         write_csv(out / "failed.csv", ["bag", "reason"], rows)
-    predicted = len(names) - len(failures)
-    return Predicted(folder=out, bags=predicted, failures=failures, other=other)
+    predicted = len(selection.names) - len(failures)
+    return Predicted(folder=out, bags=predicted, failures=failures, other=reading.other)
 
 
 def _parts(predictor: Predictor, names: Sequence[str], split: Split | None) -> dict[str, str]:
