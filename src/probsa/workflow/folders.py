@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..datasets import Split, open_bags, read_table
+from ..datasets import BagSet, Split, open_bags, read_table
 from ..evaluation import (
     MapScoreChoice,
     Predictor,
@@ -58,11 +58,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     """
     runs = (Path(run),) if isinstance(run, str | Path) else tuple(map(Path, run))
     predictor = _load_all(runs, checkpoint=checkpoint, device=device)
-    if predictor.config is None:  # a converted model does not state how its bags were read
-        bags, classes = open_bags(features), predictor.classes
-    else:
-        bags = open_data(predictor.config.data, features=features)
-        classes = predictor.config.data.classes
+    bags, classes = _open(predictor, features)
     distance = TrainingDistance.of_run(RunFolder(runs[0])) if len(runs) == 1 else None
     selection = BagSelection(bags, bags.names, predictor.stated, not other_features, distance)
     predicted = predict_bags(
@@ -78,6 +74,14 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     )
     apply_null_maps(runs, out, bags)
     return predicted
+
+
+def _open(predictor: Predictor, features: Path) -> tuple[BagSet, Sequence[str] | None]:
+    """Return the bags, read as those of the run were, and its classes."""
+    if predictor.config is None:  # a converted model does not state how its bags were read
+        return open_bags(features), predictor.classes
+    data = predictor.config.data
+    return open_data(data, features=features), data.classes
 
 
 def _labels(path: Path | None, *, classes: Sequence[str] | None) -> dict[str, int | None]:
