@@ -27,6 +27,8 @@ from .panels import save_figure
 
 PANEL = 3.6
 """Width and height of a panel in inches."""
+LEGEND = 1.2
+"""Height of a legend below a panel."""
 DPI = 200
 TEXT = 7.5
 COLOURS = {
@@ -76,14 +78,14 @@ def draw_retention(section: DoubtSection) -> Figure | None:
     ]
     if not panels:
         return None
-    figure = _sheet(len(panels))
+    figure = _sheet(len(panels), legend=LEGEND)
     for k, (detections, titles) in enumerate(panels):
         _retention(figure.add_subplot(1, len(panels), k + 1), detections, titles=titles)
     return figure
 
 
-def _sheet(panels: int) -> Figure:
-    figure = Figure(figsize=(PANEL * panels, PANEL), dpi=DPI, layout="constrained")
+def _sheet(panels: int, *, legend: float = 0.0) -> Figure:
+    figure = Figure(figsize=(PANEL * panels, PANEL + legend), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
@@ -137,9 +139,7 @@ def _retention(ax: Axes, detections: Detections, *, titles: Mapping[str, str]) -
     ax.set_xlabel("calls kept, least doubtful first (%)", fontsize=TEXT)
     ax.set_ylabel("wrong among the kept calls (%)", fontsize=TEXT)
     ax.set_title(f"{detections.items} {detections.what}", fontsize=TEXT, loc="left")
-    ax.legend(
-        fontsize=TEXT - 2, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2
-    )
+    ax.legend(fontsize=TEXT - 2, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16))
     _dress(ax)
 
 

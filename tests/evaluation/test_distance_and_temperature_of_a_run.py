@@ -1,0 +1,149 @@
+"""A run with a temperature and distances: its files, its predictions, and those of new bags."""
+
+import csv
+import json
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+from scipy.special import expit, logit
+from support.stored import write_folder
+
+from probsa import load
+from probsa.cli.entry import main
+from probsa.errors import TableError
+from probsa.evaluation import best_threshold, read_predictions
+from probsa.training.config import DataConfig, RunConfig, TrainingConfig
+from probsa.workflow import finish_run, predict_folder, predict_run, train_and_report
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """One ensemble, finished without and then with a temperature."""
+    folder = tmp_path_factory.mktemp("run")
+    features, labels = write_folder(folder / "data", bags=60)
+    # A few wrong labels, without which the validation bags would determine no temperature.
+    rows = [row.split(",") for row in labels.read_text().splitlines()]
+    rows = [[b, str(1 - int(y)) if b[-1] == "7" else y, f] for b, y, f in rows[1:]]
+    labels.write_text("bag,label,fold\n" + "".join(",".join(row) + "\n" for row in rows))
+    config = RunConfig(
+        data=DataConfig(features=features, labels=labels, test_fold=0),
+        model="abmil-probsa-diag",
+        model_arguments={"embed": 8, "attention_dim": 4, "samples": 3, "predict_samples": 10},
+        training=TrainingConfig(
+            epochs=40, batch_size=5, device="cpu", tensorboard=False, threads=1,
+            learning_rate=1e-2, warmup_epochs=0, members=2, select="last",
+        ),
+    )  # fmt: skip
+    run = train_and_report(config, folder / "plain", maps="none").run
+    scaled = replace(config, training=replace(config.training, temperature_scaling=True))
+    other = train_and_report(scaled, folder / "scaled", maps="none").run
+    return features, labels, run, other
+
+
+def _temperature(run):
+    return json.loads(run.temperature_file.read_text())["temperature"]
+
+
+def test_the_option_scales_the_predictions_of_the_ensemble(trained):
+    _, _, run, scaled = trained
+    plain, got = read_predictions(run.predictions), read_predictions(scaled.predictions)
+    temperature = _temperature(scaled)
+    assert not run.temperature_file.exists() and "temperature" not in plain.metadata
+    assert abs(np.log(temperature)) > 0.2 and got.metadata["temperature"] == temperature
+    expected = expit(logit(plain.probability) / temperature)
+    np.testing.assert_allclose(got.probability, expected, rtol=1e-4)
+    assert plain.bags == got.bags
+    one, other = plain.instances(plain.bags[0]), got.instances(got.bags[0])
+    np.testing.assert_array_equal(one.attention_mean, other.attention_mean)
+
+
+def test_the_threshold_is_one_of_scaled_probabilities(trained):
+    scaled = trained[3]
+    got = read_predictions(scaled.predictions)
+    val = np.array([part == "val" for part in got.parts])
+    y = np.array(got.labels)[val]
+    assert got.threshold == pytest.approx(best_threshold(y, got.probability[val, 0]), rel=1e-6)
+
+
+def test_later_predictions_are_the_same(trained, tmp_path):
+    features, _, _, scaled = trained
+    predict_folder(scaled.path, features, out=tmp_path / "p")
+    one, other = read_predictions(scaled.predictions), read_predictions(tmp_path / "p")
+    for name in one.bags:
+        a, b = one.bags.index(name), other.bags.index(name)
+        np.testing.assert_allclose(other.probability[b], one.probability[a], rtol=1e-5)
+        assert other.ood[b] == one.ood[a]
+        assert other.ood_distance[b] == pytest.approx(one.ood_distance[a], rel=1e-6)
+    assert load(scaled.path).temperature == _temperature(scaled)
+
+
+def test_distances_are_stored_by_bag_and_instance(trained):
+    run = trained[2]
+    table = read_predictions(run.predictions)
+    about = json.loads(run.distance_file.with_suffix(".json").read_text())
+    split = json.loads(run.split_file.read_text())
+    assert about["training_bags"] == len(split["train"])
+    assert ((table.ood >= 0) & (table.ood <= 1)).all() and (table.ood_distance > 0).all()
+    with h5py.File(table.instance_path(table.bags[0])) as f:
+        assert f["ood"].shape == f["ood_distance"].shape == f["degree"].shape
+    # Validation bags are compared with themselves: their percentiles are spread evenly.
+    val = np.sort([v for v, part in zip(table.ood, table.parts, strict=True) if part == "val"])
+    np.testing.assert_allclose(val, (np.arange(len(val)) + 0.5) / len(val), atol=0.51 / len(val))
+
+
+def test_bags_that_are_shifted_are_far(trained, tmp_path):
+    features, _, run, _ = trained
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    name = json.loads(run.split_file.read_text())["test"][0]
+    source = (features / f"{name}.h5").read_bytes()
+    (moved / f"{name}.h5").write_bytes(source)
+    with h5py.File(moved / f"{name}.h5", "r+") as f:
+        f["features"][...] = f["features"][...] + 50
+    predict_folder(run.path, moved, out=tmp_path / "p")
+    assert read_predictions(tmp_path / "p").ood.tolist() == [1.0]
+
+
+def test_finishing_again_without_them_removes_what_was_stored(trained, tmp_path):
+    run = trained[3]
+    before = _temperature(run)
+    predict_run(run, map_score=False, distance=False)
+    assert _temperature(run) == pytest.approx(before, rel=1e-6)
+    assert read_predictions(run.predictions).ood is None
+    finish_run(run, maps="none", bootstrap=0)
+    assert read_predictions(run.predictions).ood is not None
+
+
+def test_runs_without_the_files_keep_working_and_several_share_a_temperature(trained, tmp_path):
+    features, _, run, scaled = trained
+    run.distance_file.unlink()
+    predict_folder(run.path, features, out=tmp_path / "p")
+    assert read_predictions(tmp_path / "p").ood is None
+    predict_folder([run.path, scaled.path], features, out=tmp_path / "q")
+    got = read_predictions(tmp_path / "q")
+    assert got.metadata["temperature"] == pytest.approx(_temperature(scaled) ** 0.5)
+    assert got.ood is None
+
+
+@pytest.mark.parametrize(("column", "cell"), [("ood", "1.5"), ("ood_distance", "far")])
+def test_cells_that_cannot_be_read_are_named(trained, tmp_path, column, cell):
+    folder = tmp_path / "p"
+    folder.mkdir()
+    header = ["bag", "label", "p_1", "sd_1", "ood", "ood_distance"]
+    row = {"bag": "a", "label": 1, "p_1": 0.5, "sd_1": 0.1, "ood": 0.5, "ood_distance": 2}
+    with (folder / "predictions.csv").open("w", newline="") as f:
+        writer = csv.DictWriter(f, header)
+        writer.writeheader()
+        writer.writerow(row | {column: cell})
+    with pytest.raises(TableError, match=f"bag 'a': {column} is '{cell}'"):
+        read_predictions(folder)
+
+
+def test_the_command_writes_figures(trained, tmp_path, capsys):
+    _, labels, _, scaled = trained
+    words = ["evaluate", str(scaled.predictions), "--labels", str(labels), "--bootstrap", "0"]
+    assert main([*words, "--figures", str(tmp_path / "f")]) == 0
+    assert "reliability.png" in {p.name for p in (tmp_path / "f").iterdir()}
+    assert "calibration of bags (temperature" in capsys.readouterr().out
