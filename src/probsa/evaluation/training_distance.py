@@ -144,13 +144,18 @@ class TrainingDistance:
         """Read the distances of a run; None if it has none."""
         return cls.read(run.distance_file) if run.distance_file.is_file() else None
 
+    @property
+    def width(self) -> int:
+        """Number of features of an instance."""
+        return len(self.bags.scale_mean)
+
     def of(self, bag: Bag) -> dict[str, Any]:
         """Return the distances of a bag and its instances, by field of `Prediction`.
 
         Raises:
             BagError: the bag has another number of features than those of training.
         """
-        x, wanted = _numpy(bag), len(self.bags.scale_mean)
+        x, wanted = _numpy(bag), self.width
         if x.shape[1] != wanted:
             raise BagError(
                 f"bag {bag.name!r} has {x.shape[1]} features per instance, those of training "

@@ -100,8 +100,9 @@ class _Reading:
         if isinstance(self.predictor, Ensemble) and not self.predictor.may_predict(name):
             raise BagError(SEEN_BY_ALL)
         bag = self.selection.bags.bag(name)
-        if self.selection.distance is not None:
-            self.distances[name] = self.selection.distance.of(bag)
+        distance = self.selection.distance
+        if distance is not None and bag.x.shape[1] == distance.width:  # else the model refuses it
+            self.distances[name] = distance.of(bag)
         if difference is not None:
             self.other.append((name, difference))
         return bag
