@@ -19,6 +19,7 @@ from ..statistics import (
     retention_curve,
     sampled_auroc,
     sampled_difference,
+    student_interval,
 )
 from .error_detectors import margin_verdict
 from .metrics import all_same_reason
@@ -42,7 +43,7 @@ class Detections:
     """By detector, as the metrics and curves below."""
     augrc: dict[str, Metric]
     gain: Metric
-    """AUROC of P(wrong) minus that of the margin."""
+    """AUROC of P(wrong) minus that of the margin, with an interval that holds for few groups."""
     curves: dict[str, RetentionCurve] = field(default_factory=dict)
     """Detectors without an AUROC have no curve."""
 
@@ -127,6 +128,9 @@ def detect(
         error_rate=rate.metric(),
         auroc={name: m.metric() for name, m in auroc.items()},
         augrc={name: m.metric() for name, m in areas.items()},
-        gain=sampled_difference(auroc["doubt"], auroc["margin"]).metric(),
+        gain=student_interval(
+            sampled_difference(auroc["doubt"], auroc["margin"]),
+            groups=len(np.unique(draws.member)),
+        ),
         curves=curves,
     )

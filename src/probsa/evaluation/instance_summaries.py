@@ -19,6 +19,7 @@ from ..statistics import (
     one_class_reason,
     replicate_weights,
     sampled_auroc,
+    student_interval,
 )
 from .dice import DICE, NO_VALIDATION, dice_samples, dice_threshold, no_threshold_reason
 from .error_detectors import AREAS, detector_samples, doubt_gain, gain, std_over_replicates
@@ -79,7 +80,15 @@ def instance_summary(
         bootstrap=bootstrap,
         seed=seed,
     )
-    return {name: sample.metric() for name, sample in samples.items()}
+    bags = predictions_by_replicate[0]
+    units = {(groups or {}).get(p.name, p.name) for p in bags if positive.get(p.name, False)}
+    # percentiles are too narrow for few groups, and this difference has a verdict
+    return {
+        name: student_interval(sample, groups=len(units))
+        if name.startswith("error_auroc_doubt_gain_")
+        else sample.metric()
+        for name, sample in samples.items()
+    }
 
 
 def instance_samples(
