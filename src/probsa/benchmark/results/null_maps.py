@@ -54,9 +54,7 @@ def null_results(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> NullResults:
     """
     rows = _one_per_split(scores)
     runs = [replicates_of(scores)[r] for r in rows]
-    predictions = [
-        next(instances_of(replace(scores, runs=of_row, p=scores.p[:1]))) for of_row in runs
-    ]
+    predictions = [_predictions_of(scores, row) for row in rows]
     folders, missing = _stored_scores(runs, names=scores.bags)
     positive = {b: bool(y) for b, y in zip(scores.bags, scores.y, strict=True)}
     groups = dict(zip(scores.bags, scores.groups.tolist(), strict=True))
@@ -77,6 +75,20 @@ def null_results(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> NullResults:
         and is_mixed(p.instance_labels[p.instance_labels >= 0] > 0)
     }
     return NullResults(samples=samples, missing=missing, groups=len(counted))
+
+
+def _predictions_of(scores: Scores, row: int) -> list[Prediction]:
+    """Return the predictions of the test bags of one replicate."""
+    one = slice(row, row + 1)
+    of_row = replace(
+        scores,
+        p=scores.p[one],
+        calls=scores.calls[one],
+        split=scores.split[one],
+        seed=scores.seed[one],
+        runs=replicates_of(scores)[row],
+    )
+    return next(instances_of(of_row))
 
 
 def _one_per_split(scores: Scores) -> list[int]:
