@@ -254,3 +254,16 @@ except OSError as e:
         1, "refused: [Errno 27] File too large: 'x.h5'\n"
     )  # fmt: skip
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_intensity_of_readable_instances_is_read(tmp_path):
+    level = np.array([10.5, 0.0, 99.0])
+    unreadable = np.array([0, 1, 0])
+    path = tmp_path / "a.h5"
+    write_bag(path, features=random(3, 4), kind="ct", intensity=level, unreadable=unreadable)
+    bag = read_bag(path)
+    assert bag.intensity is not None and bag.intensity.dtype == np.float32
+    assert bag.intensity.tolist() == [10.5, 99.0]
+    assert read_bag(raw(tmp_path / "b.h5", features=random(3, 4))).intensity is None
+    with pytest.raises(BagError, match="features have 3 rows, intensity 2"):
+        write_bag(path, features=random(3, 4), kind="ct", intensity=level[:2])

@@ -43,13 +43,13 @@ def test_they_are_fitted_once_per_split_and_kept(experiment, tmp_path, monkeypat
     table = instances_table(scores, bootstrap=20)
     assert len(fitted) == 3 == len({tuple(sorted(names)) for names in fitted})
     again = instances_table(scores, bootstrap=20)
-    assert len(fitted) == 3 and again.follow[0] == table.follow[0]
+    assert len(fitted) == 3 and again.follow[-1] == table.follow[-1]
 
 
 def test_the_null_maps_that_are_models_equal_them(experiment, tmp_path):
     """Each method's own test bags are scored by the null map of the same fold."""
     out = shutil.copytree(experiment, tmp_path / "out")
-    table = instances_table(read_scores(out), bootstrap=20).follow[0]
+    table = instances_table(read_scores(out), bootstrap=20).follow[-1]
     rows = {row[0].text: [cell.value for cell in row[1:]] for row in table.rows}
     assert rows["null: mean_features"] == pytest.approx(rows["mean-pool"], abs=1e-6)
     assert rows["null: single_instance"] == pytest.approx(rows["instance-lr"], abs=1e-6)
@@ -66,7 +66,7 @@ def test_without_the_features_the_reason_is_given(experiment, tmp_path):
     scores = read_scores(out)
     found = null_results(scores[0], bootstrap=5)
     assert not found.samples and "gone" in found.missing["all"]
-    table = instances_table(scores, bootstrap=5).follow[0]
+    table = instances_table(scores, bootstrap=5).follow[-1]
     assert len(table.rows) == 2
     assert any("null: all is missing: cannot be computed" in n for n in table.footnotes)
     assert found.groups > 0 and WITHIN in table.columns[1].key

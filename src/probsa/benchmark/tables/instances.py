@@ -81,9 +81,9 @@ def instances_table(
             *lesion_notes,
         ),
         follow=(
-            within_bags_table(with_labels, samples, bootstrap=bootstrap),
             _detectors(data, summaries),
             *tables,
+            within_bags_table(with_labels, samples, bootstrap=bootstrap),
         ),
     )
 
