@@ -172,7 +172,8 @@ class BagSelection:
     def read(self, name: str, distances: dict[str, dict[str, Any]]) -> Bag:
         """Read a bag, and add its distances from training to `distances`."""
         bag = self.bags.bag(name)
-        if self.distance is not None:
+        # the model refuses another width
+        if self.distance is not None and bag.x.shape[1] == self.distance.width:
             distances[name] = self.distance.of(bag)
         return bag
 

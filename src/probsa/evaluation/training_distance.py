@@ -144,17 +144,22 @@ class TrainingDistance:
         """Read the distances of a run; None if it has none."""
         return cls.read(run.distance_file) if run.distance_file.is_file() else None
 
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        return len(self.bags.scale_mean)
+
     def of(self, bag: Bag) -> dict[str, Any]:
         """Return the distances of a bag and its instances, by field of `Prediction`.
 
         Raises:
             BagError: the bag has another number of features than those of training.
         """
-        x, wanted = _numpy(bag), len(self.bags.scale_mean)
-        if x.shape[1] != wanted:
+        x = _numpy(bag)
+        if x.shape[1] != self.width:
             raise BagError(
                 f"bag {bag.name!r} has {x.shape[1]} features per instance, those of training "
-                f"{wanted}: extract them with the encoder that the run was trained on"
+                f"{self.width}: extract them with the encoder that the run was trained on"
             )
         of_bag, of_instances = self.bags(_mean(x)), self.instances(x)
         return {
