@@ -146,7 +146,7 @@ class TrainingDistance:
 
     @property
     def width(self) -> int:
-        """Number of features of an instance."""
+        """The number of features of an instance."""
         return len(self.bags.scale_mean)
 
     def of(self, bag: Bag) -> dict[str, Any]:
@@ -155,11 +155,11 @@ class TrainingDistance:
         Raises:
             BagError: the bag has another number of features than those of training.
         """
-        x, wanted = _numpy(bag), self.width
-        if x.shape[1] != wanted:
+        x = _numpy(bag)
+        if x.shape[1] != self.width:
             raise BagError(
                 f"bag {bag.name!r} has {x.shape[1]} features per instance, those of training "
-                f"{wanted}: extract them with the encoder that the run was trained on"
+                f"{self.width}: extract them with the encoder that the run was trained on"
             )
         of_bag, of_instances = self.bags(_mean(x)), self.instances(x)
         return {
