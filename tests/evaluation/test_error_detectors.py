@@ -442,6 +442,6 @@ def test_p_wrong_beats_the_margin_by_chance_about_as_often_as_it_should():
         ).metric()
         better += difference.low > 0
         worse += difference.high < 0
-    # 25 are expected on each side; percentile intervals of 30 groups cover a little less than 95 %.
+    # 25 are expected on each side; percentiles of 200 resamples cover a little less than 95 %.
     assert 10 <= better <= 45, better
     assert 10 <= worse <= 45, worse
