@@ -30,7 +30,7 @@ from .prediction import Prediction
 from .scores import class_column, distance_ratio, instance_scores, instance_variances
 
 NO_PROBABILITY = "the model gives instances no probability of being positive"
-INSTANCE_RESAMPLES = 200
+INSTANCE_RESAMPLES = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from .metrics import NO_VARIANCE, calls_and_margins, of_called_class
 from .pools import NO_CALLS, NO_INSTANCE_LABELS, bag_draws, labelled, score_kind_of
 from .scores import distance_ratio
 
-INSTANCE_RESAMPLES = 200
+INSTANCE_RESAMPLES = 500
 """Upper limit of the resamples for instances."""
 BAG_TITLES = {
     "doubt": "P(wrong) = Φ(-|p - threshold|/s)",

@@ -120,10 +120,11 @@ def test_a_cell_is_a_run_folder_with_its_place(folder, tmp_path):
     assert [p.name for p in (run / "checkpoints").iterdir()] == ["best.safetensors"]
     held = read_predictions(run / "predictions")
     assert sorted(set(held.parts)) == ["test", "val"] and held.bags
-    # the same run by probsa train gives identical predictions
+    # the same run by probsa train gives identical predictions, and distances from training
     train_and_report(cell.config, tmp_path / "alone", maps="none")
-    alone = (tmp_path / "alone" / "predictions" / "predictions.csv").read_bytes()
-    assert alone == (run / "predictions" / "predictions.csv").read_bytes()
+    alone = read_csv(tmp_path / "alone" / "predictions" / "predictions.csv")
+    assert all(row.pop("ood") and row.pop("ood_distance") for row in alone)
+    assert alone == read_csv(run / "predictions" / "predictions.csv")
     assert read_grid(out / "grid.yaml").cells(out) == grid.cells(out)
 
 
