@@ -509,8 +509,9 @@ def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypat
     monkeypatch.setattr("probsa.benchmark.results.pooled.compare", compare)
     write_report(out, bags=["e"])
     assert sorted(summaries) == sorted({s.method.name for s in read_scores(out)})
-    # the comparison, and two variants; pooled AUROC and F1, AUROC within folds
-    assert len(comparisons) == len(set(comparisons)) == 3 * 3
+    # the comparison, and two variants; pooled AUROC and F1, AUROC within folds; and the AUROC of
+    # all methods together in the leaderboard
+    assert len(comparisons) == len(set(comparisons)) == 3 * 3 + 1
 
 
 def test_the_same_bytes_every_time(tmp_path):

@@ -109,7 +109,7 @@ def test_bags_that_are_shifted_are_far(trained, tmp_path):
 def test_finishing_again_without_them_removes_what_was_stored(trained, tmp_path):
     run = trained[3]
     before = _temperature(run)
-    predict_run(run, map_score=False, distance=False)
+    predict_run(run, extras=False)
     assert _temperature(run) == pytest.approx(before, rel=1e-6)
     assert read_predictions(run.predictions).ood is None
     finish_run(run, maps="none", bootstrap=0)
