@@ -175,7 +175,14 @@ def test_an_edited_row_is_left_out(tmp_path):
     text = (tmp_path / "leaderboard" / "leaderboard.md").read_text()
     assert "row.json on toy: left out" in text
     assert "other.json is not a row of the leaderboard" in text
-    bag["y"], bag["p"] = 1 - bag["y"], 1.5
+    bag["y"], bag["measures"]["average_precision"] = 1 - bag["y"], 1.0000000000000002
+    path.write_text(json.dumps(row))
+    assert read_submission(path).method == "theirs"
+    bag["measures"]["average_precision"] = 1.1
+    path.write_text(json.dumps(row))
+    with pytest.raises(InputError, match="expected values from −1 to 1"):
+        read_submission(path)
+    bag["p"] = 1.5
     path.write_text(json.dumps(row))
     with pytest.raises(InputError, match=r"p is 1\.5, expected 0 to 1"):
         read_submission(path)

@@ -19,6 +19,8 @@ from .tables import Predictions, read_predictions
 
 FORMAT = "probsa-localmil-1"
 CARD = "card.json"
+ROUNDING = 1e-9
+"""By how much a measure may exceed 1: the AP of a perfect map is 1 up to rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,7 +194,7 @@ def _submitted(v: Mapping[str, Any], names: list[str]) -> SubmittedBag:
     if not 0 <= p <= 1:
         raise ValueError(f"p is {p}, expected 0 to 1")
     measures = {k: None if v["measures"][k] is None else float(v["measures"][k]) for k in names}
-    if any(m is not None and not -1 <= m <= 1 for m in measures.values()):
+    if any(m is not None and not abs(m) <= 1 + ROUNDING for m in measures.values()):
         raise ValueError(f"measures are {measures}, expected values from −1 to 1")
     return SubmittedBag(
         y=int(v["y"]),
