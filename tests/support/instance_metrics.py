@@ -12,6 +12,7 @@ from probsa.evaluation.error_detectors import (
 from probsa.evaluation.isolated import isolated_samples
 from probsa.evaluation.neighbours import neighbours_or_reason
 from probsa.evaluation.pools import bag_draws
+from probsa.statistics import student_interval
 
 
 def detector_metrics(bags, positive, *, others=(), groups=None, bootstrap=0, seed=0):
@@ -20,8 +21,14 @@ def detector_metrics(bags, positive, *, others=(), groups=None, bootstrap=0, see
     stds = std_over_replicates([bags, *others]) if others else None
     samples = detector_samples(bags, stds=stds, seed=seed, **inputs)
     samples |= {f"error_auroc_gain_{area}": gain(samples, area=area) for area in AREAS}
-    samples |= {f"error_auroc_doubt_gain_{area}": doubt_gain(samples, area=area) for area in AREAS}
-    return {name: sample.metric() for name, sample in samples.items()}
+    units = {(groups or {}).get(b.name, b.name) for b in bags if positive.get(b.name, False)}
+    gains = {
+        f"error_auroc_doubt_gain_{area}": student_interval(
+            doubt_gain(samples, area=area), groups=len(units)
+        )
+        for area in AREAS
+    }
+    return {name: sample.metric() for name, sample in samples.items()} | gains
 
 
 def isolated_metrics(bags, positive, *, bootstrap=0, seed=0):
