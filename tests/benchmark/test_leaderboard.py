@@ -1,6 +1,7 @@
 """The leaderboard: measures, winners, nulls, submissions, and its files."""
 
 import csv
+import hashlib
 import json
 import re
 
@@ -14,7 +15,8 @@ from probsa.benchmark.leaderboard.measures import set_board
 from probsa.benchmark.leaderboard.writing import write_leaderboard
 from probsa.benchmark.results.results import read_results
 from probsa.core import write_csv, write_json
-from probsa.datasets import fingerprint_line
+from probsa.datasets import SetCard, fingerprint_line
+from probsa.datasets.localmil import SetDescription
 from probsa.errors import InputError
 from probsa.evaluation import read_submission, submit
 
@@ -123,13 +125,17 @@ def test_experiments_without_instance_labels_have_no_leaderboard(tmp_path):
 
 
 def _card(folder, labels):
-    import hashlib
-
     digest = hashlib.sha256()
     for b in sorted(BAGS):
         digest.update(fingerprint_line(b, y=Y[b], n=N, positive=sum(labels[b])))
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "card.json", {"name": "toy", "fingerprint": digest.hexdigest()})
+    description = SetDescription(title="toy", source="", licence="", commit="", graph="none")
+    card = SetCard(
+        name="toy", description=description, bags=40, positive_bags=20, groups=20, folds=4,
+        labelled_bags=40, instances=40 * N, positive_instances=60, features=2,
+        fingerprint=digest.hexdigest(),
+    )  # fmt: skip
+    write_json(folder / "card.json", card.to_dict())
     rows = [{"bag": b, "label": Y[b], "fold": k} for k, f in enumerate(FOLDS) for b in f]
     write_csv(folder / "labels.csv", ["bag", "label", "fold"], rows)
     return folder

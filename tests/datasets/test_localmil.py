@@ -1,14 +1,14 @@
 """Preparing the sets of LocalMIL: what is written, and what is refused."""
 
 import csv
-import json
 
 import h5py
 import numpy as np
 import pytest
 import yaml
 
-from probsa.datasets.localmil import describe, prepare_localmil
+from probsa.benchmark.grid.grid import read_grid
+from probsa.datasets.localmil import describe, prepare_localmil, read_card
 from probsa.errors import InputError, TableError
 
 DESCRIPTION = {
@@ -47,11 +47,27 @@ def test_a_prepared_set_is_complete_and_can_be_prepared_again(tmp_path):
     assert (card.instances, card.positive_instances, card.features) == (72, 18, 3)
     assert card.labelled_bags == 18
     out = tmp_path / "out" / "toy"
-    assert json.loads((out / "card.json").read_text())["fingerprint"] == card.fingerprint
+    assert read_card(out) == card and read_card(tmp_path) is None
     assert len(list((out / "features").glob("*.h5"))) == 18
     text = (out / "labels.csv").read_text()
     assert text.startswith("bag,label,group,fold\nb00,0,g0,0\n")
     assert prepare_localmil(tmp_path / "in", tmp_path / "out") == [card]
+
+
+def test_a_grid_builds_the_graph_that_the_card_states(tmp_path):
+    _set(tmp_path / "in", description={**DESCRIPTION, "graph": "knn"})
+    prepare_localmil(tmp_path / "in", tmp_path / "out")
+    grid = tmp_path / "grid.yaml"
+    grid.write_text("models: [abmil]\n")
+    for data, kind in (("out", "knn"), ("in", "auto")):
+        (row,) = read_grid(grid, data=[str(tmp_path / data)]).rows
+        assert row.config.data.graph.kind == kind
+
+
+def test_a_damaged_card_is_named(tmp_path):
+    (tmp_path / "card.json").write_text('{"name": "toy"}')
+    with pytest.raises(InputError, match=r"card.json is not the card of a set of LocalMIL"):
+        read_card(tmp_path)
 
 
 def test_the_fingerprint_depends_on_the_instance_labels(tmp_path):

@@ -124,11 +124,24 @@ def test_an_ensemble_has_the_mean_of_its_members():
     assert deletion_curves(mixed, whole)[1].removal == "bag"
 
 
+def test_curves_are_of_scaled_probabilities():
+    p, whole = predictor(), bag()
+    _, plain = deletion_curves(p, whole)
+    p.temperature = 2.5
+    prediction, scaled = deletion_curves(p, whole)
+    assert scaled.removal == "pooling"
+    column = prediction.probability[-1]
+    for order, curve in scaled.most_first.items():
+        logit = np.log(plain.most_first[order] / (1 - plain.most_first[order]))
+        np.testing.assert_allclose(curve, 1 / (1 + np.exp(-logit / 2.5)), rtol=1e-9)
+        assert curve[0] == pytest.approx(column, abs=1e-6)
+
+
 def test_orders_are_what_they_say():
     p, whole = predictor(), bag()
     _, curves = deletion_curves(p, whole, shares=(0.2,), seed=3)
     at = whole.coords.numpy()
-    distance = np.linalg.norm(at - at.mean(0), axis=1)
+    distance = np.linalg.norm(at - (at.min(0) + at.max(0)) / 2, axis=1)
     nearest = np.argsort(distance, kind="stable")
     want = again(p, whole, nearest, [0, 6])
     np.testing.assert_allclose(curves.most_first["centre"], want, atol=1e-6)
@@ -172,7 +185,7 @@ def test_what_cannot_be_removed_or_ranked_has_a_reason():
     assert few.counts.tolist() == [0, 1]
     assert not deletion_curves(p, bag(4))[1].most_first
     _, placeless = deletion_curves(predictor(), replace(bag(), coords=None))
-    assert placeless.missing == {"centre": "the bag has no coordinates"}
+    assert placeless.missing == {"centre": "no coordinates"}
     _, large = deletion_curves(predictor(classifier_hidden=4), bag(101), shares=(0.5,))
     assert set(large.missing) == {"leave_one_out", "rank_correlation"}
     assert "leave_one_out" not in large.most_first and "more than 100" in str(large.missing)

@@ -23,6 +23,7 @@ from .leaks import refuse_leaks as refuse_leaks
 from .localmil import SetCard as SetCard
 from .localmil import fingerprint_line as fingerprint_line
 from .localmil import prepare_localmil as prepare_localmil
+from .localmil import read_card as read_card
 from .opening import open_bags as open_bags
 from .protocol import SPLITS_FILE as SPLITS_FILE
 from .protocol import fold_splits as fold_splits

@@ -6,6 +6,7 @@ OUT/<set>/card.json     what the set is, its counts, and a fingerprint of its ba
 """
 
 import hashlib
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -104,6 +105,25 @@ def prepare_localmil(
             on_set(name)
         cards.append(_prepare(name, found[name], out / name))
     return cards
+
+
+def read_card(folder: Path) -> SetCard | None:
+    """Return the card of a prepared set; None if the folder has none.
+
+    Raises:
+        InputError: the card is damaged.
+    """
+    path = folder / CARD
+    if not path.is_file():
+        return None
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        return SetCard(**{**given, "description": SetDescription(**given["description"])})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is not the card of a set of LocalMIL ({error}): prepare the set again with "
+            "`probsa dataset localmil`"
+        ) from error
 
 
 def describe(name: str, folder: Path) -> SetDescription:

@@ -20,13 +20,15 @@ from ..errors import UnknownName
 from ..layers import PoolingRecord, recorded_pooling
 from .faithfulness import class_of, without_explanations
 from .map_scores import MapScore, available_scores, map_values
+from .null_maps import centre
 from .prediction import Prediction
 from .predictor import Ensemble, Predictor
 from .scores import class_column
+from .temperature import scale_probabilities
 
 RemovalOrder = Literal["shown", "leave_one_out", "centre", "random"]
 """The shown score, and three rivals: the drop of the probability without the single instance,
-nearness to the centre of the bag's coordinates, and chance."""
+the null map `centre`, and chance."""
 REMOVAL_ORDERS: tuple[RemovalOrder, ...] = get_args(RemovalOrder)
 Removal = Literal["pooling", "bag"]
 """`pooling`: instances are removed from the attention pooling, and the others keep their vectors
@@ -167,7 +169,10 @@ def _with_curves(
     missing |= more
     ranked = [np.argsort(-v, kind="stable") for v in relevance.values()]
     if empty.removal == "pooling":
-        most, least = _from_records(records, np.stack(ranked), empty.counts, column=class_of(p))
+        after = _from_records(records, np.stack(ranked), empty.counts)
+        if predictor.temperature != 1:
+            after = scale_probabilities(after, temperature=predictor.temperature)
+        most, least = after[..., class_of(p)]
     else:
         orders = [*ranked, *(order[::-1] for order in ranked)]
         after = _by_prediction(predictor, bag, p, orders=orders, counts=empty.counts)
@@ -228,11 +233,11 @@ def _relevance(
     missing: dict[str, str] = {}
     if drops is not None:
         relevance["leave_one_out"] = drops
-    if bag.coords is None:
-        missing["centre"] = "the bag has no coordinates"
+    nearness = centre(None if bag.coords is None else bag.coords.numpy())
+    if isinstance(nearness, str):
+        missing["centre"] = nearness
     else:
-        places = bag.coords.double().numpy()
-        relevance["centre"] = -np.linalg.norm(places - places.mean(0), axis=1)
+        relevance["centre"] = nearness
     relevance["random"] = chance.double().numpy()
     return relevance, missing
 
@@ -241,13 +246,11 @@ def _from_records(
     records: Sequence[PoolingRecord],
     orders: Int[np.ndarray, "orders n"],
     counts: Int[np.ndarray, " steps"],
-    *,
-    column: int,
-) -> Float[np.ndarray, "2 orders steps"]:
+) -> Float[np.ndarray, "2 orders steps classes"]:
     """Return both curves of each order in closed form, the mean of all members."""
     index, steps = torch.from_numpy(orders), counts.tolist()
     after = [
-        record.after_removal(index.to(record.bias.device), steps)[..., column].cpu().numpy()
+        record.after_removal(index.to(record.bias.device), steps).cpu().numpy()
         for record in records
     ]
     return np.mean(after, axis=0)

@@ -15,12 +15,12 @@ import numpy as np
 from jaxtyping import Float, Shaped
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
-from sklearn.covariance import ledoit_wolf
 from sklearn.preprocessing import SplineTransformer
 
 from ..core import StoredBag, replacing
 from ..errors import BagError, CheckpointError, InputError
 from ..models import BagFeatures, FeatureSums, LogisticFit, fit_logistic, sample_size
+from .whitening import whitening
 
 NULL_MAPS = (
     "centre",
@@ -179,19 +179,18 @@ def fit_null_maps(train: Labelled, validation: Labelled, *, bags: int, seed: int
         raise InputError("there are no training bags to fit null maps on")
     known = features.result()
     sampled = (known.rows - known.mean) / known.deviation
-    covariance, shrinkage = ledoit_wolf(sampled)
-    values, vectors = np.linalg.eigh(covariance)
+    whitener, shrinkage = whitening(sampled)
     arrays: dict[str, np.ndarray] = {
         "mean": known.mean,
         "deviation": known.deviation,
-        "whitening": vectors / np.sqrt(np.maximum(values, 1e-12)),
+        "whitening": whitener,
     }
     about: dict[str, Any] = {
         "training_bags": len(features),
         "validation_bags": len(on_validation),
         "instances": len(known.rows),
         "instances_per_bag": per_bag,
-        "shrinkage": float(shrinkage),
+        "shrinkage": shrinkage,
         "seed": seed,
     }
     missing: dict[str, str] = {}

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core import write_json
-from ..datasets import LabelTable, fingerprint_line, read_table
+from ..datasets import LabelTable, fingerprint_line, read_card, read_table
 from ..errors import InputError
 from .bag_measures import BagMeasures, bag_measures
 from .tables import Predictions, read_predictions
 
 FORMAT = "probsa-localmil-1"
-CARD = "card.json"
 ROUNDING = 1e-9
 """By how much a measure may exceed 1: the AP of a perfect map is 1 up to rounding."""
 
@@ -84,7 +83,11 @@ def submit(
         InputError: the folder is no prepared set, a bag is not in it, has another number of
             instances labelled or another label, has no instance labels, or is already in the row.
     """
-    card = _card(folder)
+    card = read_card(folder)
+    if card is None:
+        raise InputError(
+            f"{folder} is not a set of LocalMIL: give a folder that `probsa dataset localmil` wrote"
+        )
     table = read_table(folder / "labels.csv")
     if table.folds is None:
         raise InputError(f"{table.where} has no column 'fold': prepare the set again")
@@ -97,9 +100,9 @@ def submit(
         raise InputError(f"{row} is the row of {earlier.method!r}, not of {name!r}")
     bags = _bags(given, table)
     sets = dict(earlier.sets)
-    old = sets.get(card["name"])
-    if old is not None and old.fingerprint != card["fingerprint"]:
-        raise InputError(f"{row} was made with another version of {card['name']}: begin a new file")
+    old = sets.get(card.name)
+    if old is not None and old.fingerprint != card.fingerprint:
+        raise InputError(f"{row} was made with another version of {card.name}: begin a new file")
     replicates = {} if old is None else dict(old.replicates)
     present = replicates.get(str(replicate), {})
     twice = sorted(present.keys() & bags.keys())
@@ -109,21 +112,10 @@ def submit(
             f"{row}: a bag is tested once per replicate"
         )
     replicates[str(replicate)] = present | bags
-    sets[card["name"]] = SubmittedSet(fingerprint=card["fingerprint"], replicates=replicates)
+    sets[card.name] = SubmittedSet(fingerprint=card.fingerprint, replicates=replicates)
     submission = Submission(method=name, sets=sets)
     write_json(row, {"format": FORMAT, **asdict(submission)})
     return submission
-
-
-def _card(folder: Path) -> dict[str, Any]:
-    try:
-        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
-        return {"name": str(card["name"]), "fingerprint": str(card["fingerprint"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{folder} is not a set of LocalMIL ({CARD}: {error}): give a folder that "
-            "`probsa dataset localmil` wrote"
-        ) from error
 
 
 def _bags(given: Predictions, table: LabelTable) -> dict[str, SubmittedBag]:

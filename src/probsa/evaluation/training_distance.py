@@ -15,12 +15,12 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 from jaxtyping import Float
-from sklearn.covariance import LedoitWolf
 
 from ..core import Bag, random_stream, replacing, write_json
 from ..datasets import Split
 from ..errors import BagError, InputError
 from ..training import RunFolder
+from .whitening import whitening
 
 MOST_INSTANCES = 10_000
 """Largest number of instances that a fit uses, and to which an instance is compared."""
@@ -59,15 +59,12 @@ class Gaussian:
         scale_mean, scale_deviation = x.mean(0), x.std(0)
         constant = scale_deviation <= 1e-6 * np.maximum(np.abs(scale_mean), 1e-6)
         scale_deviation = np.where(constant, 1.0, scale_deviation)
-        estimate = LedoitWolf().fit((x - scale_mean) / scale_deviation)
-        values, vectors = np.linalg.eigh(estimate.covariance_)
-        floor = max(float(values.max()), 1e-12) * 1e-10
-        whitening = vectors / np.sqrt(np.maximum(values, floor))
+        z = (x - scale_mean) / scale_deviation
         gaussian = cls(
             scale_mean=scale_mean,
             scale_deviation=scale_deviation,
-            mean=estimate.location_,
-            whitening=whitening,
+            mean=z.mean(0),
+            whitening=whitening(z)[0],
         )
         distances = np.sort(gaussian._distance(validation))
         values = {name: getattr(gaussian, name) for name in ARRAYS}

@@ -14,6 +14,7 @@ from ...datasets import (
     Study,
     StudyOptions,
     open_study,
+    read_card,
     read_study,
     recognise_study,
 )
@@ -104,6 +105,9 @@ def _keys_of_folder(folder: Path) -> dict[str, Any] | None:
     if not (features.is_dir() and labels.is_file()):
         return None
     keys = {"features": str(features), "labels": str(labels)}
+    card = read_card(folder)
+    if card is not None:  # a set of LocalMIL states its graph
+        keys["graph"] = card.description.graph
     return keys | ({"instance_labels": str(instances)} if instances.is_dir() else {})
 
 

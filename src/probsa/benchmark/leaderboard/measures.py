@@ -6,12 +6,12 @@ seeds that all methods have.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ...statistics import compare_means, mean_interval
+from ...statistics import Difference, compare_means, mean_interval
 from ..results.pooled import interval_of, pool
 from ..results.results import Scores
 from .entries import Entry, defined
@@ -144,7 +144,7 @@ def _precisions(
     found = {}
     for name, v in values.items():
         d = mean_interval(v, groups=groups, resamples=resamples)
-        found[name] = Value(value=d.difference, low=d.low, high=d.high, wins=winner == name)
+        found[name] = replace(_limited(d, 0.0, 1.0), wins=winner == name)
     return found
 
 
@@ -171,8 +171,16 @@ def _own_mean(entry: Entry, measure: str, resamples: int) -> Value:
     if not known.any():
         return NONE
     by_bag = np.nanmean(values[:, known], axis=0, keepdims=True)
-    d = mean_interval(by_bag, groups=_groups(entry, known), resamples=resamples)
-    return Value(value=d.difference, low=d.low, high=d.high)
+    return _limited(
+        mean_interval(by_bag, groups=_groups(entry, known), resamples=resamples), -1.0, 1.0
+    )
+
+
+def _limited(d: Difference, lowest: float, highest: float) -> Value:
+    """Return a mean whose interval ends where its values do."""
+    low = None if d.low is None else max(d.low, lowest)
+    high = None if d.high is None else min(d.high, highest)
+    return Value(value=d.difference, low=low, high=high)
 
 
 def _groups(entry: Entry, chosen: Bool[np.ndarray, " bags"]) -> list[str]:
