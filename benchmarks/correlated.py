@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
-from probsa.core import write_csv
+from probsa.core import GraphOptions, write_csv
 from probsa.datasets import open_bags, write_correlated
 from probsa.evaluation import load
 from probsa.training import DataConfig, RunConfig, TrainingConfig, default_recipe, train
@@ -62,6 +62,7 @@ def run_of(data: Path, model: str, *, seed: int) -> RunConfig:
         values["epochs"] = EPOCHS
     return RunConfig(
         data=DataConfig(
+            graph=GraphOptions(weight_scale="median"),
             features=data / "features",
             labels=data / "labels.csv",
             test_fold=0,

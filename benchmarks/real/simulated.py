@@ -4,8 +4,8 @@
     python benchmarks/real/simulated.py smooth --out runs.csv --table
     python benchmarks/real/simulated.py winner --tables 1000
 
-smooth: compares ABMIL with its ProbSA variants, whose smoothness acts in training, and with Smooth
-Attention, which also smooths predictions, on cohorts with contiguous and with scattered lesions of
+smooth: compares ABMIL with its ProbSA variants, whose smoothness acts in training, and with
+`smabmil`, whose Sm operator also smooths predictions, on cohorts with contiguous and with scattered lesions of
 the same seeds. Expected answer: a gain for contiguous lesions that scattered ones do not give.
 winner: compares methods of equal quality. Expected answer: a winner in at most 5 % of the tables.
 """
@@ -22,6 +22,7 @@ import torch
 from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from probsa.core import GraphOptions
 from probsa.core.files import read_csv
 from probsa.datasets.simulated import Layout, write_simulated
 from probsa.evaluation.predictor import load
@@ -45,7 +46,12 @@ HEADER = ("signal", "decoy", "cohort", "layout", "model", "kl_weight", *METRICS,
 def run_of(data: Path, *, model: str, kl_weight: str, seed: int, epochs: int) -> RunConfig:
     """Return the run file of a model on a cohort."""
     return RunConfig(
-        data=DataConfig(features=data / "features", labels=data / "labels.csv", test_fold=0),
+        data=DataConfig(
+            graph=GraphOptions(weight_scale="median"),
+            features=data / "features",
+            labels=data / "labels.csv",
+            test_fold=0,
+        ),
         model=model,
         training=TrainingConfig(
             epochs=epochs,

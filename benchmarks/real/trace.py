@@ -21,7 +21,7 @@ from trace_file import Trace, load, path_of, save
 from trace_recorder import Recorder
 
 from probsa import models
-from probsa.core import Bags, pack
+from probsa.core import Bags, GraphOptions, pack
 from probsa.datasets.simulated import Layout, write_simulated
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.devices import choose_device, keep_memory
@@ -132,6 +132,7 @@ def config_of(
         arguments.setdefault("predict_samples", 32)
     return RunConfig(
         data=DataConfig(
+            graph=GraphOptions(weight_scale="median"),
             features=folder / "features",
             labels=folder / "labels.csv",
             test_fold=fold,

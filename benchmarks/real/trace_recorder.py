@@ -97,7 +97,7 @@ class InstanceVectors:
 
     def _catch(self, module: nn.Module, inputs: Any, output: Any) -> None:
         del module
-        # Smooth Attention returns its vectors, which it may have smoothed, and the scores
+        # smabmil returns its vectors, which it may have smoothed, and the scores
         h = output[0] if isinstance(output, tuple) else inputs[0]
         self.h = None if torch.is_grad_enabled() else h
 

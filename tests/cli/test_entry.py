@@ -280,6 +280,15 @@ def test_train_without_a_model_says_that_it_uses_the_default_recipe(tmp_path, ca
     assert "default recipe" not in capsys.readouterr().err
 
 
+def test_train_says_that_a_kl_weight_of_0_means_the_plain_model(tmp_path, capsys):
+    write_folder(tmp_path / "data")
+    run, command = without_model(tmp_path, "--model", "abmil-probsa-diag", "--kl-weight", "0")
+    assert main(command) == 0
+    said = capsys.readouterr().err
+    assert "kl_weight is 0: training abmil, abmil-probsa-diag without its prior" in said
+    assert load(run).metadata["model"] == "abmil"
+
+
 def test_train_without_a_model_on_three_classes(tmp_path, capsys):
     _, labels = write_folder(tmp_path / "data", bags=18)
     rows = [line.split(",") for line in labels.read_text().splitlines()[1:]]

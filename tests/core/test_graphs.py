@@ -137,7 +137,7 @@ def test_bags_of_no_one_and_two_patches(coords: list[list[int]], expected: Pairs
     c = torch.tensor(coords, dtype=torch.long).reshape(-1, 2)
     assert pairs(grid(c, stride=512.0)) == expected
     x = torch.randn(len(c), 3, generator=torch.Generator().manual_seed(0))
-    weights = edge_weights(x, grid(c, stride=512.0))
+    weights = edge_weights(x, grid(c, stride=512.0), scale="median")
     assert weights.tolist() == pytest.approx(
         [1.0] * len(expected), rel=1e-6
     )  # the only distance is its own median
@@ -239,26 +239,40 @@ def test_pairs_whose_weights_disagree_are_refused() -> None:
         undirected(edges, weights, name="b")
 
 
-def dense_weight(x: np.ndarray, edges: Tensor, kind: str, scale: float | None) -> list[float]:
+def dense_weight(x: np.ndarray, edges: Tensor, kind: str, scale: float | str) -> np.ndarray:
     d = [math.sqrt(sum((a - b) ** 2 for a, b in zip(x[i], x[j], strict=True))) for i, j in edges.T]
     m = float(np.median(d))
+    numerator = {"median": m, "degree": 1.0}.get(scale, scale)
     formula = {
-        "inverse": lambda v: (m if scale is None else scale) / max(v, 1e-3 * m),
+        "inverse": lambda v: numerator / max(v, 1e-3 * m),
         "exp": lambda v: math.exp(-v / x.shape[1]),
         "rbf": lambda v: math.exp(-(v**2) / (2 * m**2)),
         "binary": lambda _: 1.0,
     }[kind]
-    return [formula(v) for v in d]
+    weights = np.array([formula(v) for v in d])
+    if scale != "degree":
+        return weights
+    adjacency = np.zeros((len(x), len(x)))
+    for (i, j), w in zip(edges.T.tolist(), weights, strict=True):
+        adjacency[i, j] = adjacency[j, i] = w
+    degrees = adjacency.sum(1)
+    return weights / degrees[degrees > 0].mean()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("columns", [4, 5])  # 29 and 38 edges: an odd and an even number
 @pytest.mark.parametrize(
     ("kind", "scale"),
-    [("inverse", None), ("inverse", 1.0), ("exp", None), ("rbf", None), ("binary", None)],
+    [
+        ("inverse", "median"),
+        ("inverse", 1.0),
+        ("inverse", 3.0),
+        *((kind, 1.0) for kind in ("exp", "rbf", "binary")),
+        *((kind, "degree") for kind in ("inverse", "exp", "rbf", "binary")),
+    ],
 )
 def test_weights_follow_their_formulas(
-    kind: str, scale: float | None, columns: int, dtype: torch.dtype
+    kind: str, scale: float | str, columns: int, dtype: torch.dtype
 ) -> None:
     generator = torch.Generator().manual_seed(columns)
     x = torch.randn(columns * 3, 7, generator=generator).to(dtype)
@@ -275,6 +289,17 @@ def test_identical_neighbours_weigh_1(kind: str) -> None:
     x = torch.ones(6, 3)
     x[5] = 2  # most distances are 0, so their median is 0
     assert edge_weights(x, chain(6), kind=kind).tolist() == [1.0] * 5
+
+
+def test_the_mean_degree_is_1_on_every_graph() -> None:
+    """And isolated instances do not count."""
+    c = torch.cat([lattice(6, 5, step=512), torch.tensor([[100_000, 0], [200_000, 0]])])
+    x = torch.randn(len(c), 7, generator=torch.Generator().manual_seed(0))
+    for edges in (chain(30), grid(c, stride=512.0), knn(c[:30], k=4)):
+        weights = edge_weights(x, edges, scale="degree")
+        degree = degrees(edges, weights.double(), len(x))
+        assert float(degree[degree > 0].mean()) == pytest.approx(1, abs=1e-6)
+        assert float(edge_weights(x, edges, scale="median").median()) == pytest.approx(1)
 
 
 def test_distances_need_no_tensor_of_all_edges() -> None:

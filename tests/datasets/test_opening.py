@@ -268,6 +268,9 @@ def test_each_kind_of_graph(tmp_path: Path, graph: GraphOptions, edges: torch.Te
         GraphOptions(edge_weights="rbf"),
         GraphOptions(edge_weights="binary"),
         GraphOptions(weight_scale=3.0),
+        GraphOptions(weight_scale="median"),
+        GraphOptions(weight_scale="degree"),
+        GraphOptions(weight_scale=None),
     ],
 )
 def test_options_of_weights_reach_the_graph(tmp_path: Path, graph: GraphOptions) -> None:
@@ -296,7 +299,7 @@ def test_a_graph_that_needs_coordinates(tmp_path: Path) -> None:
     [
         ({"neighbours": 0}, "neighbours is 0; expected at least 1"),
         ({"stride": 0.0}, r"stride is 0\.0; expected more than 0"),
-        ({"weight_scale": -1.0}, r"weight_scale is -1\.0; expected more than 0"),
+        ({"weight_scale": -1.0}, r"weight_scale is -1\.0; expected"),
     ],
 )
 def test_options_that_mean_nothing(tmp_path: Path, options: dict, message: str) -> None:

@@ -8,13 +8,18 @@ import yaml
 from support.paths import ROOT
 
 from probsa.errors import InputError, UnknownName
-from probsa.models import original
+from probsa.models import arguments, facts, names, original
 from probsa.training import recipes
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.keys import load_yaml
-from probsa.training.recipes import DEFAULT_RECIPE, default_recipe, names_model, recipe_sentence
+from probsa.training.recipes import (
+    DEFAULT_RECIPE,
+    default_recipe,
+    names_model,
+    recipe_sentence,
+)
 from probsa.training.run_folder import EXECUTION_KEYS
-from probsa.training.runfile import commented, read_run, run_keys, run_schema
+from probsa.training.runfile import commented, read_run, run_keys, run_schema, without_prior
 
 NEEDED = {"data.features": "f", "data.labels": "l.csv"}
 
@@ -117,7 +122,10 @@ def test_the_papers_recipe_states_the_defaults():
     stated = {f"training.{k}": v for k, v in values["training"].items()}
     execution = EXECUTION_KEYS | {"training.tensorboard"}
     assert stated == {k: v for k, v in known.items() if k not in execution}
-    assert values["data"] == {"standardize": DataConfig(features=path, labels=path).standardize}
+    data = DataConfig(features=path, labels=path)
+    assert values["data"] == {
+        "standardize": data.standardize, "weight_scale": data.graph.weight_scale
+    }  # fmt: skip
     given = read_run(None, {**NEEDED, "model.name": values["model"]})
     assert read_run(path, NEEDED) == given
     other = read_run(path, {**NEEDED, "model.name": "transmil"})
@@ -164,3 +172,18 @@ def test_the_schema_without_a_model_is_that_of_files_without_one():
     named = run_schema("evidence-field")
     assert "model" in named["required"]
     assert named["properties"]["training"]["properties"]["members"]["default"] == 1
+
+
+@pytest.mark.parametrize("name", [name for name in names() if facts(name).baseline])
+def test_a_kl_weight_of_0_means_the_plain_model(name):
+    flags = {**NEEDED, "training.kl_weight": 0, "model.embed": 24, "seed": 3}
+    flags = {k: v for k, v in flags.items() if k != "model.embed" or "embed" in arguments(name)}
+    plain = without_prior(read_run(None, {**flags, "model.name": name}))
+    assert plain.model == facts(name).baseline
+    assert plain == read_run(None, {**flags, "model.name": plain.model})
+
+
+@pytest.mark.parametrize(("name", "weight"), [("abmil-probsa-diag", 0.1), ("evidence-diag", 0)])
+def test_other_runs_keep_their_model(name, weight):
+    config = read_run(None, {**NEEDED, "model.name": name, "training.kl_weight": weight})
+    assert without_prior(config) is config

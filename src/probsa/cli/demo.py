@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from ..core import write_json, write_text
+from ..core import GraphOptions, write_json, write_text
 from ..datasets import write_digit_slides
 from ..errors import OutputExists
 from ..evaluation import Prediction, Report, instance_metrics, read_predictions
@@ -165,7 +165,11 @@ def run_config(data: Path, model: str, *, seed: int, epochs: int) -> RunConfig:
     if model != "abmil":
         arguments |= {"samples": 16, "predict_samples": 200}
     return RunConfig(
-        data=DataConfig(features=data / "features", labels=data / "labels.csv"),
+        data=DataConfig(
+            graph=GraphOptions(weight_scale="median"),
+            features=data / "features",
+            labels=data / "labels.csv",
+        ),
         model=model,
         model_arguments=arguments,
         training=TrainingConfig(

@@ -7,6 +7,7 @@ from .options import PositiveFloat, PositiveInt, check_options
 
 GraphKind = Literal["auto", "chain", "grid", "knn", "none"]
 WeightKind = Literal["inverse", "exp", "rbf", "binary"]
+WeightScale = Literal["median", "degree"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,9 +25,12 @@ class GraphOptions:
     edge_weights: WeightKind = "inverse"
     """How the weight of an edge decreases with the distance between the features of its two
     instances; 'binary' gives every edge the weight 1."""
-    weight_scale: PositiveFloat | None = None
-    """Scale s of 'inverse' weights. By default, the median distance in each bag, which gives
-    weights near 1."""
+    weight_scale: WeightScale | PositiveFloat | None = 1.0
+    """Scale of the edge weights. A number s gives 'inverse' weights s / d for the distance d, and 1
+    is the paper's inverse distance. 'median' takes s as the median distance in each bag, so that
+    weights lie near 1. 'degree' divides the weights of each bag, of any kind, by the mean degree of
+    its connected instances, so that the prior is equally strong on a chain, a lattice and a
+    nearest-neighbour graph. null, which run files of version 0.1 state, means 'median'."""
     neighbours: PositiveInt = 8
     """Number of nearest neighbours k in a 'knn' graph."""
     stride: PositiveFloat | None = None
@@ -34,4 +38,6 @@ class GraphOptions:
     or an estimate from the coordinates if the file has none."""
 
     def __post_init__(self) -> None:
+        if self.weight_scale is None:
+            object.__setattr__(self, "weight_scale", "median")
         check_options(self)

@@ -4,6 +4,8 @@ Graphs are undirected; each pair is stored once (i < j), sorted, without self-lo
 edges equals the paper's ½ Σ_ij. They are built once per bag, without any N×N array.
 """
 
+from typing import Literal
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -11,7 +13,7 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 from ..errors import BagError, GraphError
-from .graph_options import WeightKind
+from .graph_options import WeightKind, WeightScale
 
 ENOUGH = 8
 """Fewest gaps between patches of one row or column that can contradict a stated stride."""
@@ -218,15 +220,34 @@ def edge_weights(
     edges: Int[Tensor, "2 e"],
     *,
     kind: WeightKind = "inverse",
-    scale: float | None = None,
+    scale: WeightScale | float = 1.0,
 ) -> Float[Tensor, " e"]:
     """Return the weight of each edge, by the similarity of its instances' stored features.
 
     With d = ‖x_i − x_j‖ and m = the median d of the bag: `inverse` is s / max(d, 10⁻³ m), where s
-    is `scale` or, if None, m (so weights lie near 1 for any encoder); `exp` is exp(−d / P);
-    `rbf` is exp(−d² / 2m²); `binary` is 1.
+    is a number given as `scale`, or m for the scale 'median'; `exp` is exp(−d / P); `rbf` is
+    exp(−d² / 2m²); `binary` is 1. Weights are 1 if m = 0. The scale 'degree' divides the weights of
+    any kind by the mean degree of the instances that have neighbours, which is then 1. The smooth
+    attention prior is thereby equally strong on graphs with few and with many edges.
     """
-    if kind == "binary" or edges.shape[1] == 0:
+    if edges.shape[1] == 0:
+        return torch.ones(0)
+    weights = _unscaled(x, edges, kind=kind, scale=1.0 if scale == "degree" else scale)
+    if scale != "degree":
+        return weights
+    degree = degrees(edges, weights.double(), len(x))
+    return (weights / degree[degree > 0].mean()).to(weights.dtype)
+
+
+def _unscaled(
+    x: Float[Tensor, "n features"],
+    edges: Int[Tensor, "2 e"],
+    *,
+    kind: WeightKind,
+    scale: Literal["median"] | float,
+) -> Float[Tensor, " e"]:
+    """Return the weights before they are divided by a mean degree."""
+    if kind == "binary":
         return torch.ones(edges.shape[1])
     distance = _distances(x, edges)
     median = float(np.median(distance.numpy()))
@@ -236,7 +257,7 @@ def edge_weights(
         return torch.ones_like(distance)
     if kind == "rbf":
         return (-distance.square() / (2 * median**2)).exp()
-    return (median if scale is None else scale) / distance.clamp_min(1e-3 * median)
+    return (median if scale == "median" else scale) / distance.clamp_min(1e-3 * median)
 
 
 def _distances(x: Tensor, edges: Tensor, *, block: int = 256) -> Float[Tensor, " e"]:

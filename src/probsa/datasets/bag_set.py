@@ -236,9 +236,9 @@ def build_graph(bag: Bag, stored: StoredBag, *, options: GraphOptions) -> Graph:
         edges = graphs.knn(coords, k=options.neighbours)
     else:
         edges = torch.zeros(2, 0, dtype=torch.long)
-    weights = graphs.edge_weights(
-        bag.x, edges, kind=options.edge_weights, scale=options.weight_scale
-    )
+    scale = options.weight_scale
+    assert scale is not None  # GraphOptions reads null as 'median'
+    weights = graphs.edge_weights(bag.x, edges, kind=options.edge_weights, scale=scale)
     return Graph(edges=edges, weights=weights, stride=stride)
 
 

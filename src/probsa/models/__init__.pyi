@@ -24,5 +24,6 @@ from ._registry import fixed as fixed
 from ._registry import names as names
 from ._registry import option_groups as option_groups
 from ._registry import original as original
+from ._registry import plain_model as plain_model
 from ._registry import register as register
 from ._registry import summary as summary

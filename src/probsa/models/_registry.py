@@ -179,6 +179,22 @@ def original(name: str) -> dict[str, object]:
     return dict(_look_up(name).original or {})
 
 
+def plain_model(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """Return the model that λ = 0 means, and those of the given arguments that it has.
+
+    Without its prior, a variant is its plain baseline (Dirac), as in the paper's ablation. The
+    answer is None for a model without a baseline.
+
+    Args:
+        name: registered name of a model.
+        given: its arguments.
+    """
+    base = facts(name).baseline
+    if base is None:
+        return None
+    return base, {k: v for k, v in given.items() if k in arguments(base)}
+
+
 def facts(name: str) -> Facts:
     """Return the family, baseline and abilities of a registered model."""
     return _look_up(name).facts

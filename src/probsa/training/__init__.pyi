@@ -41,4 +41,5 @@ from .runfile import commented as commented
 from .runfile import read_run as read_run
 from .runfile import run_keys as run_keys
 from .runfile import run_schema as run_schema
+from .runfile import without_prior as without_prior
 from .single import train as train

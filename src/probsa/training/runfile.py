@@ -16,7 +16,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from ..core import choices, described, limits_of
 from ..errors import InputError, UnknownName, hint
-from ..models import PRESET, arguments, build, fixed, names, option_groups, original
+from ..models import PRESET, arguments, build, fixed, names, option_groups, original, plain_model
 from .config import SECTIONS, RunConfig
 from .keys import RunKey, attribute_help, flatten, load_yaml, section_keys
 from .recipes import default_recipe, names_model
@@ -131,6 +131,25 @@ def checked_run(values: Mapping[str, Any], *, origin: Mapping[str, str]) -> RunC
     """
     name = _checked_model([(values, origin.get("model.name", ""))])
     return _checked(name, _model_keys(name, values), origin=_model_keys(name, origin))
+
+
+def without_prior(config: RunConfig) -> RunConfig:
+    """Return the run of the plain baseline if λ is 0, and the given run otherwise.
+
+    λ = 0 means the plain model in the paper's ablation. Without the prior, the data alone would
+    determine the variance of a Gaussian posterior. Arguments that the run sets and the baseline has
+    are kept; the others have the baseline's defaults.
+    """
+    if config.training.kl_weight != 0:
+        return config
+    keys = run_keys(config.model)
+    given = {k: v for k, v in config.model_arguments.items() if v != keys[f"model.{k}"].default}
+    plain = plain_model(config.model, given)
+    if plain is None:
+        return config
+    model, kept = plain
+    values = {**config.to_dict(), "model": {"name": model, **kept}}
+    return checked_run(flatten(values), origin={})
 
 
 def _checked_model(layers: Sequence[tuple[Mapping[str, Any], str]]) -> str:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, get_args
 
 from ...errors import InputError, UnknownName
-from ...models import arguments, facts, names
+from ...models import arguments, facts, names, plain_model
 from ...training import flatten, section_keys
 from ...variational import KLWeight
 from .methods_and_cells import Family, Method
@@ -175,9 +175,9 @@ def run_keys(
 def _baseline(entry: MethodEntry, known: Sequence[MethodEntry]) -> MethodEntry:
     """Return the plain baseline that replaces λ = 0: an equal listed one if any, else a new one."""
     method = entry.method
-    base = method.baseline
-    assert base is not None
-    shared_arguments = {k: v for k, v in method.arguments.items() if k in arguments(base)}
+    plain = plain_model(method.model, method.arguments)
+    assert plain is not None
+    base, shared_arguments = plain
     for other in known:
         same = other.method.model == base and other.method.kl_weight is None
         if same and other.method.arguments == shared_arguments and other.training == entry.training:

@@ -100,7 +100,15 @@ def run(arguments: Sequence[str]) -> int:
         write(_help(arguments))
         return 0
     own, flags = parse_with_run_flags(own_parser(), arguments)
-    from ...training import RunFolder, commented, names_model, read_run, recipe_sentence, run_schema
+    from ...training import (
+        RunFolder,
+        commented,
+        names_model,
+        read_run,
+        recipe_sentence,
+        run_schema,
+        without_prior,
+    )
 
     if own.print_schema:
         write_json(run_schema(flags.get("model.name")))
@@ -109,8 +117,12 @@ def run(arguments: Sequence[str]) -> int:
     if own.resume and own.out is not None and own.config is None and not flags:
         config = RunFolder(own.out).config()
     else:
-        config = read_run(own.config, flags)
-        note = None if names_model(own.config, flags) else recipe_sentence(config)
+        given = read_run(own.config, flags)
+        config = without_prior(given)
+        if config is not given:
+            note = f"kl_weight is 0: training {config.model}, {given.model} without its prior"
+        elif not names_model(own.config, flags):
+            note = recipe_sentence(config)
     if own.print_config:
         write(commented(config))
         return 0
