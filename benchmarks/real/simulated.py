@@ -5,8 +5,8 @@
     python benchmarks/real/simulated.py winner --tables 1000
 
 smooth: compares ABMIL with its ProbSA variants, whose smoothness acts in training, and with
-`smabmil`, whose Sm operator also smooths predictions, on cohorts with contiguous and with scattered lesions of
-the same seeds. Expected answer: a gain for contiguous lesions that scattered ones do not give.
+`smabmil`, whose Sm operator also smooths predictions, on contiguous and on scattered lesions of the
+same seeds. Expected answer: a gain for contiguous lesions that scattered ones do not give.
 winner: compares methods of equal quality. Expected answer: a winner in at most 5 % of the tables.
 """
 
