@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
-from support.made_maps import axes, rgb, scan, slide
+from support.array_slide import ArraySlide
+from support.made_maps import CELLS, STRIDE, axes, rgb, scan, slide
 
 from probsa.errors import BagError, InputError
 from probsa.evaluation.prediction import Prediction
 from probsa.maps.layout import place
 from probsa.maps.sidebyside import draw_side_by_side, side_by_side
+from probsa.slides import Scan
 
 LABELS = np.array([0, 1, 1, 0, 0, 0, 1, -1], np.int8)
 
@@ -220,3 +222,55 @@ def test_bags_that_are_not_the_same_are_refused(tmp_path):
     with pytest.raises(BagError, match="nan or infinite"):
         side_by_side({"one": broken}, bag="b", out=tmp_path / "a.png")
     assert not list(tmp_path.iterdir())
+
+
+class Source:
+    """One slide or scan for every bag."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def open(self, p):
+        return self.source
+
+    def patches(self, p):
+        return None
+
+
+def test_the_slide_comes_first_and_its_pixels_are_at_their_coordinates(tmp_path):
+    image = np.full((1536, 1280, 3), 255, np.uint8)
+    column, row = CELLS[4] * int(STRIDE)
+    image[row : row + int(STRIDE), column : column + int(STRIDE)] = (200, 30, 90)
+    given = {"bag": "b", "sources": Source(ArraySlide(image))}
+    path = tmp_path / "a.png"
+    side_by_side(three(), out=path, **given)
+    figure = draw_side_by_side(three(), **given)
+    assert [n for n in names_of(figure) if not n.endswith(" bar")][:2] == ["source", "labels"]
+    shown = pixels(path, figure, "source", slide(at=0))
+    assert [k for k, c in enumerate(shown) if tuple(c) == (200, 30, 90)] == [4]
+
+
+def test_slices_stand_where_their_values_are(tmp_path):
+    positions = np.arange(24.0) * 5
+    volume = np.full((24, 32, 32), -1000, np.float32)
+    volume[12:] = 1000  # white in the brain window
+    source = Scan(
+        name="s", path=Path("s"), format="dicom", volume=volume, positions=positions,
+        spacing=(1.0, 1.0), thickness=5.0,
+    )  # fmt: skip
+    p = dirac(scan(positions))
+    path = tmp_path / "a.png"
+    given = {"bag": "b", "sources": Source(source)}
+    side_by_side({"plain": p}, out=path, **given)
+    figure = draw_side_by_side({"plain": p}, **given)
+    shown = pixels(path, figure, "source", p)
+    assert (shown[:11] < 30).all() and (shown[13:] > 220).all()
+    assert axes(figure, "source").get_position().height > (
+        1.5 * axes(figure, "plain mean").get_position().height
+    )
+
+
+def test_a_slide_that_does_not_hold_the_patches_is_refused():
+    small = Source(ArraySlide(np.zeros((300, 300, 3), np.uint8)))
+    with pytest.raises(InputError, match="array"):
+        draw_side_by_side(three(), bag="b", sources=small)

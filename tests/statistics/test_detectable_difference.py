@@ -8,6 +8,7 @@ from support.equal_methods import cohort
 
 from probsa.statistics.comparison import compare
 from probsa.statistics.detectable_difference import (
+    detectable_from_intervals,
     detectable_sentence,
     minimum_detectable,
     smallest_detectable,
@@ -60,3 +61,12 @@ def test_the_sentence_under_a_table():
     same = compare(y, {"a": scores["m0"], "b": scores["m0"]}, groups=None, metric="auroc")
     assert smallest_detectable(same) is None
     assert "unknown" in detectable_sentence(same)
+
+
+def test_the_sentence_of_differences_with_intervals_only():
+    intervals = [(-0.02, 0.04), (None, None), (0.1, 0.3), (-0.05, 0.05)]
+    assert detectable_from_intervals(intervals, what="AP") == (
+        f"Smallest detectable difference in AP: {0.05 * (1.959964 + 0.841621) / 1.959964:.3f} "
+        "(80 % power, two-sided 0.05, from 95 % intervals; median of 3 differences)."
+    )
+    assert "unknown" in detectable_from_intervals([(None, 1.0)], what="AP")

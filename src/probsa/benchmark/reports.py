@@ -1,10 +1,12 @@
 """Write the tables and figures of an experiment from its run folders."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from ..jobs import write_lock
+from ..maps import Sources
 from .figures.write import write_figures
 from .leaderboard.writing import FOLDER as LEADERBOARD
 from .leaderboard.writing import write_leaderboard
@@ -29,6 +31,8 @@ def write_report(
     out: Path,
     *,
     bags: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    sources: Mapping[str, Sources] = MappingProxyType({}),
     told: Callable[[str], None] | None = None,
 ) -> ReportFiles:
     """Write tables and figures below `out`; the same runs give the same bytes.
@@ -36,11 +40,13 @@ def write_report(
     Args:
         out: The experiment's folder.
         bags: Bags whose attention maps are drawn side by side; None: chosen by rule.
+        methods: Methods of those maps, in drawing order; None: chosen by rule.
+        sources: The slides or scans of data sets, by name, drawn above those maps.
         told: A function called with the name of each part before it is made; some take minutes.
 
     Raises:
         InputError: There is no finished run below `out`.
-        UnknownName: A bag is not in the experiment.
+        UnknownName: A bag or a method is not in the experiment.
     """
     cache = ResultCache()
     with write_lock(out / FOLDER):
@@ -52,7 +58,7 @@ def write_report(
     if told is not None:
         told("figures")
     with write_lock(out / "figures"):
-        figures = write_figures(out, bags=bags, cache=cache)
+        figures = write_figures(out, bags=bags, methods=methods, cache=cache, sources=sources)
         for old in (out / "figures").glob("attention-*"):  # of bags no longer chosen
             if old not in figures.written:
                 old.unlink()

@@ -13,4 +13,5 @@ from .shown import showing as showing
 from .sidebyside import PanelScale as PanelScale
 from .sidebyside import side_by_side as side_by_side
 from .source_maps import OverlaySettings as OverlaySettings
+from .source_maps import Sources as Sources
 from .sources import CohortSources as CohortSources

@@ -14,6 +14,8 @@ from .layout import Layout
 Box = tuple[float, float, float, float]
 """(left, bottom, width, height) in inches from the lower left corner of the page."""
 
+SLICES = 0.8
+"""Height in inches of a row of slices."""
 PANEL = 4.4
 """Longer side of a panel beside others, in inches; wide panels get up to a fifth more."""
 WIDE = 8.0
@@ -87,10 +89,17 @@ def arrange(layout: Layout, *, rows: int, columns: int) -> Sheet:
     )
 
 
-def tiles(layout: Layout, *, count: int, under: float) -> Sheet:
-    """Return a page of `count` small panels, filling each row, above `under` inches of text."""
+def tiles(layout: Layout, *, count: int, under: float, picture: bool = False) -> Sheet:
+    """Return a page of `count` small panels, filling each row, above `under` inches of text.
+
+    Args:
+        layout: The positions of the instances.
+        count: Number of panels.
+        under: Height of the text below the panels in inches.
+        picture: Whether the first panel shows the slices themselves, and is taller for that.
+    """
     if layout.strip:
-        return _strips(layout, count=count, under=under, small=True)
+        return _strips(layout, count=count, under=under, small=True, picture=picture)
     left, beside, below = 0.8, 0.82, 0.3
     aspect = _aspect(layout)
     columns_that_fit = max(1, round((SMALL_PAGE - left) / (SMALL_PANEL * aspect**0.5 + beside)))
@@ -181,7 +190,14 @@ def _stack(w: float, h: float, *, count: int) -> tuple[float, float, list[Box], 
     return left + w + right, height, panels, bars
 
 
-def _strips(layout: Layout, *, count: int, under: float = 0.0, small: bool = False) -> Sheet:
+def _strips(
+    layout: Layout,
+    *,
+    count: int,
+    under: float = 0.0,
+    small: bool = False,
+    picture: bool = False,
+) -> Sheet:
     left, beside, below = 0.35, 1.0, 0.55 + under
     columns = layout.shape[1]
     longest, tall = (SMALL_STRIP, SMALL_STRIP_HEIGHT) if small else (STRIP, STRIP_HEIGHT)
@@ -189,14 +205,16 @@ def _strips(layout: Layout, *, count: int, under: float = 0.0, small: bool = Fal
     slot = TITLE + tall + 0.1
     headline = SMALL_STRIP if small else HEADLINE
     bar_left = left + max(w, headline) + 0.1  # the bar clears the title of a short strip
-    height = HEADING + count * slot + below
-    bottoms = [height - HEADING - (k + 1) * slot + 0.1 for k in range(count)]
+    more = SLICES - tall if picture else 0.0
+    height = HEADING + count * slot + more + below
+    bottoms = [height - HEADING - (k + 1) * slot - more + 0.1 for k in range(count)]
+    heights = [tall + more * (k == 0) for k in range(count)]
     x_left, x_right, y_bottom, y_top = layout.extent
     return Sheet(
         width=bar_left + beside,
         height=height,
         dpi=_dpi(w / columns),
-        panels=tuple((left, b, w, tall) for b in bottoms),
+        panels=tuple((left, b, w, h) for b, h in zip(bottoms, heights, strict=True)),
         bars=tuple((bar_left, b, BAR, tall) for b in bottoms),
         horizontal=False,
         x_limits=(x_left, x_right),

@@ -1,7 +1,8 @@
 """Stage 10: the maps of one bag by several methods on one page, as in the paper's figures 5 to 16.
 
-The labels come first, then each method's mean and, if it has one, its variance. Scores of different
-methods are different quantities, so by default each panel has its own scale.
+The slide or its slices come first if they are at hand, then the labels, then each method's mean
+and, if it has one, its variance. Scores of different methods are different quantities, so by
+default each panel has its own scale.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,8 @@ from .layout import Layout, place
 from .panels import SMALL, Panel, draw_title, panels_of, save_figure
 from .render import draw_panel
 from .scale import bag_limits
+from .source_maps import Sources
+from .source_panel import draw_source
 
 PanelScale = Literal["own", "common"]
 """Whether each panel has its own scale, or all panels of one quantity share one."""
@@ -45,6 +48,7 @@ def side_by_side(
     scale: PanelScale = "own",
     label: int | None = None,
     caption: str = "",
+    sources: Sources | None = None,
 ) -> None:
     """Write one bag's maps by several methods as PNG, and their values as CSV beside it.
 
@@ -56,14 +60,18 @@ def side_by_side(
             colour means the same value in all panels of one quantity.
         label: The bag's true label, if it is known.
         caption: Text below the maps, before the sentence on the scale.
+        sources: Finds the bag's slide or scan, which is drawn first; None: it is not drawn.
 
     Raises:
-        InputError: There are no predictions, or they differ in their instances.
+        InputError: There are no predictions, they differ in their instances, or there is no slide
+            or scan of the bag.
         BagError: The bag has no instances, no finite attention or unusable coordinates.
+        SlideError: The slide or scan cannot be read.
     """
-    save_figure(
-        draw_side_by_side(predictions, bag=bag, scale=scale, label=label, caption=caption), out
+    figure = draw_side_by_side(
+        predictions, bag=bag, scale=scale, label=label, caption=caption, sources=sources
     )
+    save_figure(figure, out)
     header, rows = _table(predictions)
     write_csv(out.with_suffix(".csv"), header, rows)
 
@@ -75,23 +83,29 @@ def draw_side_by_side(
     scale: PanelScale = "own",
     label: int | None = None,
     caption: str = "",
+    sources: Sources | None = None,
 ) -> Figure:
     """Return one bag's maps by several methods as a figure; see `side_by_side`.
 
-    The axes are labelled `labels`, `<method> mean` and `<method> variance`, their colour bars
-    `<method> mean bar` and so on.
+    The axes are labelled `source`, `labels`, `<method> mean` and `<method> variance`, their colour
+    bars `<method> mean bar` and so on.
     """
     check_same_bag(predictions, bag=bag)
     single = {name: _single(p) for name, p in predictions.items()}
     layout = place(next(iter(single.values())))
     panels = _shared(list(_panels(single, strip=layout.strip)), scale=scale)
     lines = wrap(f"{caption} {WORDS[scale]} p is p(Y = 1).".strip(), 118)
-    sheet = tiles(layout, count=len(panels), under=LINE * len(lines) + 0.1)
+    first = int(sources is not None)
+    under = LINE * len(lines) + 0.1
+    sheet = tiles(layout, count=first + len(panels), under=under, picture=sources is not None)
     figure = Figure(figsize=(sheet.width, sheet.height), dpi=sheet.dpi)
     FigureCanvasAgg(figure)
     known = "" if label is None else f" · label {label}"
     draw_title(figure, f"{bag}{known}", sheet=sheet)
-    for k, (name, panel) in enumerate(panels):
+    if sources is not None:
+        p = next(iter(single.values()))
+        draw_source(figure, p, sources, layout=layout, sheet=sheet)
+    for k, (name, panel) in enumerate(panels, start=first):
         draw_panel(figure, panel, layout=layout, sheet=sheet, k=k, name=name)
     if layout.strip:
         _lesions(figure, single, layout=layout, sheet=sheet)

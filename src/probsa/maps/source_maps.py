@@ -89,7 +89,7 @@ def draw_over(
         render_strip(p, out / f"{p.name}.png", source, scale=scale, title=title, limits=limits)
         return ""
     with source as slide:
-        patches = _checked_squares(p, slide, sources=sources)
+        patches = checked_squares(p, slide, sources=sources)
         box, whole = shown_box(patches.corners, patches.side, size=slide.size)
         overlay_scale = chosen_scale(
             box, longest=how.longest, resolution=how.resolution, mpp=slide.mpp
@@ -116,7 +116,12 @@ def draw_over(
     return ""
 
 
-def _checked_squares(p: Prediction, slide: Slide, *, sources: Sources) -> Squares:
+def checked_squares(p: Prediction, slide: Slide, *, sources: Sources) -> Squares:
+    """Return the squares of the bag's patches.
+
+    Raises:
+        InputError: The patches do not lie in the slide, or were cut from another file.
+    """
     patches = sources.patches(p)
     located = squares(p, side=None if patches is None else patches.size_level0)
     check_fits(located, size=slide.size, name=p.name, slide=str(slide.path))

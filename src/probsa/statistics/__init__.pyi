@@ -21,6 +21,7 @@ from .conformal import coverage_band_in_test as coverage_band_in_test
 from .conformal import lac_scores as lac_scores
 from .conformal import require_groups as require_groups
 from .delong_test import delong as delong
+from .detectable_difference import detectable_from_intervals as detectable_from_intervals
 from .detectable_difference import detectable_sentence as detectable_sentence
 from .detectable_difference import minimum_detectable as minimum_detectable
 from .few_groups import student_interval as student_interval

@@ -4,13 +4,14 @@ A two-sided test at 0.05 finds a true difference of (1.960 + 0.842) = 2.80 stand
 probability 0.8. With few replicates, Student's quantiles replace the normal ones.
 """
 
-from collections.abc import Collection
-from statistics import median
+from collections.abc import Collection, Sequence
+from statistics import NormalDist, median
 
 from .comparison import Comparison
 from .paired_difference import ALPHA, StandardError
 
 POWER = 0.80
+NORMAL = NormalDist()
 
 NAMES = {
     "auroc": "AUROC",
@@ -57,6 +58,28 @@ def detectable_sentence(
     return (
         f"Smallest detectable difference in {metric}: {least:.3f} (80 % power, two-sided 0.05, "
         f"{cohort}{over_pairs})."
+    )
+
+
+def detectable_from_intervals(
+    intervals: Sequence[tuple[float | None, float | None]], *, what: str
+) -> str:
+    """Return the sentence for differences of which only 95 % intervals are known.
+
+    The half width of an interval is taken as 1.960 standard errors.
+
+    Args:
+        intervals: the 95 % interval of each difference; unknown ends are left out.
+        what: the difference in words, in the unit of the intervals.
+    """
+    widths = [(high - low) / 2 for low, high in intervals if low is not None and high is not None]
+    if not widths:
+        return f"Smallest detectable difference in {what}: unknown, no difference has an interval."
+    least = median(widths) * (1 + NORMAL.inv_cdf(POWER) / NORMAL.inv_cdf(1 - ALPHA / 2))
+    over = "" if len(widths) == 1 else f"; median of {len(widths)} differences"
+    return (
+        f"Smallest detectable difference in {what}: {least:.3f} (80 % power, two-sided 0.05, from "
+        f"95 % intervals{over})."
     )
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import yaml
+from PIL import Image
 from support.stored import write_folder
 
 from probsa.benchmark.reports import ReportFiles
@@ -25,11 +26,11 @@ def grid(tmp_path, monkeypatch):
 
 @pytest.fixture
 def reported(monkeypatch):
-    """Replace the report; return the list of (folder, bags) that it was requested for."""
+    """Replace the report; return the (folder, bags, methods, data sets with slides) asked for."""
     asked = []
 
-    def written(out, *, bags, told):
-        asked.append((str(out), bags))
+    def written(out, *, bags, methods, sources, told):
+        asked.append((str(out), bags, methods, list(sources)))
         told("tables")
         return ReportFiles(
             files=(out / "tables" / "x.md",),
@@ -65,7 +66,10 @@ def test_a_dry_run_says_what_would_be_done(grid, capsys):
 
 
 def test_a_grid_is_run_and_reported(grid, capsys, reported):
-    assert run("--data", "own=toy", "--epochs", "2", "--bags", "000,001") == 0
+    (grid / "pictures").mkdir()
+    Image.new("RGB", (64, 64)).save(grid / "pictures" / "000.png")
+    assert run("--data", "own=toy", "--epochs", "2", "--bags", "000,001", "--methods", "dsmil",
+               "--slides", "own=pictures") == 0  # fmt: skip
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "2 of 2 cells are done",
@@ -74,7 +78,7 @@ def test_a_grid_is_run_and_reported(grid, capsys, reported):
         "outlier fold: own, fold 1: labels flipped?",
     ]
     assert "cells 1/2" in err and "cells 2/2" in err and "making tables" in err
-    assert reported == [("small", ["000", "001"])]
+    assert reported == [("small", ["000", "001"], ["dsmil"], ["own"])]
     assert len(read_csv(grid / "small/cells/own/dsmil/split0-seed0/metrics.csv")) == 2
     # the second call has nothing left to do
     assert run("--data", "own=toy", "--epochs", "2", "--json") == 0
@@ -100,7 +104,7 @@ def test_what_fails_is_listed_and_the_exit_status_says_so(grid, capsys, reported
     out, err = capsys.readouterr()
     assert out.splitlines()[0].startswith("failed: toy/lost/split0-seed0: ")
     assert "2 of 3 cells are done, 1 failed" in out and "toy/lost/split0-seed0: " in err
-    assert reported == [("x", None)]  # the finished cells are reported
+    assert reported == [("x", None, None, [])]  # the finished cells are reported
     assert run("--data", "toy", "--out", "x", *flags, "--no-retry", "--json") == 1
     said = json.loads(capsys.readouterr().out)
     assert [f["cell"] for f in said["failed"]] == ["toy/lost/split0-seed0"]
@@ -126,6 +130,9 @@ def test_what_fails_is_listed_and_the_exit_status_says_so(grid, capsys, reported
         (["benchmark", "small.yaml", "--data=toy", "--seedz", "3"], "Did you mean 'seeds'"),
         (["benchmark", "small.yaml", "--data=toy", "toy"], "got an unexpected value 'toy'"),
         (["benchmark", "small.yaml", "--data=toy", "--bags", "b0,x"], "test bag (of --bags)"),
+        (["benchmark", "small.yaml", "--data=toy", "--methods", "dsmill"], "Did you mean 'dsmil'"),
+        (["benchmark", "small.yaml", "--data=toy", "--slides", "toi=toy"], "Did you mean 'toy'"),
+        (["benchmark", "small.yaml", "--data=toy", "--slides", "nowhere"], "nowhere"),
         (["benchmark", "small.yaml", "--data=toy", "--dry-run", "--out", "toy"], "not empty"),
         (["benchmark", "small.yaml", "--data=toy", "--dry-run", "--out", "small.yaml"], "a file"),
         (["benchmark", "small.yaml", "--data=toy", "--out", "small.yaml/x"], "cannot be written"),
@@ -159,7 +166,7 @@ def test_tables_alone_know_the_grids_name(grid, reported):
     (grid / "named.yaml").write_text("name: mine\n" + (grid / "small.yaml").read_text())
     (grid / "mine" / "cells").mkdir(parents=True)
     assert main(["benchmark", "named.yaml", "--tables-only"]) == 0
-    assert reported == [("mine", None)]
+    assert reported == [("mine", None, None, [])]
 
 
 def test_help_names_every_key_of_a_grid(capsys):

@@ -4,16 +4,18 @@ Hand-picked examples would be misleading: unless bags are named, each is the med
 the caption says so.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from jaxtyping import Bool
 
 from ...errors import ProbSAError, UnknownName
 from ...evaluation import Prediction, read_predictions
-from ...maps import PanelScale, side_by_side
+from ...maps import PanelScale, Sources, side_by_side
+from ...slides import Slide
 from ..results.means import mean_over_splits
 from ..results.results import Scores, read_scores, replicates_of
 from .figure_files import FigureFiles
@@ -39,6 +41,7 @@ def attention_figures(
     methods: Sequence[str] | None = None,
     seed: int = 0,
     scale: PanelScale = "own",
+    sources: Mapping[str, Sources] = MappingProxyType({}),
 ) -> FigureFiles:
     """Write `out`/figures/attention-<data>-<bag>.png, with the values as CSV beside it.
 
@@ -50,6 +53,7 @@ def attention_figures(
             with the best AUROC.
         seed: Seed of the runs; a method without runs of this seed uses its first.
         scale: Whether panels have their own colour scale or share one.
+        sources: The slides or scans of data sets, drawn above the maps.
 
     Raises:
         UnknownName: A bag or a method is not in the experiment.
@@ -73,7 +77,7 @@ def attention_figures(
         else:
             chosen = [ChosenBag(bag=b, why="") for b in bags if b in reference.bags]
         for choice in chosen:
-            files += _draw(out, choice, shown, seed=seed, scale=scale)
+            files += _draw(out, choice, shown, seed=seed, scale=scale, sources=sources.get(data))
     return files
 
 
@@ -151,7 +155,13 @@ def prediction(scores: Scores, bag: str, *, seed: int) -> Prediction:
 
 
 def _draw(
-    out: Path, choice: ChosenBag, shown: Sequence[Scores], *, seed: int, scale: PanelScale
+    out: Path,
+    choice: ChosenBag,
+    shown: Sequence[Scores],
+    *,
+    seed: int,
+    scale: PanelScale,
+    sources: Sources | None,
 ) -> FigureFiles:
     data = shown[0].data
     name = f"attention-{data}-{choice.bag}"
@@ -164,10 +174,18 @@ def _draw(
             missing.append((name, f"without {s.method.name}: {error}"))
     label = int(shown[0].y[shown[0].bags.index(choice.bag)])
     path = out / "figures" / f"{name}.png"
+    if sources is not None and predictions:
+        try:
+            source = sources.open(next(iter(predictions.values())))
+            if isinstance(source, Slide):
+                source.close()
+        except (ProbSAError, OSError) as error:
+            missing.append((name, f"without its slide: {error}"))
+            sources = None
     try:
         side_by_side(
             predictions, bag=f"{data} · {choice.bag}", out=path, scale=scale, label=label,
-            caption=choice.why,
+            caption=choice.why, sources=sources,
         )  # fmt: skip
     except ProbSAError as error:
         return FigureFiles(missing=(*missing, (name, str(error))))

@@ -1,9 +1,11 @@
 """Write every figure that an experiment's runs allow, and report why others are missing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
+from ...maps import Sources
 from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, chosen_note
 from ..results.cache import ResultCache
@@ -38,6 +40,7 @@ def write_figures(
     methods: Sequence[str] | None = None,
     seed: int = 0,
     cache: ResultCache | None = None,
+    sources: Mapping[str, Sources] = MappingProxyType({}),
 ) -> FigureFiles:
     """Write `out`/figures/*.png, each with its numbers as CSV.
 
@@ -47,6 +50,7 @@ def write_figures(
         methods: Methods of those maps; None: chosen by rule.
         seed: Seed of the runs behind those maps.
         cache: Results computed for tables of the same runs.
+        sources: The slides or scans of data sets, drawn above those maps.
 
     Raises:
         InputError: There is no finished run below `out`.
@@ -60,24 +64,7 @@ def write_figures(
     def path(name: str) -> Path:
         return folder / f"{name}.png"
 
-    ours, missing = gains(scores, cache=cache)
-    files = _one(
-        path("improvement"), ours, missing, lambda p, r: write_improvement(p, [*r, *paper_gains()]),
-        none="no ProbSA method with λ > 0 has its baseline (λ = 0)",
-    )  # fmt: skip
-    ranks, lost_ranks = family_ranks(scores)
-    many = len(chosen(scores)) > 1
-    files += _one(
-        path("ranks"), ranks if many else [], lost_ranks,
-        lambda p, r: write_ranks(p, r, remark=" ".join([rule, *lost_ranks]).strip()),
-        none="ranks need at least two methods",
-    )  # fmt: skip
-    baseline_differences, missing = differences(scores, cache=cache)
-    files += _one(
-        path("differences"), baseline_differences, missing,
-        lambda p, r: write_forest(p, r, remark=rule),
-        none="no method has a baseline to compare with",
-    )  # fmt: skip
+    files = _comparisons(folder, scores, rule=rule, cache=cache)
     splits = [s for s in folds(scores) if s.auroc]
     files += _one(
         path("splits"), splits, [], lambda p, r: write_folds(p, r, outliers=outliers(scores)),
@@ -89,7 +76,33 @@ def write_figures(
         path("uncertainty"), detected, missing, write_uncertainty,
         none="no method with a variance on bags with instance labels",
     )  # fmt: skip
-    return files + attention_figures(out, bags=bags, methods=methods, seed=seed)
+    return files + attention_figures(out, bags=bags, methods=methods, seed=seed, sources=sources)
+
+
+def _comparisons(
+    folder: Path, scores: Sequence[Scores], *, rule: str, cache: ResultCache
+) -> FigureFiles:
+    """Write the gains over λ = 0, the ranks, and the differences to the baselines."""
+    ours, missing = gains(scores, cache=cache)
+    files = _one(
+        folder / "improvement.png", ours, missing,
+        lambda p, r: write_improvement(p, [*r, *paper_gains()]),
+        none="no ProbSA method with λ > 0 has its baseline (λ = 0)",
+    )  # fmt: skip
+    ranks, lost_ranks = family_ranks(scores)
+    many = len(chosen(scores)) > 1
+    files += _one(
+        folder / "ranks.png", ranks if many else [], lost_ranks,
+        lambda p, r: write_ranks(p, r, remark=" ".join([rule, *lost_ranks]).strip()),
+        none="ranks need at least two methods",
+    )  # fmt: skip
+    baseline_differences, missing = differences(scores, cache=cache)
+    files += _one(
+        folder / "differences.png", baseline_differences, missing,
+        lambda p, r: write_forest(p, r, remark=rule),
+        none="no method has a baseline to compare with",
+    )  # fmt: skip
+    return files
 
 
 def _critical(folder: Path, scores: Sequence[Scores]) -> FigureFiles:

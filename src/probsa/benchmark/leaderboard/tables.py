@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...statistics import Ranks, average_ranks
+from ...statistics import Ranks, average_ranks, detectable_from_intervals
 from ..tables._notes import rank_note
 from ..tables.table import Column, ResultTable, TableCell, Unit, key, text_cell
 from .measures import SetBoard, Value
@@ -20,6 +20,8 @@ MEASURES: tuple[tuple[str, str, Unit], ...] = (
 )
 RANKED = (("auroc", 1.0), ("nll", -1.0), ("ap", 1.0))
 """The measures that methods are ranked by, with −1 where less is better."""
+DIFFERENCES = ("gain", "doubt_gain")
+"""The measures that are differences themselves."""
 EXPLAINED = (
     "AP within bags: average precision of the model's own score of the instances, averaged over "
     "positive test bags that have instances of both labels. Gain: the same minus that of the null "
@@ -105,6 +107,18 @@ def _set_table(board: SetBoard) -> ResultTable:
             f"labels. Best null map: {null}. [lo, hi] are 95 % intervals over groups and "
             "replicates. Bold: winners, that is, the best value whose paired difference to every "
             "other has a Holm-adjusted p of at most 0.05.",
+            *(
+                detectable_from_intervals(
+                    [
+                        (v.low, v.high)
+                        for n in board.names
+                        if (v := board.of(k, n)).value is not None
+                    ],
+                    what=title,
+                )
+                for k, title, _ in MEASURES
+                if k in DIFFERENCES
+            ),
             *board.notes,
         ),
     )

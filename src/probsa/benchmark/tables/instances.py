@@ -9,7 +9,7 @@ from ...evaluation import (
     doubt_verdict,
     error_verdict,
 )
-from ...statistics import Metric
+from ...statistics import Metric, detectable_from_intervals
 from ..results.cache import ResultCache
 from ..results.instances import AREA, BOOTSTRAP
 from ..results.results import Scores
@@ -124,6 +124,7 @@ def _detectors(data: str, summaries: Mapping[str, Summary]) -> ResultTable:
         for n, s in summaries.items()
         if s[variance_key].value is not None
     ]
+    gains = [s[f"error_auroc_gain_{AREA}"] for s in summaries.values()]
     return ResultTable(
         name=f"errors_{key(data)}",
         title=f"Detection of wrong instance calls on {data}",
@@ -134,5 +135,6 @@ def _detectors(data: str, summaries: Mapping[str, Summary]) -> ResultTable:
             "P(wrong) first, then their null rivals, which cost nothing extra. Methods without a "
             "variance have neither σ², nor P(wrong), nor a random map with the spectrum of σ².",
             *verdicts,
+            detectable_from_intervals([(m.low, m.high) for m in gains], what="σ² minus best rival"),
         ),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from ...errors import ProbSAError
 from ...evaluation import WITHIN, WITHIN_BAGS, WITHIN_TITLES, compare_to_null_maps
-from ...statistics import SampledMetric
+from ...statistics import SampledMetric, detectable_from_intervals
 from ..results.instances import BOOTSTRAP
 from ..results.null_maps import NullResults, null_results
 from ..results.results import Scores
@@ -54,9 +54,16 @@ def _verdicts(samples: Mapping[str, Samples], nulls: NullResults) -> list[str]:
     of_nulls = {name: s[WITHIN] for name, s in nulls.samples.items()}
     if not of_nulls:
         return []
-    return [
-        compare_to_null_maps(name, s[WITHIN], of_nulls, groups=nulls.groups).sentence
+    compared = [
+        compare_to_null_maps(name, s[WITHIN], of_nulls, groups=nulls.groups)
         for name, s in samples.items()
+    ]
+    gains = [c.differences[c.null] for c in compared if c.null is not None]
+    return [
+        *(c.sentence for c in compared),
+        detectable_from_intervals(
+            [(d.low, d.high) for d in gains], what="AUROC within bags to the best null map"
+        ),
     ]
 
 

@@ -13,6 +13,7 @@ from ._shared import add_json_flag, command_parser, write, write_json
 
 if TYPE_CHECKING:
     from ...benchmark import Grid, Plan
+    from ...maps import Sources
 
 DESCRIPTION = """\
 Train and evaluate a grid of runs, and write tables and figures.
@@ -95,6 +96,16 @@ def own_parser() -> ArgumentParser:
         "--bags", metavar="NAME,NAME",
         help="Test bags whose attention maps are shown side by side. Default: chosen by a rule.",
     )  # fmt: skip
+    add(
+        "--methods", metavar="NAME,NAME",
+        help="Methods whose attention maps are shown side by side, in this order. Default: the "
+        "variants of ProbSA, their baseline and the best rivals.",
+    )  # fmt: skip
+    add(
+        "--slides", action="append", metavar="DIR",
+        help="Draw the slide, or slices of the scan, above those maps: the work folder of probsa "
+        "patch, or a folder of slides or series. NAME=DIR is for one data set. May be repeated.",
+    )  # fmt: skip
     add_json_flag(parser)
     return parser
 
@@ -132,9 +143,14 @@ def run(arguments: Sequence[str]) -> int:
     if own.tables_only:
         return _tables(Path(grid_name(own.grid)), own)
     grid = read_grid(own.grid, data=own.data or [], overrides=overrides, out=own.out)
+    known = [name for m in grid.methods for name in (m.name, m.label, m.slug)]
+    for name in _listed(own.methods) or []:
+        if name not in known:  # refused now, not after hours of training
+            raise UnknownName("method (of --methods)", name, known)
+    _sources(own, [data.name for data in grid.data])
     out = own.out or Path(grid.name)
     test_bags = [bag for data in grid.data for bag in data.test_bags]
-    for bag in _bags(own) or []:
+    for bag in _listed(own.bags) or []:
         if bag not in test_bags:  # refused now, not after hours of training
             raise UnknownName("test bag (of --bags)", bag, test_bags)
     return _dry_run(grid, out, own) if own.dry_run else _run(grid, out, own)
@@ -166,8 +182,22 @@ def _assumptions(own: Namespace, overrides: Mapping[str, Any]) -> int:
     return 1 if any(r.reason for r in results) else 0
 
 
-def _bags(own: Namespace) -> list[str] | None:
-    return None if own.bags is None else own.bags.split(",")
+def _listed(names: str | None) -> list[str] | None:
+    return None if names is None else names.split(",")
+
+
+def _sources(own: Namespace, data: Sequence[str]) -> dict[str, "Sources"]:
+    """Return the slides of --slides by data set."""
+    from ...maps import CohortSources
+
+    found: dict[str, Sources] = {}
+    for given in own.slides or []:
+        name, _, folder = given.rpartition("=")
+        if name and name not in data:
+            raise UnknownName("data set (of --slides)", name, data)
+        opened = CohortSources(Path(folder))
+        found |= dict.fromkeys([name] if name else data, opened)
+    return found
 
 
 def _dry_run(grid: "Grid", out: Path, own: Namespace) -> int:
@@ -273,8 +303,13 @@ def _report(out: Path, own: Namespace) -> dict[str, Any]:
     from ...benchmark import write_report
     from ..terminal import ERR
 
+    data = [folder.name for folder in sorted((out / "cells").iterdir()) if folder.is_dir()]
     written = write_report(
-        out, bags=_bags(own), told=lambda part: ERR.print(f"making {part}", markup=False)
+        out,
+        bags=_listed(own.bags),
+        methods=_listed(own.methods),
+        sources=_sources(own, data),
+        told=lambda part: ERR.print(f"making {part}", markup=False),
     )
     missing = [{"figure": figure, "reason": reason} for figure, reason in written.missing]
     return {"files": [str(f) for f in written.files], "missing": missing, "odd": list(written.odd)}
