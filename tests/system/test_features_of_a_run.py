@@ -153,7 +153,7 @@ def test_other_features_are_predicted_when_asked_for(run, copied, tmp_path, caps
     restate(copied / "slide1.h5", mpp=1.0)
     assert predict(run, copied, tmp_path / "p", "--other-features") == 0
     said = capsys.readouterr().err
-    assert "1 bags differ from every training bag" in said and "'slide1'" in said
+    assert "1 bag with other features than every training bag" in said and "'slide1'" in said
     assert not (tmp_path / "p" / "failed.csv").exists()
     there = {r["bag"]: r for r in read_csv(tmp_path / "p" / "predictions.csv")}
     assert sorted(there) == ["slide0", "slide1", "slide2"]
