@@ -86,6 +86,12 @@ class Model(nn.Module, ABC):
     needs: ClassVar[frozenset[Literal["edges", "coords"]]] = frozenset()
     """What each bag must contain for the method to be meaningful."""
     order_matters: ClassVar[bool] = False
+    """Whether the order of instances changes the output for the same noise of each instance.
+
+    Whatever this says, a stochastic model's noise in prediction belongs to the bag's name and to
+    the places of its instances: another name or order changes p by Monte Carlo error, which has
+    the standard deviation `std` · √(2 / samples). So do the random groups of `dtfdmil`.
+    """
     min_instances: ClassVar[int] = 1
     without_effect: frozenset[str] = frozenset()
     """Parameters of the original on which no loss depends, such as a bias before a softmax.
