@@ -278,7 +278,8 @@ def test_slides_without_features_leave_the_table(run, work, tmp_path, capsys):
     labels = write_labels(tmp_path / "labels.csv", ALL)
     assert train(work, labels, tmp_path / "run") == 0
     said = capsys.readouterr().err
-    assert "2 labelled bags are left out" in said
+    assert "left out 2 labelled bags without features or instances (" in said
+    assert "'glass'" in said and "'text'" in said
     notes = json.loads(RunFolder(tmp_path / "run").notes_file.read_text())
     assert sorted(notes) == ["glass", "text"]
     assert notes["glass"].startswith("left out: it has no features (no tissue: no tissue found")
