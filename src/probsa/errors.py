@@ -97,6 +97,14 @@ class UnknownName(ProbSAError, KeyError):
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'x'?` with the most similar known name, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    """Return ` Did you mean 'x'?` with the most similar known name, or an empty string.
+
+    Case, and whether words are joined by `-` or `_`, make names no less similar.
+    """
+    by_plain = {_plain(k): k for k in known}
+    close = difflib.get_close_matches(_plain(name), list(by_plain), n=1, cutoff=0.5)
+    return f" Did you mean {by_plain[close[0]]!r}?" if close else ""
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.as_on_a_gpu import GpuLike, as_on_a_gpu
 
 from probsa.core.segments import (
     segment_argmax,
@@ -141,3 +142,23 @@ def test_values_of_ten_thousand_neither_overflow_nor_vanish(shift):
 
 def test_index_counts_bags_not_instances():
     assert segment_index((2, 1, 3)).tolist() == [0, 0, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("name", [*REDUCTIONS, "softmax", "argmax"])
+@pytest.mark.parametrize("trailing", [(), (3,)])
+def test_the_code_for_gpus_is_the_same_function(name, trailing):
+    ours = {"softmax": segment_softmax, "argmax": segment_argmax}.get(name)
+    ours = ours or REDUCTIONS[name][0]
+    sizes = (1, 7, 3, 1)
+    v = values(12, *trailing)
+    if name == "argmax":
+        v = v.round()  # so that there are ties
+    on_cpu, on_gpu = (v.clone().requires_grad_() for _ in range(2))
+    want, got = ours(on_cpu, sizes), ours(as_on_a_gpu(on_gpu), sizes)
+    assert isinstance(got, GpuLike)
+    torch.testing.assert_close(got.as_subclass(torch.Tensor), want, rtol=1e-13, atol=1e-15)
+    if name != "argmax":
+        weights = values(*want.shape, seed=1)
+        (want * weights).sum().backward()
+        (got * weights).sum().backward()
+        torch.testing.assert_close(on_gpu.grad, on_cpu.grad, rtol=1e-12, atol=1e-14)

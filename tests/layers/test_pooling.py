@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.as_on_a_gpu import as_on_a_gpu
 from support.random_bags import F64
 
 from probsa.core.randomness import random_stream
@@ -267,3 +268,12 @@ def test_one_instance_beside_fifty_thousand():
     torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
     for a, b in zip(got_grads, want_grads, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+def test_the_code_for_gpus_pools_within_bags_too(classes):
+    mean, variance, noise, h, u = inputs(SIZES, samples=5, classes=classes)
+    want = by_vectors(mean, variance, noise, h, u, SIZES)
+    q = Diagonal(as_on_a_gpu(mean), as_on_a_gpu(variance))
+    got = pool_linear(q, as_on_a_gpu(h @ u.T), SIZES, eps=sample_major(noise, SIZES))
+    torch.testing.assert_close(got.as_subclass(torch.Tensor), want, rtol=1e-12, atol=1e-14)

@@ -23,7 +23,7 @@ from support.made_maps import (
 
 from probsa.maps import ColourLimits, draw_map
 from probsa.maps.layout import place
-from probsa.maps.panels import BACKGROUND
+from probsa.maps.panels import BACKGROUND, heading
 from probsa.maps.scale import common_limits
 
 
@@ -190,6 +190,28 @@ def test_one_row_of_panels_a_class(tmp_path):
     assert upper.y0 > lower.y1
     assert upper.x0 == lower.x0
     assert "p(class 1) = 0.80 ± 0.10" in figure.texts[0].get_text()
+
+
+@pytest.mark.parametrize("likeliest", [0, 1, 2])
+def test_the_heading_and_each_panel_are_those_of_their_class(tmp_path, likeliest):
+    base = slide()
+    probability = np.roll(np.array([0.6, 0.3, 0.1], np.float32), likeliest)
+    std = np.roll(np.array([0.11, 0.22, 0.33], np.float32), likeliest)
+    mean = np.stack([np.roll(base.attention_mean, c) for c in range(3)], axis=1)
+    p = replace(base, attention_mean=mean, attention_variance=mean**2, probability=probability,
+                std=std)  # fmt: skip
+    picture, figure = written(p, tmp_path)
+    assert heading(p, label=2) == f"bag · p(class {likeliest}) = 0.60 ± 0.11 · label 2"
+    assert heading(p) in figure.texts[0].get_text()
+    for c in range(3):
+        ax = axes(figure, f"mean {c}")
+        assert ax.get_title(loc="left") == f"attention mean μ, class {c}"
+        x, y = p.coords[c]  # the largest mean of class c is in row c
+        np.testing.assert_allclose(
+            square_of(picture, ax, rgb("mean", 1.0)),
+            [x, y, x + STRIDE, y + STRIDE],
+            atol=1.5 * pixel_width(ax),
+        )
 
 
 def test_fixed_scale_means_the_same_colour_in_all_bags(tmp_path):

@@ -61,11 +61,12 @@ def test_dirac_says_that_there_is_no_variance():
 def test_bars_say_what_the_number_is():
     figure = draw_map(slide(score_kind="probability", instance_labels=np.zeros(8, np.int64)))
     labels = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in figure.axes}
-    assert labels["mean bar"] == "instance score mean μ (probability), per-bag scale"
-    assert labels["variance bar"] == "instance score variance σ² (probability²), per-bag scale"
+    assert labels["mean bar"] == "instance score mean μ (probability), per-bag scale (−0.714 to 3)"
+    variance = "instance score variance σ² (probability²), per-bag scale (0.1 to 2)"
+    assert labels["variance bar"] == variance
     assert "label" in labels["labels bar"]
     logit = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in draw_map(slide()).axes}
-    assert logit["mean bar"] == "attention mean μ (logit), per-bag scale"
+    assert logit["mean bar"] == "attention mean μ (logit), per-bag scale (−0.714 to 3)"
 
 
 def test_title_names_bag_probability_and_label():

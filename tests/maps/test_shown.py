@@ -95,7 +95,7 @@ def test_a_probability_goes_from_0_to_1():
     p = replace(p, probability_positive=np.linspace(0.4, 0.6, len(p.contribution)))
     (panel,) = panels(showing(p, "probability"))
     assert panel.limits == (0.0, 1.0)
-    assert panel.bar == "probability (f > 0), 0 to 1"
+    assert panel.bar == "probability (f > 0), 0 to 1 (0.4 to 0.6)"
 
 
 def test_only_the_models_own_score_has_a_variance_panel():
@@ -223,7 +223,7 @@ def test_strips_of_a_lattice_of_slices_are_titled(tmp_path):
     picture, figure = written(showing(explained(scan([1, 2, 3])), "evidence"), tmp_path)
     assert picture.size
     title = axes(figure, "evidence").get_title(loc="left")
-    assert title == "evidence (class score, in logits), per-bag scale"
+    assert title == "evidence (class score, in logits), per-bag scale (−6 to 3)"
 
 
 def test_qupath_gets_the_scores_that_there_are():

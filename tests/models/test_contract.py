@@ -3,7 +3,7 @@
 The model itself declares its special properties (`order_matters`, `min_instances`).
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -467,3 +467,26 @@ def test_one_instance_beside_very_many(name):
         out = model.eval()(bags, noise=noise)
     alone = model(pack([small]), noise=noise[:few])
     torch.testing.assert_close(out.logits[0], alone.logits[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", ["another name", "another order"])
+def test_a_name_and_an_order_change_a_prediction_by_monte_carlo_error_alone(model, change):
+    """The statement of `Model.order_matters`, in prediction without noise of the caller."""
+    if model.order_matters and change == "another order":
+        pytest.skip("the model says that the order of instances matters to it")
+    model.eval()
+    bag = make_bag("a", 17)
+    order = torch.randperm(17, generator=torch.Generator().manual_seed(5))
+    other = turned(bag, order) if change == "another order" else replace(bag, name="b")
+    one, two = model(pack([bag])), model(pack([other]))
+    samples = one.logits.shape[1]
+    if model.name.startswith("dtfdmil"):  # divides a bag into random groups: no `std`
+        assert 0 < float((two.probability - one.probability).detach().abs()) < 0.01
+        return
+    if not one.attention.stochastic:
+        same(two.probability, one.probability)
+        return
+    error = (one.std.square() + two.std.square()).sqrt() / samples**0.5
+    difference = (two.probability - one.probability).abs()
+    assert bool((difference <= 5 * error + 1e-10).all())
+    assert bool((difference > 0).any())  # or the statement in the docs is out of date

@@ -313,7 +313,7 @@ LAYOUTS = [
 def test_every_layout_of_the_original(form, more, constructor, c):
     state, x = original_state(c, form["query"], *more, k=24), features(9, 24)
     want = by_hand(state, x, **form)
-    out = from_original("dsmil_any", state, **constructor)(one_bag(x))
+    out = from_original("dsmil", state, **constructor)(one_bag(x))
     got = columns(out.attention.mean), columns(out.extras["attention"]), out.logits[0, 0]
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)

@@ -153,7 +153,7 @@ def test_other_features_are_predicted_when_asked_for(run, copied, tmp_path, caps
     restate(copied / "slide1.h5", mpp=1.0)
     assert predict(run, copied, tmp_path / "p", "--other-features") == 0
     said = capsys.readouterr().err
-    assert "1 bags differ from every training bag" in said and "'slide1'" in said
+    assert "1 bag with other features than every training bag" in said and "'slide1'" in said
     assert not (tmp_path / "p" / "failed.csv").exists()
     there = {r["bag"]: r for r in read_csv(tmp_path / "p" / "predictions.csv")}
     assert sorted(there) == ["slide0", "slide1", "slide2"]
@@ -278,7 +278,8 @@ def test_slides_without_features_leave_the_table(run, work, tmp_path, capsys):
     labels = write_labels(tmp_path / "labels.csv", ALL)
     assert train(work, labels, tmp_path / "run") == 0
     said = capsys.readouterr().err
-    assert "2 labelled bags are left out" in said
+    assert "left out 2 labelled bags without features or instances (" in said
+    assert "'glass'" in said and "'text'" in said
     notes = json.loads(RunFolder(tmp_path / "run").notes_file.read_text())
     assert sorted(notes) == ["glass", "text"]
     assert notes["glass"].startswith("left out: it has no features (no tissue: no tissue found")

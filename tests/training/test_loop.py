@@ -4,19 +4,24 @@ import csv
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import rankdata
+from sklearn.metrics import roc_auc_score
 from support.stored import write_folder
 
 from probsa.core import GraphOptions
 from probsa.errors import BagError, GraphError, InputError, OutputExists, TableError
-from probsa.training import Reporter, train
+from probsa.training import Reporter, RunFolder, plan_epoch, train
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
+from probsa.training.devices import World
 from probsa.training.optimizers import set_learning_rate
 from probsa.training.preparation import Standardizer, open_data, prepare
 from probsa.training.progress import validation_scores
 from probsa.training.selection import is_better
+from probsa.training.single import single_loop
 
 
 class Listener(Reporter):
@@ -269,6 +274,35 @@ def test_validation_with_one_class_is_undefined_not_half():
     assert two["val_auroc"] == 1.0
     three = validation_scores([0, 1, 2], [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.1, 0.2, 0.7]])
     assert three["val_auroc"] == 1.0
+
+
+def test_the_auroc_of_several_classes_is_one_against_the_rest():
+    rng = np.random.default_rng(0)
+    y = rng.choice(4, size=60, p=[0.6, 0.25, 0.1, 0.05])  # unbalanced: one-vs-one differs
+    p = rng.dirichlet(np.ones(4), size=60)
+    p[np.arange(60), y] += 0.3
+    p /= p.sum(1, keepdims=True)
+    got = validation_scores(y.tolist(), p.tolist())["val_auroc"]
+    ranks = [rankdata(p[:, c]) for c in range(4)]
+    one_against_rest = [
+        (r[y == c].mean() - ((y == c).sum() + 1) / 2) / (y != c).sum() for c, r in enumerate(ranks)
+    ]
+    assert got == pytest.approx(np.mean(one_against_rest), abs=1e-12)
+    assert abs(got - roc_auc_score(y, p, multi_class="ovo")) > 1e-3
+
+
+def test_each_epoch_has_an_order_of_its_own(config, tmp_path):
+    names = tuple("abcdefgh")
+    orders = {
+        epoch: tuple(plan_epoch(names, seed=0, epoch=epoch, batch_size=3)) for epoch in range(20)
+    }
+    assert len(set(orders.values())) == 20
+    assert all(sorted(n for b in o for n in b) == list(names) for o in orders.values())
+    # and the loop asks for the order of its epoch, not always for the same
+    data = prepare(config)
+    loop = single_loop(config, RunFolder(tmp_path), data, device=torch.device("cpu"),
+                       world=World(), reporter=Reporter())  # fmt: skip
+    assert len({tuple(plan) for plan in loop.plans}) == config.training.epochs > 1
 
 
 def test_one_class_in_validation_trains_to_the_end(config, tmp_path):

@@ -1,4 +1,5 @@
 from .coordinates import read_coordinates as read_coordinates
+from .estimates import Estimate as Estimate
 from .estimates import estimate_features as estimate_features
 from .estimates import estimate_patches as estimate_patches
 from .extraction import ExtractOptions as ExtractOptions
@@ -8,6 +9,7 @@ from .flow import patch_cohort as patch_cohort
 from .inputs import find_inputs as find_inputs
 from .reading import open_source as open_source
 from .records import Record as Record
+from .resolutions import write_mpp_table as write_mpp_table
 from .verification import verify as verify
 from .work import PatchSet as PatchSet
 from .work import WorkFolder as WorkFolder

@@ -21,6 +21,7 @@ from .flow import shard_of
 from .inputs import Input, Resolution, find_inputs, resolve_mpp
 from .pictures import JPEG_QUALITY
 from .reading import BROKEN, chunks_of, open_source, reading
+from .resolutions import resolution_hint, without_resolution
 from .work import WorkFolder
 
 SAMPLE_SIZE = 5
@@ -46,6 +47,8 @@ class Estimate:
     """Number of items from which this is extrapolated."""
     failed: tuple[tuple[str, str], ...]
     """(name, reason) of the tried items that could not be read."""
+    without_resolution: tuple[str, ...] = ()
+    """All slides of unknown resolution, tried or not."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the estimate as JSON values."""
@@ -57,6 +60,7 @@ class Estimate:
             "seconds": round(self.seconds, 1),
             "tried": self.tried,
             "failed": [{"name": n, "reason": r} for n, r in self.failed],
+            "without_resolution": list(self.without_resolution),
         }
 
     def render(self, console: Console) -> None:
@@ -64,8 +68,12 @@ class Estimate:
         if not self.items:
             console.print("nothing is left to do")
             return
+        if self.without_resolution:
+            hint = resolution_hint(self.without_resolution)
+            console.print(hint, markup=False, soft_wrap=True)
         for name, reason in self.failed:
-            console.print(f"{name}: {reason}", markup=False)
+            if name not in self.without_resolution:
+                console.print(f"{name}: {reason}", markup=False)
         console.print(
             f"{self.items} slides or series, about {self.instances:,.0f} {self.what}, "
             f"{_format_size(self.bytes)}, {_format_duration(self.seconds)} "
@@ -111,6 +119,7 @@ def estimate_patches(
         seconds=readable * float(np.mean(seconds)) / workers if seconds else 0.0,
         tried=len(tried),
         failed=tuple(failed),
+        without_resolution=tuple(without_resolution(items, settings)),
     )
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from ..core import write_csv
 from ..jobs import TaskOutcome, write_lock
 from .records import Record
+from .resolutions import ADVICE, resolution_hint
 
 HEADER = [
     "name", "status", "reason", "instances", "unreadable", "seconds", "kind", "format", "mpp",
@@ -70,6 +71,10 @@ class CohortReport:
     def render(self, console: Console) -> None:
         """Print the failures with their reasons, then the totals."""
         failed = [o for o in self.outcomes if o.status != "done"]
+        unknown = [o for o in failed if ADVICE in o.reason]
+        if len(unknown) > 1:  # one hint for all of them
+            failed = [o for o in failed if o not in unknown]
+            console.print(resolution_hint([o.name for o in unknown]), markup=False, soft_wrap=True)
         if failed:
             table = Table(box=None, pad_edge=False)
             for heading in ("name", "status", "reason"):

@@ -66,3 +66,4 @@ from .store import size_level0 as size_level0
 from .store import stride_of as stride_of
 from .store import validate_bag as validate_bag
 from .store import write_bag as write_bag
+from .wording import counted as counted

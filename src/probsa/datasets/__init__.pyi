@@ -24,6 +24,7 @@ from .localmil import SetCard as SetCard
 from .localmil import fingerprint_line as fingerprint_line
 from .localmil import prepare_localmil as prepare_localmil
 from .localmil import read_card as read_card
+from .metadata import Metadata as Metadata
 from .opening import open_bags as open_bags
 from .protocol import SPLITS_FILE as SPLITS_FILE
 from .protocol import fold_splits as fold_splits

@@ -216,7 +216,7 @@ def _leave_one_out(
     rows = torch.arange(n)
     kept = (select_instances(bag, rows[rows != k]) for k in range(n))
     column = class_of(p)
-    after = [q.probability[column] for q in predictor.predict(kept)]
+    after = [q.probability[column] for q in predictor.predict(kept, parts=True)]
     return p.probability[column].astype(np.float64) - np.array(after, dtype=np.float64), {}
 
 
@@ -272,7 +272,7 @@ def _by_prediction(
             for count in counts[1:]:
                 yield select_instances(bag, torch.from_numpy(np.sort(order[count:])))
 
-    after = [q.probability[column] for q in predictor.predict(shortened())]
+    after = [q.probability[column] for q in predictor.predict(shortened(), parts=True)]
     rest = np.array(after, dtype=np.float64).reshape(len(orders), -1)
     whole = np.full((len(orders), 1), p.probability[column], dtype=np.float64)
     return np.concatenate([whole, rest], axis=1)

@@ -139,7 +139,7 @@ def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction, *, seed: int) 
         for count in counts
     )
     with without_explanations(predictor):
-        after = [q.probability[column] for q in predictor.predict(kept)]
+        after = [q.probability[column] for q in predictor.predict(kept, parts=True)]
     drops = p.probability[column] - np.array(after, np.float64).reshape(len(ranked), -1)
     return {name: float(v) for name, v in zip(ranked, drops.mean(1), strict=True)}
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core import Bag, Bags, pack, segment_softmax
-from ..datasets import FeatureMetadata
+from ..datasets import FeatureMetadata, Metadata
 from ..errors import BagError, CheckpointError, InputError
 from ..models import Model, Output, bag_rows
 from ..training import (
@@ -62,12 +62,37 @@ class Predictor:
         self.temperature = 1.0
         """Temperature of the probabilities of bags, see `temperature`; 1 changes nothing."""
 
-    def predict(self, bags: Iterable[Bag]) -> Iterator[Prediction]:
+    def difference(self, name: str, metadata: Metadata) -> str | None:
+        """Return how a bag's metadata differ from those of all training bags; None if not known."""
+        del name
+        return None if self.stated is None else self.stated.difference(metadata)
+
+    def check(self, bag: Bag) -> None:
+        """Refuse a bag that training would refuse.
+
+        Raises:
+            BagError: the bag has another number of features than the model was trained on, or
+                lacks what the model needs, such as a graph.
+        """
+        wanted = self.model.arguments.get("in_dim")
+        if wanted is not None and bag.x.shape[1] != wanted:
+            raise BagError(
+                f"bag {bag.name!r} has {bag.x.shape[1]} features per instance, but the model "
+                f"was trained on {wanted}: extract them with the encoder it was trained on"
+            )
+        self.model.check_bag(bag, name=self.model.name)
+
+    def predict(self, bags: Iterable[Bag], *, parts: bool = False) -> Iterator[Prediction]:
         """Yield one `Prediction` per bag, in order.
+
+        Args:
+            bags: the bags.
+            parts: whether these are only some instances of each bag, which may have lost all of
+                their neighbours; then `check` is left out.
 
         Raises:
             InputError: the argument is a single bag, or contains something that is not a bag.
-            BagError: a bag has another number of features than the model was trained on.
+            BagError: a bag does not suit the model, see `check`.
         """
         if isinstance(bags, Bag):
             raise InputError("predict() takes several bags: give [bag]")
@@ -78,6 +103,8 @@ class Predictor:
                     f"predict() takes Bags, not {type(bag).__name__}: read one from a file with "
                     "open_bags(folder).bag(name), or predict a whole folder with predict_folder"
                 )
+            if not parts:
+                self.check(bag)
             if waiting and sum(map(len, waiting)) + len(bag) > MAX_INSTANCES:
                 yield from self._scaled(waiting)
                 waiting = []
@@ -90,13 +117,6 @@ class Predictor:
             yield scale_prediction(p, temperature=self.temperature)
 
     def _predict_batch(self, bags: list[Bag]) -> Iterator[Prediction]:
-        wanted = self.model.arguments.get("in_dim")
-        for bag in bags:
-            if wanted is not None and bag.x.shape[1] != wanted:
-                raise BagError(
-                    f"bag {bag.name!r} has {bag.x.shape[1]} features per instance, but the model "
-                    f"was trained on {wanted}: extract them with the encoder it was trained on"
-                )
         # Not used as a decorator, which may fail to recognise a wrapped generator.
         with torch.no_grad():
             packed = pack([replace(b, x=b.x.float(), y=None) for b in bags])
@@ -132,12 +152,29 @@ class Ensemble(Predictor):
         self.device, self.model, self.standardizer = first.device, first.model, first.standardizer
         self.classes, self.precision = first.classes, first.precision
         self.config, self.metadata = config, metadata or {}
-        self.stated = first.stated
+        self.stated = None  # each member has its own
         self.temperature = 1.0
 
     def may_predict(self, name: str) -> bool:
         """Return whether any member predicts a bag of this name."""
         return any(name not in seen for seen in self.seen)
+
+    def difference(self, name: str, metadata: Metadata) -> str | None:
+        """Return how a bag's metadata differ from the training bags of a run that predicts it."""
+        for member, seen in zip(self.members, self.seen, strict=True):
+            if name not in seen and (found := member.difference(name, metadata)) is not None:
+                return found
+        return None
+
+    def check(self, bag: Bag) -> None:
+        """Refuse a bag that the training of any member that predicts it would refuse.
+
+        Raises:
+            BagError: as for one model.
+        """
+        for member, seen in zip(self.members, self.seen, strict=True):
+            if bag.name not in seen:
+                member.check(bag)
 
     def _predict_batch(self, bags: list[Bag]) -> Iterator[Prediction]:
         predictions: list[list[Prediction]] = [[] for _ in bags]

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table as Grid
 
+from ..core import counted
 from ..errors import InputError
 from ..statistics import Metric
 from .guarantee_options import GuaranteeOptions
@@ -90,16 +91,19 @@ class Report:
 
         parts = ", ".join(f"{n} {part}" for part, n in self.parts.items())
         classes = ", ".join(f"{n} of class {c}" for c, n in self.per_class.items())
-        line(f"{self.folder}: {self.bags} bags ({parts}; {classes})")
+        line(f"{self.folder}: {counted(self.bags, 'bag')} ({parts}; {classes})")
         line(f"threshold: {self.threshold_source}")
         if "kappa" in self.metadata:
             line(smoothness_sentence(self.metadata))
         console.print(_grid("bags", self.metrics, titles=TITLES))
         if self.instances is not None:
-            title = f"instances of {self.instance_bags} bags"
+            title = f"instances of {counted(self.instance_bags, 'bag')}"
             console.print(_grid(title, self.instances, titles=INSTANCE_TITLES))
         if self.lesions is not None:
-            title, metrics = f"lesions of {self.lesions.slides} slides", self.lesions.metrics
+            title, metrics = (
+                f"lesions of {counted(self.lesions.slides, 'slide')}",
+                self.lesions.metrics,
+            )
             console.print(_grid(title, metrics, titles=LESION_TITLES))
             for footnote in footnotes(self.lesions, listed=listed):
                 line(footnote)

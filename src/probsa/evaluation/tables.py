@@ -32,6 +32,8 @@ NULL_SCORES = "null_maps"
 """Folder of the scores of null maps, see `null_files`."""
 FAILED = "failed.csv"
 """Table of the bags that could not be predicted, which `probsa predict` writes."""
+NOTES = "notes.json"
+"""Remarks on the bags, such as an estimated stride, which `probsa predict` writes."""
 FAITHFULNESS = "faithfulness.json"
 """Curves of deletion of each bag, which `probsa predict --faithfulness` writes."""
 
@@ -326,7 +328,7 @@ def _check_output(folder: Path, *, overwrite: bool) -> None:
         raise OutputExists(f"{folder} is a file: give a new folder")
     if existing and not overwrite:
         raise OutputExists(f"{folder} exists and is not empty: give a new folder or --overwrite")
-    own = {PREDICTIONS_TABLE, METADATA, INSTANCES, FAILED, FAITHFULNESS, NULL_SCORES}
+    own = {PREDICTIONS_TABLE, METADATA, INSTANCES, FAILED, NOTES, FAITHFULNESS, NULL_SCORES}
     foreign = existing - own
     if foreign:
         raise OutputExists(

@@ -42,8 +42,18 @@ def read_truth(
     if path is None:
         return _checked(stored, predictions, group={}, where="predictions.csv", warnings=())
     names = class_names(predictions)
-    if classes is None and names != tuple(str(i) for i in range(len(names))):
+    if names != tuple(str(i) for i in range(len(names))):
+        if classes is not None and tuple(classes) != names:
+            raise InputError(
+                f"the classes are {', '.join(classes)}, but those of the model of "
+                f"{predictions.folder} are {', '.join(names)}, in this order: leave classes out"
+            )
         classes = names
+    elif classes is not None and len(classes) != len(names):
+        raise InputError(
+            f"{len(classes)} classes are named ({', '.join(classes)}), but the model of "
+            f"{predictions.folder} has {len(names)}: name each, in the order of their indices"
+        )
     table = read_table(path, classes=classes, labels_required=False)
     given = {b: y for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
     group = dict(zip(table.bags, table.groups, strict=True)) if table.groups is not None else {}

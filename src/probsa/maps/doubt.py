@@ -6,6 +6,7 @@ adds to the mean.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 
@@ -19,7 +20,7 @@ from ..errors import InputError
 from ..evaluation import Prediction, doubt, instance_scores, instance_variances, map_values
 from .geometry import tiles
 from .layout import place
-from .panels import PALETTE, SMALL, Panel, draw_title, save_figure, share
+from .panels import PALETTE, SMALL, Panel, draw_title, flattened, save_figure, share
 from .render import draw_panel
 from .scale import value_range
 from .sidebyside import LINE, check_same_bag, label_panel, method_panels
@@ -123,13 +124,15 @@ def _panels(p: Prediction, *, name: str) -> Iterator[Panel]:
         limits=(-0.5, 1.5),
         bar="",
     )
-    yield Panel(
+    panel = Panel(
         quantity="deviation",
         title=f"doubt: standard deviation s\nof the evidence{members}",
         values=deviation,
         limits=value_range(deviation),
         bar="",
     )
+    panel = flattened(panel)
+    yield replace(panel, title=f"{panel.title}, {panel.flat}" if panel.flat else panel.title)
     yield Panel(
         quantity="doubt",
         title="doubt: P(wrong) = Φ(−|m|/s)",

@@ -166,7 +166,7 @@ def _dpi(cell: float) -> int:
 
 def _grid(w: float, h: float, *, rows: int, cols: int) -> tuple[float, float, list[Box], list[Box]]:
     """Place panels in rows and columns, with a vertical colour bar to the right of each."""
-    left, beside, below = 0.85, 1.05, 0.55
+    left, beside, below = 0.85, 1.2, 0.55
     width = left + cols * (w + beside)
     height = HEADING + rows * (TITLE + h + below)
     panels, bars = [], []

@@ -126,7 +126,7 @@ def page_sheet(picture: View, *, rows: int, columns: int) -> Sheet:
 
     w, h = width / dpi, height / dpi
     left, below = on_pixels(0.9), on_pixels(0.55)
-    beside, heading_room = on_pixels(1.05), on_pixels(HEADING)
+    beside, heading_room = on_pixels(1.2), on_pixels(HEADING)
     slot = max(w, on_pixels(NARROWEST)) + beside
     panels, bars = [], []
     if stacked:

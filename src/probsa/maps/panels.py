@@ -17,10 +17,10 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from ..core import replacing
 from ..evaluation import Prediction
-from .captions import caption_lines, split_title
+from .captions import CHARACTER, caption_lines, split_title
 from .geometry import Sheet
 from .layout import Layout
-from .scale import ColourLimits, bag_limits, extend
+from .scale import ColourLimits, bag_limits, extend, flatness, number, numbers, seen
 from .shown import SHOWN_KINDS, score_of
 
 Scale = Literal["fixed", "per-bag"]
@@ -60,6 +60,8 @@ TWO_VALUES: dict[Quantity, tuple[str, str]] = {
     "calls": ("right", "wrong"),
 }
 """Quantities that are 0 or 1, and what these mean."""
+RELATIVE = ("mean", "variance", "within", "between", "deviation")
+"""Quantities whose colours span the range of a bag, however small it is."""
 SMALL, NORMAL, LARGE = 8, 9.5, 11
 """Font sizes in points."""
 ROUND = {"integer": True, "steps": [1, 2, 5, 10]}
@@ -76,6 +78,8 @@ class Panel:
     bar: str
     empty: str = ""
     """Text to show instead of the values."""
+    flat: str = ""
+    """Why all values have the same colour; empty if they do not."""
 
 
 def heading(p: Prediction, *, label: int | None = None) -> str:
@@ -88,10 +92,31 @@ def heading(p: Prediction, *, label: int | None = None) -> str:
 
 
 def panels_of(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Iterator[Panel]:
-    """Yield the quantities of one class, then those of the next.
+    """Yield the quantities of one class, then those of the next; colour bars state the range.
 
-    There is a variance panel only for the model's own score.
+    There is a variance panel only for the model's own score. On a scale of the bag's own, a panel
+    whose values are almost equal is flat.
     """
+    for panel in _plain_panels(p, limits, scale=scale):
+        if panel.empty or panel.quantity in TWO_VALUES:
+            yield panel
+            continue
+        own = scale == "per-bag" or panel.quantity in ("within", "between")
+        shown = flattened(panel, logits=p.score_kind == "logit") if own else panel
+        bar = panel.bar
+        if shown.flat:
+            bar = f"{bar.removesuffix(', per-bag scale')}, {shown.flat}"
+        yield replace(shown, bar=f"{bar} ({'' if own else 'this bag: '}{seen(panel.values)})")
+
+
+def flattened(panel: Panel, *, logits: bool = False) -> Panel:
+    """Return a panel on a scale of its own, flat if its values are almost equal; see `flatness`."""
+    if panel.quantity not in RELATIVE:
+        return panel
+    return replace(panel, flat=flatness(panel.values, logits=logits and panel.quantity == "mean"))
+
+
+def _plain_panels(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Iterator[Panel]:
     n = len(p.attention_mean)
     mean = np.asarray(p.attention_mean, np.float64).reshape(n, -1)
     variance = np.asarray(p.attention_variance, np.float64).reshape(n, -1)
@@ -232,6 +257,12 @@ def norm_of(panel: Panel) -> Normalize:
     """Return the mapping from values to colours."""
     if panel.quantity in TWO_VALUES:
         return BoundaryNorm([-0.5, 0.5, 1.5], PALETTE[panel.quantity].N)
+    if panel.flat:
+        middle = sum(panel.limits) / 2
+        half = (
+            abs(middle) or 1.0
+        )  # much wider than the values, which get one colour, near the middle
+        return Normalize(middle - 1000 * half, middle + 1010 * half, clip=True)
     return Normalize(*panel.limits, clip=True)
 
 
@@ -281,14 +312,26 @@ def draw_bar(
     if labels:
         upright = {} if is_low else {"rotation": 90, "va": "center"}
         bar.set_ticks([0, 1], labels=list(labels), **upright)
+    elif panel.flat:
+        middle = sum(panel.limits) / 2
+        bar.set_ticks([middle], labels=[number(middle)])
     elif (only := _only_value(panel)) is not None:
         bar.set_ticks([only], labels=[number(only)])
-    elif ends_only:
-        bar.set_ticks(list(panel.limits), labels=[number(v) for v in panel.limits])
+    else:
+        ticks = list(panel.limits)
+        if not ends_only:  # the positions that matplotlib chooses, without its offset
+            low, high = panel.limits
+            slack = 1e-9 * (high - low)
+            room = max(sheet.bars[k][2:]) / 0.6
+            found = MaxNLocator(max(2, min(6, int(room)))).tick_values(low, high)
+            ticks = [float(v) for v in found if low - slack <= v <= high + slack] or ticks
+        bar.set_ticks(ticks, labels=numbers(*ticks))
     if not ends_only:
-        two_lines = not sheet.horizontal and sheet.bars[k][3] < 3.2
+        two_lines = CHARACTER * len(panel.bar) > max(sheet.bars[k][2:])
         bar.set_label(
-            ",\n".join(panel.bar.rsplit(", ", 1)) if two_lines else panel.bar, fontsize=SMALL
+            ",\n".join(panel.bar.rsplit(", ", 1)) if two_lines else panel.bar,
+            fontsize=SMALL,
+            labelpad=2,
         )
 
 
@@ -299,11 +342,6 @@ def _only_value(panel: Panel) -> float | None:
     value = float(finite[0]) if len(finite) and finite.min() == finite.max() else None
     inside = value is not None and panel.limits[0] <= value <= panel.limits[1]
     return value if inside else None
-
-
-def number(value: float) -> str:
-    """Format a number with three significant digits."""
-    return f"{value:.3g}".replace("-", "−")
 
 
 def share(box: tuple[float, ...], sheet: Sheet) -> tuple[float, float, float, float]:

@@ -11,6 +11,9 @@ from ..errors import BagError, InputError
 from ..evaluation import MapScore, Prediction, Predictions, read_predictions
 from .shown import showing
 
+FLAT = 0.05
+"""Relative range below which a panel on the bag's own scale has one colour: the whole palette for
+values that are almost equal would show more structure than there is."""
 TAILS = (0.01, 0.99)
 """Quantiles that bound a fixed scale, so that one outlying patch does not grey out all slides."""
 
@@ -94,6 +97,55 @@ def _range(parts: list[np.ndarray], *, tails: tuple[float, float]) -> tuple[floa
         half = abs(low) / 2 or 0.5
         return float(low - half), float(high + half)
     return float(low), float(high)
+
+
+def flatness(values: Float[np.ndarray, " n"], *, logits: bool = False) -> str:
+    """Return why values are almost equal, or an empty string if they are not.
+
+    They are if (highest − lowest) / largest absolute value is below `FLAT`.
+
+    Args:
+        values: One number for each instance.
+        logits: Whether they are logits of a softmax, of which only differences matter: then the
+            weights are compared.
+    """
+    finite = values[np.isfinite(values)]
+    if len(finite) < 2:
+        return ""
+    span, largest = float(np.ptp(finite)), float(np.abs(finite).max())
+    share = -np.expm1(-span) if logits else span / largest if largest else 0.0
+    what = "weights" if logits else "values"
+    if share >= FLAT:
+        return ""
+    return f"flat: {what} differ by {100 * share:.2g} %" if span else "flat: all values are equal"
+
+
+def seen(values: Float[np.ndarray, " n"]) -> str:
+    """Say how much there is to see: the range of the finite values, as numbers."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return "no finite value"
+    low, high = numbers(float(finite.min()), float(finite.max()))
+    return low if low == high else f"{low} to {high}"
+
+
+def number(value: float) -> str:
+    """Format a number with three significant digits."""
+    return f"{value:.3g}".replace("-", "−")
+
+
+def numbers(*values: float) -> list[str]:
+    """Format numbers with at least three significant digits, and enough to tell them apart.
+
+    >>> numbers(0.1353, 0.1354), numbers(0.5, 1.0)
+    (['0.1353', '0.1354'], ['0.5', '1'])
+    """
+    distinct = len(set(values))
+    for digits in range(3, 10):
+        texts = [f"{v:.{digits}g}".replace("-", "−") for v in values]
+        if len(set(texts)) == distinct:
+            break
+    return texts
 
 
 def extend(values: Float[np.ndarray, " n"], limits: tuple[float, float]) -> str:

@@ -174,13 +174,15 @@ def method_panels(
             if panel.quantity == "labels" or panel.empty:
                 continue
             texts = _panel_texts(name, p, panel)
+            if panel.flat and strip:
+                texts = (*texts, panel.flat)
             title = " · ".join(texts) if strip else "\n".join([*_name_lines(texts[0]), *texts[1:]])
             # the title of a strip also serves its colour bar
             bar = title if strip else ""
             yield f"{name} {panel.quantity}", replace(panel, title=title, bar=bar)
 
 
-def _panel_texts(name: str, p: Prediction, panel: Panel) -> tuple[str, str]:
+def _panel_texts(name: str, p: Prediction, panel: Panel) -> tuple[str, ...]:
     if panel.quantity == "variance":
         return name, f"σ² ({p.score_kind}²) {_variation(p.attention_variance)}"
     return name, f"mean μ ({p.score_kind}) · p = {_positive(p):.2f}"
@@ -223,7 +225,12 @@ def _shared(panels: list[tuple[str, Panel]], *, scale: PanelScale) -> list[tuple
         low, high = ends.get(key(panel), panel.limits)
         ends[key(panel)] = min(low, panel.limits[0]), max(high, panel.limits[1])
     return [
-        (name, panel if panel.quantity == "labels" else replace(panel, limits=ends[key(panel)]))
+        (
+            name,
+            panel
+            if panel.quantity == "labels"
+            else replace(panel, limits=ends[key(panel)], flat=""),
+        )
         for name, panel in panels
     ]
 

@@ -35,14 +35,13 @@ from .panels import (
     heading,
     is_signed,
     norm_of,
-    number,
     panels_of,
     quantity_of,
     save_figure,
     score_name,
     share,
 )
-from .scale import ColourLimits, bag_limits
+from .scale import ColourLimits, bag_limits, number
 from .shown import SHOWN_KINDS
 
 SAME_PLACE = 0.05

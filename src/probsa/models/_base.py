@@ -86,6 +86,12 @@ class Model(nn.Module, ABC):
     needs: ClassVar[frozenset[Literal["edges", "coords"]]] = frozenset()
     """What each bag must contain for the method to be meaningful."""
     order_matters: ClassVar[bool] = False
+    """Whether the order of instances changes the output for the same noise of each instance.
+
+    Whatever this says, a stochastic model's noise in prediction belongs to the bag's name and to
+    the places of its instances: another name or order changes p by Monte Carlo error, which has
+    the standard deviation `std` · √(2 / samples). So do the random groups of `dtfdmil`.
+    """
     min_instances: ClassVar[int] = 1
     without_effect: frozenset[str] = frozenset()
     """Parameters of the original on which no loss depends, such as a bias before a softmax.
@@ -226,6 +232,32 @@ class Model(nn.Module, ABC):
         If a group has a `clip_norm`, the norm of its gradients is clipped separately.
         """
         return [{"params": [p for p in self.parameters() if p.requires_grad]}]
+
+    @classmethod
+    def check_bag(cls, bag: Bag, *, name: str = "") -> None:
+        """Refuse a complete bag that lacks what the method `needs`.
+
+        Training and prediction check every bag that they read. A bag of several instances with
+        neither coordinates nor edges has no graph; patches that have coordinates may be isolated.
+
+        Args:
+            bag: the bag, with its graph.
+            name: the registered name of the model, for the message.
+
+        Raises:
+            BagError: the bag has no coordinates, no graph, or too few instances.
+        """
+        model = name or cls.__name__
+        problem, remedy = "", "store them with the features, or use a model without this need"
+        if "coords" in cls.needs and bag.coords is None:
+            problem = "lays instances out by their coordinates, but the bag has none"
+        elif "edges" in cls.needs and bag.coords is None and len(bag) > 1 and not bag.edges.numel():
+            problem = "needs neighbours, but the bag has no coordinates to find them by"
+        elif len(bag) < cls.min_instances:
+            problem = f"needs {cls.min_instances} instances or more, but the bag has {len(bag)}"
+            remedy = "leave the bag out"
+        if problem:
+            raise BagError(f"bag {bag.name!r}: {model} {problem}: {remedy}")
 
     def check_coords(self, bags: Bags) -> Tensor:
         """Return the coordinates; raise if they are missing.

@@ -13,7 +13,7 @@ from ..layers import Activation, Trunk, Widths
 from . import _torchmil as torchmil
 from ._attention import AttentionModel
 from ._base import Model, Provenance
-from ._originals import State, only, original, part, transplant
+from ._originals import State, number, only, original, part, transplant
 from ._registry import build, register
 
 
@@ -96,19 +96,19 @@ AMIL_KEYS = [
 ]
 
 
-@original("abmil")
+@original("abmil", variants=("gated", "plain"))
 def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert `Attention` or `GatedAttention` of AttentionDeepMIL, after the feature extractor."""
     only(arguments, (), reference)
     gated = "attention_V.0.weight" in state
     key = "attention_V.0.weight" if gated else "attention.0.weight"
     first = part(state, key, layout="an ABMIL (AMLab-Amsterdam/AttentionDeepMIL)")
-    branches = part(
-        state, "attention_w.weight" if gated else "attention.2.weight", layout="an ABMIL"
-    ).shape[0]
-    if branches != 1:
+    last = "attention_w.weight" if gated else "attention.2.weight"
+    branches = part(state, last, layout="an ABMIL").shape
+    if branches[0] != 1:
         raise CheckpointError(
-            f"{branches} branches of attention: the original's classifier takes one only"
+            f"{last} has shape {tuple(branches)}: {branches[0]} branches of attention, but the "
+            f"original's classifier takes {(1, *branches[1:])}, one only"
         )
     model = build(
         "abmil",
@@ -121,7 +121,7 @@ def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Mo
     return transplant(model, state, AUTHORS_KEYS)
 
 
-@original("ckpt_patchgcn_repo_amil", "patchgcn_repo_amil")
+@original("ckpt_patchgcn_repo_amil", "patchgcn_repo_amil", variants=(r"[a-z]+\d",))
 def _from_amil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert `MIL_Attention_FC_surv` of mahmoodlab/Patch-GCN: gated ABMIL with a layer rho.
 
@@ -130,10 +130,10 @@ def _from_amil(reference: str, state: State, arguments: dict[str, Any]) -> Model
     only(arguments, ("size_arg", "dropout", "n_classes"), reference)
     state = {k.replace(".module.", "."): v for k, v in state.items()}
     layout = "an AMIL (mahmoodlab/Patch-GCN)"
-    width, features = part(state, "attention_net.0.weight", layout=layout).shape
+    width, features = part(state, "attention_net.0.weight", layout=layout, ndim=2).shape
     inner = part(state, "attention_net.3.attention_a.0.weight", layout=layout).shape[0]
-    bins, hidden = part(state, "classifier.weight", layout=layout).shape
-    drop = float(arguments.get("dropout", 0.25))
+    bins, hidden = part(state, "classifier.weight", layout=layout, ndim=2).shape
+    drop = number(arguments, "dropout", 0.25)
     model = build(
         "abmil",
         in_dim=features,
@@ -150,7 +150,7 @@ def _from_amil(reference: str, state: State, arguments: dict[str, Any]) -> Model
     return transplant(model, state, AMIL_KEYS)
 
 
-@original("torchmil_abmil")
+@original("torchmil_abmil", variants=("gated",))
 def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert torchmil's ABMIL, which has no first layer and no bias on w."""
     only(arguments, ("in_shape", "att_dim", "att_act", "gated"), reference)

@@ -25,7 +25,7 @@ from ..layers import (
     propagate,
 )
 from ._base import Model, Output, Provenance, ScoreKind
-from ._originals import Rules, State, only, original, part, transplant
+from ._originals import ReadOff, Rules, State, agree, only, original, part, transplant
 from ._registry import build, register
 
 EPSILON = 1e-7
@@ -217,40 +217,32 @@ def _start_as_keras(model: nn.Module) -> None:
             nn.init.zeros_(p)
 
 
-@original("camil_tf")
+@original("camil_tf", variants=("binary", "subtyping"))
 def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     layout = "the authors' CAMIL (encoder.nyst_att, encoder.custom_att, attcls, class_fc)"
     steps = {"num_landmarks", "pinv_iterations"}
-    shapes = [
-        part(state, key, layout=layout).shape
-        for key in ("encoder.nyst_att.res_conv.0.kernel", "encoder.custom_att.wq_weight_params",
-                    "attcls.v_weight_params", "class_fc.kernel")
-    ]  # fmt: skip
-    if [len(shape) for shape in shapes] != [4, 2, 2, 2]:
-        raise CheckpointError(
-            f"{reference}: kernels of {[tuple(s) for s in shapes]} are not {layout}"
-        )
+    kernels = {"encoder.nyst_att.res_conv.0.kernel": 4, "encoder.custom_att.wq_weight_params": 2,
+               "attcls.v_weight_params": 2, "class_fc.kernel": 2}  # fmt: skip
+    shapes = [part(state, key, layout=layout, ndim=n).shape for key, n in kernels.items()]
+    convolution, query, attention, last = kernels
     (_, _, inner, width), (dim, query_dim), (_, attention_dim), (_, classes) = shapes
+    heads = width // inner
     read = {
-        "dim": dim,
-        "heads": width // inner,
-        "dim_head": width,
-        "weight_params_dim_custom_att": query_dim,
-        "weight_params_dim_mil": attention_dim,
-        "subtyping": classes > 1,
+        "dim": ReadOff(dim, query),
+        "heads": ReadOff(heads, convolution, "its last dimension by the one before"),
+        "dim_head": ReadOff(width, convolution),
+        "weight_params_dim_custom_att": ReadOff(query_dim, query),
+        "weight_params_dim_mil": ReadOff(attention_dim, attention),
+        "subtyping": ReadOff(classes > 1, last, "more than one column"),
     }
     only(arguments, steps | set(read), reference)
-    for key, value in read.items():
-        if arguments.get(key, value) != value:
-            raise CheckpointError(
-                f"{reference}: {key} is {arguments[key]}, but the state dict's shapes say {value}"
-            )
+    agree(arguments, read, state, reference=reference)
     model = build(
         "camil",
         preset="original",
         in_dim=dim,
         n_classes=classes,
-        heads=read["heads"],
+        heads=heads,
         landmarks=arguments.get("num_landmarks", 256),
         pinv_iterations=arguments.get("pinv_iterations", 6),
         query_dim=query_dim,

@@ -18,7 +18,7 @@ from ..layers import InstanceEvidence, InstanceLoss, PosteriorKind, SmoothSVM, T
 from ..variational import FieldOptions, PosteriorOptions, PriorOptions
 from ._attention import AttentionModel
 from ._base import Model, Output, Provenance
-from ._originals import State, only, original, part, transplant
+from ._originals import ReadOff, State, agree, only, original, part, transplant
 from ._registry import build, register
 
 PROBSA = ("posterior_options", "prior_options", "field_options")
@@ -218,7 +218,7 @@ THEIRS = {
 WIDTHS = {"small": 256, "big": 384}
 
 
-@original("clam_sb", "clam_mb", "ckpt_clam_sb", "ckpt_clam_mb")
+@original("clam_sb", "clam_mb", "ckpt_clam_sb", "ckpt_clam_mb", variants=("gated", "plain"))
 def _from_clam(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     multi = "clam_mb" in reference
     layout = "CLAM_MB" if multi else "CLAM_SB"
@@ -232,18 +232,17 @@ def _from_clam(reference: str, state: State, arguments: dict[str, Any]) -> Model
     if multi:
         state = _stacked(state, d=first.shape[0])
     classes = part(state, "classifiers.weight", layout=layout).shape[0]
-    shape_arguments = {
-        "gate": gated,
-        "n_classes": classes,
-        "embed_dim": first.shape[1],
-        "size_arg": next((k for k, w in WIDTHS.items() if w == attention.shape[0]), None),
+    size = next((k for k, w in WIDTHS.items() if w == attention.shape[0]), None)
+    widths = "its rows: " + ", ".join(f"{w} for {k!r}" for k, w in WIDTHS.items())
+    read = {
+        "gate": ReadOff(gated, f"attention_net.{block}.attention_b.0.weight"),
+        "n_classes": ReadOff(classes, "classifiers.weight", "its rows, in CLAM_MB one layer each"),
+        "embed_dim": ReadOff(first.shape[1], "attention_net.0.weight", "its columns"),
+        "size_arg": ReadOff(size, f"attention_net.{block}.{inside}.weight", widths),
     }
-    only(arguments, [*THEIRS, *shape_arguments], layout)
-    for key, value in arguments.items():
-        if key in shape_arguments and value != shape_arguments[key]:
-            raise CheckpointError(
-                f"{key} is {value!r}, but these weights have {shape_arguments[key]!r}"
-            )
+    only(arguments, [*THEIRS, *read], layout)
+    agree(arguments, read, state, reference=reference)
+    _check_variant(reference, gated=gated)
     options = {THEIRS[k]: v for k, v in arguments.items() if k in THEIRS and v is not None}
     if isinstance(options.get("dropout"), bool):  # a flag until 2024
         options["dropout"] = 0.25 if options["dropout"] else 0.0
@@ -257,6 +256,16 @@ def _from_clam(reference: str, state: State, arguments: dict[str, Any]) -> Model
         **options,
     )
     return transplant(model, state, RULES)
+
+
+def _check_variant(reference: str, *, gated: bool) -> None:
+    variant = reference.rpartition("_")[2]
+    stored = "gated" if gated else "plain"
+    if variant in ("gated", "plain") and variant != stored:
+        raise CheckpointError(
+            f"{reference}: these weights are {stored}, as attention_net "
+            f"{'has' if gated else 'lacks'} attention_b: give {reference.rpartition('_')[0]}"
+        )
 
 
 def _stacked(state: State, *, d: int) -> State:

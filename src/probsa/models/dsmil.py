@@ -284,7 +284,7 @@ TORCHMIL_KEYS = [
 ]
 
 
-@original("dsmil", "ckpt_dsmil")
+@original("dsmil", "ckpt_dsmil", variants=(r"c\d+(?:_linear_v)?", "tcga"))
 def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert MILNet of dsmil-wsi, in every layout since 2021.
 

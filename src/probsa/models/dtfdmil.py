@@ -38,7 +38,7 @@ from ..layers import (
 )
 from ..variational import Dirac
 from ._base import Model, Output, Provenance, bag_rows
-from ._originals import State, original, part, transplant
+from ._originals import State, number, only, original, part, transplant
 from ._registry import build, register
 
 Distill = Literal["afs", "maxs", "maxmins", "mas"]
@@ -308,17 +308,22 @@ TORCHMIL = [
     (r"u_attention_pool\.fc2\.", "bag_attention.mean."),
     (r"u_classifier\.module\.", "bag_classifier."),
 ]
+AUTHORS = (
+    *("in", "m", "D", "res", "num_cls", "in_chn", "mDim", "numLayer_Res", "droprate"),
+    *("numGroup", "total_instance", "distill", "distill_type", "num_MeanInference"),
+)
+TORCHMIL_TAKES = ("in_shape", "att_dim", "n_groups", "distill_mode", "criterion")
 TORCHMIL_MODES = {"afs": "afs", "max": "maxs", "maxmin": "maxmins"}
 
 
 @original("dtfd", "ckpt_dtfd")
 def _dtfd(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert the state dicts of four modules, each name prefixed with that of its module."""
-    del reference
+    only(arguments, AUTHORS, reference)
     state = {k.replace(".module.", "."): v for k, v in state.items()}
     first = part(state, "dim_reduction.fc1.weight", layout="DTFD-MIL")
-    groups = int(arguments.get("numGroup", 4))
-    total = int(arguments.get("total_instance", groups))
+    groups = number(arguments, "numGroup", 4)
+    total = number(arguments, "total_instance", groups)
     mode = str(arguments.get("distill", arguments.get("distill_type", "AFS")))
     distill = mode.lower()
     if distill not in ("afs", "maxs", "maxmins"):
@@ -334,18 +339,19 @@ def _dtfd(reference: str, state: State, arguments: dict[str, Any]) -> Model:
         n_classes=len(part(state, "classifier.fc.weight", layout="DTFD-MIL")),
         attention_dim=len(part(state, "attention.attention_V.0.weight", layout="DTFD-MIL")),
         res_blocks=sum(k.endswith(".block.0.weight") for k in state),
-        dropout=float(arguments.get("droprate", 0.0)),
+        dropout=number(arguments, "droprate", 0.0),
         n_groups=groups,
         distill=distill,
         instances_per_group=max(total // groups, 1),
-        predict_samples=int(arguments.get("num_MeanInference", 1)),
+        predict_samples=number(arguments, "num_MeanInference", 1),
     )
     return transplant(model, state, TIERS)
 
 
-@original("torchmil_dtfdmil")
+@original("torchmil_dtfdmil", variants=("afs", "max", "maxmin"))
 def _torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert torchmil's DTFDMIL: joint tiers; `max` and `maxmin` take every instance."""
+    only(arguments, TORCHMIL_TAKES, reference)
     suffix = reference.rpartition("_")[2]
     mode = str(arguments.get("distill_mode", suffix if suffix in TORCHMIL_MODES else "maxmin"))
     if mode not in TORCHMIL_MODES:
@@ -360,7 +366,7 @@ def _torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
         attention_dim=first.shape[0],
         trunk="tanh",
         score_bias=False,
-        n_groups=int(arguments.get("n_groups", 8)),
+        n_groups=number(arguments, "n_groups", 8),
         distill=TORCHMIL_MODES[mode],
         instances_per_group=None,
         joint=True,

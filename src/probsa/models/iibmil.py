@@ -22,11 +22,11 @@ from ..core import (
     UnitInterval,
     segment_mean,
 )
-from ..errors import BagError, CheckpointError, InputError
+from ..errors import BagError, InputError
 from ..layers import Embed, PostNormLayer, QueryLayer, Widths
 from ..variational import Dirac
 from ._base import Model, Output, Provenance, ScoreKind
-from ._originals import Rules, State, original, part, transplant
+from ._originals import ReadOff, Rules, State, agree, only, original, part, transplant
 from ._registry import build, register
 
 ALMOST = 1e-6
@@ -353,30 +353,31 @@ def _names() -> Rules:
 @original("iibmil")
 def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     layout = "the authors' IIBMIL (patch_encoder, wsi_aggregator, prototypes)"
-    z, raw = part(state, "patch_encoder.res_0.weight", layout=layout).shape
+    res, last, query = "patch_encoder.res_0.weight", "wsi_classifier.weight", "query_embed.weight"
+    z, raw = part(state, res, layout=layout, ndim=2).shape
+    classes = len(part(state, last, layout=layout))
+    queries = len(part(state, query, layout=layout))
+    depth = sum(bool(re.fullmatch(r"patch_encoder\.res_\d+\.weight", k)) for k in state)
     read = {
-        "num_classes": len(part(state, "wsi_classifier.weight", layout=layout)),
-        "patch_dim": raw,
-        "dim": z,
-        "depth": sum(bool(re.fullmatch(r"patch_encoder\.res_\d+\.weight", k)) for k in state),
-        "num_queries": len(part(state, "query_embed.weight", layout=layout)),
+        "num_classes": ReadOff(classes, last),
+        "patch_dim": ReadOff(raw, res),
+        "dim": ReadOff(z, res),
+        "depth": ReadOff(depth, f"patch_encoder.res_{depth}.weight", f"{depth} layers res_<k>"),
+        "num_queries": ReadOff(queries, query),
     }
-    for key, value in read.items():
-        if arguments.get(key, value) != value:
-            raise CheckpointError(
-                f"{reference}: {key} is {arguments[key]}, but the state dict's shapes say {value}"
-            )
+    only(arguments, read, reference)
+    agree(arguments, read, state, reference=reference)
     layers = r"wsi_aggregator\.decoder\.layers\.\d+\.linear1\.weight"
     hidden = part(state, "patch_encoder.trans_0.layers.0.linear1.weight", layout=layout)
     model = build(
         "iibmil",
         preset="original",
         in_dim=raw,
-        n_classes=read["num_classes"],
+        n_classes=classes,
         width=z,
-        layers=read["depth"],
+        layers=depth,
         hidden=len(hidden),
-        queries=read["num_queries"],
+        queries=queries,
         decoder_layers=sum(bool(re.fullmatch(layers, k)) for k in state),
     )
     return transplant(model, state, _names())

@@ -28,7 +28,7 @@ from ..layers import (
 )
 from ._attention import AttentionModel
 from ._base import Model, Provenance
-from ._originals import Rules, State, only, original, part, transplant
+from ._originals import Rules, State, number, only, original, part, transplant
 from ._registry import build, register
 
 EPSILON = 1e-7
@@ -237,24 +237,25 @@ ORIGINAL_RULES: Rules = [
 ]
 
 
-@original("patchgcn")
+@original("patchgcn", variants=("biasmlp",))
 def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert `PatchGCN_Surv`, of any version of PyG; its survival bins become classes."""
     only(arguments, ORIGINAL, reference)
-    if arguments.get("resample", 0) > 0:
+    if number(arguments, "resample", 0.0) > 0:
         raise CheckpointError(
             "resample is above 0: such models of the original cannot be run or read"
         )
     layout = "PatchGCN_Surv"
     first = part(state, "fc.0.weight", layout=layout)
     layers = _count(state, r"layers\.(\d+)\.conv\.mlp\.0\.weight")
-    num_layers = arguments.get("num_layers", layers + 1)
+    num_layers = number(arguments, "num_layers", layers + 1)
     if num_layers != layers + 1:
         raise CheckpointError(
             f"num_layers is {num_layers}, which means {num_layers - 1} graph layers, but these "
-            f"weights have {layers}"
+            f"weights have {layers}: layers.0.conv.mlp.0.weight to "
+            f"layers.{layers - 1}.conv.mlp.0.weight"
         )
-    rate = arguments.get("dropout", 0.25)
+    rate = number(arguments, "dropout", 0.25)
     model = build(
         "patchgcn",
         in_dim=first.shape[1],
@@ -289,7 +290,7 @@ def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> M
     only(arguments, TORCHMIL, reference)
     layout = "torchmil's PatchGCN"
     first = part(state, "gcn_layers.0.conv.fc.module.weight", layout=layout)
-    rate = arguments.get("dropout", 0.0)
+    rate = number(arguments, "dropout", 0.0)
     depth = _count(state, r"mlp\.(\d+)\.0\.module\.weight")
     step = 3 if rate else 2
     phi = [(rf"mlp\.{k}\.0\.module\.", f"phi.net.{step * k}.") for k in range(depth)]

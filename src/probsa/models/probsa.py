@@ -131,7 +131,12 @@ class ProbSA(AttentionModel):
         )
 
 
-@original("torchmil_smoothabmil", "torchmil_probsmoothabmil", "torchmil_transformerprobsmoothabmil")
+@original(
+    "torchmil_smoothabmil",
+    "torchmil_probsmoothabmil",
+    "torchmil_transformerprobsmoothabmil",
+    variants=("diag", "zero"),
+)
 def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert torchmil's three models: no first layer, normalised Laplacian, κ = 1, no ridge."""
     known = ("in_shape", "att_dim", "pool_att_dim", "covar_mode", *torchmil.ENCODER)

@@ -38,7 +38,7 @@ from ..layers import (
 )
 from ..variational import Dirac
 from ._base import Model, Output, Provenance
-from ._originals import State, original, part, transplant
+from ._originals import State, number, only, original, part, transplant
 from ._registry import build, register
 
 
@@ -302,16 +302,21 @@ LEAVES = {
     r"attn\.rpe_([qkv])\.(rp_rows\.)?lookup_table_\w+$": r"relative.on_\1.tables.0",
 }
 """Names within the original's blocks, with ours."""
+AUTHORS = (
+    *("img_size", "num_classes", "in_chans", "token_dim", "embed_dim", "depth", "num_heads"),
+    *("mlp_ratio", "qkv_bias", "qk_scale", "drop_rate", "attn_drop_rate", "drop_path_rate"),
+    *("channel_reduce_rate", "aspp_flag", "irpe", "token_t"),
+)
 
 
-@original("setmil")
+@original("setmil", variants=("cross_bias", "default_irpe", "product_ctx"))
 def _from_setmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert the original; arguments that are not given follow from the shapes."""
-    del reference
+    only(arguments, AUTHORS, reference)
     layout = "SETMIL's"
     levels = [f"aspp.p{k}.attention" for k in (1, 2, 3)]
     depth = len({k.split(".")[1] for k in state if k.startswith("blocks.")})
-    k = int(arguments.get("channel_reduce_rate", 5))
+    k = number(arguments, "channel_reduce_rate", 5)
     window = part(state, "channel_reduce.reduce.attention.norm1.weight", layout=layout)
     reduced_dim = len(part(state, "channel_reduce.reduce.attention.attn.proj.bias", layout=layout))
     pyramid_dim = len(part(state, f"{levels[0]}.attn.proj.bias", layout=layout))
@@ -321,18 +326,18 @@ def _from_setmil(reference: str, state: State, arguments: dict[str, Any]) -> Mod
     model = build(
         "setmil",
         preset="original",
-        in_dim=int(arguments.get("in_chans", max(1, len(window) // k**2))),
+        in_dim=number(arguments, "in_chans", max(1, len(window) // k**2)),
         n_classes=len(part(state, "head.weight", layout=layout)),
         reduction=k,
         reduced_dim=reduced_dim,
         pyramid_dim=pyramid_dim,
-        layers=int(arguments.get("depth", depth)),
-        heads=int(arguments.get("num_heads", 16)),
-        mlp_ratio=float(arguments.get("mlp_ratio", hidden / (3 * pyramid_dim))),
+        layers=number(arguments, "depth", depth),
+        heads=number(arguments, "num_heads", 16),
+        mlp_ratio=number(arguments, "mlp_ratio", hidden / (3 * pyramid_dim)),
         qkv_bias="blocks.0.attn.qkv.bias" in state,
-        dropout=float(arguments.get("drop_rate", 0.2)),
-        attention_dropout=float(arguments.get("attn_drop_rate", 0.2)),
-        canvas=int(arguments.get("img_size", stride * isqrt(stored.shape[1] - 1))),
+        dropout=number(arguments, "drop_rate", 0.2),
+        attention_dropout=number(arguments, "attn_drop_rate", 0.2),
+        canvas=number(arguments, "img_size", stride * isqrt(stored.shape[1] - 1)),
         **_relative(arguments.get("irpe"), state, stem="blocks.0", ours="relative"),
         **_pyramid(arguments.get("token_t"), state, stem=levels[0]),
     )
@@ -372,8 +377,8 @@ def _pyramid(settings: dict[str, Any] | None, state: State, *, stem: str) -> dic
     settings = settings or {}
     return {
         **_relative(settings or None, state, stem=stem, ours="pyramid_relative"),
-        "pyramid_dropout": float(settings.get("drop", 0.2)),
-        "pyramid_attention_dropout": float(settings.get("attn_drop", 0.2)),
+        "pyramid_dropout": number(settings, "drop", 0.2),
+        "pyramid_attention_dropout": number(settings, "attn_drop", 0.2),
     }
 
 

@@ -231,7 +231,11 @@ RULES = (
 )
 
 
-@original("torchmil_smabmil", "torchmil_smtransformerabmil")
+@original(
+    "torchmil_smabmil",
+    "torchmil_smtransformerabmil",
+    variants=("early", "early_spectral", "mid", "late", "exact"),
+)
 def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert torchmil's SmABMIL or SmTransformerABMIL, with 1 − α in the approximate mode."""
     transformer = "smtransformer" in reference

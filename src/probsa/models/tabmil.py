@@ -93,7 +93,7 @@ class TABMIL(AttentionModel):
         )
 
 
-@original("torchmil_transformerabmil")
+@original("torchmil_transformerabmil", variants=("noself",))
 def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert torchmil's TransformerABMIL, without first layer.
 

@@ -226,11 +226,11 @@ _TOKENS: Rules = [
 ]
 
 
-@original("transmil")
+@original("transmil", variants=(r"nystrom[\d.]+",))
 def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     layout = "the authors' TransMIL (_fc1, layer1, pos_layer, layer2, _fc2)"
     only(arguments, ("n_classes", "nystrom_attention"), reference)
-    dim, in_dim = part(state, "_fc1.0.weight", layout=layout).shape
+    dim, in_dim = part(state, "_fc1.0.weight", layout=layout, ndim=2).shape
     version = arguments.get("nystrom_attention") or reference.partition("_nystrom")[2]
     model = build(
         "transmil",

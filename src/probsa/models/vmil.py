@@ -26,7 +26,7 @@ from ..core import (
 from ..layers import Embed, PostNormLayer
 from ..variational import Dirac
 from ._base import Model, Output, Provenance
-from ._originals import State, original, part, transplant
+from ._originals import State, number, only, original, part, transplant
 from ._registry import build, register
 
 Aggregation = Literal["max", "noisy-or", "top-k", "linear-softmax"]
@@ -316,7 +316,7 @@ NAMES = [
 @original("vmil")
 def _vmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
     """Convert the original, without the template layer that its transformer copies."""
-    del reference
+    only(arguments, ("_spectral_dim", "_fc_dim", "_nlayer", "_gamma"), reference)
     first = part(state, "trans_dim.0.weight", layout="VMIL")
     hidden = part(state, "transformer_encoder.layers.0.linear1.weight", layout="VMIL")
     model = build(
@@ -326,6 +326,6 @@ def _vmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
         embed=first.shape[0],
         layers=sum(k.endswith(".norm1.weight") for k in state if k.startswith("transformer_")),
         feedforward=hidden.shape[0],
-        gamma=float(arguments.get("_gamma", 0.15)),
+        gamma=number(arguments, "_gamma", 0.15),
     )
     return transplant(model, state, NAMES)

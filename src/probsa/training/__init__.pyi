@@ -27,6 +27,7 @@ from .optimizers import clip_gradients as clip_gradients
 from .optimizers import make_optimizer as make_optimizer
 from .preparation import PreparedData as PreparedData
 from .preparation import Standardizer as Standardizer
+from .preparation import note_missing_features as note_missing_features
 from .preparation import open_data as open_data
 from .preparation import prepare as prepare
 from .preparation import read_split as read_split

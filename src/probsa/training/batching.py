@@ -4,7 +4,7 @@ The plan of an epoch depends only on (seed, epoch), so a resumed run sees the sa
 processes may read ahead, and several ranks may share a batch, without changing the plan.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..core import Bag, Bags, pack, random_stream
+from ..models import fixed
 
 if TYPE_CHECKING:
     from ..datasets import BagSet
@@ -76,17 +77,33 @@ def shard(batch: Batch, *, rank: int, world: int) -> Shard:
 
 
 class BagReader(Dataset[Bags]):
-    """Reads the bags of a shard and packs them, with labels; worker processes can unpickle it."""
+    """Reads the bags of a shard and packs them, with labels; worker processes can unpickle it.
 
-    def __init__(self, bags: "BagSet", labels: Mapping[str, int]) -> None:
+    Args:
+        bags: the bags of the run.
+        labels: the class of each bag.
+        models: registered names of the models that the bags are for, each of which checks them.
+    """
+
+    def __init__(
+        self, bags: "BagSet", labels: Mapping[str, int], *, models: Iterable[str] = ()
+    ) -> None:
         self.bags, self.labels = bags, dict(labels)
+        self.models = tuple(dict.fromkeys(models))
 
     def __getitem__(self, batch: Shard) -> Bags:
         return pack([self.labelled(name) for name in batch.names])
 
     def labelled(self, name: str) -> Bag:
-        """Return a stored bag with its label."""
-        return replace(self.bags.bag(name), y=self.labels.get(name))
+        """Return a stored bag with its label.
+
+        Raises:
+            BagError: the bag cannot be used, or lacks what a model needs.
+        """
+        bag = self.bags.bag(name)
+        for model in self.models:
+            fixed(model)[0].check_bag(bag, name=model)
+        return replace(bag, y=self.labels.get(name))
 
 
 class _Plan(Sampler[Shard]):

@@ -67,7 +67,7 @@ def fit_run(
     reporter.start(done=0, epochs=1)
     began = time.perf_counter()
     model = build_model(config, prepared)
-    reader = BagReader(prepared.bags, prepared.labels)
+    reader = BagReader(prepared.bags, prepared.labels, models=[config.model])
     parts = {
         part: LabelledBags(reader, names, standardizer=prepared.standardizer)
         for part, names in (("train", prepared.split.train), ("val", prepared.split.val))

@@ -63,7 +63,8 @@ class TrainingLoop:
         for group in self.groups:
             if self.settings.select in AVERAGED and group.average is None:
                 group.average = WeightAverage(group.model)
-        reader = BagReader(self.prepared.bags, self.prepared.labels)
+        models = [run.config.model for run in self.runs]
+        reader = BagReader(self.prepared.bags, self.prepared.labels, models=models)
         pin = device.type == "cuda"
         self.loader = Loader(reader, workers=self.settings.workers, pin=pin)
         self.validation_loader = Loader(reader)

@@ -124,7 +124,7 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> PreparedData:
     """
     table = read_table(config.data.labels, classes=config.data.classes)
     bags = open_data(config.data)
-    full_table, left_out = table, _without_features(table, bags)
+    full_table, left_out = table, note_missing_features(table, bags)
     table = drop_bags(table, left_out)
     _match(table, bags, allow_unlabelled=config.data.unlabelled == "leave_out")
     left_out += bags.empty()
@@ -174,7 +174,7 @@ def read_split(folder: RunFolder) -> Split:
     return Split.from_dict(json.loads(folder.split_file.read_text(encoding="utf-8")))
 
 
-def _without_features(table: LabelTable, bags: BagSet) -> tuple[str, ...]:
+def note_missing_features(table: LabelTable, bags: BagSet) -> tuple[str, ...]:
     """Return labelled bags for which the work folder records why they have no features.
 
     The reasons are added to the notes.

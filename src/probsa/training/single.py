@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..core import counted
 from ..errors import InputError, ProbSAError
 from .checkpoints import load_checkpoint, restore_model
 from .config import RunConfig
@@ -66,9 +67,11 @@ def train(
             open_run(out, config, resume=resume, overwrite=overwrite)
             prepared.write(folder)
             if prepared.left_out:
+                named = ", ".join(map(repr, prepared.left_out[:5]))
+                more = ", …" if len(prepared.left_out) > 5 else ""
                 reporter.remark(
-                    f"{len(prepared.left_out)} labelled bags are left out, without features or "
-                    f"instances: see {folder.notes_file}"
+                    f"left out {counted(len(prepared.left_out), 'labelled bag')} without features "
+                    f"or instances ({named}{more}): see {folder.notes_file}"
                 )
         w.wait()
         try:
@@ -83,8 +86,8 @@ def train(
         if w.first:
             prepared.write(folder)  # again, as training may have added remarks on bags
             if prepared.bags.notes:
-                remarks = len(prepared.bags.notes)
-                reporter.remark(f"{remarks} bags have remarks: {folder.notes_file}")
+                remarks = counted(len(prepared.bags.notes), "bag")
+                reporter.remark(f"{remarks} with remarks: {folder.notes_file}")
     return folder
 
 

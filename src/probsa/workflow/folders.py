@@ -2,10 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from ..datasets import BagSet, Split, open_bags, read_table
+from ..core import write_json
+from ..datasets import BagSet, LabelTable, Split, check_labels_match, open_bags, read_table
 from ..evaluation import (
+    NOTES,
     MapScoreChoice,
     Predictor,
     TrainingDistance,
@@ -13,7 +17,7 @@ from ..evaluation import (
     load,
     load_several,
 )
-from ..training import RunFolder, open_data, read_split
+from ..training import RunFolder, note_missing_features, open_data, read_split
 from .writing import BagSelection, OnBag, Predicted, note_map_score, predict_bags
 
 
@@ -33,9 +37,10 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     """Predict every bag of a folder with a trained run, several runs, or a converted model.
 
     Several runs predict like the members of one, but each bag only by those that were neither
-    trained nor validated on it. Bags that no run may predict, or that cannot be read, are left out
-    and listed with the reason in `failed.csv`. The table of predictions states which part of the
-    run's split each bag belongs to, so that an evaluation can exclude training bags.
+    trained nor validated on it. Bags that no run may predict, that training would refuse, or that
+    cannot be read, are left out and listed with the reason in `failed.csv`; remarks on the others
+    are in `notes.json`. The table of predictions states which part of the run's split each bag
+    belongs to, so that an evaluation can exclude training bags.
 
     Args:
         run: the run folder, or the file of a converted model; or several of them.
@@ -52,20 +57,21 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
 
     Raises:
         OutputExists: `out` exists and `overwrite` is not set, or it contains something else.
-        InputError: `run` is not a run folder, the runs cannot be combined, or the features have
-            another width.
-        BagError: none of the bags can be predicted.
+        InputError: `run` is not a run folder, or the runs cannot be combined.
+        TableError: the table cannot be used, a label is not one of the classes of the run, or
+            the table names none of the bags.
+        BagError: none of the bags can be predicted: they lack what the model needs, such as
+            coordinates, or have another width.
     """
     runs = (Path(run),) if isinstance(run, str | Path) else tuple(map(Path, run))
     predictor = _load_all(runs, checkpoint=checkpoint, device=device)
-    bags, classes = _open(predictor, features)
-    distance = TrainingDistance.of_run(RunFolder(runs[0])) if len(runs) == 1 else None
-    selection = BagSelection(bags, bags.names, predictor.stated, not other_features, distance)
+    bags = _open(predictor, features)
+    table = _table(labels, predictor, bags)
     predicted = predict_bags(
         predictor,
-        selection,
+        _selection(runs, bags, strict=not other_features),
         out=out,
-        labels=_labels(labels, classes=classes),
+        labels={} if table is None else dict(zip(table.bags, table.labels, strict=True)),
         split=_joint_split(runs),
         threshold=_stored_threshold(runs),
         faithfulness=faithfulness,
@@ -73,22 +79,40 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         on_bag=on_bag,
     )
     apply_null_maps(runs, out, bags)
-    return predicted
+    return replace(predicted, **_remarks(table, bags, out))
 
 
-def _open(predictor: Predictor, features: Path) -> tuple[BagSet, Sequence[str] | None]:
-    """Return the bags, read as those of the run were, and its classes."""
+def _open(predictor: Predictor, features: Path) -> BagSet:
+    """Return the bags, read as those of the run were."""
     if predictor.config is None:  # a converted model does not state how its bags were read
-        return open_bags(features), predictor.classes
-    data = predictor.config.data
-    return open_data(data, features=features), data.classes
+        return open_bags(features)
+    return open_data(predictor.config.data, features=features)
 
 
-def _labels(path: Path | None, *, classes: Sequence[str] | None) -> dict[str, int | None]:
+def _selection(runs: Sequence[Path], bags: BagSet, *, strict: bool) -> BagSelection:
+    distance = TrainingDistance.of_run(RunFolder(runs[0])) if len(runs) == 1 else None
+    return BagSelection(bags, bags.names, compared=True, strict=strict, distance=distance)
+
+
+def _table(path: Path | None, predictor: Predictor, bags: BagSet) -> LabelTable | None:
+    """Return the table of labels, which are classes of the model, of some of the bags at least."""
     if path is None:
-        return {}
-    table = read_table(path, classes=classes, labels_required=False)
-    return dict(zip(table.bags, table.labels, strict=True))
+        return None
+    table = read_table(path, classes=predictor.classes, labels_required=False)
+    if not set(table.bags) & set(bags.names):
+        check_labels_match(table, bags.names, allow_unlabelled=True)
+    return table
+
+
+def _remarks(table: LabelTable | None, bags: BagSet, out: Path) -> dict[str, Any]:
+    """Return what there is to say of the bags, after writing the notes on those that were read."""
+    without: tuple[str, ...] = ()
+    if table is not None:
+        note_missing_features(table, bags)
+        without = tuple(name for name in table.bags if name not in set(bags.names))
+    if bags.notes:
+        write_json(out / NOTES, dict(sorted(bags.notes.items())))
+    return {"without_features": without, "notes": len(bags.notes)}
 
 
 def _load_all(runs: Sequence[Path], *, checkpoint: str, device: str) -> Predictor:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core import Bag, write_csv
-from ..datasets import BagSet, FeatureMetadata, Split
-from ..errors import BagError
+from ..datasets import BagSet, Split
+from ..errors import BagError, GraphError
 from ..evaluation import (
     SEEN_BY_ALL,
     DeletionCurves,
@@ -37,26 +37,31 @@ class Predicted:
     other: Failures = field(default_factory=list)
     """(bag, difference) pairs of bags that were predicted although they differ from every training
     bag."""
+    without_features: tuple[str, ...] = ()
+    """Bags of the table of labels that the folder of features does not have."""
+    notes: int = 0
+    """Number of bags with remarks in `notes.json`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BagSelection:
-    """Some bags of a set, and the metadata that they are expected to have."""
+    """Some bags of a set, and how they are compared with those of the training."""
 
     bags: BagSet
     names: Sequence[str]
-    expected: FeatureMetadata | None = None
+    compared: bool = False
+    """Whether the bags' metadata are compared with those of the training bags."""
     strict: bool = True
     """Whether bags with other metadata are left out."""
     distance: TrainingDistance | None = None
     """What the bags' distances from training are computed with."""
 
-    def difference(self, name: str) -> str | None:
-        """Return how the metadata of a bag differ from what is expected, or None."""
-        if self.expected is None:
+    def difference(self, name: str, predictor: Predictor) -> str | None:
+        """Return how the metadata of a bag differ from those of the training bags, or None."""
+        if not self.compared:
             return None
         try:
-            return self.expected.difference(self.bags.metadata(name))
+            return predictor.difference(name, self.bags.metadata(name))
         except BagError:  # reading the bag reports the problem
             return None
 
@@ -82,7 +87,7 @@ class _Reading:
         for done, name in enumerate(names, 1):
             try:
                 yield self._bag(name)
-            except BagError as e:
+            except (BagError, GraphError) as e:
                 self.failures.append((name, str(e)))
             if self.on_bag is not None:
                 self.on_bag(done, len(names))
@@ -94,15 +99,15 @@ class _Reading:
             )
 
     def _bag(self, name: str) -> Bag:
-        difference = self.selection.difference(name)
+        difference = self.selection.difference(name, self.predictor)
         if difference is not None and self.selection.strict:
             raise BagError(difference)
         if isinstance(self.predictor, Ensemble) and not self.predictor.may_predict(name):
             raise BagError(SEEN_BY_ALL)
         bag = self.selection.bags.bag(name)
-        distance = self.selection.distance
-        if distance is not None and bag.x.shape[1] == distance.width:  # else the model refuses it
-            self.distances[name] = distance.of(bag)
+        self.predictor.check(bag)
+        if self.selection.distance is not None:
+            self.distances[name] = self.selection.distance.of(bag)
         if difference is not None:
             self.other.append((name, difference))
         return bag

@@ -2,11 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser
 
+from ...errors import InputError, OutputExists
 from ._cohort import add_work_flags, parse_shard, worker_count
 from ._shared import command_parser, parse_arguments, write_json
+
+if TYPE_CHECKING:
+    from ...cohorts import Estimate
 
 DESCRIPTION = """\
 Find the tissue of slides and cut it into patches, and list the slices of CT series.
@@ -36,6 +41,11 @@ def parser() -> ArgumentParser:
         "--slide-mpp", metavar="MPP|CSV",
         help="Micrometres per level-0 pixel: one number, for slides that do not state it, or a CSV "
         "table with the columns slide,mpp, which replaces what these slides state.",
+    )  # fmt: skip
+    add(
+        "--mpp-table", type=Path, metavar="CSV",
+        help="With --dry-run: write the slides of unknown resolution to this table, whose column "
+        "mpp you fill in for --slide-mpp.",
     )  # fmt: skip
     add(
         "--grid", choices=("global", "contour"),
@@ -80,6 +90,30 @@ def _add_flags_of_tissue(parser: ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _report(estimate: "Estimate", *, table: Path | None, as_json: bool) -> int:
+    """Write an estimate and the table of slides of unknown resolution; return the exit status."""
+    from ...cohorts import write_mpp_table
+    from ..terminal import OUT
+
+    if table is not None and estimate.without_resolution:
+        write_mpp_table(table, estimate.without_resolution)
+    if as_json:
+        write_json(estimate.to_dict())
+    else:
+        estimate.render(OUT)
+    return 1 if estimate.tried and len(estimate.failed) == estimate.tried else 0
+
+
+def _check_table(path: Path | None, *, dry_run: bool) -> None:
+    """Refuse to write a table of resolutions in a run, or over a file that may be filled in."""
+    if path is None:
+        return
+    if not dry_run:
+        raise InputError("--mpp-table is written by --dry-run: add --dry-run")
+    if path.exists():
+        raise OutputExists(f"{path} exists: give another name, or --slide-mpp {path} to use it")
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run `probsa patch`."""
     args = parse_arguments(parser(), arguments)
@@ -105,6 +139,7 @@ def run(arguments: Sequence[str]) -> int:
     mpp = None if args.slide_mpp is None else read_resolutions(args.slide_mpp)
     workers = worker_count(args.workers, default=0)
     shard = parse_shard(args.shard)
+    _check_table(args.mpp_table, dry_run=args.dry_run)
     if args.dry_run:
         estimate = estimate_patches(
             args.source,
@@ -114,11 +149,7 @@ def run(arguments: Sequence[str]) -> int:
             workers=max(1, workers),
             shard=shard,
         )
-        if args.json:
-            write_json(estimate.to_dict())
-        else:
-            estimate.render(OUT)
-        return 1 if estimate.tried and len(estimate.failed) == estimate.tried else 0
+        return _report(estimate, table=args.mpp_table, as_json=args.json)
     with counting_outcomes("patching") as count:
         reports = patch_cohort(
             args.source,

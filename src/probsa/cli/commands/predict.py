@@ -1,11 +1,15 @@
 """probsa predict: predict every bag of a folder with a trained run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser
 
 from ._shared import add_json_flag, command_parser, exit_status, parse_arguments, write_json
+
+if TYPE_CHECKING:
+    from ...workflow import Predicted
 
 DESCRIPTION = """\
 Predict every bag of a folder of features with a trained run, or with several."""
@@ -56,6 +60,7 @@ def parser() -> ArgumentParser:
 def run(arguments: Sequence[str]) -> int:
     """Run `probsa predict`."""
     args = parse_arguments(parser(), arguments)
+    from ...core import counted
     from ...workflow import predict_folder
     from ..terminal import ERR, OUT, counting
 
@@ -79,16 +84,36 @@ def run(arguments: Sequence[str]) -> int:
                 "bags": predicted.bags,
                 "failed": [{"bag": b, "reason": r} for b, r in predicted.failures],
                 "other_features": [{"bag": b, "difference": d} for b, d in predicted.other],
+                "without_features": list(predicted.without_features),
+                "notes": predicted.notes,
             }
         )
     else:
         table = predicted.folder / "predictions.csv"
-        OUT.print(f"{predicted.bags} bags predicted: {table}", markup=False)
-    if predicted.other:
-        first, _ = predicted.other[0]
-        ERR.print(
-            f"{len(predicted.other)} bags differ from every training bag and were predicted "
-            f"anyway (--other-features): {first!r}{', …' if predicted.other[1:] else ''}",
-            markup=False,
-        )
+        OUT.print(f"{counted(predicted.bags, 'bag')} predicted: {table}", markup=False)
+    for remark in _remarks(predicted):
+        ERR.print(remark, markup=False, soft_wrap=True)
     return exit_status(predicted.failures, as_json=args.json)
+
+
+def _remarks(predicted: "Predicted") -> Iterator[str]:
+    """Yield what there is to say besides the bags that failed."""
+    from ...core import counted
+
+    if predicted.other:
+        yield (
+            f"{counted(len(predicted.other), 'bag')} with other features than every training bag, "
+            f"predicted anyway (--other-features): {_first(b for b, _ in predicted.other)}"
+        )
+    if predicted.without_features:
+        yield (
+            f"{counted(len(predicted.without_features), 'labelled bag')} without features in this "
+            f"folder: {_first(predicted.without_features)}"
+        )
+    if predicted.notes:
+        yield f"{counted(predicted.notes, 'bag')} with remarks: {predicted.folder / 'notes.json'}"
+
+
+def _first(bags: Iterable[str]) -> str:
+    first, *others = bags
+    return f"{first!r}{', …' if others else ''}"

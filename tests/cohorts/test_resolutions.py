@@ -1,0 +1,54 @@
+"""Slides of unknown resolution: one hint for all of them, and a table to fill in."""
+
+import pytest
+from PIL import Image
+from support.made_slides import tissue
+
+from probsa.cli.entry import main
+from probsa.core.files import read_csv
+from probsa.slides import read_resolutions
+
+NAMES = [f"s{k:02d}" for k in range(12)]
+
+
+@pytest.fixture
+def slides(tmp_path):
+    """A folder of pictures that state no resolution."""
+    folder = tmp_path / "slides"
+    folder.mkdir()
+    for name in NAMES:
+        Image.fromarray(tissue(256, 256, boxes=[(16, 16, 240, 240)])).save(folder / f"{name}.png")
+    return folder
+
+
+def patch(*arguments):
+    return main(["patch", *map(str, arguments), "--patch-size", "64"])
+
+
+def test_a_dry_run_counts_them_all_and_offers_the_table(slides, tmp_path, capsys):
+    table, work = tmp_path / "mpp.csv", tmp_path / "work"
+    assert patch(slides, "--out", work, "--dry-run", "--mpp-table", table) == 1
+    said = capsys.readouterr().out
+    assert said.count("12 slides of unknown resolution ('s00', 's01', 's02', …)") == 1
+    assert "cannot be cut" not in said and not work.exists()
+    assert read_csv(table) == [{"slide": name, "mpp": ""} for name in NAMES]
+    assert patch(slides, "--out", work, "--dry-run", "--mpp-table", table) == 2
+    assert "exists" in capsys.readouterr().err
+    table.write_text("slide,mpp\n" + "".join(f"{name},0.5\n" for name in NAMES[:-1]))
+    assert set(read_resolutions(table)) == set(NAMES[:-1])
+    assert patch(slides, "--out", work, "--dry-run", "--slide-mpp", table) == 0
+    assert "1 slide of unknown resolution ('s11')" in capsys.readouterr().out
+    assert patch(slides, "--out", work, "--mpp-table", tmp_path / "b.csv") == 2
+    assert "--mpp-table is written by --dry-run" in capsys.readouterr().err
+
+
+def test_nothing_is_said_where_no_resolution_is_needed(slides, tmp_path, capsys):
+    assert patch(slides, "--out", tmp_path / "work", "--dry-run", "--preset", "clam") == 0
+    assert "unknown resolution" not in capsys.readouterr().out
+
+
+def test_a_run_gives_one_hint_instead_of_a_paragraph_each(slides, tmp_path, capsys):
+    assert patch(slides, "--out", tmp_path / "work", "--workers", 1) != 0
+    captured = capsys.readouterr()
+    assert captured.out.count("12 slides of unknown resolution") == 1
+    assert "cannot be cut" not in captured.out

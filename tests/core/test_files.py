@@ -1,0 +1,53 @@
+"""Files are written whole: flushed to disk, and only then renamed."""
+
+import os
+
+import pytest
+
+from probsa.core.files import replacing, replacing_hdf5, write_csv, write_json
+
+
+def text(path):
+    write_json(path, {"a": list(range(9))})
+
+
+def table(path):
+    write_csv(path, ["a"], [{"a": 1}])
+
+
+def hdf5(path):
+    with replacing_hdf5(path) as f:
+        f["x"] = [1.0, 2.0]
+
+
+@pytest.mark.parametrize("write", [text, table, hdf5])
+def test_all_of_a_file_is_on_disk_before_it_gets_its_name(tmp_path, monkeypatch, write):
+    path = tmp_path / "a"
+    flushed: list[tuple[int, int]] = []
+    real = os.fsync
+
+    def fsync(descriptor):
+        assert not path.exists()
+        real(descriptor)
+        status = os.fstat(descriptor)
+        flushed.append((status.st_ino, status.st_size))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write(path)
+    status = path.stat()
+    assert (status.st_ino, status.st_size) in flushed  # this file, with all of its bytes
+    assert status.st_size > 0
+
+
+def test_a_flush_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_text("precious")
+
+    def fsync(descriptor):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="Input/output"), replacing(path) as temporary:
+        temporary.write_text("half")
+    assert path.read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [path]

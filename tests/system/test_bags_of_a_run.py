@@ -1,0 +1,203 @@
+"""What training refuses, prediction and evaluation refuse as well."""
+
+import json
+from dataclasses import replace
+
+import h5py
+import pytest
+import torch
+from support.stored import write_folder
+
+from probsa import Bag
+from probsa.cli.entry import main
+from probsa.core.files import read_csv
+from probsa.errors import BagError, InputError, TableError
+from probsa.evaluation import evaluate, load
+from probsa.models import fixed, names
+from probsa.training import open_data, train
+from probsa.training.config import DataConfig, RunConfig, TrainingConfig
+from probsa.training.run_folder import RunFolder
+from probsa.workflow import predict_folder
+
+
+def strip_coords(path):
+    with h5py.File(path, "r+") as f:
+        kind = f["coords"].attrs["kind"]
+        del f["coords"]
+        f["features"].attrs["kind"] = kind
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run of a model that needs a graph, and one of a model that does not."""
+    folder = tmp_path_factory.mktemp("runs")
+    features, labels = write_folder(folder / "data", bags=12, kind="slide")
+    config = RunConfig(
+        data=DataConfig(features=features, labels=labels, test_fold=0),
+        model="abmil",
+        model_arguments={"embed": 8, "attention_dim": 4},
+        training=TrainingConfig(epochs=1, device="cpu", tensorboard=False, threads=1),
+    )
+    train(config, folder / "abmil")
+    train(replace(config, model="smabmil", model_arguments={"embed": 8}), folder / "smabmil")
+    return folder
+
+
+@pytest.fixture
+def copied(runs, tmp_path):
+    """A copy of the features, which a test may change."""
+    folder = tmp_path / "features"
+    folder.mkdir()
+    for path in (runs / "data" / "features").iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def predict(*arguments):
+    return main(["predict", *map(str, arguments), "--device", "cpu"])
+
+
+def bag(n, *, edges=0, coords=False):
+    rows = torch.arange(n)
+    chain = torch.stack([rows[:-1], rows[1:]])[:, :edges]
+    xy = torch.stack([rows, rows], 1) * 1000
+    return Bag(
+        name="x", x=torch.ones(n, 3), edges=chain, weights=torch.ones(chain.shape[1]),
+        coords=xy if coords else None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_model_refuses_bags_without_what_it_says_that_it_needs(name):
+    model = fixed(name)[0]
+    model.check_bag(bag(5, coords=True))  # patches may be isolated
+    lacking = {"edges": bag(5), "coords": bag(5, edges=4)}
+    for need, one in lacking.items():
+        if need in model.needs:
+            with pytest.raises(BagError, match=f"bag 'x': {name} .*: store them"):
+                model.check_bag(one, name=name)
+    if not model.needs:
+        model.check_bag(bag(5))
+    if "coords" not in model.needs:
+        model.check_bag(bag(1))  # a single instance has no neighbours
+        model.check_bag(bag(5, edges=4))
+
+
+def test_a_bag_with_too_few_instances_is_refused():
+    class Four(fixed("abmil")[0]):
+        min_instances = 4
+
+    Four.check_bag(bag(4))
+    with pytest.raises(BagError, match="needs 4 instances or more, but the bag has 3: leave"):
+        Four.check_bag(bag(3))
+
+
+def test_prediction_leaves_out_a_bag_without_coordinates(runs, copied, tmp_path, capsys):
+    features = runs / "data" / "features"
+    assert predict(runs / "smabmil", "--features", features, "--out", tmp_path / "whole") == 0
+    strip_coords(copied / "003.h5")
+    assert predict(runs / "smabmil", "--features", copied, "--out", tmp_path / "p") == 1
+    (failed,) = read_csv(tmp_path / "p" / "failed.csv")
+    assert failed["bag"] == "003" and "needs neighbours" in failed["reason"]
+    assert f"left out 003: {failed['reason']}" in capsys.readouterr().err
+    whole = {r["bag"]: r["p_1"] for r in read_csv(tmp_path / "whole" / "predictions.csv")}
+    rows = {r["bag"]: r["p_1"] for r in read_csv(tmp_path / "p" / "predictions.csv")}
+    assert rows == {name: p for name, p in whole.items() if name != "003"}
+    # a model without this need predicts all, and says what the bag lacks
+    assert predict(runs / "abmil", "--features", copied, "--out", tmp_path / "plain") == 0
+    assert list(json.loads((tmp_path / "plain" / "notes.json").read_text())) == sorted(whole)
+    assert "12 bags with remarks" in capsys.readouterr().err
+
+
+def test_a_folder_without_coordinates_is_refused(runs, copied, tmp_path, capsys):
+    for path in copied.iterdir():
+        strip_coords(path)
+    assert predict(runs / "smabmil", "--features", copied, "--out", tmp_path / "p") == 2
+    assert "none of the 12 bags" in (err := capsys.readouterr().err)
+    assert "smabmil needs neighbours" in err
+    assert not (tmp_path / "p").exists()
+
+
+def test_every_run_that_predicts_a_bag_checks_it(runs, copied, tmp_path):
+    strip_coords(copied / "003.h5")
+    (copied / "new.h5").write_bytes((copied / "003.h5").read_bytes())
+    both = [runs / "abmil", runs / "smabmil"]
+    predicted = predict_folder(both, copied, out=tmp_path / "p", device="cpu")
+    assert "smabmil needs neighbours" in dict(predicted.failures)["new"]
+    # the features of each run are compared, not only those of the first
+    file = RunFolder(runs / "smabmil").features_file
+    stored = file.read_text()
+    file.write_text(json.dumps(json.loads(stored) | {"kinds": ["ct"]}))
+    try:
+        predicted = predict_folder(both, runs / "data" / "features", out=tmp_path / "q",
+                                   device="cpu", other_features=True)  # fmt: skip
+        assert len(predicted.other) == predicted.bags
+        with pytest.raises(BagError, match="expected slices of a scan"):
+            predict_folder(both, runs / "data" / "features", out=tmp_path / "r", device="cpu")
+    finally:
+        file.write_text(stored)
+
+
+def test_a_predictor_in_python_refuses_as_well(runs, copied):
+    strip_coords(copied / "003.h5")
+    predictor = load(runs / "smabmil", device="cpu")
+    bags = open_data(replace(predictor.config.data, features=copied))
+    with pytest.raises(BagError, match="bag '003': smabmil needs neighbours"):
+        list(predictor.predict([bags.bag("001"), bags.bag("003")]))
+    # of a bag whose instances are removed, what is left may have no neighbours
+    alone = replace(bags.bag("003"))
+    assert len(list(predictor.predict([alone], parts=True))) == 1
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_training_refuses_one_bag_without_coordinates(runs, copied, tmp_path, members):
+    config = RunFolder(runs / "smabmil").config()
+    config = replace(config, data=replace(config.data, features=copied),
+                     training=replace(config.training, members=members))  # fmt: skip
+    for path in list(copied.iterdir())[:2]:
+        strip_coords(path)
+    with pytest.raises(InputError, match="smabmil needs neighbours"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    train(replace(config, model="abmil"), tmp_path / "abmil")
+
+
+def table(path, rows):
+    path.write_text("bag,label\n" + "".join(f"{b},{y}\n" for b, y in rows))
+    return path
+
+
+def test_labels_are_classes_of_the_run_and_name_its_bags(runs, tmp_path, capsys):
+    features = runs / "data" / "features"
+
+    def labelled(rows, out):
+        labels = table(tmp_path / "labels.csv", rows)
+        return predict_folder(runs / "abmil", features, out=tmp_path / out, device="cpu",
+                              labels=labels)  # fmt: skip
+
+    with pytest.raises(TableError, match="bag '001': the label '2' is neither"):
+        labelled([("000", 0), ("001", 2), ("002", 1)], "a")
+    with pytest.raises(TableError, match="There is '000', not '0'"):
+        labelled([("0", 0), ("1", 1)], "b")
+    assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
+    predicted = labelled([("000", 0), ("001", 1), ("gone", 1)], "c")
+    assert predicted.without_features == ("gone",) and predicted.bags == 12
+    assert predict(runs / "abmil", "--features", features, "--out", tmp_path / "d",
+                   "--labels", tmp_path / "labels.csv") == 0  # fmt: skip
+    assert "1 labelled bag without features in this folder: 'gone'" in capsys.readouterr().err
+
+
+def test_classes_of_an_evaluation_are_those_of_the_model(runs, tmp_path):
+    names_of = {0: "benign", 1: "tumour"}
+    rows = [(f"{k:03d}", names_of[k % 2]) for k in range(12)]
+    labels = table(tmp_path / "labels.csv", rows)
+    config = RunFolder(runs / "abmil").config()
+    data = replace(config.data, labels=labels, classes=("benign", "tumour"), test_fold=None)
+    train(replace(config, data=data), tmp_path / "run")
+    out = tmp_path / "p"
+    predict_folder(tmp_path / "run", data.features, out=out, device="cpu", labels=labels)
+    plain = evaluate(out, labels=labels, bootstrap=0, part="all")
+    named = evaluate(out, labels=labels, classes=("benign", "tumour"), bootstrap=0, part="all")
+    assert named.metrics["auroc"] == plain.metrics["auroc"]
+    with pytest.raises(InputError, match=r"classes are tumour, benign, but .* benign, tumour"):
+        evaluate(out, labels=labels, classes=("tumour", "benign"), bootstrap=0, part="all")
