@@ -9,6 +9,8 @@ import numpy as np
 from ...core import (
     BagKind,
     StoredBag,
+    attributes_of,
+    dataset_of,
     files_by_name,
     hdf5_files,
     open_hdf5,
@@ -37,9 +39,11 @@ class Hdf5Bags(BagSet):
         path = self._files[self._known(name)]
         with open_hdf5(path) as f:
             attributes, kind = _attributes(f, "coords"), _kind(f, path)
-            encoder = f.attrs.get("probsa_encoder", _attributes(f, "features").get("encoder"))
-            flags = f.get("unreadable")
-            unreadable = int(np.count_nonzero(flags[...])) if isinstance(flags, h5py.Dataset) else 0
+            encoder = attributes_of(f).get(
+                "probsa_encoder", _attributes(f, "features").get("encoder")
+            )
+            flags = dataset_of(f, "unreadable")
+            unreadable = 0 if flags is None else int(np.count_nonzero(flags[...]))
         patches = None if from_attributes(attributes).size_level0 else self._beside(name)
         metadata = from_attributes({**(patches.attributes if patches else {}), **attributes})
         encoder_guessed = encoder is None and path.parent.name.startswith("features_")
@@ -100,7 +104,7 @@ class Hdf5Bags(BagSet):
 
 def _attributes(f: h5py.File, dataset: str) -> dict[str, object]:
     item = f.get(dataset)
-    return dict(item.attrs) if isinstance(item, h5py.Dataset) else {}
+    return attributes_of(item) if isinstance(item, h5py.Dataset) else {}
 
 
 def _kind(f: h5py.File, path: Path) -> BagKind | None:
@@ -108,5 +112,5 @@ def _kind(f: h5py.File, path: Path) -> BagKind | None:
     kind, coords = read_kind(f, path), f.get("coords")
     if kind is not None or not isinstance(coords, h5py.Dataset):
         return kind
-    shape = coords.shape
+    shape: tuple[int, ...] = coords.shape or (1,)
     return "ct" if len(shape) == 1 or shape[-1] == 1 else "slide"
