@@ -87,8 +87,8 @@ def _check_header(f: Any, path: Path, *, what: str, bytes_left: Any) -> None:
     check_size(path, what=what, stated=stated, stored=stored, again=AGAIN)
     if stated > stored:
         raise BagError(
-            f"{path}: {what} states {stated:,} bytes, but {stored:,} are stored: it is truncated "
-            f"or damaged. {AGAIN.capitalize()}"
+            f"{path} cannot be read as {path.suffix}: it is damaged or truncated ({what} states "
+            f"{stated:,} bytes, of which {stored:,} are stored). {AGAIN.capitalize()}"
         )
 
 

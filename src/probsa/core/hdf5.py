@@ -46,7 +46,7 @@ SIZES = (
     "tile_size_px",
 )
 """Attributes that are positive numbers."""
-COUNTS = ("overlap", "patch_level", "probsa_version")
+COUNTS = ("overlap", "patch_level")
 """Attributes that are numbers from 0."""
 PAIRS = ("level_dim", "downsample")
 """Attributes with a number for each axis."""
@@ -163,7 +163,7 @@ def _is_plausible(key: str, value: Any) -> bool:
     if key not in SIZES and key not in COUNTS:
         return True
     if isinstance(value, str):  # TRIDENT writes 'None' for what it does not know
-        return value == "None" and key != "probsa_version"
+        return value == "None"
     numbers = np.asarray(value)
     if numbers.dtype.kind not in "iuf" or numbers.size not in ((1, 2) if key in PAIRS else (1,)):
         return False
@@ -172,11 +172,12 @@ def _is_plausible(key: str, value: Any) -> bool:
 
 
 def _refuse_links(f: h5py.File, path: Path) -> None:
-    def visit(name: str | bytes, link: object) -> None:
-        if isinstance(link, h5py.ExternalLink):
-            raise BagError(
-                f"{path}: {name!r} is a link to the file {link.filename!r}, which is not read: "
-                "copy the values into the file (h5repack), or leave the link out"
-            )
+    def external(name: str | bytes, link: object) -> tuple[str | bytes, str] | None:
+        return (name, str(link.filename)) if isinstance(link, h5py.ExternalLink) else None
 
-    f.visititems_links(visit)
+    found = f.visititems_links(external)  # an error raised inside it would be lost
+    if found is not None:
+        raise BagError(
+            f"{path}: {found[0]!r} is a link to the file {found[1]!r}, which is not read: copy the "
+            "values into the file (h5repack), or leave the link out"
+        )

@@ -235,7 +235,13 @@ def _features(f: h5py.File, path: Path) -> h5py.Dataset:
         contents = ", ".join(repr(k) for k in f) or "nothing"
         hint = ". Put STAMP's files in a folder of their own" if "feats" in f else ""
         raise BagError(f"{path} has no dataset 'features': it holds {contents}{hint}")
-    version = numeric_attribute(attributes_of(f), "probsa_version") or FORMAT
+    stated = attributes_of(f).get("probsa_version", FORMAT)
+    version = numeric_attribute({"version": stated}, "version")
+    if version is None:
+        raise BagError(
+            f"{path}: the attribute 'probsa_version' is {str(stated)[:80]!r}, expected the number "
+            f"of a format, up to {FORMAT}: make the file again"
+        )
     if int(version) > FORMAT:
         raise BagError(
             f"{path} has format {int(version)}, but this probsa reads up to {FORMAT}: update probsa"
