@@ -59,7 +59,7 @@ def _attribute(key: str, value: Any) -> Any:
             list(array.shape),
             "number",
             bool(np.isfinite(array).all()),
-            bool((array > 0).all()),
+            bool((array > 0).all()) or key in ("patch_level", "overlap"),
         ]
     return [list(array.shape), array.dtype.kind]
 
@@ -134,7 +134,7 @@ def _nifti(path: Path) -> Any:
     import nibabel
 
     image = nibabel.Nifti1Image.from_bytes(_unpacked(path))
-    return [list(image.shape)]
+    return len(image.shape)
 
 
 def _unpacked(path: Path) -> bytes:

@@ -171,7 +171,10 @@ def predictions_in(out: Path) -> dict[str, Any]:
         for line in (out / "predictions.csv").read_text().splitlines()[1:]:
             cells = line.split(",")
             row = found.setdefault(cells[0], {})
-            row["calls"], row["numbers"] = cells[1:4], np.array([float(c or "nan") for c in cells[4:]])
+            row["calls"], row["numbers"] = (
+                cells[1:4],
+                np.array([float(c or "nan") for c in cells[4:]]),
+            )
     return found
 
 
@@ -180,7 +183,8 @@ def _evaluate(folder: Path, out: Path) -> Outcome:
                    "--bootstrap", 20, "--json")  # fmt: skip
     text = said.text[said.text.find("{") : said.text.rfind("}") + 1]
     try:
-        results = {"report": json.loads(text)} if said.status == 0 else {}
+        report = json.loads(text) if said.status == 0 else {}
+        results = {"report": {k: v for k, v in report.items() if k != "metadata"}}
     except ValueError:
         results = {"report": said.text}
     return Outcome(status=said.status, text=said.text, results=results)

@@ -23,7 +23,7 @@ _LIMIT: ContextVar[float | None] = ContextVar("max_bag_gb", default=None)
 @contextmanager
 def bag_limit(gigabytes: float | None) -> Iterator[None]:
     """Set the largest size of one bag for what is done inside; None keeps the present one."""
-    token = _LIMIT.set(max_bag_gb() if gigabytes is None else gigabytes)
+    token = _LIMIT.set(_LIMIT.get() if gigabytes is None else gigabytes)
     try:
         yield
     finally:

@@ -152,10 +152,13 @@ def _check_volume(path: Path, image: "Nifti1Image") -> None:
         check_size(path, what="the volume", stated=values * scaled, stored=stored, again=_AGAIN)
     except BagError as error:
         raise SlideError(str(error)) from error
-    if not path.name.lower().endswith(".gz") and size > stored:
+    if path.name.lower().endswith(".gz"):
+        return
+    rest = stored - int(getattr(image.dataobj, "offset", 0))
+    if not size <= rest < size + max(size // image.shape[2], 1):
         raise SlideError(
             f"{path} is damaged: it states {' x '.join(map(str, image.shape))} voxels, {size:,} "
-            f"bytes, but {stored:,} are stored. Copy it again"
+            f"bytes, but {rest:,} are stored. Copy it again"
         )
 
 

@@ -1,6 +1,7 @@
 """Bags in HDF5 files, one per bag, written by probsa, TRIDENT or CLAM (with its `patches`)."""
 
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import h5py
@@ -86,7 +87,22 @@ class Hdf5Bags(BagSet):
         return frozenset({"clam", "trident", "probsa"})
 
     def _beside(self, name: str) -> PatchFile | None:
-        return patch_file(self._patches, name)
+        patches = patch_file(self._patches, name)
+        if patches is None and self._has_patches:
+            raise BagError(
+                f"bag {name!r}: {self._patches} has no file of its patches, but of other bags: "
+                f"create {name}.h5 again, or leave the bag out"
+            )
+        return patches
+
+    @cached_property
+    def _has_patches(self) -> bool:
+        """Whether the folder of patches, which may be another tool's, belongs to these bags."""
+        endings = ("", "_patches")
+        folder = self._patches
+        return folder is not None and any(
+            (folder / f"{name}{ending}.h5").is_file() for name in self._files for ending in endings
+        )
 
     def _read(self, name: str) -> StoredBag:
         stored = read_bag(self._files[name])
