@@ -17,7 +17,8 @@ from collections import Counter
 from dataclasses import asdict, fields
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+# in place of this folder, in which `fuzz` would be this file
+sys.path[0] = str(Path(__file__).resolve().parents[2] / "tests")
 
 from fuzz.subjects import SUBJECTS
 from fuzz.verdicts import SECONDS, VERDICTS, Bench, Case

@@ -305,7 +305,8 @@ def yaml_tricks(path: Path, draw: Draw) -> str:
     ]
     trick = draw.one(
         ("\n".join(lines), "!!python/object/apply:os.system ['true']", "a: &x [*x]", "<<: [1]",
-         "? [1, 2]\n: 3", "2026-13-45: 1", "a: 2026-99-99", "a: !!binary x", "--- 1\n--- 2", "\t a: b")
+         "? [1, 2]\n: 3", "2026-13-45: 1", "a: 2026-99-99", "a: !!binary x",
+         "--- 1\n--- 2", "\t a: b")
     )  # fmt: skip
     path.write_text(draw.one((trick, f"{start}\n{trick}\n")), encoding="utf-8")
     return f"YAML {trick[:30]!r}"

@@ -1,4 +1,4 @@
-"""What is fuzzed: small folders of every kind that probsa reads, and the commands that read them."""
+"""What is fuzzed: small folders of every kind of input, and the commands that read them."""
 
 import contextlib
 import gzip
@@ -136,8 +136,9 @@ def trained(folder: Path) -> None:
         home = Path(tempfile.mkdtemp(prefix="probsa-fuzz-"))
         features, labels = write_folder(home, bags=9)
         _make_run(home / "run", features, labels)
-        predicted = command("predict", home / "run", "--features", features, "--labels", labels,
-                            "--device", "cpu", "--faithfulness", "--out", home / "predictions")  # fmt: skip
+        read = ("--features", features, "--labels", labels, "--device", "cpu")
+        out = ("--faithfulness", "--out", home / "predictions")
+        predicted = command("predict", home / "run", *read, *out)
         assert predicted.status == 0, predicted.text
         shutil.rmtree(home / "run" / "predictions")
         (home / "few").mkdir()
@@ -308,30 +309,94 @@ def _verify(folder: Path, _: Path) -> Outcome:
 
 SUBJECTS = (
     Subject(name="bags, probsa", build=trained, files={"few/*.h5": HDF5}, drive=_predict),
-    Subject(name="bags, clam h5", build=_clam_hdf5, files={"**/*.h5": HDF5}, drive=_convert("clam")),
-    Subject(name="bags, clam pt", build=_foreign("clam"), files={"patches/*.h5": HDF5, "pt_files/*.pt": PT}, drive=_convert("clam")),
-    Subject(name="bags, trident", build=_foreign("trident"), files={"**/*.h5": HDF5}, drive=_convert("trident")),
-    Subject(name="bags, stamp", build=_foreign("stamp"), files={"**/*.h5": HDF5}, drive=_convert("stamp")),
-    Subject(name="bags, slideflow", build=_foreign("slideflow"), files={"*.pt": PT, "*.npz": NPZ, "*.json": JSON + TEXT}, drive=_convert("slideflow")),
-    Subject(name="bags, torchmil", build=_foreign("torchmil"), files={"**/*.npy": NPY, "*.csv": TABLE + TEXT}, drive=_convert("torchmil")),
-    Subject(name="labels and splits", build=_tables, files={"*.csv": TABLE + TEXT}, drive=_read_tables),
-    Subject(name="run", build=trained, files={
-        "run/*.json": JSON + TEXT, "run/run.yaml": YAML + TEXT, "run/split.json": JSON + TEXT,
-        "run/threshold.json": JSON, "run/features.json": JSON,
-        "run/**/*.safetensors": SAFETENSORS, "run/checkpoints/best.safetensors": SAFETENSORS, "run/*.npz": NPZ,
-    }, drive=_predict),
-    Subject(name="predictions", build=trained, files={
-        "predictions/*.csv": TABLE + TEXT, "predictions/*.json": JSON + TEXT,
-        "predictions/instances/*.h5": HDF5, "predictions/null_maps/*": HDF5,
-    }, drive=_evaluate),
-    Subject(name="maps", build=trained, files={
-        "predictions/predictions.csv": TABLE + TEXT, "predictions/predictions.json": JSON,
-        "predictions/instances/001.h5": HDF5,
-    }, drive=_map),
+    Subject(
+        name="bags, clam h5", build=_clam_hdf5, files={"**/*.h5": HDF5}, drive=_convert("clam")
+    ),
+    Subject(
+        name="bags, clam pt",
+        build=_foreign("clam"),
+        files={"patches/*.h5": HDF5, "pt_files/*.pt": PT},
+        drive=_convert("clam"),
+    ),
+    Subject(
+        name="bags, trident",
+        build=_foreign("trident"),
+        files={"**/*.h5": HDF5},
+        drive=_convert("trident"),
+    ),
+    Subject(
+        name="bags, stamp",
+        build=_foreign("stamp"),
+        files={"**/*.h5": HDF5},
+        drive=_convert("stamp"),
+    ),
+    Subject(
+        name="bags, slideflow",
+        build=_foreign("slideflow"),
+        files={"*.pt": PT, "*.npz": NPZ, "*.json": JSON + TEXT},
+        drive=_convert("slideflow"),
+    ),
+    Subject(
+        name="bags, torchmil",
+        build=_foreign("torchmil"),
+        files={"**/*.npy": NPY, "*.csv": TABLE + TEXT},
+        drive=_convert("torchmil"),
+    ),
+    Subject(
+        name="labels and splits", build=_tables, files={"*.csv": TABLE + TEXT}, drive=_read_tables
+    ),
+    Subject(
+        name="run",
+        build=trained,
+        files={
+            "run/*.json": JSON + TEXT,
+            "run/run.yaml": YAML + TEXT,
+            "run/split.json": JSON + TEXT,
+            "run/threshold.json": JSON,
+            "run/features.json": JSON,
+            "run/**/*.safetensors": SAFETENSORS,
+            "run/checkpoints/best.safetensors": SAFETENSORS,
+            "run/*.npz": NPZ,
+        },
+        drive=_predict,
+    ),
+    Subject(
+        name="predictions",
+        build=trained,
+        files={
+            "predictions/*.csv": TABLE + TEXT,
+            "predictions/*.json": JSON + TEXT,
+            "predictions/instances/*.h5": HDF5,
+            "predictions/null_maps/*": HDF5,
+        },
+        drive=_evaluate,
+    ),
+    Subject(
+        name="maps",
+        build=trained,
+        files={
+            "predictions/predictions.csv": TABLE + TEXT,
+            "predictions/predictions.json": JSON,
+            "predictions/instances/001.h5": HDF5,
+        },
+        drive=_map,
+    ),
     Subject(name="scans", build=_scans, files={"*.nii*": NIFTI}, drive=_info),
-    Subject(name="slides", build=_slides, files={"[abc].*": (), "mpp.csv": TABLE + TEXT}, drive=_slide_info),
-    Subject(name="work folder", build=_work, files={
-        "**/*.h5": HDF5, "**/*.json": JSON + TEXT, "**/.*.lock": JSON + TEXT,
-    }, drive=_verify),
-)  # fmt: skip
+    Subject(
+        name="slides",
+        build=_slides,
+        files={"[abc].*": (), "mpp.csv": TABLE + TEXT},
+        drive=_slide_info,
+    ),
+    Subject(
+        name="work folder",
+        build=_work,
+        files={
+            "**/*.h5": HDF5,
+            "**/*.json": JSON + TEXT,
+            "**/.*.lock": JSON + TEXT,
+        },
+        drive=_verify,
+    ),
+)
 """Every kind of input, each with equal shares of the cases."""

@@ -230,7 +230,7 @@ def _peak() -> float:
 
 def _left_over(case: Path, out: Path, before: set[Path], *, refused: bool) -> list[str]:
     found = [p for p in case.rglob("*") if p not in before]
-    found += [p for p in out.parent.glob(f".{out.name}*")]
+    found += list(out.parent.glob(f".{out.name}*"))
     found += [p for p in out.rglob(".*") if p.suffix in (".tmp", ".old", ".lock")]
     if refused and out.exists() and any(p.is_file() for p in out.rglob("*")):
         found.append(out)
