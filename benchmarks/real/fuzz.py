@@ -20,8 +20,8 @@ from pathlib import Path
 # in place of this folder, in which `fuzz` would be this file
 sys.path[0] = str(Path(__file__).resolve().parents[2] / "tests")
 
-from fuzz.subjects import SUBJECTS
-from fuzz.verdicts import SECONDS, VERDICTS, Bench, Case
+from fuzz.subjects import SUBJECTS  # noqa: E402
+from fuzz.verdicts import SECONDS, VERDICTS, Bench, Case  # noqa: E402
 
 SHARE = 250
 HEADER = [f.name for f in fields(Case)]

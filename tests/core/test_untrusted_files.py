@@ -8,6 +8,8 @@ import pytest
 from fuzz.mutations import npy_bytes
 
 from probsa.core import (
+    as_coordinates,
+    as_instance_labels,
     attributes_of,
     bag_limit,
     load_array,
@@ -159,3 +161,18 @@ def test_whole_arrays_are_read(tmp_path):
     assert np.array_equal(load_array(tmp_path / "a.npy", mapped=True), X)
     assert np.array_equal(load_array(tmp_path / "b.npz"), X)
     assert np.array_equal(load_arrays(tmp_path / "b.npz")["y"], X[0])
+
+
+def test_coordinates_are_numbers_of_each_instance():
+    for odd in (np.float64(3), np.array([b"x"]), np.array([1 + 2j]), np.array([1e300, 0.0])):
+        with pytest.raises(BagError, match="coords"):
+            as_coordinates(np.asarray(odd))
+    assert as_coordinates(np.zeros((0, 2))).shape == (0, 2)
+    assert as_coordinates(np.arange(3)).tolist() == [[0], [1], [2]]
+
+
+def test_instance_labels_are_whole_numbers(path):
+    for odd in (np.array([0.5]), np.array([np.nan]), np.array(["a"]), np.array([2**40])):
+        with pytest.raises(BagError, match=r"a\.h5: the instance labels"):
+            as_instance_labels(odd, source=path)
+    assert as_instance_labels(np.array([[1.0], [-1.0]]), source=path).tolist() == [1, -1]

@@ -78,8 +78,8 @@ def _check_header(f: Any, path: Path, *, what: str, bytes_left: Any) -> None:
     shape, _, dtype = read(f)
     if dtype.hasobject:
         raise BagError(
-            f"{path}: {what} holds pickled objects, which are not loaded since they could run "
-            "code: save numbers alone"
+            f"{path} cannot be read: {what} holds pickled objects, which are not loaded since they "
+            "could run code. Save numbers alone"
         )
     if any(n < 0 for n in shape):
         raise BagError(f"{path}: {what} states the shape {shape}: {AGAIN}")
