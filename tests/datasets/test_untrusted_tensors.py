@@ -35,7 +35,7 @@ def test_an_archive_that_unpacks_to_far_more(tmp_path):
     ):
         for name in z.namelist():
             packed.writestr(name, z.read(name))
-    with pytest.raises(BagError, match=r"a\.pt: the archive states 80,|0\.08 GB|80,"):
+    with pytest.raises(BagError, match=r"a\.pt: the archive states 80,"):
         load_tensor(path)
 
 
