@@ -176,3 +176,11 @@ def test_instance_labels_are_whole_numbers(path):
         with pytest.raises(BagError, match=r"a\.h5: the instance labels"):
             as_instance_labels(odd, source=path)
     assert as_instance_labels(np.array([[1.0], [-1.0]]), source=path).tolist() == [1, -1]
+
+
+def test_a_broken_link_is_not_a_bag_without_coordinates(path):
+    with h5py.File(path, "r+") as f:
+        del f["coords"]
+        f["coords"] = h5py.SoftLink("/nowhere")
+    with pytest.raises(BagError, match=r"a\.h5 has no dataset 'coords', but .* a broken link"):
+        read_bag(path)

@@ -1,6 +1,7 @@
 """Read .npy and .npz files of unknown origin, without unpickling and within a limit of memory."""
 
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -110,6 +111,7 @@ def _readable(path: Path) -> Iterator[None]:
         LookupError,
         RuntimeError,
         SyntaxError,
+        tokenize.TokenError,
         ArithmeticError,
         MemoryError,
         zipfile.BadZipFile,

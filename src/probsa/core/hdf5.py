@@ -108,7 +108,11 @@ def dataset_of(f: h5py.File, name: str, *, again: str = AGAIN) -> h5py.Dataset |
     """
     dataset, path = f.get(name), Path(str(f.filename))
     if not isinstance(dataset, h5py.Dataset):
-        return None
+        if f.get(name, getlink=True) is None:
+            return None
+        raise BagError(
+            f"{path} has no dataset {name!r}, but a group or a broken link of that name: {again}"
+        )
     what = f"the dataset {name!r}"
     if dataset.is_virtual or dataset.external:
         raise BagError(
