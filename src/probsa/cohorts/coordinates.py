@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import h5py
 import numpy as np
 from jaxtyping import Shaped
 
-from ..core import HDF5_ERRORS, replacing_hdf5
+from ..core import attributes_of, dataset_of, open_hdf5, replacing_hdf5
 from ..errors import BagError
 from ..patches import Patches
 from .work import digest
@@ -66,14 +65,14 @@ def read_coordinates(path: Path) -> Coordinates:
     if not path.is_file():
         raise BagError(f"there is no file {path}. {again}")
     try:
-        with h5py.File(path, "r") as f:
-            dataset = f["coords"]
-            if not isinstance(dataset, h5py.Dataset):
-                raise KeyError("coords is not a dataset")
+        with open_hdf5(path) as f:
+            dataset = dataset_of(f, "coords")
+            if dataset is None:
+                raise BagError("coords is not a dataset")
             coords = np.asarray(dataset[...])
-            attributes = dict(dataset.attrs)
-            made_with = str(f.attrs["probsa_made_with"])
-    except HDF5_ERRORS as e:
+            attributes = attributes_of(dataset)
+            made_with = str(attributes_of(f)["probsa_made_with"])
+    except BagError as e:
         raise BagError(f"{path} is damaged, or was not written by probsa ({e}). {again}") from e
     if coords.dtype.kind not in "fiu" or coords.ndim != 2 or coords.shape[1] not in (1, 2):
         raise BagError(

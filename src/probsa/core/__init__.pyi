@@ -1,4 +1,6 @@
 from . import graphs as graphs
+from .arrays import load_array as load_array
+from .arrays import load_arrays as load_arrays
 from .bag_files import files_by_name as files_by_name
 from .bag_files import hdf5_files as hdf5_files
 from .bag_files import npy_files as npy_files
@@ -26,6 +28,10 @@ from .graphs import check_stride as check_stride
 from .graphs import degrees as degrees
 from .graphs import edge_weights as edge_weights
 from .graphs import grid as grid
+from .hdf5 import HDF5_ERRORS as HDF5_ERRORS
+from .hdf5 import attributes_of as attributes_of
+from .hdf5 import dataset_of as dataset_of
+from .hdf5 import open_hdf5 as open_hdf5
 from .options import Limits as Limits
 from .options import NonNegativeFloat as NonNegativeFloat
 from .options import NonNegativeInt as NonNegativeInt
@@ -51,13 +57,16 @@ from .segments import segment_mean as segment_mean
 from .segments import segment_softmax as segment_softmax
 from .segments import segment_sum as segment_sum
 from .segments import segment_topk as segment_topk
-from .store import HDF5_ERRORS as HDF5_ERRORS
+from .sizes import MAX_BAG_GB as MAX_BAG_GB
+from .sizes import bag_limit as bag_limit
+from .sizes import check_size as check_size
+from .sizes import max_bag_gb as max_bag_gb
 from .store import BagKind as BagKind
 from .store import StoredBag as StoredBag
 from .store import as_coordinates as as_coordinates
 from .store import as_features as as_features
+from .store import as_instance_labels as as_instance_labels
 from .store import numeric_attribute as numeric_attribute
-from .store import open_hdf5 as open_hdf5
 from .store import peek_bag as peek_bag
 from .store import read_bag as read_bag
 from .store import read_kind as read_kind

@@ -4,8 +4,8 @@ These root attributes (`probsa_*`, called stamps) are optional: TRIDENT's and CL
 as well. Files are written atomically.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -16,13 +16,14 @@ from jaxtyping import Bool, Shaped
 
 from ..errors import BagError, EmptyBag
 from .files import replacing_hdf5
+from .hdf5 import attributes_of, dataset_of, open_hdf5
 
 BagKind = Literal["slide", "ct"]
 
 FORMAT = 1
 """`probsa_version` of written files; files of a later version are rejected."""
-HDF5_ERRORS = (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError)
-"""Errors that h5py raises for damaged files, in which even a data type may be invalid."""
+LARGEST_COORDINATE = 2.0**53
+"""Coordinates above it, or below its negative, are damaged: float64 has no such fractions."""
 BLOCK = 8192
 """Rows checked at once for finite values, so that no second copy of the bag is needed."""
 
@@ -98,15 +99,15 @@ def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
         dataset = _features(f, path)
         features = np.empty(dataset.shape, dataset.dtype)
         dataset.read_direct(features)
-        corners, marks = _dataset(f, "coords"), _dataset(f, "instance_labels")
-        levels = _dataset(f, "intensity")
+        corners, marks = dataset_of(f, "coords"), dataset_of(f, "instance_labels")
+        levels = dataset_of(f, "intensity")
         intensity = None if levels is None else levels[...].reshape(-1).astype(np.float32)
         coords = None if corners is None else as_coordinates(corners[...])
-        stride = None if corners is None else stride_of(corners.attrs)
-        labels = None if marks is None else marks[...].reshape(-1).astype(np.int64)
+        stride = None if corners is None else stride_of(attributes_of(corners))
+        labels = None if marks is None else as_instance_labels(marks[...], source=path)
         kind = read_kind(f, path)
-        flags = _dataset(f, "unreadable")
-        unreadable = None if flags is None or keep_unreadable else flags[...].reshape(-1) != 0
+        flags = None if keep_unreadable else dataset_of(f, "unreadable")
+        unreadable = None if flags is None else flags[...].reshape(-1) != 0
     bag = StoredBag(
         name=path.stem,
         features=as_features(features, source=path),
@@ -152,7 +153,7 @@ def peek_bag(path: Path) -> tuple[int, int]:
     """
     with open_hdf5(path) as f:
         instances, width = _features(f, path).shape[-2:]
-        flags = _dataset(f, "unreadable")
+        flags = dataset_of(f, "unreadable")
         unreadable = 0 if flags is None else int(np.count_nonzero(flags[...]))
     return int(instances) - unreadable, int(width)
 
@@ -164,7 +165,7 @@ def read_stamp(path: Path, key: str) -> str | None:
         BagError: the file is missing or damaged.
     """
     with open_hdf5(path) as f:
-        value = f.attrs.get(f"probsa_{key}")
+        value = attributes_of(f).get(f"probsa_{key}")
     return None if value is None else str(value)
 
 
@@ -228,40 +229,19 @@ def write_bag(  # noqa: PLR0913 - the datasets of a file
             coords_or_features.attrs[key] = "None" if value is None else value
 
 
-@contextmanager
-def open_hdf5(path: Path) -> Iterator[h5py.File]:
-    """Open a file for reading, and raise BagError with its path if HDF5 cannot read it."""
-    if not path.is_file():
-        raise BagError(f"there is no file {path}")
-    if not h5py.is_hdf5(path):
-        raise BagError(
-            f"{path} is not an HDF5 file: expected one with a dataset 'features' (rows are "
-            "instances). Was it only partly copied, or is it in another format?"
-        )
-    try:
-        with h5py.File(path, "r") as f:
-            yield f
-    except BagError:
-        raise
-    except HDF5_ERRORS as error:
-        raise BagError(
-            f"{path} cannot be read as HDF5: it is truncated or damaged ({error}). "
-            "Copy or extract it again"
-        ) from error
-
-
-def _dataset(f: h5py.File, name: str) -> h5py.Dataset | None:
-    item = f.get(name)
-    return item if isinstance(item, h5py.Dataset) else None
-
-
 def _features(f: h5py.File, path: Path) -> h5py.Dataset:
-    dataset = _dataset(f, "features")
+    dataset = dataset_of(f, "features")
     if dataset is None:
         contents = ", ".join(repr(k) for k in f) or "nothing"
         hint = ". Put STAMP's files in a folder of their own" if "feats" in f else ""
         raise BagError(f"{path} has no dataset 'features': it holds {contents}{hint}")
-    version = f.attrs.get("probsa_version", FORMAT)
+    stated = attributes_of(f).get("probsa_version", FORMAT)
+    version = numeric_attribute({"version": stated}, "version")
+    if version is None:
+        raise BagError(
+            f"{path}: the attribute 'probsa_version' is {str(stated)[:80]!r}, expected the number "
+            f"of a format, up to {FORMAT}: make the file again"
+        )
     if int(version) > FORMAT:
         raise BagError(
             f"{path} has format {int(version)}, but this probsa reads up to {FORMAT}: update probsa"
@@ -288,9 +268,10 @@ def read_kind(f: h5py.File, path: Path) -> BagKind | None:
     Raises:
         BagError: the stated kind is neither 'slide' nor 'ct'.
     """
-    kind = f.attrs.get("probsa_kind")
-    if kind is None and "coords" in f:
-        kind = f["coords"].attrs.get("kind")
+    kind = attributes_of(f).get("probsa_kind")
+    coords = f.get("coords")
+    if kind is None and isinstance(coords, h5py.Dataset):
+        kind = attributes_of(coords).get("kind")
     if kind is None or kind in get_args(BagKind):
         return kind
     raise BagError(f"{path}: probsa_kind is {kind!r}, expected 'slide' or 'ct'")
@@ -333,8 +314,8 @@ def numeric_attribute(attributes: Mapping[str, object], key: str) -> float | Non
     """Return an attribute as a number; None if missing, negative, or TRIDENT's string 'None'."""
     value = np.asarray(attributes.get(key, np.nan)).reshape(-1)[:1]
     try:
-        result = float(value[0])
-    except (ValueError, IndexError):
+        result = float(value[0]) if value.dtype.kind != "c" else np.nan
+    except (ValueError, IndexError, TypeError, OverflowError):
         return None
     return result if np.isfinite(result) and result >= 0 else None
 
@@ -358,11 +339,40 @@ def as_features(values: np.ndarray, *, source: Path) -> Shaped[np.ndarray, "n fe
     return np.ascontiguousarray(values, dtype)
 
 
+def as_instance_labels(values: np.ndarray, *, source: Path) -> Shaped[np.ndarray, " labels"]:
+    """Return instance labels as int64, one per instance.
+
+    Raises:
+        BagError: they are not whole numbers.
+    """
+    labels = values.reshape(-1)
+    whole = labels.dtype.kind in "biu" or (
+        labels.dtype.kind == "f" and bool(np.isfinite(labels).all() and (labels % 1 == 0).all())
+    )
+    if not whole or (len(labels) and not -(2.0**31) < labels.min() <= labels.max() < 2.0**31):
+        raise BagError(
+            f"{source}: the instance labels are of type {labels.dtype} and not all whole numbers "
+            "from 0, or -1 if unknown: write them again, or remove them"
+        )
+    return labels.astype(np.int64)
+
+
 def as_coordinates(coords: np.ndarray) -> np.ndarray:
-    """Return coordinates as (n, axes), integers as int64 so that corners compare exactly."""
+    """Return coordinates as (n, axes), integers as int64 so that corners compare exactly.
+
+    Raises:
+        BagError: they are not numbers of which each instance has as many, or too large.
+    """
     if coords.ndim == 3 and coords.shape[0] == 1:
         coords = coords[0]
-    columns = coords.reshape(len(coords), -1)
+    if coords.ndim == 0 or coords.dtype.kind not in "iuf":
+        raise BagError(
+            f"coords are of type {coords.dtype} and shape {coords.shape}, expected numbers of "
+            "shape (instances, 2), or (instances, 1) for slices: extract the features again"
+        )
+    columns = coords.reshape(len(coords), math.prod(coords.shape[1:]))
+    if columns.size and np.abs(columns[np.isfinite(columns)]).max(initial=0) > LARGEST_COORDINATE:
+        raise BagError("coords hold numbers above 2⁵³, which are no pixels: extract them again")
     if columns.dtype.kind in "iu":
         return columns.astype(np.int64)
     columns = columns.astype(np.float64)

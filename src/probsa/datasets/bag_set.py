@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Shaped
 
-from ..core import Bag, GraphKind, GraphOptions, StoredBag, graphs
+from ..core import Bag, GraphKind, GraphOptions, StoredBag, bag_limit, graphs, max_bag_gb
 from ..errors import BagError, EmptyBag, GraphError, InputError, hint
 from .cache import Cache, Graph
 from .metadata import Metadata
@@ -46,6 +46,8 @@ class BagSet(ABC):
         self.folder = folder
         self.graph = graph
         self.cache_gb = cache_gb
+        self.max_bag_gb = max_bag_gb()
+        """Largest size of a bag; kept here since worker processes do not inherit the setting."""
         self.names = tuple(sorted(paths))
         self.notes: dict[str, str] = {}
         """Remarks on bags that this process has read: missing slices, an estimated stride,
@@ -152,7 +154,8 @@ class BagSet(ABC):
             BagError: there is no such bag, or its file cannot be used.
             InputError: the bag is sealed.
         """
-        stored = self._read(self._open(name))
+        with bag_limit(self.max_bag_gb):
+            stored = self._read(self._open(name))
         return stored if self.overlay is None else self.overlay.over(stored)
 
     @abstractmethod
@@ -177,7 +180,8 @@ class BagSet(ABC):
 
     def _shape(self, name: str) -> tuple[int, int]:
         if name not in self._shapes:
-            self._shapes[name] = self._peek(self._known(name))
+            with bag_limit(self.max_bag_gb):
+                self._shapes[name] = self._peek(self._known(name))
         return self._shapes[name]
 
     def _open(self, name: str) -> str:

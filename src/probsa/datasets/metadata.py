@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..core import BagKind, numeric_attribute, size_level0
 
 BINS = ((0.16, 80), (0.2, 60), (0.3, 40), (0.6, 20), (1.2, 10), (2.4, 5))
@@ -52,9 +54,10 @@ def from_attributes(attributes: Mapping[str, object]) -> Metadata:
         numeric_attribute(attributes, "level0_height"),
     )
     slide_size = None if width is None or height is None else (round(width), round(height))
-    if slide_size is None and level == 0 and "level_dim" in attributes:
-        at_level = attributes["level_dim"]
-        slide_size = (int(at_level[0]), int(at_level[1]))  # pyright: ignore[reportIndexIssue]
+    if slide_size is None and level == 0:
+        at_level = np.asarray(attributes.get("level_dim", ())).reshape(-1)
+        if at_level.dtype.kind in "iuf" and len(at_level) == 2 and np.isfinite(at_level).all():
+            slide_size = (int(at_level[0]), int(at_level[1]))
     mpp, mpp_level0 = (
         numeric_attribute(attributes, "mpp"),
         numeric_attribute(attributes, "mpp_level0"),

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ..core import hdf5_files, npy_files, pt_files
+from ..core import bag_limit, hdf5_files, npy_files, pt_files
 from ..errors import BagError
 from .bag_set import BagSet, GraphOptions
 from .formats.clam import ClamTensorBags
@@ -24,6 +24,7 @@ def open_bags(
     cache_gb: float = 4.0,
     features: str | None = None,
     instance_labels: Path | None = None,
+    max_bag_gb: float | None = None,
 ) -> BagSet:
     """Open the bags of a folder, written by probsa, TRIDENT, CLAM, STAMP, slideflow or torchmil.
 
@@ -33,6 +34,8 @@ def open_bags(
         cache_gb: Gigabytes of features and graphs to keep in memory, in each process.
         features: Which folder of features to open, if there are several (`features_resnet50`).
         instance_labels: A folder of `<bag>.npy` that overrides the instance labels in the files.
+        max_bag_gb: Gigabytes that a bag may take in memory; bags that state more are refused. None
+            is the setting of `bag_limit`, or its default.
 
     Raises:
         BagError: there are no bags, two share a name, the folder mixes bags of several tools,
@@ -42,7 +45,8 @@ def open_bags(
     if not folder.is_dir():
         raise BagError(f"there is no folder {folder}: give the one that holds the bags")
     chosen = chosen_folder(folder, features)
-    bags = _recognised(chosen)(chosen, graph=graph, cache_gb=cache_gb)
+    with bag_limit(max_bag_gb):
+        bags = _recognised(chosen)(chosen, graph=graph, cache_gb=cache_gb)
     if instance_labels is not None:
         bags.overlay = Overlay(instance_labels, bags.names)
     return bags

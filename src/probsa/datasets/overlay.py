@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
-from ..core import StoredBag, files_by_name, npy_files
+from ..core import StoredBag, files_by_name, load_array, npy_files
 from ..errors import BagError, hint
-from .formats.arrays import load_array
 
 
 class Overlay:

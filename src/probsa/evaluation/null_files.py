@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from jaxtyping import Float
 
-from ..core import StoredBag, replacing_hdf5, write_json
+from ..core import StoredBag, dataset_of, open_hdf5, replacing_hdf5, write_json
 from ..datasets import BagSet
 from ..errors import BagError
 from ..training import RunFolder
 from .null_maps import NULL_MAPS, NullMaps, fit_null_maps
-from .tables import INSTANCES, NULL_SCORES
+from .tables import AGAIN, INSTANCES, NULL_SCORES
 
 ABOUT = "about.json"
 NO_NULL_MAPS = (
@@ -118,12 +117,12 @@ def read_null_scores(
     path = parent / NULL_SCORES / f"{name}.h5"
     if not path.is_file():
         return dict.fromkeys(NULL_MAPS, f"no scores of bag {name!r} are stored")
-    try:
-        with h5py.File(path, "r") as f:
-            found: dict[str, Any] = {k: str(v) for k, v in f.attrs.items() if k in NULL_MAPS}
-            found |= {k: np.asarray(f[k], np.float64) for k in f if k in NULL_MAPS}
-    except (OSError, RuntimeError) as e:
-        raise BagError(f"{path} cannot be read as HDF5 ({e}): predict this bag again") from e
+    with open_hdf5(path, again=AGAIN) as f:
+        found: dict[str, Any] = {k: str(v) for k, v in f.attrs.items() if k in NULL_MAPS}
+        for null_map in NULL_MAPS:
+            scores = dataset_of(f, null_map, again=AGAIN)
+            if scores is not None:
+                found[null_map] = np.asarray(scores[()], np.float64)
     for null_map, score in found.items():
         if not isinstance(score, str) and (
             score.shape != (instances,) or not np.isfinite(score).all()
@@ -144,6 +143,6 @@ def about_null_maps(parent: Path) -> dict[str, Any] | None:
 def labelled_bags(predictions: Path) -> Iterator[str]:
     """Yield the names of the predicted bags that have instance labels."""
     for path in sorted((predictions / INSTANCES).glob("*.h5")):
-        with h5py.File(path, "r") as f:
+        with open_hdf5(path, again=AGAIN) as f:
             if "instance_labels" in f:
                 yield path.stem

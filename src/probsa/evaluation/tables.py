@@ -18,11 +18,19 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from jaxtyping import Float
 
-from ..core import read_csv, replacing_hdf5, write_csv, write_json
+from ..core import (
+    attributes_of,
+    dataset_of,
+    numeric_attribute,
+    open_hdf5,
+    read_csv,
+    replacing_hdf5,
+    write_csv,
+    write_json,
+)
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
 from .prediction import EXPLANATIONS, Prediction
 from .table_cells import read_columns, read_distances, read_label, read_shares
@@ -36,6 +44,8 @@ NOTES = "notes.json"
 """Remarks on the bags, such as an estimated stride, which `probsa predict` writes."""
 FAITHFULNESS = "faithfulness.json"
 """Curves of deletion of each bag, which `probsa predict --faithfulness` writes."""
+
+AGAIN = "predict this bag again"
 
 _PER_INSTANCE = (
     "attention_mean",
@@ -188,14 +198,13 @@ def read_instances(path: Path) -> Prediction:
     """
     if not path.is_file():
         raise BagError(f"there are no per-instance outputs at {path}: run `probsa predict` again")
-    try:
-        with h5py.File(path, "r") as f:
-            arrays = {k: np.asarray(v[()]) for k, v in f.items() if isinstance(v, h5py.Dataset)}
-            attributes: dict[str, Any] = dict(f.attrs)
-    except (OSError, RuntimeError) as error:
-        raise BagError(
-            f"{path} cannot be read as HDF5 ({error}): predict this bag again"
-        ) from error
+    arrays: dict[str, np.ndarray] = {}
+    with open_hdf5(path, again=AGAIN) as f:
+        for key in (*_PER_INSTANCE, *_OF_MEMBERS, *_OPTIONAL):
+            dataset = dataset_of(f, key, again=AGAIN)
+            if dataset is not None:
+                arrays[key] = np.asarray(dataset[()])
+        attributes: dict[str, Any] = attributes_of(f)
     missing = [k for k in _PER_INSTANCE if k not in arrays]
     missing += [k for k in ("name", "score_kind", "kind") if k not in attributes]
     if missing:
@@ -203,20 +212,24 @@ def read_instances(path: Path) -> Prediction:
             f"{path} is not a file of predictions: it lacks {', '.join(missing)}; it has "
             f"{', '.join(arrays) or 'nothing'}"
         )
-    n = len(arrays["attention_mean"])
+    n = arrays["attention_mean"].size
     for k, v in arrays.items():
         if v.ndim == 0 or len(v) != n:
             raise BagError(f"{path}: {k} has shape {v.shape}, but attention_mean has {n} rows")
+        if v.dtype.kind not in "biuf" or v.ndim > 2 or not np.isfinite(v).all():
+            raise BagError(
+                f"{path}: {k} ({v.dtype}, shape {v.shape}) is not an array of finite numbers with "
+                f"one row per instance: {AGAIN}"
+            )
     known = {f.name for f in fields(Prediction)}
     empty = np.empty(0, dtype=np.float32)
-    stride = attributes.get("pitch")
     return Prediction(
         name=str(attributes["name"]),
         probability=empty,
         std=empty,
         score_kind=str(attributes["score_kind"]),
         kind=str(attributes["kind"]),
-        stride=None if stride is None else float(stride),
+        stride=numeric_attribute(attributes, "pitch"),
         **{"coords": None, **{k: v for k, v in arrays.items() if k in known}},
     )
 

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from ..core import Bag, random_stream, replacing, write_json
+from ..core import Bag, load_arrays, random_stream, replacing, write_json
 from ..datasets import Split
 from ..errors import BagError, InputError
 from ..training import RunFolder
@@ -69,6 +68,20 @@ class Gaussian:
         distances = np.sort(gaussian._distance(validation))
         values = {name: getattr(gaussian, name) for name in ARRAYS}
         return cls(**{**values, "reference": distances})
+
+    def check(self) -> None:
+        """Check arrays that come from a file.
+
+        Raises:
+            InputError: their shapes do not fit each other, or a value is not finite.
+        """
+        d = self.mean.shape
+        shapes = {"scale_mean": d, "scale_deviation": d, "mean": d, "whitening": d * 2}
+        fitting = len(d) == 1 and all(getattr(self, k).shape == s for k, s in shapes.items())
+        if not fitting or self.reference.ndim != 1 or not len(self.reference):
+            raise InputError("the shapes of its arrays do not fit each other")
+        if not all(np.isfinite(getattr(self, name)).all() for name in ARRAYS):
+            raise InputError("its arrays hold NaN or infinity")
 
     def __call__(self, x: Float[np.ndarray, "n d"]) -> Distances:
         """Return the distances of items."""
@@ -185,12 +198,14 @@ class TrainingDistance:
             InputError: the file is damaged or has other contents.
         """
         try:
-            with np.load(path, allow_pickle=False) as stored:
-                levels = [
-                    Gaussian(**{n: stored[f"{level}_{n}"].astype(np.float64) for n in ARRAYS})
-                    for level in ("bags", "instances")
-                ]
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+            stored = load_arrays(path)
+            levels = [
+                Gaussian(**{n: stored[f"{level}_{n}"].astype(np.float64) for n in ARRAYS})
+                for level in ("bags", "instances")
+            ]
+            for level in levels:
+                level.check()
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(
                 f"{path} does not hold the distances of a run ({error}): delete it to predict "
                 "without them"

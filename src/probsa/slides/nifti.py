@@ -3,6 +3,7 @@
 It is oriented like DICOM series, so the same volume in both formats gives equal arrays.
 """
 
+import math
 import re
 import zlib
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from ..errors import MissingExtra, SlideError
+from ..core import check_size
+from ..errors import BagError, MissingExtra, SlideError
 from . import _base
 from .series import air_notes
 
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
 SUFFIXES = (".nii", ".nii.gz")
+_AGAIN = "copy it again"
 _MILLIMETRES = {"meter": 1000.0, "mm": 1.0, "micron": 0.001, "unknown": 1.0}
+_DAMAGED = (OSError, EOFError, ValueError, TypeError, ArithmeticError, MemoryError, zlib.error)
+"""Errors of nibabel for damaged files."""
 _OBLIQUE = 1.0
 """Angle in degrees between slices and axial plane above which a note is added."""
 
@@ -104,8 +109,8 @@ def _load(path: Path) -> "Nifti1Image":
             return kind.from_filename(path)
         except (ImageFileError, HeaderDataError, WrapStructError) as error:
             errors.append(str(error))
-        except (OSError, EOFError, ValueError, zlib.error) as error:
-            raise SlideError(f"{path} is damaged: {error}") from error
+        except _DAMAGED as error:
+            raise SlideError(f"{path} is damaged: {error}. Copy it again") from error
     raise SlideError(f"{path} is not NIfTI, although its name says so: {errors[0]}")
 
 
@@ -121,10 +126,11 @@ def _voxels(path: Path, image: "Nifti1Image") -> tuple[Float[np.ndarray, "i j k"
         raise SlideError(
             f"{path} holds {image.get_data_dtype()}, where one number per voxel was expected"
         )
+    _check_volume(path, image)
     try:
         data = np.asarray(image.get_fdata(dtype=np.float32, caching="unchanged"))
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise SlideError(f"{path} is damaged: {error}") from error
+    except _DAMAGED as error:
+        raise SlideError(f"{path} is damaged: {error}. Copy it again") from error
     data = data.reshape(shape[:3])
     known = np.isfinite(data)
     if known.all():
@@ -135,6 +141,25 @@ def _voxels(path: Path, image: "Nifti1Image") -> tuple[Float[np.ndarray, "i j k"
     share = 100 * float(np.mean(~known))
     note = f"{share:.1f} % of the voxels are not numbers and were set to the minimum, {smallest:g}."
     return np.where(known, data, smallest), [note]
+
+
+def _check_volume(path: Path, image: "Nifti1Image") -> None:
+    """Compare the stated size of the volume with what is stored, before memory is taken."""
+    stored = path.stat().st_size
+    values, scaled = math.prod(image.shape), 4
+    size = values * np.dtype(image.get_data_dtype()).itemsize
+    try:
+        check_size(path, what="the volume", stated=values * scaled, stored=stored, again=_AGAIN)
+    except BagError as error:
+        raise SlideError(str(error)) from error
+    if path.name.lower().endswith(".gz"):
+        return
+    rest = stored - int(getattr(image.dataobj, "offset", 0))
+    if not size <= rest < size + max(size // image.shape[2], 1):
+        raise SlideError(
+            f"{path} is damaged: it states {' x '.join(map(str, image.shape))} voxels, {size:,} "
+            f"bytes, but {rest:,} are stored. Copy it again"
+        )
 
 
 def _affine(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..core import (
+    MAX_BAG_GB,
     GraphOptions,
     Limits,
     NonNegativeFloat,
@@ -58,6 +59,9 @@ class DataConfig:
     """How the graph of each bag is built."""
     cache_gb: NonNegativeFloat = 4.0
     """Gigabytes of memory in which bags are cached between epochs."""
+    max_bag_gb: PositiveFloat = MAX_BAG_GB
+    """Gigabytes that the features of one bag may take in memory. Files that state more are
+    refused before they are read."""
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..cohorts import PatchSet, Record
-from ..core import Bags, write_json
+from ..core import Bags, max_bag_gb, write_json
 from ..datasets import (
     SPLIT_PARTS,
     BagSet,
@@ -166,6 +166,7 @@ def open_data(data: DataConfig, *, features: Path | None = None) -> BagSet:
         cache_gb=data.cache_gb,
         features=data.feature_set,
         instance_labels=data.instance_labels if is_own_folder else None,
+        max_bag_gb=max_bag_gb(data.max_bag_gb),
     )
 
 

@@ -1,14 +1,17 @@
 """What all commands share: their parser, its errors in plain words, and how results are written."""
 
 import json
+import math
 import re
 import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
+from ...core import MAX_BAG_GB
 from ...errors import InputError, hint
 
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
@@ -35,6 +38,28 @@ def add_json_flag(parser: ArgumentParser) -> None:
     """Add `--json`, which every command has."""
     words = "Print the result as one JSON document on standard output."
     parser.add_argument("--json", action="store_true", help=words)
+
+
+def add_limit_flag(parser: ArgumentParser) -> None:
+    """Add `--max-bag-gb`, for commands that read bags or scans without being training."""
+    parser.add_argument(
+        "--max-bag-gb", type=float, metavar="GB",
+        help="Gigabytes that one bag or scan may take in memory. Files that state more are refused "
+        f"before they are read. Default: {MAX_BAG_GB:g}, or for a run its own setting.",
+    )  # fmt: skip
+
+
+def stated_limit(args: Namespace) -> AbstractContextManager[None]:
+    """Return the context in which files are read with the given `--max-bag-gb`.
+
+    Raises:
+        InputError: it is not a positive number.
+    """
+    from ...core import bag_limit
+
+    if args.max_bag_gb is not None and not 0 < args.max_bag_gb < math.inf:
+        raise InputError(f"--max-bag-gb is {args.max_bag_gb:g}; expected a number above 0")
+    return bag_limit(args.max_bag_gb)
 
 
 def parse_arguments(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:

@@ -7,7 +7,15 @@ from typing import get_args
 from jsonargparse import ArgumentParser
 
 from ...datasets import SourceFormat, TargetFormat
-from ._shared import add_json_flag, command_parser, exit_status, parse_arguments, write_json
+from ._shared import (
+    add_json_flag,
+    add_limit_flag,
+    command_parser,
+    exit_status,
+    parse_arguments,
+    stated_limit,
+    write_json,
+)
 
 DESCRIPTION = """\
 Convert the bags of one tool to files of another.
@@ -39,6 +47,7 @@ def parser() -> ArgumentParser:
         help="Encoder that the features were made with, if the files do not state it.",
     )  # fmt: skip
     add("--overwrite", action="store_true", help="Replace existing bags.")
+    add_limit_flag(parser)
     add_json_flag(parser)
     return parser
 
@@ -57,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
         encoder=args.encoder,
         overwrite=args.overwrite,
     )
-    with counting("converting") as count:
+    with stated_limit(args), counting("converting") as count:
         converted = convert(
             args.source,
             args.out,

@@ -7,7 +7,14 @@ from jsonargparse import ArgumentParser, Namespace
 
 from ...errors import InputError
 from ._guarantee_flags import add_guarantee_flags, guarantee_options
-from ._shared import add_json_flag, command_parser, parse_arguments, write_json
+from ._shared import (
+    add_json_flag,
+    add_limit_flag,
+    command_parser,
+    parse_arguments,
+    stated_limit,
+    write_json,
+)
 
 DESCRIPTION = """\
 Compute the metrics of a folder of predictions, with confidence intervals."""
@@ -54,6 +61,7 @@ def parser() -> ArgumentParser:
         "--figures", type=Path, metavar="DIR",
         help="Folder to write reliability diagrams and retention curves to, as PNG.",
     )  # fmt: skip
+    add_limit_flag(parser)
     add_json_flag(parser)
     row = parser.add_argument_group("row of the LocalMIL leaderboard").add_argument
     row(
@@ -89,17 +97,18 @@ def run(arguments: Sequence[str]) -> int:
         raise InputError("--submit FILE and --set DIR are needed together")
     if args.submit is not None:
         _submit(args)
-    report = evaluate(
-        args.predictions,
-        labels=args.labels,
-        classes=args.classes,
-        part=args.part,
-        lesions=args.lesions,
-        mpp=args.mpp,
-        guarantees=guarantee_options(args),
-        bootstrap=args.bootstrap,
-        seed=args.seed,
-    )
+    with stated_limit(args):
+        report = evaluate(
+            args.predictions,
+            labels=args.labels,
+            classes=args.classes,
+            part=args.part,
+            lesions=args.lesions,
+            mpp=args.mpp,
+            guarantees=guarantee_options(args),
+            bootstrap=args.bootstrap,
+            seed=args.seed,
+        )
     if args.figures is not None:
         from ...maps import write_report_figures
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser
 
 from ...errors import ProbSAError, SlideError
-from ._shared import add_json_flag, command_parser, exit_status, parse_arguments, write_json
+from ._shared import (
+    add_json_flag,
+    add_limit_flag,
+    command_parser,
+    exit_status,
+    parse_arguments,
+    stated_limit,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from ...slides import Scan, Slide
@@ -43,6 +51,7 @@ def parser() -> ArgumentParser:
         help="Micrometres per level-0 pixel, which replace those in the files; or a table with the "
         "columns slide and mpp.",
     )  # fmt: skip
+    add_limit_flag(parser)
     add_json_flag(parser)
     return parser
 
@@ -56,14 +65,15 @@ def run(arguments: Sequence[str]) -> int:
     descriptions: list[_Description] = []
     failed: list[tuple[str, str]] = []
     mpp = None if args.slide_mpp is None else read_resolutions(args.slide_mpp)
-    for path in args.files:
-        for entry in _entries(path, mpp):
-            if isinstance(entry, _Description):
-                descriptions.append(entry)
-                if not args.json:
-                    OUT.print(_as_text(entry), markup=False, soft_wrap=True)
-            else:
-                failed.append(entry)
+    with stated_limit(args):
+        for path in args.files:
+            for entry in _entries(path, mpp):
+                if isinstance(entry, _Description):
+                    descriptions.append(entry)
+                    if not args.json:
+                        OUT.print(_as_text(entry), markup=False, soft_wrap=True)
+                else:
+                    failed.append(entry)
     if len(failed) == 1 and not descriptions:
         raise SlideError(failed[0][1])
     if args.json:

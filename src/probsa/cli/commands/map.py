@@ -6,7 +6,15 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 
 from ...errors import InputError
-from ._shared import add_json_flag, command_parser, exit_status, parse_arguments, write_json
+from ._shared import (
+    add_json_flag,
+    add_limit_flag,
+    command_parser,
+    exit_status,
+    parse_arguments,
+    stated_limit,
+    write_json,
+)
 
 DESCRIPTION = """\
 Draw the score of each instance, and its variance where it has one, as one PNG file per bag."""
@@ -40,6 +48,7 @@ def parser() -> ArgumentParser:
         "measurements.",
     )  # fmt: skip
     _add_flags_of_overlays(parser)
+    add_limit_flag(parser)
     add_json_flag(parser)
     return parser
 
@@ -84,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
     from ..terminal import OUT, counting
 
     over = _over(args)
-    with counting("drawing") as count:
+    with stated_limit(args), counting("drawing") as count:
         failures = render_folder(
             args.predictions,
             args.out,

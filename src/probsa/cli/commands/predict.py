@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser
 
-from ._shared import add_json_flag, command_parser, exit_status, parse_arguments, write_json
+from ._shared import (
+    add_json_flag,
+    add_limit_flag,
+    command_parser,
+    exit_status,
+    parse_arguments,
+    stated_limit,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from ...workflow import Predicted
@@ -53,6 +61,7 @@ def parser() -> ArgumentParser:
         "model predicts each bag more than 100 times.",
     )  # fmt: skip
     add("--overwrite", action="store_true", help="Replace existing predictions.")
+    add_limit_flag(parser)
     add_json_flag(parser)
     return parser
 
@@ -64,7 +73,7 @@ def run(arguments: Sequence[str]) -> int:
     from ...workflow import predict_folder
     from ..terminal import ERR, OUT, counting
 
-    with counting("predicting") as count:
+    with stated_limit(args), counting("predicting") as count:
         predicted = predict_folder(
             args.run,
             args.features,

@@ -5,7 +5,14 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
-from ._shared import add_json_flag, command_parser, parse_arguments, write_json
+from ._shared import (
+    add_json_flag,
+    add_limit_flag,
+    command_parser,
+    parse_arguments,
+    stated_limit,
+    write_json,
+)
 
 DESCRIPTION = """\
 Read every file of a work folder or a folder of features, and report what is wrong.
@@ -18,6 +25,7 @@ def parser() -> ArgumentParser:
     """Return the parser of `probsa verify`."""
     parser = command_parser("verify", DESCRIPTION)
     parser.add_argument("folder", type=Path, help="Work folder, or folder of features.")
+    add_limit_flag(parser)
     add_json_flag(parser)
     return parser
 
@@ -28,7 +36,8 @@ def run(arguments: Sequence[str]) -> int:
     from ...cohorts import verify
     from ..terminal import OUT
 
-    report = verify(args.folder)
+    with stated_limit(args):
+        report = verify(args.folder)
     if args.json:
         write_json(report.to_dict())
     else:

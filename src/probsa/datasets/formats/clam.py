@@ -15,6 +15,8 @@ from ...core import (
     StoredBag,
     as_coordinates,
     as_features,
+    attributes_of,
+    dataset_of,
     files_by_name,
     numeric_attribute,
     open_hdf5,
@@ -52,12 +54,12 @@ def read_patch_file(path: Path) -> PatchFile:
         BagError: the file is damaged or holds no `coords`.
     """
     with open_hdf5(path) as f:
-        corners, pixels = f.get("coords"), f.get("imgs")
-        if not isinstance(corners, h5py.Dataset):
+        corners, pixels = dataset_of(f, "coords"), f.get("imgs")
+        if corners is None:
             raise BagError(f"{path} has no dataset 'coords', so it is not a file of patches")
-        attributes, scale = dict(corners.attrs), 1.0
+        attributes, scale = attributes_of(corners), 1.0
         if isinstance(pixels, h5py.Dataset):
-            attributes = {"patch_size": pixels.shape[1]} | attributes | dict(pixels.attrs)
+            attributes = {"patch_size": pixels.shape[1]} | attributes | attributes_of(pixels)
             scale = numeric_attribute(attributes, "downsample") or 1.0
         coords = at_level_0(as_coordinates(corners[...]), scale)
     return PatchFile(coords=coords, attributes=attributes, scale=scale)

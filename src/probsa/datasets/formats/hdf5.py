@@ -1,6 +1,7 @@
 """Bags in HDF5 files, one per bag, written by probsa, TRIDENT or CLAM (with its `patches`)."""
 
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import h5py
@@ -9,6 +10,8 @@ import numpy as np
 from ...core import (
     BagKind,
     StoredBag,
+    attributes_of,
+    dataset_of,
     files_by_name,
     hdf5_files,
     open_hdf5,
@@ -37,9 +40,11 @@ class Hdf5Bags(BagSet):
         path = self._files[self._known(name)]
         with open_hdf5(path) as f:
             attributes, kind = _attributes(f, "coords"), _kind(f, path)
-            encoder = f.attrs.get("probsa_encoder", _attributes(f, "features").get("encoder"))
-            flags = f.get("unreadable")
-            unreadable = int(np.count_nonzero(flags[...])) if isinstance(flags, h5py.Dataset) else 0
+            encoder = attributes_of(f).get(
+                "probsa_encoder", _attributes(f, "features").get("encoder")
+            )
+            flags = dataset_of(f, "unreadable")
+            unreadable = 0 if flags is None else int(np.count_nonzero(flags[...]))
         patches = None if from_attributes(attributes).size_level0 else self._beside(name)
         metadata = from_attributes({**(patches.attributes if patches else {}), **attributes})
         encoder_guessed = encoder is None and path.parent.name.startswith("features_")
@@ -82,7 +87,22 @@ class Hdf5Bags(BagSet):
         return frozenset({"clam", "trident", "probsa"})
 
     def _beside(self, name: str) -> PatchFile | None:
-        return patch_file(self._patches, name)
+        patches = patch_file(self._patches, name)
+        if patches is None and self._has_patches:
+            raise BagError(
+                f"bag {name!r}: {self._patches} has no file of its patches, but of other bags: "
+                f"create {name}.h5 again, or leave the bag out"
+            )
+        return patches
+
+    @cached_property
+    def _has_patches(self) -> bool:
+        """Whether the folder of patches, which may be another tool's, belongs to these bags."""
+        endings = ("", "_patches")
+        folder = self._patches
+        return folder is not None and any(
+            (folder / f"{name}{ending}.h5").is_file() for name in self._files for ending in endings
+        )
 
     def _read(self, name: str) -> StoredBag:
         stored = read_bag(self._files[name])
@@ -100,7 +120,7 @@ class Hdf5Bags(BagSet):
 
 def _attributes(f: h5py.File, dataset: str) -> dict[str, object]:
     item = f.get(dataset)
-    return dict(item.attrs) if isinstance(item, h5py.Dataset) else {}
+    return attributes_of(item) if isinstance(item, h5py.Dataset) else {}
 
 
 def _kind(f: h5py.File, path: Path) -> BagKind | None:
@@ -108,5 +128,5 @@ def _kind(f: h5py.File, path: Path) -> BagKind | None:
     kind, coords = read_kind(f, path), f.get("coords")
     if kind is not None or not isinstance(coords, h5py.Dataset):
         return kind
-    shape = coords.shape
+    shape: tuple[int, ...] = coords.shape or (1,)
     return "ct" if len(shape) == 1 or shape[-1] == 1 else "slide"

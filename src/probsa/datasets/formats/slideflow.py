@@ -18,13 +18,13 @@ from ...core import (
     as_features,
     files_by_name,
     graphs,
+    load_array,
     pt_files,
     validate_bag,
 )
 from ...errors import BagError, InputError
 from ..bag_set import BagSet, GraphOptions
 from ..metadata import Metadata, positive
-from .arrays import load_array
 from .tensors import load_tensor, tensor_shape
 
 INDEXES = (".index.npz", ".index.npy")
@@ -156,7 +156,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         return {}
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON ({error}): copy or make it again") from error
     if not isinstance(config, dict):
         raise InputError(f"{path}: expected a JSON object with tile_px and tile_um")

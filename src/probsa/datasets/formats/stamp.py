@@ -15,6 +15,8 @@ from ...core import (
     StoredBag,
     as_coordinates,
     as_features,
+    attributes_of,
+    dataset_of,
     files_by_name,
     graphs,
     hdf5_files,
@@ -47,8 +49,9 @@ class StampBags(BagSet):
     def metadata(self, name: str) -> Metadata:
         path = self._files[self._known(name)]
         with open_hdf5(path) as f:
-            tile_um, tile_px = _tile_um(f, path), numeric_attribute(f.attrs, "tile_size_px")
-            extractor = f.attrs.get("extractor")
+            attributes = attributes_of(f)
+            tile_um, tile_px = _tile_um(f, path), numeric_attribute(attributes, "tile_size_px")
+            extractor = attributes.get("extractor")
         tile_px = tile_px or (float(FIRST_PX) if tile_um == FIRST_UM else None)
         return Metadata(
             kind="slide",
@@ -90,21 +93,22 @@ def is_stamp(path: Path) -> bool:
 
 
 def _feature_dataset(f: h5py.File, path: Path) -> h5py.Dataset:
-    version = str(f.attrs.get("stamp_version", "0"))
+    attributes = attributes_of(f)
+    version = str(attributes.get("stamp_version", "0"))
     major = version.partition(".")[0]
-    if major.isdigit() and int(major) > NEWEST:
+    if major.isdecimal() and int(major[:9]) > NEWEST:
         raise BagError(
             f"{path} was written by STAMP {version}, this probsa reads its files up to version "
             f"{NEWEST}: update probsa"
         )
-    dataset = next((f[k] for k in ROWS if k in f), None)
-    if not isinstance(dataset, h5py.Dataset):
+    dataset = next((dataset_of(f, k) for k in ROWS if k in f), None)
+    if dataset is None:
         contents = ", ".join(repr(k) for k in f) or "nothing"
         raise BagError(
             f"{path} is not STAMP's, unlike other files of the folder: it holds {contents}, but no "
             "'feats'. Put each tool's files in a folder of their own"
         )
-    kind = f.attrs.get("feat_type", "tile")
+    kind = attributes.get("feat_type", "tile")
     if kind != "tile" or len(dataset.shape) == 1:
         unit = kind if kind != "tile" else "slide"
         raise BagError(
@@ -121,19 +125,20 @@ def _feature_dataset(f: h5py.File, path: Path) -> h5py.Dataset:
 
 
 def _corners(f: h5py.File, path: Path) -> np.ndarray:
-    dataset = f.get("coords")
-    if not isinstance(dataset, h5py.Dataset) or len(dataset.shape) != 2 or dataset.shape[1] != 2:
-        shape = dataset.shape if isinstance(dataset, h5py.Dataset) else "missing"
+    dataset = dataset_of(f, "coords")
+    if dataset is None or len(dataset.shape) != 2 or dataset.shape[1] != 2:
+        shape = "missing" if dataset is None else dataset.shape
         raise BagError(f"{path}: expected coords (tiles, 2) in micrometres, they are {shape}")
-    return dataset[...].astype(np.float64)
+    return as_coordinates(dataset[...]).astype(np.float64)
 
 
 def _tile_um(f: h5py.File, path: Path) -> float:
     """Return the side of a tile in µm: as stated, or that of STAMP 1 if the corners fit it."""
-    tile = _stated_um(f.attrs)
+    attributes = attributes_of(f)
+    tile = _stated_um(attributes)
     if tile is not None:
         return tile
-    unit = f.attrs.get("unit")
+    unit = attributes.get("unit")
     if unit in (None, "px") and _first_version(_corners(f, path)):
         return FIRST_UM
     raise BagError(
@@ -151,11 +156,11 @@ def _stated_um(attributes: Mapping[str, object]) -> float | None:
 
 
 def _scale(f: h5py.File) -> float:
-    return 1.0 if _stated_um(f.attrs) is not None else FIRST_UM / FIRST_PX
+    return 1.0 if _stated_um(attributes_of(f)) is not None else FIRST_UM / FIRST_PX
 
 
 def _first_version(corners: np.ndarray) -> bool:
-    return not np.remainder(corners - corners.min(0), FIRST_PX).any()
+    return len(corners) > 0 and not np.remainder(corners - corners.min(0), FIRST_PX).any()
 
 
 def _stride(coords: np.ndarray, tile: float) -> float:

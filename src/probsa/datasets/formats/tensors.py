@@ -8,7 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...core import check_size
 from ...errors import BagError, EmptyBag
+
+AGAIN = "copy or make it again"
 
 
 def load_tensor(path: Path) -> np.ndarray:
@@ -44,6 +47,7 @@ def _load(path: Path, *, mapped: bool) -> Tensor:
     if not path.is_file():
         raise BagError(f"there is no file {path}")
     try:
+        _check_members(path)
         content = torch.load(
             path,
             map_location="cpu",
@@ -56,14 +60,28 @@ def _load(path: Path, *, mapped: bool) -> Tensor:
             "loaded since it could run code. Save the features alone, as one tensor (instances, "
             "width)"
         ) from error
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError, IndexError) as error:
+    except BagError:
+        raise
+    except (
+        RuntimeError,
+        OSError,
+        EOFError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        AssertionError,
+        ArithmeticError,
+        MemoryError,
+        zipfile.BadZipFile,
+    ) as error:
         raise BagError(
             f"{path} cannot be read as .pt: it is damaged or in another format "
             f"({str(error).splitlines()[0] if str(error) else type(error).__name__}). "
             "Copy or make it again"
         ) from error
     if isinstance(content, Tensor):
-        return content
+        return _checked(content, path)
     hint = (
         ". Lists of rows are written by eva; their order may differ from that of the coordinates"
         if isinstance(content, list)
@@ -72,3 +90,34 @@ def _load(path: Path, *, mapped: bool) -> Tensor:
     raise BagError(
         f"{path} holds a {type(content).__name__}, expected one tensor (instances, width){hint}"
     )
+
+
+def _check_members(path: Path) -> None:
+    """Compare the stated sizes of an archive's members with its own size."""
+    if not zipfile.is_zipfile(path):
+        return
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        stated = sum(member.file_size for member in archive.infolist())
+    check_size(path, what="the archive", stated=stated, stored=size, again=AGAIN)
+
+
+def _checked(tensor: Tensor, path: Path) -> Tensor:
+    """Return a tensor of numbers in memory, whose rows are all stored.
+
+    A tensor may repeat one stored row any number of times, or have no values at all.
+    """
+    plain = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_nested
+    if not plain or tensor.device.type != "cpu" or tensor.is_complex():
+        raise BagError(
+            f"{path} holds a tensor of another kind ({tensor.dtype}, {tensor.layout}, on "
+            f"{tensor.device.type}): save the features as a dense tensor of numbers"
+        )
+    stated, stored = tensor.numel() * tensor.element_size(), path.stat().st_size
+    check_size(path, what="the tensor", stated=stated, stored=stored, again=AGAIN)
+    if stated > tensor.untyped_storage().nbytes():
+        raise BagError(
+            f"{path}: the tensor repeats its values: its shape {tuple(tensor.shape)} needs "
+            f"{stated:,} bytes, but {tensor.untyped_storage().nbytes():,} are stored: {AGAIN}"
+        )
+    return tensor

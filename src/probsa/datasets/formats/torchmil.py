@@ -5,12 +5,20 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core import StoredBag, as_coordinates, as_features, files_by_name, npy_files, validate_bag
+from ...core import (
+    StoredBag,
+    as_coordinates,
+    as_features,
+    as_instance_labels,
+    files_by_name,
+    load_array,
+    npy_files,
+    validate_bag,
+)
 from ...errors import BagError, TableError
 from ..bag_set import BagSet, GraphOptions
 from ..labels import read_rows
 from ..metadata import Metadata
-from .arrays import load_array
 
 INSTANCE_LABELS = ("patch_labels", "slice_labels")
 
@@ -45,7 +53,9 @@ class TorchmilBags(BagSet):
     def label(self, name: str) -> int | None:
         """Return the bag's label, if there is a file for it."""
         label = self._beside("labels", self._known(name))
-        return None if label is None or not label.size else int(label.reshape(-1)[0])
+        if label is None or not label.size:
+            return None
+        return int(as_instance_labels(label, source=self._root / "labels" / f"{name}.npy")[0])
 
     def parts(self) -> dict[str, str]:
         """Return the part of each bag in `splits.csv`; empty if there is no such file."""
@@ -71,7 +81,7 @@ class TorchmilBags(BagSet):
             name=name,
             features=as_features(load_array(path), source=path),
             coords=None if coords is None else as_coordinates(coords),
-            instance_labels=None if labels is None else labels.reshape(-1).astype(np.int64),
+            instance_labels=None if labels is None else as_instance_labels(labels, source=path),
             kind="slide" if is_slide else "ct",
             stride=self._stride if is_slide else None,
         )

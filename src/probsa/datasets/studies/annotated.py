@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Shaped, UInt8
 
+from ...core import load_array
 from ...errors import InputError
 from ...patches import raster
 from ...slides import open_slide
@@ -144,10 +145,7 @@ def _official_name(name: str) -> str:
 
 def _read_mask(path: Path, *, downsample: int) -> Shaped[np.ndarray, "rows columns"]:
     if path.suffix.lower() == ".npy":
-        try:
-            mask = np.load(path, allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
-            raise InputError(f"{path} cannot be read as .npy: {error}. Copy it again") from error
+        mask = load_array(path)
         if mask.ndim != 2 or mask.dtype.kind not in "biuf":
             raise InputError(
                 f"{path} holds {mask.dtype} of shape {mask.shape}, expected numbers of shape "

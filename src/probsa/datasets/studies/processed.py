@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core import npy_files
+from ...core import load_array, npy_files
 from ...errors import InputError, TableError
-from ..formats.arrays import load_array
 from ..labels import read_rows
 
 ABOVE = ("", "dataset", "root")

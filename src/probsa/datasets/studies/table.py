@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ...core import load_array
 from ...errors import InputError
-from ..formats.arrays import load_array
 from ..labels import check_labels_match, read_table
 from ..overlay import Overlay
 from .study import INSTANCES, LABELS, UNKNOWN, InstanceLabels, StudyDraft, StudySource

@@ -1,0 +1,187 @@
+"""Open HDF5 files of unknown origin, and check what they state before anything is read.
+
+Links to other files, data in other files and virtual datasets are refused: a file that was copied
+from elsewhere should not make probsa read other files, or wait for a pipe.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ..errors import BagError
+from .sizes import check_size
+
+HDF5_ERRORS = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+)
+"""Errors that h5py and NumPy raise for damaged files, in which even a data type may be invalid."""
+AGAIN = "copy or extract it again"
+SIZES = (
+    "patch_size",
+    "patch_size_level0",
+    "size_level0",
+    "pitch",
+    "downsample",
+    "custom_downsample",
+    "level0_width",
+    "level0_height",
+    "level_dim",
+    "mpp",
+    "mpp_level0",
+    "level0_magnification",
+    "target_magnification",
+    "tile_size",
+    "tile_size_um",
+    "tile_size_px",
+)
+"""Attributes that are positive numbers."""
+COUNTS = ("overlap", "patch_level")
+"""Attributes that are numbers from 0."""
+PAIRS = ("level_dim", "downsample")
+"""Attributes with a number for each axis."""
+TEXTS = (
+    "encoder",
+    "extractor",
+    "feat_type",
+    "kind",
+    "name",
+    "probsa_encoder",
+    "probsa_kind",
+    "probsa_made_with",
+    "score_kind",
+    "stamp_version",
+    "unit",
+)
+"""Attributes that are text."""
+LARGEST = 1e12
+"""No number among these attributes is larger."""
+
+
+@contextmanager
+def open_hdf5(path: Path, *, again: str = AGAIN) -> Iterator[h5py.File]:
+    """Open a file for reading, and raise BagError with its path if HDF5 cannot read it.
+
+    Args:
+        path: the file.
+        again: what to do if it is damaged, for the message.
+
+    Raises:
+        BagError: the file is missing or damaged, or links to other files.
+    """
+    if not path.is_file():
+        raise BagError(f"there is no file {path}")
+    if not h5py.is_hdf5(path):
+        raise BagError(
+            f"{path} is not an HDF5 file: expected one with a dataset 'features' (rows are "
+            "instances). Was it only partly copied, or is it in another format?"
+        )
+    try:
+        with h5py.File(path, "r") as f:
+            _refuse_links(f, path)
+            yield f
+    except BagError:
+        raise
+    except HDF5_ERRORS as error:
+        raise BagError(
+            f"{path} cannot be read as HDF5: it is truncated or damaged ({error}). "
+            f"{again[:1].upper()}{again[1:]}"
+        ) from error
+
+
+def dataset_of(f: h5py.File, name: str, *, again: str = AGAIN) -> h5py.Dataset | None:
+    """Return a dataset of an open file that may be read as a whole; None if there is none.
+
+    Raises:
+        BagError: its values are in other files or no simple values, or its stated size is above
+            the limit or far above what is stored.
+    """
+    dataset, path = f.get(name), Path(str(f.filename))
+    if not isinstance(dataset, h5py.Dataset):
+        if f.get(name, getlink=True) is None:
+            return None
+        raise BagError(
+            f"{path} has no dataset {name!r}, but a group or a broken link of that name: {again}"
+        )
+    what = f"the dataset {name!r}"
+    if dataset.is_virtual or dataset.external:
+        raise BagError(
+            f"{path}: the values of {what} are in other files, which are not read: copy them into "
+            "the file (h5repack)"
+        )
+    shape: Any = dataset.shape
+    if shape is None or dataset.dtype.kind not in "biufSUc":
+        values = "no values" if shape is None else f"values of type {dataset.dtype}"
+        raise BagError(f"{path}: {what} has {values}, expected an array of numbers: {again}")
+    chunk = int(np.prod(dataset.chunks or (), dtype=object)) * dataset.dtype.itemsize
+    stated = int(np.prod(shape, dtype=object)) * dataset.dtype.itemsize
+    stored = min(int(dataset.id.get_storage_size()), path.stat().st_size)
+    check_size(
+        path, what=what, stated=max(stated, chunk if stored else 0), stored=stored, again=again
+    )
+    return dataset
+
+
+def attributes_of(item: h5py.Dataset | h5py.File) -> dict[str, Any]:
+    """Return the attributes of a dataset or a file, of which those that probsa uses are checked.
+
+    Raises:
+        BagError: one of them is not what it should be: a positive number, or a text.
+    """
+    path = Path(str(item.file.filename))
+    attributes = dict(item.attrs)
+    check_attributes(attributes, path)
+    return attributes
+
+
+def check_attributes(attributes: Mapping[str, Any], path: Path) -> None:
+    """Check the attributes that probsa uses; see `attributes_of`.
+
+    Raises:
+        BagError: one of them is not what it should be.
+    """
+    for key, value in attributes.items():
+        if not _is_plausible(key, value):
+            kind = "a text" if key in TEXTS else "a number"
+            if key in SIZES:
+                kind = "a positive number"
+            raise BagError(
+                f"{path}: the attribute {key!r} is {str(value)[:80]!r}, expected {kind}: correct "
+                "or remove the attribute, or make the file again"
+            )
+
+
+def _is_plausible(key: str, value: Any) -> bool:
+    if key in TEXTS:
+        return isinstance(value, str) and value.isprintable()
+    if key not in SIZES and key not in COUNTS:
+        return True
+    if isinstance(value, str):  # TRIDENT writes 'None' for what it does not know
+        return value == "None"
+    numbers = np.asarray(value)
+    if numbers.dtype.kind not in "iuf" or numbers.size not in ((1, 2) if key in PAIRS else (1,)):
+        return False
+    least = 0.0 if key in COUNTS else np.nextafter(0.0, 1.0)
+    return bool(((numbers >= least) & (numbers <= LARGEST)).all())
+
+
+def _refuse_links(f: h5py.File, path: Path) -> None:
+    def external(name: str | bytes, link: object) -> tuple[str | bytes, str] | None:
+        return (name, str(link.filename)) if isinstance(link, h5py.ExternalLink) else None
+
+    found = f.visititems_links(external)  # an error raised inside it would be lost
+    if found is not None:
+        raise BagError(
+            f"{path}: {found[0]!r} is a link to the file {found[1]!r}, which is not read: copy the "
+            "values into the file (h5repack), or leave the link out"
+        )

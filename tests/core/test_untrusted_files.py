@@ -1,0 +1,186 @@
+"""Files that state more than they hold, or point elsewhere, are refused before they are read."""
+
+import os
+
+import h5py
+import numpy as np
+import pytest
+from fuzz.mutations import npy_bytes
+
+from probsa.core import (
+    as_coordinates,
+    as_instance_labels,
+    attributes_of,
+    bag_limit,
+    load_array,
+    load_arrays,
+    max_bag_gb,
+    open_hdf5,
+    read_bag,
+)
+from probsa.errors import BagError
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+@pytest.fixture
+def path(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f["features"] = X
+        f["coords"] = np.arange(6).reshape(3, 2)
+    return tmp_path / "a.h5"
+
+
+def remake(path, **made):
+    with h5py.File(path, "r+") as f:
+        del f["features"]
+        f.create_dataset("features", **made)
+
+
+@pytest.mark.parametrize("rows", [10**7, 10**12])
+@pytest.mark.parametrize("chunks", [None, (1024, 4)])
+def test_rows_of_which_nothing_is_stored(path, rows, chunks):
+    remake(path, shape=(rows, 4), dtype="f4", chunks=chunks)
+    with pytest.raises(BagError, match=r"a\.h5: .*(larger --max-bag-gb|nothing is stored of)"):
+        read_bag(path)
+
+
+def test_zeros_that_compress_to_almost_nothing(path):
+    zeros = np.zeros((10**7, 4), np.float32)
+    remake(path, data=zeros, compression="gzip", chunks=(10**6, 4))
+    assert path.stat().st_size < 10**6
+    with pytest.raises(BagError, match=r"a\.h5: .*states 0\.16 GB, but the file stores"):
+        read_bag(path)
+
+
+def test_the_limit_is_that_of_max_bag_gb(path):
+    assert max_bag_gb() == 8.0
+    with bag_limit(1e-8), pytest.raises(BagError, match="more than 1e-08 GB"):
+        read_bag(path)
+    with bag_limit(1e-8), bag_limit(None):
+        assert max_bag_gb() == 1e-8
+    assert read_bag(path).features.tolist() == X.tolist()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file"])
+def test_values_in_other_files_are_not_read(path, kind):
+    target = path.with_name("raw.bin")
+    if kind == "pipe":
+        os.mkfifo(target)
+    else:
+        target.write_bytes(X.tobytes())
+    remake(path, shape=X.shape, dtype="f4", external=[(str(target), 0, X.nbytes)])
+    with pytest.raises(BagError, match="in other files, which are not read"):
+        read_bag(path)
+
+
+def test_links_and_virtual_datasets_are_refused(path):
+    other = path.with_name("other.h5")
+    with h5py.File(other, "w") as f:
+        f["x"] = X
+    layout = h5py.VirtualLayout(shape=X.shape, dtype=X.dtype)
+    layout[...] = h5py.VirtualSource(str(other), "x", shape=X.shape)
+    with h5py.File(path, "r+") as f:
+        del f["features"]
+        f.create_virtual_dataset("features", layout)
+    with pytest.raises(BagError, match="in other files"):
+        read_bag(path)
+    with h5py.File(path, "r+") as f:
+        del f["features"]
+        f["features"] = h5py.ExternalLink(str(other), "/x")
+    with pytest.raises(BagError, match="'features' is a link to the file"):
+        read_bag(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("patch_size_level0", 0),
+        ("patch_size_level0", np.inf),
+        ("downsample", np.array([0.0, 0.0])),
+        ("level_dim", 5 + 2j),
+        ("pitch", "wide"),
+        ("mpp", np.zeros(0)),
+        ("encoder", np.arange(3)),
+        ("kind", h5py.Empty("f4")),
+    ],
+)
+def test_odd_attributes_are_named(path, key, value):
+    with h5py.File(path, "r+") as f:
+        f["coords"].attrs[key] = value
+    with pytest.raises(BagError, match=rf"a\.h5: the attribute '{key}' is .* expected a"):
+        read_bag(path)
+
+
+@pytest.mark.parametrize("value", [np.inf, "x", -1])
+def test_an_odd_version_is_named(path, value):
+    with h5py.File(path, "r+") as f:
+        f.attrs["probsa_version"] = value
+    with pytest.raises(BagError, match=r"a\.h5: the attribute 'probsa_version'"):
+        read_bag(path)
+
+
+def test_trident_may_state_that_it_does_not_know(path):
+    with h5py.File(path, "r+") as f:
+        f["coords"].attrs["mpp"] = "None"
+    with open_hdf5(path) as f:
+        assert attributes_of(f["coords"]) == {"mpp": "None"}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"shape": (10**12, 4)},
+        {"shape": (4, 4)},
+        {"shape": (-1, 4)},
+        {"descr": "|O"},
+        {"descr": "x"},
+        {"shape": "x"},
+        {"fortran_order": None},
+    ],
+)
+@pytest.mark.parametrize("zipped", [False, True])
+def test_headers_of_arrays(tmp_path, header, zipped):
+    data = npy_bytes(X, header=header)
+    path = tmp_path / ("a.npz" if zipped else "a.npy")
+    if zipped:
+        import zipfile
+
+        with zipfile.ZipFile(path, "w") as z:
+            z.writestr("x.npy", data)
+    else:
+        path.write_bytes(data)
+    with pytest.raises(BagError, match=r"a\.np[yz]"):
+        load_array(path)
+
+
+def test_whole_arrays_are_read(tmp_path):
+    np.save(tmp_path / "a.npy", X)
+    np.savez_compressed(tmp_path / "b.npz", x=X, y=X[0])
+    assert np.array_equal(load_array(tmp_path / "a.npy"), X)
+    assert np.array_equal(load_array(tmp_path / "a.npy", mapped=True), X)
+    assert np.array_equal(load_array(tmp_path / "b.npz"), X)
+    assert np.array_equal(load_arrays(tmp_path / "b.npz")["y"], X[0])
+
+
+def test_coordinates_are_numbers_of_each_instance():
+    for odd in (np.float64(3), np.array([b"x"]), np.array([1 + 2j]), np.array([1e300, 0.0])):
+        with pytest.raises(BagError, match="coords"):
+            as_coordinates(np.asarray(odd))
+    assert as_coordinates(np.zeros((0, 2))).shape == (0, 2)
+    assert as_coordinates(np.arange(3)).tolist() == [[0], [1], [2]]
+
+
+def test_instance_labels_are_whole_numbers(path):
+    for odd in (np.array([0.5]), np.array([np.nan]), np.array(["a"]), np.array([2**40])):
+        with pytest.raises(BagError, match=r"a\.h5: the instance labels"):
+            as_instance_labels(odd, source=path)
+    assert as_instance_labels(np.array([[1.0], [-1.0]]), source=path).tolist() == [1, -1]
+
+
+def test_a_broken_link_is_not_a_bag_without_coordinates(path):
+    with h5py.File(path, "r+") as f:
+        del f["coords"]
+        f["coords"] = h5py.SoftLink("/nowhere")
+    with pytest.raises(BagError, match=r"a\.h5 has no dataset 'coords', but .* a broken link"):
+        read_bag(path)

@@ -1,0 +1,402 @@
+"""What is fuzzed: small folders of every kind of input, and the commands that read them."""
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from fuzz.containers import HDF5, NIFTI, NPZ, PT
+from fuzz.mutations import JSON, NPY, SAFETENSORS, TABLE, TEXT, YAML, Mutation
+from support import foreign
+from support.made_slides import write_cohort
+from support.stored import write_folder
+from support.written_slides import texture, write_pyramid
+
+from probsa.cli import main
+from probsa.datasets import read_clam_split, read_table
+from probsa.errors import ProbSAError
+from probsa.jobs import claim
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a command said and wrote."""
+
+    status: int
+    text: str = ""
+    results: Mapping[str, Any] = field(default_factory=dict)
+    """What was read or predicted, by bag or by another name; compared with `same`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A folder with files to alter, and what reads them."""
+
+    name: str
+    build: Callable[[Path], object]
+    files: Mapping[str, tuple[Mutation, ...]]
+    """Mutations by pattern; those of `BYTES` are applied to every file."""
+    drive: Callable[[Path, Path], Outcome]
+    """Called with the folder and a path to write to."""
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether two results are equal; numbers that are not a number equal themselves."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        if one.dtype.kind != "f" or other.dtype.kind != "f":
+            return np.array_equal(one, other)
+        # bags are predicted together, which changes the order of sums
+        close = {"rtol": 1e-4, "atol": 1e-5, "equal_nan": True}
+        return one.shape == other.shape and np.allclose(one, other, **close)
+    return type(one) is type(other) and one == other
+
+
+def command(*arguments: object) -> Outcome:
+    """Run a command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main([str(a) for a in arguments])
+    return Outcome(status=status, text=out.getvalue() + err.getvalue())
+
+
+def library(call: Callable[[], Any]) -> Outcome:
+    """Call a function of the library, whose errors become an exit status as those of commands."""
+    try:
+        return Outcome(status=0, results={"value": call()})
+    except ProbSAError as error:
+        return Outcome(status=2, text=f"probsa: error: {error}")
+
+
+def arrays_of(folder: Path, pattern: str) -> dict[str, Any]:
+    """Return the arrays and attributes of the HDF5 files of a folder, by name."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob(pattern)):
+        with h5py.File(path) as f:
+            content: dict[str, Any] = {k: f[k][...] for k in f}
+            if "coords" in f:
+                content |= {f"coords.{k}": np.asarray(v) for k, v in f["coords"].attrs.items()}
+        found[path.stem] = content
+    return found
+
+
+def _convert(tool: str) -> Callable[[Path, Path], Outcome]:
+    def drive(folder: Path, out: Path) -> Outcome:
+        said = command(
+            "convert",
+            folder,
+            "--from",
+            tool,
+            "--to",
+            "probsa",
+            "--slide-mpp",
+            "0.5054",
+            "--out",
+            out,
+        )
+        return Outcome(status=said.status, text=said.text, results=arrays_of(out, "*.h5"))
+
+    return drive
+
+
+def _foreign(tool: str) -> Callable[[Path], object]:
+    slides = [foreign.slide(f"s{k}", seed=k) for k in range(3)]
+
+    def build(folder: Path) -> None:
+        foreign.TOOLS[tool](folder, *slides)
+        if tool == "clam":
+            shutil.rmtree(folder / "h5_files")
+
+    return build
+
+
+def _clam_hdf5(folder: Path) -> None:
+    foreign.clam(folder, *(foreign.slide(f"s{k}", seed=k) for k in range(3)))
+    shutil.rmtree(folder / "pt_files")
+
+
+_RUN: list[Path] = []
+"""The folder of one trained run, made when it is first needed."""
+
+
+def trained(folder: Path) -> None:
+    """Copy a run with its features, its labels and its predictions into a folder."""
+    if not _RUN:
+        import tempfile
+
+        home = Path(tempfile.mkdtemp(prefix="probsa-fuzz-"))
+        features, labels = write_folder(home, bags=9)
+        _make_run(home / "run", features, labels)
+        read = ("--features", features, "--labels", labels, "--device", "cpu")
+        out = ("--faithfulness", "--out", home / "predictions")
+        predicted = command("predict", home / "run", *read, *out)
+        assert predicted.status == 0, predicted.text
+        shutil.rmtree(home / "run" / "predictions")
+        (home / "few").mkdir()
+        for name in ("000", "001", "002"):
+            shutil.copy(features / f"{name}.h5", home / "few" / f"{name}.h5")
+        _RUN.append(home)
+    shutil.copytree(_RUN[0], folder, dirs_exist_ok=True)
+
+
+def _make_run(out: Path, features: Path, labels: Path) -> None:
+    from probsa.training import read_run, train
+    from probsa.workflow.runs import finish_run
+
+    given = {"features": str(features), "labels": str(labels), "test_fold": 0, "epochs": 1}
+    size = {"model": "abmil-probsa-diag", "embed": 8, "attention_dim": 4, "predict_samples": 8}
+    where = {"device": "cpu", "threads": 1, "tensorboard": False}
+    config = read_run(None, {**given, **size, **where})
+    finish_run(train(config, out), bootstrap=0, maps="none")
+
+
+def _predict(folder: Path, out: Path) -> Outcome:
+    said = command("predict", folder / "run", "--features", folder / "few", "--device", "cpu",
+                   "--out", out)  # fmt: skip
+    return Outcome(status=said.status, text=said.text, results=predictions_in(out))
+
+
+def predictions_in(out: Path) -> dict[str, Any]:
+    """Return the rows of a table of predictions and the arrays of the instances, by bag."""
+    found = arrays_of(out / "instances", "*.h5") if (out / "instances").is_dir() else {}
+    if (out / "predictions.csv").is_file():
+        for line in (out / "predictions.csv").read_text().splitlines()[1:]:
+            cells = line.split(",")
+            row = found.setdefault(cells[0], {})
+            row["calls"], row["numbers"] = (
+                cells[1:4],
+                np.array([float(c or "nan") for c in cells[4:]]),
+            )
+    return found
+
+
+def _evaluate(folder: Path, out: Path) -> Outcome:
+    said = command("evaluate", folder / "predictions", "--labels", folder / "labels.csv",
+                   "--bootstrap", 20, "--json")  # fmt: skip
+    text = said.text[said.text.find("{") : said.text.rfind("}") + 1]
+    try:
+        report = json.loads(text) if said.status == 0 else {}
+        results = {"report": {k: v for k, v in report.items() if k != "metadata"}}
+    except ValueError:
+        results = {"report": said.text}
+    return Outcome(status=said.status, text=said.text, results=results)
+
+
+def _map(folder: Path, out: Path) -> Outcome:
+    said = command("map", folder / "predictions", "--bag", "001", "--out", out)
+    pictures = {p.name: p.read_bytes() for p in sorted(out.glob("*.png"))} if out.is_dir() else {}
+    return Outcome(status=said.status, text=said.text, results=pictures)
+
+
+def _tables(folder: Path) -> None:
+    rows = "".join(f"b{k},{k % 2},g{k},{k % 3}\n" for k in range(12))
+    (folder / "folds.csv").write_text(f"bag,label,group,fold\n{rows}")
+    parts = ("train", "train", "val", "test")
+    rows = "".join(f"b{k},{'ab'[k % 2]},{parts[k % 4]}\n" for k in range(12))
+    (folder / "named.csv").write_text(f"slide_id,label,split\n{rows}")
+    rows = "".join(f"{k},b{3 * k},b{3 * k + 1},b{3 * k + 2}\n" for k in range(4))
+    (folder / "splits_0.csv").write_text(f",train,val,test\n{rows}")
+
+
+def _read_tables(folder: Path, _: Path) -> Outcome:
+    def read() -> dict[str, Any]:
+        table = read_table(folder / "folds.csv")
+        named = read_table(folder / "named.csv", classes=("a", "b"))
+        split = read_clam_split(folder / "splits_0.csv", table)
+        return {
+            "folds": [table.bags, table.labels, table.groups, table.folds],
+            "named": [named.bags, named.labels, named.splits],
+            "split": split.to_dict() | {"origin": ""},
+        }
+
+    return library(read)
+
+
+def _scans(folder: Path) -> None:
+    import nibabel
+
+    volume = np.arange(5 * 6 * 4, dtype=np.int16).reshape(5, 6, 4)
+    image = nibabel.Nifti1Image(volume, np.diag([1.0, 1.0, 3.0, 1.0]))
+    nibabel.save(image, folder / "a.nii")
+    (folder / "b.nii.gz").write_bytes(gzip.compress((folder / "a.nii").read_bytes()))
+
+
+def _info(folder: Path, _: Path) -> Outcome:
+    said = command("info", folder, "--json")
+    results = {}
+    with contextlib.suppress(ValueError):
+        listed = json.loads(said.text[said.text.find("{") : said.text.rfind("}") + 1])
+        results = {Path(f["path"]).name: f | {"path": ""} for f in listed.get("files", [])}
+    return Outcome(status=said.status, text=said.text, results=results)
+
+
+def _slides(folder: Path) -> None:
+    from PIL import Image
+
+    write_pyramid(folder / "a.tif", texture(256, 256), factors=(1, 2))
+    for name in ("b.png", "c.jpg"):
+        Image.fromarray(texture(64, 64)).save(folder / name)
+    (folder / "mpp.csv").write_text("slide,mpp\na,0.5\nb,0.25\nc,0.25\n")
+
+
+def _slide_info(folder: Path, _: Path) -> Outcome:
+    said = command(
+        "info", *sorted(folder.glob("[abc].*")), "--slide-mpp", folder / "mpp.csv", "--json"
+    )
+    results = {}
+    with contextlib.suppress(ValueError):
+        listed = json.loads(said.text[said.text.find("{") : said.text.rfind("}") + 1])
+        results = {Path(f["path"]).name: f | {"path": ""} for f in listed.get("files", [])}
+    return Outcome(status=said.status, text=said.text, results=results)
+
+
+_WORK: list[Path] = []
+
+
+def _work(folder: Path) -> None:
+    """Copy a cohort's work folder, with the lock of another machine's dead process."""
+    if not _WORK:
+        import tempfile
+
+        from probsa.cohorts import ExtractOptions, extract_cohort, patch_cohort
+        from probsa.patches import settings
+
+        home = Path(tempfile.mkdtemp(prefix="probsa-fuzz-"))
+        write_cohort(home / "slides", slides=2)
+        patch_cohort(home / "slides", home / "work", settings=settings(size=128, mpp=0.5))
+        extract_cohort(home / "work", ExtractOptions(batch=16))
+        _WORK.append(home)
+    shutil.copytree(_WORK[0] / "work", folder, dirs_exist_ok=True)
+    owner = {
+        "token": "a1b2",
+        "host": "h",
+        "place": "elsewhere",
+        "pid": 1,
+        "started": "",
+        "since": "",
+    }
+    lock = next(folder.rglob("features_*/*.h5")).parent / ".slide9.h5.lock"
+    lock.write_text(json.dumps(owner))
+
+
+def _verify(folder: Path, _: Path) -> Outcome:
+    for lock in folder.rglob(".*.lock"):
+        os.utime(lock, (0, 0))
+    said = command("verify", folder, "--json")
+    locks = sorted(folder.rglob(".*.lock"))
+    if locks and locks[0].is_file():
+        held = library(lambda: claim(locks[0].with_name("slide9.h5"), heartbeat=1000.0))
+        taken = held.results.get("value")
+        if taken is not None:
+            taken.release()
+    # the lock is a finding, so that the status of an unaltered folder is 1
+    results = {}
+    with contextlib.suppress(ValueError):
+        found = json.loads(said.text[said.text.find("{") : said.text.rfind("}") + 1])
+        results = {"findings": [f["file"] for f in found["findings"]]}
+    accepted = results.get("findings") in ([], [str(p.relative_to(folder)) for p in locks])
+    return Outcome(status=0 if accepted else said.status, text=said.text, results={})
+
+
+SUBJECTS = (
+    Subject(name="bags, probsa", build=trained, files={"few/*.h5": HDF5}, drive=_predict),
+    Subject(
+        name="bags, clam h5", build=_clam_hdf5, files={"**/*.h5": HDF5}, drive=_convert("clam")
+    ),
+    Subject(
+        name="bags, clam pt",
+        build=_foreign("clam"),
+        files={"patches/*.h5": HDF5, "pt_files/*.pt": PT},
+        drive=_convert("clam"),
+    ),
+    Subject(
+        name="bags, trident",
+        build=_foreign("trident"),
+        files={"**/*.h5": HDF5},
+        drive=_convert("trident"),
+    ),
+    Subject(
+        name="bags, stamp",
+        build=_foreign("stamp"),
+        files={"**/*.h5": HDF5},
+        drive=_convert("stamp"),
+    ),
+    Subject(
+        name="bags, slideflow",
+        build=_foreign("slideflow"),
+        files={"*.pt": PT, "*.npz": NPZ, "*.json": JSON + TEXT},
+        drive=_convert("slideflow"),
+    ),
+    Subject(
+        name="bags, torchmil",
+        build=_foreign("torchmil"),
+        files={"**/*.npy": NPY, "*.csv": TABLE + TEXT},
+        drive=_convert("torchmil"),
+    ),
+    Subject(
+        name="labels and splits", build=_tables, files={"*.csv": TABLE + TEXT}, drive=_read_tables
+    ),
+    Subject(
+        name="run",
+        build=trained,
+        files={
+            "run/*.json": JSON + TEXT,
+            "run/run.yaml": YAML + TEXT,
+            "run/split.json": JSON + TEXT,
+            "run/threshold.json": JSON,
+            "run/features.json": JSON,
+            "run/**/*.safetensors": SAFETENSORS,
+            "run/checkpoints/best.safetensors": SAFETENSORS,
+            "run/*.npz": NPZ,
+        },
+        drive=_predict,
+    ),
+    Subject(
+        name="predictions",
+        build=trained,
+        files={
+            "predictions/*.csv": TABLE + TEXT,
+            "predictions/*.json": JSON + TEXT,
+            "predictions/instances/*.h5": HDF5,
+            "predictions/null_maps/*": HDF5,
+        },
+        drive=_evaluate,
+    ),
+    Subject(
+        name="maps",
+        build=trained,
+        files={
+            "predictions/predictions.csv": TABLE + TEXT,
+            "predictions/predictions.json": JSON,
+            "predictions/instances/001.h5": HDF5,
+        },
+        drive=_map,
+    ),
+    Subject(name="scans", build=_scans, files={"*.nii*": NIFTI}, drive=_info),
+    Subject(
+        name="slides",
+        build=_slides,
+        files={"[abc].*": (), "mpp.csv": TABLE + TEXT},
+        drive=_slide_info,
+    ),
+    Subject(
+        name="work folder",
+        build=_work,
+        files={
+            "**/*.h5": HDF5,
+            "**/*.json": JSON + TEXT,
+            "**/.*.lock": JSON + TEXT,
+        },
+        drive=_verify,
+    ),
+)
+"""Every kind of input, each with equal shares of the cases."""
