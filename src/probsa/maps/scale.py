@@ -140,12 +140,12 @@ def numbers(*values: float) -> list[str]:
     >>> numbers(0.1353, 0.1354), numbers(0.5, 1.0)
     (['0.1353', '0.1354'], ['0.5', '1'])
     """
-    distinct = len(set(values))
-    for digits in range(3, 10):
-        texts = [f"{v:.{digits}g}".replace("-", "−") for v in values]
-        if len(set(texts)) == distinct:
-            break
-    return texts
+    distinct, digits = len(set(values)), 3
+    texts = [f"{v:.3g}" for v in values]
+    while len(set(texts)) < distinct and digits < 9:
+        digits += 1
+        texts = [f"{v:.{digits}g}" for v in values]
+    return [text.replace("-", "−") for text in texts]
 
 
 def extend(values: Float[np.ndarray, " n"], limits: tuple[float, float]) -> str:
