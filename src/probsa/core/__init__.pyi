@@ -66,3 +66,10 @@ from .store import size_level0 as size_level0
 from .store import stride_of as stride_of
 from .store import validate_bag as validate_bag
 from .store import write_bag as write_bag
+from .stored import as_record as as_record
+from .stored import as_typed as as_typed
+from .stored import parse_json as parse_json
+from .stored import read_json as read_json
+from .stored import read_record as read_record
+from .stored import read_text as read_text
+from .stored import unusual as unusual

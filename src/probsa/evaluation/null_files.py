@@ -5,7 +5,6 @@ PREDICTIONS/null_maps/<bag>.h5     a dataset per map, for each bag with instance
 PREDICTIONS/null_maps/about.json   the fit, written last
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,14 @@ import h5py
 import numpy as np
 from jaxtyping import Float
 
-from ..core import StoredBag, replacing_hdf5, write_json
+from ..core import (
+    StoredBag,
+    as_typed,
+    open_hdf5,
+    read_json,
+    replacing_hdf5,
+    write_json,
+)
 from ..datasets import BagSet
 from ..errors import BagError
 from ..training import RunFolder
@@ -22,6 +28,7 @@ from .null_maps import NULL_MAPS, NullMaps, fit_null_maps
 from .tables import INSTANCES, NULL_SCORES
 
 ABOUT = "about.json"
+AGAIN = "predict again"
 NO_NULL_MAPS = (
     "no null maps were stored with these predictions: `probsa train` fits them if the held-out "
     "bags have instance labels"
@@ -118,12 +125,12 @@ def read_null_scores(
     path = parent / NULL_SCORES / f"{name}.h5"
     if not path.is_file():
         return dict.fromkeys(NULL_MAPS, f"no scores of bag {name!r} are stored")
-    try:
-        with h5py.File(path, "r") as f:
-            found: dict[str, Any] = {k: str(v) for k, v in f.attrs.items() if k in NULL_MAPS}
-            found |= {k: np.asarray(f[k], np.float64) for k in f if k in NULL_MAPS}
-    except (OSError, RuntimeError) as e:
-        raise BagError(f"{path} cannot be read as HDF5 ({e}): predict this bag again") from e
+    with open_hdf5(path) as f:
+        found: dict[str, Any] = {k: str(v) for k, v in f.attrs.items() if k in NULL_MAPS}
+        for null_map in NULL_MAPS:
+            item = f.get(null_map)
+            if isinstance(item, h5py.Dataset):
+                found[null_map] = _scores(item, path, instances=instances)
     for null_map, score in found.items():
         if not isinstance(score, str) and (
             score.shape != (instances,) or not np.isfinite(score).all()
@@ -135,15 +142,27 @@ def read_null_scores(
     return found
 
 
+def _scores(dataset: h5py.Dataset, path: Path, *, instances: int) -> np.ndarray:
+    """Read the scores of a null map; its size is compared before anything is read."""
+    if dataset.shape != (instances,) or dataset.dtype.kind not in "fiu":
+        raise BagError(
+            f"{path}: {dataset.name} is {dataset.dtype} of shape {dataset.shape}, expected "
+            f"{instances} finite scores: predict this bag again"
+        )
+    return np.asarray(dataset[...], np.float64)
+
+
 def about_null_maps(parent: Path) -> dict[str, Any] | None:
     """Return what is known of the fit, or None if no scores of null maps are stored in a folder."""
     path = parent / NULL_SCORES / ABOUT
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    if not path.is_file():
+        return None
+    return as_typed(read_json(path, advice=AGAIN), dict[str, Any], where=str(path), advice=AGAIN)
 
 
 def labelled_bags(predictions: Path) -> Iterator[str]:
     """Yield the names of the predicted bags that have instance labels."""
     for path in sorted((predictions / INSTANCES).glob("*.h5")):
-        with h5py.File(path, "r") as f:
+        with open_hdf5(path) as f:
             if "instance_labels" in f:
                 yield path.stem

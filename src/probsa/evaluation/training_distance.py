@@ -6,11 +6,13 @@ percentile among the validation bags, which the fit does not use, makes it reada
 used.
 """
 
+import struct
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
@@ -27,6 +29,13 @@ MOST_INSTANCES = 10_000
 FEWEST_BAGS = 2
 BLOCK = 8192
 """Number of instances measured at once, so that a slide needs no float64 copy."""
+LARGEST = 2**31
+"""Largest size in bytes of the arrays of a run, without compression."""
+NPZ_ERRORS = (
+    OSError, ValueError, LookupError, TypeError, EOFError, MemoryError, RuntimeError,
+    SyntaxError, BadZipFile, zlib.error, struct.error,
+)  # fmt: skip
+"""What NumPy and the standard library raise for damaged archives."""
 ARRAYS = ("scale_mean", "scale_deviation", "mean", "whitening", "reference")
 
 
@@ -184,17 +193,41 @@ class TrainingDistance:
         Raises:
             InputError: the file is damaged or has other contents.
         """
+        advice = "delete it to predict without them"
         try:
+            with ZipFile(path) as archive:  # before anything is unpacked
+                size = sum(member.file_size for member in archive.infolist())
+            if size > LARGEST:
+                raise InputError(
+                    f"{path} states {size:,} bytes, expected at most {LARGEST:,}: {advice}"
+                )
             with np.load(path, allow_pickle=False) as stored:
-                levels = [
-                    Gaussian(**{n: stored[f"{level}_{n}"].astype(np.float64) for n in ARRAYS})
+                arrays = {
+                    f"{level}_{name}": np.asarray(stored[f"{level}_{name}"])
                     for level in ("bags", "instances")
-                ]
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+                    for name in ARRAYS
+                }
+        except InputError:
+            raise
+        except NPZ_ERRORS as error:
             raise InputError(
-                f"{path} does not hold the distances of a run ({error}): delete it to predict "
-                "without them"
+                f"{path} does not hold the distances of a run ({error}): {advice}"
             ) from error
+        width = arrays["bags_scale_mean"].size
+        for name, array in arrays.items():
+            shape = {"reference": (array.size,), "whitening": (width, width)}.get(
+                name.partition("_")[2], (width,)
+            )
+            finite = array.dtype.kind == "f" and np.isfinite(array).all()
+            if not finite or not array.size or array.shape != shape:
+                raise InputError(
+                    f"{path}: {name} is {array.dtype} of shape {array.shape}, expected finite "
+                    f"numbers of shape {shape}: {advice}"
+                )
+        levels = [
+            Gaussian(**{n: arrays[f"{level}_{n}"].astype(np.float64) for n in ARRAYS})
+            for level in ("bags", "instances")
+        ]
         return cls(bags=levels[0], instances=levels[1], about={})
 
 

@@ -1,9 +1,9 @@
 """Predict a folder of bags with a trained run, several runs, or a converted model."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..core import read_record
 from ..datasets import BagSet, Split, open_bags, read_table
 from ..evaluation import (
     MapScoreChoice,
@@ -114,9 +114,10 @@ def _joint_split(runs: Sequence[Path]) -> Split | None:
 
 def _stored_threshold(runs: Sequence[Path]) -> float | None:
     """Return the threshold of a run, or the mean of several if each has one."""
-    files = [RunFolder(run).path / "threshold.json" for run in runs]
-    stored = [json.loads(f.read_text())["threshold"] for f in files if f.is_file()]
-    if len(stored) < len(runs) or None in stored:
+    folders = [RunFolder(run) for run in runs]
+    found = [f.threshold() for f in folders if f.threshold_file.is_file()]
+    stored = [threshold for threshold in found if threshold is not None]
+    if len(stored) < len(runs):
         return None
     return stored[0] if len(runs) == 1 else sum(stored) / len(stored)
 
@@ -125,4 +126,5 @@ def _stored_map_score(run: Path) -> MapScoreChoice | None:
     file = RunFolder(run).map_score_file
     if not file.is_file():
         return None
-    return MapScoreChoice.from_dict(json.loads(file.read_text(encoding="utf-8")))
+    advice = "remove it to show the model's own score, or copy the run again"
+    return read_record(MapScoreChoice, file, advice=advice)
