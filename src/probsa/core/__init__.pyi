@@ -39,6 +39,9 @@ from .options import check_value as check_value
 from .options import choices as choices
 from .options import described as described
 from .options import limits_of as limits_of
+from .plugins import BrokenPlugin as BrokenPlugin
+from .plugins import broken_plugins as broken_plugins
+from .plugins import load_plugins as load_plugins
 from .randomness import draw_key as draw_key
 from .randomness import random_stream as random_stream
 from .randomness import seed_of as seed_of

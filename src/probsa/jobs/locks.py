@@ -27,7 +27,7 @@ from ..core import as_record, temporary_files
 
 LARGEST = 4096
 """Largest size in bytes of the content of a lock file."""
-TOKEN = re.compile(r"[0-9a-f]{1,40}")
+TOKEN = re.compile(r"[A-Za-z0-9]{1,40}")
 HEARTBEAT = 10.0
 """Seconds between two touches of a lock."""
 STALE_AFTER = 120.0
@@ -194,7 +194,7 @@ def _read(path: Path) -> tuple[Owner, float] | None:
     """Return the owner and the time of the last touch, or None if there is no lock."""
     try:
         # open() asks the file server for the current state; stat() alone may use a cache
-        with path.open("rb") as f:
+        with open(path, "rb", opener=_without_waiting) as f:
             touched, text = os.fstat(f.fileno()).st_mtime, f.read(LARGEST)
     except FileNotFoundError:
         return None
@@ -210,6 +210,10 @@ def _read(path: Path) -> tuple[Owner, float] | None:
     if not TOKEN.fullmatch(owner.token) or not 0 < owner.pid < 2**31:
         return Owner(), touched
     return owner, touched
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe would be waited for
 
 
 def _dead_owner(path: Path, stale_after: float) -> Owner | None:
