@@ -8,6 +8,7 @@ instances/<bag>.h5  coords, attention_*, variance_*, weight_*, degree, instance_
 """
 
 import os
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -30,6 +31,7 @@ from ..core import (
     write_json,
 )
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
+from ..jobs import sole_writer
 from .instance_files import read_instances as read_instances
 from .instance_files import write_instances as write_instances
 from .prediction import Prediction
@@ -124,7 +126,7 @@ def write_predictions(
     """
     folder = Path(folder)
     _check_output(folder, overwrite=overwrite)
-    with _new_folder(folder) as new:
+    with _new_folder(folder, overwrite=overwrite) as new:
         rows: list[dict[str, object]] = []
         header: list[str] = []
         seen: set[str] = set()
@@ -272,9 +274,27 @@ def _check_output(folder: Path, *, overwrite: bool) -> None:
 
 
 @contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
+def _new_folder(folder: Path, *, overwrite: bool) -> Iterator[Path]:
     """Create a temporary folder that replaces `folder` on success and is removed on failure."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    with sole_writer(folder):
+        _recover(folder)
+        _check_output(folder, overwrite=overwrite)
+        with _replacement(folder) as new:
+            yield new
+
+
+def _recover(folder: Path) -> None:
+    """Put back, or remove, earlier predictions that a killed process had put aside."""
+    name = re.compile(re.escape(f".{folder.name}.") + r"[a-z0-9_]{8}\.old")
+    for old in [p for p in folder.parent.iterdir() if name.fullmatch(p.name)]:
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.replace(folder)
+
+
+@contextmanager
+def _replacement(folder: Path) -> Iterator[Path]:
     new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
     try:
         new.chmod(0o755)

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -130,7 +131,10 @@ def claim(
     _HEARTBEATS.add(lock)
     # Remove half-written files, and stale guard files: their owners are gone.
     for stale in (*temporary_files(target), *path.parent.glob(f"{_escape(path.name)}.*")):
-        stale.unlink(missing_ok=True)
+        if stale.is_dir():  # `target` is a folder, written as a whole
+            shutil.rmtree(stale, ignore_errors=True)
+        else:
+            stale.unlink(missing_ok=True)
     return lock
 
 
