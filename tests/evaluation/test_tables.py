@@ -303,10 +303,10 @@ def test_a_bare_table_is_enough(folder):
 
 def test_damaged_json(folder):
     (folder / "predictions.json").write_text('{"threshold": 0.')
-    with pytest.raises(InputError, match=r"predictions\.json is not valid JSON"):
+    with pytest.raises(InputError, match=r"predictions\.json is damaged: it is not JSON"):
         read_predictions(folder)
     (folder / "predictions.json").write_text(json.dumps([1]))
-    with pytest.raises(InputError, match="contains a list"):
+    with pytest.raises(InputError, match="is a list"):
         read_predictions(folder)
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from support.toy_stage import wait_for
 from probsa.core.files import replacing, temporary_files
 from probsa.jobs import locks
 from probsa.jobs.locks import claim, lock_file
+from probsa.jobs.records import RecordFile
 
 
 @pytest.fixture
@@ -132,6 +133,80 @@ def test_an_unreadable_lock_is_somebody_s_until_it_is_old(target, text):
     assert lock.taken_over
     lock.release()
     assert files(target) == []
+
+
+DAMAGED = {
+    "pid is text": {"pid": "many"},
+    "pid is a list": {"pid": [1]},
+    "pid is 0": {"pid": 0},
+    "pid is negative": {"pid": -1},
+    "pid is too large": {"pid": 10**12},
+    "started is a number": {"started": 3},
+    "place is null": {"place": None},
+    "token with a slash": {"token": "../../x"},
+    "token with NUL": {"token": "a\0b"},
+    "long token": {"token": "a" * 300},
+    "token is a number": {"token": 3},
+    "empty token": {"token": ""},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_lock_is_that_of_an_unknown_owner(target, damage, caplog):
+    """It is somebody's until it is old; then it is taken over, and the log says so."""
+    other = {"place": "elsewhere"} if damage in ("pid is 0", "empty token") else {}
+    leave(target, **other, **DAMAGED[damage])
+    assert claim(target) is None
+    leave(target, age=130, **other, **DAMAGED[damage])
+    with claim(target) as lock:
+        assert lock.taken_over
+    assert "from an unknown owner" in caplog.text and ".a [1].h5.lock" in caplog.text
+    assert files(target) == []
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\0", b"[" * 100_000, b"1" * 5000, b"nu" + b"l" * 9])
+def test_a_lock_with_any_content_is_read(target, content):
+    path = leave(target)
+    path.write_bytes(content)
+    assert claim(target) is None
+    then = time.time() - 130
+    os.utime(path, (then, then))
+    with claim(target) as lock:
+        assert lock.taken_over
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_a_pipe_in_place_of_a_lock_is_not_waited_for(target):
+    target.parent.mkdir()
+    os.mkfifo(lock_file(target))
+    assert claim(target) is None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Noted(RecordFile):
+    name: str
+    count: int = 0
+    files: tuple[str, ...] = ()
+
+
+def test_a_damaged_record_counts_as_missing(tmp_path):
+    path = tmp_path / "r.json"
+    noted = Noted(name="a", count=3, files=("x",))
+    noted.write(path)
+    assert Noted.read(path) == noted
+    stored = json.loads(path.read_text())
+    for key, value in (
+        ("count", "3"),
+        ("count", None),
+        ("files", "x"),
+        ("files", [1]),
+        ("name", 1),
+    ):
+        path.write_text(json.dumps(stored | {key: value}))
+        assert Noted.read(path) is None
+    for content in (b"", b"null", b"[]", b"\xff", b"[" * 100_000, b"{}"):
+        path.write_bytes(content)
+        assert Noted.read(path) is None
 
 
 def test_a_taker_that_died_is_succeeded_too(target):

@@ -105,10 +105,8 @@ def write_folds(
     """Write a run for every fold, which tests on its bags and validates on those of the next."""
     paths = []
     for k, tested in enumerate(folds):
-        following = folds[(k + 1) % len(folds)]
-        rest = tuple(
-            b for j, f in enumerate(folds) if f not in (tested, following) for b in folds[j]
-        )
+        following = [b for b in folds[(k + 1) % len(folds)] if b not in tested]
+        rest = tuple(dict.fromkeys(b for f in folds for b in f if b not in (*tested, *following)))
         paths.append(
             write_run(
                 out,

@@ -207,7 +207,7 @@ def _claim(out: Path) -> None:
 def _is_demo(out: Path) -> bool:
     try:
         mark = json.loads((out / MARK).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(mark, dict) and mark.get("probsa") == "demo"
 

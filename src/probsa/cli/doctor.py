@@ -17,8 +17,10 @@ import torch
 from PIL import Image
 
 from .. import __version__
+from ..core import broken_plugins
 from ..features import names as encoder_names
 from ..features import optional, readiness
+from ..models import names as model_names
 from ..slides import open_scans, open_slide
 
 Status = Literal["works", "absent", "broken"]
@@ -75,6 +77,9 @@ def examine() -> Iterator[Check]:
         detail = readiness(name)
         status: Status = "works" if detail.startswith("ready") else "absent"
         yield Check(area="encoder", name=name, status=status, detail=detail)
+    model_names()  # imports the plug-ins with models
+    for plugin in broken_plugins():
+        yield Check(area="plug-in", name=plugin.name, status="broken", detail=str(plugin))
 
 
 def _packages() -> Iterator[Check]:

@@ -1,8 +1,16 @@
-"""The command line. Exit status: 0 success, 1 some of many items failed, 2 wrong usage or input."""
+"""The command line.
+
+Exit status: 0 success, 1 some of many items failed, 2 wrong usage or input, 70 an unforeseen error
+(see `unforeseen`), 130 stopped by ctrl-C or SIGTERM.
+"""
 
 import json
+import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
@@ -10,6 +18,7 @@ from jsonargparse import ArgumentParser
 
 from ..errors import ProbSAError, UnknownName
 from .commands._shared import command_parser, parse_arguments, write
+from .unforeseen import STATUS, describe, show_traceback
 
 DESCRIPTION = """\
 Probabilistic attention for whole-slide images and CT scans.
@@ -26,7 +35,8 @@ The flow of the data, with the commands of each stage:
   10 maps               mean and variance        probsa map
      many runs          tables and figures       probsa benchmark
 
-`probsa COMMAND --help` describes a command. Every command has --json."""
+`probsa COMMAND --help` describes a command. Every command has --json, and --debug, which shows the
+traceback of an error."""
 
 COMMANDS = (
     "info",
@@ -50,26 +60,60 @@ COMMANDS = (
 """In the order of the flow. Each is a module of `commands` with `DESCRIPTION`, `parser` and `run`:
 `convert_checkpoint.py` is `probsa convert-checkpoint`."""
 SHELLS = ("bash", "zsh")
+DEBUG = "--debug"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = DEBUG in arguments
+    arguments = [a for a in arguments if a != DEBUG]
     try:
-        return _dispatch(arguments)
+        with _sigterm_as_interrupt():
+            return _dispatch(arguments)
     except (ProbSAError, OSError) as e:
+        if debug:
+            show_traceback(e)
         message = str(e)
         if isinstance(e, OSError) and not isinstance(e, ProbSAError) and e.filename:
             message = f"cannot read or write {e.filename}: {e.strerror}"
-        if "--json" in arguments:
-            write(json.dumps({"error": message, "kind": type(e).__name__}))
-        sys.stderr.write(f"probsa: error: {message}\n")
-        return 2
+        return _fail(message, e, arguments, status=2)
     except SystemExit as e:  # --help and --version
         return int(e.code or 0)
     except KeyboardInterrupt:
         sys.stderr.write("probsa: stopped\n")
         return 130
+    except Exception as e:  # noqa: BLE001 - the last line of defence
+        if debug:
+            show_traceback(e)
+        return _fail(describe(e, arguments), e, arguments, status=STATUS)
+
+
+def _fail(message: str, error: Exception, arguments: Sequence[str], *, status: int) -> int:
+    if "--json" in arguments:
+        write(json.dumps({"error": message, "kind": type(error).__name__}))
+    sys.stderr.write(f"probsa: error: {message}\n")
+    return status
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Treat SIGTERM like ctrl-C, so that nothing half-written and no lock is left."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    process = os.getpid()
+
+    def interrupt(number: int, frame: object) -> None:
+        if os.getpid() != process:  # a forked reader has nothing to clean up
+            os._exit(128 + number)
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _dispatch(arguments: Sequence[str]) -> int:

@@ -167,7 +167,7 @@ class Extraction(CohortStage):
                 return self._failed(task, reason)
             bag = read_bag(task.target, keep_unreadable=True)
             unreadable = len(bag.features) - peek_bag(task.target)[0]
-        except (ProbSAError, OSError, ValueError, AttributeError):
+        except (ProbSAError, OSError, ValueError, AttributeError, RecursionError):
             return None  # the file is damaged
         if len(bag.features) != patch_record.count:
             return None

@@ -195,7 +195,7 @@ def _patches_fingerprint(made_with: str) -> str:
     """Return the fingerprint of the patches from the stamp of a bag; empty if it has none."""
     try:
         return str(json.loads(made_with)["patches"])
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return ""
 
 

@@ -208,7 +208,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
     """Read a file written by `settle`; return no settings if it is missing or damaged."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return stored if isinstance(stored, dict) else {}
 

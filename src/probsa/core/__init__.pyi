@@ -45,6 +45,9 @@ from .options import check_value as check_value
 from .options import choices as choices
 from .options import described as described
 from .options import limits_of as limits_of
+from .plugins import BrokenPlugin as BrokenPlugin
+from .plugins import broken_plugins as broken_plugins
+from .plugins import load_plugins as load_plugins
 from .randomness import draw_key as draw_key
 from .randomness import random_stream as random_stream
 from .randomness import seed_of as seed_of
@@ -75,4 +78,11 @@ from .store import size_level0 as size_level0
 from .store import stride_of as stride_of
 from .store import validate_bag as validate_bag
 from .store import write_bag as write_bag
+from .stored import as_record as as_record
+from .stored import as_typed as as_typed
+from .stored import parse_json as parse_json
+from .stored import read_json as read_json
+from .stored import read_record as read_record
+from .stored import read_text as read_text
+from .stored import unusual as unusual
 from .wording import counted as counted

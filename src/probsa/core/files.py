@@ -14,6 +14,8 @@ from typing import Any
 
 import h5py
 
+from ..errors import TableError
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -119,9 +121,16 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Mapping[str, obj
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a table; every cell is a string, stripped of surrounding whitespace."""
-    with path.open(newline="", encoding="utf-8-sig") as f:
-        return [
-            {(k or "").strip(): (v or "").strip() for k, v in row.items() if k is not None}
-            for row in csv.DictReader(f)
-        ]
+    """Read the rows of a table; every cell is a string, stripped of surrounding whitespace.
+
+    Raises:
+        TableError: the file is not a table of text in UTF-8.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as f:
+            return [
+                {(k or "").strip(): (v or "").strip() for k, v in row.items() if k is not None}
+                for row in csv.DictReader(f)
+            ]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TableError(f"{path} cannot be read as a CSV table in UTF-8 ({error})") from error

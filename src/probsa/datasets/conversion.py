@@ -12,6 +12,7 @@ from typing import Literal
 
 from ..core import write_csv
 from ..errors import BagError, EmptyBag, GraphError, InputError, OutputExists
+from ..jobs import sole_writer, sweep
 from .bag_set import BagSet
 from .choices import SourceFormat, TargetFormat
 from .completion import completed
@@ -139,18 +140,31 @@ def convert(
     encoder, stride = _common_metadata(bags)
     writer = writer_type(out, encoder=options.encoder or encoder, stride=stride)
     _refuse_present(writer, bags.names, overwrite=options.overwrite)
-    rows = []
-    for name in bags.names:
-        rows.append(_convert_bag(bags, name, writer, resolutions=resolutions, encoder=encoder))
-        if on_bag is not None:
-            on_bag(len(rows), len(bags))
+    with sole_writer(out):
+        sweep(out, guard=lambda path: path if _is_output(path, bags.names) else None)
+        rows = []
+        for name in bags.names:
+            rows.append(_convert_bag(bags, name, writer, resolutions=resolutions, encoder=encoder))
+            if on_bag is not None:
+                on_bag(len(rows), len(bags))
+        return _finished(writer, rows, table)
+
+
+def _finished(writer: Writer, rows: list[Row], table: LabelTable | None) -> Conversion:
+    """Write the labels of the converted bags, and the report."""
     converted = [r.bag for r in rows if r.status == "converted"]
     lost = writer.write_labels(table, converted) if table is not None and converted else []
     if table is not None:
         rows = _with_missing_labels(rows, table)
-    result = Conversion(out=out, rows=tuple(rows), lost=tuple(lost))
+    result = Conversion(out=writer.out, rows=tuple(rows), lost=tuple(lost))
     write_csv(result.report, COLUMNS, [r.to_dict() | {"lost": "; ".join(r.lost)} for r in rows])
     return result
+
+
+def _is_output(path: Path, names: Sequence[str]) -> bool:
+    """Return whether a file is one that the conversion of these bags writes."""
+    known = {*names, *(f"{name}_patches" for name in names)}
+    return path.name in (REPORT, "labels.csv", "splits.csv") or path.stem in known
 
 
 def _convert_bag(

@@ -3,13 +3,13 @@
 Without this check, a model predicts for any features of the same width.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import BagError, InputError
+from ..core import PositiveFloat, read_record
+from ..errors import BagError
 from .bag_set import BagSet
 from .metadata import Metadata
 
@@ -27,8 +27,8 @@ class FeatureMetadata:
     encoders: tuple[str, ...] = ()
     """Names of encoders; in probsa's files with a digest of the weights: `resnet50@0123abcd`."""
     kinds: tuple[str, ...] = ()
-    patch_sizes: tuple[float, ...] = ()
-    mpps: tuple[float, ...] = ()
+    patch_sizes: tuple[PositiveFloat, ...] = ()
+    mpps: tuple[PositiveFloat, ...] = ()
     """Micrometres per pixel of the patches."""
 
     @classmethod
@@ -59,19 +59,8 @@ class FeatureMetadata:
         """
         if not path.is_file():
             return None
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            return cls(
-                encoders=tuple(map(str, stored["encoders"])),
-                kinds=tuple(map(str, stored["kinds"])),
-                patch_sizes=tuple(map(float, stored["patch_sizes"])),
-                mpps=tuple(map(float, stored["mpps"])),
-            )
-        except (ValueError, TypeError, KeyError) as error:
-            raise InputError(
-                f"{path} is damaged ({error!r}): copy it again, or remove it to skip the check of "
-                "features"
-            ) from error
+        advice = "copy it again, or remove it to skip the check of features"
+        return read_record(cls, path, advice=advice, complete=True)
 
     def to_dict(self) -> Mapping[str, Any]:
         """Return the values to store in a file."""

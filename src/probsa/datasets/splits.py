@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold
 
+from ..core import as_record
 from ..errors import InputError, TableError
 from .labels import SPLIT_PARTS, LabelTable, nearest, read_rows
 
@@ -33,9 +34,12 @@ class Split:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Split":
-        """Return the split that `to_dict` wrote."""
-        parts = {part: tuple(stored[part]) for part in SPLIT_PARTS}
-        return cls(**parts, origin=stored["origin"])
+        """Return the split that `to_dict` wrote.
+
+        Raises:
+            InputError: a part is missing or is not a list of names.
+        """
+        return as_record(cls, stored, where="the stored split")
 
 
 def make_split(

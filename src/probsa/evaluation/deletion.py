@@ -15,8 +15,16 @@ from jaxtyping import Float, Int
 from scipy.integrate import trapezoid
 from scipy.stats import rankdata
 
-from ..core import Bag, random_stream, select_instances
-from ..errors import UnknownName
+from ..core import (
+    Bag,
+    NonNegativeInt,
+    PositiveInt,
+    UnitInterval,
+    as_record,
+    random_stream,
+    select_instances,
+)
+from ..errors import InputError, UnknownName
 from ..layers import PoolingRecord, recorded_pooling
 from .faithfulness import class_of, without_explanations
 from .map_scores import MapScore, available_scores, map_values
@@ -92,21 +100,49 @@ class DeletionCurves:
 
     @classmethod
     def from_dict(cls, name: str, values: Mapping[str, Any]) -> "DeletionCurves":
-        """Read what `to_dict` returned; KeyError if something is missing."""
-        curves = {
-            kind: {k: np.array(v, dtype=np.float64) for k, v in values[kind].items()}
-            for kind in ("most_first", "least_first")
-        }
+        """Read what `to_dict` returned.
+
+        Raises:
+            InputError: something is missing, or does not fit the rest.
+        """
+        where = f"the curves of bag {name!r}"
+        stored = as_record(_StoredCurves, values, where=where)
+        counts = np.array(stored.counts, dtype=np.int64)
+        steps = len(counts)
+        ascending = steps > 1 and counts[0] >= 0 and bool((np.diff(counts) > 0).all())
+        if not ascending or counts[-1] > stored.instances:
+            raise InputError(f"{where}: counts are not ascending numbers of instances")
+        both = (stored.most_first, stored.least_first)
+        if both[0].keys() != both[1].keys():
+            raise InputError(f"{where}: most_first and least_first have other orders")
+        if any(len(v) != steps for curves in both for v in curves.values()):
+            raise InputError(f"{where}: expected {steps} probabilities in each curve")
+        most, least = ({k: np.array(v, np.float64) for k, v in c.items()} for c in both)
         return cls(
             name=name,
-            shown=values["shown"],
-            removal=values["removal"],
-            counts=np.array(values["counts"], dtype=np.int64),
-            instances=int(values["instances"]),
-            rank_correlation=values["rank_correlation"],
-            missing=values["missing"],
-            **curves,
+            shown=stored.shown,
+            removal=stored.removal,
+            counts=counts,
+            instances=stored.instances,
+            rank_correlation=stored.rank_correlation,
+            missing=stored.missing,
+            most_first=most,
+            least_first=least,
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StoredCurves:
+    """The curves of a bag as they are stored."""
+
+    shown: MapScore
+    removal: Removal
+    instances: PositiveInt
+    counts: tuple[NonNegativeInt, ...]
+    most_first: dict[RemovalOrder, tuple[UnitInterval, ...]]
+    least_first: dict[RemovalOrder, tuple[UnitInterval, ...]]
+    rank_correlation: float | None
+    missing: dict[str, str]
 
 
 def deletion_curves(

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core import Bag, random_stream, select_instances
-from ..errors import BagError
+from ..core import Bag, as_record, random_stream, select_instances
+from ..errors import BagError, InputError
 from .map_scores import MapScore, available_scores, map_values
 from .prediction import Prediction
 from .predictor import Ensemble, Predictor
@@ -54,8 +54,8 @@ class MapScoreChoice:
     def from_dict(cls, values: Any) -> "MapScoreChoice | None":
         """Read what `to_dict` returned; None for anything else."""
         try:
-            return cls(**values)
-        except TypeError:
+            return as_record(cls, values, where="the choice of the score")
+        except InputError:
             return None
 
 

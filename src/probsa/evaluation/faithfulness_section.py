@@ -4,7 +4,6 @@
 model calls positive are summarised, because only their maps claim to show evidence.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from jaxtyping import Bool, Float
 from rich.console import Console
 from rich.table import Table as Grid
 
-from ..core import Bag, write_json
+from ..core import Bag, read_record, write_json
 from ..errors import InputError
 from ..statistics import Draws, Metric, SampledMetric, ratio_of_sums
 from .deletion import REMOVAL_ORDERS, RULE, SAMPLES, DeletionCurves, deletion_curves
@@ -125,14 +124,19 @@ def read_curves(folder: Path) -> dict[str, DeletionCurves] | None:
     path = folder / FAITHFULNESS
     if not path.is_file():
         return None
+    advice = "predict again with --faithfulness"
+    stored = read_record(_StoredCurves, path, advice=advice)
     try:
-        bags = json.loads(path.read_text(encoding="utf-8"))["bags"]
-        return {name: DeletionCurves.from_dict(name, values) for name, values in bags.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path} is damaged ({type(error).__name__}: {error}): predict again with "
-            "--faithfulness"
-        ) from error
+        return {name: DeletionCurves.from_dict(name, v) for name, v in stored.bags.items()}
+    except InputError as error:
+        raise InputError(f"{path}: {error}. {advice.capitalize()}") from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StoredCurves:
+    """The content of the file of curves."""
+
+    bags: dict[str, dict[str, Any]]
 
 
 def faithfulness_section(evaluated: Evaluated) -> FaithfulnessSection | None:

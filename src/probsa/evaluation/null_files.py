@@ -5,22 +5,31 @@ PREDICTIONS/null_maps/<bag>.h5     a dataset per map, for each bag with instance
 PREDICTIONS/null_maps/about.json   the fit, written last
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 from jaxtyping import Float
 
-from ..core import StoredBag, dataset_of, open_hdf5, replacing_hdf5, write_json
+from ..core import (
+    StoredBag,
+    as_typed,
+    dataset_of,
+    open_hdf5,
+    read_json,
+    replacing_hdf5,
+    write_json,
+)
 from ..datasets import BagSet
 from ..errors import BagError
 from ..training import RunFolder
 from .null_maps import NULL_MAPS, NullMaps, fit_null_maps
-from .tables import AGAIN, INSTANCES, NULL_SCORES
+from .tables import INSTANCES, NULL_SCORES
 
 ABOUT = "about.json"
+AGAIN = "predict again"
 NO_NULL_MAPS = (
     "no null maps were stored with these predictions: `probsa train` fits them if the held-out "
     "bags have instance labels"
@@ -122,7 +131,7 @@ def read_null_scores(
         for null_map in NULL_MAPS:
             scores = dataset_of(f, null_map, again=AGAIN)
             if scores is not None:
-                found[null_map] = np.asarray(scores[()], np.float64)
+                found[null_map] = _scores(scores, path, instances=instances)
     for null_map, score in found.items():
         if not isinstance(score, str) and (
             score.shape != (instances,) or not np.isfinite(score).all()
@@ -134,10 +143,22 @@ def read_null_scores(
     return found
 
 
+def _scores(dataset: h5py.Dataset, path: Path, *, instances: int) -> np.ndarray:
+    """Read the scores of a null map; its size is compared before anything is read."""
+    if dataset.shape != (instances,) or dataset.dtype.kind not in "fiu":
+        raise BagError(
+            f"{path}: {dataset.name} is {dataset.dtype} of shape {dataset.shape}, expected "
+            f"{instances} finite scores: predict this bag again"
+        )
+    return np.asarray(dataset[...], np.float64)
+
+
 def about_null_maps(parent: Path) -> dict[str, Any] | None:
     """Return what is known of the fit, or None if no scores of null maps are stored in a folder."""
     path = parent / NULL_SCORES / ABOUT
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    if not path.is_file():
+        return None
+    return as_typed(read_json(path, advice=AGAIN), dict[str, Any], where=str(path), advice=AGAIN)
 
 
 def labelled_bags(predictions: Path) -> Iterator[str]:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from sklearn.preprocessing import SplineTransformer
 
-from ..core import StoredBag, replacing
+from ..core import StoredBag, as_record, parse_json, replacing
 from ..errors import BagError, CheckpointError, InputError
 from ..models import BagFeatures, FeatureSums, LogisticFit, fit_logistic, sample_size
 from .whitening import whitening
@@ -45,6 +45,7 @@ NO_INTENSITY = (
     "the feature files have no dataset 'intensity', which `probsa extract` computes from the pixels"
 )
 FORMAT = 1
+ADVICE = "remove it, and evaluate the run again"
 KNOTS = 5
 """Number of knots of the cubic splines of `position`, on each axis."""
 
@@ -118,15 +119,48 @@ class NullMaps:
             with safe_open(path, framework="np") as f:
                 header = (f.metadata() or {}).get("probsa_null_maps")
                 arrays = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - not a dict
-        except (SafetensorError, OSError) as e:
+        except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as e:
             raise CheckpointError(f"{path} is damaged or not a safetensors file ({e})") from e
-        values = {} if header is None else json.loads(header)
-        if values.get("format") != FORMAT:
-            raise CheckpointError(
-                f"{path} does not hold null maps of format {FORMAT}: remove it, and evaluate the "
-                "run again"
-            )
-        return cls(arrays=arrays, missing=values["missing"], about=values["about"])
+        values = parse_json(header or "{}", where=str(path), advice=ADVICE, error=CheckpointError)
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            raise CheckpointError(f"{path} does not hold null maps of format {FORMAT}: {ADVICE}")
+        stored = as_record(_Header, values, where=str(path), advice=ADVICE, error=CheckpointError)
+        problem = _misshapen(arrays, stored.missing)
+        if problem is not None:
+            raise CheckpointError(f"{path} is damaged: {problem}. {ADVICE.capitalize()}")
+        return cls(arrays=arrays, missing=stored.missing, about=stored.about)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Header:
+    """What the file of null maps states."""
+
+    missing: dict[str, str]
+    about: dict[str, Any]
+
+
+def _misshapen(arrays: Mapping[str, np.ndarray], missing: Mapping[str, str]) -> str | None:
+    """Say which array of a file does not fit the others; None if all do."""
+    width = arrays["mean"].size if "mean" in arrays else 0
+    shapes: dict[str, tuple[int, ...] | None] = {
+        "mean": (width,),
+        "deviation": (width,),
+        "whitening": (width, width),
+    }
+    for name in ("mean_features", "single_instance", "position"):
+        if name not in missing:
+            # the number of splines depends on the number of axes
+            shapes[f"{name}.weight"] = None if name == "position" else (width,)
+            shapes[f"{name}.bias"] = (1,)
+    for name, shape in shapes.items():
+        if name not in arrays:
+            return f"it has no array {name!r}"
+        found = arrays[name]
+        if found.dtype.kind != "f" or not np.isfinite(found).all():
+            return f"{name} is not of finite numbers"
+        if found.shape != shape and (shape is not None or found.ndim != 1):
+            return f"{name} has the shape {found.shape}"
+    return None
 
 
 def centre(

@@ -1,6 +1,5 @@
 """Stage 9: apply a trained model to bags."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import Bag, Bags, pack, segment_softmax
+from ..core import Bag, Bags, pack, read_record, segment_softmax
 from ..datasets import FeatureMetadata, Metadata
 from ..errors import BagError, CheckpointError, InputError
 from ..models import Model, Output, bag_rows
@@ -18,15 +17,17 @@ from ..training import (
     RunConfig,
     RunFolder,
     Standardizer,
+    StoredPredictor,
     choose_device,
     load_checkpoint,
     precision_context,
+    progress_of,
     restore_model,
 )
 from ..variational import Field, PerClass
 from .ensemble import combine
 from .prediction import Prediction
-from .temperature import scale_prediction
+from .temperature import Temperature, scale_prediction
 
 MAX_INSTANCES = 8192
 """Maximum number of instances per step; a larger bag has a step of its own."""
@@ -219,17 +220,16 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
     path = run.best if checkpoint == "best" else run.last
     stored = load_checkpoint(path)
     model = restore_model(stored, path=path, expect=config.model)
-    statistics = stored.part("standardize")
     predictor = Predictor(
         model,
-        Standardizer(statistics["mean"], statistics["deviation"]),
-        classes=stored.metadata["classes"],
+        Standardizer.restored(stored, in_dim=model.arguments.get("in_dim")),
+        classes=stored.stated(StoredPredictor).classes,
         device=device,
         precision=config.training.precision,
         config=config,
         metadata={
             "model": config.model,
-            "epoch": stored.metadata["progress"]["epoch"],
+            "epoch": progress_of(stored).epoch,
             **{name: v.tolist()[0] for name, v in model.monitored().items()},
         },
         stated=FeatureMetadata.read(run.features_file),
@@ -240,20 +240,22 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
 def _with_temperature(predictor: Predictor, run: RunFolder) -> Predictor:
     """Set the temperature of a run, if it has one."""
     if run.temperature_file.is_file():
-        stored = json.loads(run.temperature_file.read_text(encoding="utf-8"))
-        predictor.temperature = float(stored["temperature"])
+        advice = "remove it to predict without it, or copy the run again"
+        stored = read_record(Temperature, run.temperature_file, advice=advice)
+        predictor.temperature = float(stored.temperature)
         predictor.metadata["temperature"] = predictor.temperature
     return predictor
 
 
 def _load_file(path: Path, *, device: str) -> Predictor:
-    stored = load_checkpoint(path)
+    checkpoint = load_checkpoint(path)
+    stored = checkpoint.stated(StoredPredictor)
     return Predictor(
-        restore_model(stored, path=path),
+        restore_model(checkpoint, path=path),
         Standardizer(),
-        classes=stored.metadata["classes"],
+        classes=stored.classes,
         device=device,
-        metadata={"model": stored.metadata["model"], "from": stored.metadata["reference"]},
+        metadata={"model": stored.model, "from": stored.reference},
     )
 
 

@@ -7,14 +7,14 @@ instances/<bag>.h5  coords, attention_*, variance_*, weight_*, degree, instance_
                     the model has them, the arrays that explain the prediction
 """
 
-import json
 import os
+import re
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,19 @@ import numpy as np
 from jaxtyping import Float
 
 from ..core import (
-    attributes_of,
-    dataset_of,
-    numeric_attribute,
-    open_hdf5,
+    PositiveFloat,
+    UnitInterval,
+    as_record,
     read_csv,
-    replacing_hdf5,
+    read_json,
     write_csv,
     write_json,
 )
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
-from .prediction import EXPLANATIONS, Prediction
+from ..jobs import sole_writer
+from .instance_files import read_instances as read_instances
+from .instance_files import write_instances as write_instances
+from .prediction import Prediction
 from .table_cells import read_columns, read_distances, read_label, read_shares
 
 PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
@@ -44,25 +46,6 @@ NOTES = "notes.json"
 """Remarks on the bags, such as an estimated stride, which `probsa predict` writes."""
 FAITHFULNESS = "faithfulness.json"
 """Curves of deletion of each bag, which `probsa predict --faithfulness` writes."""
-
-AGAIN = "predict this bag again"
-
-_PER_INSTANCE = (
-    "attention_mean",
-    "attention_variance",
-    "weight_mean",
-    "weight_variance",
-    "degree",
-)
-_OPTIONAL = (
-    "coords",
-    "instance_labels",
-    *EXPLANATIONS,
-    "ood",
-    "ood_distance",
-)
-_OF_MEMBERS = ("variance_within", "variance_between")
-"""Per-instance arrays that only several members have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +128,7 @@ def write_predictions(
     """
     folder = Path(folder)
     _check_output(folder, overwrite=overwrite)
-    with _new_folder(folder) as new:
+    with _new_folder(folder, overwrite=overwrite) as new:
         rows: list[dict[str, object]] = []
         header: list[str] = []
         seen: set[str] = set()
@@ -173,67 +156,6 @@ def write_predictions(
         write_json(new / METADATA, {"threshold": threshold, "classes": list(classes), **metadata})
 
 
-def write_instances(path: Path, p: Prediction) -> None:
-    """Write the per-instance outputs of one bag atomically."""
-    from .. import __version__
-
-    with replacing_hdf5(path) as f:
-        for name in (*_PER_INSTANCE, *_OF_MEMBERS, *_OPTIONAL):
-            value = getattr(p, name)
-            if value is not None:
-                f.create_dataset(name, data=value)
-        f.attrs.update(
-            {"name": p.name, "score_kind": p.score_kind, "kind": p.kind}
-            | {"probsa_version": __version__}
-        )
-        if p.stride is not None:
-            f.attrs["pitch"] = p.stride
-
-
-def read_instances(path: Path) -> Prediction:
-    """Read the per-instance outputs of one bag; `probability` and `std` are empty arrays.
-
-    Raises:
-        BagError: the file is missing, damaged, or does not contain predictions.
-    """
-    if not path.is_file():
-        raise BagError(f"there are no per-instance outputs at {path}: run `probsa predict` again")
-    arrays: dict[str, np.ndarray] = {}
-    with open_hdf5(path, again=AGAIN) as f:
-        for key in (*_PER_INSTANCE, *_OF_MEMBERS, *_OPTIONAL):
-            dataset = dataset_of(f, key, again=AGAIN)
-            if dataset is not None:
-                arrays[key] = np.asarray(dataset[()])
-        attributes: dict[str, Any] = attributes_of(f)
-    missing = [k for k in _PER_INSTANCE if k not in arrays]
-    missing += [k for k in ("name", "score_kind", "kind") if k not in attributes]
-    if missing:
-        raise BagError(
-            f"{path} is not a file of predictions: it lacks {', '.join(missing)}; it has "
-            f"{', '.join(arrays) or 'nothing'}"
-        )
-    n = arrays["attention_mean"].size
-    for k, v in arrays.items():
-        if v.ndim == 0 or len(v) != n:
-            raise BagError(f"{path}: {k} has shape {v.shape}, but attention_mean has {n} rows")
-        if v.dtype.kind not in "biuf" or v.ndim > 2 or not np.isfinite(v).all():
-            raise BagError(
-                f"{path}: {k} ({v.dtype}, shape {v.shape}) is not an array of finite numbers with "
-                f"one row per instance: {AGAIN}"
-            )
-    known = {f.name for f in fields(Prediction)}
-    empty = np.empty(0, dtype=np.float32)
-    return Prediction(
-        name=str(attributes["name"]),
-        probability=empty,
-        std=empty,
-        score_kind=str(attributes["score_kind"]),
-        kind=str(attributes["kind"]),
-        stride=numeric_attribute(attributes, "pitch"),
-        **{"coords": None, **{k: v for k, v in arrays.items() if k in known}},
-    )
-
-
 def read_predictions(folder: Path) -> Predictions:
     """Read the table of a predictions folder; per-instance files are read on demand.
 
@@ -259,6 +181,9 @@ def read_predictions(folder: Path) -> Predictions:
     if missing:
         raise TableError(f"{path} has no column {missing[0]!r}: it has {', '.join(rows[0])}")
     bags = tuple(row["bag"] for row in rows)
+    for bag in bags:
+        if bag:
+            _file_name(bag)  # its maps and instances are files of this name
     twice = [bag for bag, times in Counter(bags).items() if times > 1 or not bag]
     if twice:
         raise TableError(f"{path}: bag {twice[0]!r} has an empty name, or more than one row")
@@ -351,9 +276,27 @@ def _check_output(folder: Path, *, overwrite: bool) -> None:
 
 
 @contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
+def _new_folder(folder: Path, *, overwrite: bool) -> Iterator[Path]:
     """Create a temporary folder that replaces `folder` on success and is removed on failure."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    with sole_writer(folder):
+        _recover(folder)
+        _check_output(folder, overwrite=overwrite)
+        with _replacement(folder) as new:
+            yield new
+
+
+def _recover(folder: Path) -> None:
+    """Put back, or remove, earlier predictions that a killed process had put aside."""
+    name = re.compile(re.escape(f".{folder.name}.") + r"[a-z0-9_]{8}\.old")
+    for old in [p for p in folder.parent.iterdir() if name.fullmatch(p.name)]:
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.replace(folder)
+
+
+@contextmanager
+def _replacement(folder: Path) -> Iterator[Path]:
     new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
     try:
         new.chmod(0o755)
@@ -377,13 +320,18 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 def _read_metadata(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} is not valid JSON ({error}): predict again") from error
-    if not isinstance(metadata, dict):
-        raise InputError(
-            f"{path} contains a {type(metadata).__name__}, expected threshold and classes: "
-            "predict again"
-        )
+    metadata = read_json(path, advice="predict again")
+    as_record(_StoredMetadata, metadata, where=str(path), advice="predict again")
     return metadata
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StoredMetadata:
+    """The keys of predictions.json that are used again; a model may add others."""
+
+    threshold: UnitInterval | None = None
+    classes: tuple[str, ...] | None = None
+    model: str = ""
+    temperature: PositiveFloat | None = None
+    kappa: float | tuple[float, ...] | None = None
+    neighbour_share: float | None = None

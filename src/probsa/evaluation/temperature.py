@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from ..core import write_json
+from ..core import PositiveFloat, write_json
 from ..training import RunFolder
 from .metrics import SMALLEST
 from .prediction import Prediction
@@ -30,7 +30,7 @@ LOWEST, HIGHEST = 0.05, 20.0
 class Temperature:
     """A fitted temperature; 1 with the reason where the bags do not determine one."""
 
-    temperature: float
+    temperature: PositiveFloat
     bags: int
     """Number of validation bags."""
     nll_before: float | None

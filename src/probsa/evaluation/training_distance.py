@@ -197,19 +197,33 @@ class TrainingDistance:
         Raises:
             InputError: the file is damaged or has other contents.
         """
+        advice = "delete it to predict without them"
         try:
-            stored = load_arrays(path)
-            levels = [
-                Gaussian(**{n: stored[f"{level}_{n}"].astype(np.float64) for n in ARRAYS})
+            arrays = dict(load_arrays(path))
+            arrays = {
+                f"{level}_{n}": arrays[f"{level}_{n}"]
                 for level in ("bags", "instances")
-            ]
-            for level in levels:
-                level.check()
+                for n in ARRAYS
+            }
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(
-                f"{path} does not hold the distances of a run ({error}): delete it to predict "
-                "without them"
+                f"{path} does not hold the distances of a run ({error}): {advice}"
             ) from error
+        width = arrays["bags_scale_mean"].size
+        for name, array in arrays.items():
+            shape = {"reference": (array.size,), "whitening": (width, width)}.get(
+                name.partition("_")[2], (width,)
+            )
+            finite = array.dtype.kind == "f" and np.isfinite(array).all()
+            if not finite or not array.size or array.shape != shape:
+                raise InputError(
+                    f"{path}: {name} is {array.dtype} of shape {array.shape}, expected finite "
+                    f"numbers of shape {shape}: {advice}"
+                )
+        levels = [
+            Gaussian(**{n: arrays[f"{level}_{n}"].astype(np.float64) for n in ARRAYS})
+            for level in ("bags", "instances")
+        ]
         return cls(bags=levels[0], instances=levels[1], about={})
 
 

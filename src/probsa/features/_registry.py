@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
+from ..core import load_plugins
 from ..errors import InputError, MissingExtra, UnknownName
 from ._base import Card, Encoder, Preprocessing
 from ._weights import cached, digest, load, locate
@@ -75,8 +75,7 @@ def _discover() -> None:
     for module in pkgutil.iter_modules(import_module(package).__path__):
         if not module.name.startswith("_"):
             import_module(f"{package}.{module.name}")
-    for point in entry_points(group="probsa.encoders"):
-        point.load()
+    load_plugins("probsa.encoders")
 
 
 def names() -> list[str]:

@@ -2,6 +2,8 @@ from .engines import Engine as Engine
 from .engines import run_tasks as run_tasks
 from .leftovers import remove_dead_locks as remove_dead_locks
 from .leftovers import remove_leftovers as remove_leftovers
+from .leftovers import sole_writer as sole_writer
+from .leftovers import sweep as sweep
 from .leftovers import write_lock as write_lock
 from .locks import claim as claim
 from .locks import dead_locks as dead_locks

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..core import temporary_files, temporary_files_below
+from ..errors import OutputExists
 from .locks import claim, dead_locks, lock_target
 from .tasks import Task
 
@@ -51,6 +52,43 @@ def remove_leftovers(
             with lock:
                 for temporary in half_written[path]:
                     temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """Hold the lock of an output folder, whose half-written versions by dead processes are removed.
+
+    Raises:
+        OutputExists: a living process holds the lock.
+    """
+    lock = claim(folder)
+    if lock is None:
+        raise OutputExists(
+            f"another process is writing to {folder}: wait until it has ended, or give another "
+            "folder"
+        )
+    with lock:
+        yield
+
+
+def sweep(folder: Path, *, guard: Callable[[Path], Path | None]) -> None:
+    """Remove half-written files and locks that killed processes left below a folder.
+
+    Args:
+        folder: the folder; it need not exist.
+        guard: returns the file whose lock a process holds while it writes a file, or None for a
+            file that is not to be touched.
+    """
+    if not folder.is_dir():
+        return
+    for temporary in temporary_files_below(folder):
+        name = temporary.name[1:].removesuffix(".tmp").rpartition(".")[0]
+        protected = guard(temporary.with_name(name))
+        lock = None if protected is None else claim(protected)
+        if lock is not None:  # else its owner is alive and still writes the file
+            with lock:
+                temporary.unlink(missing_ok=True)
+    remove_dead_locks(p for p in dead_locks(folder) if guard(lock_target(p)) == lock_target(p))
 
 
 def remove_dead_locks(lock_files: Iterable[Path]) -> None:

@@ -7,8 +7,11 @@ same file and replace it atomically: only time is lost.
 
 import errno
 import json
+import logging
 import os
+import re
 import secrets
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -21,12 +24,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from ..core import temporary_files
+from ..core import as_record, temporary_files
 
+LARGEST = 4096
+"""Largest size in bytes of the content of a lock file."""
+TOKEN = re.compile(r"[A-Za-z0-9]{1,40}")
 HEARTBEAT = 10.0
 """Seconds between two touches of a lock."""
 STALE_AFTER = 120.0
-"""Seconds without a touch after which an owner on another machine counts as dead."""
+"""Seconds without a touch after which an owner on another machine, or an unknown one, counts as
+dead."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +43,8 @@ class Owner:
     """A process that holds a lock, as described in the lock file."""
 
     token: str = ""
-    """Random and unique to this lock; empty if the file could not be read."""
+    """Random and unique to this lock. It ends the name of the guard file; if the file could not be
+    read, it is empty."""
     host: str = ""
     place: str = ""
     """Host name, boot identifier and process namespace, within which `pid` is unique."""
@@ -121,7 +131,10 @@ def claim(
     _HEARTBEATS.add(lock)
     # Remove half-written files, and stale guard files: their owners are gone.
     for stale in (*temporary_files(target), *path.parent.glob(f"{_escape(path.name)}.*")):
-        stale.unlink(missing_ok=True)
+        if stale.is_dir():  # `target` is a folder, written as a whole
+            shutil.rmtree(stale, ignore_errors=True)
+        else:
+            stale.unlink(missing_ok=True)
     return lock
 
 
@@ -147,6 +160,13 @@ def _acquire(path: Path, me: Owner, stale_after: float) -> Literal["new", "taken
     guard = path.with_name(f"{path.name}.{owner.token}")
     if _acquire(guard, me, stale_after) is None:
         return None
+    if not owner.token and path.exists():
+        log.warning(
+            "note: the lock %s is damaged, and nobody touched it for %g s: it is taken over from "
+            "an unknown owner",
+            path,
+            stale_after,
+        )
     current = _dead_owner(path, stale_after)
     if current is None or current.token != owner.token:
         guard.unlink(missing_ok=True)
@@ -178,8 +198,8 @@ def _read(path: Path) -> tuple[Owner, float] | None:
     """Return the owner and the time of the last touch, or None if there is no lock."""
     try:
         # open() asks the file server for the current state; stat() alone may use a cache
-        with path.open("rb") as f:
-            touched, text = os.fstat(f.fileno()).st_mtime, f.read()
+        with open(path, "rb", opener=_without_waiting) as f:
+            touched, text = os.fstat(f.fileno()).st_mtime, f.read(LARGEST)
     except FileNotFoundError:
         return None
     except OSError as e:
@@ -187,9 +207,17 @@ def _read(path: Path) -> tuple[Owner, float] | None:
             return None
         raise
     try:
-        return Owner(**json.loads(text)), touched
-    except (ValueError, TypeError):  # its owner is still writing it, or died while doing so
+        # LARGEST bytes cannot be nested deeply enough to be a problem after parsing
+        owner = as_record(Owner, json.loads(text), where=path.name)
+    except (ValueError, RecursionError):  # still being written, damaged, or its owner died
         return Owner(), touched
+    if not TOKEN.fullmatch(owner.token) or not 0 < owner.pid < 2**31:
+        return Owner(), touched
+    return owner, touched
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe would be waited for
 
 
 def _dead_owner(path: Path, stale_after: float) -> Owner | None:

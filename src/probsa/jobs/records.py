@@ -1,11 +1,11 @@
 """Small JSON files that record how tasks ended."""
 
-import json
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from ..core import write_json
+from ..core import read_record, write_json
+from ..errors import InputError
 
 R = TypeVar("R", bound="RecordFile")
 
@@ -18,13 +18,8 @@ class RecordFile:
         """Read a record; return None if the file is missing or damaged."""
         assert is_dataclass(cls)
         try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            known = {f.name for f in fields(cls)}
-            values: dict[str, Any] = {
-                k: tuple(v) if isinstance(v, list) else v for k, v in stored.items() if k in known
-            }
-            return cls(**values)
-        except (OSError, ValueError, TypeError, AttributeError):
+            return read_record(cls, path)
+        except InputError:
             return None
 
     def write(self, path: Path) -> None:

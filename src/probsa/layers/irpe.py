@@ -48,7 +48,7 @@ def piecewise(x: Tensor) -> Int[Tensor, "*x"]:
 
 def bucket_tables(method: BucketMethod) -> Int[Tensor, "tables 9 9"]:
     """Return the bucket of each offset from (−4, −4) to (4, 4); two tables for `cross`."""
-    offsets = torch.arange(-REACH, REACH + 1)
+    offsets = torch.arange(-REACH, REACH + 1, device="cpu")  # read below, even of a meta model
     dr, dc = torch.meshgrid(offsets, offsets, indexing="ij")
     squares = dr.square() + dc.square()
     if method == "euc":

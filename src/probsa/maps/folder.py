@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..errors import ProbSAError, UnknownName
 from ..evaluation import Prediction, read_predictions
+from ..jobs import sweep, write_lock
 from .panels import Scale, heading
 from .qupath import write_qupath
 from .render import render_map
@@ -58,22 +59,35 @@ def render_folder(
     labels = dict(zip(table.bags, table.labels, strict=True))
     parts = dict(zip(table.bags, table.parts, strict=True))
     failures = []
+    sweep(out, guard=lambda path: _guard(path, table.bags))
     for k, bag in enumerate(names):
         try:
             p = table.instances(bag)
             # training bags look better than new ones, so the title says so
             training_note = " · a training bag" if parts[bag] == "train" else ""
             title = f"{heading(p, label=labels[bag])}{training_note}\n{shown.caption}".strip()
-            failures += _draw(
-                showing(p, shown.score), out, over=over, scale=scale, title=title, limits=limits
-            )
-            if geojson:
-                failures += _write_geojson(p, out, classes=table.classes, over=over)
+            with write_lock(out / f"{bag}.png"):
+                failures += _draw(
+                    showing(p, shown.score), out, over=over, scale=scale, title=title, limits=limits
+                )
+                if geojson:
+                    failures += _write_geojson(p, out, classes=table.classes, over=over)
         except (ProbSAError, OSError) as error:
             failures.append((bag, str(error)))
         if progress is not None:
             progress(k + 1, len(names))
     return failures
+
+
+def _guard(path: Path, bags: Sequence[str]) -> Path | None:
+    """Return the map whose lock protects a file of its bag; None for other files."""
+    if path.suffix not in (".png", ".geojson"):
+        return None
+    # overlays are <bag>_mean.png and <bag>_variance.png
+    for bag in (path.stem, path.stem.rpartition("_")[0]):
+        if bag in bags:
+            return path.with_name(f"{bag}.png")
+    return None
 
 
 def _draw(

@@ -3,6 +3,7 @@ from ._base import Family as Family
 from ._base import Model as Model
 from ._base import Output as Output
 from ._base import Provenance as Provenance
+from ._base import ScoreKind as ScoreKind
 from ._base import bag_rows as bag_rows
 from ._catalogue import catalogue_lines as catalogue_lines
 from ._catalogue import catalogue_page as catalogue_page

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, Literal, TypeVar
 
-from ..core import check_value
+from ..core import check_value, load_plugins
 from ..errors import InputError, UnknownName
 from ._base import Family, Model
 
@@ -109,8 +108,7 @@ def _discover() -> None:
     for module in pkgutil.iter_modules(import_module(package).__path__):
         if not module.name.startswith("_"):
             import_module(f"{package}.{module.name}")
-    for entry in entry_points(group="probsa.models"):
-        entry.load()
+    load_plugins("probsa.models")
 
 
 def names() -> list[str]:

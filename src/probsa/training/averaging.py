@@ -50,8 +50,10 @@ class WeightAverage:
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take the tensors of an earlier process."""
-        device = {name: v.device for name, v in self._current().items()}
-        self.tensors = {name: v.to(device[name]) for name, v in tensors.items()}
+        current = self._current()
+        if any(tensors[name].shape != v.shape for name, v in current.items() if tensors):
+            raise ValueError("the averages have other shapes than the weights")
+        self.tensors = {name: v.to(current[name].device) for name, v in tensors.items()}
 
 
 @torch.no_grad()

@@ -4,21 +4,47 @@ A checkpoint is written atomically, and is read without unpickling.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
 
-from ..core import replacing
-from ..errors import CheckpointError
+from ..core import as_record, parse_json, replacing
+from ..errors import CheckpointError, ProbSAError
 from ..models import Model, build, names
 
+R = TypeVar("R")
+
 FORMAT = 1
+ADVICE = "copy the file again, or train the run again"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredModel:
+    """What a checkpoint states about its model."""
+
+    model: str
+    """Its registered name."""
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredPredictor(StoredModel):
+    """What a checkpoint states about predictions too."""
+
+    classes: tuple[str, ...]
+    reference: str = ""
+    """Of a converted model, the implementation that its weights come from."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +54,18 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     """By name: `model.…`, `standardize.…`, `optimizer.…`, `memory.…`."""
     metadata: dict[str, Any]
+    path: Path = Path("checkpoint")
+    """The file, for error messages."""
+
+    def stated(self, cls: type[R]) -> R:
+        """Return the metadata as a dataclass, with its types checked.
+
+        Raises:
+            CheckpointError: a key is missing or has another type; names the file and the key.
+        """
+        return as_record(
+            cls, self.metadata, where=str(self.path), advice=ADVICE, error=CheckpointError
+        )
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         """Return the tensors whose names begin with `prefix.`, without that prefix."""
@@ -65,22 +103,30 @@ def load_checkpoint(path: Path) -> Checkpoint:
         with safe_open(path, framework="pt") as f:
             header = f.metadata() or {}
             tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - not a dict
-    except (SafetensorError, OSError) as e:
+    except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as e:
         raise CheckpointError(f"{path} is damaged or not a safetensors file ({e})") from e
     if "probsa" not in header:
         raise CheckpointError(f"{path} is a safetensors file, but not one that probsa wrote")
-    metadata = json.loads(header["probsa"])
+    metadata = parse_json(header["probsa"], where=str(path), advice=ADVICE, error=CheckpointError)
+    if not isinstance(metadata, dict):
+        raise CheckpointError(
+            f"{path} is damaged: its metadata are a {type(metadata).__name__}; expected keys and "
+            f"values. {ADVICE[0].upper()}{ADVICE[1:]}"
+        )
     if metadata.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path} has checkpoint format {metadata.get('format')} "
-            f"(probsa {metadata.get('version')}); this probsa reads format {FORMAT}: "
+            f"{path} has checkpoint format {str(metadata.get('format'))[:20]} "
+            f"(probsa {str(metadata.get('version'))[:20]}); this probsa reads format {FORMAT}: "
             "use the version that wrote it"
         )
-    return Checkpoint(tensors=tensors, metadata=metadata)
+    return Checkpoint(tensors=tensors, metadata=metadata, path=path)
 
 
 def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = None) -> Model:
     """Build the model of a checkpoint from its name and arguments, and load its weights.
+
+    The model is first built without memory, and its sizes are compared with those of the tensors,
+    so that no memory is taken for sizes that are stated but not stored.
 
     Args:
         checkpoint: the content of the file.
@@ -90,19 +136,92 @@ def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = No
     Raises:
         CheckpointError: the model is not `expect` or is not registered, or the weights do not fit.
     """
-    name = checkpoint.metadata.get("model", "")
+    stored = checkpoint.stated(StoredModel)
+    name, arguments = stored.model, _tuples(stored.arguments)
     if expect is not None and name != expect:
         raise CheckpointError(f"{path} holds a {name!r}, not a {expect!r}")
     if name not in names():
         raise CheckpointError(
             f"{path} holds a model {name!r}, which this installation does not have"
         )
-    model = build(name, **_tuples(checkpoint.metadata["arguments"]))
+    tensors = checkpoint.part("model")
     try:
-        model.load_state_dict(checkpoint.part("model"))
-    except RuntimeError as e:
+        _check_sizes(name, arguments, tensors)
+        model = build(name, **arguments)
+        model.load_state_dict(tensors)
+    except _TooLarge as e:
+        raise CheckpointError(
+            f"{path} does not fit the model {name!r}: its arguments describe a larger model than "
+            f"its {e.stored:,} stored weights. {ADVICE[0].upper()}{ADVICE[1:]}"
+        ) from e
+    except ProbSAError as e:
         raise CheckpointError(f"{path} does not fit the model {name!r}: {e}") from e
+    except (RuntimeError, TypeError, ValueError, ArithmeticError, MemoryError) as e:
+        raise CheckpointError(f"{path} does not fit the model {name!r}: {_first(e)}") from e
     return model
+
+
+class _TooLarge(Exception):
+    """A model has more weights than its checkpoint."""
+
+    def __init__(self, stored: int) -> None:
+        super().__init__(stored)
+        self.stored = stored
+
+
+def _check_sizes(name: str, arguments: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Compare the shapes of a model, built on the meta device, with those of stored tensors.
+
+    Raises:
+        _TooLarge: the model has more weights than are stored.
+        RuntimeError: a tensor is missing, not expected, or of another shape.
+    """
+    stored = sum(v.numel() for v in tensors.values())
+    with torch.random.fork_rng(devices=[]), _at_most(stored):
+        try:
+            with torch.device("meta"):
+                model = build(name, **arguments)
+        except (RuntimeError, NotImplementedError):  # a model of others that reads a tensor
+            model = build(name, **arguments)
+    expected = {k: tuple(v.shape) for k, v in model.state_dict().items()}
+    found = {k: tuple(v.shape) for k, v in tensors.items()}
+    for key in sorted(expected.keys() | found.keys()):
+        if expected.get(key) != found.get(key):
+            raise RuntimeError(
+                f"the tensor {key!r} is {_shape(found.get(key))}, expected "
+                f"{_shape(expected.get(key))}"
+            )
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else f"of shape {list(shape)}"
+
+
+@contextmanager
+def _at_most(elements: int) -> Iterator[None]:
+    """Raise _TooLarge as soon as the modules that are built have more weights together."""
+    # a module may register and remove a tensor again, as weight normalisation does
+    most, count = 2 * elements + 1024, 0
+
+    def add(module: object, name: str, value: Tensor | None) -> None:
+        nonlocal count
+        count += 0 if value is None else value.numel()
+        if count > most:
+            raise _TooLarge(elements)
+
+    hooks = (
+        register_module_parameter_registration_hook(add),
+        register_module_buffer_registration_hook(add),
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _first(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[Any]]:
@@ -118,12 +237,48 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tenso
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
-    """Load an optimiser's state from a checkpoint."""
+    """Load an optimiser's state from a checkpoint.
+
+    Raises:
+        CheckpointError: the state is damaged, or belongs to other weights.
+    """
+    groups = checkpoint.stated(_Groups).groups
     state: dict[int, dict[str, Tensor]] = {}
-    for key, value in checkpoint.part("optimizer").items():
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": checkpoint.metadata["groups"]})
+    with damaged_state(checkpoint.path):
+        for key, value in checkpoint.part("optimizer").items():
+            index, _, name = key.partition(".")
+            state.setdefault(int(index), {})[name] = value
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+        # PyTorch compares the number of weights, but not their shapes
+        for weight, values in optimizer.state.items():
+            for name, value in values.items():
+                if isinstance(value, Tensor) and value.ndim and value.shape != weight.shape:
+                    raise ValueError(f"{name} has the shape {list(value.shape)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Groups:
+    """The parameter groups of an optimiser, as a checkpoint states them."""
+
+    groups: list[dict[str, Any]]
+
+
+@contextmanager
+def damaged_state(path: Path) -> Iterator[None]:
+    """Report whatever goes wrong while a state is restored as a damaged checkpoint.
+
+    Raises:
+        CheckpointError: names the file.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as e:
+        if isinstance(e, ProbSAError):
+            raise
+        raise CheckpointError(
+            f"{path} cannot be continued from ({_first(e)}): its state of training is damaged, or "
+            "belongs to another model. Train the run again"
+        ) from e
 
 
 def _tuples(value: Any) -> Any:

@@ -3,7 +3,7 @@
 A run has the sections `data` and `training`, a model with its arguments, and two seeds.
 """
 
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +17,9 @@ from ..core import (
     PositiveInt,
     UnitInterval,
     check_options,
+    check_value,
 )
+from ..errors import InputError, UnknownName
 from ..variational import KLWeight, RateSchedule
 
 Select = Literal["auroc", "nll", "smoothed", "one-se", "ema-nll", "average", "last"]
@@ -183,20 +185,36 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "RunConfig":
-        """Return the configuration from the output of `to_dict`; its keys must be known."""
+        """Return the configuration from the output of `to_dict`.
+
+        Raises:
+            InputError: a key is missing or unknown, or its value has another type.
+        """
+        for section, content in values.items():
+            if section in ("data", "model", "training") and not isinstance(content, dict):
+                raise InputError(f"{section} is {content!r:.60}; expected keys and values")
+        missing = [k for k in ("data", "model") if k not in values]
+        missing += [] if missing or "name" in values["model"] else ["model.name"]
+        if missing:
+            raise InputError(f"{missing[0]} is missing")
+        for key, annotation in (("seed", int), ("data_seed", int | None)):
+            check_value(key, values.get(key, 0), annotation)
         model = dict(values["model"])
+        check_value("model.name", model["name"], str)
         data = dict(values["data"])
         for key in ("features", "labels", "split", "instance_labels"):
             if data.get(key) is not None:
+                check_value(f"data.{key}", data[key], Path)
                 data[key] = Path(data[key])
         if data.get("classes") is not None:
+            check_value("data.classes", data["classes"], tuple[str | int, ...])
             data["classes"] = tuple(str(c) for c in data["classes"])
         return cls(
             data=from_flat_values(DataConfig, data),
             model=model.pop("name"),
             model_arguments={k: _tuples(v) for k, v in model.items()},
             training=from_flat_values(TrainingConfig, values.get("training", {})),
-            seed=int(values.get("seed", 0)),
+            seed=values.get("seed", 0),
             data_seed=values.get("data_seed"),
         )
 
@@ -227,13 +245,26 @@ def flat_values(options: Any) -> dict[str, Any]:
 
 
 def from_flat_values(options: type[Any], values: dict[str, Any]) -> Any:
-    """Return a dataclass from the output of `flat_values`."""
+    """Return a dataclass from the output of `flat_values`.
+
+    Raises:
+        InputError: a key is missing, or its value has another type.
+        UnknownName: a key is unknown.
+    """
     values = dict(values)
     for f in fields(options):
         if isinstance(f.type, type) and is_dataclass(f.type):
             names = {g.name: flat_name(f.name, g.name) for g in fields(f.type)}
             given = {k: values.pop(flat) for k, flat in names.items() if flat in values}
-            values[f.name] = f.type(**given)
+            values[f.name] = from_flat_values(f.type, given)
+    known = {f.name: f for f in fields(options)}
+    for key, value in values.items():
+        if key not in known:
+            raise UnknownName("key of a run", str(key), known)
+        check_value(key, value, known[key].type)
+    for f in known.values():
+        if f.default is MISSING and f.default_factory is MISSING and f.name not in values:
+            raise InputError(f"{f.name} is missing")
     return options(**values)
 
 

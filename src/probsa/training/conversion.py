@@ -4,6 +4,7 @@ Of `.pt`, `.pth` and `.ckpt` files only tensors and plain values are loaded, nev
 """
 
 import pickle
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from ..errors import CheckpointError, OutputExists
 from ..models import Model, from_original
 from .checkpoints import save_checkpoint
 
+DEEPEST = 64
+"""Largest number of dictionaries within each other."""
 WRAPPERS = ("state_dict", "model_state_dict", "model", "state")
 """Keys under which training scripts store the state dict, next to an optimiser or an epoch."""
 
@@ -79,7 +82,11 @@ def read_state(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError) as e:
+    except (  # what PyTorch and the standard library raise for damaged files
+        SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError,
+        TypeError, LookupError, AttributeError, AssertionError, ImportError, struct.error,
+        MemoryError, OverflowError,
+    ) as e:  # fmt: skip
         first = str(e).partition("\n")[0]
         raise CheckpointError(
             f"{path} cannot be read as plain tensors ({first}). A file that pickles whole objects "
@@ -101,5 +108,7 @@ def _flat(content: Mapping[str, Any], *, prefix: str = "") -> dict[str, Tensor]:
         if isinstance(value, Tensor):
             tensors[name] = value
         elif isinstance(value, Mapping):
+            if name.count(".") > DEEPEST:
+                raise CheckpointError(f"the file holds more than {DEEPEST} nested dictionaries")
             tensors |= _flat(value, prefix=f"{name}.")
     return tensors

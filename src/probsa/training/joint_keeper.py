@@ -3,19 +3,45 @@
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from ..core import NonNegativeInt
 from ..errors import CheckpointError
 from .averaging import WeightAverage
-from .checkpoints import load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
+from .checkpoints import (
+    Checkpoint,
+    damaged_state,
+    load_checkpoint,
+    optimizer_tensors,
+    restore_optimizer,
+    save_checkpoint,
+)
 from .keepers import Keeper, TrainingState
 from .keys import with_current_names
 from .progress import Progress, Run, save_run
 from .selection import AVERAGED, Candidates
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Head:
+    """The state of one run of a joint training."""
+
+    progress: Progress
+    error: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _JointState:
+    """What the checkpoint of a joint training states."""
+
+    epoch: NonNegativeInt
+    step: NonNegativeInt
+    heads: tuple[_Head, ...]
 
 
 class JointKeeper(Keeper):
@@ -78,20 +104,24 @@ class JointKeeper(Keeper):
             checkpoint = load_checkpoint(self.file)
         except CheckpointError:
             return  # missing or damaged: training starts at its beginning
-        metadata = checkpoint.metadata
-        if with_current_names(metadata.get("members")) != self._members():
+        if with_current_names(checkpoint.metadata.get("members")) != self._members():
             return
+        stored = checkpoint.stated(_JointState)
+        with damaged_state(self.file):
+            self._restore(state, stored, checkpoint)
+
+    def _restore(self, state: TrainingState, stored: "_JointState", checkpoint: Checkpoint) -> None:
         for k, group in enumerate(state.groups):
             group.model.load_state_dict(checkpoint.part(f"stack{k}"))
             if self.runs[0].config.training.select in AVERAGED:
                 group.average = WeightAverage(group.model)
                 group.average.restore(checkpoint.part(f"average{k}"))
-        for k, (run, saved) in enumerate(zip(self.runs, metadata["heads"], strict=True)):
-            run.progress, run.error = Progress(**saved["progress"]), saved["error"]
-            chosen = run.progress.best.get("epoch", 0)
+        for k, (run, saved) in enumerate(zip(self.runs, stored.heads, strict=True)):
+            run.progress, run.error = saved.progress, saved.error
+            chosen = int(run.progress.best.get("epoch") or 0)
             self.candidates[k].restore(checkpoint.part(f"best{k}"), chosen=chosen)
         restore_optimizer(state.optimizer, checkpoint)
-        state.epoch, state.step = metadata["epoch"], metadata["step"]
+        state.epoch, state.step = stored.epoch, stored.step
 
     def _members(self) -> list[Any]:
         """Return the runs that train jointly, in the form in which JSON restores them."""

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from .averaging import WeightAverage
-from .checkpoints import Checkpoint, optimizer_tensors, restore_optimizer
+from .checkpoints import Checkpoint, damaged_state, optimizer_tensors, restore_optimizer
 from .model_groups import ModelGroup, SingleModel
 from .preparation import PreparedData, Standardizer
-from .progress import Progress, Run, SavedModel, save_run
+from .progress import Run, SavedModel, progress_of, save_run
 from .selection import AVERAGED, Candidates
 
 
@@ -98,13 +98,14 @@ def restore_run(
 ) -> None:
     """Continue a run on its own from a checkpoint whose weights its model already has."""
     (run,) = group.runs
+    run.progress = progress_of(checkpoint)
     restore_optimizer(state.optimizer, checkpoint)
-    group.model.restore_memory(checkpoint.part("memory"))
-    run.progress = Progress(**checkpoint.metadata["progress"])
     state.epoch, state.step = run.progress.epoch, run.progress.step
-    if run.config.training.select in AVERAGED:
-        group.average = WeightAverage(group.model)
-        group.average.restore(checkpoint.part("average"))
-    if isinstance(keeper, EpochKeeper):
-        chosen = run.progress.best.get("epoch", 0)
-        keeper.candidates.restore(checkpoint.part("candidate"), chosen=chosen)
+    with damaged_state(checkpoint.path):
+        group.model.restore_memory(checkpoint.part("memory"))
+        if run.config.training.select in AVERAGED:
+            group.average = WeightAverage(group.model)
+            group.average.restore(checkpoint.part("average"))
+        if isinstance(keeper, EpochKeeper):
+            chosen = int(run.progress.best.get("epoch") or 0)
+            keeper.candidates.restore(checkpoint.part("candidate"), chosen=chosen)

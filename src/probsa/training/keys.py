@@ -14,11 +14,15 @@ from typing import Any
 import yaml
 from docstring_parser import parse_from_object
 
+from ..core import read_text, unusual
 from ..errors import InputError
 from .config import SECTIONS, RunConfig, flat_name
 
 RENAMED = {"pitch": "stride"}
 """Keys that run files and flags of earlier versions use, with their current names."""
+
+LARGEST = 2**20
+"""Largest size of a run file in bytes."""
 
 log = logging.getLogger(__name__)
 
@@ -210,15 +214,24 @@ def load_yaml(
     Raises:
         InputError: the file is missing, is not YAML, or is not a mapping; names the file.
     """
+    if not path.is_file():
+        raise InputError(f"cannot read the {what} {path}: there is no such file")
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
-    except OSError as e:
-        raise InputError(f"cannot read the {what} {path}: {e.strerror}") from e
+        text = read_text(path, advice=f"give a {what} in UTF-8", largest=LARGEST)
+        values = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as e:
         mark = getattr(e, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(e, "problem", None) or "it cannot be parsed"
         raise InputError(f"the {what} {path}{where} cannot be read as YAML: {problem}") from e
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as e:
+        if isinstance(e, InputError):
+            raise
+        problem = "it is nested too deeply" if isinstance(e, RecursionError) else e
+        raise InputError(f"the {what} {path} cannot be read as YAML: {problem}") from e
+    problem = unusual(values)
+    if problem is not None:
+        raise InputError(f"the {what} {path} cannot be used: {problem}")
     if values is None:
         raise InputError(f"the {what} {path} is empty: it needs at least {least}")
     if not isinstance(values, dict):

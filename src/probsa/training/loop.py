@@ -306,7 +306,7 @@ def mean_row(runs: Sequence[Run]) -> dict[str, Any]:
         return rows[0]
     mean: dict[str, Any] = {"epoch": rows[0]["epoch"]}
     for key in ("learning_rate", "loss", "val_auroc", "val_nll", "seconds"):
-        values = [row[key] for row in rows if row[key] is not None]
+        values = [v for row in rows if (v := row[key]) is not None]
         mean[key] = sum(values) / len(values) if values else None
     return mean
 

@@ -3,7 +3,7 @@
 Class weights, means and standard deviations are computed on the training part only.
 """
 
-import json
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..cohorts import PatchSet, Record
-from ..core import Bags, max_bag_gb, write_json
+from ..core import Bags, as_record, as_typed, max_bag_gb, read_json, write_json
 from ..datasets import (
     SPLIT_PARTS,
     BagSet,
@@ -27,9 +27,10 @@ from ..datasets import (
     read_clam_split,
     read_table,
 )
-from ..errors import GraphError, InputError, TableError
+from ..errors import CheckpointError, GraphError, InputError, TableError
 from ..models import arguments, fixed
 from ..variational import balanced_weights
+from .checkpoints import Checkpoint
 from .config import DataConfig, RunConfig
 from .run_folder import RunFolder
 
@@ -55,6 +56,34 @@ class Standardizer(nn.Module):
         if not len(self.mean):
             return bags
         return replace(bags, x=(bags.x - self.mean) / self.deviation)
+
+    @classmethod
+    def restored(cls, checkpoint: Checkpoint, *, in_dim: int | None) -> "Standardizer":
+        """Return the standardisation that a checkpoint holds.
+
+        Args:
+            checkpoint: the checkpoint of a run.
+            in_dim: number of features per instance of its model.
+
+        Raises:
+            CheckpointError: it is missing, or does not fit the model.
+        """
+        tensors = checkpoint.part("standardize")
+        mean, deviation = tensors.get("mean"), tensors.get("deviation")
+        shape = None if mean is None else tuple(mean.shape)
+        if (
+            mean is None
+            or deviation is None
+            or deviation.shape != mean.shape
+            or not (mean.is_floating_point() and deviation.is_floating_point())
+            or shape not in ((0,), (in_dim,))
+            or not (mean.isfinite().all() and (deviation > 0).all() and deviation.isfinite().all())
+        ):
+            raise CheckpointError(
+                f"{checkpoint.path} is damaged: its means and deviations of the features are not "
+                f"finite numbers for {in_dim} features. Copy the file again, or train the run again"
+            )
+        return cls(mean, deviation)
 
     @classmethod
     def fit(cls, bags: BagSet, names: tuple[str, ...]) -> "Standardizer":
@@ -106,7 +135,7 @@ class PreparedData:
         if self.bags.notes:
             # a resumed run does not read every bag again: keep the notes of the earlier process
             file = folder.notes_file
-            earlier = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+            earlier = read_notes(file) if file.is_file() else {}
             write_json(file, dict(sorted({**earlier, **self.bags.notes}.items())))
 
 
@@ -171,8 +200,28 @@ def open_data(data: DataConfig, *, features: Path | None = None) -> BagSet:
 
 
 def read_split(folder: RunFolder) -> Split:
-    """Return the split that a run was started with."""
-    return Split.from_dict(json.loads(folder.split_file.read_text(encoding="utf-8")))
+    """Return the split that a run was started with.
+
+    Raises:
+        InputError: the file is missing or damaged, or a bag is in it twice.
+    """
+    file, advice = folder.split_file, "copy the run again, or train it again"
+    split = as_record(Split, read_json(file, advice=advice), where=str(file), advice=advice)
+    counts = Counter(name for part in SPLIT_PARTS for name in getattr(split, part))
+    twice = next((name for name, count in counts.items() if count > 1), None)
+    if twice is not None:
+        raise InputError(f"{file} is damaged: it names the bag {twice!r} twice. Train again")
+    return split
+
+
+def read_notes(file: Path) -> dict[str, str]:
+    """Return the remarks on bags that a run has stored.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    advice = "remove it to continue without the earlier remarks"
+    return as_typed(read_json(file, advice=advice), dict[str, str], where=str(file), advice=advice)
 
 
 def note_missing_features(table: LabelTable, bags: BagSet) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from ..core import NonNegativeInt
 from ..models import Model
-from .checkpoints import save_checkpoint
+from .checkpoints import Checkpoint, save_checkpoint
 from .config import RunConfig
 from .run_folder import RunFolder
 
@@ -18,20 +19,34 @@ from .run_folder import RunFolder
 class Progress:
     """How far a run has come; every field is stored in its checkpoints."""
 
-    epoch: int = 0
+    epoch: NonNegativeInt = 0
     """Number of epochs that are complete."""
-    step: int = 0
+    step: NonNegativeInt = 0
     """Number of steps that are complete."""
-    best: dict[str, Any] = field(default_factory=dict)
+    best: dict[str, int | float | None] = field(default_factory=dict)
     """Number (from 1), val_auroc and val_nll of the best epoch; with `one-se` also `improved`, the
     epoch with the highest AUROC."""
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[dict[str, int | float | None]] = field(default_factory=list)
     """The rows of metrics.csv."""
 
     @property
     def since_best(self) -> int:
         """Number of epochs since the best one, which `patience` limits."""
         return self.epoch - int(self.best.get("improved") or self.best.get("epoch") or 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StoredProgress:
+    progress: Progress
+
+
+def progress_of(checkpoint: Checkpoint) -> Progress:
+    """Return the progress that a checkpoint states.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    return checkpoint.stated(_StoredProgress).progress
 
 
 @dataclass(kw_only=True, eq=False)
@@ -110,7 +125,7 @@ def save_run(
 
 def validation_scores(
     labels: Sequence[int], probability: Sequence[Sequence[float]]
-) -> dict[str, float | None]:
+) -> dict[str, int | float | None]:
     """Return AUROC (one-vs-rest for three or more classes) and NLL; None where undefined."""
     if not labels:
         return {"val_auroc": None, "val_nll": None}

@@ -13,16 +13,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import yaml
 
-from ..core import write_csv, write_json, write_text
-from ..errors import InputError, OutputExists
+from ..core import Limits, read_record, write_csv, write_json, write_text
+from ..errors import InputError, OutputExists, UnknownName
 from ..models import arguments, names, original
 from .config import RunConfig, plain
 from .keys import load_yaml
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredThreshold:
+    """The content of threshold.json."""
+
+    threshold: Annotated[float, Limits(at_least=0, at_most=1)] | None
+    chosen: str = ""
+    """How it was chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,11 @@ class RunFolder:
     def notes_file(self) -> Path:
         """Remarks on single bags; the file exists only if there are any."""
         return self.path / "notes.json"
+
+    @property
+    def threshold_file(self) -> Path:
+        """p(Y = 1) from which the run calls a bag positive."""
+        return self.path / "threshold.json"
 
     @property
     def metrics_file(self) -> Path:
@@ -101,7 +115,20 @@ class RunFolder:
         """
         if not self.config_file.is_file():
             raise InputError(f"{self.path} is not a run folder: it has no run.yaml")
-        return RunConfig.from_dict(load_yaml(self.config_file, mention_old_names=False))
+        values = load_yaml(self.config_file, mention_old_names=False)
+        try:
+            return RunConfig.from_dict(values)
+        except (InputError, UnknownName) as e:
+            raise InputError(f"{self.config_file} is damaged: {e}. Copy the run again") from e
+
+    def threshold(self) -> float | None:
+        """Read the threshold of the run; None if it had no validation bags to choose one on.
+
+        Raises:
+            InputError: the file is missing or damaged.
+        """
+        advice = "copy the run again, or train it again"
+        return read_record(StoredThreshold, self.threshold_file, advice=advice).threshold
 
     def sweep(self) -> None:
         """Remove temporary files and folders that a killed process left behind."""

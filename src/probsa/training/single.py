@@ -26,7 +26,7 @@ from .loop import TrainingLoop
 from .model_groups import SingleModel, build_model
 from .optimizers import make_optimizer
 from .preparation import PreparedData, prepare
-from .progress import Progress, Run
+from .progress import Run, progress_of
 from .reporting import Reporter
 from .run_folder import RunFolder, open_run
 
@@ -168,7 +168,7 @@ def member_configs(config: RunConfig) -> list[RunConfig]:
 def _is_complete(config: RunConfig, folder: RunFolder) -> bool:
     if not (folder.best.is_file() and folder.last.is_file()):
         return False
-    progress = Progress(**load_checkpoint(folder.last).metadata["progress"])
+    progress = progress_of(load_checkpoint(folder.last))
     patience = config.training.patience
     over = patience is not None and progress.since_best >= patience
     return progress.epoch == epochs_of(config) or over
@@ -176,13 +176,13 @@ def _is_complete(config: RunConfig, folder: RunFolder) -> bool:
 
 def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:
     """Return one row per epoch: means over the members that trained that long, summed seconds."""
-    members = [load_checkpoint(f.last).metadata["progress"]["history"] for f in folders]
+    members = [progress_of(load_checkpoint(f.last)).history for f in folders]
     rows = []
     for epoch in range(max(map(len, members))):
         here = [history[epoch] for history in members if len(history) > epoch]
         row: dict[str, Any] = {"epoch": epoch + 1}
         for key in [k for k in here[0] if k != "epoch"]:
-            values = [r[key] for r in here if r[key] is not None]
+            values = [v for r in here if (v := r[key]) is not None]
             total = math.fsum(values)
             row[key] = None if not values else total if key == "seconds" else total / len(values)
         rows.append(row)

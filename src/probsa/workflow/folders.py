@@ -1,12 +1,11 @@
 """Predict a folder of bags with a trained run, several runs, or a converted model."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core import write_json
+from ..core import read_record, write_json
 from ..datasets import BagSet, LabelTable, Split, check_labels_match, open_bags, read_table
 from ..evaluation import (
     NOTES,
@@ -138,9 +137,10 @@ def _joint_split(runs: Sequence[Path]) -> Split | None:
 
 def _stored_threshold(runs: Sequence[Path]) -> float | None:
     """Return the threshold of a run, or the mean of several if each has one."""
-    files = [RunFolder(run).path / "threshold.json" for run in runs]
-    stored = [json.loads(f.read_text())["threshold"] for f in files if f.is_file()]
-    if len(stored) < len(runs) or None in stored:
+    folders = [RunFolder(run) for run in runs]
+    found = [f.threshold() for f in folders if f.threshold_file.is_file()]
+    stored = [threshold for threshold in found if threshold is not None]
+    if len(stored) < len(runs):
         return None
     return stored[0] if len(runs) == 1 else sum(stored) / len(stored)
 
@@ -149,4 +149,5 @@ def _stored_map_score(run: Path) -> MapScoreChoice | None:
     file = RunFolder(run).map_score_file
     if not file.is_file():
         return None
-    return MapScoreChoice.from_dict(json.loads(file.read_text(encoding="utf-8")))
+    advice = "remove it to show the model's own score, or copy the run again"
+    return read_record(MapScoreChoice, file, advice=advice)

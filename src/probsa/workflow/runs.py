@@ -190,5 +190,5 @@ def _validated(
         score = np.array([p.probability[-1] for p in validation], dtype=np.float64)
         threshold = best_threshold(y, score) if validation else None
         chosen = f"largest F1 on {len(validation)} validation bags"
-        write_json(run.path / "threshold.json", {"threshold": threshold, "chosen": chosen})
+        write_json(run.threshold_file, {"threshold": threshold, "chosen": chosen})
     return threshold

@@ -138,11 +138,11 @@ def test_cells_that_wait_have_no_say(tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "why"),
     [
-        ("cell.json", "{", "cell.json cannot be read"),
+        ("cell.json", "{", "cell.json is damaged: it is not JSON"),
         ("cell.json", "[]", "holds a list"),
         ("cell.json", "{}", "KeyError: 'label'|KeyError: 'kl_weight'"),
-        ("split.json", "{}", "split.json has no usable 'train'"),
-        ("threshold.json", '{"threshold": "x"}', "threshold 'x'"),
+        ("split.json", "{}", "split.json is damaged: train is missing"),
+        ("threshold.json", '{"threshold": "x"}', "threshold.json is damaged: threshold is 'x'"),
         ("threshold.json", None, "threshold.json is missing"),
         ("predictions/predictions.csv", "bag,p_1\n", "has no rows"),
         ("predictions/predictions.csv", "bag,label,p_1,sd_1\ne,0,0.5,0\n", "3 test bags have no"),

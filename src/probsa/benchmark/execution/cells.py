@@ -5,14 +5,13 @@ OUT/failures/DATA/METHOD/split0-seed0.json   the reason why the last attempt fai
 OUT/cells.csv   the states of all cells
 """
 
-import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core import read_csv, temporary_files, write_csv, write_json
+from ...core import read_csv, read_json, temporary_files, write_csv, write_json
 from ...errors import BagError, InputError
 from ...jobs import RecordFile, write_lock
 from ...training import RunFolder, config_differences, epochs_of
@@ -132,7 +131,7 @@ def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: K
         "groups": None if groups is None else dict(groups),
     }
     file = folder / "cell.json"
-    if not file.is_file() or json.loads(file.read_text(encoding="utf-8")) != metadata:
+    if not file.is_file() or not _holds(file, metadata):
         with write_lock(file):
             write_json(file, metadata)
     run = RunFolder(folder)
@@ -144,6 +143,13 @@ def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: K
     failure = failure_file(cell, out)
     for path in (failure, *temporary_files(failure)):
         path.unlink(missing_ok=True)
+
+
+def _holds(file: Path, value: object) -> bool:
+    try:
+        return read_json(file) == value
+    except InputError:  # damaged: it is written again
+        return False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...core import write_json
+from ...core import read_record, write_json
 from ...datasets import (
     SPLITS_FILE,
     BagCopy,
@@ -141,11 +141,28 @@ def _copies(bags: BagSet, data: DataSet, out: Path) -> tuple[list[BagCopy], Any]
     ).hexdigest()
     path = copies_file(out, data.name)
     if path.is_file():
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        if stored["bags"] == key:
-            return [BagCopy(**c) for c in stored["copies"]], stored
+        stored = _stored_copies(path)
+        if stored is not None and stored.bags == key:
+            copies = list(stored.copies)
+            return copies, {"bags": key, "copies": [asdict(c) for c in copies]}
     copies = find_copies(bags, names)
     return copies, {"bags": key, "copies": [asdict(c) for c in copies]}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StoredCopies:
+    """The content of the file that caches copies of bags."""
+
+    bags: str
+    """Digest of the bags that were compared."""
+    copies: tuple[BagCopy, ...]
+
+
+def _stored_copies(path: Path) -> _StoredCopies | None:
+    try:
+        return read_record(_StoredCopies, path)
+    except InputError:  # damaged: the copies are found again
+        return None
 
 
 def copies_file(out: Path, data: str) -> Path:

@@ -1,12 +1,12 @@
 """The data sets of a grid: those that it names, or those found in given folders."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...core import as_typed, read_json
 from ...datasets import (
     STUDY_NAMES,
     STUDY_RECORD,
@@ -198,7 +198,7 @@ def made_ready(
 
 def _made_before(out: Path, root: Path) -> Study | None:
     """Return the study that an earlier call made of the same folder, or None if unfinished."""
-    record = json.loads((out / STUDY_RECORD).read_text(encoding="utf-8"))
+    record = as_typed(read_json(out / STUDY_RECORD), dict[str, Any], where=str(out / STUDY_RECORD))
     if record.get("unfinished"):
         return None
     if record.get("root") != str(root.absolute()):

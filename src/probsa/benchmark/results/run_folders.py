@@ -1,14 +1,14 @@
 """Read one run folder of an experiment: its cell.json and its test predictions."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...datasets import Split
+from ...core import read_json
 from ...errors import InputError
 from ...evaluation import PREDICTIONS_TABLE, Predictions, read_predictions
+from ...training import RunFolder, read_split
 from ...variational import KLWeight
 from ..grid.methods_and_cells import Method
 
@@ -102,10 +102,7 @@ def read_object(path: Path) -> dict[str, Any]:
     Raises:
         InputError: The file cannot be read, or holds something else.
     """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path.name} cannot be read ({error})") from error
+    value = read_json(path, advice="remove the folder and run the grid again")
     if not isinstance(value, dict):
         raise InputError(f"{path.name} holds a {type(value).__name__}, expected keys and values")
     return value
@@ -137,11 +134,7 @@ def read_tested(run: Run) -> Tested:
     if table.probability.shape[1] > 2:
         n = table.probability.shape[1]
         raise InputError(f"{n} classes: the tables of an experiment need two")
-    stored = read_object(run.path / "split.json")
-    try:
-        split = Split.from_dict(stored)
-    except (KeyError, TypeError) as error:
-        raise InputError(f"split.json has no usable {error}") from error
+    split = read_split(RunFolder(run.path))
     row = {bag: i for i, bag in enumerate(table.bags)}
     missing = [bag for bag in split.test if bag not in row]
     if missing:
@@ -168,7 +161,5 @@ def _threshold(path: Path) -> float:
     """Return the run's threshold; 0.5, as in its predictions, if it had no validation part."""
     if not (path / "threshold.json").is_file():
         raise InputError("threshold.json is missing: run the grid again")
-    value = read_object(path / "threshold.json").get("threshold")
-    if value is not None and not isinstance(value, int | float):
-        raise InputError(f"threshold.json has the threshold {value!r}, expected a number")
+    value = RunFolder(path).threshold()
     return 0.5 if value is None else float(value)

@@ -5,7 +5,6 @@ OUT/instance_labels/      <bag>.npy if the feature files hold no instance labels
 OUT/dataset.json          bags, exclusions and corrections; written last
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from ...core import replacing, write_csv, write_json
+from ...core import as_typed, read_json, replacing, write_csv, write_json
 from ...errors import BagError, InputError, OutputExists
 from ..bag_set import BagSet
 from ..choices import StudyName
@@ -208,7 +207,11 @@ def read_study(folder: Path) -> Study:
     """
     path = folder / STUDY_RECORD
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        advice = "run probsa dataset again"
+        if not path.is_file():
+            raise InputError(f"there is no {path}: make it with probsa dataset")
+        record = read_json(path, advice=advice)
+        record = as_typed(record, dict[str, Any], where=str(path), advice=advice)
         if record.get("unfinished"):
             raise InputError(f"{path} was not finished. Run probsa dataset again")
         labels = record["instance_labels"]
@@ -222,8 +225,6 @@ def read_study(folder: Path) -> Study:
             notes=tuple(record["notes"]),
             counts=record["counts"],
         )
-    except FileNotFoundError as error:
-        raise InputError(f"there is no {path}: make it with probsa dataset") from error
     except InputError:
         raise
     except (ValueError, KeyError, TypeError) as error:

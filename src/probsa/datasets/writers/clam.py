@@ -31,8 +31,9 @@ class ClamWriter(Writer):
         else:
             lost.append("coordinates" if bag.slide else "slice positions")
         path = self.out / "pt_files" / f"{bag.name}.pt"
-        with replacing(path) as temporary:
-            torch.save(torch.from_numpy(features), temporary)
+        with replacing(path) as temporary, temporary.open("wb") as f:
+            # PyTorch would store the name of the temporary file, and no two files would be equal
+            torch.save(torch.from_numpy(features), f)
         return path, lost
 
     def _write_patches(self, bag: Outgoing, corners: np.ndarray, lost: list[str]) -> None:

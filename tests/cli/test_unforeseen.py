@@ -1,0 +1,94 @@
+"""No command shows a traceback without --debug: an unforeseen error is one line and status 70."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from probsa.cli import main, unforeseen
+from probsa.cli.commands import models
+
+
+def broken(error):
+    def run(arguments):
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("two\nlines"), KeyError("k"), MemoryError(), RecursionError(), TypeError()],
+)
+def test_an_unforeseen_error_is_one_line(monkeypatch, capsys, error):
+    monkeypatch.setattr(models, "run", broken(error))
+    before = len(unforeseen.uses())
+    assert main(["models"]) == unforeseen.STATUS == 70
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("probsa: error: unforeseen error in `probsa models`")
+    assert "please report it" in line and "--debug" in line
+    assert unforeseen.uses()[before:] == [line.removeprefix("probsa: error: ")]
+    assert main(["models", "--json"]) == 70
+    assert json.loads(capsys.readouterr().out)["kind"] == type(error).__name__
+
+
+def test_debug_shows_the_traceback(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(models, "run", broken(RuntimeError("deep inside")))
+    assert main(["models", "--debug"]) == 70
+    words = capsys.readouterr().err
+    assert "Traceback" in words and "deep inside" in words
+    assert main(["--debug", "evaluate", str(tmp_path / "none")]) == 2
+    assert "Traceback" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path / "none")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_innermost_path_of_the_package_is_named(tmp_path, monkeypatch):
+    from probsa.core import files, read_csv
+
+    def fails(f):
+        raise ZeroDivisionError("odd")
+
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    monkeypatch.setattr(files.csv, "DictReader", fails)
+    with pytest.raises(ZeroDivisionError) as caught:
+        read_csv(tmp_path / "t.csv")
+    line = unforeseen.describe(caught.value, ["--json", "evaluate", "x"])
+    assert f"`probsa evaluate` while using {tmp_path / 't.csv'}: ZeroDivisionError: odd" in line
+    assert "(files.read_csv, line " in line
+
+
+PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+from probsa.cli import main
+from probsa.cli.commands import models
+from probsa.core import replacing
+
+def run(arguments):
+    with replacing(Path({target!r})) as temporary:
+        temporary.write_text("half")
+        os.kill(os.getpid(), signal.{signal})
+    return 0
+
+models.run = run
+sys.exit(main(["models"]))
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_signal_leaves_nothing_and_has_one_status(tmp_path, number):
+    program = PROGRAM.format(target=str(tmp_path / "x.json"), signal=number)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "probsa: stopped\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_handler_of_sigterm_is_put_back():
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["--version"]) == 0
+    assert signal.getsignal(signal.SIGTERM) is before

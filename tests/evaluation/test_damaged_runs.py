@@ -1,0 +1,348 @@
+"""Damaged files of a run end in one error that names the file; nothing large is allocated for one.
+
+Each file of a run is altered in many ways, and read as `probsa predict` and `evaluate` read it.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from support.stored import write_folder
+
+from probsa.cli import main
+from probsa.errors import CheckpointError, InputError, ProbSAError, TableError
+from probsa.evaluation import evaluate, load, read_predictions
+from probsa.models import build, names
+from probsa.training import RunFolder, load_checkpoint, read_split, restore_model
+from probsa.training.checkpoints import save_checkpoint
+from probsa.workflow import predict_folder
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("damaged")
+    features, labels = write_folder(folder / "data")
+    run = folder / "run"
+    flags = [
+        "train", "--features", str(features), "--labels", str(labels), "--out", str(run),
+        "--model", "abmil-probsa-diag", "--model.embed", "8", "--test-fold", "0", "--epochs", "1",
+        "--temperature-scaling", "true", "--device", "cpu", "--tensorboard", "false",
+    ]  # fmt: skip
+    assert main(flags) == 0
+    return features, labels, run
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return RunFolder(Path(shutil.copytree(trained[2], tmp_path / "run")))
+
+
+DAMAGE = {
+    "no JSON": b"{",
+    "no text": b"\xff\xfe\x00",
+    "null": b"null",
+    "a list": b"[]",
+    "a number": b"3",
+    "deep nesting": b"[" * 50_000,
+    "nothing known": b'{"later": 1}',
+}
+FILES = (
+    "split.json",
+    "threshold.json",
+    "features.json",
+    "map_score.json",
+    "temperature.json",
+    "run.yaml",
+)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_of_a_run_is_named(trained, run, tmp_path, name, damage):
+    (run.path / name).write_bytes(DAMAGE[damage])
+    with pytest.raises(InputError, match=name):
+        predict_folder(run.path, trained[0], out=tmp_path / "p", device="cpu")
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("split.json", "train", "abc"),
+        ("split.json", "val", [1]),
+        ("threshold.json", "threshold", "0.5"),
+        ("threshold.json", "threshold", 7),
+        ("features.json", "patch_sizes", [0.0]),
+        ("features.json", "encoders", "resnet50"),
+        ("map_score.json", "chosen", "beauty"),
+        ("temperature.json", "temperature", 0),
+        ("temperature.json", "temperature", [1]),
+        ("run.yaml", "model", 3),
+        ("run.yaml", "data", {"features": 3, "labels": "l"}),
+        ("run.yaml", "training", {"epochs": "many"}),
+        ("run.yaml", "training", {"epoch": 3}),
+        ("run.yaml", "seed", "a"),
+    ],
+)
+def test_a_wrong_type_is_named_with_its_file(trained, run, tmp_path, name, key, value):
+    file = run.path / name
+    is_config = name == "run.yaml"
+    stored = run.config().to_dict() if is_config else json.loads(file.read_text())
+    file.write_text(json.dumps(stored | {key: value}))  # JSON is YAML, too
+    with pytest.raises(InputError, match=name):
+        predict_folder(run.path, trained[0], out=tmp_path / "p", device="cpu")
+
+
+def test_a_bag_in_two_parts_is_refused(run):
+    stored = json.loads(run.split_file.read_text())
+    stored["train"].append(stored["test"][0])
+    run.split_file.write_text(json.dumps(stored))
+    with pytest.raises(InputError, match=r"split\.json .* twice"):
+        read_split(run)
+
+
+def test_aliases_that_multiply_are_refused(run):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]" for k in range(1, 12)]
+    run.config_file.write_text("\n".join(lines))
+    with pytest.raises(InputError, match=r"run\.yaml cannot be used: it has more than"):
+        run.config()
+
+
+def test_damaged_arrays_of_the_distances_are_named(trained, run, tmp_path):
+    with np.load(run.distance_file) as stored:
+        arrays = dict(stored)
+    for change in (
+        {"bags_mean": arrays["bags_mean"][:-1]},
+        {"bags_mean": arrays["bags_mean"] * np.nan},
+        {"instances_whitening": np.array("text")},
+        {"instances_reference": np.zeros(0, np.float32)},
+    ):
+        np.savez(run.distance_file, **(arrays | change))
+        with pytest.raises(InputError, match=r"training_distance\.npz"):
+            predict_folder(run.path, trained[0], out=tmp_path / "p", device="cpu")
+    for content in (b"", b"PK\x03\x04", run.distance_file.read_bytes()[:-100]):
+        run.distance_file.write_bytes(content)
+        with pytest.raises(InputError, match=r"training_distance\.npz"):
+            predict_folder(run.path, trained[0], out=tmp_path / "p", device="cpu")
+
+
+def rewrite(path, change):
+    """Change the metadata of a checkpoint; `change` returns the new text or value."""
+    with safe_open(path, framework="pt") as f:
+        stored = json.loads(f.metadata()["probsa"])
+    tensors = load_file(path)
+    new = change(stored)
+    text = new if isinstance(new, str) else json.dumps(new)
+    save_file(tensors, path, metadata={"probsa": text})
+
+
+def changed_arguments(**arguments):
+    return lambda stored: stored | {"arguments": stored["arguments"] | arguments}
+
+
+CHANGES = {
+    "not JSON": lambda stored: "{",
+    "a list": lambda stored: [],
+    "null": lambda stored: None,
+    "deep": lambda stored: "[" * 50_000,
+    "nested arguments": changed_arguments(embed=[[[[1]]]]),
+    "no model": lambda stored: {k: v for k, v in stored.items() if k != "model"},
+    "model is a list": lambda stored: stored | {"model": ["abmil"]},
+    "no arguments": lambda stored: {k: v for k, v in stored.items() if k != "arguments"},
+    "arguments are a list": lambda stored: stored | {"arguments": [1]},
+    "empty arguments": lambda stored: stored | {"arguments": {}},
+    "unknown argument": changed_arguments(embedding=3),
+    "wrong type": changed_arguments(embed="8"),
+    "negative": changed_arguments(embed=-8),
+    "other width": changed_arguments(embed=16),
+    "classes are text": lambda stored: stored | {"classes": "01"},
+    "no classes": lambda stored: {k: v for k, v in stored.items() if k != "classes"},
+    "no progress": lambda stored: {k: v for k, v in stored.items() if k != "progress"},
+    "progress is text": lambda stored: stored | {"progress": "far"},
+    "epoch is text": lambda stored: stored | {"progress": {"epoch": "1"}},
+    "format is a list": lambda stored: stored | {"format": [1]},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_damaged_metadata_of_a_checkpoint(run, change):
+    rewrite(run.best, CHANGES[change])
+    with pytest.raises(CheckpointError, match=r"best\.safetensors"):
+        load(run.path, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["standardize.mean", "standardize.deviation"])
+def test_a_checkpoint_without_its_standardisation(run, name):
+    with safe_open(run.best, framework="pt") as f:
+        metadata = f.metadata()
+    tensors = load_file(run.best)
+    save_file({k: v for k, v in tensors.items() if k != name}, run.best, metadata=metadata)
+    with pytest.raises(CheckpointError, match=r"best\.safetensors is damaged: its means"):
+        load(run.path, device="cpu")
+
+
+def test_a_damaged_state_of_training_cannot_be_resumed(trained, run, capsys):
+    for change, expected in (
+        (lambda stored: stored | {"groups": 3}, "groups is 3"),
+        (lambda stored: stored | {"groups": [{"params": [0]}]}, "cannot be continued from"),
+        (lambda stored: {k: v for k, v in stored.items() if k != "groups"}, "groups is missing"),
+    ):
+        file = run.path / "again.safetensors"
+        shutil.copyfile(run.last, file)
+        rewrite(run.last, change)
+        config = run.config().to_dict()
+        config["training"]["epochs"] = 2
+        (run.path / "run.yaml").write_text(json.dumps(config))
+        features, labels, _ = trained
+        flags = [
+            "train", "--features", str(features), "--labels", str(labels), "--out", str(run.path),
+            "--model", "abmil-probsa-diag", "--model.embed", "8", "--test-fold", "0", "--epochs",
+            "2", "--temperature-scaling", "true", "--device", "cpu", "--tensorboard", "false",
+            "--resume",
+        ]  # fmt: skip
+        assert main(flags) == 2
+        assert expected in capsys.readouterr().err
+        file.replace(run.last)
+
+
+@pytest.fixture
+def allocated(monkeypatch):
+    """Count the elements of the parameters that are made with memory."""
+    made = []
+    original = torch.nn.Module.register_parameter
+
+    def register(self, name, parameter):
+        if parameter is not None and parameter.device.type != "meta":
+            made.append(parameter.numel())
+        return original(self, name, parameter)
+
+    monkeypatch.setattr(torch.nn.Module, "register_parameter", register)
+    return made
+
+
+@pytest.mark.parametrize("arguments", [{"embed": 4_000_000}, {"in_dim": 10**12}])
+def test_no_memory_is_taken_for_sizes_that_are_not_stored(run, allocated, arguments):
+    rewrite(run.best, changed_arguments(**arguments))
+    with pytest.raises(CheckpointError, match=r"describe a larger model than its [0-9,]+ stored"):
+        load(run.path, device="cpu")
+    assert sum(allocated) == 0
+
+
+def test_a_checkpoint_of_many_layers_is_refused_before_they_are_built(tmp_path, allocated):
+    model = build("gtp", in_dim=6, n_classes=1)
+    path = tmp_path / "m.safetensors"
+    depth = next(k for k in ("layers", "depth", "blocks") if k in parameters("gtp"))
+    tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
+    metadata = {"model": "gtp", "arguments": model.arguments | {depth: 10**9}}
+    save_checkpoint(path, tensors, metadata=metadata)
+    allocated.clear()
+    with pytest.raises(CheckpointError, match="describe a larger model"):
+        restore_model(load_checkpoint(path), path=path)
+    assert sum(allocated) == 0
+
+
+def parameters(name):
+    from probsa.models import arguments
+
+    return arguments(name)
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_sizes_of_every_model_are_compared_without_memory(tmp_path, allocated, name):
+    """A model that reads its tensors while it is built cannot be built without memory."""
+    model = build(name, in_dim=6, n_classes=1)
+    path = tmp_path / "m.safetensors"
+    tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
+    save_checkpoint(path, tensors, metadata={"model": name, "arguments": model.arguments})
+    count = sum(allocated)
+    allocated.clear()
+    restored = restore_model(load_checkpoint(path), path=path)
+    assert sum(allocated) == count  # once, and not for the comparison
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, restored.state_dict()[key])
+    dropped = dict(list(tensors.items())[1:])
+    save_checkpoint(path, dropped, metadata={"model": name, "arguments": model.arguments})
+    with pytest.raises(CheckpointError, match="does not fit the model"):
+        restore_model(load_checkpoint(path), path=path)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_metadata_of_predictions(run, damage):
+    if damage == "nothing known":
+        return
+    (run.predictions / "predictions.json").write_bytes(DAMAGE[damage])
+    with pytest.raises(InputError, match=r"predictions\.json"):
+        read_predictions(run.predictions)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("threshold", "x"),
+        ("classes", 3),
+        ("classes", [1, 2]),
+        ("temperature", "hot"),
+        ("kappa", {}),
+    ],
+)
+def test_wrong_types_in_metadata_of_predictions(run, key, value):
+    file = run.predictions / "predictions.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
+    with pytest.raises(InputError, match=rf"predictions\.json is damaged: {key}"):
+        read_predictions(run.predictions)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"bag,p_1,sd_1\n" + b"x" * 200_000 + b",0.5,0.1\n"]
+)
+def test_a_table_of_predictions_that_is_no_table(run, content):
+    (run.predictions / "predictions.csv").write_bytes(content)
+    with pytest.raises(TableError, match=r"predictions\.csv"):
+        read_predictions(run.predictions)
+
+
+def test_a_name_that_leads_out_of_the_folder_is_refused(run):
+    file = run.predictions / "predictions.csv"
+    header, first, *_ = file.read_text().splitlines()
+    file.write_text("\n".join([header, f"../../x,{first.partition(',')[2]}"]))
+    with pytest.raises(ProbSAError, match="cannot be a file name"):
+        read_predictions(run.predictions)
+
+
+def alter(f, name, data):
+    del f[name]
+    f[name] = data
+
+
+INSTANCES = {
+    "text": lambda f: alter(f, "attention_mean", np.array([b"a", b"b"])),
+    "a scalar": lambda f: alter(f, "degree", 3.0),
+    "other name": lambda f: f.attrs.update({"name": "../../x"}),
+    "name is an array": lambda f: f.attrs.update({"name": np.arange(3)}),
+    "unknown score": lambda f: f.attrs.update({"score_kind": "beauty"}),
+    "kind is a number": lambda f: f.attrs.update({"kind": 3}),
+    "nothing stored": lambda f: [
+        (f.pop(k), f.create_dataset(k, (10**9,), "f4", chunks=(10**6,)))
+        for k in list(f)
+        if k != "coords"
+    ],
+}
+
+
+@pytest.mark.parametrize("change", INSTANCES)
+def test_damaged_outputs_of_instances(trained, run, change):
+    table = read_predictions(run.predictions)
+    path = table.instance_path(table.bags[0])
+    with h5py.File(path, "a") as f:
+        INSTANCES[change](f)
+    with pytest.raises(ProbSAError, match=path.name):
+        table.instances(table.bags[0])
+    with pytest.raises(ProbSAError, match=path.name):
+        evaluate(run.predictions, labels=trained[1], part="all", bootstrap=0)

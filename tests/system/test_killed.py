@@ -1,0 +1,161 @@
+"""Commands that were killed leave nothing that the next run does not sweep, and repeat exactly."""
+
+import hashlib
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.stored import write_folder
+
+from probsa.cli import main
+from probsa.errors import OutputExists
+from probsa.evaluation import read_predictions
+from probsa.jobs import sole_writer
+
+# A process that sends itself a signal in the middle of the n-th file that it writes.
+PROGRAM = """
+import os, signal, sys
+from probsa.core import files
+original, count = os.fsync, [0]
+
+def fsync(handle):
+    count[0] += 1
+    if count[0] == {n}:
+        os.kill(os.getpid(), signal.{number})
+    original(handle)
+
+files.os.fsync = fsync
+from probsa.cli import main
+sys.exit(main({arguments!r}))
+"""
+
+
+def killed(arguments, *, n, number="SIGKILL"):
+    program = PROGRAM.format(n=n, number=number, arguments=[str(a) for a in arguments])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    expected = -signal.SIGKILL if number == "SIGKILL" else 130
+    assert done.returncode == expected, done.stderr.decode()
+
+
+def hidden(folder: Path) -> list[str]:
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob(".*"))
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = (p for p in folder.rglob("*") if p.is_file())
+    return {
+        p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in files
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("killed")
+    features, labels = write_folder(folder / "data")
+    flags = [
+        "train", "--features", str(features), "--labels", str(labels), "--out", str(folder / "r"),
+        "--model", "abmil-probsa-diag", "--model.embed", "8", "--test-fold", "0", "--epochs", "1",
+        "--device", "cpu", "--tensorboard", "false",
+    ]  # fmt: skip
+    assert main(flags) == 0
+    assert hidden(folder) == []
+    return features, labels, folder / "r"
+
+
+def commands(trained, out):
+    features, labels, run = trained
+    return {
+        "predict": ["predict", str(run), "--features", str(features), "--out", str(out / "p")],
+        "map": ["map", str(run / "predictions"), "--out", str(out / "m")],
+        "convert": ["convert", str(features), "--from", "probsa", "--to", "clam", "--slide-mpp",
+                    "0.5", "--labels", str(labels), "--out", str(out / "c")],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["predict", "map", "convert"])
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_stopped_command_leaves_nothing_half_written(trained, tmp_path, name, number):
+    killed(commands(trained, tmp_path)[name], n=3, number=number)
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["predict", "map", "convert"])
+def test_the_next_run_sweeps_what_a_killed_one_left_and_gives_equal_files(trained, tmp_path, name):
+    arguments = commands(trained, tmp_path)[name]
+    if name == "convert":
+        arguments.append("--overwrite")
+    assert main(arguments) == 0
+    wanted = digests(tmp_path)
+    for path in sorted(tmp_path.iterdir()):
+        path.rename(tmp_path.parent / f"{tmp_path.name}-{path.name}-whole")
+    killed(arguments, n=4)
+    left = hidden(tmp_path)
+    assert any(p.endswith(".tmp") for p in left) and any(p.endswith(".lock") for p in left)
+    foreign = tmp_path / ("." if name == "predict" else name[0]) / ".notes.abcdefgh.tmp"
+    foreign.write_text("not ours")
+    assert main(arguments) == 0
+    assert hidden(tmp_path) == [foreign.relative_to(tmp_path).as_posix()]
+    foreign.unlink()
+    assert digests(tmp_path) == wanted
+
+
+def test_maps_of_other_bags_are_swept_too_but_not_those_of_a_living_process(trained, tmp_path):
+    arguments = commands(trained, tmp_path)["map"]
+    bags = read_predictions(trained[2] / "predictions").bags
+    out = tmp_path / "m"
+    out.mkdir()
+    left = out / f".{bags[0]}_mean.png.abcdefgh.tmp"
+    left.write_text("half")
+    living = "import time; from pathlib import Path; from probsa.core import replacing; "
+    living += "from probsa.jobs import claim; import sys; p = Path(sys.argv[1]); lock = claim(p)\n"
+    living += "with replacing(p) as t: print(t, flush=True); time.sleep(60)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", living, str(out / f"{bags[1]}.png")],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        theirs = Path(process.stdout.readline().strip())
+        assert main([*arguments, "--bag", bags[2]]) == 0
+        assert not left.exists() and theirs.exists()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    assert main([*arguments, "--bag", bags[2]]) == 0
+    assert hidden(out) == []
+
+
+def test_a_folder_is_written_by_one_process(trained, tmp_path, capsys):
+    for name, folder in (("predict", "p"), ("convert", "c")):
+        with sole_writer(tmp_path / folder):
+            assert main(commands(trained, tmp_path)[name]) == 2
+            assert "another process is writing to" in capsys.readouterr().err
+    with pytest.raises(OutputExists), sole_writer(tmp_path / "x"), sole_writer(tmp_path / "x"):
+        pass
+
+
+def test_predictions_that_were_put_aside_come_back(trained, tmp_path):
+    arguments = commands(trained, tmp_path)["predict"]
+    assert main(arguments) == 0
+    wanted = digests(tmp_path / "p")
+    (tmp_path / "p").rename(tmp_path / ".p.abcdefgh.old")  # killed between two renames
+    assert main(arguments) == 2  # they are there again, and are not overwritten
+    assert main([*arguments, "--overwrite"]) == 0
+    assert digests(tmp_path / "p") == wanted and hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("target", ["clam", "torchmil", "probsa"])
+def test_a_conversion_gives_the_same_bytes_each_time(trained, tmp_path, target):
+    features, labels, _ = trained
+    found = []
+    for _ in range(2):
+        out = tmp_path / "out"
+        flags = ["convert", str(features), "--from", "probsa", "--to", target, "--slide-mpp",
+                 "0.5", "--labels", str(labels), "--out", str(out)]  # fmt: skip
+        assert main(flags) == 0
+        found.append(digests(out))
+        out.rename(tmp_path / f"out{len(found)}")
+    assert found[0] == found[1] and len(found[0]) > 12
