@@ -2,14 +2,17 @@
 
 import importlib
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
+from support.made_slides import tissue, write_slide
 from support.paths import ROOT
+from support.stored import write_folder
 
 from probsa import models
-from probsa.cli.entry import COMMANDS
+from probsa.cli.entry import COMMANDS, main
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAPER = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
@@ -38,6 +41,30 @@ def test_the_commands_exist_with_their_flags():
     used = [line.split()[1] for line in shown if line.startswith("probsa ")]
     flow = {"patch", "extract", "train", "predict", "evaluate", "map", "benchmark"}
     assert set(used) == flow and flow <= set(COMMANDS)
+
+
+def test_the_commands_run_as_they_are_shown(tmp_path, monkeypatch, capsys):
+    """On six small slides; the grid is listed but not trained."""
+    for k in range(6):
+        width = 1600 if k % 2 else 900
+        image = tissue(2048, 1024, boxes=[(200, 100, width, 800)], seed=k)
+        write_slide(tmp_path / "slides" / f"s{k}.tiff", image)
+    rows = "".join(f"s{k},{k % 2},{k // 2}\n" for k in range(6))
+    (tmp_path / "labels.csv").write_text(f"bag,label,fold\n{rows}")
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    write_folder(tmp_path / "cohort")
+    monkeypatch.chdir(tmp_path)
+    shown = [line for block in blocks("bash") for line in block.splitlines()]
+    commands = [shlex.split(line, comments=True) for line in shown if line.startswith("probsa ")]
+    more = {
+        "train": ["--epochs", "2", "--embed", "16", "--device", "cpu", "--test-fold", "0"],
+        "benchmark": ["--dry-run"],
+    }
+    for command in commands:
+        given = ["cohort" if a == "DIR" else a for a in command[1:]]
+        assert main([*given, *more.get(command[1], [])]) == 0, (command, capsys.readouterr().err)
+    assert len(list((tmp_path / "maps").glob("s*.png"))) == 6
+    assert "54 waiting" in capsys.readouterr().out
 
 
 def test_its_two_commands_are_those_of_ci():

@@ -328,3 +328,8 @@ def test_the_schema_of_a_run_file_holds_for_a_run_of_an_earlier_version():
     ]:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**values, section: {**values[section], key: wrong}}, schema)
+
+
+def test_an_argument_of_other_models_is_said_to_be_theirs():
+    with pytest.raises(InputError, match="abmil has no argument samples, but abmil-probsa-diag"):
+        read_run(None, {**NEEDED, "model.name": "abmil", "samples": 3})

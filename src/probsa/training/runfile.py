@@ -171,6 +171,7 @@ def _checked(name: str, values: Mapping[str, Any], *, origin: Mapping[str, str])
     keys = run_keys(name, preset)
     for key in values:
         if key not in keys:
+            _refuse_of_other_models(name, key, where=origin[key])
             short = [*(k.short for k in keys.values()), *SECTIONS, "model"]
             raise UnknownName(f"key of a run{origin[key]}", key, keys if "." in key else short)
     for key in ("data.features", "data.labels"):
@@ -184,6 +185,18 @@ def _checked(name: str, values: Mapping[str, Any], *, origin: Mapping[str, str])
     except Exception as e:  # jsonargparse raises several kinds; each is due to the user's input
         raise InputError(_explain(e, values, keys=keys, origin=origin)) from e
     return _config(parsed)
+
+
+def _refuse_of_other_models(model: str, key: str, *, where: str) -> None:
+    """Raise an InputError if only other models have this argument."""
+    argument = key.removeprefix("model.")
+    others = [n for n in names() if argument in arguments(n) and argument not in FROM_DATA]
+    if others:
+        some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
+        raise InputError(
+            f"the model {model} has no argument {argument}{where}, but {some} "
+            f"{'has' if len(others) == 1 else 'have'}: remove it, or give another --model"
+        )
 
 
 def _model_keys(model: str, values: Mapping[str, Any]) -> dict[str, Any]:
