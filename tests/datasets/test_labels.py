@@ -55,6 +55,12 @@ def test_spreadsheets_and_pandas_write_tables_their_own_way(tmp_path: Path, deli
     assert (t.bags, t.labels, t.groups) == (("a", "b"), (1, 0), ("p1", "p1"))
 
 
+def test_a_column_that_lost_its_name_is_not_dropped_in_silence(tmp_path: Path) -> None:
+    assert table(tmp_path, "bag,label,group,,\na,1,p,,\nb,0,q,,\n").groups == ("p", "q")
+    with pytest.raises(TableError, match="line 2: column 3 has a value but no name"):
+        table(tmp_path, "bag,label,,fold\na,1,p,0\nb,0,q,1\n")
+
+
 def test_named_classes(tmp_path: Path) -> None:
     text = "bag,label\na,tumour\nb,normal\nc,2\n"
     t = table(tmp_path, text, classes=["normal", "tumour", "other"])

@@ -187,7 +187,15 @@ def _rows(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     header, rows = read_rows(path)
     columns = [SYNONYMS.get(c, c) for c in header]
     padded = [(line, row + [""] * (len(columns) - len(row))) for line, row in rows]
-    # Columns without a name, such as the index that pandas writes, are dropped.
+    # Columns without a name are dropped if they are empty, as spreadsheets write them, or come
+    # first: the index that pandas writes.
+    for k, column in enumerate(columns[1:], start=1):
+        line = next((line for line, row in padded if row[k]), None)
+        if not column and line is not None:
+            raise TableError(
+                f"{path}, line {line}: column {k + 1} has a value but no name: give it one of "
+                f"{', '.join(COLUMNS)}, or leave it out"
+            )
     return [c for c in columns if c], [
         (line, dict(zip(columns, row, strict=True))) for line, row in padded
     ]

@@ -124,6 +124,10 @@ def _pages(file: "tifffile.TiffFile") -> "list[tifffile.TiffPage]":
     pages = [page.aspage() for page in file.pages]
     if not pages:
         return []
+    if any(page.imagewidth < 1 or page.imagelength < 1 for page in pages):
+        raise SlideError(
+            f"{file.filename} states a picture without pixels: the file is damaged, copy it again"
+        )
     first, rest = pages[0], pages[1:]
     below = [page.aspage() for page in first.pages] if first.pages else []
     levels = [first]

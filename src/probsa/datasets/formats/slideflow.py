@@ -43,12 +43,12 @@ class SlideflowBags(BagSet):
 
     def metadata(self, name: str) -> Metadata:
         self._known(name)
-        pixels = positive(_as_float(self._config.get("tile_px")))
+        pixels = positive(self._stated("tile_px"))
         tile_um = self._config.get("tile_um")
         magnification = (
             re.fullmatch(r"(\d+(?:\.\d+)?)x", tile_um) if isinstance(tile_um, str) else None
         )
-        side_um = positive(_as_float(tile_um))
+        side_um = None if magnification is not None else positive(self._stated("tile_um"))
         extractor = self._config.get("extractor")
         extractor_name = extractor.get("class") if isinstance(extractor, dict) else extractor
         return Metadata(
@@ -58,6 +58,20 @@ class SlideflowBags(BagSet):
             magnification=None if magnification is None else float(magnification[1]),
             encoder=None if extractor_name is None else str(extractor_name),
         )
+
+    def _stated(self, key: str) -> float | None:
+        """Return a number of the configuration.
+
+        Raises:
+            InputError: it is there, but is no number.
+        """
+        value = self._config.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise InputError(
+                f"{self.folder / CONFIG}: {key} is {value!r:.60}, expected a number: correct "
+                "it, or remove the key"
+            )
+        return None if value is None else float(value)
 
     def formats(self) -> frozenset[str]:
         return frozenset({"slideflow"})
@@ -161,7 +175,3 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise InputError(f"{path}: expected a JSON object with tile_px and tile_um")
     return config
-
-
-def _as_float(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
