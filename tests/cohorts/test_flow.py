@@ -121,7 +121,7 @@ def test_several_workers_make_the_same(slides, finished, tmp_path):
 
 def test_both_engines_make_the_same_of_the_real_slides(shared_data, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    chosen = settings("clam-biopsy", size=256)
+    chosen = settings("clam-biopsy", size=512)
     for run in (RunOptions(), RunOptions(engine="ray", workers=2)):
         out = tmp_path / run.engine
         (patched,) = patch_cohort(shared_data / "wsi", out, settings=chosen, run=run)

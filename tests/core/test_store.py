@@ -152,9 +152,7 @@ def test_a_missing_a_foreign_and_a_truncated_file(tmp_path: Path) -> None:
     with pytest.raises(BagError, match=r"there is no file .*gone\.h5"):
         read_bag(tmp_path / "gone.h5")
     (tmp_path / "text.h5").write_text("bag,label\n")
-    with pytest.raises(
-        BagError, match=r"text\.h5 is not an HDF5 file: expected one with a dataset"
-    ):
+    with pytest.raises(BagError, match=r"text\.h5 is not an HDF5 file"):
         read_bag(tmp_path / "text.h5")
     whole = raw(tmp_path / "cut.h5", features=random(500, 40))
     whole.write_bytes(whole.read_bytes()[:-4000])

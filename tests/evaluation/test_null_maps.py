@@ -252,10 +252,10 @@ def test_a_damaged_file_of_scores_is_named(run, tmp_path):
     with h5py.File(file, "a") as f:
         del f["norm"]
         f["norm"] = np.zeros(99)
-    with pytest.raises(BagError, match=r"001.h5: norm has shape \(99,\)"):
+    with pytest.raises(BagError, match=r"001.h5: /norm is float64 of shape \(99,\)"):
         evaluate(tmp_path / "out", part="all", bootstrap=0)
     file.write_bytes(b"no file")
-    with pytest.raises(BagError, match=r"001.h5 cannot be read as HDF5"):
+    with pytest.raises(BagError, match=r"001.h5 is not an HDF5 file"):
         evaluate(tmp_path / "out", part="all", bootstrap=0)
 
 

@@ -20,6 +20,7 @@ from torch import nn
 
 from probsa import features
 from probsa.cli import entry as cli
+from probsa.core import plugins
 from probsa.errors import InputError, MissingExtra, UnknownName, WeightsError
 from probsa.features import (
     Card,
@@ -159,7 +160,7 @@ def test_other_packages_join_through_an_entry_point(small, monkeypatch, tmp_path
         asked.append(group)
         return [point]
 
-    monkeypatch.setattr(_registry, "entry_points", points)
+    monkeypatch.setattr(plugins, "entry_points", points)
     monkeypatch.setattr(_registry, "_discover", _registry._discover.__wrapped__)
     assert "theirs" in features.names()
     assert asked == ["probsa.encoders"]

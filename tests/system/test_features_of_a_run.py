@@ -362,5 +362,5 @@ def test_a_run_does_not_go_on_without_one_of_its_bags(tmp_path):
     (folder / "slide3.h5").unlink()
     record = folder.parent / "records" / folder.name / "slide3.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"status": "failed"}))
-    with pytest.raises(InputError, match=r"started with 1 bags that now have no .*'slide3'"):
+    with pytest.raises(InputError, match=r"started with 1 bag that now lack.*'slide3'"):
         prepare(RunFolder(tmp_path / "run").config(), previous=tmp_path / "run")

@@ -199,7 +199,7 @@ def test_kills_at_moments_drawn_from_a_seed(config, tmp_path):
         victim.kill()
         moments.append({"inside_a_write": inside, "left": len(list(out.rglob("*.tmp")))})
         mark.unlink(missing_ok=True)
-    for _ in range(4):
+    for _ in range(3):
         moment = draw.uniform(0.05, 0.35) * duration
         victim = Victim(tmp_path, out)
         time.sleep(moment)

@@ -83,8 +83,8 @@ def open_hdf5(path: Path, *, again: str = AGAIN) -> Iterator[h5py.File]:
         raise BagError(f"there is no file {path}")
     if not h5py.is_hdf5(path):
         raise BagError(
-            f"{path} is not an HDF5 file: expected one with a dataset 'features' (rows are "
-            "instances). Was it only partly copied, or is it in another format?"
+            f"{path} is not an HDF5 file. Was it only partly copied, or is it in another format? "
+            f"If so, {again}"
         )
     try:
         with h5py.File(path, "r") as f:

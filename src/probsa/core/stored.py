@@ -155,7 +155,7 @@ def as_typed(
         raise error(f"{where} is damaged: {e}. {_so(advice)}") from e
 
 
-def unusual(value: Any) -> str | None:
+def unusual(value: Any, *, most: int = MOST) -> str | None:
     """Say what makes a nested value unfit for use: its depth, its size or a text; else None."""
     stack, count = [(value, 1)], 0
     while stack:
@@ -163,8 +163,8 @@ def unusual(value: Any) -> str | None:
         count += 1
         if depth > DEEPEST:
             return f"more than {DEEPEST} lists or mappings are within each other"
-        if count > MOST:
-            return f"it has more than {MOST:,} values"
+        if count > most:
+            return f"it has more than {most:,} values"
         if isinstance(item, dict):
             stack += [(v, depth + 1) for pair in item.items() for v in pair]
         elif isinstance(item, list):

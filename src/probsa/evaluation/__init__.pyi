@@ -48,6 +48,7 @@ from .null_files import apply_null_maps as apply_null_maps
 from .null_files import fit_for_run as fit_for_run
 from .null_files import labelled_bags as labelled_bags
 from .null_files import null_maps_file as null_maps_file
+from .null_files import null_maps_of as null_maps_of
 from .null_files import read_null_scores as read_null_scores
 from .null_files import store_null_maps as store_null_maps
 from .null_files import write_null_scores as write_null_scores

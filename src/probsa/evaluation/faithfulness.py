@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core import Bag, as_record, random_stream, select_instances
+from ..core import Bag, as_record, counted, random_stream, select_instances
 from ..errors import BagError, InputError
 from .map_scores import MapScore, available_scores, map_values
 from .prediction import Prediction
@@ -103,8 +103,8 @@ def _chosen(scores: Sequence[MapScore], found: Sequence[dict[str, float]]) -> Ma
     own = scores[0]
     if len(found) < FEWEST_BAGS:
         reason = (
-            f"{own}: the model's own score, because only {len(found)} validation bags are called "
-            f"positive and {FEWEST_BAGS} are needed to compare scores"
+            f"{own}: the model's own score, because only {counted(len(found), 'validation bag')} "
+            f"can be used (called positive), and {FEWEST_BAGS} are needed to compare scores"
         )
         return MapScoreChoice(chosen=own, drops={}, bags=len(found), reason=reason)
     drops = {name: float(np.mean([d[name] - d["random"] for d in found])) for name in scores}

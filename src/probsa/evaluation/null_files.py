@@ -77,19 +77,26 @@ def store_null_maps(
     return True
 
 
-def apply_null_maps(runs: Sequence[Path], predictions: Path, bags: BagSet) -> bool:
-    """Score newly predicted bags that have instance labels with the null maps of their run.
+def null_maps_of(runs: Sequence[Path]) -> NullMaps | None:
+    """Return the null maps of a run, or None if it has none.
 
     Several runs that predict together have null maps of several training parts: none is used.
 
-    Returns: whether the bags were scored.
+    Raises:
+        CheckpointError: the file is damaged.
     """
     file = null_maps_file(runs[0])
-    if len(runs) > 1 or not file.is_file() or not any(True for _ in labelled_bags(predictions)):
+    return None if len(runs) > 1 or not file.is_file() else NullMaps.load(file)
+
+
+def apply_null_maps(maps: NullMaps | None, predictions: Path, bags: BagSet) -> bool:
+    """Score newly predicted bags that have instance labels with the null maps of their run.
+
+    Returns: whether the bags were scored.
+    """
+    if maps is None or not any(True for _ in labelled_bags(predictions)):
         return False
-    write_null_scores(
-        predictions, NullMaps.load(file), names=labelled_bags(predictions), read=bags.stored
-    )
+    write_null_scores(predictions, maps, names=labelled_bags(predictions), read=bags.stored)
     return True
 
 

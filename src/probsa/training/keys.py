@@ -21,6 +21,8 @@ from .config import SECTIONS, RunConfig, flat_name
 RENAMED = {"pitch": "stride"}
 """Keys that run files and flags of earlier versions use, with their current names."""
 
+MOST = 100_000
+"""Largest number of values in a run file, where an alias counts each time it is used."""
 LARGEST = 2**20
 """Largest size of a run file in bytes."""
 
@@ -229,7 +231,7 @@ def load_yaml(
             raise
         problem = "it is nested too deeply" if isinstance(e, RecursionError) else e
         raise InputError(f"the {what} {path} cannot be read as YAML: {problem}") from e
-    problem = unusual(values)
+    problem = unusual(values, most=MOST)
     if problem is not None:
         raise InputError(f"the {what} {path} cannot be used: {problem}")
     if values is None:

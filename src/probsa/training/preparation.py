@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..cohorts import PatchSet, Record
-from ..core import Bags, as_record, as_typed, max_bag_gb, read_json, write_json
+from ..core import Bags, as_record, as_typed, counted, max_bag_gb, read_json, write_json
 from ..datasets import (
     SPLIT_PARTS,
     BagSet,
@@ -266,8 +266,8 @@ def _split(
         gone = [n for p in SPLIT_PARTS for n in getattr(split, p) if n not in usable]
         if gone:
             raise TableError(
-                f"{previous} was started with {len(gone)} bags that now have no label, features or "
-                f"instances ({gone[0]!r} first): put them back, or start another run"
+                f"{previous} was started with {counted(len(gone), 'bag')} that now lack a label, "
+                f"features or instances ({gone[0]!r} first): put them back, or start another run"
             )
         return split
     if config.data.split is not None:

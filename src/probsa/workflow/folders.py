@@ -15,6 +15,7 @@ from ..evaluation import (
     apply_null_maps,
     load,
     load_several,
+    null_maps_of,
 )
 from ..training import RunFolder, note_missing_features, open_data, read_split
 from .writing import BagSelection, OnBag, Predicted, note_map_score, predict_bags
@@ -66,6 +67,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     predictor = _load_all(runs, checkpoint=checkpoint, device=device)
     bags = _open(predictor, features)
     table = _table(labels, predictor, bags)
+    null_maps = null_maps_of(runs)  # a damaged file is refused before anything is written
     predicted = predict_bags(
         predictor,
         _selection(runs, bags, strict=not other_features),
@@ -77,7 +79,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         overwrite=overwrite,
         on_bag=on_bag,
     )
-    apply_null_maps(runs, out, bags)
+    apply_null_maps(null_maps, out, bags)
     return replace(predicted, **_remarks(table, bags, out))
 
 

@@ -43,9 +43,7 @@ def test_a_bag_that_fails_is_named_and_the_exit_status_says_so(tmp_path, capsys)
     (source / "b.pt").write_bytes((source / "b.pt").read_bytes()[:50])
     assert convert(source, tmp_path / "one", "slideflow", "clam") == 1
     out, err = capsys.readouterr()
-    assert (
-        out.startswith("1 bags converted") and "not converted: name of the encoder (1 bag)" in out
-    )
+    assert out.startswith("1 bag converted") and "not converted: name of the encoder (1 bag)" in out
     assert "probsa: left out b: " in err and "b.pt" in err
     assert convert(source, tmp_path / "two", "slideflow", "clam", "--json") == 1
     done = json.loads(capsys.readouterr().out)

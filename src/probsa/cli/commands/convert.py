@@ -55,6 +55,7 @@ def parser() -> ArgumentParser:
 def run(arguments: Sequence[str]) -> int:
     """Run `probsa convert`."""
     args = parse_arguments(parser(), arguments)
+    from ...core import counted
     from ...datasets import ConversionOptions, convert
     from ..terminal import OUT, counting
 
@@ -79,7 +80,7 @@ def run(arguments: Sequence[str]) -> int:
         write_json(converted.to_dict())
         return exit_status(converted.failures, as_json=True)
     number = converted.count("converted")
-    OUT.print(f"{number} bags converted: {converted.out}", markup=False, soft_wrap=True)
+    OUT.print(f"{counted(number, 'bag')} converted: {converted.out}", markup=False, soft_wrap=True)
     for row in converted.rows:
         if row.status == "empty":
             OUT.print(f"empty, left out: {row.bag}", markup=False, soft_wrap=True)

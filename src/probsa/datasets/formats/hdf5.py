@@ -89,6 +89,7 @@ class Hdf5Bags(BagSet):
     def _beside(self, name: str) -> PatchFile | None:
         patches = patch_file(self._patches, name)
         if patches is None and self._has_patches:
+            self._peek(name)  # raises EmptyBag, since an empty bag has no patches
             raise BagError(
                 f"bag {name!r}: {self._patches} has no file of its patches, but of other bags: "
                 f"create {name}.h5 again, or leave the bag out"
