@@ -190,7 +190,7 @@ train(RunConfig.from_dict(load_yaml(Path(sys.argv[1]))), Path(sys.argv[2]))
 
 @pytest.mark.parametrize(
     ("model", "select"),
-    [("abmil-probsa-diag", "ema-nll"), ("dsmil", "average"), ("evidence-field", "ema-nll")],
+    [("dsmil", "average"), ("evidence-field", "ema-nll")],
 )
 def test_two_processes_train_the_members_of_one(config, tmp_path, model, select):
     """In batches of five, one process has three bags; stacked, and one after another."""

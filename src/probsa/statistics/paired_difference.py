@@ -9,6 +9,7 @@ problem. Percentiles of resampled replicates would be too narrow for small R.
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import no_type_check
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -205,6 +206,7 @@ def _exchange_test(a: MethodSample, b: MethodSample, *, data: PairedData) -> flo
     scores_a, scores_b = (s.scores if plain else rankdata(s.scores, axis=1) for s in (a, b))
     draws = Draws(counts=np.ones((1, data.member.max() + 1)), member=data.member)
 
+    @no_type_check  # as in `replicates`
     def metric(scores: Shaped[np.ndarray, "replicates items"]) -> float:
         rows = resampled_metric(data.y, scores, draws=draws, metric=data.metric, folds=data.folds)
         return float(rows.mean())

@@ -6,7 +6,7 @@ drawing k would underestimate it by the factor 1 - 1 / k (Rao and Wu, JASA 1988)
 """
 
 from collections.abc import Hashable, Sequence
-from typing import Literal
+from typing import Literal, no_type_check
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Real, Shaped
@@ -75,6 +75,7 @@ def resampled_metric(
     return np.stack(rows)
 
 
+@no_type_check  # called for every resample: the tests' checks of shapes cost more than it does
 def _metric(
     y: Bool[np.ndarray, " items"],
     score: Real[np.ndarray, " items"] | Bool[np.ndarray, " items"],
@@ -105,6 +106,7 @@ def f1_and_accuracy(
         return np.stack([f1, correct / n])
 
 
+@no_type_check  # called for every resample: the tests' checks of shapes cost more than it does
 def _auroc_by_pairs(
     y: Bool[np.ndarray, " items"], score: Float[np.ndarray, " items"], *, draws: Draws
 ) -> Float[np.ndarray, " rows"]:
@@ -127,6 +129,7 @@ def _auroc_by_pairs(
         return ((up @ pairs) * down).sum(1) / ((up @ np.bincount(group)) * (down @ sizes))
 
 
+@no_type_check  # called for every resample: the tests' checks of shapes cost more than it does
 def _sorted_by_group(
     value: Float[np.ndarray, " items"], member: Int[np.ndarray, " items"]
 ) -> dict[int, Float[np.ndarray, " _"]]:
