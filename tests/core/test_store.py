@@ -185,6 +185,7 @@ def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
         ({"features": np.zeros((2, 3, 4))}, r"shape \(2, 3, 4\), expected"),
         ({"features": np.zeros((0, 3))}, r"bag 'a' \(.*a\.h5\) is empty"),
         ({"features": np.zeros((1, 0, 3))}, r"bag 'a' \(.*a\.h5\) is empty"),
+        ({"features": np.zeros((4, 0))}, r"bag 'a' \(.*a\.h5\): its instances have no features"),
         ({"features": np.array([[b"x"], [b"y"]])}, "expected numbers"),
         (
             {"features": random(3, 2), "coords": np.zeros((2, 2))},

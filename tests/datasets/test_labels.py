@@ -304,6 +304,11 @@ def test_clam_splits_are_ragged(tmp_path: Path) -> None:
     [
         (",train,val,test\n0,49,050,\n", "line 2: bag '49' .train. is not in .* There is '049'"),
         (
+            ",train,val,test\n0,049,050,\n1,05",
+            "line 3: 2 cells, but the header has 4: the file may",
+        ),
+        (",train,val,test\n0,049,\0,\n", "line 2: zero bytes instead of text"),
+        (
             ",train,val,test\n0,049,050,\n1,050,,\n",
             "line 3: bag '050' is in val already, and here in train",
         ),

@@ -259,6 +259,16 @@ def test_a_damaged_file_of_scores_is_named(run, tmp_path):
         evaluate(tmp_path / "out", part="all", bootstrap=0)
 
 
+def test_a_null_map_that_a_bag_lacks_is_left_out_for_all(run, tmp_path):
+    features, labels = write_folder(tmp_path / "new", bags=12, seed=7)
+    predict_folder(run.path, features, out=tmp_path / "out", labels=labels, device="cpu")
+    with h5py.File(tmp_path / "out" / "null_maps" / "001.h5", "a") as f:
+        del f["norm"]
+    found = section(evaluate(tmp_path / "out", part="all", bootstrap=0))
+    assert "norm" not in found.nulls and "mahalanobis" in found.nulls
+    assert found.missing["norm"] == "some bags have no stored scores of it (1 of 12 bags)"
+
+
 def test_dice_of_evidence_is_at_zero(run):
     report = evaluate(run.predictions, bootstrap=0)
     found = section(report)

@@ -7,6 +7,7 @@ altered, so it may use it; whatever else is altered should be noticed or have no
 import csv
 import io
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,19 @@ import yaml
 
 DESCRIPTIVE = ("epoch", "map_score")
 """Keys of predictions that are shown where they are known."""
+OPTIONAL_COLUMNS = ("group", "fold", "split", "ood", "ood_distance")
+"""Columns that a table need not have."""
 OPTIONAL = ("coords", "instance_labels", "intensity", "unreadable")
 """Datasets that a bag need not have."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table: any number of whole rows is a table, whose length its reader cannot know."""
+
+    header: tuple[str, ...]
+    count: int
+    whole: bool
 
 
 def form_of(path: Path) -> Any:
@@ -36,13 +48,17 @@ def form_of(path: Path) -> Any:
 
 def may_be_missing(original: Path, altered: Path) -> bool:
     """Return whether the altered file lacks only what bags need not have."""
-    if not altered.exists():
+    if not altered.is_file():
         return "null_maps" in altered.parts or altered.suffix in (".json", ".csv", ".npz", ".npy")
     one, other = form_of(original), form_of(altered)
     if altered.suffix == ".safetensors" and isinstance(one, list) and isinstance(other, list):
         return one[0] == other[0]  # an argument that is not stated has its default
     if altered.name == "predictions.json" and isinstance(one, dict) and isinstance(other, dict):
-        return all(one.get(k) == other.get(k) for k in {*one, *other} - {*DESCRIPTIVE})
+        return all(one[k] == other.get(k) for k in {*one} - {*DESCRIPTIVE})
+    if altered.suffix == ".csv" and isinstance(one, Rows) and isinstance(other, Rows):
+        return other.whole and {*other.header} >= {*one.header} - {*OPTIONAL_COLUMNS}
+    if altered.name == "bags_config.json" and isinstance(one, dict) and isinstance(other, dict):
+        return all(one[k] == other[k] for k in one if k in other)
     if not isinstance(one, dict) or not isinstance(other, dict) or not other:
         return False
     missing = {k for k in one if k not in other}
@@ -62,7 +78,7 @@ def _attribute(key: str, value: Any) -> Any:
     array = np.asarray(value)
     if array.dtype.kind in "iuf" and array.size:
         return [
-            list(array.shape),
+            [] if key == "downsample" else list(array.shape),  # of both axes, or of each
             "number",
             bool(np.isfinite(array).all()),
             bool((array > 0).all()) or key in ("patch_level", "overlap"),
@@ -118,7 +134,8 @@ def _yaml(path: Path) -> Any:
 def _csv(path: Path) -> Any:
     with path.open(newline="", encoding="utf-8-sig") as f:
         rows = list(csv.reader(f))
-    return [rows[0], len(rows), sorted({len(r) for r in rows})]
+    widths = {len(r) for r in rows if r}
+    return Rows(header=tuple(rows[0]), count=len(rows), whole=widths == {len(rows[0])})
 
 
 def _safetensors(path: Path) -> Any:

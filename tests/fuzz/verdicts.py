@@ -262,7 +262,7 @@ def _judged(
     if gone and all(same(outcome.results[k], unaltered.results[k]) for k in kept):
         return "accepted and equal", "there is no such file"
     if may_be_missing(original, altered):
-        return "accepted and equal", "an optional part is missing"
+        return "accepted and equal", "optional parts, rows or columns differ"
     changed = [
         k
         for k in {**outcome.results, **unaltered.results}

@@ -35,6 +35,9 @@ def test_what_is_no_table_of_resolutions(tmp_path):
     table.write_text("name,um\nx,0.5\n")
     with pytest.raises(InputError, match="needs the columns slide and mpp"):
         read_resolutions(str(table))
+    table.write_text("slide,mpp\n")
+    with pytest.raises(TableError, match=r"t\.csv lists no slide"):
+        read_resolutions(str(table))
     table.write_text("slide,mpp\nx,half\n")
     with pytest.raises(InputError, match=r"mpp of 'x' is 'half'"):
         read_resolutions(str(table))

@@ -61,6 +61,8 @@ def validate_bag(bag: StoredBag, *, source: Path) -> StoredBag:
     label, instances = f"bag {bag.name!r} ({source})", len(bag.features)
     if instances == 0:
         raise EmptyBag(f"{label} is empty: a bag needs at least one instance. Leave the file out")
+    if 0 in bag.features.shape:
+        raise BagError(f"{label}: its instances have no features: extract that bag again")
     for what, rows in (
         ("coords", bag.coords),
         ("instance_labels", bag.instance_labels),

@@ -181,7 +181,13 @@ class BagSet(ABC):
     def _shape(self, name: str) -> tuple[int, int]:
         if name not in self._shapes:
             with bag_limit(self.max_bag_gb):
-                self._shapes[name] = self._peek(self._known(name))
+                shape = self._peek(self._known(name))
+            if shape[1] == 0:
+                raise BagError(
+                    f"bag {name!r} ({self._files[name]}): its instances have no features: extract "
+                    "that bag again"
+                )
+            self._shapes[name] = shape
         return self._shapes[name]
 
     def _open(self, name: str) -> str:

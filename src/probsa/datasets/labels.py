@@ -175,7 +175,9 @@ def read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     if not lines:
         raise TableError(f"{path} is empty: expected a header bag,label[,group][,fold|split]")
     header = lines[0][1]
-    for line, row in lines[1:]:
+    for line, row in lines:
+        if any("\0" in cell for cell in row):
+            raise TableError(f"{path}, line {line}: zero bytes instead of text: copy it again")
         if len(row) > len(header):
             raise TableError(
                 f"{path}, line {line}: {len(row)} cells, but the header has {len(header)}"

@@ -89,8 +89,8 @@ def read_clam_split(path: Path, table: LabelTable) -> Split:
     the label columns (`train_label`, …) of TransMIL and CAMIL.
 
     Raises:
-        TableError: a bag is not in the table, a bag or a group is in several parts, or a column is
-            missing.
+        TableError: a bag is not in the table, a bag or a group is in several parts, or a column or
+            a cell is missing.
     """
     header, rows = read_rows(path)
     column = {part: header.index(part) for part in SPLIT_PARTS if part in header}
@@ -107,8 +107,13 @@ def read_clam_split(path: Path, table: LabelTable) -> Split:
     known = set(table.bags)
     parts: dict[str, str] = {}
     for line, row in rows:
+        if len(row) < len(header):
+            raise TableError(
+                f"{path}, line {line}: {len(row)} cells, but the header has {len(header)}: the "
+                "file may be cut; copy it again, or end the line with commas"
+            )
         for part, k in column.items():
-            cell = row[k] if k < len(row) else ""
+            cell = row[k]
             # In `splits_k_bool.csv`, the index column holds the name.
             name = (
                 row[header.index(index_columns[0])]

@@ -117,7 +117,7 @@ def _check_instances(
     size = path.stat().st_size
     rows = arrays["attention_mean"].shape[:1]
     for k, v in arrays.items():
-        if v.dtype.kind not in "fiub":
+        if v.dtype.kind not in ("fiu" if k == "coords" else "fiub"):
             raise BagError(f"{path}: {k} is {v.dtype}, expected numbers: {AGAIN}")
         if v.ndim == 0 or v.shape[:1] != rows or v.ndim > 2 or 0 in v.shape:
             raise BagError(

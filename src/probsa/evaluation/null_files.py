@@ -134,7 +134,13 @@ def read_null_scores(
     if not path.is_file():
         return dict.fromkeys(NULL_MAPS, f"no scores of bag {name!r} are stored")
     with open_hdf5(path, again=AGAIN) as f:
-        found: dict[str, Any] = {k: str(v) for k, v in f.attrs.items() if k in NULL_MAPS}
+        found: dict[str, Any] = {k: v for k, v in f.attrs.items() if k in NULL_MAPS}
+        for null_map, reason in found.items():
+            if not isinstance(reason, str):
+                raise BagError(
+                    f"{path}: {null_map} is {reason!r:.60}, expected the reason why there are no "
+                    f"scores: {AGAIN}"
+                )
         for null_map in NULL_MAPS:
             scores = dataset_of(f, null_map, again=AGAIN)
             if scores is not None:

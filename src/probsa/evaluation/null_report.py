@@ -208,9 +208,10 @@ class _Measured:
         """Keep the null maps that every bag has, and in the usual order."""
         total = len(self.names)
         for name, values in self.nulls.items():
-            if name in self.missing:
-                lacking = total - len(values)
-                self.missing[name] = f"{self.missing[name]} ({lacking} of {total} bags)"
+            lacking = total - len(values)
+            if lacking:
+                self.missing.setdefault(name, "some bags have no stored scores of it")
+                self.missing[name] += f" ({lacking} of {total} bags)"
         self.nulls = {k: self.nulls[k] for k in NULL_MAPS if k in self.nulls.keys() - self.missing}
 
     def choose_threshold(self, e: Evaluated, first: Prediction) -> float | None:

@@ -315,13 +315,14 @@ def _instances(
         return None, 0, missing
     validation = None
     if part in ("test", "train"):
-        validation = [
-            predictions.instances(b)
+        names = [
+            b
             for b, part_of_bag in zip(predictions.bags, predictions.parts, strict=True)
-            if part_of_bag == "val"
-            and truth.label.get(b)
-            and predictions.instance_path(b).is_file()
+            if part_of_bag == "val" and truth.label.get(b)
         ]
+        lacking = {b for b in names if not predictions.instance_path(b).is_file()}
+        missing += sorted(lacking)
+        validation = [predictions.instances(b) for b in names if b not in lacking]
     metrics = instance_metrics(
         bags,
         positive={b: y > 0 for b, y in truth.label.items()},

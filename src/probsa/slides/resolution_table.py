@@ -66,6 +66,8 @@ def _rows(path: Path) -> list[tuple[int, str, str]]:
         raise TableError(
             f"{path} needs the columns slide and mpp; it has {', '.join(header) or 'none'}"
         )
+    if len(rows) == 1:
+        raise TableError(f"{path} lists no slide: expected a line `slide,mpp` for each")
     lines = [(number, dict(zip(header, row, strict=False))) for number, row in rows[1:]]
     return [(number, cells.get("slide", ""), cells.get("mpp", "")) for number, cells in lines]
 

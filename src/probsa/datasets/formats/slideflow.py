@@ -56,7 +56,8 @@ class SlideflowBags(BagSet):
             patch_size=pixels,
             mpp=side_um / pixels if side_um and pixels else None,
             magnification=None if magnification is None else float(magnification[1]),
-            encoder=None if extractor_name is None else str(extractor_name),
+            # HDF5 cannot store texts with NUL
+            encoder=None if extractor_name is None else str(extractor_name).replace("\0", ""),
         )
 
     def _stated(self, key: str) -> float | None:

@@ -1,6 +1,7 @@
 """Read `.pt` files of other tools: one tensor per bag, without unpickling other objects."""
 
 import pickle
+import struct
 import zipfile
 from pathlib import Path
 
@@ -73,6 +74,7 @@ def _load(path: Path, *, mapped: bool) -> Tensor:
         AssertionError,
         ArithmeticError,
         MemoryError,
+        struct.error,
         zipfile.BadZipFile,
     ) as error:
         raise BagError(
