@@ -56,8 +56,10 @@ def test_the_score_whose_removal_matters_most_is_chosen(name, classes):
     assert choice.drops["attention"] < 0.1 < choice.drops[choice.chosen]
     assert choice.reason.startswith(f"{choice.chosen}: removing its top instances")
     assert "for attention" in choice.reason
-    assert MapScoreChoice.from_dict(choice.to_dict()) == choice
-    assert MapScoreChoice.from_dict(None) is None
+    assert MapScoreChoice.of({"map_score": choice.to_dict()}, where="f") == choice
+    assert MapScoreChoice.of({}, where="f") is None
+    with pytest.raises(InputError, match=r"^f: map_score.*"):
+        MapScoreChoice.of({"map_score": 1e19}, where="f")
 
 
 def test_the_choice_depends_on_neither_order_nor_instance_labels():

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import yaml
 
-DESCRIPTIVE = ("epoch", "map_score")
+DESCRIPTIVE = ("model", "epoch", "map_score")
 """Keys of predictions that are shown where they are known."""
 OPTIONAL_COLUMNS = ("group", "fold", "split", "ood", "ood_distance")
 """Columns that a table need not have."""

@@ -245,7 +245,10 @@ def _judged(
     if outcome.status == 2:
         error = "probsa: error:" in text or '"error"' in text
         return ("clean", text[-300:]) if error else ("traceback", f"no message: {text[-200:]}")
-    if f"no per-instance outputs of 1 bag ('{altered.stem}')" in text:
+    if (
+        f"no per-instance outputs of 1 bag ('{altered.stem}')" in text
+        or "some bags have no stored scores of it" in text
+    ):
         return "left out", "a warning of the report says so"
     if outcome.status == 1 or _reported(outcome, unaltered):
         kept = {k: v for k, v in outcome.results.items() if k in unaltered.results}

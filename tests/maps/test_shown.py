@@ -148,10 +148,15 @@ def test_auto_shows_what_the_run_chose_and_says_why(tmp_path):
     np.testing.assert_array_equal(auto[:400, :width], same[:400, :width])
 
 
-@pytest.mark.parametrize("record", [None, {"chosen": "contribution"}, "contribution"])
-def test_predictions_without_a_usable_record_are_drawn_as_before(tmp_path, record):
-    more = {} if record is None else {"map_score": record}
-    preds = folder(tmp_path / "p", explained(slide()), **more)
+@pytest.mark.parametrize("record", [{"chosen": "contribution"}, "contribution"])
+def test_a_damaged_record_of_the_choice_is_refused(tmp_path, record):
+    preds = folder(tmp_path / "p", explained(slide()), map_score=record)
+    with pytest.raises(InputError, match=r"predictions\.json: map_score"):
+        render_folder(preds, tmp_path / "new")
+
+
+def test_predictions_without_a_record_of_the_choice_are_drawn_as_before(tmp_path):
+    preds = folder(tmp_path / "p", explained(slide()))
     render_folder(preds, tmp_path / "new")
     bare = folder(tmp_path / "q", slide())
     render_folder(bare, tmp_path / "old")

@@ -124,13 +124,18 @@ def read_csv(path: Path) -> list[dict[str, str]]:
     """Read the rows of a table; every cell is a string, stripped of surrounding whitespace.
 
     Raises:
-        TableError: the file is not a table of text in UTF-8.
+        TableError: the file is not a table of text in UTF-8, or a row is longer than the header.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as f:
-            return [
-                {(k or "").strip(): (v or "").strip() for k, v in row.items() if k is not None}
-                for row in csv.DictReader(f)
-            ]
+            rows = list(csv.DictReader(f))
     except (UnicodeDecodeError, csv.Error) as error:
         raise TableError(f"{path} cannot be read as a CSV table in UTF-8 ({error})") from error
+    for number, row in enumerate(rows, start=1):
+        extra: Any = row.pop(None, [])
+        if extra:
+            raise TableError(
+                f"{path}, row {number}: {len(row) + len(extra)} cells, but the header has "
+                f"{len(row)}: copy the file again"
+            )
+    return [{(k or "").strip(): (v or "").strip() for k, v in row.items()} for row in rows]

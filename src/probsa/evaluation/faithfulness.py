@@ -6,16 +6,17 @@ more, the better the score. Bags that the model calls positive are used, because
 claim to show evidence; labels are not needed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..core import Bag, as_record, counted, random_stream, select_instances
-from ..errors import BagError, InputError
+from ..errors import BagError
 from .map_scores import MapScore, available_scores, map_values
 from .prediction import Prediction
 from .predictor import Ensemble, Predictor
@@ -51,12 +52,14 @@ class MapScoreChoice:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Any) -> "MapScoreChoice | None":
-        """Read what `to_dict` returned; None for anything else."""
-        try:
-            return as_record(cls, values, where="the choice of the score")
-        except InputError:
-            return None
+    def of(cls, metadata: Mapping[str, Any], *, where: Path | str) -> "MapScoreChoice | None":
+        """Return the choice in the metadata of predictions; None if there is none.
+
+        Raises:
+            InputError: something else is stored in its place; the message starts with `where`.
+        """
+        stored = metadata.get("map_score")
+        return None if stored is None else as_record(cls, stored, where=f"{where}: map_score")
 
 
 def choose_map_score(

@@ -21,6 +21,7 @@ from .null_maps import NULL_MAPS, centre
 from .pools import Pool, bag_draws, labelled, threshold_bags
 from .prediction import Prediction
 from .scores import class_column
+from .tables import METADATA
 from .within_bags import (
     NO_MIXED_BAG,
     WITHIN,
@@ -260,8 +261,7 @@ def _measures(
 def _shown(p: Prediction, e: Evaluated) -> list[Any]:
     """Return the model's own score and, if it is another, the one that its maps show."""
     known = available_scores(p)
-    stored = e.predictions.metadata.get("map_score")
-    choice = None if stored is None else MapScoreChoice.from_dict(stored)
+    choice = MapScoreChoice.of(e.predictions.metadata, where=e.predictions.folder / METADATA)
     shown = known[0] if choice is None else choice.chosen
     return list(dict.fromkeys((known[0], shown if shown in known else known[0])))
 

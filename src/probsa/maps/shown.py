@@ -75,7 +75,7 @@ def resolve(table: Predictions, score: ScoreChoice) -> Shown:
     Raises:
         InputError: The predictions do not have this score.
     """
-    choice = MapScoreChoice.from_dict(table.metadata.get("map_score"))
+    choice = MapScoreChoice.of(table.metadata, where=table.folder / "predictions.json")
     if score == "auto":
         if choice is None or choice.chosen not in MAP_SCORES:
             return Shown(score=None, caption="")

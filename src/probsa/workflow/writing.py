@@ -168,7 +168,7 @@ def _predictions(
     """Predict bags, and append to `curves` those of the score that the maps of the run show."""
     if curves is None:
         return predictor.predict(bags)
-    chosen = MapScoreChoice.from_dict(predictor.metadata.get("map_score"))
+    chosen = MapScoreChoice.of(predictor.metadata, where="the predictor's metadata")
     shown = None if chosen is None else chosen.chosen
     return predicted_with_curves(predictor, bags, shown=shown, into=curves)
 
