@@ -34,12 +34,14 @@ The flow of the data, with the commands of each stage:
    9 evaluation         predictions, metrics     probsa predict, probsa evaluate, probsa sets
   10 maps               mean and variance        probsa map
      many runs          tables and figures       probsa benchmark
+     2 to 10 in one go  with a trained run       probsa run
 
 `probsa COMMAND --help` describes a command. Every command has --json, and --debug, which shows the
 traceback of an error."""
 
 COMMANDS = (
     "info",
+    "run",
     "patch",
     "extract",
     "convert",

@@ -8,7 +8,9 @@ from .flow import extract_cohort as extract_cohort
 from .flow import patch_cohort as patch_cohort
 from .inputs import find_inputs as find_inputs
 from .reading import open_source as open_source
+from .recipe import FeatureRecipe as FeatureRecipe
 from .records import Record as Record
+from .report import CohortReport as CohortReport
 from .resolutions import write_mpp_table as write_mpp_table
 from .verification import verify as verify
 from .work import PatchSet as PatchSet

@@ -204,6 +204,13 @@ def settle(path: Path, wanted: Mapping[str, Any], *, overwrite: bool, what: str)
         write_json(path, plain)
 
 
+def stored_settings(patch_set: PatchSet) -> dict[str, Any]:
+    """Return the settings that a set of patches was made with, empty if they are not stored."""
+    settings = _read_settings(patch_set.settings_file)
+    tissue = _read_settings(patch_set.path.parent / TISSUE)
+    return settings | ({"tissue": tissue} if settings and tissue else {})
+
+
 def _read_settings(path: Path) -> dict[str, Any]:
     """Read a file written by `settle`; return no settings if it is missing or damaged."""
     try:

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from rich.console import Console
 from scipy.special import ndtr
 
+from ..core import counted
 from ..statistics import (
     ChanceError,
     Draws,
@@ -65,8 +66,10 @@ class Calibration:
         e, bins = self.ece, len(self.diagram.count)
         assert e.value is not None
         span = "" if e.low is None or e.high is None else f" [{e.low:.3f}, {e.high:.3f}]"
-        text = f"calibration of {name}: adaptive ECE {e.value:.3f}{span} in {bins} bins of equal "
-        text += f"mass, {self.items} items"
+        text = (
+            f"calibration of {name}: adaptive ECE {e.value:.3f}{span} in {counted(bins, 'bin')} of "
+        )
+        text += f"equal mass, {counted(self.items, 'item')}"
         if self.chance is None:
             return text
         is_high = e.value > self.chance.upper

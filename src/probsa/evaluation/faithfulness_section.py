@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from rich.console import Console
 from rich.table import Table as Grid
 
-from ..core import Bag, read_record, write_json
+from ..core import Bag, counted, read_record, write_json
 from ..errors import InputError
 from ..statistics import Draws, Metric, SampledMetric, ratio_of_sums
 from .deletion import REMOVAL_ORDERS, RULE, SAMPLES, DeletionCurves, deletion_curves
@@ -80,7 +80,10 @@ class FaithfulnessSection:
             {"pooling": "instances removed from the pooling", "bag": "shortened bags predicted"}[k]
             for k in self.removal
         )
-        grid = Grid(title=f"faithfulness of {self.bags} bags ({how or '-'})", title_justify="left")
+        grid = Grid(
+            title=f"faithfulness of {counted(self.bags, 'bag')} ({how or '-'})",
+            title_justify="left",
+        )
         grid.add_column("metric")
         grid.add_column("value", justify="right")
         grid.add_column("95 % interval")
@@ -92,7 +95,9 @@ class FaithfulnessSection:
             grid.add_row(TITLES[name], f"{m.value:.3f}", span)
         console.print(grid)
         for reason, count in self.without.items():
-            console.print(f"{count} bags without curves: {reason}", markup=False, soft_wrap=True)
+            console.print(
+                f"{counted(count, 'bag')} without curves: {reason}", markup=False, soft_wrap=True
+            )
 
 
 def predicted_with_curves(

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
+from ..core import counted
 from ..errors import InputError
 from ..statistics import Draws, Metric, f1_and_accuracy, one_class_reason, ratio_of_sums
 
@@ -203,7 +204,8 @@ def all_same_reason(wrong: Bool[np.ndarray, " items"], *, what: str) -> str | No
     if wrong.any() and not wrong.all():
         return None
     absent = "right" if wrong.any() else "wrong"
-    return f"no {absent} call among {len(wrong)} {what}: errors cannot be ranked"
+    calls = counted(len(wrong), what.removesuffix("s"))
+    return f"no {absent} call among {calls}: errors cannot be ranked"
 
 
 def _check_labels(

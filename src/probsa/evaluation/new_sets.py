@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ..core import write_csv
+from ..core import counted, write_csv
 from ..errors import InputError, OutputExists
 from ..statistics import ConformalSets, SelectiveRule, coverage_band
 from .accepted_calls import confidence, selective_rule, undecided_range
@@ -63,7 +63,7 @@ class NewSets:
     def render(self, console: Console) -> None:
         """Print a summary."""
         line = partial(console.print, markup=False, soft_wrap=True, highlight=False)
-        line(f"{self.table}: {self.bags} bags, calibrated with {self.calibration}")
+        line(f"{self.table}: {counted(self.bags, 'bag')}, calibrated with {self.calibration}")
         if self.coverage is not None:
             sizes = ", ".join(f"{n} of size {k}" for k, n in self.sizes.items())
             line(f"sets at a coverage of {self.coverage:.3g}: {sizes}")
@@ -140,11 +140,15 @@ def write_sets(
         undecided=None if rule is None else undecided_range(new, rule),
         coverage=options.coverage,
         bands={} if sets is None else _bands(new, sets),
-        calibration=f"{len(calibration.rows)} bags of "
-        f"{len(set(calibration.groups(calibration.rows)))} groups {origin(calibration, options)}",
+        calibration=f"{_counts(calibration)} {origin(calibration, options)}",
         caution=caution(new, calibration),
         alarm=shift_alarm(new, calibration),
     )
+
+
+def _counts(calibration: Evaluated) -> str:
+    groups = len(set(calibration.groups(calibration.rows)))
+    return f"{counted(len(calibration.rows), 'bag')} of {counted(groups, 'group')}"
 
 
 def _new_bags(

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..cohorts import PatchSet, Record
+from ..cohorts import FeatureRecipe, PatchSet, Record
 from ..core import Bags, as_record, as_typed, counted, max_bag_gb, read_json, write_json
 from ..datasets import (
     SPLIT_PARTS,
@@ -129,9 +129,12 @@ class PreparedData:
     """Labelled bags without features or instances; the notes give the reasons."""
 
     def write(self, folder: RunFolder) -> None:
-        """Write the split, the features' metadata and the notes on bags into the run folder."""
+        """Write the split, what is known of the features, and the notes on bags to the folder."""
         write_json(folder.split_file, self.split.to_dict())
         write_json(folder.features_file, self.feature_metadata.to_dict())
+        recipe = FeatureRecipe.of_features(self.bags.folder, self.split.train)
+        if recipe is not None:
+            write_json(folder.recipe_file, recipe.to_dict())
         if self.bags.notes:
             # a resumed run does not read every bag again: keep the notes of the earlier process
             file = folder.notes_file

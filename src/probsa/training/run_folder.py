@@ -3,7 +3,7 @@
 run.yaml       the resolved run file          split.json    the part of each bag
 about.json     versions, machine              metrics.csv   one row per epoch
 notes.json     remarks on bags                features.json metadata of the training features
-checkpoints/   best.safetensors, last.safetensors
+checkpoints/   best.safetensors, last    recipe.json   how those were made, if they state it
 members/<k>/   of an ensemble; later also predictions/, maps/, evaluation.json and other results
 """
 
@@ -62,6 +62,11 @@ class RunFolder:
     def features_file(self) -> Path:
         """Metadata of the features that the run was trained on."""
         return self.path / "features.json"
+
+    @property
+    def recipe_file(self) -> Path:
+        """How the training features were made from slides or scans, if they state it."""
+        return self.path / "recipe.json"
 
     @property
     def notes_file(self) -> Path:

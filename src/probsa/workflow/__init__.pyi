@@ -1,4 +1,9 @@
 from .folders import predict_folder as predict_folder
+from .pipeline import PipelineOptions as PipelineOptions
+from .pipeline import PipelineResult as PipelineResult
+from .pipeline import run_pipeline as run_pipeline
+from .recipes import StatedRecipe as StatedRecipe
+from .recipes import recipe_of_runs as recipe_of_runs
 from .runs import Trained as Trained
 from .runs import finish_run as finish_run
 from .runs import predict_run as predict_run

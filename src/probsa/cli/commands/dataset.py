@@ -131,6 +131,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _localmil(args: Namespace) -> int:
     """Prepare the sets of LocalMIL."""
+    from ...core import counted
     from ...datasets import prepare_localmil
     from ..terminal import ERR, OUT
 
@@ -151,7 +152,8 @@ def _localmil(args: Namespace) -> int:
             f"{card.name}: {card.bags} bags ({card.positive_bags} positive) of {card.groups} "
             f"groups in {card.folds} folds; {card.instances:,} instances "
             f"({card.positive_instances:,} positive) of {card.features} features; "
-            f"{card.labelled_bags} bags have instance labels; graph: {card.description.graph}"
+            f"{counted(card.labelled_bags, 'bag')} with instance labels; graph: "
+            f"{card.description.graph}"
         )
         OUT.print(text, markup=False, soft_wrap=True)
     OUT.print(

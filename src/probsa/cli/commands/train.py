@@ -149,6 +149,7 @@ def _help(arguments: Sequence[str]) -> str:
 
 
 def _train(config: "RunConfig", own: Namespace, *, note: str | None) -> int:
+    from ...core import counted
     from ...workflow import train_and_report
     from ..terminal import OUT, training_bar
 
@@ -176,6 +177,6 @@ def _train(config: "RunConfig", own: Namespace, *, note: str | None) -> int:
             OUT.print(f"weights: fitted in one go, with C = {trained.report.metadata['C']}")
         else:
             OUT.print(f"weights: {CHOSEN[config.training.select].format(f'{which} {epochs}')}")
-        maps = f", {trained.maps} maps in {trained.run.maps}" if trained.maps else ""
+        maps = f", {counted(trained.maps, 'map')} in {trained.run.maps}" if trained.maps else ""
         OUT.print(f"run: {trained.run.path}{maps}", markup=False)
     return exit_status(trained.failures, as_json=own.json)

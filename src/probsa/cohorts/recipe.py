@@ -1,0 +1,97 @@
+"""How the features of a cohort were made, so that the same can be done with other slides."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..core import as_record, read_stamp
+from ..errors import BagError, InputError
+from ..features import Precision
+from ..patches import PatchSettings
+from ..slides import Windows
+from .extraction import ExtractOptions
+from .work import PatchSet, stored_settings
+
+LOOKED_AT = 5
+"""Number of bags that are asked how they were made."""
+AGAIN = "copy the run again, or state how its features were made"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeatureRecipe:
+    """How features were made from slides or scans: what `probsa run` does with new ones."""
+
+    kind: Literal["slide", "ct"]
+    encoder: str
+    """Its registered name."""
+    identity: str = ""
+    """The encoder with a digest of its weights; empty if it is not known."""
+    precision: Precision = "float32"
+    dtype: Literal["float32", "float16"] = "float32"
+    windows: str | None = None
+    """CT windows; None for slides."""
+    patches: PatchSettings | None = None
+    """How the tissue was found and cut; None for scans."""
+
+    @classmethod
+    def of_features(cls, folder: Path, names: Sequence[str]) -> "FeatureRecipe | None":
+        """Return the recipe of features that `probsa extract` wrote into a work folder.
+
+        Args:
+            folder: the folder of the feature files, within its set of patches.
+            names: bags of the folder; the first of a few that states how it was made is read.
+
+        Returns: None if no bag states it, or if the settings of the patches are not beside them.
+        """
+        first = (_made_with(folder / f"{name}.h5") for name in names[:LOOKED_AT])
+        made = next(filter(None, first), None)
+        stored = stored_settings(PatchSet(folder.parent))
+        if made is None or not stored:
+            return None
+        is_ct = stored.get("kind") == "ct"
+        values = {
+            "kind": "ct" if is_ct else "slide",
+            "encoder": str(made.get("encoder", "")).partition("@")[0],
+            "identity": made.get("encoder"),
+            "precision": made.get("precision"),
+            "dtype": made.get("dtype"),
+            "windows": made.get("windows"),
+            "patches": None if is_ct else stored,
+        }
+        try:
+            return cls.from_dict(
+                {k: v for k, v in values.items() if v is not None}, where=str(folder)
+            )
+        except InputError:  # another version or another tool wrote these settings
+            return None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, where: str) -> "FeatureRecipe":
+        """Read what `to_dict` returned.
+
+        Raises:
+            InputError: a key is missing or has another type; the message starts with `where`.
+        """
+        return as_record(cls, dict(values), where=where, advice=AGAIN)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    def options(self, **how: Any) -> ExtractOptions:
+        """Return the options of an extraction; `how` are those that do not change the features."""
+        windows = {} if self.windows is None else {"windows": Windows.parse(self.windows)}
+        return ExtractOptions(
+            encoder=self.encoder, precision=self.precision, dtype=self.dtype, **windows, **how
+        )
+
+
+def _made_with(path: Path) -> dict[str, Any] | None:
+    """Return what the features of a file depend on; None if it does not say so."""
+    try:
+        made = json.loads(read_stamp(path, "made_with") or "null")
+    except (BagError, InputError, ValueError):
+        return None
+    return made if isinstance(made, dict) and made.get("encoder") else None

@@ -1,0 +1,193 @@
+"""From slides or scans to predictions and maps with a trained run, in one go.
+
+OUT/work/         what `probsa patch` and `probsa extract` write
+OUT/predictions/  what `probsa predict` writes        OUT/maps/  what `probsa map` writes
+OUT/run.json      what the predictions were made from: the same ones are not made again
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..cohorts import (
+    CohortReport,
+    FeatureRecipe,
+    RunOptions,
+    WorkFolder,
+    extract_cohort,
+    patch_cohort,
+)
+from ..core import read_csv, read_json, write_json
+from ..errors import InputError
+from ..evaluation import FAILED, read_predictions
+from ..maps import CohortSources, OverlaySettings, render_folder
+from ..patches import PatchSettings
+from ..training import RunFolder
+from .folders import predict_folder
+from .writing import Failures
+
+Step = Literal["patching", "extracting", "predicting", "drawing"]
+Watch = Callable[[Step], AbstractContextManager[Any]]
+"""Called at the start of a step; gives what is called with its progress."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipelineOptions:
+    """What the run does not state, and how the work is done."""
+
+    weights: str | None = None
+    """Weights of the encoder: a file, a URL or `hub`."""
+    device: str = "auto"
+    slide_mpp: float | Mapping[str, float] | None = None
+    """Micrometres per level-0 pixel, of all slides or by name."""
+    labels: Path | None = None
+    """Table of labels to include in the table of predictions."""
+    other_features: bool = False
+    workers: int = 0
+    """Processes that cut patches; 0 chooses."""
+    readers: int = 0
+    threads: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class PipelineResult:
+    """What was made, and what became of the inputs that failed."""
+
+    predictions: Path
+    maps: Path
+    predicted: int = 0
+    kept: bool = False
+    """Whether the predictions of an earlier call were kept."""
+    reports: list[CohortReport] = field(default_factory=list)
+    failures: Failures = field(default_factory=list)
+    """(bag, reason) of inputs that have no prediction or no map."""
+
+
+def run_pipeline(
+    source: Path,
+    *,
+    runs: Sequence[Path],
+    out: Path,
+    recipe: FeatureRecipe,
+    options: PipelineOptions,
+    watch: Watch,
+) -> PipelineResult:
+    """Cut, encode, predict and draw every slide or scan of a folder.
+
+    An interrupted call continues where it stopped. The results are those of `probsa patch`,
+    `extract`, `predict` and `map`, one after another.
+
+    Args:
+        source: a folder of slides, DICOM studies or NIfTI files, or one of them.
+        runs: run folders; several are combined.
+        out: folder to write to.
+        recipe: how the features of the runs were made.
+        options: what the runs do not state.
+        watch: shows the progress of each step.
+
+    Raises:
+        InputError: there is nothing to read, or nothing of the kind that the runs know.
+    """
+    result = PipelineResult(predictions=out / "predictions", maps=out / "maps")
+    features = _features(source, out / "work", recipe, options, watch=watch, result=result)
+    made_from = _made_from(runs, features, options.labels)
+    stamp = out / "run.json"
+    result.kept = result.predictions.is_dir() and _stored(stamp) == made_from
+    if result.kept:
+        result.failures += _failed_before(result.predictions / FAILED)
+    else:
+        with watch("predicting") as count:
+            predicted = predict_folder(
+                runs,
+                features,
+                out=result.predictions,
+                labels=options.labels,
+                device=options.device,
+                other_features=options.other_features,
+                overwrite=True,
+                on_bag=count,
+            )
+        result.failures += predicted.failures
+        write_json(stamp, made_from)
+    _draw(result, CohortSources(out / "work", mpp=options.slide_mpp), watch=watch)
+    return result
+
+
+def _draw(result: PipelineResult, sources: CohortSources, *, watch: Watch) -> None:
+    """Draw the maps of all bags, or those that are missing if the predictions were kept."""
+    names = read_predictions(result.predictions).bags
+    result.predicted = len(names)
+    drawn = {n for n in names if result.kept and (result.maps / f"{n}.png").is_file()}
+    with watch("drawing") as count:
+        result.failures += render_folder(
+            result.predictions,
+            result.maps,
+            bags=[n for n in names if n not in drawn],
+            over=(sources, OverlaySettings()),
+            progress=count,
+        )
+
+
+def _failed_before(table: Path) -> Failures:
+    rows = read_csv(table) if table.is_file() else []
+    return [(row["bag"], row["reason"]) for row in rows]
+
+
+def _features(
+    source: Path,
+    work: Path,
+    recipe: FeatureRecipe,
+    options: PipelineOptions,
+    *,
+    watch: Watch,
+    result: PipelineResult,
+) -> Path:
+    """Cut and encode the inputs, and return the folder of their features."""
+    settings = PatchSettings() if recipe.patches is None else recipe.patches
+    with watch("patching") as count:
+        reports = patch_cohort(
+            source,
+            work,
+            settings=settings,
+            mpp=options.slide_mpp,
+            run=RunOptions(workers=options.workers),
+            on_outcome=count,
+        )
+    sets = WorkFolder(work.absolute()).sets()
+    name = "slices" if recipe.kind == "ct" else settings.folder
+    if name not in sets:
+        expected = "CT series" if recipe.kind == "ct" else "slides"
+        raise InputError(f"{source} has no {expected}, which the run was trained on")
+    how = recipe.options(
+        weights=options.weights,
+        device=options.device,
+        readers=options.readers,
+        threads=options.threads,
+    )
+    with watch("extracting") as count:
+        extracted = extract_cohort(work, how, patch_set=name, on_outcome=count)
+    result.reports = [*reports, extracted]
+    result.failures += [f for report in result.reports for f in report.failures]
+    return sets[name].features(recipe.encoder)
+
+
+def _made_from(runs: Sequence[Path], features: Path, labels: Path | None) -> dict[str, Any]:
+    """Return what a folder of predictions depends on: the sizes and times of all files."""
+    files = [f for run in runs for f in _weights(RunFolder(run))]
+    files += sorted(features.glob("*.h5")) + ([] if labels is None else [labels])
+    return {str(f.absolute()): [f.stat().st_size, f.stat().st_mtime_ns] for f in files}
+
+
+def _weights(run: RunFolder) -> list[Path]:
+    if run.path.is_file():  # a converted model
+        return [run.path]
+    return [f for member in run.members() for f in (member.config_file, member.best)]
+
+
+def _stored(stamp: Path) -> Any:
+    try:
+        return read_json(stamp, advice="")
+    except InputError:
+        return None

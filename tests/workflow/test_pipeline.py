@@ -1,0 +1,157 @@
+"""`probsa run`: the same files as the four commands, once more only what is missing."""
+
+import json
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+from support.made_slides import tissue, write_slide
+
+from probsa.cli.entry import main
+from probsa.cohorts import FeatureRecipe
+from probsa.core import read_csv
+from probsa.errors import InputError
+from probsa.training import RunFolder, read_run, train
+from probsa.workflow import StatedRecipe, recipe_of_runs
+
+ALONE = ("--readers", "0")
+CUT = ("--patch-size", "128", "--mpp", "0.5", "--overlap", "32", "--otsu")
+NOTHING = StatedRecipe()
+
+
+def command(*words, status=0):
+    assert main([str(w) for w in words]) == status
+
+
+def slides(folder, count, *, seed=0):
+    for k in range(count):
+        image = tissue(420, 420, boxes=[(20, 20, 360, 360)], seed=seed + k)
+        write_slide(folder / f"s{k}.tiff", image)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Return a folder with a run, new slides, and the results of `probsa run` on these."""
+    folder = tmp_path_factory.mktemp("home")
+    command("patch", slides(folder / "slides", 4), "--out", folder / "work", *CUT, "--workers", 1)
+    command("extract", folder / "work", *ALONE)
+    rows = "".join(f"s{k},{k % 2},{'train' if k < 2 else 'val'}\n" for k in range(4))
+    (folder / "labels.csv").write_text(f"bag,label,split\n{rows}")
+    data = {"features": str(folder / "work"), "labels": str(folder / "labels.csv")}
+    size = {"model": "abmil-probsa-diag", "embed": 4, "attention_dim": 4, "predict_samples": 8}
+    where = {"epochs": 1, "device": "cpu", "threads": 1, "tensorboard": False}
+    train(read_run(None, {**data, **size, **where}), folder / "run")
+    slides(folder / "new", 2, seed=50)
+    command("run", folder / "new", "--model", folder / "run", "--out", folder / "out", *ALONE)
+    return folder
+
+
+def values_of(folder):
+    found = {}
+    for path in sorted((folder / "instances").glob("*.h5")):
+        with h5py.File(path) as f:
+            found |= {(path.stem, k): f[k][()] for k in f}
+    return found
+
+
+def test_the_results_are_those_of_the_four_commands(home, tmp_path):
+    command("patch", home / "new", "--out", tmp_path / "work", *CUT, "--workers", 1)
+    command("extract", tmp_path / "work", *ALONE)
+    command("predict", home / "run", "--features", tmp_path / "work", "--out", tmp_path / "p")
+    command("map", tmp_path / "p", "--slides", tmp_path / "work", "--out", tmp_path / "maps")
+    for name in ("predictions.csv", "predictions.json"):
+        assert (home / "out/predictions" / name).read_bytes() == (
+            tmp_path / "p" / name
+        ).read_bytes()
+    one, other = values_of(home / "out/predictions"), values_of(tmp_path / "p")
+    assert one.keys() == other.keys() and len({bag for bag, _ in one}) == 2
+    for key in one:
+        np.testing.assert_array_equal(one[key], other[key])
+    for picture in ("s0.png", "s1.png"):
+        assert (home / "out/maps" / picture).read_bytes() == (
+            tmp_path / "maps" / picture
+        ).read_bytes()
+
+
+def test_a_repeated_command_makes_only_what_is_missing(home, capsys):
+    again = ("run", home / "new", "--model", home / "run", "--out", home / "out", *ALONE)
+    table = home / "out/predictions/predictions.csv"
+    drawn, missing = (home / "out/maps" / f"s{k}.png" for k in (0, 1))
+    missing.unlink()
+    times = [p.stat().st_mtime_ns for p in (table, drawn)]
+    command(*again, "--json")
+    said = json.loads(capsys.readouterr().out)
+    assert said["kept"] is True and said["bags"] == 2 and said["failed"] == []
+    assert [p.stat().st_mtime_ns for p in (table, drawn)] == times and missing.is_file()
+    image = tissue(420, 420, boxes=[(20, 20, 360, 360)], seed=99)
+    write_slide(home / "new/s2.tiff", image)
+    command(*again, "--json")
+    said = json.loads(capsys.readouterr().out)
+    assert said["kept"] is False and said["bags"] == 3
+    assert [row["bag"] for row in read_csv(table)] == ["s0", "s1", "s2"]
+
+
+def test_a_slide_that_cannot_be_read_is_named_and_the_others_are_predicted(home, tmp_path, capsys):
+    slides(tmp_path / "new", 1, seed=70)
+    (tmp_path / "new/torn.tiff").write_bytes((tmp_path / "new/s0.tiff").read_bytes()[:300])
+    command("run", tmp_path / "new", "--model", home / "run", "--out", tmp_path / "out", *ALONE,
+            status=1)  # fmt: skip
+    said = capsys.readouterr()
+    assert "torn" in said.err and "1 bag predicted" in said.out
+    assert (tmp_path / "out/maps/s0.png").is_file()
+
+
+def test_wrong_inputs_are_refused_before_anything_is_written(home, tmp_path, capsys):
+    out = tmp_path / "out"
+    for words, message in (
+        ((tmp_path / "none", "--model", home / "run"), "there is no file or folder"),
+        ((home / "new", "--model", home / "new"), "is not a run folder"),
+        ((home / "new", "--model", home / "run", "--mpp", 1.0), "--mpp is for runs that do not"),
+    ):
+        command("run", *words, "--out", out, status=2)
+        assert message in capsys.readouterr().err and not out.exists()
+
+
+def test_slides_are_not_given_to_a_model_of_scans(home, tmp_path, capsys):
+    run = RunFolder(home / "run")
+    recipe, _ = recipe_of_runs([run.path], NOTHING)
+    stored = run.recipe_file.read_text()
+    of_scans = replace(recipe, kind="ct", patches=None, windows="brain,subdural,bone")
+    run.recipe_file.write_text(json.dumps(of_scans.to_dict()))
+    try:
+        command("run", home / "new", "--model", run.path, "--out", tmp_path / "out", status=2)
+    finally:
+        run.recipe_file.write_text(stored)
+    assert "has no CT series, which the run was trained on" in capsys.readouterr().err
+
+
+def test_the_recipe_of_a_run_is_how_its_features_were_made(home):
+    recipe, remark = recipe_of_runs([home / "run"], NOTHING)
+    assert remark == "" and recipe.encoder == "handcrafted" and recipe.kind == "slide"
+    assert recipe.patches is not None and recipe.patches.overlap == 32
+    assert recipe.patches.tissue.method == "otsu"
+    assert FeatureRecipe.from_dict(json.loads(json.dumps(recipe.to_dict())), where="f") == recipe
+
+
+def test_a_run_without_a_recipe_needs_to_be_told_what_it_does_not_state(home):
+    run = RunFolder(home / "run")
+    stored, about = run.recipe_file.read_text(), run.features_file.read_text()
+    run.recipe_file.unlink()
+    try:
+        recipe, remark = recipe_of_runs([run.path], NOTHING)
+        assert recipe.patches is not None and recipe.patches.size == 128
+        assert recipe.patches.mpp == 0.5 and "default settings are used" in remark
+        run.features_file.unlink()
+        with pytest.raises(InputError, match="add --encoder and --patch-size and --mpp"):
+            recipe_of_runs([run.path], NOTHING)
+        told = StatedRecipe(encoder="handcrafted", patch_size=64, mpp=1.0)
+        recipe, _ = recipe_of_runs([run.path], told)
+        assert recipe.patches is not None and (recipe.patches.size, recipe.patches.mpp) == (64, 1)
+        run.recipe_file.write_text('{"kind": "film"}')
+        with pytest.raises(InputError, match=r"recipe\.json"):
+            recipe_of_runs([run.path], NOTHING)
+    finally:
+        run.recipe_file.write_text(stored)
+        run.features_file.write_text(about)
