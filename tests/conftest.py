@@ -1,12 +1,16 @@
 """What every test may use: the real data and the reference outputs where they are, one thread."""
 
 import os
+import zlib
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
+
+SHAPES_IN_ONE_OF = 3
 
 # Two threads on small tensors cost more than they bring.
 torch.set_num_threads(1)
@@ -17,6 +21,17 @@ def _beside(name: str) -> Path:
     if given and name == "data":
         return Path(given)
     return ROOT.parent / "shared" / name
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Check the shapes and types of arguments while some tests run: a third, chosen by name.
+
+    The checks take as long as the tests themselves; `PROBSA_TEST_SHAPES=all` keeps them on.
+    """
+    chosen = zlib.crc32(item.nodeid.encode()) % SHAPES_IN_ONE_OF == 0
+    checked = chosen or os.environ.get("PROBSA_TEST_SHAPES") == "all"
+    jaxtyping.config.update("jaxtyping_disable", not checked)
 
 
 @pytest.fixture(autouse=True)
