@@ -72,6 +72,7 @@ from .submission import Submission as Submission
 from .submission import SubmittedSet as SubmittedSet
 from .submission import read_submission as read_submission
 from .submission import submit as submit
+from .tables import FAILED as FAILED
 from .tables import NOTES as NOTES
 from .tables import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .tables import Predictions as Predictions
