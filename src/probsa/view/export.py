@@ -91,7 +91,7 @@ def _write(
             progress(k + 1, len(data.rows))
     if len(failures) < len(data.rows):
         files.write("limits.js", data.limits_script())
-    failed = {name: reason for name, reason in failures}
+    failed = dict(failures)
     files.write("slides.js", data.slides_script(export=True, failed=failed))
     return failures
 

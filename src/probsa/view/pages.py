@@ -97,7 +97,7 @@ class ViewData:
             "classes": self.table.classes,
             "threshold": self.table.threshold,
             "colours": {name: packed(look_up_table(name), "u1") for name in TABLES},
-            "other": None if self.other is None else self.other.folder.name,
+            "other": None if self.other is None else _title(self.other.folder),
             "pictures": self.sources is not None,
             "remarks": remarks,
         }
@@ -224,6 +224,8 @@ class ViewData:
         """Return the other model's prediction of a bag, or why no difference can be shown."""
         if self.other is None:
             return None, "Give --against OTHER to show the difference of two models."
+        if p.name not in self.other.bags:
+            return None, "The other predictions do not have this bag."
         try:
             other = self.other.instances(p.name)
             check_comparable(p, other)
@@ -362,6 +364,12 @@ def _predictions_of(path: Path) -> tuple[Path, tuple[tuple[str, str], ...]]:
     if run.config_file.is_file():
         return run.predictions, (("Run", path.resolve().name),)
     return path, ()
+
+
+def _title(folder: Path) -> str:
+    """Return the name of a predictions folder, or of the run that it belongs to."""
+    path = folder.resolve()
+    return path.parent.name if RunFolder(path.parent).config_file.is_file() else path.name
 
 
 def _left_out(shown: SlideView) -> str:

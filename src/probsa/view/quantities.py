@@ -121,12 +121,12 @@ def _own(p: Prediction, *, column: int) -> Iterator[Quantity]:
     known = None if labels is None else np.where(labels < 0, np.nan, labels > 0)
     yield Quantity(
         key="labels",
-        title="true label of the patch",
+        title="true label",
         unit="",
         colours="labels",
         values=known,
         limits=(0.0, 1.0),
-        reason="The patches of this bag have no labels.",
+        reason="The instances of this bag have no labels.",
     )
 
 

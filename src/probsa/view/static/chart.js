@@ -23,7 +23,6 @@ probsa.chart = (function () {
       if (event.buttons & 1) pick(event);
       else probsa.point(nearest(toValue(event.clientX - box.left)));
     });
-    window.addEventListener("resize", draw);
   }
 
   function show() {
@@ -68,11 +67,15 @@ probsa.chart = (function () {
     const q = probsa.quantity();
     const labelHeight = labels ? 24 : 0;
     const bottom = height - BELOW - labelHeight;
-    const middle = probability ? TOP + (bottom - TOP) * 0.6 : bottom;
+    const both = probability && q && q.key !== "probability";
+    const middle = both ? TOP + (bottom - TOP) * 0.6 : bottom;
     marks(c, height - BELOW, TOP);
-    if (q && q.values && q.key !== "labels") plot(c, q, TOP + 16, middle - (probability ? 12 : 4));
-    if (probability) plot(c, probsa.quantity("probability"), middle + 24, bottom - 4);
-    if (labels) squares(c, labels, bottom + 4, height - BELOW - 4);
+    if (q && q.values) plot(c, q.key === "labels" ? probsa.quantity("mean") : q, TOP + 16, middle - (both ? 12 : 4));
+    if (both) plot(c, probsa.quantity("probability"), middle + 24, bottom - 4);
+    if (labels) {
+      squares(c, labels, bottom + 4, height - BELOW - 4);
+      legend(c, height - 4);
+    }
     cursor(c, TOP, height - BELOW);
   }
 
@@ -140,6 +143,7 @@ probsa.chart = (function () {
     c.textAlign = "right";
     c.fillStyle = "#b4b9c0";
     c.fillText("label", LEFT - 6, (top + bottom) / 2 + 4);
+    c.textAlign = "left";
     order.forEach(function (i, k) {
       const before = k ? (x[order[k - 1]] + x[i]) / 2 : span()[0];
       const after = k + 1 < order.length ? (x[order[k + 1]] + x[i]) / 2 : span()[1];
@@ -147,6 +151,20 @@ probsa.chart = (function () {
       c.fillStyle = labels[i] > 0 ? "#D55E00" : "#56B4E9";
       c.fillRect(toPixel(before) + 0.5, top, Math.max(1, toPixel(after) - toPixel(before) - 1), bottom - top);
     });
+  }
+
+  /* What the colours of the labels mean, at the right of the line below the chart. */
+  function legend(c, y) {
+    let right = canvas.clientWidth - RIGHT;
+    for (const entry of [["positive", "#D55E00"], ["negative", "#56B4E9"]]) {
+      c.textAlign = "right";
+      c.fillStyle = "#b4b9c0";
+      c.fillText(entry[0], right, y);
+      right -= c.measureText(entry[0]).width + 15;
+      c.fillStyle = entry[1];
+      c.fillRect(right, y - 9, 10, 10);
+      right -= 12;
+    }
   }
 
   function cursor(c, top, bottom) {

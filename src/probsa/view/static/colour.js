@@ -20,6 +20,14 @@ probsa.colour = (function () {
     return Number.isFinite(value) ? value.toFixed(places).replace("-", "−") : "–";
   }
 
+  /* A value of a quantity: probabilities near 0 and 1 as bounds, since rounding must not say certain. */
+  function value(q, given, digits) {
+    if (q.unit !== "probability" || q.key.startsWith("difference")) return text(given, digits);
+    if (given > 0.9995) return "> 0.999";
+    if (given < 0.0005) return "< 0.001";
+    return given.toFixed(3);
+  }
+
   /* The range of the colours of a quantity: the user's, that of all bags, or that of this bag. */
   function range(q) {
     if (!q || !q.values) return [0, 1];
@@ -90,7 +98,7 @@ probsa.colour = (function () {
   function draw() {
     const q = probsa.quantity();
     const section = probsa.byId("colour-section");
-    section.hidden = !q || !q.values;
+    section.hidden = !q || !q.values || state.map.kind !== "slide";
     if (section.hidden) return;
     const bounds = range(q);
     const labels = q.key === "labels";
@@ -125,9 +133,16 @@ probsa.colour = (function () {
     const notes = [];
     if (flat) notes.push("One colour, because the map is " + q.flat.replace("flat: ", "flat: ") + ".");
     if (q.key === "difference" || q.key === "difference-probability") notes.push("Orange: the other model is higher; purple: this one is.");
-    else if (q.signed) notes.push("Red speaks for the class, blue against it.");
+    else if (q.signed) notes.push("Red speaks for " + subject() + ", blue against it.");
     if (state.fade && probsa.valuesOf("deviation")) notes.push("Patches fade with their standard deviation.");
     probsa.byId("bar-note").textContent = notes.join(" ");
+  }
+
+  /* The class of signed values. */
+  function subject() {
+    const names = state.map.classes.length ? state.map.classes : state.classes;
+    const name = state.map.classes.length ? names[state.column] : names.length === 2 ? names[1] : "";
+    return name ? "class “" + name + "”" : "the class";
   }
 
   function end(id, shown, q, value, title) {
@@ -142,7 +157,7 @@ probsa.colour = (function () {
   }
 
   return {
-    start: start, text: text, fixed: fixed, range: range, css: css, ofPatches: ofPatches, ticks: ticks,
+    start: start, text: text, value: value, fixed: fixed, range: range, css: css, ofPatches: ofPatches, ticks: ticks,
     draw: draw, loadLimits: loadLimits, isFlat: isFlat,
   };
 })();

@@ -19,6 +19,10 @@ probsa.ct = (function () {
     notes = make("p", { class: "note", attributes: { id: "scan-notes" } });
     [holder, notes, chart, table].forEach((element) => byId("ct").appendChild(element));
     probsa.chart.start(chart);
+    new ResizeObserver(function () {
+      fit();
+      probsa.chart.draw();
+    }).observe(byId("ct"));
     holder.addEventListener("wheel", function (event) {
       event.preventDefault();
       turned += event.deltaY;
@@ -66,7 +70,7 @@ probsa.ct = (function () {
     if (!state.map || !state.map.scan) return;
     const aspect = state.map.scan.aspect;
     const box = byId("ct");
-    const height = Math.max(160, box.clientHeight - chart.clientHeight - (notes.hidden ? 0 : notes.offsetHeight) - 12);
+    const height = Math.max(160, box.clientHeight - chart.clientHeight - (notes.hidden ? 0 : notes.offsetHeight) - 30);
     const width = Math.min(box.clientWidth - 8, height * aspect);
     holder.style.width = width + "px";
     holder.style.height = width / aspect + "px";
@@ -158,6 +162,5 @@ probsa.ct = (function () {
     if (state.map && state.map.kind === "chain" && !state.map.scan) rows();
   }
 
-  window.addEventListener("resize", fit);
   return { start: start, show: show, showSlice: showSlice, move: move, update: update, fit: fit };
 })();

@@ -14,6 +14,7 @@ probsa.keys = (function () {
     ["[ ]", "opacity"],
     [", .", "threshold"],
     ["d", "difference of two models, and back"],
+    ["g", "grey tissue below the map, or its stain"],
     ["c", "tissue contours"],
     ["o", "outline of the patches that are shown"],
     ["j k", "next and previous bag of the list"],
@@ -76,6 +77,7 @@ probsa.keys = (function () {
     else if (key === "-" || key === "_") viewer.zoom(1 / 1.4);
     else if (key === "0") viewer.home();
     else if (key === "h") toggle("overlay");
+    else if (key === "g") toggle("grey");
     else if (key === "c") toggle("tissue");
     else if (key === "o") toggle("outline");
     else if (key === "[" || key === "]") probsa.panel.setOpacity(state.opacity + (key === "]" ? 0.05 : -0.05));

@@ -52,9 +52,9 @@ probsa.list = (function () {
       if (text && !row.name.toLowerCase().includes(text)) return false;
       return !any || (wanted.wrong && row.wrong === true) || (wanted.unsure && row.unsure) || (wanted.failed && row.failed !== "");
     }).sort(compare);
-    const body = byId("bags");
-    body.textContent = "";
-    shown.forEach((k) => body.appendChild(line(k)));
+    const table = byId("columns").closest("table");
+    while (table.tBodies.length) table.tBodies[0].remove();
+    shown.forEach((k) => table.appendChild(entry(k)));
     for (const cell of byId("columns").children) {
       const own = cell.dataset.key === sorting.key;
       cell.setAttribute("aria-sort", own ? (sorting.down ? "descending" : "ascending") : "none");
@@ -63,22 +63,17 @@ probsa.list = (function () {
     mark();
   }
 
-  function line(k) {
+  /* Two lines: the picture and the name, then the values below their titles. */
+  function entry(k) {
     const row = state.rows[k];
-    const button = make("button", { class: "bag" });
-    if (!row.failed) {
-      const picture = make("img", { attributes: { alt: "", loading: "lazy", src: "data/thumb/" + k + ".jpg" } });
-      button.appendChild(make("span", { class: "thumb" }, [picture]));
-    } else button.appendChild(make("span", { class: "thumb" }));
-    const name = make("span", { class: "bag-name", text: row.name, title: row.name });
+    const picture = make("span", { class: "thumb" });
+    if (!row.failed) picture.appendChild(make("img", { attributes: { alt: "", loading: "lazy", src: "data/thumb/" + k + ".jpg" } }));
+    const button = make("button", { class: "bag", text: row.name, title: row.name });
     const flags = make("span", { class: "flags" });
     if (row.part === "train") flags.appendChild(make("span", { class: "flag training", text: "training bag", title: "The model was trained on this bag: its map looks better than those of new bags." }));
     if (row.wrong) flags.appendChild(make("span", { class: "flag wrong", text: "wrong" }));
     if (row.unsure) flags.appendChild(make("span", { class: "flag unsure", text: "unsure", title: "The call changes within one standard deviation of the probability." }));
     if (row.failed) flags.appendChild(make("span", { class: "flag failed", text: "failed", title: row.failed }));
-    button.appendChild(make("span", { class: "bag-text" }, [name, flags]));
-    button.addEventListener("click", () => probsa.choose(k));
-    const cells = [make("td", { class: "name" }, [button])];
     const format = probsa.colour.fixed;
     const texts = {
       label: row.label || "–", call: row.call || "–",
@@ -86,16 +81,16 @@ probsa.list = (function () {
       spread: row.spread === null ? "–" : format(row.spread, 3),
       n: row.n === null ? "–" : row.n.toLocaleString("en-US"),
     };
-    for (const column of COLUMNS.slice(1)) {
-      cells.push(make("td", { class: column.number ? "number" : "text", text: texts[column.key], title: column.number ? "" : texts[column.key] }));
-    }
-    const element = make("tr", { attributes: { "data-bag": String(k) } }, cells);
-    return element;
+    const cells = COLUMNS.slice(1).map((column) => make("td", { class: column.number ? "number" : "text", text: texts[column.key], title: column.number ? "" : texts[column.key] }));
+    const first = make("tr", {}, [make("td", { class: "picture", attributes: { rowspan: "2" } }, [picture]), make("td", { class: "name", attributes: { colspan: "5" } }, [make("span", { class: "name-line" }, [button, flags])])]);
+    const body = make("tbody", { attributes: { "data-bag": String(k) } }, [first, make("tr", { class: "values" }, cells)]);
+    body.addEventListener("click", () => probsa.choose(k));
+    return body;
   }
 
   /* Mark the bag that is shown. */
   function mark() {
-    for (const element of byId("bags").children) {
+    for (const element of byId("columns").closest("table").tBodies) {
       const own = Number(element.dataset.bag) === state.bag;
       element.classList.toggle("current", own);
       const button = element.querySelector("button");

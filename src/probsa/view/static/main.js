@@ -162,6 +162,7 @@
 
   probsa.load("slides").then(function (page) {
     state.rows = page.rows;
+    state.classes = page.classes;
     state.failed = page.remarks.failed || {};
     for (const row of state.rows) if (state.failed[row.name]) row.failed = state.failed[row.name];
     probsa.colour.start(page.colours);

@@ -100,21 +100,34 @@ probsa.overlay = (function () {
     return outline;
   }
 
+  function drawCells(context, place, alpha) {
+    const raster = state.map.raster;
+    const low = place(raster.x0, raster.y0);
+    const high = place(raster.x0 + raster.width * raster.cell, raster.y0 + raster.height * raster.cell);
+    context.save();
+    context.imageSmoothingEnabled = false;
+    context.globalAlpha = alpha;
+    context.drawImage(cells, low.x, low.y, high.x - low.x, high.y - low.y);
+    context.restore();
+  }
+
+  /* Draw the cells in grey on the canvas that takes their saturation from the slide. */
+  function drawGrey(context, place) {
+    if (!state.overlay || state.opacity === 0) return;
+    drawCells(context, place, 1);
+    context.save();
+    context.globalCompositeOperation = "source-in";
+    context.fillStyle = "#808080";
+    context.fillRect(0, 0, context.canvas.width, context.canvas.height);
+    context.restore();
+  }
+
   /* Draw everything over the slide. `place` turns level-0 pixels into pixels of the canvas. */
   function draw(context, place) {
     const map = state.map;
-    const raster = map.raster;
     const origin = place(0, 0), unit = place(1000, 0);
     const scale = (unit.x - origin.x) / 1000;
-    if (state.overlay) {
-      const low = place(raster.x0, raster.y0);
-      const high = place(raster.x0 + raster.width * raster.cell, raster.y0 + raster.height * raster.cell);
-      context.save();
-      context.imageSmoothingEnabled = false;
-      context.globalAlpha = state.opacity;
-      context.drawImage(cells, low.x, low.y, high.x - low.x, high.y - low.y);
-      context.restore();
-    }
+    if (state.overlay) drawCells(context, place, state.opacity);
     const stroke = (path, colour, width) => {
       context.save();
       context.translate(origin.x, origin.y);
@@ -167,7 +180,7 @@ probsa.overlay = (function () {
     const mean = probsa.quantity("mean"), deviation = probsa.valuesOf("deviation");
     if (mean && mean.values) parts.push(mean.title + " " + format(mean.values[patch], 4) + (deviation ? " ± " + format(deviation[patch], 3) : "") + " " + mean.unit);
     const probability = probsa.valuesOf("probability");
-    if (probability) parts.push("P " + format(probability[patch], 3));
+    if (probability) parts.push("P " + probsa.colour.value(probsa.quantity("probability"), probability[patch]));
     const q = probsa.quantity();
     if (q && q.values && !["mean", "deviation", "probability", "labels"].includes(q.key)) parts.push(q.title + " " + format(q.values[patch], 3));
     if (labels && labels[patch] === labels[patch]) parts.push("label " + (labels[patch] > 0 ? "positive" : "negative"));
@@ -175,7 +188,7 @@ probsa.overlay = (function () {
   }
 
   return {
-    applyThreshold: applyThreshold, colour: colour, count: count, describe: describe, draw: draw,
+    applyThreshold: applyThreshold, colour: colour, count: count, describe: describe, draw: draw, drawGrey: drawGrey,
     patchAt: patchAt, corner: corner, show: show, thresholdQuantity: thresholdQuantity,
     pixels: () => image && image.data,
   };

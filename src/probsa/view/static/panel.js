@@ -18,7 +18,7 @@ probsa.panel = (function () {
     });
     byId("opacity").addEventListener("input", () => setOpacity(Number(byId("opacity").value) / 100));
     byId("threshold").addEventListener("input", () => setThreshold(Number(byId("threshold").value) / STEPS));
-    for (const id of ["overlay", "tissue", "outline", "fade"]) {
+    for (const id of ["overlay", "grey", "tissue", "outline", "fade"]) {
       byId(id).addEventListener("change", function () {
         state[id] = byId(id).checked;
         if (id === "fade") probsa.recolour();
@@ -51,11 +51,12 @@ probsa.panel = (function () {
     if (state.values.difference) {
       holder.appendChild(make("p", { class: "note", text: "No difference: " + state.values.difference }));
     }
-    for (const id of ["tissue", "outline", "fade", "overlay"]) byId(id).checked = state[id];
+    for (const id of ["tissue", "outline", "fade", "overlay", "grey"]) byId(id).checked = state[id];
     const slide = state.map.kind === "slide";
     byId("options").hidden = !slide;
     byId("opacity").parentElement.hidden = !slide;
     const contours = slide && state.map.tissue.length > 0;
+    byId("grey").disabled = !state.map.slide;
     byId("tissue").disabled = !contours;
     byId("tissue").parentElement.title = contours ? "" : "probsa patch stored no tissue for this slide.";
     byId("fade").disabled = !probsa.valuesOf("deviation");
@@ -139,7 +140,7 @@ probsa.panel = (function () {
     if (!q || !slide) return;
     const span = thresholdRange(q);
     const name = q.key === "probability" ? "P" : q.title;
-    byId("threshold-label").textContent = q.key === "probability" ? "Hide P below" : "Hide below";
+    byId("threshold-label").textContent = q.key === "probability" ? "P at least" : "At least";
     byId("threshold-label").title = q.title;
     byId("threshold").value = String(state.threshold === null ? 0 : Math.round(STEPS * (state.threshold - span[0]) / (span[1] - span[0])));
     byId("threshold-text").textContent = state.threshold === null ? "off" : probsa.colour.text(state.threshold);
@@ -155,11 +156,15 @@ probsa.panel = (function () {
     holder.textContent = "";
     for (const list of state.values.galleries) {
       const q = probsa.quantity(list.key);
-      const grid = make("div", { class: "pictures" });
+      const grid = make("div", { class: state.map.kind === "chain" ? "places" : "pictures" });
       for (const row of list.rows) {
-        const value = probsa.colour.text(q.values[row], 3);
+        const value = probsa.colour.value(q, q.values[row], 3);
         const button = make("button", { title: probsa.overlay.describe(row) });
-        if (state.map.slide) {
+        if (state.map.kind === "chain") {
+          const x = state.map.positions;
+          const where = x ? probsa.colour.text(x[row], 4) + (state.map.scan ? " mm" : "") : "no. " + row;
+          button.appendChild(make("b", { text: where }));
+        } else if (state.map.slide) {
           button.appendChild(make("img", { attributes: { alt: "patch " + row, loading: "lazy", src: "data/patch/" + state.bag + "_" + row + ".jpg" } }));
         } else {
           const swatch = make("span", { class: "swatch" });

@@ -21,6 +21,7 @@ var probsa = (function () {
     tissue: false,
     outline: false,
     fade: false,
+    grey: true,        // the tissue below the map is grey, as in the maps of probsa map
     slice: 0,
     patch: -1,         // the patch below the pointer or the cursor
     failedTiles: 0,

@@ -6,6 +6,7 @@ probsa.viewer = (function () {
   const PLAIN = "data:image/gif;base64,R0lGODdhAQABAIAAAEhLUAAAACwAAAAAAQABAAACAkQBADs=";
   let osd = null;
   let canvas = null;
+  let under = null;
   let ratio = 1;
   let pending = null;
 
@@ -32,15 +33,20 @@ probsa.viewer = (function () {
       gestureSettingsTouch: { clickToZoom: false },
       timeout: 120000,
     });
-    canvas = document.createElement("canvas");
-    canvas.id = "map-canvas";
-    osd.canvas.appendChild(canvas);
+    // the lower canvas takes the stain from the tissue below the map, the upper one holds the map
+    [under, canvas] = ["grey-canvas", "map-canvas"].map(function (id) {
+      const element = document.createElement("canvas");
+      element.id = id;
+      osd.canvas.appendChild(element);
+      return element;
+    });
     osd.addHandler("update-viewport", draw);
     osd.addHandler("resize", draw);
     osd.addHandler("canvas-key", (event) => { event.preventDefaultAction = true; });
     osd.addHandler("animation-finish", probsa.remember);
     osd.addHandler("open", function () {
-      osd.viewport.applyConstraints(true);
+      // the title may have changed the height since the last measurement
+      osd.viewport.resize(new OpenSeadragon.Point(osd.container.clientWidth, osd.container.clientHeight), false);
       if (pending) go(pending[0], pending[1], pending[2], true);
       else osd.viewport.goHome(true);
       pending = null;
@@ -99,15 +105,19 @@ probsa.viewer = (function () {
     if (!canvas) return;
     ratio = window.devicePixelRatio || 1;
     const width = Math.round(osd.canvas.clientWidth * ratio), height = Math.round(osd.canvas.clientHeight * ratio);
-    if (canvas.width !== width || canvas.height !== height) {
-      canvas.width = width;
-      canvas.height = height;
-    }
-    const context = canvas.getContext("2d");
-    context.clearRect(0, 0, width, height);
+    const contexts = [under, canvas].map(function (element) {
+      if (element.width !== width || element.height !== height) {
+        element.width = width;
+        element.height = height;
+      }
+      const context = element.getContext("2d");
+      context.clearRect(0, 0, width, height);
+      return context;
+    });
     if (!item() || !state.map || state.map.kind !== "slide" || !state.values) return;
-    probsa.overlay.draw(context, toCanvas);
-    scaleBar(context, height);
+    if (state.grey && state.map.slide) probsa.overlay.drawGrey(contexts[0], toCanvas);
+    probsa.overlay.draw(contexts[1], toCanvas);
+    scaleBar(contexts[1], height);
   }
 
   /* A bar of a round length in the lower left corner. */
