@@ -111,7 +111,7 @@ def _guard(token: str, *, cookie: str) -> Callable[["Request", Next], Awaitable[
             return PlainTextResponse("Only GET and HEAD are allowed.", status_code=405)
         given = request.query_params.get("token")
         if given is not None and _same(given, token):
-            response = RedirectResponse(request.url.path, status_code=303)
+            response = RedirectResponse("/", status_code=303)
             response.set_cookie(cookie, token, httponly=True, samesite="strict", path="/")
             return response
         if _same(request.cookies.get(cookie, ""), token):

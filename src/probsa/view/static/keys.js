@@ -35,12 +35,12 @@ probsa.keys = (function () {
 
   function onKey(event) {
     const target = event.target;
-    const typing = target instanceof Element && target.closest("input[type=search], input[type=range], select, textarea, dialog");
+    const inside = (selector) => target instanceof Element && target.closest(selector);
+    const moving = /^(Arrow|Page|Home|End)/.test(event.key);
+    const typing = inside("input[type=search], select, dialog") || (moving && inside("input[type=range], input[type=radio]"));
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     if (event.key === "Escape" && target === byId("search")) target.blur();
-    const arrow = event.key.startsWith("Arrow");
-    const choosing = target instanceof Element && target.matches("input[type=radio]") && arrow;
-    if (typing || choosing) return;
+    if (typing) return;
     if (act(event.key, event.shiftKey)) event.preventDefault();
   }
 

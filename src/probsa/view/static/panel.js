@@ -176,7 +176,6 @@ probsa.panel = (function () {
         grid.appendChild(button);
       }
       holder.appendChild(make("h3", { text: list.title }));
-      holder.appendChild(make("p", { class: "note", text: list.rule }));
       holder.appendChild(grid);
     }
   }

@@ -12,6 +12,11 @@ probsa.viewer = (function () {
 
   function start() {
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+    // OpenSeadragon looks for this element before it adds an inline style, which the policy forbids;
+    // an element of another namespace is no style sheet
+    const none = document.createElementNS("urn:probsa", "style");
+    none.setAttribute("data-openseadragon-mobile-css", "true");
+    document.head.appendChild(none);
     osd = OpenSeadragon({
       element: byId("osd"),
       drawer: "canvas",
