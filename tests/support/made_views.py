@@ -17,7 +17,7 @@ SIDE = 64
 SIZE = (1024, 768)
 BLACK = (7, 4)
 """(column, row) of the patch that is black on the slide and has the largest mean."""
-ODD_NAME = '<img src=x onerror="document.title=1"> ä & \'..\''
+ODD_NAME = "<img src=x onerror=\"document.title=1\"> ä & '..'"
 
 
 def cells() -> np.ndarray:

@@ -6,10 +6,19 @@ import threading
 import numpy as np
 import pytest
 from support.made_maps import prediction
-from support.made_views import BLACK, ODD_NAME, SIDE, Shown, chromium, lesion
+from support.made_views import (
+    BLACK,
+    ODD_NAME,
+    SIDE,
+    Shown,
+    chromium,
+    lesion,
+    write_bags,
+    write_slides,
+)
 from support.made_views import bags as made_bags
-from support.made_views import write_bags, write_slides
 
+from probsa.slides import WINDOWS, Windows, windowed
 from probsa.view import export_page, open_view
 from probsa.view.colours import look_up_table
 from probsa.view.server import serve
@@ -253,6 +262,83 @@ def test_instances_without_coordinates_are_a_chart_and_a_table(shown):
     assert shown.faults == []
 
 
+@pytest.fixture(scope="module")
+def scanned(browser, tmp_path_factory):
+    """An export of a scan whose slices hold their numbers, and whose table has them reversed."""
+    nibabel = pytest.importorskip("nibabel", reason="nibabel is not installed")
+    folder = tmp_path_factory.mktemp("scan")
+    rng = np.random.default_rng(1)
+    volume = rng.integers(-1000, 1000, (5, 24, 16)).astype(np.int16)  # slices, rows, columns
+    stored = volume[:, ::-1, ::-1].transpose(2, 1, 0)  # to the right, to the front, upwards
+    (folder / "scans").mkdir()
+    image = nibabel.Nifti1Image(stored, np.diag([1.0, 1.0, 2.5, 1.0]))
+    nibabel.save(image, folder / "scans" / "head.nii.gz")
+    positions = np.arange(5)[::-1, None] * 2.5
+    p = prediction(
+        positions, np.arange(5.0), np.full(5, 0.1), name="head", kind="ct", stride=None,
+        instance_labels=np.array([1, 0, 0, 0, -1], np.int8),
+    )  # fmt: skip
+    data = open_view(write_bags(folder / "p", [p]), slides=folder / "scans")
+    export_page(data, folder / "page")
+    page = Shown(browser, (folder / "page" / "index.html").as_uri())
+    yield page, volume
+    page.close()
+
+
+def test_slices_are_those_of_the_scan_by_position_in_the_window_of_the_package(scanned):
+    page, volume = scanned
+    assert page.faults == []
+    held = (
+        "Array.from(document.getElementById('slice').getContext('2d').getImageData(0,0,16,24).data)"
+    )
+    page.press("Home")
+    for k in range(5):
+        page.page.wait_for_selector(f"#slice[data-slice='{k}']")
+        page.settle()
+        shown = np.array(page.js(held)).reshape(24, 16, 4)
+        window = Windows((WINDOWS["brain"],) * 3)
+        np.testing.assert_array_equal(shown[..., :3], windowed(volume[k].astype("f4"), window))
+        assert page.text("#slice-text") == f"slice {k + 1} of 5, {k * 2.5:g} mm"
+        assert page.text("#readout").startswith(
+            f"slice at {k * 2.5:g} mm · attention mean {4 - k} ±"
+        )
+        page.press("ArrowDown")
+    page.page.select_option("#preset", "bone")
+    shown = np.array(page.js(held)).reshape(24, 16, 4)
+    window = Windows((WINDOWS["bone"],) * 3)
+    np.testing.assert_array_equal(shown[..., :3], windowed(volume[4].astype("f4"), window))
+    assert [s.strip() for s in page.page.locator(".side").all_inner_texts()] == ["R", "L"]
+
+
+def test_the_wheel_and_the_chart_move_through_the_scan(scanned):
+    page, _ = scanned
+    page.press("Home")
+    page.page.wait_for_selector("#slice[data-slice='0']")
+    page.page.hover("#slice")
+    page.page.mouse.wheel(0, 100)
+    page.page.wait_for_selector("#slice[data-slice='1']")
+    box = page.page.locator("#chart").bounding_box()
+    page.page.mouse.click(box["x"] + box["width"] - 30, box["y"] + 60)
+    page.page.wait_for_selector("#slice[data-slice='4']")
+    page.page.wait_for_function("location.hash.includes('slice=0')")
+    strip = page.pixels("#chart")
+    for colour in ((0xD5, 0x5E, 0x00), (0x56, 0xB4, 0xE9)):  # labels of both kinds
+        assert (np.abs(strip - colour).max(-1) < 6).sum() > 100
+
+
+def test_the_colours_of_all_bags_are_those_of_a_fixed_scale(shown, exported):
+    shown.choose("lesion")
+    shown.press("1")
+    shown.page.select_option("#scale", "all")
+    shown.page.wait_for_function("probsa.colour.range(probsa.quantity())[1] !== 4")
+    every = np.concatenate([p.attention_mean for p in made_bags()])
+    most = np.abs(np.quantile(every.astype(float), (0.01, 0.99))).max()
+    assert shown.js("probsa.colour.range(probsa.quantity())") == pytest.approx([-most, most])
+    assert shown.page.is_visible("#bar-above.shown"), "values above the range are marked"
+    shown.page.select_option("#scale", "bag")
+    assert not shown.page.is_visible("#bar-above.shown")
+
+
 def raw(port: int, request: str) -> bytes:
     """Send a request as it stands; clients normalise paths."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as s:
@@ -331,7 +417,7 @@ def test_the_server_answers_nothing_but_the_page(served):
         "cross-origin-resource-policy: same-origin",
     ):  # fmt: skip
         assert header in text
-    with pytest.raises(OSError, match="refused|unreachable|timed out"):
+    with pytest.raises(OSError, match=r"refused|unreachable|timed out"):
         socket.create_connection((_own_address(), port), timeout=2)
 
 

@@ -47,7 +47,10 @@ def list_rows(table: Predictions) -> list[Row]:
     left_out = read_csv(file) if file.is_file() else []
     known = set(table.bags)
     return rows + [
-        Row(name=r["bag"], failed=without_folders(r.get("reason", "")) or "It could not be predicted.")
+        Row(
+            name=r["bag"],
+            failed=without_folders(r.get("reason", "")) or "It could not be predicted.",
+        )
         for r in left_out
         if r.get("bag") and r["bag"] not in known
     ]
@@ -93,7 +96,10 @@ def _count(path: Path) -> tuple[int | None, str]:
         with open_hdf5(path) as f:
             return int(f["attention_mean"].shape[0]), ""  # type: ignore[union-attr]
     except (BagError, *HDF5_ERRORS, AttributeError, IndexError) as error:
-        return None, f"The file of its outputs is damaged ({without_folders(str(error))}): predict this bag again."
+        return (
+            None,
+            f"The file of its outputs is damaged ({without_folders(str(error))}): predict this bag again.",
+        )
 
 
 def facts(table: Predictions) -> list[tuple[str, str]]:
