@@ -16,7 +16,7 @@ from support.made_views import SIDE, bags, cells, lesion, write_bags, write_slid
 from probsa.cli.entry import main
 from probsa.errors import InputError, OutputExists, RegionError
 from probsa.evaluation import read_predictions
-from probsa.maps import squares
+from probsa.maps import place, squares
 from probsa.view import export_page, open_view
 from probsa.view.app import static_folder
 from probsa.view.export import MARK
@@ -57,7 +57,7 @@ def number(data, name: str) -> int:
 
 def test_a_lattice_has_one_cell_per_patch():
     p = lesion()
-    raster = index_raster(p, squares(p))
+    raster = index_raster(place(p), squares(p))
     assert (raster.x0, raster.y0, raster.cell) == (3 * SIDE, 2 * SIDE, SIDE)
     expected = np.full((8, 11), -1)
     for row, (x, y) in enumerate(cells()):
@@ -68,7 +68,7 @@ def test_a_lattice_has_one_cell_per_patch():
 
 def test_overlapping_patches_are_drawn_in_the_middle_of_their_squares():
     p = lesion()
-    raster = index_raster(p, squares(p, side=2.0 * SIDE))
+    raster = index_raster(place(p), squares(p, side=2.0 * SIDE))
     assert (raster.x0, raster.y0) == (3 * SIDE + SIDE / 2, 2 * SIDE + SIDE / 2)
     assert "overlap" in raster.note
 
@@ -76,7 +76,7 @@ def test_overlapping_patches_are_drawn_in_the_middle_of_their_squares():
 def test_patches_off_the_lattice_are_drawn_to_a_quarter_later_ones_on_top():
     coords = np.array([[0, 0], [64, 0], [160, 32], [200, 32]])
     p = prediction(coords, np.arange(4.0), stride=64.0)
-    raster = index_raster(p, squares(p, side=64.0))
+    raster = index_raster(place(p), squares(p, side=64.0))
     assert raster.cell == 16
     for row, (x, y) in enumerate(coords):
         block = raster.index[y // 16 : y // 16 + 4, x // 16 : x // 16 + 4]

@@ -2,6 +2,7 @@ from .blending import Squares as Squares
 from .blending import squares as squares
 from .doubt import render_doubt as render_doubt
 from .folder import render_folder as render_folder
+from .layout import Layout as Layout
 from .layout import ValueRaster as ValueRaster
 from .layout import place as place
 from .layout import to_raster as to_raster

@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image
 
 from ..evaluation import Prediction
-from ..maps import place, value_range
+from ..maps import Layout, value_range
 from ..slides import WINDOWS, Scan, Windows, slice_image
 from .colours import look_up_table
 from .quantities import chosen_column, column_of
@@ -26,9 +26,8 @@ def slice_picture(scan: Scan) -> bytes:
     return encoded(image.resize((max(1, round(across * scale)), max(1, round(down * scale)))))
 
 
-def picture_of_values(p: Prediction) -> bytes:
+def picture_of_values(p: Prediction, layout: Layout) -> bytes:
     """Return the mean of each instance at its place as JPEG."""
-    layout = place(p)
     values = column_of(p.attention_mean, chosen_column(p)).astype(np.float64)
     low, high = value_range(values)
     if p.score_has_level:
@@ -43,6 +42,11 @@ def picture_of_values(p: Prediction) -> bytes:
     image = np.full((height, width, 3), PLAIN, np.uint8)
     first = np.floor((layout.corners - layout.corners.min(0)) * scale).astype(int)
     side = max(1, int(np.ceil(layout.size * scale)))
-    for (x, y), colour in zip(first.tolist(), table[step], strict=True):
-        image[y : height if layout.strip else y + side, x : x + side] = colour
+    if layout.strip:
+        for x, colour in zip(first[:, 0].tolist(), table[step], strict=True):
+            image[:, x : x + side] = colour
+    else:  # pixel by pixel of a square, since bags have many patches and pictures few pixels
+        for dy, dx in np.ndindex(side, side):
+            y = np.minimum(first[:, 1] + dy, height - 1)
+            image[y, np.minimum(first[:, 0] + dx, width - 1)] = table[step]
     return encoded(Image.fromarray(image))

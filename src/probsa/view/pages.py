@@ -1,5 +1,6 @@
 """Stage 10: all data of the page, by integer addresses; the server and the export share it."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from PIL import Image
 from ..cohorts import WorkFolder
 from ..errors import InputError, ProbSAError
 from ..evaluation import Prediction, Predictions, read_predictions
-from ..maps import CohortSources, Squares, checked_squares, map_limits, squares
+from ..maps import CohortSources, Squares, checked_squares, map_limits, place
 from ..patches import read_geojson, thumbnail
 from ..slides import Scan, Slide
 from ..training import RunFolder
@@ -68,6 +69,7 @@ class ViewData:
         self.max_mpp, self.most_pixels, self.about = max_mpp, most_pixels, about
         self.rows: list[Row] = list_rows(table)
         self._bags = Kept(self._read, most=OPEN_BAGS)
+        self._layouts = Kept(lambda k: place(self.bag(k)), most=OPEN_BAGS)
         self._slides = Kept(self._open_slide, most=OPEN_SLIDES, close=lambda v: v.slide.close())
         self._scans = Kept(self._open_scan, most=OPEN_SCANS)
 
@@ -93,7 +95,7 @@ class ViewData:
         """
         page = {
             "rows": as_page(self.rows),
-            "facts": [*facts(self.table), *self.about],
+            "facts": [*self.about, *facts(self.table)],
             "classes": self.table.classes,
             "threshold": self.table.threshold,
             "colours": {name: packed(look_up_table(name), "u1") for name in TABLES},
@@ -165,13 +167,13 @@ class ViewData:
         p = self.bag(k)
         try:
             if self.sources is None:
-                return picture_of_values(p)
+                return self._map_thumbnail(k, p)
             if p.coords is not None and p.coords.shape[-1] == 2:
                 return self._slide_thumbnail(k)
             with self._scans.use(k) as found:
                 return slice_picture(found.scan)
         except READ_ERRORS:
-            return picture_of_values(p)
+            return self._map_thumbnail(k, p)
 
     def tile(self, k: int, address: tuple[int, int, int]) -> bytes:
         """Return a tile of a bag's slide, addressed by (level, column, row), as JPEG.
@@ -260,6 +262,8 @@ class ViewData:
 
     def _slide_page(self, k: int, p: Prediction) -> dict[str, Any]:
         page: dict[str, Any] = {"kind": "slide", "slide": None, "mpp": None, "tissue": []}
+        with self._layouts.use(k) as layout:
+            patches = Squares(corners=layout.corners, side=layout.size, stride=layout.size)
         try:
             with self._slides.use(k) as shown:
                 patches = shown.patches
@@ -271,9 +275,8 @@ class ViewData:
                     "note": _left_out(shown),
                 }
         except READ_ERRORS as error:
-            patches = squares(p)
-            page["reason"] = without_folders(str(error))
-        raster = index_raster(p, patches)
+            page |= self._without_picture(error)
+        raster = index_raster(layout, patches)
         height, width = raster.index.shape
         end = (raster.x0 + width * raster.cell, raster.y0 + height * raster.cell)
         page.setdefault("size", (int(np.ceil(end[0])), int(np.ceil(end[1]))))
@@ -298,8 +301,14 @@ class ViewData:
                 with self._scans.use(k) as found:
                     page["scan"] = scan_page(found)
             except READ_ERRORS as error:
-                page["reason"] = without_folders(str(error))
+                page |= self._without_picture(error)
         return page
+
+    def _without_picture(self, error: Exception) -> dict[str, str]:
+        """Return what the page says of a bag without its slide or scan."""
+        if self.sources is None:
+            return {"note": "No slides or scans were given (--slides): there are no pictures."}
+        return {"reason": without_folders(str(error))}
 
     def _tissue(self, p: Prediction, slide: Slide) -> list[list[int]]:
         """Return the rings of the tissue that `probsa patch` found, as x, y, x, y, …"""
@@ -311,6 +320,10 @@ class ViewData:
             return []
         polygons = () if tissue is None else tissue.polygons
         return [r.ravel().tolist() for v in polygons for r in (v.outer, *v.holes)]
+
+    def _map_thumbnail(self, k: int, p: Prediction) -> bytes:
+        with self._layouts.use(k) as layout:
+            return picture_of_values(p, layout)
 
     def _slide_thumbnail(self, k: int) -> bytes:
         assert self.sources is not None
@@ -362,8 +375,20 @@ def _predictions_of(path: Path) -> tuple[Path, tuple[tuple[str, str], ...]]:
     """Return the predictions of a run folder with facts about the run, or the folder itself."""
     run = RunFolder(path)
     if run.config_file.is_file():
-        return run.predictions, (("Run", path.resolve().name),)
+        about = (("Run", path.resolve().name), ("Weights (SHA-256)", _digest(run)))
+        return run.predictions, tuple(fact for fact in about if fact[1])
     return path, ()
+
+
+def _digest(run: RunFolder) -> str:
+    """Return the first digits of a hash of the run's weights; empty if they are not there."""
+    found = hashlib.sha256()
+    for member in run.members():
+        if not member.best.is_file():
+            return ""
+        with member.best.open("rb") as f:
+            found.update(hashlib.file_digest(f, "sha256").digest())
+    return found.hexdigest()[:16]
 
 
 def _title(folder: Path) -> str:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
-from ..evaluation import Prediction
-from ..maps import Squares, place
+from ..maps import Layout, Squares
 
 LONGEST = 8192
 """Largest number of cells along a side, within what browsers allow for a canvas."""
@@ -34,13 +33,13 @@ class IndexRaster:
     """What the page says about the drawing; empty for a plain lattice."""
 
 
-def index_raster(p: Prediction, patches: Squares) -> IndexRaster:
+def index_raster(layout: Layout, patches: Squares) -> IndexRaster:
     """Return the raster of a bag whose patches have positions on a slide.
 
-    Raises:
-        BagError: the bag has no instances, or its coordinates are unusable.
+    Args:
+        layout: The positions of the bag's patches, from `maps.place`.
+        patches: The same positions, with the side of a patch.
     """
-    layout = place(p)
     corners, side = patches.cells
     overlapping = patches.side > patches.stride
     note = "The patches overlap: each is drawn as the middle of its square." if overlapping else ""

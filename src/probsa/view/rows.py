@@ -98,7 +98,7 @@ def _count(path: Path) -> tuple[int | None, str]:
     except (BagError, *HDF5_ERRORS, AttributeError, IndexError) as error:
         return (
             None,
-            f"The file of its outputs is damaged ({without_folders(str(error))}): predict this bag again.",
+            f"The file of its outputs is damaged: {without_folders(str(error))}",
         )
 
 

@@ -93,7 +93,8 @@ probsa.chart = (function () {
       c.fillText(probsa.colour.text(value, 4), at, bottom + 17);
     }
     const unit = state.map.scan ? "position along the scan (mm)" : state.map.positions ? "position" : "instance, in the order of the bag";
-    c.fillText(unit, (LEFT + canvas.clientWidth - RIGHT) / 2, bottom + 31);
+    c.textAlign = "left";
+    c.fillText(unit, LEFT, bottom + 31);
   }
 
   function plot(c, q, top, bottom) {
@@ -109,7 +110,8 @@ probsa.chart = (function () {
     if (low === high) { low -= 0.5; high += 0.5; }
     const y = (v) => bottom - (bottom - top) * (v - low) / (high - low);
     c.textAlign = "right";
-    for (const value of probsa.colour.ticks(low, high)) {
+    const ticks = q.key === "probability" ? [0, 0.5, 1] : probsa.colour.ticks(low, high);
+    for (const value of ticks) {
       c.strokeStyle = value === 0 && q.signed ? "#8a9099" : "#33373c";
       c.beginPath();
       c.moveTo(LEFT, y(value));

@@ -24,6 +24,7 @@ probsa.viewer = (function () {
       showNavigationControl: false,
       showNavigator: true,
       navigatorPosition: "TOP_RIGHT",
+      navigatorAutoFade: false,
       navigatorSizeRatio: 0.16,
       navigatorBackground: "#26292d",
       navigatorBorderColor: "#5a5f66",
@@ -76,6 +77,7 @@ probsa.viewer = (function () {
     pending = place || null;
     const slide = map.slide;
     const bag = state.bag;
+    osd.navigator.element.style.display = slide ? "" : "none";
     if (slide) {
       osd.open({
         width: slide.width, height: slide.height, tileSize: slide.tile, tileOverlap: slide.overlap,
