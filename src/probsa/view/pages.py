@@ -1,9 +1,6 @@
 """Stage 10: all data of the page, by integer addresses; the server and the export share it."""
 
-import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,17 +8,16 @@ from PIL import Image
 
 from ..cohorts import WorkFolder
 from ..errors import InputError, ProbSAError
-from ..evaluation import Prediction, Predictions, read_predictions
+from ..evaluation import Prediction, Predictions
 from ..maps import CohortSources, Squares, checked_squares, map_limits, place
 from ..patches import read_geojson, thumbnail
 from ..slides import Scan, Slide
-from ..training import RunFolder
 from .bag_pictures import THUMBNAIL, picture_of_values, slice_picture
 from .colours import TABLES, look_up_table
 from .opened import Kept
 from .quantities import check_comparable, chosen_column, galleries, quantities
 from .rasters import index_raster
-from .rows import Row, as_page, facts, list_rows
+from .rows import Row, as_page, facts, list_rows, title_of
 from .scan_pages import ScanView, scan_page, scan_view, slice_values
 from .scripts import packed, script, without_folders
 from .tiles import Pyramid, encoded, jpeg, patch_image, tile_image
@@ -99,7 +95,7 @@ class ViewData:
             "classes": self.table.classes,
             "threshold": self.table.threshold,
             "colours": {name: packed(look_up_table(name), "u1") for name in TABLES},
-            "other": None if self.other is None else _title(self.other.folder),
+            "other": None if self.other is None else title_of(self.other.folder),
             "pictures": self.sources is not None,
             "remarks": remarks,
         }
@@ -335,66 +331,6 @@ class ViewData:
                 return encoded(image)
         with self._slides.use(k) as shown:
             return jpeg(np.asarray(thumbnail(shown.slide, THUMBNAIL)))
-
-
-def open_view(
-    predictions: Path,
-    *,
-    slides: Path | None = None,
-    against: Path | None = None,
-    mpp: float | Mapping[str, float] | None = None,
-    max_mpp: float | None = None,
-    most_pixels: int | None = None,
-) -> ViewData:
-    """Open the predictions of a run, or a folder of predictions, for the page.
-
-    Args:
-        predictions: A run folder, or a folder that `probsa predict` wrote.
-        slides: A work folder of `probsa patch`, or a folder of slides or series.
-        against: A run or predictions of another model, to show differences.
-        mpp: Micrometres per level-0 pixel of slides whose files do not state it, or a mapping from
-            names of slides.
-        max_mpp: See `ViewData`.
-        most_pixels: See `ViewData`.
-
-    Raises:
-        InputError, TableError: a folder does not exist, or is not what it should be.
-    """
-    folder, about = _predictions_of(Path(predictions))
-    return ViewData(
-        read_predictions(folder),
-        sources=None if slides is None else CohortSources(slides, mpp=mpp),
-        other=None if against is None else read_predictions(_predictions_of(Path(against))[0]),
-        max_mpp=max_mpp,
-        most_pixels=most_pixels,
-        about=about,
-    )
-
-
-def _predictions_of(path: Path) -> tuple[Path, tuple[tuple[str, str], ...]]:
-    """Return the predictions of a run folder with facts about the run, or the folder itself."""
-    run = RunFolder(path)
-    if run.config_file.is_file():
-        about = (("Run", path.resolve().name), ("Weights (SHA-256)", _digest(run)))
-        return run.predictions, tuple(fact for fact in about if fact[1])
-    return path, ()
-
-
-def _digest(run: RunFolder) -> str:
-    """Return the first digits of a hash of the run's weights; empty if they are not there."""
-    found = hashlib.sha256()
-    for member in run.members():
-        if not member.best.is_file():
-            return ""
-        with member.best.open("rb") as f:
-            found.update(hashlib.file_digest(f, "sha256").digest())
-    return found.hexdigest()[:16]
-
-
-def _title(folder: Path) -> str:
-    """Return the name of a predictions folder, or of the run that it belongs to."""
-    path = folder.resolve()
-    return path.parent.name if RunFolder(path.parent).config_file.is_file() else path.name
 
 
 def _left_out(shown: SlideView) -> str:

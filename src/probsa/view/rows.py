@@ -9,6 +9,7 @@ import numpy as np
 from ..core import HDF5_ERRORS, open_hdf5, read_csv
 from ..errors import BagError
 from ..evaluation import FAILED, Predictions
+from ..training import RunFolder
 from .scripts import without_folders
 
 STATED = {"model": "Model", "members": "Members", "epoch": "Epoch", "temperature": "Temperature"}
@@ -119,6 +120,12 @@ def facts(table: Predictions) -> list[tuple[str, str]]:
     if len(table.classes) > 1:
         found.append(("Classes", ", ".join(table.classes)))
     return [*found, ("Software", f"probsa {__version__}")]
+
+
+def title_of(folder: Path) -> str:
+    """Return the name of a predictions folder, or of the run that it belongs to."""
+    path = folder.resolve()
+    return path.parent.name if RunFolder(path.parent).config_file.is_file() else path.name
 
 
 def as_page(rows: list[Row]) -> list[dict[str, Any]]:
