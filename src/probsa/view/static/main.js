@@ -26,6 +26,8 @@
     const known = (state.failed || {})[row.name];
     if (known) return empty(known);
     say("Loading…");
+    // most models have one class of values: ask for it while the geometry is loaded
+    if (!given.column) probsa.load("values/" + bag + "_0").catch(() => {});
     return probsa.load("map/" + bag).then(function (map) {
       const asked = given.column;
       const column = asked !== null && asked !== undefined && asked >= 0 && asked < Math.max(1, map.classes.length) ? asked : map.column;
