@@ -29,6 +29,7 @@ ROOMS = [
     "statistics",
     "evaluation",
     "maps",
+    "view",
     "workflow",
     "benchmark",
     "cli",

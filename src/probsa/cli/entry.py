@@ -32,7 +32,7 @@ The flow of the data, with the commands of each stage:
    6 model              bags to probabilities    probsa models
    7 objective, 8 training                       probsa train
    9 evaluation         predictions, metrics     probsa predict, probsa evaluate, probsa sets
-  10 maps               mean and variance        probsa map
+  10 maps               mean and variance        probsa map, probsa view
      many runs          tables and figures       probsa benchmark
      2 to 10 in one go  with a trained run       probsa run
 
@@ -52,6 +52,7 @@ COMMANDS = (
     "evaluate",
     "sets",
     "map",
+    "view",
     "benchmark",
     "models",
     "encoders",

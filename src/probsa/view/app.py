@@ -1,0 +1,151 @@
+"""Stage 10: the web application of the page, which only this machine and its token may use.
+
+Bags, tiles and patches are addressed by integers, and only the files of `static/` are read by name:
+no path comes from a request.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import MissingExtra, ProbSAError
+from .pages import READ_ERRORS, ViewData
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+HOSTS = ["127.0.0.1", "localhost"]
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": CSP,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+SCRIPT, JPEG = "text/javascript; charset=utf-8", "image/jpeg"
+
+
+def static_folder() -> Path:
+    """Return the folder with the page, its scripts and its style sheet."""
+    return Path(str(files("probsa.view") / "static"))
+
+
+def make_app(data: ViewData, *, token: str, port: int) -> "Starlette":
+    """Return the application.
+
+    Args:
+        data: The data of the page.
+        token: The secret that the first request must bring as `?token=`; it is exchanged for a
+            cookie.
+        port: The port of the server, which is part of the cookie's name, since browsers share
+            cookies between the ports of a host.
+
+    Raises:
+        MissingExtra: starlette is not installed.
+    """
+    try:
+        from starlette.applications import Starlette
+        from starlette.middleware import Middleware
+        from starlette.middleware.base import BaseHTTPMiddleware
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+        from starlette.routing import Mount, Route
+        from starlette.staticfiles import StaticFiles
+    except ImportError as error:
+        raise MissingExtra("starlette", "view") from error
+    page = (static_folder() / "index.html").read_bytes()
+    routes = [
+        Route("/", _fixed(page, "text/html; charset=utf-8")),
+        Route("/data/slides.js", _answer(lambda r: data.slides_script(), SCRIPT)),
+        Route("/data/limits.js", _answer(lambda r: data.limits_script(), SCRIPT)),
+        Route("/data/map/{k:int}.js", _answer(lambda r: data.map_script(r["k"]), SCRIPT)),
+        Route(
+            "/data/values/{k:int}_{c:int}.js",
+            _answer(lambda r: data.values_script(r["k"], r["c"]), SCRIPT),
+        ),
+        Route(
+            "/data/slice/{k:int}_{i:int}.js",
+            _answer(lambda r: data.slice_script(r["k"], r["i"]), SCRIPT),
+        ),
+        Route("/data/thumb/{k:int}.jpg", _answer(lambda r: data.thumbnail(r["k"]), JPEG)),
+        Route(
+            "/data/patch/{k:int}_{row:int}.jpg",
+            _answer(lambda r: data.patch(r["k"], r["row"]), JPEG),
+        ),
+        Route(
+            "/data/tiles/{k:int}/{level:int}/{column:int}_{row:int}.jpg",
+            _answer(lambda r: data.tile(r["k"], (r["level"], r["column"], r["row"])), JPEG),
+        ),
+        Mount("/static", StaticFiles(directory=static_folder())),
+    ]
+    middleware = [
+        Middleware(BaseHTTPMiddleware, dispatch=_with_headers),
+        Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS),
+        Middleware(BaseHTTPMiddleware, dispatch=_guard(token, cookie=f"probsa-view-{port}")),
+    ]
+    return Starlette(routes=routes, middleware=middleware)
+
+
+Next = Callable[["Request"], Awaitable["Response"]]
+
+
+async def _with_headers(request: "Request", following: Next) -> "Response":
+    response = await following(request)
+    response.headers.update(HEADERS)
+    return response
+
+
+def _guard(token: str, *, cookie: str) -> Callable[["Request", Next], Awaitable["Response"]]:
+    """Return the middleware that lets only requests with the token or its cookie pass."""
+    from starlette.responses import PlainTextResponse, RedirectResponse
+
+    async def guard(request: "Request", following: Next) -> "Response":
+        if request.method not in ("GET", "HEAD"):
+            return PlainTextResponse("Only GET and HEAD are allowed.", status_code=405)
+        given = request.query_params.get("token")
+        if given is not None and _same(given, token):
+            response = RedirectResponse("/", status_code=303)
+            response.set_cookie(cookie, token, httponly=True, samesite="strict", path="/")
+            return response
+        if _same(request.cookies.get(cookie, ""), token):
+            return await following(request)
+        return PlainTextResponse(
+            "Open the address that `probsa view` printed: it holds a token.", status_code=403
+        )
+
+    return guard
+
+
+def _same(given: str, token: str) -> bool:
+    return secrets.compare_digest(given.encode(), token.encode())
+
+
+def _fixed(content: bytes, kind: str) -> "Callable[[Request], Response]":
+    from starlette.responses import Response
+
+    def endpoint(request: "Request") -> Response:
+        return Response(content, media_type=kind)
+
+    return endpoint
+
+
+def _answer(make: Callable[[dict[str, int]], bytes], kind: str) -> "Callable[[Request], Response]":
+    """Return an endpoint, which starlette runs in a thread; errors of a bag are status 404."""
+    from starlette.responses import PlainTextResponse, Response
+
+    def endpoint(request: "Request") -> Response:
+        try:
+            return Response(make(request.path_params), media_type=kind)
+        except READ_ERRORS as error:
+            # a stated reason helps the user of this machine; other errors may name paths
+            reason = str(error) if isinstance(error, ProbSAError) else type(error).__name__
+            return PlainTextResponse(reason, status_code=404)
+
+    return endpoint

@@ -1,0 +1,341 @@
+"""Stage 10: all data of the page, by integer addresses; the server and the export share it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..cohorts import WorkFolder
+from ..errors import InputError, ProbSAError
+from ..evaluation import Prediction, Predictions
+from ..maps import CohortSources, Squares, checked_squares, map_limits, place
+from ..patches import read_geojson, thumbnail
+from ..slides import Scan, Slide
+from .bag_pictures import THUMBNAIL, picture_of_values, slice_picture
+from .colours import TABLES, look_up_table
+from .opened import Kept
+from .quantities import check_comparable, chosen_column, galleries, quantities
+from .rasters import index_raster
+from .rows import Row, as_page, facts, list_rows, title_of
+from .scan_pages import ScanView, scan_page, scan_view, slice_values
+from .scripts import packed, script, without_folders
+from .tiles import Pyramid, encoded, jpeg, patch_image, tile_image
+
+READ_ERRORS = (ProbSAError, OSError, RuntimeError, MemoryError)
+"""Errors that a damaged file can raise, including those of the decoding libraries."""
+OPEN_SLIDES, OPEN_SCANS, OPEN_BAGS = 8, 2, 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlideView:
+    """A slide that is open, its tiles and the squares of the bag's patches."""
+
+    slide: Slide
+    pyramid: Pyramid
+    patches: Squares
+
+
+class ViewData:
+    """The data of the page of one predictions folder.
+
+    Bags are addressed by their position in `rows`, classes and patches by their numbers; no path
+    comes from a request. All methods may be called by several threads.
+
+    Args:
+        table: The predictions.
+        sources: Finds slides and scans; None: maps are shown on a plain background.
+        other: Predictions of the same bags by another model, to show differences.
+        max_mpp: Finest resolution of slides in µm per pixel; None: that of the slides.
+        most_pixels: Longest side of the slices of scans in pixels; None: that of the scans.
+        about: Further facts about the run, as pairs of title and text.
+    """
+
+    def __init__(
+        self,
+        table: Predictions,
+        *,
+        sources: CohortSources | None = None,
+        other: Predictions | None = None,
+        max_mpp: float | None = None,
+        most_pixels: int | None = None,
+        about: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self.table, self.sources, self.other = table, sources, other
+        self.max_mpp, self.most_pixels, self.about = max_mpp, most_pixels, about
+        self.rows: list[Row] = list_rows(table)
+        self._bags = Kept(self._read, most=OPEN_BAGS)
+        self._layouts = Kept(lambda k: place(self.bag(k)), most=OPEN_BAGS)
+        self._slides = Kept(self._open_slide, most=OPEN_SLIDES, close=lambda v: v.slide.close())
+        self._scans = Kept(self._open_scan, most=OPEN_SCANS)
+
+    def close(self) -> None:
+        """Close all slides."""
+        self._slides.close()
+
+    def bag(self, k: int) -> Prediction:
+        """Return the prediction of a bag.
+
+        Raises:
+            BagError: its file is missing or damaged.
+            InputError: there is no such bag, or it could not be predicted.
+        """
+        with self._bags.use(self._checked(k)) as p:
+            return p
+
+    def slides_script(self, **remarks: Any) -> bytes:
+        """Return the list of bags, the facts of the run and the colours.
+
+        Args:
+            remarks: Further entries, such as how an export was made.
+        """
+        page = {
+            "rows": as_page(self.rows),
+            "facts": [*self.about, *facts(self.table)],
+            "classes": self.table.classes,
+            "threshold": self.table.threshold,
+            "colours": {name: packed(look_up_table(name), "u1") for name in TABLES},
+            "other": None if self.other is None else title_of(self.other.folder),
+            "pictures": self.sources is not None,
+            "remarks": remarks,
+        }
+        return script("slides", page)
+
+    def limits_script(self) -> bytes:
+        """Return the 1 % and 99 % quantiles of the mean and the s.d. over all bags."""
+        limits = map_limits(self.table.folder)
+        deviation = tuple(np.sqrt(np.maximum(limits.variance, 0.0)).tolist())
+        return script("limits", {"mean": limits.mean, "deviation": deviation})
+
+    def map_script(self, k: int) -> bytes:
+        """Return the geometry of a bag: its raster, its slide or scan, and its tissue."""
+        p = self.bag(k)
+        columns = 1 if p.attention_mean.ndim == 1 else p.attention_mean.shape[1]
+        named = self.table.classes if len(self.table.classes) == columns else range(columns)
+        page: dict[str, Any] = {
+            "name": p.name,
+            "n": len(p.attention_mean),
+            "classes": [str(name) for name in named] if columns > 1 else [],
+            "column": chosen_column(p),
+            "reason": "",
+        }
+        if p.coords is not None and p.coords.shape[-1] == 2:
+            page |= self._slide_page(k, p)
+        else:
+            page |= self._chain_page(k, p)
+        return script(f"map/{k}", page)
+
+    def values_script(self, k: int, column: int) -> bytes:
+        """Return the quantities of one class of a bag, and the lists of its pictures.
+
+        Raises:
+            InputError: there is no such class.
+        """
+        p = self.bag(k)
+        columns = 1 if p.attention_mean.ndim == 1 else p.attention_mean.shape[1]
+        if not 0 <= column < columns:
+            raise InputError(f"bag {p.name!r} has {columns} classes, not a class {column}")
+        other, refused = self._other(p)
+        found = quantities(p, column=column, other=other)
+        page = {
+            "quantities": [q.to_page() for q in found],
+            "galleries": galleries(found),
+            "difference": refused,
+        }
+        return script(f"values/{k}_{column}", page)
+
+    def pictured(self, k: int, column: int) -> list[int]:
+        """Return the patches that have a picture beside the map of a class."""
+        lists = galleries(quantities(self.bag(k), column=column))
+        return [row for found in lists for row in found["rows"]]
+
+    def slice_script(self, k: int, i: int) -> bytes:
+        """Return one slice of a bag's scan, in Hounsfield units.
+
+        Raises:
+            InputError: there is no such slice.
+        """
+        with self._scans.use(self._checked(k)) as found:
+            return script(f"slice/{k}_{i}", slice_values(found, i))
+
+    def thumbnail(self, k: int) -> bytes:
+        """Return a small picture of a bag as JPEG: its slide, a slice, or its map."""
+        p = self.bag(k)
+        try:
+            if self.sources is None:
+                return self._map_thumbnail(k, p)
+            if p.coords is not None and p.coords.shape[-1] == 2:
+                return self._slide_thumbnail(k)
+            with self._scans.use(k) as found:
+                return slice_picture(found.scan)
+        except READ_ERRORS:
+            return self._map_thumbnail(k, p)
+
+    def tile(self, k: int, address: tuple[int, int, int]) -> bytes:
+        """Return a tile of a bag's slide, addressed by (level, column, row), as JPEG.
+
+        Raises:
+            InputError, SlideError: there is no such slide or tile, or it cannot be decoded.
+        """
+        with self._slides.use(self._checked(k)) as shown:
+            return tile_image(shown.slide, shown.pyramid, address)
+
+    def patch(self, k: int, row: int) -> bytes:
+        """Return the picture of a patch as JPEG.
+
+        Raises:
+            InputError, SlideError: there is no such patch, or it cannot be decoded.
+        """
+        with self._slides.use(self._checked(k)) as shown:
+            if not 0 <= row < len(shown.patches.corners):
+                raise InputError(f"bag {self.rows[k].name!r} has no patch {row}")
+            return patch_image(shown.slide, shown.patches.corners[row], shown.patches.side)
+
+    def pyramid(self, k: int) -> Pyramid | None:
+        """Return the tiles of a bag's slide; None if there is no slide that can be read."""
+        try:
+            with self._slides.use(self._checked(k)) as shown:
+                return shown.pyramid
+        except READ_ERRORS:
+            return None
+
+    def slice_count(self, k: int) -> int:
+        """Return the number of slices of a bag's scan; 0 if there is none that can be read."""
+        try:
+            with self._scans.use(self._checked(k)) as found:
+                return len(found.scan.volume)
+        except READ_ERRORS:
+            return 0
+
+    def _checked(self, k: int) -> int:
+        if not 0 <= k < len(self.rows):
+            raise InputError(f"there is no bag {k}: the list has {len(self.rows)}")
+        return k
+
+    def _read(self, k: int) -> Prediction:
+        row = self.rows[k]
+        if row.failed:
+            raise InputError(row.failed)
+        return self.table.instances(row.name)
+
+    def _other(self, p: Prediction) -> tuple[Prediction | None, str]:
+        """Return the other model's prediction of a bag, or why no difference can be shown."""
+        if self.other is None:
+            return None, ""
+        if p.name not in self.other.bags:
+            return None, "The other predictions do not have this bag."
+        try:
+            other = self.other.instances(p.name)
+            check_comparable(p, other)
+        except (ProbSAError, OSError) as error:
+            return None, without_folders(str(error))
+        return other, ""
+
+    def _open_slide(self, k: int) -> SlideView:
+        p = self.bag(k)
+        if self.sources is None:
+            raise InputError("no slides were given: add --slides FOLDER")
+        source = self.sources.open(p)
+        if isinstance(source, Scan):
+            raise InputError(f"bag {p.name!r} has patches, but {source.path} is a scan")
+        try:
+            patches = checked_squares(p, source, sources=self.sources)
+        except BaseException:
+            source.close()
+            raise
+        pyramid = Pyramid.of(source, max_mpp=self.max_mpp)
+        return SlideView(slide=source, pyramid=pyramid, patches=patches)
+
+    def _open_scan(self, k: int) -> ScanView:
+        p = self.bag(k)
+        if self.sources is None:
+            raise InputError("no scans were given: add --slides FOLDER")
+        source = self.sources.open(p)
+        if not isinstance(source, Scan):
+            with source:
+                raise InputError(f"bag {p.name!r} has slices, but {source.path} is a slide")
+        return scan_view(p, source, most_pixels=self.most_pixels)
+
+    def _slide_page(self, k: int, p: Prediction) -> dict[str, Any]:
+        page: dict[str, Any] = {"kind": "slide", "slide": None, "mpp": None, "tissue": []}
+        with self._layouts.use(k) as layout:
+            patches = Squares(corners=layout.corners, side=layout.size, stride=layout.size)
+        try:
+            with self._slides.use(k) as shown:
+                patches = shown.patches
+                page |= {
+                    "slide": shown.pyramid.to_page(),
+                    "mpp": shown.slide.mpp,
+                    "size": shown.slide.size,
+                    "tissue": self._tissue(p, shown.slide),
+                    "note": _left_out(shown),
+                }
+        except READ_ERRORS as error:
+            page |= self._without_picture(error)
+        raster = index_raster(layout, patches)
+        height, width = raster.index.shape
+        end = (raster.x0 + width * raster.cell, raster.y0 + height * raster.cell)
+        page.setdefault("size", (int(np.ceil(end[0])), int(np.ceil(end[1]))))
+        page["corners"] = packed(patches.corners, "f4")
+        page |= {"side": patches.side, "pitch": patches.stride}
+        page["raster"] = {
+            "x0": raster.x0,
+            "y0": raster.y0,
+            "cell": raster.cell,
+            "width": width,
+            "height": height,
+            "index": packed(raster.index, "i4"),
+            "note": raster.note,
+        }
+        return page
+
+    def _chain_page(self, k: int, p: Prediction) -> dict[str, Any]:
+        page: dict[str, Any] = {"kind": "chain", "scan": None, "positions": None}
+        if p.coords is not None:
+            page["positions"] = packed(p.coords[:, 0], "f4")
+            try:
+                with self._scans.use(k) as found:
+                    page["scan"] = scan_page(found)
+            except READ_ERRORS as error:
+                page |= self._without_picture(error)
+        return page
+
+    def _without_picture(self, error: Exception) -> dict[str, str]:
+        """Return what the page says of a bag without its slide or scan."""
+        if self.sources is None:
+            return {"note": "No slides or scans were given (--slides): there are no pictures."}
+        return {"reason": without_folders(str(error))}
+
+    def _tissue(self, p: Prediction, slide: Slide) -> list[list[int]]:
+        """Return the rings of the tissue that `probsa patch` found, as x, y, x, y, …"""
+        assert self.sources is not None
+        file = WorkFolder(self.sources.folder).contours(p.name)
+        try:
+            tissue = read_geojson(file, slide.size) if file.is_file() else None
+        except InputError:
+            return []
+        polygons = () if tissue is None else tissue.polygons
+        return [r.ravel().tolist() for v in polygons for r in (v.outer, *v.holes)]
+
+    def _map_thumbnail(self, k: int, p: Prediction) -> bytes:
+        with self._layouts.use(k) as layout:
+            return picture_of_values(p, layout)
+
+    def _slide_thumbnail(self, k: int) -> bytes:
+        assert self.sources is not None
+        file = WorkFolder(self.sources.folder).thumbnail(self.rows[k].name)
+        if file.is_file():
+            with Image.open(file) as image:
+                image.draft("RGB", (2 * THUMBNAIL, 2 * THUMBNAIL))
+                image.thumbnail((THUMBNAIL, THUMBNAIL))
+                return encoded(image)
+        with self._slides.use(k) as shown:
+            return jpeg(np.asarray(thumbnail(shown.slide, THUMBNAIL)))
+
+
+def _left_out(shown: SlideView) -> str:
+    """Return what the page says about levels of the slide that were left out."""
+    scale, mpp = shown.pyramid.scale, shown.slide.mpp
+    if scale == 1 or mpp is None:
+        return ""
+    return f"The slide is shown at {mpp * scale:.2g} µm per pixel; finer levels were left out."

@@ -1,0 +1,133 @@
+"""Stage 10: the list of bags on the page, and what is said of the run."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core import HDF5_ERRORS, open_hdf5, read_csv
+from ..errors import BagError
+from ..evaluation import FAILED, Predictions
+from ..training import RunFolder
+from .scripts import without_folders
+
+STATED = {"model": "Model", "members": "Members", "epoch": "Epoch", "temperature": "Temperature"}
+"""Keys of predictions.json that the page shows, and their titles."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One bag of the list."""
+
+    name: str
+    part: str = ""
+    """Part of the run's split: train, val, test or new."""
+    label: str = ""
+    """Name of the true class; empty if it is unknown."""
+    call: str = ""
+    """Name of the predicted class."""
+    probability: float | None = None
+    """Probability of the last of two classes, or of the predicted one of several."""
+    spread: float | None = None
+    """Standard deviation of that probability."""
+    n: int | None = None
+    wrong: bool | None = None
+    """Whether the call differs from the label; None without a label."""
+    unsure: bool = False
+    """Whether the call changes within one standard deviation of the probability."""
+    failed: str = ""
+    """Why there is no map; empty if there is one."""
+
+
+def list_rows(table: Predictions) -> list[Row]:
+    """Return the bags with the largest spread first, then those that could not be predicted."""
+    rows = [_row(table, k) for k in range(len(table.bags))]
+    rows.sort(key=lambda r: -(r.spread or 0.0))
+    file = table.folder / FAILED
+    left_out = read_csv(file) if file.is_file() else []
+    known = set(table.bags)
+    return rows + [
+        Row(
+            name=r["bag"],
+            failed=without_folders(r.get("reason", "")) or "It could not be predicted.",
+        )
+        for r in left_out
+        if r.get("bag") and r["bag"] not in known
+    ]
+
+
+def _row(table: Predictions, k: int) -> Row:
+    probability, std = table.probability[k], table.std[k]
+    positive = len(probability) == 1 or (len(probability) == 2 and table.threshold is not None)
+    shown = len(probability) - 1 if len(probability) <= 2 else int(probability.argmax())
+    if positive:
+        threshold = 0.5 if table.threshold is None else table.threshold
+        margin = float(probability[-1] - threshold)
+        call = int(margin >= 0)
+    else:
+        call = int(probability.argmax())
+        two = np.sort(probability)[-2:]
+        margin = float(two[1] - two[0])
+    label = table.labels[k]
+    count, failed = _count(table.instance_path(table.bags[k]))
+    return Row(
+        name=table.bags[k],
+        part=table.parts[k],
+        label="" if label is None else _class_name(table, label),
+        call=_class_name(table, call),
+        probability=float(probability[shown]),
+        spread=float(std[shown]),
+        n=count,
+        wrong=None if label is None else label != call,
+        unsure=bool(abs(margin) < std[shown]),
+        failed=failed,
+    )
+
+
+def _class_name(table: Predictions, k: int) -> str:
+    return table.classes[k] if k < len(table.classes) and len(table.classes) > 1 else str(k)
+
+
+def _count(path: Path) -> tuple[int | None, str]:
+    """Return the number of a bag's instances, from the header of its file alone."""
+    if not path.is_file():
+        return None, f"There are no per-instance outputs at {path.name}: predict this bag again."
+    try:
+        with open_hdf5(path) as f:
+            return int(f["attention_mean"].shape[0]), ""  # type: ignore[union-attr]
+    except (BagError, *HDF5_ERRORS, AttributeError, IndexError) as error:
+        return (
+            None,
+            f"The file of its outputs is damaged: {without_folders(str(error))}",
+        )
+
+
+def facts(table: Predictions) -> list[tuple[str, str]]:
+    """Return what is known of the run and its predictions, as pairs of title and text."""
+    from .. import __version__
+
+    stored: dict[str, Any] = table.metadata
+    found = [("Predictions", table.folder.name)]
+    for key, title in STATED.items():
+        value = stored.get(key)
+        if isinstance(value, list):
+            value = ", ".join(str(v) for v in value)
+        if value not in (None, ""):
+            found.append((title, str(value)))
+    if table.threshold is not None:
+        found.append(("Threshold of the call", f"{table.threshold:.3g}"))
+    if len(table.classes) > 1:
+        found.append(("Classes", ", ".join(table.classes)))
+    return [*found, ("Software", f"probsa {__version__}")]
+
+
+def title_of(folder: Path) -> str:
+    """Return the name of a predictions folder, or of the run that it belongs to."""
+    path = folder.resolve()
+    return path.parent.name if RunFolder(path.parent).config_file.is_file() else path.name
+
+
+def as_page(rows: list[Row]) -> list[dict[str, Any]]:
+    """Return the rows as the page reads them."""
+    return [asdict(row) for row in rows]

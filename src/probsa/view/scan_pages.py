@@ -1,0 +1,77 @@
+"""Stage 10: the slices of a CT scan for the page."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+from PIL import Image
+
+from ..errors import InputError
+from ..evaluation import Prediction
+from ..maps import match_slices
+from ..slides import WINDOWS, Scan
+from .scripts import packed
+
+INT16 = (-32768, 32767)
+NO_SIDES = ("ImageOrientationPatient is missing", "sagittal", "coronal")
+"""Words in the notes of scans whose left side of the picture is not known to be the right of the
+patient, as it is in other scans."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScanView:
+    """A scan in memory, and the slice of each instance of the bag."""
+
+    scan: Scan
+    slices: Int[np.ndarray, " n"]
+    size: tuple[int, int]
+    """(width, height) in pixels of the slices that the page gets."""
+
+
+def scan_view(p: Prediction, scan: Scan, *, most_pixels: int | None) -> ScanView:
+    """Return a scan for the page; slices longer than `most_pixels` are averaged to that.
+
+    Raises:
+        InputError: the scan has no slice at the position of an instance.
+    """
+    height, width = scan.volume.shape[1:]
+    factor = 1.0 if most_pixels is None else min(1.0, most_pixels / max(width, height))
+    size = (max(1, round(width * factor)), max(1, round(height * factor)))
+    return ScanView(scan=scan, slices=match_slices(p, scan), size=size)
+
+
+def scan_page(shown: ScanView) -> dict[str, Any]:
+    """Return what the page needs to know before it shows a slice."""
+    scan = shown.scan
+    height, width = scan.volume.shape[1:]
+    reduced = shown.size != (width, height)
+    return {
+        "count": len(scan.volume),
+        "width": shown.size[0],
+        "height": shown.size[1],
+        "aspect": width * scan.spacing[1] / (height * scan.spacing[0]),
+        "positions": packed(np.asarray(scan.positions), "f4"),
+        "slices": packed(shown.slices, "i4"),
+        "windows": {name: list(window) for name, window in WINDOWS.items()},
+        "sides": not any(word in note for note in scan.notes for word in NO_SIDES),
+        "notes": list(scan.notes),
+        "reduced": f"Slices are shown at {shown.size[0]} × {shown.size[1]} of {width} × {height} "
+        "pixels."
+        if reduced
+        else "",
+    }
+
+
+def slice_values(shown: ScanView, i: int) -> dict[str, str]:
+    """Return slice `i`, by position, in whole Hounsfield units.
+
+    Raises:
+        InputError: there is no such slice.
+    """
+    if not 0 <= i < len(shown.scan.volume):
+        raise InputError(f"{shown.scan.path} has no slice {i}: it has {len(shown.scan.volume)}")
+    pixels = np.asarray(shown.scan.volume[i], np.float32)
+    if shown.size != pixels.shape[::-1]:
+        pixels = np.asarray(Image.fromarray(pixels).resize(shown.size, Image.Resampling.BOX))
+    return packed(np.clip(np.rint(pixels), *INT16), "i2")

@@ -1,0 +1,111 @@
+"use strict";
+/* The list of bags: sorting, searching, filters. */
+probsa.list = (function () {
+  const state = probsa.state;
+  const byId = probsa.byId;
+  const make = probsa.make;
+  const COLUMNS = [
+    { key: "name", title: "Bag" },
+    { key: "label", title: "Label" },
+    { key: "call", title: "Call", hint: "The predicted class" },
+    { key: "probability", title: "p", hint: "Probability of the last of two classes, or of the predicted one of several", number: true },
+    { key: "spread", title: "s.d.", hint: "Standard deviation of the probability: the model’s doubt about the bag", number: true },
+    { key: "n", title: "n", hint: "Number of patches or slices", number: true },
+  ];
+  let sorting = { key: "spread", down: true };
+  let shown = [];
+
+  function start() {
+    for (const column of COLUMNS) {
+      const button = make("button", { text: column.title, title: column.hint });
+      const cell = make("th", { class: column.number ? "number" : column.key, attributes: { scope: "col", "data-key": column.key } }, [button]);
+      button.addEventListener("click", function () {
+        const same = sorting.key === column.key;
+        sorting = { key: column.key, down: same ? !sorting.down : Boolean(column.number) };
+        draw();
+      });
+      byId("columns").appendChild(cell);
+    }
+    for (const id of ["only-wrong", "only-unsure", "only-failed"]) byId(id).addEventListener("change", draw);
+    byId("search").addEventListener("input", draw);
+    byId("toggle-list").addEventListener("click", function () {
+      const open = byId("list").classList.toggle("open");
+      byId("toggle-list").setAttribute("aria-expanded", String(open));
+    });
+    draw();
+  }
+
+  function compare(a, b) {
+    const x = state.rows[a][sorting.key], y = state.rows[b][sorting.key];
+    const missing = (v) => v === null || v === "" || v === undefined;
+    if (missing(x) || missing(y)) return missing(x) - missing(y) || a - b;  // missing values last
+    const order = typeof x === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
+    return (sorting.down ? -order : order) || a - b;
+  }
+
+  function draw() {
+    const text = byId("search").value.trim().toLowerCase();
+    const wanted = { wrong: byId("only-wrong").checked, unsure: byId("only-unsure").checked, failed: byId("only-failed").checked };
+    const any = wanted.wrong || wanted.unsure || wanted.failed;
+    shown = state.rows.map((row, k) => k).filter(function (k) {
+      const row = state.rows[k];
+      if (text && !row.name.toLowerCase().includes(text)) return false;
+      return !any || (wanted.wrong && row.wrong === true) || (wanted.unsure && row.unsure) || (wanted.failed && row.failed !== "");
+    }).sort(compare);
+    const table = byId("columns").closest("table");
+    while (table.tBodies.length) table.tBodies[0].remove();
+    shown.forEach((k) => table.appendChild(entry(k)));
+    for (const cell of byId("columns").children) {
+      const own = cell.dataset.key === sorting.key;
+      cell.setAttribute("aria-sort", own ? (sorting.down ? "descending" : "ascending") : "none");
+    }
+    byId("count").textContent = shown.length === state.rows.length ? state.rows.length + " bags" : shown.length + " of " + state.rows.length;
+    mark();
+  }
+
+  /* Two lines: the picture and the name, then the values below their titles. */
+  function entry(k) {
+    const row = state.rows[k];
+    const picture = make("span", { class: "thumb" });
+    if (!row.failed) picture.appendChild(make("img", { attributes: { alt: "", loading: "lazy", src: "data/thumb/" + k + ".jpg" } }));
+    const button = make("button", { class: "bag", text: row.name, title: row.name });
+    const flags = make("span", { class: "flags" });
+    if (row.part === "train") flags.appendChild(make("span", { class: "flag training", text: "training bag", title: "The model was trained on this bag: its map looks better than those of new bags." }));
+    if (row.wrong) flags.appendChild(make("span", { class: "flag wrong", text: "wrong" }));
+    if (row.unsure) flags.appendChild(make("span", { class: "flag unsure", text: "unsure", title: "The call changes within one standard deviation of the probability." }));
+    if (row.failed) flags.appendChild(make("span", { class: "flag failed", text: "failed", title: row.failed }));
+    const format = probsa.colour.fixed;
+    const texts = {
+      label: row.label || "–", call: row.call || "–",
+      probability: row.probability === null ? "–" : format(row.probability, 2),
+      spread: row.spread === null ? "–" : format(row.spread, 3),
+      n: row.n === null ? "–" : row.n.toLocaleString("en-US"),
+    };
+    const cells = COLUMNS.slice(1).map((column) => make("td", { class: column.number ? "number" : "text", text: texts[column.key], title: column.number ? "" : texts[column.key] }));
+    const first = make("tr", {}, [make("td", { class: "picture", attributes: { rowspan: "2" } }, [picture]), make("td", { class: "name", attributes: { colspan: "5" } }, [make("span", { class: "name-line" }, [button, flags])])]);
+    const body = make("tbody", { attributes: { "data-bag": String(k) } }, [first, make("tr", { class: "values" }, cells)]);
+    body.addEventListener("click", () => probsa.choose(k));
+    return body;
+  }
+
+  /* Mark the bag that is shown. */
+  function mark() {
+    for (const element of byId("columns").closest("table").tBodies) {
+      const own = Number(element.dataset.bag) === state.bag;
+      element.classList.toggle("current", own);
+      const button = element.querySelector("button");
+      if (own) button.setAttribute("aria-current", "true");
+      else button.removeAttribute("aria-current");
+      if (own) element.scrollIntoView({ block: "nearest" });
+    }
+  }
+
+  /* The next or previous bag of the list as it is sorted. */
+  function move(by) {
+    const at = shown.indexOf(state.bag);
+    const next = shown[Math.max(0, Math.min(shown.length - 1, at + by))];
+    if (next !== undefined && next !== state.bag) probsa.choose(next);
+  }
+
+  return { start: start, mark: mark, move: move, order: () => shown.slice() };
+})();

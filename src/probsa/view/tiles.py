@@ -1,0 +1,127 @@
+"""Stage 10: pictures of a slide for the page: tiles of a pyramid, patches and thumbnails.
+
+The addresses are those of Deep Zoom: level k of a pyramid whose level 0 is a single pixel, and the
+column and row of a tile. Corners are level-0 pixels of the slide, whatever bounds it states.
+"""
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+from ..errors import RegionError
+from ..maps import view
+from ..slides import Slide
+
+TILE = 254
+OVERLAP = 1
+"""Pixels that a tile shares with each neighbour, so that no seams show between scaled tiles."""
+QUALITY = 85
+PATCH = 144
+"""Side of the picture of a patch, in pixels."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pyramid:
+    """The tiles of a slide, from its level `scale` downwards."""
+
+    size: tuple[int, int]
+    """(width, height) of the finest level, in its pixels."""
+    scale: int
+    """Level-0 pixels of the slide per pixel of the finest level, a power of 2."""
+
+    @classmethod
+    def of(cls, slide: Slide, *, max_mpp: float | None = None) -> "Pyramid":
+        """Return the tiles of a slide, without levels finer than `max_mpp` µm per pixel.
+
+        A slide of unknown resolution keeps all its levels.
+        """
+        scale = 1
+        if max_mpp is not None and slide.mpp is not None:
+            while slide.mpp * scale * 2 <= max_mpp * (1 + 1e-3):
+                scale *= 2
+        width, height = slide.size
+        return cls(size=(-(-width // scale), -(-height // scale)), scale=scale)
+
+    @property
+    def levels(self) -> int:
+        """Number of levels; the last is the finest."""
+        return (max(self.size) - 1).bit_length() + 1
+
+    def level_size(self, level: int) -> tuple[int, int]:
+        """Return (width, height) of a level."""
+        factor = 2 ** (self.levels - 1 - level)
+        return -(-self.size[0] // factor), -(-self.size[1] // factor)
+
+    def tiles(self, level: int) -> tuple[int, int]:
+        """Return the number of (columns, rows) of a level."""
+        width, height = self.level_size(level)
+        return -(-width // TILE), -(-height // TILE)
+
+    def has(self, level: int, column: int, row: int) -> bool:
+        """Return whether there is such a tile."""
+        if not 0 <= level < self.levels:
+            return False
+        columns, rows = self.tiles(level)
+        return 0 <= column < columns and 0 <= row < rows
+
+    def box(self, level: int, column: int, row: int) -> tuple[tuple[float, ...], float]:
+        """Return a tile's (left, top, right, bottom) in level-0 pixels, and its scale."""
+        width, height = self.level_size(level)
+        scale = self.scale * 2.0 ** (self.levels - 1 - level)
+        left, top = max(0, column * TILE - OVERLAP), max(0, row * TILE - OVERLAP)
+        right = min(width, (column + 1) * TILE + OVERLAP)
+        bottom = min(height, (row + 1) * TILE + OVERLAP)
+        return tuple(scale * v for v in (left, top, right, bottom)), scale
+
+    def to_page(self) -> dict[str, Any]:
+        """Return the size and the tiles as the page reads them."""
+        return {
+            "width": self.size[0],
+            "height": self.size[1],
+            "scale": self.scale,
+            "maxLevel": self.levels - 1,
+            "tile": TILE,
+            "overlap": OVERLAP,
+        }
+
+
+def tile_image(slide: Slide, pyramid: Pyramid, address: tuple[int, int, int]) -> bytes:
+    """Return a tile, addressed by (level, column, row), as JPEG.
+
+    Raises:
+        RegionError: there is no such tile, or it cannot be decoded.
+    """
+    if not pyramid.has(*address):
+        raise RegionError(f"{slide.path} has no tile {address}")
+    box, scale = pyramid.box(*address)
+    left, top, right, bottom = box
+    return jpeg(view(slide, (left, top, right, bottom), scale=scale, mpp=None).image)
+
+
+def patch_image(slide: Slide, corner: np.ndarray, side: float) -> bytes:
+    """Return the picture of a patch as JPEG; `corner` and `side` are in level-0 pixels.
+
+    Raises:
+        RegionError: it cannot be decoded.
+    """
+    x, y = (float(v) for v in corner)
+    scale = max(1.0, side / PATCH)
+    pixels = view(slide, (x, y, x + side, y + side), scale=scale, mpp=None).image
+    return jpeg(pixels, size=(PATCH, PATCH))
+
+
+def jpeg(pixels: UInt8[np.ndarray, "..."], *, size: tuple[int, int] | None = None) -> bytes:
+    """Return an image as JPEG, optionally resized."""
+    image = Image.fromarray(pixels)
+    return encoded(image if size is None else image.resize(size, Image.Resampling.BICUBIC))
+
+
+def encoded(image: Image.Image) -> bytes:
+    """Return an image as JPEG."""
+    out = io.BytesIO()
+    image.convert("RGB").save(out, format="JPEG", quality=QUALITY)
+    return out.getvalue()

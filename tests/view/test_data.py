@@ -1,0 +1,254 @@
+"""The data of the page: rasters, tiles, quantities, the list, and what an export writes."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.array_slide import ArraySlide
+from support.made_maps import pink, prediction
+from support.made_views import SIDE, bags, cells, lesion, write_bags, write_slides
+
+from probsa.cli.entry import main
+from probsa.errors import InputError, OutputExists, RegionError
+from probsa.evaluation import read_predictions
+from probsa.maps import place, squares
+from probsa.view import export_page, open_view
+from probsa.view.app import static_folder
+from probsa.view.export import MARK
+from probsa.view.quantities import quantities
+from probsa.view.rasters import index_raster
+from probsa.view.rows import list_rows
+from probsa.view.scripts import script, without_folders
+from probsa.view.tiles import TILE, Pyramid, tile_image
+
+TYPES = {"u1": np.uint8, "i2": np.int16, "i4": np.int32, "f4": np.float32}
+
+
+def read(script_text: bytes):
+    """Return the key and the value of a data script, with its arrays unpacked."""
+    match = re.fullmatch(rb"probsa\.put\((\"[^\"]+\"),(.*)\);\n", script_text, re.DOTALL)
+    assert match is not None
+
+    def unpack(value):
+        if "base64" not in value:
+            return value
+        return np.frombuffer(base64.b64decode(value["base64"]), TYPES[value["type"]])
+
+    return json.loads(match[1]), json.loads(match[2], object_hook=unpack)
+
+
+@pytest.fixture
+def view(tmp_path):
+    data = open_view(
+        write_bags(tmp_path / "preds"), slides=write_slides(tmp_path / "slides"), mpp=0.5
+    )
+    yield data
+    data.close()
+
+
+def number(data, name: str) -> int:
+    return [r.name for r in data.rows].index(name)
+
+
+def test_a_lattice_has_one_cell_per_patch():
+    p = lesion()
+    raster = index_raster(place(p), squares(p))
+    assert (raster.x0, raster.y0, raster.cell) == (3 * SIDE, 2 * SIDE, SIDE)
+    expected = np.full((8, 11), -1)
+    for row, (x, y) in enumerate(cells()):
+        expected[y - 2, x - 3] = row
+    np.testing.assert_array_equal(raster.index, expected)
+    assert raster.note == ""
+
+
+def test_overlapping_patches_are_drawn_in_the_middle_of_their_squares():
+    p = lesion()
+    raster = index_raster(place(p), squares(p, side=2.0 * SIDE))
+    assert (raster.x0, raster.y0) == (3 * SIDE + SIDE / 2, 2 * SIDE + SIDE / 2)
+    assert "overlap" in raster.note
+
+
+def test_patches_off_the_lattice_are_drawn_to_a_quarter_later_ones_on_top():
+    coords = np.array([[0, 0], [64, 0], [160, 32], [200, 32]])
+    p = prediction(coords, np.arange(4.0), stride=64.0)
+    raster = index_raster(place(p), squares(p, side=64.0))
+    assert raster.cell == 16
+    for row, (x, y) in enumerate(coords):
+        block = raster.index[y // 16 : y // 16 + 4, x // 16 : x // 16 + 4]
+        assert (block == row).any()
+    np.testing.assert_array_equal(raster.index[4, 8:], [-1, -1, 2, 2, 3, 3, 3, 3][-8:])
+    assert "not on one lattice" in raster.note
+
+
+def test_tiles_together_are_the_slide():
+    image = pink(700, 530)
+    slide = ArraySlide(image)
+    pyramid = Pyramid.of(slide)
+    assert (pyramid.levels, pyramid.tiles(pyramid.levels - 1)) == (11, (3, 3))
+    whole = np.zeros_like(image, dtype=float)
+    for row in range(3):
+        for column in range(3):
+            (left, top, right, bottom), scale = pyramid.box(10, column, row)
+            assert scale == 1
+            whole[int(top) : int(bottom), int(left) : int(right)] = 1
+            assert left == max(0, column * TILE - 1)
+    assert whole.min() == 1
+    np.testing.assert_array_equal(pyramid.level_size(9), (350, 265))
+    for address in ((11, 0, 0), (-1, 0, 0), (10, 3, 0), (10, 0, -1)):
+        with pytest.raises(RegionError, match="no tile"):
+            tile_image(slide, pyramid, address)
+
+
+def test_levels_finer_than_the_limit_are_left_out():
+    slide = ArraySlide(pink(701, 530), mpp=0.5)
+    pyramid = Pyramid.of(slide, max_mpp=2.0)
+    assert (pyramid.scale, pyramid.size) == (4, (176, 133))
+    (left, top, right, bottom), scale = pyramid.box(pyramid.levels - 1, 0, 0)
+    assert (left, top, right, bottom, scale) == (0, 0, 704, 532, 4)
+    assert Pyramid.of(ArraySlide(pink(64, 64), mpp=None), max_mpp=2.0).scale == 1
+
+
+def test_quantities_are_the_stored_values_and_missing_ones_have_reasons():
+    p = lesion()
+    found = {q.key: q for q in quantities(p, column=0)}
+    np.testing.assert_array_equal(found["mean"].values, p.attention_mean)
+    np.testing.assert_array_equal(found["deviation"].values, np.sqrt(p.attention_variance))
+    np.testing.assert_array_equal(found["probability"].values, p.probability_positive)
+    np.testing.assert_array_equal(found["labels"].values, np.r_[np.nan, p.instance_labels[1:]])
+    assert found["mean"].to_page()["range"] == (-4.0, 4.0)
+    dirac = {q.key: q for q in quantities(bags()[4], column=0)}
+    assert "no variance" in dirac["deviation"].to_page()["reason"]
+    assert "no zero" in dirac["probability"].to_page()["reason"]
+    assert "values" not in dirac["contribution"].to_page()
+
+
+def test_each_class_has_its_own_values():
+    mean = np.arange(8.0).reshape(4, 2)
+    p = prediction(None, mean, mean + 1, weight_mean=mean.astype(np.float32))
+    for c in (0, 1):
+        found = {q.key: q.values for q in quantities(p, column=c)}
+        np.testing.assert_array_equal(found["mean"], mean[:, c])
+        np.testing.assert_array_equal(found["deviation"], np.sqrt(mean[:, c] + 1, dtype="f4"))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"score_kind": "logit"}, "different meanings"),
+        ({"coords": lesion().coords + 1}, "other coordinates"),
+        ({"coords": None}, "other coordinates"),
+    ],
+)
+def test_a_difference_of_scores_that_cannot_be_subtracted_is_refused(change, reason):
+    with pytest.raises(InputError, match=reason):
+        quantities(lesion(), column=0, other=replace(lesion(), **change))
+
+
+def test_the_rows_say_what_is_wrong_and_unsure(tmp_path):
+    folder = write_bags(tmp_path / "p")
+    (folder / "instances" / "sure.h5").write_bytes(b"no")
+    rows = {r.name: r for r in list_rows(read_predictions(folder))}
+    assert (rows["lesion"].wrong, rows["lesion"].unsure, rows["lesion"].n) == (False, False, 87)
+    assert (rows["sure"].wrong, rows["sure"].call, rows["sure"].label) == (True, "benign", "tumour")
+    assert "damaged" in rows["sure"].failed
+    assert rows["loose"].wrong is None
+    assert rows["empty"].failed == "no tissue in empty.svs"
+
+
+def test_the_map_of_a_bag_names_why_its_slide_is_missing(view):
+    _, page = read(view.map_script(number(view, "sure")))
+    assert page["slide"] is None
+    assert "has no slide or scan named 'sure'" in page["reason"]
+    _, page = read(view.map_script(number(view, "lesion")))
+    assert (page["slide"]["width"], page["mpp"], page["reason"]) == (1024, 0.5, "")
+    np.testing.assert_array_equal(page["corners"].reshape(-1, 2), cells() * SIDE)
+
+
+def test_messages_lose_their_folders():
+    assert without_folders("no tissue in /a/b c/d.svs: stop") == "no tissue in b c/d.svs: stop"
+    assert without_folders(r"C:\data\x\y.svs is 1/2 px, see a/b") == "y.svs is 1/2 px, see a/b"
+
+
+def test_scripts_hold_nothing_that_ends_them():
+    key, value = read(script("a", {"x": float("nan"), "y": "</script>\u2028é"}))
+    assert (key, value) == ("a", {"x": None, "y": "</script>\u2028é"})
+    assert script("a", "\u2028é").isascii()
+
+
+def test_an_export_is_complete_or_not_there_at_all(tmp_path, view, monkeypatch):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(type(view), "limits_script", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            export_page(view, out)
+    assert [f.name for f in tmp_path.iterdir() if "out" in f.name] == []
+    done = export_page(view, out)
+    assert done.failures == ()
+    assert (out / MARK).is_file()
+    names = {f.relative_to(out).as_posix() for f in out.rglob("*") if f.is_file()}
+    pages = [number(view, r.name) for r in view.rows if not r.failed]
+    assert {f"data/map/{k}.js" for k in pages} <= names
+    assert not any("lesion" in name for name in names), "names of bags are no file names"
+    with pytest.raises(OutputExists, match="--overwrite"):
+        export_page(view, out)
+    export_page(view, out, overwrite=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    with pytest.raises(OutputExists, match="is not an export"):
+        export_page(view, tmp_path / "mine", overwrite=True)
+
+
+def test_tiles_of_an_export_are_the_pixels_of_the_slide(tmp_path, view):
+    k = number(view, "lesion")
+    done = export_page(view, tmp_path / "out")
+    level = view.pyramid(k).levels - 1
+    tile = Image.open(done.folder / f"data/tiles/{k}/{level}/1_1.jpg")
+    expected = np.asarray(Image.open(tmp_path / "slides" / "lesion.png"))[253:509, 253:509]
+    assert np.abs(np.asarray(tile).astype(int) - expected).mean() < 3
+
+
+def test_what_others_wrote_is_unchanged():
+    table = (static_folder() / "VENDORED.md").read_text(encoding="utf-8")
+    listed = re.findall(r"\| `([\w.]+)` \|.*`([0-9a-f]{64})`", table)
+    assert len(listed) == 2
+    for name, digest in listed:
+        content = (static_folder() / name).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == digest, name
+
+
+def test_own_scripts_are_short_and_use_nothing_dangerous():
+    for path in static_folder().glob("*.js"):
+        if path.name == "openseadragon.min.js":
+            continue
+        text = path.read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= 400, path.name
+        assert not re.search(r"innerHTML|outerHTML|eval\(|fetch\(|https?://|import ", text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--full",), "--full is for exports: add --export DIR"),
+        (("--export", "x", "--open"), "--open and --port are for the server"),
+        (("--export", "x", "--full", "--max-mpp", "1"), "--max-mpp is not allowed with --full"),
+        (("--export", "x", "--max-mpp", "-1"), "--max-mpp is -1"),
+        (("--slide-mpp", "0.5"), "add --slides FOLDER"),
+    ],
+)
+def test_flags_that_have_no_effect_are_refused(tmp_path, capsys, arguments, reason):
+    assert main(["view", str(tmp_path), *arguments]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_the_command_exports_a_run_and_says_what_failed(tmp_path, capsys):
+    preds = write_bags(tmp_path / "p")
+    (preds / "instances" / "sure.h5").write_bytes(b"no")
+    assert main(["view", str(preds), "--export", str(tmp_path / "out"), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [f["bag"] for f in told["failed"]] == ["sure"]
+    assert (tmp_path / "out" / "index.html").is_file()
