@@ -29,6 +29,7 @@ ROOMS = [
     "statistics",
     "evaluation",
     "maps",
+    "exports",
     "workflow",
     "benchmark",
     "cli",

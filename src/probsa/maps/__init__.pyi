@@ -1,8 +1,13 @@
+from .blending import Squares as Squares
+from .blending import owners_on_grid as owners_on_grid
+from .blending import squares as squares
 from .doubt import render_doubt as render_doubt
 from .folder import render_folder as render_folder
 from .layout import ValueRaster as ValueRaster
+from .layout import place as place
 from .layout import to_raster as to_raster
 from .panels import save_figure as save_figure
+from .qupath import write_qupath as write_qupath
 from .render import draw_map as draw_map
 from .render import render_map as render_map
 from .report_figures import write_report_figures as write_report_figures
@@ -14,4 +19,6 @@ from .sidebyside import PanelScale as PanelScale
 from .sidebyside import side_by_side as side_by_side
 from .source_maps import OverlaySettings as OverlaySettings
 from .source_maps import Sources as Sources
+from .source_maps import checked_squares as checked_squares
 from .sources import CohortSources as CohortSources
+from .strips import match_positions as match_positions

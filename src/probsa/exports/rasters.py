@@ -1,0 +1,103 @@
+"""Stage 10: the patches of a bag as a raster of cells, which OME-TIFF and DICOM store.
+
+Cell (i, j) covers the level-0 pixels [left + j·cell, left + (j + 1)·cell) × [top + i·cell, …).
+Nothing is interpolated, and cells without a patch are NaN.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Float32, Int
+
+from ..errors import InputError
+from ..maps import Squares, owners_on_grid
+
+MOST_CELLS = 16_000_000
+"""Largest raster that is made finer to place the patches better."""
+TOLERANCE = 0.02
+"""Distance between a patch and its cells, as a share of the stride, that needs no finer raster."""
+FINEST = 8
+"""Largest number of cells along a side of a patch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellRaster:
+    """A raster of square cells, each owned by one patch or by none."""
+
+    owners: Int[np.ndarray, "height width"]
+    """Row of the patch that owns each cell; −1 for none."""
+    left: float
+    top: float
+    """Level-0 position of the top-left corner."""
+    cell: float
+    """Side length of a cell in level-0 pixels."""
+    misplaced: float
+    """Largest distance between a patch's corner and that of its cells, in level-0 pixels."""
+
+    def fill(self, values: Float[np.ndarray, " n"]) -> Float32[np.ndarray, "height width"]:
+        """Return the value of each cell."""
+        return np.append(values.astype(np.float32), np.float32(np.nan))[self.owners]
+
+
+def raster_of_slide(patches: Squares, *, size: tuple[int, int]) -> CellRaster:
+    """Return the raster that begins at the slide's corner (0, 0) and covers the whole slide.
+
+    A patch is one cell if the patches lie on multiples of their stride, else 2, 4 or 8 cells wide.
+
+    Args:
+        patches: The patches.
+        size: (width, height) of the slide at level 0.
+    """
+    corners, _ = patches.cells
+    parts = 1
+    while _misplaced(corners, patches.stride / parts) > TOLERANCE * patches.stride:
+        if parts == FINEST or _cells(size, patches.stride / (2 * parts)) > MOST_CELLS:
+            break
+        parts *= 2
+    return _raster(patches, corner=(0.0, 0.0), cell=patches.stride / parts, reach=size)
+
+
+def raster_of_patches(patches: Squares) -> CellRaster:
+    """Return the raster that begins at the first patch: exact if the patches lie on a lattice."""
+    corners, side = patches.cells
+    low = corners.min(0)
+    parts = 1
+    while _misplaced(corners - low, patches.stride / parts) > TOLERANCE * patches.stride:
+        span = corners.max(0) + side - low
+        if parts == FINEST or _cells(tuple(span), patches.stride / (2 * parts)) > MOST_CELLS:
+            break
+        parts *= 2
+    corner = (float(low[0]), float(low[1]))
+    reach = tuple((corners.max(0) + patches.stride).tolist())
+    return _raster(patches, corner=corner, cell=patches.stride / parts, reach=reach)
+
+
+def _raster(
+    patches: Squares, *, corner: tuple[float, float], cell: float, reach: tuple[float, ...]
+) -> CellRaster:
+    width, height = (
+        max(1, math.ceil((end - start) / cell - TOLERANCE))
+        for start, end in zip(corner, reach, strict=True)
+    )
+    if height * width > 4 * MOST_CELLS:
+        raise InputError(
+            f"a raster of {width:,} × {height:,} cells of {cell:g} pixels is too large: the stored "
+            "stride of the patches is probably wrong"
+        )
+    corners, _ = patches.cells
+    return CellRaster(
+        owners=owners_on_grid(patches, corner=corner, cell=cell, shape=(height, width)),
+        left=corner[0],
+        top=corner[1],
+        cell=cell,
+        misplaced=_misplaced(corners - np.array(corner), cell),
+    )
+
+
+def _misplaced(offsets: Float[np.ndarray, "n 2"], cell: float) -> float:
+    return float(np.abs(offsets - np.rint(offsets / cell) * cell).max())
+
+
+def _cells(size: tuple[float, ...], cell: float) -> float:
+    return math.prod(length / cell for length in size)
