@@ -15,9 +15,10 @@ from jaxtyping import Bool, Float
 from ..core import write_text
 from ..errors import MissingExtra
 from ..evaluation import Prediction
-from ..maps import Squares, place
+from ..maps import Squares
 from .provenance import Provenance
 from .quantities import Quantity, probabilities, quantities
+from .rasters import lattice_of
 
 if TYPE_CHECKING:
     from shapely.geometry.base import BaseGeometry
@@ -57,7 +58,7 @@ def write_contours(
     """
     columns = probabilities(p, classes=classes)
     deviations = {q.column: q.values for q in quantities(p, classes=classes).of("std")}
-    cells = _Cells(p, patches)
+    cells = _Cells(patches)
     features = [
         _feature(region, q, level, inside, std=deviations.get(q.column), mpp=mpp, about=about)
         for q in columns
@@ -77,21 +78,21 @@ def _levels(q: Quantity) -> Iterator[tuple[float, Bool[np.ndarray, " n"]]]:
 class _Cells:
     """The squares of a bag's patches, with shared edges where the patches lie on a lattice."""
 
-    def __init__(self, p: Prediction, patches: Squares) -> None:
+    def __init__(self, patches: Squares) -> None:
         try:
             import shapely
         except ImportError as error:
             raise MissingExtra("shapely", "slides") from error
         self._shapely = shapely
         corners, side = patches.cells
-        lattice = place(p).cells
-        self._disjoint = lattice is not None and patches.stride <= patches.side + 1
+        lattice = lattice_of(patches)
+        # patches with gaps between them do not fill the cells of their lattice
+        self._disjoint = lattice is not None and patches.stride < patches.side + 1
         if lattice is not None and self._disjoint:
-            # corners are rounded to whole pixels if the stride is not a whole number; edges that
-            # are computed from the lattice meet exactly
-            index = lattice[:, ::-1]
-            low = corners.min(0)
-            first, last = low + index * patches.stride, low + (index + 1) * patches.stride
+            # edges that are computed from the lattice meet exactly
+            low = np.array([lattice.left, lattice.top])
+            first = low + lattice.index * patches.stride
+            last = low + (lattice.index + 1) * patches.stride
         else:
             first, last = corners, corners + side
         first, last = np.round(first, DECIMALS), np.round(last, DECIMALS)

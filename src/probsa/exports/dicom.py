@@ -5,7 +5,10 @@ All identifiers and times follow from the predictions and the source, so that a 
 gives the same objects.
 """
 
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,9 +67,11 @@ def write_parametric_map(
         quantity_definition=concept,
     )
     window = hd.VOILUTTransformation(
-        window_center=(low + high) / 2, window_width=max(high - low, 1e-6)
+        window_center=(low + high) / 2,
+        window_width=max(high - low, 1e-6),
+        voi_lut_function="LINEAR_EXACT",  # others need a width of 1 or more
     )
-    try:
+    with _sources_of(grid):
         dataset = hd.pm.ParametricMap(
             grid.sources,
             grid.frames(quantity.values)[..., None],
@@ -76,8 +81,8 @@ def write_parametric_map(
             **_identity(grid, quantity.key, quantity.suffix, about=about, name=quantity.name),
             **grid.geometry,
         )
-    except FAULTS as error:
-        raise _refused(grid, error) from error
+    if "ImageOrientationPatient" in grid.sources[0]:
+        dataset.Laterality = grid.sources[0].get("Laterality")  # type 2C: may be empty
     _save(dataset, path, about=about, part=quantity.suffix)
 
 
@@ -114,7 +119,7 @@ def write_segmentation(
         for number, q in enumerate(chances, start=1)
     ]
     mask = np.stack([grid.frames(q.values) >= THRESHOLD for q in chances], axis=-1)
-    try:
+    with _sources_of(grid):
         dataset = hd.seg.Segmentation(
             grid.sources,
             mask.astype(np.uint8),
@@ -123,8 +128,8 @@ def write_segmentation(
             **_identity(grid, "segmentation", "segmentation", about=about, name="P(evidence)"),
             **grid.geometry,
         )
-    except FAULTS as error:
-        raise _refused(grid, error) from error
+    if "ImageOrientationSlide" in grid.sources[0]:
+        dataset.PatientOrientation = None  # type 2C, and unknown on a slide
     _save(dataset, path, about=about, part="segmentation")
 
 
@@ -174,6 +179,18 @@ def _save(dataset: "Dataset", path: Path, *, about: Provenance, part: str) -> No
         dataset.save_as(temporary, enforce_file_format=True)
 
 
-def _refused(grid: DicomGrid, error: Exception) -> InputError:
-    name = grid.sources[0].get("filename", "the source")
-    return InputError(f"{name} lacks what a DICOM map needs: {error}")
+@contextmanager
+def _sources_of(grid: DicomGrid) -> Iterator[None]:
+    """Raise what highdicom finds wrong with the sources as InputError, and hide its remarks."""
+    logger = logging.getLogger("highdicom")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            yield
+    except FAULTS as error:
+        name = grid.sources[0].get("filename", "the source")
+        raise InputError(f"{name} lacks what a DICOM map needs: {error}") from error
+    finally:
+        logger.disabled = before

@@ -4,6 +4,7 @@ Sources are read without their pixels. Attributes of type 2 that de-identificati
 to the copies in memory, empty.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,7 +164,9 @@ def highdicom():  # noqa: ANN201 - the package is imported only when it is used
 def _read(path: Path) -> "Dataset":
     from pydicom import dcmread
 
-    dataset = dcmread(path, stop_before_pixels=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # values that violate the standard
+        dataset = dcmread(path, stop_before_pixels=True)
     for keyword in TYPE_2:
         if keyword not in dataset:
             setattr(dataset, keyword, None)

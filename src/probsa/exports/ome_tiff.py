@@ -76,7 +76,7 @@ def write_ome_tiff(
         "PhysicalSizeXUnit": unit,
         "PhysicalSizeY": raster.cell * scale,
         "PhysicalSizeYUnit": unit,
-        "Channel": {"Name": [f"{q.name} ({q.unit})" for q in held.present]},
+        "Channel": {"Name": [q.label for q in held.present]},
         "Plane": {
             f"Position{axis}{suffix}": [value] * count
             for axis in "XY"

@@ -32,6 +32,12 @@ class Quantity:
         return f"{self.key} {self.class_name}".strip()
 
     @property
+    def label(self) -> str:
+        """The name with its unit, for readers."""
+        word = "P(evidence)" if self.key == "probability" else f"{self.key} ({self.unit})"
+        return f"{word} {self.class_name}".strip()
+
+    @property
     def suffix(self) -> str:
         """`mean`, or `mean_class1`: what the names of files end with."""
         return self.key if self.column is None else f"{self.key}_class{self.column}"

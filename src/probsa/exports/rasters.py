@@ -15,10 +15,43 @@ from ..maps import Squares, owners_on_grid
 
 MOST_CELLS = 16_000_000
 """Largest raster that is made finer to place the patches better."""
-TOLERANCE = 0.02
-"""Distance between a patch and its cells, as a share of the stride, that needs no finer raster."""
 FINEST = 8
 """Largest number of cells along a side of a patch."""
+ROUNDING = 1.0
+"""Level-0 pixels by which corners, which are whole pixels, may leave their lattice."""
+TOLERANCE = 0.02
+"""The same as a share of the stride."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lattice:
+    """The lattice of a bag's patches."""
+
+    index: Int[np.ndarray, "n 2"]
+    """(column, row) of each patch."""
+    left: float
+    top: float
+    """Level-0 position of the top-left corner of cell (0, 0)."""
+
+
+def lattice_of(patches: Squares) -> Lattice | None:
+    """Return the lattice of the patches, or None if they lie on none or two share a cell."""
+    corners, _ = patches.cells
+    low = corners.min(0)
+    index = np.rint((corners - low) / patches.stride).astype(np.int64)
+    offset = corners - low - index * patches.stride
+    # corners are rounded if the stride is not a whole number, that of the first one as well
+    centre = (offset.min(0) + offset.max(0)) / 2
+    if np.abs(offset - centre).max() > _allowed(patches):
+        return None
+    if len(np.unique(index, axis=0)) < len(index):
+        return None
+    left, top = (low + centre).tolist()
+    return Lattice(index=index, left=left, top=top)
+
+
+def _allowed(patches: Squares) -> float:
+    return max(TOLERANCE * patches.stride, ROUNDING)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,27 +82,32 @@ def raster_of_slide(patches: Squares, *, size: tuple[int, int]) -> CellRaster:
         patches: The patches.
         size: (width, height) of the slide at level 0.
     """
-    corners, _ = patches.cells
-    parts = 1
-    while _misplaced(corners, patches.stride / parts) > TOLERANCE * patches.stride:
-        if parts == FINEST or _cells(size, patches.stride / (2 * parts)) > MOST_CELLS:
-            break
-        parts *= 2
-    return _raster(patches, corner=(0.0, 0.0), cell=patches.stride / parts, reach=size)
+    return _finest_needed(patches, corner=(0.0, 0.0), reach=size)
 
 
 def raster_of_patches(patches: Squares) -> CellRaster:
     """Return the raster that begins at the first patch: exact if the patches lie on a lattice."""
     corners, side = patches.cells
-    low = corners.min(0)
+    lattice = lattice_of(patches)
+    left, top = corners.min(0).tolist() if lattice is None else (lattice.left, lattice.top)
+    reach = tuple((corners.max(0) + side).tolist())
+    return _finest_needed(patches, corner=(left, top), reach=reach)
+
+
+def _finest_needed(
+    patches: Squares, *, corner: tuple[float, float], reach: tuple[float, ...]
+) -> CellRaster:
+    """Return the raster whose cells are halved until they place the patches well enough."""
+    corners, _ = patches.cells
+    offsets = corners - np.array(corner)
     parts = 1
-    while _misplaced(corners - low, patches.stride / parts) > TOLERANCE * patches.stride:
-        span = corners.max(0) + side - low
-        if parts == FINEST or _cells(tuple(span), patches.stride / (2 * parts)) > MOST_CELLS:
+    while parts < FINEST and _misplaced(offsets, patches.stride / parts) > _allowed(patches):
+        finer = patches.stride / (2 * parts)
+        if math.prod((end - start) / finer for start, end in zip(corner, reach, strict=True)) > (
+            MOST_CELLS
+        ):
             break
         parts *= 2
-    corner = (float(low[0]), float(low[1]))
-    reach = tuple((corners.max(0) + patches.stride).tolist())
     return _raster(patches, corner=corner, cell=patches.stride / parts, reach=reach)
 
 
@@ -77,7 +115,7 @@ def _raster(
     patches: Squares, *, corner: tuple[float, float], cell: float, reach: tuple[float, ...]
 ) -> CellRaster:
     width, height = (
-        max(1, math.ceil((end - start) / cell - TOLERANCE))
+        max(1, math.ceil((end - start) / cell - 0.05))
         for start, end in zip(corner, reach, strict=True)
     )
     if height * width > 4 * MOST_CELLS:
@@ -97,7 +135,3 @@ def _raster(
 
 def _misplaced(offsets: Float[np.ndarray, "n 2"], cell: float) -> float:
     return float(np.abs(offsets - np.rint(offsets / cell) * cell).max())
-
-
-def _cells(size: tuple[float, ...], cell: float) -> float:
-    return math.prod(length / cell for length in size)

@@ -4,7 +4,6 @@ from .blending import squares as squares
 from .doubt import render_doubt as render_doubt
 from .folder import render_folder as render_folder
 from .layout import ValueRaster as ValueRaster
-from .layout import place as place
 from .layout import to_raster as to_raster
 from .panels import save_figure as save_figure
 from .qupath import write_qupath as write_qupath
