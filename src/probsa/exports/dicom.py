@@ -169,6 +169,9 @@ def _save(dataset: "Dataset", path: Path, *, about: Provenance, part: str) -> No
         if f"{what}Date" in dataset or what == "Content":
             setattr(dataset, f"{what}Date", day)
             setattr(dataset, f"{what}Time", time)
+    for equipment in dataset.get("ContributingEquipmentSequence", ()):
+        if equipment.ManufacturerModelName == "highdicom":
+            equipment.ContributionDateTime = f"{day}{time}"
     organisation = _uid(about, str(dataset.SOPInstanceUID), "dimensions", part)
     for item in (*dataset.DimensionOrganizationSequence, *dataset.DimensionIndexSequence):
         item.DimensionOrganizationUID = organisation

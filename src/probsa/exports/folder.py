@@ -17,6 +17,7 @@ from ..slides import Scan, Slide
 from .annotated_data import AnnotatedBag, write_annotated
 from .contours import write_contours
 from .dicom import write_parametric_map, write_segmentation
+from .dicom_grids import DicomGrid
 from .dicom_grids import grid_of_series as dicom_grid_of_series
 from .dicom_grids import grid_of_slide as dicom_grid_of_slide
 from .nifti import check_scan, grid_of_nifti, write_nifti
@@ -29,6 +30,7 @@ GeoJsonKind = Literal["contours", "tiles"]
 AnnDataKind = Literal["per-bag", "one-file"]
 ONE_FILE = "maps.h5ad"
 SUFFIXES = (".ome.tiff", ".geojson", ".dcm", ".nii.gz", ".h5ad")
+NEEDS_DICOM = "a DICOM map refers to the DICOM images that it describes"
 ERRORS = (ProbSAError, OSError, RuntimeError, MemoryError)
 """Errors that one bag can raise, including those of the decoding libraries."""
 Failures = list[tuple[str, str]]
@@ -202,12 +204,11 @@ class _Export:
         yield path
 
     def _dicom(self, p: Prediction, about: Provenance) -> Iterator[Path]:
-        record = self._record(p, what="DICOM")
+        record = self._placed().record(p)
         if record.kind == "slide":
-            with self._slide(p, what="DICOM") as slide:
-                patches = checked_squares(p, slide, sources=self._placed())
-                grid = dicom_grid_of_slide(record, patches, size=slide.size)
-            mask_grid = grid
+            grid = mask_grid = self._grid_of_slide(p, record)
+        elif record.format == "nifti":
+            raise InputError(f"{record.source} is NIfTI: {NEEDS_DICOM}. Export it with --nifti")
         else:
             grid = dicom_grid_of_series(record, p, coarse=True)
             mask_grid = dicom_grid_of_series(record, p, coarse=False)
@@ -260,8 +261,10 @@ class _Export:
         if self.features is None:
             return np.empty((n, 0), np.float32)
         stored = self.features.stored(p.name)
-        known = p.coords is not None and stored.coords is not None
-        if len(stored.features) != n or (known and not np.array_equal(stored.coords, p.coords)):
+        same = len(stored.features) == n
+        if p.coords is not None and stored.coords is not None:
+            same = same and np.array_equal(stored.coords, p.coords)
+        if not same:
             raise InputError(
                 f"the features of {p.name!r} in {self.features.folder} are not those that were "
                 f"predicted: they have {len(stored.features)} instances, the prediction {n}, or "
@@ -270,21 +273,15 @@ class _Export:
             )
         return stored.features
 
-    def _record(self, p: Prediction, *, what: str) -> Record:
-        """Return the record of a DICOM source; refuse others."""
-        record = self._placed().record(p)
-        if record.kind == "ct" and record.format == "nifti":
-            raise InputError(
-                f"{record.source} is NIfTI: a {what} map refers to the DICOM images that it "
-                "describes. Export it with --nifti"
-            )
-        if record.kind == "slide" and Path(record.source).suffix.lower() != ".dcm":
-            raise InputError(
-                f"{record.source} is not DICOM: a {what} map refers to the DICOM images that it "
-                "describes. Convert the slide (for example with wsidicomizer) and predict it "
-                "again, or export it with --ome-tiff"
-            )
-        return record
+    def _grid_of_slide(self, p: Prediction, record: Record) -> DicomGrid:
+        with self._slide(p, what="DICOM") as slide:
+            if slide.format != "dicom":
+                raise InputError(
+                    f"{record.source} is not DICOM: {NEEDS_DICOM}. Convert the slide (for example "
+                    "with wsidicomizer) and predict it again, or export it with --ome-tiff"
+                )
+            patches = checked_squares(p, slide, sources=self._placed())
+            return dicom_grid_of_slide(record, patches, size=slide.size)
 
     def _slide(self, p: Prediction, *, what: str) -> Slide:
         source = self._placed().open(p)
@@ -301,5 +298,11 @@ class _Export:
         return None if patches is None else patches.size_level0
 
     def _mpp(self, p: Prediction) -> float | None:
-        """Return the slide's resolution if it is known without opening the slide."""
-        return None if self.sources is None else self.sources.record(p).mpp
+        """Return the slide's resolution; None if the slide is not there or does not state it."""
+        if self.sources is None:
+            return None
+        try:
+            with self._slide(p, what="GeoJSON") as slide:
+                return slide.mpp
+        except ProbSAError:
+            return None

@@ -82,7 +82,7 @@ def raster_of_slide(patches: Squares, *, size: tuple[int, int]) -> CellRaster:
         patches: The patches.
         size: (width, height) of the slide at level 0.
     """
-    return _finest_needed(patches, corner=(0.0, 0.0), reach=size)
+    return _finest_needed(patches, corner=(0.0, 0.0), reach=(float(size[0]), float(size[1])))
 
 
 def raster_of_patches(patches: Squares) -> CellRaster:
