@@ -9,7 +9,7 @@ import numpy as np
 
 from ..cohorts import Record
 from ..datasets import BagSet, open_bags
-from ..errors import InputError, ProbSAError, UnknownName
+from ..errors import BagError, InputError, MissingExtra, ProbSAError, UnknownName
 from ..evaluation import Prediction, Predictions, read_predictions
 from ..jobs import sweep, write_lock
 from ..maps import CohortSources, checked_squares, squares, write_qupath
@@ -107,6 +107,20 @@ def export_folder(
     return Exported(files=tuple(export.files), failures=export.failures, absent=dict(export.absent))
 
 
+def _check_probability(table: Predictions) -> None:
+    """Refuse contours of a model without P(evidence), which its first readable bag shows."""
+    for bag in table.bags:
+        try:
+            p = table.instances(bag)
+        except BagError:
+            continue
+        try:
+            probabilities(p)
+        except InputError as error:
+            raise InputError(f"{error}. Give --geojson tiles for one tile per patch") from error
+        return
+
+
 def _guard(path: Path, out: Path, bags: Sequence[str]) -> Path | None:
     """Return the file itself, which has its own lock, if an export writes files of this name."""
     own = path.parent == out and path.name.endswith(SUFFIXES)
@@ -133,6 +147,8 @@ class _Export:
             if chosen and sources is None:
                 raise InputError(f"{flag} places the map on its slide or scan: add --slides FOLDER")
         self.table, self.out, self.settings, self.sources = table, out, settings, sources
+        if settings.geojson == "contours":
+            _check_probability(table)
         self.features: BagSet | None = None
         if settings.anndata and settings.features is not None:
             self.features = open_bags(settings.features, cache_gb=0.0)
@@ -162,6 +178,8 @@ class _Export:
             try:
                 for path in write(p, about):
                     self.files.append(path)
+            except MissingExtra:  # it is missing for the other bags as well
+                raise
             except ERRORS as error:
                 self.failures.append((bag, f"the {name} file was not written: {error}"))
 
@@ -191,12 +209,6 @@ class _Export:
                     path, p, classes=self.table.classes, side=self._side(p), about=about.entries
                 )
             else:
-                try:
-                    probabilities(p)
-                except InputError as error:
-                    raise InputError(f"{error}. Add --geojson tiles for one tile per patch") from (
-                        error
-                    )
                 write_contours(
                     path, p, squares(p, side=self._side(p)), mpp=self._mpp(p), about=about,
                     classes=self.table.classes,

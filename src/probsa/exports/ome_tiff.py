@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
@@ -17,8 +18,8 @@ from ..errors import MissingExtra
 from ..evaluation import Prediction
 from ..maps import Squares
 from .provenance import Provenance
-from .quantities import quantities
-from .rasters import raster_of_slide
+from .quantities import Quantities, quantities
+from .rasters import CellRaster, raster_of_slide
 
 LONGEST = 64
 """Levels are halved until no side is longer than this, in cells."""
@@ -64,9 +65,34 @@ def write_ome_tiff(
     levels = [np.stack([raster.fill(q.values) for q in held.present])]
     while max(levels[-1].shape[1:]) > LONGEST:
         levels.append(_halved(levels[-1]))
+    metadata = _metadata(p, raster, held, mpp=mpp, about=about)
+    with replacing(path) as temporary, tifffile.TiffWriter(
+        temporary, bigtiff=True, ome=True
+    ) as file:  # fmt: skip
+        for k, level in enumerate(levels):
+            side = min(TILE, 16 * math.ceil(max(level.shape[1:]) / 16))
+            file.write(
+                level,
+                photometric="minisblack",
+                tile=(side, side),
+                compression="zlib",
+                predictor=3,
+                software=about.entries["software"],
+                **(
+                    {"metadata": metadata, "subifds": len(levels) - 1}
+                    if k == 0
+                    else {"metadata": None, "subfiletype": 1}
+                ),
+            )
+
+
+def _metadata(
+    p: Prediction, raster: CellRaster, held: Quantities, *, mpp: float | None, about: Provenance
+) -> dict[str, Any]:
+    """Return what the OME-XML states, by the names that tifffile knows."""
     unit, scale = ("pixel", 1.0) if mpp is None else ("µm", mpp)
     count = len(held.present)
-    metadata = {
+    return {
         "axes": "CYX",
         "Name": f"{p.name} (probsa map)",
         "Description": about.entries["statement"],
@@ -89,24 +115,6 @@ def write_ome_tiff(
             **{f"without_{key}": reason for key, reason in held.absent.items()},
         },
     }
-    with replacing(path) as temporary, tifffile.TiffWriter(
-        temporary, bigtiff=True, ome=True
-    ) as file:  # fmt: skip
-        for k, level in enumerate(levels):
-            side = min(TILE, 16 * math.ceil(max(level.shape[1:]) / 16))
-            file.write(
-                level,
-                photometric="minisblack",
-                tile=(side, side),
-                compression="zlib",
-                predictor=3,
-                software=about.entries["software"],
-                **(
-                    {"metadata": metadata, "subifds": len(levels) - 1}
-                    if k == 0
-                    else {"metadata": None, "subfiletype": 1}
-                ),
-            )
 
 
 def _halved(
