@@ -125,6 +125,7 @@ def write_segmentation(
             mask.astype(np.uint8),
             "BINARY",
             segments,
+            omit_empty_frames=bool(mask.any()),
             **_identity(grid, "segmentation", "segmentation", about=about, name="P(evidence)"),
             **grid.geometry,
         )
@@ -186,8 +187,8 @@ def _save(dataset: "Dataset", path: Path, *, about: Provenance, part: str) -> No
 def _sources_of(grid: DicomGrid) -> Iterator[None]:
     """Raise what highdicom finds wrong with the sources as InputError, and hide its remarks."""
     logger = logging.getLogger("highdicom")
-    before = logger.disabled
-    logger.disabled = True
+    before = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
@@ -196,4 +197,4 @@ def _sources_of(grid: DicomGrid) -> Iterator[None]:
         name = grid.sources[0].get("filename", "the source")
         raise InputError(f"{name} lacks what a DICOM map needs: {error}") from error
     finally:
-        logger.disabled = before
+        logger.setLevel(before)

@@ -64,7 +64,7 @@ def write_ome_tiff(
     held = quantities(p, classes=classes)
     levels = [np.stack([raster.fill(q.values) for q in held.present])]
     while max(levels[-1].shape[1:]) > LONGEST:
-        levels.append(_halved(levels[-1]))
+        levels.append(np.stack([_halved(channel) for channel in levels[-1]]))
     metadata = _metadata(p, raster, held, mpp=mpp, about=about)
     with replacing(path) as temporary, tifffile.TiffWriter(
         temporary, bigtiff=True, ome=True
@@ -118,12 +118,12 @@ def _metadata(
 
 
 def _halved(
-    level: Float32[np.ndarray, "channels height width"],
-) -> Float32[np.ndarray, "channels half_height half_width"]:
+    image: Float32[np.ndarray, "height width"],
+) -> Float32[np.ndarray, "half_height half_width"]:
     """Return the means of two by two cells, over those that have a value."""
-    channels, height, width = level.shape
-    padded = np.pad(level, ((0, 0), (0, height % 2), (0, width % 2)), constant_values=np.nan)
-    blocks = padded.reshape(channels, padded.shape[1] // 2, 2, padded.shape[2] // 2, 2)
+    height, width = image.shape
+    padded = np.pad(image, ((0, height % 2), (0, width % 2)), constant_values=np.nan)
+    blocks = padded.reshape(padded.shape[0] // 2, 2, padded.shape[1] // 2, 2)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Mean of empty slice")
-        return np.asarray(np.nanmean(blocks, axis=(2, 4), dtype=np.float64), np.float32)
+        return np.asarray(np.nanmean(blocks, axis=(1, 3), dtype=np.float64), np.float32)
