@@ -55,7 +55,7 @@ class TiffSlide(Slide):
                 raise SlideError(f"{path} is a TIFF with an unsupported structure: {e}") from e
 
     def _read_structure(self, vendor: str | None, mpp: float | None) -> None:
-        if reason := _not_colours(self._file):
+        if self._file.is_ome and (reason := _not_colours(self._file)):
             raise SlideError(f"{self.path} {reason}")
         image = ome.find(self._file) if self._file.is_ome else None
         pages = image.pages if image is not None else _pages(self._file)
