@@ -30,6 +30,7 @@ ROOMS = [
     "evaluation",
     "maps",
     "view",
+    "exports",
     "workflow",
     "benchmark",
     "cli",

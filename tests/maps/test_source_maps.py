@@ -66,7 +66,7 @@ def test_a_folder_of_slides_is_drawn_over(tmp_path, capsys):
     preds, out = predictions(tmp_path / "p", p), tmp_path / "maps"
     status, _ = run(
         capsys, preds, "--out", out, "--slides", tmp_path / "slides", "--overlays",
-        "--longest", 640, "--alpha", 0.5, "--geojson",
+        "--longest", 640, "--alpha", 0.5, "--geojson", "tiles",
     )  # fmt: skip
     assert status == 0
     assert pictures(out) == ["a.geojson", "a.png", "a_mean.png", "a_variance.png"]
@@ -284,7 +284,17 @@ def test_a_work_folder_knows_slide_resolution_and_overlap(tmp_path, capsys):
     assert (patches.size, patches.stride) == (128, 64)
     preds, out = predictions(tmp_path / "p", p), tmp_path / "m"
     status, said = run(
-        capsys, preds, "--out", out, "--slides", work, "--overlays", "--resolution", 1, "--geojson"
+        capsys,
+        preds,
+        "--out",
+        out,
+        "--slides",
+        work,
+        "--overlays",
+        "--resolution",
+        1,
+        "--geojson",
+        "tiles",
     )
     assert (status, "left out" in said) == (0, False)
     image = pixels(tmp_path / "elsewhere" / "slide.png")
@@ -329,7 +339,13 @@ def test_a_folder_of_series_is_drawn_slice_by_slice(tmp_path, capsys, shared_dat
     drawn = pixels(tmp_path / "m" / f"{p.name}.png")
     assert drawn.shape[0] > 1400  # four rows of slices and a plot
     status, said = run(
-        capsys, predictions(tmp_path / "q", wrong), "--out", tmp_path / "n", *base, "--geojson"
+        capsys,
+        predictions(tmp_path / "q", wrong),
+        "--out",
+        tmp_path / "n",
+        *base,
+        "--geojson",
+        "tiles",
     )
     assert status == 1
     assert "numbers of slices and not positions" in said

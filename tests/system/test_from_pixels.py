@@ -61,7 +61,7 @@ def test_slides_to_maps(trained, shared_data, tmp_path, capsys):
     run("verify", work)
     run("predict", trained, "--features", work, "--out", tmp_path / "preds")
     run("map", tmp_path / "preds", "--slides", work, "--out", tmp_path / "maps",
-        "--geojson", "--longest", 300)  # fmt: skip
+        "--geojson", "tiles", "--longest", 300)  # fmt: skip
     bags = read_predictions(tmp_path / "preds").bags
     assert set(bags) == {*names, "TCGA-CR-7395-01A-01-TS1"}
     for bag in bags:

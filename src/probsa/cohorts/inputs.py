@@ -9,6 +9,7 @@ from ..errors import InputError
 from ..slides import (
     PLAIN_SUFFIXES,
     list_scans,
+    map_reason,
     open_slide,
     resolution_of,
     slide_files,
@@ -70,7 +71,7 @@ def find_inputs(source: Path, *, mpp: Resolution | None = None) -> list[Input]:
     scans = list_scans(source)
     studies = {s.path for s in scans.sources if s.format == "dicom"}
     inputs = [
-        Input(name=file_name(slide_name(path)), kind="slide", source=path)
+        _slide(path)
         for path in slide_files(source)
         if not (path.suffix.lower() in PLAIN_SUFFIXES and _is_preview(path, studies))
     ]
@@ -99,6 +100,13 @@ def find_inputs(source: Path, *, mpp: Resolution | None = None) -> list[Input]:
     if isinstance(mpp, Mapping):
         _check_names(inputs, mpp)
     return [_with_mpp(i, mpp) for i in inputs]
+
+
+def _slide(path: Path) -> Input:
+    """Return a slide; a map gets its whole file name, so that the slide of that name keeps it."""
+    reason = map_reason(path)
+    name = path.name if reason else slide_name(path)
+    return Input(name=file_name(name), kind="slide", source=path, reason=reason)
 
 
 def _check_names(inputs: list[Input], mpp: Mapping[str, float]) -> None:

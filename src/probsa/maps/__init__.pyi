@@ -1,4 +1,5 @@
 from .blending import Squares as Squares
+from .blending import owners_on_grid as owners_on_grid
 from .blending import squares as squares
 from .doubt import render_doubt as render_doubt
 from .folder import render_folder as render_folder
@@ -10,6 +11,7 @@ from .panels import PALETTE as PALETTE
 from .panels import save_figure as save_figure
 from .panels import score_name as score_name
 from .panels import unit_of as unit_of
+from .qupath import write_qupath as write_qupath
 from .render import draw_map as draw_map
 from .render import render_map as render_map
 from .report_figures import write_report_figures as write_report_figures
@@ -25,5 +27,6 @@ from .source_maps import OverlaySettings as OverlaySettings
 from .source_maps import Sources as Sources
 from .source_maps import checked_squares as checked_squares
 from .sources import CohortSources as CohortSources
+from .strips import match_positions as match_positions
 from .strips import match_slices as match_slices
 from .tissue import view as view

@@ -88,13 +88,29 @@ def check_fits(patches: Squares, *, size: tuple[int, int], name: str, slide: str
 
 
 def owners(patches: Squares, picture: View) -> Int[np.ndarray, "height width"]:
-    """Return the row of the patch that each pixel shows; −1 for none."""
+    """Return the row of the patch that each pixel of a picture shows; −1 for none."""
     height, width = picture.image.shape[:2]
+    corner = picture.left, picture.top
+    return owners_on_grid(patches, corner=corner, cell=picture.scale, shape=(height, width))
+
+
+def owners_on_grid(
+    patches: Squares, *, corner: tuple[float, float], cell: float, shape: tuple[int, int]
+) -> Int[np.ndarray, "height width"]:
+    """Return the row of the patch that owns each cell of a grid; −1 for none.
+
+    Args:
+        patches: The patches.
+        corner: Level-0 (x, y) of the grid's top-left corner.
+        cell: Side length of a cell in level-0 pixels.
+        shape: (height, width) of the grid in cells.
+    """
+    height, width = shape
     corners, side = patches.cells
-    low = (corners - (picture.left, picture.top)) / picture.scale
-    high = low + side / picture.scale
-    # both edges are rounded so that neighbours meet; a patch smaller than a pixel gets the pixel
-    # at its centre
+    low = (corners - corner) / cell
+    high = low + side / cell
+    # both edges are rounded so that neighbours meet; a patch smaller than a cell gets the cell at
+    # its centre
     first, last = (np.rint(v + 1e-9).astype(np.int64) for v in (low, high))
     first = np.where(last > first, first, np.floor((low + high) / 2).astype(np.int64))
     first = first.clip(0, (width - 1, height - 1))

@@ -7,7 +7,6 @@ from ..errors import ProbSAError, UnknownName
 from ..evaluation import Prediction, read_predictions
 from ..jobs import sweep, write_lock
 from .panels import Scale, heading
-from .qupath import write_qupath
 from .render import render_map
 from .scale import ColourLimits, map_limits
 from .shown import ScoreChoice, resolve, showing
@@ -25,7 +24,6 @@ def render_folder(
     score: ScoreChoice = "auto",
     scale: Scale = "per-bag",
     over: tuple[Sources, OverlaySettings] | None = None,
-    geojson: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[tuple[str, str]]:
     """Write `out/<bag>.png` for the given bags of a predictions folder (None: all bags).
@@ -40,7 +38,6 @@ def render_folder(
         scale: `fixed` computes the colour limits from all bags of the folder, drawn or not.
         over: Where the slides or scans are, and how to draw over them. If one of them cannot be
             read, its map is drawn without it.
-        geojson: Whether to write `out/<bag>.geojson` for QuPath as well.
         progress: A function called with (done, total) after each bag.
 
     Returns: The (bag, reason) pairs of everything that could not be drawn.
@@ -70,8 +67,6 @@ def render_folder(
                 failures += _draw(
                     showing(p, shown.score), out, over=over, scale=scale, title=title, limits=limits
                 )
-                if geojson:
-                    failures += _write_geojson(p, out, classes=table.classes, over=over)
         except (ProbSAError, OSError) as error:
             failures.append((bag, str(error)))
         if progress is not None:
@@ -81,7 +76,7 @@ def render_folder(
 
 def _guard(path: Path, bags: Sequence[str]) -> Path | None:
     """Return the map whose lock protects a file of its bag; None for other files."""
-    if path.suffix not in (".png", ".geojson"):
+    if path.suffix != ".png":
         return None
     # overlays are <bag>_mean.png and <bag>_variance.png
     for bag in (path.stem, path.stem.rpartition("_")[0]):
@@ -112,19 +107,3 @@ def _draw(
             return [(p.name, problem)] if problem else []
     render_map(p, out / f"{p.name}.png", scale=scale, title=title, limits=limits)
     return failures
-
-
-def _write_geojson(
-    p: Prediction,
-    out: Path,
-    *,
-    classes: Sequence[str],
-    over: tuple[Sources, OverlaySettings] | None,
-) -> list[tuple[str, str]]:
-    try:
-        patches = None if over is None else over[0].patches(p)
-        side = None if patches is None else patches.size_level0
-        write_qupath(out / f"{p.name}.geojson", p, classes=classes, side=side)
-    except (ProbSAError, OSError) as error:
-        return [(p.name, f"the GeoJSON file was not written: {error}")]
-    return []

@@ -7,7 +7,7 @@ Measurement maps.
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +27,7 @@ def write_qupath(
     *,
     classes: Sequence[str] = (),
     side: float | None = None,
+    about: Mapping[str, object] | None = None,
 ) -> None:
     """Write the patches of a bag as tiles, atomically and in constant memory.
 
@@ -43,6 +44,8 @@ def write_qupath(
         classes: Class names in the order of their index; without them, classes are numbered.
         side: Side length of a patch in level-0 pixels, more than the distance between neighbours if
             patches overlap; None: that distance.
+        about: Origin of the values, written as the member `probsa` of the collection, which
+            readers of GeoJSON ignore.
 
     Raises:
         InputError: The bag's instances have no positions on a slide.
@@ -50,7 +53,8 @@ def write_qupath(
     """
     patches = squares(p, side=side)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write('{"type":"FeatureCollection","features":[')
+        origin = "" if about is None else f'"probsa":{json.dumps(about)},'
+        file.write(f'{{"type":"FeatureCollection",{origin}"features":[')
         _write(file, _features(patches, measurements(p, classes=classes)))
         file.write("\n]}\n")
 

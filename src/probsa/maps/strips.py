@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -76,15 +76,27 @@ class Tiles:
 
 
 def match_slices(p: Prediction, scan: Scan) -> Int[np.ndarray, " n"]:
-    """Return the index of the scan's slice for each instance of the bag.
+    """Return the index of the scan's slice for each instance of the bag; see `match_positions`."""
+    return match_positions(p, scan.positions, path=scan.path)
+
+
+def match_positions(
+    p: Prediction, positions: Float[np.ndarray, " slices"], *, path: Path
+) -> Int[np.ndarray, " n"]:
+    """Return the index of the slice at the position of each instance of the bag.
+
+    Args:
+        p: The bag's prediction.
+        positions: Positions of the slices in millimetres.
+        path: The scan, for messages.
 
     Raises:
         InputError: The bag is not a scan, or the scan has no slice at one of its positions.
     """
     if p.coords is None or p.coords.shape[-1] != 1:
-        raise InputError(f"bag {p.name!r} has no positions of slices: {scan.path} cannot be shown")
+        raise InputError(f"bag {p.name!r} has no positions of slices: {path} cannot be shown")
     wanted = np.asarray(p.coords, np.float64)[:, 0]
-    positions = np.asarray(scan.positions, np.float64)
+    positions = np.asarray(positions, np.float64)
     order = np.argsort(positions, kind="stable")
     upper = np.searchsorted(positions[order], wanted).clip(1, max(len(positions) - 1, 1))
     lower = upper - 1
@@ -97,7 +109,7 @@ def match_slices(p: Prediction, scan: Scan) -> Int[np.ndarray, " n"]:
     if distance.max() > SAME_PLACE:
         k = int(distance.argmax())
         raise InputError(
-            f"bag {p.name!r} has a slice at {wanted[k]:g} mm, but {scan.path} has none there (the "
+            f"bag {p.name!r} has a slice at {wanted[k]:g} mm, but {path} has none there (the "
             f"nearest of its {len(positions)} lies at {positions[matched[k]]:g} mm): it is another "
             "series, or the bag's coordinates are numbers of slices and not positions"
         )

@@ -20,6 +20,7 @@ from .scans import list_scans as list_scans
 from .scans import open_scan as open_scan
 from .scans import open_scans as open_scans
 from .series import stack as stack
+from .tiff import map_reason as map_reason
 from .windows import WINDOWS as WINDOWS
 from .windows import Windows as Windows
 from .windows import slice_image as slice_image

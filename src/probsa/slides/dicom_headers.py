@@ -38,6 +38,7 @@ DAMAGED = (
 )
 _DIRECTORY = "1.2.840.10008.1.3.10"
 _STORAGE = "1.2.840.10008.5.1.4.1.1."
+_PARAMETRIC_MAP = _STORAGE + "30"
 _SECONDARY_CAPTURE = _STORAGE + "7"
 # CT, MR, PET, NM and their enhanced forms: an object of these classes without an image is broken
 _IMAGE_CLASSES = tuple(_STORAGE + end for end in ("2", "2.1", "2.2", "4", "4.1", "20", "128"))
@@ -250,6 +251,8 @@ def _other(path: Path, dataset: "Dataset", modality: str) -> str | None:
     kind = _text(dataset, "SOPClassUID") or _text(dataset.file_meta, "MediaStorageSOPClassUID")
     if kind == _DIRECTORY:
         return "DICOMDIR"
+    if kind == _PARAMETRIC_MAP:  # such as `probsa map` writes
+        return "parametric map"
     if "Rows" not in dataset or "Columns" not in dataset:
         if kind in _IMAGE_CLASSES or (not kind and modality in SCANS):
             raise SlideError(f"{path} contains no image: it is empty or truncated; copy it again")

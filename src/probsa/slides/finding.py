@@ -15,8 +15,10 @@ SLIDE_SUFFIXES = (
     ".bif", ".czi", ".dcm", *PLAIN_SUFFIXES,
 )  # fmt: skip
 """Suffixes of files that may be slides, in lower case."""
-_SM_CLASS = b"1.2.840.10008.5.1.4.1.1.77.1.6"
-"""The DICOM class of whole-slide images, which occurs in the first bytes of a file."""
+_STORAGE = b"1.2.840.10008.5.1.4.1.1."
+_SM_CLASS = _STORAGE + b"77.1.6"
+"""The DICOM class of whole-slide images. The class of a file is the first one in it; others are
+those of the images that it refers to."""
 
 
 def is_scan(path: str | Path) -> bool:
@@ -73,7 +75,9 @@ def _slides_among(paths: Iterable[Path]) -> list[Path]:
 
 def _is_slide_class(path: Path) -> bool:
     with path.open("rb") as f:
-        return _SM_CLASS in f.read(1024)
+        head = f.read(1024)
+    first = head.find(_STORAGE)
+    return first >= 0 and head.startswith(_SM_CLASS, first)
 
 
 def _dicom_slides(paths: list[Path]) -> list[Path]:

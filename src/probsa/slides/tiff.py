@@ -55,6 +55,8 @@ class TiffSlide(Slide):
                 raise SlideError(f"{path} is a TIFF with an unsupported structure: {e}") from e
 
     def _read_structure(self, vendor: str | None, mpp: float | None) -> None:
+        if self._file.is_ome and (reason := _not_colours(self._file)):
+            raise SlideError(f"{self.path} {reason}")
         image = ome.find(self._file) if self._file.is_ome else None
         pages = image.pages if image is not None else _pages(self._file)
         if not pages:
@@ -101,6 +103,36 @@ class TiffSlide(Slide):
         if hasattr(self, "_cache"):
             self._cache.clear()
         self._file.close()
+
+
+def map_reason(path: Path) -> str:
+    """Return why an OME-TIFF is a map and not a slide; empty if it may be a slide.
+
+    A map that `probsa map` wrote has the name of its slide, and would be taken for that slide.
+    """
+    if not path.name.lower().endswith((".ome.tif", ".ome.tiff")):
+        return ""
+    try:
+        import tifffile
+    except ImportError:
+        return ""
+    with _quiet():
+        try:
+            with tifffile.TiffFile(path) as file:
+                reason = _not_colours(file)
+        except (tifffile.TiffFileError, ValueError, OSError, IndexError):
+            return ""  # opening it as a slide explains what is wrong
+    return f"{path} {reason}" if reason else ""
+
+
+def _not_colours(file: "tifffile.TiffFile") -> str:
+    kind = file.pages[0].aspage().dtype if len(file.pages) else None
+    if kind is None or kind.kind != "f":
+        return ""
+    return (
+        f"holds {kind.name} values, not colours: it is a map, such as `probsa map` writes, and not "
+        "a slide. Keep maps outside the folder of slides"
+    )
 
 
 @contextmanager

@@ -1,0 +1,145 @@
+"""Stage 10: write the regions of a slide above levels of P(evidence) as GeoJSON for QuPath.
+
+A region is the exact union of the cells of its patches, in level-0 pixels: nothing is smoothed or
+interpolated. The features are annotations as QuPath 0.4 and later read and write them.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from ..core import write_text
+from ..errors import MissingExtra
+from ..evaluation import Prediction
+from ..maps import Squares
+from .provenance import Provenance
+from .quantities import Quantity, probabilities, quantities
+from .rasters import lattice_of
+
+if TYPE_CHECKING:
+    from shapely.geometry.base import BaseGeometry
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+COLOURS = ((68, 1, 84), (49, 104, 142), (53, 183, 121), (253, 231, 37))
+"""Red, green and blue of each level: viridis, whose lightness rises with the level."""
+DECIMALS = 3
+"""Decimals of coordinates, in level-0 pixels."""
+
+
+def write_contours(
+    path: Path,
+    p: Prediction,
+    patches: Squares,
+    *,
+    mpp: float | None,
+    about: Provenance,
+    classes: Sequence[str] = (),
+) -> None:
+    """Write one annotation per level that any patch reaches, atomically.
+
+    Measurements are the level, the number of patches, the area, the mean of P(evidence) and the
+    largest standard deviation of the score, where it exists.
+
+    Args:
+        path: Path of the GeoJSON file.
+        p: The bag's prediction.
+        patches: Positions of its patches.
+        mpp: Micrometres per level-0 pixel, for areas in mm²; None: areas in pixels only.
+        about: The origin of the values, the member `probsa` of the collection.
+        classes: Class names in the order of their index.
+
+    Raises:
+        InputError: The model has no P(evidence).
+        MissingExtra: shapely is not installed.
+    """
+    columns = probabilities(p, classes=classes)
+    deviations = {q.column: q.values for q in quantities(p, classes=classes).of("std")}
+    cells = _Cells(patches)
+    features = [
+        _feature(region, q, level, inside, std=deviations.get(q.column), mpp=mpp, about=about)
+        for q in columns
+        for level, inside in _levels(q)
+        if (region := cells.union(inside)) is not None
+    ]
+    collection = {"type": "FeatureCollection", "probsa": about.entries, "features": features}
+    write_text(path, json.dumps(collection, allow_nan=False) + "\n")
+
+
+def _levels(q: Quantity) -> Iterator[tuple[float, Bool[np.ndarray, " n"]]]:
+    # compared in float32: a stored probability of 0.9 reaches the level 0.9
+    for level in LEVELS:
+        yield level, q.values >= np.float32(level)
+
+
+class _Cells:
+    """The squares of a bag's patches, with shared edges where the patches lie on a lattice."""
+
+    def __init__(self, patches: Squares) -> None:
+        try:
+            import shapely
+        except ImportError as error:
+            raise MissingExtra("shapely", "slides") from error
+        self._shapely = shapely
+        corners, side = patches.cells
+        lattice = lattice_of(patches)
+        # patches with gaps between them do not fill the cells of their lattice
+        self._disjoint = lattice is not None and patches.stride < patches.side + 1
+        if lattice is not None and self._disjoint:
+            # edges that are computed from the lattice meet exactly
+            low = np.array([lattice.left, lattice.top])
+            first = low + lattice.index * patches.stride
+            last = low + (lattice.index + 1) * patches.stride
+        else:
+            first, last = corners, corners + side
+        first, last = np.round(first, DECIMALS), np.round(last, DECIMALS)
+        self._boxes = shapely.box(first[:, 0], first[:, 1], last[:, 0], last[:, 1])
+
+    def union(self, inside: Bool[np.ndarray, " n"]) -> "BaseGeometry | None":
+        """Return the union of some cells; None if there are none."""
+        boxes = self._boxes[inside]
+        if len(boxes) == 0:
+            return None
+        join = self._shapely.coverage_union_all if self._disjoint else self._shapely.union_all
+        return self._shapely.normalize(join(boxes))
+
+
+def _feature(
+    region: "BaseGeometry",
+    q: Quantity,
+    level: float,
+    inside: Bool[np.ndarray, " n"],
+    *,
+    std: Float[np.ndarray, " n"] | None,
+    mpp: float | None,
+    about: Provenance,
+) -> dict[str, Any]:
+    from shapely.geometry import mapping
+
+    name = f"P(evidence) ≥ {level:g}" + (f" {q.class_name}" if q.class_name else "")
+    measurements: dict[str, float] = {
+        "level": level,
+        "patches": int(inside.sum()),
+        "area px²": region.area,
+        "mean P(evidence)": float(q.values[inside].mean(dtype=np.float64)),
+    }
+    if mpp is not None:
+        measurements["area mm²"] = region.area * mpp**2 / 1e6
+    if std is not None:
+        measurements["largest standard deviation"] = float(std[inside].max())
+    colour = list(COLOURS[LEVELS.index(level)])
+    return {
+        "type": "Feature",
+        "id": str(about.identifier("contour", q.suffix, f"{level:g}")),
+        "geometry": mapping(region),
+        "properties": {
+            "objectType": "annotation",
+            "name": name,
+            "classification": {"name": name, "color": colour},
+            "isLocked": True,
+            "measurements": measurements,
+        },
+    }

@@ -1,0 +1,85 @@
+"""Stage 10: what every exported file states about its origin, and the identity of its values."""
+
+import hashlib
+import json
+import uuid
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from functools import cached_property
+
+import numpy as np
+
+from ..evaluation import Prediction, Predictions
+
+STATEMENT = (
+    "Research use only. Not a medical device. Attention shows what the model used, not what is "
+    "diseased."
+)
+NAMESPACE = uuid.UUID("6f1d4c53-6a0b-5b0e-9a57-0c2c9f5f5f15")
+"""Namespace of the identifiers that are derived from a digest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """The origin of a bag's exported values."""
+
+    bag: str
+    model: str
+    """Name of the model, with the number of its members or runs if there are several."""
+    version: str
+    """Version of probsa that writes the file."""
+    score_kind: str
+    """What the mean is; see `Prediction.score_kind`."""
+    digest: str
+    """Hash of the predicted values and of what predictions.json states, as 64 hexadecimal
+    digits."""
+    predicted: datetime
+    """When the per-instance outputs were written, in UTC."""
+
+    @cached_property
+    def entries(self) -> dict[str, str]:
+        """Return the origin as text, by key, for the metadata of a file."""
+        return {
+            "software": f"probsa {self.version}",
+            "model": self.model,
+            "bag": self.bag,
+            "score_kind": self.score_kind,
+            "digest": self.digest,
+            "predicted": self.predicted.isoformat(timespec="seconds"),
+            "statement": STATEMENT,
+        }
+
+    def identifier(self, *parts: str) -> uuid.UUID:
+        """Return an identifier of a part of the export: the same for every repeated export."""
+        return uuid.uuid5(NAMESPACE, "\n".join((self.digest, *parts)))
+
+
+def provenance(table: Predictions, p: Prediction) -> Provenance:
+    """Return the origin of one bag of a predictions folder."""
+    from .. import __version__
+
+    stated = table.metadata
+    model = str(stated.get("model") or "unknown")
+    if runs := stated.get("runs"):
+        model = f"{len(runs)} runs: {', '.join(str(run) for run in runs)}"
+    elif (members := stated.get("members")) is not None:
+        model = f"{model} ({members} members)"
+    changed = table.instance_path(p.name).stat().st_mtime
+    return Provenance(
+        bag=p.name,
+        model=model,
+        version=__version__,
+        score_kind=p.score_kind,
+        digest=_digest(p, stated),
+        predicted=datetime.fromtimestamp(int(changed), UTC),
+    )
+
+
+def _digest(p: Prediction, stated: dict[str, object]) -> str:
+    digest = hashlib.sha256(json.dumps([p.name, stated], sort_keys=True, default=str).encode())
+    for field in fields(p):
+        value = getattr(p, field.name)
+        if isinstance(value, np.ndarray):
+            digest.update(f"{field.name}{value.dtype}{value.shape}".encode())
+            digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()

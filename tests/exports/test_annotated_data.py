@@ -1,0 +1,105 @@
+"""AnnData files, read again by anndata and, for what is in the file, by h5py."""
+
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+from support.made_exports import MODEL, evidence, predictions, slide_bag
+from support.made_maps import SIDE, bag, lattice, scan_bag
+
+from probsa.core import write_bag
+from probsa.errors import InputError
+from probsa.exports import ExportSettings, export_folder
+
+anndata = pytest.importorskip("anndata", reason="the extra `anndata` is not installed")
+
+
+def export(folder, *bags, kind="per-bag", features=None, classes=("0", "1")):
+    preds = predictions(folder / "preds", *bags, classes=classes)
+    settings = ExportSettings(anndata=kind, features=features)
+    done = export_folder(preds, folder / "out", settings)
+    return folder / "out", [reason for _, reason in done.failures]
+
+
+def features_of(folder, p, *, width=5, seed=0):
+    values = np.random.default_rng(seed).normal(size=(len(p.coords), width)).astype(np.float32)
+    write_bag(
+        folder / f"{p.name}.h5", features=values, kind=p.kind, coords=p.coords,
+        attributes={"pitch": float(SIDE)} if p.kind == "slide" else {},
+    )  # fmt: skip
+    return values
+
+
+def test_a_slide_with_features_and_values_of_each_patch(tmp_path):
+    labels = np.array([1, 0, -1] * 10)
+    p = replace(slide_bag(), instance_labels=labels, weight_mean=np.linspace(0, 1, 30, dtype="f4"))
+    values = features_of(tmp_path / "features", p)
+    out, failures = export(tmp_path, p, features=tmp_path / "features")
+    assert failures == []
+    read = anndata.read_h5ad(out / "a.h5ad")
+    np.testing.assert_array_equal(read.X, values)
+    np.testing.assert_array_equal(read.obs["attention_mean"], p.attention_mean)
+    np.testing.assert_array_equal(read.obs["attention_variance"], p.attention_variance)
+    np.testing.assert_array_equal(read.obs["p_evidence"], p.probability_positive)
+    np.testing.assert_array_equal(read.obs["weight_mean"], p.weight_mean)
+    assert read.obs["attention_mean"].dtype == np.float32
+    assert list(read.obs["instance_label"][:3]) == ["positive", "negative", "unknown"]
+    assert list(read.obs["patch"]) == list(range(30))
+    assert list(read.obs_names[:2]) == ["a:0", "a:1"]
+    np.testing.assert_array_equal(read.obsm["spatial"], p.coords + SIDE / 2)
+    spot = read.uns["spatial"]["a"]["scalefactors"]["spot_diameter_fullres"]
+    assert spot == SIDE
+    origin = read.uns["probsa"]["a"]
+    assert origin["model"] == MODEL and origin["score_kind"] == "evidence"
+    assert "Research use only" in origin["statement"]
+    with h5py.File(out / "a.h5ad") as f:
+        assert f.attrs["encoding-type"] == "anndata"
+        np.testing.assert_array_equal(f["obs/attention_mean"][...], p.attention_mean)
+
+
+def test_all_slides_in_one_file(tmp_path):
+    a, b = slide_bag(name="a"), slide_bag(name="b", columns=3, rows=2)
+    both = [features_of(tmp_path / "features", p, seed=k) for k, p in enumerate((a, b))]
+    out, failures = export(tmp_path, a, b, kind="one-file", features=tmp_path / "features")
+    assert failures == [] and [f.name for f in out.iterdir()] == ["maps.h5ad"]
+    read = anndata.read_h5ad(out / "maps.h5ad")
+    np.testing.assert_array_equal(read.X, np.concatenate(both))
+    assert read.obs_names.is_unique and read.n_obs == 36
+    assert read.obs["bag"].value_counts().to_dict() == {"a": 30, "b": 6}
+    np.testing.assert_array_equal(read[read.obs["bag"] == "b"].obsm["spatial"], b.coords + SIDE / 2)
+    assert set(read.uns["spatial"]) == set(read.uns["probsa"]) == {"a", "b"}
+
+
+def test_without_features_and_without_what_the_model_lacks(tmp_path):
+    p = replace(bag(lattice()), name="a", attention_variance=np.zeros(30, np.float32))
+    out, _ = export(tmp_path / "plain", p)
+    read = anndata.read_h5ad(out / "a.h5ad")
+    assert read.shape == (30, 0)
+    assert not {"attention_variance", "p_evidence"} & set(read.obs)
+    assert "no variance" in read.uns["probsa"]["a"]["without_std"]
+    assert set(read.obs["instance_label"]) == {"unknown"}
+    two = np.stack([p.attention_mean, -p.attention_mean], 1)
+    classes = replace(p, attention_mean=two, attention_variance=two**2, weight_mean=two)
+    out, _ = export(tmp_path / "classes", classes, classes=("benign", "tumour"))
+    read = anndata.read_h5ad(out / "a.h5ad")
+    np.testing.assert_array_equal(read.obsm["attention_mean"], two)
+    assert list(read.uns["probsa"]["a"]["classes"]) == ["benign", "tumour"]
+    scan = evidence(scan_bag([0.0, 2.5, 5.0]), name="head")
+    out, _ = export(tmp_path / "scan", scan)
+    read = anndata.read_h5ad(out / "head.h5ad")
+    assert list(read.obs["position_mm"]) == [0.0, 2.5, 5.0] and "spatial" not in read.obsm
+
+
+def test_features_that_were_not_predicted_and_bags_that_differ_are_refused(tmp_path):
+    p = slide_bag()
+    features_of(tmp_path / "other", replace(p, coords=p.coords + 1))
+    out, (said,) = export(tmp_path / "moved", p, features=tmp_path / "other")
+    assert "are not those that were predicted" in said and "--no-features" in said
+    assert not out.exists() or not list(out.iterdir())
+    features_of(tmp_path / "few", slide_bag(columns=2))
+    _, (said,) = export(tmp_path / "fewer", p, features=tmp_path / "few")
+    assert "they have 10 instances, the prediction 30" in said
+    scan = evidence(scan_bag([0.0, 2.5, 5.0]), name="head")
+    with pytest.raises(InputError, match=r"different kinds of bags \(ct, slide\)"):
+        export(tmp_path / "mixed", p, scan, kind="one-file")

@@ -1,0 +1,251 @@
+"""DICOM objects: dciodvfy, values and places by highdicom, pydicom alone, repeated exports."""
+
+import shutil
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pydicom
+import pytest
+from support.made_dicom import uid, validation_errors, write_ct_series, write_dicom_slide
+from support.made_exports import MODEL, evidence, predictions, slide_bag
+from support.made_maps import SIDE, bag, lattice, pink, prediction, scan_bag
+
+import probsa.exports.dicom_grids as dicom_grids
+from probsa.errors import MissingExtra
+from probsa.exports import ExportSettings, export_folder
+from probsa.maps import CohortSources
+from probsa.slides import list_scans, open_scan, slide_files
+
+hd = pytest.importorskip("highdicom", reason="the extra `dicom` is not installed")
+
+MPP, ORIGIN = 0.5, (20.0, 40.0)
+POSITIONS = np.array([0.0, 2.5, 5.0, 8.0, 10.0, 12.5])
+CHANCE = np.array([0.1, 0.9, 0.5, 0.4, 0.95, 0.0])
+NAMES = ("mean", "std", "probability", "segmentation")
+ALLOWED: set[str] = set()
+"""Errors of dciodvfy that our objects may have beyond those of their sources."""
+needs_dciodvfy = pytest.mark.skipif(
+    shutil.which("dciodvfy") is None, reason="dciodvfy (Debian: dicom3tools) is not installed"
+)
+
+
+def export(folder, sources, *bags, status=0):
+    preds = predictions(folder / "preds", *bags)
+    done = export_folder(
+        preds, folder / "out", ExportSettings(dicom=True), sources=CohortSources(sources)
+    )
+    assert len(done.failures) == status, done.failures
+    return folder / "out" if status == 0 else done.failures[0][1]
+
+
+@pytest.fixture(scope="module")
+def slide(tmp_path_factory):
+    """A DICOM slide and the export of a bag whose patches begin at (67, 101)."""
+    folder = tmp_path_factory.mktemp("slide")
+    source = write_dicom_slide(folder / "slides" / "a.dcm", pink(), mpp=MPP, origin=ORIGIN)
+    p = slide_bag(at=(67, 101))
+    return source, p, export(folder, source.parent, p)
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory):
+    """A CT series with a tilted gantry and uneven spacing, and its export."""
+    folder = tmp_path_factory.mktemp("series")
+    write_ct_series(folder / "cts" / "head", POSITIONS, tilt=0.2)
+    (source,) = list_scans(folder / "cts").sources
+    p = evidence(scan_bag(open_scan(source).positions[[4, 0, 1, 3, 5]]), CHANCE[:5], name="head")
+    return source, p, export(folder, folder / "cts", p)
+
+
+@needs_dciodvfy
+def test_a_validator_finds_no_error_that_the_source_does_not_have(slide, series):
+    sources = {"a": slide[0], "head": series[0].files[0]}
+    for name, (_, _, out) in (("a", slide), ("head", series)):
+        own = set(validation_errors(sources[name]))
+        for what in NAMES:
+            found = set(validation_errors(out / f"{name}_{what}.dcm"))
+            assert found - own - ALLOWED == set(), what
+
+
+def test_the_values_of_a_slide_are_exact(slide):
+    _, p, out = slide
+    std = np.sqrt(p.attention_variance)
+    for name, values in zip(
+        NAMES[:3], (p.attention_mean, std, p.probability_positive), strict=True
+    ):
+        matrix = hd.imread(out / f"a_{name}.dcm").get_total_pixel_matrix()
+        np.testing.assert_array_equal(matrix.astype(np.float32), values.reshape(5, 6))
+        plain = pydicom.dcmread(out / f"a_{name}.dcm")
+        raw = np.frombuffer(plain.FloatPixelData, np.float32).reshape(-1, plain.Rows, plain.Columns)
+        np.testing.assert_array_equal(raw[0], values.reshape(5, 6))
+    mask = hd.seg.segread(out / "a_segmentation.dcm")
+    found = mask.get_total_pixel_matrix(combine_segments=True)
+    np.testing.assert_array_equal(found, (p.probability_positive >= 0.5).reshape(5, 6))
+
+
+def test_the_cells_lie_where_their_patches_lie_on_the_glass(slide):
+    source, p, out = slide
+    origin = pydicom.dcmread(source, stop_before_pixels=True)
+    for name in NAMES:
+        written = hd.imread(out / f"a_{name}.dcm")
+        assert written.FrameOfReferenceUID == origin.FrameOfReferenceUID
+        (reference,) = written.ReferencedSeriesSequence
+        assert reference.SeriesInstanceUID == origin.SeriesInstanceUID
+        geometry = written.get_volume_geometry()
+        for corner, cell in ((p.coords[0], (0, 0)), (p.coords[-1], (4, 5))):
+            # rows of the made slide run along −x and columns along −y of the glass; a position is
+            # the middle of a level-0 pixel, and a patch of 64 pixels has its own between two
+            x, y = corner + (SIDE - 1) / 2
+            expected = ORIGIN[0] - y * MPP / 1e3, ORIGIN[1] - x * MPP / 1e3, 0.0
+            found = geometry.map_indices_to_reference(np.array([[0, *cell]]))
+            np.testing.assert_allclose(found[0], expected, atol=1e-6)
+        np.testing.assert_allclose(geometry.spacing[1:], SIDE * MPP / 1e3, rtol=1e-9)
+
+
+def test_values_and_places_of_a_series(series):
+    source, p, out = series
+    files = {float(ds.ImagePositionPatient[2]): ds for ds in map(pydicom.dcmread, source.files)}
+    for name, values in (("mean", p.attention_mean), ("probability", p.probability_positive)):
+        of_slice = dict(zip(p.coords[:, 0].tolist(), values, strict=True))
+        plain = pydicom.dcmread(out / f"head_{name}.dcm")
+        shape = plain.NumberOfFrames, plain.Rows, plain.Columns
+        frames = np.frombuffer(plain.FloatPixelData, np.float32).reshape(shape)
+        measures = plain.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0]
+        spacing = np.array(measures.PixelSpacing, float)  # of rows, of columns
+        seen = set()
+        for frame, group in zip(frames, plain.PerFrameFunctionalGroupsSequence, strict=True):
+            corner = np.array(group.PlanePositionSequence[0].ImagePositionPatient, float)
+            z = float(corner[2])
+            seen.add(z)
+            assert (frame == of_slice[z]).all()
+            first = np.array(files[z].ImagePositionPatient[:2], float)
+            fine = np.array(files[z].PixelSpacing, float)
+            # the edges of the coarse slice are those of the source's
+            np.testing.assert_allclose(
+                corner[:2] - spacing[::-1] / 2, first - fine[::-1] / 2, atol=1e-6
+            )
+            size = np.array([files[z].Rows, files[z].Columns])
+            np.testing.assert_allclose(spacing * shape[1:], fine * size)
+        assert seen == set(of_slice)
+
+
+def test_the_segmentation_of_a_series_has_the_slices_from_a_half(series):
+    source, p, out = series
+    mask = hd.seg.segread(out / "head_segmentation.dcm")
+    files = [pydicom.dcmread(file, stop_before_pixels=True) for file in source.files]
+    chance = dict(zip(p.coords[:, 0].tolist(), p.probability_positive, strict=True))
+    found = mask.get_pixels_by_source_instance(
+        [ds.SOPInstanceUID for ds in files],
+        combine_segments=True,
+        assert_missing_frames_are_empty=True,
+    )
+    expected = [chance.get(float(ds.ImagePositionPatient[2]), 0) >= 0.5 for ds in files]
+    assert 0 < sum(expected) < len(p.coords)
+    assert [bool(frame.any()) for frame in found] == expected
+    assert [bool(frame.all()) for frame in found] == expected
+
+
+def test_a_map_of_several_tiles(slide, tmp_path):
+    source, _, _ = slide
+    coords = np.argwhere(np.ones((200, 300)))[:, ::-1] * 2 + 1
+    n = len(coords)
+    p = evidence(prediction(coords, np.arange(float(n)), stride=2.0), name="a")
+    out = export(tmp_path, source.parent, p)
+    plain = pydicom.dcmread(out / "a_mean.dcm")
+    assert plain.NumberOfFrames == 2 and (plain.Rows, plain.Columns) == (200, 256)
+    matrix = hd.imread(out / "a_mean.dcm").get_total_pixel_matrix()
+    np.testing.assert_array_equal(matrix, np.arange(n).reshape(200, 300))
+
+
+def test_the_objects_state_where_they_come_from(slide):
+    _, _, out = slide
+    for name in NAMES:
+        ds = pydicom.dcmread(out / f"a_{name}.dcm")
+        assert ds.SoftwareVersions == "probsa 0.1.0"
+        assert ds.ManufacturerModelName == MODEL
+        assert "score_kind: evidence" in ds.ImageComments
+        assert "Research use only" in ds.ImageComments
+        assert ds.ContentDescription == "Research use only. Not a medical device."
+        assert ds.PatientName == "Made^Source" and ds.StudyInstanceUID == uid("a", "study")
+        if name != "segmentation":
+            assert ds.ContentQualification == "RESEARCH"
+
+
+def test_a_repeated_export_gives_the_same_objects(slide, tmp_path):
+    source, p, out = slide
+    again = tmp_path / "again"
+    preds = out.parent / "preds"
+    sources = CohortSources(source.parent)
+    export_folder(preds, again, ExportSettings(dicom=True), sources=sources)
+    for name in NAMES:
+        file = f"a_{name}.dcm"
+        assert (again / file).read_bytes() == (out / file).read_bytes()
+    other = replace(p, attention_mean=p.attention_mean + 1)
+    export(tmp_path / "other", source.parent, other)
+    uids = {
+        key: {
+            getattr(pydicom.dcmread(folder / f"a_{name}.dcm"), key)
+            for folder in (out, tmp_path / "other" / "out")
+            for name in NAMES
+        }
+        for key in ("SOPInstanceUID", "SeriesInstanceUID")
+    }
+    assert all(len(found) == 8 for found in uids.values())
+
+
+def test_a_de_identified_series_of_a_scanner(shared_data, tmp_path):
+    with zipfile.ZipFile(shared_data / "ct_volumes" / "ge_head_ct_dicom.zip") as z:
+        z.extractall(tmp_path / "cts" / "head")
+    (source,) = list_scans(tmp_path / "cts").sources
+    first = pydicom.dcmread(source.files[0], stop_before_pixels=True)
+    assert "PatientBirthDate" not in first and "PatientSex" not in first
+    p = evidence(scan_bag(open_scan(source).positions), np.zeros(28), name=source.name)
+    out = export(tmp_path, tmp_path / "cts", p)
+    empty = hd.seg.segread(out / "head_segmentation.dcm")  # no slice reaches 0.5
+    assert not empty.pixel_array.any()
+    if shutil.which("dciodvfy") is not None:
+        own = set(validation_errors(source.files[0]))
+        for name in NAMES:
+            assert set(validation_errors(out / f"head_{name}.dcm")) - own - ALLOWED == set()
+
+
+def test_maps_beside_their_sources_are_neither_slides_nor_scans(slide, series, tmp_path):
+    for source, _, out in (slide, series):
+        folder = tmp_path / out.parent.name
+        shutil.copytree(out, folder)
+        for file in getattr(source, "files", [source]):
+            shutil.copy(file, folder)
+        listing = list_scans(folder)
+        assert listing.skipped["parametric map"] == 3 and listing.skipped["SEG"] == 1
+        assert len(listing.sources) == (0 if source is slide[0] else 1)
+        assert [f.name for f in slide_files(folder)] == (["a.dcm"] if source is slide[0] else [])
+
+
+def test_a_class_is_a_segment(slide, tmp_path):
+    source, p, _ = slide
+    both = np.stack([p.probability_positive, np.zeros(30, np.float32)], 1)
+    two = replace(p, probability_positive=both, attention_mean=both, attention_variance=both + 1)
+    out = export(tmp_path, source.parent, two)
+    seg = hd.seg.segread(out / "a_segmentation.dcm")
+    assert [s.SegmentLabel for s in seg.SegmentSequence] == [
+        "P(evidence) >= 0.5 0",
+        "P(evidence) >= 0.5 1",
+    ]
+    assert sorted(f.name for f in out.glob("*class*")) == [
+        f"a_{name}_class{c}.dcm" for name in sorted(NAMES[:3]) for c in (0, 1)
+    ]
+
+
+def test_other_sources_are_refused_with_advice(slide, tmp_path, monkeypatch):
+    from PIL import Image
+
+    (tmp_path / "slides").mkdir()
+    Image.fromarray(pink()).save(tmp_path / "slides" / "a.png")
+    p = evidence(bag(lattice()), name="a")
+    said = export(tmp_path, tmp_path / "slides", p, status=1)
+    assert "a.png is not DICOM" in said and "wsidicomizer" in said and "--ome-tiff" in said
+    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+    monkeypatch.setitem(__import__("sys").modules, "highdicom", None)
+    with pytest.raises(MissingExtra, match=r"highdicom is not installed: pip install 'probsa\[dic"):
+        dicom_grids.highdicom()

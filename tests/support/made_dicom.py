@@ -1,0 +1,156 @@
+"""Small DICOM sources: a whole slide image and a CT series, complete enough for validators."""
+
+import datetime
+import subprocess
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import ExplicitVRLittleEndian, generate_uid
+
+CT_CLASS = "1.2.840.10008.5.1.4.1.1.2"
+SLIDE_CLASS = "1.2.840.10008.5.1.4.1.1.77.1.6"
+TILE = 64
+
+
+def uid(*parts: object) -> str:
+    return generate_uid(entropy_srcs=[str(part) for part in parts])
+
+
+def _code(value: str, scheme: str, meaning: str) -> Dataset:
+    item = Dataset()
+    item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, scheme, meaning
+    return item
+
+
+def _study(name: str, *, sop_class: str, modality: str) -> Dataset:
+    """Return the attributes of patient, study, series and equipment."""
+    ds = Dataset()
+    ds.SOPClassUID, ds.SOPInstanceUID = sop_class, uid(name, "object")
+    ds.StudyInstanceUID, ds.SeriesInstanceUID = uid(name, "study"), uid(name, "series")
+    ds.FrameOfReferenceUID = uid(name, "frame")
+    ds.PositionReferenceIndicator = "SLIDE_CORNER" if modality == "SM" else None
+    ds.PatientName, ds.PatientID = "Made^Source", name
+    ds.PatientBirthDate, ds.PatientSex = "19500101", "O"
+    ds.StudyDate, ds.StudyTime, ds.StudyID, ds.AccessionNumber = "20260101", "120000", "1", None
+    ds.ContentDate, ds.ContentTime = "20260101", "120000"
+    ds.AcquisitionDateTime = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+    ds.ReferringPhysicianName = None
+    ds.Modality, ds.SeriesNumber, ds.InstanceNumber = modality, 1, 1
+    ds.Manufacturer, ds.ManufacturerModelName = "probsa tests", "made"
+    ds.DeviceSerialNumber, ds.SoftwareVersions = "1", "1"
+    return ds
+
+
+def _save(ds: Dataset, path: Path) -> Path:
+    meta = FileMetaDataset()
+    meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = (
+        ds.SOPClassUID,
+        ds.SOPInstanceUID,
+    )
+    ds.file_meta = meta
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ds.save_as(path, enforce_file_format=True)
+    return path
+
+
+def write_dicom_slide(
+    path: Path,
+    image: UInt8[np.ndarray, "height width 3"],
+    *,
+    mpp: float = 0.5,
+    origin: tuple[float, float] = (20.0, 40.0),
+    orientation: tuple[int, ...] = (0, -1, 0, -1, 0, 0),
+) -> Path:
+    """Write a VL Whole Slide Microscopy Image of one level, TILED_FULL and uncompressed."""
+    height, width = image.shape[:2]
+    down, across = -(-height // TILE), -(-width // TILE)
+    padded = np.full((down * TILE, across * TILE, 3), 255, np.uint8)
+    padded[:height, :width] = image
+    tiles = padded.reshape(down, TILE, across, TILE, 3).transpose(0, 2, 1, 3, 4)
+    ds = _study(path.stem, sop_class=SLIDE_CLASS, modality="SM")
+    ds.ImageType = ["ORIGINAL", "PRIMARY", "VOLUME", "NONE"]
+    ds.VolumetricProperties, ds.SpecimenLabelInImage = "VOLUME", "NO"
+    ds.BurnedInAnnotation, ds.FocusMethod = "NO", "AUTO"
+    ds.ExtendedDepthOfField, ds.LossyImageCompression = "NO", "00"
+    ds.SamplesPerPixel, ds.PhotometricInterpretation, ds.PlanarConfiguration = 3, "RGB", 0
+    ds.Rows = ds.Columns = TILE
+    ds.BitsAllocated = ds.BitsStored = 8
+    ds.HighBit, ds.PixelRepresentation, ds.NumberOfFrames = 7, 0, down * across
+    ds.TotalPixelMatrixColumns, ds.TotalPixelMatrixRows = width, height
+    ds.TotalPixelMatrixFocalPlanes = 1
+    ds.ImagedVolumeWidth, ds.ImagedVolumeHeight = width * mpp / 1e3, height * mpp / 1e3
+    ds.ImagedVolumeDepth = 1.0
+    ds.ImageOrientationSlide = list(orientation)
+    place = Dataset()
+    place.XOffsetInSlideCoordinateSystem, place.YOffsetInSlideCoordinateSystem = origin
+    ds.TotalPixelMatrixOriginSequence = [place]
+    ds.DimensionOrganizationType = "TILED_FULL"
+    organisation = Dataset()
+    organisation.DimensionOrganizationUID = uid(path.stem, "dimensions")
+    ds.DimensionOrganizationSequence = [organisation]
+    measures, frame_type = Dataset(), Dataset()
+    measures.PixelSpacing, measures.SliceThickness = [mpp / 1e3] * 2, 0.001
+    frame_type.FrameType = ds.ImageType
+    path_item, shared = Dataset(), Dataset()
+    path_item.OpticalPathIdentifier = "1"
+    shared.PixelMeasuresSequence = [measures]
+    shared.WholeSlideMicroscopyImageFrameTypeSequence = [frame_type]
+    shared.OpticalPathIdentificationSequence = [path_item]
+    ds.SharedFunctionalGroupsSequence = [shared]
+    optical = Dataset()
+    optical.OpticalPathIdentifier = "1"
+    optical.IlluminationTypeCodeSequence = [_code("111744", "DCM", "Brightfield illumination")]
+    optical.IlluminationColorCodeSequence = [_code("11744", "DCM", "Full Spectrum")]
+    ds.OpticalPathSequence, ds.NumberOfOpticalPaths = [optical], 1
+    ds.ContainerIdentifier = "1"
+    ds.IssuerOfTheContainerIdentifierSequence, ds.AcquisitionContextSequence = [], []
+    ds.ContainerTypeCodeSequence = [_code("433466003", "SCT", "Microscope slide")]
+    specimen = Dataset()
+    specimen.SpecimenIdentifier, specimen.SpecimenUID = "1", uid(path.stem, "specimen")
+    specimen.IssuerOfTheSpecimenIdentifierSequence = []
+    specimen.SpecimenPreparationSequence = []
+    ds.SpecimenDescriptionSequence = [specimen]
+    ds.PixelData = tiles.tobytes()
+    return _save(ds, path)
+
+
+def write_ct_series(
+    folder: Path,
+    positions: np.ndarray,
+    *,
+    size: tuple[int, int] = (24, 20),
+    spacing: tuple[float, float] = (0.5, 0.75),
+    tilt: float = 0.0,
+) -> Path:
+    """Write one file per slice; `tilt` is the shift along y for each mm, as of a tilted gantry."""
+    rows, columns = size
+    rng = np.random.default_rng(0)
+    for k, z in enumerate(positions):
+        ds = _study(folder.name, sop_class=CT_CLASS, modality="CT")
+        ds.SOPInstanceUID, ds.InstanceNumber = uid(folder.name, k), k + 1
+        ds.ImageType = ["ORIGINAL", "PRIMARY", "AXIAL"]
+        ds.AcquisitionNumber, ds.KVP, ds.Laterality = 1, 120, None
+        ds.PatientPosition = "HFS"
+        ds.ImageOrientationPatient = [1, 0, 0, 0, 1, 0]
+        ds.ImagePositionPatient = [-5.0, round(-6.0 + tilt * float(z), 6), float(z)]
+        ds.PixelSpacing, ds.SliceThickness = list(spacing), 1.0
+        ds.SamplesPerPixel, ds.PhotometricInterpretation = 1, "MONOCHROME2"
+        ds.Rows, ds.Columns = rows, columns
+        ds.BitsAllocated = ds.BitsStored = 16
+        ds.HighBit, ds.PixelRepresentation = 15, 1
+        ds.RescaleIntercept, ds.RescaleSlope, ds.RescaleType = 0, 1, "HU"
+        pixels = rng.integers(0, 80, size).astype(np.int16)
+        pixels[0] = -1000
+        ds.PixelData = pixels.tobytes()
+        _save(ds, folder / f"{100 - k:03}.dcm")  # the order of names is not that of slices
+    return folder
+
+
+def validation_errors(path: Path) -> list[str]:
+    """Return what dciodvfy calls an error in a file, without duplicates."""
+    done = subprocess.run(["dciodvfy", path], capture_output=True, text=True, check=False)
+    lines = (done.stderr + done.stdout).splitlines()
+    return sorted({line for line in lines if line.startswith("Error")})
