@@ -30,6 +30,7 @@ ROOMS = [
     "evaluation",
     "maps",
     "workflow",
+    "estimators",
     "benchmark",
     "cli",
     "__main__",
@@ -45,6 +46,8 @@ LONGER_HEADER = {"__init__.py": "it draws the flow", "errors.py": "it draws the 
 PUBLIC = [
     "Bag",
     "Bags",
+    "MILClassifier",
+    "PerInstance",
     "ProbSAError",
     "load",
     "models",

@@ -31,6 +31,7 @@ from .preparation import Standardizer as Standardizer
 from .preparation import note_missing_features as note_missing_features
 from .preparation import open_data as open_data
 from .preparation import prepare as prepare
+from .preparation import prepare_bags as prepare_bags
 from .preparation import read_split as read_split
 from .progress import progress_of as progress_of
 from .recipes import default_recipe as default_recipe

@@ -37,6 +37,7 @@ def train(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    prepared: PreparedData | None = None,
     reporter: Reporter | None = None,
 ) -> RunFolder:
     """Train a model or its members, or continue their training, and return the run folder.
@@ -46,6 +47,7 @@ def train(
         out: the run folder to create. One that exists is refused without `resume` or `overwrite`.
         resume: continue after the last complete epoch; a finished run is left as it is.
         overwrite: first remove the run that is there.
+        prepared: its data, for bags in memory; None to open those that `config` names.
         reporter: receives the progress.
 
     Raises:
@@ -61,7 +63,8 @@ def train(
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
     with torch.random.fork_rng(devices=[]), world(device) as w:
-        prepared = prepare(config, previous=out if resume else None)
+        if prepared is None:
+            prepared = prepare(config, previous=out if resume else None)
         folder = RunFolder(out)
         if w.first:
             open_run(out, config, resume=resume, overwrite=overwrite)
