@@ -6,6 +6,7 @@ from .errors import ProbSAError as ProbSAError
 from .estimators import MILClassifier as MILClassifier
 from .estimators import PerInstance as PerInstance
 from .evaluation.predictor import load as load
+from .evaluation.pretrained import from_pretrained as from_pretrained
 from .workflow import predict_folder as predict_folder
 from .workflow import train_and_report as train_and_report
 

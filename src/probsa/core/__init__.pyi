@@ -8,8 +8,8 @@ from .bag_files import pt_files as pt_files
 from .bag_graphs import Graph as Graph
 from .bag_graphs import GraphChoice as GraphChoice
 from .bag_graphs import as_array as as_array
+from .bag_graphs import as_graph_options as as_graph_options
 from .bag_graphs import build_graph as build_graph
-from .bag_graphs import graph_options as graph_options
 from .bag_graphs import resolve_kind as resolve_kind
 from .bag_graphs import stored_arrays as stored_arrays
 from .bags import Bag as Bag
@@ -28,6 +28,7 @@ from .files import write_json as write_json
 from .files import write_text as write_text
 from .frames import DataFrame as DataFrame
 from .frames import data_frame as data_frame
+from .frames import frame_of_csv as frame_of_csv
 from .graph_options import GraphKind as GraphKind
 from .graph_options import GraphOptions as GraphOptions
 from .graph_options import WeightKind as WeightKind

@@ -38,7 +38,7 @@ class Graph:
         return self.edges.nbytes + self.weights.nbytes
 
 
-def graph_options(choice: GraphChoice) -> GraphOptions:
+def as_graph_options(choice: GraphChoice) -> GraphOptions:
     """Return the options of a graph.
 
     Args:

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from ..errors import BagError
-from .bag_graphs import GraphChoice, build_graph, graph_options, stored_arrays
+from .bag_graphs import GraphChoice, as_graph_options, build_graph, stored_arrays
 from .graphs import degrees, undirected
 from .segments import segment_index
 from .store import BagKind
@@ -94,7 +94,7 @@ class Bag:
         stored = stored_arrays(
             name, features, coords, instance_labels=instance_labels, kind=kind, stride=stride
         )
-        built = build_graph(stored, options=graph_options(graph))
+        built = build_graph(stored, options=as_graph_options(graph))
         labels = stored.instance_labels
         return cls(
             name=name,

@@ -120,7 +120,7 @@ def _digits() -> tuple[Float[np.ndarray, "images 64"], Int[np.ndarray, " images"
     from sklearn.datasets import load_digits  # takes 0.1 s, which only the demo needs
 
     pixels, digit = load_digits(return_X_y=True)
-    return pixels / 16, digit.astype(np.int64)
+    return np.asarray(pixels) / 16, np.asarray(digit, dtype=np.int64)
 
 
 def _pools(seed: int) -> dict[str, list[Int[np.ndarray, " k"]]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from ..core import Bag, GraphChoice, GraphOptions, graph_options
+from ..core import Bag, GraphChoice, GraphOptions, as_graph_options
 from ..datasets import IN_MEMORY, LabelTable
 from ..errors import BagError, InputError
 from ..evaluation import Prediction, Predictor
@@ -57,11 +57,10 @@ class MILClassifier(ClassifierMixin, BaseEstimator):
         n_features_in_: number of features per instance.
         n_iter_: number of epochs trained.
         history_: one record per epoch, as in metrics.csv.
-        split_: which bags (by name) were trained and validated on.
+        split_: the names of the bags of each part; not after `from_pretrained`.
+        n_bags_: number of bags of each part.
         predictor_: the trained `Predictor`.
     """
-
-    _library: ClassVar[str] = "probsa"
 
     def __init__(  # noqa: PLR0913 - scikit-learn searches over arguments of the constructor
         self,
@@ -143,11 +142,10 @@ class MILClassifier(ClassifierMixin, BaseEstimator):
         fitted = fit_bags(config, bags, table, validation=self.validation)
         self.classes_ = classes
         self.n_features_in_ = int(bags[0].x.shape[1])
-        self.predictor_, self.split_, self.history_ = (
-            fitted.predictor,
-            fitted.split,
-            fitted.history,
-        )
+        self.predictor_ = fitted.predictor
+        self.split_ = fitted.split
+        self.n_bags_ = {part: len(getattr(fitted.split, part)) for part in ("train", "val")}
+        self.history_ = fitted.history
         self.n_iter_ = len(fitted.history)
         return self
 
@@ -237,7 +235,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):
 
     def _config(self) -> RunConfig:
         """Return the run that the arguments describe, with every value checked."""
-        graph = {k: getattr(graph_options(self.graph), k) for k in _graph_names(self.graph)}
+        graph = {k: getattr(as_graph_options(self.graph), k) for k in _graph_names(self.graph)}
         given = {
             "model.name": self.model,
             "training.epochs": self.epochs,

@@ -118,5 +118,5 @@ def _digest(bag: Bag) -> str:
         if part is not None:
             array = as_array(part)
             digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).view(np.uint8))
+            digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()

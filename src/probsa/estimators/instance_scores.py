@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from ..core import DataFrame
-from ..evaluation import Prediction
+from ..evaluation import Prediction, doubt, instance_evidence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,9 +34,15 @@ class InstanceScores:
         return self.prediction.attention_variance
 
     @property
-    def probability(self) -> Float[np.ndarray, "n *classes"] | None:
-        """P(f_n > 0), that the instance speaks for the class; None where 0 has no meaning."""
-        return self.prediction.probability_positive
+    def probability(self) -> Float[np.ndarray, " n"]:
+        """The posterior probability that the evidence of the instance is above its threshold.
+
+        Of attention, evidence is the log ratio to uniform attention; nan where there is none. With
+        several classes, it is that of the bag's class (see `probsa.evaluation.instance_evidence`).
+        """
+        p = self.prediction
+        wrong = doubt(p)
+        return np.where(instance_evidence(p) > 0, 1 - wrong, wrong)
 
     @property
     def weight(self) -> Float[np.ndarray, "n *classes"]:

@@ -37,7 +37,8 @@ class PerInstance(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
         """
         del y  # instances have no labels
         table, _ = _table(items_of(X))
-        self.transformer_ = clone(self.transformer).fit(table)
+        copy: Any = clone(self.transformer)
+        self.transformer_ = copy.fit(table)
         self.n_features_in_ = int(table.shape[1])
         return self
 
