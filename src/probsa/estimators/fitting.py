@@ -46,7 +46,7 @@ def fit_bags(
     split = _split(table, validation=validation, seed=config.order_seed)
     prepared = prepare_bags(config, data, table=table, split=split)
     with tempfile.TemporaryDirectory(prefix="probsa-") as folder, _same_threads():
-        run = train(config, Path(folder) / "run", prepared=prepared)
+        run = train(config, Path(folder) / config.model, prepared=prepared)
         predictor = load(run.path, device=config.training.device)
         if config.training.temperature_scaling:
             predicted = list(predictor.predict(data.bag(name) for name in split.val))

@@ -90,11 +90,10 @@ def _remark(classifier: "MILClassifier") -> str:
     rows = [r for r in classifier.history_ if r.get("val_auroc") is not None]
     if not rows:
         return about
-    best = max(rows, key=lambda row: row["val_auroc"] or 0.0)
+    best = max(row["val_auroc"] or 0.0 for row in rows)
     return (
-        f"{about} The highest AUROC of an epoch on the {classifier.n_bags_.get('val', 0)} validation "
-        f"bags, which chose the weights, was {best['val_auroc']:.3f}; it is no estimate of the "
-        "performance on new bags."
+        f"{about} The highest AUROC of an epoch on the validation bags, which chose the weights, "
+        f"was {best:.3f}; it is no estimate of the performance on new bags."
     )
 
 

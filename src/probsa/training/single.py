@@ -7,6 +7,7 @@ side where their models can be stacked, else one after another.
 import math
 import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from .preparation import PreparedData, prepare
 from .progress import Run, progress_of
 from .reporting import Reporter
 from .run_folder import RunFolder, open_run
+from .trackers import TrackedRun, tracked
 
 
 def train(
@@ -78,10 +80,15 @@ def train(
                 )
         w.wait()
         try:
-            if config.training.members > 1:
-                train_members(config, folder, prepared, world=w, reporter=reporter)
-            else:
-                train_prepared(config, folder, prepared, world=w, reporter=reporter)
+            with tracked(config, folder) if w.first else nullcontext() as tracker:
+                if config.training.members > 1:
+                    train_members(config, folder, prepared, world=w, reporter=reporter)
+                else:
+                    train_prepared(
+                        config, folder, prepared, world=w, reporter=reporter, tracker=tracker
+                    )
+                if tracker is not None:
+                    tracker.update(_history(config, folder))
         except ProbSAError:
             if w.first and not any(out.rglob("*.safetensors")):
                 shutil.rmtree(out)  # it failed before an epoch ended: there is nothing to resume
@@ -101,6 +108,7 @@ def train_prepared(
     *,
     world: World,
     reporter: Reporter,
+    tracker: TrackedRun | None = None,
 ) -> None:
     """Train a run on its own whose folder exists and whose data are prepared.
 
@@ -114,6 +122,8 @@ def train_prepared(
         return
     device = choose_device(config.training.device)
     loop = single_loop(config, folder, prepared, device=device, world=world, reporter=reporter)
+    if isinstance(loop.keeper, EpochKeeper):
+        loop.keeper.tracker = tracker
     loop.run()
     (run,) = loop.runs
     if run.error is not None:
@@ -175,6 +185,13 @@ def _is_complete(config: RunConfig, folder: RunFolder) -> bool:
     patience = config.training.patience
     over = patience is not None and progress.since_best >= patience
     return progress.epoch == epochs_of(config) or over
+
+
+def _history(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
+    """Return the rows of a run's metrics.csv."""
+    if config.training.members > 1:
+        return _mean_history(folder.members())
+    return [*progress_of(load_checkpoint(folder.last)).history]
 
 
 def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:
