@@ -12,6 +12,7 @@ from torch import Tensor
 from ..errors import BagError, EmptyBag, GraphError, InputError, UnknownName
 from . import graphs
 from .graph_options import GraphKind, GraphOptions
+from .options import check_value
 from .store import (
     BagKind,
     StoredBag,
@@ -38,11 +39,12 @@ class Graph:
         return self.edges.nbytes + self.weights.nbytes
 
 
-def as_graph_options(choice: GraphChoice) -> GraphOptions:
+def as_graph_options(choice: object) -> GraphOptions:
     """Return the options of a graph.
 
     Args:
-        choice: options, a mapping from their names (as in run files), or the name of a kind.
+        choice: a `GraphChoice`: options, a mapping from their names (as in run files), the name of
+            a kind, or None.
 
     Raises:
         UnknownName: an option does not exist.
@@ -59,9 +61,10 @@ def as_graph_options(choice: GraphChoice) -> GraphOptions:
         )
     values = dict(choice or {})
     known = GraphOptions.__dataclass_fields__
-    for name in values:
+    for name, value in values.items():
         if name not in known:
             raise UnknownName("option of a graph", str(name), known)
+        check_value(name, value, known[name].type)
     return GraphOptions(**values)
 
 
@@ -119,7 +122,7 @@ def stored_arrays(
     *,
     instance_labels: object = None,
     kind: BagKind | None = None,
-    stride: float | None = None,
+    stride: float | int | None = None,
 ) -> StoredBag:
     """Return arrays or tensors as the content of a bag, after the checks of bags in files.
 
@@ -145,7 +148,7 @@ def stored_arrays(
         coords=places,
         instance_labels=labels,
         kind=kind,
-        stride=stride,
+        stride=None if stride is None else float(stride),
     )
     return validate_bag(bag)
 

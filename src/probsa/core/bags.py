@@ -66,7 +66,7 @@ class Bag:
         *,
         name: str = "bag",
         graph: GraphChoice = None,
-        stride: float | None = None,
+        stride: float | int | None = None,
         instance_labels: object = None,
         kind: BagKind | None = None,
     ) -> "Bag":

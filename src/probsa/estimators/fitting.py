@@ -28,7 +28,7 @@ class Fitted:
 
 
 def fit_bags(
-    config: RunConfig, bags: Sequence[Bag], table: LabelTable, *, validation: float
+    config: RunConfig, bags: Sequence[Bag], table: LabelTable, *, validation: float | int
 ) -> Fitted:
     """Train a run in a temporary folder.
 
@@ -57,7 +57,7 @@ def fit_bags(
     return Fitted(predictor=predictor, split=split, history=history)
 
 
-def _split(table: LabelTable, *, validation: float, seed: int) -> Split:
+def _split(table: LabelTable, *, validation: float | int, seed: int) -> Split:
     if validation == 0:
         return Split(train=table.bags, val=(), test=(), origin="validation is 0: all bags train")
     try:

@@ -99,7 +99,8 @@ class ProbSAPooling(nn.Module):
         q = self.attention(h, bags)
         f = sample_instances(q, self._noise(q, bags, generator), bags.sizes)
         mean, variance = weight_moments(f, bags.sizes)
-        kl = q.kl(self.prior, bags)
+        of_field = self.attention.prior  # with the same κ
+        kl = q.kl(self.prior if of_field is None else of_field.prior(bags), bags)
         return PooledBags(
             vectors=pool_vectors(f, h.to(f.dtype), bags.sizes),
             attention=q,

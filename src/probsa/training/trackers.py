@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -109,20 +110,18 @@ class MLflowRun(TrackedRun):
 
     @classmethod
     def errors(cls) -> tuple[type[Exception], ...]:
-        from mlflow.exceptions import MlflowException
-
-        return (MlflowException, OSError)
+        return (import_module("mlflow.exceptions").MlflowException, OSError)
 
     def start(self, run: str | None, config: RunConfig, folder: Path) -> str:
-        import mlflow
-
+        mlflow = import_module("mlflow")
         self.client = mlflow.MlflowClient()
         if run is not None:
             self.client.update_run(run, status="RUNNING")
         else:
             run = self._create(folder.name, mlflow.active_run())
             parameters = [
-                mlflow.entities.Param(key, str(value)) for key, value in _flat(config.to_dict())
+                import_module("mlflow.entities").Param(key, str(value))
+                for key, value in _flat(config.to_dict())
             ]
             for k in range(0, len(parameters), MOST):
                 self.client.log_batch(run, params=parameters[k : k + MOST])
@@ -130,10 +129,8 @@ class MLflowRun(TrackedRun):
         return run
 
     def log(self, row: Mapping[str, float], *, epoch: int) -> None:
-        from mlflow.entities import Metric
-
-        now = int(time.time() * 1000)
-        metrics = [Metric(key, value, now, epoch) for key, value in row.items()]
+        metric, now = import_module("mlflow.entities").Metric, int(time.time() * 1000)
+        metrics = [metric(key, value, now, epoch) for key, value in row.items()]
         self.client.log_batch(self.run, metrics=metrics)
 
     def finish(self, *, failed: bool) -> None:
@@ -158,13 +155,10 @@ class WandbRun(TrackedRun):
 
     @classmethod
     def errors(cls) -> tuple[type[Exception], ...]:
-        from wandb.errors import Error
-
-        return (Error, OSError)
+        return (import_module("wandb.errors").Error, OSError)
 
     def start(self, run: str | None, config: RunConfig, folder: Path) -> str:
-        import wandb
-
+        wandb = import_module("wandb")
         self.is_own = wandb.run is None
         if wandb.run is not None:
             self.run = wandb.run
