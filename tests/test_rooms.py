@@ -49,6 +49,7 @@ PUBLIC = [
     "MILClassifier",
     "PerInstance",
     "ProbSAError",
+    "from_pretrained",
     "load",
     "models",
     "pack",

@@ -3,18 +3,16 @@
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..core import GraphOptions, PositiveInt, as_record, read_json
 from ..errors import InputError
 from ..evaluation import CONFIG, CardFacts, from_pretrained, local_folder, write_pretrained
+from .classifier import MILClassifier
 
-if TYPE_CHECKING:
-    from .classifier import MILClassifier
-
-C = TypeVar("C", bound="MILClassifier")
+C = TypeVar("C", bound=MILClassifier)
 AGAIN = "copy the folder again, or save the classifier again"
 
 
@@ -35,7 +33,7 @@ class _Stored:
     estimator: StoredEstimator
 
 
-def save_classifier(classifier: "MILClassifier", folder: Path, *, data: str) -> Path:
+def save_classifier(classifier: MILClassifier, folder: Path, *, data: str) -> Path:
     """Write a fitted classifier; see `MILClassifier.save_pretrained`."""
     labels = classifier.classes_.tolist()
     if not all(isinstance(label, str | bool | int | float) for label in labels):
@@ -84,7 +82,7 @@ def load_classifier(cls: type[C], source: Path | str, *, revision: str | None, d
     return classifier
 
 
-def _remark(classifier: "MILClassifier") -> str:
+def _remark(classifier: MILClassifier) -> str:
     """Return what is known of the results: those of the epoch that was kept, on validation bags."""
     about = "No figures on held-out bags are stored with this model."
     rows = [r for r in classifier.history_ if r.get("val_auroc") is not None]

@@ -62,6 +62,8 @@ class Predictor:
         """The metadata of the training features; None if it is not known."""
         self.run: RunFolder | None = None
         """The run that the model comes from; None if there is none."""
+        self.threshold: float | None = None
+        """p(Y = 1) from which a bag is positive, of a model without a run; None if not known."""
         self.temperature = 1.0
         """Temperature of the probabilities of bags, see `temperature`; 1 changes nothing."""
 
@@ -175,6 +177,7 @@ class Ensemble(Predictor):
         self.config, self.metadata = config, metadata or {}
         self.stated = None  # each member has its own
         self.run = None
+        self.threshold = None
         self.temperature = 1.0
 
     def may_predict(self, name: str) -> bool:

@@ -24,7 +24,6 @@ from ..errors import CheckpointError, InputError, MissingExtra, OutputExists
 from ..training import (
     Checkpoint,
     RunConfig,
-    RunFolder,
     Standardizer,
     load_checkpoint,
     restore_model,
@@ -99,7 +98,7 @@ def write_pretrained(
         run=None if predictor.config is None else _without_paths(predictor.config),
         precision=predictor.precision,
         temperature=float(predictor.temperature),
-        threshold=_threshold(predictor.run),
+        threshold=_threshold(predictor),
         about={k: v for k, v in predictor.metadata.items() if k != "runs"},  # they are paths
         probsa_version=__version__,
     )
@@ -154,6 +153,7 @@ def from_pretrained(
     if len(members) > 1:
         predictor = Ensemble(members, config=run, metadata=config.about)
     predictor.temperature = float(config.temperature)
+    predictor.threshold = config.threshold
     return predictor
 
 
@@ -247,5 +247,8 @@ def _without_paths(config: RunConfig) -> dict[str, Any]:
     return replace(config, data=data).to_dict()
 
 
-def _threshold(run: RunFolder | None) -> float | None:
-    return run.threshold() if run is not None and run.threshold_file.is_file() else None
+def _threshold(predictor: Predictor) -> float | None:
+    run = predictor.run
+    if run is None or not run.threshold_file.is_file():
+        return predictor.threshold
+    return run.threshold()
