@@ -1,6 +1,6 @@
 """`MILClassifier`: train and apply the package's models in the manner of scikit-learn."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +108,8 @@ class MILClassifier(ClassifierMixin, BaseEstimator):
         X: Any,
         y: Any,
         *,
-        coords: Sequence[Any] | None = None,
-        groups: Sequence[Hashable] | None = None,
+        coords: Any = None,
+        groups: Any = None,
     ) -> "MILClassifier":
         """Train on labelled bags, some of which validate.
 
@@ -149,9 +149,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):
         self.n_iter_ = len(fitted.history)
         return self
 
-    def predict_proba(
-        self, X: Any, *, coords: Sequence[Any] | None = None
-    ) -> Float[np.ndarray, "bags classes"]:
+    def predict_proba(self, X: Any, *, coords: Any = None) -> Float[np.ndarray, "bags classes"]:
         """Return the probability of each class, in the order of `classes_`; rows sum to 1.
 
         Raises:
@@ -163,21 +161,19 @@ class MILClassifier(ClassifierMixin, BaseEstimator):
         p = np.hstack([1 - p, p]) if p.shape[1] == 1 else p
         return p / p.sum(1, keepdims=True)
 
-    def predict(
-        self, X: Any, *, coords: Sequence[Any] | None = None
-    ) -> Shaped[np.ndarray, " bags"]:
+    def predict(self, X: Any, *, coords: Any = None) -> Shaped[np.ndarray, " bags"]:
         """Return the label of the most probable class of each bag."""
         p = self.predict_proba(X, coords=coords)
         return self.classes_[p.argmax(1)]
 
     def decision_function(
-        self, X: Any, *, coords: Sequence[Any] | None = None
+        self, X: Any, *, coords: Any = None
     ) -> Float[np.ndarray, "bags *classes"]:
         """Return the log-odds of the second of two classes (bags,), else log p (bags, classes)."""
         p = np.clip(self.predict_proba(X, coords=coords), SMALLEST, 1 - SMALLEST)
         return np.log(p[:, 1] / p[:, 0]) if p.shape[1] == 2 else np.log(p)
 
-    def explain(self, X: Any, *, coords: Sequence[Any] | None = None) -> list[InstanceScores]:
+    def explain(self, X: Any, *, coords: Any = None) -> list[InstanceScores]:
         """Return the scores of the instances of each bag: mean, variance, probability, weight."""
         predictions = self._predictions(X, coords)
         return [InstanceScores(name=p.name, prediction=p) for p in predictions]
@@ -218,10 +214,10 @@ class MILClassifier(ClassifierMixin, BaseEstimator):
 
         return load_classifier(cls, source, revision=revision, device=device)
 
-    def _bags(self, X: Any, coords: Sequence[Any] | None, *, graph: GraphOptions) -> list[Bag]:
+    def _bags(self, X: Any, coords: Any, *, graph: GraphOptions) -> list[Bag]:
         return as_bags(X, coords, graph=graph)
 
-    def _predictions(self, X: Any, coords: Sequence[Any] | None) -> Iterator[Prediction]:
+    def _predictions(self, X: Any, coords: Any) -> Iterator[Prediction]:
         check_is_fitted(self)
         predictor: Predictor = self.predictor_
         assert predictor.config is not None

@@ -18,7 +18,7 @@ EXPECTED = (
 )
 
 
-def as_bags(X: Any, coords: Sequence[Any] | None = None, *, graph: GraphOptions) -> list[Bag]:
+def as_bags(X: Any, coords: Any = None, *, graph: GraphOptions) -> list[Bag]:
     """Return bags with their graphs.
 
     An array is named by a digest of its values, so that its prediction does not depend on the
