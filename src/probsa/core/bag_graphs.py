@@ -59,7 +59,7 @@ def as_graph_options(choice: object) -> GraphOptions:
             f"graph is {choice!r}; expected a kind such as 'knn', or options such as "
             "{'kind': 'knn', 'weight_scale': 'degree'}"
         )
-    values = dict(choice or {})
+    values: dict[str, Any] = dict(choice or {})
     known = GraphOptions.__dataclass_fields__
     for name, value in values.items():
         if name not in known:
