@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from .. import features
 from ..core import as_record, counted, read_json
 from ..datasets import SPLIT_PARTS
 from ..errors import UnknownName
+from ..features import describe
 from ..statistics import Metric
 from ..training import RunFolder, read_split
 from .predictor import Predictor
@@ -146,7 +146,7 @@ def _with_licence(encoder: str) -> str:
     """Return the name of an encoder with its licence, where the package knows it."""
     name = encoder.partition("@")[0]
     try:
-        licence = features.describe(name)["licence"]
+        licence = describe(name)["licence"]
     except UnknownName:
         return encoder
     return f"{encoder} (licence: {licence})"

@@ -71,13 +71,7 @@ def train(
         if w.first:
             open_run(out, config, resume=resume, overwrite=overwrite)
             prepared.write(folder)
-            if prepared.left_out:
-                named = ", ".join(map(repr, prepared.left_out[:5]))
-                more = ", …" if len(prepared.left_out) > 5 else ""
-                reporter.remark(
-                    f"left out {counted(len(prepared.left_out), 'labelled bag')} without features "
-                    f"or instances ({named}{more}): see {folder.notes_file}"
-                )
+            _remark_left_out(prepared, folder, reporter)
         w.wait()
         try:
             with tracked(config, folder) if w.first else nullcontext() as tracker:
@@ -99,6 +93,17 @@ def train(
                 remarks = counted(len(prepared.bags.notes), "bag")
                 reporter.remark(f"{remarks} with remarks: {folder.notes_file}")
     return folder
+
+
+def _remark_left_out(prepared: PreparedData, folder: RunFolder, reporter: Reporter) -> None:
+    if not prepared.left_out:
+        return
+    named = ", ".join(map(repr, prepared.left_out[:5]))
+    more = ", …" if len(prepared.left_out) > 5 else ""
+    reporter.remark(
+        f"left out {counted(len(prepared.left_out), 'labelled bag')} without features "
+        f"or instances ({named}{more}): see {folder.notes_file}"
+    )
 
 
 def train_prepared(
