@@ -32,6 +32,7 @@ ROOMS = [
     "view",
     "exports",
     "workflow",
+    "estimators",
     "benchmark",
     "cli",
     "__main__",
@@ -47,7 +48,10 @@ LONGER_HEADER = {"__init__.py": "it draws the flow", "errors.py": "it draws the 
 PUBLIC = [
     "Bag",
     "Bags",
+    "MILClassifier",
+    "PerInstance",
     "ProbSAError",
+    "from_pretrained",
     "load",
     "models",
     "pack",

@@ -3,7 +3,10 @@ from .core.bags import Bag as Bag
 from .core.bags import Bags as Bags
 from .core.bags import pack as pack
 from .errors import ProbSAError as ProbSAError
+from .estimators import MILClassifier as MILClassifier
+from .estimators import PerInstance as PerInstance
 from .evaluation.predictor import load as load
+from .evaluation.pretrained import from_pretrained as from_pretrained
 from .workflow import predict_folder as predict_folder
 from .workflow import train_and_report as train_and_report
 

@@ -63,6 +63,10 @@ PACKAGES = (
     ("ray", "cluster"),
     ("submitit", "slurm"),
     ("tensorboard", "track"),
+    ("mlflow-skinny", "mlflow"),
+    ("wandb", "wandb"),
+    ("pandas", "frames"),
+    ("huggingface-hub", "hub"),
 )
 """Optional packages, and the extra that installs each."""
 

@@ -5,6 +5,13 @@ from .bag_files import files_by_name as files_by_name
 from .bag_files import hdf5_files as hdf5_files
 from .bag_files import npy_files as npy_files
 from .bag_files import pt_files as pt_files
+from .bag_graphs import Graph as Graph
+from .bag_graphs import GraphChoice as GraphChoice
+from .bag_graphs import as_array as as_array
+from .bag_graphs import as_graph_options as as_graph_options
+from .bag_graphs import build_graph as build_graph
+from .bag_graphs import resolve_kind as resolve_kind
+from .bag_graphs import stored_arrays as stored_arrays
 from .bags import Bag as Bag
 from .bags import Bags as Bags
 from .bags import pack as pack
@@ -19,6 +26,9 @@ from .files import temporary_files_below as temporary_files_below
 from .files import write_csv as write_csv
 from .files import write_json as write_json
 from .files import write_text as write_text
+from .frames import DataFrame as DataFrame
+from .frames import data_frame as data_frame
+from .frames import frame_of_csv as frame_of_csv
 from .graph_options import GraphKind as GraphKind
 from .graph_options import GraphOptions as GraphOptions
 from .graph_options import WeightKind as WeightKind

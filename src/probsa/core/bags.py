@@ -10,8 +10,10 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from ..errors import BagError
+from .bag_graphs import GraphChoice, as_graph_options, build_graph, stored_arrays
 from .graphs import degrees, undirected
 from .segments import segment_index
+from .store import BagKind
 
 T = TypeVar("T")
 Label = int | float | Tensor | None
@@ -54,6 +56,56 @@ class Bag:
     arc_weights: Float[Tensor, " a"] | None = None
     instance_labels: Int[Tensor, " n"] | None = None
     """For evaluation only; never used in training."""
+
+    @classmethod
+    def from_arrays(
+        cls,
+        features: object,
+        coords: object = None,
+        label: Label = None,
+        *,
+        name: str = "bag",
+        graph: GraphChoice = None,
+        stride: float | int | None = None,
+        instance_labels: object = None,
+        kind: BagKind | None = None,
+    ) -> "Bag":
+        """Return a bag with its graph, which is built as for bags in files.
+
+        Arrays may be NumPy arrays, tensors or nested lists. Features are float32 (float16 stays).
+
+        Args:
+            features: (n, features), one row per instance.
+            coords: (n, 2) level-0 corners of patches, or (n, 1) or (n,) positions of slices.
+            label: Class index of the bag; None if it is not known.
+            name: Name of the bag, which also seeds the noise of its prediction.
+            graph: A kind (`"knn"`) or options of `GraphOptions` by name (`{"weight_scale":
+                "degree"}`). By default the 8 adjacent patches, the chain of slices, or no edges
+                without coordinates, with the weights 1 / ‖x_i − x_j‖.
+            stride: Distance between adjacent patches; None: it is estimated from `coords`.
+            instance_labels: (n,) whole numbers, -1 if unknown; used for evaluation only.
+            kind: `ct` or `slide`; None: `ct` if `coords` has one column.
+
+        Raises:
+            BagError: the arrays are empty, not finite, or do not fit one another.
+            GraphError: the coordinates are missing or contradict the stride.
+            InputError, UnknownName: an option of the graph cannot be used.
+        """
+        stored = stored_arrays(
+            name, features, coords, instance_labels=instance_labels, kind=kind, stride=stride
+        )
+        built = build_graph(stored, options=as_graph_options(graph))
+        labels = stored.instance_labels
+        return cls(
+            name=name,
+            x=torch.from_numpy(stored.features),
+            edges=built.edges,
+            weights=built.weights,
+            y=label,
+            coords=None if stored.coords is None else torch.from_numpy(stored.coords),
+            stride=built.stride,
+            instance_labels=None if labels is None else torch.from_numpy(labels),
+        )
 
     def __len__(self) -> int:
         return len(self.x)

@@ -52,13 +52,14 @@ class StoredBag:
         return self.kind or ("ct" if one_column else "slide")
 
 
-def validate_bag(bag: StoredBag, *, source: Path) -> StoredBag:
-    """Check that the parts of a bag agree, and return the bag.
+def validate_bag(bag: StoredBag, *, source: Path | None = None) -> StoredBag:
+    """Check that the parts of a bag agree, and return the bag; `source` is its file.
 
     Raises:
         BagError: the bag is empty, its numbers of rows differ, or a value is not finite.
     """
-    label, instances = f"bag {bag.name!r} ({source})", len(bag.features)
+    label = f"bag {bag.name!r}" + ("" if source is None else f" ({source})")
+    instances = len(bag.features)
     if instances == 0:
         raise EmptyBag(f"{label} is empty: a bag needs at least one instance. Leave the file out")
     if 0 in bag.features.shape:
@@ -322,7 +323,7 @@ def numeric_attribute(attributes: Mapping[str, object], key: str) -> float | Non
     return result if np.isfinite(result) and result >= 0 else None
 
 
-def as_features(values: np.ndarray, *, source: Path) -> Shaped[np.ndarray, "n features"]:
+def as_features(values: np.ndarray, *, source: Path | str) -> Shaped[np.ndarray, "n features"]:
     """Return (n, width) in float16 or float32, native byte order; (1, n, width) is squeezed.
 
     Raises:
@@ -341,7 +342,7 @@ def as_features(values: np.ndarray, *, source: Path) -> Shaped[np.ndarray, "n fe
     return np.ascontiguousarray(values, dtype)
 
 
-def as_instance_labels(values: np.ndarray, *, source: Path) -> Shaped[np.ndarray, " labels"]:
+def as_instance_labels(values: np.ndarray, *, source: Path | str) -> Shaped[np.ndarray, " labels"]:
     """Return instance labels as int64, one per instance.
 
     Raises:

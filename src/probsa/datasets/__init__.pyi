@@ -1,6 +1,8 @@
 from .assumptions import ASSUMPTION_TESTS as ASSUMPTION_TESTS
 from .assumptions import AssumptionTest as AssumptionTest
 from .assumptions import write_assumption_bags as write_assumption_bags
+from .bag_list import IN_MEMORY as IN_MEMORY
+from .bag_list import BagList as BagList
 from .bag_set import BagSet as BagSet
 from .choices import SourceFormat as SourceFormat
 from .choices import StudyName as StudyName

@@ -12,9 +12,19 @@ import numpy as np
 import torch
 from jaxtyping import Shaped
 
-from ..core import Bag, GraphKind, GraphOptions, StoredBag, bag_limit, graphs, max_bag_gb
-from ..errors import BagError, EmptyBag, GraphError, InputError, hint
-from .cache import Cache, Graph
+from ..core import (
+    Bag,
+    Graph,
+    GraphOptions,
+    StoredBag,
+    bag_limit,
+    build_graph,
+    graphs,
+    max_bag_gb,
+    resolve_kind,
+)
+from ..errors import BagError, EmptyBag, InputError, hint
+from .cache import Cache
 from .metadata import Metadata
 from .overlay import Overlay
 
@@ -140,7 +150,7 @@ class BagSet(ABC):
         bag = _as_bag(stored)
         graph = self._cache.graph(name)
         if graph is None:
-            graph = build_graph(bag, stored, options=self.graph)
+            graph = build_graph(stored, options=self.graph)
             self._note(stored, graph)
             self._cache.put_graph(name, graph)
         bag = replace(bag, edges=graph.edges, weights=graph.weights, stride=graph.stride)
@@ -209,57 +219,12 @@ class BagSet(ABC):
         if graph.stride is not None and stored.stride is None and self.graph.stride is None:
             notes.append(f"stride estimated as {graph.stride:g}")
         instances = len(stored.features)
-        if instances >= graphs.SUSPICIOUS and _resolve_kind(self.graph.kind, stored) == "grid":
+        if instances >= graphs.SUSPICIOUS and resolve_kind(self.graph.kind, stored) == "grid":
             isolated = 1 - len(graph.edges.unique()) / instances
             if isolated > 0.5:
                 notes.append(f"{isolated:.0%} of the patches have no neighbour")
         if notes:
             self.notes[stored.name] = "; ".join(notes)
-
-
-def build_graph(bag: Bag, stored: StoredBag, *, options: GraphOptions) -> Graph:
-    """Build the graph of one bag; see `GraphOptions`.
-
-    Raises:
-        GraphError: the graph needs coordinates that are missing or contradict the stride.
-    """
-    kind = _resolve_kind(options.kind, stored)
-    stride = stored.stride if options.stride is None else options.stride
-    coords = bag.coords
-    if kind in ("grid", "knn") and coords is None:
-        raise GraphError(
-            f"bag {bag.name!r} has no coordinates, which the graph {kind!r} is built from: "
-            "give --graph chain or --graph none"
-        )
-    if kind == "chain":
-        edges = graphs.chain(len(bag))
-    elif kind == "grid" and coords is not None:
-        if coords.shape[1] != 2:
-            raise GraphError(
-                f"bag {bag.name!r} has one coordinate per instance, but the graph 'grid' needs x "
-                "and y: give --graph chain"
-            )
-        if len(bag) > 1:
-            stride = graphs.check_stride(coords, stride=stride, name=bag.name)
-        edges = graphs.grid(coords, stride=stride, name=bag.name)
-    elif kind == "knn" and coords is not None:
-        edges = graphs.knn(coords, k=options.neighbours)
-    else:
-        edges = torch.zeros(2, 0, dtype=torch.long)
-    scale = options.weight_scale
-    assert scale is not None  # GraphOptions reads null as 'median'
-    weights = graphs.edge_weights(bag.x, edges, kind=options.edge_weights, scale=scale)
-    return Graph(edges=edges, weights=weights, stride=stride)
-
-
-def _resolve_kind(kind: GraphKind, stored: StoredBag) -> GraphKind:
-    if kind != "auto":
-        return kind
-    if stored.inferred_kind == "ct":
-        return "chain"
-    if stored.coords is None:
-        return "none"
-    return "chain" if stored.coords.shape[1] == 1 else "grid"
 
 
 def _as_bag(stored: StoredBag) -> Bag:

@@ -1,25 +1,8 @@
 """Byte-bounded cache of bags and graphs; bags are evicted before graphs."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
-from jaxtyping import Float, Int
-from torch import Tensor
-
-from ..core import Bag
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Graph:
-    """The edges of one bag with their weights, and the stride used to build them."""
-
-    edges: Int[Tensor, "2 e"]
-    weights: Float[Tensor, " e"]
-    stride: float | None
-
-    @property
-    def nbytes(self) -> int:
-        return self.edges.nbytes + self.weights.nbytes
+from ..core import Bag, Graph
 
 
 class Cache:

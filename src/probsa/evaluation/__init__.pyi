@@ -39,6 +39,7 @@ from .map_scores import MapScore as MapScore
 from .map_scores import available_scores as available_scores
 from .map_scores import map_values as map_values
 from .metrics import best_threshold as best_threshold
+from .model_card import CardFacts as CardFacts
 from .new_sets import NewSets as NewSets
 from .new_sets import write_sets as write_sets
 from .null_comparison import NullComparison as NullComparison
@@ -60,6 +61,10 @@ from .predictor import SEEN_BY_ALL as SEEN_BY_ALL
 from .predictor import Ensemble as Ensemble
 from .predictor import Predictor as Predictor
 from .predictor import load as load
+from .pretrained import CONFIG as CONFIG
+from .pretrained import from_pretrained as from_pretrained
+from .pretrained import local_folder as local_folder
+from .pretrained import write_pretrained as write_pretrained
 from .report import Report as Report
 from .report import evaluate as evaluate
 from .scores import doubt as doubt

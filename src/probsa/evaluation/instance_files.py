@@ -36,6 +36,8 @@ _OPTIONAL = (
 )
 _OF_MEMBERS = ("variance_within", "variance_between")
 """Per-instance arrays that only several members have."""
+PER_INSTANCE = (*_PER_INSTANCE, *_OF_MEMBERS, *_OPTIONAL)
+"""The fields of `Prediction` that hold a value for each instance."""
 
 
 def write_instances(path: Path, p: Prediction) -> None:
@@ -43,7 +45,7 @@ def write_instances(path: Path, p: Prediction) -> None:
     from .. import __version__
 
     with replacing_hdf5(path) as f:
-        for name in (*_PER_INSTANCE, *_OF_MEMBERS, *_OPTIONAL):
+        for name in PER_INSTANCE:
             value = getattr(p, name)
             if value is not None:
                 f.create_dataset(name, data=value)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..core import DataFrame
+
 EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive")
 """The fields of `Prediction` that explain it, which only models with a closed form have."""
 
@@ -70,3 +72,13 @@ class Prediction:
     def score_has_level(self) -> bool:
         """Whether `attention_mean` is evidence: its zero has a meaning, f > 0 speaks for it."""
         return self.score_kind == "evidence"
+
+    def to_frame(self) -> DataFrame:
+        """Return a data frame with one row per instance: coordinates, scores, variances, weights.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        from .frames import instances_frame
+
+        return instances_frame(self)

@@ -60,6 +60,10 @@ class Predictor:
         self.config, self.metadata = config, metadata or {}
         self.stated = stated
         """The metadata of the training features; None if it is not known."""
+        self.run: RunFolder | None = None
+        """The run that the model comes from; None if there is none."""
+        self.threshold: float | None = None
+        """p(Y = 1) from which a bag is positive, of a model without a run; None if not known."""
         self.temperature = 1.0
         """Temperature of the probabilities of bags, see `temperature`; 1 changes nothing."""
 
@@ -82,6 +86,24 @@ class Predictor:
                 f"was trained on {wanted}: extract them with the encoder it was trained on"
             )
         self.model.check_bag(bag, name=self.model.name)
+
+    def save_pretrained(self, folder: Path | str, *, data: str = "") -> Path:
+        """Write the model into a folder: `config.json`, `model.safetensors` and a model card.
+
+        `probsa.from_pretrained` reads it. The folder can be uploaded to the Hugging Face Hub as it
+        is. It holds no bag, no label and no path of this machine.
+
+        Args:
+            folder: new folder, or one that holds a model that was written before.
+            data: a sentence on the data for the card.
+
+        Raises:
+            OutputExists: the folder holds other files.
+        """
+        from .model_card import facts_of
+        from .pretrained import write_pretrained
+
+        return write_pretrained(self, Path(folder), facts=facts_of(self, data=data))
 
     def predict(self, bags: Iterable[Bag], *, parts: bool = False) -> Iterator[Prediction]:
         """Yield one `Prediction` per bag, in order.
@@ -154,6 +176,8 @@ class Ensemble(Predictor):
         self.classes, self.precision = first.classes, first.precision
         self.config, self.metadata = config, metadata or {}
         self.stated = None  # each member has its own
+        self.run = None
+        self.threshold = None
         self.temperature = 1.0
 
     def may_predict(self, name: str) -> bool:
@@ -196,7 +220,8 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
     """Load the predictor of a run folder (an `Ensemble` of its members), or of a converted model.
 
     Args:
-        folder: folder of a training run, or a file that `probsa convert-checkpoint` wrote.
+        folder: folder of a training run, one that `save_pretrained` wrote, or a file that `probsa
+            convert-checkpoint` wrote.
         checkpoint: the checkpoint of a run: `best` (chosen by `select`) or `last`.
         device: auto, cpu, cuda or mps.
 
@@ -207,6 +232,10 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
     if Path(folder).is_file():
         return _load_file(Path(folder), device=device)
     run = RunFolder(Path(folder))
+    if not run.config_file.is_file() and (run.path / "config.json").is_file():
+        from .pretrained import from_pretrained
+
+        return from_pretrained(run.path, device=device)
     config = run.config()
     if checkpoint not in ("best", "last"):
         raise CheckpointError(f"checkpoint is {checkpoint!r}: expected 'best' or 'last'")
@@ -238,7 +267,8 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
 
 
 def _with_temperature(predictor: Predictor, run: RunFolder) -> Predictor:
-    """Set the temperature of a run, if it has one."""
+    """Set the run of a predictor and its temperature, if it has one."""
+    predictor.run = run
     if run.temperature_file.is_file():
         advice = "remove it to predict without it, or copy the run again"
         stored = read_record(Temperature, run.temperature_file, advice=advice)

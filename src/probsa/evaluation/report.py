@@ -14,7 +14,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table as Grid
 
-from ..core import counted
+from ..core import DataFrame, counted
 from ..errors import InputError
 from ..statistics import Metric
 from .guarantee_options import GuaranteeOptions
@@ -84,6 +84,16 @@ class Report:
             **({} if self.lesions is None else {"lesions": self.lesions.to_dict()}),
             **{section.key: section.to_dict() for section in self.sections},
         }
+
+    def to_frame(self) -> DataFrame:
+        """Return a data frame with one row per metric: value, 95 % interval, or the reason.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        from .frames import report_frame
+
+        return report_frame(self)
 
     def render(self, console: Console) -> None:
         """Print the report as text."""

@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..core import (
+    DataFrame,
     PositiveFloat,
     UnitInterval,
     as_record,
@@ -73,6 +74,16 @@ class Predictions:
     def instance_path(self, bag: str) -> Path:
         """Return the path of a bag's per-instance outputs, which need not exist."""
         return self.folder / INSTANCES / f"{bag}.h5"
+
+    def to_frame(self) -> DataFrame:
+        """Return a data frame with one row per bag; of one bag's instances: `instances(bag)`.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        from .frames import bags_frame
+
+        return bags_frame(self)
 
     def instances(self, bag: str) -> Prediction:
         """Read the per-instance outputs of a bag and join them with its row of the table.

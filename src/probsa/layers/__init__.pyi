@@ -39,6 +39,8 @@ from .pooling import pool_vectors as pool_vectors
 from .pooling import weight_moments as weight_moments
 from .postnorm import PostNormLayer as PostNormLayer
 from .postnorm import QueryLayer as QueryLayer
+from .probsa_pooling import PooledBags as PooledBags
+from .probsa_pooling import ProbSAPooling as ProbSAPooling
 from .pseudo_bags import Groups as Groups
 from .pseudo_bags import draw_uniform_noise as draw_uniform_noise
 from .pseudo_bags import group_counts as group_counts

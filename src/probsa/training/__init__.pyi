@@ -2,9 +2,11 @@ from . import conversion as conversion
 from .batching import BagReader as BagReader
 from .batching import Shard as Shard
 from .batching import plan_epoch as plan_epoch
+from .checkpoints import Checkpoint as Checkpoint
 from .checkpoints import StoredPredictor as StoredPredictor
 from .checkpoints import load_checkpoint as load_checkpoint
 from .checkpoints import restore_model as restore_model
+from .checkpoints import save_checkpoint as save_checkpoint
 from .config import SECTIONS as SECTIONS
 from .config import DataConfig as DataConfig
 from .config import RunConfig as RunConfig
@@ -31,6 +33,7 @@ from .preparation import Standardizer as Standardizer
 from .preparation import note_missing_features as note_missing_features
 from .preparation import open_data as open_data
 from .preparation import prepare as prepare
+from .preparation import prepare_bags as prepare_bags
 from .preparation import read_split as read_split
 from .progress import progress_of as progress_of
 from .recipes import default_recipe as default_recipe

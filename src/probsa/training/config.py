@@ -24,6 +24,8 @@ from ..variational import KLWeight, RateSchedule
 
 Select = Literal["auroc", "nll", "smoothed", "one-se", "ema-nll", "average", "last"]
 """Rules that choose the weights of a run; see `selection`."""
+Tracker = Literal["mlflow", "wandb"]
+"""Programs that follow runs; see `trackers`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,6 +143,9 @@ class TrainingConfig:
     """Number of CPU threads of the training process. By default, PyTorch chooses."""
     tensorboard: bool = True
     """Write TensorBoard events as well, if TensorBoard is installed."""
+    tracker: Tracker | None = None
+    """Send the values of each epoch to MLflow ('mlflow') or Weights & Biases ('wandb') as well.
+    Their own environment variables say where, such as MLFLOW_TRACKING_URI or WANDB_MODE."""
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -14,6 +14,7 @@ from .model_groups import ModelGroup, SingleModel
 from .preparation import PreparedData, Standardizer
 from .progress import Run, SavedModel, progress_of, save_run
 from .selection import AVERAGED, Candidates
+from .trackers import TrackedRun
 
 
 @dataclass(kw_only=True)
@@ -52,9 +53,10 @@ class Keeper:
 
 @dataclass
 class EpochKeeper(Keeper):
-    """Keeps a run on its own: checkpoints and metrics after every epoch, TensorBoard events."""
+    """Keeps a run on its own: checkpoints and metrics after every epoch, and what follows it."""
 
     run: Run
+    tracker: TrackedRun | None = None
     candidates: Candidates = field(default_factory=Candidates)
 
     @cached_property
@@ -86,6 +88,8 @@ class EpochKeeper(Keeper):
             for key, value in row.items():
                 if isinstance(value, float) and key != "seconds":
                     self.events.add_scalar(key, value, row["epoch"])
+        if self.tracker is not None:
+            self.tracker.update(run.progress.history)
 
     def finish(self, state: TrainingState) -> None:
         del state

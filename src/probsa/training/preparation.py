@@ -162,6 +162,30 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> PreparedData:
     left_out += bags.empty()
     table = drop_bags(table, left_out)
     split = _split(config, table, full_table=full_table, previous=previous)
+    return prepare_bags(config, bags, table=table, split=split, left_out=left_out)
+
+
+def prepare_bags(
+    config: RunConfig,
+    bags: BagSet,
+    *,
+    table: LabelTable,
+    split: Split,
+    left_out: tuple[str, ...] = (),
+) -> PreparedData:
+    """Check bags that are open, and standardise and describe them on their training part.
+
+    Args:
+        config: the run; its paths are not used.
+        bags: the bags.
+        table: their labels.
+        split: the part of each.
+        left_out: labelled bags that are not used.
+
+    Raises:
+        InputError: the number of classes does not fit the labels.
+        GraphError: the model needs a graph, and no training bag has an edge.
+    """
     labels = {b: y for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
     n_classes = _n_classes(config, table)
     from_data: dict[str, Any] = {"in_dim": bags.in_dim, "n_classes": n_classes}

@@ -201,7 +201,14 @@ def _same_run(folder: RunFolder, config: RunConfig) -> None:
 
 
 EXECUTION_KEYS = frozenset(
-    {"training.device", "training.workers", "training.threads", "data.cache_gb", "data.max_bag_gb"}
+    {
+        "training.device",
+        "training.workers",
+        "training.threads",
+        "training.tracker",
+        "data.cache_gb",
+        "data.max_bag_gb",
+    }
 )
 """Settings that affect execution, not results."""
 

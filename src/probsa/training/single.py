@@ -7,6 +7,7 @@ side where their models can be stacked, else one after another.
 import math
 import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from .preparation import PreparedData, prepare
 from .progress import Run, progress_of
 from .reporting import Reporter
 from .run_folder import RunFolder, open_run
+from .trackers import TrackedRun, tracked
 
 
 def train(
@@ -37,6 +39,7 @@ def train(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    prepared: PreparedData | None = None,
     reporter: Reporter | None = None,
 ) -> RunFolder:
     """Train a model or its members, or continue their training, and return the run folder.
@@ -46,6 +49,7 @@ def train(
         out: the run folder to create. One that exists is refused without `resume` or `overwrite`.
         resume: continue after the last complete epoch; a finished run is left as it is.
         overwrite: first remove the run that is there.
+        prepared: its data, for bags in memory; None to open those that `config` names.
         reporter: receives the progress.
 
     Raises:
@@ -61,24 +65,24 @@ def train(
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
     with torch.random.fork_rng(devices=[]), world(device) as w:
-        prepared = prepare(config, previous=out if resume else None)
+        if prepared is None:
+            prepared = prepare(config, previous=out if resume else None)
         folder = RunFolder(out)
         if w.first:
             open_run(out, config, resume=resume, overwrite=overwrite)
             prepared.write(folder)
-            if prepared.left_out:
-                named = ", ".join(map(repr, prepared.left_out[:5]))
-                more = ", …" if len(prepared.left_out) > 5 else ""
-                reporter.remark(
-                    f"left out {counted(len(prepared.left_out), 'labelled bag')} without features "
-                    f"or instances ({named}{more}): see {folder.notes_file}"
-                )
+            _remark_left_out(prepared, folder, reporter)
         w.wait()
         try:
-            if config.training.members > 1:
-                train_members(config, folder, prepared, world=w, reporter=reporter)
-            else:
-                train_prepared(config, folder, prepared, world=w, reporter=reporter)
+            with tracked(config, folder) if w.first else nullcontext() as tracker:
+                if config.training.members > 1:
+                    train_members(config, folder, prepared, world=w, reporter=reporter)
+                else:
+                    train_prepared(
+                        config, folder, prepared, world=w, reporter=reporter, tracker=tracker
+                    )
+                if tracker is not None:
+                    tracker.update(_history(config, folder))
         except ProbSAError:
             if w.first and not any(out.rglob("*.safetensors")):
                 shutil.rmtree(out)  # it failed before an epoch ended: there is nothing to resume
@@ -91,6 +95,17 @@ def train(
     return folder
 
 
+def _remark_left_out(prepared: PreparedData, folder: RunFolder, reporter: Reporter) -> None:
+    if not prepared.left_out:
+        return
+    named = ", ".join(map(repr, prepared.left_out[:5]))
+    more = ", …" if len(prepared.left_out) > 5 else ""
+    reporter.remark(
+        f"left out {counted(len(prepared.left_out), 'labelled bag')} without features "
+        f"or instances ({named}{more}): see {folder.notes_file}"
+    )
+
+
 def train_prepared(
     config: RunConfig,
     folder: RunFolder,
@@ -98,6 +113,7 @@ def train_prepared(
     *,
     world: World,
     reporter: Reporter,
+    tracker: TrackedRun | None = None,
 ) -> None:
     """Train a run on its own whose folder exists and whose data are prepared.
 
@@ -111,6 +127,8 @@ def train_prepared(
         return
     device = choose_device(config.training.device)
     loop = single_loop(config, folder, prepared, device=device, world=world, reporter=reporter)
+    if isinstance(loop.keeper, EpochKeeper):
+        loop.keeper.tracker = tracker
     loop.run()
     (run,) = loop.runs
     if run.error is not None:
@@ -172,6 +190,13 @@ def _is_complete(config: RunConfig, folder: RunFolder) -> bool:
     patience = config.training.patience
     over = patience is not None and progress.since_best >= patience
     return progress.epoch == epochs_of(config) or over
+
+
+def _history(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
+    """Return the rows of a run's metrics.csv."""
+    if config.training.members > 1:
+        return _mean_history(folder.members())
+    return [*progress_of(load_checkpoint(folder.last)).history]
 
 
 def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:

@@ -74,7 +74,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         out=out,
         labels={} if table is None else dict(zip(table.bags, table.labels, strict=True)),
         split=_joint_split(runs),
-        threshold=_stored_threshold(runs),
+        threshold=_stored_threshold(runs) if predictor.threshold is None else predictor.threshold,
         faithfulness=faithfulness,
         overwrite=overwrite,
         on_bag=on_bag,

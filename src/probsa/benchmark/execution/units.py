@@ -110,7 +110,9 @@ def units_of(cells: Sequence[Cell], *, max_joint: int | None) -> list[Unit]:
     """
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
-        alone = max_joint == 1 or cell.config.training.tensorboard or why_not_jointly(cell.config)
+        training = cell.config.training
+        followed = training.tensorboard or training.tracker
+        alone = max_joint == 1 or followed or why_not_jointly(cell.config)
         groups.setdefault(cell.name if alone else joint_key(cell.config), []).append(cell)
     units = []
     for group in groups.values():

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ...core import DataFrame, frame_of_csv
+
 Unit = Literal[
     "text", "percent", "points", "printed", "rank", "milliseconds", "ratio", "p", "number", "count"
 ]
@@ -60,6 +62,16 @@ class ResultTable:
                 f"row {wrong[0]} of table {self.name} has {len(self.rows[wrong[0]])} entries for "
                 f"{len(self.columns)} columns"
             )
+
+    def to_frame(self) -> DataFrame:
+        """Return a data frame with the columns and numbers of the table's CSV file.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        from .formats import to_csv
+
+        return frame_of_csv(to_csv(self))
 
 
 def text_cell(text: str) -> TableCell:

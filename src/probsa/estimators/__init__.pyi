@@ -1,0 +1,4 @@
+from .classifier import MILClassifier as MILClassifier
+from .inputs import as_bags as as_bags
+from .instance_scores import InstanceScores as InstanceScores
+from .per_instance import PerInstance as PerInstance

@@ -1,0 +1,122 @@
+"""The bags that an estimator is given: `Bag`s, arrays, or pairs of arrays with coordinates."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence, Sized
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..core import Bag, GraphOptions, as_array
+from ..errors import BagError, InputError
+
+EXPECTED = (
+    "expected a list of bags: probsa.Bag, arrays (instances, features), pairs (features, coords) "
+    "as tuples, or one array (bags, instances, features)"
+)
+
+
+def as_bags(X: Any, coords: Any = None, *, graph: GraphOptions) -> list[Bag]:
+    """Return bags with their graphs.
+
+    An array is named by a digest of its values, so that its prediction does not depend on the
+    other bags or on their order: a bag's name seeds the noise.
+
+    Args:
+        X: list of `probsa.Bag`, of arrays or tensors (n, features), or of tuples (features,
+            coords), an object array of these, or an array (bags, n, features).
+        coords: coordinates of each bag, for arrays without; entries may be None.
+        graph: how graphs are built, for bags that have none.
+
+    Raises:
+        InputError: there are no bags, or X is something else.
+        BagError: a bag cannot be used; names its place.
+        GraphError: coordinates contradict the stride.
+    """
+    items = items_of(X)
+    if coords is not None and len(coords) != len(items):
+        raise InputError(f"there are {len(items)} bags but {len(coords)} arrays of coordinates")
+    places = [None] * len(items) if coords is None else list(coords)
+    return [
+        _as_bag(item, place, number=k, graph=graph)
+        for k, (item, place) in enumerate(zip(items, places, strict=True))
+    ]
+
+
+def with_own_names(bags: Sequence[Bag]) -> list[Bag]:
+    """Return the bags with a number added to each name that an earlier bag has."""
+    seen: Counter[str] = Counter()
+    taken = {bag.name for bag in bags}
+    named = []
+    for bag in bags:
+        name = bag.name
+        while seen[bag.name] and name in taken:
+            seen[bag.name] += 1
+            name = f"{bag.name}-{seen[bag.name]}"
+        seen[bag.name] = seen[bag.name] or 1
+        taken.add(name)
+        named.append(bag if name == bag.name else replace(bag, name=name))
+    return named
+
+
+def items_of(X: Any) -> list[Any]:
+    """Return the bags in X as they were given.
+
+    Raises:
+        InputError: there are none, or X is something else.
+    """
+    if isinstance(X, np.ndarray | Tensor):
+        is_object = isinstance(X, np.ndarray) and X.dtype == object
+        if X.ndim != 3 and not (is_object and X.ndim == 1):
+            one = " (one bag? give it in a list)" if X.ndim == 2 else ""
+            raise InputError(f"X is an array of shape {tuple(X.shape)}{one}; {EXPECTED}")
+    elif isinstance(X, Bag | str | bytes | dict) or not isinstance(X, Sized) or _is_table(X):
+        raise InputError(f"X is a {type(X).__name__}; {EXPECTED}")
+    items = list(X)  # pyright: ignore[reportArgumentType] - it has a length
+    if not items:
+        raise InputError(f"X has 0 bags; {EXPECTED}")
+    return items
+
+
+def _is_table(X: Any) -> bool:
+    """Return whether X is a data frame or a sparse matrix, whose rows are no bags."""
+    return hasattr(X, "columns") or hasattr(X, "tocsr")
+
+
+def _as_bag(item: Any, coords: Any, *, number: int, graph: GraphOptions) -> Bag:
+    if isinstance(item, Bag):
+        if coords is not None:
+            raise BagError(f"bag {item.name!r} has its own coordinates: leave them out of coords")
+        if len(item) == 0:
+            raise BagError(f"bag {item.name!r} is empty: a bag needs at least one instance")
+        return item
+    if isinstance(item, tuple):
+        if len(item) != 2 or coords is not None:
+            raise BagError(
+                f"bag {number} is a tuple of {len(item)} entries"
+                f"{' and has coords too' if coords is not None else ''}; {EXPECTED}"
+            )
+        item, coords = item
+    name = f"bag {number}"
+    try:
+        features = as_array(item)
+    except ValueError as error:  # rows of different lengths
+        raise BagError(f"{name} is not an array ({error}); {EXPECTED}") from error
+    try:
+        bag = Bag.from_arrays(features, coords, name=name, graph=graph)
+    except BagError as error:
+        text = str(error).replace(repr(name), f"{number} of X", 1)
+        raise type(error)(text) from error
+    return replace(bag, name=_digest(bag))
+
+
+def _digest(bag: Bag) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for part in (bag.x, bag.coords):
+        if part is not None:
+            array = as_array(part)
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -1,0 +1,98 @@
+"""Predictions and reports as data frames of pandas."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core import DataFrame, data_frame
+from ..statistics import Metric
+from .instance_files import PER_INSTANCE
+from .prediction import Prediction
+
+if TYPE_CHECKING:
+    from .report import Report
+    from .tables import Predictions
+
+AXES = {1: ("position",), 2: ("x", "y")}
+"""Names of the columns of coordinates, by their number."""
+
+
+def instances_frame(p: Prediction) -> DataFrame:
+    """Return one row per instance: the bag, its coordinates, and every array of the prediction.
+
+    Raises:
+        MissingExtra: pandas is not installed.
+    """
+    columns: dict[str, Any] = {"bag": [p.name] * len(p.attention_mean)}
+    if p.coords is not None:
+        axes = AXES.get(p.coords.shape[1]) or [f"axis_{k}" for k in range(p.coords.shape[1])]
+        columns |= dict(zip(axes, p.coords.T, strict=True))
+    for name in PER_INSTANCE:
+        values = getattr(p, name)
+        if values is not None and name != "coords":
+            columns |= _columns(name, values)
+    return data_frame(columns)
+
+
+def bags_frame(p: "Predictions") -> DataFrame:
+    """Return one row per bag, with the columns of predictions.csv.
+
+    Raises:
+        MissingExtra: pandas is not installed.
+    """
+    width = p.probability.shape[1]
+    names = p.classes if len(p.classes) == width else p.classes[-1:]
+    columns: dict[str, Any] = {"bag": list(p.bags), "part": list(p.parts)}
+    # pandas has a missing whole number only in its own type
+    columns["label"] = _nullable(p.labels)
+    for start, values in (
+        ("p", p.probability),
+        ("sd", p.std),
+        ("sd_within", p.std_within),
+        ("sd_between", p.std_between),
+    ):
+        if values is not None:
+            columns |= {f"{start}_{n}": v for n, v in zip(names, values.T, strict=True)}
+    for name in ("ood", "ood_distance"):
+        values = getattr(p, name)
+        if values is not None:
+            columns[name] = values
+    return data_frame(columns)
+
+
+def report_frame(report: "Report") -> DataFrame:
+    """Return one row per metric: what it is of, its name, value and 95 % interval, or the reason.
+
+    Raises:
+        MissingExtra: pandas is not installed.
+    """
+    groups: dict[str, Mapping[str, Metric]] = {"bags": report.metrics}
+    if report.instances is not None:
+        groups["instances"] = report.instances
+    if report.lesions is not None:
+        groups["lesions"] = report.lesions.metrics
+    rows = [
+        (of, name, metric) for of, metrics in groups.items() for name, metric in metrics.items()
+    ]
+    columns: dict[str, Any] = {"of": [r[0] for r in rows], "metric": [r[1] for r in rows]}
+    for name in ("value", "low", "high"):
+        columns[name] = np.array([_number(getattr(r[2], name)) for r in rows])
+    columns["reason"] = [r[2].reason for r in rows]
+    return data_frame(columns)
+
+
+def _columns(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    if values.ndim == 1:
+        return {name: values}
+    return {f"{name}_{k}": column for k, column in enumerate(values.T)}
+
+
+def _nullable(labels: Iterable[int | None]) -> Any:
+    values = list(labels)
+    array = data_frame({"label": values})["label"]
+    return array.astype("Int64")
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else float(value)

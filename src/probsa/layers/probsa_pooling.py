@@ -1,0 +1,125 @@
+"""Probabilistic smooth attention as one layer, for networks of your own.
+
+It is made of the parts that the models of this package are made of (`AttentionPosterior`, the prior
+and `pool_vectors`), so that the paper's method takes three lines in any PyTorch network.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..core import Bags, draw_key, random_stream
+from ..variational import (
+    Dirichlet,
+    FieldOptions,
+    LearnedPrior,
+    Posterior,
+    PosteriorOptions,
+    PriorOptions,
+    block_samples,
+    draw_noise,
+    noise_sizes,
+    sample_instances,
+)
+from .attention import AttentionPosterior, PosteriorKind, Trunk
+from .pooling import pool_vectors, weight_moments
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PooledBags:
+    """The vectors of a batch of bags, and the posterior that they were pooled with."""
+
+    vectors: Float[Tensor, "bags samples d"]
+    """z_s = Hᵀ softmax(f_s) of each posterior sample f_s."""
+    attention: Posterior
+    """q(f | X), with `mean` and `variance` of shape (n,)."""
+    kl: Float[Tensor, " bags"]
+    """KL(q ‖ p) of each bag, eq. (5), up to a constant; to be added to the loss."""
+    weight_mean: Float[Tensor, " n"]
+    """E[softmax(f)_n] over the samples; it sums to 1 in each bag."""
+    weight_variance: Float[Tensor, " n"]
+
+
+class ProbSAPooling(nn.Module):
+    """From instance vectors to vectors of bags, by attention with a posterior and a prior.
+
+    The mean of the class probabilities over the samples is the prediction, eq. (10), and the mean
+    over samples of the negative log-likelihood, plus λ times `kl`, is the loss, eq. (2). In
+    `eval()` the noise depends on `seed` and on the names of the bags alone.
+
+    Args:
+        dim: Width of the instance vectors.
+        attention_dim: Width of the hidden layer of the attention.
+        posterior: `dirac`, `diag` (the paper's) or `field` (smooth on the graph; κ stays fixed).
+        trunk: Form of the hidden layer; see `AttentionPosterior`.
+        prior: κ, ε and the Laplacian of the prior, and how the KL is reduced over instances.
+        options: Number of samples in training and prediction, and range of log σ².
+        seed: Seed of the noise in `eval()`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        attention_dim: int = 128,
+        posterior: PosteriorKind = "diag",
+        trunk: Trunk = "tanh",
+        prior: PriorOptions | None = None,
+        options: PosteriorOptions | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        prior, self.options = prior or PriorOptions(), options or PosteriorOptions()
+        self.kl_reduction, self.seed = prior.kl_reduction, seed
+        self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
+        learned = LearnedPrior(prior, FieldOptions(learn_kappa=False))
+        self.attention = AttentionPosterior(
+            dim,
+            attention_dim,
+            kind=posterior,
+            trunk=trunk,
+            log_variance_bounds=self.options.log_variance_bounds,
+            initial_log_variance=self.options.initial_log_variance,
+            prior=learned if posterior == "field" else None,
+        )
+
+    def forward(
+        self, h: Float[Tensor, "n d"], bags: Bags, *, generator: torch.Generator | None = None
+    ) -> PooledBags:
+        """Pool the instances of each bag.
+
+        Args:
+            h: Instance vectors, in the order of `bags.x`.
+            bags: The bags, for their sizes, graphs and names.
+            generator: Source of the noise; None for PyTorch's own in training, and for `seed` in
+                `eval()`.
+        """
+        q = self.attention(h, bags)
+        f = sample_instances(q, self._noise(q, bags, generator), bags.sizes)
+        mean, variance = weight_moments(f, bags.sizes)
+        of_field = self.attention.prior  # with the same κ
+        kl = q.kl(self.prior if of_field is None else of_field.prior(bags), bags)
+        return PooledBags(
+            vectors=pool_vectors(f, h.to(f.dtype), bags.sizes),
+            attention=q,
+            kl=kl / bags.offsets.diff() if self.kl_reduction == "mean" else kl,
+            weight_mean=mean,
+            weight_variance=variance,
+        )
+
+    def _noise(
+        self, q: Posterior, bags: Bags, generator: torch.Generator | None
+    ) -> Float[Tensor, " numbers"] | None:
+        if not q.stochastic:
+            return None
+        fixed = generator is None and not self.training
+        key = self.seed if fixed else draw_key(generator)
+        return draw_noise(
+            noise_sizes(q, bags.sizes),
+            self.options.samples if self.training else self.options.predict_samples,
+            like=q.mean.detach(),
+            generators=[random_stream(key, name, device=q.mean.device) for name in bags.names],
+            least=block_samples(q),
+        )

@@ -1,0 +1,243 @@
+"""Experiment trackers beside metrics.csv and TensorBoard: MLflow and Weights & Biases.
+
+Each run has one run of the tracker, which a resumed run continues: tracker.json in the run folder
+states it. Trackers are configured by their own environment variables (MLFLOW_TRACKING_URI,
+MLFLOW_EXPERIMENT_NAME, WANDB_MODE, WANDB_PROJECT); see docs/python.md.
+"""
+
+import logging
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ..core import NonNegativeInt, read_record, write_json
+from ..errors import InputError, MissingExtra
+from .config import RunConfig, Tracker
+from .run_folder import RunFolder
+
+PROJECT = "probsa"
+"""The experiment or project of runs, unless the environment names another."""
+MOST = 100
+"""Number of parameters that MLflow takes at once."""
+log = logging.getLogger("probsa")
+
+Row = Mapping[str, int | float | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredTracker:
+    """The content of tracker.json."""
+
+    tracker: Tracker
+    run: str
+    """The tracker's own name of the run."""
+    epoch: NonNegativeInt = 0
+    """The last epoch that it was told of."""
+
+
+class TrackedRun(ABC):
+    """A run as a tracker sees it.
+
+    Args:
+        stored: what an earlier process has told the tracker; None for a new run.
+        config: the run.
+        folder: its folder.
+    """
+
+    kind: Tracker
+
+    def __init__(self, stored: StoredTracker | None, config: RunConfig, folder: RunFolder) -> None:
+        self.file = folder.path / "tracker.json"
+        name = self.start(None if stored is None else stored.run, config, folder.path)
+        self.state = stored or StoredTracker(tracker=self.kind, run=name)
+        self.stopped = False
+        write_json(self.file, asdict(self.state))
+
+    def update(self, history: Sequence[Row]) -> None:
+        """Log the rows of metrics.csv that the tracker does not have yet.
+
+        A tracker that fails is not asked again; training goes on without it.
+        """
+        rows = [row for row in history if int(row["epoch"] or 0) > self.state.epoch]
+        if not rows or self.stopped:
+            return
+        try:
+            for row in rows:
+                numbers = {k: float(v) for k, v in row.items() if v is not None and k != "epoch"}
+                self.log(numbers, epoch=int(row["epoch"] or 0))
+        except self.errors() as error:
+            self.stopped = True
+            log.warning("note: %s stopped, training goes on: %s", self.kind, _first(error))
+            return
+        self.state = replace(self.state, epoch=int(rows[-1]["epoch"] or 0))
+        write_json(self.file, asdict(self.state))
+
+    def close(self, *, failed: bool) -> None:
+        """End the tracker's run, if it is not someone else's."""
+        try:
+            self.finish(failed=failed)
+        except self.errors() as error:
+            log.warning("note: %s could not end its run: %s", self.kind, _first(error))
+
+    @classmethod
+    @abstractmethod
+    def errors(cls) -> tuple[type[Exception], ...]:
+        """Return what the tracker raises."""
+
+    @abstractmethod
+    def start(self, run: str | None, config: RunConfig, folder: Path) -> str:
+        """Begin or continue a run, and return the tracker's name of it."""
+
+    @abstractmethod
+    def log(self, row: Mapping[str, float], *, epoch: int) -> None:
+        """Log the numbers of an epoch."""
+
+    @abstractmethod
+    def finish(self, *, failed: bool) -> None:
+        """End the run."""
+
+
+class MLflowRun(TrackedRun):
+    """A run in MLflow; a child of the active run if there is one."""
+
+    kind = "mlflow"
+
+    @classmethod
+    def errors(cls) -> tuple[type[Exception], ...]:
+        return (import_module("mlflow.exceptions").MlflowException, OSError)
+
+    def start(self, run: str | None, config: RunConfig, folder: Path) -> str:
+        mlflow = import_module("mlflow")
+        self.client = mlflow.MlflowClient()
+        if run is not None:
+            self.client.update_run(run, status="RUNNING")
+        else:
+            run = self._create(folder.name, mlflow.active_run())
+            parameters = [
+                import_module("mlflow.entities").Param(key, str(value))
+                for key, value in _flat(config.to_dict())
+            ]
+            for k in range(0, len(parameters), MOST):
+                self.client.log_batch(run, params=parameters[k : k + MOST])
+        self.run = run
+        return run
+
+    def log(self, row: Mapping[str, float], *, epoch: int) -> None:
+        metric, now = import_module("mlflow.entities").Metric, int(time.time() * 1000)
+        metrics = [metric(key, value, now, epoch) for key, value in row.items()]
+        self.client.log_batch(self.run, metrics=metrics)
+
+    def finish(self, *, failed: bool) -> None:
+        self.client.set_terminated(self.run, status="FAILED" if failed else "FINISHED")
+
+    def _create(self, name: str, active: Any) -> str:
+        """Return the id of a new run."""
+        tags = {}
+        if active is not None:
+            experiment, tags = active.info.experiment_id, {"mlflow.parentRunId": active.info.run_id}
+        else:
+            wanted = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+            known = self.client.get_experiment_by_name(wanted)
+            experiment = known.experiment_id if known else self.client.create_experiment(wanted)
+        return str(self.client.create_run(experiment, run_name=name, tags=tags).info.run_id)
+
+
+class WandbRun(TrackedRun):
+    """A run in Weights & Biases: the active one if there is one, else a run of its own."""
+
+    kind = "wandb"
+
+    @classmethod
+    def errors(cls) -> tuple[type[Exception], ...]:
+        return (import_module("wandb.errors").Error, OSError)
+
+    def start(self, run: str | None, config: RunConfig, folder: Path) -> str:
+        wandb = import_module("wandb")
+        self.is_own = wandb.run is None
+        if wandb.run is not None:
+            self.run = wandb.run
+            self.run.config.update(config.to_dict(), allow_val_change=True)
+        else:
+            self.run = wandb.init(
+                project=os.environ.get("WANDB_PROJECT", PROJECT),
+                name=folder.name,
+                id=run,
+                resume="allow",
+                dir=str(folder),
+                config=config.to_dict(),
+                settings=wandb.Settings(console="off"),
+            )
+        return str(self.run.id)
+
+    def log(self, row: Mapping[str, float], *, epoch: int) -> None:
+        # the steps of a run that is not ours are counted by those who began it
+        self.run.log({"epoch": epoch, **row}, step=epoch if self.is_own else None)
+
+    def finish(self, *, failed: bool) -> None:
+        if self.is_own:
+            self.run.finish(exit_code=1 if failed else 0)
+
+
+RUNS: dict[Tracker, type[TrackedRun]] = {"mlflow": MLflowRun, "wandb": WandbRun}
+REMEDIES: dict[Tracker, str] = {
+    "mlflow": "set MLFLOW_TRACKING_URI to a server or a database, such as sqlite:///mlflow.db",
+    "wandb": "log in with `wandb login`, or set WANDB_MODE=offline",
+}
+
+
+@contextmanager
+def tracked(config: RunConfig, folder: RunFolder) -> Iterator[TrackedRun | None]:
+    """Yield the tracker's run of a run folder, or None if the run has no tracker.
+
+    Raises:
+        MissingExtra: the tracker is not installed.
+        InputError: it cannot be reached, or does not know the user.
+    """
+    tracker = config.training.tracker
+    if tracker is None:
+        yield None
+        return
+    run = _open(tracker, config, folder)
+    try:
+        yield run
+    except BaseException:
+        run.close(failed=True)
+        raise
+    run.close(failed=False)
+
+
+def _open(tracker: Tracker, config: RunConfig, folder: RunFolder) -> TrackedRun:
+    cls = RUNS[tracker]
+    try:
+        errors = cls.errors()
+    except ImportError as error:
+        raise MissingExtra(tracker, tracker) from error
+    stored, file = None, folder.path / "tracker.json"
+    if file.is_file():
+        stored = read_record(StoredTracker, file, advice="remove it to begin a new tracked run")
+        stored = stored if stored.tracker == tracker else None
+    try:
+        return cls(stored, config, folder)
+    except errors as error:
+        raise InputError(
+            f"{tracker} cannot track this run ({_first(error)}): {REMEDIES[tracker]}, or leave "
+            "tracker out"
+        ) from error
+
+
+def _first(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,259 @@
+"""`MILClassifier`: against `probsa train` on the same bags, and in scikit-learn's own tools."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_checks, get_tags
+from support.made_bags import made_bags
+from support.stored import write_folder
+
+from probsa import Bag, MILClassifier, PerInstance, load
+from probsa.core import GraphOptions, read_csv
+from probsa.datasets import open_bags, read_table
+from probsa.errors import BagError, EmptyBag, GraphError, InputError, UnknownName
+from probsa.estimators import as_bags
+from probsa.training import read_run, train
+
+X, Y = made_bags()
+SMALL = {"embed": 8, "attention_dim": 4, "predict_samples": 20}
+FAST = {
+    "epochs": 4, "batch_size": 4, "learning_rate": 0.02, "training": {"warmup_epochs": 0},
+    "threads": 1, "random_state": 0,
+}  # fmt: skip
+ABMIL = {"model": "abmil", "model_arguments": {"embed": 8, "attention_dim": 4}, **FAST}
+
+
+def classifier(**changes) -> MILClassifier:
+    return MILClassifier(**{"model_arguments": SMALL, **FAST, **changes})
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return classifier().fit(X, Y)
+
+
+def test_it_is_the_run_of_probsa_train(tmp_path):
+    """The same bags, labels and seed give the same probabilities, bit for bit."""
+    features, table = write_folder(tmp_path)
+    lines = [line.rpartition(",")[0] for line in table.read_text().splitlines()]  # without folds
+    table.write_text("\n".join(lines) + "\n")
+    keys = {"model": "abmil-probsa-diag", **SMALL, "epochs": 3, "batch_size": 4, "threads": 1}
+    keys |= {"features": str(features), "labels": str(table), "device": "cpu", "seed": 5}
+    config = read_run(None, {**keys, "standardize": True, "tensorboard": False})
+    run = train(config, tmp_path / "run")
+    bags = open_bags(features)
+    given = [bags.bag(name) for name in bags.names]
+    labels = read_table(table).labels
+    mine = MILClassifier(
+        model_arguments=SMALL, epochs=3, batch_size=4, threads=1, standardize=True, random_state=5
+    ).fit(given, labels)
+    theirs = [p.probability[0] for p in load(run.path, device="cpu").predict(given)]
+    assert mine.predict_proba(given)[:, 1].tolist() == [float(p) for p in theirs]
+    rows = read_csv(run.metrics_file)
+    assert [row["loss"] for row in mine.history_] == [float(row["loss"]) for row in rows]
+
+
+def test_probabilities_labels_and_scores_agree(fitted):
+    p = fitted.predict_proba(X)
+    assert p.shape == (16, 2) and p.dtype == np.float64
+    np.testing.assert_allclose(p.sum(1), 1, atol=1e-12)
+    assert fitted.classes_.tolist() == ["benign", "tumour"]
+    called = ["tumour" if row[1] > row[0] else "benign" for row in p]
+    assert fitted.predict(X).tolist() == called
+    assert fitted.score(X, Y) == np.mean([a == b for a, b in zip(called, Y, strict=True)])
+    np.testing.assert_allclose(fitted.decision_function(X), np.log(p[:, 1] / p[:, 0]))
+    assert fitted.n_features_in_ == 6 and fitted.n_iter_ == len(fitted.history_) == 4
+    assert fitted.n_bags_ == {"train": len(fitted.split_.train), "val": len(fitted.split_.val)}
+
+
+def test_a_prediction_depends_on_its_bag_alone(fitted):
+    p = fitted.predict_proba(X)
+    # the noise is the same; sums over a batch may be rounded differently
+    np.testing.assert_allclose(fitted.predict_proba(X[::-1])[::-1], p, atol=1e-6)
+    np.testing.assert_allclose(fitted.predict_proba(X[3:4]), p[3:4], atol=1e-6)
+
+
+def test_every_form_of_a_bag_gives_the_same(fitted):
+    p = fitted.predict_proba(X)
+    digests = [e.name for e in fitted.explain(X)]
+    made = [Bag.from_arrays(x, c, name=d) for (x, c), d in zip(X, digests, strict=True)]
+    tensors = [(torch.from_numpy(x), torch.from_numpy(c)) for x, c in X]
+    objects = np.empty(16, dtype=object)
+    objects[:] = X
+    apart = fitted.predict_proba([x for x, _ in X], coords=[c for _, c in X])
+    for same in (apart, *(fitted.predict_proba(form) for form in (made, tensors, objects))):
+        assert (same == p).all()
+    equal, labels = made_bags(size=6)
+    cube = np.stack([x for x, _ in equal])
+    flat = MILClassifier(**ABMIL).fit(cube, labels)
+    assert (flat.predict_proba(list(cube)) == flat.predict_proba(torch.from_numpy(cube))).all()
+
+
+def test_a_seed_repeats_a_fit_and_another_one_does_not(fitted):
+    again = clone(fitted).fit(X, Y)
+    assert (again.predict_proba(X) == fitted.predict_proba(X)).all()
+    other = classifier(random_state=1).fit(X, Y)
+    assert (other.predict_proba(X) != fitted.predict_proba(X)).any()
+    draws = [classifier(random_state=np.random.RandomState(k)).fit(X, Y) for k in (3, 3)]
+    assert (draws[0].predict_proba(X) == draws[1].predict_proba(X)).all()
+
+
+def test_copies_predict_the_same(fitted):
+    stored = pickle.loads(pickle.dumps(fitted))
+    assert (stored.predict_proba(X) == fitted.predict_proba(X)).all()
+
+
+def test_three_classes():
+    labels = [k % 3 for k in range(16)]
+    many = MILClassifier(**ABMIL).fit(X, labels)
+    p = many.predict_proba([x for x, _ in X])
+    assert p.shape == (16, 3) and many.classes_.tolist() == [0, 1, 2]
+    np.testing.assert_allclose(many.decision_function(X), np.log(p))
+
+
+def test_explain_gives_what_the_posterior_says(fitted):
+    explained = fitted.explain(X)
+    assert len(explained) == 16
+    for scores, (x, coords) in zip(explained, X, strict=True):
+        assert scores.mean.shape == scores.variance.shape == scores.weight.shape == (len(x),)
+        assert (scores.coords == coords).all() and scores.score_kind == "logit"
+        assert scores.weight.sum() == pytest.approx(1, abs=1e-5)
+        mean = scores.mean.astype(np.float64)
+        e = mean - logsumexp(mean) + np.log(len(mean))  # relative to uniform attention
+        expected = norm.cdf(e / np.sqrt(scores.variance))
+        np.testing.assert_allclose(scores.probability, expected, atol=1e-6)
+    frame = explained[0].to_frame()
+    assert frame["attention_mean"].tolist() == explained[0].mean.tolist()
+
+
+def test_groups_never_share_training_and_validation():
+    groups = [k // 4 for k in range(16)]
+    parts = MILClassifier(**{**ABMIL, "validation": 0.5}).fit(X, Y, groups=groups).split_
+    names = [bag.name for bag in as_bags(X, graph=GraphOptions())]
+    group = dict(zip(names, groups, strict=True))
+    train_groups, val_groups = ({group[n] for n in part} for part in (parts.train, parts.val))
+    assert train_groups and val_groups and not train_groups & val_groups
+
+
+def test_without_validation_all_bags_train_and_equal_bags_are_told_apart():
+    twice = MILClassifier(**{**ABMIL, "validation": 0}).fit([*X, *X], [*Y, *Y])
+    assert len(set(twice.split_.train)) == 32 and twice.split_.val == ()
+
+
+def test_scikit_learn_searches_and_validates():
+    base = MILClassifier(**{**ABMIL, "epochs": 1})
+    search = GridSearchCV(
+        base, {"learning_rate": np.logspace(-3, -1, 2)}, scoring="roc_auc", cv=2
+    ).fit(X, Y)
+    assert search.best_params_["learning_rate"] in (1e-3, 1e-1)
+    groups = np.arange(16) // 2
+    scores = cross_val_score(base, X, Y, groups=groups, cv=StratifiedGroupKFold(2))
+    assert scores.shape == (2,)
+    changed = clone(base).set_params(epochs=7, model="dsmil")
+    assert changed.get_params()["epochs"] == 7 and base.epochs == 1
+    pipe = make_pipeline(PerInstance(StandardScaler()), base).fit(X, Y)
+    assert pipe.predict_proba(X).shape == (16, 2)
+
+
+def test_options_are_those_of_run_files():
+    chosen = classifier(
+        model=None, graph={"neighbours": 3}, kl_weight=0.5, select="last", balanced=True,
+        model_arguments={"ridge": 0.2}, training={"members": 1, "clip_norm": 1},
+    )._config()  # fmt: skip
+    assert chosen.model == "evidence-field" and chosen.model_arguments["ridge"] == 0.2
+    training = chosen.training
+    assert (training.kl_weight, training.select, training.balanced) == (0.5, "last", True)
+    assert (training.members, training.clip_norm) == (1, 1)
+    assert chosen.data.graph.neighbours == 3
+    assert chosen.data.graph.weight_scale == "median"  # what the default recipe says
+    assert classifier()._config().data.graph == GraphOptions()
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "error", "message"),
+    [
+        ({}, ([], []), InputError, "X has 0 bags"),
+        ({}, (X, Y[:3]), InputError, "one label for each of 16 bags"),
+        ({}, (X, None), InputError, "requires y to be passed"),
+        ({}, (X, ["a"] * 16), InputError, "one class"),
+        ({}, (np.zeros((4, 6)), [0, 1, 0, 1]), InputError, r"shape \(4, 6\) \(one bag\?"),
+        ({}, ("text", Y), InputError, "X is a str"),
+        ({}, ([(1, 2, 3)] * 2, [0, 1]), BagError, "bag 0 is a tuple of 3"),
+        ({}, ([*X[:-1], (np.zeros((0, 6)), None)], Y), EmptyBag, "bag 15 of X is empty"),
+        ({}, ([*X[:-1], (np.zeros((3, 5)), None)], Y), BagError, "X has 5 features"),
+        ({}, ([x for x, _ in X], Y), GraphError, "model='abmil'"),
+        ({"model": "abmill"}, (X, Y), UnknownName, "Did you mean 'abmil'"),
+        ({"training": {"epoch": 3}}, (X, Y), UnknownName, "epoch"),
+        ({"validation": 0.7}, (X, Y), InputError, "validation is 0.7"),
+        ({}, (X[:2], Y[:2]), InputError, "validation=0"),
+        ({"epochs": 0}, (X, Y), InputError, "epochs"),
+    ],
+)
+def test_errors_say_what_was_expected(changes, given, error, message):
+    with pytest.raises(error, match=message) as caught:
+        classifier(**changes).fit(*given)
+    assert error is UnknownName or isinstance(caught.value, ValueError)
+
+
+def test_errors_of_prediction(fitted):
+    with pytest.raises(NotFittedError):
+        classifier().predict(X)
+    with pytest.raises(BagError, match="X has 5 features, but MILClassifier is expecting 6"):
+        fitted.predict([np.zeros((2, 5))])
+    with pytest.raises(InputError, match="16 bags but 2"):
+        fitted.predict(X, coords=[None, None])
+    with pytest.raises(BagError, match="no coordinates"):
+        fitted.predict([np.zeros((2, 6))])
+
+
+class OfRows(MILClassifier):
+    """A classifier of rows, each a bag of one instance, for checks that give two dimensions."""
+
+    def __init__(self, random_state=None):
+        super().__init__(**{**ABMIL, "random_state": random_state, "epochs": 1})
+
+    def _bags(self, X, coords, *, graph):
+        X = np.asarray(X)
+        if X.ndim != 2:
+            raise ValueError("Reshape your data: expected two dimensions")
+        return super()._bags(X[:, None], coords, graph=graph)
+
+
+CHECKS = [
+    "check_estimator_cloneable", "check_get_params_invariance", "check_set_params",
+    "check_no_attributes_set_in_init", "check_dont_overwrite_parameters",
+    "check_estimators_overwrite_params", "check_parameters_default_constructible",
+    "check_estimator_repr",
+    "check_valid_tag_types", "check_mixin_order", "check_fit_idempotent",
+    "check_estimators_pickle", "check_estimators_fit_returns_self", "check_dict_unchanged",
+    "check_classifiers_classes", "check_classifiers_one_label", "check_supervised_y_no_nan",
+    "check_requires_y_none", "check_methods_subset_invariance",
+    "check_methods_sample_order_invariance", "check_fit2d_1feature", "check_fit1d",
+    "check_estimators_nan_inf", "check_f_contiguous_array_estimator", "check_estimators_dtypes",
+    "check_fit_check_is_fitted", "check_n_features_in_after_fitting",
+    "check_readonly_memmap_input",
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_generic_checks_of_scikit_learn(name):
+    check = getattr(estimator_checks, name, None)
+    if check is None:
+        pytest.skip("this scikit-learn has no such check")
+    check("OfRows", OfRows())
+
+
+def test_its_tags_are_true():
+    tags = get_tags(classifier())
+    assert not tags.input_tags.two_d_array and tags.input_tags.three_d_array
+    assert tags.target_tags.required and tags.estimator_type == "classifier"

@@ -1,0 +1,50 @@
+"""docs/python.md: its examples run, in the order of the page, and do what the text says."""
+
+import re
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+from support.paths import ROOT
+
+from probsa.core import GraphOptions
+from probsa.training.config import Tracker
+
+PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+AFTERWARDS = """
+from sklearn.metrics import roc_auc_score
+
+positive = np.array(labels) == "tumour"
+for p in (classifier.predict_proba(slides)[:, 1], pipeline.predict_proba(slides)[:, 1]):
+    assert roc_auc_score(positive, p) > 0.9, p
+assert set(np.argsort(scores.mean)[-3:]) == {0, 1, 2}, scores.mean  # the unusual patches
+assert set(frame["weight_mean"].nlargest(3).index) == {0, 1, 2}
+assert losses[-1] < losses[0] / 2, losses
+assert roc_auc_score(positive, probability.numpy()) > 0.9
+assert pooled.weight_mean.shape == (24 * 12,)
+assert loss.isfinite()
+"""
+
+
+def test_the_examples_run_and_learn(tmp_path):
+    pytest.importorskip("pandas")
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    program = "\n".join([*blocks, AFTERWARDS])
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", program],
+        capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_options_that_the_page_lists_exist():
+    (listed,) = re.findall(r"options of run files: (.*?)\.\n", PAGE)
+    assert set(re.findall(r"`(\w+)`", listed)) == set(GraphOptions.__dataclass_fields__)
+    assert set(re.findall(r"`tracker: (\w+)`", PAGE)) == set(get_args(Tracker))
+
+
+def test_the_extras_that_the_page_names_exist():
+    text = (ROOT / "pyproject.toml").read_text()
+    for extra in re.findall(r"pip install 'probsa\[(\w+)\]'", PAGE):
+        assert re.search(rf"^{extra} = \[", text, re.MULTILINE), extra

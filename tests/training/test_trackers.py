@@ -1,0 +1,249 @@
+"""Trackers: made ones stand for MLflow and Weights & Biases; the real ones where installed."""
+
+import json
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from support.stored import write_folder
+
+from probsa.core import read_csv
+from probsa.errors import InputError, MissingExtra
+from probsa.training import DataConfig, RunConfig, TrainingConfig, train
+from probsa.training.run_folder import RunFolder
+
+MLFLOW, WANDB = "mlflow", "wandb"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("bags"), bags=9)
+
+
+@pytest.fixture
+def config(folder):
+    features, labels = folder
+    return RunConfig(
+        data=DataConfig(features=features, labels=labels, test_fold=0),
+        model="abmil",
+        model_arguments={"embed": 4, "attention_dim": 2},
+        training=TrainingConfig(
+            epochs=2, batch_size=4, device="cpu", threads=1, tensorboard=False, tracker=MLFLOW
+        ),
+    )
+
+
+def with_training(config, **values):
+    return replace(config, training=replace(config.training, **values))
+
+
+class MadeError(Exception):
+    """What the made trackers raise."""
+
+
+class MadeClient:
+    """The calls of MLflow's client that probsa makes, kept in memory."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def get_experiment_by_name(self, name):
+        known = self.state["experiments"].get(name)
+        return None if known is None else SimpleNamespace(experiment_id=known)
+
+    def create_experiment(self, name):
+        if self.state.get("offline"):
+            raise MadeError("no server answers\nat all")
+        return self.state["experiments"].setdefault(name, f"x{len(self.state['experiments'])}")
+
+    def create_run(self, experiment, *, run_name, tags):
+        run = f"r{len(self.state['runs'])}"
+        self.state["runs"][run] = {
+            "experiment": experiment, "name": run_name, "tags": tags, "metrics": [], "params": {},
+            "status": ["RUNNING"],
+        }  # fmt: skip
+        return SimpleNamespace(info=SimpleNamespace(run_id=run))
+
+    def update_run(self, run, *, status):
+        self.state["runs"][run]["status"].append(status)
+
+    def log_batch(self, run, *, metrics=(), params=()):
+        assert len(params) <= 100
+        if metrics and self.state.get("breaks"):
+            raise MadeError("the connection was lost")
+        self.state["runs"][run]["metrics"] += metrics
+        self.state["runs"][run]["params"] |= dict(params)
+
+    def set_terminated(self, run, *, status):
+        self.state["runs"][run]["status"].append(status)
+
+
+@pytest.fixture
+def mlflow(monkeypatch):
+    state = {"experiments": {}, "runs": {}, "active": None}
+    made = SimpleNamespace(
+        MlflowClient=lambda: MadeClient(state), active_run=lambda: state["active"]
+    )
+    entities = SimpleNamespace(Metric=lambda *values: values, Param=lambda key, value: (key, value))
+    monkeypatch.setitem(sys.modules, "mlflow", made)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    monkeypatch.setitem(
+        sys.modules, "mlflow.exceptions", SimpleNamespace(MlflowException=MadeError)
+    )
+    return state
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    runs = []
+
+    class Run:
+        def __init__(self, **given):
+            self.given, self.rows, self.code, self.id = given, [], None, given["id"] or "w0"
+            runs.append(self)
+
+        def log(self, row, *, step):
+            self.rows.append((step, row))
+
+        def finish(self, *, exit_code):
+            self.code = exit_code
+
+    made = SimpleNamespace(run=None, init=lambda **k: Run(**k), Settings=lambda **k: k)
+    monkeypatch.setitem(sys.modules, "wandb", made)
+    monkeypatch.setitem(sys.modules, "wandb.errors", SimpleNamespace(Error=MadeError))
+    return SimpleNamespace(module=made, runs=runs)
+
+
+def numbers(run: RunFolder, key: str) -> list[float]:
+    return [float(row[key]) for row in read_csv(run.metrics_file)]
+
+
+def losses(metrics) -> list[tuple[int, float]]:
+    return [(step, value) for key, value, _, step in metrics if key == "loss"]
+
+
+@pytest.mark.parametrize("changes", [{}, {"members": 2}, {"members": 2, "patience": 5}], ids=str)
+def test_mlflow_has_the_rows_of_metrics_csv(changes, config, mlflow, tmp_path):
+    run = train(with_training(config, **changes), tmp_path / "a")
+    (logged,) = mlflow["runs"].values()
+    assert losses(logged["metrics"]) == list(enumerate(numbers(run, "loss"), start=1))
+    assert logged["params"]["training.epochs"] == "2" and logged["name"] == "a"
+    assert logged["params"]["model.name"] == "abmil"
+    assert logged["status"] == ["RUNNING", "FINISHED"]
+    assert mlflow["experiments"] == {"probsa": logged["experiment"]}
+
+
+def test_a_model_that_is_fitted_in_one_go_is_tracked(config, mlflow, tmp_path):
+    run = train(replace(config, model="mean-pool", model_arguments={}), tmp_path / "a")
+    (logged,) = mlflow["runs"].values()
+    assert losses(logged["metrics"]) == [(1, numbers(run, "loss")[0])]
+
+
+def test_a_resumed_run_goes_on_in_its_own(config, mlflow, tmp_path):
+    train(config, tmp_path / "a")
+    stored = tmp_path / "a" / "tracker.json"
+    assert json.loads(stored.read_text()) == {"tracker": "mlflow", "run": "r0", "epoch": 2}
+    # as if the process had been killed before the tracker was told of the last epoch
+    stored.write_text(json.dumps({"tracker": "mlflow", "run": "r0", "epoch": 1}))
+    mlflow["runs"]["r0"]["metrics"].clear()
+    run = train(config, tmp_path / "a", resume=True)
+    (logged,) = mlflow["runs"].values()
+    assert losses(logged["metrics"]) == [(2, numbers(run, "loss")[1])]
+    assert logged["status"] == ["RUNNING", "FINISHED", "RUNNING", "FINISHED"]
+
+
+def test_it_is_a_child_of_the_active_run(config, mlflow, tmp_path, monkeypatch):
+    info = SimpleNamespace(run_id="mine", experiment_id="x7")
+    mlflow["active"] = SimpleNamespace(info=info)
+    train(config, tmp_path / "a")
+    (logged,) = mlflow["runs"].values()
+    assert (logged["experiment"], logged["tags"]) == ("x7", {"mlflow.parentRunId": "mine"})
+
+
+def test_the_experiment_is_that_of_the_environment(config, mlflow, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "lungs")
+    train(config, tmp_path / "a")
+    assert list(mlflow["experiments"]) == ["lungs"]
+
+
+def test_without_a_server_nothing_begins(config, mlflow, tmp_path):
+    mlflow["offline"] = True
+    with pytest.raises(InputError, match=r"\(no server answers\): set MLFLOW_TRACKING_URI"):
+        train(config, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_training_goes_on_without_a_server_that_stops(config, mlflow, tmp_path, caplog):
+    mlflow["breaks"] = True
+    run = train(config, tmp_path / "a")
+    assert len(numbers(run, "loss")) == 2
+    (record,) = caplog.records
+    assert "mlflow stopped, training goes on: the connection was lost" in record.getMessage()
+
+
+def test_a_run_that_fails_is_marked(config, mlflow, tmp_path):
+    with pytest.raises(InputError, match="lost from here on"):
+        train(with_training(config, learning_rate=1e30, warmup_epochs=0), tmp_path / "a")
+    (logged,) = mlflow["runs"].values()
+    assert logged["status"] == ["RUNNING", "FAILED"]
+
+
+def test_wandb_has_the_rows_of_metrics_csv(config, wandb, tmp_path):
+    run = train(with_training(config, tracker=WANDB), tmp_path / "a")
+    (logged,) = wandb.runs
+    assert [(step, row["loss"]) for step, row in logged.rows] == list(
+        enumerate(numbers(run, "loss"), start=1)
+    )
+    assert logged.given["config"]["training"]["epochs"] == 2
+    assert (logged.given["name"], logged.given["project"], logged.code) == ("a", "probsa", 0)
+    again = train(with_training(config, tracker=WANDB), tmp_path / "a", resume=True)
+    assert wandb.runs[1].given["id"] == "w0" and wandb.runs[1].rows == []
+    assert again.path == run.path
+
+
+def test_wandb_leaves_the_users_run_open(config, wandb, tmp_path):
+    updated = []
+    own = wandb.module.init(id="mine")
+    own.config = SimpleNamespace(update=lambda values, **_: updated.append(values))
+    wandb.module.run = own
+    train(with_training(config, tracker=WANDB), tmp_path / "a")
+    assert [(step, row["epoch"]) for step, row in own.rows] == [(None, 1), (None, 2)]
+    assert own.code is None and updated[0]["model"]["name"] == "abmil"
+
+
+@pytest.mark.parametrize(("tracker", "module"), [(MLFLOW, "mlflow"), (WANDB, "wandb")])
+def test_a_tracker_that_is_not_installed_names_its_extra(
+    tracker, module, config, tmp_path, monkeypatch
+):
+    for name in (module, f"{module}.errors", f"{module}.exceptions"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtra, match=rf"pip install 'probsa\[{tracker}\]'"):
+        train(with_training(config, tracker=tracker), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_itself(config, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    run = train(config, tmp_path / "a")
+    client = mlflow.MlflowClient()
+    name = json.loads((run.path / "tracker.json").read_text())["run"]
+    history = client.get_metric_history(name, "loss")
+    assert [(m.step, m.value) for m in history] == list(enumerate(numbers(run, "loss"), start=1))
+    stored = client.get_run(name)
+    assert stored.info.status == "FINISHED" and stored.data.params["model.name"] == "abmil"
+    assert client.get_experiment_by_name("probsa") is not None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_itself_offline(config, tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    run = train(with_training(config, tracker=WANDB), tmp_path / "a")
+    name = json.loads((run.path / "tracker.json").read_text())["run"]
+    (written,) = run.path.glob(f"wandb/offline-run-*/run-{name}.wandb")
+    assert b"val_auroc" in written.read_bytes()
