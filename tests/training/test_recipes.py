@@ -8,9 +8,7 @@ import jsonschema
 import pytest
 import yaml
 from support.paths import ROOT
-from support.stored import write_folder
 
-from probsa.benchmark import read_grid
 from probsa.errors import InputError, UnknownName
 from probsa.models import arguments, facts, names, original
 from probsa.training import recipes
@@ -217,13 +215,6 @@ def test_a_wheel_has_the_recipes_inside_the_package(tmp_path, monkeypatch):
     assert recipe_files()["mine"] == package / "recipes" / "mine.yaml"
     shutil.rmtree(package / "recipes")
     assert set(recipe_files()) == {"default"}
-
-
-@pytest.mark.parametrize("name", sorted(set(recipe_files()) - {"default", "paper"}))
-def test_every_grid_of_the_package_is_read(name, tmp_path):
-    features, labels = write_folder(tmp_path / "data")
-    grid = read_grid(recipe_files()[name], data=[str(tmp_path / "data")])
-    assert grid.methods and grid.data[0].splits and (features, labels)
 
 
 @pytest.mark.parametrize("name", ["default", "paper"])
