@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from probsa.core import files
 from probsa.core.files import read_csv, replacing, replacing_hdf5, write_csv, write_json
 from probsa.errors import TableError
 
@@ -59,3 +60,41 @@ def test_a_row_that_is_longer_than_the_header_is_refused(tmp_path):
     table.write_text("a,b\n1,2\n1,,2\n")
     with pytest.raises(TableError, match=r"t\.csv, row 2: 3 cells, but the header has 2"):
         read_csv(table)
+
+
+def test_a_file_is_flushed_where_only_writable_files_can_be(tmp_path, monkeypatch):
+    """Windows refuses to flush a file that was opened for reading."""
+    real = os.fsync
+
+    def fsync(descriptor):
+        os.write(descriptor, b"")  # EBADF if it is open for reading only
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    text(tmp_path / "a")
+    assert (tmp_path / "a").read_bytes().startswith(b"{\n")
+
+
+@pytest.mark.parametrize("refusals", [2, 9])
+def test_a_file_that_is_open_elsewhere_is_replaced_later_on_windows(
+    tmp_path, monkeypatch, refusals
+):
+    left = [refusals]
+    real = files.Path.replace
+
+    def replace(self, target):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise PermissionError(13, "used by another process", str(target))
+        return real(self, target)
+
+    monkeypatch.setattr(files, "WINDOWS", True)
+    monkeypatch.setattr(files, "PAUSES", (0, 0, 0))
+    monkeypatch.setattr(files.Path, "replace", replace)
+    if refusals > len(files.PAUSES):
+        with pytest.raises(PermissionError):
+            text(tmp_path / "a")
+        assert list(tmp_path.iterdir()) == []
+    else:
+        text(tmp_path / "a")
+        assert [p.name for p in tmp_path.iterdir()] == ["a"]

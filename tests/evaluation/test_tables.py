@@ -11,6 +11,7 @@ import pytest
 
 import probsa
 from probsa.errors import BagError, InputError, OutputExists, TableError, UnknownName
+from probsa.evaluation import tables
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.tables import (
     read_instances,
@@ -348,3 +349,19 @@ def test_scores_of_maps_are_stored_where_a_model_has_them(tmp_path):
         _same(replace(read, probability=p.probability, std=p.std), p)
     with h5py.File(tmp_path / "a.h5") as f:
         assert set(columns) <= set(f)
+
+
+@pytest.mark.parametrize("name", ["a:b", "why?", "end.", "end "])
+def test_a_name_that_windows_cannot_store_is_refused_there(tmp_path, monkeypatch, name):
+    _write(tmp_path / "here", [_prediction(name)])
+    monkeypatch.setattr(tables, "WINDOWS", True)
+    with pytest.raises(BagError, match="on Windows"):
+        _write(tmp_path / "there", [_prediction(name)])
+
+
+def test_two_names_that_a_disk_takes_for_one_are_refused(tmp_path, monkeypatch):
+    """As on macOS and Windows, where `A.h5` and `a.h5` are one file."""
+    monkeypatch.setattr(tables, "_file_name", str.lower)
+    with pytest.raises(BagError, match="'A' has the file name of another bag"):
+        _write(tmp_path / "p", [_prediction("a"), _prediction("A", seed=1)])
+    assert not (tmp_path / "p").exists()

@@ -1,6 +1,8 @@
 """The default recipe is the base of a run without a model; paper.yaml states the paper's."""
 
+import shutil
 from dataclasses import fields, replace
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -15,7 +17,9 @@ from probsa.training.keys import load_yaml
 from probsa.training.recipes import (
     DEFAULT_RECIPE,
     default_recipe,
+    find_recipe,
     names_model,
+    recipe_files,
     recipe_sentence,
 )
 from probsa.training.run_folder import EXECUTION_KEYS
@@ -187,3 +191,40 @@ def test_a_kl_weight_of_0_means_the_plain_model(name):
 def test_other_runs_keep_their_model(name, weight):
     config = read_run(None, {**NEEDED, "model.name": name, "training.kl_weight": weight})
     assert without_prior(config) is config
+
+
+def test_the_recipes_of_the_package_are_found_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert set(recipe_files()) == {f.stem for f in (ROOT / "recipes").glob("*.yaml")}
+    for given in ("standins", "standins.yaml", "recipes/standins.yaml"):
+        assert find_recipe(Path(given)).read_text("utf-8").startswith("# The full comparison")
+    assert find_recipe(Path("recipes/default.yaml")) == DEFAULT_RECIPE
+    own = Path("standins.yaml")
+    own.write_text("models: [abmil]\n")
+    assert find_recipe(own) == own  # a file of the user comes first
+    with pytest.raises(UnknownName, match="Did you mean 'standins'"):
+        find_recipe(Path("standin"))
+    assert find_recipe(Path("other/standins.yaml")) == Path("other/standins.yaml")
+
+
+def test_a_wheel_has_the_recipes_inside_the_package(tmp_path, monkeypatch):
+    package = tmp_path / "site" / "probsa"
+    (package / "recipes").mkdir(parents=True)
+    (package / "recipes" / "mine.yaml").write_text("models: [abmil]\n")
+    monkeypatch.setattr(recipes, "__file__", str(package / "training" / "recipes.py"))
+    assert recipe_files()["mine"] == package / "recipes" / "mine.yaml"
+    shutil.rmtree(package / "recipes")
+    assert set(recipe_files()) == {"default"}
+
+
+@pytest.mark.parametrize("name", ["default", "paper"])
+def test_every_run_file_of_the_package_fits_its_schema(name):
+    given = load_yaml(recipe_files()[name])
+    given |= {"data": {**given["data"], "features": "f", "labels": "l.csv"}}
+    if isinstance(given.get("model"), str):
+        given["model"] = {"name": given["model"]}
+    model = None if name == "default" else given["model"]["name"]
+    jsonschema.validate(given, run_schema(model))
+    given["training"]["epoch"] = 3
+    with pytest.raises(jsonschema.ValidationError, match="epoch"):
+        jsonschema.validate(given, run_schema(model))

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,10 @@ from typing import Any
 import h5py
 
 from ..errors import TableError
+
+WINDOWS = os.name == "nt"
+PAUSES = (0.05, 0.2, 0.5)
+"""Seconds between the attempts to replace a file that is open elsewhere (Windows)."""
 
 
 @contextmanager
@@ -26,13 +31,24 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        with temporary.open("rb") as f:
+        with temporary.open("r+b") as f:  # Windows flushes only files that may be written
             os.fsync(f.fileno())
         temporary.chmod(0o644)
-        temporary.replace(path)
+        _rename(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _rename(source: Path, target: Path) -> None:
+    """Rename over an existing file; on Windows, wait while another program has it open."""
+    for pause in PAUSES if WINDOWS else ():
+        try:
+            source.replace(target)
+            return
+        except PermissionError:
+            time.sleep(pause)
+    source.replace(target)
 
 
 class _Sink(io.FileIO):
@@ -104,7 +120,7 @@ def is_disk_full(error: BaseException) -> bool:
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", newline="\n")  # the same on every system
 
 
 def write_json(path: Path, value: Any) -> None:

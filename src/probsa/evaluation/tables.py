@@ -41,6 +41,8 @@ from .table_cells import read_columns, read_distances, read_label, read_shares
 PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
 NULL_SCORES = "null_maps"
 """Folder of the scores of null maps, see `null_files`."""
+WINDOWS = os.name == "nt"
+NOT_ON_WINDOWS = re.compile(r'[<>:"|?*\\]')
 FAILED = "failed.csv"
 """Table of the bags that could not be predicted, which `probsa predict` writes."""
 NOTES = "notes.json"
@@ -151,7 +153,13 @@ def write_predictions(
             header = ["bag", "part", "label", "prediction"]
             header += [f"{k}_{c}" for k in ("p", *_deviations(p)) for c in columns]
             header += _distances(p)
-            write_instances(new / INSTANCES / f"{_file_name(p.name)}.h5", p)
+            path = new / INSTANCES / f"{_file_name(p.name)}.h5"
+            if path.exists():
+                raise BagError(
+                    f"bag {p.name!r} has the file name of another bag, because this disk ignores "
+                    "case: rename one of them"
+                )
+            write_instances(path, p)
             rows.append(
                 {
                     "bag": p.name,
@@ -268,6 +276,12 @@ def _distances(p: Prediction) -> dict[str, float]:
 def _file_name(bag: str) -> str:
     if not bag or bag in (".", "..") or "/" in bag or os.sep in bag or "\0" in bag:
         raise BagError(f"bag {bag!r} cannot be a file name: rename it without '/'")
+    if WINDOWS and (NOT_ON_WINDOWS.search(bag) or bag[-1] in ". "):
+        # 'a:b' would silently become a hidden stream of the file 'a'
+        raise BagError(
+            f'bag {bag!r} cannot be a file name on Windows: rename it without <>:"|?*\\ and '
+            "without a dot or space at the end"
+        )
     return bag
 
 

@@ -37,7 +37,9 @@ from .preparation import prepare_bags as prepare_bags
 from .preparation import read_split as read_split
 from .progress import progress_of as progress_of
 from .recipes import default_recipe as default_recipe
+from .recipes import find_recipe as find_recipe
 from .recipes import names_model as names_model
+from .recipes import recipe_files as recipe_files
 from .recipes import recipe_sentence as recipe_sentence
 from .reporting import Reporter as Reporter
 from .run_folder import RunFolder as RunFolder

@@ -39,7 +39,7 @@ class DataConfig:
     features: Path
     """Folder with one feature file per slide or scan (TRIDENT, CLAM, torchmil or probsa layout)."""
     labels: Path
-    """CSV table with the columns bag,label[,group][,fold|split]."""
+    """CSV table with the columns `bag,label[,group][,fold|split]`."""
     test_fold: NonNegativeInt | None = None
     """Test on this fold, validate on the next one and train on the others. Needs a table with a
     column `fold`."""

@@ -1,4 +1,4 @@
-"""Stage 8: the default recipe, `default.yaml`: the base of a run that names no model."""
+"""Stage 8: the recipes of the package, and the default one: the base of a run without a model."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -6,10 +6,44 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ..errors import UnknownName
 from .config import RunConfig
 from .keys import flatten, load_yaml
 
 DEFAULT_RECIPE = Path(__file__).with_name("default.yaml")
+FOLDER = "recipes"
+
+
+def recipe_files() -> dict[str, Path]:
+    """Return the recipes that come with the package by name: `paper`, `standins`, …
+
+    A wheel has them in `probsa/recipes`; a checkout in `recipes`, the folder that wheels are
+    made from.
+    """
+    package = Path(__file__).parents[1]
+    folder = next((f for f in (package / FOLDER, package.parents[1] / FOLDER) if f.is_dir()), None)
+    found = {} if folder is None else {f.stem: f for f in sorted(folder.glob("*.yaml"))}
+    return found | {"default": DEFAULT_RECIPE}  # in the folder, it is a link
+
+
+def find_recipe(given: Path) -> Path:
+    """Return a file of the user, or else the recipe of the package that it names.
+
+    Args:
+        given: a path, `standins`, or `recipes/standins.yaml`.
+
+    Raises:
+        UnknownName: it is a bare name, and there is neither such a file nor such a recipe.
+    """
+    if given.exists():
+        return given
+    recipes = recipe_files()
+    of_package = given.parent in (Path(), Path(FOLDER)) and given.suffix in ("", ".yaml")
+    if of_package and given.stem in recipes:
+        return recipes[given.stem]
+    if given.name == str(given) and not given.suffix:
+        raise UnknownName("file or recipe", given.name, recipes)
+    return given
 
 
 @cache

@@ -56,7 +56,10 @@ def own_parser() -> ArgumentParser:
     """Return the parser of the arguments that are not keys of the grid or of a run."""
     parser = command_parser("benchmark", DESCRIPTION)
     add = parser.add_argument
-    add("grid", type=Path, nargs="?", metavar="GRID.yaml", help="YAML file with the grid.")
+    add(
+        "grid", type=Path, nargs="?", metavar="GRID.yaml",
+        help="YAML file with the grid, or a recipe of the package by name: standins.",
+    )  # fmt: skip
     add(
         "--data", action="append", metavar="DIR",
         help="Data set to run on instead of those in the file: a folder with features/ and "
@@ -139,7 +142,9 @@ def run(arguments: Sequence[str]) -> int:
     if own.grid is None:
         raise InputError("probsa benchmark needs a grid first: probsa benchmark GRID.yaml")
     from ...benchmark import grid_name, read_grid
+    from ...training import find_recipe
 
+    own.grid = find_recipe(own.grid)
     if own.tables_only:
         return _tables(Path(grid_name(own.grid)), own)
     grid = read_grid(own.grid, data=own.data or [], overrides=overrides, out=own.out)

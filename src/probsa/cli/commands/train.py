@@ -49,7 +49,10 @@ def own_parser() -> ArgumentParser:
     parser = command_parser("train", DESCRIPTION)
     add = parser.add_argument
     add("--out", type=Path, metavar="RUN", help="Run folder to write. Required.")
-    add("--config", type=Path, metavar="FILE", help="Run file to read.")
+    add(
+        "--config", type=Path, metavar="FILE",
+        help="Run file to read, or a recipe of the package by name: paper.",
+    )  # fmt: skip
     add(
         "--resume", action="store_true",
         help="Continue after the last finished epoch. Needs no run file.",
@@ -103,6 +106,7 @@ def run(arguments: Sequence[str]) -> int:
     from ...training import (
         RunFolder,
         commented,
+        find_recipe,
         names_model,
         read_run,
         recipe_sentence,
@@ -114,6 +118,8 @@ def run(arguments: Sequence[str]) -> int:
         write_json(run_schema(flags.get("model.name")))
         return 0
     note = None
+    if own.config is not None:
+        own.config = find_recipe(own.config)
     if own.resume and own.out is not None and own.config is None and not flags:
         config = RunFolder(own.out).config()
     else:
