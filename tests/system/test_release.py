@@ -47,7 +47,7 @@ def test_the_metadata_are_complete():
     for minor in range(11, 15):
         assert f"Programming Language :: Python :: 3.{minor}" in PROJECT["classifiers"]
     everything = PROJECT["optional-dependencies"]["all"][0].removeprefix("probsa[").rstrip("]")
-    for_tools = {"all", "dev", "docs", "release"}
+    for_tools = {"all", "dev", "docs", "release", "mlflow", "wandb"}
     assert set(everything.split(",")) == set(PROJECT["optional-dependencies"]) - for_tools
 
 

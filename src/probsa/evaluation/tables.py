@@ -153,13 +153,7 @@ def write_predictions(
             header = ["bag", "part", "label", "prediction"]
             header += [f"{k}_{c}" for k in ("p", *_deviations(p)) for c in columns]
             header += _distances(p)
-            path = new / INSTANCES / f"{_file_name(p.name)}.h5"
-            if path.exists():
-                raise BagError(
-                    f"bag {p.name!r} has the file name of another bag, because this disk ignores "
-                    "case: rename one of them"
-                )
-            write_instances(path, p)
+            write_instances(_new_path(new, p.name), p)
             rows.append(
                 {
                     "bag": p.name,
@@ -173,6 +167,17 @@ def write_predictions(
             raise InputError(f"there are no predictions to write to {folder}")
         write_csv(new / PREDICTIONS_TABLE, header, rows)
         write_json(new / METADATA, {"threshold": threshold, "classes": list(classes), **metadata})
+
+
+def _new_path(folder: Path, name: str) -> Path:
+    """Return the path of a bag's outputs, which no other bag has taken."""
+    path = folder / INSTANCES / f"{_file_name(name)}.h5"
+    if path.exists():
+        raise BagError(
+            f"bag {name!r} has the file name of another bag, because this disk ignores case: "
+            "rename one of them"
+        )
+    return path
 
 
 def read_predictions(folder: Path) -> Predictions:
