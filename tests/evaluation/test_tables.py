@@ -271,6 +271,9 @@ def test_no_folder_and_no_table(tmp_path):
         read_predictions(tmp_path)
 
 
+WHOLE = "bag,part,label,prediction,p_1,sd_1\n"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -278,19 +281,31 @@ def test_no_folder_and_no_table(tmp_path):
         ("bag,label\na,1\n", "no column 'p_<class>': it has bag, label"),
         ("bag,label,p_1\na,1,.5\n", "no column 'sd_1'"),
         ("label,p_1,sd_1\n1,.5,0\n", "no column 'bag'"),
+        ("bag,label,p_1,sd_1\na,1,.5,0\n", "no column 'part'"),
         (
-            "bag,label,p_1,sd_1\na,1,.5,0\na,1,.5,0\n",
+            WHOLE + "a,test,1,1,.5,0\na,test,1,1,.5,0\n",
             "bag 'a' has an empty name, or more than one row",
         ),
-        ("bag,label,p_1,sd_1\n,1,.5,0\n", "bag '' has an empty name"),
-        ("bag,label,p_1,sd_1\na,yes,.5,0\n", "bag 'a': label 'yes' is not a class number"),
-        ("bag,label,p_1,sd_1\na,1,nan,0\n", "bag 'a': p_1 is 'nan', expected 0 to 1"),
-        ("bag,label,p_1,sd_1\na,1,.5,\n", "bag 'a': sd_1 is '', expected 0 to 1"),
+        (WHOLE + ",test,1,1,.5,0\n", "bag '' has an empty name"),
+        (WHOLE + "a,test,yes,1,.5,0\n", "bag 'a': label 'yes' is not a class number"),
+        (WHOLE + "a,test,1,1,nan,0\n", "bag 'a': p_1 is 'nan', expected 0 to 1"),
+        (WHOLE + "a,test,1,1,.5,\n", "bag 'a': sd_1 is '', expected 0 to 1"),
+        (WHOLE.replace("_1", "_x") + "a,test,1,1,.5,0\n", "probabilities of x, but predictions"),
     ],
 )
 def test_tables_that_cannot_be_used(folder, text, message):
     (folder / "predictions.csv").write_text(text)
     with pytest.raises(TableError, match="predictions.csv.*" + message.replace("<", ".")):
+        read_predictions(folder)
+
+
+@pytest.mark.parametrize("key", ["threshold", "classes"])
+def test_metadata_without_a_key_are_refused(folder, key):
+    file = folder / "predictions.json"
+    stored = json.loads(file.read_text())
+    del stored[key]
+    file.write_text(json.dumps(stored))
+    with pytest.raises(InputError, match=rf"predictions\.json has no key '{key}'"):
         read_predictions(folder)
 
 

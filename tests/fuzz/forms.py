@@ -78,7 +78,8 @@ def _attribute(key: str, value: Any) -> Any:
     array = np.asarray(value)
     if array.dtype.kind in "iuf" and array.size:
         return [
-            [] if key == "downsample" else list(array.shape),  # of both axes, or of each
+            # one number, also in a list; a downsample of both axes, or of each
+            [] if key == "downsample" or array.size == 1 else list(array.shape),
             "number",
             bool(np.isfinite(array).all()),
             bool((array > 0).all()) or key in ("patch_level", "overlap"),
@@ -171,4 +172,4 @@ def _picture(path: Path) -> Any:
     from PIL import Image
 
     with Image.open(io.BytesIO(path.read_bytes())) as image:
-        return [image.size, image.mode]
+        return image.mode

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core import BagKind, numeric_attribute, size_level0
+from ..errors import BagError
 
 BINS = ((0.16, 80), (0.2, 60), (0.3, 40), (0.6, 20), (1.2, 10), (2.4, 5))
 """TRIDENT's nominal magnifications: (µm per pixel below which it applies, magnification)."""
@@ -46,7 +47,11 @@ class Metadata:
 
 
 def from_attributes(attributes: Mapping[str, object]) -> Metadata:
-    """Read the attributes of `coords` in probsa's, TRIDENT's or CLAM's files."""
+    """Read the attributes of `coords` in probsa's, TRIDENT's or CLAM's files.
+
+    Raises:
+        BagError: `level_dim` is there, but is not a width and a height.
+    """
     level = int(numeric_attribute(attributes, "patch_level") or 0)
     downsample = numeric_attribute(attributes, "downsample") or 1.0
     width, height = (
@@ -55,9 +60,7 @@ def from_attributes(attributes: Mapping[str, object]) -> Metadata:
     )
     slide_size = None if width is None or height is None else (round(width), round(height))
     if slide_size is None and level == 0:
-        at_level = np.asarray(attributes.get("level_dim", ())).reshape(-1)
-        if at_level.dtype.kind in "iuf" and len(at_level) == 2 and np.isfinite(at_level).all():
-            slide_size = (int(at_level[0]), int(at_level[1]))
+        slide_size = _level_dim(attributes)
     mpp, mpp_level0 = (
         numeric_attribute(attributes, "mpp"),
         numeric_attribute(attributes, "mpp_level0"),
@@ -74,6 +77,19 @@ def from_attributes(attributes: Mapping[str, object]) -> Metadata:
         level=level,
         downsample=downsample,
     )
+
+
+def _level_dim(attributes: Mapping[str, object]) -> tuple[int, int] | None:
+    stated = attributes.get("level_dim", "None")
+    if isinstance(stated, str) and stated == "None":
+        return None
+    size = np.asarray(stated).reshape(-1)
+    if size.dtype.kind not in "iuf" or len(size) != 2 or not np.isfinite(size).all():
+        raise BagError(
+            f"the attribute level_dim is {stated!r:.60}, expected the width and the height of the "
+            "slide: cut its patches again, or remove the attribute"
+        )
+    return int(size[0]), int(size[1])
 
 
 def nominal(mpp: float) -> float:

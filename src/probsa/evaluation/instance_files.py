@@ -125,6 +125,8 @@ def _check_instances(
             raise BagError(
                 f"{path}: {k} has shape {v.shape}, but attention_mean has {(rows or (0,))[0]} rows"
             )
+        if k == "coords" and (v.ndim != 2 or v.shape[1] > 2):
+            raise BagError(f"{path}: coords have shape {v.shape}, expected (n, 1) or (n, 2)")
         if v.nbytes > size:  # these files are not compressed
             raise BagError(
                 f"{path}: {k} states {v.nbytes:,} bytes, but the file has {size:,}: {AGAIN}"

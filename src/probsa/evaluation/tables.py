@@ -201,6 +201,8 @@ def read_predictions(folder: Path) -> Predictions:
         raise TableError(f"{path} has no rows")
     columns = [c.removeprefix("p_") for c in rows[0] if c.startswith("p_")]
     wanted = ["bag", *(["p_<class>"] if not columns else [f"sd_{c}" for c in columns])]
+    if metadata:  # the command wrote both files
+        wanted += ["part", "label", "prediction"]
     missing = [c for c in wanted if c not in rows[0]]
     if missing:
         raise TableError(f"{path} has no column {missing[0]!r}: it has {', '.join(rows[0])}")
@@ -224,10 +226,21 @@ def read_predictions(folder: Path) -> Predictions:
         std_between=read_columns(rows, "sd_between", columns, path) if of_members else None,
         ood=read_shares(rows, "ood", path),
         ood_distance=read_distances(rows, "ood_distance", path),
-        classes=tuple(str(c) for c in metadata.pop("classes", columns)),
+        classes=_stored_classes(metadata.pop("classes", columns), columns, path),
         threshold=None if threshold is None else float(threshold),
         metadata=metadata,
     )
+
+
+def _stored_classes(classes: Sequence[Any], columns: Sequence[str], path: Path) -> tuple[str, ...]:
+    """Return the classes, after comparing them with the columns of the table."""
+    names = tuple(str(c) for c in classes)
+    if list(columns) not in ([*names], [*names[-1:]]):
+        raise TableError(
+            f"{path} has probabilities of {', '.join(columns)}, but {METADATA} states the classes "
+            f"{', '.join(names) or '(none)'}: predict again"
+        )
+    return names
 
 
 def _columns(classes: Sequence[str], width: int, *, bag: str) -> list[str]:
@@ -352,6 +365,9 @@ def _read_metadata(path: Path) -> dict[str, Any]:
         return {}
     metadata = read_json(path, advice="predict again")
     as_record(_StoredMetadata, metadata, where=str(path), advice="predict again")
+    missing = [key for key in ("threshold", "classes") if key not in metadata]
+    if missing:
+        raise InputError(f"{path} has no key {missing[0]!r}: predict again")
     return metadata
 
 
