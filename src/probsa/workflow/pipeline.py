@@ -1,8 +1,8 @@
 """From slides or scans to predictions and maps with a trained run, in one go.
 
-OUT/work/         what `probsa patch` and `probsa extract` write
-OUT/predictions/  what `probsa predict` writes        OUT/maps/  what `probsa map` writes
-OUT/run.json      what the predictions were made from: the same ones are not made again
+work          in the output folder: what `probsa patch` and `probsa extract` write
+predictions   what `probsa predict` writes          maps   what `probsa map` writes
+run.json      what the predictions were made from: the same ones are not made again
 """
 
 from collections.abc import Callable, Mapping, Sequence
