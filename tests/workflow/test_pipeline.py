@@ -1,6 +1,7 @@
 """`probsa run`: the same files as the four commands, once more only what is missing."""
 
 import json
+import os
 from dataclasses import replace
 
 import h5py
@@ -78,13 +79,20 @@ def test_the_results_are_those_of_the_four_commands(home, tmp_path):
 def test_a_repeated_command_makes_only_what_is_missing(home, capsys):
     again = ("run", home / "new", "--model", home / "run", "--out", home / "out", *ALONE)
     table = home / "out/predictions/predictions.csv"
-    drawn, missing = (home / "out/maps" / f"s{k}.png" for k in (0, 1))
+    drawn, missing, stale = (home / "out/maps" / f"s{k}.png" for k in (0, 1, 1))
+    page = home / "out/page/index.html"
     missing.unlink()
-    times = [p.stat().st_mtime_ns for p in (table, drawn)]
+    times = [p.stat().st_mtime_ns for p in (table, drawn, page)]
     command(*again, "--json")
     said = json.loads(capsys.readouterr().out)
     assert said["kept"] is True and said["bags"] == 2 and said["failed"] == []
-    assert [p.stat().st_mtime_ns for p in (table, drawn)] == times and missing.is_file()
+    assert [p.stat().st_mtime_ns for p in (table, drawn, page)] == times and missing.is_file()
+    before = table.stat().st_mtime_ns - 10**9  # a map and a page of earlier predictions
+    for path in (stale, page):
+        os.utime(path, ns=(before, before))
+    command(*again)
+    assert all(path.stat().st_mtime_ns > before for path in (stale, page))
+    capsys.readouterr()
     image = tissue(420, 420, boxes=[(20, 20, 360, 360)], seed=99)
     write_slide(home / "new/s2.tiff", image)
     command(*again, "--json")

@@ -2,6 +2,7 @@
 
 work          in the output folder: what `probsa patch` and `probsa extract` write
 predictions   what `probsa predict` writes          maps   what `probsa map` writes
+page          what `probsa view --export` writes: index.html opens without a server
 run.json      what the predictions were made from: the same ones are not made again
 """
 
@@ -25,10 +26,11 @@ from ..evaluation import FAILED, read_predictions
 from ..maps import CohortSources, OverlaySettings, render_folder
 from ..patches import PatchSettings
 from ..training import RunFolder
+from ..view import MAX_MPP, SLICE_PIXELS, export_page, open_view
 from .folders import predict_folder
 from .writing import Failures
 
-Step = Literal["patching", "extracting", "predicting", "drawing"]
+Step = Literal["patching", "extracting", "predicting", "drawing", "writing the page"]
 Watch = Callable[[Step], AbstractContextManager[Any]]
 """Called at the start of a step; gives what is called with its progress."""
 
@@ -57,6 +59,7 @@ class PipelineResult:
 
     predictions: Path
     maps: Path
+    page: Path
     predicted: int = 0
     kept: bool = False
     """Whether the predictions of an earlier call were kept."""
@@ -90,7 +93,7 @@ def run_pipeline(
     Raises:
         InputError: there is nothing to read, or nothing of the kind that the runs know.
     """
-    result = PipelineResult(predictions=out / "predictions", maps=out / "maps")
+    result = PipelineResult(predictions=out / "predictions", maps=out / "maps", page=out / "page")
     features = _features(source, out / "work", recipe, options, watch=watch, result=result)
     made_from = _made_from(runs, features, options.labels)
     stamp = out / "run.json"
@@ -111,15 +114,42 @@ def run_pipeline(
             )
         result.failures += predicted.failures
         write_json(stamp, made_from)
-    _draw(result, CohortSources(out / "work", mpp=options.slide_mpp), watch=watch)
+    since = stamp.stat().st_mtime_ns
+    sources = CohortSources(out / "work", mpp=options.slide_mpp)
+    _draw(result, sources, watch=watch, since=since)
+    if not _is_newer(result.page / "index.html", since):
+        _write_page(result, out / "work", mpp=options.slide_mpp, watch=watch)
     return result
 
 
-def _draw(result: PipelineResult, sources: CohortSources, *, watch: Watch) -> None:
-    """Draw the maps of all bags, or those that are missing if the predictions were kept."""
+def _is_newer(path: Path, since: int) -> bool:
+    """Return whether a file was written after the predictions that are kept."""
+    return path.is_file() and path.stat().st_mtime_ns >= since
+
+
+def _write_page(
+    result: PipelineResult,
+    work: Path,
+    *,
+    mpp: float | Mapping[str, float] | None,
+    watch: Watch,
+) -> None:
+    data = open_view(
+        result.predictions, slides=work, mpp=mpp, max_mpp=MAX_MPP, most_pixels=SLICE_PIXELS
+    )
+    try:
+        with watch("writing the page") as count:
+            done = export_page(data, result.page, overwrite=True, progress=count)
+    finally:
+        data.close()
+    result.failures += done.failures
+
+
+def _draw(result: PipelineResult, sources: CohortSources, *, watch: Watch, since: int) -> None:
+    """Draw the maps of all bags that were not drawn since they were predicted."""
     names = read_predictions(result.predictions).bags
     result.predicted = len(names)
-    drawn = {n for n in names if result.kept and (result.maps / f"{n}.png").is_file()}
+    drawn = {n for n in names if _is_newer(result.maps / f"{n}.png", since)}
     with watch("drawing") as count:
         result.failures += render_folder(
             result.predictions,

@@ -23,8 +23,8 @@ DESCRIPTION = """\
 Predict new slides or scans with a trained run, and draw where the evidence is.
 
 The slides are cut into patches and encoded as the training features of the run were. OUT gets
-work/, predictions/ and maps/, the same as from probsa patch, extract, predict and map. An
-interrupted command continues where it stopped."""
+work/, predictions/, maps/ and page/, the same as from probsa patch, extract, predict, map and
+view --export. An interrupted command continues where it stopped."""
 
 
 def parser() -> ArgumentParser:
@@ -129,6 +129,7 @@ def _report(result: "PipelineResult", *, as_json: bool) -> None:
             {
                 "predictions": str(result.predictions),
                 "maps": str(result.maps),
+                "page": str(result.page),
                 "bags": result.predicted,
                 "kept": result.kept,
                 "stages": [report.to_dict() for report in result.reports],
@@ -140,3 +141,4 @@ def _report(result: "PipelineResult", *, as_json: bool) -> None:
     table = result.predictions / "predictions.csv"
     OUT.print(f"{counted(result.predicted, 'bag')} predicted{kept}: {table}", markup=False)
     OUT.print(f"maps: {result.maps}", markup=False)
+    OUT.print(f"page: {result.page / 'index.html'}", markup=False)
