@@ -10,7 +10,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 
-SHAPES_IN_ONE_OF = 6
+SHAPES_IN_ONE_OF = 12
 
 # Two threads on small tensors cost more than they bring.
 torch.set_num_threads(1)
@@ -25,7 +25,7 @@ def _beside(name: str) -> Path:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Check the shapes and types of arguments while some tests run: a sixth, chosen by name.
+    """Check the shapes and types of arguments while some tests run: one of twelve, chosen by name.
 
     The checks take as long as the tests themselves; `PROBSA_TEST_SHAPES=all` keeps them on.
     """
