@@ -93,6 +93,8 @@ def test_a_repeated_command_makes_only_what_is_missing(home, capsys):
     command(*again)
     assert all(path.stat().st_mtime_ns > before for path in (stale, page))
     capsys.readouterr()
+    command(*again, "--other-features", "--json")  # an option that changes predictions
+    assert json.loads(capsys.readouterr().out)["kept"] is False
     image = tissue(420, 420, boxes=[(20, 20, 360, 360)], seed=99)
     write_slide(home / "new/s2.tiff", image)
     command(*again, "--json")
@@ -120,6 +122,18 @@ def test_wrong_inputs_are_refused_before_anything_is_written(home, tmp_path, cap
     ):
         command("run", *words, "--out", out, status=2)
         assert message in capsys.readouterr().err and not out.exists()
+
+
+def test_other_weights_of_the_encoder_are_refused_before_anything_is_cut(home, tmp_path, capsys):
+    run = RunFolder(home / "run")
+    stored = run.recipe_file.read_text()
+    run.recipe_file.write_text(json.dumps(json.loads(stored) | {"identity": "handcrafted@0123"}))
+    try:
+        command("run", home / "new", "--model", run.path, "--out", tmp_path / "out", status=2)
+    finally:
+        run.recipe_file.write_text(stored)
+    assert "the training were made by handcrafted@0123" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_slides_are_not_given_to_a_model_of_scans(home, tmp_path, capsys):

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ..core import as_record, read_stamp
-from ..errors import BagError, InputError
+from ..errors import BagError, InputError, WeightsError
 from ..features import Precision
 from ..patches import PatchSettings
 from ..slides import Windows
@@ -86,6 +86,22 @@ class FeatureRecipe:
         return ExtractOptions(
             encoder=self.encoder, precision=self.precision, dtype=self.dtype, **windows, **how
         )
+
+    def check_encoder(self, options: ExtractOptions) -> None:
+        """Compare the encoder and its weights with those of the features, before it is used.
+
+        Raises:
+            WeightsError: the weights are missing, or are other ones.
+        """
+        if not self.identity:
+            return
+        identity = replace(options, device="cpu").build().identity
+        if identity != self.identity:
+            raise WeightsError(
+                f"the encoder is {identity}, but the features of the training were made by "
+                f"{self.identity}: give its weights with --weights, in the version of probsa that "
+                "made them"
+            )
 
 
 def _made_with(path: Path) -> dict[str, Any] | None:

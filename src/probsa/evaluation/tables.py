@@ -235,7 +235,8 @@ def read_predictions(folder: Path) -> Predictions:
 def _stored_classes(classes: Sequence[Any], columns: Sequence[str], path: Path) -> tuple[str, ...]:
     """Return the classes, after comparing them with the columns of the table."""
     names = tuple(str(c) for c in classes)
-    if list(columns) not in ([*names], [*names[-1:]]):
+    single = names[-1:] if len(names) == 2 else names
+    if tuple(columns) not in (names, single):
         raise TableError(
             f"{path} has probabilities of {', '.join(columns)}, but {METADATA} states the classes "
             f"{', '.join(names) or '(none)'}: predict again"

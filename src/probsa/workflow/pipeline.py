@@ -92,10 +92,11 @@ def run_pipeline(
 
     Raises:
         InputError: there is nothing to read, or nothing of the kind that the runs know.
+        WeightsError: the weights of the encoder are missing, or are not those of the training.
     """
     result = PipelineResult(predictions=out / "predictions", maps=out / "maps", page=out / "page")
     features = _features(source, out / "work", recipe, options, watch=watch, result=result)
-    made_from = _made_from(runs, features, options.labels)
+    made_from = _made_from(runs, features, options)
     stamp = out / "run.json"
     result.kept = result.predictions.is_dir() and _stored(stamp) == made_from
     if result.kept:
@@ -176,6 +177,13 @@ def _features(
 ) -> Path:
     """Cut and encode the inputs, and return the folder of their features."""
     settings = PatchSettings() if recipe.patches is None else recipe.patches
+    how = recipe.options(
+        weights=options.weights,
+        device=options.device,
+        readers=options.readers,
+        threads=options.threads,
+    )
+    recipe.check_encoder(how)
     with watch("patching") as count:
         reports = patch_cohort(
             source,
@@ -190,12 +198,6 @@ def _features(
     if name not in sets:
         expected = "CT series" if recipe.kind == "ct" else "slides"
         raise InputError(f"{source} has no {expected}, which the run was trained on")
-    how = recipe.options(
-        weights=options.weights,
-        device=options.device,
-        readers=options.readers,
-        threads=options.threads,
-    )
     with watch("extracting") as count:
         extracted = extract_cohort(work, how, patch_set=name, on_outcome=count)
     result.reports = [*reports, extracted]
@@ -203,11 +205,12 @@ def _features(
     return sets[name].features(recipe.encoder)
 
 
-def _made_from(runs: Sequence[Path], features: Path, labels: Path | None) -> dict[str, Any]:
+def _made_from(runs: Sequence[Path], features: Path, options: PipelineOptions) -> dict[str, Any]:
     """Return what a folder of predictions depends on: the sizes and times of all files."""
     files = [f for run in runs for f in _weights(RunFolder(run))]
-    files += sorted(features.glob("*.h5")) + ([] if labels is None else [labels])
-    return {str(f.absolute()): [f.stat().st_size, f.stat().st_mtime_ns] for f in files}
+    files += sorted(features.glob("*.h5")) + ([] if options.labels is None else [options.labels])
+    of_files = {str(f.absolute()): [f.stat().st_size, f.stat().st_mtime_ns] for f in files}
+    return {"files": of_files, "other_features": options.other_features}
 
 
 def _weights(run: RunFolder) -> list[Path]:
