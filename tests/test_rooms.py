@@ -16,6 +16,7 @@ SOURCE = Path(probsa.__file__).parent
 ROOMS = [
     "errors",
     "core",
+    "statistics",
     "variational",
     "slides",
     "patches",
@@ -26,7 +27,6 @@ ROOMS = [
     "layers",
     "models",
     "training",
-    "statistics",
     "evaluation",
     "maps",
     "view",

@@ -34,6 +34,8 @@ def summary_of_epoch(row: Mapping[str, object]) -> str:
             continue
         name = (
             key.replace("val_auroc", "val AUROC")
+            .replace("val_kappa", "val kappa")
+            .replace("val_c_index", "val c")
             .replace("val_nll", "val NLL")
             .replace("kl_weight", "λ")
         )

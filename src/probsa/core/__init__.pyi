@@ -55,6 +55,7 @@ from .options import check_value as check_value
 from .options import choices as choices
 from .options import described as described
 from .options import limits_of as limits_of
+from .patients import join_bags as join_bags
 from .plugins import BrokenPlugin as BrokenPlugin
 from .plugins import broken_plugins as broken_plugins
 from .plugins import load_plugins as load_plugins
@@ -95,4 +96,7 @@ from .stored import read_json as read_json
 from .stored import read_record as read_record
 from .stored import read_text as read_text
 from .stored import unusual as unusual
+from .targets import CLASS_TASKS as CLASS_TASKS
+from .targets import TASKS as TASKS
+from .targets import Task as Task
 from .wording import counted as counted

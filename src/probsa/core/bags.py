@@ -48,6 +48,7 @@ class Bag:
     edges: Int[Tensor, "2 e"]
     weights: Float[Tensor, " e"]
     y: Label = None
+    """A number, or a tensor (targets,); one value counts as a number. NaN marks a missing one."""
     coords: Shaped[Tensor, "n axes"] | None = None
     """Level-0 (x, y) of each patch's top-left corner, or slice positions of shape (n, 1)."""
     stride: float | None = None
@@ -56,6 +57,12 @@ class Bag:
     arc_weights: Float[Tensor, " a"] | None = None
     instance_labels: Int[Tensor, " n"] | None = None
     """For evaluation only; never used in training."""
+    slide: Int[Tensor, " n"] | None = None
+    """Index into `slides` of each instance, in a bag of several slides (`join_bags`)."""
+    slides: tuple[str, ...] = ()
+    """Names of the slides of the bag; empty unless the bag was joined from slides."""
+    covariates: Float[Tensor, " d"] | None = None
+    """Encoded clinical covariates of the bag's patient."""
 
     @classmethod
     def from_arrays(
@@ -120,13 +127,22 @@ class Bags:
     edges: Int[Tensor, "2 e"]
     """Rows of `x`, bag by bag; undirected, each pair once with i < j, no self-loops."""
     weights: Float[Tensor, " e"]
-    y: Float[Tensor, " bags"] | Int[Tensor, " bags"] | None
+    y: (
+        Float[Tensor, " bags"]
+        | Int[Tensor, " bags"]
+        | Float[Tensor, "bags targets"]
+        | Int[Tensor, "bags targets"]
+        | None
+    )
     names: tuple[str, ...]
     coords: Shaped[Tensor, "n axes"] | None = None
     stride: tuple[float | None, ...] | None = None
     arcs: Int[Tensor, "2 a"] | None = None
     arc_weights: Float[Tensor, " a"] | None = None
     instance_labels: Int[Tensor, " n"] | None = None
+    slide: Int[Tensor, " n"] | None = None
+    """Index of each instance's slide within its bag; None unless every bag states its slides."""
+    covariates: Float[Tensor, "bags d"] | None = None
     sizes: tuple[int, ...] = field(init=False)
     """Number of instances in each bag, as Python ints, so that loops need no device transfer."""
 
@@ -162,11 +178,13 @@ def pack(bags: Sequence[Bag]) -> Bags:
     """Concatenate bags, shifting the rows in edges and arcs; dtypes are kept.
 
     `y` is int64, or float if any label is a float, and None if no bag has a label. An integer label
-    of 0 or 1 works with one logit as well as with two.
+    of 0 or 1 works with one logit as well as with two. Labels with several targets each are stacked
+    to (bags, targets); NaN, the sign for a missing target, is kept.
 
     Raises:
         BagError: there are no bags, a bag is empty, values are not finite, numbers of rows do not
-            agree, or bags differ in width or in whether they have a label.
+            agree, or bags differ in width, in the shape of their labels, in their covariates, or in
+            whether they have them.
     """
     if not bags:
         raise BagError("pack() got no bags: give at least one")
@@ -190,6 +208,8 @@ def pack(bags: Sequence[Bag]) -> Bags:
         arcs=_concatenate(bags, "arcs", starts=starts),
         arc_weights=_concatenate(bags, "arc_weights"),
         instance_labels=_concatenate(bags, "instance_labels"),
+        slide=_concatenate(bags, "slide"),
+        covariates=_covariates(bags),
     )
 
 
@@ -210,18 +230,22 @@ def repeat_bags(bags: Bags, count: int) -> Bags:
         offsets=torch.cat([offsets, end]),
         edges=bags.edges.repeat(1, count) + shift,
         weights=bags.weights.repeat(count),
-        y=None if bags.y is None else bags.y.repeat(count),
+        y=None if bags.y is None else torch.cat([bags.y] * count),
         names=bags.names * count,
         coords=None if bags.coords is None else bags.coords.repeat(count, 1),
         stride=None,
         arcs=None,
         arc_weights=None,
         instance_labels=None,
+        slide=None if bags.slide is None else bags.slide.repeat(count),
+        covariates=None if bags.covariates is None else bags.covariates.repeat(count, 1),
     )
 
 
 def select_instances(bag: Bag, rows: Int[Tensor, " kept"]) -> Bag:
     """Return the bag with only the given instances; edges and arcs to others are dropped.
+
+    The names of its slides are kept, also of slides of which no instance is left.
 
     Args:
         bag: The bag.
@@ -249,6 +273,7 @@ def select_instances(bag: Bag, rows: Int[Tensor, " kept"]) -> Bag:
         arcs=arcs,
         arc_weights=arc_weights,
         instance_labels=None if bag.instance_labels is None else bag.instance_labels[rows],
+        slide=None if bag.slide is None else bag.slide[rows],
     )
 
 
@@ -274,6 +299,12 @@ def _check(bag: Bag, *, width: int) -> None:
                 f"bag {bag.name!r}: {name} name row {int(rows.max())} (or a negative one), "
                 f"but it has {instances} instances"
             )
+    slide = bag.slide
+    if slide is not None and not 0 <= int(slide.min()) <= int(slide.max()) < len(bag.slides):
+        raise BagError(
+            f"bag {bag.name!r}: slide holds {int(slide.min())} to {int(slide.max())}, but slides "
+            f"has {len(bag.slides)} names: expected indices into it"
+        )
 
 
 def _check_lengths(bag: Bag, instances: int) -> None:
@@ -284,6 +315,7 @@ def _check_lengths(bag: Bag, instances: int) -> None:
         ("arc_weights", bag.arc_weights, arcs),
         ("coords", bag.coords, instances),
         ("instance_labels", bag.instance_labels, instances),
+        ("slide", bag.slide, instances),
     ):
         if value is not None and len(value) != expected:
             raise BagError(
@@ -307,8 +339,37 @@ def _labels(labels: Sequence[Label], device: torch.device) -> Tensor | None:
         return None
     if any(missing):
         raise BagError("some bags of the batch have a label and some have none")
-    y = torch.stack([torch.as_tensor(y).reshape(()) for y in labels]).to(device)
+    tensors = [torch.as_tensor(y) for y in labels]
+    # a label of one value is a number, whatever its shape
+    tensors = [y.reshape(()) if y.numel() == 1 else y for y in tensors]
+    shapes = sorted({tuple(y.shape) for y in tensors})
+    if len(shapes) > 1 or len(shapes[0]) > 1:
+        raise BagError(
+            f"the labels of the batch have the shapes {', '.join(map(str, shapes))}: expected a "
+            "number for each bag, or for each a tensor (targets,) of the same length"
+        )
+    y = torch.stack(tensors).to(device)
     return y if y.is_floating_point() else y.long()
+
+
+def _covariates(bags: Sequence[Bag]) -> Tensor | None:
+    """Stack the covariates; they change the result, so all bags have them or none has."""
+    rows = [bag.covariates for bag in bags]
+    first = rows[0]
+    for bag, row in zip(bags, rows, strict=True):
+        if (row is None) != (first is None) or (
+            row is not None and first is not None and row.shape != first.shape
+        ):
+            counts = [0 if r is None else len(r) for r in (row, first)]
+            raise BagError(
+                f"bag {bag.name!r} has {counts[0]} covariates, bag {bags[0].name!r} has "
+                f"{counts[1]}: encode the covariates of all bags with one encoder"
+            )
+        if row is not None and not bool(row.isfinite().all()):
+            raise BagError(
+                f"bag {bag.name!r}: its covariates hold NaN or inf: encode missing values first"
+            )
+    return None if first is None else torch.stack([row for row in rows if row is not None])
 
 
 def _concatenate(

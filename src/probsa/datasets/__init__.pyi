@@ -14,6 +14,12 @@ from .copies import find_copies as find_copies
 from .correlated import correlated_cohort as correlated_cohort
 from .correlated import optimal_scores as optimal_scores
 from .correlated import write_correlated as write_correlated
+from .covariate_encoder import CovariateEncoder as CovariateEncoder
+from .covariate_encoder import fit_encoder as fit_encoder
+from .covariates import CovariateOptions as CovariateOptions
+from .covariates import CovariateTable as CovariateTable
+from .covariates import read_covariates as read_covariates
+from .description import describe as describe
 from .feature_metadata import FeatureMetadata as FeatureMetadata
 from .labels import SPLIT_PARTS as SPLIT_PARTS
 from .labels import LabelTable as LabelTable
@@ -28,12 +34,16 @@ from .localmil import prepare_localmil as prepare_localmil
 from .localmil import read_card as read_card
 from .metadata import Metadata as Metadata
 from .opening import open_bags as open_bags
+from .patients import PatientBags as PatientBags
+from .patients import patient_table as patient_table
 from .protocol import SPLITS_FILE as SPLITS_FILE
 from .protocol import fold_splits as fold_splits
 from .protocol import protocol_splits as protocol_splits
 from .protocol import read_splits as read_splits
 from .protocol import read_splits_metadata as read_splits_metadata
 from .protocol import write_splits as write_splits
+from .sampling import balanced_epoch as balanced_epoch
+from .sampling import deal_events as deal_events
 from .splits import Split as Split
 from .splits import make_split as make_split
 from .splits import read_clam_split as read_clam_split
@@ -53,3 +63,5 @@ from .studies.study import read_study as read_study
 from .synthetic import LESION_DIGIT as LESION_DIGIT
 from .synthetic import LOOKALIKE_DIGITS as LOOKALIKE_DIGITS
 from .synthetic import write_digit_slides as write_digit_slides
+from .targets import TargetOptions as TargetOptions
+from .training_part import check_training_part as check_training_part

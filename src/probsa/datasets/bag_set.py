@@ -176,6 +176,14 @@ class BagSet(ABC):
             BagError: there is no such bag, or its file cannot be used.
         """
 
+    def metadata_of(self, name: str) -> tuple[Metadata, ...]:
+        """Return the metadata of each slide or scan of a bag: one, or all slides of a patient.
+
+        Raises:
+            BagError: there is no such bag, or its file cannot be used.
+        """
+        return (self.metadata(name),)
+
     @abstractmethod
     def formats(self) -> frozenset[str]:
         """Return the tools that may have written these files, judging by the first file."""

@@ -41,13 +41,14 @@ class FeatureMetadata:
         values |= {"patch_sizes": set(), "mpps": set()}
         for name in names:
             try:
-                metadata = bags.metadata(name)
+                each = bags.metadata_of(name)
             except BagError:
                 continue
-            values["encoders"].add(_encoder(metadata))
-            values["kinds"].add(metadata.kind)
-            values["patch_sizes"].add(metadata.patch_size)
-            values["mpps"].add(metadata.mpp and round(metadata.mpp, 4))
+            for metadata in each:
+                values["encoders"].add(_encoder(metadata))
+                values["kinds"].add(metadata.kind)
+                values["patch_sizes"].add(metadata.patch_size)
+                values["mpps"].add(metadata.mpp and round(metadata.mpp, 4))
         return cls(**{k: tuple(sorted(stated - {None, 0.0})) for k, stated in values.items()})
 
     @classmethod

@@ -1,18 +1,39 @@
-"""Stage 5: the label table, `bag,label[,group][,fold|split]`. All ids are strings."""
+"""Stage 5: the label table, `bag,label[,group][,fold|split]`. All ids are strings.
+
+Other targets than a class have columns of their own, which `TargetOptions` names.
+"""
 
 import csv
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from ..core import Task
 from ..errors import TableError, hint
+from .target_cells import SHOWN as SHOWN
+from .targets import (
+    CLASS_TASKS,
+    TargetOptions,
+    check_classes_option,
+    read_targets,
+    target_columns,
+    unknown_column_advice,
+)
 
-SYNONYMS = {"slide_id": "bag", "case_id": "group"}
-"""CLAM's column names."""
+SYNONYMS = {
+    "slide_id": "bag",
+    "slide": "bag",
+    "FILENAME": "bag",
+    "case_id": "group",
+    "patient": "group",
+    "PATIENT": "group",
+}
+"""Names of the same columns in tables of CLAM, STAMP, slideflow and PathBench."""
 COLUMNS = ("bag", "label", "group", "fold", "split")
 SPLIT_PARTS = ("train", "val", "test")
-SHOWN = 5
-"""Maximum number of names that a message lists; the others are counted."""
+CLASS_LABELS = TargetOptions()
+"""The target of a table with a column `label` that holds classes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,12 +43,44 @@ class LabelTable:
     path: Path | None = None
     bags: tuple[str, ...]
     labels: tuple[int | None, ...]
-    """Index into `classes`; None if the table gives no label."""
+    """The stratum by which splits are balanced; None if the table gives no label.
+
+    For tasks with classes, the index into `classes`; for survival 1 if the event was seen, 0 if
+    censored; for regression the quintile 0–4 of the value among the labelled rows; for multilabel
+    0, as findings are not stratified.
+    """
     groups: tuple[str, ...] | None = None
     """For example the patient: a split never puts bags of one group in different parts."""
     folds: tuple[int, ...] | None = None
     splits: tuple[str | None, ...] | None = None
     classes: tuple[str, ...]
+    """Names of the classes, or of the findings; empty for regression and survival."""
+    task: Task = "binary"
+    """A table that is made without a task is multiclass if it has more than two classes."""
+    target: tuple[str, ...] = ("label",)
+    """The columns of the target."""
+    values: tuple[tuple[float, ...] | None, ...] = ()
+    """The target of each row; None if the table gives no label.
+
+    For tasks with classes (index,), which follows from `labels`; for multilabel 0, 1 or NaN (not
+    known) for each finding; for regression (value,); for survival (time, event).
+    """
+    notes: tuple[str, ...] = ()
+    """What users should know about how the table was read."""
+    lines: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
+    """The line of each row in the file, for messages."""
+
+    def __post_init__(self) -> None:
+        if self.task == "binary" and len(self.classes) > 2:
+            object.__setattr__(self, "task", "multiclass")
+        if self.task in CLASS_TASKS:
+            values = tuple(None if y is None else (float(y),) for y in self.labels)
+            object.__setattr__(self, "values", values)
+        elif len(self.values) != len(self.bags):
+            raise TableError(
+                f"{self.where}: {len(self.values)} targets for {len(self.bags)} bags: a table of "
+                f"the task {self.task} needs `values` for each"
+            )
 
     @property
     def where(self) -> str:
@@ -40,23 +93,61 @@ class LabelTable:
 
 
 def read_table(
-    path: Path, *, classes: Sequence[str] | None = None, labels_required: bool = True
+    path: Path,
+    *,
+    classes: Sequence[str] | None = None,
+    labels_required: bool = True,
+    target: TargetOptions = CLASS_LABELS,
+    covariates: Sequence[str] = (),
 ) -> LabelTable:
-    """Read a label table; `slide_id` and `case_id` are accepted for `bag` and `group`.
+    """Read a label table; `SYNONYMS` lists other names that are accepted for `bag` and `group`.
 
     Args:
         path: A CSV or TSV file with a header.
-        classes: Names of the classes in order of their index, so that labels may be names.
-            Without them, labels are 0 … C − 1.
-        labels_required: Whether a bag without a label is an error.
+        classes: Names of the classes in order of their index, so that labels may be names. Without
+            them, labels are 0 … C − 1. For multilabel, the columns of the findings.
+        labels_required: Whether a bag without a label is an error. For multilabel, bags without any
+            finding that is known are noted instead.
+        target: The task and the columns that hold its target.
+        covariates: Names of further columns that the file may have, which are not read here.
 
     Raises:
         TableError: the table is invalid; names the file, the line, the bag and what was expected.
     """
-    if classes is not None and len(set(classes)) < max(2, len(classes)):
-        raise TableError(f"the classes are {', '.join(classes)}: give two or more, each once")
+    check_classes_option(target, classes)
     header, rows = _rows(path)
-    _check_header(header, path, labels_required=labels_required)
+    columns = target_columns(target, header=header, classes=classes, path=path)
+    _check_extra(columns, covariates, path)
+    _check_header(header, path, target=target, extra=(*columns, *covariates))
+    _check_needed(header, path, columns=columns, labels_required=labels_required)
+    rows_by_bag = _by_bag(path, rows)
+    read = read_targets(
+        path, rows_by_bag, options=target, columns=columns, classes=classes,
+        required=labels_required,
+    )  # fmt: skip
+
+    return LabelTable(
+        path=path,
+        bags=tuple(rows_by_bag),
+        labels=read.labels,
+        **_assignments(path, header, rows_by_bag),
+        classes=read.classes,
+        task=read.task,
+        target=read.target,
+        values=read.values,
+        notes=read.notes,
+        lines=tuple(line for line, _ in rows_by_bag.values()),
+    )
+
+
+def _by_bag(
+    path: Path, rows: Sequence[tuple[int, dict[str, str]]]
+) -> dict[str, tuple[int, dict[str, str]]]:
+    """Return the line and the cells of each bag.
+
+    Raises:
+        TableError: a bag has no name or two lines, or there are no bags.
+    """
     rows_by_bag: dict[str, tuple[int, dict[str, str]]] = {}
     for line, row in rows:
         bag = row["bag"]
@@ -70,30 +161,28 @@ def read_table(
         rows_by_bag[bag] = (line, row)
     if not rows_by_bag:
         raise TableError(f"{path} has a header but no bags")
-    labels = _labels(path, rows_by_bag, classes=classes, required=labels_required)
+    return rows_by_bag
 
-    def location(bag: str) -> str:
-        return f"{path}, line {rows_by_bag[bag][0]}, bag {bag!r}"
 
-    return LabelTable(
-        path=path,
-        bags=tuple(rows_by_bag),
-        labels=labels,
-        groups=tuple(cells["group"] or bag for bag, (_, cells) in rows_by_bag.items())
-        if "group" in header
-        else None,
-        folds=tuple(
-            _fold(cells["fold"], location(name)) for name, (_, cells) in rows_by_bag.items()
+def _assignments(
+    path: Path, header: Sequence[str], rows_by_bag: dict[str, tuple[int, dict[str, str]]]
+) -> dict[str, Any]:
+    """Return the groups, folds and parts of the bags, None for columns that the table lacks."""
+
+    def column(name: str, read: Callable[[str, str], object]) -> tuple[Any, ...] | None:
+        if name not in header:
+            return None
+        return tuple(
+            read(cells[name], f"{path}, line {line}, bag {bag!r}")
+            for bag, (line, cells) in rows_by_bag.items()
         )
-        if "fold" in header
-        else None,
-        splits=tuple(
-            _part(cells["split"], location(name)) for name, (_, cells) in rows_by_bag.items()
-        )
-        if "split" in header
-        else None,
-        classes=tuple(classes) if classes is not None else _numbered(path, labels),
-    )
+
+    groups = tuple(cells.get("group") or bag for bag, (_, cells) in rows_by_bag.items())
+    return {
+        "groups": groups if "group" in header else None,
+        "folds": column("fold", _fold),
+        "splits": column("split", _part),
+    }
 
 
 def drop_bags(table: LabelTable, bags: Sequence[str]) -> LabelTable:
@@ -107,6 +196,8 @@ def drop_bags(table: LabelTable, bags: Sequence[str]) -> LabelTable:
         groups=None if table.groups is None else tuple(table.groups[r] for r in rows),
         folds=None if table.folds is None else tuple(table.folds[r] for r in rows),
         splits=None if table.splits is None else tuple(table.splits[r] for r in rows),
+        values=tuple(table.values[r] for r in rows),
+        lines=None if table.lines is None else tuple(table.lines[r] for r in rows),
     )
 
 
@@ -203,76 +294,49 @@ def _rows(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     ]
 
 
-def _check_header(header: list[str], path: Path, *, labels_required: bool) -> None:
+def _check_extra(columns: Sequence[str], covariates: Sequence[str], path: Path) -> None:
+    """Check the columns that the user names for the target and for covariates."""
+    for column in (*columns, *covariates):
+        role = SYNONYMS.get(column, column)
+        if role in COLUMNS and not (role == "label" and column in columns):
+            raise TableError(
+                f"{path}: the column {column!r} holds the {role} of the bags, so it can be neither "
+                "a target nor a covariate: name another column"
+            )
+    both = sorted(set(columns) & set(covariates))
+    if both:
+        raise TableError(
+            f"{path}: the column {both[0]!r} is the target, so it cannot be a covariate: leave it "
+            "out of the covariates"
+        )
+
+
+def _check_header(
+    header: list[str], path: Path, *, target: TargetOptions, extra: Sequence[str]
+) -> None:
     known = (*COLUMNS, *SYNONYMS)
     for column in header:
-        if column not in COLUMNS:
+        if column not in (*COLUMNS, *extra):
             raise TableError(
-                f"{path}: unknown column {column!r}.{hint(column, known)} "
-                f"Known: {', '.join(COLUMNS)}"
+                f"{path}: unknown column {column!r}.{hint(column, known)}"
+                f"{unknown_column_advice(header, target)} Known: {', '.join(COLUMNS)}"
             )
         if header.count(column) > 1:
             raise TableError(f"{path}: two columns are named {column!r}: leave one out")
-    needed = ("bag", "label") if labels_required else ("bag",)
-    for column in needed:
-        if column not in header:
-            raise TableError(f"{path} has no column {column!r}: it has {', '.join(header)}")
     if "fold" in header and "split" in header:
         raise TableError(f"{path} has both 'fold' and 'split': leave one out")
 
 
-def _labels(
-    path: Path,
-    rows_by_bag: dict[str, tuple[int, dict[str, str]]],
-    *,
-    classes: Sequence[str] | None,
-    required: bool,
-) -> tuple[int | None, ...]:
-    indices: list[int | None] = []
-    for bag, (line, row) in rows_by_bag.items():
-        text = row.get("label", "")
-        label = _label(text, classes)
-        if label is None and (text or required):
-            label_names = sorted({r.get("label", "") for _, r in rows_by_bag.values()} - {""})
-            expected = (
-                f"one of {', '.join(classes)}"
-                if classes is not None
-                else "a class number 0, 1, …; for class names give --classes in order"
-                + (f" ({','.join(label_names)})" if 1 < len(label_names) <= 2 * SHOWN else "")
+def _check_needed(
+    header: list[str], path: Path, *, columns: Sequence[str], labels_required: bool
+) -> None:
+    some = any(column in header for column in columns)
+    for column in ("bag", *(columns if labels_required or some else ())):
+        if column not in header:
+            raise TableError(
+                f"{path} has no column {column!r}: it has {', '.join(header)}"
+                + (f".{hint(column, header)}" if column not in COLUMNS else "")
             )
-            problem = (
-                f"the label {text!r} is neither a number nor a class"
-                if text
-                else "the label is empty"
-            )
-            raise TableError(f"{path}, line {line}, bag {bag!r}: {problem}. Expected {expected}")
-        indices.append(label)
-    return tuple(indices)
-
-
-def _label(text: str, classes: Sequence[str] | None) -> int | None:
-    """Return the class index, or None if the text does not denote a class."""
-    if classes is not None and text in classes:
-        return list(classes).index(text)
-    number = text.removesuffix(".0")  # pandas writes integers like this if a cell is empty
-    if not number.isdecimal() or (classes is not None and int(number) >= len(classes)):
-        return None
-    return int(number)
-
-
-def _numbered(path: Path, labels: tuple[int | None, ...]) -> tuple[str, ...]:
-    """Return the class names '0' … 'C − 1', at least two.
-
-    Raises:
-        TableError: a class below the highest has no bag (for example, labels 1 and 2).
-    """
-    present = {y for y in labels if y is not None}
-    if not present <= {0, 1} and present != set(range(len(present))):
-        raise TableError(
-            f"{path}: the labels are {', '.join(str(y) for y in sorted(present))}, expected "
-            f"0 to {len(present) - 1}: number the classes from 0 without gaps, or give --classes"
-        )
-    return tuple(str(c) for c in range(max(2, len(present))))
 
 
 def _fold(text: str, where: str) -> int:

@@ -1,6 +1,6 @@
 """Stage 5: detect leaks of a split: a patient, a bag or a copy of it in several parts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +8,7 @@ from ..errors import TableError
 from .bag_set import BagSet
 from .copies import BagCopy, find_copies
 from .labels import SHOWN, SPLIT_PARTS, LabelTable
+from .patients import PatientBags
 from .splits import Split
 
 LeakKind = Literal["patient", "bag", "copy", "near-copy"]
@@ -37,19 +38,26 @@ def find_leaks(
     """Find patients and bags in several parts, and bags that share features (`find_copies`).
 
     Args:
-        bags: The features; each bag of the split is read once.
+        bags: The features; each bag of the split is read once. Of patients, slides are compared.
         table: Label table with the groups (patients) of the bags.
         split: The parts.
-        copies: The result of `find_copies`, if known already (from other splits).
+        copies: The result of `find_copies`, if known already (from other splits); for patients that
+            of their slides.
 
     Raises:
         BagError: a bag cannot be read.
     """
     parts = {p: tuple(dict.fromkeys(getattr(split, p))) for p in SPLIT_PARTS}
     named = [(n, p) for p in SPLIT_PARTS for n in parts[p]]
+    label_of = dict(zip(table.bags, table.labels, strict=True))
+    leaks = [*_bags(named), *_patients(table, named)]
+    if isinstance(bags, PatientBags):  # copies are slides, whatever else their patients have
+        slides = [(slide, n, p) for n, p in named for slide in bags.slides_of(n)]
+        label_of = {slide: label_of.get(patient) for slide, patient, _ in slides}
+        bags, named = bags.slide_bags, [(slide, p) for slide, _, p in slides]
     if copies is None:
         copies = find_copies(bags, [n for n, _ in named])
-    return [*_bags(named), *_patients(table, named), *_copies(table, named, copies)]
+    return [*leaks, *_copies(label_of, named, copies)]
 
 
 def refuse_leaks(
@@ -102,9 +110,11 @@ def _patients(table: LabelTable, named: Sequence[tuple[str, str]]) -> list[Leak]
 
 
 def _copies(
-    table: LabelTable, named: Sequence[tuple[str, str]], copies: Sequence[BagCopy]
+    label_of: Mapping[str, int | None],
+    named: Sequence[tuple[str, str]],
+    copies: Sequence[BagCopy],
 ) -> list[Leak]:
-    part_of, label_of = dict(named), dict(zip(table.bags, table.labels, strict=True))
+    part_of = dict(named)
     leaks = []
     for copy in copies:
         if copy.first not in part_of or copy.second not in part_of:

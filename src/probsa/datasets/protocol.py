@@ -20,6 +20,13 @@ from ..core import write_csv, write_json
 from ..errors import InputError, TableError
 from .labels import SHOWN, SPLIT_PARTS, LabelTable
 from .splits import Split, check_parts, make_split, read_clam_split
+from .strata import (
+    balanced_strata,
+    needed_strata,
+    stratified_by,
+    stratum_names,
+    undefined_metric,
+)
 
 VERSION = 1
 """`probsa_splits` of the written JSON; later versions are rejected."""
@@ -77,8 +84,8 @@ def protocol_splits(
             train=tuple(b for b in training_bags if b not in val_bags),
             val=tuple(b for b in training_bags if b in val_bags),
             test=test,
-            origin=f"split {k} of {splits} of {where}, stratified by class, groups kept whole, "
-            f"seed {seed}",
+            origin=f"split {k} of {splits} of {where}, {stratified_by(table)}, groups kept "
+            f"whole, seed {seed}",
         )
         result.append(_with_notes(table, split))
     return result
@@ -182,16 +189,16 @@ def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> l
     Raises:
         TableError: a class has no training bag, or, unless `pooled`, the test part has one class.
     """
-    present = {y for y in table.labels if y is not None}
+    present = needed_strata(table)
     train = _counts(table, split.train)
     if missing := sorted(present - set(train)):
         bags_of_class = {
             c: _counts(table, (*split.train, *split.val, *split.test))[c] for c in missing
         }
         raise TableError(
-            f"no bag of class {_classes(table, missing)} trains ({split.origin}): all "
+            f"no bag {stratum_names(table, missing)} trains ({split.origin}): all "
             f"{_bags(sum(bags_of_class.values()))} of it validate or test. More bags or patients "
-            "of that class are needed, or fewer splits"
+            "of that kind are needed, or fewer splits"
         )
     if not pooled:
         _check_two_classes(table, split.test, f"the test part ({split.origin})")
@@ -200,7 +207,8 @@ def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> l
         names = getattr(split, part)
         if names and (missing := sorted(present - set(_counts(table, names)))):
             notes.append(
-                f"no bag of class {_classes(table, missing)} {what}, so AUROC is undefined there"
+                f"no bag {stratum_names(table, missing)} {what}, so {undefined_metric(table)} is "
+                "undefined there"
             )
     return notes
 
@@ -211,12 +219,21 @@ def _with_notes(table: LabelTable, split: Split, *, pooled: bool = False) -> Spl
 
 
 def _check_two_classes(table: LabelTable, names: Sequence[str], what: str) -> None:
-    """Raise if the labelled bags all have the same class."""
+    """Raise if the labelled bags all have the same class, or none has an event."""
     counts = _counts(table, names)
-    if len(counts) > 1 or (names and not counts):  # a test part may be entirely unlabelled
-        return
     if not names:
         raise TableError(f"{what} has no bag: state which bags to test on")
+    if not counts or table.task in ("regression", "multilabel"):
+        return  # a test part may be entirely unlabelled
+    if table.task == "survival":
+        if 1 not in counts:
+            raise TableError(
+                f"{what} has no event: all {_bags(counts[0])} are censored. Methods cannot be "
+                "compared on it"
+            )
+        return
+    if len(counts) > 1:
+        return
     (only,) = counts
     shown = ", ".join(repr(n) for n in names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
     raise TableError(
@@ -229,7 +246,7 @@ def _validation_rows(
     table: LabelTable, rows: Sequence[int], *, splits: int, seed: int
 ) -> list[list[int]]:
     """Return the validation rows of each split; every row validates once."""
-    y = np.array([table.labels[r] for r in rows])
+    y = balanced_strata(table, rows, parts=splits)
     groups = np.array([table.group(r) for r in rows])
     group_count = len(set(groups))
     if group_count < splits:
@@ -237,11 +254,12 @@ def _validation_rows(
             f"the training part of {table.where} has {_bags(len(rows))} of {group_count} patients: "
             f"too few for {splits} splits, in each of which another patient validates"
         )
-    for label in sorted(set(y.tolist())):
+    for label in sorted(needed_strata(table) & set(y.tolist())):
         class_groups = set(groups[y == label])
         if len(class_groups) < 2:
+            subject = "the event" if table.task == "survival" else f"class {table.classes[label]}"
             raise TableError(
-                f"class {table.classes[label]} has {_bags(int((y == label).sum()))} of one patient "
+                f"{subject} has {_bags(int((y == label).sum()))} of one patient "
                 f"({str(min(class_groups))!r}) in the training part of {table.where}: when that "
                 "patient validates, none is left to train on"
             )
@@ -290,10 +308,6 @@ def _counts(table: LabelTable, names: Sequence[str]) -> dict[int, int]:
         if bag in wanted and label is not None:
             counts[label] = counts.get(label, 0) + 1
     return counts
-
-
-def _classes(table: LabelTable, labels: Sequence[int]) -> str:
-    return ", ".join(table.classes[c] for c in labels)
 
 
 def _bags(n: int) -> str:

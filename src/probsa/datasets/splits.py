@@ -12,6 +12,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 from ..core import as_record
 from ..errors import InputError, TableError
 from .labels import SPLIT_PARTS, LabelTable, nearest, read_rows
+from .strata import balanced_strata, needed_strata, stratified_by, stratum_names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +50,8 @@ def make_split(
 
     With folds, `test_fold` k is tested, k + 1 validates (the first follows the last), and the rest
     train. A column `split` is used as given. Without it, or if it has no `val`, a share of about
-    `validation` of the labelled training bags validates, stratified by class, by whole groups.
+    `validation` of the labelled training bags validates, stratified by `LabelTable.labels`,
+    by whole groups.
 
     Raises:
         TableError: the arguments do not fit the table, a group would be in two parts, or a bag
@@ -77,7 +79,7 @@ def make_split(
         parts |= dict.fromkeys(val_bags, "val")
         origin += (
             f"; {len(val_bags)} bags of the training part validate: about {validation:.0%}, "
-            f"stratified by class, groups kept whole, seed {seed}"
+            f"{stratified_by(table)}, groups kept whole, seed {seed}"
         )
     return _split(parts, origin)
 
@@ -197,9 +199,9 @@ def _validation(
     if not 0 < share <= 0.5:
         raise InputError(f"validation is {share:g}: give a share above 0 and up to 0.5")
     rows = [row for row, bag in enumerate(table.bags) if parts.get(bag) == "train"]
-    y = np.array([table.labels[row] for row in rows])
     groups = np.array([table.group(row) for row in rows])
     k = min(round(1 / share), len(set(groups)))
+    y = balanced_strata(table, rows, parts=k)
     # sklearn rejects more folds than the largest class has bags.
     k = min(k, int(np.bincount(y).max()))
     if k < 2:
@@ -217,11 +219,10 @@ def _validation(
         return len(set(y[candidate[0]])), len(set(y[candidate[1]]))
 
     train, val = max(candidates, key=classes_covered)  # the first of the best
-    missing = set(y.tolist()) - set(y[train].tolist())
+    missing = (needed_strata(table) & set(y.tolist())) - set(y[train].tolist())
     if missing or len(val) == 0:
-        missing_names = ", ".join(table.classes[c] for c in sorted(missing))
         raise TableError(
-            f"{table.where}: no bag of class {missing_names} would be left to train on when a "
-            "validation part is taken: give a column 'split', or more bags of that class"
+            f"{table.where}: no bag {stratum_names(table, sorted(missing))} would be left to train "
+            "on when a validation part is taken: give a column 'split', or more of these bags"
         )
     return [table.bags[rows[position]] for position in val]

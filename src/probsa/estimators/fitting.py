@@ -50,7 +50,7 @@ def fit_bags(
         predictor = load(run.path, device=config.training.device)
         if config.training.temperature_scaling:
             predicted = list(predictor.predict(data.bag(name) for name in split.val))
-            y = np.array([prepared.labels[p.name] for p in predicted], dtype=np.int64)
+            y = np.array([prepared.targets[p.name] for p in predicted], dtype=np.int64)
             scale_run(run, predictor, predicted, y=y)
         rows = read_csv(run.metrics_file)
     history = [{k: float(v) if v else None for k, v in row.items()} for row in rows]

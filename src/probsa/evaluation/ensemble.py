@@ -33,6 +33,11 @@ def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
             f"{' and '.join(map(str, sorted(shapes)))}: models with one map per class and models "
             "with one map cannot be combined"
         )
+    if members[0].task == "regression" and len(members) > 1:
+        raise InputError(
+            f"bag {members[0].name!r}: quantiles of several models cannot be averaged: predict a "
+            "regression with one run"
+        )
     means = [np.asarray(p.attention_mean, np.float64) for p in members]
     if align:
         means = [aligned(mean) for mean in means]
@@ -56,6 +61,7 @@ def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
         weight_mean=_float32(weight),
         weight_variance=_float32(w_within + w_between),
         neighbour_share=_mean_share(members),
+        scores=members[0].scores if len(members) == 1 else {},
         **_explanations(members),
     )
 

@@ -1,10 +1,11 @@
 """The prediction of one bag."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..core import DataFrame
+from ..core import DataFrame, Task
 
 EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive")
 """The fields of `Prediction` that explain it, which only models with a closed form have."""
@@ -22,7 +23,7 @@ class Prediction:
 
     name: str
     probability: np.ndarray
-    """(classes,); with a single logit (1,), p(Y = 1)."""
+    """(classes,); with a single logit (1,), p(Y = 1); for tasks without classes (outputs,)."""
     std: np.ndarray
     """(classes,): standard deviation of the probability over posterior samples."""
     coords: np.ndarray | None
@@ -65,6 +66,12 @@ class Prediction:
     """The same share for each instance, among instances of validation bags."""
     ood_distance: np.ndarray | None = None
 
+    task: Task = "binary"
+    """What is predicted; for a task without classes, `outputs` names what `probability` holds."""
+    outputs: tuple[str, ...] = ()
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Scores of a labelled bag that need its whole predictive distribution (`nll`, `crps`), for
+    tasks without classes; in the table of bags."""
     neighbour_share: float | None = None
     """Mean share of the neighbours in the value of an instance, under a field; not stored."""
 

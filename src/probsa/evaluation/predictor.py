@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import Bag, Bags, pack, read_record, segment_softmax
+from ..core import CLASS_TASKS, Bag, Bags, Task, pack, read_record, segment_softmax
 from ..datasets import FeatureMetadata, Metadata
 from ..errors import BagError, CheckpointError, InputError
 from ..models import Model, Output, bag_rows
@@ -18,6 +18,7 @@ from ..training import (
     RunFolder,
     Standardizer,
     StoredPredictor,
+    StoredTargets,
     choose_device,
     load_checkpoint,
     precision_context,
@@ -66,6 +67,11 @@ class Predictor:
         """p(Y = 1) from which a bag is positive, of a model without a run; None if not known."""
         self.temperature = 1.0
         """Temperature of the probabilities of bags, see `temperature`; 1 changes nothing."""
+
+    @property
+    def task(self) -> Task:
+        """What the model was trained to predict."""
+        return self.model.likelihood.task
 
     def difference(self, name: str, metadata: Metadata) -> str | None:
         """Return how a bag's metadata differ from those of all training bags; None if not known."""
@@ -149,7 +155,13 @@ class Predictor:
                 scores = self.model.instance_scores(packed, out)
                 if scores is not out.attention:  # the weights of `out` belong to its attention
                     out = replace(out, attention=scores, extras={})
-        yield from _unpack(out, packed, bags, model=self.model)
+            scored = _scores(out, bags, model=self.model)
+        for p, of_bag in zip(_unpack(out, packed, bags, model=self.model), scored, strict=True):
+            if self.task in CLASS_TASKS:
+                yield p
+            else:
+                outputs = self.model.likelihood.outputs(self.classes)
+                yield replace(p, task=self.task, outputs=outputs, scores=of_bag)
 
 
 class Ensemble(Predictor):
@@ -269,6 +281,14 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
 def _with_temperature(predictor: Predictor, run: RunFolder) -> Predictor:
     """Set the run of a predictor and its temperature, if it has one."""
     predictor.run = run
+    if predictor.task not in CLASS_TASKS and predictor.config is not None:
+        stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
+        columns = predictor.config.data.targets.target
+        named = (columns,) if isinstance(columns, str) else columns
+        predictor.metadata |= {
+            "training_targets": stored.train,
+            **({} if named is None else {"target": list(named)}),
+        }
     if run.temperature_file.is_file():
         advice = "remove it to predict without it, or copy the run again"
         stored = read_record(Temperature, run.temperature_file, advice=advice)
@@ -323,6 +343,20 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, model: Model) -> Iter
             neighbour_share=None if share is None else float(share[rows].mean()),
         )
         yield replace(p, **{name: values[rows] for name, values in explained.items()})
+
+
+def _scores(out: Output, bags: list[Bag], *, model: Model) -> list[dict[str, float]]:
+    """Return the scores of the bags that have targets, for tasks without classes."""
+    if model.likelihood.task in CLASS_TASKS:
+        return [{} for _ in bags]
+    scored: list[dict[str, float]] = []
+    for b, bag in enumerate(bags):
+        of_bag: dict[str, Tensor] = {}
+        if bag.y is not None:
+            y = torch.as_tensor(bag.y, device=out.logits.device)[None]
+            of_bag = model.likelihood.score(out.logits[b : b + 1], y)
+        scored.append({name: float(value[0]) for name, value in of_bag.items()})
+    return scored
 
 
 def _explained(out: Output) -> dict[str, np.ndarray]:

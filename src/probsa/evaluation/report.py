@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -25,12 +26,16 @@ from .metrics import bag_metrics, choose_threshold, error_metrics
 from .pools import labelled
 from .sections import SECTIONS, Evaluated, Section
 from .smoothness import smoothness_sentence
+from .table_rows import has_classes
 from .tables import Predictions, read_predictions
-from .titles import INSTANCE_TITLES, TITLES
+from .target_section import TargetData, target_metrics
+from .titles import INSTANCE_TITLES, TARGET_TITLES
 from .truth import Truth, class_names, listed, read_truth
 
 Part = Literal["auto", "test", "val", "train", "all"]
 
+SAME = ("macro_auroc", "macro_average_precision", "macro_f1")
+"""Metrics of classes that `bag_metrics` gives under the names without `macro_`."""
 INSTANCE_RESAMPLES = 500
 """Upper limit of the resamples for instances, which are many and slow to rank."""
 
@@ -47,6 +52,7 @@ class Report:
     bags: int
     classes: tuple[str, ...]
     per_class: dict[str, int]
+    """Number of bags of each class; for other tasks, of events, findings or values."""
     threshold: float | None
     """None with three classes or more, where the most probable class is called."""
     threshold_source: str
@@ -100,12 +106,14 @@ class Report:
         line = partial(console.print, markup=False, soft_wrap=True)
 
         parts = ", ".join(f"{n} {part}" for part, n in self.parts.items())
-        classes = ", ".join(f"{n} of class {c}" for c, n in self.per_class.items())
+        of_class = "{} of class {}" if self.classes else "{} {}"
+        classes = ", ".join(of_class.format(n, c) for c, n in self.per_class.items())
         line(f"{self.folder}: {counted(self.bags, 'bag')} ({parts}; {classes})")
-        line(f"threshold: {self.threshold_source}")
+        if self.threshold_source:
+            line(f"threshold: {self.threshold_source}")
         if "kappa" in self.metadata:
             line(smoothness_sentence(self.metadata))
-        console.print(_grid("bags", self.metrics, titles=TITLES))
+        console.print(_grid("bags", self.metrics, titles=TARGET_TITLES))
         if self.instances is not None:
             title = f"instances of {counted(self.instance_bags, 'bag')}"
             console.print(_grid(title, self.instances, titles=INSTANCE_TITLES))
@@ -161,8 +169,14 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         BagError: lesions are evaluated and a bag has no coordinates.
     """
     predictions = read_predictions(folder)
+    if not has_classes(predictions.task):
+        from .target_report import target_report
+
+        return target_report(
+            predictions, labels, part=part, bootstrap=bootstrap, seed=seed, lesions=lesions
+        )
     truth = read_truth(predictions, labels, classes=classes)
-    selected, rows = _select_part(predictions, truth, part=part)
+    selected, rows = select_part(predictions, truth, part=part)
     report = _report(
         predictions,
         truth,
@@ -201,15 +215,24 @@ def _report(
     warnings = list(truth.warnings)
     threshold, source = _threshold(predictions, truth, part=part)
     counts = Counter(predictions.parts[i] for i in rows)
-    warnings += _warnings(counts, source, part=part)
+    warnings += bag_warnings(counts, source, part=part)
     y = [truth.label[predictions.bags[i]] for i in rows]
     groups = [truth.group.get(predictions.bags[i], predictions.bags[i]) for i in rows]
     p, sd = predictions.probability[rows], predictions.std[rows]
     bag = bag_metrics(y, p, threshold=threshold, groups=groups, bootstrap=bootstrap, seed=seed)
+    of_target: list[Section] = []
+    if len(class_names(predictions)) > 2:
+        data = TargetData.of(predictions, rows, np.array(y, dtype=np.float64)[:, None])
+        overall, section = target_metrics(data, groups=groups, bootstrap=bootstrap, seed=seed)
+        of_target.append(section)
+        if predictions.task == "ordinal":
+            bag = overall
+        else:
+            bag |= {k: m for k, m in overall.items() if k not in bag and k not in SAME}
     errors = error_metrics(
         y, p, std=sd, threshold=threshold, groups=groups, bootstrap=bootstrap, seed=seed
     )
-    instances, instance_bags, missing = _instances(
+    instances, instance_bags, missing = instances_of_rows(
         predictions, truth, rows=rows, part=part, bootstrap=bootstrap, seed=seed
     )
     warnings += [f"no per-instance outputs of {listed(missing)}"] if missing else []
@@ -225,7 +248,7 @@ def _report(
         seed=seed,
         guarantees=guarantees,
     )
-    sections = [make(evaluated) for make in SECTIONS]
+    sections = [*of_target, *(make(evaluated) for make in SECTIONS)]
     return Report(
         folder=predictions.folder,
         part=part,
@@ -246,7 +269,7 @@ def _report(
     )
 
 
-def _select_part(predictions: Predictions, truth: Truth, *, part: Part) -> tuple[str, list[int]]:
+def select_part(predictions: Predictions, truth: Truth, *, part: Part) -> tuple[str, list[int]]:
     """Return the evaluated part and its labelled rows."""
     with_label = [i for i, b in enumerate(predictions.bags) if b in truth.label]
     if not with_label:
@@ -273,6 +296,8 @@ def _select_part(predictions: Predictions, truth: Truth, *, part: Part) -> tuple
 
 def _threshold(predictions: Predictions, truth: Truth, *, part: str) -> tuple[float | None, str]:
     """Return the threshold of p(Y = 1) for positive calls, and a text on its origin."""
+    if predictions.task == "ordinal":
+        return None, "none: the median grade is called"
     if predictions.probability.shape[1] > 2:
         return None, "none: the most probable class is called"
     if predictions.threshold is not None:
@@ -293,7 +318,8 @@ def _threshold(predictions: Predictions, truth: Truth, *, part: str) -> tuple[fl
     return t.value, f"{t.value:.4g}, the best F1 on {len(rows)} validation bags{same}"
 
 
-def _warnings(counts: Mapping[str, int], source: str, *, part: str) -> list[str]:
+def bag_warnings(counts: Mapping[str, int], source: str, *, part: str) -> list[str]:
+    """Return warnings about the parts of the evaluated bags, and about the threshold."""
     warnings = []
     if counts["train"] == sum(counts.values()):
         warnings.append("all evaluated bags are training bags: the metrics are optimistic")
@@ -308,7 +334,7 @@ def _warnings(counts: Mapping[str, int], source: str, *, part: str) -> list[str]
     return warnings
 
 
-def _instances(
+def instances_of_rows(
     predictions: Predictions,
     truth: Truth,
     *,

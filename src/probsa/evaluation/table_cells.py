@@ -67,3 +67,30 @@ def read_distances(
             )
         values.append(value)
     return np.array(values)
+
+
+def read_numbers(
+    rows: Sequence[Row],
+    columns: Sequence[str],
+    path: Path,
+    *,
+    within: tuple[float, float] = (-math.inf, math.inf),
+    optional: bool = False,
+) -> Float[np.ndarray, "bags columns"]:
+    """Return finite numbers within limits; an empty cell is nan if it is `optional`."""
+    values = np.full((len(rows), len(columns)), np.nan)
+    for i, row in enumerate(rows):
+        for k, column in enumerate(columns):
+            if optional and not row[column]:
+                continue
+            try:
+                value = float(row[column])
+            except ValueError:
+                value = math.nan
+            if not (math.isfinite(value) and within[0] <= value <= within[1]):
+                expected = "a number" if math.isinf(within[1]) else f"{within[0]} to {within[1]}"
+                raise TableError(
+                    f"{path}, bag {row['bag']!r}: {column} is {row[column]!r}, expected {expected}"
+                )
+            values[i, k] = value
+    return values

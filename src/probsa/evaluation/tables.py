@@ -14,7 +14,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ import numpy as np
 from jaxtyping import Float
 
 from ..core import (
+    CLASS_TASKS,
     DataFrame,
     PositiveFloat,
+    Task,
     UnitInterval,
     as_record,
     read_csv,
@@ -36,7 +38,16 @@ from ..jobs import sole_writer
 from .instance_files import read_instances as read_instances
 from .instance_files import write_instances as write_instances
 from .prediction import Prediction
-from .table_cells import read_columns, read_distances, read_label, read_shares
+from .table_cells import read_columns, read_distances, read_label, read_numbers, read_shares
+from .table_rows import (
+    SCORES,
+    SPREAD,
+    Target,
+    cells_of,
+    has_classes,
+    label_columns,
+    value_columns,
+)
 
 PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
 NULL_SCORES = "null_maps"
@@ -61,7 +72,8 @@ class Predictions:
     labels: tuple[int | None, ...]
     """Class indices stored with the predictions; None for a bag without a label."""
     probability: Float[np.ndarray, "bags columns"]
-    """float64; one column, p(Y = 1), for a single logit, otherwise one per class."""
+    """float64; one column, p(Y = 1), for a single logit, otherwise one per class. For tasks without
+    classes, one column for each of `outputs`."""
     std: Float[np.ndarray, "bags columns"]
     classes: tuple[str, ...]
     threshold: float | None
@@ -72,6 +84,13 @@ class Predictions:
     ood: Float[np.ndarray, " bags"] | None = None
     """How far each bag is from training, as in `Prediction.bag_ood`; None if it is not known."""
     ood_distance: Float[np.ndarray, " bags"] | None = None
+    task: Task = "binary"
+    outputs: tuple[str, ...] = ()
+    """Names of the columns of `probability`, for tasks without classes."""
+    targets: Float[np.ndarray, "bags targets"] | None = None
+    """What each bag is labelled with, for tasks without classes; nan where it is not known."""
+    scores: Mapping[str, Float[np.ndarray, " bags"]] = field(default_factory=dict)
+    """Scores of the labelled bags that need the whole predictive distribution, such as `nll`."""
 
     def instance_path(self, bag: str) -> Path:
         """Return the path of a bag's per-instance outputs, which need not exist."""
@@ -107,6 +126,8 @@ class Predictions:
             std=self.std[row].astype(np.float32),
             std_within=of_bag(self.std_within),
             std_between=of_bag(self.std_between),
+            task=self.task,
+            outputs=self.outputs,
         )
 
 
@@ -114,7 +135,7 @@ def write_predictions(
     folder: Path,
     predictions: Iterable[Prediction],
     *,
-    labels: Mapping[str, int | None],
+    labels: Mapping[str, Target | None],
     parts: Mapping[str, str],
     classes: Sequence[str],
     threshold: float | None,
@@ -126,7 +147,7 @@ def write_predictions(
     Args:
         folder: new or empty folder, or with `overwrite` one that this function wrote.
         predictions: the predictions; only one at a time is kept in memory.
-        labels: class index of each bag; a bag that is missing here has none.
+        labels: class index of each bag, or its targets; a bag that is missing here has none.
         parts: part of each bag in the run (train, val, test or new); new if it is missing here.
         classes: class names in the order of their index; a single logit is that of the last one.
         threshold: p(Y = 1) from which a bag is called positive; None for 0.5.
@@ -145,28 +166,23 @@ def write_predictions(
         rows: list[dict[str, object]] = []
         header: list[str] = []
         seen: set[str] = set()
+        of_task: dict[str, object] = {}
         for p in predictions:
             if p.name in seen:
                 raise BagError(f"two bags are named {p.name!r}: their predictions need two names")
             seen.add(p.name)
-            columns = _columns(classes, len(p.probability), bag=p.name)
-            header = ["bag", "part", "label", "prediction"]
-            header += [f"{k}_{c}" for k in ("p", *_deviations(p)) for c in columns]
-            header += _distances(p)
             write_instances(_new_path(new, p.name), p)
-            rows.append(
-                {
-                    "bag": p.name,
-                    "part": parts.get(p.name, "new"),
-                    "label": labels.get(p.name),
-                    **_cells(p, columns, threshold=threshold),
-                    **_distances(p),
-                }
-            )
+            row = {"bag": p.name, "part": parts.get(p.name, "new")}
+            row |= cells_of(p, target=labels.get(p.name), classes=classes, threshold=threshold)
+            header += [column for column in row if column not in header]
+            rows.append(row)
+            if p.task not in CLASS_TASKS:
+                of_task = {"task": p.task, "outputs": list(p.outputs)}
         if not rows:
             raise InputError(f"there are no predictions to write to {folder}")
         write_csv(new / PREDICTIONS_TABLE, header, rows)
-        write_json(new / METADATA, {"threshold": threshold, "classes": list(classes), **metadata})
+        known = {"threshold": threshold, "classes": list(classes), **of_task}
+        write_json(new / METADATA, {**known, **metadata})
 
 
 def _new_path(folder: Path, name: str) -> Path:
@@ -199,6 +215,10 @@ def read_predictions(folder: Path) -> Predictions:
     rows = read_csv(path)
     if not rows:
         raise TableError(f"{path} has no rows")
+    _check_names(rows, path)
+    task: Task = metadata.pop("task", None) or "binary"
+    if not has_classes(task):
+        return _of_targets(folder, rows, metadata, task=task)
     columns = [c.removeprefix("p_") for c in rows[0] if c.startswith("p_")]
     wanted = ["bag", *(["p_<class>"] if not columns else [f"sd_{c}" for c in columns])]
     if metadata:  # the command wrote both files
@@ -206,19 +226,13 @@ def read_predictions(folder: Path) -> Predictions:
     missing = [c for c in wanted if c not in rows[0]]
     if missing:
         raise TableError(f"{path} has no column {missing[0]!r}: it has {', '.join(rows[0])}")
-    bags = tuple(row["bag"] for row in rows)
-    for bag in bags:
-        if bag:
-            _file_name(bag)  # its maps and instances are files of this name
-    twice = [bag for bag, times in Counter(bags).items() if times > 1 or not bag]
-    if twice:
-        raise TableError(f"{path}: bag {twice[0]!r} has an empty name, or more than one row")
     of_members = all(f"sd_{k}_{c}" in rows[0] for k in ("within", "between") for c in columns)
     threshold = metadata.pop("threshold", None)
     return Predictions(
         folder=folder,
-        bags=bags,
+        bags=tuple(row["bag"] for row in rows),
         parts=tuple(row.get("part") or "new" for row in rows),
+        task="multiclass" if task == "binary" and len(columns) > 2 else task,
         labels=tuple(read_label(row.get("label", ""), path, bag=row["bag"]) for row in rows),
         probability=read_columns(rows, "p", columns, path),
         std=read_columns(rows, "sd", columns, path),
@@ -232,6 +246,53 @@ def read_predictions(folder: Path) -> Predictions:
     )
 
 
+def _check_names(rows: Sequence[Mapping[str, str]], path: Path) -> None:
+    if "bag" not in rows[0]:
+        raise TableError(f"{path} has no column 'bag': it has {', '.join(rows[0])}")
+    for row in rows:
+        if row["bag"]:
+            _file_name(row["bag"])  # its maps and instances are files of this name
+    bags = Counter(row["bag"] for row in rows)
+    twice = [bag for bag, times in bags.items() if times > 1 or not bag]
+    if twice:
+        raise TableError(f"{path}: bag {twice[0]!r} has an empty name, or more than one row")
+
+
+def _of_targets(
+    folder: Path, rows: list[dict[str, str]], metadata: dict[str, Any], *, task: Task
+) -> Predictions:
+    """Return the predictions of a task without classes."""
+    path = folder / PREDICTIONS_TABLE
+    classes, outputs = (tuple(map(str, metadata.pop(k, ()))) for k in ("classes", "outputs"))
+    columns, labels = value_columns(task, outputs), label_columns(task, classes)
+    known = {"bag", "part", *labels, *columns, *(f"{SPREAD}{n}" for n in outputs)}
+    missing = sorted(known - {*rows[0]})
+    if missing or not outputs:
+        raise TableError(
+            f"{path} has no column {(missing or ['of the prediction'])[0]!r}: predict again"
+        )
+    metadata.pop("threshold", None)
+    scores = [c for c in SCORES if c in rows[0]]
+    limits: dict[str, Any] = {"within": (0, 1)} if task == "multilabel" else {}
+    return Predictions(
+        folder=folder,
+        bags=tuple(row["bag"] for row in rows),
+        parts=tuple(row["part"] or "new" for row in rows),
+        labels=(None,) * len(rows),
+        probability=read_numbers(rows, columns, path, **limits),
+        std=read_numbers(rows, [f"{SPREAD}{n}" for n in outputs], path),
+        classes=classes,
+        threshold=None,
+        metadata=metadata,
+        ood=read_shares(rows, "ood", path),
+        ood_distance=read_distances(rows, "ood_distance", path),
+        task=task,
+        outputs=outputs,
+        targets=read_numbers(rows, labels, path, optional=True),
+        scores={c: read_numbers(rows, [c], path, optional=True)[:, 0] for c in scores},
+    )
+
+
 def _stored_classes(classes: Sequence[Any], columns: Sequence[str], path: Path) -> tuple[str, ...]:
     """Return the classes, after comparing them with the columns of the table."""
     names = tuple(str(c) for c in classes)
@@ -242,54 +303,6 @@ def _stored_classes(classes: Sequence[Any], columns: Sequence[str], path: Path) 
             f"{', '.join(names) or '(none)'}: predict again"
         )
     return names
-
-
-def _columns(classes: Sequence[str], width: int, *, bag: str) -> list[str]:
-    """Return the classes that have a column: the last of two for a single logit, else all."""
-    if width == 1 and len(classes) in (1, 2):
-        return [classes[-1]]
-    if width != len(classes):
-        raise InputError(
-            f"bag {bag!r} has {width} probabilities, but there are {len(classes)} classes "
-            f"({', '.join(classes)})"
-        )
-    return list(classes)
-
-
-def _cells(p: Prediction, columns: list[str], *, threshold: float | None) -> dict[str, object]:
-    # The table has the shortest text of each float32, and calls are made on the number in the
-    # table, so that readers of the table find the same calls.
-    text = [str(v) for v in p.probability]
-    value = np.array([float(t) for t in text])
-    if not bool(((value >= 0) & (value <= 1)).all()):
-        raise BagError(
-            f"bag {p.name!r} has the probability {', '.join(text)}, expected 0 to 1: "
-            "its features are far from those of training, or the training diverged"
-        )
-    if len(value) == 1 or (len(value) == 2 and threshold is not None):
-        prediction = int(value[-1] >= (0.5 if threshold is None else threshold))
-    else:
-        prediction = int(value.argmax())
-    return {
-        "prediction": prediction,
-        **{f"p_{c}": t for c, t in zip(columns, text, strict=True)},
-        **{
-            f"{k}_{c}": str(v)
-            for k, values in _deviations(p).items()
-            for c, v in zip(columns, values, strict=True)
-        },
-    }
-
-
-def _deviations(p: Prediction) -> dict[str, np.ndarray]:
-    """Return the standard deviations of a bag's probabilities, by the start of their columns."""
-    parts = {"sd": p.std, "sd_within": p.std_within, "sd_between": p.std_between}
-    return {name: value for name, value in parts.items() if value is not None}
-
-
-def _distances(p: Prediction) -> dict[str, float]:
-    values = {"ood": p.bag_ood, "ood_distance": p.bag_ood_distance}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _file_name(bag: str) -> str:
@@ -382,3 +395,5 @@ class _StoredMetadata:
     temperature: PositiveFloat | None = None
     kappa: float | tuple[float, ...] | None = None
     neighbour_share: float | None = None
+    task: Task | None = None
+    outputs: tuple[str, ...] = ()

@@ -26,3 +26,33 @@ TITLES = {
     "authors_accuracy": "authors' protocol: accuracy",
 }
 INSTANCE_TITLES = {**TITLES, "error_auroc_margin": "… by -|s| (null)"}
+
+TARGET_TITLES = {
+    **TITLES,
+    "macro_auroc": "AUROC, mean over classes",
+    "weighted_auroc": "AUROC, weighted by class shares",
+    "micro_auroc": "AUROC of all pairs of bag and class",
+    "one_vs_one_auroc": "AUROC, mean over pairs of classes",
+    "macro_average_precision": "average precision, mean over classes",
+    "micro_average_precision": "average precision of all pairs",
+    "macro_f1": "F1, mean over classes",
+    "kappa": "Cohen's kappa",
+    "linear_kappa": "kappa with linear weights",
+    "quadratic_kappa": "kappa with quadratic weights",
+    "matthews": "Matthews correlation",
+    "classwise_ece": "ECE, mean over classes",
+    "mae": "mean absolute error",
+    "within_one": "calls within one grade",
+    "rps": "ranked probability score",
+    "rmse": "root mean squared error",
+    "r_squared": "R²",
+    "spearman": "Spearman correlation",
+    "crps": "CRPS",
+    "coverage": "coverage",
+    "width": "mean width",
+    "uno_c": "Uno's c",
+    "harrell_c": "Harrell's c",
+    "mean_auroc": "AUROC, mean over times",
+    "integrated_brier": "integrated Brier score",
+}
+"""The titles of metrics of targets that are not two classes."""

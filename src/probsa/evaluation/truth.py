@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..datasets import read_table
+from ..datasets import TargetOptions, read_table
 from ..errors import InputError
 from .tables import Predictions
 
@@ -54,7 +54,12 @@ def read_truth(
             f"{len(classes)} classes are named ({', '.join(classes)}), but the model of "
             f"{predictions.folder} has {len(names)}: name each, in the order of their indices"
         )
-    table = read_table(path, classes=classes, labels_required=False)
+    columns = predictions.metadata.get("target")
+    options = TargetOptions(
+        task="ordinal" if predictions.task == "ordinal" else "auto",
+        target=None if columns is None else tuple(columns),
+    )
+    table = read_table(path, classes=classes, labels_required=False, target=options)
     given = {b: y for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
     group = dict(zip(table.bags, table.groups, strict=True)) if table.groups is not None else {}
     changed = [b for b, y in stored.items() if b in given and given[b] != y]

@@ -20,6 +20,7 @@ from ._registry import PRESET as PRESET
 from ._registry import Facts as Facts
 from ._registry import arguments as arguments
 from ._registry import build as build
+from ._registry import check_task as check_task
 from ._registry import facts as facts
 from ._registry import fixed as fixed
 from ._registry import names as names

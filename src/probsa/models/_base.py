@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bag, Bags, draw_key, random_stream
+from ..core import CLASS_TASKS, TASKS, Bag, Bags, Task, draw_key, random_stream
 from ..errors import BagError, InputError
-from ..variational import Likelihood, Posterior, likelihood_of
+from ..variational import Likelihood, Posterior, Predictive, likelihood_of
 from ._explanation import Explanation
 
 ScoreKind = Literal["logit", "probability", "weight", "relevance", "evidence"]
@@ -33,18 +33,23 @@ class Output:
     """In prediction, what each instance contributes; None for models without a closed form."""
 
     @property
-    def probability(self) -> Float[Tensor, "bags classes"]:
-        """The mean over samples of p(Y = c), not the probability of a mean logit: eq. (10)."""
-        return self._sampled_probabilities().mean(1)
+    def probability(self) -> Float[Tensor, "bags outputs"]:
+        """The mean over samples of p(Y = c), not the probability of a mean logit: eq. (10).
+
+        For other tasks than classes, the columns that `Likelihood.outputs` names.
+        """
+        return self.predicted.values
 
     @property
-    def std(self) -> Float[Tensor, "bags classes"]:
-        """The standard deviation over samples of p(Y = c); 0 for a deterministic model."""
-        return self._sampled_probabilities().std(1, correction=0)
+    def std(self) -> Float[Tensor, "bags outputs"]:
+        """The standard deviation over samples of `probability`; 0 for a deterministic model."""
+        return self.predicted.spread
 
-    def _sampled_probabilities(self) -> Float[Tensor, "bags samples classes"]:
+    @property
+    def predicted(self) -> Predictive:
+        """The prediction of each bag, and its spread over the samples."""
         likelihood = self.likelihood or likelihood_of(self.logits.shape[2])
-        return likelihood.probability(self.logits)
+        return likelihood.predict(self.logits)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +105,12 @@ class Model(nn.Module, ABC):
     """
     binary: ClassVar[bool] = False
     """Whether the method handles two classes only, with one logit (`n_classes=1`)."""
+    tasks: ClassVar[tuple[Task, ...]] = TASKS
+    """The kinds of targets that the method can learn; `CLASS_TASKS` where its own losses need the
+    class of a bag."""
+    one_field: ClassVar[bool] = False
+    """Whether one logit serves every task with ordered outcomes (grades, intervals of time), so
+    that there is one map; the likelihood then has the other parameters."""
     weighted_term: ClassVar[str] = "nll"
     """The term of `losses` that class weights multiply."""
     couples_bags: ClassVar[bool] = False
@@ -278,9 +289,14 @@ class Model(nn.Module, ABC):
         return max(self.n_classes - 1, 1)
 
     def labels(self, bags: Bags) -> Tensor:
-        """Return the bags' labels, checked against the number of classes."""
+        """Return the bags' labels, checked against the number of classes.
+
+        For other tasks than classes: their targets, (bags,) or (bags, targets).
+        """
         if bags.y is None:
             raise InputError("these bags have no labels: they can be predicted, not trained on")
+        if self.likelihood.task not in CLASS_TASKS:
+            return bags.y
         top = self.top_label
         if bool(((bags.y < 0) | (bags.y > top)).any()):
             raise InputError(

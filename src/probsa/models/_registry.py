@@ -11,8 +11,9 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Literal, TypeVar
 
-from ..core import check_value, load_plugins
+from ..core import Task, check_value, load_plugins
 from ..errors import InputError, UnknownName
+from ..variational import LikelihoodSpec, build_likelihood, logits_of
 from ._base import Family, Model
 
 M = TypeVar("M", bound=type[Model])
@@ -212,7 +213,12 @@ def fixed(name: str) -> tuple[type[Model], dict[str, object]]:
     return registration.model, registration.fixed
 
 
-def build(name: str, **model_arguments: Any) -> Model:
+def build(
+    name: str,
+    *,
+    likelihood: LikelihoodSpec | Mapping[str, Any] | None = None,
+    **model_arguments: Any,
+) -> Model:
     """Build a model by name.
 
     Options of the prior and the posterior are flat arguments (`ridge=0.01`), or come together as a
@@ -220,10 +226,20 @@ def build(name: str, **model_arguments: Any) -> Model:
     `preset="original"` starts from the defaults of the method's authors instead of the ProbSA
     paper's; other arguments override both.
 
+    Args:
+        name: registered name of the model.
+        likelihood: the likelihood of a target that is not a class, with the constants that were
+            fitted on the training part; it determines the number of logits. None for classes.
+        **model_arguments: arguments of the model, see `arguments`.
+
     Raises:
         UnknownName: no such model or argument; suggests the nearest.
-        InputError: an option is given twice, or a value is not valid.
+        InputError: an option is given twice, a value is not valid, or the model cannot learn the
+            target of the likelihood.
     """
+    spec = LikelihoodSpec.from_dict(likelihood) if isinstance(likelihood, Mapping) else likelihood
+    if spec is not None:
+        model_arguments = _for_target(name, model_arguments, spec)
     model_arguments = _flattened(name, model_arguments)
     known = arguments(name)
     for argument in model_arguments:
@@ -244,7 +260,43 @@ def build(name: str, **model_arguments: Any) -> Model:
     model = registration.model(**values)
     model.family, model.baseline = registration.facts.family, registration.facts.baseline
     model.name, model.arguments = name, dict(model_arguments)
+    if spec is not None:
+        model.likelihood = build_likelihood(spec)
+        model.arguments["likelihood"] = spec.as_dict()
+        del model.arguments["n_classes"]  # it follows from the likelihood
     return model
+
+
+def check_task(name: str, task: Task) -> None:
+    """Refuse a target that a model cannot learn.
+
+    Raises:
+        UnknownName: no such model.
+        InputError: the model's own losses need classes, or two classes.
+    """
+    cls = _look_up(name).model
+    if task not in cls.tasks or (cls.binary and task != "binary"):
+        learned = ("binary",) if cls.binary else cls.tasks
+        models = {n: _look_up(n).model for n in names()}
+        able = [n for n, m in models.items() if task in m.tasks and not m.binary]
+        raise InputError(
+            f"{name} cannot learn the task {task}: its method is defined for {', '.join(learned)}. "
+            f"Models for {task}: {', '.join(able)}"
+        )
+
+
+def _for_target(name: str, given: Mapping[str, Any], spec: LikelihoodSpec) -> dict[str, Any]:
+    """Return the arguments of a model with as many logits as a likelihood needs."""
+    check_task(name, spec.task)
+    if given.get("class_weights") is not None:
+        raise InputError("class_weights and a likelihood are given: the likelihood holds weights")
+    columns = logits_of(spec)
+    if given.get("n_classes", columns) != columns:
+        raise InputError(
+            f"n_classes is {given['n_classes']}, but the likelihood of the task {spec.task} needs "
+            f"{columns} logits: leave n_classes out"
+        )
+    return {**given, "n_classes": columns}
 
 
 def _flattened(name: str, model_arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..core import (
+    CLASS_TASKS,
     Bags,
     Limits,
     NonNegativeInt,
@@ -100,6 +101,7 @@ class DTFDMIL(Model):
 
     score_kind = "probability"
     without_effect = frozenset({"attention.mean.bias", "bag_attention.mean.bias"})
+    tasks = CLASS_TASKS
     provenance = Provenance(
         paper="Zhang et al., DTFD-MIL: double-tier feature distillation multiple instance learning "
         "for histopathology whole slide image classification, CVPR 2022, arXiv:2203.12081",

@@ -80,6 +80,7 @@ class Evidence(AttentionModel):
     score_kind: ClassVar[ScoreKind] = "evidence"
     needs = frozenset({"edges"})
     stackable = True
+    one_field = True
     has_kl = True
     provenance = Provenance(
         paper="none; a method of this package, built on arXiv:2507.14932 (prior and posterior) and "

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..core import (
+    CLASS_TASKS,
     Bags,
     Limits,
     NonNegativeFloat,
@@ -117,6 +118,7 @@ class IIBMIL(Model):
     """
 
     family = "global"
+    tasks = CLASS_TASKS
     provenance = Provenance(
         paper="Ren, Zhao, He et al., IIB-MIL: integrated instance-level and bag-level "
         "multiple instances learning with label disambiguation for pathological image analysis, "

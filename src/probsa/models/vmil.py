@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..core import (
+    CLASS_TASKS,
     Bags,
     PositiveInt,
     Rate,
@@ -112,6 +113,7 @@ class VMIL(Model):
     score_kind = "probability"
     binary = True
     weighted_term = "m_step"
+    tasks = CLASS_TASKS
     provenance = Provenance(
         paper="Yang, Jiao, Wu & Li, Variational multiple-instance learning with embedding "
         "correlation modeling for hyperspectral target detection, IEEE TNNLS 2024, "

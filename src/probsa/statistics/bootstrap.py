@@ -54,6 +54,15 @@ class Draws:
             counts[:, part] = rng.multinomial(k, np.full(k, 1 / k), size=resamples)
         return cls(counts=counts, member=member)
 
+    @classmethod
+    def of_data(cls, items: int) -> "Draws":
+        """Return a single row, the data, in which each item is its own group and counts once."""
+        return cls(counts=np.ones((1, items)), member=np.arange(items))
+
+    def weights(self) -> Float[np.ndarray, "resamples items"]:
+        """Return the weight of each item in each resample."""
+        return self.counts[:, self.member].astype(np.float64)
+
     def for_items(self, unit: Int[np.ndarray, " items"]) -> "Draws":
         """Return the same draws for items that each belong to a unit, as instances to bags."""
         return Draws(counts=self.counts, member=self.member[unit])

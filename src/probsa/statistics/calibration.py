@@ -64,6 +64,11 @@ def equal_mass_bins(p: Float[np.ndarray, " n"], *, bins: int) -> Int[np.ndarray,
     return np.unique(part, return_inverse=True)[1][inverse]
 
 
+def equal_width_bins(p: Float[np.ndarray, " n"], *, bins: int = MOST_BINS) -> Int[np.ndarray, " n"]:
+    """Return the bin of each item, of `bins` bins of equal width between 0 and 1."""
+    return np.minimum((p * bins).astype(np.int64), bins - 1)
+
+
 def calibration_error(
     p: Float[np.ndarray, " n"],
     y: Bool[np.ndarray, " n"],

@@ -100,6 +100,18 @@ def sampled_auroc(
     return SampledMetric(rows=resampled_metric(y, score[None], draws=draws, metric="auroc")[0])
 
 
+def mean_of_items(values: Float[np.ndarray, " n"], *, draws: Draws) -> SampledMetric:
+    """Return the weighted mean of a value per item in each row."""
+    if len(values) == 0:
+        return SampledMetric.undefined("no bags")
+    return ratio_of_sums(values, np.ones_like(values), draws=draws)
+
+
+def rows_or_reason(rows: Float[np.ndarray, " rows"], *, reason: str) -> SampledMetric:
+    """Return the rows, or the reason if the metric is nan in the data (row 0)."""
+    return SampledMetric(rows=rows) if np.isfinite(rows[0]) else SampledMetric.undefined(reason)
+
+
 def ratio_of_sums(
     numerator: Int[np.ndarray, " n"] | Float[np.ndarray, " n"] | Bool[np.ndarray, " n"],
     denominator: Int[np.ndarray, " n"] | Float[np.ndarray, " n"] | Bool[np.ndarray, " n"],

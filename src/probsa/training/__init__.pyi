@@ -1,6 +1,7 @@
 from . import conversion as conversion
 from .batching import BagReader as BagReader
 from .batching import Shard as Shard
+from .batching import as_label as as_label
 from .batching import plan_epoch as plan_epoch
 from .checkpoints import Checkpoint as Checkpoint
 from .checkpoints import StoredPredictor as StoredPredictor
@@ -31,7 +32,6 @@ from .optimizers import make_optimizer as make_optimizer
 from .preparation import PreparedData as PreparedData
 from .preparation import Standardizer as Standardizer
 from .preparation import note_missing_features as note_missing_features
-from .preparation import open_data as open_data
 from .preparation import prepare as prepare
 from .preparation import prepare_bags as prepare_bags
 from .preparation import read_split as read_split
@@ -43,6 +43,7 @@ from .recipes import recipe_files as recipe_files
 from .recipes import recipe_sentence as recipe_sentence
 from .reporting import Reporter as Reporter
 from .run_folder import RunFolder as RunFolder
+from .run_folder import StoredTargets as StoredTargets
 from .run_folder import config_differences as config_differences
 from .runfile import checked_run as checked_run
 from .runfile import commented as commented
@@ -51,3 +52,10 @@ from .runfile import run_keys as run_keys
 from .runfile import run_schema as run_schema
 from .runfile import without_prior as without_prior
 from .single import train as train
+from .targets import Target as Target
+from .targets import as_two_classes as as_two_classes
+from .targets import targets_of as targets_of
+from .units import need_table as need_table
+from .units import open_data as open_data
+from .units import open_units as open_units
+from .units import read_labels as read_labels

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..core import Bag, Bags, pack, random_stream
 from ..models import fixed
+from .targets import Target
 
 if TYPE_CHECKING:
     from ..datasets import BagSet
@@ -81,14 +82,14 @@ class BagReader(Dataset[Bags]):
 
     Args:
         bags: the bags of the run.
-        labels: the class of each bag.
+        targets: what each bag is trained on: its class, or the values of its target columns.
         models: registered names of the models that the bags are for, each of which checks them.
     """
 
     def __init__(
-        self, bags: "BagSet", labels: Mapping[str, int], *, models: Iterable[str] = ()
+        self, bags: "BagSet", targets: Mapping[str, Target], *, models: Iterable[str] = ()
     ) -> None:
-        self.bags, self.labels = bags, dict(labels)
+        self.bags, self.targets = bags, dict(targets)
         self.models = tuple(dict.fromkeys(models))
 
     def __getitem__(self, batch: Shard) -> Bags:
@@ -103,7 +104,12 @@ class BagReader(Dataset[Bags]):
         bag = self.bags.bag(name)
         for model in self.models:
             fixed(model)[0].check_bag(bag, name=model)
-        return replace(bag, y=self.labels.get(name))
+        return replace(bag, y=as_label(self.targets.get(name)))
+
+
+def as_label(target: Target | None) -> int | float | torch.Tensor | None:
+    """Return a target as the label of a bag: one value, or a tensor of target columns."""
+    return torch.tensor(target) if isinstance(target, tuple) else target
 
 
 class _Plan(Sampler[Shard]):

@@ -19,8 +19,9 @@ from ..core import (
     check_options,
     check_value,
 )
+from ..datasets import TargetOptions
 from ..errors import InputError, UnknownName
-from ..variational import KLWeight, RateSchedule
+from ..variational import KLWeight, LikelihoodOptions, RateSchedule
 
 Select = Literal["auroc", "nll", "smoothed", "one-se", "ema-nll", "average", "last"]
 """Rules that choose the weights of a run; see `selection`."""
@@ -61,6 +62,10 @@ class DataConfig:
     stores the scaling."""
     graph: GraphOptions = field(default_factory=GraphOptions)
     """How the graph of each bag is built."""
+    targets: TargetOptions = field(default_factory=TargetOptions)
+    """What is learned: the task, and the columns of the table of labels that hold it."""
+    likelihood: LikelihoodOptions = field(default_factory=LikelihoodOptions)
+    """The likelihood of targets that are not classes."""
     cache_gb: NonNegativeFloat = 4.0
     """Gigabytes of memory in which bags are cached between epochs."""
     max_bag_gb: PositiveFloat = MAX_BAG_GB
@@ -120,10 +125,11 @@ class TrainingConfig:
     validation AUROC)."""
     select: Select = "auroc"
     """Which weights are kept as the best: those of the epoch with the highest validation AUROC (the
-    paper's rule) or the lowest validation NLL ('nll'), of the best five epochs in a row
-    ('smoothed'), of the earliest epoch whose AUROC is within one standard error of the highest
-    ('one-se') or of the 'last' epoch; or averages: an exponential one over steps, at the lowest
-    NLL ('ema-nll'), or that of the last quarter of the epochs ('average')."""
+    paper's rule; other tasks than classes have their own main metric) or the lowest validation NLL
+    ('nll'), of the best five epochs in a row ('smoothed'), of the earliest epoch whose AUROC is
+    within one standard error of the highest ('one-se') or of the 'last' epoch; or averages: an
+    exponential one over steps, at the lowest NLL ('ema-nll'), or that of the last quarter of the
+    epochs ('average')."""
     ema_decay: Annotated[float, Limits(at_least=0, below=1)] = 0.99
     """Decay per step of the exponential average of 'ema-nll'. Other rules ignore it."""
     members: PositiveInt = 1

@@ -17,9 +17,10 @@ from .batching import BagReader
 from .config import RunConfig
 from .model_groups import build_model
 from .preparation import PreparedData, Standardizer
-from .progress import Progress, SavedModel, save_run, validation_scores
+from .progress import Progress, SavedModel, save_run
 from .reporting import Reporter
 from .run_folder import RunFolder
+from .validation import validation_scores
 
 
 def fits_directly(config: RunConfig) -> bool:
@@ -67,7 +68,7 @@ def fit_run(
     reporter.start(done=0, epochs=1)
     began = time.perf_counter()
     model = build_model(config, prepared)
-    reader = BagReader(prepared.bags, prepared.labels, models=[config.model])
+    reader = BagReader(prepared.bags, prepared.targets, models=[config.model])
     parts = {
         part: LabelledBags(reader, names, standardizer=prepared.standardizer)
         for part, names in (("train", prepared.split.train), ("val", prepared.split.val))
@@ -108,5 +109,5 @@ def _loss(model: Model, bag: Bag) -> float:
 @torch.no_grad()
 def _predicted(model: Model, bags: LabelledBags) -> tuple[list[int], list[list[float]]]:
     """Return the labels of the bags and their probabilities."""
-    labels = [bags.reader.labels[name] for name in bags.names]
+    labels = [bags.reader.targets[name] for name in bags.names]
     return labels, [model(pack([bag])).probability[0].tolist() for bag in bags]

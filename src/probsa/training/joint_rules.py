@@ -6,6 +6,7 @@ They may differ in seed, λ, posterior, encoder and every other argument of the 
 import json
 from typing import Any
 
+from ..core import CLASS_TASKS
 from ..models import arguments, facts
 from .config import RunConfig
 from .direct import fits_directly
@@ -19,6 +20,8 @@ def why_not_jointly(config: RunConfig) -> str | None:
         return f"members is {training.members}: its members already train with each other"
     if fits_directly(config):
         return f"{config.model} is fitted in one go, without gradient steps"
+    if config.data.targets.task not in ("auto", *CLASS_TASKS):
+        return f"the task {config.data.targets.task} has parameters beside those of the model"
     if not facts(config.model).stackable:
         return f"{config.model} is not made of linear maps and norms alone"
     dropouts = [k for k, v in _model_arguments(config).items() if "dropout" in k and v]

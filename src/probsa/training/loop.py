@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import Bags
+from ..core import CLASS_TASKS, Bags
 from ..errors import InputError
 from ..variational import kl_weight
 from .averaging import WeightAverage, exponential_rate, first_averaged_epoch
@@ -25,9 +25,11 @@ from .devices import World, precision_context
 from .keepers import Keeper, TrainingState
 from .model_groups import ModelGroup
 from .optimizers import clip_gradients, set_learning_rate
-from .progress import Run, validation_scores
+from .progress import Run
 from .reporting import Reporter
-from .selection import AVERAGED, candidates, check_selection
+from .selection import AVERAGED, SCORES, candidates, check_selection
+from .targets import Target
+from .validation import validation_scores
 
 EQUAL = 1e-6
 """Predictions closer than this count as equal."""
@@ -64,7 +66,7 @@ class TrainingLoop:
             if self.settings.select in AVERAGED and group.average is None:
                 group.average = WeightAverage(group.model)
         models = [run.config.model for run in self.runs]
-        reader = BagReader(self.prepared.bags, self.prepared.labels, models=models)
+        reader = BagReader(self.prepared.bags, self.prepared.targets, models=models)
         pin = device.type == "cuda"
         self.loader = Loader(reader, workers=self.settings.workers, pin=pin)
         self.validation_loader = Loader(reader)
@@ -72,14 +74,14 @@ class TrainingLoop:
         self.steps = sum(len(plan) for plan in self.plans)
 
     def _check_selection(self) -> None:
-        split, labels = self.prepared.split, self.prepared.labels
+        split, targets = self.prepared.split, self.prepared.targets
         check_selection(
             self.settings.select,
             [group.model for group in self.groups],
             patience=self.settings.patience,
             validation=bool(split.val),
         )
-        of_class = Counter(labels[name] for name in split.val)
+        of_class = Counter(targets[name] for name in split.val)
         self.counts = [of_class[c] for c in range(max(2, len(self.prepared.classes)))]
         """Number of validation bags of each class."""
 
@@ -139,7 +141,7 @@ class TrainingLoop:
             rule, progress.history, epochs=settings.epochs, counts=self.counts
         )
         best = next(r for r in progress.history if r["epoch"] == run.candidates[0])
-        progress.best = {k: best[k] for k in ("epoch", "val_auroc", "val_nll")}
+        progress.best = {k: best[k] for k in ("epoch", *SCORES, "val_nll") if k in best}
         if rule == "one-se":
             progress.best["improved"] = run.candidates[-1]
 
@@ -245,7 +247,7 @@ class TrainingLoop:
 
     @torch.no_grad()
     def validate(self) -> list[dict[str, float | None]]:
-        """Return AUROC and NLL of the validation bags for each run; nothing for a failed run."""
+        """Return the scores of the validation bags for each run; nothing for a failed run."""
         labels, predicted = self._predict_validation()
         scores: list[dict[str, float | None]] = []
         for run, probability in zip(self.runs, predicted, strict=True):
@@ -253,13 +255,14 @@ class TrainingLoop:
                 self._fail(run, "validation bags are predicted as NaN")
             if run.error is None:
                 self._note_collapse(run, probability)
-                scores.append(validation_scores(labels, probability))
+                task = self.prepared.table.task
+                scores.append(validation_scores(labels, probability, task=task))
             else:
                 scores.append({})
         return scores
 
-    def _predict_validation(self) -> tuple[list[int], list[list[list[float]]]]:
-        """Return the labels of all validation bags, and every run's probabilities for them."""
+    def _predict_validation(self) -> tuple[list[Target], list[list[list[float]]]]:
+        """Return the targets of all validation bags, and every run's predictions of them."""
         names = self.prepared.split.val[self.world.rank :: self.world.size]
         batches: list[list[Tensor]] = []
         with ExitStack() as weights:
@@ -275,7 +278,7 @@ class TrainingLoop:
         for k, group in enumerate(self.groups):
             parts = [batch[k].cpu().double() for batch in batches]
             predicted += torch.cat(parts, 1).tolist() if parts else [[] for _ in group.runs]
-        labels = [self.prepared.labels[name] for name in names]
+        labels = [self.prepared.targets[name] for name in names]
         ranks = self.world.gather((labels, predicted))
         return (
             [y for rank_labels, _ in ranks for y in rank_labels],
@@ -289,6 +292,8 @@ class TrainingLoop:
         """Report, once per run, that a model predicts the same for every validation bag."""
         if run.collapsed or len(predicted) < 2:
             return
+        if self.prepared.table.task not in CLASS_TASKS:  # without the NLL, see `validation`
+            predicted = [values[:-1] for values in predicted]
         if all(max(column) - min(column) < EQUAL for column in zip(*predicted, strict=True)):
             run.collapsed = True
             where = f"{run.folder.path}: " if len(self.runs) > 1 else ""
@@ -305,7 +310,9 @@ def mean_row(runs: Sequence[Run]) -> dict[str, Any]:
     if len(runs) == 1:
         return rows[0]
     mean: dict[str, Any] = {"epoch": rows[0]["epoch"]}
-    for key in ("learning_rate", "loss", "val_auroc", "val_nll", "seconds"):
+    for key in ("learning_rate", "loss", *SCORES, "val_nll", "seconds"):
+        if key not in rows[0]:
+            continue
         values = [v for row in rows if (v := row[key]) is not None]
         mean[key] = sum(values) / len(values) if values else None
     return mean

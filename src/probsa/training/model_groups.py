@@ -19,6 +19,7 @@ from .config import RunConfig
 from .devices import precision_context
 from .preparation import PreparedData
 from .progress import Run
+from .validation import with_nll
 
 
 def build_model(config: RunConfig, prepared: PreparedData) -> Model:
@@ -109,8 +110,11 @@ class ModelGroup(ABC):
         self._seen = None
 
     @abstractmethod
-    def probability(self, bags: Bags) -> Float[Tensor, "runs bags classes"]:
-        """Return p(Y) of every bag by every run; the module must be in evaluation mode."""
+    def probability(self, bags: Bags) -> Float[Tensor, "runs bags outputs"]:
+        """Return p(Y) of every bag by every run; the module must be in evaluation mode.
+
+        For other tasks than classes: the prediction, and the NLL of each bag as the last column.
+        """
 
     def weights(self, place: int) -> dict[str, Tensor]:
         """Return the state dict of one run's model."""
@@ -166,10 +170,10 @@ class SingleModel(ModelGroup):
         super().after_step()
         self.model.after_step(output, bags)
 
-    def probability(self, bags: Bags) -> Float[Tensor, "runs bags classes"]:
+    def probability(self, bags: Bags) -> Float[Tensor, "runs bags outputs"]:
         self.model.explains = False  # no one reads the explanations of an epoch
         try:
-            return self.model(bags).probability[None]
+            return with_nll(self.model(bags), self.model.likelihood, bags)[None]
         finally:
             self.model.explains = True
 

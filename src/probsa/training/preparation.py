@@ -13,7 +13,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..cohorts import FeatureRecipe, PatchSet, Record
-from ..core import Bags, as_record, as_typed, counted, max_bag_gb, read_json, write_json
+from ..core import (
+    CLASS_TASKS,
+    Bags,
+    as_record,
+    as_typed,
+    counted,
+    read_json,
+    write_json,
+)
 from ..datasets import (
     SPLIT_PARTS,
     BagSet,
@@ -23,16 +31,17 @@ from ..datasets import (
     check_labels_match,
     drop_bags,
     make_split,
-    open_bags,
+    patient_table,
     read_clam_split,
-    read_table,
 )
 from ..errors import CheckpointError, GraphError, InputError, TableError
 from ..models import arguments, fixed
 from ..variational import balanced_weights
 from .checkpoints import Checkpoint
-from .config import DataConfig, RunConfig
+from .config import RunConfig
 from .run_folder import RunFolder
+from .targets import Target, fit_likelihood, stack_targets, targets_of
+from .units import as_units, open_data, read_labels
 
 TEST_PART = "it is in the test part, which must not be used in training or validation"
 
@@ -118,10 +127,12 @@ class PreparedData:
     """All bags; those of the test part cannot be read."""
     table: LabelTable
     split: Split
-    labels: dict[str, int]
+    targets: dict[str, Target]
+    """What each labelled bag is trained on."""
     classes: tuple[str, ...]
     model_arguments: dict[str, Any]
-    """Arguments of the model that follow from the data: in_dim, n_classes, class_weights."""
+    """Arguments of the model that follow from the data: in_dim, and n_classes and class_weights or,
+    for other tasks than classes, the likelihood."""
     standardizer: Standardizer
     feature_metadata: FeatureMetadata
     """Metadata of the training bags' features."""
@@ -132,6 +143,12 @@ class PreparedData:
         """Write the split, what is known of the features, and the notes on bags to the folder."""
         write_json(folder.split_file, self.split.to_dict())
         write_json(folder.features_file, self.feature_metadata.to_dict())
+        if self.table.task not in CLASS_TASKS:
+            y = stack_targets(self.targets, self.split.train)
+            rows = [None if v != v else v for v in y.flatten().tolist()]
+            width = y.shape[1] if y.dim() == 2 else 0
+            train = [rows[k : k + width] for k in range(0, len(rows), width)] if width else rows
+            write_json(folder.targets_file, {"task": self.table.task, "train": train})
         recipe = FeatureRecipe.of_features(self.bags.folder, self.split.train)
         if recipe is not None:
             write_json(folder.recipe_file, recipe.to_dict())
@@ -154,12 +171,19 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> PreparedData:
         TableError: labels, bags and split do not fit one another.
         GraphError: the model needs a graph, and no training bag has an edge.
     """
-    table = read_table(config.data.labels, classes=config.data.classes)
+    table = read_labels(config.data)
     bags = open_data(config.data)
     full_table, left_out = table, note_missing_features(table, bags)
     table = drop_bags(table, left_out)
+    if config.data.targets.missing == "leave_out":
+        without_bag = tuple(sorted(set(table.bags) - set(bags.names)))
+        bags.notes |= dict.fromkeys(without_bag, "left out: it has a line, but no bag")
+        table, left_out = drop_bags(table, without_bag), left_out + without_bag
     _match(table, bags, allow_unlabelled=config.data.unlabelled == "leave_out")
-    left_out += bags.empty()
+    bags, table, without_slides = as_units(config.data, bags, table)
+    if config.data.targets.unit == "patient":
+        full_table = patient_table(full_table)
+    left_out += bags.empty() + without_slides
     table = drop_bags(table, left_out)
     split = _split(config, table, full_table=full_table, previous=previous)
     return prepare_bags(config, bags, table=table, split=split, left_out=left_out)
@@ -186,43 +210,29 @@ def prepare_bags(
         InputError: the number of classes does not fit the labels.
         GraphError: the model needs a graph, and no training bag has an edge.
     """
-    labels = {b: y for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
-    n_classes = _n_classes(config, table)
-    from_data: dict[str, Any] = {"in_dim": bags.in_dim, "n_classes": n_classes}
-    if config.training.balanced:
-        y = torch.tensor([labels[name] for name in split.train])
-        from_data["class_weights"] = balanced_weights(y, n_classes)
+    targets = targets_of(table)
+    spec = fit_likelihood(config, table, split)
+    from_data: dict[str, Any] = {"in_dim": bags.in_dim}
+    if spec is None:
+        n_classes = _n_classes(config, table)
+        from_data["n_classes"] = n_classes
+        if config.training.balanced:
+            y = stack_targets(targets, split.train)
+            from_data["class_weights"] = balanced_weights(y, n_classes)
+    else:
+        from_data["likelihood"] = spec.as_dict()
     _check_graph(config, bags, split)
     standardize = config.data.standardize
     return PreparedData(
         bags=bags.sealed(split.test, why=TEST_PART),
         table=table,
         split=split,
-        labels=labels,
+        targets=targets,
         classes=table.classes,
         model_arguments={k: v for k, v in from_data.items() if k not in config.model_arguments},
         standardizer=Standardizer.fit(bags, split.train) if standardize else Standardizer(),
         feature_metadata=FeatureMetadata.of(bags, split.train),
         left_out=left_out,
-    )
-
-
-def open_data(data: DataConfig, *, features: Path | None = None) -> BagSet:
-    """Open the bags of a run, or other bags with the run's settings.
-
-    Args:
-        data: the data section of the run.
-        features: folder of the other bags, or None for those of the run.
-    """
-    # instance labels belong to the rows of the run's own features
-    is_own_folder = features is None or features.resolve() == data.features.resolve()
-    return open_bags(
-        features or data.features,
-        graph=data.graph,
-        cache_gb=data.cache_gb,
-        features=data.feature_set,
-        instance_labels=data.instance_labels if is_own_folder else None,
-        max_bag_gb=max_bag_gb(data.max_bag_gb),
     )
 
 

@@ -1,11 +1,9 @@
-"""Stage 8: the progress of a run, its validation scores, and the files that hold both."""
+"""Stage 8: the progress of a run, and the files that hold it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from ..core import NonNegativeInt
@@ -24,7 +22,7 @@ class Progress:
     step: NonNegativeInt = 0
     """Number of steps that are complete."""
     best: dict[str, int | float | None] = field(default_factory=dict)
-    """Number (from 1), val_auroc and val_nll of the best epoch; with `one-se` also `improved`, the
+    """Number (from 1) and validation scores of the best epoch; with `one-se` also `improved`, the
     epoch with the highest AUROC."""
     history: list[dict[str, int | float | None]] = field(default_factory=list)
     """The rows of metrics.csv."""
@@ -121,20 +119,3 @@ def save_run(
         folder.last, tensors, metadata={**last.metadata(), **metadata, "groups": groups}
     )
     folder.write_metrics(progress.history)
-
-
-def validation_scores(
-    labels: Sequence[int], probability: Sequence[Sequence[float]]
-) -> dict[str, int | float | None]:
-    """Return AUROC (one-vs-rest for three or more classes) and NLL; None where undefined."""
-    if not labels:
-        return {"val_auroc": None, "val_nll": None}
-    p = torch.tensor(probability, dtype=torch.float64)
-    y = torch.tensor(labels)
-    full = torch.cat([1 - p, p], 1) if p.shape[1] == 1 else p
-    chosen = full[torch.arange(len(y)), y].clamp_min(1e-12)
-    auroc = None
-    if len(set(labels)) == full.shape[1]:
-        scores = full[:, 1] if full.shape[1] == 2 else full / full.sum(1, keepdim=True)
-        auroc = float(roc_auc_score(y.numpy(), scores.numpy(), multi_class="ovr"))
-    return {"val_auroc": auroc, "val_nll": float(-chosen.log().mean())}

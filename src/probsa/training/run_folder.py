@@ -2,7 +2,7 @@
 
 run.yaml       the resolved run file          split.json    the part of each bag
 about.json     versions, machine              metrics.csv   one row per epoch
-notes.json     remarks on bags                features.json metadata of the training features
+notes.json     remarks on bags                features.json, targets.json: of the training bags
 checkpoints/   best.safetensors, last    recipe.json   how those were made, if they state it
 members/<k>/   of an ensemble; later also predictions/, maps/, evaluation.json and other results
 """
@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import torch
 import yaml
 
-from ..core import Limits, read_record, write_csv, write_json, write_text
+from ..core import Limits, Task, read_record, write_csv, write_json, write_text
 from ..errors import InputError, OutputExists, UnknownName
 from ..models import arguments, names, original
 from .config import RunConfig, plain
@@ -32,6 +32,15 @@ class StoredThreshold:
     threshold: Annotated[float, Limits(at_least=0, at_most=1)] | None
     chosen: str = ""
     """How it was chosen."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredTargets:
+    """The content of targets.json."""
+
+    task: Task
+    train: list[float] | list[list[float | None]]
+    """The targets of the training bags, a number or a list each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,11 @@ class RunFolder:
     def last(self) -> Path:
         """The checkpoint of the last complete epoch."""
         return self.path / "checkpoints" / "last.safetensors"
+
+    @property
+    def targets_file(self) -> Path:
+        """What the training bags were labelled with, for tasks other than classes."""
+        return self.path / "targets.json"
 
     @property
     def split_file(self) -> Path:

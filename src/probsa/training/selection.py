@@ -20,6 +20,8 @@ AVERAGED: tuple[Select, ...] = ("ema-nll", "average")
 """Rules that validate and keep an average of weights instead of an epoch's own."""
 FIXED: tuple[Select, ...] = ("average", "last")
 """Rules that do not compare epochs: they keep the weights at the end of training."""
+SCORES = ("val_auroc", "val_kappa", "val_c_index")
+"""The columns of metrics.csv by which `auroc` compares epochs: every task has at most one."""
 WINDOW = 5
 """Number of epochs over which `smoothed` takes means."""
 
@@ -34,7 +36,7 @@ def candidates(
 
     Args:
         rule: how to choose.
-        history: a row with `epoch`, `val_auroc` and `val_nll` for each epoch so far.
+        history: a row with `epoch`, one of `SCORES` and `val_nll` for each epoch so far.
         epochs: number of epochs of the whole training.
         counts: number of validation bags of each class, for `one-se`.
     """
@@ -42,7 +44,7 @@ def candidates(
         return (history[-1]["epoch"],)
     if rule == "smoothed":
         return (_smoothed(history, window=min(WINDOW, epochs)),)
-    if rule == "one-se" and history[0]["val_auroc"] is not None:
+    if rule == "one-se" and history[0].get("val_auroc") is not None:
         return _within_one_error(history, counts=counts)
     better = is_better if rule == "auroc" else has_lower_nll
     best = history[0]
@@ -53,14 +55,20 @@ def candidates(
 
 
 def is_better(row: Row, best: Row) -> bool:
-    """Return whether an epoch is the best: higher AUROC or, if equal or undefined, lower NLL."""
+    """Return whether an epoch is the best: higher score or, if equal or undefined, lower NLL."""
     if not best or row["val_nll"] is None:
         return True
 
     def rank(r: Row) -> tuple[float, float]:
-        return (r["val_auroc"] if r["val_auroc"] is not None else 0.0, -r["val_nll"])
+        score = score_of(r)
+        return (-math.inf if score is None else score, -r["val_nll"])
 
     return rank(row) > rank(best)
+
+
+def score_of(row: Row) -> float | None:
+    """Return the score of an epoch's validation bags, see `SCORES`; None where it is undefined."""
+    return next((row[name] for name in SCORES if name in row), None)
 
 
 def has_lower_nll(row: Row, best: Row) -> bool:
@@ -76,7 +84,7 @@ def _smoothed(history: Sequence[Row], *, window: int) -> int:
     best, chosen = None, history[-1]["epoch"]
     for end in range(window, len(history) + 1):
         rows = history[end - window : end]
-        auroc = math.fsum(r["val_auroc"] or 0.0 for r in rows) / window
+        auroc = math.fsum(score_of(r) or 0.0 for r in rows) / window
         nll = math.fsum(r["val_nll"] for r in rows) / window
         if best is None or (auroc, -nll) > best:
             best, chosen = (auroc, -nll), rows[-1]["epoch"]

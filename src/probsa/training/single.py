@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
-from ..core import counted
+from ..core import CLASS_TASKS, counted
+from ..datasets import describe
 from ..errors import InputError, ProbSAError
+from .baseline import store_baseline
 from .checkpoints import load_checkpoint, restore_model
 from .config import RunConfig
 from .devices import World, choose_device, world
@@ -71,6 +73,8 @@ def train(
         if w.first:
             open_run(out, config, resume=resume, overwrite=overwrite)
             prepared.write(folder)
+            if prepared.table.task not in CLASS_TASKS or prepared.table.notes:
+                reporter.note(describe(prepared.table))
             _remark_left_out(prepared, folder, reporter)
         w.wait()
         try:
@@ -133,6 +137,9 @@ def train_prepared(
     (run,) = loop.runs
     if run.error is not None:
         raise InputError(run.error)
+    if world.first:
+        store_baseline(folder, prepared, device=device)
+    world.wait()
 
 
 def train_members(
@@ -230,10 +237,11 @@ def single_loop(
     else:
         model = restore_model(checkpoint, path=folder.last, expect=config.model)
     model = model.to(device)
-    if world.size > 1 and model.couples_bags:
+    coupled = config.model if model.couples_bags else "the Cox likelihood"
+    if world.size > 1 and (model.couples_bags or model.likelihood.couples_bags):
         raise InputError(
-            f"{config.model} couples the bags of a batch in training: {world.size} processes "
-            "would each see a part of it. Train it in one process"
+            f"{coupled} couples the bags of a batch in training: {world.size} processes would each "
+            "see a part of it. Train it in one process"
         )
     run = Run(config=config, folder=folder, model=model)
     group = SingleModel(run, model, rank=world.rank)

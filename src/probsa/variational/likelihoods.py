@@ -1,6 +1,12 @@
-"""Stage 6: the likelihood p(Y | X, f) of a bag's label, given its logits."""
+"""Stage 6: the likelihood p(Y | X, f) of a bag's label, given its logits.
 
+The other tasks than classes have modules of their own; `likelihood_spec` chooses among them.
+"""
+
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -8,17 +14,31 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..core import Task
 from ..errors import InputError
 
 
+@dataclass(frozen=True, slots=True)
+class Predictive:
+    """The prediction of each bag, and its standard deviation over posterior samples."""
+
+    values: Float[Tensor, "bags outputs"]
+    """Functionals of the mean over samples of the predictive distributions."""
+    spread: Float[Tensor, "bags outputs"]
+    """The standard deviation over samples of what each sample predicts; 0 for one sample."""
+
+
 class Likelihood(nn.Module, ABC):
-    """The likelihood of one label per bag, given the logits of each posterior sample.
+    """The likelihood of the target of each bag, given the logits of each posterior sample.
 
     Args:
         class_weights: One weight per class, which multiplies the log-likelihood of its bags (see
             `balanced_weights`); None for no weights.
     """
 
+    task: ClassVar[Task]
+    couples_bags: ClassVar[bool] = False
+    """Whether the loss of a bag depends on the other bags of its batch."""
     class_weights: Tensor | None
     shared_buffers: ClassVar[tuple[str, ...]] = ("class_weights",)
     """Buffers that all models of a stack share, since they follow from the data."""
@@ -38,14 +58,58 @@ class Likelihood(nn.Module, ABC):
     def probability(
         self, logits: Float[Tensor, "*batch classes"]
     ) -> Float[Tensor, "*batch classes"]:
-        """Return p(Y = c) of each sample; for one logit, p(Y = 1)."""
+        """Return p(Y = c) of each sample; for one logit, p(Y = 1).
+
+        For other tasks than classes, the response that explanations differ, one value per logit.
+        """
+
+    def outputs(self, classes: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of the columns of `predict`.
+
+        Args:
+            classes: names of the classes or findings.
+        """
+        return tuple(classes)
+
+    def predict(self, logits: Float[Tensor, "bags samples columns"]) -> Predictive:
+        """Return the mean over samples of the predictive distributions, and their spread."""
+        p = self.probability(logits)
+        return Predictive(p.mean(1), p.std(1, correction=0))
+
+    def score(
+        self, logits: Float[Tensor, "bags samples columns"], y: Tensor
+    ) -> dict[str, Float[Tensor, " bags"]]:
+        """Return scores of the prediction that need all of its distribution.
+
+        `nll` is −log of the mean over samples of p(y), which is at most the term of the ELBO.
+        """
+        return {"nll": -mean_of_logs(-self.sampled_nll(logits, y))}
+
+    def sampled_nll(
+        self, logits: Float[Tensor, "bags samples columns"], y: Tensor
+    ) -> Float[Tensor, "bags samples"]:
+        """Return −log p(y) of each sample, in double precision for scores."""
+        parts = [self.nll(one, y) for one in logits.double().split(1, 1)]
+        return torch.stack(parts, 1)
 
     def _weigh(self, nll: Tensor, y: Tensor) -> Tensor:
         return nll if self.class_weights is None else nll * self.class_weights[y.long()]
 
 
+def mean_of_logs(log_p: Float[Tensor, "bags samples"]) -> Float[Tensor, " bags"]:
+    """Return the logarithm of the mean over samples of p."""
+    return log_p.logsumexp(1) - math.log(log_p.shape[1])
+
+
+def in_float32(logits: Tensor) -> Tensor:
+    """Return logits of half precision in float32, in which losses are computed."""
+    return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+
+
 class Bernoulli(Likelihood):
     """One logit ℓ: p(Y = 1) = σ(ℓ)."""
+
+    task = "binary"
 
     def nll(
         self, logits: Float[Tensor, "bags samples classes"], y: Tensor
@@ -63,6 +127,8 @@ class Bernoulli(Likelihood):
 
 class Categorical(Likelihood):
     """C logits: p(Y = c) = softmax(ℓ)_c."""
+
+    task = "multiclass"
 
     def nll(
         self, logits: Float[Tensor, "bags samples classes"], y: Tensor
@@ -83,6 +149,8 @@ class Independent(Likelihood):
     The probabilities need not sum to 1. The loss is the mean of the classes' binary
     cross-entropies. A label y < C means that only class y is present, y = C that no class is.
     """
+
+    task = "multiclass"
 
     def nll(
         self, logits: Float[Tensor, "bags samples classes"], y: Tensor

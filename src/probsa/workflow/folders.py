@@ -5,8 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core import read_record, write_json
-from ..datasets import BagSet, LabelTable, Split, check_labels_match, open_bags, read_table
+from ..core import CLASS_TASKS, read_record, write_json
+from ..datasets import (
+    BagSet,
+    LabelTable,
+    PatientBags,
+    Split,
+    TargetOptions,
+    check_labels_match,
+    open_bags,
+    patient_table,
+    read_table,
+)
 from ..evaluation import (
     NOTES,
     MapScoreChoice,
@@ -17,7 +27,14 @@ from ..evaluation import (
     load_several,
     null_maps_of,
 )
-from ..training import RunFolder, note_missing_features, open_data, read_split
+from ..training import (
+    RunFolder,
+    need_table,
+    note_missing_features,
+    open_data,
+    read_split,
+    targets_of,
+)
 from .writing import BagSelection, OnBag, Predicted, note_map_score, predict_bags
 
 
@@ -67,12 +84,17 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     predictor = _load_all(runs, checkpoint=checkpoint, device=device)
     bags = _open(predictor, features)
     table = _table(labels, predictor, bags)
+    if predictor.config is not None:
+        need_table(predictor.config.data, labels)
+        if predictor.config.data.targets.unit == "patient" and table is not None:
+            bags = PatientBags(bags, table, missing="leave_out")
+            table = patient_table(table)
     null_maps = null_maps_of(runs)  # a damaged file is refused before anything is written
     predicted = predict_bags(
         predictor,
         _selection(runs, bags, strict=not other_features),
         out=out,
-        labels={} if table is None else dict(zip(table.bags, table.labels, strict=True)),
+        labels={} if table is None else targets_of(table),
         split=_joint_split(runs),
         threshold=_stored_threshold(runs) if predictor.threshold is None else predictor.threshold,
         faithfulness=faithfulness,
@@ -99,7 +121,10 @@ def _table(path: Path | None, predictor: Predictor, bags: BagSet) -> LabelTable 
     """Return the table of labels, which are classes of the model, of some of the bags at least."""
     if path is None:
         return None
-    table = read_table(path, classes=predictor.classes, labels_required=False)
+    target = TargetOptions() if predictor.config is None else predictor.config.data.targets
+    named = predictor.task in CLASS_TASKS or predictor.task == "ordinal"
+    classes = predictor.classes if named else None
+    table = read_table(path, classes=classes, labels_required=False, target=target)
     if not set(table.bags) & set(bags.names):
         check_labels_match(table, bags.names, allow_unlabelled=True)
     return table

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..core import write_json
-from ..datasets import BagSet, read_table
+from ..core import CLASS_TASKS, write_json
+from ..datasets import BagSet
 from ..evaluation import (
     Prediction,
     Predictor,
@@ -23,7 +23,17 @@ from ..evaluation import (
     store_null_maps,
 )
 from ..maps import render_folder
-from ..training import Reporter, RunConfig, RunFolder, open_data, read_split, train
+from ..training import (
+    Reporter,
+    RunConfig,
+    RunFolder,
+    Target,
+    as_two_classes,
+    open_units,
+    read_split,
+    targets_of,
+    train,
+)
 from .writing import BagSelection, Failures, OnBag, Predicted, note_map_score, predict_bags
 
 
@@ -97,7 +107,10 @@ def finish_run(
     data = run.config().data
     predicted = predict_run(run, extras=extras, on_bag=on_bag)
     report = evaluate(
-        run.predictions, labels=data.labels, classes=data.classes, bootstrap=bootstrap
+        run.predictions,
+        labels=data.labels,
+        classes=data.classes,
+        bootstrap=bootstrap,
     )
     # the training bags have labels but are not predicted: they are not missing
     report = replace(report, without_prediction=())
@@ -134,13 +147,16 @@ def predict_run(
     """
     config = run.config()
     predictor = load(run.path, device=config.training.device)
-    bags = open_data(config.data)
+    bags, table = open_units(config.data)
     split = read_split(run)
-    table = read_table(config.data.labels, classes=config.data.classes)
-    labels = dict(zip(table.bags, table.labels, strict=True))
-    threshold = _validated(run, predictor, bags, names=split.val, labels=labels)
+    targets = targets_of(table)
+    threshold = None
+    if predictor.task in CLASS_TASKS:
+        threshold = _validated(run, predictor, bags, names=split.val, labels=targets)
     if extras:
-        shown = choose_map_score(predictor, split.val, read=bags.bag, threshold=threshold)
+        shown = None
+        if predictor.task in CLASS_TASKS:
+            shown = choose_map_score(predictor, split.val, read=bags.bag, threshold=threshold)
         if shown is None:
             run.map_score_file.unlink(missing_ok=True)
         else:
@@ -154,14 +170,14 @@ def predict_run(
             distance=fit_run_distance(run, bags.bag, split=split) if extras else None,
         ),
         out=run.predictions,
-        labels=labels,
+        labels=targets,
         split=split,
         threshold=threshold,
         overwrite=True,
         on_bag=on_bag,
     )
     if extras:
-        classes = {name: y for name, y in labels.items() if y is not None}
+        classes = as_two_classes(table, split.train)
         store_null_maps(run, bags, train=split.train, validation=split.val, labels=classes)
     return predicted
 
@@ -172,7 +188,7 @@ def _validated(
     bags: BagSet,
     *,
     names: Sequence[str],
-    labels: Mapping[str, int | None],
+    labels: Mapping[str, Target],
 ) -> float | None:
     """Fit the temperature and the threshold on the validation bags, and return the threshold."""
     threshold = None

@@ -1,6 +1,6 @@
 """Predict some bags of a set, and write what is predicted."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ..evaluation import (
     write_curves,
     write_predictions,
 )
+from ..training import Target, as_label
 
 Failures = list[tuple[str, str]]
 """(bag, reason) pairs of bags that could not be processed."""
@@ -70,9 +71,15 @@ class _Reading:
     """Reads the selected bags one by one, and notes what becomes of them."""
 
     def __init__(
-        self, predictor: Predictor, selection: BagSelection, *, on_bag: OnBag | None
+        self,
+        predictor: Predictor,
+        selection: BagSelection,
+        *,
+        targets: Mapping[str, Target | None],
+        on_bag: OnBag | None,
     ) -> None:
         self.predictor, self.selection, self.on_bag = predictor, selection, on_bag
+        self.targets = targets
         self.failures: Failures = []
         self.other: Failures = []
         self.distances: dict[str, dict[str, Any]] = {}
@@ -110,7 +117,7 @@ class _Reading:
             self.distances[name] = self.selection.distance.of(bag)
         if difference is not None:
             self.other.append((name, difference))
-        return bag
+        return replace(bag, y=as_label(self.targets.get(name)))
 
 
 def predict_bags(  # noqa: PLR0913 - the options are independent
@@ -118,7 +125,7 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
     selection: BagSelection,
     *,
     out: Path,
-    labels: dict[str, int | None],
+    labels: Mapping[str, Target | None],
     split: Split | None,
     threshold: float | None,
     overwrite: bool,
@@ -131,7 +138,7 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
         BagError: none of the bags can be predicted.
         OutputExists: see `write_predictions`.
     """
-    reading = _Reading(predictor, selection, on_bag=on_bag)
+    reading = _Reading(predictor, selection, targets=labels, on_bag=on_bag)
     curves: list[DeletionCurves] | None = [] if faithfulness else None
     predictions = _predictions(predictor, reading.bags(), curves=curves)
     write_predictions(

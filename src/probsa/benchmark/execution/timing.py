@@ -226,7 +226,7 @@ def _batches(
         max_instances=config.training.max_instances,
         size=prepared.bags.size,
     )
-    reader = BagReader(prepared.bags, prepared.labels)
+    reader = BagReader(prepared.bags, prepared.targets)
     standardizer = prepared.standardizer.to(device)
     return [
         standardizer(reader[Shard(names, len(names))].to(device, torch.float32))

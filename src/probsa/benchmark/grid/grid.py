@@ -12,9 +12,15 @@ from typing import Any, Literal, get_args
 import yaml
 
 from ...core import write_text
-from ...datasets import read_table
 from ...errors import InputError, UnknownName
-from ...training import SECTIONS, RunConfig, checked_run, load_yaml, section_keys
+from ...training import (
+    SECTIONS,
+    RunConfig,
+    checked_run,
+    load_yaml,
+    read_labels,
+    section_keys,
+)
 from ..execution.cells import Keep
 from .data_sets import DataSet, chosen_splits, found_at, keys_of, made_ready, named_sets
 from .entries import kl_weights, methods_of, run_keys
@@ -327,7 +333,7 @@ def _config(run: Mapping[str, Any], method: Method, *, where: str) -> RunConfig:
 def _data_set(
     name: str, keys: Mapping[str, Any], config: RunConfig, given: Mapping[str, Any], *, where: str
 ) -> DataSet:
-    table = read_table(config.data.labels, classes=config.data.classes)
+    table = read_labels(config.data)
     wanted: int | tuple[int, ...] = given.get("splits", SPLITS)
     if isinstance(wanted, int) and not isinstance(wanted, bool):
         n_splits = wanted

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ...datasets import read_table
 from ...errors import ProbSAError
 from ...evaluation import (
     NULL_MAPS,
@@ -25,7 +24,7 @@ from ...evaluation import (
     write_null_scores,
 )
 from ...statistics import SampledMetric
-from ...training import RunFolder, open_data, read_split
+from ...training import RunFolder, as_two_classes, open_units, read_split
 from .instances import BOOTSTRAP
 from .pooled import replicate_keys
 from .results import Scores, instances_of, replicates_of
@@ -147,9 +146,8 @@ def _fitted(run: Path) -> Path:
         return folder
     of_run = RunFolder(run)
     config, split = of_run.config(), read_split(of_run)
-    bags = open_data(config.data)
-    table = read_table(config.data.labels, classes=config.data.classes)
-    labels = {b: y for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
+    bags, table = open_units(config.data)
+    labels = as_two_classes(table, split.train)
     maps = fit_for_run(bags, train=split.train, validation=split.val, labels=labels)
     maps.save(null_maps_file(folder))
     tested = set(split.test)

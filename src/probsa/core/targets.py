@@ -1,0 +1,9 @@
+"""The kinds of targets that a model can be trained for."""
+
+from typing import Literal, get_args
+
+Task = Literal["binary", "multiclass", "ordinal", "multilabel", "regression", "survival"]
+"""What the label of a bag is, and hence which likelihood and metrics apply."""
+TASKS: tuple[Task, ...] = get_args(Task)
+CLASS_TASKS: tuple[Task, ...] = ("binary", "multiclass")
+"""Tasks with unordered classes, whose likelihood follows from the number of classes alone."""

@@ -1,0 +1,234 @@
+"""Stage 5: tables of clinical covariates, one row for each bag or patient.
+
+Which columns are numbers and which are categories is said by the user and never guessed: a stage of
+1–4 may be either.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from ..core import check_options
+from ..errors import InputError, TableError, hint
+from .labels import COLUMNS, SHOWN, SYNONYMS, nearest, read_rows
+from .target_cells import finite_number
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CovariateOptions:
+    """Which clinical covariates a model gets beside the image.
+
+    Args:
+        covariates: Table with a column `bag` or `group` (or a synonym) and the covariates; further
+            columns are ignored, so it may be the label table itself. None for the label table.
+        numeric: Columns that hold numbers.
+        categorical: Columns that hold names of categories.
+        unknown_category: What to do about a category that no training patient has: refuse it, or
+            treat it as missing.
+        missing_rows: What to do about a bag or patient without a row: refuse it, or treat all its
+            covariates as missing.
+
+    Raises:
+        InputError: a column is named twice, or holds something else; or there is a table but no
+            column.
+    """
+
+    covariates: Path | None = None
+    numeric: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    unknown_category: Literal["refuse", "as_missing"] = "refuse"
+    missing_rows: Literal["refuse", "as_missing"] = "refuse"
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        for name in ("numeric", "categorical"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.covariates is not None:
+            object.__setattr__(self, "covariates", Path(self.covariates))
+        names = self.columns
+        if self.covariates is not None and not names:
+            raise InputError(
+                f"covariates is {self.covariates}, but no column is named: list its numbers with "
+                "numeric and its categories with categorical"
+            )
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(
+                    f"the covariate {name!r} is listed twice: give it once, under numeric or "
+                    "under categorical"
+                )
+            if SYNONYMS.get(name, name) in COLUMNS:
+                raise InputError(
+                    f"the column {name!r} cannot be a covariate: it names the bag, its patient, "
+                    "its label or its part"
+                )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All covariates, the numeric ones first."""
+        return (*self.numeric, *self.categorical)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CovariateTable:
+    """Covariates as they were read; the rows are in the order of the file or of `select`."""
+
+    path: Path
+    options: CovariateOptions
+    bags: tuple[str, ...] | None
+    """The bag of each row; None if the file is of patients."""
+    groups: tuple[str, ...] | None
+    """The patient of each row; None if the file does not state it."""
+    lines: tuple[int, ...]
+    """The line of each row in the file; 0 for a bag or patient without a row."""
+    numbers: Float[np.ndarray, "rows numeric"]
+    """NaN if missing."""
+    categories: tuple[tuple[str, ...], ...]
+    """One category for each categorical column, in each row; empty if missing."""
+    rows_of: Mapping[str, tuple[int, ...]] = field(init=False, compare=False, repr=False)
+    """The rows of each bag and of each patient."""
+
+    def __post_init__(self) -> None:
+        rows: dict[str, list[int]] = {}
+        for names in (self.bags, self.groups):
+            for row, name in enumerate(names or ()):
+                if row not in rows.setdefault(name, []):
+                    rows[name].append(row)
+        object.__setattr__(self, "rows_of", {n: tuple(sorted(r)) for n, r in rows.items()})
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def name(self, row: int) -> str:
+        """Return the bag of a row, or its patient in a file of patients."""
+        return (self.bags or self.groups or ())[row]
+
+    def select(self, names: Sequence[str]) -> "CovariateTable":
+        """Return one row for each bag or patient, in this order and under these names.
+
+        Raises:
+            TableError: one has no row, unless `missing_rows` is `as_missing`; or the lines of a
+                patient disagree, where lines and values are named.
+        """
+        if self.options.missing_rows == "refuse":
+            absent = [n for n in names if n not in self.rows_of]
+            if absent:
+                shown = ", ".join(repr(n) for n in absent[:SHOWN])
+                more = f" and {len(absent) - SHOWN} more" if len(absent) > SHOWN else ""
+                raise TableError(
+                    f"{self.path} has no row for {shown}{more}."
+                    f"{nearest(absent[0], tuple(self.rows_of))} Add a row (empty cells are missing "
+                    "values), or set missing_rows to as_missing"
+                )
+        rows = [self._row(name) for name in names]
+        no_numbers = np.full(self.numbers.shape[1], np.nan)
+        numbers = [no_numbers if r is None else self.numbers[r] for r in rows]
+        none = ("",) * len(self.options.categorical)
+        return replace(
+            self,
+            bags=tuple(names),
+            groups=None,
+            lines=tuple(0 if r is None else self.lines[r] for r in rows),
+            numbers=np.array(numbers).reshape(len(rows), self.numbers.shape[1]),
+            categories=tuple(none if r is None else self.categories[r] for r in rows),
+        )
+
+    def _row(self, name: str) -> int | None:
+        """Return the row of a bag or patient, after checking that all its lines agree."""
+        first, *others = self.rows_of.get(name, (None,))
+        if first is None:
+            return None
+        for other in others:
+            assert other is not None
+            for column, one, two in zip(
+                self.options.columns, self._cells(first), self._cells(other), strict=True
+            ):
+                if one != two:
+                    raise TableError(
+                        f"{self.path}: the lines of patient {name!r} disagree in {column!r}: line "
+                        f"{self.lines[first]} has {one or 'no value'}, line {self.lines[other]} "
+                        f"has {two or 'no value'}. Give a patient the same covariates in each line"
+                    )
+        return first
+
+    def _cells(self, row: int) -> tuple[str, ...]:
+        numbers = ("" if np.isnan(x) else f"{x:.12g}" for x in self.numbers[row])
+        return (*numbers, *self.categories[row])
+
+
+def read_covariates(path: Path, options: CovariateOptions) -> CovariateTable:
+    """Read covariates from a CSV or TSV file with a column `bag` or `group`, or with both.
+
+    An empty cell is a missing value. With both columns, rows are found by bag and by patient.
+
+    Raises:
+        TableError: a column is missing or named twice, a bag or patient has no name, a bag (in a
+            file of patients: a patient) has two lines, or a number is not finite; names the line.
+    """
+    header, rows = read_rows(path)
+    roles = [c if c in options.columns else SYNONYMS.get(c, c) for c in header]
+    position = _positions(path, roles, options)
+    keys = [k for k in ("bag", "group") if k in position]
+    key = keys[0]
+    names: dict[str, list[str]] = {k: [] for k in keys}
+    line_of: dict[str, int] = {}
+    numbers, categories = [], []
+    for line, given in rows:
+        cells = given + [""] * (len(header) - len(given))
+        name = cells[position[key]]
+        where = f"{path}, line {line}, {'bag' if key == 'bag' else 'patient'} {name!r}"
+        if not name:
+            raise TableError(f"{path}, line {line}: the column {header[position[key]]!r} is empty")
+        if name in line_of:
+            raise TableError(f"{where}: it is already in line {line_of[name]}. Give it one line")
+        line_of[name] = line
+        for k in keys:
+            names[k].append(cells[position[k]] or name)
+        numbers.append([_number(cells[position[c]], c, where) for c in options.numeric])
+        categories.append(tuple(cells[position[c]] for c in options.categorical))
+    if not line_of:
+        raise TableError(f"{path} has a header but no rows")
+    return CovariateTable(
+        path=path,
+        options=options,
+        bags=tuple(names["bag"]) if "bag" in names else None,
+        groups=tuple(names["group"]) if "group" in names else None,
+        lines=tuple(line_of.values()),
+        numbers=np.array(numbers, dtype=np.float64).reshape(len(line_of), len(options.numeric)),
+        categories=tuple(categories),
+    )
+
+
+def _positions(path: Path, roles: Sequence[str], options: CovariateOptions) -> dict[str, int]:
+    """Return the position of the keys and of each covariate in the header."""
+    wanted = ("bag", "group", *options.columns)
+    for name in wanted:
+        if roles.count(name) > 1:
+            raise TableError(f"{path}: two columns are named {name!r}: leave one out")
+        if name not in roles and name in options.columns:
+            raise TableError(
+                f"{path} has no column {name!r}, which is listed as a covariate."
+                f"{hint(name, [c for c in roles if c not in COLUMNS])} It has {', '.join(roles)}"
+            )
+    if "bag" not in roles and "group" not in roles:
+        raise TableError(
+            f"{path} has neither a column 'bag' nor 'group' (or patient, case_id), so its rows "
+            f"belong to no bag. It has {', '.join(roles)}"
+        )
+    return {name: roles.index(name) for name in wanted if name in roles}
+
+
+def _number(text: str, column: str, where: str) -> float:
+    if not text:
+        return float("nan")
+    number = finite_number(text)
+    if number is None:
+        raise TableError(
+            f"{where}: the covariate {column!r} is {text!r}, expected a finite number, or an empty "
+            "cell if it is missing. If it holds categories, list it under categorical"
+        )
+    return number

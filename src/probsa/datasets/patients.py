@@ -1,0 +1,236 @@
+"""Stage 5: patients as bags. All slides of a patient form one bag, named after the patient."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Literal
+
+import numpy as np
+
+from ..core import Bag, StoredBag, counted, join_bags
+from ..errors import BagError, TableError
+from .bag_set import BagSet
+from .labels import SHOWN, LabelTable
+from .metadata import Metadata
+from .target_cells import quintiles
+from .targets import CLASS_TASKS
+
+
+def patient_table(table: LabelTable) -> LabelTable:
+    """Return the table with one row for each patient, in the order of their first slides.
+
+    A patient is named by its group, which also is its bag's name (`PatientBags`). For regression,
+    the quintiles by which splits are balanced become those of the patients.
+
+    Raises:
+        TableError: the table has no groups, or the slides of a patient disagree in the target, the
+            fold or the part; names both lines and values.
+    """
+    rows = list(_rows_by_patient(table).values())
+    for of_patient in rows:
+        for row in of_patient[1:]:
+            _check_agreement(table, of_patient[0], row)
+    first = [of_patient[0] for of_patient in rows]
+    names = tuple(table.group(r) for r in first)
+    values = tuple(table.values[r] for r in first)
+    return replace(
+        table,
+        bags=names,
+        groups=names,
+        labels=quintiles(values)
+        if table.task == "regression"
+        else tuple(table.labels[r] for r in first),
+        values=values,
+        folds=None if table.folds is None else tuple(table.folds[r] for r in first),
+        splits=None if table.splits is None else tuple(table.splits[r] for r in first),
+        lines=None if table.lines is None else tuple(table.lines[r] for r in first),
+    )
+
+
+class PatientBags(BagSet):
+    """The patients of a label table as bags; see `join_bags` for how their slides are joined.
+
+    A bag is named after its patient, and so is the noise of its prediction. Slides without
+    instances are left out of their patient. Slides that no line of the table names are not used.
+
+    Args:
+        slide_bags: The slides, by the names in the table.
+        table: Table with one line for each slide, and groups; labels are not used.
+        missing: What to do about lines whose slide has no bag: training refuses them, and
+            prediction uses the slides that are there (`leave_out`), which `slide_counts` reports.
+
+    Raises:
+        TableError: the table has no groups, or a slide is missing.
+        BagError: no patient has a slide with instances.
+    """
+
+    def __init__(
+        self,
+        slide_bags: BagSet,
+        table: LabelTable,
+        *,
+        missing: Literal["refuse", "leave_out"] = "refuse",
+    ) -> None:
+        expected = {
+            patient: tuple(sorted(table.bags[r] for r in rows))
+            for patient, rows in _rows_by_patient(table).items()
+        }
+        stored = set(slide_bags.names)
+        if missing == "refuse":
+            _refuse_missing(table, expected, stored)
+        usable = stored - set(slide_bags.empty())
+        used = {p: tuple(s for s in slides if s in usable) for p, slides in expected.items()}
+        paths = {p: slide_bags.folder for p, slides in used.items() if slides}
+        super().__init__(
+            slide_bags.folder, paths, graph=slide_bags.graph, cache_gb=slide_bags.cache_gb
+        )
+        if not paths:
+            raise BagError(
+                f"none of the {counted(len(expected), 'patient')} of {table.where} has a slide "
+                f"with instances in {slide_bags.folder}: give the folder with these slides"
+            )
+        self.slide_bags = slide_bags
+        """The slides, one bag each."""
+        self.unit = slide_bags.unit
+        self.max_bag_gb = slide_bags.max_bag_gb
+        self.without_slides = tuple(p for p in expected if not used[p])
+        """Patients of the table that are no bags, as none of their slides can be used."""
+        self.notes = slide_bags.notes
+        self._expected, self._used = expected, used
+        self._note_missing(stored)
+
+    def slides_of(self, name: str) -> tuple[str, ...]:
+        """Return the slides that the bag of a patient consists of, in their order in the bag."""
+        return self._used[self._known(name)]
+
+    def slide_counts(self, name: str) -> tuple[int, int]:
+        """Return how many slides of a patient are used, and how many the table names."""
+        return len(self.slides_of(name)), len(self._expected[name])
+
+    def bag(self, name: str) -> Bag:
+        """Return the bag of a patient; see `BagSet.bag`. It is not cached, but its slides are."""
+        slides = self._used[self._open(name)]
+        return join_bags(name, [self.slide_bags.bag(slide) for slide in slides], y=None)
+
+    def metadata(self, name: str) -> Metadata:
+        """Return what all slides of a patient state alike; see `metadata_of` for each slide."""
+        each = self.metadata_of(name)
+        common = {
+            f.name: getattr(each[0], f.name)
+            for f in fields(Metadata)
+            if all(getattr(m, f.name) == getattr(each[0], f.name) for m in each)
+        }
+        remarks = tuple(dict.fromkeys(remark for m in each for remark in m.remarks))
+        return Metadata(
+            **{**common, "unreadable": sum(m.unreadable for m in each), "remarks": remarks}
+        )
+
+    def metadata_of(self, name: str) -> tuple[Metadata, ...]:
+        return tuple(self.slide_bags.metadata(slide) for slide in self.slides_of(name))
+
+    def formats(self) -> frozenset[str]:
+        return self.slide_bags.formats()
+
+    def _read(self, name: str) -> StoredBag:
+        stored = [self.slide_bags.stored(slide) for slide in self._used[name]]
+        first, strides = stored[0], {s.stride for s in stored}
+        coords = [s.coords for s in stored if s.coords is not None]
+        labels = [
+            np.full(len(s.features), -1) if s.instance_labels is None else s.instance_labels
+            for s in stored
+        ]
+        return StoredBag(
+            name=name,
+            features=np.concatenate([s.features for s in stored]),
+            coords=np.concatenate(coords) if len(coords) == len(stored) else None,
+            instance_labels=np.concatenate(labels)
+            if any(s.instance_labels is not None for s in stored)
+            else None,
+            kind=first.kind if all(s.kind == first.kind for s in stored) else None,
+            stride=strides.pop() if len(strides) == 1 else None,
+        )
+
+    def _peek(self, name: str) -> tuple[int, int]:
+        return sum(self.slide_bags.size(s) for s in self._used[name]), self.slide_bags.in_dim
+
+    def _note_missing(self, stored: set[str]) -> None:
+        for patient, slides in self._expected.items():
+            absent = [s for s in slides if s not in self._used[patient]]
+            if not absent:
+                continue
+            start = "left out: " if patient in self.without_slides else ""
+            reasons = ", ".join(
+                f"{s} ({'no instances' if s in stored else 'no bag'})" for s in absent[:SHOWN]
+            ) + (", …" if len(absent) > SHOWN else "")
+            used = len(slides) - len(absent)
+            self.notes[patient] = (
+                f"{start}{used} of {counted(len(slides), 'slide')} used; missing: {reasons}"
+            )
+
+
+def _rows_by_patient(table: LabelTable) -> dict[str, list[int]]:
+    if table.groups is None:
+        raise TableError(
+            f"{table.where} does not say which slides belong to one patient: add a column 'group' "
+            "with the patient of each slide, or use the unit 'bag'"
+        )
+    rows: dict[str, list[int]] = {}
+    for row in range(len(table.bags)):
+        rows.setdefault(table.group(row), []).append(row)
+    return rows
+
+
+def _check_agreement(table: LabelTable, first: int, second: int) -> None:
+    """Check that two slides of a patient have the same target, fold and part."""
+    compared = [
+        (" and ".join(repr(c) for c in table.target), _target(table, first), _target(table, second))
+    ]
+    if table.folds is not None:
+        compared.append(("fold", str(table.folds[first]), str(table.folds[second])))
+    if table.splits is not None:
+        parts = [table.splits[r] or "unused" for r in (first, second)]
+        compared.append(("split", parts[0], parts[1]))
+    for what, one, other in compared:
+        if one != other:
+            raise TableError(
+                f"{table.where}: the slides of patient {table.group(first)!r} disagree in {what}: "
+                f"{_place(table, first)} has {one}, {_place(table, second)} has {other}. With the "
+                "unit 'patient' all its slides need the same; correct one, or use the unit 'bag'"
+            )
+
+
+def _target(table: LabelTable, row: int) -> str:
+    """Return the target of a row as text, which is the same for equal targets only."""
+    value, label = table.values[row], table.labels[row]
+    if value is None or label is None:
+        return "no label"
+    if table.task in CLASS_TASKS:
+        return repr(table.classes[label])
+    return ", ".join("unknown" if math.isnan(v) else repr(v).removesuffix(".0") for v in value)
+
+
+def _place(table: LabelTable, row: int) -> str:
+    line = "" if table.lines is None else f"line {table.lines[row]}, "
+    return f"{line}bag {table.bags[row]!r}"
+
+
+def _refuse_missing(
+    table: LabelTable, expected: Mapping[str, Sequence[str]], stored: set[str]
+) -> None:
+    """Raise if a line has no bag; names the patients that no slide would be left of."""
+    absent = [(p, s) for p, slides in expected.items() for s in slides if s not in stored]
+    if not absent:
+        return
+    shown = ", ".join(f"{s!r} of {p!r}" for p, s in absent[:SHOWN])
+    more = f" and {len(absent) - SHOWN} more" if len(absent) > SHOWN else ""
+    empty = [p for p, slides in expected.items() if not stored & set(slides)]
+    left = (
+        f" {counted(len(empty), 'patient')} would have none left ({', '.join(empty[:SHOWN])}"
+        f"{', …' if len(empty) > SHOWN else ''})."
+        if empty
+        else ""
+    )
+    raise TableError(
+        f"{table.where}: {counted(len(absent), 'slide')} without a bag ({shown}{more}).{left} Add "
+        "the slides or remove their lines, or set missing to leave_out to train on the others"
+    )

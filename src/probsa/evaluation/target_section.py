@@ -1,0 +1,250 @@
+"""The metrics of targets that are not two classes: over all bags, and by class, cut or time.
+
+Beside them stand null rivals, which look at no bag: the mean and the median of the training bags,
+and the survival curve of Kaplan and Meier.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from rich.console import Console
+from rich.table import Table as Grid
+
+from ..core import Task
+from ..errors import InputError
+from ..statistics import (
+    CensoringCurve,
+    Draws,
+    KaplanMeier,
+    Metric,
+    TargetMetrics,
+    multiclass_metrics,
+    multilabel_metrics,
+    ordinal_metrics,
+    regression_metrics,
+    survival_metrics,
+)
+from .tables import Predictions
+from .titles import TARGET_TITLES
+
+PARTS = {
+    "multiclass": "class against the others",
+    "ordinal": "grade and above, against those below",
+    "multilabel": "finding",
+    "regression": "interval",
+    "survival": "time",
+}
+"""What the metrics by part are of."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetSection:
+    """The metrics of a target beyond those of the table of bags."""
+
+    task: Task
+    by_part: Mapping[str, Mapping[str, Metric]]
+    """Metrics of each class, cut, finding, interval or time."""
+    rivals: Mapping[str, Mapping[str, Metric]] = field(default_factory=dict)
+    """Metrics of predictions that look at no bag, by their name."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Its key in the JSON report."""
+        return "target"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "task": self.task,
+            "by_part": _plain(self.by_part),
+            "rivals": _plain(self.rivals),
+            "notes": list(self.notes),
+        }
+
+    def render(self, console: Console) -> None:
+        """Print it as text."""
+        if self.by_part:
+            console.print(_grid(PARTS[self.task], self.by_part))
+        if self.rivals:
+            console.print(_grid("null rival", self.rivals))
+        for note in self.notes:
+            console.print(f"note: {note}", markup=False, soft_wrap=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetData:
+    """The evaluated bags of a target: what is true and what is predicted."""
+
+    task: Task
+    y: Float[np.ndarray, "bags targets"]
+    predicted: Float[np.ndarray, "bags outputs"]
+    outputs: tuple[str, ...]
+    names: tuple[str, ...]
+    """Names of the classes or findings."""
+    scores: Mapping[str, Float[np.ndarray, " bags"]] = field(default_factory=dict)
+    training: Float[np.ndarray, "training targets"] | None = None
+    """The targets of the training bags; None if the predictions do not state them."""
+    thresholds: tuple[float, ...] | None = None
+    """From which probability each finding is called."""
+
+    @classmethod
+    def of(
+        cls, predictions: Predictions, rows: Sequence[int], y: Float[np.ndarray, "bags targets"]
+    ) -> "TargetData":
+        """Return the data of some rows of a table of predictions, with their true targets."""
+        stored = predictions.metadata.get("training_targets")
+        training = None if stored is None else np.array(stored, dtype=np.float64)
+        picked = list(rows)
+        return cls(
+            task=predictions.task,
+            y=y,
+            predicted=predictions.probability[picked],
+            outputs=predictions.outputs,
+            names=predictions.classes,
+            scores={k: v[picked] for k, v in predictions.scores.items()},
+            training=None if training is None else training.reshape(len(training), -1),
+            thresholds=predictions.metadata.get("thresholds"),
+        )
+
+    def column(self, name: str) -> Float[np.ndarray, " bags"]:
+        """Return a predicted column by its name."""
+        return self.predicted[:, self.outputs.index(name)]
+
+    def strata(self) -> np.ndarray:
+        """Return what resamples are stratified by: classes, grades or events; else nothing."""
+        if self.task == "survival":
+            return self.y[:, 1]
+        return self.y[:, 0] if self.task in ("multiclass", "ordinal") else np.zeros(len(self.y))
+
+
+def target_metrics(
+    data: TargetData, *, groups: Sequence[str], bootstrap: int, seed: int
+) -> tuple[dict[str, Metric], TargetSection]:
+    """Return the metrics over all bags, and the section with the others.
+
+    Args:
+        data: the evaluated bags, each with a target.
+        groups: the patient of each bag, whom the intervals resample.
+        bootstrap: number of resamples; 0 for no intervals.
+        seed: seed of the resamples.
+
+    Raises:
+        InputError: the targets cannot be compared with the predictions.
+    """
+    draws = Draws.stratified(
+        data.strata(), groups=groups, resamples=bootstrap, seed=seed
+    ).with_data()
+    of_model, rivals = _METRICS[data.task](data, draws)
+    section = TargetSection(
+        task=data.task,
+        by_part=_metrics(of_model.by_part),
+        rivals=_metrics({name: r.overall for name, r in rivals.items()}),
+        notes=tuple(dict.fromkeys(of_model.notes)),
+    )
+    return {name: m.metric() for name, m in of_model.overall.items()}, section
+
+
+Found = tuple[TargetMetrics, dict[str, TargetMetrics]]
+
+
+def _multiclass(data: TargetData, draws: Draws) -> Found:
+    y = data.y[:, 0].astype(np.int64)
+    return multiclass_metrics(y, data.predicted, names=data.names, draws=draws), {}
+
+
+def _ordinal(data: TargetData, draws: Draws) -> Found:
+    y = data.y[:, 0].astype(np.int64)
+    rivals = {}
+    if data.training is not None:
+        shares = np.bincount(data.training[:, 0].astype(int), minlength=data.predicted.shape[1])
+        constant = np.tile(shares / shares.sum(), (len(y), 1))
+        rivals["shares of the training bags"] = ordinal_metrics(y, constant, draws=draws)
+    return ordinal_metrics(y, data.predicted, draws=draws), rivals
+
+
+def _multilabel(data: TargetData, draws: Draws) -> Found:
+    return multilabel_metrics(
+        data.y, data.predicted, names=data.names, thresholds=data.thresholds, draws=draws
+    ), {}
+
+
+def _regression(data: TargetData, draws: Draws) -> Found:
+    y = data.y[:, 0]
+    quantiles = {float(n[1:]) / 100: data.column(n) for n in data.outputs if n.startswith("q")}
+    found = regression_metrics(
+        y, data.column("mean"), scores=data.scores, quantiles=quantiles, draws=draws
+    )
+    rivals = {}
+    if data.training is not None:
+        for name, value in (
+            ("mean of the training bags", data.training.mean()),
+            ("median of the training bags", np.median(data.training)),
+        ):
+            rivals[name] = regression_metrics(y, np.full(len(y), value), draws=draws)
+    return found, rivals
+
+
+def _survival(data: TargetData, draws: Draws) -> Found:
+    if data.training is None:
+        raise InputError(
+            "these predictions do not state the times of the training bags, which the metrics of "
+            "survival need: predict again with a run"
+        )
+    time, event = data.y[:, 0], data.y[:, 1] > 0
+    training_time, training_event = data.training[:, 0], data.training[:, 1] > 0
+    censoring = CensoringCurve.fit(training_time, training_event)
+    columns = [n for n in data.outputs if n.startswith("s_")]
+    times = np.array([float(n[2:]) for n in columns])
+    survival = np.stack([data.column(n) for n in columns], 1)
+
+    def of(survival: np.ndarray, risk: np.ndarray) -> TargetMetrics:
+        return survival_metrics(
+            time, event, risk=risk, censoring=censoring, survival=survival, times=times, draws=draws
+        )
+
+    curve = KaplanMeier.fit(training_time, training_event).at(times)[0]
+    null = of(np.tile(curve, (len(time), 1)), np.zeros(len(time)))
+    return of(survival, data.column("risk")), {"Kaplan–Meier of the training bags": null}
+
+
+_METRICS = {
+    "multiclass": _multiclass,
+    "ordinal": _ordinal,
+    "multilabel": _multilabel,
+    "regression": _regression,
+    "survival": _survival,
+}
+
+
+def _metrics(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Metric]]:
+    return {part: {k: m.metric() for k, m in metrics.items()} for part, metrics in parts.items()}
+
+
+def _plain(parts: Mapping[str, Mapping[str, Metric]]) -> dict[str, dict[str, Any]]:
+    return {part: {k: m.to_dict() for k, m in metrics.items()} for part, metrics in parts.items()}
+
+
+def _grid(title: str, parts: Mapping[str, Mapping[str, Metric]]) -> Grid:
+    """Return a table with a row for each part and a column for each metric that has a value."""
+    known = dict.fromkeys(k for metrics in parts.values() for k in metrics)
+    columns = [k for k in known if any(m[k].value is not None for m in parts.values() if k in m)]
+    grid = Grid()
+    grid.add_column(title)
+    for column in columns:
+        grid.add_column(TARGET_TITLES.get(column, column), justify="right")
+    for part, metrics in parts.items():
+        cells = [metrics.get(column) for column in columns]
+        grid.add_row(part, *(_cell(metric) for metric in cells))
+    return grid
+
+
+def _cell(metric: Metric | None) -> str:
+    if metric is None or metric.value is None:
+        return "-"
+    if metric.low is None or metric.high is None:
+        return f"{metric.value:.3f}"
+    return f"{metric.value:.3f} [{metric.low:.3f}, {metric.high:.3f}]"

@@ -1,0 +1,96 @@
+"""Stage 8: what the bags of a run are trained on, and the likelihood that follows from it."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import CLASS_TASKS
+from ..datasets import LabelTable, Split, check_training_part
+from ..errors import InputError
+from ..models import check_task, fixed
+from ..variational import LikelihoodSpec, fit_spec
+from .config import RunConfig
+
+Target = int | float | tuple[float, ...]
+"""The class or the grade of a bag; for regression a number, for other tasks one per column."""
+
+
+def targets_of(table: LabelTable) -> dict[str, Target]:
+    """Return the target of every labelled bag."""
+    if table.task in CLASS_TASKS or table.task == "ordinal":
+        return {b: y for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
+    rows = {b: v for b, v in zip(table.bags, table.values, strict=True) if v is not None}
+    return {b: v[0] for b, v in rows.items()} if table.task == "regression" else {**rows}
+
+
+def fit_likelihood(config: RunConfig, table: LabelTable, split: Split) -> LikelihoodSpec | None:
+    """Return the likelihood of a run, fitted on its training bags; None for classes.
+
+    Raises:
+        InputError: the model cannot learn the task, an option does not suit it, or the training
+            bags do not determine the likelihood.
+        TableError: a class, finding or event of other parts does not occur in training.
+    """
+    task = table.task
+    check_task(config.model, task)
+    _check_options(config, table)
+    if task == "binary":
+        return None
+    check_training_part(table, split)
+    if task == "multiclass":
+        return None
+    train = split.train
+    return fit_spec(
+        task,
+        stack_targets(targets_of(table), train),
+        n_classes=len(table.classes),
+        options=config.data.likelihood,
+        one_logit=fixed(config.model)[0].one_field,
+    )
+
+
+def stack_targets(targets: Mapping[str, Target], names: Sequence[str]) -> Tensor:
+    """Return the targets of some bags: (bags,) int64 or float64, or (bags, targets) float64."""
+    y = torch.tensor([targets[name] for name in names])
+    return y.double() if y.is_floating_point() else y
+
+
+def as_two_classes(table: LabelTable, train: Sequence[str]) -> dict[str, int]:
+    """Return classes in place of the targets of all labelled bags, to fit null maps on.
+
+    Classes and grades stay. Otherwise class 1 has any finding, the event, or a number above the
+    median of the training bags.
+
+    Args:
+        table: the targets.
+        train: the training bags.
+    """
+    targets = targets_of(table)
+    if table.task == "regression":
+        middle = float(np.median([targets[name] for name in train]))
+        return {name: int(y > middle) for name, y in targets.items() if isinstance(y, float)}
+    column = slice(1, 2) if table.task == "survival" else slice(None)
+    return {
+        name: y if isinstance(y, int) else int(any(v == 1 for v in y[column]))
+        for name, y in targets.items()
+        if not isinstance(y, float)
+    }
+
+
+def _check_options(config: RunConfig, table: LabelTable) -> None:
+    training, task = config.training, table.task
+    if task in CLASS_TASKS:
+        return
+    problem = ""
+    if training.balanced:
+        problem = "balanced weights the loss of classes"
+    elif training.temperature_scaling:
+        problem = "temperature_scaling scales the probabilities of classes"
+    elif training.select == "one-se":
+        problem = "select: one-se needs the standard error of an AUROC"
+    elif task == "regression" and training.members > 1:
+        problem = "members above 1 average predictions, but quantiles cannot be averaged"
+    if problem:
+        raise InputError(f"{problem}, and the task is {task}: leave it out")

@@ -1,0 +1,226 @@
+"""The likelihood of a run: a choice with its constants, which are fitted on the training bags.
+
+A specification consists of plain values, so that a checkpoint can state it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import CLASS_TASKS, Task, as_record
+from ..errors import InputError
+from .cox import Cox, breslow_hazard
+from .findings import Findings
+from .gaussian import Gaussian
+from .hazards import Hazards
+from .likelihoods import Likelihood, likelihood_of
+from .options import LikelihoodOptions
+from .ordinal import Corn, CumulativeLink
+
+ADVICE = "train the run again, with this version of probsa"
+MOST_TIMES = 16
+"""Largest number of times at which a Cox model predicts survival."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LikelihoodSpec:
+    """Everything that is needed to build a likelihood again."""
+
+    task: Task
+    n_classes: int = 0
+    """Number of classes, grades or findings."""
+    one_logit: bool = False
+    """Whether the model gives one logit where several could be used."""
+    kind: Literal["", "cumulative", "corn", "hazards", "cox"] = ""
+    """Which likelihood, for tasks that have several."""
+    starts: tuple[float, ...] = ()
+    """Initial thresholds or biases."""
+    noise: Literal["learned", "heteroscedastic"] | float = "learned"
+    transform: Literal["none", "log1p"] = "none"
+    shift: float = 0.0
+    """Mean of the training targets, after the transform."""
+    scale: float = 1.0
+    """Their standard deviation."""
+    times: tuple[float, ...] = ()
+    """Ends of the intervals of hazards, or the times at which a Cox model predicts."""
+    hazard: tuple[float, ...] = ()
+    """The Nelson–Aalen estimate at the times of a Cox model."""
+    ties: Literal["efron", "breslow"] = "efron"
+    alpha: float = 0.0
+    horizon: float | None = None
+    positive_weights: tuple[float, ...] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, from which `from_dict` makes the same specification."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "LikelihoodSpec":
+        """Return the specification from the values of `as_dict`.
+
+        Raises:
+            InputError: a key is unknown, or a value has another type.
+        """
+        unknown = sorted({*values} - {f.name for f in fields(cls)})
+        if unknown:
+            raise InputError(f"the likelihood has an unknown key {unknown[0]!r}: {ADVICE}")
+        return as_record(cls, dict(values), where="the likelihood", advice=ADVICE)
+
+
+def build_likelihood(spec: LikelihoodSpec) -> Likelihood:
+    """Return the likelihood of a specification."""
+    starts = spec.starts if spec.one_logit else None
+    if spec.task in CLASS_TASKS:
+        return likelihood_of(1 if spec.task == "binary" else spec.n_classes)
+    if spec.task == "multilabel":
+        return Findings(positive_weights=spec.positive_weights)
+    if spec.task == "regression":
+        return Gaussian(
+            noise=spec.noise, shift=spec.shift, scale=spec.scale, transform=spec.transform
+        )
+    if spec.kind == "cumulative":
+        return CumulativeLink(starts=spec.starts)
+    if spec.kind == "corn":
+        return Corn(starts=starts)
+    if spec.kind == "cox":
+        return Cox(times=spec.times, hazard=spec.hazard, ties=spec.ties, horizon=spec.horizon)
+    return Hazards(cuts=spec.times, starts=starts, alpha=spec.alpha, horizon=spec.horizon)
+
+
+def logits_of(spec: LikelihoodSpec) -> int:
+    """Return how many logits a model must give for a likelihood."""
+    if spec.task == "multilabel" or spec.task == "multiclass":
+        return spec.n_classes
+    if spec.task == "regression":
+        return 2 if spec.noise == "heteroscedastic" else 1
+    if spec.one_logit or spec.kind in ("", "cumulative", "cox"):
+        return 1
+    return spec.n_classes - 1 if spec.kind == "corn" else len(spec.times)
+
+
+def fit_spec(
+    task: Task, y: Tensor, *, n_classes: int, options: LikelihoodOptions, one_logit: bool = False
+) -> LikelihoodSpec:
+    """Return the likelihood of a task, with the constants that follow from training targets.
+
+    Args:
+        task: the task.
+        y: targets of the training bags: (bags,) classes or grades, (bags, findings) with NaN where
+            unknown, (bags,) numbers in the user's unit, or (bags, 2) times and events.
+        n_classes: number of classes, grades or findings.
+        options: the options of the run.
+        one_logit: whether the model gives one logit where several could be used.
+
+    Raises:
+        InputError: the training bags do not determine the likelihood, or an option does not fit.
+    """
+    spec = LikelihoodSpec(task=task, n_classes=n_classes, one_logit=one_logit)
+    if task == "ordinal":
+        return _grades(spec, y, options)
+    if task == "multilabel":
+        return _findings(spec, y)
+    if task == "regression":
+        return _numbers(spec, y, options)
+    if task == "survival":
+        return _times(spec, y, options)
+    return spec
+
+
+def _grades(spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
+    """Start thresholds at the logits of the cumulative shares, with half a bag more per side."""
+    steps = torch.arange(1, spec.n_classes)
+    at_least = (y[:, None] >= steps).double().sum(0)
+    if options.ordinal == "cumulative":
+        reached, whole = at_least, torch.full_like(at_least, len(y))
+        starts = -((reached + 0.5) / (whole - reached + 0.5)).log()
+        starts = starts + 1e-3 * steps  # thresholds between which no bag lies are kept apart
+    else:
+        whole = torch.cat([at_least.new_tensor([len(y)]), at_least[:-1]])
+        starts = ((at_least + 0.5) / (whole - at_least + 0.5)).log()
+    return replace(spec, kind=options.ordinal, starts=tuple(starts.tolist()))
+
+
+def _findings(spec: LikelihoodSpec, y: Tensor) -> LikelihoodSpec:
+    for k, finding in enumerate(y.unbind(1)):
+        known = finding[finding.isfinite()]
+        if len(known.unique()) < 2:
+            what = "no bag" if not len(known) else f"only bags with {int(known[0])}"
+            raise InputError(
+                f"finding {k} (counted from 0) has {what} in the training part: give bags with and "
+                "without it, or leave its column out"
+            )
+    return spec
+
+
+def _numbers(spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
+    y = y.double()
+    if options.target_transform == "log1p":
+        if bool((y <= -1).any()):
+            raise InputError(
+                f"target_transform is log1p, but the smallest training target is {float(y.min()):g}"
+                ": expected values above -1"
+            )
+        y = torch.log1p(y)
+    scale = float(y.std(correction=0))
+    if scale == 0 or len(y) < 2:
+        raise InputError(
+            f"all {len(y)} training targets are {float(y[0]):g}, but a regression needs values "
+            "that differ: choose another column"
+        )
+    return replace(
+        spec,
+        noise=options.noise,
+        transform=options.target_transform,
+        shift=float(y.mean()),
+        scale=scale,
+    )
+
+
+def _times(spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
+    time, event = y[:, 0].double(), y[:, 1] > 0
+    count = int(event.sum())
+    least = options.bins if options.survival == "hazards" else 2
+    if count < least:
+        remedy = "lower bins" if options.survival == "hazards" and count else "give more bags"
+        raise InputError(
+            f"{count} of {len(y)} training bags have the event, but {options.survival} needs "
+            f"{least}: {remedy}"
+        )
+    events = time[event].numpy()
+    if options.survival == "hazards":
+        times = np.unique(np.quantile(events, np.arange(1, options.bins + 1) / options.bins))
+        starts = _hazard_logits(time, event, times)
+        extra: dict[str, Any] = {"starts": starts, "alpha": options.alpha}
+    else:
+        distinct = np.unique(events)
+        times = distinct
+        if len(distinct) > MOST_TIMES:
+            levels = np.arange(1, MOST_TIMES + 1) / MOST_TIMES
+            times = np.unique(np.quantile(events, levels, method="inverted_cdf"))
+        nelson = breslow_hazard(torch.ones_like(time), y, torch.from_numpy(times))
+        extra = {"hazard": tuple(nelson.tolist()), "ties": options.ties}
+    horizon = options.horizon
+    if horizon is not None and horizon > times[-1]:
+        raise InputError(
+            f"horizon is {horizon:g}, but the last training event is at {times[-1]:g}: nothing is "
+            "known beyond it"
+        )
+    return replace(
+        spec, kind=options.survival, times=tuple(times.tolist()), horizon=horizon, **extra
+    )
+
+
+def _hazard_logits(time: Tensor, event: Tensor, cuts: np.ndarray) -> tuple[float, ...]:
+    """Return the logits of the training part's hazards, with half a bag more on each side."""
+    starts = np.concatenate([[0.0], cuts[:-1]])
+    t, e = time.numpy(), event.numpy()
+    logits = []
+    for low, high in zip(starts, cuts, strict=True):
+        dying = (e & (t > low) & (t <= high)).sum()
+        passing = (t > high).sum()
+        logits.append(float(np.log((dying + 0.5) / (passing + 0.5))))
+    return tuple(logits)

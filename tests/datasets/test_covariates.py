@@ -1,0 +1,159 @@
+"""Clinical covariates: tables, encodings of the training patients, and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from support.random_bags import types_not_executed
+
+from probsa.datasets import (
+    CovariateEncoder,
+    CovariateOptions,
+    CovariateTable,
+    fit_encoder,
+    read_covariates,
+)
+from probsa.errors import InputError, TableError
+
+
+def table(tmp_path: Path, text: str, **options: object) -> CovariateTable:
+    path = tmp_path / "clinical.csv"
+    path.write_text(text, encoding="utf-8")
+    return read_covariates(path, CovariateOptions(**options))
+
+
+def test_the_golden_value(tmp_path: Path) -> None:
+    t = table(tmp_path, "patient,age\na,50\nb,60\nc,\nd,70\n", numeric=("age",))
+    encoder = fit_encoder(t, "abcd")
+    assert (encoder.means, encoder.names) == ((60.0,), ("age", "age_missing"))
+    assert encoder.deviations[0] == pytest.approx(8.1649658, abs=5e-8)
+    x = encoder.encode(t.select("abcd"))
+    assert np.allclose(x[:, 0], [-1.2247449, 0, 0, 1.2247449], rtol=0, atol=5e-8)
+    assert x[:, 1].tolist() == [0, 0, 1, 0]
+
+
+def cohort(tmp_path: Path, *, change: bool = False) -> CovariateTable:
+    rng = np.random.default_rng(0)
+    lines = []
+    for i in range(40):
+        age = "" if i % 7 == 3 else f"{rng.normal(60, 9):.3f}"
+        psa, sex, stage = f"{rng.lognormal():.4f}", "fm"[i % 3 > 0], str(1 + i % 4)
+        if change and i >= 30:
+            age, psa, sex, stage = "999", "-4", "m", "1"
+        lines.append(f"p{i},{age},{psa},{sex},{stage}")
+    text = "case_id,age,psa,sex,stage\n" + "\n".join(lines) + "\n"
+    return table(tmp_path, text, numeric=("age", "psa"), categorical=("sex", "stage"))
+
+
+TRAINING = [f"p{i}" for i in range(30)]
+
+
+def test_encodings_equal_scikit_learn(tmp_path: Path) -> None:
+    t = cohort(tmp_path)
+    encoder = fit_encoder(t, TRAINING)
+    assert encoder.names == ("age", "age_missing", "psa", "sex=f", "stage=2", "stage=3", "stage=4")
+    rows = t.select([f"p{i}" for i in range(40)])
+    x = encoder.encode(rows)
+    scaler = StandardScaler().fit(rows.numbers[:30])
+    expected = scaler.transform(rows.numbers)
+    observed = ~np.isnan(expected)
+    assert np.allclose(x[:, [0, 2]][observed], expected[observed], rtol=0, atol=1e-12)
+    assert (x[:, 0][~observed[:, 0]] == 0).all() and (x[:, 1] == ~observed[:, 0]).all()
+    hot = OneHotEncoder(drop=np.array(["m", "1"]), sparse_output=False)
+    assert np.array_equal(x[:, 3:], hot.fit_transform(np.array(rows.categories)))
+    stored = json.loads(json.dumps(encoder.to_dict()))
+    assert CovariateEncoder.from_dict(stored, where="run") == encoder
+
+
+def test_test_rows_change_nothing(tmp_path: Path) -> None:
+    one = fit_encoder(cohort(tmp_path), TRAINING)
+    assert fit_encoder(cohort(tmp_path, change=True), TRAINING) == one
+    assert fit_encoder(cohort(tmp_path), [*TRAINING, *TRAINING[:9]]) == one  # once per patient
+
+
+def test_missing_categories_are_a_level_of_their_own(tmp_path: Path) -> None:
+    text = "bag,stage,sex\na,II,f\nb,I,f\nc,,m\nd,II,m\ne,III,\n"
+    t = table(tmp_path, text, categorical=("stage", "sex"))
+    encoder = fit_encoder(t, "abcd")
+    assert encoder.levels == (("II", "I"), ("f", "m"))
+    assert encoder.names == ("stage=I", "stage_missing", "sex=m")
+    x = encoder.encode(t.select("abcd"))
+    assert x.tolist() == [[0, 0, 0], [1, 0, 0], [0, 1, 1], [0, 0, 1]]
+    with pytest.raises(InputError, match=r"line 6, 'e': .*'stage' is 'III', .*Known: II, I\."):
+        encoder.encode(t.select("e"))
+    t = table(tmp_path, text, categorical=("stage", "sex"), unknown_category="as_missing")
+    encoder = fit_encoder(t, "abcd")
+    assert encoder.encode(t.select("e")).tolist() == [[0, 1, 0]]
+    assert encoder.count_new_missing(t.select("ae")) == {"sex": 1}
+
+
+def test_new_missing_numbers_are_the_mean_and_counted(tmp_path: Path) -> None:
+    t = table(tmp_path, "bag,age\na,50\nb,60\nc,\n", numeric=("age",))
+    encoder = fit_encoder(t, "ab")
+    assert encoder.names == ("age",)
+    assert encoder.encode(t.select("ca")).tolist() == [[0], [-1]]
+    assert encoder.count_new_missing(t.select("ca")) == {"age": 1}
+    assert encoder.count_new_missing(t.select("ab")) == {}
+
+
+def test_rows_are_found_by_bag_and_by_patient(tmp_path: Path) -> None:
+    text = "slide,patient,label,age,scanner\ns1,p,1,50,A\ns2,p,1,50.0,A\nt,,0,60,B\n"
+    t = table(tmp_path, text, numeric=("age",))
+    assert t.select(["p", "t", "s2"]).numbers.tolist() == [[50], [60], [50]]
+    assert fit_encoder(t, ["p", "t"]).means == (55.0,)
+    other = text.replace("50.0", "51")
+    with pytest.raises(TableError, match=r"patient 'p' disagree in 'age': line 2 has 50, line 3 h"):
+        table(tmp_path, other, numeric=("age",)).select(["p"])
+    assert table(tmp_path, other, numeric=("age",)).select(["s2"]).numbers.tolist() == [[51]]
+    with pytest.raises(TableError, match=r"clinical\.csv has no row for 'p9', 'x'\."):
+        t.select(["p", "p9", "x"])
+    t = table(tmp_path, text, numeric=("age",), missing_rows="as_missing")
+    assert np.isnan(t.select(["x", "p"]).numbers).tolist() == [[True], [False]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bag,age\na,inf\n", r"line 2, bag 'a': the covariate 'age' is 'inf', expected a finite"),
+        ("bag,age\na,1\nb,NA\n", r"line 3, bag 'b': the covariate 'age' is 'NA', .*empty cell"),
+        ("patient,age\np,I\n", r"line 2, patient 'p': .* is 'I', .*list it under categorical"),
+        ("bag,ago\na,1\n", "no column 'age', which is listed as a covariate. Did you mean 'ago'"),
+        ("age\n1\n", "neither a column 'bag' nor 'group'"),
+        ("bag,slide,age\na,a,1\n", "two columns are named 'bag'"),
+        ("patient,age\np,1\np,2\n", "line 3, patient 'p': it is already in line 2"),
+        ("patient,age\n,1\n", "line 2: the column 'patient' is empty"),
+        ("bag,age\n", "a header but no rows"),
+    ],
+)
+def test_bad_tables(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(TableError, match=message):
+        table(tmp_path, text, numeric=("age",))
+
+
+def test_columns_that_say_nothing_are_refused(tmp_path: Path) -> None:
+    text = "bag,age,sex\na,50,f\nb,50,f\nc,60,m\n"
+    t = table(tmp_path, text, numeric=("age",))
+    with pytest.raises(TableError, match=r"covariate 'age' is 50 for all 2 training patients"):
+        fit_encoder(t, "ab")
+    with pytest.raises(TableError, match=r"covariate 'sex' is f for all 2 training patients"):
+        fit_encoder(table(tmp_path, text, categorical=("sex",)), "ab")
+    with pytest.raises(InputError, match=r"no training patients"):
+        fit_encoder(t, [])
+    with pytest.raises(InputError, match=r"covariates are sex, expected age as in training"):
+        fit_encoder(t, "abc").encode(table(tmp_path, text, categorical=("sex",)).select("a"))
+
+
+def test_options() -> None:
+    with types_not_executed():  # as YAML gives them
+        made = CovariateOptions(covariates="a.csv", numeric=["age"])
+    assert (made.covariates, made.columns) == (Path("a.csv"), ("age",))
+    with pytest.raises(InputError, match=r"no column is named: list its numbers"):
+        CovariateOptions(covariates=Path("a.csv"))
+    with pytest.raises(InputError, match=r"'age' is listed twice"):
+        CovariateOptions(numeric=("age",), categorical=("age",))
+    with pytest.raises(InputError, match=r"'PATIENT' cannot be a covariate"):
+        CovariateOptions(categorical=("PATIENT",))
+    with types_not_executed(), pytest.raises(InputError, match=r"unknown_category is 'drop'"):
+        CovariateOptions(unknown_category="drop")

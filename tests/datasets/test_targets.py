@@ -1,0 +1,295 @@
+"""Targets beyond one class: how tables are read, what they refuse, and how splits stratify."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.random_bags import types_not_executed
+
+from probsa.core import Task
+from probsa.datasets import (
+    LabelTable,
+    Split,
+    TargetOptions,
+    balanced_epoch,
+    check_training_part,
+    deal_events,
+    describe,
+    drop_bags,
+    make_split,
+    protocol_splits,
+    read_table,
+)
+from probsa.errors import InputError, TableError
+
+
+def table(
+    tmp_path: Path, text: str, *, task: str = "auto", target: object = None, **options: object
+) -> LabelTable:
+    path = tmp_path / "labels.csv"
+    path.write_text(text, encoding="utf-8")
+    return read_table(path, target=TargetOptions(task=task, target=target), **options)
+
+
+def made(task: Task, values: list[tuple[float, ...]], labels: list[int], **more) -> LabelTable:
+    columns = {"survival": ("time", "event"), "multilabel": ("x", "y")}.get(task, ("label",))
+    return LabelTable(
+        bags=tuple(f"b{i:02}" for i in range(len(labels))),
+        labels=tuple(labels),
+        values=tuple(values),
+        task=task,
+        target=columns,
+        **{"classes": columns if task == "multilabel" else (), **more},
+    )
+
+
+def split_of(t: LabelTable, parts: str) -> Split:
+    names = {k: tuple(b for b, p in zip(t.bags, parts, strict=True) if p == k) for k in "tve"}
+    return Split(train=names["t"], val=names["v"], test=names["e"], origin="by hand")
+
+
+def test_options() -> None:
+    assert TargetOptions(unit="slide").unit == "bag"
+    with types_not_executed():  # as YAML gives it
+        assert TargetOptions(target=["a", "b"]).columns == ("a", "b")
+    assert TargetOptions(target="a").columns == ("a",)
+    with (
+        types_not_executed(),
+        pytest.raises(InputError, match=r"task is 'classification'; expected 'auto'.*survival"),
+    ):
+        TargetOptions(task="classification")
+    with types_not_executed(), pytest.raises(InputError, match=r"unit is 'case'"):
+        TargetOptions(unit="case")
+
+
+def test_classes_are_taken_as_before(tmp_path: Path) -> None:
+    t = table(tmp_path, "bag,label\na,1\nb,0\n")
+    assert (t.task, t.target, t.values, t.notes) == ("binary", ("label",), ((1.0,), (0.0,)), ())
+    assert table(tmp_path, "bag,label\na,1\nb,0\nc,2\n").task == "multiclass"
+    assert table(tmp_path, "bag,label\na,1\nb,0\n", task="multiclass").task == "multiclass"
+    t = table(tmp_path, "bag,grade,label\na,x,0\nb,y,1\n", target="grade", classes=["x", "y"])
+    assert (t.labels, t.target, t.classes) == ((0, 1), ("grade",), ("x", "y"))
+    assert replace(t, labels=(None, 1)).values == (None, (1.0,))
+    assert LabelTable(bags=("a",), labels=(2,), classes=("0", "1", "2")).task == "multiclass"
+    assert drop_bags(t, ["a"]).values == ((1.0,),)
+    with pytest.raises(TableError, match=r"column 'label' has 3 classes .*binary has two"):
+        table(tmp_path, "bag,label\na,1\nb,0\nc,2\n", task="binary")
+    with pytest.raises(TableError, match=r"the task regression has no classes"):
+        table(tmp_path, "bag,label\na,1\n", task="regression", classes=["a", "b"])
+
+
+def test_other_targets_are_never_guessed(tmp_path: Path) -> None:
+    many = "bag,label\n" + "".join(f"b{i},{i}\n" for i in range(21))
+    with pytest.raises(TableError, match=r"'label' has 21 different whole numbers, from 0 to 20: "):
+        table(tmp_path, many)
+    assert len(table(tmp_path, many, task="multiclass").classes) == 21
+    assert len(table(tmp_path, many, classes=[str(i) for i in range(21)]).classes) == 21
+    with pytest.raises(TableError, match=r"line 2, bag 'a': the label '0\.5' .*--task regression"):
+        table(tmp_path, "bag,label\na,0.5\n")
+    with pytest.raises(TableError, match=r"unknown column 'time'\..*give --task survival"):
+        table(tmp_path, "bag,time,event\na,1,1\n")
+    with pytest.raises(TableError, match=r"names 2 columns \(time, event\), but the task auto"):
+        table(tmp_path, "bag,time,event\na,1,1\n", target=("time", "event"))
+
+
+def test_columns_are_known_if_they_are_named(tmp_path: Path) -> None:
+    text = "slide,patient,label,age\na,p,1,60\nb,q,0,\n"
+    t = table(tmp_path, text, covariates=["age"])
+    assert (t.bags, t.groups, t.labels) == (("a", "b"), ("p", "q"), (1, 0))
+    with pytest.raises(TableError, match=r"unknown column 'age'"):
+        table(tmp_path, text)
+    with pytest.raises(TableError, match=r"'age' is the target, so it cannot be a covariate"):
+        table(tmp_path, text, task="regression", target="age", covariates=["age"])
+    with pytest.raises(TableError, match=r"'patient' holds the group of the bags"):
+        table(tmp_path, text, covariates=["patient", "age"])
+    assert table(tmp_path, "FILENAME,PATIENT,label\na,p,1\n").groups == ("p",)
+    with pytest.raises(TableError, match=r"no column 'agee': it has .*Did you mean 'age'"):
+        table(tmp_path, "bag,age\na,1\n", task="regression", target="agee", covariates=["age"])
+
+
+def test_survival(tmp_path: Path) -> None:
+    text = "bag,os,dead\na,2,1\nb,3.5,alive\nc,1,TRUE\nd,,\n"
+    t = table(tmp_path, text, task="survival", target=("os", "dead"), labels_required=False)
+    assert t.values == ((2.0, 1.0), (3.5, 0.0), (1.0, 1.0), None)
+    assert (t.labels, t.classes, t.target) == ((1, 0, 1, None), (), ("os", "dead"))
+    said = describe(t)
+    assert "survival, from the columns 'os', 'dead'" in said
+    assert "2 events and 1 censored, times from 1 to 3.5; 4 bags, 25% of them without" in said
+    plain = table(tmp_path, "bag,time,event\na,2,1\nb,3,0.0\n", task="survival")
+    assert (plain.values, plain.notes) == (((2.0, 1.0), (3.0, 0.0)), ())
+
+
+def test_censorship_is_read_inverted_and_said(tmp_path: Path) -> None:
+    text = "bag,time,censorship\na,2,1\nb,3,0\n"
+    t = table(tmp_path, text, task="survival")
+    assert (t.labels, t.target) == ((0, 1), ("time", "censorship"))
+    assert "'censorship' of" in t.notes[0] and "read inverted" in t.notes[0]
+    with pytest.raises(TableError, match=r"'censorship' is dead, expected 1 .censored. or 0"):
+        table(tmp_path, text.replace("2,1", "2,dead"), task="survival")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("-3,1", r"labels\.csv, line 3, bag 'b': the time \('time'\) is -3, expected .* more than"),
+        ("0,1", r"line 3, bag 'b': the time .* is 0, expected"),
+        (",1", r"the time \('time'\) is empty"),
+        ("nan,1", "is nan, expected"),
+        ("inf,1", "is inf, expected"),
+        ("5 months,1", "is 5 months, expected"),
+        ("5,2", r"bag 'b': the column 'event' is 2, expected 1 \(event seen\) or 0 \(censored\)"),
+        ("5,", "'event' is empty"),
+        ("5,relapse", "is relapse, expected 1 .*dead or alive. Other words are not guessed"),
+    ],
+)
+def test_bad_survival_cells(tmp_path: Path, row: str, message: str) -> None:
+    with pytest.raises(TableError, match=message):
+        table(tmp_path, f"bag,time,event\na,1,1\nb,{row}\n", task="survival", labels_required=False)
+
+
+def test_ordinal_grades(tmp_path: Path) -> None:
+    t = table(tmp_path, "bag,label\na,1\nb,0\nc,2\n", task="ordinal")
+    assert (t.task, t.labels, t.classes) == ("ordinal", (1, 0, 2), ("0", "1", "2"))
+    assert "the grades in order 0 (1), 1 (1), 2 (1)" in describe(t)
+    with pytest.raises(TableError, match=r"grades are 0, 1, 3, and no bag has grade 2.*0 1 2 3"):
+        table(tmp_path, "bag,label\na,0\nb,1\nc,3\n", task="ordinal")
+    t = table(tmp_path, "bag,label\na,0\nb,1\nc,3\n", task="ordinal", classes=["0", "1", "2", "3"])
+    assert t.labels == (0, 1, 3)
+    assert t.notes == (f"no bag of {t.path} has grade 2, so the threshold of that grade is not "
+                       "identified",)  # fmt: skip
+    with pytest.raises(TableError, match=r"'low' is neither .*alphabetical order is never assumed"):
+        table(tmp_path, "bag,label\na,low\nb,high\n", task="ordinal")
+    t = table(tmp_path, "bag,label\na,low\nb,high\n", task="ordinal", classes=["low", "high"])
+    assert t.labels == (0, 1)
+    # grade groups 1 to 3: a number is a name, so 0 is not the first of them
+    named = {"task": "ordinal", "classes": ["1", "2", "3"]}
+    assert table(tmp_path, "bag,label\na,1\nb,3\nc,2.0\n", **named).labels == (0, 2, 1)
+    with pytest.raises(TableError, match=r"label '0' .*one of 1, 2, 3"):
+        table(tmp_path, "bag,label\na,0\n", **named)
+
+
+def test_findings(tmp_path: Path) -> None:
+    text = "bag,oedema,nodule\na,1,0\nb,,1.0\nc,,\n"
+    t = table(tmp_path, text, task="multilabel", target=("nodule", "oedema"))
+    assert (t.classes, t.target, t.labels) == (("nodule", "oedema"),) * 2 + ((0, 0, None),)
+    assert t.values[0] == (0.0, 1.0) and t.values[2] is None
+    assert t.values[1][0] == 1.0 and math.isnan(t.values[1][1])
+    assert "1 bag of" in t.notes[0] and "no finding that is known (c)" in t.notes[0]
+    assert "nodule (1 positive), oedema (1 positive), 25% of their cells not known" in describe(t)
+    assert table(tmp_path, text, task="multilabel", classes=["oedema", "nodule"]).target == (
+        "oedema", "nodule")  # fmt: skip
+    with pytest.raises(TableError, match=r"needs the columns of the findings: name them"):
+        table(tmp_path, "bag\na\n", task="multilabel")
+    for cell in ("2", "NA", "yes", "0.5"):
+        with pytest.raises(TableError, match=rf"line 2, bag 'a': the finding 'nodule' is '{cell}'"):
+            table(tmp_path, f"bag,nodule\na,{cell}\n", task="multilabel", target="nodule")
+
+
+def test_measurements_are_stratified_by_quintile(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.lognormal(size=50)
+    text = "bag,label\n" + "".join(f"b{i},{v}\n" for i, v in enumerate(y)) + "c,\n"
+    t = table(tmp_path, text, task="regression", labels_required=False)
+    assert t.values[:50] == tuple((float(v),) for v in y) and t.values[50] is None
+    ranks = y.argsort().argsort()
+    assert t.labels == (*(ranks // 10).tolist(), None)
+    assert "values from" in describe(t) and t.classes == ()
+    for cell in ("high", "inf", "nan", "1_000", "1,5"):
+        with pytest.raises(TableError, match=rf"line 2, bag 'a': the value of 'label' is '{cell}'"):
+            table(tmp_path, f"bag;label\na;{cell}\n", task="regression")
+    with pytest.raises(TableError, match=r"the value of 'label' is empty"):
+        table(tmp_path, "bag,label\na,1\nb,\n", task="regression")
+
+
+def test_a_table_of_values_needs_them() -> None:
+    with pytest.raises(TableError, match=r"0 targets for 1 bags"):
+        LabelTable(bags=("a",), labels=(0,), classes=(), task="regression")
+
+
+def test_splits_of_measurements_balance_quintiles() -> None:
+    y = np.random.default_rng(1).permutation(50)
+    t = made("regression", [(float(v),) for v in y], (y // 10).tolist())
+    split = make_split(t)
+    of = dict(zip(t.bags, t.labels, strict=True))
+    assert np.bincount([of[b] for b in split.val]).tolist() == [2] * 5
+    assert "stratified by quintiles of 'label'" in split.origin
+    rotated = protocol_splits(replace(t, splits=("train",) * 40 + ("test",) * 10), splits=4)
+    assert sorted(b for s in rotated for b in s.val) == list(t.bags[:40])
+    few = made("regression", [(float(v),) for v in range(8)], [0, 0, 1, 2, 2, 3, 4, 4])
+    assert len(make_split(few, validation=0.25).val) == 2  # quintiles are merged, not the share cut
+
+
+def test_splits_of_survival_balance_events_and_of_findings_nothing() -> None:
+    events = [1] * 10 + [0] * 40
+    t = made("survival", [(1.0 + i, float(e)) for i, e in enumerate(events)], events)
+    split = make_split(t)
+    assert sum(int(b) < 10 for b in (n[1:] for n in split.val)) == 2 and len(split.val) == 10
+    assert "stratified by event" in split.origin
+    tested = ("train",) * 20 + ("test",) * 30
+    with pytest.raises(TableError, match=r"has no event: all 30 bags are censored"):
+        protocol_splits(replace(t, splits=tested), splits=2)
+    alone = replace(t, labels=(1,) + (0,) * 49, splits=("train",) * 40 + ("test",) * 10)
+    with pytest.raises(TableError, match=r"the event has 1 bag of one patient"):
+        protocol_splits(alone, splits=2)
+    m = made("multilabel", [(0.0, 1.0)] * 10, [0] * 10)
+    assert len(make_split(m).val) == 2
+    assert len(protocol_splits(replace(m, splits=("train",) * 8 + ("test",) * 2), splits=4)) == 4
+
+
+def test_the_training_part_holds_every_class() -> None:
+    t = LabelTable(bags=tuple("abcdef"), labels=(0, 1, 2, 0, 1, 2), classes=("n", "m", "l"))
+    check_training_part(t, split_of(t, "tttvee"))
+    with pytest.raises(TableError, match=r"2 bags of class l in test \('c', 'f'\), but none in tr"):
+        check_training_part(t, split_of(t, "ttette"))
+    with pytest.raises(TableError, match=r"1 bag of class m in val \('e'\)"):
+        check_training_part(replace(t, labels=(0, 0, 2, 0, 1, 2)), split_of(t, "tttvve"))
+
+
+def test_the_training_part_can_train_the_other_targets() -> None:
+    t = made("survival", [(1.0, 0.0), (2.0, 0.0), (3.0, 1.0)], [0, 0, 1])
+    with pytest.raises(TableError, match=r"all 2 training bags are censored"):
+        check_training_part(t, split_of(t, "tte"))
+    check_training_part(t, split_of(t, "ett"))
+    t = made("regression", [(1.5,), (1.5,), (2.0,)], [0, 0, 4])
+    with pytest.raises(TableError, match=r"all 2 training targets \('label'\) are 1\.5"):
+        check_training_part(t, split_of(t, "tte"))
+    check_training_part(t, split_of(t, "ett"))
+    nan = float("nan")
+    t = made("multilabel", [(1.0, 0.0), (0.0, nan), (1.0, 1.0), (nan, 1.0)], [0] * 4)
+    with pytest.raises(TableError, match=r"'y' has only one class in training \(1 bags, all 0\)"):
+        check_training_part(t, split_of(t, "ttee"))
+    with pytest.raises(TableError, match=r"no bag of the test part has the finding 'x'"):
+        check_training_part(t, split_of(t, "ttte"))
+    check_training_part(t, split_of(t, "tttv"))
+
+
+def test_a_balanced_epoch_draws_each_class_equally() -> None:
+    labels = [0] * 90 + [1] * 8 + [2] * 3
+    drawn = balanced_epoch(labels, seed=3, epoch=0)
+    counts = np.bincount(np.array(labels)[drawn])
+    assert len(drawn) == 101 and sorted(counts.tolist()) == [33, 34, 34]
+    assert balanced_epoch(labels, seed=3, epoch=0) == drawn
+    assert balanced_epoch(labels, seed=3, epoch=1) != drawn
+    share = np.bincount(
+        np.concatenate([balanced_epoch(labels, seed=3, epoch=e) for e in range(60)])
+    )
+    assert share[98:].min() > 0.8 * share[98:].max()  # bags of a class are drawn alike
+
+
+def test_events_are_dealt_evenly() -> None:
+    events = [1] * 9 + [0] * 41
+    batches = deal_events(events, batch_size=16, seed=0, epoch=0)
+    assert sorted(i for b in batches for i in b) == list(range(50))
+    assert [len(b) for b in batches] == [13, 13, 12, 12]
+    assert sorted(sum(events[i] for i in b) for b in batches) == [2, 2, 2, 3]
+    assert deal_events(events, batch_size=16, seed=0, epoch=0) == batches
+    assert deal_events(events, batch_size=16, seed=0, epoch=1) != batches
+    with pytest.raises(InputError, match=r"5 events for 4 batches .*batch_size of 25 or more"):
+        deal_events([1] * 5 + [0] * 45, batch_size=16, seed=0, epoch=0)
+    assert len(deal_events([1] * 5 + [0] * 45, batch_size=25, seed=0, epoch=0)) == 2
+    with pytest.raises(InputError, match=r"1 event for 1 batch .*another likelihood"):
+        deal_events([1] + [0] * 9, batch_size=16, seed=0, epoch=0)
+    with pytest.raises(InputError, match=r"batch_size is 4: .* at least 8"):
+        deal_events(events, batch_size=4, seed=0, epoch=0)

@@ -1,0 +1,98 @@
+"""Metrics of a number per bag against scikit-learn, SciPy and scoringrules."""
+
+import numpy as np
+import pytest
+import scoringrules
+from scipy.stats import norm, spearmanr
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+from support.target_metrics import assert_resamples_are_repeated_rows, values
+
+from probsa.errors import InputError
+from probsa.statistics import Draws, outside_range, pit_histogram, regression_metrics
+
+Y = np.array([1.2, -0.4, 0.3, 2.1])
+SD = np.array([0.5, 0.4, 0.3, 0.8])
+SAMPLES = np.array([[0.8, 1, 1.4], [-0.2, 0.1, 0], [0.4, 0.5, 0.7], [1.2, 1.5, 2]])
+
+
+def test_the_values_of_the_worked_example():
+    # The likelihood gives the scores of each bag; here they come from SciPy and scoringrules.
+    density = norm.pdf(Y[:, None], SAMPLES, SD[:, None]).mean(1)
+    crps = scoringrules.crps_mixnorm(Y, SAMPLES, np.repeat(SD[:, None], 3, axis=1))
+    scores = {"nll": -np.log(density), "crps": crps}
+    got = values(regression_metrics(Y, SAMPLES.mean(1), scores=scores))
+    assert got["mae"] == pytest.approx(0.3166667, abs=6e-8)
+    assert got["r_squared"] == pytest.approx(0.8612680, abs=6e-8)
+    assert got["nll"] == pytest.approx(0.4575350, abs=6e-8)
+    mean_crps = np.mean([0.1446999, 0.2186686, 0.1394531, 0.3306329])
+    assert got["crps"] == pytest.approx(mean_crps, abs=6e-8)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_metrics_are_those_of_scikit_learn_and_scipy(seed):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 9, 25) * 100.0 + 1e4  # ties, and a mean far from 0
+    predicted = np.round(y + rng.normal(0, 200, 25), -2)
+    got = values(regression_metrics(y, predicted))
+    assert got["mae"] == pytest.approx(mean_absolute_error(y, predicted), abs=1e-9)
+    assert got["rmse"] == pytest.approx(root_mean_squared_error(y, predicted), abs=1e-9)
+    assert got["r_squared"] == pytest.approx(r2_score(y, predicted), abs=1e-12)
+    assert got["spearman"] == pytest.approx(spearmanr(y, predicted).statistic, abs=1e-12)
+    moved = values(regression_metrics(3 - 2 * y, 3 - 2 * predicted))
+    assert moved["r_squared"] == pytest.approx(got["r_squared"], abs=1e-12)
+    assert moved["mae"] == pytest.approx(2 * got["mae"], abs=1e-9)
+
+
+def test_intervals_are_named_after_their_coverage():
+    quantiles = {q: norm.ppf(q, SAMPLES[:, 0], SD) for q in (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)}
+    metrics = regression_metrics(Y, SAMPLES.mean(1), quantiles=quantiles)
+    assert list(metrics.by_part) == ["90 %", "50 %"]
+    wide = values(metrics)
+    assert wide["90 %: width"] == pytest.approx(2 * norm.ppf(0.95) * SD.mean())
+    assert wide["90 %: coverage"] == np.mean(np.abs(Y - SAMPLES[:, 0]) <= norm.ppf(0.95) * SD)
+    assert wide["50 %: coverage"] == np.mean(np.abs(Y - SAMPLES[:, 0]) <= norm.ppf(0.75) * SD)
+    assert 0 < wide["50 %: coverage"] < wide["90 %: coverage"]
+
+
+def test_the_pit_histogram_has_the_levels_as_edges():
+    rng = np.random.default_rng(0)
+    levels = [0.05, 0.25, 0.5, 0.75, 0.95]
+    mean = rng.normal(size=20_000)
+    quantiles = mean[:, None] + norm.ppf(levels)
+    calibrated = pit_histogram(mean + rng.normal(size=20_000), quantiles, levels=levels)
+    assert calibrated.edges == (0, *levels, 1)
+    np.testing.assert_allclose(calibrated.share, calibrated.expected, atol=0.02)
+    narrow = pit_histogram(mean + 3 * rng.normal(size=20_000), quantiles, levels=levels)
+    assert narrow.share[0] > 0.25 and sum(narrow.share) == pytest.approx(1)
+    on_edge = pit_histogram(np.array([2.0]), np.array([[1.0, 2.0, 3.0]]), levels=[0.1, 0.5, 0.9])
+    assert on_edge.share == (0, 1, 0, 0)
+
+
+def test_undefined_metrics_have_reasons():
+    metrics = regression_metrics(np.full(3, 0.1), np.array([0.0, 0.1, 0.2]))
+    assert metrics.overall["r_squared"].reason == "all 3 values are 0.1: R² is undefined"
+    assert "correlation is undefined" in (metrics.overall["spearman"].reason or "")
+    constant = regression_metrics(Y, np.full(4, 0.7))
+    assert constant.overall["spearman"].value is None
+    assert constant.overall["r_squared"].value == pytest.approx(r2_score(Y, np.full(4, 0.7)))
+    assert all(v is None for v in values(regression_metrics(Y[:0], Y[:0])).values())
+    with pytest.raises(InputError, match="finite"):
+        regression_metrics(Y, np.array([1, 2, np.nan, 3]))
+
+
+def test_predictions_outside_the_training_range_are_counted():
+    assert outside_range(np.array([-0.5, -0.4, 0, 2.1, 2.2]), training=Y) == 2
+
+
+def test_resamples_are_those_of_repeated_rows():
+    rng = np.random.default_rng(5)
+    y = rng.integers(0, 3, 8) / 10
+    predicted = np.round(y + rng.normal(0, 0.1, 8), 1)
+    quantiles = {0.05: predicted - 0.1, 0.95: predicted + 0.1}
+    draws = Draws.stratified(np.zeros(8), groups=[0, 0, 1, 1, 2, 2, 3, 3], resamples=40, seed=0)
+
+    def metrics(rows, d):
+        of_rows = {level: column[rows] for level, column in quantiles.items()}
+        return regression_metrics(y[rows], predicted[rows], quantiles=of_rows, draws=d)
+
+    assert_resamples_are_repeated_rows(metrics, draws.with_data())

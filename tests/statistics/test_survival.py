@@ -1,0 +1,257 @@
+"""Metrics of survival times against scikit-survival and lifelines, with ties of time and risk."""
+
+import numpy as np
+import pytest
+from lifelines.utils import concordance_index
+from sksurv.metrics import (
+    brier_score,
+    concordance_index_censored,
+    concordance_index_ipcw,
+    cumulative_dynamic_auc,
+    integrated_brier_score,
+)
+from sksurv.util import Surv
+from support.target_metrics import assert_resamples_are_repeated_rows, refused, values
+
+from probsa.errors import InputError
+from probsa.statistics import (
+    CensoringCurve,
+    Draws,
+    bootstrap,
+    harrell_c,
+    survival_aurocs,
+    survival_brier,
+    survival_metrics,
+    uno_c,
+)
+
+TRAIN = (
+    np.array([2, 4, 4, 6, 7, 9, 9, 11, 13, 15.0]),
+    np.array([1, 1, 0, 1, 0, 1, 1, 0, 1, 0], dtype=bool),
+)
+TIME, EVENT = np.array([3, 5, 6, 8, 10, 12.0]), np.array([1, 1, 0, 1, 1, 0], dtype=bool)
+RISK = np.array([1.1, -0.2, 0.4, 0.6, -0.7, -1])
+TIMES = np.array([4, 6, 8, 9.0])
+
+
+def _curves(risk, times, *, rate=0.08):
+    return np.exp(-rate * times) ** np.exp(risk)[:, None]
+
+
+def _cohort(n, *, seed):
+    """Times and risks with ties; the largest training time is a censoring, so Ĝ reaches 0."""
+    rng = np.random.default_rng(seed)
+    risk = rng.normal(size=n).round(1)
+    time = np.ceil(rng.exponential(8 * np.exp(-risk))) + 1
+    limit = rng.integers(2, 20, n).astype(float)
+    return np.minimum(time, limit), time <= limit, risk
+
+
+def _golden():
+    censoring = CensoringCurve.fit(*TRAIN)
+    return survival_metrics(
+        TIME,
+        EVENT,
+        risk=RISK,
+        censoring=censoring,
+        survival=_curves(RISK, TIMES),
+        times=TIMES,
+    )
+
+
+def test_the_values_of_the_worked_example():
+    censoring = CensoringCurve.fit(*TRAIN)
+    at = censoring.at(np.array([4, 6, 7, 9.0]))
+    np.testing.assert_allclose(at, [0.875, 0.875, 0.7291667, 0.7291667], atol=6e-8)
+    got = values(_golden())
+    assert got["harrell_c"] == pytest.approx(0.8333333, abs=6e-8)
+    assert got["uno_c"] == pytest.approx(0.8353655, abs=6e-8)
+    at_nine = uno_c(TIME, EVENT, risk=RISK, censoring=censoring, horizon=9.0)
+    assert at_nine.value == pytest.approx(0.8132259, abs=6e-8)
+    aurocs = [got[f"{t:g}: auroc"] for t in TIMES]
+    assert aurocs == pytest.approx([1, 0.8222222, 1, 1], abs=6e-8)
+    assert got["mean_auroc"] == pytest.approx(0.9466667, abs=6e-8)
+    brier = [got[f"{t:g}: brier"] for t in TIMES]
+    assert brier == pytest.approx([0.1055777, 0.1744073, 0.1195429, 0.1104008], abs=6e-8)
+    assert got["integrated_brier"] == pytest.approx(0.1377814, abs=6e-8)
+
+
+def test_pairs_with_ties_of_time_are_those_of_both_libraries():
+    time = np.array([5, 3, 8, 3, 10, 7, 3, 12.0])
+    event = np.array([1, 1, 0, 1, 1, 0, 0, 1], dtype=bool)
+    risk = np.array([0.5, 1.2, -0.3, 0.8, -0.6, 0.1, 0.9, -1])
+    got = harrell_c(time, event, risk=risk).value
+    assert got == pytest.approx(0.9411765, abs=6e-8)
+    assert got == pytest.approx(16 / 17, abs=1e-15)
+    # A wrong sign is never put right.
+    assert harrell_c(time, event, risk=-risk).value == pytest.approx(1 / 17)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_metrics_are_those_of_scikit_survival_and_lifelines(seed):
+    train_time, train_event, _ = _cohort(40, seed=100 + seed)
+    time, event, risk = _cohort(30, seed=seed)
+    inside = time < train_time.max()
+    time, event, risk = time[inside], event[inside], risk[inside]
+    train, test = Surv.from_arrays(train_event, train_time), Surv.from_arrays(event, time)
+    inner = np.unique(time[event])
+    times = inner[(inner > time.min()) & (inner < time.max())]
+    censoring = CensoringCurve.fit(train_time, train_event)
+    survival = _curves(risk, times)
+    metrics = survival_metrics(
+        time, event, risk=risk, censoring=censoring, survival=survival, times=times
+    )
+    got = values(metrics)
+    assert metrics.notes == ()
+    assert got["harrell_c"] == pytest.approx(concordance_index(time, -risk, event), abs=1e-12)
+    assert got["harrell_c"] == pytest.approx(
+        concordance_index_censored(event, time, risk)[0], abs=1e-12
+    )
+    assert got["uno_c"] == pytest.approx(concordance_index_ipcw(train, test, risk)[0], abs=1e-12)
+    tau = float(np.median(time))
+    at_tau = uno_c(time, event, risk=risk, censoring=censoring, horizon=tau).value
+    expected = concordance_index_ipcw(train, test, risk, tau=tau)[0]
+    assert at_tau == pytest.approx(expected, abs=1e-12)
+    brier = [got[f"{t:g}: brier"] for t in times]
+    np.testing.assert_allclose(brier, brier_score(train, test, survival, times)[1], atol=1e-12)
+    assert got["integrated_brier"] == pytest.approx(
+        integrated_brier_score(train, test, survival, times), abs=1e-12
+    )
+    aurocs, mean = cumulative_dynamic_auc(train, test, risk, times)
+    np.testing.assert_allclose([got[f"{t:g}: auroc"] for t in times], aurocs, atol=1e-12)
+    assert got["mean_auroc"] == pytest.approx(mean, abs=1e-12)
+
+
+def test_a_risk_of_each_time_is_used_at_its_time():
+    rng = np.random.default_rng(2)
+    risk = rng.normal(size=(6, 4)).round(1)
+    train, test = Surv.from_arrays(*TRAIN[::-1]), Surv.from_arrays(EVENT, TIME)
+    censoring = CensoringCurve.fit(*TRAIN)
+    got = survival_aurocs(TIME, EVENT, risk=risk, times=TIMES, censoring=censoring)
+    expected, _ = cumulative_dynamic_auc(train, test, risk, TIMES)
+    np.testing.assert_allclose([m.value for m in got], expected, atol=1e-12)
+
+
+def test_times_beyond_the_training_follow_up_are_left_out_and_counted():
+    censoring = CensoringCurve.fit(*TRAIN)
+    time, event = np.append(TIME, [15, 20.0]), np.append(EVENT, [True, True])
+    risk, times = np.append(RISK, [2.0, -2]), np.append(TIMES, [15, 18.0])
+    metrics = survival_metrics(
+        time, event, risk=risk, censoring=censoring, survival=_curves(risk, times), times=times
+    )
+    assert metrics.notes == (
+        "2 of 8 bags have times at or beyond 15, the end of the training follow-up: they count as "
+        "later than others, never as events",
+        "not judged at times 15, 18: no training bag tells their censoring",
+    )
+    assert list(metrics.by_part) == ["4", "6", "8", "9"]
+    # As if the two bags had been censored there.
+    as_censored = np.append(EVENT, [False, False])
+    expected = uno_c(time, as_censored, risk=risk, censoring=censoring)
+    assert metrics.overall["uno_c"].value == expected.value
+    with pytest.raises(InputError, match="at time 15: use times before 15"):
+        survival_brier(time, event, survival=_curves(risk, times), times=times, censoring=censoring)
+    # At a horizon before those times, they need no weight.
+    within = survival_metrics(time, event, risk=risk, censoring=censoring, horizon=9.0)
+    assert within.notes == ()
+    # A curve that ends in an event stays positive, but is unknown after it.
+    ends = CensoringCurve.fit(np.array([1, 2, 3.0]), np.array([True, False, True]))
+    np.testing.assert_array_equal(ends.at(np.array([0.5, 2, 3, 3.1])), [1, 0.5, 0.5, 0])
+    assert ends.truncated(np.array([3, 4.0])) == 1
+
+
+def test_undefined_metrics_have_reasons():
+    censoring = CensoringCurve.fit(*TRAIN)
+    none = harrell_c(TIME, np.zeros(6, dtype=bool), risk=RISK)
+    assert none.reason == "no event among 6 bags: c is undefined"
+    same = np.full(6, 3.0)
+    all_at_once = uno_c(same, np.ones(6, dtype=bool), risk=RISK, censoring=censoring)
+    assert all_at_once.reason == "no comparable pair among 6 bags with 6 events: c is undefined"
+    last = np.array([0, 0, 0, 0, 0, 1], dtype=bool)
+    assert harrell_c(TIME, last, risk=RISK).value is None
+    early, late = survival_aurocs(
+        TIME, EVENT, risk=RISK, times=np.array([2.0, 12.5]), censoring=censoring
+    )
+    assert early.reason == "no event until time 2 among 6 bags: AUROC is undefined"
+    assert late.reason == "no bag without an event until time 12.5 among 6 bags: AUROC is undefined"
+    # A time before the first event has no weight in the mean.
+    times = np.array([2, 4, 6, 8, 9.0])
+    mean = survival_metrics(TIME, EVENT, risk=RISK, censoring=censoring, times=times)
+    assert mean.overall["mean_auroc"].value == pytest.approx(0.9466667, abs=6e-8)
+    beyond = survival_metrics(
+        TIME, EVENT, risk=RISK, censoring=censoring, times=np.array([4, 12.5])
+    )
+    assert "12.5" in (beyond.overall["mean_auroc"].reason or "")
+
+
+def test_a_constant_risk_has_one_half_of_the_pairs():
+    censoring = CensoringCurve.fit(*TRAIN)
+    flat = survival_metrics(TIME, EVENT, risk=np.zeros(6), censoring=censoring, times=TIMES)
+    assert {m.value for m in flat.overall.values()} == {0.5}
+
+
+def test_resamples_are_those_of_repeated_rows():
+    time, event, risk = _cohort(14, seed=8)
+    time = np.minimum(time, 14)
+    censoring, times = CensoringCurve.fit(*TRAIN), np.array([3, 6.0])
+    survival = _curves(risk, times)
+    groups = [i // 2 for i in range(14)]
+    draws = Draws.stratified(np.zeros(14), groups=groups, resamples=15, seed=0).with_data()
+
+    def metrics(rows, d):
+        return survival_metrics(
+            time[rows],
+            event[rows],
+            risk=risk[rows],
+            censoring=censoring,
+            survival=survival[rows],
+            times=times,
+            draws=d,
+        )
+
+    assert_resamples_are_repeated_rows(metrics, draws)
+
+
+def test_resamples_without_a_comparable_pair_are_counted():
+    draws = Draws(counts=np.array([[1, 1, 1], [0, 0, 3], [0, 3, 0]]), member=np.arange(3))
+    metric = harrell_c(
+        np.array([1, 2, 3.0]), np.array([True, False, False]), risk=np.arange(3.0), draws=draws
+    )
+    assert metric.metric().left_out == 2
+
+
+def test_little_memory_gives_the_same_pairs(monkeypatch):
+    time, event, risk = _cohort(30, seed=3)
+    draws = Draws.stratified(event, groups=None, resamples=20, seed=0).with_data()
+    whole = harrell_c(time, event, risk=risk, draws=draws).rows
+    monkeypatch.setattr("probsa.statistics.concordance.CELLS", 70)
+    in_blocks = harrell_c(time, event, risk=risk, draws=draws).rows
+    np.testing.assert_allclose(in_blocks, whole, rtol=1e-14)
+    assert bootstrap.CELLS > 70
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"time": np.array([3, 5, 6, -8, 10, 12.0])}, "a time is -8, but expected more than 0"),
+        ({"time": TIME[:5]}, "5 times and 6 events"),
+        ({"risk": np.array([1, 2, 3, 4, np.nan, 6])}, "risks must be finite"),
+        ({"risk": RISK[:5]}, "5 risks for 6 times"),
+        ({"survival": np.full((6, 4), 1.5)}, "survival must lie"),
+        ({"survival": np.full((6, 3), 0.5)}, r"survival of shape \(6, 3\) for 6 bags and 4 times"),
+        ({"times": TIMES[::-1]}, "must rise"),
+        ({"times": None}, "without the times"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, message):
+    options = {
+        "time": TIME,
+        "event": EVENT,
+        "risk": RISK,
+        "censoring": CensoringCurve.fit(*TRAIN),
+        "survival": _curves(RISK, TIMES),
+        "times": TIMES,
+        **change,
+    }
+    with refused(message):
+        survival_metrics(options.pop("time"), options.pop("event"), **options)

@@ -1,0 +1,95 @@
+"""Thresholds against a search over all of them, and predictive values against counts."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_curve
+
+from probsa.errors import InputError
+from probsa.statistics import (
+    cost_threshold,
+    predictive_values,
+    sensitivity_threshold,
+    threshold_by_rule,
+    youden_threshold,
+)
+
+
+def _data(n, *, seed):
+    rng = np.random.default_rng(seed)
+    p = rng.integers(1, 20, n) / 20
+    return rng.random(n) < p, p
+
+
+def _rates(y, p, threshold):
+    called = p >= threshold
+    return called[y].mean(), (~called[~y]).mean()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_rules_are_the_best_of_all_thresholds(seed):
+    y, p = _data(40, seed=seed)
+    false, true, _ = roc_curve(y, p, drop_intermediate=False)
+    t = threshold_by_rule("youden", y, p)
+    assert t.reason is None and not np.isin(t.value, p)
+    assert sum(_rates(y, p, t.value)) == pytest.approx(1 + np.max(true - false), abs=1e-12)
+    t = threshold_by_rule("sensitivity=.8", y, p).value
+    assert _rates(y, p, t)[0] >= 0.8 > _rates(y, p, np.nextafter(t, 1))[0]
+
+
+def test_a_sensitivity_that_is_exactly_reached_is_enough():
+    y, p = np.ones(20, dtype=bool), np.arange(20, 0, -1) / 20
+    assert sensitivity_threshold(y, p, at_least=0.95).value == 2 / 20
+    assert sensitivity_threshold(y, p, at_least=0.7).value == 7 / 20  # .7 · 20 is above 14
+    assert sensitivity_threshold(y, p, at_least=1.0).value == 1 / 20
+
+
+def test_ties_of_youden_are_resolved_towards_one_half():
+    y, p = np.array([False, True, False, True]), np.array([0.1, 0.2, 0.7, 0.8])
+    assert youden_threshold(y, p).value == pytest.approx(0.75)
+    y, p = np.array([False, True, False, True]), np.array([0.2, 0.3, 0.4, 0.9])
+    assert youden_threshold(y, p).value == pytest.approx(0.65)
+
+
+def test_costs_need_no_bags():
+    assert cost_threshold(false_negative=10.0, false_positive=1.0) == pytest.approx(1 / 11)
+    none = np.zeros(0)
+    assert threshold_by_rule("cost=10:1", none > 0, none).value == pytest.approx(1 / 11)
+    assert threshold_by_rule("cost=1:1", none > 0, none).value == 0.5
+
+
+def test_without_positives_the_default_has_a_reason():
+    y, p = np.zeros(3, dtype=bool), np.array([0.1, 0.2, 0.9])
+    for rule in ("youden", "sensitivity=0.95"):
+        t = threshold_by_rule(rule, y, p)
+        assert t.value == 0.5 and "undefined" in (t.reason or "")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "f2",
+        "youden=1",
+        "sensitivity",
+        "sensitivity=high",
+        "sensitivity=0",
+        "sensitivity=1.1",
+        "cost=1",
+        "cost=0:1",
+        "cost=1:inf",
+        "cost=1:2:3",
+        "sensitivity=nan",
+    ],
+)
+def test_rules_that_do_not_exist_are_refused(rule):
+    with pytest.raises(InputError):
+        threshold_by_rule(rule, np.array([True, False]), np.array([0.7, 0.1]))
+
+
+def test_predictive_values_are_shares_of_calls():
+    # 90 of 100 positives are called, and 80 of 900 negatives.
+    got = predictive_values(sensitivity=0.9, specificity=1 - 80 / 900, prevalence=0.1)
+    assert got == (pytest.approx(90 / 170), pytest.approx(820 / 830))
+    assert predictive_values(sensitivity=0.0, specificity=1.0, prevalence=0.3)[0] is None
+    assert predictive_values(sensitivity=0.5, specificity=0.5, prevalence=0.0) == (0, 1)
+    with pytest.raises(InputError, match=r"prevalence is 1\.5"):
+        predictive_values(sensitivity=0.5, specificity=0.5, prevalence=1.5)
