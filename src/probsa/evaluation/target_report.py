@@ -99,7 +99,7 @@ def _targets(
     if path is None:
         stored = predictions.targets
         assert stored is not None, "a task without classes has targets"
-        known = np.isfinite(stored).any(1)
+        known = np.isfinite(stored).any(1).tolist()
         rows = zip(predictions.bags, stored.tolist(), known, strict=True)
         return {bag: tuple(values) for bag, values, is_known in rows if is_known}, {}
     columns = predictions.metadata.get("target") or None

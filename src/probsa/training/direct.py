@@ -20,6 +20,7 @@ from .preparation import PreparedData, Standardizer
 from .progress import Progress, SavedModel, save_run
 from .reporting import Reporter
 from .run_folder import RunFolder
+from .targets import Target
 from .validation import validation_scores
 
 
@@ -107,7 +108,7 @@ def _loss(model: Model, bag: Bag) -> float:
 
 
 @torch.no_grad()
-def _predicted(model: Model, bags: LabelledBags) -> tuple[list[int], list[list[float]]]:
+def _predicted(model: Model, bags: LabelledBags) -> tuple[list[Target], list[list[float]]]:
     """Return the labels of the bags and their probabilities."""
     labels = [bags.reader.targets[name] for name in bags.names]
     return labels, [model(pack([bag])).probability[0].tolist() for bag in bags]

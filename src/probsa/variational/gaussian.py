@@ -38,6 +38,7 @@ class Gaussian(Likelihood):
     """
 
     task = "regression"
+    fixed_log_variance: Tensor
 
     def __init__(
         self,
