@@ -11,8 +11,9 @@ from sklearn import metrics as sk
 from probsa.errors import InputError, TableError
 from probsa.evaluation.instances import NAMES
 from probsa.evaluation.prediction import Prediction
-from probsa.evaluation.report import INSTANCE_TITLES, TITLES, evaluate
+from probsa.evaluation.report import evaluate
 from probsa.evaluation.tables import write_predictions
+from probsa.evaluation.titles import INSTANCE_TITLES, TITLES
 
 PARTS = {"train": 6, "val": 8, "test": 12, "new": 4}
 LABELS = {f"{part}{i}": i % 2 for part, count in PARTS.items() for i in range(count)}

@@ -19,9 +19,9 @@ from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.devices import World
 from probsa.training.optimizers import set_learning_rate
 from probsa.training.preparation import Standardizer, open_data, prepare
-from probsa.training.progress import validation_scores
 from probsa.training.selection import is_better
 from probsa.training.single import single_loop
+from probsa.training.validation import validation_scores
 
 
 class Listener(Reporter):

@@ -1,6 +1,8 @@
 """Ensembles: K members in one run, side by side or one after another, resumed and divided."""
 
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -101,7 +103,8 @@ def test_an_interrupted_ensemble_ends_with_the_same_bits(
 
     config = replace(config, model=model)
     whole = train(setting(config, select=select), tmp_path / "whole")
-    monkeypatch.setattr(keeper.time, "monotonic", iter(range(0, 10**6, 1000)).__next__)
+    clock = SimpleNamespace(monotonic=count(0, 1000).__next__)
+    monkeypatch.setattr(keeper, "time", clock)  # other threads keep their clock
     for steps in (5, 3):
         with pytest.raises(Stopped):
             train(

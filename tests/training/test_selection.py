@@ -25,7 +25,6 @@ from probsa.training import (
 from probsa.training.averaging import WeightAverage, exponential_rate, first_averaged_epoch
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.devices import World
-from probsa.training.progress import validation_scores
 from probsa.training.run_folder import RunFolder
 from probsa.training.selection import (
     SELECT,
@@ -36,6 +35,7 @@ from probsa.training.selection import (
     standard_error,
 )
 from probsa.training.single import single_loop
+from probsa.training.validation import validation_scores
 
 
 def history_of(auroc, nll=None):
@@ -230,7 +230,7 @@ def test_the_row_of_the_choice_is_the_validation_of_the_kept_weights(config, tmp
     row = progress["history"][best["epoch"] - 1]
     assert best["val_nll"] == row["val_nll"]
     bags, names = open_data(config.data), read_split(run).val
-    labels = prepare(config).labels
+    labels = prepare(config).targets
     predicted = list(load(run.path, device="cpu").predict(bags.bag(n) for n in names))
     scores = validation_scores(
         [labels[n] for n in names], [p.probability.tolist() for p in predicted]

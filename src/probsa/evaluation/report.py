@@ -177,15 +177,8 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         )
     truth = read_truth(predictions, labels, classes=classes)
     selected, rows = select_part(predictions, truth, part=part)
-    report = _report(
-        predictions,
-        truth,
-        part=selected,
-        rows=rows,
-        guarantees=guarantees,
-        bootstrap=bootstrap,
-        seed=seed,
-    )
+    options: dict[str, Any] = {"part": selected, "rows": rows, "bootstrap": bootstrap, "seed": seed}
+    report = _report(predictions, truth, guarantees=guarantees, **options)
     if lesions is None:
         return report
     of_lesions = lesion_report(
@@ -212,31 +205,25 @@ def _report(
     seed: int,
 ) -> Report:
     """Return the report of bags and instances, without lesions."""
-    warnings = list(truth.warnings)
     threshold, source = _threshold(predictions, truth, part=part)
     counts = Counter(predictions.parts[i] for i in rows)
-    warnings += bag_warnings(counts, source, part=part)
-    y = [truth.label[predictions.bags[i]] for i in rows]
-    groups = [truth.group.get(predictions.bags[i], predictions.bags[i]) for i in rows]
+    warnings = [*truth.warnings, *bag_warnings(counts, source, part=part)]
+    bags = [predictions.bags[i] for i in rows]
+    y, groups = [truth.label[b] for b in bags], [truth.group.get(b, b) for b in bags]
     p, sd = predictions.probability[rows], predictions.std[rows]
     bag = bag_metrics(y, p, threshold=threshold, groups=groups, bootstrap=bootstrap, seed=seed)
-    of_target: list[Section] = []
-    if len(class_names(predictions)) > 2:
+    names, of_target = class_names(predictions), []
+    if len(names) > 2:
         data = TargetData.of(predictions, rows, np.array(y, dtype=np.float64)[:, None])
-        overall, section = target_metrics(data, groups=groups, bootstrap=bootstrap, seed=seed)
-        of_target.append(section)
-        if predictions.task == "ordinal":
-            bag = overall
-        else:
-            bag |= {k: m for k, m in overall.items() if k not in bag and k not in SAME}
+        overall, *of_target = target_metrics(data, groups=groups, bootstrap=bootstrap, seed=seed)
+        bag = _of_classes(bag, overall, ordinal=predictions.task == "ordinal")
     errors = error_metrics(
         y, p, std=sd, threshold=threshold, groups=groups, bootstrap=bootstrap, seed=seed
     )
     instances, instance_bags, missing = instances_of_rows(
         predictions, truth, rows=rows, part=part, bootstrap=bootstrap, seed=seed
     )
-    warnings += [f"no per-instance outputs of {listed(missing)}"] if missing else []
-    names = class_names(predictions)
+    warnings += without_instances(missing)
     evaluated = Evaluated(
         predictions=predictions,
         part=part,
@@ -248,7 +235,7 @@ def _report(
         seed=seed,
         guarantees=guarantees,
     )
-    sections = [*of_target, *(make(evaluated) for make in SECTIONS)]
+    sections: list[Section | None] = [*of_target, *(make(evaluated) for make in SECTIONS)]
     return Report(
         folder=predictions.folder,
         part=part,
@@ -267,6 +254,20 @@ def _report(
         metadata=predictions.metadata,
         sections=tuple(s for s in sections if s is not None),
     )
+
+
+def without_instances(missing: Sequence[str]) -> list[str]:
+    """Return the warning that bags have no outputs of instances, if some have none."""
+    return [f"no per-instance outputs of {listed(missing)}"] if missing else []
+
+
+def _of_classes(
+    bag: Mapping[str, Metric], overall: Mapping[str, Metric], *, ordinal: bool
+) -> dict[str, Metric]:
+    """Return the metrics of more than two classes, each under one name."""
+    if ordinal:
+        return dict(overall)
+    return {**bag, **{k: m for k, m in overall.items() if k not in bag and k not in SAME}}
 
 
 def select_part(predictions: Predictions, truth: Truth, *, part: Part) -> tuple[str, list[int]]:

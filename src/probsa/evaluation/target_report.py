@@ -1,7 +1,9 @@
 """Evaluate predictions of a task without classes: findings, numbers, or times to an event."""
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +13,17 @@ from ..errors import InputError
 from .evaluated import Evaluated
 from .faithfulness_section import faithfulness_section
 from .null_report import within_bags_section
-from .report import Part, Report, bag_warnings, instances_of_rows, select_part
+from .report import (
+    Part,
+    Report,
+    bag_warnings,
+    instances_of_rows,
+    select_part,
+    without_instances,
+)
 from .tables import Predictions
 from .target_section import TargetData, target_metrics
-from .truth import Truth, listed
+from .truth import Truth
 
 
 def target_report(
@@ -37,7 +46,7 @@ def target_report(
         part: as in `evaluate`.
         bootstrap: number of resamples; 0 for no intervals.
         seed: seed of the resamples.
-        lesions: must be None, as the official scores of lesions belong to slides of two classes.
+        lesions: must be None, for the scores of lesions are of slides of two classes.
 
     Raises:
         InputError: no evaluated bag has a target, or lesions are asked for.
@@ -48,47 +57,65 @@ def target_report(
     targets, group = _targets(predictions, labels)
     truth = Truth(label=dict.fromkeys(targets, 0), group=group)
     selected, rows = select_part(predictions, truth, part=part)
+    parts = Counter(predictions.parts[i] for i in rows)
     names = [predictions.bags[i] for i in rows]
     y = np.array([targets[name] for name in names], dtype=np.float64)
     data = TargetData.of(predictions, rows, y)
     metrics, section = target_metrics(
         data, groups=[group.get(n, n) for n in names], bootstrap=bootstrap, seed=seed
     )
-    by_instances = _by_instances(predictions, group)
-    instances, instance_bags, missing = instances_of_rows(
-        predictions, by_instances, rows=rows, part=selected, bootstrap=bootstrap, seed=seed
-    )
-    evaluated = Evaluated(
-        predictions=predictions,
-        part=selected,
-        rows=tuple(i for i in rows if predictions.bags[i] in by_instances.label),
-        label=by_instances.label,
-        group=group,
-        threshold=None,
-        bootstrap=bootstrap,
-        seed=seed,
-    )
-    of_instances = [within_bags_section(evaluated), faithfulness_section(evaluated)]
-    counts = Counter(predictions.parts[i] for i in rows)
-    warnings = bag_warnings(counts, "", part=selected)
-    warnings += [f"no per-instance outputs of {listed(missing)}"] if missing else []
-    return Report(
+    report = Report(
         folder=predictions.folder,
         part=selected,
-        parts=dict(counts),
+        parts=dict(parts),
         bags=len(rows),
         classes=(),
         per_class=_counted(data),
         threshold=None,
         threshold_source="",
         metrics=metrics,
-        instances=instances,
-        instance_bags=instance_bags,
+        instances={},
+        instance_bags=0,
         without_label=tuple(b for b in predictions.bags if b not in targets),
         without_prediction=tuple(b for b in targets if b not in set(predictions.bags)),
-        warnings=tuple(warnings),
+        warnings=tuple(bag_warnings(parts, "", part=selected)),
         metadata=predictions.metadata,
-        sections=(section, *(s for s in of_instances if s is not None)),
+        sections=(section,),
+    )
+    return _with_instances(report, predictions, rows, group, bootstrap=bootstrap, seed=seed)
+
+
+def _with_instances(
+    report: Report,
+    predictions: Predictions,
+    rows: Sequence[int],
+    group: Mapping[str, str],
+    *,
+    bootstrap: int,
+    seed: int,
+) -> Report:
+    """Return the report with the metrics and sections of instances."""
+    truth = _by_instances(predictions, group)
+    instances, instance_bags, missing = instances_of_rows(
+        predictions, truth, rows=rows, part=report.part, bootstrap=bootstrap, seed=seed
+    )
+    evaluated = Evaluated(
+        predictions=predictions,
+        part=report.part,
+        rows=tuple(i for i in rows if predictions.bags[i] in truth.label),
+        label=truth.label,
+        group=truth.group,
+        threshold=None,
+        bootstrap=bootstrap,
+        seed=seed,
+    )
+    sections = (within_bags_section(evaluated), faithfulness_section(evaluated))
+    return replace(
+        report,
+        instances=instances,
+        instance_bags=instance_bags,
+        warnings=(*report.warnings, *without_instances(missing)),
+        sections=(*report.sections, *(s for s in sections if s is not None)),
     )
 
 
@@ -99,9 +126,8 @@ def _targets(
     if path is None:
         stored = predictions.targets
         assert stored is not None, "a task without classes has targets"
-        known = np.isfinite(stored).any(1).tolist()
-        rows = zip(predictions.bags, stored.tolist(), known, strict=True)
-        return {bag: tuple(values) for bag, values, is_known in rows if is_known}, {}
+        rows = zip(predictions.bags, stored.tolist(), strict=True)
+        return {bag: tuple(row) for bag, row in rows if any(map(math.isfinite, row))}, {}
     columns = predictions.metadata.get("target") or None
     if columns is None and predictions.task == "multilabel":
         columns = predictions.classes

@@ -73,9 +73,7 @@ def train(
         if w.first:
             open_run(out, config, resume=resume, overwrite=overwrite)
             prepared.write(folder)
-            if prepared.table.task not in CLASS_TASKS or prepared.table.notes:
-                reporter.note(describe(prepared.table))
-            _remark_left_out(prepared, folder, reporter)
+            _remark_on_table(prepared, folder, reporter)
         w.wait()
         try:
             with tracked(config, folder) if w.first else nullcontext() as tracker:
@@ -99,7 +97,10 @@ def train(
     return folder
 
 
-def _remark_left_out(prepared: PreparedData, folder: RunFolder, reporter: Reporter) -> None:
+def _remark_on_table(prepared: PreparedData, folder: RunFolder, reporter: Reporter) -> None:
+    """Say what the table was taken for, and which of its bags are left out."""
+    if prepared.table.task not in CLASS_TASKS or prepared.table.notes:
+        reporter.note(describe(prepared.table))
     if not prepared.left_out:
         return
     named = ", ".join(map(repr, prepared.left_out[:5]))

@@ -82,13 +82,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     """
     runs = (Path(run),) if isinstance(run, str | Path) else tuple(map(Path, run))
     predictor = _load_all(runs, checkpoint=checkpoint, device=device)
-    bags = _open(predictor, features)
-    table = _table(labels, predictor, bags)
-    if predictor.config is not None:
-        need_table(predictor.config.data, labels)
-        if predictor.config.data.targets.unit == "patient" and table is not None:
-            bags = PatientBags(bags, table, missing="leave_out")
-            table = patient_table(table)
+    bags, table = _units(predictor, features, labels)
     null_maps = null_maps_of(runs)  # a damaged file is refused before anything is written
     predicted = predict_bags(
         predictor,
@@ -103,6 +97,20 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     )
     apply_null_maps(null_maps, out, bags)
     return replace(predicted, **_remarks(table, bags, out))
+
+
+def _units(
+    predictor: Predictor, features: Path, labels: Path | None
+) -> tuple[BagSet, LabelTable | None]:
+    """Return the bags in the unit of the run, which are slides or patients, and their table."""
+    bags = _open(predictor, features)
+    table = _table(labels, predictor, bags)
+    if predictor.config is None:
+        return bags, table
+    need_table(predictor.config.data, labels)
+    if predictor.config.data.targets.unit == "patient" and table is not None:
+        return PatientBags(bags, table, missing="leave_out"), patient_table(table)
+    return bags, table
 
 
 def _open(predictor: Predictor, features: Path) -> BagSet:
