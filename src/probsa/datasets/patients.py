@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Float, Shaped
 
 from ..core import Bag, StoredBag, counted, join_bags
 from ..errors import BagError, TableError
@@ -134,7 +135,7 @@ class PatientBags(BagSet):
     def _read(self, name: str) -> StoredBag:
         stored = [self.slide_bags.stored(slide) for slide in self._used[name]]
         first, strides = stored[0], {s.stride for s in stored}
-        coords = [s.coords for s in stored if s.coords is not None]
+        coords = [_centred(s.coords) for s in stored if s.coords is not None]
         labels = [
             np.full(len(s.features), -1) if s.instance_labels is None else s.instance_labels
             for s in stored
@@ -166,6 +167,12 @@ class PatientBags(BagSet):
             self.notes[patient] = (
                 f"{start}{used} of {counted(len(slides), 'slide')} used; missing: {reasons}"
             )
+
+
+def _centred(coords: Shaped[np.ndarray, "n axes"]) -> Float[np.ndarray, "n axes"]:
+    """Return a slide's coordinates from its middle, so that slides share one frame."""
+    place = coords.astype(np.float64)
+    return place - (place.min(0) + place.max(0)) / 2
 
 
 def _rows_by_patient(table: LabelTable) -> dict[str, list[int]]:

@@ -33,6 +33,7 @@ _OPTIONAL = (
     *EXPLANATIONS,
     "ood",
     "ood_distance",
+    "slide",
 )
 _OF_MEMBERS = ("variance_within", "variance_between")
 """Per-instance arrays that only several members have."""
@@ -55,6 +56,8 @@ def write_instances(path: Path, p: Prediction) -> None:
         )
         if p.stride is not None:
             f.attrs["pitch"] = p.stride
+        if p.slides:
+            f.attrs["slides"] = list(p.slides)
 
 
 def read_instances(path: Path) -> Prediction:
@@ -76,6 +79,11 @@ def read_instances(path: Path) -> Prediction:
         if not np.isfinite(v).all():
             raise BagError(f"{path}: {k} has values that are not finite: {AGAIN}")
     stride = numeric_attribute(attributes, "pitch")
+    slides = tuple(str(s) for s in np.atleast_1d(attributes.get("slides", [])))
+    if ("slide" in arrays) != bool(slides) or (
+        slides and not set(np.unique(arrays["slide"])) <= set(range(len(slides)))
+    ):
+        raise BagError(f"{path}: its instances and the slides {slides} do not fit: {AGAIN}")
     empty = np.empty(0, dtype=np.float32)
     return Prediction(
         name=str(attributes["name"]),
@@ -84,6 +92,7 @@ def read_instances(path: Path) -> Prediction:
         score_kind=str(attributes["score_kind"]),
         kind=str(attributes["kind"]),
         stride=None if stride is None else float(stride),
+        slides=slides,
         **{"coords": None, **arrays},
     )
 

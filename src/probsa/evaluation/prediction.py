@@ -1,14 +1,29 @@
 """The prediction of one bag."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
 from ..core import DataFrame, Task
+from ..errors import UnknownName
 
 EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive")
 """The fields of `Prediction` that explain it, which only models with a closed form have."""
+
+
+_OF_THE_BAG = ("probability", "std", "std_within", "std_between")
+"""Arrays of `Prediction` that have no value for each instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlideShare:
+    """How much of a patient's prediction comes from one slide."""
+
+    share: float
+    """Sum of the mean weights of its instances; 1 over all slides of the patient."""
+    contribution: float | None
+    """What its instances add to the logit; None where a model has no single closed form."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +81,13 @@ class Prediction:
     """The same share for each instance, among instances of validation bags."""
     ood_distance: np.ndarray | None = None
 
+    slide: np.ndarray | None = None
+    """(n,): index into `slides` of each instance, where a bag has the slides of a patient."""
+    slides: tuple[str, ...] = ()
+    """Names of the slides of a patient that the prediction used; empty where a bag is a slide."""
+    slides_expected: int | None = None
+    """How many slides the table names for the patient; in the table of predictions only."""
+
     task: Task = "binary"
     """What is predicted; for a task without classes, `outputs` names what `probability` holds."""
     outputs: tuple[str, ...] = ()
@@ -79,6 +101,47 @@ class Prediction:
     def score_has_level(self) -> bool:
         """Whether `attention_mean` is evidence: its zero has a meaning, f > 0 speaks for it."""
         return self.score_kind == "evidence"
+
+    def slide_shares(self) -> dict[str, SlideShare]:
+        """Return the weight of each slide of a patient, the highest share first.
+
+        Returns:
+            By slide: the sum of its instances' weights, which is 1 over the patient, and of what
+            they add to the logit. Empty where the bag is not a patient.
+        """
+        if self.slide is None:
+            return {}
+        weight = self.weight_mean if self.weight_mean.ndim == 1 else self.weight_mean.mean(1)
+        parts = self.contribution
+        found = {}
+        for k, name in enumerate(self.slides):
+            rows = self.slide == k
+            found[name] = SlideShare(
+                share=float(weight[rows].sum(dtype=np.float64)),
+                contribution=None
+                if parts is None or parts.ndim > 1
+                else float(parts[rows].sum(dtype=np.float64)),
+            )
+        return dict(sorted(found.items(), key=lambda item: -item[1].share))
+
+    def of_slide(self, name: str) -> "Prediction":
+        """Return the instances of one slide of a patient, as a prediction named after the slide.
+
+        The probability stays that of the patient.
+
+        Raises:
+            UnknownName: the patient has no slide of this name.
+        """
+        if name not in self.slides:
+            raise UnknownName("slide", name, self.slides)
+        assert self.slide is not None
+        rows = self.slide == self.slides.index(name)
+        arrays = {
+            f.name: value[rows]
+            for f in fields(self)
+            if f.name not in _OF_THE_BAG and isinstance(value := getattr(self, f.name), np.ndarray)
+        }
+        return replace(self, **{**arrays, "name": name, "slide": None, "slides": ()})
 
     def to_frame(self) -> DataFrame:
         """Return a data frame with one row per instance: coordinates, scores, variances, weights.

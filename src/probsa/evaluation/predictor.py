@@ -281,6 +281,8 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
 def _with_temperature(predictor: Predictor, run: RunFolder) -> Predictor:
     """Set the run of a predictor and its temperature, if it has one."""
     predictor.run = run
+    if predictor.config is not None and predictor.config.data.targets.unit == "patient":
+        predictor.metadata["unit"] = "patient"
     if predictor.task not in CLASS_TASKS and predictor.config is not None:
         stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
         columns = predictor.config.data.targets.target
@@ -340,6 +342,8 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, model: Model) -> Iter
             kind="ct" if bag.coords is not None and bag.coords.shape[1] == 1 else "slide",
             stride=bag.stride,
             instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),
+            slide=None if bag.slide is None else bag.slide.numpy(),
+            slides=bag.slides,
             neighbour_share=None if share is None else float(share[rows].mean()),
         )
         yield replace(p, **{name: values[rows] for name, values in explained.items()})

@@ -23,6 +23,7 @@ from .instances import instance_metrics
 from .lesion_report import TITLES as LESION_TITLES
 from .lesion_report import LesionReport, footnotes, lesion_report
 from .metrics import bag_metrics, choose_threshold, error_metrics
+from .patients_section import patients_section
 from .pools import labelled
 from .sections import SECTIONS, Evaluated, Section
 from .smoothness import smoothness_sentence
@@ -211,15 +212,14 @@ def _report(
     bags = [predictions.bags[i] for i in rows]
     y, groups = [truth.label[b] for b in bags], [truth.group.get(b, b) for b in bags]
     p, sd = predictions.probability[rows], predictions.std[rows]
-    bag = bag_metrics(y, p, threshold=threshold, groups=groups, bootstrap=bootstrap, seed=seed)
-    names, of_target = class_names(predictions), []
+    names = class_names(predictions)
+    data = TargetData.of(predictions, rows, np.array(y, dtype=np.float64)[:, None])
+    options: dict[str, Any] = {"groups": groups, "bootstrap": bootstrap, "seed": seed}
+    bag, of_target = bag_metrics(y, p, threshold=threshold, **options), []
     if len(names) > 2:
-        data = TargetData.of(predictions, rows, np.array(y, dtype=np.float64)[:, None])
-        overall, *of_target = target_metrics(data, groups=groups, bootstrap=bootstrap, seed=seed)
+        overall, *of_target = target_metrics(data, **options)
         bag = _of_classes(bag, overall, ordinal=predictions.task == "ordinal")
-    errors = error_metrics(
-        y, p, std=sd, threshold=threshold, groups=groups, bootstrap=bootstrap, seed=seed
-    )
+    errors = error_metrics(y, p, std=sd, threshold=threshold, **options)
     instances, instance_bags, missing = instances_of_rows(
         predictions, truth, rows=rows, part=part, bootstrap=bootstrap, seed=seed
     )
@@ -235,7 +235,8 @@ def _report(
         seed=seed,
         guarantees=guarantees,
     )
-    sections: list[Section | None] = [*of_target, *(make(evaluated) for make in SECTIONS)]
+    of_patients = patients_section(data, threshold=threshold, **options)
+    of_bags = [*of_target, of_patients, *(make(evaluated) for make in SECTIONS)]
     return Report(
         folder=predictions.folder,
         part=part,
@@ -252,7 +253,7 @@ def _report(
         without_prediction=tuple(b for b in truth.label if b not in set(predictions.bags)),
         warnings=tuple(warnings),
         metadata=predictions.metadata,
-        sections=tuple(s for s in sections if s is not None),
+        sections=tuple(s for s in of_bags if s is not None),
     )
 
 

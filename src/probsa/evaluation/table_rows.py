@@ -113,6 +113,7 @@ def _deviations(p: Prediction) -> dict[str, np.ndarray]:
     return {name: value for name, value in parts.items() if value is not None}
 
 
-def _distances(p: Prediction) -> dict[str, float]:
-    values = {"ood": p.bag_ood, "ood_distance": p.bag_ood_distance}
+def _distances(p: Prediction) -> dict[str, object]:
+    used = f"{len(p.slides)}/{p.slides_expected or len(p.slides)}" if p.slides else None
+    values = {"ood": p.bag_ood, "ood_distance": p.bag_ood_distance, "slides": used}
     return {name: value for name, value in values.items() if value is not None}

@@ -1,7 +1,7 @@
 """Predictions on disk: one table of bags, and one HDF5 file of per-instance outputs per bag.
 
 predictions.csv     bag,part,label,prediction,p_<class>…,sd_<class>… (a single logit: one class),
-                    and ood,ood_distance where the run has distances from training
+                    ood,ood_distance where the run has distances; slides (used/expected) of patients
 predictions.json    threshold, classes, and the origin of the predictions
 instances/<bag>.h5  coords, attention_*, variance_*, weight_*, degree, instance_labels, and, where
                     the model has them, the arrays that explain the prediction

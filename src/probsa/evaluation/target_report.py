@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..datasets import TargetOptions, read_table
+from ..datasets import TargetOptions, patient_table, read_table
 from ..errors import InputError
 from .evaluated import Evaluated
 from .faithfulness_section import faithfulness_section
 from .null_report import within_bags_section
+from .patients_section import patients_section
 from .report import (
     Part,
     Report,
@@ -61,8 +62,10 @@ def target_report(
     names = [predictions.bags[i] for i in rows]
     y = np.array([targets[name] for name in names], dtype=np.float64)
     data = TargetData.of(predictions, rows, y)
-    metrics, section = target_metrics(
-        data, groups=[group.get(n, n) for n in names], bootstrap=bootstrap, seed=seed
+    groups = [group.get(n, n) for n in names]
+    metrics, section = target_metrics(data, groups=groups, bootstrap=bootstrap, seed=seed)
+    of_patients = patients_section(
+        data, groups=groups, threshold=None, bootstrap=bootstrap, seed=seed
     )
     report = Report(
         folder=predictions.folder,
@@ -80,7 +83,7 @@ def target_report(
         without_prediction=tuple(b for b in targets if b not in set(predictions.bags)),
         warnings=tuple(bag_warnings(parts, "", part=selected)),
         metadata=predictions.metadata,
-        sections=(section,),
+        sections=(section,) if of_patients is None else (section, of_patients),
     )
     return _with_instances(report, predictions, rows, group, bootstrap=bootstrap, seed=seed)
 
@@ -135,6 +138,8 @@ def _targets(
         task=predictions.task, target=None if columns is None else tuple(columns)
     )
     table = read_table(path, labels_required=False, target=options)
+    if predictions.metadata.get("unit") == "patient":
+        table = patient_table(table)
     targets = {b: v for b, v in zip(table.bags, table.values, strict=True) if v is not None}
     group = {} if table.groups is None else dict(zip(table.bags, table.groups, strict=True))
     return targets, group

@@ -238,11 +238,12 @@ def _grid(title: str, parts: Mapping[str, Mapping[str, Metric]]) -> Grid:
         grid.add_column(TARGET_TITLES.get(column, column), justify="right")
     for part, metrics in parts.items():
         cells = [metrics.get(column) for column in columns]
-        grid.add_row(part, *(_cell(metric) for metric in cells))
+        grid.add_row(part, *(metric_cell(metric) for metric in cells))
     return grid
 
 
-def _cell(metric: Metric | None) -> str:
+def metric_cell(metric: Metric | None) -> str:
+    """Return a metric with its interval as text; a dash if it is undefined."""
     if metric is None or metric.value is None:
         return "-"
     if metric.low is None or metric.high is None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..datasets import TargetOptions, read_table
+from ..datasets import TargetOptions, patient_table, read_table
 from ..errors import InputError
 from .tables import Predictions
 
@@ -60,6 +60,8 @@ def read_truth(
         target=None if columns is None else tuple(columns),
     )
     table = read_table(path, classes=classes, labels_required=False, target=options)
+    if predictions.metadata.get("unit") == "patient":
+        table = patient_table(table)
     given = {b: y for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
     group = dict(zip(table.bags, table.groups, strict=True)) if table.groups is not None else {}
     changed = [b for b, y in stored.items() if b in given and given[b] != y]

@@ -1,6 +1,6 @@
 """Stage 10: draw the maps of a predictions folder and report what could not be drawn."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import ProbSAError, UnknownName
@@ -8,7 +8,7 @@ from ..evaluation import Prediction, read_predictions
 from ..jobs import sweep, write_lock
 from .panels import Scale, heading
 from .render import render_map
-from .scale import ColourLimits, map_limits
+from .scale import ColourLimits, bag_limits, map_limits
 from .shown import ScoreChoice, resolve, showing
 from .source_maps import OverlaySettings, Sources, draw_over
 
@@ -27,6 +27,8 @@ def render_folder(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[tuple[str, str]]:
     """Write `out/<bag>.png` for the given bags of a predictions folder (None: all bags).
+
+    A patient has one map for each slide, `out/<slide>.png`; their colours have one scale.
 
     Args:
         predictions: A folder that `probsa predict` wrote.
@@ -63,15 +65,32 @@ def render_folder(
             # training bags look better than new ones, so the title says so
             training_note = " · a training bag" if parts[bag] == "train" else ""
             title = f"{heading(p, label=labels[bag])}{training_note}\n{shown.caption}".strip()
-            with write_lock(out / f"{bag}.png"):
-                failures += _draw(
-                    showing(p, shown.score), out, over=over, scale=scale, title=title, limits=limits
-                )
+            for part, of_slide, own in _slides(showing(p, shown.score), title, limits):
+                used = "fixed" if part.name != bag else scale
+                with write_lock(out / f"{part.name}.png"):
+                    failures += _draw(part, out, over=over, scale=used, title=of_slide, limits=own)
         except (ProbSAError, OSError) as error:
             failures.append((bag, str(error)))
         if progress is not None:
             progress(k + 1, len(names))
     return failures
+
+
+def _slides(
+    p: Prediction, title: str, limits: ColourLimits | None
+) -> Iterator[tuple[Prediction, str, ColourLimits | None]]:
+    """Yield what is drawn of a bag: its one picture, or each slide of a patient with its share.
+
+    The slides of a patient have one scale of colours, and those with a higher share come first.
+    """
+    if not p.slides:
+        yield p, title, limits
+        return
+    limits = limits or bag_limits(p)
+    first, _, caption = title.partition("\n")
+    for name, share in p.slide_shares().items():
+        heading_of_slide = f"{first} · slide {name}, {share.share:.0%} of the attention"
+        yield p.of_slide(name), f"{heading_of_slide}\n{caption}".strip(), limits
 
 
 def _guard(path: Path, bags: Sequence[str]) -> Path | None:

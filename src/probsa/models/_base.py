@@ -262,6 +262,9 @@ class Model(nn.Module, ABC):
         problem, remedy = "", "store them with the features, or use a model without this need"
         if "coords" in cls.needs and bag.coords is None:
             problem = "lays instances out by their coordinates, but the bag has none"
+        elif "coords" in cls.needs and len(bag.slides) > 1:
+            problem = f"lays out the grid of one slide, but the bag has {len(bag.slides)} slides"
+            remedy = "train with the unit 'bag', or use another model"
         elif "edges" in cls.needs and bag.coords is None and len(bag) > 1 and not bag.edges.numel():
             problem = "needs neighbours, but the bag has no coordinates to find them by"
         elif len(bag) < cls.min_instances:

@@ -174,16 +174,20 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> PreparedData:
     table = read_labels(config.data)
     bags = open_data(config.data)
     full_table, left_out = table, note_missing_features(table, bags)
-    table = drop_bags(table, left_out)
+    present = drop_bags(table, left_out)
     if config.data.targets.missing == "leave_out":
-        without_bag = tuple(sorted(set(table.bags) - set(bags.names)))
+        without_bag = tuple(sorted(set(present.bags) - set(bags.names)))
         bags.notes |= dict.fromkeys(without_bag, "left out: it has a line, but no bag")
-        table, left_out = drop_bags(table, without_bag), left_out + without_bag
-    _match(table, bags, allow_unlabelled=config.data.unlabelled == "leave_out")
-    bags, table, without_slides = as_units(config.data, bags, table)
+        present, left_out = drop_bags(present, without_bag), left_out + without_bag
+    _match(present, bags, allow_unlabelled=config.data.unlabelled == "leave_out")
     if config.data.targets.unit == "patient":
+        # with all lines of a patient, the remarks can name the slides that are missing
+        all_lines = table if config.data.targets.missing == "leave_out" else present
+        bags, table, left_out = as_units(config.data, bags, all_lines)
         full_table = patient_table(full_table)
-    left_out += bags.empty() + without_slides
+    else:
+        table = present
+    left_out += bags.empty()
     table = drop_bags(table, left_out)
     split = _split(config, table, full_table=full_table, previous=previous)
     return prepare_bags(config, bags, table=table, split=split, left_out=left_out)

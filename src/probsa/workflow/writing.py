@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import Bag, write_csv
-from ..datasets import BagSet, Split
+from ..datasets import BagSet, PatientBags, Split
 from ..errors import BagError, GraphError
 from ..evaluation import (
     SEEN_BY_ALL,
@@ -82,7 +82,7 @@ class _Reading:
         self.targets = targets
         self.failures: Failures = []
         self.other: Failures = []
-        self.distances: dict[str, dict[str, Any]] = {}
+        self.details: dict[str, dict[str, Any]] = {}
 
     def bags(self) -> Iterator[Bag]:
         """Yield the bags that can be read and may be predicted.
@@ -113,8 +113,11 @@ class _Reading:
             raise BagError(SEEN_BY_ALL)
         bag = self.selection.bags.bag(name)
         self.predictor.check(bag)
+        details = self.details.setdefault(name, {})
         if self.selection.distance is not None:
-            self.distances[name] = self.selection.distance.of(bag)
+            details |= self.selection.distance.of(bag)
+        if isinstance(self.selection.bags, PatientBags):
+            details["slides_expected"] = self.selection.bags.slide_counts(name)[1]
         if difference is not None:
             self.other.append((name, difference))
         return replace(bag, y=as_label(self.targets.get(name)))
@@ -143,7 +146,7 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
     predictions = _predictions(predictor, reading.bags(), curves=curves)
     write_predictions(
         out,
-        (replace(p, **reading.distances.pop(p.name, {})) for p in predictions),
+        (replace(p, **reading.details.pop(p.name, {})) for p in predictions),
         labels={n: labels.get(n) for n in selection.names},
         parts=_parts(predictor, selection.names, split),
         classes=predictor.classes,
