@@ -221,6 +221,17 @@ def test_folders_are_data_sets(folder, tmp_path):
         result(str(tmp_path / "more" / "notes"))
 
 
+def test_keys_of_data_without_a_folder_hold_for_every_set_that_is_given(folder, tmp_path):
+    shared = {"standardize": True, "weight_scale": "median"}
+    file = grid_of(folder, data=shared, models=["abmil"])
+    with pytest.raises(InputError, match=r"names no data: give --data DIR"):
+        read_grid(file)
+    grid = read_grid(file, data=[f"{name}={folder}" for name in ("one", "two")])
+    assert {row.data.name for row in grid.rows} == {"one", "two"}
+    for row in grid.rows:
+        assert row.config.data.standardize and row.config.data.graph.weight_scale == "median"
+
+
 def test_flags_replace_the_data_of_the_file(folder, tmp_path):
     write_folder(tmp_path / "other", seed=1)
     grid = read_grid(grid_of(folder), data=[str(tmp_path / "other")])

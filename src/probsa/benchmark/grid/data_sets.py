@@ -111,6 +111,15 @@ def _keys_of_folder(folder: Path) -> dict[str, Any] | None:
     return keys | ({"instance_labels": str(instances)} if instances.is_dir() else {})
 
 
+def shared_keys(given: Any) -> dict[str, Any]:
+    """Return the keys of a grid's `data` that hold for all sets, where it names no folder."""
+    is_shared = isinstance(given, dict) and not any(
+        isinstance(v, dict) or k in ("features", "labels", "dataset", "root")
+        for k, v in given.items()
+    )
+    return dict(given) if is_shared else {}
+
+
 def named_sets(given: Any, *, where: str) -> dict[str, dict[str, Any]]:
     """Return the keys of a grid's `data` by data set name, with absolute paths.
 

@@ -22,7 +22,15 @@ from ...training import (
     section_keys,
 )
 from ..execution.cells import Keep
-from .data_sets import DataSet, chosen_splits, found_at, keys_of, made_ready, named_sets
+from .data_sets import (
+    DataSet,
+    chosen_splits,
+    found_at,
+    keys_of,
+    made_ready,
+    named_sets,
+    shared_keys,
+)
 from .entries import kl_weights, methods_of, run_keys
 from .exceptions import exception_of, idle_note
 from .methods_and_cells import Cell, Method
@@ -138,7 +146,8 @@ def read_grid(
 
     Args:
         path: The YAML file.
-        data: `DIR` or `NAME=DIR` each; replaces the data sets of the file.
+        data: `DIR` or `NAME=DIR` each; replaces the data sets of the file. If its `data` names no
+            folder, its keys hold for each of these sets.
         overrides: Keys of the grid or of a run (dotted or short), which take precedence over the
             file.
         out: The experiment's folder (default: the grid's name); labels made for a data set are
@@ -158,14 +167,8 @@ def read_grid(
     grid_flags, run_flags = _parted(overrides)
     given = _overruled(given, grid_flags, where=where)
     if data:
-        data_sets: dict[str, dict[str, Any]] = {}
-        for text in data:
-            for name, keys in found_at(text).items():
-                if name in data_sets:
-                    raise InputError(f"two data sets are called {name!r}: give --data NAME=DIR")
-                data_sets[name] = keys
-        given["data"] = data_sets
-    if given.get("data") is None:
+        given["data"] = _found(data, shared=shared_keys(given.get("data")))
+    if given.get("data") is None or shared_keys(given["data"]):
         raise InputError(
             f"{path} names no data: give --data DIR, a folder with features/ and labels.csv (or "
             "a parent of such folders)"
@@ -184,6 +187,17 @@ def read_grid(
         notes += [f"{data_name}: {note}" for note in data_notes]
     given = {**_settled(given, where=where), "data": ready}
     return _grid(given, name=name, notes=notes, where=where)
+
+
+def _found(data: Sequence[str], *, shared: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the data sets of folders; they have the shared keys beside their own."""
+    data_sets: dict[str, dict[str, Any]] = {}
+    for text in data:
+        for name, keys in found_at(text).items():
+            if name in data_sets:
+                raise InputError(f"two data sets are called {name!r}: give --data NAME=DIR")
+            data_sets[name] = {**shared, **keys}
+    return data_sets
 
 
 RENAMED = {"heads": "joint_runs"}
