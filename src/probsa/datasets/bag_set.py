@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Shaped
+from torch import Tensor
 
 from ..core import (
     Bag,
@@ -62,6 +63,8 @@ class BagSet(ABC):
         self.notes: dict[str, str] = {}
         """Remarks on bags that this process has read: missing slices, an estimated stride,
         isolated patches."""
+        self.covariates: Mapping[str, Tensor] = {}
+        """Encoded clinical covariates of the bags that have some, which `bag` adds."""
         self.overlay: Overlay | None = None
         """Instance labels that override those in the bags' files."""
         self._files = paths
@@ -135,9 +138,16 @@ class BagSet(ABC):
             GraphError: the coordinates are missing or contradict the stride.
             InputError: the bag is sealed.
         """
-        cached = self._cache.bag(self._open(name))
-        if cached is not None:
-            return cached
+        bag = self._cache.bag(self._open(name))
+        return self._with_covariates(self._new_bag(name) if bag is None else bag)
+
+    def _with_covariates(self, bag: Bag) -> Bag:
+        if bag.name not in self.covariates:
+            return bag
+        return replace(bag, covariates=self.covariates[bag.name])
+
+    def _new_bag(self, name: str) -> Bag:
+        """Read a bag and build its graph."""
         stored = self.stored(name)
         width = stored.features.shape[1]
         if width != self.in_dim:

@@ -111,7 +111,8 @@ class PatientBags(BagSet):
     def bag(self, name: str) -> Bag:
         """Return the bag of a patient; see `BagSet.bag`. It is not cached, but its slides are."""
         slides = self._used[self._open(name)]
-        return join_bags(name, [self.slide_bags.bag(slide) for slide in slides], y=None)
+        joined = join_bags(name, [self.slide_bags.bag(slide) for slide in slides], y=None)
+        return self._with_covariates(joined)
 
     def metadata(self, name: str) -> Metadata:
         """Return what all slides of a patient state alike; see `metadata_of` for each slide."""

@@ -283,6 +283,8 @@ def _with_temperature(predictor: Predictor, run: RunFolder) -> Predictor:
     predictor.run = run
     if predictor.config is not None and predictor.config.data.targets.unit == "patient":
         predictor.metadata["unit"] = "patient"
+    if predictor.config is not None and predictor.config.data.covariates.columns:
+        predictor.metadata["covariates"] = list(predictor.config.data.covariates.columns)
     if predictor.task not in CLASS_TASKS and predictor.config is not None:
         stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
         columns = predictor.config.data.targets.target

@@ -137,7 +137,12 @@ def _targets(
     options = TargetOptions(
         task=predictions.task, target=None if columns is None else tuple(columns)
     )
-    table = read_table(path, labels_required=False, target=options)
+    table = read_table(
+        path,
+        labels_required=False,
+        target=options,
+        covariates=predictions.metadata.get("covariates", ()),
+    )
     if predictions.metadata.get("unit") == "patient":
         table = patient_table(table)
     targets = {b: v for b, v in zip(table.bags, table.values, strict=True) if v is not None}

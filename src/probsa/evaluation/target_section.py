@@ -118,7 +118,11 @@ class TargetData:
         """Return what resamples are stratified by: classes, grades or events; else nothing."""
         if self.task == "survival":
             return self.y[:, 1]
-        return self.y[:, 0] if self.task in ("multiclass", "ordinal") else np.zeros(len(self.y))
+        return (
+            self.y[:, 0]
+            if self.task in ("binary", "multiclass", "ordinal")
+            else np.zeros(len(self.y))
+        )
 
 
 def target_metrics(
@@ -146,6 +150,21 @@ def target_metrics(
         notes=tuple(dict.fromkeys(of_model.notes)),
     )
     return {name: m.metric() for name, m in of_model.overall.items()}, section
+
+
+def sampled_target_metrics(data: TargetData, draws: Draws) -> TargetMetrics:
+    """Return the metrics of any task with their resamples; two classes count as a multiclass task.
+
+    Args:
+        data: the evaluated bags, each with a target.
+        draws: the data and its resamples, from `Draws.with_data`.
+    """
+    if data.task != "binary":
+        return _METRICS[data.task](data, draws)[0]
+    p = data.predicted[:, -1]
+    return multiclass_metrics(
+        data.y[:, 0].astype(np.int64), np.stack([1 - p, p], 1), names=("0", "1"), draws=draws
+    )
 
 
 Found = tuple[TargetMetrics, dict[str, TargetMetrics]]

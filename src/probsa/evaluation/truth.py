@@ -59,7 +59,13 @@ def read_truth(
         task="ordinal" if predictions.task == "ordinal" else "auto",
         target=None if columns is None else tuple(columns),
     )
-    table = read_table(path, classes=classes, labels_required=False, target=options)
+    table = read_table(
+        path,
+        classes=classes,
+        labels_required=False,
+        target=options,
+        covariates=predictions.metadata.get("covariates", ()),
+    )
     if predictions.metadata.get("unit") == "patient":
         table = patient_table(table)
     given = {b: y for b, y in zip(table.bags, table.labels, strict=True) if y is not None}

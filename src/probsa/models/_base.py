@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -143,6 +143,8 @@ class Model(nn.Module, ABC):
         self.arguments = {}
         self.likelihood = likelihood_of(n_classes, class_weights=class_weights)
         self.n_classes, self.seed = n_classes, seed
+        self.covariates: nn.Linear | None = None
+        """The additive effect B of clinical covariates on the logits; None for images alone."""
 
     @abstractmethod
     def forward(
@@ -153,6 +155,43 @@ class Model(nn.Module, ABC):
         generator: torch.Generator | None = None,
     ) -> Output:
         """Run the model; `noise` (n, samples), if given, replaces the noise from `streams`."""
+
+    def __call__(self, bags: Bags, **options: Any) -> Output:
+        """Run the model, and add the effect Bᵀx of the covariates to the logits of the image.
+
+        Raises:
+            InputError: the bags have covariates and the model has none, or the other way round.
+        """
+        out: Output = super().__call__(bags, **options)
+        given = 0 if bags.covariates is None else bags.covariates.shape[1]
+        wanted = 0 if self.covariates is None else self.covariates.in_features
+        if given != wanted:
+            raise InputError(
+                f"bag {bags.names[0]!r} has {given} covariates, but the model was built for "
+                f"{wanted}: encode them as the run's covariates.json states"
+            )
+        if self.covariates is None:
+            return out
+        effect = self.covariates(bags.covariates).to(out.logits.dtype)[:, None]
+        explained = out.explanation
+        if explained is not None:
+            # the probability without an instance would need the covariates as well
+            explained = replace(explained, leave_one_out=None)
+        return replace(out, logits=out.logits + effect, explanation=explained)
+
+    def add_covariates(self, count: int) -> None:
+        """Give the model an effect of covariates on its logits, which starts at 0.
+
+        Raises:
+            InputError: the method's losses or its training do not read the logits alone.
+        """
+        if self.tasks != TASKS or self.fits_directly:
+            raise InputError(
+                f"{self.name or type(self).__name__} takes no covariates, as its losses do not "
+                "depend on the logits of the bag alone: choose another model"
+            )
+        self.covariates = nn.Linear(count, self.n_classes, bias=False)
+        nn.init.zeros_(self.covariates.weight)
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """Return named terms, each the mean over bags of the value that a bag has on its own."""

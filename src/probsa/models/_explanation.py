@@ -21,13 +21,14 @@ class Explanation:
     """g_n = uᵀh_n, the logit that the classifier without its bias gives the instance alone."""
     contributions: Float[Tensor, "n classes"]
     """E[a_n g_n], signed; they sum over the bag to the mean logit without its bias."""
-    leave_one_out: Float[Tensor, "n classes"]
+    leave_one_out: Float[Tensor, "n classes"] | None
     """p(Y = c) minus p(Y = c) without the instance; positive if the instance speaks for c.
 
     The instance is removed from the pooling: the weights of the others are renormalised, and their
     attention logits and vectors keep their values. Without an encoder this equals the removal from
     the bag; where instances read each other (a transformer, a graph), it is exact at the pooling
-    only. Removing the only instance leaves the empty bag, whose logit is the bias.
+    only. Removing the only instance leaves the empty bag, whose logit is the bias. None for a model
+    with covariates.
     """
     probability: Float[Tensor, "n classes"] | None = None
     """P(f_n > 0), for models whose score is evidence (`score_kind`)."""

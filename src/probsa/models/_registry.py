@@ -217,6 +217,7 @@ def build(
     name: str,
     *,
     likelihood: LikelihoodSpec | Mapping[str, Any] | None = None,
+    covariates: int = 0,
     **model_arguments: Any,
 ) -> Model:
     """Build a model by name.
@@ -230,6 +231,7 @@ def build(
         name: registered name of the model.
         likelihood: the likelihood of a target that is not a class, with the constants that were
             fitted on the training part; it determines the number of logits. None for classes.
+        covariates: number of encoded clinical covariates, whose effect is added to the logits.
         **model_arguments: arguments of the model, see `arguments`.
 
     Raises:
@@ -264,6 +266,9 @@ def build(
         model.likelihood = build_likelihood(spec)
         model.arguments["likelihood"] = spec.as_dict()
         del model.arguments["n_classes"]  # it follows from the likelihood
+    if covariates:
+        model.add_covariates(covariates)
+        model.arguments["covariates"] = covariates
     return model
 
 

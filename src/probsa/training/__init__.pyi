@@ -13,6 +13,7 @@ from .config import DataConfig as DataConfig
 from .config import RunConfig as RunConfig
 from .config import TrainingConfig as TrainingConfig
 from .config import plain as plain
+from .covariates import attach_covariates as attach_covariates
 from .devices import choose_device as choose_device
 from .devices import gpu_count as gpu_count
 from .devices import precision_context as precision_context
@@ -27,6 +28,7 @@ from .keys import flatten as flatten
 from .keys import full_name as full_name
 from .keys import load_yaml as load_yaml
 from .keys import section_keys as section_keys
+from .model_groups import build_model as build_model
 from .optimizers import clip_gradients as clip_gradients
 from .optimizers import make_optimizer as make_optimizer
 from .preparation import PreparedData as PreparedData
@@ -54,6 +56,7 @@ from .runfile import without_prior as without_prior
 from .single import train as train
 from .targets import Target as Target
 from .targets import as_two_classes as as_two_classes
+from .targets import stack_targets as stack_targets
 from .targets import targets_of as targets_of
 from .units import need_table as need_table
 from .units import open_data as open_data

@@ -19,7 +19,7 @@ from ..core import (
     check_options,
     check_value,
 )
-from ..datasets import TargetOptions
+from ..datasets import CovariateOptions, TargetOptions
 from ..errors import InputError, UnknownName
 from ..variational import KLWeight, LikelihoodOptions, RateSchedule
 
@@ -66,6 +66,8 @@ class DataConfig:
     """What is learned: the task, and the columns of the table of labels that hold it."""
     likelihood: LikelihoodOptions = field(default_factory=LikelihoodOptions)
     """The likelihood of targets that are not classes."""
+    covariates: CovariateOptions = field(default_factory=CovariateOptions)
+    """Clinical covariates that are added to what the image says."""
     cache_gb: NonNegativeFloat = 4.0
     """Gigabytes of memory in which bags are cached between epochs."""
     max_bag_gb: PositiveFloat = MAX_BAG_GB
@@ -114,6 +116,8 @@ class TrainingConfig:
     """Weight decay of the optimizer."""
     decay_vectors: bool = True
     """Apply weight decay to biases and norm scales too, not only to matrices."""
+    covariate_weight_decay: NonNegativeFloat = 0.01
+    """Weight decay of the coefficients of clinical covariates."""
     kl_weight: Annotated[KLWeight, Limits(at_least=0)] = "cyclical"
     """Weight λ of the KL term: a constant, or a schedule. Models without a KL term ignore it."""
     balanced: bool = False
@@ -213,7 +217,7 @@ class RunConfig:
         model = dict(values["model"])
         check_value("model.name", model["name"], str)
         data = dict(values["data"])
-        for key in ("features", "labels", "split", "instance_labels"):
+        for key in ("features", "labels", "split", "instance_labels", "covariates"):
             if data.get(key) is not None:
                 check_value(f"data.{key}", data[key], Path)
                 data[key] = Path(data[key])

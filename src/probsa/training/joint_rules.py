@@ -22,6 +22,8 @@ def why_not_jointly(config: RunConfig) -> str | None:
         return f"{config.model} is fitted in one go, without gradient steps"
     if config.data.targets.task not in ("auto", *CLASS_TASKS):
         return f"the task {config.data.targets.task} has parameters beside those of the model"
+    if config.data.covariates.columns:
+        return "covariates have coefficients beside the weights of the model"
     if not facts(config.model).stackable:
         return f"{config.model} is not made of linear maps and norms alone"
     dropouts = [k for k, v in _model_arguments(config).items() if "dropout" in k and v]

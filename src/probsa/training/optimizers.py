@@ -23,16 +23,32 @@ def make_optimizer(model: Model, settings: TrainingConfig) -> torch.optim.Optimi
 
     The paper uses Adam; TransMIL uses RAdam in Lookahead, with `decay_vectors=False`.
     """
+    own = _own_decay(model, settings)
+    separate = {id(p) for group in own for p in group["params"]}
     groups = [
-        {**group, "params": list(group["params"]), WHOLE: k}
+        {**group, "params": [p for p in group["params"] if id(p) not in separate], WHOLE: k}
         for k, group in enumerate(model.parameter_groups())
     ]
     if not settings.decay_vectors:
         groups = [part for group in groups for part in _split_vectors(group)]
-    optimizer = optimizer_of(groups, settings)
+    optimizer = optimizer_of([*groups, *own], settings)
     if settings.lookahead is not None:
         Lookahead(optimizer, steps=settings.lookahead, alpha=settings.lookahead_alpha)
     return optimizer
+
+
+def _own_decay(model: Model, settings: TrainingConfig) -> list[dict]:
+    """Return the parameters with a weight decay of their own.
+
+    Thresholds, biases and variances of a likelihood have none, and the coefficients of covariates
+    have `covariate_weight_decay`.
+    """
+    of_target = [p for p in model.likelihood.parameters() if p.requires_grad]
+    groups = [{"params": of_target, "weight_decay": 0.0}] if of_target else []
+    if model.covariates is not None:
+        decay = settings.covariate_weight_decay
+        groups.append({"params": list(model.covariates.parameters()), "weight_decay": decay})
+    return groups
 
 
 def _split_vectors(group: dict) -> list[dict]:

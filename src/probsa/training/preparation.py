@@ -25,6 +25,7 @@ from ..core import (
 from ..datasets import (
     SPLIT_PARTS,
     BagSet,
+    CovariateEncoder,
     FeatureMetadata,
     LabelTable,
     Split,
@@ -39,6 +40,7 @@ from ..models import arguments, fixed
 from ..variational import balanced_weights
 from .checkpoints import Checkpoint
 from .config import RunConfig
+from .covariates import fit_covariates
 from .run_folder import RunFolder
 from .targets import Target, fit_likelihood, stack_targets, targets_of
 from .units import as_units, open_data, read_labels
@@ -136,6 +138,8 @@ class PreparedData:
     standardizer: Standardizer
     feature_metadata: FeatureMetadata
     """Metadata of the training bags' features."""
+    encoder: CovariateEncoder | None = None
+    """How clinical covariates are encoded; None for a run without."""
     left_out: tuple[str, ...] = ()
     """Labelled bags without features or instances; the notes give the reasons."""
 
@@ -143,6 +147,8 @@ class PreparedData:
         """Write the split, what is known of the features, and the notes on bags to the folder."""
         write_json(folder.split_file, self.split.to_dict())
         write_json(folder.features_file, self.feature_metadata.to_dict())
+        if self.encoder is not None:
+            write_json(folder.covariates_file, self.encoder.to_dict())
         if self.table.task not in CLASS_TASKS:
             y = stack_targets(self.targets, self.split.train)
             rows = [None if v != v else v for v in y.flatten().tolist()]
@@ -226,6 +232,9 @@ def prepare_bags(
     else:
         from_data["likelihood"] = spec.as_dict()
     _check_graph(config, bags, split)
+    encoder = fit_covariates(config.data, bags, table, train=split.train)
+    if encoder is not None:
+        from_data["covariates"] = len(encoder.names)
     standardize = config.data.standardize
     return PreparedData(
         bags=bags.sealed(split.test, why=TEST_PART),
@@ -237,6 +246,7 @@ def prepare_bags(
         standardizer=Standardizer.fit(bags, split.train) if standardize else Standardizer(),
         feature_metadata=FeatureMetadata.of(bags, split.train),
         left_out=left_out,
+        encoder=encoder,
     )
 
 

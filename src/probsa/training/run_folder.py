@@ -2,7 +2,7 @@
 
 run.yaml       the resolved run file          split.json    the part of each bag
 about.json     versions, machine              metrics.csv   one row per epoch
-notes.json     remarks on bags                features.json, targets.json: of the training bags
+notes.json     remarks on bags                features.json, targets.json, covariates.json
 checkpoints/   best.safetensors, last    recipe.json   how those were made, if they state it
 members/<k>/   of an ensemble; later also predictions/, maps/, evaluation.json and other results
 """
@@ -67,6 +67,11 @@ class RunFolder:
     def targets_file(self) -> Path:
         """What the training bags were labelled with, for tasks other than classes."""
         return self.path / "targets.json"
+
+    @property
+    def covariates_file(self) -> Path:
+        """How clinical covariates are encoded, for runs that have some."""
+        return self.path / "covariates.json"
 
     @property
     def split_file(self) -> Path:

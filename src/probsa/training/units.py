@@ -30,6 +30,7 @@ def read_labels(data: DataConfig, *, path: Path | None = None) -> LabelTable:
         path or data.labels,
         classes=data.classes,
         target=data.targets,
+        covariates=data.covariates.columns,
         labels_required=path is None,
     )
 

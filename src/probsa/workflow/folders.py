@@ -17,6 +17,7 @@ from ..datasets import (
     patient_table,
     read_table,
 )
+from ..errors import InputError
 from ..evaluation import (
     NOTES,
     MapScoreChoice,
@@ -29,6 +30,7 @@ from ..evaluation import (
 )
 from ..training import (
     RunFolder,
+    attach_covariates,
     need_table,
     note_missing_features,
     open_data,
@@ -44,6 +46,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     *,
     out: Path,
     labels: Path | None = None,
+    covariates: Path | None = None,
     checkpoint: str = "best",
     device: str = "auto",
     other_features: bool = False,
@@ -64,6 +67,8 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         features: folder with the features of the bags.
         out: folder to write the predictions to.
         labels: table of labels to include in the table of predictions.
+        covariates: table of the clinical covariates that the run was trained with; None for that of
+            the run.
         checkpoint: `best` or `last` epoch of the run.
         device: device to predict on; `auto` chooses one.
         other_features: also predict bags whose encoder, kind, resolution or patch size no training
@@ -83,6 +88,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     runs = (Path(run),) if isinstance(run, str | Path) else tuple(map(Path, run))
     predictor = _load_all(runs, checkpoint=checkpoint, device=device)
     bags, table = _units(predictor, features, labels)
+    unknown = _covariates(predictor, bags, table, covariates)
     null_maps = null_maps_of(runs)  # a damaged file is refused before anything is written
     predicted = predict_bags(
         predictor,
@@ -96,7 +102,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         on_bag=on_bag,
     )
     apply_null_maps(null_maps, out, bags)
-    return replace(predicted, **_remarks(table, bags, out))
+    return replace(predicted, **_remarks(table, bags, out), new_missing=unknown)
 
 
 def _units(
@@ -111,6 +117,22 @@ def _units(
     if predictor.config.data.targets.unit == "patient" and table is not None:
         return PatientBags(bags, table, missing="leave_out"), patient_table(table)
     return bags, table
+
+
+def _covariates(
+    predictor: Predictor, bags: BagSet, table: LabelTable | None, path: Path | None
+) -> dict[str, int]:
+    """Give the bags their covariates; return how often some are missing as in no training bag."""
+    has_some = predictor.config is not None and bool(predictor.config.data.covariates.columns)
+    if not has_some and path is not None:
+        raise InputError("covariates are given, but the model was trained on images alone")
+    if not has_some:
+        return {}
+    if predictor.run is None:
+        raise InputError(
+            "runs with covariates are predicted one by one, as each has its own encoder: give one"
+        )
+    return attach_covariates(predictor.run, bags, names=bags.names, table=table, path=path)
 
 
 def _open(predictor: Predictor, features: Path) -> BagSet:
@@ -132,7 +154,10 @@ def _table(path: Path | None, predictor: Predictor, bags: BagSet) -> LabelTable 
     target = TargetOptions() if predictor.config is None else predictor.config.data.targets
     named = predictor.task in CLASS_TASKS or predictor.task == "ordinal"
     classes = predictor.classes if named else None
-    table = read_table(path, classes=classes, labels_required=False, target=target)
+    columns = () if predictor.config is None else predictor.config.data.covariates.columns
+    table = read_table(
+        path, classes=classes, labels_required=False, target=target, covariates=columns
+    )
     if not set(table.bags) & set(bags.names):
         check_labels_match(table, bags.names, allow_unlabelled=True)
     return table

@@ -29,11 +29,13 @@ from ..training import (
     RunFolder,
     Target,
     as_two_classes,
+    attach_covariates,
     open_units,
     read_split,
     targets_of,
     train,
 )
+from .covariate_comparison import compare_covariates
 from .writing import BagSelection, Failures, OnBag, Predicted, note_map_score, predict_bags
 
 
@@ -84,7 +86,7 @@ def train_and_report(
     run = train(config, out, resume=resume, overwrite=overwrite, reporter=reporter)
     if int(os.environ.get("RANK", "0")) != 0:
         return None
-    return finish_run(run, maps=maps, on_bag=on_bag)
+    return finish_run(run, maps=maps, reporter=reporter, on_bag=on_bag)
 
 
 def finish_run(
@@ -93,6 +95,7 @@ def finish_run(
     bootstrap: int = 2000,
     maps: Literal["test", "all", "none"] = "test",
     extras: bool = True,
+    reporter: Reporter | None = None,
     on_bag: OnBag | None = None,
 ) -> Trained:
     """Predict, evaluate and draw the held-out bags of a trained run, in its folder.
@@ -102,6 +105,7 @@ def finish_run(
         bootstrap: number of resamples for the confidence intervals; 0 for none.
         maps: which bags to draw, as in `train_and_report`.
         extras: see `predict_run`.
+        reporter: informed of the epochs of the fit of images alone, for a run with covariates.
         on_bag: called after every bag that is predicted or drawn.
     """
     data = run.config().data
@@ -114,6 +118,9 @@ def finish_run(
     )
     # the training bags have labels but are not predicted: they are not missing
     report = replace(report, without_prediction=())
+    compared = compare_covariates(run, bootstrap=bootstrap, reporter=reporter) if extras else None
+    if compared is not None:
+        report = replace(report, sections=(*report.sections, compared))
     split = read_split(run)
     drawn = {"test": split.test or split.val, "all": split.val + split.test, "none": ()}[maps]
     failures = list(predicted.failures)
@@ -149,6 +156,7 @@ def predict_run(
     predictor = load(run.path, device=config.training.device)
     bags, table = open_units(config.data)
     split = read_split(run)
+    attach_covariates(run, bags, names=split.val + split.test, table=table)
     targets = targets_of(table)
     threshold = None
     if predictor.task in CLASS_TASKS:

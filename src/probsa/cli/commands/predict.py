@@ -40,6 +40,11 @@ def parser() -> ArgumentParser:
         help="Table of labels to include in the table of predictions.",
     )  # fmt: skip
     add(
+        "--covariates", type=Path, metavar="CSV",
+        help="Table of the clinical covariates that the run was trained with, for other patients. "
+        "Default: that of the run.",
+    )  # fmt: skip
+    add(
         "--checkpoint", choices=("best", "last"), default="best",
         help="Weights that the run's `select` chose (by default, those of the epoch with the best "
         "validation AUROC), or those of the last epoch. Default: best.",
@@ -79,6 +84,7 @@ def run(arguments: Sequence[str]) -> int:
             args.features,
             out=args.out,
             labels=args.labels,
+            covariates=args.covariates,
             checkpoint=args.checkpoint,
             device=args.device,
             other_features=args.other_features,
@@ -109,6 +115,11 @@ def _remarks(predicted: "Predicted") -> Iterator[str]:
     """Yield what there is to say besides the bags that failed."""
     from ...core import counted
 
+    for column, count in predicted.new_missing.items():
+        yield (
+            f"the covariate {column!r} is missing for {counted(count, 'bag')}, and was never "
+            "missing in training: the average is used"
+        )
     if predicted.other:
         yield (
             f"{counted(len(predicted.other), 'bag')} with other features than every training bag, "

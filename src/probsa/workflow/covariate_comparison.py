@@ -1,0 +1,220 @@
+"""What images add to clinical covariates: covariates alone, images alone, and both.
+
+The three fits have the same likelihood, the same split and the same seeds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table as Grid
+from torch import Tensor, nn
+
+from ..datasets import BagSet, LabelTable
+from ..evaluation import TargetData, load, metric_cell, read_predictions, sampled_target_metrics
+from ..statistics import PRIMARY, Draws, Metric, TargetMetrics, sampled_difference
+from ..training import (
+    PreparedData,
+    Reporter,
+    RunFolder,
+    build_model,
+    open_units,
+    prepare,
+    stack_targets,
+    train,
+)
+from ..variational import Cox, Likelihood
+
+IMAGES, COVARIATES, BOTH = "images alone", "covariates alone", "both"
+STEPS = 200
+"""Largest number of steps of the fit to covariates alone."""
+ALMOST_ALL = 0.98
+"""An AUROC or concordance of covariates alone above which one of them may state the target."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CovariateSection:
+    """The primary metric of the three fits on the evaluated bags, and their paired differences."""
+
+    metric: str
+    values: Mapping[str, Metric]
+    gain_over_covariates: Metric
+    """Both minus covariates alone, which is what the images add."""
+    gain_over_images: Metric
+    coefficients: Mapping[str, Sequence[float]]
+    """The effect of each encoded covariate on the logits, in the fit of both."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Its key in the JSON report."""
+        return "covariates"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "metric": self.metric,
+            "values": {name: m.to_dict() for name, m in self.values.items()},
+            "gain_over_covariates": self.gain_over_covariates.to_dict(),
+            "gain_over_images": self.gain_over_images.to_dict(),
+            "coefficients": {name: list(b) for name, b in self.coefficients.items()},
+            "warnings": list(self.warnings),
+        }
+
+    def render(self, console: Console) -> None:
+        """Print it as text."""
+        grid = Grid(title="clinical covariates", title_justify="left")
+        grid.add_column("fit")
+        grid.add_column(self.metric, justify="right")
+        for name, metric in self.values.items():
+            grid.add_row(name, metric_cell(metric))
+        console.print(grid)
+        console.print(
+            f"what images add to the covariates: {metric_cell(self.gain_over_covariates)}; what "
+            f"covariates add to the images: {metric_cell(self.gain_over_images)}",
+            markup=False,
+            soft_wrap=True,
+        )
+        effects = ", ".join(
+            f"{name} {'/'.join(f'{v:+.2f}' for v in b)}" for name, b in self.coefficients.items()
+        )
+        console.print(f"association with the logit: {effects}", markup=False, soft_wrap=True)
+        for warning in self.warnings:
+            console.print(f"warning: {warning}", markup=False, soft_wrap=True)
+
+
+def compare_covariates(
+    run: RunFolder, *, bootstrap: int = 2000, reporter: Reporter | None = None
+) -> CovariateSection | None:
+    """Compare a run with covariates with fits of covariates alone and of images alone.
+
+    The fit of images alone is a run in `images_alone` below the run folder, which is not trained
+    again if it is complete.
+
+    Args:
+        run: the folder of a run that has predicted its held-out bags.
+        bootstrap: number of resamples of the patients; 0 for no intervals.
+        reporter: informed of the epochs of the fit of images alone.
+
+    Returns:
+        The comparison on the test bags, or without any on the validation bags; None for a run
+        without covariates.
+    """
+    config = run.config()
+    if not config.data.covariates.columns:
+        return None
+    prepared = prepare(config, previous=run.path)
+    split = prepared.split
+    names = split.test or split.val
+    bags, table = open_units(config.data)
+    predictions = read_predictions(run.predictions)
+    rows = [predictions.bags.index(name) for name in names]
+    y = stack_targets(prepared.targets, names).double().numpy().reshape(len(names), -1)
+    both = TargetData.of(predictions, rows, y)
+    fits = {
+        COVARIATES: replace(both, predicted=_covariates_alone(run, prepared, names), scores={}),
+        IMAGES: replace(
+            both, predicted=_images_alone(run, prepared, bags, names, reporter=reporter), scores={}
+        ),
+        BOTH: replace(both, scores={}),
+    }
+    draws = Draws.stratified(
+        both.strata(), groups=_groups(table, names), resamples=bootstrap, seed=0
+    ).with_data()
+    sampled = {name: sampled_target_metrics(data, draws) for name, data in fits.items()}
+    return _section(run, prepared, sampled)
+
+
+def _section(
+    run: RunFolder, prepared: PreparedData, sampled: Mapping[str, TargetMetrics]
+) -> CovariateSection:
+    task = prepared.table.task
+    primary = PRIMARY["multiclass" if task == "binary" else task]
+    of_fit = {name: metrics.overall[primary.name] for name, metrics in sampled.items()}
+    alone = of_fit[COVARIATES].value
+    warnings = []
+    if task in ("binary", "survival") and alone is not None and alone > ALMOST_ALL:
+        warnings.append(
+            f"covariates alone reach {alone:.3f}: one of them may be a function of the target"
+        )
+    model = load(run.path, device="cpu").model
+    assert model.covariates is not None and prepared.encoder is not None
+    effects = model.covariates.weight.detach().T.tolist()
+    return CovariateSection(
+        metric="auroc" if task == "binary" else primary.name,
+        values={name: metric.metric() for name, metric in of_fit.items()},
+        gain_over_covariates=sampled_difference(of_fit[BOTH], of_fit[COVARIATES]).metric(),
+        gain_over_images=sampled_difference(of_fit[BOTH], of_fit[IMAGES]).metric(),
+        coefficients=dict(zip(prepared.encoder.names, effects, strict=True)),
+        warnings=tuple(warnings),
+    )
+
+
+def _images_alone(
+    run: RunFolder,
+    prepared: PreparedData,
+    bags: BagSet,
+    names: Sequence[str],
+    *,
+    reporter: Reporter | None,
+) -> np.ndarray:
+    """Return what the same run without covariates predicts."""
+    without = replace(
+        prepared,
+        bags=prepared.bags.sealed((), why=""),
+        encoder=None,
+        model_arguments={k: v for k, v in prepared.model_arguments.items() if k != "covariates"},
+    )
+    without.bags.covariates = {}
+    folder = train(
+        run.config(), run.path / "images_alone", resume=True, prepared=without, reporter=reporter
+    )
+    predictor = load(folder.path, device=run.config().training.device)
+    bags.covariates = {}
+    return _stacked(p.probability for p in predictor.predict(bags.bag(n) for n in names))
+
+
+def _stacked(rows: Any) -> np.ndarray:
+    return np.stack(list(rows)).astype(np.float64)
+
+
+def _covariates_alone(run: RunFolder, prepared: PreparedData, names: Sequence[str]) -> np.ndarray:
+    """Return what a linear model of the covariates predicts, with the likelihood of the run."""
+    config = run.config()
+    model = build_model(config, prepared).double()
+    likelihood, columns = model.likelihood, model.n_classes
+    given, train_names = prepared.bags.covariates, prepared.split.train
+    x = torch.stack([given[name] for name in train_names]).double()
+    y = stack_targets(prepared.targets, train_names)
+    linear = nn.Linear(x.shape[1], columns).double()
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    _fit(linear, likelihood, x, y, decay=config.training.covariate_weight_decay)
+    with torch.no_grad():
+        if isinstance(likelihood, Cox):
+            likelihood.set_baseline(linear(x)[:, 0].exp(), y)
+        test = linear(torch.stack([given[name] for name in names]).double())
+        return likelihood.predict(test[:, None]).values.numpy().astype(np.float64)
+
+
+def _fit(linear: nn.Linear, likelihood: Likelihood, x: Tensor, y: Tensor, *, decay: float) -> None:
+    """Minimise the mean negative log-likelihood with a ridge penalty on the coefficients."""
+    parameters = [*linear.parameters(), *(p for p in likelihood.parameters() if p.requires_grad)]
+    optimizer = torch.optim.LBFGS(parameters, max_iter=STEPS, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = likelihood.nll(linear(x)[:, None], y).mean()
+        value = value + decay / 2 * linear.weight.square().sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+
+
+def _groups(table: LabelTable, names: Sequence[str]) -> list[str]:
+    rows = {bag: row for row, bag in enumerate(table.bags)}
+    return [table.group(rows[name]) for name in names]
