@@ -1,12 +1,9 @@
-"""Scripts that run in several processes, as torchrun starts them."""
+"""Scripts that run in several processes, with what torchrun gives each of them."""
 
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
+from support.forks import begin
 
 
 def free_port() -> int:
@@ -17,14 +14,12 @@ def free_port() -> int:
 
 def run_script(script: Path, *arguments: object, processes: int) -> None:
     """Run a script in one process, or in several with gloo; fail with its messages."""
-    launcher = [sys.executable]
-    if processes > 1:
-        launcher += ["-m", "torch.distributed.run", f"--nproc-per-node={processes}"]
-        launcher += [f"--master-port={free_port()}"]
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [*launcher, str(script), *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    port, program = str(free_port()), script.read_text()
+    begun = []
+    for rank in map(str, range(processes)):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": str(processes)}
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        several = {**place, **address} if processes > 1 else {}
+        begun.append(begin(program, *arguments, environment=several))
+    ended = [process.wait() for process in begun]
+    assert not any(ended), "\n".join(process.errors()[-3000:] for process in begun)
