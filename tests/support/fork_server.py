@@ -13,6 +13,7 @@ PRELOADED = (
     "matplotlib.figure",
     "probsa.benchmark.execution.running",
     "probsa.cli.entry",
+    "probsa.cohorts.flow",
     "probsa.datasets.conversion",
     "probsa.evaluation.report",
     "probsa.exports.folder",

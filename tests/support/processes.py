@@ -1,9 +1,14 @@
-"""Scripts that run in several processes, with what torchrun gives each of them."""
+"""Scripts that run in several processes, and workers that begin quickly."""
 
+import multiprocessing
 import socket
 from pathlib import Path
 
-from support.forks import begin
+import pytest
+from support.fork_server import PRELOADED
+from support.forks import PATHS, begin
+
+from probsa.jobs import processes as started
 
 
 def free_port() -> int:
@@ -23,3 +28,10 @@ def run_script(script: Path, *arguments: object, processes: int) -> None:
         begun.append(begin(program, *arguments, environment=several))
     ended = [process.wait() for process in begun]
     assert not any(ended), "\n".join(process.errors()[-3000:] for process in begun)
+
+
+def fork_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the workers of a run from a process that has imported the package."""
+    multiprocessing.set_forkserver_preload([*PRELOADED, "support.toy_stage"])
+    monkeypatch.setattr(started, "METHOD", "forkserver")
+    monkeypatch.setenv("PYTHONPATH", PATHS)

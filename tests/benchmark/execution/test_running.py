@@ -2,7 +2,6 @@
 
 import errno
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from support import forks
+from support.processes import fork_workers
 from support.stored import write_folder
 from support.toy_stage import wait_for
 
@@ -26,7 +26,7 @@ from probsa.benchmark.reports import write_report
 from probsa.core.files import read_csv
 from probsa.errors import BagError, InputError, OutputExists
 from probsa.evaluation.tables import read_predictions
-from probsa.jobs import locks, processes
+from probsa.jobs import locks
 from probsa.jobs.locks import claim
 from probsa.training import train, train_jointly
 from probsa.training.checkpoints import load_checkpoint
@@ -383,9 +383,7 @@ def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_do_what_one_does(folder, tmp_path, monkeypatch):
-    multiprocessing.set_forkserver_preload(["probsa.benchmark.execution.units", "torch._dynamo"])
-    monkeypatch.setattr(processes, "METHOD", "forkserver")
-    monkeypatch.setenv("PYTHONPATH", forks.PATHS)
+    fork_workers(monkeypatch)
     grid = grid_of(folder)
     seen: list[int] = []
 
