@@ -7,6 +7,7 @@ from pathlib import Path
 import jaxtyping
 import pytest
 import torch
+from support.late_checks import check_late
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -14,6 +15,8 @@ SHAPES_IN_ONE_OF = 12
 
 # Two threads on small tensors cost more than they bring.
 torch.set_num_threads(1)
+
+check_late()
 
 
 def _beside(name: str) -> Path:

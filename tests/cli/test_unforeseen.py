@@ -2,10 +2,9 @@
 
 import json
 import signal
-import subprocess
-import sys
 
 import pytest
+from support import forks
 
 from probsa.cli import main, unforeseen
 from probsa.cli.commands import models
@@ -81,10 +80,8 @@ sys.exit(main(["models"]))
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
 def test_a_signal_leaves_nothing_and_has_one_status(tmp_path, number):
     program = PROGRAM.format(target=str(tmp_path / "x.json"), signal=number)
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (130, "probsa: stopped\n")
+    done = forks.run(program)
+    assert (done.returncode, done.errors()) == (130, "probsa: stopped\n")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.made_slides import tissue, write_cohort, write_slide
+from support.processes import fork_workers
 
 from probsa.cohorts import extraction, reading
 from probsa.cohorts.coordinates import read_coordinates
@@ -111,7 +112,8 @@ def test_batches_and_readers_change_nothing(work, finished):
         np.testing.assert_allclose(here.features, there.features, rtol=1e-5, atol=1e-6)
 
 
-def test_several_workers_make_the_same(slides, finished, tmp_path):
+def test_several_workers_make_the_same(slides, finished, tmp_path, monkeypatch):
+    fork_workers(monkeypatch)
     out, run = tmp_path / "work", RunOptions(workers=2)
     (patched,) = patch_cohort(slides, out, settings=SMALL, run=run)
     report = extract_cohort(out, ExtractOptions(batch=7, threads=1), run=run)

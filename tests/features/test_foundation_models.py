@@ -1,7 +1,7 @@
 """Foundation models: their cards' values, and the way from a file of weights to features.
 
 None of their weights is needed. At full size each is built without memory, for its width, its
-number of parameters and its keys. With two layers, otherwise as it is, each is saved, loaded
+number of parameters and its keys. With one or two layers, otherwise as it is, each is saved, loaded
 through `weights=` and compared with the recipe of its card, written out here from the card.
 """
 
@@ -84,18 +84,20 @@ def test_at_full_size_it_has_the_parameters_and_keys_of_its_card(name):
     assert encoder.width == width
 
 
-# with two layers
+# with few layers: two for the lightest network of each library, one for the others
+
+TWO = ("conch-v1.5", "phikon-v2")
 
 
 @pytest.fixture
 def shallow(monkeypatch):
-    """Registers an encoder with two layers, under its own name."""
+    """Registers an encoder with few layers, under its own name."""
     features.names()
     monkeypatch.setattr(_registry, "_registered", dict(_registry._registered))
 
     def cut(name: str) -> str:
         entry = _registry._registered[name]
-        fixed = {**entry.fixed, "depth": 2}
+        fixed = {**entry.fixed, "depth": 2 if name in TWO else 1}
         _registry._registered[name] = dataclasses.replace(entry, fixed=fixed)
         return name
 
@@ -117,7 +119,8 @@ def random_state(name: str, seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def timm_model(architecture: str, state: dict[str, torch.Tensor], **arguments):
-    network = _torchvision.optional("timm").create_model(architecture, depth=2, **arguments)
+    depth = len({key.split(".")[1] for key in state if key.startswith("blocks.")})
+    network = _torchvision.optional("timm").create_model(architecture, depth=depth, **arguments)
     network.load_state_dict(state)
     return network.eval()
 

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import SOURCE, TESTS
+from support.processes import fork_workers
 from support.toy_stage import Toy, tasks_of, wait_for
 
 from probsa.core.files import write_json
@@ -34,8 +34,7 @@ def _impatient(monkeypatch):
 @pytest.fixture
 def quick(monkeypatch):
     """Fork workers from a process that has imported torch, which takes two seconds."""
-    multiprocessing.set_forkserver_preload(["toy_stage"])
-    monkeypatch.setattr(processes, "METHOD", "forkserver")
+    fork_workers(monkeypatch)
 
 
 @pytest.fixture(scope="module")

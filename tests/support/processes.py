@@ -1,12 +1,14 @@
-"""Scripts that run in several processes, as torchrun starts them."""
+"""Scripts that run in several processes, and workers that begin quickly."""
 
-import os
+import multiprocessing
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
+import pytest
+from support.fork_server import PRELOADED
+from support.forks import PATHS, begin
+
+from probsa.jobs import processes as started
 
 
 def free_port() -> int:
@@ -17,14 +19,19 @@ def free_port() -> int:
 
 def run_script(script: Path, *arguments: object, processes: int) -> None:
     """Run a script in one process, or in several with gloo; fail with its messages."""
-    launcher = [sys.executable]
-    if processes > 1:
-        launcher += ["-m", "torch.distributed.run", f"--nproc-per-node={processes}"]
-        launcher += [f"--master-port={free_port()}"]
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [*launcher, str(script), *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    port, program = str(free_port()), script.read_text()
+    begun = []
+    for rank in map(str, range(processes)):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": str(processes)}
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        several = {**place, **address} if processes > 1 else {}
+        begun.append(begin(program, *arguments, environment=several))
+    ended = [process.wait() for process in begun]
+    assert not any(ended), "\n".join(process.errors()[-3000:] for process in begun)
+
+
+def fork_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the workers of a run from a process that has imported the package."""
+    multiprocessing.set_forkserver_preload([*PRELOADED, "support.toy_stage"])
+    monkeypatch.setattr(started, "METHOD", "forkserver")
+    monkeypatch.setenv("PYTHONPATH", PATHS)

@@ -2,12 +2,12 @@
 
 import hashlib
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import forks
 from support.stored import write_folder
+from support.toy_stage import wait_for
 
 from probsa.cli import main
 from probsa.errors import OutputExists
@@ -34,9 +34,9 @@ sys.exit(main({arguments!r}))
 
 def killed(arguments, *, n, number="SIGKILL"):
     program = PROGRAM.format(n=n, number=number, arguments=[str(a) for a in arguments])
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    done = forks.run(program)
     expected = -signal.SIGKILL if number == "SIGKILL" else 130
-    assert done.returncode == expected, done.stderr.decode()
+    assert done.returncode == expected, done.errors()
 
 
 def hidden(folder: Path) -> list[str]:
@@ -111,19 +111,16 @@ def test_maps_of_other_bags_are_swept_too_but_not_those_of_a_living_process(trai
     living = "import time; from pathlib import Path; from probsa.core import replacing; "
     living += "from probsa.jobs import claim; import sys; p = Path(sys.argv[1]); lock = claim(p)\n"
     living += "with replacing(p) as t: print(t, flush=True); time.sleep(60)"
-    process = subprocess.Popen(
-        [sys.executable, "-c", living, str(out / f"{bags[1]}.png")],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = forks.begin(living, out / f"{bags[1]}.png")
     try:
-        assert process.stdout is not None
-        theirs = Path(process.stdout.readline().strip())
+        wait_for(lambda: "\n" in process.output() or process.poll() is not None)
+        theirs = Path(process.output().strip())
+        assert theirs.name, process.errors()
         assert main([*arguments, "--bag", bags[2]]) == 0
         assert not left.exists() and theirs.exists()
     finally:
-        process.kill()
+        process.send_signal(signal.SIGKILL)
         process.wait()
-        process.stdout.close()
     assert main([*arguments, "--bag", bags[2]]) == 0
     assert hidden(out) == []
 

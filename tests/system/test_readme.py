@@ -3,10 +3,9 @@
 import importlib
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
+from support import forks
 from support.made_slides import tissue, write_slide
 from support.paths import ROOT
 from support.stored import write_folder
@@ -29,11 +28,9 @@ def test_it_is_short_and_its_example_early():
 
 def test_the_python_example_runs():
     (example,) = blocks("python")
-    done = subprocess.run(
-        [sys.executable, "-c", example], capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert "nll" in done.stdout and "kl" in done.stdout
+    done = forks.run(example)
+    assert done.returncode == 0, done.errors()
+    assert "nll" in done.output() and "kl" in done.output()
 
 
 def test_the_commands_exist_with_their_flags():

@@ -1,35 +1,24 @@
 """Two processes under torchrun train like one: same batches and noise, same weights to 1e-6."""
 
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
 import torch
+from support.processes import free_port, run_script
 
+from probsa.cli import main
 from probsa.training.checkpoints import load_checkpoint
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def command(shared_data, out, *, processes, more=()):
-    launcher = [sys.executable, "-m", "probsa"]
-    if processes > 1:
-        launcher = [
-            sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}",
-            f"--master-port={free_port()}", "--module", "probsa",
-        ]  # fmt: skip
+def arguments(shared_data, out):
     bags = shared_data / "bags" / "ct_ich"
     return [
-        *launcher, "train", "--features", str(bags / "features"), "--labels",
+        "train", "--features", str(bags / "features"), "--labels",
         str(bags / "labels.csv"), "--model", "abmil-probsa-diag", "--test-fold", "0",
         "--standardize", "--epochs", "3", "--batch-size", "5", "--device", "cpu", "--threads", "1",
-        "--tensorboard", "false", "--maps", "none", "--out", str(out), *more,
+        "--tensorboard", "false", "--maps", "none", "--out", str(out), *LOOKAHEAD,
     ]  # fmt: skip
 
 
@@ -42,13 +31,17 @@ LOOKAHEAD = (
 @pytest.mark.slow
 def test_two_processes_give_the_weights_of_one(shared_data, tmp_path):
     """Three epochs of ct_ich in batches of five: one rank gets three bags and the other two."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for processes, out in ((1, tmp_path / "one"), (2, tmp_path / "two")):
-        done = subprocess.run(
-            command(shared_data, out, processes=processes, more=LOOKAHEAD),
-            env=environment, capture_output=True, text=True, timeout=240, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3000:]
+    assert main(arguments(shared_data, tmp_path / "one")) == 0
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
+            f"--master-port={free_port()}", "--module", "probsa",
+            *arguments(shared_data, tmp_path / "two"),
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
     one, two = (
         load_checkpoint(tmp_path / name / "checkpoints" / "last.safetensors")
         for name in ("one", "two")
@@ -100,19 +93,8 @@ def test_the_gradients_are_those_of_the_whole_batch(shared_data, tmp_path):
     """This holds for a batch with fewer bags than ranks, too."""
     script = tmp_path / "gradients.py"
     script.write_text(GRADIENTS)
-    arguments = [str(shared_data / "bags" / "ct_ich"), str(tmp_path)]
-    launchers = (
-        [sys.executable],
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
-         f"--master-port={free_port()}"],
-    )  # fmt: skip
-    for launcher in launchers:
-        done = subprocess.run(
-            [*launcher, str(script), *arguments],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True, text=True, timeout=240, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3000:]
+    for processes in (1, 2):
+        run_script(script, shared_data / "bags" / "ct_ich", tmp_path, processes=processes)
     for bags in (5, 1):
         one = torch.load(tmp_path / f"gradients{bags}_1.pt", weights_only=True)
         two = torch.load(tmp_path / f"gradients{bags}_2.pt", weights_only=True)

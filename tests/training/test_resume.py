@@ -1,17 +1,15 @@
 """A run that is interrupted at any moment and resumed ends with exactly the same weights."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
 import pytest
 import torch
 import yaml
+from support import forks
 from support.stored import write_folder
 
 from probsa.errors import CheckpointError, InputError
@@ -150,12 +148,7 @@ class Victim:
         code = prelude + RUN.format(
             config=str(folder / "run.yaml"), out=str(out), started=str(self.started)
         )
-        self.log = (folder / "stderr.txt").open("wb")
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stderr=self.log,
-        )
+        self.process = forks.begin(code)
         self.wait_for(self.started)
 
     def wait_for(self, file):
@@ -167,12 +160,9 @@ class Victim:
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
-        self.log.close()
 
     def finish(self):
-        status = self.process.wait(180)
-        self.log.close()
-        assert status == 0, (self.started.parent / "stderr.txt").read_text()
+        assert self.process.wait(180) == 0, self.process.errors()
 
 
 def epochs_of(out):

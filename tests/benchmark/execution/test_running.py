@@ -2,7 +2,6 @@
 
 import errno
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,7 +11,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import yaml
-from support.paths import SOURCE, TESTS
+from support import forks
+from support.processes import fork_workers
 from support.stored import write_folder
 from support.toy_stage import wait_for
 
@@ -26,14 +26,13 @@ from probsa.benchmark.reports import write_report
 from probsa.core.files import read_csv
 from probsa.errors import BagError, InputError, OutputExists
 from probsa.evaluation.tables import read_predictions
-from probsa.jobs import locks, processes
+from probsa.jobs import locks
 from probsa.jobs.locks import claim
 from probsa.training import train, train_jointly
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import RunConfig
 from probsa.workflow import train_and_report
 
-PATHS = os.pathsep.join(map(str, (SOURCE, TESTS)))
 SMALL = {"embed": 4, "attention_dim": 4}
 DIAG = {"name": "abmil-probsa-diag", **SMALL, "samples": 4, "predict_samples": 8}
 DSMIL = {"name": "dsmil", "embed": 4}
@@ -384,9 +383,7 @@ def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_do_what_one_does(folder, tmp_path, monkeypatch):
-    multiprocessing.set_forkserver_preload(["probsa.benchmark.execution.units"])
-    monkeypatch.setattr(processes, "METHOD", "forkserver")
-    monkeypatch.setenv("PYTHONPATH", PATHS)
+    fork_workers(monkeypatch)
     grid = grid_of(folder)
     seen: list[int] = []
 
@@ -434,23 +431,17 @@ run_grid(read_grid(Path(sys.argv[1])), Path(sys.argv[2]))
 """
 
 
-def killed_when(there, grid, out, log):
+def killed_when(there, grid, out):
     """Run the grid in another process and kill it as soon as `there()` is true."""
-    with log.open("ab") as f:
-        process = subprocess.Popen(
-            [sys.executable, "-c", GRID, str(grid), str(out)],
-            env={**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"},
-            stderr=f,
-        )
-        wait_for(lambda: there() or process.poll() is not None)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert process.returncode == -signal.SIGKILL, log.read_text()
+    process = forks.begin(GRID, grid, out)
+    wait_for(lambda: there() or process.poll() is not None)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, process.errors()
 
 
 def test_a_grid_that_is_killed_twice_ends_the_same(folder, tmp_path):
     """First during the training of a run, which is then done last; then during prediction."""
-    out, log = tmp_path / "out", tmp_path / "log"
+    out = tmp_path / "out"
     keys = {"models": [DSMIL, DIAG], "kl_weight": [0.1, 1], "splits": [0], "epochs": 30}
     path = written(folder, **keys)
     grid = read_grid(path)
@@ -460,9 +451,9 @@ def test_a_grid_that_is_killed_twice_ends_the_same(folder, tmp_path):
         file = alone / "metrics.csv"
         return file.is_file() and file.read_text().count("\n") > 3
 
-    killed_when(epochs, path, out, log)
+    killed_when(epochs, path, out)
     assert not (alone / "evaluation.json").exists()
-    killed_when(lambda: (both[0] / "threshold.json").exists(), path, out, log)
+    killed_when(lambda: (both[0] / "threshold.json").exists(), path, out)
     assert not any((p / "evaluation.json").exists() for p in (alone, both[1]))
     assert count_states(run_grid(grid, out))["done"] == 3
     run_grid(grid, tmp_path / "fresh")
@@ -556,7 +547,7 @@ def test_jobs_of_a_cluster_share_the_grid(folder, tmp_path, monkeypatch):
     from probsa.jobs import slurm
 
     monkeypatch.setattr(slurm, "POLL", 0.05)
-    monkeypatch.setenv("PYTHONPATH", PATHS)
+    monkeypatch.setenv("PYTHONPATH", forks.PATHS)
     grid = grid_of(folder, slurm={"cluster": "local", "timeout_min": 5})
     out = tmp_path / "out"
     notes: list[str] = []
