@@ -28,6 +28,7 @@ from ..training import (
 from ..variational import Field, PerClass
 from .ensemble import combine
 from .prediction import Prediction
+from .prior_shift import move_prior
 from .temperature import Temperature, scale_prediction
 
 MAX_INSTANCES = 8192
@@ -281,6 +282,9 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
 def _with_temperature(predictor: Predictor, run: RunFolder) -> Predictor:
     """Set the run of a predictor and its temperature, if it has one."""
     predictor.run = run
+    members = predictor.members if isinstance(predictor, Ensemble) else (predictor,)
+    for member in members:
+        predictor.metadata |= move_prior(member.model.likelihood, run)
     if predictor.config is not None and predictor.config.data.targets.unit == "patient":
         predictor.metadata["unit"] = "patient"
     if predictor.config is not None and predictor.config.data.covariates.columns:

@@ -112,6 +112,8 @@ class Report:
         line(f"{self.folder}: {counted(self.bags, 'bag')} ({parts}; {classes})")
         if self.threshold_source:
             line(f"threshold: {self.threshold_source}")
+        if "prior" in self.metadata:
+            line(f"classes: {self.metadata['prior']}")
         if "kappa" in self.metadata:
             line(smoothness_sentence(self.metadata))
         console.print(_grid("bags", self.metrics, titles=TARGET_TITLES))

@@ -18,6 +18,8 @@ from .devices import choose_device as choose_device
 from .devices import gpu_count as gpu_count
 from .devices import precision_context as precision_context
 from .direct import epochs_of as epochs_of
+from .imbalance import ClassPrior as ClassPrior
+from .imbalance import stored_prior as stored_prior
 from .joint import JointTrainingFailed as JointTrainingFailed
 from .joint import train_jointly as train_jointly
 from .joint_rules import joint_key as joint_key

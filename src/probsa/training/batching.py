@@ -27,6 +27,7 @@ def plan_epoch(
     seed: int,
     epoch: int,
     batch_size: int,
+    order: Sequence[str] | None = None,
     max_instances: int | None = None,
     size: Callable[[str], int] | None = None,
 ) -> list[Batch]:
@@ -40,20 +41,23 @@ def plan_epoch(
         seed: seed of the order.
         epoch: number of the epoch, from 0.
         batch_size: largest number of bags in a batch.
+        order: the bags in their order, if it is not a shuffle of the names.
         max_instances: largest number of instances in a batch, or None for no limit.
         size: returns the number of instances of a bag; needed for `max_instances`.
     """
-    order = torch.randperm(len(names), generator=random_stream(seed, "order", epoch)).tolist()
+    if order is None:
+        shuffled = torch.randperm(len(names), generator=random_stream(seed, "order", epoch))
+        order = [names[k] for k in shuffled.tolist()]
     batches: list[Batch] = []
     current: list[str] = []
     total = 0
-    for k in order:
-        n = size(names[k]) if max_instances and size else 0
+    for name in order:
+        n = size(name) if max_instances and size else 0
         full = len(current) == batch_size or (max_instances and total + n > max_instances)
         if current and full:
             batches.append(tuple(current))
             current, total = [], 0
-        current.append(names[k])
+        current.append(name)
         total += n
     if current:
         batches.append(tuple(current))

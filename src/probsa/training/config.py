@@ -122,6 +122,17 @@ class TrainingConfig:
     """Weight λ of the KL term: a constant, or a schedule. Models without a KL term ignore it."""
     balanced: bool = False
     """Weight the loss so that every class contributes equally."""
+    sampling: Literal["shuffled", "balanced"] = "shuffled"
+    """'balanced' draws every class equally often, with replacement; an epoch keeps its length.
+    'shuffled' takes every bag once."""
+    prior_correction: bool = True
+    """After `balanced` or balanced sampling, move predicted probabilities back to the shares of the
+    classes in training."""
+    prevalence: tuple[UnitInterval, ...] | None = None
+    """Shares of the classes where the model will be used, which predictions are moved to."""
+    threshold: str = "f1"
+    """How the validation bags choose the threshold of two classes: `f1`, `youden`,
+    `sensitivity=0.95`, or `cost=10:1` (a missed positive costs ten false ones)."""
     clip_norm: PositiveFloat | None = None
     """Maximum norm of the gradient. Larger gradients are scaled down to it."""
     patience: PositiveInt | None = None
@@ -224,6 +235,10 @@ class RunConfig:
         if data.get("classes") is not None:
             check_value("data.classes", data["classes"], tuple[str | int, ...])
             data["classes"] = tuple(str(c) for c in data["classes"])
+        for key in ("numeric", "categorical"):
+            if key in data:
+                check_value(f"data.{key}", data[key], tuple[str, ...])
+                data[key] = tuple(data[key])
         return cls(
             data=from_flat_values(DataConfig, data),
             model=model.pop("name"),

@@ -22,6 +22,7 @@ from ..variational import kl_weight
 from .averaging import WeightAverage, exponential_rate, first_averaged_epoch
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
 from .devices import World, precision_context
+from .imbalance import dealt_batches, epoch_order
 from .keepers import Keeper, TrainingState
 from .model_groups import ModelGroup
 from .optimizers import clip_gradients, set_learning_rate
@@ -91,8 +92,12 @@ class TrainingLoop:
         return [run for group in self.groups for run in group.runs]
 
     def _plan(self, epoch: int) -> list[Batch]:
+        table, train = self.prepared.table, self.prepared.split.train
+        if self.prepared.deals_events:
+            return dealt_batches(self.config, table, train, epoch=epoch)
         return plan_epoch(
-            self.prepared.split.train,
+            train,
+            order=epoch_order(self.config, table, train, epoch=epoch),
             seed=self.config.order_seed,
             epoch=epoch,
             batch_size=self.settings.batch_size,

@@ -41,6 +41,7 @@ from ..variational import balanced_weights
 from .checkpoints import Checkpoint
 from .config import RunConfig
 from .covariates import fit_covariates
+from .imbalance import ClassPrior, class_prior, store_prior
 from .run_folder import RunFolder
 from .targets import Target, fit_likelihood, stack_targets, targets_of
 from .units import as_units, open_data, read_labels
@@ -140,13 +141,21 @@ class PreparedData:
     """Metadata of the training bags' features."""
     encoder: CovariateEncoder | None = None
     """How clinical covariates are encoded; None for a run without."""
+    prior: ClassPrior | None = None
+    """The shares of the classes that predictions refer to, where the loss treats all alike."""
     left_out: tuple[str, ...] = ()
     """Labelled bags without features or instances; the notes give the reasons."""
+
+    @property
+    def deals_events(self) -> bool:
+        """Whether the loss compares the bags of a batch, so that each needs events."""
+        return self.model_arguments.get("likelihood", {}).get("kind") == "cox"
 
     def write(self, folder: RunFolder) -> None:
         """Write the split, what is known of the features, and the notes on bags to the folder."""
         write_json(folder.split_file, self.split.to_dict())
         write_json(folder.features_file, self.feature_metadata.to_dict())
+        store_prior(folder, self.prior)
         if self.encoder is not None:
             write_json(folder.covariates_file, self.encoder.to_dict())
         if self.table.task not in CLASS_TASKS:
@@ -247,6 +256,7 @@ def prepare_bags(
         feature_metadata=FeatureMetadata.of(bags, split.train),
         left_out=left_out,
         encoder=encoder,
+        prior=class_prior(config, table, split),
     )
 
 

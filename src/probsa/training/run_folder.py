@@ -74,6 +74,11 @@ class RunFolder:
         return self.path / "covariates.json"
 
     @property
+    def prior_file(self) -> Path:
+        """The shares of the classes, for runs whose loss treats all classes alike."""
+        return self.path / "prior.json"
+
+    @property
     def split_file(self) -> Path:
         return self.path / "split.json"
 

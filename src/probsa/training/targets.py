@@ -1,6 +1,7 @@
 """Stage 8: what the bags of a run are trained on, and the likelihood that follows from it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,9 +11,12 @@ from ..core import CLASS_TASKS
 from ..datasets import LabelTable, Split, check_training_part
 from ..errors import InputError
 from ..models import check_task, fixed
+from ..statistics import threshold_by_rule
 from ..variational import LikelihoodSpec, fit_spec
 from .config import RunConfig
 
+MOST_WEIGHT = 20.0
+"""Largest weight of the positive bags of a rare finding."""
 Target = int | float | tuple[float, ...]
 """The class or the grade of a bag; for regression a number, for other tasks one per column."""
 
@@ -42,13 +46,18 @@ def fit_likelihood(config: RunConfig, table: LabelTable, split: Split) -> Likeli
     if task == "multiclass":
         return None
     train = split.train
-    return fit_spec(
+    y = stack_targets(targets_of(table), train)
+    spec = fit_spec(
         task,
-        stack_targets(targets_of(table), train),
+        y,
         n_classes=len(table.classes),
         options=config.data.likelihood,
         one_logit=fixed(config.model)[0].one_field,
     )
+    if task == "multilabel" and config.training.balanced:
+        weights = ((y == 0).sum(0) / (y == 1).sum(0)).clamp(max=MOST_WEIGHT)
+        spec = replace(spec, positive_weights=tuple(weights.tolist()))
+    return spec
 
 
 def stack_targets(targets: Mapping[str, Target], names: Sequence[str]) -> Tensor:
@@ -81,10 +90,17 @@ def as_two_classes(table: LabelTable, train: Sequence[str]) -> dict[str, int]:
 
 def _check_options(config: RunConfig, table: LabelTable) -> None:
     training, task = config.training, table.task
+    if training.threshold != "f1":
+        threshold_by_rule(training.threshold, np.array([True, False]), np.array([0.9, 0.1]))
+        if task != "binary":
+            raise InputError(
+                f"threshold is {training.threshold!r}, which is for two classes, but the task is "
+                f"{task}: leave it out"
+            )
     if task in CLASS_TASKS:
         return
     problem = ""
-    if training.balanced:
+    if training.balanced and task != "multilabel":
         problem = "balanced weights the loss of classes"
     elif training.temperature_scaling:
         problem = "temperature_scaling scales the probabilities of classes"

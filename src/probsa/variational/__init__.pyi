@@ -1,10 +1,12 @@
 from .cox import Cox as Cox
 from .field import Field as Field
+from .findings import Findings as Findings
 from .learned_prior import LearnedPrior as LearnedPrior
 from .likelihood_spec import LikelihoodSpec as LikelihoodSpec
 from .likelihood_spec import build_likelihood as build_likelihood
 from .likelihood_spec import fit_spec as fit_spec
 from .likelihood_spec import logits_of as logits_of
+from .likelihoods import Bernoulli as Bernoulli
 from .likelihoods import Categorical as Categorical
 from .likelihoods import Independent as Independent
 from .likelihoods import Likelihood as Likelihood

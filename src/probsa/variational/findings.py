@@ -44,7 +44,7 @@ class Findings(Likelihood):
     def probability(
         self, logits: Float[Tensor, "*batch findings"]
     ) -> Float[Tensor, "*batch findings"]:
-        return logits.sigmoid()
+        return self._moved(logits).sigmoid()
 
     def _losses(
         self,

@@ -40,6 +40,9 @@ class Likelihood(nn.Module, ABC):
     couples_bags: ClassVar[bool] = False
     """Whether the loss of a bag depends on the other bags of its batch."""
     class_weights: Tensor | None
+    prior_shift: Tensor | None = None
+    """What is added to the logits of classes in `probability`, not in the loss: it moves the
+    probabilities from the shares of classes in training to others."""
     shared_buffers: ClassVar[tuple[str, ...]] = ("class_weights",)
     """Buffers that all models of a stack share, since they follow from the data."""
 
@@ -92,6 +95,9 @@ class Likelihood(nn.Module, ABC):
         parts = [self.nll(one, y) for one in logits.double().split(1, 1)]
         return torch.stack(parts, 1)
 
+    def _moved(self, logits: Tensor) -> Tensor:
+        return logits if self.prior_shift is None else logits + self.prior_shift.to(logits)
+
     def _weigh(self, nll: Tensor, y: Tensor) -> Tensor:
         return nll if self.class_weights is None else nll * self.class_weights[y.long()]
 
@@ -122,7 +128,7 @@ class Bernoulli(Likelihood):
     def probability(
         self, logits: Float[Tensor, "*batch classes"]
     ) -> Float[Tensor, "*batch classes"]:
-        return logits.sigmoid()
+        return self._moved(logits).sigmoid()
 
 
 class Categorical(Likelihood):
@@ -140,7 +146,7 @@ class Categorical(Likelihood):
     def probability(
         self, logits: Float[Tensor, "*batch classes"]
     ) -> Float[Tensor, "*batch classes"]:
-        return logits.softmax(-1)
+        return self._moved(logits).softmax(-1)
 
 
 class Independent(Likelihood):

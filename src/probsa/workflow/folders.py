@@ -66,9 +66,8 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         run: the run folder, or the file of a converted model; or several of them.
         features: folder with the features of the bags.
         out: folder to write the predictions to.
-        labels: table of labels to include in the table of predictions.
-        covariates: table of the clinical covariates that the run was trained with; None for that of
-            the run.
+        labels: table of labels that the table of predictions includes.
+        covariates: table of the run's clinical covariates; None for that of the run.
         checkpoint: `best` or `last` epoch of the run.
         device: device to predict on; `auto` chooses one.
         other_features: also predict bags whose encoder, kind, resolution or patch size no training
@@ -80,10 +79,8 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     Raises:
         OutputExists: `out` exists and `overwrite` is not set, or it contains something else.
         InputError: `run` is not a run folder, or the runs cannot be combined.
-        TableError: the table cannot be used, a label is not one of the classes of the run, or
-            the table names none of the bags.
-        BagError: none of the bags can be predicted: they lack what the model needs, such as
-            coordinates, or have another width.
+        TableError: a table cannot be used, or names none of the bags, or a class is unknown.
+        BagError: none of the bags can be predicted, as they lack what the model needs.
     """
     runs = (Path(run),) if isinstance(run, str | Path) else tuple(map(Path, run))
     predictor = _load_all(runs, checkpoint=checkpoint, device=device)

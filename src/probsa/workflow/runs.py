@@ -23,6 +23,7 @@ from ..evaluation import (
     store_null_maps,
 )
 from ..maps import render_folder
+from ..statistics import threshold_by_rule
 from ..training import (
     Reporter,
     RunConfig,
@@ -212,7 +213,11 @@ def _validated(
     validation = scale_run(run, predictor, validation, y=y)
     if len(predictor.classes) <= 2:
         score = np.array([p.probability[-1] for p in validation], dtype=np.float64)
-        threshold = best_threshold(y, score) if validation else None
-        chosen = f"largest F1 on {len(validation)} validation bags"
+        rule = run.config().training.threshold
+        chosen = f"{'largest F1' if rule == 'f1' else rule} on {len(validation)} validation bags"
+        if validation and rule == "f1":
+            threshold = best_threshold(y, score)
+        elif validation:
+            threshold = threshold_by_rule(rule, y == 1, score).value
         write_json(run.threshold_file, {"threshold": threshold, "chosen": chosen})
     return threshold

@@ -1,0 +1,221 @@
+"""Classes of unequal frequency: sampling, weights, the prior of predictions, thresholds."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support.stored import write_folder
+
+from probsa.datasets import TargetOptions
+from probsa.errors import InputError
+from probsa.evaluation import load, read_predictions
+from probsa.training import Reporter, RunConfig, load_checkpoint, read_split, train
+from probsa.training.batching import plan_epoch
+from probsa.training.config import DataConfig, TrainingConfig
+from probsa.training.imbalance import ClassPrior, dealt_batches, epoch_order
+from probsa.training.units import read_labels
+from probsa.variational import Bernoulli, Categorical
+from probsa.workflow import train_and_report
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Bags of which one of ten is positive, with times to an event as well."""
+    path = tmp_path_factory.mktemp("imbalance")
+    _, table = write_folder(path, bags=60)
+    head, *rows = table.read_text().splitlines()
+    rows = [r if int(r[:3]) % 10 == 1 else r[:4] + "0" + r[5:] for r in rows]
+    table.write_text("\n".join([head, *rows]))
+    g = np.random.default_rng(0)
+    times = [f"{k:03d},{g.exponential(9) + 1:.3f},{int(k % 4 == 0)},{k % 3}" for k in range(60)]
+    (path / "times.csv").write_text("\n".join(["bag,time,event,fold", *times]))
+    return path
+
+
+def config_of(folder, *, table="labels.csv", targets=None, model="abmil", **training):
+    return RunConfig(
+        data=DataConfig(
+            features=folder / "features", labels=folder / table, test_fold=0,
+            targets=targets or TargetOptions(),
+        ),
+        model=model,
+        model_arguments={"embed": 6, "attention_dim": 4},
+        training=replace(
+            TrainingConfig(
+                epochs=2, batch_size=8, learning_rate=1e-2, warmup_epochs=0, device="cpu",
+                threads=1, tensorboard=False,
+            ),
+            **training,
+        ),
+    )  # fmt: skip
+
+
+def test_balanced_sampling_draws_classes_equally_often_in_an_epoch_of_the_same_length(folder):
+    config, table = config_of(folder, sampling="balanced"), read_labels(config_of(folder).data)
+    names = [b for b, fold in zip(table.bags, table.folds, strict=True) if fold == 2]
+    order = epoch_order(config, table, names, epoch=3)
+    y = dict(zip(table.bags, table.labels, strict=True))
+    counts = Counter(y[name] for name in order)
+    assert len(order) == len(names) and abs(counts[0] - counts[1]) <= 1
+    assert (
+        order
+        == epoch_order(config, table, names, epoch=3)
+        != epoch_order(config, table, names, epoch=4)
+    )
+    plan = plan_epoch(tuple(names), seed=0, epoch=3, batch_size=8, order=order)
+    assert [name for batch in plan for name in batch] == order
+    assert epoch_order(config_of(folder), table, names, epoch=3) is None
+
+
+def test_predictions_are_moved_to_the_shares_of_training(folder, tmp_path):
+    config = config_of(folder, balanced=True)
+    run = train_and_report(config, tmp_path / "run", maps="none").run
+    split, prior = read_split(run), json.loads(run.prior_file.read_text())
+    table = read_labels(config.data)
+    y = dict(zip(table.bags, table.labels, strict=True))
+    share = np.mean([y[name] for name in split.train])
+    assert prior["training"] == prior["predicted"] == pytest.approx([1 - share, share])
+    assert prior["effective"] == [0.5, 0.5]
+    moved = read_predictions(run.predictions)
+    assert "equally frequent classes to the shares" in moved.metadata["prior"]
+    off = replace(config, training=replace(config.training, prior_correction=False))
+    same = train_and_report(off, tmp_path / "off", maps="none").run
+    for name, value in load_checkpoint(run.best).part("model").items():
+        assert torch.equal(load_checkpoint(same.best).part("model")[name], value), name
+    p, q = (read_predictions(r.predictions).probability[:, 0] for r in (run, same))
+    odds = p / (1 - p) / (q / (1 - q))
+    np.testing.assert_allclose(odds, share / (1 - share), rtol=1e-4)
+
+
+def test_the_correction_is_that_of_the_worked_examples():
+    bernoulli, categorical = Bernoulli(), Categorical()
+    half = [0.5, 0.5]
+    bernoulli.prior_shift = ClassPrior(training=half, effective=half, predicted=[0.9, 0.1]).shift()
+    logit = torch.tensor([[[0.7]]], dtype=torch.float64).logit()
+    assert bernoulli.predict(logit).values.item() == pytest.approx(0.2058824, abs=5e-8)
+    third = [1 / 3] * 3
+    categorical.prior_shift = ClassPrior(
+        training=third, effective=third, predicted=[0.2, 0.3, 0.5]
+    ).shift()
+    logits = torch.tensor([[[0.5, 0.3, 0.2]]], dtype=torch.float64).log()
+    expected = [0.3448276, 0.3103448, 0.3448276]
+    assert categorical.predict(logits).values[0].tolist() == pytest.approx(expected, abs=5e-8)
+
+
+def test_weights_and_correction_leave_a_calibrated_toy_calibrated():
+    """A logistic model that is fitted with class weights predicts the prevalence again."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(10_000, generator=g, dtype=torch.float64)
+    y = (torch.rand(10_000, generator=g, dtype=torch.float64) < (2 * x - 3).sigmoid()).long()
+    share = float(y.double().mean())
+    weights = (0.5 / (1 - share), 0.5 / share)
+    likelihood = Bernoulli(class_weights=weights)
+    beta = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([beta], max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss():
+        optimizer.zero_grad()
+        value = likelihood.nll((beta[0] + beta[1] * x)[:, None, None], y).mean()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    prior = ClassPrior(
+        training=[1 - share, share], effective=[0.5, 0.5], predicted=[1 - share, share]
+    )
+    logits = (beta[0] + beta[1] * x).detach()[:, None, None]
+    before = likelihood.predict(logits).values.mean().item()
+    likelihood.prior_shift = prior.shift()
+    after = likelihood.predict(logits).values.mean().item()
+    assert abs(after - share) < 0.01 < abs(before - share)
+
+
+def test_a_prevalence_moves_predictions_of_any_run(folder, tmp_path):
+    config = config_of(folder, prevalence=(0.99, 0.01))
+    run = train_and_report(config, tmp_path / "run", maps="none").run
+    assert read_predictions(run.predictions).probability.mean() < 0.1
+    likelihood = load(run.path, device="cpu").model.likelihood
+    assert float(likelihood.prior_shift) < -2
+
+
+def test_balanced_sampling_resumes_with_the_same_bits(folder, tmp_path):
+    class AfterOneEpoch(Reporter):
+        def epoch(self, row):
+            if row["epoch"] == 1:
+                raise KeyboardInterrupt
+
+    for table, targets, options in (
+        ("labels.csv", None, {"sampling": "balanced"}),
+        ("times.csv", COX, {"batch_size": 10}),
+    ):
+        config = config_of(folder, table=table, targets=targets, **options)
+        if targets is COX:
+            config = replace(config, data=replace(config.data, likelihood=cox_likelihood()))
+        whole = train(config, tmp_path / table / "whole")
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / table / "broken", reporter=AfterOneEpoch())
+        broken = train(config, tmp_path / table / "broken", resume=True)
+        for name, value in load_checkpoint(whole.last).tensors.items():
+            assert torch.equal(load_checkpoint(broken.last).tensors[name], value), name
+
+
+COX = TargetOptions(task="survival")
+
+
+def cox_likelihood():
+    from probsa.variational import LikelihoodOptions
+
+    return LikelihoodOptions(survival="cox")
+
+
+def test_batches_of_cox_have_events(folder):
+    config = config_of(folder, table="times.csv", targets=COX, batch_size=10)
+    table = read_labels(config.data)
+    names = [b for b, fold in zip(table.bags, table.folds, strict=True) if fold == 0]
+    events = dict(zip(table.bags, (v[1] for v in table.values), strict=True))
+    batches = dealt_batches(config, table, table.bags, epoch=0)
+    assert sorted(n for b in batches for n in b) == sorted(table.bags)
+    assert all(sum(events[n] for n in batch) >= 2 for batch in batches)
+    small = replace(config, training=replace(config.training, batch_size=4))
+    with pytest.raises(InputError, match="batch_size is 4"):
+        dealt_batches(small, table, names, epoch=0)
+
+
+@pytest.mark.parametrize("rule", ["youden", "sensitivity=0.95", "cost=10:1"])
+def test_the_threshold_is_that_of_the_rule(folder, tmp_path, rule):
+    run = train_and_report(config_of(folder, threshold=rule), tmp_path / "run", maps="none").run
+    stored = json.loads(run.threshold_file.read_text())
+    assert stored["chosen"].startswith(rule)
+    if rule.startswith("cost"):
+        assert stored["threshold"] == pytest.approx(1 / 11)
+    if rule.startswith("sensitivity"):
+        predictions = read_predictions(run.predictions)
+        ill = [
+            p for p, y, part in zip(
+                predictions.probability[:, 0], predictions.labels, predictions.parts, strict=True
+            ) if part == "val" and y == 1
+        ]  # fmt: skip
+        assert np.mean(np.array(ill) >= stored["threshold"]) >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"balanced": True, "sampling": "balanced"}, "choose one of them"),
+        ({"prevalence": (0.5, 0.3, 0.2)}, "expected 2 shares"),
+        ({"threshold": "best"}, "threshold rule is 'best'"),
+    ],
+)
+def test_contradictions_are_refused(folder, tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        train(config_of(folder, **options), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_sampling_of_classes_is_refused_for_other_targets(folder, tmp_path):
+    config = config_of(folder, table="times.csv", targets=COX, sampling="balanced")
+    with pytest.raises(InputError, match="sampling: balanced is for classes"):
+        train(config, tmp_path / "run")
