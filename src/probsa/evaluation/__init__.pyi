@@ -83,6 +83,8 @@ from .tables import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .tables import Predictions as Predictions
 from .tables import read_predictions as read_predictions
 from .tables import write_predictions as write_predictions
+from .target_section import TargetData as TargetData
+from .target_section import sampled_target_metrics as sampled_target_metrics
 from .temperature import scale_run as scale_run
 from .training_distance import TrainingDistance as TrainingDistance
 from .training_distance import fit_run_distance as fit_run_distance

@@ -25,6 +25,7 @@ from .improvement import Gain
 from .ranks import AverageRank
 
 TITLES: dict[SplitMetric, str] = {"auroc": "AUROC", "f1": "F1"}
+NAMES: dict[str, str] = {**TITLES}
 POINTS = 100.0
 
 
@@ -73,7 +74,7 @@ def _gain(s: Scores, compared: Pooled | None) -> Gain | None:
         data=s.data,
         variant=s.method.label,
         kl_weight=s.method.name.rpartition("λ=")[2],
-        metric=TITLES[compared.metric],
+        metric=NAMES[compared.metric],
         pooling=compared.pooling,
         points=POINTS * difference.difference,
         low=_points(difference.low),
@@ -134,7 +135,7 @@ def _difference(s: Scores, compared: Pooled | None) -> BaselineDifference | None
     difference = comparison.differences[name]
     return BaselineDifference(
         data=s.data,
-        metric=TITLES[compared.metric],
+        metric=NAMES[compared.metric],
         pooling=compared.pooling,
         method=name,
         model=s.method.model,
