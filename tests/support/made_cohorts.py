@@ -10,7 +10,7 @@ TASKS: dict[str, dict[str, object]] = {
     "ordinal": {"task": "ordinal"},
     "multilabel": {"task": "multilabel", "target": ["tumour", "necrosis"]},
     "regression": {"task": "regression", "target": "age"},
-    "survival": {"task": "survival", "bins": 3},
+    "survival": {"task": "survival", "bins": 2},
 }
 """The keys of a run for each task."""
 HEADERS = {
@@ -22,16 +22,21 @@ HEADERS = {
 }
 
 
-def write_cohort(folder: Path, task: str, *, bags: int = 36, folds: int = 3) -> dict[str, str]:
-    """Write bags of 2 to 4 instances with a target; return the paths as keys of a run."""
+def write_cohort(
+    folder: Path, task: str, *, bags: int = 36, column: str = "fold"
+) -> dict[str, object]:
+    """Write bags of 2 to 4 instances in three folds, or with a third in the test part.
+
+    Returns: the keys of a run.
+    """
     g = np.random.default_rng(list(TASKS).index(task))
     (folder / "features").mkdir(parents=True)
-    lines = [f"bag,{HEADERS[task]},fold"]
+    lines = [f"bag,{HEADERS[task]},{column}"]
     for k in range(bags):
-        level = k // folds % 3
+        level, finding = k // 3 % 3, k // 9 % 2
         x = g.normal(size=(int(g.integers(2, 5)), 4)).astype(np.float32)
         x[:, 0] += 2 * level
-        x[:, 1] += 3 * (k // (3 * folds) % 2)
+        x[:, 1] += 3 * finding
         with h5py.File(folder / "features" / f"{k:02d}.h5", "w") as file:
             file["features"] = x
             file["coords"] = np.arange(len(x))[:, None]
@@ -39,10 +44,12 @@ def write_cohort(folder: Path, task: str, *, bags: int = 36, folds: int = 3) -> 
         cells = {
             "multiclass": f"{level}",
             "ordinal": f"{level}",
-            "multilabel": f"{int(level > 0)},{'' if k % 11 == 5 else k // (3 * folds) % 2}",
+            "multilabel": f"{int(level > 0)},{'' if k % 11 == 5 else finding}",
             "regression": f"{40 + 10 * level + g.normal():.3f}",
             "survival": f"{(4 - level) * g.uniform(1, 2):.3f},{int(k % 4 != 1)}",
         }
-        lines.append(f"{k:02d},{cells[task]},{k % folds}")
+        part = k % 3 if column == "fold" else "train" if k % 3 else "test"
+        lines.append(f"{k:02d},{cells[task]},{part}")
     (folder / "labels.csv").write_text("\n".join(lines) + "\n")
-    return {"features": str(folder / "features"), "labels": str(folder / "labels.csv")}
+    paths = {"features": str(folder / "features"), "labels": str(folder / "labels.csv")}
+    return {**paths, **TASKS[task]}

@@ -17,8 +17,8 @@ from ..results.means import SplitMetric, split_values
 from ..results.outlier_folds import outlier_splits
 from ..results.paper import BASELINES, LABELS, STUDIES, paper_rows, title_of
 from ..results.pooled import Pooled
-from ..results.ranked import columns_of
-from ..results.results import Scores
+from ..results.ranked import Columns, columns_of
+from ..results.results import AnyScores, Scores
 from .folds import FoldScores
 from .forest import BaselineDifference
 from .improvement import Gain
@@ -187,7 +187,16 @@ def critical(
     """Return the critical difference of a family's methods with a value on every data set, or why
     there is none."""
     columns = columns_of([s for s in chosen(scores) if s.method.family == family])
-    values = columns.of(metric)
+    return _critical(columns, columns.of(metric))
+
+
+def critical_by_primary(scores: Sequence[AnyScores], family: Family) -> CriticalDifference | str:
+    """Return the same by the primary metric of each data set, whatever its task."""
+    columns = columns_of([s for s in chosen(scores) if s.method.family == family])
+    return _critical(columns, columns.values)
+
+
+def _critical(columns: Columns, values: dict[str, list[float]]) -> CriticalDifference | str:
     sets = len({data for data, _ in columns.columns})
     if len(values) < 2 or sets < 2:
         counts = f"methods: {len(values)}, data sets in common: {sets}; two of each are needed"

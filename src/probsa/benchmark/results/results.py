@@ -25,7 +25,8 @@ from .target_scores import RunPart, TargetScores
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """The scores of one method on a data set of two classes: replicates in rows, bags in columns."""
+    """The scores of one method on a data set of two classes: a row each replicate, a column each
+    test bag."""
 
     data: str
     method: Method

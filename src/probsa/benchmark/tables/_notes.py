@@ -71,18 +71,18 @@ def _rank_tests(ranks: Ranks) -> str:
     return f"{friedman}; {nemenyi}"
 
 
-def primary_rank_notes(ranks: Ranks | None) -> list[str]:
+def primary_rank_note(ranks: Ranks | None) -> str:
     """Return how ranks over data sets of several tasks are computed, and their tests.
 
     Wilcoxon's test is left out: it compares the sizes of differences, which are in several units.
     """
     if ranks is None:
-        return ["Average rank: needs two methods that have a value on every data set."]
+        return "Average rank: needs two methods that have a value on every data set."
     n = ranks.ranks.shape[1]
-    return [
+    return (
         f"Average rank: over {n} data set{'' if n == 1 else 's'}, each by its primary metric; 1 is "
         f"best, ties share a rank; ± s.d. over data sets (ddof = 1). {_rank_tests(ranks)}."
-    ]
+    )
 
 
 def pairs_note(values: Mapping[str, Sequence[float]], baseline: str | None) -> list[str]:

@@ -9,6 +9,7 @@ from ..results.paper import PaperTable, paper_value
 from ..results.pooled import Compared, Pooled
 from ..results.results import AnyScores, Results, Scores
 from ..results.target_comparison import TargetCompared
+from ..results.task_metrics import primary_of
 from ._classic import classic_tests
 from ._notes import (
     bold_note,
@@ -16,7 +17,7 @@ from ._notes import (
     folds_note,
     outlier_notes,
     pairs_note,
-    primary_rank_notes,
+    primary_rank_note,
     rank_note,
     replicates_note,
     verdicts,
@@ -91,14 +92,15 @@ def comparison_table(
         following.append(paper_table(table, subject=TITLES[family]))
     return ResultTable(
         name=f"comparison_{family}",
-        title=f"Comparison: {TITLES[family]}",
+        title=_title(scores, family),
         columns=tuple(columns),
         rows=tuple(rows),
         footnotes=(
             *_means_notes(scores),
             *([note] if (note := chosen_note(family_scores)) else []),
             *ranks.notes,
-            *_rank_notes(ranks, baseline_of(scores, family)),
+            *ranks_notes(ranks),
+            *_pairs_notes(ranks, baseline_of(scores, family)),
             *results.left_out(),
         ),
         follow=tuple(following),
@@ -129,10 +131,22 @@ def _means_notes(scores: Sequence[AnyScores]) -> list[str]:
     return notes
 
 
-def _rank_notes(ranks: Ranked, baseline: str | None) -> list[str]:
-    if ranks.by_primary:
-        return primary_rank_notes(ranks.ranks)
-    return [rank_note(ranks.ranks), *pairs_note(ranks.values, baseline)]
+def ranks_notes(ranks: Ranked) -> list[str]:
+    """Return how ranks are computed, and their tests."""
+    return [primary_rank_note(ranks.ranks) if ranks.by_primary else rank_note(ranks.ranks)]
+
+
+def _pairs_notes(ranks: Ranked, baseline: str | None) -> list[str]:
+    return [] if ranks.by_primary else pairs_note(ranks.values, baseline)
+
+
+def _title(scores: Sequence[AnyScores], family: Family) -> str:
+    targets = of_targets(scores)
+    if not targets:
+        return f"Comparison: {TITLES[family]}"
+    metrics = [] if len(targets) == len(scores) else ["AUROC"]
+    metrics += dict.fromkeys(primary_of(s.task).title for s in targets)
+    return f"Comparison by {', '.join(metrics)}: {TITLES[family]}"
 
 
 def _following(scores: Sequence[AnyScores], compared: SetCompared, family: Family) -> ResultTable:

@@ -115,12 +115,11 @@ def _rule(first: TargetScores, compared: TargetCompared, baseline: str | None) -
     reference = f"to {pooled.comparison.reference}"
     if baseline is None:
         reference = "to the best by each metric (the family's plain model was not run)"
-    folds = (
-        " Metrics within folds are means over the folds; the others are of the bags of all folds "
-        "together."
-        if first.folds
-        else ""
-    )
+    kinds = {p.pooling for p in compared.pooled.values() if p is not None}
+    folds = ""
+    if first.folds:
+        folds = " Metrics are of the bags of all folds together"
+        folds += ", those within folds means over the folds." if "within" in kinds else "."
     return [
         f"{direction_note(first)} Values are means over replicates; Δ is the paired difference "
         f"{reference}. [lo, hi] are 95 % intervals over patients and replicates; p is two-sided, "
