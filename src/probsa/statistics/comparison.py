@@ -195,7 +195,8 @@ def _winner(
         return None, "only one method", ()
     if not similar:
         return best, None, ()
-    nearest = min(similar, key=lambda name: abs(differences[name].difference))
+    sign = 1 if higher_is_better else -1
+    nearest = max(similar, key=lambda name: sign * differences[name].difference)
     d = differences[nearest]
     if d.difference == 0:
         return None, f"{best} and {nearest} are equal", similar
