@@ -142,7 +142,7 @@ def target_metrics(
     draws = Draws.stratified(
         data.strata(), groups=groups, resamples=bootstrap, seed=seed
     ).with_data()
-    of_model, rivals = _METRICS[data.task](data, draws)
+    of_model, rivals = sampled_target_metrics(data, draws)
     section = TargetSection(
         task=data.task,
         by_part=_metrics(of_model.by_part),
@@ -168,6 +168,21 @@ def sampled_target_metrics(data: TargetData, draws: Draws) -> TargetMetrics:
 
 
 Found = tuple[TargetMetrics, dict[str, TargetMetrics]]
+
+
+def sampled_target_metrics(data: TargetData, draws: Draws) -> Found:
+    """Return the metrics in every resample, and those of the null rivals by their name.
+
+    Rivals need the targets of the training bags.
+
+    Args:
+        data: the evaluated bags, each with a target.
+        draws: resamples of the bags, with the data as row 0.
+
+    Raises:
+        InputError: the targets cannot be compared with the predictions.
+    """
+    return _METRICS[data.task](data, draws)
 
 
 def _multiclass(data: TargetData, draws: Draws) -> Found:

@@ -23,6 +23,7 @@ from .comparison import ONE_REPLICATE as ONE_REPLICATE
 from .comparison import Comparison as Comparison
 from .comparison import Pooling as Pooling
 from .comparison import compare as compare
+from .comparison import compared_samples as compared_samples
 from .comparison import holm as holm
 from .concordance import harrell_c as harrell_c
 from .concordance import uno_c as uno_c

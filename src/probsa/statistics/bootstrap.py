@@ -18,6 +18,9 @@ COVERAGE = 0.95
 CELLS = 250_000
 """Number of weights per block while ranks are resampled, so that an array (2 MB) fits the cache."""
 
+NO_WEIGHT = 1e-12
+"""A smaller share of the total weight is none: a rounding error of its sum."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draws:
@@ -142,6 +145,7 @@ class Ranking:
         positives = np.add.reduceat(weight[:, self.positive], self.starts, axis=1)
         lower = np.cumsum(positives, axis=1) - positives
         p, n = positives.sum(1), below[:, -1] - positives.sum(1)
+        n[n < NO_WEIGHT * below[:, -1]] = 0  # what remains of weights that are no whole numbers
         # Half of the negatives with the same score count as below.
         negatives_below = before - lower + (until - before - positives) / 2
         true, called = p[:, None] - lower, below[:, -1:] - before
@@ -149,7 +153,7 @@ class Ranking:
         with np.errstate(invalid="ignore", divide="ignore"):
             auroc = (positives * negatives_below).sum(1) / (p * n)
             average_precision = (positives * precision).sum(1) / p
-        average_precision[n == 0] = np.nan
+        auroc[n == 0] = average_precision[n == 0] = np.nan
         return np.stack([auroc, average_precision])
 
 

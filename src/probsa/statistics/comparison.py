@@ -37,11 +37,11 @@ ONE_REPLICATE = (
 class Comparison:
     """All methods compared with a reference and with the best method."""
 
-    metric: MetricName
+    metric: MetricName | Literal["other"]
     values: dict[str, float]
     """The mean over the replicates of each method, in the order of the input."""
     best: str
-    """The method with the highest value (the first one if several tie)."""
+    """The method with the highest value, or the lowest if lower is better (the first that ties)."""
     reference: str
     """The method that is subtracted in `differences`: the baseline, or the best."""
     differences: dict[str, Difference]
@@ -126,11 +126,16 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
 def compared_samples(
     samples: Mapping[str, MethodSample], *, baseline: str | None, data: PairedData
 ) -> Comparison:
-    """Compare methods whose metric has been computed in all resamples; see `compare`."""
+    """Compare methods whose metric has been computed in all resamples; see `compare`.
+
+    Values and differences keep their sign if lower is better.
+    """
     values = {name: float(s.values[:, 0].mean()) for name, s in samples.items()}
-    best = max(values, key=lambda name: values[name])
+    best = (max if data.higher_is_better else min)(values, key=lambda name: values[name])
     differences, adjusted = _differences_to(best, samples, data=data)
-    winner, reason, indistinguishable = _winner(best, differences, adjusted)
+    winner, reason, indistinguishable = _winner(
+        best, differences, adjusted, higher_is_better=data.higher_is_better
+    )
     reference = best if baseline is None else baseline
     if reference != best:
         differences, adjusted = _differences_to(reference, samples, data=data)
@@ -178,7 +183,11 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def _winner(
-    best: str, differences: Mapping[str, Difference], adjusted: Mapping[str, float]
+    best: str,
+    differences: Mapping[str, Difference],
+    adjusted: Mapping[str, float],
+    *,
+    higher_is_better: bool,
 ) -> tuple[str | None, str | None, tuple[str, ...]]:
     """Return the winner, the reason why there is none, and the indistinguishable methods."""
     similar = tuple(name for name in differences if adjusted[name] > ALPHA)
@@ -186,13 +195,15 @@ def _winner(
         return None, "only one method", ()
     if not similar:
         return best, None, ()
-    nearest = max(similar, key=lambda name: differences[name].difference)
+    sign = 1 if higher_is_better else -1
+    nearest = max(similar, key=lambda name: sign * differences[name].difference)
     d = differences[nearest]
     if d.difference == 0:
         return None, f"{best} and {nearest} are equal", similar
+    apart = f"{-d.difference:.4f} below" if higher_is_better else f"{d.difference:.4g} above"
     reason = (
         f"{best} does not differ significantly from {len(similar)} of {len(differences)} other "
-        f"methods; {nearest} is {-d.difference:.4f} below it, Holm-adjusted "
+        f"methods; {nearest} is {apart} it, Holm-adjusted "
         f"p = {adjusted[nearest]:.3g}"
     )
     return None, reason if d.reason is None else f"{reason} ({d.reason})", similar

@@ -36,7 +36,11 @@ def smallest_detectable(comparison: Comparison) -> float | None:
 
 
 def detectable_sentence(
-    comparison: Comparison, *, within: bool = False, replicates: Collection[int] = ()
+    comparison: Comparison,
+    *,
+    within: bool = False,
+    replicates: Collection[int] = (),
+    title: str | None = None,
 ) -> str:
     """Return the sentence on the smallest detectable difference for the foot of a table.
 
@@ -44,19 +48,22 @@ def detectable_sentence(
         comparison: the comparison of the table.
         within: whether its differences are computed within folds.
         replicates: the number of replicates of each pair, if it differs between pairs.
+        title: the metric in words; None for one of `NAMES`.
     """
     least = smallest_detectable(comparison)
-    metric = NAMES[comparison.metric] + (" within folds" if within else "")
+    other = comparison.metric == "other"
+    metric = (title or NAMES[comparison.metric]) + (" within folds" if within else "")
     if least is None:
         return f"Smallest detectable difference in {metric}: unknown, no pair of methods varies."
-    if least > 1:
+    if least > 1 and not other:
         return f"Smallest detectable difference in {metric}: none (every difference is below 1)."
     counts = replicates or (comparison.replicates,)
     cohort = f"{comparison.groups} patients, {_replicates_text(counts)}"
     pairs = len(comparison.differences)
     over_pairs = "" if pairs == 1 else f"; median of {pairs} pairs, each before Holm's correction"
+    shown = f"{least:.3g}" if other else f"{least:.3f}"
     return (
-        f"Smallest detectable difference in {metric}: {least:.3f} (80 % power, two-sided 0.05, "
+        f"Smallest detectable difference in {metric}: {shown} (80 % power, two-sided 0.05, "
         f"{cohort}{over_pairs})."
     )
 

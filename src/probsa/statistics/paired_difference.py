@@ -9,7 +9,7 @@ problem. Percentiles of resampled replicates would be too narrow for small R.
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import no_type_check
+from typing import Literal, no_type_check
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -49,8 +49,12 @@ class PairedData:
     """Degrees of freedom of the patients, as `draw` returns them."""
     blocks: tuple[Hashable, ...]
     """The block of each replicate; replicates of a block are averaged."""
-    metric: MetricName
+    metric: MetricName | Literal["other"]
+    """`other` is a metric that only its values are known of: methods cannot be exchanged."""
     folds: Shaped[np.ndarray, "replicates items"] | None = None
+    higher_is_better: bool = True
+    scale: float = 1.0
+    """The size of a large difference: 1 for metrics between 0 and 1, else in the metric's unit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,20 +143,23 @@ def compare_pair(a: MethodSample, b: MethodSample, *, data: PairedData) -> Diffe
         undefined = f"{left_out} of {resamples.shape[1]} resamples of {groups} patients"
         return without_interval(None, f"the metric is undefined in {undefined}")
     error = _standard_error(observed, defined, freedom=data.freedom)
-    if error.se**2 < ROUNDING:
-        if abs(d) < np.sqrt(ROUNDING):
+    if error.se**2 < ROUNDING * data.scale**2:
+        if abs(d) < np.sqrt(ROUNDING) * data.scale:
             return without_interval(1.0, "the methods are equal in every resample")
+        if data.metric == "other":
+            return without_interval(None, "the difference is the same in every resample")
         return without_interval(
             _exchange_test(a, b, data=data),
             "the difference is the same in every resample: p is from exchanging the methods in "
             "random patients",
         )
     half = error.half_width()
+    # metrics lie in [0, 1], means of values and other metrics anywhere
+    limit = np.inf if data.metric in ("mean", "other") else 1.0
     return Difference(
         difference=d,
-        # metrics lie in [0, 1], means of values anywhere
-        low=d - half if data.metric == "mean" else max(d - half, -1.0),
-        high=d + half if data.metric == "mean" else min(d + half, 1.0),
+        low=float(max(d - half, -limit)),
+        high=float(min(d + half, limit)),
         p=min(1.0, error.p(d)),
         spread=error,
         left_out=left_out,
@@ -202,13 +209,15 @@ def _exchange_test(a: MethodSample, b: MethodSample, *, data: PairedData) -> flo
 
     Scores are exchanged as ranks, because two methods need not have the same scale.
     """
-    plain = data.metric in ("f1", "accuracy", "mean")
+    assert data.metric != "other", "only its values are known"
+    name = data.metric
+    plain = name in ("f1", "accuracy", "mean")
     scores_a, scores_b = (s.scores if plain else rankdata(s.scores, axis=1) for s in (a, b))
     draws = Draws(counts=np.ones((1, data.member.max() + 1)), member=data.member)
 
     @no_type_check  # as in `replicates`
     def metric(scores: Shaped[np.ndarray, "replicates items"]) -> float:
-        rows = resampled_metric(data.y, scores, draws=draws, metric=data.metric, folds=data.folds)
+        rows = resampled_metric(data.y, scores, draws=draws, metric=name, folds=data.folds)
         return float(rows.mean())
 
     d, rng = abs(metric(scores_a) - metric(scores_b)), np.random.default_rng(0)

@@ -58,6 +58,7 @@ from .runfile import without_prior as without_prior
 from .single import train as train
 from .targets import Target as Target
 from .targets import as_two_classes as as_two_classes
+from .targets import fit_likelihood as fit_likelihood
 from .targets import stack_targets as stack_targets
 from .targets import targets_of as targets_of
 from .units import need_table as need_table

@@ -439,10 +439,11 @@ def test_what_a_model_needs_is_looked_for(folder, tmp_path):
     checked(folder, tmp_path, graph="none", models=["abmil"])
 
 
-def test_three_classes_are_refused_before_anything_is_trained(folder, tmp_path):
+def test_three_classes_can_be_compared(folder, tmp_path):
     table(folder, labels=[0, 1, 2] * 4, split=lambda k: "test" if k < 6 else "train")
-    with pytest.raises(InputError, match=r"labels\.csv has 3 classes \(0, 1, 2\): the tables"):
-        checked(folder, tmp_path, models=["abmil"], splits=2)
+    assert checked(folder, tmp_path, models=["abmil", "clam-sb"], splits=2).new.keys() == {"toy"}
+    with pytest.raises(InputError, match=r"toy: vmil cannot learn the task multiclass"):
+        checked(folder, tmp_path, models=["abmil", "vmil"], splits=2)
 
 
 def test_splits_are_made_once(folder, tmp_path):

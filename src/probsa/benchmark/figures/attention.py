@@ -17,7 +17,7 @@ from ...evaluation import Prediction, read_predictions
 from ...maps import PanelScale, Sources, side_by_side
 from ...slides import Slide
 from ..results.means import mean_over_splits
-from ..results.results import Scores, read_scores, replicates_of
+from ..results.results import AnyScores, Scores, read_results, replicates_of
 from .figure_files import FigureFiles
 
 RIVALS = 4
@@ -59,8 +59,9 @@ def attention_figures(
         UnknownName: A bag or a method is not in the experiment.
         InputError: There is no finished run below `out`.
     """
-    scores = read_scores(out)
-    _refuse_unknown(scores, bags=bags, methods=methods)
+    results = read_results(out)
+    scores = results.scores
+    _refuse_unknown(results.all, bags=bags, methods=methods)
     files = FigureFiles()
     for data in dict.fromkeys(s.data for s in scores):
         data_scores = [s for s in scores if s.data == data]
@@ -192,7 +193,7 @@ def _draw(
     return FigureFiles(written=(path, path.with_suffix(".csv")), missing=tuple(missing))
 
 
-def _names(s: Scores) -> tuple[str, ...]:
+def _names(s: AnyScores) -> tuple[str, ...]:
     """Return the names that a method may be requested by."""
     return s.method.name, s.method.label, s.method.slug
 
@@ -206,7 +207,7 @@ def _named(scores: Sequence[Scores], methods: Sequence[str]) -> list[Scores]:
 
 
 def _refuse_unknown(
-    scores: Sequence[Scores], *, bags: Sequence[str] | None, methods: Sequence[str] | None
+    scores: Sequence[AnyScores], *, bags: Sequence[str] | None, methods: Sequence[str] | None
 ) -> None:
     known = {b for s in scores for b in s.bags}
     for bag in bags or ():

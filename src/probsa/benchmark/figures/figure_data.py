@@ -17,14 +17,15 @@ from ..results.means import SplitMetric, split_values
 from ..results.outlier_folds import outlier_splits
 from ..results.paper import BASELINES, LABELS, STUDIES, paper_rows, title_of
 from ..results.pooled import Pooled
-from ..results.ranked import columns_of
-from ..results.results import Scores
+from ..results.ranked import Columns, columns_of
+from ..results.results import AnyScores, Scores
 from .folds import FoldScores
 from .forest import BaselineDifference
 from .improvement import Gain
 from .ranks import AverageRank
 
 TITLES: dict[SplitMetric, str] = {"auroc": "AUROC", "f1": "F1"}
+NAMES: dict[str, str] = {**TITLES}
 POINTS = 100.0
 
 
@@ -73,7 +74,7 @@ def _gain(s: Scores, compared: Pooled | None) -> Gain | None:
         data=s.data,
         variant=s.method.label,
         kl_weight=s.method.name.rpartition("λ=")[2],
-        metric=TITLES[compared.metric],
+        metric=NAMES[compared.metric],
         pooling=compared.pooling,
         points=POINTS * difference.difference,
         low=_points(difference.low),
@@ -134,7 +135,7 @@ def _difference(s: Scores, compared: Pooled | None) -> BaselineDifference | None
     difference = comparison.differences[name]
     return BaselineDifference(
         data=s.data,
-        metric=TITLES[compared.metric],
+        metric=NAMES[compared.metric],
         pooling=compared.pooling,
         method=name,
         model=s.method.model,
@@ -186,7 +187,16 @@ def critical(
     """Return the critical difference of a family's methods with a value on every data set, or why
     there is none."""
     columns = columns_of([s for s in chosen(scores) if s.method.family == family])
-    values = columns.of(metric)
+    return _critical(columns, columns.of(metric))
+
+
+def critical_by_primary(scores: Sequence[AnyScores], family: Family) -> CriticalDifference | str:
+    """Return the same by the primary metric of each data set, whatever its task."""
+    columns = columns_of([s for s in chosen(scores) if s.method.family == family])
+    return _critical(columns, columns.values)
+
+
+def _critical(columns: Columns, values: dict[str, list[float]]) -> CriticalDifference | str:
     sets = len({data for data, _ in columns.columns})
     if len(values) < 2 or sets < 2:
         counts = f"methods: {len(values)}, data sets in common: {sets}; two of each are needed"

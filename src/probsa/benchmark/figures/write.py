@@ -6,16 +6,19 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from ...maps import Sources
+from ...statistics import CriticalDifference
 from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, chosen_note
 from ..results.cache import ResultCache
-from ..results.results import Scores, read_scores
+from ..results.results import AnyScores, Scores, read_results
+from ..results.target_scores import TargetScores
 from .attention import attention_figures
 from .critical import write_critical
 from .detectors import error_detections
 from .figure_data import (
     TITLES,
     critical,
+    critical_by_primary,
     differences,
     family_ranks,
     folds,
@@ -56,7 +59,13 @@ def write_figures(
         InputError: There is no finished run below `out`.
         UnknownName: A bag or a method is not in the experiment.
     """
-    scores = read_scores(out)
+    results = read_results(out)
+    scores = list(results.scores)
+    others = _left_out(results.targets)
+    if results.targets:
+        others += _critical_by_primary(out / "figures", results.all)
+    if not scores:
+        return others
     cache = cache or ResultCache()
     rule = chosen_note(scores)
     folder = out / "figures"
@@ -64,7 +73,7 @@ def write_figures(
     def path(name: str) -> Path:
         return folder / f"{name}.png"
 
-    files = _comparisons(folder, scores, rule=rule, cache=cache)
+    files = others + _comparisons(folder, scores, rule=rule, cache=cache)
     splits = [s for s in folds(scores) if s.auroc]
     files += _one(
         path("splits"), splits, [], lambda p, r: write_folds(p, r, outliers=outliers(scores)),
@@ -113,24 +122,56 @@ def _critical(folder: Path, scores: Sequence[Scores]) -> FigureFiles:
         for metric, title in TITLES.items():
             name = f"critical-{family}-{metric}"
             result = critical(scores, family, metric)
-            if isinstance(result, str):
-                files += FigureFiles(missing=((name, result),))
-                continue
-            models = {s.method.name: s.method.model for s in scores}
-            methods = result.ranks.methods
-            cliques = [[methods.index(m) for m in clique] for clique in result.cliques]
-            columns = result.ranks.ranks.shape[1]
-            written = write_critical(
-                folder / f"{name}.png",
-                methods,
-                list(result.ranks.mean.values()),
-                cd=result.difference,
-                cliques=cliques,
-                models=[models[m] for m in methods],
-                title=f"{title} on {columns} data sets, {FAMILIES[family]}",
-            )
-            files += FigureFiles(written=tuple(written))
+            files += _diagram(folder / f"{name}.png", result, scores, family, title=title)
     return files
+
+
+def _critical_by_primary(folder: Path, scores: Sequence[AnyScores]) -> FigureFiles:
+    """Write the diagrams of experiments with data sets of several tasks."""
+    files = FigureFiles()
+    families: dict[Family, None] = dict.fromkeys(s.method.family for s in scores)
+    for family in families:
+        path = folder / f"critical-{family}-primary.png"
+        result = critical_by_primary(scores, family)
+        files += _diagram(path, result, scores, family, title="The primary metric")
+    return files
+
+
+def _diagram(
+    path: Path,
+    result: CriticalDifference | str,
+    scores: Sequence[AnyScores],
+    family: Family,
+    *,
+    title: str,
+) -> FigureFiles:
+    """Write one critical-difference diagram, or report why there is none."""
+    if isinstance(result, str):
+        return FigureFiles(missing=((path.stem, result),))
+    models = {s.method.name: s.method.model for s in scores}
+    methods = result.ranks.methods
+    cliques = [[methods.index(m) for m in clique] for clique in result.cliques]
+    columns = result.ranks.ranks.shape[1]
+    written = write_critical(
+        path,
+        methods,
+        list(result.ranks.mean.values()),
+        cd=result.difference,
+        cliques=cliques,
+        models=[models[m] for m in methods],
+        title=f"{title} on {columns} data sets, {FAMILIES[family]}",
+    )
+    return FigureFiles(written=tuple(written))
+
+
+def _left_out(targets: Sequence[TargetScores]) -> FigureFiles:
+    """Report the data sets of which figures show nothing: those of other tasks than two classes."""
+    return FigureFiles(
+        missing=tuple(
+            (f"figures of {data}", f"they show AUROC, F1 and calls, but the task is {task}")
+            for data, task in {s.data: s.task for s in targets}.items()
+        )
+    )
 
 
 def _one(

@@ -25,9 +25,10 @@ from ...datasets import (
 )
 from ...errors import BagError, InputError, TableError
 from ...models import build, fixed
-from ...training import DataConfig, open_data, prepare
+from ...training import DataConfig, fit_likelihood, open_data, open_units, prepare
 from .data_sets import DataSet
 from .grid import Grid, Row, splits_folder
+from .target_checks import check_parts, check_tasks
 
 SEED = 0
 """Seed of the splits, the same for all seeds of a grid."""
@@ -57,22 +58,24 @@ def check_grid(grid: Grid, out: Path, *, read_all: bool = True) -> Checked:
         read_all: Whether to read all bags once, to find copies.
 
     Raises:
-        TableError: Labels, bags and splits do not match; a test part has one class; a patient, a
-            bag or its copy is in two parts; stored splits no longer match.
-        InputError: There are more than two classes, a model does not suit the bags, stored splits
-            were made with other settings, or ensembles of different seeds share members.
+        TableError: Labels, bags and splits do not match; a test part has one class, or cannot be
+            judged by the primary metric; a patient, a bag or its copy is in two parts; stored
+            splits no longer match.
+        InputError: A model does not suit the bags or cannot learn the task, stored splits were made
+            with other settings, or ensembles of different seeds share members.
     """
     _refuse_shared_members(grid)
     new, stored_copies, notes = {}, {}, list(grid.notes)
     for data in grid.data:
-        _refuse_classes(data)
+        rows = [r for r in grid.rows if r.data.name == data.name]
+        check_tasks(data, rows)
         if data.folds:
             splits = fold_splits(data.table)
         elif (splits_folder(out, data.name) / SPLITS_FILE).is_file():
             splits = _stored(data, splits_folder(out, data.name))
         else:
             splits = new[data.name] = protocol_splits(data.table, splits=data.made, seed=SEED)
-        rows = [r for r in grid.rows if r.data.name == data.name]
+        check_parts(data, rows, splits)
         bags = _check_rows(rows, splits)
         copies: list[BagCopy] = []
         if read_all:
@@ -94,16 +97,6 @@ def _refuse_shared_members(grid: Grid) -> None:
                 f"seeds {', '.join(map(str, seeds))} would share members: give seeds that are "
                 f"{members} apart, such as seeds: {apart}"
             )
-
-
-def _refuse_classes(data: DataSet) -> None:
-    """Reject more than two classes, which tables do not support, before training starts."""
-    if len(data.table.classes) > 2:
-        raise InputError(
-            f"{data.table.where} has {len(data.table.classes)} classes "
-            f"({', '.join(data.table.classes)}): the tables of an experiment compare methods on "
-            "two. Merge classes in a separate table of labels, or train a run with probsa train"
-        )
 
 
 def _leaks(
@@ -208,14 +201,21 @@ def _check_rows(rows: Sequence[Row], splits: Sequence[Split]) -> BagSet:
     opened: dict[DataConfig, BagSet] = {}
     for row in rows:
         arguments = {k: v for k, v in row.config.model_arguments.items() if k != "n_classes"}
+        spec = fit_likelihood(row.config, row.data.table, splits[0])
         n_classes = prepared.model_arguments.get("n_classes", 1)
-        build(row.config.model, in_dim=8, n_classes=n_classes, **arguments)
+        outputs = {"n_classes": n_classes} if spec is None else {"likelihood": spec}
+        build(row.config.model, in_dim=8, **outputs, **arguments)
         data_config = replace(row.config.data, standardize=False, cache_gb=0.0)
         if data_config not in opened:
-            opened[data_config] = open_data(data_config)
+            opened[data_config] = _open(data_config)
         for need in sorted(fixed(row.config.model)[0].needs):
             _check_need(need, row, opened[data_config], splits[0])
     return next(iter(opened.values()))
+
+
+def _open(data: DataConfig) -> BagSet:
+    """Open the bags of a run: slides or scans, or patients with all of theirs."""
+    return open_units(data)[0] if data.targets.unit == "patient" else open_data(data)
 
 
 def _check_need(need: str, row: Row, bags: BagSet, split: Split) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import yaml
 
 from ...core import write_text
+from ...datasets import patient_table
 from ...errors import InputError, UnknownName
 from ...training import (
     SECTIONS,
@@ -348,6 +349,8 @@ def _data_set(
     name: str, keys: Mapping[str, Any], config: RunConfig, given: Mapping[str, Any], *, where: str
 ) -> DataSet:
     table = read_labels(config.data)
+    if config.data.targets.unit == "patient":
+        table = patient_table(table)
     wanted: int | tuple[int, ...] = given.get("splits", SPLITS)
     if isinstance(wanted, int) and not isinstance(wanted, bool):
         n_splits = wanted

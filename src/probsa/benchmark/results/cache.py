@@ -7,7 +7,10 @@ from pathlib import Path
 from ...statistics import Metric, SampledMetric
 from .instances import BOOTSTRAP, samples_of
 from .pooled import Compared, compare_methods
-from .results import Scores
+from .results import AnyScores, Scores
+from .target_comparison import TargetCompared, compare_targets
+from .target_samples import TargetSamples, sample_targets
+from .target_scores import TargetScores
 
 Key = tuple[tuple[str, str, tuple[Path, ...]], ...]
 
@@ -20,6 +23,8 @@ class ResultCache:
     _samples: dict[tuple[Key, int], Mapping[str, SampledMetric] | None] = field(
         default_factory=dict
     )
+    _targets: dict[tuple[Key, str | None], TargetCompared] = field(default_factory=dict)
+    _target_samples: dict[Key, TargetSamples] = field(default_factory=dict)
 
     def compared(self, scores: Sequence[Scores], *, baseline: str | None) -> Compared:
         """Return `compare_methods` of the scores."""
@@ -27,6 +32,23 @@ class ResultCache:
         if key not in self._compared:
             self._compared[key] = compare_methods(scores, baseline=baseline)
         return self._compared[key]
+
+    def compared_targets(
+        self, scores: Sequence[TargetScores], *, baseline: str | None
+    ) -> TargetCompared:
+        """Return `compare_targets` of the scores."""
+        key = (_key(scores), baseline)
+        if key not in self._targets:
+            self._targets[key] = compare_targets(
+                scores, baseline=baseline, sampled=self._sampled_targets
+            )
+        return self._targets[key]
+
+    def _sampled_targets(self, scores: TargetScores) -> TargetSamples:
+        key = _key([scores])
+        if key not in self._target_samples:
+            self._target_samples[key] = sample_targets(scores)
+        return self._target_samples[key]
 
     def summary(self, scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
         """Return all instance metrics of the scores.
@@ -51,6 +73,6 @@ class ResultCache:
         return self._samples[key]
 
 
-def _key(scores: Sequence[Scores]) -> Key:
+def _key(scores: Sequence[AnyScores]) -> Key:
     """Return the runs in order: a grid may finish more of them between two calls."""
     return tuple((s.data, s.method.name, s.runs) for s in scores)

@@ -4,6 +4,7 @@ The std over splits (ddof = 1) shows how much splits differ, not how precise the
 share bags, and a fixed test part consists of the same bags every time.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,7 +29,12 @@ class Mean:
 
 def mean_over_splits(scores: Scores, metric: SplitMetric) -> Mean:
     """Return the mean and std over splits of a metric between 0 and 1."""
-    values = list(split_values(scores, metric).values())
+    return mean_of_splits(split_values(scores, metric))
+
+
+def mean_of_splits(by_split: Mapping[int, float]) -> Mean:
+    """Return the mean and std of a value per split."""
+    values = list(by_split.values())
     if not values:
         return Mean(mean=None, sd=None, splits=0)
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else None

@@ -5,9 +5,9 @@ seeds with a fixed test part), so that a method with few replicates does not aff
 winner is determined over the replicates that all methods have.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import TypeVar, get_args
 
 import numpy as np
 
@@ -25,10 +25,13 @@ from ...statistics import (
     resampled_metric,
 )
 from .means import SplitMetric
-from .results import Scores
+from .results import AnyScores, Scores
+from .target_scores import TargetScores
 
 RESAMPLES = 2000
 ROUNDING = 1e-12
+
+S = TypeVar("S", Scores, TargetScores)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +47,8 @@ class Interval:
 class Pooled:
     """The methods of one data set compared by one metric."""
 
-    metric: SplitMetric
+    metric: str
+    """Its name, as in `SplitMetric` or, for other tasks, in `MEASURES`."""
     pooling: Pooling
     """Whether bags of all folds are pooled, or the metric is averaged over folds."""
     values: dict[str, Interval]
@@ -115,8 +119,37 @@ def pool(
             methods, metric=metric, baseline=reference, pooling=pooling, resamples=resamples
         )
 
+    def interval(s: Scores) -> Interval:
+        return interval_of(s, metric, pooling=pooling, resamples=resamples)
+
+    found = compare_replicates(scores, baseline=baseline, compared=compared, interval=interval)
+    if found is None:
+        return None
+    comparison = replace(found.comparison, metric=metric)
+    return replace(found, metric=metric, pooling=pooling, comparison=comparison)
+
+
+def compare_replicates(
+    scores: Sequence[S],
+    *,
+    baseline: str | None,
+    compared: Callable[[Sequence[S], str | None], Comparison],
+    interval: Callable[[S], Interval],
+    higher_is_better: bool = True,
+) -> Pooled | None:
+    """Compare methods over the replicates that they share, pair by pair; see `Pooled`.
+
+    Args:
+        scores: The methods' scores on one data set.
+        baseline: Name of the method that differences refer to; None: the best method.
+        compared: Compares methods that have the same replicates with a reference.
+        interval: The value of one method over its own replicates.
+        higher_is_better: Which values are better.
+
+    Returns: None if no two methods share a replicate.
+    """
     common, lacking = align(scores)
-    winning = compared(common, baseline) if len(common[0].p) else None
+    winning = compared(common, baseline) if len(common[0].seed) else None
     reference = baseline if winning is None else winning.reference
     if reference is None:
         return None
@@ -125,7 +158,7 @@ def pool(
     differences: dict[str, Difference] = {}
     for s in (s for s in scores if s is not base):
         name, (pair, _) = s.method.name, align([base, s])
-        counts[name] = len(pair[0].p)
+        counts[name] = len(pair[0].seed)
         if winning is not None and counts[name] == winning.replicates:
             # every pair has the common replicates, so equal counts mean equal replicates
             differences[name] = winning.differences[name]
@@ -133,14 +166,13 @@ def pool(
             differences[name] = compared(pair, reference).differences[name]
     if winning is None and not differences:
         return None
-    values = {
-        s.method.name: interval_of(s, metric, pooling=pooling, resamples=resamples) for s in scores
-    }
-    winning = winning or _without_winner(values, base, metric=metric)
+    values = {s.method.name: interval(s) for s in scores}
+    if winning is None:
+        winning = _without_winner(values, base, higher_is_better=higher_is_better)
     comparison = _over_pairs(winning, differences, counts)
     return Pooled(
-        metric=metric,
-        pooling=pooling,
+        metric=winning.metric,
+        pooling="pooled",
         values=values,
         comparison=comparison,
         replicates=counts,
@@ -197,13 +229,13 @@ def _compare(
 
 
 def _without_winner(
-    values: Mapping[str, Interval], base: Scores, *, metric: SplitMetric
+    values: Mapping[str, Interval], base: AnyScores, *, higher_is_better: bool
 ) -> Comparison:
     """Return what can be said if no replicate is common to all methods."""
     return Comparison(
-        metric=metric,
+        metric="other",
         values={name: v.value for name, v in values.items()},
-        best=max(values, key=lambda name: values[name].value),
+        best=(max if higher_is_better else min)(values, key=lambda name: values[name].value),
         reference=base.method.name,
         differences={},
         adjusted={},
@@ -255,39 +287,24 @@ def interval_of(
     return Interval(value=value, low=low, high=high)
 
 
-def align(scores: Sequence[Scores]) -> tuple[list[Scores], int]:
+def align(scores: Sequence[S]) -> tuple[list[S], int]:
     """Return the methods with their common replicates in one order, and how many were left out."""
     keys = [replicate_keys(s) for s in scores]
     common = sorted(set.intersection(*map(set, keys)))
-    aligned = []
-    for s, method_keys in zip(scores, keys, strict=True):
-        rows = [method_keys.index(k) for k in common]
-        runs_per_replicate = len(s.runs) // len(s.p)
-        runs = tuple(
-            path
-            for r in rows
-            for path in s.runs[r * runs_per_replicate : (r + 1) * runs_per_replicate]
-        )
-        aligned.append(
-            replace(
-                s,
-                p=s.p[rows],
-                calls=s.calls[rows],
-                split=s.split[rows],
-                seed=s.seed[rows],
-                runs=runs,
-            )
-        )
+    aligned = [
+        s.take([method_keys.index(k) for k in common])
+        for s, method_keys in zip(scores, keys, strict=True)
+    ]
     return aligned, len(set().union(*keys)) - len(common)
 
 
-def replicate_keys(scores: Scores) -> list[tuple[int, int]]:
+def replicate_keys(scores: AnyScores) -> list[tuple[int, int]]:
     """Return (split, seed) of each replicate; (-1, seed) with folds, which it pools."""
-    splits = [-1] * len(scores.p) if scores.folds else scores.split[:, 0].tolist()
+    splits = [-1] * len(scores.seed) if scores.folds else scores.split[:, 0].tolist()
     return list(zip(splits, scores.seed.tolist(), strict=True))
 
 
-def blocks(scores: Scores) -> list[int] | None:
+def blocks(scores: AnyScores) -> list[int] | None:
     """Return the split of each replicate if a replicate is a split and a seed, else None."""
     splits = [k for k, _ in replicate_keys(scores)]
     return splits if len(set(splits)) > 1 else None

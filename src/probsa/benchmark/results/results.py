@@ -7,7 +7,7 @@ bag: one per seed with folds (pooled over folds), one per split and seed with a 
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,13 +18,15 @@ from ...errors import InputError, ProbSAError
 from ...evaluation import Prediction, read_predictions
 from ..grid.methods_and_cells import Method
 from .paper import position
-from .run_folders import CELL, Run, Runs, Tested, read_object, read_tested
+from .run_folders import CELL, Run, Runs, Tested, Truth, read_object, read_tested
 from .run_folders import read_cells as read_cells
+from .target_scores import RunPart, TargetScores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """The scores of one method on one data set: a row per replicate, a column per test bag."""
+    """The scores of one method on a data set of two classes: a row each replicate, a column each
+    test bag."""
 
     data: str
     method: Method
@@ -44,12 +46,32 @@ class Scores:
     folds: bool = False
     """Whether each bag is tested by the run of its own fold."""
 
+    def take(self, rows: Sequence[int]) -> "Scores":
+        """Return some of the replicates, in this order."""
+        each = len(self.runs) // len(self.p)
+        return replace(
+            self,
+            p=self.p[rows],
+            calls=self.calls[rows],
+            split=self.split[rows],
+            seed=self.seed[rows],
+            runs=tuple(path for r in rows for path in self.runs[r * each : (r + 1) * each]),
+        )
+
+
+AnyScores = Scores | TargetScores
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Results:
     """The scores that tables are made of, and what was left out of them."""
 
+    all: tuple[AnyScores, ...]
+    """Of every data set, by data set and then in the paper's order."""
     scores: tuple[Scores, ...]
+    """Of data sets of two classes."""
+    targets: tuple[TargetScores, ...]
+    """Of data sets of other tasks."""
     unfinished: tuple[Path, ...]
     incomplete: tuple[str, ...]
     """Replicates that lack a fold, in words."""
@@ -70,7 +92,7 @@ class Results:
 
 
 def read_scores(out: Path) -> list[Scores]:
-    """Return the scores of every method and data set of an experiment, from its run folders.
+    """Return the scores of every method and data set of two classes, from the run folders.
 
     Only whole replicates count: with folds, a seed that lacks a fold is left out.
 
@@ -81,13 +103,13 @@ def read_scores(out: Path) -> list[Scores]:
 
 
 def read_results(out: Path) -> Results:
-    """Return the scores and what was left out, by data set and then in the paper's order.
+    """Return the scores and what was left out.
 
     Raises:
         InputError: There is no finished run or no whole replicate below `out`.
     """
     runs = read_cells(out)
-    scores: list[Scores] = []
+    scores: list[AnyScores] = []
     incomplete: list[str] = []
     skipped = list(runs.skipped)
     for data in sorted({run.data for run in runs.done}):
@@ -100,7 +122,9 @@ def read_results(out: Path) -> Results:
     if not scores:
         raise InputError(_no_results(out, runs, incomplete=incomplete, skipped=skipped))
     return Results(
-        scores=tuple(scores),
+        all=tuple(scores),
+        scores=tuple(s for s in scores if isinstance(s, Scores)),
+        targets=tuple(s for s in scores if isinstance(s, TargetScores)),
         unfinished=runs.unfinished,
         incomplete=tuple(incomplete),
         skipped=tuple(skipped),
@@ -173,7 +197,7 @@ class _DataSet:
                 skipped.append((run.path, str(error)))
         most_common = Counter(_test_bags(t) for t in tested).most_common(1)
         bags = most_common[0][0] if most_common else ()
-        labels: dict[str, int] = {}
+        labels: dict[str, Truth] = {}
         arguments: dict[Key, Method] = {}
         consistent: list[Tested] = []
         for t in tested:
@@ -184,7 +208,10 @@ class _DataSet:
                 continue
             relabelled = [b for b, y in t.y.items() if labels.setdefault(b, y) != y]
             same = arguments.setdefault(_key(t.run), t.run.method) == t.run.method
-            if relabelled:
+            if t.task != tested[0].task:
+                why = f"its task is {t.task}, but that of the data set's first run {tested[0].task}"
+                skipped.append((t.run.path, why))
+            elif relabelled:
                 why = f"bag {relabelled[0]!r} is labelled differently in the data set's other runs"
                 skipped.append((t.run.path, why))
             elif not same:
@@ -194,7 +221,7 @@ class _DataSet:
         splits = tuple(sorted({run.split for run in runs}))
         return cls(tested=tuple(consistent), bags=bags, splits=splits, skipped=tuple(skipped))
 
-    def scores(self, key: Key) -> tuple[list[Scores], list[str]]:
+    def scores(self, key: Key) -> tuple[list[AnyScores], list[str]]:
         """Return a method's scores if a replicate is whole, and the incomplete replicates in
         words."""
         tested = sorted(
@@ -210,7 +237,10 @@ class _DataSet:
                 whole.append(replicates[k])
             else:
                 missing.append(self._incomplete(replicates[k]))
-        return ([self._scores(whole)] if whole else []), missing
+        if not whole:
+            return [], missing
+        of_targets = whole[0][0].target is not None
+        return [self._targets(whole) if of_targets else self._scores(whole)], missing
 
     def _is_whole(self, runs: Sequence[Tested]) -> bool:
         return sorted(bag for t in runs for bag in t.y) == list(self.bags)
@@ -241,6 +271,32 @@ class _DataSet:
             split=np.array([[row[b].run.split for b in self.bags] for row in rows]),
             seed=np.array([runs[0].run.seed for runs in replicates]),
             runs=tuple(t.run.path for runs in replicates for t in runs),
+            folds=first.folds,
+        )
+
+    def _targets(self, replicates: Sequence[Sequence[Tested]]) -> TargetScores:
+        first, groups = replicates[0][0].run, replicates[0][0].run.groups or {}
+        place = {bag: i for i, bag in enumerate(self.bags)}
+        parts = tuple(
+            tuple(
+                RunPart(
+                    split=t.run.split,
+                    rows=np.array([place[bag] for bag in t.y]),
+                    data=t.target,
+                    path=t.run.path,
+                )
+                for t in runs
+                if t.target is not None
+            )
+            for runs in replicates
+        )
+        return TargetScores(
+            data=first.data,
+            method=first.method,
+            bags=self.bags,
+            groups=np.array([groups.get(b, b) for b in self.bags]),
+            replicates=parts,
+            seed=np.array([runs[0].run.seed for runs in replicates]),
             folds=first.folds,
         )
 

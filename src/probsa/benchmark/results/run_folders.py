@@ -1,13 +1,15 @@
 """Read one run folder of an experiment: its cell.json and its test predictions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core import read_json
+import numpy as np
+
+from ...core import Task, read_json
 from ...errors import InputError
-from ...evaluation import PREDICTIONS_TABLE, Predictions, read_predictions
+from ...evaluation import PREDICTIONS_TABLE, Predictions, TargetData, read_predictions
 from ...training import RunFolder, read_split
 from ...variational import KLWeight
 from ..grid.methods_and_cells import Method
@@ -108,6 +110,10 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
+Truth = int | tuple[float | None, ...]
+"""What a bag is labelled with: 0 or 1; for other tasks its targets, None where unknown."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tested:
     """The test part of one run."""
@@ -115,13 +121,20 @@ class Tested:
     run: Run
     all: frozenset[str]
     """Every bag of its split."""
-    y: Mapping[str, int]
+    y: Mapping[str, Truth]
     p: Mapping[str, float]
+    """p(Y = 1); empty for other tasks than two classes."""
     threshold: float
+    target: TargetData | None = None
+    """Targets and predictions of the bags, in the order of `y`; None for two classes."""
 
     @property
     def bags(self) -> tuple[str, ...]:
         return tuple(sorted(self.y))
+
+    @property
+    def task(self) -> Task:
+        return "binary" if self.target is None else self.target.task
 
 
 def read_tested(run: Run) -> Tested:
@@ -131,9 +144,6 @@ def read_tested(run: Run) -> Tested:
         ProbSAError: A file is damaged, or a test bag lacks a prediction or a label.
     """
     table = read_predictions(run.path / "predictions")
-    if table.probability.shape[1] > 2:
-        n = table.probability.shape[1]
-        raise InputError(f"{n} classes: the tables of an experiment need two")
     split = read_split(RunFolder(run.path))
     row = {bag: i for i, bag in enumerate(table.bags)}
     missing = [bag for bag in split.test if bag not in row]
@@ -141,13 +151,36 @@ def read_tested(run: Run) -> Tested:
         raise InputError(f"{len(missing)} test bags have no prediction ({missing[0]!r} first)")
     if not split.test:
         raise InputError("its split has no test part")
+    bags = frozenset((*split.train, *split.val, *split.test))
+    if table.task != "binary":
+        data, y = _target(table, split.test, [row[bag] for bag in split.test])
+        return Tested(run=run, all=bags, y=y, p={}, threshold=0.5, target=data)
     return Tested(
         run=run,
-        all=frozenset((*split.train, *split.val, *split.test)),
+        all=bags,
         y={bag: _label(table, row[bag]) for bag in split.test},
         p={bag: float(table.probability[row[bag], -1]) for bag in split.test},
         threshold=_threshold(run.path),
     )
+
+
+def _target(
+    table: Predictions, bags: Sequence[str], rows: Sequence[int]
+) -> tuple[TargetData, dict[str, Truth]]:
+    """Return the data of test bags of another task than two classes, and their targets."""
+    values = table.targets
+    if values is None:  # one class or grade per bag
+        values = np.array([[np.nan if y is None else y] for y in table.labels], dtype=np.float64)
+    y = values[list(rows)]
+    known = np.isfinite(y)
+    lacking = ~(known.any(1) if table.task == "multilabel" else known.all(1))
+    if lacking.any():
+        raise InputError(f"test bag {bags[int(lacking.argmax())]!r} has no label")
+    truth: dict[str, Truth] = {
+        bag: tuple(float(v) if ok else None for v, ok in zip(of_bag, is_known, strict=True))
+        for bag, of_bag, is_known in zip(bags, y, known, strict=True)
+    }
+    return TargetData.of(table, rows, y), truth
 
 
 def _label(table: Predictions, row: int) -> int:

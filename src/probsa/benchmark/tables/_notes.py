@@ -48,6 +48,14 @@ def rank_note(ranks: Ranks | None, *, dependent: str = "AUROC and F1") -> str:
         f"Average rank: over {n} (data set, metric) columns, 1 is best, ties share a rank; ± s.d. "
         "over columns (ddof = 1), as in the paper."
     )
+    return (
+        f"{rule} {_rank_tests(ranks)}. {dependent} of one data set are not independent, so the "
+        "test is lenient."
+    )
+
+
+def _rank_tests(ranks: Ranks) -> str:
+    """Return the tests of Friedman and Nemenyi in words."""
     values = {m: (-ranks.ranks[i]).tolist() for i, m in enumerate(ranks.methods)}
     critical = critical_difference(values)
     test = critical.friedman
@@ -60,9 +68,20 @@ def rank_note(ranks: Ranks | None, *, dependent: str = "AUROC and F1") -> str:
         critical.reason
         or f"ranks further apart than {critical.difference:.2f} differ (Nemenyi, 0.05)"
     )
+    return f"{friedman}; {nemenyi}"
+
+
+def primary_rank_note(ranks: Ranks | None) -> str:
+    """Return how ranks over data sets of several tasks are computed, and their tests.
+
+    Wilcoxon's test is left out: it compares the sizes of differences, which are in several units.
+    """
+    if ranks is None:
+        return "Average rank: needs two methods that have a value on every data set."
+    n = ranks.ranks.shape[1]
     return (
-        f"{rule} {friedman}; {nemenyi}. {dependent} of one data set are not independent, so the "
-        "test is lenient."
+        f"Average rank: over {n} data set{'' if n == 1 else 's'}, each by its primary metric; 1 is "
+        f"best, ties share a rank; ± s.d. over data sets (ddof = 1). {_rank_tests(ranks)}."
     )
 
 

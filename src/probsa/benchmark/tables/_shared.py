@@ -1,6 +1,7 @@
 """Parts that several tables share: data sets, means and the paper's results."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from ..results.means import SplitMetric, mean_over_splits
 from ..results.paper import (
@@ -13,22 +14,26 @@ from ..results.paper import (
     title_of,
 )
 from ..results.pooled import ROUNDING, Compared, Interval
-from ..results.results import Scores
+from ..results.results import AnyScores, Scores
+from ..results.target_scores import TargetScores
 from .table import Column, ResultTable, TableCell, key, text_cell
 
 METRICS: tuple[tuple[SplitMetric, PaperMetric], ...] = (("auroc", "AUROC"), ("f1", "F1"))
 """Our names, and the names in tables."""
 
 
-def by_data(scores: Sequence[Scores]) -> dict[str, list[Scores]]:
+S = TypeVar("S", Scores, TargetScores, AnyScores)
+
+
+def by_data(scores: Sequence[S]) -> dict[str, list[S]]:
     """Return the methods of each data set, in their order."""
-    grouped: dict[str, list[Scores]] = {}
+    grouped: dict[str, list[S]] = {}
     for s in scores:
         grouped.setdefault(s.data, []).append(s)
     return grouped
 
 
-def method_names(scores: Sequence[Scores]) -> list[str]:
+def method_names(scores: Sequence[AnyScores]) -> list[str]:
     """Return every method once, in the order given."""
     return list(dict.fromkeys(s.method.name for s in scores))
 
@@ -71,7 +76,7 @@ def paper_cell(row: PaperRow | None) -> TableCell:
     return TableCell() if row is None else TableCell(value=row.mean, sd=row.sd)
 
 
-def metadata(scores: Sequence[Scores]) -> str:
+def metadata(scores: Sequence[AnyScores]) -> str:
     """Return a sentence on the data behind one table: bags, patients, splits, seeds."""
     s = scores[0]
     patients = len(set(s.groups.tolist()))
@@ -89,9 +94,25 @@ def metadata(scores: Sequence[Scores]) -> str:
         _seeds(first) if same_seeds else "; ".join(f"{m}: {_seeds(v)}" for m, v in seeds.items())
     )
     return (
-        f"{s.data}: {len(s.bags)} test bags ({int(s.y.sum())} positive){patient_text}; "
+        f"{s.data}: {len(s.bags)} test bags ({_labels(s)}){patient_text}; "
         f"{len(splits)} {split_kind}; {seed_text}."
     )
+
+
+def _labels(s: AnyScores) -> str:
+    """Return what the test bags are labelled with."""
+    if not isinstance(s, TargetScores):
+        return f"{int(s.y.sum())} positive"
+    first = s.y[:, 0]
+    if s.task == "survival":
+        return f"{int(s.y[:, 1].sum())} with the event"
+    if s.task == "regression":
+        return f"targets from {first.min():g} to {first.max():g}, s.d. {first.std():.3g}"
+    if s.task == "multilabel":
+        return ", ".join(
+            f"{int((y == 1).sum())} with {n}" for n, y in zip(s.names, s.y.T, strict=True)
+        )
+    return ", ".join(f"{int((first == c).sum())} of {name}" for c, name in enumerate(s.names))
 
 
 def _seeds(seeds: Sequence[int]) -> str:

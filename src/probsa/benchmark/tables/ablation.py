@@ -1,44 +1,55 @@
 """The paper's table 5: every posterior by λ, with the plain model as λ = 0."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..grid.variants import variants_of
 from ..results.cache import ResultCache
-from ..results.paper import paper_value, spelled, study_of
+from ..results.paper import paper_value, spelled
 from ..results.pooled import Compared
-from ..results.results import Results, Scores
+from ..results.results import AnyScores, Results, Scores
+from ..results.target_comparison import TargetCompared
+from ..results.target_scores import TargetScores
 from ._classic import classic_tests
-from ._notes import bold_note, detectable, folds_note, rank_note, replicates_note, verdicts
+from ._notes import bold_note, detectable, folds_note, replicates_note, verdicts
 from ._ranks import Ranked, ranked
+from ._sets import (
+    SetCompared,
+    compare_set,
+    empty_cells,
+    in_paper,
+    of_classes,
+    of_targets,
+    set_cells,
+    set_columns,
+)
 from ._shared import (
     by_data,
-    data_columns,
     key,
-    mean_cells,
     metadata,
     method_names,
     paper_cell,
-    paper_cells,
     paper_table,
 )
-from .comparison import pooled_cells, pooled_columns
+from ._targets import metric_cells, metric_columns, primary_notes
+from .comparison import pooled_cells, pooled_columns, ranks_notes
 from .table import Column, ResultTable, TableCell, text_cell
+from .target_tables import direction_note, target_notes, titles_of
 
 
 def ablation_table(results: Results, *, cache: ResultCache | None = None) -> ResultTable | None:
     """Return means over splits by variant and λ, ranked within a variant, followed by each data
     set's pooled differences to λ = 0; None if no variant has two λ besides its plain model."""
     cache = cache or ResultCache()
-    variants = variants_of(results.scores)
+    variants = variants_of(results.all)
     if not any(len(method_names(variant_scores)) > 2 for variant_scores in variants.values()):
         return None
-    data = list(by_data(results.scores))
+    data = by_data(results.all)
     columns = [Column(key="variant", title="variant"), Column(key="kl_weight", title="λ")]
-    for d in data:
-        columns += data_columns(d, "5")
+    for data_scores in data.values():
+        columns += set_columns(data_scores, "5")
     columns.append(Column(key="rank", title="average rank", unit="rank"))
-    in_paper = any(study_of(d) is not None for d in data)
-    if in_paper:
+    paper = in_paper(results.all)
+    if paper:
         columns.append(Column(key="paper_rank", title="average rank", group="paper", unit="rank"))
     rows: list[tuple[TableCell, ...]] = []
     rules: set[int] = set()
@@ -47,15 +58,18 @@ def ablation_table(results: Results, *, cache: ResultCache | None = None) -> Res
         rules.add(len(rows))
         ranks = ranked(variant_scores)
         compared = {
-            d: _compared(data_scores, cache) for d, data_scores in by_data(variant_scores).items()
+            d: compare_set(data_scores, cache, baseline=_baseline(data_scores))
+            for d, data_scores in by_data(variant_scores).items()
         }
         for name in method_names(variant_scores):
             rows.append(
                 _row(label, name, variant_scores, data=data, compared=compared, ranks=ranks)
             )
-        notes += [f"{label}: {note}" for note in (*ranks.notes, rank_note(ranks.ranks))]
-    following = [_differences(d, variants, cache) for d in data]
-    following += [] if in_paper else [paper_table("5", subject="variants by λ")]
+        notes += [f"{label}: {note}" for note in (*ranks.notes, *ranks_notes(ranks))]
+    following = [_differences(d, variants, cache) for d in by_data(results.scores)]
+    following += [_target_differences(d, variants, cache) for d in by_data(results.targets)]
+    if not paper and results.scores:
+        following.append(paper_table("5", subject="variants by λ"))
     return ResultTable(
         name="ablation",
         title="Ablation: the posterior and λ",
@@ -63,9 +77,8 @@ def ablation_table(results: Results, *, cache: ResultCache | None = None) -> Res
         rows=tuple(rows),
         rules=frozenset(rules),
         footnotes=(
-            "Values are in percent: mean ± s.d. over splits, after averaging seeds within a split. "
-            "λ = 0 is the plain model, trained once for all posteriors.",
-            f"{bold_note('the tables of differences')} Columns are compared within a variant.",
+            *_means_notes(results.targets),
+            f"{_bold_note(results)} Columns are compared within a variant.",
             *notes,
             *results.left_out(),
         ),
@@ -73,21 +86,38 @@ def ablation_table(results: Results, *, cache: ResultCache | None = None) -> Res
     )
 
 
+def _means_notes(targets: Sequence[TargetScores]) -> list[str]:
+    plain = "λ = 0 is the plain model, trained once for all posteriors."
+    means = "mean ± s.d. over splits, after averaging seeds within a split"
+    if not targets:
+        return [f"Values are in percent: {means}. {plain}"]
+    return [f"Values are {means}. {plain}", *primary_notes(targets)]
+
+
+def _bold_note(results: Results) -> str:
+    if not results.targets:
+        return bold_note("the tables of differences")
+    return (
+        "Bold: the best mean of its column, if it is also a winner; the rule is given below the "
+        "tables of differences."
+    )
+
+
 def _compared(scores: Sequence[Scores], cache: ResultCache) -> Compared:
     return cache.compared(scores, baseline=_baseline(scores))
 
 
-def _baseline(scores: Sequence[Scores]) -> str | None:
+def _baseline(scores: Sequence[AnyScores]) -> str | None:
     return next((s.method.name for s in scores if s.method.kl_weight is None), None)
 
 
 def _row(
     label: str,
     name: str,
-    variant_scores: Sequence[Scores],
+    variant_scores: Sequence[AnyScores],
     *,
-    data: Sequence[str],
-    compared: dict[str, Compared],
+    data: Mapping[str, Sequence[AnyScores]],
+    compared: Mapping[str, SetCompared],
     ranks: Ranked,
 ) -> tuple[TableCell, ...]:
     method = next(s.method for s in variant_scores if s.method.name == name)
@@ -95,25 +125,26 @@ def _row(
     kl = spelled(method)
     row = [text_cell(label), text_cell(kl)]
     scores_by_data = by_data(variant_scores)
-    for d in data:
+    for d, data_scores in data.items():
         row += (
-            mean_cells(name, scores_by_data[d], compared[d])
+            set_cells(name, scores_by_data[d], compared[d], table="5", label=model, kl_weight=kl)
             if d in scores_by_data
-            else [TableCell()] * 2
+            else empty_cells(data_scores, table="5", label=model, kl_weight=kl)
         )
-        row += paper_cells(d, "5", label=model, kl_weight=kl)
     row.append(ranks.cell(name))
-    if any(study_of(d) is not None for d in data):
+    if in_paper([s for data_scores in data.values() for s in data_scores]):
         row.append(paper_cell(paper_value("5", model, study="rank", metric="rank", kl_weight=kl)))
     return tuple(row)
 
 
-def _differences(data: str, variants: dict[str, list[Scores]], cache: ResultCache) -> ResultTable:
+def _differences(
+    data: str, variants: Mapping[str, Sequence[AnyScores]], cache: ResultCache
+) -> ResultTable:
     """Return one data set's differences of each λ to the plain model, on the same patients and
     replicates."""
     rows, rules, notes, all_scores, level_notes = [], set(), [], [], []
     for label, variant_scores in variants.items():
-        data_scores = by_data(variant_scores).get(data, [])
+        data_scores = by_data(of_classes(variant_scores)).get(data, [])
         if not data_scores:
             continue
         all_scores += [s for s in data_scores if s not in all_scores]
@@ -147,6 +178,52 @@ def _differences(data: str, variants: dict[str, list[Scores]], cache: ResultCach
             "has a Holm-adjusted p of at most 0.05. The notes below give differences as fractions: "
             "0.01 is a point.",
             *level_notes,
+            *notes,
+        ),
+    )
+
+
+def _target_differences(
+    data: str, variants: Mapping[str, Sequence[AnyScores]], cache: ResultCache
+) -> ResultTable:
+    """Return the same of a data set whose task is not two classes, by each metric of it."""
+    found: list[tuple[str, list[TargetScores], TargetCompared]] = []
+    for label, variant_scores in variants.items():
+        scores = by_data(of_targets(variant_scores)).get(data, [])
+        if scores:
+            found.append(
+                (label, scores, cache.compared_targets(scores, baseline=_baseline(scores)))
+            )
+    rows, rules, notes = [], set(), []
+    for label, scores, compared in found:
+        rules.add(len(rows))
+        rows += [
+            (
+                text_cell(label),
+                text_cell(spelled(s.method)),
+                *metric_cells(s.method.name, s, compared),
+            )
+            for s in scores
+        ]
+        own = target_notes(compared, scores[0])
+        if _baseline(scores) is None:
+            own.append("the plain model was not run, so Δ refers to the best λ.")
+        notes += [f"{label}: {note}" for note in own]
+    first = found[0][1][0]
+    first_columns = (Column(key="variant", title="variant"), Column(key="kl_weight", title="λ"))
+    return ResultTable(
+        name=f"ablation_{key(data)}",
+        title=f"{data} ({first.task}): effect of λ by {titles_of(first)}, with 95 % intervals",
+        columns=(*first_columns, *metric_columns(first, found[0][2])),
+        rows=tuple(rows),
+        rules=frozenset(rules),
+        footnotes=(
+            metadata([s for _, scores, _ in found for s in scores]),
+            f"{direction_note(first)} Δ is the paired difference to λ = 0; [lo, hi] are 95 % "
+            "intervals over patients and replicates; p is two-sided, from the bootstrap over "
+            "patients, and Holm-corrected within a variant. A winner is the λ with the best value "
+            "if its paired difference to every other one has a Holm-adjusted p of at most 0.05. "
+            "The notes below give percentages as fractions.",
             *notes,
         ),
     )

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, chosen_note, family_baseline
 from ..results.cache import ResultCache
-from ..results.paper import PaperTable, paper_value, study_of
+from ..results.paper import PaperTable, paper_value
 from ..results.pooled import Compared, Pooled
-from ..results.results import Results, Scores
+from ..results.results import AnyScores, Results, Scores
+from ..results.target_comparison import TargetCompared
+from ..results.task_metrics import primary_of
 from ._classic import classic_tests
 from ._notes import (
     bold_note,
@@ -15,25 +17,34 @@ from ._notes import (
     folds_note,
     outlier_notes,
     pairs_note,
+    primary_rank_note,
     rank_note,
     replicates_note,
     verdicts,
 )
-from ._ranks import ranked
+from ._ranks import Ranked, ranked
+from ._sets import (
+    SetCompared,
+    compare_set,
+    in_paper,
+    of_classes,
+    of_targets,
+    set_cells,
+    set_columns,
+)
 from ._shared import (
     METRICS,
     by_data,
-    data_columns,
     interval_cell,
     key,
-    mean_cells,
     metadata,
     method_names,
     paper_cell,
-    paper_cells,
     paper_table,
 )
+from ._targets import primary_notes
 from .table import Column, ResultTable, TableCell, text_cell
+from .target_tables import target_pooled_table
 
 TABLES: dict[Family, PaperTable] = {"local": "2", "global": "3"}
 TITLES: dict[Family, str] = {
@@ -48,62 +59,111 @@ def comparison_table(
     """Return means over splits with average ranks, followed by each data set's pooled values,
     intervals and differences to the plain model; None if the family has no method."""
     cache = cache or ResultCache()
-    family_scores = [s for s in results.scores if s.method.family == family]
+    family_scores = [s for s in results.all if s.method.family == family]
     scores = chosen(family_scores)
     if not scores:
         return None
     data = by_data(scores)
     compared = {
-        d: cache.compared(data_scores, baseline=baseline_of(data_scores, family))
+        d: compare_set(data_scores, cache, baseline=baseline_of(data_scores, family))
         for d, data_scores in data.items()
     }
     table, names = TABLES[family], method_names(scores)
     ranks = ranked(scores)
     columns = [Column(key="method", title="method")]
-    for d in data:
-        columns += data_columns(d, table)
+    for data_scores in data.values():
+        columns += set_columns(data_scores, table)
     columns.append(Column(key="rank", title="average rank", unit="rank"))
-    in_paper = any(study_of(d) is not None for d in data)
-    if in_paper:
+    paper = in_paper(scores)
+    if paper:
         columns.append(Column(key="paper_rank", title="average rank", group="paper", unit="rank"))
     rows = []
     for name in names:
         row = [text_cell(name)]
+        label = _label(scores, name)
         for d, data_scores in data.items():
-            row += mean_cells(name, data_scores, compared[d])
-            row += paper_cells(d, table, label=_label(scores, name))
+            row += set_cells(name, data_scores, compared[d], table=table, label=label)
         row.append(ranks.cell(name))
-        if in_paper:
-            label = _label(scores, name)
+        if paper:
             row.append(paper_cell(paper_value(table, label, study="rank", metric="rank")))
         rows.append(tuple(row))
-    following = [_pooled_table(data_scores, compared[d], family) for d, data_scores in data.items()]
-    following += [] if in_paper else [paper_table(table, subject=TITLES[family])]
+    following = [_following(data_scores, compared[d], family) for d, data_scores in data.items()]
+    if not paper and of_classes(scores):
+        following.append(paper_table(table, subject=TITLES[family]))
     return ResultTable(
         name=f"comparison_{family}",
-        title=f"Comparison: {TITLES[family]}",
+        title=_title(scores, family),
         columns=tuple(columns),
         rows=tuple(rows),
         footnotes=(
-            "Values are in percent: mean ± s.d. over splits, after averaging seeds within a split; "
-            "F1 is at the threshold that each run chose on its validation part.",
-            bold_note("the pooled table of the data set"),
+            *_means_notes(scores),
             *([note] if (note := chosen_note(family_scores)) else []),
             *ranks.notes,
-            rank_note(ranks.ranks),
-            *pairs_note(ranks.values, baseline_of(scores, family)),
+            *ranks_notes(ranks),
+            *_pairs_notes(ranks, baseline_of(scores, family)),
             *results.left_out(),
         ),
         follow=tuple(following),
     )
 
 
-def _label(scores: Sequence[Scores], name: str) -> str:
+def _means_notes(scores: Sequence[AnyScores]) -> list[str]:
+    """Return what the means are of, and which of them are bold."""
+    targets = of_targets(scores)
+    if not targets:
+        return [
+            "Values are in percent: mean ± s.d. over splits, after averaging seeds within a split; "
+            "F1 is at the threshold that each run chose on its validation part.",
+            bold_note("the pooled table of the data set"),
+        ]
+    classes = list(by_data(of_classes(scores)))
+    notes = [
+        "Values are mean ± s.d. over splits, after averaging seeds within a split, of each data "
+        "set's primary metric. Bold: the best mean of its column, if it is also a winner; the rule "
+        "is given below the table of the data set.",
+        *primary_notes(targets),
+    ]
+    if classes:
+        notes.append(
+            f"{', '.join(classes)} (binary): AUROC and F1 in percent, F1 at the threshold that "
+            "each run chose on its validation part; methods are ranked by AUROC."
+        )
+    return notes
+
+
+def ranks_notes(ranks: Ranked) -> list[str]:
+    """Return how ranks are computed, and their tests."""
+    return [primary_rank_note(ranks.ranks) if ranks.by_primary else rank_note(ranks.ranks)]
+
+
+def _pairs_notes(ranks: Ranked, baseline: str | None) -> list[str]:
+    return [] if ranks.by_primary else pairs_note(ranks.values, baseline)
+
+
+def _title(scores: Sequence[AnyScores], family: Family) -> str:
+    targets = of_targets(scores)
+    if not targets:
+        return f"Comparison: {TITLES[family]}"
+    metrics = [] if len(targets) == len(scores) else ["AUROC"]
+    metrics += dict.fromkeys(primary_of(s.task).title for s in targets)
+    return f"Comparison by {', '.join(metrics)}: {TITLES[family]}"
+
+
+def _following(scores: Sequence[AnyScores], compared: SetCompared, family: Family) -> ResultTable:
+    if isinstance(compared, TargetCompared):
+        targets = of_targets(scores)
+        return target_pooled_table(
+            targets, compared, family=family, baseline=baseline_of(targets, family)
+        )
+    return _pooled_table(of_classes(scores), compared, family)
+
+
+def _label(scores: Sequence[AnyScores], name: str) -> str:
     """Return the registered model, which identifies the paper's results."""
     return next(s.method.model for s in scores if s.method.name == name)
 
 
-def baseline_of(scores: Sequence[Scores], family: Family) -> str | None:
+def baseline_of(scores: Sequence[AnyScores], family: Family) -> str | None:
     """Return the name of the family's plain model among these."""
     baseline = family_baseline([s.method for s in scores], family)
     return None if baseline is None else baseline.name

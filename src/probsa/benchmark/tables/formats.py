@@ -25,6 +25,7 @@ DIGITS: dict[Unit, int] = {
     "p": 3,
     "number": 3,
     "count": 0,
+    "difference": 3,
 }
 NONE = "-"
 """Text of undefined numbers."""
@@ -118,20 +119,21 @@ def shown(entry: TableCell, column: Column) -> str:
     if entry.value is None or not math.isfinite(entry.value):
         text = entry.text or NONE
     else:
-        text = _number(entry.value, column.unit)
+        text = _number(entry.value, column)
         if entry.sd is not None:
-            text += f" ± {_number(entry.sd, column.unit, signed=False)}"
+            text += f" ± {_number(entry.sd, column, signed=False)}"
         if entry.low is not None and entry.high is not None:
-            low, high = (_number(v, column.unit) for v in (entry.low, entry.high))
+            low, high = (_number(v, column) for v in (entry.low, entry.high))
             text += f" [{low}, {high}]"
     return text + "*" * entry.mark
 
 
-def _number(value: float, unit: Unit, *, signed: bool = True) -> str:
-    digits = DIGITS.get(unit, EXACT)
+def _number(value: float, column: Column, *, signed: bool = True) -> str:
+    unit = column.unit
+    digits = DIGITS.get(unit, EXACT) if column.digits is None else column.digits
     if unit == "p" and value < 10**-digits:
         return f"<{10**-digits:.{digits}f}"
-    sign = "+" if unit == "points" and signed else ""
+    sign = "+" if unit in ("points", "difference") and signed else ""
     text = f"{value * SCALE.get(unit, 1.0):{sign}.{digits}f}"
     # drop the sign of zero
     return text.lstrip("+-") if not text.strip("+-0.") else text
@@ -232,4 +234,6 @@ def _csv_cell(entry: TableCell, column: Column, part: str) -> str | int | float:
         return ""
     if column.unit == "count":
         return int(value)
-    return round(value * SCALE.get(column.unit, 1.0), EXACT) + 0.0  # no -0.0
+    return (
+        round(value * SCALE.get(column.unit, 1.0), max(EXACT, (column.digits or 0) + 3)) + 0.0
+    )  # no -0.0

@@ -7,10 +7,11 @@ from typing import Literal
 from ...core import DataFrame, frame_of_csv
 
 Unit = Literal[
-    "text", "percent", "points", "printed", "rank", "milliseconds", "ratio", "p", "number", "count"
-]
+    "text", "percent", "points", "printed", "rank", "milliseconds", "ratio", "p", "number", "count",
+    "difference",
+]  # fmt: skip
 """`percent`: a fraction, shown times 100; `points`: a signed difference of fractions, times 100;
-`printed`: a number as printed in the paper."""
+`difference`: one of numbers; `printed`: a number as printed in the paper."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +24,8 @@ class Column:
     group: str = ""
     """Heading above it that neighbouring columns share, such as a data set."""
     unit: Unit = "text"
+    digits: int | None = None
+    """Decimals; None for those of the unit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

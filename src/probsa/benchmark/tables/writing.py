@@ -13,6 +13,7 @@ from .folds import folds_table
 from .formats import write_table
 from .instances import instances_table
 from .table import ResultTable
+from .target_tables import target_folds_table
 from .timing import timing_table
 
 FOLDER = "tables"
@@ -64,4 +65,6 @@ def _tables(
         tables.append(
             (f"instances of {data}", lambda scores=scores: instances_table(scores, cache=cache))
         )
+    for data, targets in by_data(results.targets).items():
+        tables.append((f"folds of {data}", lambda s=targets: target_folds_table(s)))
     return tables

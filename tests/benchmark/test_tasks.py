@@ -1,0 +1,312 @@
+"""A grid with a data set of every task is run; its tables hold the metrics of its predictions."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import yaml
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    cohen_kappa_score,
+    f1_score,
+    mean_absolute_error,
+    r2_score,
+    roc_auc_score,
+    root_mean_squared_error,
+)
+from support.made_cohorts import TASKS, write_cohort
+
+from probsa.benchmark.execution.running import plan, run_grid
+from probsa.benchmark.execution.units import units_of
+from probsa.benchmark.grid.checks import check_grid
+from probsa.benchmark.grid.grid import read_grid
+from probsa.benchmark.reports import write_report
+from probsa.core.files import read_csv
+from probsa.errors import InputError, TableError
+
+SMALL = {"embed": 4, "attention_dim": 4}
+MODELS = [
+    {"name": "abmil", **SMALL},
+    {"name": "abmil-probsa-diag", **SMALL, "samples": 2, "predict_samples": 3},
+]
+METHODS = {"abmil": "abmil", "abmil-probsa-diag_kl-0.1": "abmil-probsa-diag λ=0.1"}
+"""Folders of the methods, and their names in tables."""
+
+
+def grid_of(folder, tasks, *, bags=36, column="split", **keys):
+    """Write cohorts of the tasks, and a grid of two short runs on each."""
+    given = {
+        "data": {
+            task: write_cohort(folder / task, task, bags=bags, column=column) for task in tasks
+        },
+        "models": MODELS,
+        "kl_weight": 0.1,
+        "splits": [0],
+        "epochs": 1,
+        "batch_size": 8,
+        "learning_rate": 0.02,
+        "warmup_epochs": 0,
+        "device": "cpu",
+        "threads": 1,
+    }
+    path = folder / "grid.yaml"
+    path.write_text(yaml.safe_dump({**given, **keys}, sort_keys=False))
+    return path
+
+
+def refused(folder, tasks, **keys):
+    """Return why a grid is refused before anything is trained."""
+    out = folder / "out"
+    with pytest.raises((InputError, TableError)) as error:
+        check_grid(read_grid(grid_of(folder, tasks, **keys), out=out), out)
+    assert not (out / "cells").exists()
+    return str(error.value)
+
+
+def change(folder, edit):
+    """Change the rows of a table of labels, as lists of cells without the header."""
+    path = folder / "labels.csv"
+    header, *rows = [line.split(",") for line in path.read_text().splitlines()]
+    rows = [edit(k, row) for k, row in enumerate(rows)]
+    path.write_text("\n".join(map(",".join, [header, *rows])) + "\n")
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    """Run a grid of all tasks once."""
+    folder = tmp_path_factory.mktemp("tasks")
+    grid = read_grid(grid_of(folder, TASKS, bags=27), out=folder / "out")
+    states = run_grid(grid, folder / "out")
+    assert [s.reason for s in states if s.status != "done"] == []
+    return folder / "out", grid, write_report(folder / "out")
+
+
+def predicted(out, task, method):
+    """Return the columns of the test bags in the predictions of a run."""
+    table = read_csv(out / "cells" / task / method / "split0-seed0/predictions/predictions.csv")
+    rows = [row for row in table if row["part"] == "test"]
+    assert len(rows) == 9
+
+    def numbers(name):
+        return np.array([float(row[name]) if row[name] else np.nan for row in rows])
+
+    return numbers
+
+
+def trained(out, task, method):
+    """Return the times and events of the training bags, as the run states them."""
+    path = out / "cells" / task / method / "split0-seed0/predictions/predictions.json"
+    return np.array(json.loads(path.read_text())["training_targets"])
+
+
+def of_classes(out, task, method):
+    column = predicted(out, task, method)
+    y, p = column("label").astype(int), np.stack([column(f"p_{c}") for c in range(3)], axis=1)
+    return y, p / p.sum(1, keepdims=True)
+
+
+def expected_multiclass(out, method):
+    y, p = of_classes(out, "multiclass", method)
+    call = p.argmax(1)
+    return {
+        "macro_auroc": 100 * roc_auc_score(y, p, multi_class="ovr"),
+        "accuracy": 100 * accuracy_score(y, call),
+        "macro_f1": 100 * f1_score(y, call, average="macro"),
+        "quadratic_kappa": cohen_kappa_score(y, call, weights="quadratic", labels=range(3)),
+    }
+
+
+def expected_ordinal(out, method):
+    y, p = of_classes(out, "ordinal", method)
+    below = np.cumsum(p, axis=1)
+    call = (below < 0.5).sum(1)
+    rps = ((below[:, :2] - (y[:, None] <= np.arange(2))) ** 2).sum(1)
+    return {
+        "quadratic_kappa": cohen_kappa_score(y, call, weights="quadratic", labels=range(3)),
+        "mae": mean_absolute_error(y, call),
+        "rps": rps.mean(),
+        "nll": -np.log(p[np.arange(len(y)), y]).mean(),
+    }
+
+
+def expected_multilabel(out, method):
+    column = predicted(out, "multilabel", method)
+    known = {n: np.isfinite(column(f"label_{n}")) for n in ("tumour", "necrosis")}
+    pairs = [(column(f"label_{n}")[k], column(f"p_{n}")[k]) for n, k in known.items()]
+    return {
+        "macro_auroc": 100 * np.mean([roc_auc_score(*pair) for pair in pairs]),
+        "macro_average_precision": 100 * np.mean([average_precision_score(*p) for p in pairs]),
+        "nll": column("nll").mean(),
+    }
+
+
+def expected_regression(out, method):
+    column = predicted(out, "regression", method)
+    y, mean = column("label"), column("mean")
+    return {
+        "mae": mean_absolute_error(y, mean),
+        "rmse": root_mean_squared_error(y, mean),
+        "r_squared": r2_score(y, mean),
+        "crps": column("crps").mean(),
+    }
+
+
+def expected_survival(out, method):
+    column = predicted(out, "survival", method)
+    time, event, risk = column("label_time"), column("label_event") == 1, column("risk")
+    train = trained(out, "survival", method)
+
+    def uncensored(t):
+        """Return Ĝ(t) of the training bags, 0 beyond them."""
+        g = 1.0
+        for u in np.unique(train[train[:, 1] == 0, 0]):
+            if u <= t:
+                at_risk = (train[:, 0] > u) | ((train[:, 0] == u) & (train[:, 1] == 0))
+                g *= 1 - ((train[:, 0] == u) & (train[:, 1] == 0)).sum() / at_risk.sum()
+        return g if t <= train[:, 0].max() else 0.0
+
+    above = below = 0.0
+    for i in range(len(time)):
+        if event[i] and (g := uncensored(time[i])) > 0:
+            later = (time > time[i]) | ((time == time[i]) & ~event)
+            above += ((risk[i] > risk) + 0.5 * (risk[i] == risk))[later].sum() / g**2
+            below += later.sum() / g**2
+    return {"uno_c": 100 * above / below}
+
+
+EXPECTED = {
+    "multiclass": expected_multiclass,
+    "ordinal": expected_ordinal,
+    "multilabel": expected_multilabel,
+    "regression": expected_regression,
+    "survival": expected_survival,
+}
+
+
+def test_every_task_has_its_expected_metrics():
+    assert EXPECTED.keys() == TASKS.keys()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_tables_hold_the_metrics_of_the_predictions(experiment, task):
+    out, _, _ = experiment
+    means = {r["method"]: r for r in read_csv(out / "tables/comparison_local.csv")}
+    pooled = {r["method"]: r for r in read_csv(out / f"tables/pooled_local_{task}.csv")}
+    wanted = {method: EXPECTED[task](out, method) for method in METHODS}
+    for method, name in METHODS.items():
+        primary = next(iter(wanted[method]))
+        value = float(means[name][f"{task}_{primary}"])
+        assert value == pytest.approx(wanted[method][primary], abs=2e-5)
+        for metric, value in wanted[method].items():
+            assert float(pooled[name][metric]) == pytest.approx(value, abs=2e-5), metric
+            difference = value - wanted["abmil"][metric]
+            if name != "abmil":
+                shown = float(pooled[name][f"{metric}_difference"])
+                assert shown == pytest.approx(difference, abs=4e-5)
+
+
+def test_ranks_are_over_data_sets_by_their_primary_metric(experiment):
+    out, _, _ = experiment
+    rows = {r["method"]: r for r in read_csv(out / "tables/comparison_local.csv")}
+    ranks = {name: [] for name in rows}
+    for task in TASKS:
+        (key,) = (k for k in rows["abmil"] if k.startswith(f"{task}_") and not k.endswith("_sd"))
+        sign = -1 if task == "regression" else 1
+        values = {name: sign * float(row[key]) for name, row in rows.items()}
+        for name in rows:
+            higher, equal = (
+                sum(v > values[name] for v in values.values()),
+                sum(v == values[name] for v in values.values()),
+            )
+            ranks[name].append(1 + higher + (equal - 1) / 2)
+    for name, row in rows.items():
+        assert float(row["rank"]) == pytest.approx(np.mean(ranks[name]), abs=1e-6)
+
+
+def test_null_rivals_stand_below_the_methods(experiment):
+    out, _, _ = experiment
+    rows = {r["method"]: r for r in read_csv(out / "tables/pooled_local_regression.csv")}
+    y = predicted(out, "regression", "abmil")("label")
+    train = trained(out, "regression", "abmil")
+    for rival, value in (("mean", train.mean()), ("median", np.median(train))):
+        row = rows[f"{rival} of the training bags"]
+        assert float(row["mae"]) == pytest.approx(np.abs(y - value).mean(), abs=1e-5)
+        assert row["mae_difference"] == ""
+    with (out / "tables/pooled_local_survival.csv").open() as file:
+        assert [r["method"] for r in csv.DictReader(file)][-1].startswith("Kaplan")
+
+
+def test_captions_name_metrics_and_figures_of_two_classes_are_left_out(experiment):
+    out, _, report = experiment
+    text = (out / "tables/comparison_local.md").read_text()
+    assert "Comparison by macro AUROC, quadratic κ, MAE, Uno's c" in text
+    assert "regression (regression): MAE, in the unit of the target; lower is better." in text
+    assert "### survival (survival): Uno's c, integrated Brier and mean AUROC(t)" in text
+    missing = dict(report.missing)
+    assert missing["figures of ordinal"] == (
+        "they show AUROC, F1 and calls, but the task is ordinal"
+    )
+    assert "critical-local-primary" in {*missing, *(f.stem for f in report.files)}
+    assert (out / "tables/comparison_local.tex").is_file()
+    assert (out / "tables/folds_survival.md").is_file()
+
+
+def test_only_classes_are_trained_jointly(experiment):
+    out, grid, _ = experiment
+    together = {unit.cells[0].data for unit in units_of(grid.cells(out), max_joint=None)
+                if unit.together}  # fmt: skip
+    assert together == {"multiclass"}
+    assert {s.status for s in plan(grid, out).states} == {"done"}
+
+
+def test_models_that_cannot_learn_the_task_are_named_with_those_that_can(tmp_path):
+    models = ["abmil", "clam-sb", "vmil"]
+    why = refused(tmp_path, ["regression"], models=models)
+    assert why.startswith("regression: clam-sb cannot learn the task regression: its method is")
+    assert "Models for regression: abmil, abmil-probsa-diag" in why
+    assert why.endswith("Neither can vmil. Leave out of models what cannot learn it")
+
+
+def test_a_data_set_has_one_task(tmp_path):
+    exceptions = [{"models": "abmil", "task": "ordinal"}]
+    assert "has other targets for abmil-probsa-diag" in refused(
+        tmp_path, ["multiclass"], exceptions=exceptions
+    )
+
+
+def lost(folder, task, edit, **keys):
+    """Return why a grid is refused after the rows of its table, in four folds, were changed."""
+    folder.mkdir(exist_ok=True)
+    path = grid_of(folder, [task], column="fold", splits=4, **keys)
+    change(folder / task, lambda k, row: [row[0], *edit(k % 4, row[1:-1]), str(k % 4)])
+    with pytest.raises((InputError, TableError)) as error:
+        check_grid(read_grid(path, out=folder / "out"), folder / "out")
+    return str(error.value)
+
+
+def test_test_parts_that_cannot_be_judged_are_refused(tmp_path):
+    def in_fold_1(target):
+        return lambda fold, row: target(row) if fold == 1 else row
+
+    why = lost(tmp_path / "a", "multiclass", in_fold_1(lambda r: ["0" if r == ["2"] else r[0]]))
+    assert "no bag has the class '2' in fold 1 of" in why
+    assert "so macro AUROC is undefined there. Assign bags to the folds" in why
+    why = lost(tmp_path / "b", "ordinal", in_fold_1(lambda _: ["1"]))
+    assert "all 9 bags have the grade '1' in fold 1" in why
+    why = lost(tmp_path / "c", "multilabel", in_fold_1(lambda r: ["1", r[1]]))
+    assert "the finding 'tumour' is 1 in all bags in fold 1" in why
+    why = lost(tmp_path / "d", "survival", in_fold_1(lambda r: [r[0], "0"]))
+    assert "there is no event among 9 bags in fold 1" in why
+
+
+def test_training_parts_that_determine_no_likelihood_are_refused(tmp_path):
+    def constant(fold, row):
+        return row if fold in (1, 2) else ["3"]
+
+    why = lost(tmp_path / "a", "regression", constant)
+    assert "regression, fold 1:" in why and "all 18 training targets" in why
+    exceptions = [{"data": "survival", "bins": 20}]
+    why = lost(tmp_path / "b", "survival", lambda _, row: row, exceptions=exceptions)
+    assert "survival, fold 0:" in why and "lower bins" in why
