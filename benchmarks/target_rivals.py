@@ -1,7 +1,9 @@
 """Rivals without attention for every target, and the metrics that compare them with models.
 
 A linear rival has the likelihood of the package and logits that are linear in one vector per bag,
-such as the mean of its features. Its ridge is the one with the lowest NLL of the validation bags.
+such as the mean of its features. Its ridge is the one with the lowest NLL of the validation bags. A
+regression is fitted by least squares, and its noise is the error of the validation bags: with more
+features than bags, a noise that is learned with the weights falls to 0.
 `constant_columns` is a rival that looks at nothing: each prediction is that of the training bags.
 """
 
@@ -24,7 +26,7 @@ from probsa.variational import (
     logits_of,
 )
 
-RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 NORMAL = (-1.6448536, -0.6744898, 0.0, 0.6744898, 1.6448536)
 """The quantiles of a standard normal at these levels."""
@@ -64,6 +66,8 @@ def linear_columns(
     y, y_val = _targets(train[1], task), _targets(validation[1], task)
     n_classes = max(len(classes), 2) if task != "binary" else 2
     given = options or LikelihoodOptions()
+    if task == "regression":
+        given = LikelihoodOptions(noise=float(y.std(correction=0)))
     if task in ("binary", "multiclass"):
         spec = LikelihoodSpec(task=task, n_classes=n_classes)
     else:
@@ -97,9 +101,13 @@ def linear_columns(
             if best is None or found < least:
                 least = found
                 predicted = likelihood.predict(linear(z_test)[:, None])
-                best = Columns(
-                    values=predicted.values.numpy(), names=likelihood.outputs(list(classes))
-                )
+                values = predicted.values.numpy()
+                if task == "regression":
+                    error = likelihood.predict(linear(z_val)[:, None]).values[:, 0] - y_val
+                    sd = float(error.square().mean().sqrt())
+                    values = values[:, :1] + sd * np.array([0.0, 0.0, *NORMAL])
+                    values[:, 1] = sd
+                best = Columns(values=values, names=likelihood.outputs(list(classes)))
     assert best is not None
     return best
 

@@ -88,9 +88,13 @@ class Likelihood(nn.Module, ABC):
     def sampled_nll(
         self, logits: Float[Tensor, "bags samples columns"], y: Tensor
     ) -> Float[Tensor, "bags samples"]:
-        """Return −log p(y) of each sample, in double precision for scores."""
-        parts = [self.nll(one, y) for one in logits.double().split(1, 1)]
-        return torch.stack(parts, 1)
+        """Return −log p(y) of each sample, in double precision for scores.
+
+        Each sample counts as a bag of its own, so bags must not be coupled.
+        """
+        bags, samples, columns = logits.shape
+        each = logits.double().reshape(bags * samples, 1, columns)
+        return self.nll(each, y.repeat_interleave(samples, 0)).view(bags, samples)
 
     def _weigh(self, nll: Tensor, y: Tensor) -> Tensor:
         return nll if self.class_weights is None else nll * self.class_weights[y.long()]
