@@ -79,11 +79,14 @@ class Likelihood(nn.Module, ABC):
     def score(
         self, logits: Float[Tensor, "bags samples columns"], y: Tensor
     ) -> dict[str, Float[Tensor, " bags"]]:
-        """Return scores of the prediction that need all of its distribution.
+        """Return scores of the prediction that need all of its distribution."""
+        return {"nll": self.predictive_nll(logits, y)}
 
-        `nll` is −log of the mean over samples of p(y), which is at most the term of the ELBO.
-        """
-        return {"nll": -mean_of_logs(-self.sampled_nll(logits, y))}
+    def predictive_nll(
+        self, logits: Float[Tensor, "bags samples columns"], y: Tensor
+    ) -> Float[Tensor, " bags"]:
+        """Return −log of the mean over samples of p(y), at most the term of the ELBO."""
+        return -mean_of_logs(-self.sampled_nll(logits, y))
 
     def sampled_nll(
         self, logits: Float[Tensor, "bags samples columns"], y: Tensor
