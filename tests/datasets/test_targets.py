@@ -293,3 +293,8 @@ def test_events_are_dealt_evenly() -> None:
         deal_events([1] + [0] * 9, batch_size=16, seed=0, epoch=0)
     with pytest.raises(InputError, match=r"batch_size is 4: .* at least 8"):
         deal_events(events, batch_size=4, seed=0, epoch=0)
+
+
+def test_columns_without_brackets_are_refused_with_the_brackets(tmp_path):
+    with pytest.raises(TableError, match=r"Write several columns as a list: --target '\[a, b\]'"):
+        table(tmp_path, "bag,a,b\nx,0,1\ny,1,0\n", task="multilabel", target="a,b")

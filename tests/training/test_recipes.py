@@ -54,6 +54,19 @@ def test_a_run_without_a_model_has_the_default_recipe():
         assert {"model": "model.name"}.get(key, key) in default_recipe()
 
 
+def test_a_regression_by_the_default_recipe_has_one_member(file):
+    assert read_run(None, {**NEEDED, "task": "regression"}).training.members == 1
+    assert read_run(file("data: {task: regression}"), NEEDED).training.members == 1
+    assert read_run(None, {**NEEDED, "task": "survival"}).training.members == 3
+    asked = read_run(None, {**NEEDED, "data.task": "regression", "members": 2})
+    assert asked.training.members == 2  # training refuses it and says why
+
+
+def test_a_list_without_brackets_is_refused_with_the_brackets():
+    with pytest.raises(InputError, match=r"expected a list .* Write .*: '\[none, low\]'"):
+        read_run(None, {**NEEDED, "classes": "none,low"})
+
+
 def test_the_file_in_the_recipes_folder_is_the_packages():
     link = ROOT / "recipes" / "default.yaml"
     assert link.resolve() == DEFAULT_RECIPE.resolve()

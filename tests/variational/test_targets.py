@@ -319,6 +319,15 @@ def test_the_reported_nll_is_the_term_of_the_elbo_for_one_sample_and_at_most_tha
             assert bool((reported <= term + 1e-12).all()) and bool((reported < term - 1e-3).any())
 
 
+def test_the_loss_of_each_sample_is_that_of_the_sample_alone(case):
+    likelihood, spec, y = case
+    if likelihood.couples_bags:
+        return
+    ell = logits(6, 5, logits_of(spec))
+    alone = torch.stack([likelihood.nll(one, y) for one in ell.split(1, 1)], 1)
+    torch.testing.assert_close(likelihood.sampled_nll(ell, y), alone)
+
+
 def test_predictions_are_means_of_what_samples_predict(case):
     likelihood, spec, _ = case
     ell = logits(6, 5, logits_of(spec))

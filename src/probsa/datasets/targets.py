@@ -225,4 +225,9 @@ def unknown_column_advice(header: Sequence[str], options: TargetOptions) -> str:
     if options.task != "survival" and {"time", "event"} <= set(header):
         return " For survival give --task survival."
     missing = [c for c in options.columns or () if c not in header]
-    return f" The target {missing[0]!r} is no column.{hint(missing[0], header)}" if missing else ""
+    if not missing:
+        return ""
+    parts = [part.strip() for part in missing[0].split(",")]
+    if len(parts) > 1 and set(parts) <= set(header):
+        return f" Write several columns as a list: --target '[{', '.join(parts)}]'."
+    return f" The target {missing[0]!r} is no column.{hint(missing[0], header)}"

@@ -24,6 +24,8 @@ from .selection import check_selection
 
 FROM_DATA = {"in_dim", "class_weights", "seed"}
 """Arguments of a model that are not keys of a run: the data or the run's seed determine them."""
+BY_RECIPE = " in the default recipe"
+"""The origin of values that no one gave, in messages."""
 
 
 @cache
@@ -93,7 +95,8 @@ def run_parser(model: str, preset: str = "paper") -> ArgumentParser:
 def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
     """Return the run that a run file and flags describe; flags take precedence.
 
-    If neither names a model, both override the default recipe, key by key.
+    If neither names a model, both override the default recipe, key by key. A regression has one
+    member then unless they say otherwise, as the quantiles of several models cannot be averaged.
 
     Args:
         file: the run file, if there is one.
@@ -107,7 +110,7 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
     layers.append((flatten(flags), ""))
     if not names_model(file, flags):
         given = [({k: v for k, v in keys.items() if k != "model.name"}, w) for keys, w in layers]
-        layers = [(dict(default_recipe()), " in the default recipe"), *given]
+        layers = [(dict(default_recipe()), BY_RECIPE), *given]
     name = _checked_model(layers)
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
@@ -116,6 +119,9 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
         keys = _model_keys(name, keys)
         values |= keys
         origin |= dict.fromkeys(keys, where)
+    of_recipe = origin.get("training.members") == BY_RECIPE
+    if of_recipe and values.get("data.task") == "regression":
+        values["training.members"] = 1
     return _checked(name, values, origin=origin)
 
 
@@ -253,7 +259,10 @@ def _explain(
     key, value = keys[match.group(1)], values[match.group(1)]
     guess = hint(str(value), choices(key.annotation))
     where = origin.get(key.name, "")
-    return f"{key.short}{where} is {value!r}; expected {described(key.annotation)}.{guess}"
+    expected = described(key.annotation)
+    if isinstance(value, str) and "," in value and "a list (" in expected:
+        guess = f" Write a list in brackets: '[{value.replace(' ', '').replace(',', ', ')}]'."
+    return f"{key.short}{where} is {value!r}; expected {expected}.{guess}"
 
 
 def commented(config: RunConfig) -> str:

@@ -24,8 +24,7 @@ def with_nll(out: Output, likelihood: Likelihood, bags: Bags) -> Tensor:
     if likelihood.task in CLASS_TASKS:
         return out.probability
     assert bags.y is not None
-    scores = likelihood.score(out.logits, bags.y)
-    nll = scores["nll"] if "nll" in scores else likelihood.nll(out.logits, bags.y)
+    nll = likelihood.predictive_nll(out.logits, bags.y)
     return torch.cat([out.probability, nll[:, None].to(out.probability.dtype)], 1)
 
 

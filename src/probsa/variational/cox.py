@@ -56,6 +56,12 @@ class Cox(Likelihood):
         del logits, y
         return {}
 
+    def predictive_nll(
+        self, logits: Float[Tensor, "bags samples 1"], y: Float[Tensor, "bags 2"]
+    ) -> Float[Tensor, " bags"]:
+        """Return the loss, which is of the risk sets of these bags."""
+        return self.nll(logits, y)
+
     def set_baseline(self, relative: Float[Tensor, " bags"], y: Float[Tensor, "bags 2"]) -> None:
         """Set the cumulative baseline hazard by Breslow's estimator.
 

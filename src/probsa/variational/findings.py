@@ -34,12 +34,12 @@ class Findings(Likelihood):
         known = y.isfinite()
         return _mean_of_known(self._losses(in_float32(logits), y).mean(1), known)
 
-    def score(
+    def predictive_nll(
         self, logits: Float[Tensor, "bags samples findings"], y: Float[Tensor, "bags findings"]
-    ) -> dict[str, Float[Tensor, " bags"]]:
+    ) -> Float[Tensor, " bags"]:
         losses = self._losses(logits.double(), y, weighted=False)
         of_mean = torch.stack([-mean_of_logs(-one) for one in losses.unbind(2)], 1)
-        return {"nll": _mean_of_known(of_mean, y.isfinite())}
+        return _mean_of_known(of_mean, y.isfinite())
 
     def probability(
         self, logits: Float[Tensor, "*batch findings"]

@@ -112,13 +112,19 @@ class Gaussian(Likelihood):
         self, logits: Float[Tensor, "bags samples columns"], y: Float[Tensor, " bags"]
     ) -> dict[str, Float[Tensor, " bags"]]:
         """Return `nll` of the mixture in the user's unit and, without a transform, its `crps`."""
-        mu, v = self.moments(logits.double())
+        scores = {"nll": self.predictive_nll(logits, y)}
+        if self.transform == "none":
+            mu, v = self.moments(logits.double())
+            scores["crps"] = self.scale * _mixture_crps(mu, v, self.standardised(y.double()))
+        return scores
+
+    def predictive_nll(
+        self, logits: Float[Tensor, "bags samples columns"], y: Float[Tensor, " bags"]
+    ) -> Float[Tensor, " bags"]:
+        """Return −log of the density of the mixture, in the user's unit."""
         y = y.double()
         change = math.log(self.scale) + (torch.log1p(y) if self.transform == "log1p" else 0.0)
-        scores = {"nll": change - mean_of_logs(-self._losses(mu, v, y))}
-        if self.transform == "none":
-            scores["crps"] = self.scale * _mixture_crps(mu, v, self.standardised(y))
-        return scores
+        return change - mean_of_logs(-self._losses(*self.moments(logits.double()), y))
 
     def probability(
         self, logits: Float[Tensor, "*batch columns"]

@@ -82,18 +82,25 @@ class Likelihood(nn.Module, ABC):
     def score(
         self, logits: Float[Tensor, "bags samples columns"], y: Tensor
     ) -> dict[str, Float[Tensor, " bags"]]:
-        """Return scores of the prediction that need all of its distribution.
+        """Return scores of the prediction that need all of its distribution."""
+        return {"nll": self.predictive_nll(logits, y)}
 
-        `nll` is −log of the mean over samples of p(y), which is at most the term of the ELBO.
-        """
-        return {"nll": -mean_of_logs(-self.sampled_nll(logits, y))}
+    def predictive_nll(
+        self, logits: Float[Tensor, "bags samples columns"], y: Tensor
+    ) -> Float[Tensor, " bags"]:
+        """Return −log of the mean over samples of p(y), at most the term of the ELBO."""
+        return -mean_of_logs(-self.sampled_nll(logits, y))
 
     def sampled_nll(
         self, logits: Float[Tensor, "bags samples columns"], y: Tensor
     ) -> Float[Tensor, "bags samples"]:
-        """Return −log p(y) of each sample, in double precision for scores."""
-        parts = [self.nll(one, y) for one in logits.double().split(1, 1)]
-        return torch.stack(parts, 1)
+        """Return −log p(y) of each sample, in double precision for scores.
+
+        Each sample counts as a bag of its own, so bags must not be coupled.
+        """
+        bags, samples, columns = logits.shape
+        each = logits.double().reshape(bags * samples, 1, columns)
+        return self.nll(each, y.repeat_interleave(samples, 0)).view(bags, samples)
 
     def _moved(self, logits: Tensor) -> Tensor:
         return logits if self.prior_shift is None else logits + self.prior_shift.to(logits)
