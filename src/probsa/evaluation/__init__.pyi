@@ -84,10 +84,8 @@ from .tables import Predictions as Predictions
 from .tables import read_predictions as read_predictions
 from .tables import write_predictions as write_predictions
 from .target_section import TargetData as TargetData
-<<<<<<< HEAD
 from .target_section import metric_cell as metric_cell
-=======
->>>>>>> bench
+from .target_section import resampled_metrics as resampled_metrics
 from .target_section import sampled_target_metrics as sampled_target_metrics
 from .temperature import scale_run as scale_run
 from .training_distance import TrainingDistance as TrainingDistance

@@ -152,7 +152,7 @@ def target_metrics(
     return {name: m.metric() for name, m in of_model.overall.items()}, section
 
 
-def sampled_target_metrics(data: TargetData, draws: Draws) -> TargetMetrics:
+def resampled_metrics(data: TargetData, draws: Draws) -> TargetMetrics:
     """Return the metrics of any task with their resamples; two classes count as a multiclass task.
 
     Args:

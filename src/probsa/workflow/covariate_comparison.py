@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 from torch import Tensor, nn
 
 from ..datasets import BagSet, LabelTable
-from ..evaluation import TargetData, load, metric_cell, read_predictions, sampled_target_metrics
+from ..evaluation import TargetData, load, metric_cell, read_predictions, resampled_metrics
 from ..statistics import PRIMARY, Draws, Metric, TargetMetrics, sampled_difference
 from ..training import (
     PreparedData,
@@ -124,7 +124,7 @@ def compare_covariates(
     draws = Draws.stratified(
         both.strata(), groups=_groups(table, names), resamples=bootstrap, seed=0
     ).with_data()
-    sampled = {name: sampled_target_metrics(data, draws) for name, data in fits.items()}
+    sampled = {name: resampled_metrics(data, draws) for name, data in fits.items()}
     return _section(run, prepared, sampled)
 
 
