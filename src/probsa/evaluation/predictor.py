@@ -281,14 +281,12 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
 def _with_temperature(predictor: Predictor, run: RunFolder) -> Predictor:
     """Set the run of a predictor and its temperature, if it has one."""
     predictor.run = run
-    if predictor.task not in CLASS_TASKS and predictor.config is not None:
-        stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
-        columns = predictor.config.data.targets.target
-        named = (columns,) if isinstance(columns, str) else columns
-        predictor.metadata |= {
-            "training_targets": stored.train,
-            **({} if named is None else {"target": list(named)}),
-        }
+    if predictor.config is not None:
+        columns = predictor.config.data.targets.columns
+        predictor.metadata |= {} if columns is None else {"target": list(columns)}
+        if predictor.task not in CLASS_TASKS:
+            stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
+            predictor.metadata["training_targets"] = stored.train
     if run.temperature_file.is_file():
         advice = "remove it to predict without it, or copy the run again"
         stored = read_record(Temperature, run.temperature_file, advice=advice)
