@@ -6,11 +6,9 @@ import numpy as np
 from jaxtyping import Float
 
 from ..errors import InputError
-from ..statistics import harrell_c
+from ..statistics import harrell_c, survival_between
 from .base import MILEstimator
 from .targets import EncodedTargets, encoded_times, times_and_events
-
-SMALLEST = 1e-12
 
 
 class MILSurvival(MILEstimator):
@@ -90,17 +88,8 @@ class MILSurvival(MILEstimator):
         if times is None:
             return survival
         wanted = np.atleast_1d(np.asarray(times, dtype=np.float64))
-        if not bool(((wanted >= 0) & (wanted <= known[-1])).all()):
-            raise InputError(
-                f"the times are {wanted.min():g} to {wanted.max():g}, but survival is known from 0 "
-                f"to {known[-1]:g}, the last training event"
-            )
-        grid = np.concatenate([[0.0], known])
-        whole = np.hstack([np.ones((len(survival), 1)), survival])
-        if self.predictor_.model.likelihood.couples_bags:  # Cox
-            return whole[:, np.searchsorted(grid, wanted, side="right") - 1]
-        logs = np.log(np.maximum(whole, SMALLEST))
-        return np.exp(np.stack([np.interp(wanted, grid, row) for row in logs]))
+        cox = self.predictor_.model.likelihood.couples_bags
+        return survival_between(survival, times=known, wanted=wanted, steps=cox)
 
     def score(self, X: Any, y: Any, *, coords: Any = None) -> float:
         """Return Harrell's c: the share of comparable pairs in which the earlier event has more

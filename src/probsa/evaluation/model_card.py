@@ -179,7 +179,8 @@ def _predicts(predictor: Predictor) -> str:
         last = outputs[-1].removeprefix("s_")
         return (
             f"the time to an event ({_all(outputs)}: the risk, higher is worse, and the "
-            f"probability to be without the event at each time). Nothing is predicted beyond the time {last}"
+            "probability to be without the event at each time). Nothing is predicted beyond the "
+            f"time {last}"
         )
     return f"the probability of {_either(names)}"
 
