@@ -49,6 +49,8 @@ PUBLIC = [
     "Bag",
     "Bags",
     "MILClassifier",
+    "MILRegressor",
+    "MILSurvival",
     "PerInstance",
     "ProbSAError",
     "from_pretrained",

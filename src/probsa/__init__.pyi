@@ -4,6 +4,8 @@ from .core.bags import Bags as Bags
 from .core.bags import pack as pack
 from .errors import ProbSAError as ProbSAError
 from .estimators import MILClassifier as MILClassifier
+from .estimators import MILRegressor as MILRegressor
+from .estimators import MILSurvival as MILSurvival
 from .estimators import PerInstance as PerInstance
 from .evaluation.predictor import load as load
 from .evaluation.pretrained import from_pretrained as from_pretrained

@@ -24,6 +24,10 @@ assert losses[-1] < losses[0] / 2, losses
 assert roc_auc_score(positive, probability.numpy()) > 0.9
 assert pooled.weight_mean.shape == (24 * 12,)
 assert loss.isfinite()
+assert numbers.quantiles.shape == (2, 5) and (numbers.sd > numbers.spread).all()
+assert graded.task_ == "ordinal" and graded.classes_.tolist() == [0, 1, 2]
+assert findings.predict_proba(slides).shape == (24, 2)
+assert survival.predict_survival_function(slides).shape == (24, len(survival.times_))
 """
 
 

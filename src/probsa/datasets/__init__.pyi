@@ -63,5 +63,6 @@ from .studies.study import read_study as read_study
 from .synthetic import LESION_DIGIT as LESION_DIGIT
 from .synthetic import LOOKALIKE_DIGITS as LOOKALIKE_DIGITS
 from .synthetic import write_digit_slides as write_digit_slides
+from .target_cells import quintiles as quintiles
 from .targets import TargetOptions as TargetOptions
 from .training_part import check_training_part as check_training_part

@@ -65,8 +65,9 @@ def _split(table: LabelTable, *, validation: float | int, seed: int) -> Split:
     except TableError as error:
         raise InputError(
             f"{len(table.bags)} bags in {len(set(table.groups or table.bags))} groups cannot be "
-            f"divided so that {validation:g} of them validate and every class trains: give more "
-            "bags, or validation=0"
+            f"divided so that {validation:g} of them validate and every "
+            f"{'class trains' if table.classes else 'part is complete'}: give more bags, or "
+            "validation=0"
         ) from error
 
 

@@ -90,6 +90,17 @@ from .target_section import sampled_target_metrics as sampled_target_metrics
 from .temperature import scale_run as scale_run
 from .training_distance import TrainingDistance as TrainingDistance
 from .training_distance import fit_run_distance as fit_run_distance
+from .verdicts import AIMS as AIMS
+from .verdicts import TOWARDS as TOWARDS
+from .verdicts import Verdict as Verdict
+from .verdicts import class_name as class_name
+from .verdicts import column_names as column_names
+from .verdicts import contradicts as contradicts
+from .verdicts import middle_time as middle_time
+from .verdicts import shown_column as shown_column
+from .verdicts import truth_of as truth_of
+from .verdicts import verdict as verdict
+from .verdicts import verdict_of as verdict_of
 from .within_bags import WITHIN as WITHIN
 from .within_bags import WITHIN_BAGS as WITHIN_BAGS
 from .within_bags import WITHIN_TITLES as WITHIN_TITLES

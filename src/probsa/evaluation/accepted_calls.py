@@ -9,7 +9,7 @@ from jaxtyping import Float
 from scipy.special import expit, logit
 
 from ..errors import InputError
-from ..statistics import Metric, SelectiveRule, certified_threshold, least_accepted
+from ..statistics import Metric, SelectiveRule, certified_threshold, least_accepted, median_call
 from .evaluated import Evaluated
 from .group_means import group_mean, rate_among
 
@@ -26,6 +26,8 @@ SMALLEST = 1e-12
 def calls(evaluated: Evaluated, rows: Sequence[int]) -> np.ndarray:
     """Return the class that is called for each bag."""
     p = evaluated.p(rows)
+    if evaluated.predictions.task == "ordinal":
+        return median_call(p)
     if evaluated.threshold is None or p.shape[1] > 2:
         return p.argmax(1)
     return (p[:, 1] >= evaluated.threshold).astype(np.int64)
@@ -38,7 +40,8 @@ def confidence(evaluated: Evaluated, rows: Sequence[int]) -> Float[np.ndarray, "
     """
     p = np.clip(evaluated.p(rows), SMALLEST, 1 - SMALLEST)
     if evaluated.threshold is None or p.shape[1] > 2:
-        return logit(p.max(1))
+        called = calls(evaluated, rows)[:, None]
+        return logit(np.take_along_axis(p, called, axis=1)[:, 0])
     return np.abs(logit(p[:, 1]) - _middle(evaluated.threshold))
 
 

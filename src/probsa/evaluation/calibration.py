@@ -7,6 +7,7 @@ from ..errors import InputError
 from .evaluated import Evaluated
 from .guarantee_options import GuaranteeOptions
 from .tables import Predictions, read_predictions
+from .true_targets import stored_targets
 from .truth import class_names, listed
 
 OF_MODEL = ("model", "epoch", "members", "kappa", "runs")
@@ -41,6 +42,8 @@ def _of_folder(evaluated: Evaluated, predictions: Predictions) -> Evaluated:
     _check_same_model(evaluated.predictions, predictions)
     stored = zip(predictions.bags, predictions.labels, strict=True)
     label = {**{b: y for b, y in stored if y is not None}, **evaluated.label}
+    targets = {**stored_targets(predictions), **evaluated.targets}
+    label = {**dict.fromkeys(targets, 0), **label}
     with_label = [i for i, b in enumerate(predictions.bags) if b in label]
     rows = [i for i in with_label if predictions.parts[i] not in ("train", "val")]
     part = "test" if rows else "val"
@@ -57,10 +60,22 @@ def _of_folder(evaluated: Evaluated, predictions: Predictions) -> Evaluated:
             f"--labels gives the groups of bags, but lacks {listed(unknown)} of "
             f"{predictions.folder}: list the calibration bags in the same table"
         )
-    return replace(evaluated, predictions=predictions, part=part, rows=tuple(rows), label=label)
+    return replace(
+        evaluated,
+        predictions=predictions,
+        part=part,
+        rows=tuple(rows),
+        label=label,
+        targets=targets,
+    )
 
 
 def _check_same_model(one: Predictions, other: Predictions) -> None:
+    if one.task != other.task:
+        raise InputError(
+            f"{one.folder} has the task {one.task}, but {other.folder} has {other.task}: calibrate "
+            "with predictions of the same model"
+        )
     if class_names(one) != class_names(other):
         raise InputError(
             f"{one.folder} has the classes {', '.join(class_names(one))}, but {other.folder} has "

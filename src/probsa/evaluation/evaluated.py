@@ -1,7 +1,7 @@
 """What a section of a report is computed from."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -30,6 +30,9 @@ class Evaluated:
     seed: int
     guarantees: GuaranteeOptions | None = None
     """The requested guarantees; None for none."""
+    targets: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """What each bag is labelled with, for tasks without classes: a value per target. `label` then
+    holds 1 for bags with the event or a positive instance, else 0."""
 
     @property
     def names(self) -> list[str]:
@@ -47,6 +50,16 @@ class Evaluated:
     def y(self, rows: Sequence[int]) -> Int[np.ndarray, " bags"]:
         """Return the class index of the bags in these rows."""
         return np.array([self.label[self.predictions.bags[i]] for i in rows], dtype=np.int64)
+
+    def values(self, rows: Sequence[int]) -> Float[np.ndarray, "bags targets"]:
+        """Return the targets of the bags in these rows, for tasks without classes."""
+        found = [self.targets[self.predictions.bags[i]] for i in rows]
+        return np.array(found, dtype=np.float64)
+
+    def output(self, name: str, rows: Sequence[int]) -> Float[np.ndarray, " bags"]:
+        """Return a predicted column of the bags in these rows, for tasks without classes."""
+        column = self.predictions.outputs.index(name)
+        return self.predictions.probability[list(rows), column].astype(np.float64)
 
     def p(self, rows: Sequence[int]) -> Float[np.ndarray, "bags classes"]:
         """Return the probabilities of all classes, two columns for a single logit."""

@@ -9,6 +9,8 @@ from ..core import DataFrame, data_frame
 from ..statistics import Metric
 from .instance_files import PER_INSTANCE
 from .prediction import Prediction
+from .table_rows import SPREAD, has_classes, label_columns, value_columns
+from .verdicts import column_names
 
 if TYPE_CHECKING:
     from .report import Report
@@ -31,7 +33,7 @@ def instances_frame(p: Prediction) -> DataFrame:
     for name in PER_INSTANCE:
         values = getattr(p, name)
         if values is not None and name != "coords":
-            columns |= _columns(name, values)
+            columns |= _columns(name, values, p)
     return data_frame(columns)
 
 
@@ -41,9 +43,11 @@ def bags_frame(p: "Predictions") -> DataFrame:
     Raises:
         MissingExtra: pandas is not installed.
     """
+    columns: dict[str, Any] = {"bag": list(p.bags), "part": list(p.parts)}
+    if not has_classes(p.task):
+        return data_frame(columns | _of_targets(p) | _distances(p))
     width = p.probability.shape[1]
     names = p.classes if len(p.classes) == width else p.classes[-1:]
-    columns: dict[str, Any] = {"bag": list(p.bags), "part": list(p.parts)}
     # pandas has a missing whole number only in its own type
     columns["label"] = _nullable(p.labels)
     for start, values in (
@@ -54,11 +58,24 @@ def bags_frame(p: "Predictions") -> DataFrame:
     ):
         if values is not None:
             columns |= {f"{start}_{n}": v for n, v in zip(names, values.T, strict=True)}
-    for name in ("ood", "ood_distance"):
-        values = getattr(p, name)
-        if values is not None:
-            columns[name] = values
-    return data_frame(columns)
+    return data_frame(columns | _distances(p))
+
+
+def _of_targets(p: "Predictions") -> dict[str, Any]:
+    """Return the columns of a task without classes: targets, predictions, spreads and scores."""
+    labels = label_columns(p.task, p.classes)
+    assert p.targets is not None, "a task without classes has targets"
+    return {
+        **dict(zip(labels, p.targets.T, strict=True)),
+        **dict(zip(value_columns(p.task, p.outputs), p.probability.T, strict=True)),
+        **{f"{SPREAD}{n}": v for n, v in zip(p.outputs, p.std.T, strict=True)},
+        **p.scores,
+    }
+
+
+def _distances(p: "Predictions") -> dict[str, Any]:
+    values = {name: getattr(p, name) for name in ("ood", "ood_distance")}
+    return {name: v for name, v in values.items() if v is not None}
 
 
 def report_frame(report: "Report") -> DataFrame:
@@ -82,10 +99,11 @@ def report_frame(report: "Report") -> DataFrame:
     return data_frame(columns)
 
 
-def _columns(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+def _columns(name: str, values: np.ndarray, p: Prediction) -> dict[str, np.ndarray]:
     if values.ndim == 1:
         return {name: values}
-    return {f"{name}_{k}": column for k, column in enumerate(values.T)}
+    of = column_names(p, values.shape[1]) or range(values.shape[1])
+    return {f"{name}_{k}": column for k, column in zip(of, values.T, strict=True)}
 
 
 def _nullable(labels: Iterable[int | None]) -> Any:

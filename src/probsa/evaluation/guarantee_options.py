@@ -8,7 +8,8 @@ from ..errors import InputError
 
 SetScore = Literal["lac", "aps"]
 """The score of a class: 1 - p, or the probability of the more probable classes and a random part
-of its own."""
+of its own. Of a number: the distance from the predicted mean, or that in predicted standard
+deviations."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +21,8 @@ class GuaranteeOptions:
     """
 
     coverage: float | None = None
-    """Probability that the set of a bag contains its class."""
+    """Probability that the set of a bag contains its class, the interval its number, or that the
+    time of its event is not before the bound."""
     max_missed: float | None = None
     """Largest expected share of the positive instances of a bag that are not flagged."""
     max_error: float | None = None

@@ -14,6 +14,8 @@ from .guarantee_options import GuaranteeOptions
 from .missed_instances import MissedReport, missed_report
 from .prediction_sets import SetsReport, requested_sets, sets_report
 from .shift_alarm import ShiftAlarm, shift_alarm
+from .table_rows import has_classes
+from .target_guarantees import TargetCoverage, check_target_options, target_coverage
 
 TITLES = {
     "coverage": "realised coverage (groups count once)",
@@ -26,6 +28,13 @@ TITLES = {
     "missed": "missed share of positive instances",
     "flagged_positive_bags": "flagged share of bags with positive instances",
     "flagged_negative_bags": "flagged share of bags without",
+    "width": "mean width, in the unit of the target",
+    "below": "share of values below their interval",
+    "above": "share of values above their interval",
+    "observed_after_bound": "share with an event or censoring not before the bound",
+    "events_before_bound": "share with an event before the bound",
+    "censored_before_bound": "share censored before the bound, of whom nothing is known",
+    "mean_bound": "mean bound, in the unit of the times",
     "accepted": "share of accepted calls",
     "error_of_accepted": "their error rate",
     "error_of_all": "error rate of all calls",
@@ -44,6 +53,8 @@ class Guarantees:
     groups: int
     """Number of calibration bags and of their groups."""
     sets: SetsReport | None
+    intervals: TargetCoverage | None
+    """Intervals of numbers, or bounds of survival times."""
     missed: MissedReport | None
     accepted: AcceptedReport | None
     alarm: ShiftAlarm
@@ -52,7 +63,15 @@ class Guarantees:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        parts = {"sets": self.sets, "missed": self.missed, "accepted": self.accepted}
+        of_target = (
+            "bounds" if self.intervals and self.intervals.task == "survival" else "intervals"
+        )
+        parts = {
+            "sets": self.sets,
+            of_target: self.intervals,
+            "missed": self.missed,
+            "accepted": self.accepted,
+        }
         return {
             "calibration": self.origin,
             "calibration_bags": self.bags,
@@ -66,7 +85,7 @@ class Guarantees:
         """Print the section as text."""
         line = partial(console.print, markup=False, soft_wrap=True, highlight=False)
         line(f"guarantees, from {self.bags} calibration bags of {self.groups} groups {self.origin}")
-        for part in (self.sets, self.missed, self.accepted):
+        for part in (self.sets, self.intervals, self.missed, self.accepted):
             if part is not None:
                 for text in part.lines():
                     line(text)
@@ -87,9 +106,14 @@ def guarantees_section(evaluated: Evaluated) -> Guarantees | None:
     options = evaluated.guarantees
     if options is None:
         return None
+    task = evaluated.predictions.task
+    if not has_classes(task):
+        check_target_options(task, options)
     calibration = calibration_bags(evaluated, options)
-    sets = missed = accepted = None
-    if options.coverage is not None:
+    sets = intervals = missed = accepted = None
+    if options.coverage is not None and not has_classes(task):
+        intervals = target_coverage(evaluated, calibration, options, coverage=options.coverage)
+    elif options.coverage is not None:
         made = requested_sets(calibration, options, coverage=options.coverage)
         sets = sets_report(evaluated, made, coverage=options.coverage, score=options.score)
     if options.max_missed is not None:
@@ -102,6 +126,7 @@ def guarantees_section(evaluated: Evaluated) -> Guarantees | None:
         bags=len(calibration.rows),
         groups=len(set(calibration.groups(calibration.rows))),
         sets=sets,
+        intervals=intervals,
         missed=missed,
         accepted=accepted,
         alarm=shift_alarm(evaluated, calibration),

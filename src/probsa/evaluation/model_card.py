@@ -18,10 +18,14 @@ from ..features import describe
 from ..statistics import Metric
 from ..training import RunFolder, read_split
 from .predictor import Predictor
-from .titles import TITLES
+from .titles import TARGET_TITLES
 
-SHOWN = ("auroc", "average_precision", "f1", "balanced_accuracy", "accuracy", "brier", "ece", "nll")
-"""The metrics of a report that a card lists."""
+SHOWN = (
+    "auroc", "macro_auroc", "average_precision", "f1", "balanced_accuracy", "accuracy", "brier",
+    "ece", "quadratic_kappa", "within_one", "rps", "mae", "rmse", "r_squared", "spearman", "crps",
+    "uno_c", "harrell_c", "mean_auroc", "integrated_brier", "nll",
+)  # fmt: skip
+"""The metrics of a report that a card lists, as far as a task has them."""
 PARTS = {"train": "training", "val": "validation", "test": "test"}
 SCORES = {
     "logit": "attention logits f. They say what the model pooled, not what is diseased; only "
@@ -100,7 +104,7 @@ def model_card(predictor: Predictor, facts: CardFacts) -> str:
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         metadata=yaml.safe_dump(metadata, sort_keys=False),
         model=model.name,
-        classes=_either(predictor.classes),
+        predicts=_predicts(predictor),
         version=__version__,
         data=facts.data or "No description of the data was given.",
         parts=", ".join(f"{n:,} {PARTS.get(p, p)}" for p, n in facts.parts.items()) or "not stated",
@@ -138,7 +142,7 @@ def _results(facts: CardFacts) -> str:
         if metric is not None and metric.value is not None:
             known = metric.low is not None and metric.high is not None
             span = f"{metric.low:.3f} to {metric.high:.3f}" if known else "not computed"
-            rows.append(f"| {TITLES[name]} | {metric.value:.3f} | {span} |")
+            rows.append(f"| {TARGET_TITLES[name]} | {metric.value:.3f} | {span} |")
     return "\n".join(rows)
 
 
@@ -154,6 +158,36 @@ def _with_licence(encoder: str) -> str:
 
 def _listed(values: Any) -> str:
     return ", ".join(values) or "not stated"
+
+
+def _predicts(predictor: Predictor) -> str:
+    """Return what the model predicts of a bag, in words, with the names of its outputs."""
+    task, names = predictor.task, predictor.classes
+    if task == "ordinal":
+        return f"the probability of the grade: one of {_either(names)}, in rising order"
+    if task == "multilabel":
+        return f"the probability of each of the findings {_all(names)}"
+    outputs = predictor.model.likelihood.outputs(names)
+    if task == "regression":
+        column = predictor.metadata.get("target") or []
+        of = "" if not column else f", `{column[0]}`"
+        return (
+            f"a number{of}, with its distribution ({_all(outputs)}: mean, standard deviation and "
+            "quantiles)"
+        )
+    if task == "survival":
+        last = outputs[-1].removeprefix("s_")
+        return (
+            f"the time to an event ({_all(outputs)}: the risk, higher is worse, and the "
+            "probability to be without the event at each time). Nothing is predicted beyond the "
+            f"time {last}"
+        )
+    return f"the probability of {_either(names)}"
+
+
+def _all(names: Any) -> str:
+    quoted = [f"`{name}`" for name in names]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]
 
 
 def _either(names: Any) -> str:

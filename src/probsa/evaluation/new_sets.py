@@ -1,6 +1,6 @@
 """Prediction sets, and accepted calls, of new bags: a table for the user of a model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,11 @@ from .guarantee_options import GuaranteeOptions, SetScore
 from .guarantees import caution, origin
 from .prediction_sets import requested_sets, set_scores
 from .shift_alarm import ShiftAlarm, shift_alarm
+from .table_rows import has_classes
 from .tables import Predictions, read_predictions
-from .truth import class_names, read_truth
+from .target_guarantees import calibrated_rule, check_target_options
+from .true_targets import read_true_targets
+from .truth import Truth, class_names, read_truth
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +44,8 @@ class NewSets:
     calibration: str
     caution: str | None
     alarm: ShiftAlarm
+    limits: str = ""
+    """How the limits of numbers or survival times follow from a prediction; empty for classes."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -50,6 +55,7 @@ class NewSets:
             "bags": self.bags,
             "calibration": self.calibration,
             "coverage": self.coverage,
+            **({"limits": self.limits} if self.limits else {}),
             "bands": {k: list(v) for k, v in self.bands.items()},
             "sizes": {str(k): n for k, n in self.sizes.items()},
             "accepted": self.accepted,
@@ -66,7 +72,8 @@ class NewSets:
         line(f"{self.table}: {counted(self.bags, 'bag')}, calibrated with {self.calibration}")
         if self.coverage is not None:
             sizes = ", ".join(f"{n} of size {k}" for k, n in self.sizes.items())
-            line(f"sets at a coverage of {self.coverage:.3g}: {sizes}")
+            made = f"limits at a coverage of {self.coverage:.3g}: {self.limits}"
+            line(made if self.limits else f"sets at a coverage of {self.coverage:.3g}: {sizes}")
             for name, (low, high) in self.bands.items():
                 of_class = "" if name == "all" else f" of class {name}"
                 line(
@@ -98,7 +105,8 @@ def write_sets(
     """Write prediction sets of the test and new bags of a predictions folder, without labels.
 
     The table has the columns bag, set (class names joined by `|`), p_value_<class>, and with
-    `options.max_error`, accepted.
+    `options.max_error`, accepted. For numbers it has the columns bag, low and high, for survival
+    times bag and lower_bound.
 
     Args:
         folder: predictions folder of the new bags.
@@ -117,6 +125,8 @@ def write_sets(
     if out.exists() and not overwrite:
         raise OutputExists(f"{out} exists: give another --out, or --overwrite")
     new = _new_bags(read_predictions(folder), labels=labels, classes=classes, seed=seed)
+    if not has_classes(new.predictions.task):
+        return _write_limits(new, options, out)
     calibration = calibration_bags(new, options)
     columns: dict[str, Sequence[object]] = {"bag": new.names}
     sets = rule = accepted = None
@@ -129,8 +139,7 @@ def write_sets(
         passing = rule.accepts(level)
         accepted = int(passing.sum())
         columns["accepted"] = ["yes" if a else "no" for a in passing]
-    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-    write_csv(out, list(columns), rows)
+    _write_columns(out, columns)
     return NewSets(
         table=out,
         bags=len(new.rows),
@@ -140,10 +149,46 @@ def write_sets(
         undecided=None if rule is None else undecided_range(new, rule),
         coverage=options.coverage,
         bands={} if sets is None else _bands(new, sets),
-        calibration=f"{_counts(calibration)} {origin(calibration, options)}",
-        caution=caution(new, calibration),
-        alarm=shift_alarm(new, calibration),
+        **_circumstances(new, calibration, options),
     )
+
+
+def _write_limits(new: Evaluated, options: GuaranteeOptions, out: Path) -> NewSets:
+    """Write the intervals of numbers, or the bounds of survival times."""
+    check_target_options(new.predictions.task, options)
+    calibration = calibration_bags(new, options)
+    assert options.coverage is not None, "nothing else can be asked for"
+    rule = calibrated_rule(calibration, options, coverage=options.coverage)
+    limits = {k: [f"{v:.6g}" for v in c] for k, c in rule.columns(new).items()}
+    _write_columns(out, {"bag": new.names, **limits})
+    return NewSets(
+        table=out,
+        bags=len(new.rows),
+        sizes={},
+        accepted=None,
+        rule=None,
+        undecided=None,
+        coverage=options.coverage,
+        limits=rule.text,
+        bands={"all": coverage_band(rule.made.groups, alpha=1 - options.coverage)},
+        **_circumstances(new, calibration, options),
+    )
+
+
+def _circumstances(
+    new: Evaluated, calibration: Evaluated, options: GuaranteeOptions
+) -> dict[str, Any]:
+    """Return what calibrates, and why the promise may not hold."""
+    return {
+        "calibration": f"{_counts(calibration)} {origin(calibration, options)}",
+        "caution": caution(new, calibration),
+        "alarm": shift_alarm(new, calibration),
+    }
+
+
+def _write_columns(out: Path, columns: Mapping[str, Sequence[object]]) -> None:
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    write_csv(out, list(columns), rows)
 
 
 def _counts(calibration: Evaluated) -> str:
@@ -154,7 +199,12 @@ def _counts(calibration: Evaluated) -> str:
 def _new_bags(
     predictions: Predictions, *, labels: Path | None, classes: Sequence[str] | None, seed: int
 ) -> Evaluated:
-    truth = read_truth(predictions, labels, classes=classes)
+    targets: dict[str, tuple[float, ...]] = {}
+    if has_classes(predictions.task):
+        truth = read_truth(predictions, labels, classes=classes)
+    else:
+        targets, group = read_true_targets(predictions, labels)
+        truth = Truth(label=dict.fromkeys(targets, 0), group=group)
     parts = predictions.parts
     rows = tuple(i for i, part in enumerate(parts) if part not in ("train", "val"))
     if not rows:
@@ -163,7 +213,7 @@ def _new_bags(
             "guaranteed: predict new bags with `probsa predict`"
         )
     threshold = None
-    if len(class_names(predictions)) == 2:
+    if predictions.task == "binary" and len(class_names(predictions)) == 2:
         threshold = 0.5 if predictions.threshold is None else predictions.threshold
     return Evaluated(
         predictions=predictions,
@@ -174,6 +224,7 @@ def _new_bags(
         threshold=threshold,
         bootstrap=0,
         seed=seed,
+        targets=targets,
     )
 
 

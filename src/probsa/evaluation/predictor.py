@@ -285,18 +285,17 @@ def _with_temperature(predictor: Predictor, run: RunFolder) -> Predictor:
     members = predictor.members if isinstance(predictor, Ensemble) else (predictor,)
     for member in members:
         predictor.metadata |= move_prior(member.model.likelihood, run)
-    if predictor.config is not None and predictor.config.data.targets.unit == "patient":
-        predictor.metadata["unit"] = "patient"
-    if predictor.config is not None and predictor.config.data.covariates.columns:
-        predictor.metadata["covariates"] = list(predictor.config.data.covariates.columns)
-    if predictor.task not in CLASS_TASKS and predictor.config is not None:
-        stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
-        columns = predictor.config.data.targets.target
-        named = (columns,) if isinstance(columns, str) else columns
-        predictor.metadata |= {
-            "training_targets": stored.train,
-            **({} if named is None else {"target": list(named)}),
-        }
+    if predictor.config is not None:
+        data = predictor.config.data
+        columns = data.targets.columns
+        predictor.metadata |= {} if columns is None else {"target": list(columns)}
+        if data.targets.unit == "patient":
+            predictor.metadata["unit"] = "patient"
+        if data.covariates.columns:
+            predictor.metadata["covariates"] = list(data.covariates.columns)
+        if predictor.task not in CLASS_TASKS:
+            stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
+            predictor.metadata["training_targets"] = stored.train
     if run.temperature_file.is_file():
         advice = "remove it to predict without it, or copy the run again"
         stored = read_record(Temperature, run.temperature_file, advice=advice)

@@ -13,6 +13,7 @@ from typing import Any
 from ..core import (
     PositiveFloat,
     PositiveInt,
+    Task,
     UnitInterval,
     as_record,
     read_json,
@@ -36,6 +37,8 @@ CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1
 AGAIN = "copy the folder again, or save the model again"
 PARTS = ("model.", "standardize.")
+PRIVATE = ("runs", "training_targets")
+"""Entries of the origin of predictions that stay where they are: paths and labels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +57,9 @@ class PretrainedConfig:
     format: PositiveInt
     members: tuple[PretrainedMember, ...]
     classes: tuple[str, ...]
+    task: Task = "binary"
+    outputs: tuple[str, ...] = ()
+    """What is predicted, and the names of the predicted columns; the arguments determine both."""
     features: FeatureMetadata | None = None
     run: dict[str, Any] | None = None
     """The run file, without paths; None for a converted model."""
@@ -94,12 +100,14 @@ def write_pretrained(
             PretrainedMember(model=m.model.name, arguments=m.model.arguments) for m in members
         ),
         classes=predictor.classes,
+        task=predictor.task,
+        outputs=predictor.model.likelihood.outputs(predictor.classes),
         features=members[0].stated,
         run=None if predictor.config is None else _without_paths(predictor.config),
         precision=predictor.precision,
         temperature=float(predictor.temperature),
         threshold=_threshold(predictor),
-        about={k: v for k, v in predictor.metadata.items() if k != "runs"},  # they are paths
+        about={k: v for k, v in predictor.metadata.items() if k not in PRIVATE},
         probsa_version=__version__,
     )
     tensors = {}

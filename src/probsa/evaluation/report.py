@@ -172,16 +172,14 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         BagError: lesions are evaluated and a bag has no coordinates.
     """
     predictions = read_predictions(folder)
+    options: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed, "guarantees": guarantees}
     if not has_classes(predictions.task):
         from .target_report import target_report
 
-        return target_report(
-            predictions, labels, part=part, bootstrap=bootstrap, seed=seed, lesions=lesions
-        )
+        return target_report(predictions, labels, part=part, lesions=lesions, **options)
     truth = read_truth(predictions, labels, classes=classes)
     selected, rows = select_part(predictions, truth, part=part)
-    options: dict[str, Any] = {"part": selected, "rows": rows, "bootstrap": bootstrap, "seed": seed}
-    report = _report(predictions, truth, guarantees=guarantees, **options)
+    report = _report(predictions, truth, part=selected, rows=rows, **options)
     if lesions is None:
         return report
     of_lesions = lesion_report(

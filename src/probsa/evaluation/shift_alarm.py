@@ -10,6 +10,7 @@ from jaxtyping import Float
 from ..statistics import ShiftTest, shift_test
 from .accepted_calls import confidence
 from .evaluated import Evaluated
+from .table_rows import has_classes
 from .tables import Predictions
 from .truth import class_names
 
@@ -58,8 +59,9 @@ class ShiftAlarm:
 def shift_alarm(evaluated: Evaluated, calibration: Evaluated) -> ShiftAlarm:
     """Test whether bags look like the calibration bags to the model.
 
-    It compares the probabilities of the classes, the confidences, the standard deviations, and the
-    distance from the training bags where the predictions have one.
+    It compares the probabilities of the classes and the confidences, of other tasks what is
+    predicted; the standard deviations; and the distance from the training bags where the
+    predictions have one.
     """
     both = (calibration, evaluated)
     values = [_columns(e, e.rows) for e in both]
@@ -78,12 +80,25 @@ def shift_alarm(evaluated: Evaluated, calibration: Evaluated) -> ShiftAlarm:
 
 
 def _columns(evaluated: Evaluated, rows: Sequence[int]) -> dict[str, Float[np.ndarray, " bags"]]:
+    std = evaluated.predictions.std[list(rows)]
+    if not has_classes(evaluated.predictions.task):
+        columns = {n: evaluated.output(n, rows) for n in _watched(evaluated.predictions)}
+        columns |= {"standard deviation of the attention": std[:, 0].astype(np.float64)}
+        outlier = _outlier_distances(evaluated.predictions, rows)
+        return columns if outlier is None else {**columns, "distance from training": outlier}
     names = class_names(evaluated.predictions)
-    p, std = evaluated.p(rows), evaluated.predictions.std[list(rows)]
+    p = evaluated.p(rows)
     columns = {f"p of class {name}": p[:, c] for c, name in enumerate(names) if c > 0}
     columns |= {"confidence": confidence(evaluated, rows), "standard deviation": std.max(1)}
     outlier = _outlier_distances(evaluated.predictions, rows)
     return columns if outlier is None else {**columns, "distance from training": outlier}
+
+
+def _watched(predictions: Predictions) -> tuple[str, ...]:
+    """Return the predicted columns that are compared: other columns follow from them."""
+    if predictions.task == "multilabel":
+        return predictions.outputs
+    return ("mean", "sd") if predictions.task == "regression" else ("risk",)
 
 
 def _outlier_distances(

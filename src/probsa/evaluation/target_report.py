@@ -1,17 +1,16 @@
 """Evaluate predictions of a task without classes: findings, numbers, or times to an event."""
 
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from ..datasets import TargetOptions, patient_table, read_table
 from ..errors import InputError
 from .evaluated import Evaluated
 from .faithfulness_section import faithfulness_section
+from .guarantee_options import GuaranteeOptions
+from .guarantees import guarantees_section
 from .null_report import within_bags_section
 from .patients_section import patients_section
 from .report import (
@@ -22,8 +21,10 @@ from .report import (
     select_part,
     without_instances,
 )
+from .sections import Section
 from .tables import Predictions
 from .target_section import TargetData, target_metrics
+from .true_targets import read_true_targets
 from .truth import Truth
 
 
@@ -35,6 +36,7 @@ def target_report(
     bootstrap: int,
     seed: int,
     lesions: Path | None = None,
+    guarantees: GuaranteeOptions | None = None,
 ) -> Report:
     """Return the report of a predictions folder whose task has no classes.
 
@@ -42,31 +44,30 @@ def target_report(
 
     Args:
         predictions: the predictions.
-        labels: table with the columns of the run's target; None for the targets stored with the
-            predictions.
+        labels: table with the columns of the run's target; None for the stored targets.
         part: as in `evaluate`.
         bootstrap: number of resamples; 0 for no intervals.
         seed: seed of the resamples.
         lesions: must be None, for the scores of lesions are of slides of two classes.
+        guarantees: the guarantees to compute from calibration bags; None for none.
 
     Raises:
-        InputError: no evaluated bag has a target, or lesions are asked for.
-        TableError: the table cannot be used.
+        InputError, TableError: as `evaluate`, or lesions are asked for.
     """
-    if lesions is not None:
-        raise InputError(f"scores of lesions need two classes, but the task is {predictions.task}")
-    targets, group = _targets(predictions, labels)
-    truth = Truth(label=dict.fromkeys(targets, 0), group=group)
+    _refuse_lesions(predictions, lesions)
+    targets, group = read_true_targets(predictions, labels)
+    truth = Truth(label=_strata(predictions, targets), group=group)
     selected, rows = select_part(predictions, truth, part=part)
+    evaluated = Evaluated(
+        predictions=predictions, part=selected, rows=tuple(rows), label=truth.label, group=group,
+        threshold=None, bootstrap=bootstrap, seed=seed, guarantees=guarantees, targets=targets,
+    )  # fmt: skip
+    data = TargetData.of(predictions, rows, evaluated.values(rows))
+    groups = evaluated.groups(rows)
+    options: dict[str, Any] = {"groups": groups, "bootstrap": bootstrap, "seed": seed}
+    metrics, section = target_metrics(data, **options)
     parts = Counter(predictions.parts[i] for i in rows)
-    names = [predictions.bags[i] for i in rows]
-    y = np.array([targets[name] for name in names], dtype=np.float64)
-    data = TargetData.of(predictions, rows, y)
-    groups = [group.get(n, n) for n in names]
-    metrics, section = target_metrics(data, groups=groups, bootstrap=bootstrap, seed=seed)
-    of_patients = patients_section(
-        data, groups=groups, threshold=None, bootstrap=bootstrap, seed=seed
-    )
+    of_patients = patients_section(data, threshold=None, **options)
     report = Report(
         folder=predictions.folder,
         part=selected,
@@ -83,34 +84,44 @@ def target_report(
         without_prediction=tuple(b for b in targets if b not in set(predictions.bags)),
         warnings=tuple(bag_warnings(parts, "", part=selected)),
         metadata=predictions.metadata,
-        sections=(section,) if of_patients is None else (section, of_patients),
+        sections=(section,),
     )
-    return _with_instances(report, predictions, rows, group, bootstrap=bootstrap, seed=seed)
+    report = _with_instances(_with_section(report, of_patients), evaluated)
+    return _with_section(report, guarantees_section(evaluated))
 
 
-def _with_instances(
-    report: Report,
-    predictions: Predictions,
-    rows: Sequence[int],
-    group: Mapping[str, str],
-    *,
-    bootstrap: int,
-    seed: int,
-) -> Report:
+def _refuse_lesions(predictions: Predictions, lesions: Path | None) -> None:
+    if lesions is not None:
+        raise InputError(f"scores of lesions need two classes, but the task is {predictions.task}")
+
+
+def _with_section(report: Report, section: Section | None) -> Report:
+    return report if section is None else replace(report, sections=(*report.sections, section))
+
+
+def _strata(predictions: Predictions, targets: Mapping[str, tuple[float, ...]]) -> dict[str, int]:
+    """Return 1 for bags whose event was seen, by which resamples are stratified; else 0."""
+    survival = predictions.task == "survival"
+    return {bag: int(survival and y[1] > 0) for bag, y in targets.items()}
+
+
+def _with_instances(report: Report, of_bags: Evaluated) -> Report:
     """Return the report with the metrics and sections of instances."""
-    truth = _by_instances(predictions, group)
+    predictions, rows = of_bags.predictions, of_bags.rows
+    truth = _by_instances(predictions, of_bags.group)
     instances, instance_bags, missing = instances_of_rows(
-        predictions, truth, rows=rows, part=report.part, bootstrap=bootstrap, seed=seed
-    )
-    evaluated = Evaluated(
-        predictions=predictions,
+        predictions,
+        truth,
+        rows=rows,
         part=report.part,
+        bootstrap=of_bags.bootstrap,
+        seed=of_bags.seed,
+    )
+    evaluated = replace(
+        of_bags,
         rows=tuple(i for i in rows if predictions.bags[i] in truth.label),
         label=truth.label,
-        group=truth.group,
-        threshold=None,
-        bootstrap=bootstrap,
-        seed=seed,
+        guarantees=None,
     )
     sections = (within_bags_section(evaluated), faithfulness_section(evaluated))
     return replace(
@@ -120,34 +131,6 @@ def _with_instances(
         warnings=(*report.warnings, *without_instances(missing)),
         sections=(*report.sections, *(s for s in sections if s is not None)),
     )
-
-
-def _targets(
-    predictions: Predictions, path: Path | None
-) -> tuple[dict[str, tuple[float, ...]], dict[str, str]]:
-    """Return the targets of the bags that have some, and their groups."""
-    if path is None:
-        stored = predictions.targets
-        assert stored is not None, "a task without classes has targets"
-        rows = zip(predictions.bags, stored.tolist(), strict=True)
-        return {bag: tuple(row) for bag, row in rows if any(map(math.isfinite, row))}, {}
-    columns = predictions.metadata.get("target") or None
-    if columns is None and predictions.task == "multilabel":
-        columns = predictions.classes
-    options = TargetOptions(
-        task=predictions.task, target=None if columns is None else tuple(columns)
-    )
-    table = read_table(
-        path,
-        labels_required=False,
-        target=options,
-        covariates=predictions.metadata.get("covariates", ()),
-    )
-    if predictions.metadata.get("unit") == "patient":
-        table = patient_table(table)
-    targets = {b: v for b, v in zip(table.bags, table.values, strict=True) if v is not None}
-    group = {} if table.groups is None else dict(zip(table.bags, table.groups, strict=True))
-    return targets, group
 
 
 def _by_instances(predictions: Predictions, group: Mapping[str, str]) -> Truth:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..errors import InputError
-from ..evaluation import Prediction
+from ..evaluation import Prediction, column_names
 
 QuantityKey = Literal["mean", "std", "probability"]
 
@@ -65,6 +65,8 @@ def quantities(p: Prediction, *, classes: Sequence[str] = ()) -> Quantities:
         p: The bag's prediction.
         classes: Class names in the order of their index; without them, classes are numbered.
     """
+    several = p.attention_mean.ndim == 2
+    classes = (column_names(p, p.attention_mean.shape[1]) if several else None) or classes
     found = list(_columns("mean", p.attention_mean, unit=p.score_kind, classes=classes))
     absent: dict[QuantityKey, str] = {}
     if p.attention_variance.any():

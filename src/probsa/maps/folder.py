@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from ..core import CLASS_TASKS
 from ..errors import ProbSAError, UnknownName
-from ..evaluation import Prediction, read_predictions
+from ..evaluation import Prediction, Predictions, read_predictions, truth_of, verdict_of
 from ..jobs import sweep, write_lock
 from .panels import Scale, heading
 from .render import render_map
@@ -55,7 +56,7 @@ def render_folder(
             raise UnknownName("predicted bag", bag, table.bags)
     shown = resolve(table, score)
     limits = map_limits(predictions, score=shown.score) if scale == "fixed" else None
-    labels = dict(zip(table.bags, table.labels, strict=True))
+    labels = {bag: _label(table, k) for k, bag in enumerate(table.bags)}
     parts = dict(zip(table.bags, table.parts, strict=True))
     failures = []
     sweep(out, guard=lambda path: _guard(path, table.bags))
@@ -64,7 +65,8 @@ def render_folder(
             p = table.instances(bag)
             # training bags look better than new ones, so the title says so
             training_note = " · a training bag" if parts[bag] == "train" else ""
-            title = f"{heading(p, label=labels[bag])}{training_note}\n{shown.caption}".strip()
+            first = heading(p, label=labels[bag], said=verdict_of(table, p))
+            title = f"{first}{training_note}\n{shown.caption}".strip()
             for part, of_slide, own in _slides(showing(p, shown.score), title, limits):
                 used = "fixed" if part.name != bag else scale
                 with write_lock(out / f"{part.name}.png"):
@@ -91,6 +93,11 @@ def _slides(
     for name, share in p.slide_shares().items():
         heading_of_slide = f"{first} · slide {name}, {share.share:.0%} of the attention"
         yield p.of_slide(name), f"{heading_of_slide}\n{caption}".strip(), limits
+
+
+def _label(table: Predictions, row: int) -> int | str | None:
+    """Return what a bag is labelled with: the number of its class, or its target in words."""
+    return table.labels[row] if table.task in CLASS_TASKS else truth_of(table, row) or None
 
 
 def _guard(path: Path, bags: Sequence[str]) -> Path | None:

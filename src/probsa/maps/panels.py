@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from ..core import replacing
-from ..evaluation import Prediction
+from ..evaluation import Prediction, Verdict, column_names, verdict
 from .captions import CHARACTER, caption_lines, split_title
 from .geometry import Sheet
 from .layout import Layout
@@ -82,13 +82,18 @@ class Panel:
     """Why all values have the same colour; empty if they do not."""
 
 
-def heading(p: Prediction, *, label: int | None = None) -> str:
-    """Return `bag 049 · p = 0.87 ± 0.05 · label 1`, for the likeliest of several classes."""
-    k = int(np.argmax(p.probability))
-    which = f"p(class {k})" if len(p.probability) > 1 else "p"
-    std = f" ± {p.std[k]:.2f}" if p.std[k] > 0 else ""
+def heading(p: Prediction, *, label: int | str | None = None, said: Verdict | None = None) -> str:
+    """Return `bag 049 · p = 0.87 ± 0.05 · label 1`, for the likeliest of several classes.
+
+    Other tasks have their own words, as `bag 049 · grade 2, p = 0.61 ± 0.08 · label 2`.
+
+    Args:
+        p: The prediction.
+        label: What the bag is labelled with.
+        said: What is predicted; None to take it from the prediction alone.
+    """
     known = "" if label is None else f" · label {label}"
-    return f"{p.name} · {which} = {p.probability[k]:.2f}{std}{known}"
+    return f"{p.name} · {(said or verdict(p)).text}{known}"
 
 
 def panels_of(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Iterator[Panel]:
@@ -121,8 +126,9 @@ def _plain_panels(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Itera
     mean = np.asarray(p.attention_mean, np.float64).reshape(n, -1)
     variance = np.asarray(p.attention_variance, np.float64).reshape(n, -1)
     quantity = quantity_of(p)
+    names = column_names(p, mean.shape[1]) or [f"class {c}" for c in range(mean.shape[1])]
     for c in range(mean.shape[1]):
-        of_class = f", class {c}" if mean.shape[1] > 1 else ""
+        of_class = f", {names[c]}" if mean.shape[1] > 1 else ""
         name = score_name(p)
         yield Panel(
             quantity=quantity,
@@ -143,7 +149,7 @@ def _plain_panels(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Itera
                 if variance.any()
                 else "no variance: this model gives\none value per patch (Dirac)",
             )
-            yield from _parts_of_variance(p, c=c, title=f"{score} variance")
+            yield from _parts_of_variance(p, c=c, title=f"{score} variance", of_class=of_class)
         if p.instance_labels is not None:
             known = p.instance_labels >= 0
             positive = np.where(known, p.instance_labels > 0, np.nan)
@@ -174,7 +180,9 @@ def score_name(p: Prediction) -> str:
 
 def unit_of(p: Prediction) -> str:
     """Return the unit of the scores, for colour bars."""
-    return "logit" if p.score_has_level else p.score_kind
+    if p.score_has_level:
+        return "sd of the target" if p.task == "regression" else "logit"
+    return p.score_kind
 
 
 def is_signed(quantity: Quantity) -> bool:
@@ -194,7 +202,7 @@ def _scale_name(quantity: Quantity, scale: Scale) -> str:
     return "0 to 1" if quantity == "probability" else f"{scale} scale"
 
 
-def _parts_of_variance(p: Prediction, *, c: int, title: str) -> Iterator[Panel]:
+def _parts_of_variance(p: Prediction, *, c: int, title: str, of_class: str) -> Iterator[Panel]:
     """Yield the variance of class `c` within members and between them, if there are several.
 
     Each has the colours of its own range in the bag: in that of the sum, both would be dark.
@@ -203,11 +211,10 @@ def _parts_of_variance(p: Prediction, *, c: int, title: str) -> Iterator[Panel]:
         "within": p.variance_within,
         "between": p.variance_between,
     }
-    several = p.attention_mean.ndim == 2 and p.attention_mean.shape[1] > 1
     for quantity, part in parts.items():
         if part is not None:
             values = np.asarray(part, np.float64).reshape(len(part), -1)[:, c]
-            text = f"{title} {quantity} members{f', class {c}' if several else ''}"
+            text = f"{title} {quantity} members{of_class}"
             yield Panel(
                 quantity=quantity,
                 title=text,

@@ -13,8 +13,8 @@ from typing import IO
 
 import numpy as np
 
-from ..core import replacing
-from ..evaluation import Prediction
+from ..core import CLASS_TASKS, replacing
+from ..evaluation import Prediction, column_names
 from .blending import Squares, squares
 
 CHUNK = 1000
@@ -33,7 +33,8 @@ def write_qupath(
 
     `mean` and `variance` are those of the attention score; `weight` is the mean share of the bag's
     attention. `probability` is the patch's own if the score is one (`score_kind`), else the bag's
-    probability of the positive class. Where the model has them, `contribution`, `evidence` (the
+    probability of the positive class; for other tasks than classes it is called `prediction`, with
+    the name of each predicted column. Where the model has them, `contribution`, `evidence` (the
     class score), `leave one out` and `positive probability`, P(f > 0), follow. With one column per
     class, each class has its own measurement, such as `mean tumour`. Values that are not finite
     are omitted.
@@ -62,10 +63,11 @@ def write_qupath(
 def measurements(p: Prediction, *, classes: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """Return the values of a bag's n patches, each (n,), by the name that QuPath shows."""
     n = len(p.attention_mean)
+    said = "probability" if p.task in CLASS_TASKS else "prediction"
     columns = {
         "mean": p.attention_mean,
         "variance": p.attention_variance,
-        "probability": _probability(p),
+        said: _probability(p),
         "weight": p.weight_mean,
         "contribution": p.contribution,
         "evidence": p.class_score,
@@ -77,8 +79,11 @@ def measurements(p: Prediction, *, classes: Sequence[str] = ()) -> dict[str, np.
         if values is None:
             continue
         values = np.asarray(values).reshape(n, -1)
+        of_columns = column_names(p, values.shape[1]) or classes
+        if quantity == "prediction":
+            of_columns = p.outputs
         for c in range(values.shape[1]):
-            name = classes[c] if c < len(classes) else str(c)
+            name = of_columns[c] if c < len(of_columns) else str(c)
             named[quantity if values.shape[1] == 1 else f"{quantity} {name}"] = values[:, c]
     return named
 
@@ -86,6 +91,8 @@ def measurements(p: Prediction, *, classes: Sequence[str] = ()) -> dict[str, np.
 def _probability(p: Prediction) -> np.ndarray:
     if p.score_kind == "probability":
         return p.attention_mean
+    if p.task not in CLASS_TASKS:
+        return np.broadcast_to(p.probability, (len(p.attention_mean), len(p.probability)))
     # the second of two classes is the positive one, as in predictions.csv
     bag_probability = p.probability if len(p.probability) > 2 else p.probability[-1:]
     return np.broadcast_to(bag_probability, (len(p.attention_mean), len(bag_probability)))

@@ -5,9 +5,12 @@ from typing import Literal
 
 import numpy as np
 
+from ..core import CLASS_TASKS, Task
 from ..errors import BagError, InputError
 from ..evaluation import (
+    AIMS,
     MAP_SCORES,
+    TOWARDS,
     MapScore,
     MapScoreChoice,
     Prediction,
@@ -23,14 +26,35 @@ SHOWN_KINDS: dict[str, MapScore] = {
     "f > 0": "probability",
 }
 """`score_kind` of a prediction made by `showing`, which the maps print as the unit."""
-MEANING: dict[MapScore, str] = {
-    "attention": "",
-    "contribution": "A contribution is the attention times the class score: red raises the logit "
-    "of the class, blue lowers it.",
-    "evidence": "Evidence is what the instance says on its own: red speaks for the class, blue "
-    "against it.",
-    "probability": "The probability that the instance speaks for the class.",
+
+
+def meaning(score: MapScore, *, task: Task = "binary") -> str:
+    """Return what a score says about an instance, in a sentence; empty for attention.
+
+    Args:
+        score: The score of the map.
+        task: The task of the model, which says what evidence is for.
+    """
+    up, down = TOWARDS[task]
+    if score == "contribution":
+        logit = "the logit of the class" if task in CLASS_TASKS else AFFECTED[task]
+        return f"A contribution is the attention times the class score: red raises {logit}, " + (
+            "blue lowers it."
+        )
+    if score == "evidence":
+        return f"Evidence is what the instance says on its own: red {up}, blue {down}."
+    if score == "probability":
+        return f"The probability that the instance speaks for {AIMS[task]}."
+    return ""
+
+
+AFFECTED: dict[Task, str] = {
+    "ordinal": "the grade",
+    "multilabel": "the logit of the finding",
+    "regression": "the value",
+    "survival": "the risk",
 }
+"""What contributions add to, for tasks that are not classes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,9 +102,9 @@ def resolve(table: Predictions, score: ScoreChoice) -> Shown:
     choice = MapScoreChoice.of(table.metadata, where=table.folder / "predictions.json")
     if score == "auto":
         if choice is None or choice.chosen not in MAP_SCORES:
-            return Shown(score=None, caption="")
-        meaning = MEANING[choice.chosen]
-        return Shown(score=choice.chosen, caption=_sentence(f"{choice.reason}. {meaning}"))
+            return Shown(score=None, caption=_of_other_tasks(table))
+        said = meaning(choice.chosen, task=table.task)
+        return Shown(score=choice.chosen, caption=_sentence(f"{choice.reason}. {said}"))
     known = _known(table)
     if known is not None and score not in known:
         raise InputError(
@@ -88,9 +112,16 @@ def resolve(table: Predictions, score: ScoreChoice) -> Shown:
             f"{', '.join(known)}"
         )
     if choice is None and known is not None and score == known[0]:
-        return Shown(score=score, caption="")
+        return Shown(score=score, caption=_of_other_tasks(table))
     other = "" if choice is None else f" (the validation bags chose {choice.chosen})"
-    return Shown(score=score, caption=_sentence(f"{score}: as asked for{other}. {MEANING[score]}"))
+    said = meaning(score, task=table.task)
+    return Shown(score=score, caption=_sentence(f"{score}: as asked for{other}. {said}"))
+
+
+def _of_other_tasks(table: Predictions) -> str:
+    """Return the meaning of the model's own score, if it is evidence and the task has no class."""
+    known = _known(table) if table.task not in CLASS_TASKS else None
+    return meaning(known[0], task=table.task) if known else ""
 
 
 def _sentence(text: str) -> str:

@@ -108,6 +108,7 @@ from .survival import survival_metrics as survival_metrics
 from .survival_areas import mean_survival_auroc as mean_survival_auroc
 from .survival_areas import survival_aurocs as survival_aurocs
 from .survival_bound import SurvivalBound as SurvivalBound
+from .survival_curve import survival_between as survival_between
 from .survival_errors import integrated_brier as integrated_brier
 from .survival_errors import survival_brier as survival_brier
 from .target_metrics import TargetMetrics as TargetMetrics

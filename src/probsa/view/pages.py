@@ -8,7 +8,7 @@ from PIL import Image
 
 from ..cohorts import WorkFolder
 from ..errors import InputError, ProbSAError
-from ..evaluation import Prediction, Predictions
+from ..evaluation import Prediction, Predictions, column_names
 from ..maps import CohortSources, Squares, checked_squares, map_limits, place
 from ..patches import read_geojson, thumbnail
 from ..slides import Scan, Slide
@@ -21,6 +21,7 @@ from .rows import Row, as_page, facts, list_rows, title_of
 from .scan_pages import ScanView, scan_page, scan_view, slice_values
 from .scripts import packed, script, without_folders
 from .tiles import Pyramid, encoded, jpeg, patch_image, tile_image
+from .words import words_of
 
 READ_ERRORS = (ProbSAError, OSError, RuntimeError, MemoryError)
 """Errors that a damaged file can raise, including those of the decoding libraries."""
@@ -93,6 +94,7 @@ class ViewData:
             "rows": as_page(self.rows),
             "facts": [*self.about, *facts(self.table)],
             "classes": self.table.classes,
+            "words": words_of(self.table),
             "threshold": self.table.threshold,
             "colours": {name: packed(look_up_table(name), "u1") for name in TABLES},
             "other": None if self.other is None else title_of(self.other.folder),
@@ -112,6 +114,7 @@ class ViewData:
         p = self.bag(k)
         columns = 1 if p.attention_mean.ndim == 1 else p.attention_mean.shape[1]
         named = self.table.classes if len(self.table.classes) == columns else range(columns)
+        named = column_names(p, columns) or named
         page: dict[str, Any] = {
             "name": p.name,
             "n": len(p.attention_mean),

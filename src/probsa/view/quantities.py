@@ -7,14 +7,24 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from ..core import Task
 from ..errors import InputError
-from ..evaluation import Prediction, available_scores, map_values
+from ..evaluation import AIMS, Prediction, available_scores, map_values, shown_column
 from ..maps import flatness, score_name, unit_of, value_range
 from .colours import Colours
 from .scripts import packed
 
 GALLERY = 10
 """Number of patches in each list of pictures."""
+CONTRIBUTES_TO: dict[Task, str] = {
+    "binary": "the class",
+    "multiclass": "the class",
+    "ordinal": "the grade",
+    "multilabel": "the finding",
+    "regression": "the value",
+    "survival": "the risk",
+}
+"""What the contribution of a patch is part of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,11 +109,11 @@ def _own(p: Prediction, *, column: int) -> Iterator[Quantity]:
         values=_score(p, "probability", column=column),
         limits=(0.0, 1.0),
         reason=f"The score of this model ({p.score_kind}) has no zero that separates evidence for "
-        "the class from evidence against it.",
+        f"{AIMS[p.task]} from evidence against it.",
     )
     yield Quantity(
         key="contribution",
-        title="contribution to the class",
+        title=f"contribution to {CONTRIBUTES_TO[p.task]}",
         unit="logit",
         colours="signed",
         values=_score(p, "contribution", column=column),
@@ -179,11 +189,11 @@ def column_of(values: np.ndarray, column: int) -> Float[np.ndarray, " n"]:
 
 
 def chosen_column(p: Prediction) -> int:
-    """Return the column that is shown first: the likeliest class except class 0, or the last."""
+    """Return the column that is shown first: that of the called class; see `shown_column`."""
     columns = 1 if p.attention_mean.ndim == 1 else p.attention_mean.shape[1]
-    if columns == 1 or len(p.probability) != columns:
-        return columns - 1
-    return 1 + int(np.argmax(p.probability[1:]))
+    if p.task == "multiclass" and columns == len(p.probability):
+        return int(np.argmax(p.probability))
+    return shown_column(p, columns)
 
 
 def _score(p: Prediction, score: Any, *, column: int) -> Float[np.ndarray, " n"] | None:

@@ -8,7 +8,15 @@ import numpy as np
 
 from ..core import HDF5_ERRORS, open_hdf5, read_csv
 from ..errors import BagError
-from ..evaluation import FAILED, Predictions
+from ..evaluation import (
+    FAILED,
+    Prediction,
+    Predictions,
+    class_name,
+    contradicts,
+    truth_of,
+    verdict_of,
+)
 from ..training import RunFolder
 from .scripts import without_folders
 
@@ -24,16 +32,17 @@ class Row:
     part: str = ""
     """Part of the run's split: train, val, test or new."""
     label: str = ""
-    """Name of the true class; empty if it is unknown."""
+    """The true class, or what else the bag is labelled with; empty if it is unknown."""
     call: str = ""
-    """Name of the predicted class."""
+    """The predicted class, or what else is predicted, as `words` says."""
     probability: float | None = None
-    """Probability of the last of two classes, or of the predicted one of several."""
+    """Probability of the last of two classes, or of the predicted one of several; of other tasks
+    the number that `words` names."""
     spread: float | None = None
-    """Standard deviation of that probability."""
+    """Standard deviation of that number."""
     n: int | None = None
     wrong: bool | None = None
-    """Whether the call differs from the label; None without a label."""
+    """Whether the label contradicts the prediction; None without a label."""
     unsure: bool = False
     """Whether the call changes within one standard deviation of the probability."""
     failed: str = ""
@@ -58,35 +67,46 @@ def list_rows(table: Predictions) -> list[Row]:
 
 
 def _row(table: Predictions, k: int) -> Row:
-    probability, std = table.probability[k], table.std[k]
-    positive = len(probability) == 1 or (len(probability) == 2 and table.threshold is not None)
-    shown = len(probability) - 1 if len(probability) <= 2 else int(probability.argmax())
-    if positive:
-        threshold = 0.5 if table.threshold is None else table.threshold
-        margin = float(probability[-1] - threshold)
-        call = int(margin >= 0)
-    else:
-        call = int(probability.argmax())
-        two = np.sort(probability)[-2:]
-        margin = float(two[1] - two[0])
-    label = table.labels[k]
+    p = _prediction(table, k)
+    said = verdict_of(table, p)
     count, failed = _count(table.instance_path(table.bags[k]))
     return Row(
         name=table.bags[k],
         part=table.parts[k],
-        label="" if label is None else _class_name(table, label),
-        call=_class_name(table, call),
-        probability=float(probability[shown]),
-        spread=float(std[shown]),
+        label=truth_of(table, k),
+        call=said.call,
+        probability=said.value,
+        spread=said.spread,
         n=count,
-        wrong=None if label is None else label != call,
-        unsure=bool(abs(margin) < std[shown]),
+        wrong=_wrong(table, k, p, said.call),
+        unsure=said.unsure,
         failed=failed,
     )
 
 
-def _class_name(table: Predictions, k: int) -> str:
-    return table.classes[k] if k < len(table.classes) and len(table.classes) > 1 else str(k)
+def _prediction(table: Predictions, k: int) -> Prediction:
+    """Return the prediction of a bag without its instances."""
+    none = np.zeros(0)
+    return Prediction(
+        name=table.bags[k],
+        probability=table.probability[k],
+        std=table.std[k],
+        coords=None,
+        attention_mean=none,
+        attention_variance=none,
+        weight_mean=none,
+        weight_variance=none,
+        degree=none,
+        task=table.task,
+        outputs=table.outputs,
+    )
+
+
+def _wrong(table: Predictions, k: int, p: Prediction, call: str) -> bool | None:
+    if table.targets is not None:
+        return contradicts(p, call, table.targets[k].tolist())
+    label = table.labels[k]
+    return None if label is None else class_name(table.classes, label) != call
 
 
 def _count(path: Path) -> tuple[int | None, str]:

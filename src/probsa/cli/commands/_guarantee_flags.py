@@ -17,7 +17,7 @@ def add_guarantee_flags(parser: ArgumentParser) -> None:
     add(
         "--coverage", type=float, metavar="SHARE",
         help="Make prediction sets that contain the class of a bag with this probability, for "
-        "example 0.9.",
+        "example 0.9; of numbers, intervals, and of survival times, bounds from below.",
     )  # fmt: skip
     add(
         "--max-error", type=float, metavar="RATE",
@@ -36,7 +36,8 @@ def add_guarantee_flags(parser: ArgumentParser) -> None:
     add(
         "--set-score", choices=("lac", "aps"), default="lac",
         help="With --coverage: lac for the smallest sets, aps for sets that adapt to how difficult "
-        "a bag is. Default: lac.",
+        "a bag is. Of numbers: lac for intervals of one width, aps for intervals proportional to "
+        "the predicted standard deviation. Default: lac.",
     )  # fmt: skip
 
 

@@ -133,9 +133,14 @@ probsa.colour = (function () {
     const notes = [];
     if (flat) notes.push("One colour, because the map is " + q.flat.replace("flat: ", "flat: ") + ".");
     if (q.key === "difference" || q.key === "difference-probability") notes.push("Brown: the other model is higher; teal: this one is.");
-    else if (q.signed) notes.push("Red speaks for " + subject() + ", blue against it.");
+    else if (q.signed) notes.push(state.words.up ? "Red " + named(state.words.up) + ", blue " + state.words.down + "." : "Red speaks for " + subject() + ", blue against it.");
     if (state.fade && probsa.valuesOf("deviation")) notes.push("Patches fade with their standard deviation.");
     probsa.byId("bar-note").textContent = notes.join(" ");
+  }
+
+  /* What positive values do, with the name of the finding, step or interval if there are several. */
+  function named(up) {
+    return state.map.classes.length ? up + " (“" + state.map.classes[state.column] + "”)" : up;
   }
 
   /* The class of signed values. */

@@ -4,18 +4,32 @@ probsa.list = (function () {
   const state = probsa.state;
   const byId = probsa.byId;
   const make = probsa.make;
-  const COLUMNS = [
-    { key: "name", title: "Bag" },
-    { key: "label", title: "Label" },
-    { key: "call", title: "Call", hint: "The predicted class" },
-    { key: "probability", title: "p", hint: "Probability of the last of two classes, or of the predicted one of several", number: true },
-    { key: "spread", title: "s.d.", hint: "Standard deviation of the probability: the model’s doubt about the bag", number: true },
-    { key: "n", title: "n", hint: "Number of patches or slices", number: true },
-  ];
+  let COLUMNS = [];
   let sorting = { key: "spread", down: true };
   let shown = [];
 
+  /* The columns, with the words of the task. */
+  function columns() {
+    const words = state.words;
+    return [
+      { key: "name", title: "Bag" },
+      { key: "label", title: "Label" },
+      { key: "call", title: words.call, hint: words.call_hint },
+      { key: "probability", title: words.number, hint: words.number_hint, number: true },
+      { key: "spread", title: "s.d.", hint: words.spread_hint, number: true },
+      { key: "n", title: "n", hint: "Number of patches or slices", number: true },
+    ];
+  }
+
   function start() {
+    COLUMNS = columns();
+    const unsure = byId("only-unsure").closest("label");
+    unsure.hidden = !state.words.unsure_hint;
+    unsure.title = state.words.unsure_hint;
+    const wrong = byId("only-wrong").closest("label");
+    wrong.hidden = !state.words.wrong;
+    wrong.lastChild.textContent = " " + state.words.wrong;
+    if (state.words.wrong_hint) wrong.title = state.words.wrong_hint;
     for (const column of COLUMNS) {
       const button = make("button", { text: column.title, title: column.hint });
       const cell = make("th", { class: column.number ? "number" : column.key, attributes: { scope: "col", "data-key": column.key } }, [button]);
@@ -71,10 +85,10 @@ probsa.list = (function () {
     const button = make("button", { class: "bag", text: row.name, title: row.name });
     const flags = make("span", { class: "flags" });
     if (row.part === "train") flags.appendChild(make("span", { class: "flag training", text: "training bag", title: "The model was trained on this bag: its map looks better than those of new bags." }));
-    if (row.wrong) flags.appendChild(make("span", { class: "flag wrong", text: "wrong" }));
-    if (row.unsure) flags.appendChild(make("span", { class: "flag unsure", text: "unsure", title: "The call changes within one standard deviation of the probability." }));
+    if (row.wrong) flags.appendChild(make("span", { class: "flag wrong", text: state.words.wrong, title: state.words.wrong_hint }));
+    if (row.unsure) flags.appendChild(make("span", { class: "flag unsure", text: "unsure", title: state.words.unsure_hint }));
     if (row.failed) flags.appendChild(make("span", { class: "flag failed", text: "failed", title: row.failed }));
-    const format = probsa.colour.fixed;
+    const format = state.words.is_probability ? probsa.colour.fixed : (value) => probsa.colour.text(value, 3);
     const texts = {
       label: row.label || "–", call: row.call || "–",
       probability: row.probability === null ? "–" : format(row.probability, 2),

@@ -80,12 +80,14 @@
     holder.textContent = "";
     if (row.failed) return;
     const add = (title, text, flag) => holder.appendChild(make("span", { class: flag || "" }, [make("b", { text: title }), document.createTextNode(" " + text)]));
-    add("call", row.call);
-    const p = probsa.colour.fixed(row.probability, 3) + (row.spread ? " ± " + probsa.colour.fixed(row.spread, 3) : "");
-    add("p", p);
+    const words = state.words;
+    const format = words.is_probability ? (value) => probsa.colour.fixed(value, 3) : (value) => probsa.colour.text(value, 4);
+    const number = format(row.probability) + (row.spread ? " ± " + format(row.spread) : "");
+    add(words.said, row.call);
+    add(words.measure, number);
     if (row.label) add("label", row.label);
-    const flags = [row.wrong ? "wrong" : "", row.unsure ? "unsure" : "", row.part === "train" ? "training bag" : ""].filter(Boolean);
-    flags.forEach((flag) => holder.appendChild(make("span", { class: "flag " + flag.split(" ")[0], text: flag })));
+    const flags = [row.wrong ? words.wrong : "", row.unsure ? "unsure" : "", row.part === "train" ? "training bag" : ""].filter(Boolean);
+    flags.forEach((flag) => holder.appendChild(make("span", { class: "flag " + (flag === words.wrong ? "wrong" : flag.split(" ")[0]), text: flag })));
   }
 
   function empty(reason) {
@@ -165,6 +167,7 @@
   probsa.load("slides").then(function (page) {
     state.rows = page.rows;
     state.classes = page.classes;
+    state.words = page.words;
     state.failed = page.remarks.failed || {};
     for (const row of state.rows) if (state.failed[row.name]) row.failed = state.failed[row.name];
     probsa.colour.start(page.colours);

@@ -32,6 +32,7 @@ probsa.panel = (function () {
   function show() {
     const choice = byId("class-choice");
     choice.hidden = !state.map.classes.length;
+    choice.querySelector("label").textContent = state.words.column;
     const select = byId("class");
     select.textContent = "";
     state.map.classes.forEach((name, k) => select.appendChild(make("option", { text: name, attributes: { value: String(k) } })));

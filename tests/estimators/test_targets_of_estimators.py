@@ -1,0 +1,152 @@
+"""Grades, findings, numbers and survival times by estimators, and in scikit-learn's own tools."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.metrics import r2_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from support.made_bags import made_bags
+
+from probsa import MILClassifier, MILRegressor, MILSurvival
+from probsa.errors import InputError
+from probsa.statistics import harrell_c, mean_grade, median_call
+
+X, _ = made_bags(18, seed=3)
+AMOUNT = np.arange(18) % 3
+NUMBERS = 5.0 + 2 * AMOUNT
+TIMES = np.stack([9.0 - 2 * AMOUNT + np.arange(18) / 50, np.arange(18) % 4 > 0], 1)
+FINDINGS = np.stack([AMOUNT > 0, AMOUNT > 1], 1).astype(float)
+for (x, _coords), amount in zip(X, AMOUNT, strict=True):
+    x[:, 0] += 2 * amount  # in place: what every target follows
+FAST = {
+    "model": "abmil", "model_arguments": {"embed": 8, "attention_dim": 4}, "epochs": 12,
+    "batch_size": 6, "learning_rate": 0.03, "training": {"warmup_epochs": 0}, "threads": 1,
+    "random_state": 0, "select": "last",
+}  # fmt: skip
+SAMPLED = {
+    **FAST, "model": "abmil-probsa-diag", "epochs": 3,
+    "model_arguments": {"embed": 8, "attention_dim": 4, "predict_samples": 20},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """One estimator of each task, with posterior samples."""
+    bins = {"bins": 2}
+    return {
+        "ordinal": MILClassifier(**SAMPLED, ordinal=True).fit(X, AMOUNT),
+        "multilabel": MILClassifier(**SAMPLED).fit(X, FINDINGS),
+        "regression": MILRegressor(**SAMPLED).fit(X, NUMBERS),
+        "survival": MILSurvival(**SAMPLED, likelihood=bins).fit(X, TIMES),
+    }
+
+
+def test_grades_are_called_by_the_median(fitted):
+    c = fitted["ordinal"]
+    p = c.predict_proba(X)
+    assert c.task_ == "ordinal" and p.shape == (18, 3)
+    assert c.predict(X).tolist() == median_call(p).tolist()
+    assert c.decision_function(X).shape == (18, 3)
+
+
+def test_grades_may_be_named_in_their_order():
+    names = np.array(["none", "low", "high"])[AMOUNT]
+    c = MILClassifier(**FAST, ordinal=["none", "low", "high"]).fit(X, names)
+    assert c.classes_.tolist() == ["none", "low", "high"] and c.score(X, names) > 0.6
+    grade = mean_grade(c.predict_proba(X))
+    assert grade[AMOUNT == 0].mean() < grade[AMOUNT == 1].mean() < grade[AMOUNT == 2].mean()
+
+
+def test_findings_have_a_probability_each(fitted):
+    c = fitted["multilabel"]
+    p = c.predict_proba(X)
+    assert c.task_ == "multilabel" and p.shape == (18, 2) and c.classes_.tolist() == [0, 1]
+    assert (c.predict(X) == (p >= 0.5)).all()
+    np.testing.assert_allclose(c.decision_function(X), np.log(p / (1 - p)))
+    assert 0 <= c.score(X, FINDINGS.astype(int)) <= 1
+    unknown = FINDINGS.copy()
+    unknown[0, 1] = np.nan
+    MILClassifier(**{**FAST, "epochs": 1}).fit(X, unknown)
+
+
+def test_a_number_has_a_distribution(fitted):
+    r = fitted["regression"]
+    d = r.predict_distribution(X)
+    assert (d.mean == r.predict(X)).all() and d.levels == (0.05, 0.25, 0.5, 0.75, 0.95)
+    assert d.quantiles.shape == (18, 5) and (np.diff(d.quantiles) > 0).all()
+    assert (d.spread > 0).all() and (d.sd > d.spread).all()
+    assert r.score(X, NUMBERS) == pytest.approx(r2_score(NUMBERS, d.mean))
+
+
+def test_regression_learns_in_the_tools_of_scikit_learn():
+    base = MILRegressor(**FAST)
+    grid = {"learning_rate": [1e-5, 0.03]}
+    search = GridSearchCV(clone(base), grid, cv=2, refit=False).fit(X, NUMBERS)
+    assert search.best_params_ == {"learning_rate": 0.03} and search.best_score_ > 0.5
+    assert cross_val_score(clone(base).set_params(epochs=1), X, NUMBERS, cv=2).shape == (2,)
+
+
+def test_survival_is_a_risk_and_a_curve(fitted):
+    s = fitted["survival"]
+    risk, curve = s.predict(X), s.predict_survival_function(X)
+    assert curve.shape == (18, len(s.times_)) and (np.diff(curve) <= 0).all()
+    time, event = TIMES[:, 0], TIMES[:, 1] > 0
+    assert s.score(X, TIMES) == harrell_c(time, event, risk=risk).value
+    first, last = s.times_[0], s.times_[-1]
+    between = s.predict_survival_function(X, [0, first, (first + last) / 2, last])
+    assert (between[:, 0] == 1).all()
+    np.testing.assert_allclose(between[:, [1, 3]], curve, rtol=1e-12)
+    np.testing.assert_allclose(between[:, 2], np.sqrt(curve[:, 0] * curve[:, -1]))
+    # τ − ∫ S dt, where the curves of the samples are averaged; here their mean is integrated
+    area = np.trapezoid(s.predict_survival_function(X, np.linspace(0, last, 2001)), dx=last / 2000)
+    np.testing.assert_allclose(risk, last - area, rtol=0.02)
+    with pytest.raises(InputError, match="survival is known from 0 to"):
+        s.predict_survival_function(X, [last + 1])
+
+
+def test_every_form_of_censored_times_is_the_same():
+    fields = np.array([(bool(e), t) for t, e in TIMES], dtype=[("status", bool), ("months", float)])
+    named = np.array([(t, e) for t, e in TIMES], dtype=[("time", float), ("event", int)])
+    one = {**FAST, "epochs": 1, "likelihood": {"survival": "cox"}, "batch_size": 9}
+    risks = [MILSurvival(**one).fit(X, y).predict(X) for y in (TIMES, fields, named)]
+    assert (risks[0] == risks[1]).all() and (risks[0] == risks[2]).all()
+    assert cross_val_score(MILSurvival(**{**FAST, "epochs": 2}), X, fields, cv=2).shape == (2,)
+
+
+def test_each_comes_back_equal_and_states_its_task(fitted, tmp_path):
+    for task, estimator in fitted.items():
+        folder = estimator.save_pretrained(tmp_path / task)
+        loaded = type(estimator).from_pretrained(folder)
+        assert (loaded.predict(X) == estimator.predict(X)).all()
+        assert loaded.get_params() == estimator.get_params()
+        text = (folder / "config.json").read_text()
+        assert "training_targets" not in text
+    cards = {task: (tmp_path / task / "README.md").read_text() for task in fitted}
+    assert "the grade: one of `0`, `1` or `2`, in rising order" in cards["ordinal"]
+    assert "each of the findings `0` and `1`" in cards["multilabel"]
+    assert "a number, with its distribution" in cards["regression"]
+    assert "time to an event" in cards["survival"] and "`risk`" in cards["survival"]
+    with pytest.raises(InputError, match="holds a MILRegressor, not a MILSurvival"):
+        MILSurvival.from_pretrained(tmp_path / "regression")
+
+
+@pytest.mark.parametrize(
+    ("estimator", "y", "message"),
+    [
+        (MILClassifier(ordinal=True), AMOUNT * 2, "ordinal="),
+        (MILClassifier(ordinal=True), ["a", "b", "c"] * 6, "ordinal="),
+        (MILClassifier(ordinal=["a", "b"]), ["a", "b", "c"] * 6, "y has the grade 'c'"),
+        (MILClassifier(), FINDINGS * 2, "neither 0, 1 nor nan"),
+        (MILRegressor(), [1.0, np.nan] * 9, "NaN"),
+        (MILRegressor(), ["a"] * 18, "something else than a number"),
+        (MILRegressor(), TIMES, "one number for each of 18 bags"),
+        (MILRegressor(), [3.0] * 18, "training targets"),
+        (MILSurvival(), NUMBERS, "expected for each bag a time"),
+        (MILSurvival(), -TIMES, "is not above 0"),
+        (MILSurvival(), TIMES + 1, "neither 0 .censored. nor 1"),
+        (MILSurvival(), TIMES * [1, 0], "training bags? (are|is) censored|have the event"),
+    ],
+)
+def test_errors_say_what_was_expected(estimator, y, message):
+    with pytest.raises(InputError, match=message):
+        estimator.set_params(**FAST).fit(X, y)

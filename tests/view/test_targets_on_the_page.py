@@ -1,0 +1,115 @@
+"""Maps, lists and data frames of every task, of tiny runs: what they say."""
+
+import json
+
+import numpy as np
+import pytest
+from support.made_targets import TARGETS, run_keys, write_targets
+
+from probsa.core import read_csv
+from probsa.evaluation import read_predictions, truth_of, verdict_of
+from probsa.exports import ExportSettings, export_folder
+from probsa.maps import render_folder
+from probsa.maps.panels import heading
+from probsa.maps.qupath import measurements
+from probsa.maps.shown import resolve
+from probsa.training import read_run, train
+from probsa.view import open_view
+from probsa.view.words import words_of
+from probsa.workflow import predict_run
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """The predictions of a tiny run of each task."""
+    folder = tmp_path_factory.mktemp("targets")
+    data = write_targets(folder / "data", bags=24)
+    found = {}
+    for task in TARGETS:
+        run = train(read_run(None, run_keys(data, task)), folder / task)
+        predict_run(run, extras=False)
+        found[task] = read_predictions(run.predictions)
+    return found
+
+
+def test_every_map_is_drawn_and_says_what_is_predicted(tables, tmp_path):
+    said = {}
+    for task, table in tables.items():
+        bag = table.bags[0]
+        assert render_folder(table.folder, tmp_path / task, bags=[bag]) == []
+        assert (tmp_path / task / f"{bag}.png").stat().st_size > 10_000
+        p = table.instances(bag)
+        said[task] = heading(p, said=verdict_of(table, p))
+    assert said["binary"].startswith("s06 · p = 0.")
+    assert "grade " in said["ordinal"] and "p: " in said["multilabel"]
+    assert "oedema 0." in said["multilabel"] and "thickness = " in said["regression"]
+    assert "risk = " in said["survival"] and "S(" in said["survival"]
+
+
+def test_captions_say_what_evidence_does(tables):
+    words = {
+        "binary": "",  # as before there were other tasks
+        "ordinal": "red speaks for a higher grade, blue for a lower one",
+        "multilabel": "red speaks for the finding, blue against it",
+        "regression": "red raises the value, blue lowers it",
+        "survival": "red raises the risk, blue lowers it",
+    }
+    for task, expected in words.items():
+        assert expected in resolve(tables[task], "auto").caption
+    shown = resolve(tables["survival"], "contribution").caption
+    assert "red raises the risk" in shown
+    assert "raises the logit of the class" in resolve(tables["binary"], "contribution").caption
+
+
+def test_the_page_has_the_words_of_the_task(tables):
+    for task, table in tables.items():
+        view = open_view(table.folder)
+        script = view.slides_script().decode()
+        page = json.loads(script[script.index("{") : script.rindex("}") + 1])
+        row = next(r for r in page["rows"] if r["name"] == "s06")
+        k = table.bags.index("s06")
+        assert row["label"] == truth_of(table, k) != ""
+        assert row["probability"] is not None and row["spread"] > 0
+        assert page["words"] == words_of(table)
+        for column in range(2 if task == "multilabel" else 1):
+            assert b"evidence" in view.values_script(0, column)
+        assert (b"necrosis" in view.map_script(0)) == (task == "multilabel")
+        view.close()
+    assert words_of(tables["binary"])["call_hint"] == "The predicted class"
+    assert words_of(tables["regression"])["measure"] == "thickness"
+
+
+def test_labels_that_contradict_predictions_are_marked(tables):
+    table = tables["regression"]
+    rows = {r.name: r for r in open_view(table.folder).rows}
+    for row in read_csv(table.folder / "predictions.csv"):
+        outside = not float(row["q05"]) <= float(row["label"]) <= float(row["q95"])
+        assert rows[row["bag"]].wrong == outside
+    assert all(r.wrong is None for r in open_view(tables["survival"].folder).rows)
+
+
+def test_exports_name_their_columns(tables, tmp_path):
+    for task, table in tables.items():
+        done = export_folder(
+            table.folder, tmp_path / task, settings=ExportSettings(geojson="tiles"), bags=["s06"]
+        )
+        assert not done.failures
+    names = measurements(tables["multilabel"].instances("s06"))
+    assert {"mean oedema", "mean necrosis", "prediction oedema"} <= set(names)
+    assert "prediction risk" in measurements(tables["survival"].instances("s06"))
+    assert "probability" in measurements(tables["binary"].instances("s06"))
+
+
+def test_frames_have_the_columns_of_the_table(tables):
+    pytest.importorskip("pandas")
+    for task, table in tables.items():
+        frame = table.to_frame()
+        stored = read_csv(table.folder / "predictions.csv")
+        skipped = {"prediction"} if task in ("binary", "multiclass", "ordinal") else set()
+        assert set(frame.columns) == set(stored[0]) - skipped, task
+        assert frame["bag"].tolist() == [row["bag"] for row in stored]
+    frame = tables["survival"].to_frame()
+    risk = [float(r["risk"]) for r in read_csv(tables["survival"].folder / "predictions.csv")]
+    np.testing.assert_allclose(frame["risk"], risk)
+    columns = tables["multilabel"].instances("s06").to_frame().columns
+    assert "attention_mean_oedema" in columns
