@@ -52,6 +52,14 @@ def test_a_resample_with_one_class_is_nan():
     np.testing.assert_allclose(ranks[:, 2], [0.0, 0.5])
 
 
+def test_weights_that_are_no_whole_numbers_leave_no_rest_of_a_class():
+    y = np.array([True] * 7 + [False] * 2)
+    counts = np.array([[7 / 6] * 6 + [0.0, 0.0, 0.0], [7 / 6] * 6 + [0.0, 7 / 6, 0.0]])
+    draws = Draws(counts=counts, member=np.arange(9))
+    auroc, precision = draws.ranks(y, np.linspace(0.1, 0.9, 9))
+    assert np.isnan([auroc[0], precision[0]]).all() and auroc[1] == pytest.approx(0)
+
+
 def test_nothing_to_rank_is_nan():
     draws = Draws.stratified(np.zeros(3), groups=None, resamples=4, seed=0)
     for y in (np.zeros(3, dtype=bool), np.ones(3, dtype=bool)):

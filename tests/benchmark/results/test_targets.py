@@ -195,6 +195,13 @@ def test_areas_are_within_folds_and_calls_of_all_folds_together():
     assert areas.comparison.best == "good" and found.means["good"]["macro_auroc"].splits == 2
 
 
+def test_macro_f1_has_the_freedom_of_the_rarest_class():
+    # four patients of each class: three degrees of freedom
+    found = compared([classes("good", 1.0, folds=2), classes("bad", 0.2, folds=2)])
+    spread = {m: found.pooled[m].comparison.differences["bad"].spread for m in found.pooled}
+    assert (spread["macro_f1"].freedom, spread["accuracy"].freedom) == (3, 9)
+
+
 def test_few_patients_of_a_class_in_a_fold_pool_the_folds():
     found = compared([classes("good", 4.0, folds=4), classes("bad", 0.2, folds=4)])
     assert found.pooled["macro_auroc"].pooling == "pooled"

@@ -15,6 +15,9 @@ from .target_samples import TargetSamples, values_by_split
 from .target_scores import TargetScores
 from .task_metrics import MEASURES, TableMetric
 
+OF_POSITIVES = ("macro_f1", "macro_average_precision")
+"""Metrics whose variance is that of the rarest class or finding, as in `statistics.compare`."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetCompared:
@@ -100,15 +103,28 @@ def _pooled(
 def _paired(scores: TargetScores, metric: TableMetric, samples: TargetSamples) -> PairedData:
     patients, shared, y = samples.draws[samples.pooling[metric.name]], blocks(scores), scores.y
     deviation = float(y[:, 0].std()) if metric.of_target else 1.0
+    freedom = patients.freedom
+    if metric.name in OF_POSITIVES:
+        freedom = max(1, min(freedom, _fewest_patients(scores) - 1))
     return PairedData(
         y=np.ones(len(scores.bags), dtype=bool),
         member=patients.draws.member,
-        freedom=patients.freedom,
+        freedom=freedom,
         blocks=tuple(range(len(scores.seed)) if shared is None else shared),
         metric="other",
         higher_is_better=metric.higher_is_better,
         scale=deviation or 1.0,
     )
+
+
+def _fewest_patients(scores: TargetScores) -> int:
+    """Return the number of patients of the rarest class, or with the rarest finding."""
+    y = scores.y
+    if y.shape[1] > 1:
+        present = list((y == 1).T)
+    else:
+        present = [y[:, 0] == c for c in np.unique(y[np.isfinite(y)])]
+    return min(len(np.unique(scores.groups[of_class])) for of_class in present)
 
 
 def _interval(sample: MethodSample, metric: TableMetric, data: PairedData) -> Interval:
