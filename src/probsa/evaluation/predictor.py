@@ -18,7 +18,6 @@ from ..training import (
     RunFolder,
     Standardizer,
     StoredPredictor,
-    StoredTargets,
     choose_device,
     load_checkpoint,
     precision_context,
@@ -29,6 +28,7 @@ from ..variational import Field, PerClass
 from .ensemble import combine
 from .prediction import Prediction
 from .prior_shift import move_prior
+from .target_metadata import target_metadata
 from .temperature import Temperature, scale_prediction
 
 MAX_INSTANCES = 8192
@@ -286,16 +286,7 @@ def _with_temperature(predictor: Predictor, run: RunFolder) -> Predictor:
     for member in members:
         predictor.metadata |= move_prior(member.model.likelihood, run)
     if predictor.config is not None:
-        data = predictor.config.data
-        columns = data.targets.columns
-        predictor.metadata |= {} if columns is None else {"target": list(columns)}
-        if data.targets.unit == "patient":
-            predictor.metadata["unit"] = "patient"
-        if data.covariates.columns:
-            predictor.metadata["covariates"] = list(data.covariates.columns)
-        if predictor.task not in CLASS_TASKS:
-            stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
-            predictor.metadata["training_targets"] = stored.train
+        predictor.metadata |= target_metadata(run, predictor.config, task=predictor.task)
     if run.temperature_file.is_file():
         advice = "remove it to predict without it, or copy the run again"
         stored = read_record(Temperature, run.temperature_file, advice=advice)

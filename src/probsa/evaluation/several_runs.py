@@ -78,6 +78,7 @@ def _traits(run: Predictor) -> dict[str, Any]:
     """Return what runs must have in common, by the name that a message gives it."""
     model = run.model
     traits: dict[str, Any] = {
+        "tasks": run.task,
         "classes": ", ".join(run.classes),
         "numbers of features per instance": model.arguments.get("in_dim"),
         "numbers of outputs": model.n_classes,

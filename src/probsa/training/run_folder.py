@@ -32,6 +32,8 @@ class StoredThreshold:
     threshold: Annotated[float, Limits(at_least=0, at_most=1)] | None
     chosen: str = ""
     """How it was chosen."""
+    findings: list[float] | None = None
+    """One threshold for each finding, for runs of several findings."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,6 +160,13 @@ class RunFolder:
         """
         advice = "copy the run again, or train it again"
         return read_record(StoredThreshold, self.threshold_file, advice=advice).threshold
+
+    def finding_thresholds(self) -> list[float] | None:
+        """Return the threshold of each finding; None for other tasks, and before predictions."""
+        if not self.threshold_file.is_file():
+            return None
+        advice = "predict again"
+        return read_record(StoredThreshold, self.threshold_file, advice=advice).findings
 
     def sweep(self) -> None:
         """Remove temporary files and folders that a killed process left behind."""

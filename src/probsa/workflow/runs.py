@@ -162,6 +162,8 @@ def predict_run(
     threshold = None
     if predictor.task in CLASS_TASKS:
         threshold = _validated(run, predictor, bags, names=split.val, labels=targets)
+    if predictor.task == "multilabel":
+        _choose_findings(run, predictor, bags, names=split.val, targets=targets)
     if extras:
         shown = None
         if predictor.task in CLASS_TASKS:
@@ -189,6 +191,28 @@ def predict_run(
         classes = as_two_classes(table, split.train)
         store_null_maps(run, bags, train=split.train, validation=split.val, labels=classes)
     return predicted
+
+
+def _choose_findings(
+    run: RunFolder,
+    predictor: Predictor,
+    bags: BagSet,
+    *,
+    names: Sequence[str],
+    targets: Mapping[str, Target],
+) -> None:
+    """Choose a threshold for each finding on the validation bags in which it is known."""
+    if not names:
+        return
+    p = np.stack([v.probability for v in predictor.predict(bags.bag(n) for n in names)])
+    y = np.array([targets[name] for name in names], dtype=np.float64)
+    found = []
+    for k in range(y.shape[1]):
+        known = np.isfinite(y[:, k])
+        found.append(best_threshold(y[known, k] == 1, p[known, k].astype(np.float64)))
+    chosen = f"largest F1 of each finding on up to {len(names)} validation bags"
+    write_json(run.threshold_file, {"threshold": None, "chosen": chosen, "findings": found})
+    predictor.metadata["thresholds"] = found
 
 
 def _validated(

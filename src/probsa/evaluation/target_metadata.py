@@ -1,0 +1,30 @@
+"""What the predictions of a run state of its targets, so that they can be evaluated on their own."""
+
+from typing import Any
+
+from ..core import CLASS_TASKS, Task, read_record
+from ..training import RunConfig, RunFolder, StoredTargets
+
+
+def target_metadata(run: RunFolder, config: RunConfig, *, task: Task) -> dict[str, Any]:
+    """Return the columns of the target, the unit and the covariates, where they are not the usual.
+
+    For tasks without classes also the training targets, with which null rivals and weights of
+    censoring are computed, and for findings the threshold of each.
+
+    Raises:
+        InputError: a file of the run is missing or damaged.
+    """
+    data, stated = config.data, dict[str, Any]()
+    if data.targets.columns is not None:
+        stated["target"] = list(data.targets.columns)
+    if data.targets.unit == "patient":
+        stated["unit"] = "patient"
+    if data.covariates.columns:
+        stated["covariates"] = list(data.covariates.columns)
+    if task not in CLASS_TASKS:
+        stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
+        stated["training_targets"] = stored.train
+    if task == "multilabel" and (thresholds := run.finding_thresholds()) is not None:
+        stated["thresholds"] = thresholds
+    return stated
