@@ -1,4 +1,4 @@
-"""What the predictions of a run state of its targets, so that they can be evaluated on their own."""
+"""What the predictions of a run state of its targets, with which they can be evaluated alone."""
 
 from typing import Any
 
