@@ -154,9 +154,7 @@ def predict_run(
     if predictor.task in CLASS_TASKS:
         threshold = _validated(run, predictor, bags, names=split.val, labels=targets)
     if extras:
-        shown = None
-        if predictor.task in CLASS_TASKS:
-            shown = choose_map_score(predictor, split.val, read=bags.bag, threshold=threshold)
+        shown = choose_map_score(predictor, split.val, read=bags.bag, threshold=threshold)
         if shown is None:
             run.map_score_file.unlink(missing_ok=True)
         else:
