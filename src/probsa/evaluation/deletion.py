@@ -16,10 +16,10 @@ from scipy.integrate import trapezoid
 from scipy.stats import rankdata
 
 from ..core import (
+    CLASS_TASKS,
     Bag,
     NonNegativeInt,
     PositiveInt,
-    UnitInterval,
     as_record,
     random_stream,
     select_instances,
@@ -33,6 +33,7 @@ from .prediction import Prediction
 from .predictor import Ensemble, Predictor
 from .scores import class_column
 from .temperature import scale_probabilities
+from .verdicts import response, shown_column
 
 RemovalOrder = Literal["shown", "leave_one_out", "centre", "random"]
 """The shown score, and three rivals: the drop of the probability without the single instance,
@@ -59,7 +60,8 @@ RULE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeletionCurves:
-    """The probability of one bag's shown class while its instances are removed."""
+    """The probability of one bag's shown class while its instances are removed; of other tasks
+    what their maps explain, see `response`."""
 
     name: str
     shown: MapScore
@@ -139,8 +141,8 @@ class _StoredCurves:
     removal: Removal
     instances: PositiveInt
     counts: tuple[NonNegativeInt, ...]
-    most_first: dict[RemovalOrder, tuple[UnitInterval, ...]]
-    least_first: dict[RemovalOrder, tuple[UnitInterval, ...]]
+    most_first: dict[RemovalOrder, tuple[float, ...]]
+    least_first: dict[RemovalOrder, tuple[float, ...]]
     rank_correlation: float | None
     missing: dict[str, str]
 
@@ -208,7 +210,8 @@ def _with_curves(
         after = _from_records(records, np.stack(ranked), empty.counts)
         if predictor.temperature != 1:
             after = scale_probabilities(after, temperature=predictor.temperature)
-        most, least = after[..., class_of(p)]
+        one = p.task in CLASS_TASKS
+        most, least = after[..., class_of(p) if one else shown_column(p, after.shape[-1])]
     else:
         orders = [*ranked, *(order[::-1] for order in ranked)]
         after = _by_prediction(predictor, bag, p, orders=orders, counts=empty.counts)
@@ -252,8 +255,8 @@ def _leave_one_out(
     rows = torch.arange(n)
     kept = (select_instances(bag, rows[rows != k]) for k in range(n))
     column = class_of(p)
-    after = [q.probability[column] for q in predictor.predict(kept, parts=True)]
-    return p.probability[column].astype(np.float64) - np.array(after, dtype=np.float64), {}
+    after = [response(q, column=column) for q in predictor.predict(kept, parts=True)]
+    return response(p, column=column) - np.array(after, dtype=np.float64), {}
 
 
 def _relevance(
@@ -286,7 +289,7 @@ def _from_records(
     """Return both curves of each order in closed form, the mean of all members."""
     index, steps = torch.from_numpy(orders), counts.tolist()
     after = [
-        record.after_removal(index.to(record.bias.device), steps).cpu().numpy()
+        record.after_removal(index.to(record.bias.device), steps).detach().cpu().numpy()
         for record in records
     ]
     return np.mean(after, axis=0)
@@ -308,7 +311,7 @@ def _by_prediction(
             for count in counts[1:]:
                 yield select_instances(bag, torch.from_numpy(np.sort(order[count:])))
 
-    after = [q.probability[column] for q in predictor.predict(shortened(), parts=True)]
+    after = [response(q, column=column) for q in predictor.predict(shortened(), parts=True)]
     rest = np.array(after, dtype=np.float64).reshape(len(orders), -1)
-    whole = np.full((len(orders), 1), p.probability[column], dtype=np.float64)
+    whole = np.full((len(orders), 1), response(p, column=column), dtype=np.float64)
     return np.concatenate([whole, rest], axis=1)

@@ -15,12 +15,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core import Bag, as_record, counted, random_stream, select_instances
+from ..core import (
+    CLASS_TASKS,
+    Bag,
+    Task,
+    as_record,
+    counted,
+    random_stream,
+    select_instances,
+)
 from ..errors import BagError
 from .map_scores import MapScore, available_scores, map_values
 from .prediction import Prediction
 from .predictor import Ensemble, Predictor
 from .scores import class_column
+from .verdicts import HALF, RESPONSES, response
 
 FRACTIONS = (0.05, 0.1, 0.2, 0.4)
 """Shares of the instances that are removed."""
@@ -32,6 +41,14 @@ RULE = (
     "model's own score stays unless another one lowers it more by over a standard error of the "
     "difference. Drops are given minus that of a random order, and no instance labels are used"
 )
+
+RULE_OF_OTHERS = (
+    "the score whose highest 5, 10, 20 and 40 % of instances, removed from validation bags, lower "
+    "the {response} most on average. The model's own score stays unless another one lowers it more "
+    "by over a standard error of the difference. Drops are given minus that of a random order, and "
+    "no instance labels are used"
+)
+"""For tasks that are not classes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +102,7 @@ def choose_map_score(
     order = torch.randperm(len(names), generator=random_stream(seed, "map score")).tolist()
     found: list[dict[str, float]] = []
     scores: tuple[MapScore, ...] = ()
+    task: Task = "binary"
     for k in order:
         try:
             bag = read(sorted(names)[k])
@@ -93,23 +111,27 @@ def choose_map_score(
             if len(scores) == 1:
                 reason = f"{scores[0]}: the only score that this model has"
                 return MapScoreChoice(chosen=scores[0], drops={}, bags=0, reason=reason)
+            task = p.task
             if called_positive(p, threshold=threshold) and _counts(bag, predictor):
                 found.append(deletion_drops(predictor, bag, p, seed=seed))
         except BagError:
             continue
         if len(found) == MOST_BAGS:
             break
-    return _chosen(scores, found) if scores else None
+    return _chosen(scores, found, task=task) if scores else None
 
 
-def _chosen(scores: Sequence[MapScore], found: Sequence[dict[str, float]]) -> MapScoreChoice:
+def _chosen(
+    scores: Sequence[MapScore], found: Sequence[dict[str, float]], *, task: Task = "binary"
+) -> MapScoreChoice:
     own = scores[0]
+    rule = RULE if task in CLASS_TASKS else RULE_OF_OTHERS.format(response=RESPONSES[task])
     if len(found) < FEWEST_BAGS:
         reason = (
             f"{own}: the model's own score, because only {counted(len(found), 'validation bag')} "
             f"can be used (called positive), and {FEWEST_BAGS} are needed to compare scores"
         )
-        return MapScoreChoice(chosen=own, drops={}, bags=len(found), reason=reason)
+        return MapScoreChoice(chosen=own, drops={}, bags=len(found), reason=reason, rule=rule)
     drops = {name: float(np.mean([d[name] - d["random"] for d in found])) for name in scores}
     best = max(scores, key=lambda name: drops[name])  # of equal ones, the model's own comes first
     gains = np.array([d[best] - d[own] for d in found])
@@ -117,13 +139,13 @@ def _chosen(scores: Sequence[MapScore], found: Sequence[dict[str, float]]) -> Ma
     chosen = best if gains.mean() > error else own
     shown = _distinct(drops)
     others = " and ".join(f"{shown[name]} for {name}" for name in scores if name != chosen)
-    lowers = "removing its top instances lowers the validation bags' probability"
+    lowers = f"removing its top instances lowers the validation bags' {RESPONSES[task]}"
     if chosen == best:
         reason = f"{chosen}: {lowers} most, by {shown[chosen]} against {others}"
     else:
         reason = f"{chosen}, the model's own score: {lowers} by {shown[chosen]}, not clearly less "
         reason += f"than {others}"
-    return MapScoreChoice(chosen=chosen, drops=drops, bags=len(found), reason=reason)
+    return MapScoreChoice(chosen=chosen, drops=drops, bags=len(found), reason=reason, rule=rule)
 
 
 def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction, *, seed: int) -> dict[str, float]:
@@ -142,13 +164,20 @@ def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction, *, seed: int) 
         for count in counts
     )
     with without_explanations(predictor):
-        after = [q.probability[column] for q in predictor.predict(kept, parts=True)]
-    drops = p.probability[column] - np.array(after, np.float64).reshape(len(ranked), -1)
+        after = [response(q, column=column) for q in predictor.predict(kept, parts=True)]
+    drops = response(p, column=column) - np.array(after, np.float64).reshape(len(ranked), -1)
     return {name: float(v) for name, v in zip(ranked, drops.mean(1), strict=True)}
 
 
 def called_positive(p: Prediction, *, threshold: float | None) -> bool:
-    """Return whether a bag is called positive: any class but the first."""
+    """Return whether a bag is called positive: any class or grade but the first, any finding.
+
+    Numbers and risks have no such call: the maps of all bags explain them.
+    """
+    if p.task == "ordinal":
+        return bool(p.probability[0] < HALF)
+    if p.task not in CLASS_TASKS:
+        return p.task != "multilabel" or bool((p.probability >= HALF).any())
     if len(p.probability) == 1 or (len(p.probability) == 2 and threshold is not None):
         return bool(p.probability[-1] >= (0.5 if threshold is None else threshold))
     return int(p.probability.argmax()) > 0
@@ -166,6 +195,8 @@ def _distinct(drops: dict[str, float]) -> dict[str, str]:
 
 def class_of(p: Prediction) -> int:
     """Return the column of the bag's class, the one that `class_column` shows."""
+    if p.task not in CLASS_TASKS:
+        return int(np.argmax(p.probability)) if p.task == "multilabel" else 0
     return 0 if len(p.probability) == 1 else 1 + int(np.argmax(p.probability[1:]))
 
 

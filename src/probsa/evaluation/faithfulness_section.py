@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from rich.console import Console
 from rich.table import Table as Grid
 
-from ..core import Bag, counted, read_record, write_json
+from ..core import CLASS_TASKS, Bag, counted, read_record, write_json
 from ..errors import InputError
 from ..statistics import Draws, Metric, SampledMetric, ratio_of_sums
 from .deletion import REMOVAL_ORDERS, RULE, SAMPLES, DeletionCurves, deletion_curves
@@ -25,6 +25,7 @@ from .pools import bag_draws
 from .prediction import Prediction
 from .predictor import Predictor
 from .tables import FAITHFULNESS
+from .verdicts import HALF
 
 ORDER_TITLES = {
     "shown": "the shown score",
@@ -176,8 +177,13 @@ def faithfulness_section(evaluated: Evaluated) -> FaithfulnessSection | None:
 
 
 def _called(evaluated: Evaluated) -> Bool[np.ndarray, " bags"]:
-    """Return whether each evaluated bag is called positive: any class but the first."""
-    p = evaluated.p(evaluated.rows)
+    """Return whether each evaluated bag is called positive, see `called_positive`."""
+    p, task = evaluated.p(evaluated.rows), evaluated.predictions.task
+    if task == "ordinal":
+        return p[:, 0] < HALF
+    if task not in CLASS_TASKS:  # numbers and risks have no such call
+        found = evaluated.predictions.probability[list(evaluated.rows)] >= HALF
+        return np.any(found, axis=1) | (task != "multilabel")
     if evaluated.threshold is None:
         return p.argmax(1) > 0
     return p[:, -1] >= evaluated.threshold

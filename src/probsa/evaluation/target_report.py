@@ -123,7 +123,7 @@ def _with_instances(report: Report, of_bags: Evaluated) -> Report:
         label=truth.label,
         guarantees=None,
     )
-    sections = (within_bags_section(evaluated), faithfulness_section(evaluated))
+    sections = (within_bags_section(evaluated), faithfulness_section(of_bags))
     return replace(
         report,
         instances=instances,

@@ -36,6 +36,17 @@ AIMS: Mapping[Task, str] = {
 """What positive evidence speaks for."""
 
 
+RESPONSES: Mapping[Task, str] = {
+    "binary": "probability",
+    "multiclass": "probability",
+    "ordinal": "mean grade",
+    "multilabel": "probability",
+    "regression": "predicted value",
+    "survival": "risk",
+}
+"""What `response` returns."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     """What is predicted of a bag."""

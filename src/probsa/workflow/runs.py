@@ -165,9 +165,7 @@ def predict_run(
     if predictor.task == "multilabel":
         _choose_findings(run, predictor, bags, names=split.val, targets=targets)
     if extras:
-        shown = None
-        if predictor.task in CLASS_TASKS:
-            shown = choose_map_score(predictor, split.val, read=bags.bag, threshold=threshold)
+        shown = choose_map_score(predictor, split.val, read=bags.bag, threshold=threshold)
         if shown is None:
             run.map_score_file.unlink(missing_ok=True)
         else:
