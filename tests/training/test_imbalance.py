@@ -12,7 +12,7 @@ from support.stored import write_folder
 from probsa.datasets import TargetOptions
 from probsa.errors import InputError
 from probsa.evaluation import load, read_predictions
-from probsa.training import Reporter, RunConfig, load_checkpoint, read_split, train
+from probsa.training import Reporter, RunConfig, load_checkpoint, open_data, read_split, train
 from probsa.training.batching import plan_epoch
 from probsa.training.config import DataConfig, TrainingConfig
 from probsa.training.imbalance import ClassPrior, dealt_batches, epoch_order
@@ -93,13 +93,15 @@ def test_predictions_are_moved_to_the_shares_of_training(folder, tmp_path):
 def test_the_correction_is_that_of_the_worked_examples():
     bernoulli, categorical = Bernoulli(), Categorical()
     half = [0.5, 0.5]
-    bernoulli.prior_shift = ClassPrior(training=half, effective=half, predicted=[0.9, 0.1]).shift()
+    bernoulli.prior_shift = ClassPrior(training=half, effective=half, predicted=[0.9, 0.1]).shift(
+        one_logit=True
+    )
     logit = torch.tensor([[[0.7]]], dtype=torch.float64).logit()
     assert bernoulli.predict(logit).values.item() == pytest.approx(0.2058824, abs=5e-8)
     third = [1 / 3] * 3
     categorical.prior_shift = ClassPrior(
         training=third, effective=third, predicted=[0.2, 0.3, 0.5]
-    ).shift()
+    ).shift(one_logit=False)
     logits = torch.tensor([[[0.5, 0.3, 0.2]]], dtype=torch.float64).log()
     expected = [0.3448276, 0.3103448, 0.3448276]
     assert categorical.predict(logits).values[0].tolist() == pytest.approx(expected, abs=5e-8)
@@ -128,7 +130,7 @@ def test_weights_and_correction_leave_a_calibrated_toy_calibrated():
     )
     logits = (beta[0] + beta[1] * x).detach()[:, None, None]
     before = likelihood.predict(logits).values.mean().item()
-    likelihood.prior_shift = prior.shift()
+    likelihood.prior_shift = prior.shift(one_logit=True)
     after = likelihood.predict(logits).values.mean().item()
     assert abs(after - share) < 0.01 < abs(before - share)
 
@@ -219,3 +221,35 @@ def test_sampling_of_classes_is_refused_for_other_targets(folder, tmp_path):
     config = config_of(folder, table="times.csv", targets=COX, sampling="balanced")
     with pytest.raises(InputError, match="sampling: balanced is for classes"):
         train(config, tmp_path / "run")
+
+
+def test_a_saved_model_keeps_the_shares_of_its_predictions(folder, tmp_path):
+    run = train(config_of(folder, balanced=True), tmp_path / "run")
+    predictor = load(run.path, device="cpu")
+    predictor.save_pretrained(tmp_path / "saved")
+    saved = load(tmp_path / "saved", device="cpu")
+    bag = open_data(config_of(folder).data).bag("001")
+    a, b = (next(p.predict([bag])).probability for p in (predictor, saved))
+    assert a == b and a[0] < 0.4
+    predictor.model.likelihood.prior_shift = None
+    assert next(predictor.predict([bag])).probability != b
+
+
+def test_balanced_sampling_is_refused_for_models_without_steps(folder, tmp_path):
+    config = replace(config_of(folder, sampling="balanced"), model="mean-pool", model_arguments={})
+    with pytest.raises(InputError, match="mean-pool is fitted in one go"):
+        train(config, tmp_path / "run")
+
+
+def test_two_logits_are_moved_like_one(folder, tmp_path):
+    config = config_of(folder, balanced=True)
+    config = replace(config, model_arguments={**config.model_arguments, "n_classes": 2})
+    run = train(config, tmp_path / "run")
+    predictor = load(run.path, device="cpu")
+    bag = open_data(config.data).bag("001")
+    moved = next(predictor.predict([bag])).probability
+    shift = predictor.model.likelihood.prior_shift
+    predictor.model.likelihood.prior_shift = None
+    p = next(predictor.predict([bag])).probability
+    expected = p * np.exp(shift.numpy())
+    np.testing.assert_allclose(moved, expected / expected.sum(), rtol=1e-5)

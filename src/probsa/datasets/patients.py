@@ -137,6 +137,7 @@ class PatientBags(BagSet):
         stored = [self.slide_bags.stored(slide) for slide in self._used[name]]
         first, strides = stored[0], {s.stride for s in stored}
         coords = [_centred(s.coords) for s in stored if s.coords is not None]
+        intensity = [s.intensity for s in stored if s.intensity is not None]
         labels = [
             np.full(len(s.features), -1) if s.instance_labels is None else s.instance_labels
             for s in stored
@@ -148,6 +149,7 @@ class PatientBags(BagSet):
             instance_labels=np.concatenate(labels)
             if any(s.instance_labels is not None for s in stored)
             else None,
+            intensity=np.concatenate(intensity) if len(intensity) == len(stored) else None,
             kind=first.kind if all(s.kind == first.kind for s in stored) else None,
             stride=strides.pop() if len(strides) == 1 else None,
         )

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..core import (
     PositiveFloat,
     PositiveInt,
@@ -22,6 +24,7 @@ from ..core import (
 )
 from ..datasets import IN_MEMORY, FeatureMetadata
 from ..errors import CheckpointError, InputError, MissingExtra, OutputExists
+from ..models import Model
 from ..training import (
     Checkpoint,
     RunConfig,
@@ -47,6 +50,18 @@ class PretrainedMember:
 
     model: str
     arguments: dict[str, Any]
+    prior_shift: tuple[float, ...] | None = None
+    """What moves its probabilities to other shares of the classes; None for nothing."""
+
+    @classmethod
+    def of(cls, model: Model) -> "PretrainedMember":
+        """Return what a folder states of a model."""
+        shift = model.likelihood.prior_shift
+        return cls(
+            model=model.name,
+            arguments=model.arguments,
+            prior_shift=None if shift is None else tuple(shift.tolist()),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,17 +103,21 @@ def write_pretrained(
 
     Raises:
         OutputExists: the folder holds other files.
+        InputError: the model has clinical covariates.
     """
     from .. import __version__
 
     _check_folder(folder)
+    if predictor.model.covariates is not None:
+        raise InputError(
+            "a model with clinical covariates cannot be saved without the encoder of its run: "
+            "give the run folder instead"
+        )
     members = predictor.members if isinstance(predictor, Ensemble) else (predictor,)
     config = PretrainedConfig(
         library_name="probsa",
         format=FORMAT,
-        members=tuple(
-            PretrainedMember(model=m.model.name, arguments=m.model.arguments) for m in members
-        ),
+        members=tuple(PretrainedMember.of(m.model) for m in members),
         classes=predictor.classes,
         task=predictor.task,
         outputs=predictor.model.likelihood.outputs(predictor.classes),
@@ -213,6 +232,8 @@ def _member(
         path=checkpoint.path,
     )
     model = restore_model(own, path=checkpoint.path)
+    shift = config.members[k].prior_shift
+    model.likelihood.prior_shift = None if shift is None else torch.tensor(shift)
     return Predictor(
         model,
         Standardizer.restored(own, in_dim=model.arguments.get("in_dim")),

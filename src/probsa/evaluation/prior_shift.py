@@ -18,7 +18,7 @@ def move_prior(likelihood: Likelihood, run: RunFolder) -> dict[str, str]:
     """
     prior = stored_prior(run)
     if prior is not None and isinstance(likelihood, Bernoulli | Categorical):
-        likelihood.prior_shift = prior.shift()
+        likelihood.prior_shift = prior.shift(one_logit=isinstance(likelihood, Bernoulli))
         return {"prior": prior.sentence()}
     if not isinstance(likelihood, Findings) or likelihood.positive_weights is None:
         return {}

@@ -40,6 +40,11 @@ def load_several(
     runs = [load(folder, checkpoint=checkpoint, device=device) for folder in folders]
     for folder, run in zip(folders[1:], runs[1:], strict=True):
         _check_alike(folders[0], runs[0], folder, run)
+    if runs[0].task in ("regression", "survival"):
+        raise InputError(
+            f"runs of the task {runs[0].task} cannot be combined: quantiles, and survival at times "
+            "that each run chose on its own training bags, have no common mean. Predict with each"
+        )
     members: list[Predictor] = []
     seen: list[frozenset[str]] = []
     for folder, run in zip(folders, runs, strict=True):
@@ -47,6 +52,8 @@ def load_several(
         members += of_run
         seen += [seen_bags(folder)] * len(of_run)
     metadata = {"runs": [str(f) for f in folders], "members": len(members)}
+    shared = ("target", "unit", "covariates", "prior")
+    metadata |= {k: runs[0].metadata[k] for k in shared if k in runs[0].metadata}
     config = next((run.config for run in runs if run.config is not None), None)
     ensemble = Ensemble(members, seen=seen, config=config, metadata=metadata)
     ensemble.temperature = mean_temperature([run.temperature for run in runs])
@@ -87,4 +94,5 @@ def _traits(run: Predictor) -> dict[str, Any]:
     if run.config is not None:
         data = run.config.data
         traits |= {"graphs": data.graph, "feature sets": data.feature_set}
+        traits |= {"targets": data.targets, "covariates": data.covariates}
     return traits

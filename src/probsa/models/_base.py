@@ -172,7 +172,8 @@ class Model(nn.Module, ABC):
             )
         if self.covariates is None:
             return out
-        effect = self.covariates(bags.covariates).to(out.logits.dtype)[:, None]
+        with torch.autocast(out.logits.device.type, enabled=False):
+            effect = self.covariates(bags.covariates).to(out.logits.dtype)[:, None]
         explained = out.explanation
         if explained is not None:
             # the probability without an instance would need the covariates as well

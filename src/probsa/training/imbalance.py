@@ -14,6 +14,7 @@ from torch import Tensor
 from ..core import CLASS_TASKS, read_record, write_json
 from ..datasets import LabelTable, Split, balanced_epoch, deal_events
 from ..errors import InputError
+from ..models import fixed
 from .config import RunConfig
 from .run_folder import RunFolder
 from .targets import targets_of
@@ -30,12 +31,12 @@ class ClassPrior:
     predicted: list[float] | None
     """Those that predictions are moved to; None to leave them at the effective ones."""
 
-    def shift(self) -> Tensor | None:
+    def shift(self, *, one_logit: bool) -> Tensor | None:
         """Return what is added to the logits: log π*_c/π'_c; for one logit, the log odds ratio."""
         if self.predicted is None:
             return None
         ratios = [math.log(p / q) for p, q in zip(self.predicted, self.effective, strict=True)]
-        values = [ratios[1] - ratios[0]] if len(ratios) == 2 else ratios
+        values = [ratios[1] - ratios[0]] if one_logit else ratios
         return torch.tensor(values, dtype=torch.float64)
 
     def sentence(self) -> str:
@@ -59,6 +60,11 @@ def class_prior(config: RunConfig, table: LabelTable, split: Split) -> ClassPrio
         raise InputError(
             "balanced weights the classes in the loss and sampling: balanced draws them equally "
             "often: choose one of them"
+        )
+    if sampled and fixed(config.model)[0].fits_directly:
+        raise InputError(
+            f"sampling: balanced draws bags for gradient steps, but {config.model} is fitted in "
+            "one go: leave it out"
         )
     if table.task not in CLASS_TASKS:
         if sampled or given is not None:

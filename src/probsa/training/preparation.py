@@ -28,6 +28,7 @@ from ..datasets import (
     CovariateEncoder,
     FeatureMetadata,
     LabelTable,
+    PatientBags,
     Split,
     check_labels_match,
     drop_bags,
@@ -159,12 +160,15 @@ class PreparedData:
         if self.encoder is not None:
             write_json(folder.covariates_file, self.encoder.to_dict())
         if self.table.task not in CLASS_TASKS:
-            y = stack_targets(self.targets, self.split.train)
-            rows = [None if v != v else v for v in y.flatten().tolist()]
-            width = y.shape[1] if y.dim() == 2 else 0
-            train = [rows[k : k + width] for k in range(0, len(rows), width)] if width else rows
+            given = [self.targets[name] for name in self.split.train]
+            train = [
+                [None if v != v else v for v in y] if isinstance(y, tuple) else y for y in given
+            ]
             write_json(folder.targets_file, {"task": self.table.task, "train": train})
-        recipe = FeatureRecipe.of_features(self.bags.folder, self.split.train)
+        files = self.split.train
+        if isinstance(self.bags, PatientBags):
+            files = tuple(s for patient in files for s in self.bags.slides_of(patient))
+        recipe = FeatureRecipe.of_features(self.bags.folder, files)
         if recipe is not None:
             write_json(folder.recipe_file, recipe.to_dict())
         if self.bags.notes:

@@ -106,6 +106,8 @@ def _check_options(config: RunConfig, table: LabelTable) -> None:
         problem = "temperature_scaling scales the probabilities of classes"
     elif training.select == "one-se":
         problem = "select: one-se needs the standard error of an AUROC"
+    elif config.data.likelihood.survival == "cox" and training.max_instances is not None:
+        problem = "max_instances closes batches early, but Cox's loss needs events in each"
     elif task == "regression" and training.members > 1:
         problem = "members above 1 average predictions, but quantiles cannot be averaged"
     if problem:

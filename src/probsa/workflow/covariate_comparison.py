@@ -3,6 +3,7 @@
 The three fits have the same likelihood, the same split and the same seeds.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,8 +15,15 @@ from rich.table import Table as Grid
 from torch import Tensor, nn
 
 from ..datasets import BagSet, LabelTable
-from ..evaluation import TargetData, load, metric_cell, read_predictions, resampled_metrics
-from ..statistics import PRIMARY, Draws, Metric, TargetMetrics, sampled_difference
+from ..evaluation import (
+    Ensemble,
+    TargetData,
+    load,
+    metric_cell,
+    read_predictions,
+    resampled_metrics,
+)
+from ..statistics import PRIMARY, Draws, Metric, SampledMetric, TargetMetrics, sampled_difference
 from ..training import (
     PreparedData,
     Reporter,
@@ -26,7 +34,7 @@ from ..training import (
     stack_targets,
     train,
 )
-from ..variational import Cox, Likelihood
+from ..variational import Bernoulli, Categorical, Cox, Likelihood
 
 IMAGES, COVARIATES, BOTH = "images alone", "covariates alone", "both"
 STEPS = 200
@@ -101,16 +109,18 @@ def compare_covariates(
 
     Returns:
         The comparison on the test bags, or without any on the validation bags; None for a run
-        without covariates.
+        without covariates, and where several processes trained, which the fit of images alone
+        would wait for.
     """
     config = run.config()
-    if not config.data.covariates.columns:
+    if not config.data.covariates.columns or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return None
     prepared = prepare(config, previous=run.path)
     split = prepared.split
-    names = split.test or split.val
     bags, table = open_units(config.data)
     predictions = read_predictions(run.predictions)
+    usable = set(predictions.bags) & set(prepared.targets)
+    names = [name for name in split.test or split.val if name in usable]
     rows = [predictions.bags.index(name) for name in names]
     y = stack_targets(prepared.targets, names).double().numpy().reshape(len(names), -1)
     both = TargetData.of(predictions, rows, y)
@@ -140,17 +150,25 @@ def _section(
         warnings.append(
             f"covariates alone reach {alone:.3f}: one of them may be a function of the target"
         )
-    model = load(run.path, device="cpu").model
-    assert model.covariates is not None and prepared.encoder is not None
-    effects = model.covariates.weight.detach().T.tolist()
+    loaded = load(run.path, device="cpu")
+    members = loaded.members if isinstance(loaded, Ensemble) else (loaded,)
+    found = [m.model.covariates.weight for m in members if m.model.covariates is not None]
+    assert prepared.encoder is not None
+    effects = torch.stack(found).mean(0).T.tolist()
+    both, higher = of_fit[BOTH], primary.higher_is_better
     return CovariateSection(
         metric="auroc" if task == "binary" else primary.name,
         values={name: metric.metric() for name, metric in of_fit.items()},
-        gain_over_covariates=sampled_difference(of_fit[BOTH], of_fit[COVARIATES]).metric(),
-        gain_over_images=sampled_difference(of_fit[BOTH], of_fit[IMAGES]).metric(),
+        gain_over_covariates=_gain(both, of_fit[COVARIATES], higher=higher).metric(),
+        gain_over_images=_gain(both, of_fit[IMAGES], higher=higher).metric(),
         coefficients=dict(zip(prepared.encoder.names, effects, strict=True)),
         warnings=tuple(warnings),
     )
+
+
+def _gain(both: SampledMetric, alone: SampledMetric, *, higher: bool) -> SampledMetric:
+    """Return the paired gain of both, which is above 0 where they are better."""
+    return sampled_difference(both, alone) if higher else sampled_difference(alone, both)
 
 
 def _images_alone(
@@ -194,6 +212,9 @@ def _covariates_alone(run: RunFolder, prepared: PreparedData, names: Sequence[st
     nn.init.zeros_(linear.bias)
     _fit(linear, likelihood, x, y, decay=config.training.covariate_weight_decay)
     with torch.no_grad():
+        if prepared.prior is not None and isinstance(likelihood, Bernoulli | Categorical):
+            one = isinstance(likelihood, Bernoulli)
+            likelihood.prior_shift = prepared.prior.shift(one_logit=one)
         if isinstance(likelihood, Cox):
             likelihood.set_baseline(linear(x)[:, 0].exp(), y)
         test = linear(torch.stack([given[name] for name in names]).double())
