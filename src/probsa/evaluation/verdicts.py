@@ -243,7 +243,7 @@ def shown_column(p: Prediction, columns: int) -> int:
 
     Of classes, it is that of the most probable class except class 0; of findings, that of the most
     probable one; of a number, that of its mean; of the steps between grades, that below the called
-    grade; of intervals of time, the one in which the event is most likely.
+    grade; of intervals of time, the one whose hazard changes the risk most.
     """
     if columns == 1 or p.task == "regression":
         return 0
@@ -252,10 +252,24 @@ def shown_column(p: Prediction, columns: int) -> int:
     if p.task == "ordinal" and len(p.probability) == columns + 1:
         return max(int(median_call(p.probability[None].astype(np.float64))[0]) - 1, 0)
     if p.task == "survival" and len(p.probability) == columns + 1:
-        return int(np.argmin(np.diff(p.probability[1:], prepend=1.0)))
+        return _interval_of_risk(p)
     if p.task not in CLASS_TASKS or len(p.probability) != columns:
         return columns - 1
     return 1 + int(np.argmax(p.probability[1:]))
+
+
+def _interval_of_risk(p: Prediction) -> int:
+    """Return the interval k with the largest change of the risk by its logit.
+
+    A unit of the logit lowers log S by h_k from the end of the interval on, so the risk changes by
+    about h_k times the area below S from the middle of the interval on.
+    """
+    times = np.array([0.0, *(float(name.removeprefix("s_")) for name in p.outputs[1:])])
+    survival = np.concatenate([[1.0], p.probability[1:].astype(np.float64)])
+    areas = np.diff(times) * (survival[:-1] + survival[1:]) / 2
+    hazards = 1 - survival[1:] / np.maximum(survival[:-1], np.finfo(np.float64).tiny)
+    after = areas[::-1].cumsum()[::-1] - areas / 2
+    return int(np.argmax(hazards * after))
 
 
 def column_names(p: Prediction, columns: int) -> tuple[str, ...] | None:
