@@ -8,7 +8,13 @@ from scipy.stats import norm
 from sklearn import metrics as sk
 
 from probsa.errors import InputError
-from probsa.evaluation.metrics import bag_metrics, best_threshold, choose_threshold, error_metrics
+from probsa.evaluation.metrics import (
+    bag_metrics,
+    best_threshold,
+    calls_and_margins,
+    choose_threshold,
+    error_metrics,
+)
 from probsa.statistics.bootstrap import Draws
 
 HAND_Y, HAND_P = [0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8]
@@ -377,3 +383,13 @@ def test_bad_input(y, p, message):
 def test_threshold_of_labels_that_do_not_match():
     with pytest.raises(InputError, match="2 labels for 3 probabilities"):
         best_threshold([0, 1], [0.1, 0.2, 0.3])
+
+
+def test_of_grades_the_median_is_called_and_the_margin_is_that_of_the_nearest_cut():
+    p = np.array([[0.4, 0.0, 0.35, 0.25], [0.1, 0.2, 0.6, 0.1]])
+    called, margin = calls_and_margins(p, threshold=None, ordered=True)
+    assert called.tolist() == [2, 2] and p.argmax(1).tolist() == [0, 2]
+    np.testing.assert_allclose(margin, [0.1, 0.2])
+    sd = np.tile([[0.0], [0.1]], 4)
+    found = error_metrics([0, 2], p, std=sd, threshold=None, ordered=True, bootstrap=0)
+    assert found["error_auroc_margin"].value == 1.0

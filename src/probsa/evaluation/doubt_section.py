@@ -88,7 +88,9 @@ def _bags(evaluated: Evaluated) -> Detections:
     y, p = evaluated.y(rows), evaluated.p(rows)
     two_classes = p.shape[1] == 2
     called, margin = calls_and_margins(
-        p[:, 1:] if two_classes else p, threshold=evaluated.threshold
+        p[:, 1:] if two_classes else p,
+        threshold=evaluated.threshold,
+        ordered=table.task == "ordinal",
     )
 
     def deviation(

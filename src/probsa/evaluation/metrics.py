@@ -16,7 +16,14 @@ from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from ..core import counted
 from ..errors import InputError
-from ..statistics import Draws, Metric, f1_and_accuracy, one_class_reason, ratio_of_sums
+from ..statistics import (
+    Draws,
+    Metric,
+    f1_and_accuracy,
+    median_call,
+    one_class_reason,
+    ratio_of_sums,
+)
 
 ECE_BINS = 15
 
@@ -131,6 +138,7 @@ def error_metrics(
     *,
     std: ArrayLike,
     threshold: float | None,
+    ordered: bool = False,
     groups: Sequence[Hashable] | None = None,
     bootstrap: int = 2000,
     seed: int = 0,
@@ -140,14 +148,15 @@ def error_metrics(
     `error_auroc_spread` is the AUROC of the standard deviation (of the called class) for finding
     wrong calls. `error_auroc_margin` is that of its null rival, -|p - threshold| (with three
     classes or more, minus the difference of the two highest probabilities). The threshold defaults
-    to 0.5; the other arguments are those of `bag_metrics`.
+    to 0.5; `ordered` is that of `calls_and_margins`, and the other arguments are those of
+    `bag_metrics`.
     """
     labels, p = _check_labels(y, probability)
     sd = np.asarray(std, dtype=np.float64)
     sd = sd[:, None] if sd.ndim == 1 else sd
     if len(sd) != len(labels):
         raise InputError(f"{len(labels)} labels for {len(sd)} standard deviations")
-    called, margin = calls_and_margins(p, threshold=threshold)
+    called, margin = calls_and_margins(p, threshold=threshold, ordered=ordered)
     sd = of_called_class(sd, called) if p.shape[1] > 1 else sd[:, -1]
     draws = Draws.stratified(labels, groups=groups, resamples=bootstrap, seed=seed)
     wrong = called != labels
@@ -158,13 +167,17 @@ def error_metrics(
 
 
 def calls_and_margins(
-    p: Float[np.ndarray, "bags columns"], *, threshold: float | None
+    p: Float[np.ndarray, "bags columns"], *, threshold: float | None, ordered: bool = False
 ) -> tuple[Int[np.ndarray, " bags"], Float[np.ndarray, " bags"]]:
     """Return the called class of each bag, and the distance of its probability from another call.
 
     The distance is |p - threshold| for a single column p(Y = 1), with 0.5 as the default threshold,
-    or with three columns or more the difference of the two highest probabilities.
+    or with three columns or more the difference of the two highest probabilities. Of `ordered`
+    grades the median is called, and the distance is that of the nearest P(Y ≤ k) from ½.
     """
+    if ordered:
+        below = np.cumsum(p, axis=1)[:, :-1]
+        return median_call(p), np.abs(below - 0.5).min(1)
     if p.shape[1] == 1:
         t = 0.5 if threshold is None else threshold
         return (p[:, 0] >= t).astype(np.int64), np.abs(p[:, 0] - t)

@@ -212,14 +212,14 @@ def _report(
     bags = [predictions.bags[i] for i in rows]
     y, groups = [truth.label[b] for b in bags], [truth.group.get(b, b) for b in bags]
     p, sd = predictions.probability[rows], predictions.std[rows]
-    names = class_names(predictions)
+    names, ordered = class_names(predictions), predictions.task == "ordinal"
     data = TargetData.of(predictions, rows, np.array(y, dtype=np.float64)[:, None])
     options: dict[str, Any] = {"groups": groups, "bootstrap": bootstrap, "seed": seed}
     bag, of_target = bag_metrics(y, p, threshold=threshold, **options), []
     if len(names) > 2:
         overall, *of_target = target_metrics(data, **options)
-        bag = _of_classes(bag, overall, ordinal=predictions.task == "ordinal")
-    errors = error_metrics(y, p, std=sd, threshold=threshold, **options)
+        bag = _of_classes(bag, overall, ordinal=ordered)
+    errors = error_metrics(y, p, std=sd, threshold=threshold, ordered=ordered, **options)
     instances, instance_bags, missing = instances_of_rows(
         predictions, truth, rows=rows, part=part, bootstrap=bootstrap, seed=seed
     )
