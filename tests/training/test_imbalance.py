@@ -80,7 +80,7 @@ def test_predictions_are_moved_to_the_shares_of_training(folder, tmp_path):
     assert prior["training"] == prior["predicted"] == pytest.approx([1 - share, share])
     assert prior["effective"] == [0.5, 0.5]
     moved = read_predictions(run.predictions)
-    assert "equally frequent classes to the shares" in moved.metadata["prior"]
+    assert "from the class shares 0.5, 0.5 of the loss to" in moved.metadata["prior"]
     off = replace(config, training=replace(config.training, prior_correction=False))
     same = train_and_report(off, tmp_path / "off", maps="none").run
     for name, value in load_checkpoint(run.best).part("model").items():
@@ -253,3 +253,18 @@ def test_two_logits_are_moved_like_one(folder, tmp_path):
     p = next(predictor.predict([bag])).probability
     expected = p * np.exp(shift.numpy())
     np.testing.assert_allclose(moved, expected / expected.sum(), rtol=1e-5)
+
+
+def test_a_run_that_began_without_a_prior_keeps_its_probabilities(folder, tmp_path):
+    config = config_of(folder, balanced=True)
+    run = train(config, tmp_path / "run")
+    run.prior_file.unlink()
+    train(config, tmp_path / "run", resume=True)
+    assert not run.prior_file.exists()
+
+
+def test_losses_that_are_no_likelihood_say_so(folder, tmp_path):
+    config = replace(config_of(folder, balanced=True), model="clam-sb")
+    config = replace(config, model_arguments={"embed": 6, "attention_dim": 4, "bag_loss": "svm"})
+    run = train_and_report(config, tmp_path / "run", maps="none").run
+    assert "no likelihood of classes" in read_predictions(run.predictions).metadata["prior"]

@@ -13,6 +13,7 @@ from support.stored import write_folder
 
 from probsa.core import GraphOptions
 from probsa.errors import BagError, GraphError, InputError, OutputExists, TableError
+from probsa.evaluation import load
 from probsa.training import Reporter, RunFolder, plan_epoch, train
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
@@ -414,3 +415,27 @@ def test_validation_is_in_eval_without_gradients(config, tmp_path, monkeypatch):
 def test_ties_go_to_the_lower_nll_then_to_the_earlier_epoch(auroc, nll, better):
     best = {"epoch": 1, "val_auroc": 0.8, "val_nll": 0.5}
     assert is_better({"val_auroc": auroc, "val_nll": nll}, best) is better
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "task"),
+    [
+        ("clam-sb", {"bag_loss": "svm"}, "binary"),
+        ("clam-mb", {"bag_loss": "svm", "n_classes": 2}, "multiclass"),
+        ("setmil", {"loss": "focal"}, "binary"),
+        ("dsmil", {"labels": "independent", "n_classes": 2}, "multiclass"),
+    ],
+)
+def test_losses_that_replace_the_likelihood_are_trained_and_predicted(
+    config, tmp_path, model, arguments, task
+):
+    if model == "setmil":
+        features, labels = write_folder(tmp_path / "slides", kind="slide")
+        config = replace(config, data=replace(config.data, features=features, labels=labels))
+    config = replace(config, model=model, model_arguments=arguments)
+    run = train(with_training(config, epochs=1), tmp_path / "run")
+    predictor = load(run.path, device="cpu")
+    assert predictor.task == task
+    p = next(predictor.predict([open_data(config.data).bag("001")]))
+    assert len(p.probability) == arguments.get("n_classes", 1)
+    assert np.isfinite(p.probability).all()

@@ -17,7 +17,9 @@ def move_prior(likelihood: Likelihood, run: RunFolder) -> dict[str, str]:
         A sentence under `prior`; empty if nothing is said of the shares of classes.
     """
     prior = stored_prior(run)
-    if prior is not None and isinstance(likelihood, Bernoulli | Categorical):
+    if prior is not None:
+        if not isinstance(likelihood, Bernoulli | Categorical):
+            return {"prior": "probabilities stay as the loss, no likelihood of classes, left them"}
         likelihood.prior_shift = prior.shift(one_logit=isinstance(likelihood, Bernoulli))
         return {"prior": prior.sentence()}
     if not isinstance(likelihood, Findings) or likelihood.positive_weights is None:

@@ -49,6 +49,7 @@ class Focal(Likelihood):
                 f"focal is ({alpha}, {gamma}); expected a weight from 0 to 1, and a power >= 0"
             )
         self.plain = likelihood_of(n_classes)
+        self.task = self.plain.task
         self.alpha, self.gamma = alpha, gamma
 
     def nll(

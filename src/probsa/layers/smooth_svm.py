@@ -44,6 +44,7 @@ class SmoothSVM(Likelihood):
     def __init__(self, n_classes: int, *, class_weights: tuple[float, ...] | None = None) -> None:
         super().__init__(class_weights=class_weights)
         self.plain = likelihood_of(n_classes)
+        self.task = self.plain.task
 
     def nll(
         self, logits: Float[Tensor, "bags samples classes"], y: Tensor

@@ -338,7 +338,7 @@ class Model(nn.Module, ABC):
         """
         if bags.y is None:
             raise InputError("these bags have no labels: they can be predicted, not trained on")
-        if getattr(self.likelihood, "task", "multiclass") not in CLASS_TASKS:
+        if self.likelihood.task not in CLASS_TASKS:
             return bags.y
         top = self.top_label
         if bool(((bags.y < 0) | (bags.y > top)).any()):

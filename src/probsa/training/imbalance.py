@@ -43,12 +43,16 @@ class ClassPrior:
         """Return what a report says of it."""
         if self.predicted is None:
             return "probabilities are those of equally frequent classes, as in the training loss"
-        shares = ", ".join(f"{p:.3g}" for p in self.predicted)
-        return f"probabilities are moved from equally frequent classes to the shares {shares}"
+        before, after = (
+            ", ".join(f"{p:.3g}" for p in shares) for shares in (self.effective, self.predicted)
+        )
+        return f"probabilities are moved from the class shares {before} of the loss to {after}"
 
 
 def class_prior(config: RunConfig, table: LabelTable, split: Split) -> ClassPrior | None:
-    """Return the prior of a run whose loss treats all classes alike; None for other runs.
+    """Return the prior of a run whose loss treats all classes alike, or with a `prevalence`.
+
+    It is None for other runs, and if a class has no training bag.
 
     Raises:
         InputError: weights and balanced sampling are both asked for, the task has no classes, or

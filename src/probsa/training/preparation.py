@@ -156,7 +156,9 @@ class PreparedData:
         """Write the split, what is known of the features, and the notes on bags to the folder."""
         write_json(folder.split_file, self.split.to_dict())
         write_json(folder.features_file, self.feature_metadata.to_dict())
-        store_prior(folder, self.prior)
+        if not folder.last.is_file() or folder.prior_file.is_file():
+            # a run that began without this file has a threshold of unmoved probabilities
+            store_prior(folder, self.prior)
         if self.encoder is not None:
             write_json(folder.covariates_file, self.encoder.to_dict())
         if self.table.task not in CLASS_TASKS:

@@ -36,7 +36,8 @@ class Likelihood(nn.Module, ABC):
             `balanced_weights`); None for no weights.
     """
 
-    task: ClassVar[Task]
+    task: Task
+    """What is predicted."""
     couples_bags: ClassVar[bool] = False
     """Whether the loss of a bag depends on the other bags of its batch."""
     class_weights: Tensor | None

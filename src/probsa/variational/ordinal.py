@@ -1,5 +1,6 @@
 """Likelihoods of ordered grades 0 … K, such as ISUP: cumulative link and continuation ratio."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -19,9 +20,9 @@ class Ordinal(Likelihood):
 
     task = "ordinal"
 
+    @abstractmethod
     def log_grades(self, logits: Float[Tensor, "*batch columns"]) -> Float[Tensor, "*batch grades"]:
         """Return log P(Y = k) of each sample."""
-        raise NotImplementedError
 
     def nll(
         self, logits: Float[Tensor, "bags samples columns"], y: Tensor
