@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from probsa.cli.entry import main
-from probsa.datasets import PatientBags, TargetOptions, patient_table, read_table
+from probsa.core import join_bags, read_csv
+from probsa.datasets import PatientBags, TargetOptions, open_bags, patient_table, read_table
 from probsa.errors import BagError, InputError, TableError
 from probsa.evaluation import evaluate, load, read_predictions
 from probsa.training import RunConfig, RunFolder, open_data, read_split, train
@@ -182,3 +183,37 @@ def test_the_command_says_that_patients_are_bags(folder, tmp_path, capsys):
     ])  # fmt: skip
     assert status == 0, capsys.readouterr().err
     assert '"unit": "patient"' in (tmp_path / "run/predictions/predictions.json").read_text()
+
+
+def test_the_table_of_slides_says_what_changes_without_each(trained, folder, tmp_path):
+    out = tmp_path / "predictions"
+    predict_folder(trained.path, folder / "features", out=out, labels=folder / "labels.csv")
+    rows = read_csv(out / "slides.csv")
+    table = read_predictions(out)
+    several = [b for b in table.bags if len(table.instances(b).slides) > 1]
+    assert {r["bag"] for r in rows} == set(several)
+    predictor = load(trained.path, device="cpu")
+    bags = PatientBags(open_bags(folder / "features"), read_table(folder / "labels.csv"))
+    shown = several[-1]
+    whole, bag = table.instances(shown), bags.bag(shown)
+    for row in (r for r in rows if r["bag"] == shown):
+        keep = [s for s in bag.slides if s != row["slide"]]
+        alone = join_bags(shown, [bags.slide_bags.bag(s) for s in keep], y=None)
+        (rest,) = predictor.predict([alone])
+        change = float(row["change"])
+        assert abs(float(row["prediction"]) - change - float(rest.probability[-1])) < 1e-6
+        assert abs(float(row["prediction"]) - float(whole.probability[-1])) < 1e-6
+        assert float(row["share"]) == pytest.approx(whole.slide_shares()[row["slide"]].share)
+    for name in several:
+        own = [r for r in rows if r["bag"] == name]
+        assert sum(float(r["share"]) for r in own) == pytest.approx(1, abs=1e-5)
+        if int(name[1:]) % 2:  # the slide that the prediction depends on has the lesion
+            most = max(own, key=lambda r: float(r["change"]))["slide"]
+            with h5py.File(folder / "features" / f"{most}.h5") as f:
+                assert f["instance_labels"][()].any()
+
+
+def test_slides_alone_have_no_table(folder, tmp_path):
+    run = train(config_of(folder, unit="bag"), tmp_path / "run")
+    predict_folder(run.path, folder / "features", out=tmp_path / "p", labels=folder / "labels.csv")
+    assert not (tmp_path / "p" / "slides.csv").exists()

@@ -37,6 +37,7 @@ from .lesion_report import annotated_lesions as annotated_lesions
 from .map_scores import MAP_SCORES as MAP_SCORES
 from .map_scores import MapScore as MapScore
 from .map_scores import available_scores as available_scores
+from .map_scores import drawable_scores as drawable_scores
 from .map_scores import map_values as map_values
 from .metrics import best_threshold as best_threshold
 from .model_card import CardFacts as CardFacts
@@ -73,6 +74,10 @@ from .scores import instance_scores as instance_scores
 from .scores import instance_variances as instance_variances
 from .sections import Section as Section
 from .several_runs import load_several as load_several
+from .slide_effects import SlideEffect as SlideEffect
+from .slide_effects import slide_effects as slide_effects
+from .slide_effects import with_slide_effects as with_slide_effects
+from .slide_effects import write_slide_effects as write_slide_effects
 from .submission import Submission as Submission
 from .submission import SubmittedSet as SubmittedSet
 from .submission import read_submission as read_submission

@@ -7,11 +7,12 @@ import numpy as np
 from ..errors import InputError
 from .prediction import Prediction
 
-MapScore = Literal["attention", "contribution", "evidence", "probability"]
+MapScore = Literal["attention", "contribution", "evidence", "probability", "grade"]
 """`attention`: the score that the model pools with, or that the method calls its attention.
 `contribution`: what the instance adds to the bag's logit, its weight times its class score.
 `evidence`: the class score of the instance, or the field f of a model whose f has a level.
 `probability`: P(f > 0), for models whose f has a level.
+`grade`: for grades, the probability of each grade or a higher one of the instance on its own.
 """
 MAP_SCORES: tuple[MapScore, ...] = get_args(MapScore)
 
@@ -27,13 +28,22 @@ def available_scores(p: Prediction) -> tuple[MapScore, ...]:
     return (own, *(name for name, values in stored.items() if values is not None))
 
 
+def drawable_scores(p: Prediction) -> tuple[MapScore, ...]:
+    """Return the scores that maps can show: the available ones and, for grades, `grade`.
+
+    `grade` has a column for each step of the scale, so that it orders instances in several ways,
+    and is therefore no candidate where one order is needed.
+    """
+    return (*available_scores(p), *(("grade",) if p.at_least is not None else ()))
+
+
 def map_values(p: Prediction, score: MapScore) -> np.ndarray:
     """Return a score of each instance: (n,), or (n, classes) with a column per class.
 
     Raises:
         InputError: the prediction does not have this score.
     """
-    known = available_scores(p)
+    known = drawable_scores(p)
     if score not in known:
         raise InputError(
             f"the prediction of bag {p.name!r} has no score {score!r}: it has {', '.join(known)}"
@@ -44,6 +54,7 @@ def map_values(p: Prediction, score: MapScore) -> np.ndarray:
         "contribution": p.contribution,
         "evidence": p.class_score,
         "probability": p.probability_positive,
+        "grade": p.at_least,
     }[score]
     assert values is not None
     return values

@@ -8,7 +8,7 @@ import numpy as np
 from ..core import DataFrame, Task
 from ..errors import UnknownName
 
-EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive")
+EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive", "at_least")
 """The fields of `Prediction` that explain it, which only models with a closed form have."""
 
 
@@ -65,6 +65,8 @@ class Prediction:
     """The bag's probability minus its probability without the instance."""
     probability_positive: np.ndarray | None = None
     """P(f > 0) of each instance."""
+    at_least: np.ndarray | None = None
+    """(n, K): the probability of each grade or a higher one of a bag that is the instance alone."""
     std_within: np.ndarray | None = None
     """(classes,): the part of `std` within members, whose squares add up; None for one model."""
     std_between: np.ndarray | None = None

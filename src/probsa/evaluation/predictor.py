@@ -368,6 +368,7 @@ def _explained(out: Output) -> dict[str, np.ndarray]:
         "contribution": out.explanation.contributions,
         "leave_one_out": out.explanation.leave_one_out,
         "probability_positive": out.explanation.probability,
+        "at_least": out.explanation.at_least,
     }
     return {
         name: _numpy(v[:, 0] if v.shape[1] == 1 else v)

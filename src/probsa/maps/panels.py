@@ -165,6 +165,8 @@ def _plain_panels(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Itera
 def quantity_of(p: Prediction) -> Quantity:
     """Return the quantity in the place of the attention mean."""
     score = score_of(p)
+    if score == "grade":
+        return "probability"
     return "mean" if score == "attention" else score
 
 

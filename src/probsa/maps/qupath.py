@@ -35,9 +35,10 @@ def write_qupath(
     attention. `probability` is the patch's own if the score is one (`score_kind`), else the bag's
     probability of the positive class; for other tasks than classes it is called `prediction`, with
     the name of each predicted column. Where the model has them, `contribution`, `evidence` (the
-    class score), `leave one out` and `positive probability`, P(f > 0), follow. With one column per
-    class, each class has its own measurement, such as `mean tumour`. Values that are not finite
-    are omitted.
+    class score), `leave one out`, `positive probability`, P(f > 0), and for grades `alone`, the
+    probability of each grade or a higher one of the patch on its own, follow. With one column per
+    class, each class has its own measurement, such as `mean tumour`. Values that are not finite are
+    omitted.
 
     Args:
         path: Path of the GeoJSON file.
@@ -73,6 +74,7 @@ def measurements(p: Prediction, *, classes: Sequence[str] = ()) -> dict[str, np.
         "evidence": p.class_score,
         "leave one out": p.leave_one_out,
         "positive probability": p.probability_positive,
+        "alone": p.at_least,
     }
     named: dict[str, np.ndarray] = {}
     for quantity, values in columns.items():

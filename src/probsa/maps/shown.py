@@ -16,6 +16,7 @@ from ..evaluation import (
     Prediction,
     Predictions,
     available_scores,
+    drawable_scores,
     map_values,
 )
 
@@ -24,6 +25,7 @@ SHOWN_KINDS: dict[str, MapScore] = {
     "share of the logit": "contribution",
     "class score, in logits": "evidence",
     "f > 0": "probability",
+    "P(at least)": "grade",
 }
 """`score_kind` of a prediction made by `showing`, which the maps print as the unit."""
 
@@ -45,6 +47,11 @@ def meaning(score: MapScore, *, task: Task = "binary") -> str:
         return f"Evidence is what the instance says on its own: red {up}, blue {down}."
     if score == "probability":
         return f"The probability that the instance speaks for {AIMS[task]}."
+    if score == "grade":
+        return (
+            "Each map shows the probability of a grade or a higher one, for a bag that consists "
+            "of this instance alone."
+        )
     return ""
 
 
@@ -132,7 +139,7 @@ def _known(table: Predictions) -> tuple[MapScore, ...] | None:
     """Return the scores of the first bag that can be read; None if there is none."""
     for bag in table.bags:
         try:
-            return available_scores(table.instances(bag))
+            return drawable_scores(table.instances(bag))
         except BagError:
             continue
     return None

@@ -177,7 +177,7 @@ class Model(nn.Module, ABC):
         explained = out.explanation
         if explained is not None:
             # the probability without an instance would need the covariates as well
-            explained = replace(explained, leave_one_out=None)
+            explained = replace(explained, leave_one_out=None, at_least=None)
         return replace(out, logits=out.logits + effect, explanation=explained)
 
     def add_covariates(self, count: int) -> None:
@@ -283,6 +283,13 @@ class Model(nn.Module, ABC):
         If a group has a `clip_norm`, the norm of its gradients is clipped separately.
         """
         return [{"params": [p for p in self.parameters() if p.requires_grad]}]
+
+    def pooling_scalars(self) -> Iterable[nn.Parameter]:
+        """Return single numbers of the pooling, which `scalar_rate` makes faster for some targets.
+
+        An optimiser moves a number by about the learning rate per step, however far it has to go.
+        """
+        return ()
 
     @classmethod
     def check_bag(cls, bag: Bag, *, name: str = "") -> None:

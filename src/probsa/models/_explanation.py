@@ -32,6 +32,9 @@ class Explanation:
     """
     probability: Float[Tensor, "n classes"] | None = None
     """P(f_n > 0), for models whose score is evidence (`score_kind`)."""
+    at_least: Float[Tensor, "n steps"] | None = None
+    """P(Y ≥ k), k = 1 … K, of a bag that consists of the instance alone, for grades. None for a
+    model with covariates."""
 
 
 class Explainer:
@@ -79,4 +82,5 @@ class Explainer:
             scores=self.g,
             contributions=pooled.contributions,
             leave_one_out=pooled.leave_one_out,
+            at_least=self.likelihood.at_least(self.g + self.bias),
         )

@@ -10,7 +10,8 @@ from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from numpy.polynomial.hermite_e import hermegauss
+from torch import Tensor, nn
 
 from ..core import Bags, PositiveInt, Rate, draw_key, random_stream, repeat_bags
 from ..layers import (
@@ -46,6 +47,8 @@ from ._explanation import Explanation
 from ._registry import register
 
 FIELD = "field_options"
+QUADRATURE = 20
+"""Nodes of the Gauss-Hermite quadrature over one instance's f."""
 
 
 @register("evidence-dirac", posterior="dirac", without=[FIELD])
@@ -131,6 +134,9 @@ class Evidence(AttentionModel):
         )
         self.pooling = SoftMaximum(n_classes)
 
+    def pooling_scalars(self) -> Iterator[nn.Parameter]:
+        return self.pooling.parameters()
+
     def joint(self, q: Posterior, bags: Bags) -> tuple[Posterior, Bags]:
         """Return q and the bags of all classes, class after class."""
         if self.n_classes == 1:
@@ -206,6 +212,7 @@ class Evidence(AttentionModel):
                 contributions=pooled.explanation.contributions,
                 leave_one_out=pooled.explanation.leave_one_out,
                 probability=self._columns(probability_positive(shown)),
+                at_least=self._at_least(shown) if self.n_classes == 1 else None,
             )
         return Output(
             logits=pooled.logits,
@@ -217,6 +224,20 @@ class Evidence(AttentionModel):
             },
             explanation=explanation,
         )
+
+    def _at_least(self, q: Posterior) -> Float[Tensor, "n steps"] | None:
+        """Return E_q[P(Y ≥ k | ℓ = α f_n + b)] of each instance, for grades."""
+        nodes, weights = hermegauss(QUADRATURE)
+        total: Tensor | None = None
+        for node, weight in zip(nodes, weights / weights.sum(), strict=True):
+            f = q.mean + node * q.variance.sqrt()
+            p = self.likelihood.at_least(
+                (self.pooling.log_alpha.exp() * f + self.pooling.bias)[:, None]
+            )
+            if p is None:
+                return None
+            total = weight * p if total is None else total + weight * p
+        return total
 
     @staticmethod
     def _columns(value: Float[Tensor, "n *classes"]) -> Float[Tensor, "n classes"]:

@@ -102,6 +102,9 @@ class TrainingConfig:
     """Fraction of the way that Lookahead moves the slow weights towards the fast ones."""
     learning_rate: NonNegativeFloat = 1e-4
     """Learning rate after the warm-up."""
+    scalar_rate: PositiveFloat | None = None
+    """Factor on the learning rate of single numbers: thresholds, biases and noise of a target, and
+    the scale and sharpness of a soft maximum. By default 1 for classes and 10 for other targets."""
     warmup_epochs: NonNegativeInt = 10
     """Number of epochs over which the learning rate rises linearly from a tenth of its value."""
     schedule: RateSchedule = "constant"

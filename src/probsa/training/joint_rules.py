@@ -31,6 +31,7 @@ def why_not_jointly(config: RunConfig) -> str | None:
         return f"{dropouts[0]} draws all its noise from one random stream"
     for key, is_set in (
         ("clip_norm", training.clip_norm is not None),
+        ("scalar_rate", training.scalar_rate not in (None, 1)),
         ("patience", training.patience is not None),
         ("lookahead", training.lookahead is not None),
         ("schedule", training.schedule == "plateau"),

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..core import CLASS_TASKS
 from ..models import Model
 from ..variational import rate_factor
 from .config import TrainingConfig
 from .lookahead import Lookahead
 
+TARGET_RATE = 10.0
+"""The default of `scalar_rate` for other targets than classes."""
 WHOLE = "part_of"
 """Key under which a group stores the index of the model's parameter group that it is part of."""
 
@@ -23,7 +26,7 @@ def make_optimizer(model: Model, settings: TrainingConfig) -> torch.optim.Optimi
 
     The paper uses Adam; TransMIL uses RAdam in Lookahead, with `decay_vectors=False`.
     """
-    own = _own_decay(model, settings)
+    own = _own_groups(model, settings)
     separate = {id(p) for group in own for p in group["params"]}
     groups = [
         {**group, "params": [p for p in group["params"] if id(p) not in separate], WHOLE: k}
@@ -37,14 +40,20 @@ def make_optimizer(model: Model, settings: TrainingConfig) -> torch.optim.Optimi
     return optimizer
 
 
-def _own_decay(model: Model, settings: TrainingConfig) -> list[dict]:
-    """Return the parameters with a weight decay of their own.
+def _own_groups(model: Model, settings: TrainingConfig) -> list[dict]:
+    """Return the parameters with a learning rate or a weight decay of their own.
 
-    Thresholds, biases and variances of a likelihood have none, and the coefficients of covariates
-    have `covariate_weight_decay`.
+    Thresholds, biases and variances of a likelihood have no weight decay, and the coefficients of
+    covariates have `covariate_weight_decay`. `scalar_rate` holds for single numbers.
     """
+    factor = settings.scalar_rate
+    if factor is None:
+        factor = 1.0 if model.likelihood.task in CLASS_TASKS else TARGET_RATE
+    rate = {} if factor == 1 else {"lr": factor * settings.learning_rate}
     of_target = [p for p in model.likelihood.parameters() if p.requires_grad]
-    groups = [{"params": of_target, "weight_decay": 0.0}] if of_target else []
+    groups = [{"params": of_target, "weight_decay": 0.0, **rate}] if of_target else []
+    if rate and (pooling := list(model.pooling_scalars())):
+        groups.append({"params": pooling, **rate})
     if model.covariates is not None:
         decay = settings.covariate_weight_decay
         groups.append({"params": list(model.covariates.parameters()), "weight_decay": decay})
@@ -121,5 +130,5 @@ def set_learning_rate(
         every=settings.schedule_epochs,
     )
     for group in optimizer.param_groups:
-        group["lr"] = factor * group.setdefault("initial_lr", settings.learning_rate)
+        group["lr"] = factor * group.setdefault("initial_lr", group["lr"])
     return factor * settings.learning_rate

@@ -67,6 +67,13 @@ class Likelihood(nn.Module, ABC):
         For other tasks than classes, the response that explanations differ, one value per logit.
         """
 
+    def at_least(
+        self, logits: Float[Tensor, "*batch classes"]
+    ) -> Float[Tensor, "*batch steps"] | None:
+        """Return P(Y ≥ k) of each sample for k = 1 … K; None where the target has no grades."""
+        del logits
+        return None
+
     def outputs(self, classes: Sequence[str]) -> tuple[str, ...]:
         """Return the names of the columns of `predict`.
 

@@ -31,6 +31,10 @@ class Ordinal(Likelihood):
         target = y.long()[:, None, None].expand(-1, log_p.shape[1], 1)
         return -log_p.gather(2, target)[..., 0].mean(1)
 
+    def at_least(self, logits: Float[Tensor, "*batch columns"]) -> Float[Tensor, "*batch steps"]:
+        p = self.log_grades(logits).exp()
+        return p.flip(-1).cumsum(-1).flip(-1)[..., 1:]
+
     def predict(self, logits: Float[Tensor, "bags samples columns"]) -> Predictive:
         p = self.log_grades(in_float32(logits)).exp()
         return Predictive(p.mean(1), p.std(1, correction=0))

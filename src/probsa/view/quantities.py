@@ -111,6 +111,7 @@ def _own(p: Prediction, *, column: int) -> Iterator[Quantity]:
         reason=f"The score of this model ({p.score_kind}) has no zero that separates evidence for "
         f"{AIMS[p.task]} from evidence against it.",
     )
+    yield from _steps(p)
     yield Quantity(
         key="contribution",
         title=f"contribution to {CONTRIBUTES_TO[p.task]}",
@@ -138,6 +139,23 @@ def _own(p: Prediction, *, column: int) -> Iterator[Quantity]:
         limits=(0.0, 1.0),
         reason="The instances of this bag have no labels.",
     )
+
+
+def _steps(p: Prediction) -> Iterator[Quantity]:
+    """Yield the probability of each grade or a higher one, of the patch on its own."""
+    if p.at_least is None:
+        return
+    columns = p.at_least.reshape(len(p.at_least), -1).T
+    names = p.outputs[1:] or [str(k + 1) for k in range(len(columns))]
+    for k, (name, values) in enumerate(zip(names, columns, strict=True)):
+        yield Quantity(
+            key=f"grade-{k + 1}",
+            title=f"P(at least {name}) of the patch alone",
+            unit="probability",
+            colours="probability",
+            values=values,
+            limits=(0.0, 1.0),
+        )
 
 
 def _differences(p: Prediction, other: Prediction, *, column: int) -> Iterator[Quantity]:

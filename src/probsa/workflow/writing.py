@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from ..evaluation import (
     MapScoreChoice,
     Prediction,
     Predictor,
+    SlideEffect,
     TrainingDistance,
     predicted_with_curves,
+    with_slide_effects,
     write_curves,
     write_predictions,
+    write_slide_effects,
 )
 from ..training import Target, as_label
 
@@ -145,7 +149,13 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
     """
     reading = _Reading(predictor, selection, targets=labels, on_bag=on_bag)
     curves: list[DeletionCurves] | None = [] if faithfulness else None
-    predictions = _predictions(predictor, reading.bags(), curves=curves)
+    slides: list[SlideEffect] = []
+    predictions = with_slide_effects(
+        predictor,
+        reading.bags(),
+        predict=partial(_predictions, predictor, curves=curves),
+        into=slides,
+    )
     write_predictions(
         out,
         (replace(p, **reading.details.pop(p.name, {})) for p in predictions),
@@ -158,6 +168,8 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
     )
     if curves is not None:
         write_curves(out, curves)
+    if slides:
+        write_slide_effects(out, slides)
     failures = reading.failures
     if failures:
         rows = [{"bag": b, "reason": r} for b, r in failures]

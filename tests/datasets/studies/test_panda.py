@@ -211,3 +211,42 @@ def test_tables_that_are_missing_or_wrong(raw, tmp_path: Path, name, text, said)
         (root / name).write_text(text)
     with pytest.raises((InputError, TableError), match=said):
         open_study("panda", root, out=tmp_path / "out", features=work)
+
+
+def test_grades_instead_of_two_classes(raw, tmp_path: Path) -> None:
+    root, work = raw
+    study = open_study(
+        "panda", root, out=tmp_path / "out", features=work, options=StudyOptions(grades=True)
+    )
+    assert study.classes == tuple(f"isup_{k}" for k in range(6))
+    assert [int(r["label"]) for r in rows_of(study.labels)] == [1, 2, 0, 4, 5, 1, 0, 0]
+    record = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert record["counts"]["test isup_2"] == 1
+
+
+def test_grades_of_the_whole_partition_are_those_of_the_download(tables: Path) -> None:
+    partition = read_partition(tables / "partition_PANDA.csv", grades=True)
+    train = read_train(tables / "train.csv")
+    assert {k: grade for k, (_, grade) in partition.items()} == {
+        k: g for k, (g, _) in train.items()
+    }
+
+
+def test_a_slide_without_a_grade_is_left_out_and_one_with_two_is_refused(
+    raw, tmp_path: Path
+) -> None:
+    root = tmp_path / "authors"
+    write_processed(root / "patches_512", {k: (k == RADBOUD, np.zeros(2)) for k in NAMES})
+    write_splits(root / "splits.csv", dict.fromkeys(NAMES, "train") | {NAMES[6]: "test"})
+    options = StudyOptions(grades=True, labels=tmp_path / "train.csv")
+    lines = ["image_id,isup_grade,data_provider"]
+    lines += [f"{name},3,radboud" for name in NAMES[:-1]]
+    (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
+    open_study("panda", root, out=tmp_path / "out", options=options)
+    record = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert record["excluded"] == {NAMES[-1]: "its ISUP grade is unknown: it is not in train.csv"}
+    path = tmp_path / "partition.csv"
+    columns = ",".join(f"isup_{k}" for k in range(6))
+    path.write_text(f"slide_name,Partition,{columns}\na,train,1,0,0,1,0,0\n")
+    with pytest.raises(TableError, match="line 2: slide 'a' has 2 grades"):
+        read_partition(path, grades=True)

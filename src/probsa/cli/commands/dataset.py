@@ -69,6 +69,10 @@ def _add_flags_of_single_sets(parser: ArgumentParser) -> None:
         help="panda: parts of the slides (columns slide_name,Partition).",
     )  # fmt: skip
     add(
+        "--grades", action="store_true",
+        help="panda: label slides with their ISUP grade, 0 to 5, instead of benign or cancer.",
+    )  # fmt: skip
+    add(
         "--duplicates", type=Path, metavar="CSV",
         help="panda: near-duplicate slides (columns image_id,group_id).",
     )  # fmt: skip
@@ -104,6 +108,7 @@ def run(arguments: Sequence[str]) -> int:
     options = StudyOptions(
         share=args.share,
         labels=args.labels,
+        grades=args.grades,
         partition=args.partition,
         duplicates=args.duplicates,
         test_scans=args.test_scans,

@@ -32,11 +32,13 @@ def parser() -> ArgumentParser:
         help="Bag to draw. May be repeated. Default: all bags.",
     )  # fmt: skip
     add(
-        "--score", choices=("auto", "attention", "contribution", "evidence", "probability"),
+        "--score",
+        choices=("auto", "attention", "contribution", "evidence", "probability", "grade"),
         default="auto",
         help="Score to show. auto: the one that the run chose on its validation bags. "
         "contribution: attention times class score. evidence: what the patch says on its own. "
-        "probability: P(evidence > 0). Default: auto.",
+        "probability: P(evidence > 0). grade: the probability of each grade or a higher one of the "
+        "patch on its own, a map for each. Default: auto.",
     )  # fmt: skip
     add(
         "--scale", choices=("fixed", "per-bag"), default="per-bag",

@@ -1,4 +1,4 @@
-"""PANDA: 10,616 prostate biopsies from two hospitals, positive if the ISUP grade exceeds 0.
+"""PANDA: 10,616 prostate biopsies from two hospitals, by ISUP grade or positive above grade 0.
 
 The parts are those of Silva-Rodríguez et al. 2021: 8,469 train, 353 validate and 1,794 test. Train
 and validation slides form the training part, from which runs take their own validation parts. The
@@ -18,6 +18,8 @@ from .shares import mask_share
 from .study import UNKNOWN, InstanceLabels, StudyDraft, StudySource
 
 CLASSES = ("benign", "cancer")
+GRADES = tuple(f"isup_{grade}" for grade in range(6))
+"""The classes with `grades`, as the published partition names them."""
 TOTAL, TRAINING, TEST = 10_616, 8_822, 1_794
 CANCER = {"radboud": (3, 4, 5), "karolinska": (2,)}
 """Mask values of cancer: Gleason patterns (Radboud), or cancer of any pattern (Karolinska)."""
@@ -64,17 +66,18 @@ def draft(source: StudySource) -> StudyDraft:
     release = source.processed
     raw = release is None
     study = StudyDraft(
-        release="the raw download" if raw else "the authors' processed folder", classes=CLASSES
+        release="the raw download" if raw else "the authors' processed folder",
+        classes=GRADES if source.options.grades else CLASSES,
     )
-    grades, providers = _train(source)
+    labels, providers = _train(source)
     partition = _partition(source)
     parts = {k: part for k, (part, _) in partition.items()}
-    clinical = {k: positive for k, (_, positive) in partition.items() if positive is not None}
-    differing = [k for k, label in clinical.items() if grades.get(k, label) != label]
+    clinical = {k: label for k, (_, label) in partition.items() if label is not None}
+    differing = [k for k, label in clinical.items() if labels.get(k, label) != label]
     if differing:
         study.lists["train.csv_and_partition_differ"] = differing
         study.notes.append(f"train.csv and the partition disagree on {len(differing)} labels.")
-    clinical |= grades
+    clinical |= labels
     if not parts and release is not None:
         parts = release.parts()
     if not parts:
@@ -83,8 +86,9 @@ def draft(source: StudySource) -> StudyDraft:
         label = clinical.get(bag)
         if bag not in parts:
             study.excluded[bag] = "its part is unknown: it is not in the partition"
-        elif label is None and release is None:
-            study.excluded[bag] = "it is not in train.csv"
+        elif label is None and (release is None or source.options.grades):
+            unknown = "its ISUP grade is unknown: " if source.options.grades else ""
+            study.excluded[bag] = f"{unknown}it is not in train.csv"
         else:
             if label is None and release is not None:
                 study.derived.append(bag)
@@ -119,11 +123,16 @@ def read_train(path: Path) -> dict[str, tuple[int, str]]:
     return slides
 
 
-def read_partition(path: Path) -> dict[str, tuple[str, int | None]]:
-    """Read the part of each slide (`train` or `test`), and its label if there is a column isup_0.
+def read_partition(path: Path, *, grades: bool = False) -> dict[str, tuple[str, int | None]]:
+    """Read the part of each slide (`train` or `test`), and its label where a column states it.
+
+    Args:
+        path: the table. Of its columns isup_0 to isup_5, that of the slide's grade is 1.
+        grades: return the grade, 0 to 5, instead of whether it exceeds 0.
 
     Raises:
-        TableError: a column is missing, or a part is not train, val or test.
+        TableError: a column is missing, a part is not train, val or test, or a slide does not have
+            exactly one grade.
     """
     header, rows = read_rows(path)
     if not {"slide_name", "Partition"} <= set(header):
@@ -132,7 +141,8 @@ def read_partition(path: Path) -> dict[str, tuple[str, int | None]]:
             "as Silva-Rodríguez et al. publish them"
         )
     name, part = header.index("slide_name"), header.index("Partition")
-    benign = header.index("isup_0") if "isup_0" in header else None
+    wanted = GRADES if grades else GRADES[:1]
+    columns = [header.index(c) for c in wanted] if set(wanted) <= set(header) else []
     slides: dict[str, tuple[str, int | None]] = {}
     for line, row in rows:
         if row[part].lower() not in _PARTS:
@@ -140,13 +150,20 @@ def read_partition(path: Path) -> dict[str, tuple[str, int | None]]:
                 f"{path}, line {line}: slide {row[name]!r} is in the part {row[part]!r}, expected "
                 "train, val or test"
             )
-        positive = None if benign is None else int(float(row[benign]) == 0)
-        slides[row[name]] = (_PARTS[row[part].lower()], positive)
+        own = [k for k, column in enumerate(columns) if float(row[column] or 0) != 0]
+        if grades and columns and len(own) != 1:
+            raise TableError(
+                f"{path}, line {line}: slide {row[name]!r} has {len(own)} grades among isup_0 to "
+                "isup_5, expected exactly one"
+            )
+        label = None if not columns else own[0] if grades else int(not own)
+        slides[row[name]] = (_PARTS[row[part].lower()], label)
     return slides
 
 
 def _train(source: StudySource) -> tuple[dict[str, int], dict[str, str]]:
     """Return the label and the hospital of each slide; only the raw download needs train.csv."""
+    grades = source.options.grades
     path = source.options.labels or _first(source.root, "train.csv")
     if path is None:
         if source.processed is not None:
@@ -156,12 +173,13 @@ def _train(source: StudySource) -> tuple[dict[str, int], dict[str, str]]:
             "data_provider, isup_grade, gleason_score): download it too, or give --labels"
         )
     rows = read_train(path)
-    return {s: int(g > 0) for s, (g, _) in rows.items()}, {s: p for s, (_, p) in rows.items()}
+    labels = {s: g if grades else int(g > 0) for s, (g, _) in rows.items()}
+    return labels, {s: p for s, (_, p) in rows.items()}
 
 
 def _partition(source: StudySource) -> dict[str, tuple[str, int | None]]:
     path = source.options.partition or _first(source.root, "*partition*.csv")
-    return {} if path is None else read_partition(path)
+    return {} if path is None else read_partition(path, grades=source.options.grades)
 
 
 def _first(root: Path, pattern: str) -> Path | None:

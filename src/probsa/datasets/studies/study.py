@@ -34,6 +34,8 @@ class StudyOptions:
     """A patch is positive if more than this share of its pixels is annotated."""
     labels: Path | None = None
     """Clinical labels: CAMELYON16's reference.csv, PANDA's train.csv, or a cohort's table."""
+    grades: bool = False
+    """PANDA: label slides with their ISUP grade, 0 to 5, instead of benign or cancer."""
     partition: Path | None = None
     """PANDA: the part of each slide (slide_name,Partition)."""
     duplicates: Path | None = None
