@@ -241,3 +241,33 @@ def test_qupath_gets_the_scores_that_there_are():
     assert "positive probability" in measurements(
         replace(p, probability_positive=np.array([0.1, 0.9]))
     )
+
+
+def test_scores_of_several_classes_are_relative_to_their_mean():
+    """As a softmax ignores what is added to the logits of all classes."""
+    three = np.array([0.2, 0.3, 0.5], np.float32)
+    p = explained(replace(slide(), probability=three, std=three / 9, task="multiclass"), classes=3)
+    shown = showing(p, "contribution").attention_mean
+    np.testing.assert_allclose(shown.sum(1), 0, atol=1e-6)
+    np.testing.assert_allclose(np.diff(shown, axis=1), np.diff(p.contribution, axis=1), atol=1e-6)
+    moved = replace(p, contribution=p.contribution + 5)
+    np.testing.assert_allclose(showing(moved, "contribution").attention_mean, shown, atol=1e-5)
+    findings = replace(p, task="multilabel", outputs=("a", "b", "c"))
+    np.testing.assert_array_equal(showing(findings, "contribution").attention_mean, p.contribution)
+
+
+def test_each_threshold_of_grades_has_a_map(tmp_path):
+    four = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
+    p = replace(
+        slide(),
+        probability=four,
+        std=four / 9,
+        task="ordinal",
+        outputs=("none", "low", "mid", "high"),
+    )
+    n = len(p.attention_mean)
+    p = replace(p, at_least=np.linspace([0.9, 0.5, 0.1], [0.3, 0.2, 0.0], n, dtype=np.float32))
+    shown = panels(showing(p, "grade"))
+    assert [v.title for v in shown] == [f"grade, at least {g}" for g in ("low", "mid", "high")]
+    assert all(v.limits == (0.0, 1.0) and v.quantity == "probability" for v in shown)
+    np.testing.assert_array_equal(shown[1].values, np.float64(p.at_least[:, 1]))

@@ -58,3 +58,19 @@ def map_values(p: Prediction, score: MapScore) -> np.ndarray:
     }[score]
     assert values is not None
     return values
+
+
+def contrasted(p: Prediction, values: np.ndarray) -> np.ndarray:
+    """Return scores of several classes minus their mean over the classes, for maps.
+
+    A softmax ignores what is added to the logits of all classes, so that only this difference
+    speaks for a class. Its contributions sum to the logit minus the mean logit. Scores of one
+    column and of other tasks are returned as they are.
+
+    Args:
+        p: the prediction.
+        values: class scores or contributions of its instances.
+    """
+    if p.task != "multiclass" or values.ndim == 1 or values.shape[1] != len(p.probability):
+        return values
+    return values - values.mean(1, keepdims=True)

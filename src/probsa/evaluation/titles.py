@@ -29,6 +29,7 @@ INSTANCE_TITLES = {**TITLES, "error_auroc_margin": "… by -|s| (null)"}
 
 TARGET_TITLES = {
     **TITLES,
+    "error_auroc_margin": "… by the margin of the call (null)",
     "macro_auroc": "AUROC, mean over classes",
     "weighted_auroc": "AUROC, weighted by class shares",
     "micro_auroc": "AUROC of all pairs of bag and class",

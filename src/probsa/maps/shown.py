@@ -16,11 +16,14 @@ from ..evaluation import (
     Prediction,
     Predictions,
     available_scores,
+    contrasted,
     drawable_scores,
     map_values,
 )
 
 ScoreChoice = MapScore | Literal["auto"]
+DIFFERENCES = ("contribution", "evidence")
+"""Scores that maps of several classes show as differences from the mean over the classes."""
 SHOWN_KINDS: dict[str, MapScore] = {
     "share of the logit": "contribution",
     "class score, in logits": "evidence",
@@ -30,21 +33,24 @@ SHOWN_KINDS: dict[str, MapScore] = {
 """`score_kind` of a prediction made by `showing`, which the maps print as the unit."""
 
 
-def meaning(score: MapScore, *, task: Task = "binary") -> str:
+def meaning(score: MapScore, *, task: Task = "binary", own: bool = False) -> str:
     """Return what a score says about an instance, in a sentence; empty for attention.
 
     Args:
         score: The score of the map.
         task: The task of the model, which says what evidence is for.
+        own: Whether it is the model's own score, which is not compared with other classes.
     """
     up, down = TOWARDS[task]
     if score == "contribution":
         logit = "the logit of the class" if task in CLASS_TASKS else AFFECTED[task]
-        return f"A contribution is the attention times the class score: red raises {logit}, " + (
+        said = f"A contribution is the attention times the class score: red raises {logit}, " + (
             "blue lowers it."
         )
+        return said + _relative(task)
     if score == "evidence":
-        return f"Evidence is what the instance says on its own: red {up}, blue {down}."
+        said = f"Evidence is what the instance says on its own: red {up}, blue {down}."
+        return said if own else said + _relative(task)
     if score == "probability":
         return f"The probability that the instance speaks for {AIMS[task]}."
     if score == "grade":
@@ -53,6 +59,12 @@ def meaning(score: MapScore, *, task: Task = "binary") -> str:
             "of this instance alone."
         )
     return ""
+
+
+def _relative(task: Task) -> str:
+    if task != "multiclass":
+        return ""
+    return " It is relative to the mean over the classes."
 
 
 AFFECTED: dict[Task, str] = {
@@ -83,6 +95,8 @@ def showing(p: Prediction, score: MapScore | None) -> Prediction:
     if score in (None, available_scores(p)[0]):
         return p
     values = map_values(p, score)
+    if score in DIFFERENCES:
+        values = contrasted(p, values)
     kind = next(kind for kind, name in SHOWN_KINDS.items() if name == score)
     return replace(
         p, attention_mean=values, attention_variance=np.zeros_like(values), score_kind=kind
@@ -107,28 +121,30 @@ def resolve(table: Predictions, score: ScoreChoice) -> Shown:
         InputError: The predictions do not have this score.
     """
     choice = MapScoreChoice.of(table.metadata, where=table.folder / "predictions.json")
+    known = _known(table)
+    own = None if known is None else known[0]
     if score == "auto":
         if choice is None or choice.chosen not in MAP_SCORES:
-            return Shown(score=None, caption=_of_other_tasks(table))
-        said = meaning(choice.chosen, task=table.task)
+            return Shown(score=None, caption=_of_other_tasks(table, own))
+        said = meaning(choice.chosen, task=table.task, own=choice.chosen == own)
         return Shown(score=choice.chosen, caption=_sentence(f"{choice.reason}. {said}"))
-    known = _known(table)
     if known is not None and score not in known:
         raise InputError(
             f"the predictions in {table.folder} have no score {score!r}: they have "
             f"{', '.join(known)}"
         )
-    if choice is None and known is not None and score == known[0]:
-        return Shown(score=score, caption=_of_other_tasks(table))
+    if choice is None and score == own:
+        return Shown(score=score, caption=_of_other_tasks(table, own))
     other = "" if choice is None else f" (the validation bags chose {choice.chosen})"
-    said = meaning(score, task=table.task)
+    said = meaning(score, task=table.task, own=score == own)
     return Shown(score=score, caption=_sentence(f"{score}: as asked for{other}. {said}"))
 
 
-def _of_other_tasks(table: Predictions) -> str:
+def _of_other_tasks(table: Predictions, own: MapScore | None) -> str:
     """Return the meaning of the model's own score, if it is evidence and the task has no class."""
-    known = _known(table) if table.task not in CLASS_TASKS else None
-    return meaning(known[0], task=table.task) if known else ""
+    if own is None or table.task in CLASS_TASKS:
+        return ""
+    return meaning(own, task=table.task, own=True)
 
 
 def _sentence(text: str) -> str:

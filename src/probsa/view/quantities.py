@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from ..core import Task
 from ..errors import InputError
-from ..evaluation import AIMS, Prediction, available_scores, map_values, shown_column
+from ..evaluation import AIMS, Prediction, available_scores, contrasted, map_values, shown_column
 from ..maps import flatness, score_name, unit_of, value_range
 from .colours import Colours
 from .scripts import packed
@@ -215,7 +215,10 @@ def chosen_column(p: Prediction) -> int:
 
 
 def _score(p: Prediction, score: Any, *, column: int) -> Float[np.ndarray, " n"] | None:
-    return column_of(map_values(p, score), column) if score in available_scores(p) else None
+    if score not in available_scores(p):
+        return None
+    values = map_values(p, score)
+    return column_of(contrasted(p, values) if score == "contribution" else values, column)
 
 
 def galleries(found: list[Quantity]) -> list[dict[str, Any]]:

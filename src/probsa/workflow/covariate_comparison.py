@@ -187,6 +187,8 @@ def _images_alone(
         model_arguments={k: v for k, v in prepared.model_arguments.items() if k != "covariates"},
     )
     without.bags.covariates = {}
+    if reporter is not None:
+        reporter.note("For comparison, the same run is now trained on images alone.")
     folder = train(
         run.config(), run.path / "images_alone", resume=True, prepared=without, reporter=reporter
     )
