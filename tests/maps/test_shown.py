@@ -271,3 +271,17 @@ def test_each_threshold_of_grades_has_a_map(tmp_path):
     assert [v.title for v in shown] == [f"grade, at least {g}" for g in ("low", "mid", "high")]
     assert all(v.limits == (0.0, 1.0) and v.quantity == "probability" for v in shown)
     np.testing.assert_array_equal(shown[1].values, np.float64(p.at_least[:, 1]))
+
+
+def test_maps_of_stored_predictions_name_the_grades(tmp_path):
+    four = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
+    p = replace(slide(), probability=four, std=four / 9, task="ordinal")
+    p = replace(p, at_least=np.full((len(p.attention_mean), 3), 0.5, np.float32))
+    grades = ["none", "low", "mid", "high"]
+    p = replace(p, outputs=tuple(grades))
+    write_predictions(
+        tmp_path / "p", [p], labels={}, parts={}, classes=grades, threshold=None, metadata={}
+    )
+    stored = read_predictions(tmp_path / "p").instances(p.name)
+    titles = [v.title for v in panels(showing(stored, "grade"))]
+    assert titles == ["grade, at least low", "grade, at least mid", "grade, at least high"]

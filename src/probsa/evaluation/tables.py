@@ -127,7 +127,7 @@ class Predictions:
             std_within=of_bag(self.std_within),
             std_between=of_bag(self.std_between),
             task=self.task,
-            outputs=self.outputs,
+            outputs=self.classes if self.task == "ordinal" else self.outputs,
         )
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 
 from ..core import CLASS_TASKS
 from ..errors import InputError
-from ..evaluation import Prediction, shown_column
+from ..evaluation import Prediction, column_names, shown_column
 from ..slides import WINDOWS, Scan, Windows, slice_image
 from .blending import colours
 from .captions import captioned
@@ -176,6 +176,7 @@ def draw_strip(
     shown_class = int(np.argmax(p.probability)) if classes == len(p.probability) > 1 else 0
     if p.task not in CLASS_TASKS:
         shown_class = shown_column(p, classes)
+    names = column_names(p, classes) or [f"class {c}" for c in range(classes)]
     panels = list(panels_of(p, limits or bag_limits(p), scale=scale))
     panels_per_class = len(panels) // classes
     class_panels = panels[shown_class * panels_per_class : (shown_class + 1) * panels_per_class]
@@ -192,7 +193,7 @@ def draw_strip(
     draw_title(figure, title, sheet=sheet)
     _draw_tiles(
         figure, tiles, rows=rows, position=position, panels=coloured,
-        of_class=f", class {shown_class}" if classes > 1 else "", sheet=sheet,
+        of_class=f", {names[shown_class]}" if classes > 1 else "", sheet=sheet,
     )  # fmt: skip
     for k, panel in enumerate(coloured):
         name = f"{panel.quantity} bar"
