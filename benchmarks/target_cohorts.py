@@ -64,7 +64,7 @@ from probsa.variational import LikelihoodOptions
 
 MODELS = ("abmil-probsa-diag", "evidence-field")
 SCALAR_RATE = 10.0
-"""Also for classes, whose default is 1; see `TrainingConfig.scalar_rate`."""
+"""Also for three classes, whose default is 1; see `TrainingConfig.scalar_rate`."""
 COLUMNS = {
     "survival": ["time", "event"],
     "ordinal": ["grade"],
@@ -128,8 +128,8 @@ def run_of(data: Path, task: str, *, model: str, seed: int, **options: object) -
             learning_rate=1e-3,
             warmup_epochs=3,
             kl_weight=0.1,
-            scalar_rate=SCALAR_RATE,
-            select="auroc" if cox else "ema-nll",
+            scalar_rate=None if task == "patients" else SCALAR_RATE,
+            select="ema-nll",
             device="cpu",
             threads=1,
             tensorboard=False,
