@@ -150,7 +150,7 @@ def _steps(p: Prediction) -> Iterator[Quantity]:
     for k, (name, values) in enumerate(zip(names, columns, strict=True)):
         yield Quantity(
             key=f"grade-{k + 1}",
-            title=f"P(at least {name}) of the patch alone",
+            title=f"P(at least {name}), alone",
             unit="probability",
             colours="probability",
             values=values,

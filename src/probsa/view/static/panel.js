@@ -44,7 +44,7 @@ probsa.panel = (function () {
       input.disabled = !q.values;
       input.checked = q.key === state.quantity;
       input.addEventListener("change", () => probsa.showQuantity(q.key));
-      const label = make("label", { attributes: { for: input.id } }, [make("kbd", { text: String(i + 1) }), make("span", { text: q.title })]);
+      const label = make("label", { attributes: { for: input.id } }, [make("kbd", { text: i < 9 ? String(i + 1) : "" }), make("span", { text: q.title })]);
       const line = make("div", { class: "choice" + (q.values ? "" : " missing"), title: q.reason || "" }, [input, label]);
       if (!q.values) line.appendChild(make("p", { class: "note", text: q.reason }));
       holder.appendChild(line);
