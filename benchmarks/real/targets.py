@@ -174,7 +174,7 @@ def sampled(case: Case, columns: Columns, picked: np.ndarray) -> dict[str, Sampl
     if case.task == "multiclass":
         return dict(multiclass_metrics(y.astype(int), values, names=KINDS, draws=draws).overall)
     if case.task == "binary":
-        return {"auroc": sampled_auroc(y.astype(int), values[:, -1], draws=draws, what="bags")}
+        return {"auroc": sampled_auroc(y > 0, values[:, -1], draws=draws, what="bags")}
     mean = values[:, columns.names.index("mean")]
     levels = {0.05: "q05", 0.95: "q95"}
     quantiles = {a: values[:, columns.names.index(n)] for a, n in levels.items()}

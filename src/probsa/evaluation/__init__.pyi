@@ -89,6 +89,7 @@ from .tables import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .tables import Predictions as Predictions
 from .tables import read_predictions as read_predictions
 from .tables import write_predictions as write_predictions
+from .target_section import MEAN_FEATURES as MEAN_FEATURES
 from .target_section import TargetData as TargetData
 from .target_section import metric_cell as metric_cell
 from .target_section import resampled_metrics as resampled_metrics

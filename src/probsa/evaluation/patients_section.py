@@ -99,7 +99,7 @@ def patients_section(
             seed=seed,
         )
     else:
-        of_patients = replace(data, y=y, predicted=predicted, scores={})
+        of_patients = replace(data, y=y, predicted=predicted, scores={}, of_means=None)
         metrics, _ = target_metrics(of_patients, groups=names, bootstrap=bootstrap, seed=seed)
     return PatientsSection(patients=len(names), slides=len(groups), metrics=metrics)
 

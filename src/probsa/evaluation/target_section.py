@@ -1,11 +1,11 @@
 """The metrics of targets that are not two classes: over all bags, and by class, cut or time.
 
-Beside them stand null rivals, which look at no bag: the mean and the median of the training bags,
-and the survival curve of Kaplan and Meier.
+Beside them stand rivals. Some look at no bag: the mean and the median of the training bags, and the
+survival curve of Kaplan and Meier. One is linear in the mean of the features of a bag.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from jaxtyping import Float
 from rich.console import Console
 from rich.table import Table as Grid
 
-from ..core import Task
+from ..core import Task, read_csv
 from ..errors import InputError
 from ..statistics import (
+    PRIMARY,
     CensoringCurve,
     Draws,
     KaplanMeier,
@@ -25,11 +26,15 @@ from ..statistics import (
     multilabel_metrics,
     ordinal_metrics,
     regression_metrics,
+    sampled_difference,
     survival_metrics,
 )
 from .tables import Predictions
 from .titles import TARGET_TITLES
 
+MEAN_FEATURES = "mean_features.csv"
+"""What a linear model of the mean features predicts, in a folder of predictions."""
+MEAN_RIVAL = "mean of the features"
 PARTS = {
     "multiclass": "class against the others",
     "ordinal": "grade and above, against those below",
@@ -48,7 +53,9 @@ class TargetSection:
     by_part: Mapping[str, Mapping[str, Metric]]
     """Metrics of each class, cut, finding, interval or time."""
     rivals: Mapping[str, Mapping[str, Metric]] = field(default_factory=dict)
-    """Metrics of predictions that look at no bag, by their name."""
+    """Metrics of the rivals, by their name."""
+    gain: tuple[str, Metric] | None = None
+    """The primary metric, and how much better the model is than the mean of the features."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -62,6 +69,9 @@ class TargetSection:
             "task": self.task,
             "by_part": _plain(self.by_part),
             "rivals": _plain(self.rivals),
+            "gain_over_mean_features": None
+            if self.gain is None
+            else {"metric": self.gain[0], **self.gain[1].to_dict()},
             "notes": list(self.notes),
         }
 
@@ -70,7 +80,14 @@ class TargetSection:
         if self.by_part:
             console.print(_grid(PARTS[self.task], self.by_part))
         if self.rivals:
-            console.print(_grid("null rival", self.rivals))
+            console.print(_grid("rival", self.rivals))
+        if self.gain is not None:
+            name, gain = self.gain
+            console.print(
+                f"{TARGET_TITLES[name]}, better than the {MEAN_RIVAL} by: {metric_cell(gain)}",
+                markup=False,
+                soft_wrap=True,
+            )
         for note in self.notes:
             console.print(f"note: {note}", markup=False, soft_wrap=True)
 
@@ -90,6 +107,8 @@ class TargetData:
     """The targets of the training bags; None if the predictions do not state them."""
     thresholds: tuple[float, ...] | None = None
     """From which probability each finding is called."""
+    of_means: Float[np.ndarray, "bags outputs"] | None = None
+    """What the linear model of the mean features predicts; None if it is not stored."""
 
     @classmethod
     def of(
@@ -108,6 +127,7 @@ class TargetData:
             scores={k: v[picked] for k, v in predictions.scores.items()},
             training=None if training is None else training.reshape(len(training), -1),
             thresholds=predictions.metadata.get("thresholds"),
+            of_means=_of_means(predictions, picked),
         )
 
     def column(self, name: str) -> Float[np.ndarray, " bags"]:
@@ -147,6 +167,7 @@ def target_metrics(
         task=data.task,
         by_part=_metrics(of_model.by_part),
         rivals=_metrics({name: r.overall for name, r in rivals.items()}),
+        gain=_gain(data.task, of_model, rivals.get(MEAN_RIVAL)),
         notes=tuple(dict.fromkeys(of_model.notes)),
     )
     return {name: m.metric() for name, m in of_model.overall.items()}, section
@@ -168,12 +189,14 @@ def resampled_metrics(data: TargetData, draws: Draws) -> TargetMetrics:
 
 
 Found = tuple[TargetMetrics, dict[str, TargetMetrics]]
+Gain = tuple[str, Metric]
 
 
 def sampled_target_metrics(data: TargetData, draws: Draws) -> Found:
-    """Return the metrics in every resample, and those of the null rivals by their name.
+    """Return the metrics in every resample, and those of the rivals by their name.
 
-    Rivals need the targets of the training bags.
+    Rivals that look at no bag need the targets of the training bags, and the mean of the features
+    the predictions that are stored with those of a run.
 
     Args:
         data: the evaluated bags, each with a target.
@@ -182,7 +205,39 @@ def sampled_target_metrics(data: TargetData, draws: Draws) -> Found:
     Raises:
         InputError: the targets cannot be compared with the predictions.
     """
-    return _METRICS[data.task](data, draws)
+    found, rivals = _METRICS[data.task](data, draws)
+    if data.of_means is not None:
+        other = replace(data, predicted=data.of_means, scores={}, thresholds=None, of_means=None)
+        rivals = {**rivals, MEAN_RIVAL: _METRICS[data.task](other, draws)[0]}
+    return found, rivals
+
+
+def _gain(task: Task, of_model: TargetMetrics, of_means: TargetMetrics | None) -> Gain | None:
+    """Return by how much the model is better than the mean of the features."""
+    primary = PRIMARY[task]
+    if of_means is None or primary.name not in of_model.overall:
+        return None
+    one, other = of_model.overall[primary.name], of_means.overall[primary.name]
+    better = (one, other) if primary.higher_is_better else (other, one)
+    return primary.name, sampled_difference(*better).metric()
+
+
+def _of_means(
+    predictions: Predictions, rows: Sequence[int]
+) -> Float[np.ndarray, "bags outputs"] | None:
+    path = predictions.folder / MEAN_FEATURES
+    if not path.is_file():
+        return None
+    columns = predictions.outputs or predictions.classes
+    stored = {row.get("bag"): row for row in read_csv(path)}
+    try:
+        values = [[float(stored[predictions.bags[k]][column]) for column in columns] for k in rows]
+    except (KeyError, TypeError, ValueError):
+        raise InputError(
+            f"{path} is damaged or belongs to other predictions: predict again, or remove it to "
+            "evaluate without the mean of the features"
+        ) from None
+    return np.array(values, dtype=np.float64).reshape(len(rows), len(columns))
 
 
 def _multiclass(data: TargetData, draws: Draws) -> Found:

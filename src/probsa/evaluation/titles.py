@@ -11,7 +11,7 @@ TITLES = {
     "ece": "ECE (15 bins; its interval is biased upwards)",
     "nll": "negative log-likelihood",
     "error_auroc_spread": "wrong bags found by the spread (AUROC)",
-    "error_auroc_margin": "… by -|p - threshold| (null)",
+    "error_auroc_margin": "… by the margin of the call (null)",
     "auroc_positive_bags": "AUROC within positive bags",
     "average_precision_positive_bags": "average precision within positive bags",
     "error_rate": "wrong calls within positive bags",
@@ -29,7 +29,6 @@ INSTANCE_TITLES = {**TITLES, "error_auroc_margin": "… by -|s| (null)"}
 
 TARGET_TITLES = {
     **TITLES,
-    "error_auroc_margin": "… by the margin of the call (null)",
     "macro_auroc": "AUROC, mean over classes",
     "weighted_auroc": "AUROC, weighted by class shares",
     "micro_auroc": "AUROC of all pairs of bag and class",

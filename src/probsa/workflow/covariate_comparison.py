@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table as Grid
-from torch import Tensor, nn
 
 from ..datasets import BagSet, LabelTable
 from ..evaluation import (
@@ -34,11 +33,10 @@ from ..training import (
     stack_targets,
     train,
 )
-from ..variational import Bernoulli, Categorical, Cox, Likelihood
+from ..variational import Bernoulli, Categorical
+from .linear_fit import fit_linear
 
 IMAGES, COVARIATES, BOTH = "images alone", "covariates alone", "both"
-STEPS = 200
-"""Largest number of steps of the fit to covariates alone."""
 ALMOST_ALL = 0.98
 """An AUROC or concordance of covariates alone above which one of them may state the target."""
 
@@ -209,33 +207,14 @@ def _covariates_alone(run: RunFolder, prepared: PreparedData, names: Sequence[st
     given, train_names = prepared.bags.covariates, prepared.split.train
     x = torch.stack([given[name] for name in train_names]).double()
     y = stack_targets(prepared.targets, train_names)
-    linear = nn.Linear(x.shape[1], columns).double()
-    nn.init.zeros_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    _fit(linear, likelihood, x, y, decay=config.training.covariate_weight_decay)
+    decay = config.training.covariate_weight_decay
+    linear = fit_linear(likelihood, x, y, columns=columns, decay=decay)
     with torch.no_grad():
         if prepared.prior is not None and isinstance(likelihood, Bernoulli | Categorical):
             one = isinstance(likelihood, Bernoulli)
             likelihood.prior_shift = prepared.prior.shift(one_logit=one)
-        if isinstance(likelihood, Cox):
-            likelihood.set_baseline(linear(x)[:, 0].exp(), y)
         test = linear(torch.stack([given[name] for name in names]).double())
         return likelihood.predict(test[:, None]).values.numpy().astype(np.float64)
-
-
-def _fit(linear: nn.Linear, likelihood: Likelihood, x: Tensor, y: Tensor, *, decay: float) -> None:
-    """Minimise the mean negative log-likelihood with a ridge penalty on the coefficients."""
-    parameters = [*linear.parameters(), *(p for p in likelihood.parameters() if p.requires_grad)]
-    optimizer = torch.optim.LBFGS(parameters, max_iter=STEPS, line_search_fn="strong_wolfe")
-
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        value = likelihood.nll(linear(x)[:, None], y).mean()
-        value = value + decay / 2 * linear.weight.square().sum()
-        value.backward()
-        return value
-
-    optimizer.step(loss)
 
 
 def _groups(table: LabelTable, names: Sequence[str]) -> list[str]:

@@ -37,6 +37,7 @@ from ..training import (
     read_split,
     targets_of,
 )
+from .mean_features import means_of_runs
 from .writing import BagSelection, OnBag, Predicted, note_map_score, predict_bags
 
 
@@ -86,10 +87,11 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     predictor = _load_all(runs, checkpoint=checkpoint, device=device)
     bags, table = _units(predictor, features, labels)
     unknown = _covariates(predictor, bags, table, covariates)
-    null_maps = null_maps_of(runs)  # a damaged file is refused before anything is written
+    # damaged files are refused before anything is written
+    null_maps, rival = null_maps_of(runs), means_of_runs(runs, predictor)
     predicted = predict_bags(
         predictor,
-        _selection(runs, bags, strict=not other_features),
+        replace(_selection(runs, bags, strict=not other_features), rival=rival),
         out=out,
         labels={} if table is None else targets_of(table),
         split=_joint_split(runs),

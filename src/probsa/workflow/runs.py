@@ -37,6 +37,7 @@ from ..training import (
     train,
 )
 from .covariate_comparison import compare_covariates
+from .mean_features import fit_run_means
 from .writing import BagSelection, Failures, OnBag, Predicted, note_map_score, predict_bags
 
 
@@ -148,9 +149,9 @@ def predict_run(
     Args:
         run: the folder of a run whose training has finished.
         extras: also choose, on at most 50 validation bags, the score that maps show; fit the
-            distances from the training features; and, if a predicted bag has instance labels, fit
-            null maps. False for experiments, which draw no maps, and fit null maps once for all
-            runs of a split.
+            distances from the training features and the rival of the mean features; and, if a
+            predicted bag has instance labels, fit null maps. False for experiments, which draw no
+            maps, and fit null maps once for all runs of a split.
         on_bag: called after every bag.
     """
     config = run.config()
@@ -171,11 +172,22 @@ def predict_run(
         else:
             write_json(run.map_score_file, shown.to_dict())
         note_map_score(predictor, shown)
+    rival = None
+    if extras and predictor.task != "binary":
+        rival = fit_run_means(
+            run,
+            predictor,
+            read=bags.stored,
+            train=split.train,
+            validation=split.val,
+            targets=targets,
+        )
     predicted = predict_bags(
         predictor,
         BagSelection(
             bags,
             split.val + split.test,
+            rival=rival,
             distance=fit_run_distance(run, bags.bag, split=split) if extras else None,
         ),
         out=run.predictions,

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from ..core import Bag, write_csv
 from ..datasets import BagSet, PatientBags, Split
 from ..errors import BagError, GraphError
@@ -25,6 +27,7 @@ from ..evaluation import (
     write_slide_effects,
 )
 from ..training import Target, as_label
+from .mean_features import MeanFeatures, write_mean_features
 
 Failures = list[tuple[str, str]]
 """(bag, reason) pairs of bags that could not be processed."""
@@ -62,6 +65,8 @@ class BagSelection:
     """Whether bags with other metadata are left out."""
     distance: TrainingDistance | None = None
     """What the bags' distances from training are computed with."""
+    rival: MeanFeatures | None = None
+    """What also predicts the bags, from the mean of their features."""
 
     def difference(self, name: str, predictor: Predictor) -> str | None:
         """Return how the metadata of a bag differ from those of the training bags, or None."""
@@ -89,6 +94,7 @@ class _Reading:
         self.failures: Failures = []
         self.other: Failures = []
         self.details: dict[str, dict[str, Any]] = {}
+        self.means: dict[str, Tensor] = {}
 
     def bags(self) -> Iterator[Bag]:
         """Yield the bags that can be read and may be predicted.
@@ -124,6 +130,8 @@ class _Reading:
             details |= self.selection.distance.of(bag)
         if isinstance(self.selection.bags, PatientBags):
             details["slides_expected"] = self.selection.bags.slide_counts(name)[1]
+        if self.selection.rival is not None:
+            self.means[name] = bag.x.double().mean(0)
         if difference is not None:
             self.other.append((name, difference))
         return replace(bag, y=as_label(self.targets.get(name)))
@@ -168,6 +176,8 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
     )
     if curves is not None:
         write_curves(out, curves)
+    if selection.rival is not None:
+        write_mean_features(out, selection.rival, reading.means, classes=predictor.classes)
     if slides:
         write_slide_effects(out, slides)
     failures = reading.failures

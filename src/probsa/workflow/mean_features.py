@@ -1,0 +1,168 @@
+"""The rival of every target that looks at images without attention: the mean of the features.
+
+Its logits are linear in the mean features of a bag, with the likelihood of the run. The validation
+bags choose its ridge penalty. `probsa train` fits it, and stores its predictions with the run's.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..core import StoredBag, write_csv
+from ..evaluation import MEAN_FEATURES, Predictor
+from ..training import RunFolder, Target, load_checkpoint, save_checkpoint, stack_targets
+from ..variational import Likelihood
+from .linear_fit import fit_linear
+
+RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+"""The penalties among which the validation bags choose; without them it is the middle one."""
+FILE = "mean_features.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanFeatures:
+    """The fitted rival; features are standardised over the means of the training bags."""
+
+    mean: Float[Tensor, " d"]
+    std: Float[Tensor, " d"]
+    linear: nn.Linear
+    likelihood: Likelihood
+
+    @torch.no_grad()
+    def predict(self, x: Float[Tensor, "bags d"]) -> Float[np.ndarray, "bags outputs"]:
+        """Return the predicted columns of bags with these mean features."""
+        logits = self.linear((x - self.mean) / self.std)
+        return self.likelihood.predict(logits[:, None]).values.numpy()
+
+    def save(self, path: Path) -> None:
+        """Write the rival, atomically."""
+        tensors = {"mean": self.mean, "std": self.std}
+        tensors |= {f"linear.{k}": v for k, v in self.linear.state_dict().items()}
+        tensors |= {f"likelihood.{k}": v for k, v in self.likelihood.state_dict().items()}
+        save_checkpoint(path, tensors, metadata={})
+
+    @classmethod
+    def load(cls, path: Path, *, likelihood: Likelihood) -> "MeanFeatures":
+        """Read what `save` wrote.
+
+        Args:
+            path: the file.
+            likelihood: a likelihood of the same run, which is not changed.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        stored = load_checkpoint(path)
+        weights = stored.part("linear")
+        linear = nn.Linear(*reversed(weights["weight"].shape)).double()
+        linear.load_state_dict(weights)
+        own = _copy_of(likelihood)
+        own.load_state_dict(stored.part("likelihood"))
+        mean, std = stored.tensors["mean"], stored.tensors["std"]
+        return cls(mean=mean, std=std, linear=linear, likelihood=own)
+
+
+def fit_mean_features(
+    likelihood: Likelihood,
+    *,
+    train: tuple[Float[Tensor, "bags d"], Tensor],
+    validation: tuple[Float[Tensor, "validated d"], Tensor] | None,
+    columns: int,
+) -> MeanFeatures:
+    """Fit the rival for each penalty, and return that with the lowest validation NLL.
+
+    Args:
+        likelihood: the likelihood of the run, which is not changed.
+        train: mean features and targets of the training bags.
+        validation: those of the validation bags; None if there are none.
+        columns: number of logits.
+    """
+    mean, std = train[0].mean(0), train[0].std(0, correction=0)
+    std = torch.where(std > 0, std, torch.ones_like(std))
+    best, least = None, torch.inf
+    for ridge in RIDGES if validation is not None else (RIDGES[len(RIDGES) // 2],):
+        own = _copy_of(likelihood)
+        linear = fit_linear(own, (train[0] - mean) / std, train[1], columns=columns, decay=ridge)
+        value = 0.0
+        if validation is not None:
+            with torch.no_grad():
+                logits = linear((validation[0] - mean) / std)[:, None]
+                value = float(own.nll(logits, validation[1]).mean())
+        if best is None or value < least:
+            best, least = MeanFeatures(mean=mean, std=std, linear=linear, likelihood=own), value
+    assert best is not None
+    return best
+
+
+def fit_run_means(
+    run: RunFolder,
+    predictor: Predictor,
+    *,
+    read: Callable[[str], StoredBag],
+    train: Sequence[str],
+    validation: Sequence[str],
+    targets: Mapping[str, Target],
+) -> MeanFeatures:
+    """Fit the rival of a run on its training part, and store it in the run folder.
+
+    Args:
+        run: the run.
+        predictor: its predictor.
+        read: reads a bag.
+        train: the training bags.
+        validation: the validation bags; empty if there are none.
+        targets: the target of each of them.
+    """
+
+    def of(names: Sequence[str]) -> tuple[Tensor, Tensor]:
+        means = [np.asarray(read(name).features, np.float64).mean(0) for name in names]
+        return torch.from_numpy(np.stack(means)), stack_targets(targets, names)
+
+    model = predictor.model
+    fitted = fit_mean_features(
+        model.likelihood,
+        train=of(train),
+        validation=of(validation) if validation else None,
+        columns=model.n_classes,
+    )
+    fitted.save(run.path / FILE)
+    return fitted
+
+
+def means_of_runs(runs: Sequence[Path], predictor: Predictor) -> MeanFeatures | None:
+    """Return the stored rival of a run; None without one, and for several runs, which differ.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    path = runs[0] / FILE
+    if len(runs) > 1 or not path.is_file():
+        return None
+    return MeanFeatures.load(path, likelihood=predictor.model.likelihood)
+
+
+def write_mean_features(
+    predictions: Path,
+    rival: MeanFeatures,
+    means: Mapping[str, Float[Tensor, " d"]],
+    *,
+    classes: Sequence[str],
+) -> None:
+    """Write what the rival predicts for bags with these mean features."""
+    columns = rival.likelihood.outputs(classes)
+    values = rival.predict(torch.stack(list(means.values()))).tolist()
+    rows = [
+        {"bag": bag, **dict(zip(columns, row, strict=True))}
+        for bag, row in zip(means, values, strict=True)
+    ]
+    write_csv(predictions / MEAN_FEATURES, ["bag", *columns], rows)
+
+
+def _copy_of(likelihood: Likelihood) -> Likelihood:
+    return copy.deepcopy(likelihood).cpu().double()
