@@ -218,6 +218,7 @@ def test_predictions_that_are_no_numbers_end_a_run_as_they_do_alone(configs, tmp
             "dropout draws all its noise from one random stream",
         ),
         ({"training": {"clip_norm": 1.0}}, "clip_norm is 1.0"),
+        ({"training": {"scalar_rate": 10.0}}, "scalar_rate is 10.0"),
         ({"training": {"patience": 3}}, "patience is 3"),
         ({"training": {"lookahead": 6}}, "lookahead is 6"),
         ({"training": {"schedule": "plateau"}}, "schedule is plateau"),

@@ -220,3 +220,40 @@ def test_what_is_no_schedule_is_refused():
         pytest.raises(InputError, match="schedule is 'linear'; expected 'constant'"),
     ):
         rate_factor("linear", epoch=0, epochs=1)
+
+
+ORDINAL = {"task": "ordinal", "n_classes": 4, "kind": "cumulative", "starts": (-1.0, 0.0, 1.0)}
+
+
+def rates(model, **settings):
+    """Return the learning rate of every parameter in the fifth epoch, by name."""
+    settings = TrainingConfig(learning_rate=1e-3, warmup_epochs=10, **settings)
+    optimizer = make_optimizer(model, settings)
+    set_learning_rate(optimizer, settings, epoch=5)
+    names = {id(p): name for name, p in model.named_parameters()}
+    found = [(names[id(p)], g["lr"]) for g in optimizer.param_groups for p in g["params"]]
+    assert len(found) == len(names) == len(dict(found))  # each parameter once
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "factor"), [({}, 10.0), ({"scalar_rate": 3.0}, 3.0), ({"scalar_rate": 1.0}, 1.0)]
+)
+def test_single_numbers_of_a_target_learn_faster(given, factor):
+    model = small("evidence-field", likelihood={**ORDINAL, "one_logit": True})
+    single = [f"likelihood.{n}" for n, _ in model.likelihood.named_parameters()]
+    single += [f"pooling.{n}" for n, _ in model.pooling.named_parameters()]
+    assert len(single) == 5
+    for name, rate in rates(model, **given).items():
+        expected = factor if name in single else 1.0
+        assert rate == pytest.approx(0.55e-3 * expected), name
+
+
+@pytest.mark.parametrize("name", ["evidence-field", "abmil-probsa-diag", "dtfdmil"])
+def test_models_of_two_classes_keep_one_rate(name):
+    """The results of the paper's models, and of earlier versions, stay as they were."""
+    assert list(rates(small(name)).values()) == pytest.approx(
+        [0.55e-3] * len(list(small(name).parameters()))
+    )
+    with_groups = make_optimizer(small(name), TrainingConfig())
+    assert len(with_groups.param_groups) == len(list(small(name).parameter_groups()))
