@@ -87,11 +87,10 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     predictor = _load_all(runs, checkpoint=checkpoint, device=device)
     bags, table = _units(predictor, features, labels)
     unknown = _covariates(predictor, bags, table, covariates)
-    # damaged files are refused before anything is written
-    null_maps, rival = null_maps_of(runs), means_of_runs(runs, predictor)
+    null_maps = null_maps_of(runs)  # a damaged file is refused before anything is written
     predicted = predict_bags(
         predictor,
-        replace(_selection(runs, bags, strict=not other_features), rival=rival),
+        _selection(runs, predictor, bags, strict=not other_features),
         out=out,
         labels={} if table is None else targets_of(table),
         split=_joint_split(runs),
@@ -141,9 +140,17 @@ def _open(predictor: Predictor, features: Path) -> BagSet:
     return open_data(predictor.config.data, features=features)
 
 
-def _selection(runs: Sequence[Path], bags: BagSet, *, strict: bool) -> BagSelection:
-    distance = TrainingDistance.of_run(RunFolder(runs[0])) if len(runs) == 1 else None
-    return BagSelection(bags, bags.names, compared=True, strict=strict, distance=distance)
+def _selection(
+    runs: Sequence[Path], predictor: Predictor, bags: BagSet, *, strict: bool
+) -> BagSelection:
+    return BagSelection(
+        bags,
+        bags.names,
+        compared=True,
+        strict=strict,
+        distance=TrainingDistance.of_run(RunFolder(runs[0])) if len(runs) == 1 else None,
+        rival=means_of_runs(runs, predictor),
+    )
 
 
 def _table(path: Path | None, predictor: Predictor, bags: BagSet) -> LabelTable | None:

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core import StoredBag, write_csv
+from ..datasets import Split
 from ..evaluation import MEAN_FEATURES, Predictor
 from ..training import RunFolder, Target, load_checkpoint, save_checkpoint, stack_targets
 from ..variational import Likelihood
@@ -105,8 +106,7 @@ def fit_run_means(
     predictor: Predictor,
     *,
     read: Callable[[str], StoredBag],
-    train: Sequence[str],
-    validation: Sequence[str],
+    split: Split,
     targets: Mapping[str, Target],
 ) -> MeanFeatures:
     """Fit the rival of a run on its training part, and store it in the run folder.
@@ -115,8 +115,7 @@ def fit_run_means(
         run: the run.
         predictor: its predictor.
         read: reads a bag.
-        train: the training bags.
-        validation: the validation bags; empty if there are none.
+        split: its training and validation bags.
         targets: the target of each of them.
     """
 
@@ -127,8 +126,8 @@ def fit_run_means(
     model = predictor.model
     fitted = fit_mean_features(
         model.likelihood,
-        train=of(train),
-        validation=of(validation) if validation else None,
+        train=of(split.train),
+        validation=of(split.val) if split.val else None,
         columns=model.n_classes,
     )
     fitted.save(run.path / FILE)

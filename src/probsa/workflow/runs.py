@@ -166,22 +166,10 @@ def predict_run(
     if predictor.task == "multilabel":
         _choose_findings(run, predictor, bags, names=split.val, targets=targets)
     if extras:
-        shown = choose_map_score(predictor, split.val, read=bags.bag, threshold=threshold)
-        if shown is None:
-            run.map_score_file.unlink(missing_ok=True)
-        else:
-            write_json(run.map_score_file, shown.to_dict())
-        note_map_score(predictor, shown)
+        _choose_score(run, predictor, bags, names=split.val, threshold=threshold)
     rival = None
     if extras and predictor.task != "binary":
-        rival = fit_run_means(
-            run,
-            predictor,
-            read=bags.stored,
-            train=split.train,
-            validation=split.val,
-            targets=targets,
-        )
+        rival = fit_run_means(run, predictor, read=bags.stored, split=split, targets=targets)
     predicted = predict_bags(
         predictor,
         BagSelection(
@@ -201,6 +189,23 @@ def predict_run(
         classes = as_two_classes(table, split.train)
         store_null_maps(run, bags, train=split.train, validation=split.val, labels=classes)
     return predicted
+
+
+def _choose_score(
+    run: RunFolder,
+    predictor: Predictor,
+    bags: BagSet,
+    *,
+    names: Sequence[str],
+    threshold: float | None,
+) -> None:
+    """Choose on validation bags which score the maps of the run show, and store it."""
+    shown = choose_map_score(predictor, names, read=bags.bag, threshold=threshold)
+    if shown is None:
+        run.map_score_file.unlink(missing_ok=True)
+    else:
+        write_json(run.map_score_file, shown.to_dict())
+    note_map_score(predictor, shown)
 
 
 def _choose_findings(
