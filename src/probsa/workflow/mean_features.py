@@ -61,7 +61,8 @@ class MeanFeatures:
         """
         stored = load_checkpoint(path)
         weights = stored.part("linear")
-        linear = nn.Linear(*reversed(weights["weight"].shape)).double()
+        columns, width = weights["weight"].shape
+        linear = nn.Linear(width, columns).double()
         linear.load_state_dict(weights)
         own = _copy_of(likelihood)
         own.load_state_dict(stored.part("likelihood"))
