@@ -252,6 +252,8 @@ def test_scores_of_several_classes_are_relative_to_their_mean():
     np.testing.assert_allclose(np.diff(shown, axis=1), np.diff(p.contribution, axis=1), atol=1e-6)
     moved = replace(p, contribution=p.contribution + 5)
     np.testing.assert_allclose(showing(moved, "contribution").attention_mean, shown, atol=1e-5)
+    alike = replace(p, probability=three / 2)  # independent sigmoids do not sum to 1
+    np.testing.assert_array_equal(showing(alike, "contribution").attention_mean, p.contribution)
     findings = replace(p, task="multilabel", outputs=("a", "b", "c"))
     np.testing.assert_array_equal(showing(findings, "contribution").attention_mean, p.contribution)
 

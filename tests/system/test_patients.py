@@ -204,6 +204,7 @@ def test_the_table_of_slides_says_what_changes_without_each(trained, folder, tmp
         assert abs(float(row["prediction"]) - change - float(rest.probability[-1])) < 1e-6
         assert abs(float(row["prediction"]) - float(whole.probability[-1])) < 1e-6
         assert float(row["share"]) == pytest.approx(whole.slide_shares()[row["slide"]].share)
+    assert {r["of"] for r in rows} == {"1"}
     for name in several:
         own = [r for r in rows if r["bag"] == name]
         assert sum(float(r["share"]) for r in own) == pytest.approx(1, abs=1e-5)

@@ -1,6 +1,7 @@
 """Optimisers, Lookahead and schedules of the learning rate, against computations by hand."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,12 @@ from probsa.models import build
 from probsa.training.checkpoints import Checkpoint, optimizer_tensors, restore_optimizer
 from probsa.training.config import TrainingConfig
 from probsa.training.lookahead import COUNT, Lookahead
-from probsa.training.optimizers import clip_gradients, make_optimizer, set_learning_rate
+from probsa.training.optimizers import (
+    clip_gradients,
+    make_optimizer,
+    resumed_optimizer,
+    set_learning_rate,
+)
 from probsa.variational.schedules import rate_factor
 
 
@@ -257,3 +263,25 @@ def test_models_of_two_classes_keep_one_rate(name):
     )
     with_groups = make_optimizer(small(name), TrainingConfig())
     assert len(with_groups.param_groups) == len(list(small(name).parameter_groups()))
+
+
+def test_a_run_from_before_the_option_keeps_its_rate():
+    """Its state has no group for the pooling, and is continued as it was begun."""
+    model = small("evidence-field", likelihood={**ORDINAL, "one_logit": True})
+    before = make_optimizer(model, TrainingConfig(scalar_rate=1.0))
+    _, groups = optimizer_tensors(before)
+    for stored, expected in ((groups, len(groups)), ([*groups, {}], len(groups) + 1)):
+        checkpoint = Checkpoint(path=Path("last"), tensors={}, metadata={"groups": stored})
+        resumed = resumed_optimizer(model, TrainingConfig(), checkpoint)
+        assert len(resumed.param_groups) == expected
+
+
+def test_a_rate_changes_no_weight_decay():
+    model = small("evidence-field", likelihood={**ORDINAL, "one_logit": True})
+    for decays in (True, False):
+        decay = []
+        for factor in (1.0, 10.0):
+            settings = TrainingConfig(weight_decay=0.1, decay_vectors=decays, scalar_rate=factor)
+            groups = make_optimizer(model, settings).param_groups
+            decay.append({id(p): g["weight_decay"] for g in groups for p in g["params"]})
+        assert decay[0] == decay[1]

@@ -2,18 +2,19 @@
 
 import json
 
+import h5py
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, Ridge
-from support.made_targets import run_keys, write_targets
+from support.made_targets import KEYS, run_keys, write_targets
 
 from probsa.core import read_csv
 from probsa.errors import CheckpointError, InputError
 from probsa.evaluation import evaluate, load, read_predictions
 from probsa.statistics import PRIMARY
-from probsa.training import read_run
-from probsa.variational import LikelihoodSpec, build_likelihood
+from probsa.training import read_run, save_checkpoint
+from probsa.variational import Categorical, LikelihoodSpec, build_likelihood
 from probsa.workflow import predict_folder, train_and_report
 from probsa.workflow.linear_fit import fit_linear
 from probsa.workflow.mean_features import RIDGES, MeanFeatures, fit_mean_features
@@ -116,9 +117,46 @@ def test_a_damaged_rival_is_refused(folder, tmp_path):
     (target,) = [s for s in report.sections if s.key == "target"]
     assert RIVAL not in target.rivals and target.gain is None
     file = trained.run.path / "mean_features.safetensors"
+    save_checkpoint(tmp_path / "other.safetensors", {"mean": torch.zeros(2)}, metadata={})
+    with pytest.raises(CheckpointError, match=r"other\.safetensors cannot be continued"):
+        MeanFeatures.load(tmp_path / "other.safetensors", likelihood=Categorical())
     file.write_bytes(file.read_bytes()[:50])
     with pytest.raises(CheckpointError, match=r"mean_features\.safetensors is damaged"):
         MeanFeatures.load(file, likelihood=load(trained.run.path).model.likelihood)
     with pytest.raises(CheckpointError):
         predict_folder(trained.run.path, folder / "features", out=tmp_path / "out", labels=labels)
     assert not (tmp_path / "out").exists()
+
+
+def test_balanced_sampling_leaves_its_probabilities_at_the_shares_of_training(tmp_path):
+    """They are moved back once, as those of the run: not from the shares where they already are."""
+    g = np.random.default_rng(0)
+    (tmp_path / "features").mkdir()
+    lines = ["bag,label,split"]
+    for k in range(400):
+        y = int(g.choice(3, p=[0.7, 0.2, 0.1]))
+        with h5py.File(tmp_path / "features" / f"b{k}.h5", "w") as f:
+            f["features"] = g.normal(size=(3, 4)).astype(np.float32)
+            f["coords"] = np.arange(6).reshape(3, 2)
+            f["coords"].attrs["kind"] = "slide"
+        lines.append(f"b{k},{y},{('train', 'train', 'val', 'test')[k % 4]}")
+    (tmp_path / "labels.csv").write_text("\n".join(lines) + "\n")
+    keys = {**KEYS, "features": str(tmp_path / "features"), "labels": str(tmp_path / "labels.csv")}
+    keys |= {"model": "abmil", "sampling": "balanced", "epochs": 1}
+    del keys["samples"], keys["predict_samples"]
+    trained = train_and_report(read_run(None, keys), tmp_path / "run", maps="none")
+    rows = read_csv(trained.run.predictions / "mean_features.csv")
+    mean = np.mean([[float(r[c]) for c in ("0", "1", "2")] for r in rows], axis=0)
+    # the features say nothing, so each bag has about the shares of the training bags
+    np.testing.assert_allclose(mean, [0.7, 0.2, 0.1], atol=0.06)
+
+
+def test_cox_without_a_validation_event_has_the_middle_penalty():
+    x, score = (torch.tensor(v) for v in made(bags=60))
+    y = torch.stack([torch.exp(-score), torch.ones(60, dtype=torch.float64)], 1)
+    spec = LikelihoodSpec(task="survival", kind="cox", times=(1.0, 2.0), hazard=(0.1, 0.2))
+    likelihood = build_likelihood(spec).double()
+    censored = torch.stack([y[:, 0], torch.zeros(60, dtype=torch.float64)], 1)
+    one = fit_mean_features(likelihood, train=(x, y), validation=(x, censored), columns=1)
+    other = fit_mean_features(likelihood, train=(x, y), validation=None, columns=1)
+    assert torch.equal(one.linear.weight, other.linear.weight)

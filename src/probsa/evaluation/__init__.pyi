@@ -37,8 +37,8 @@ from .lesion_report import annotated_lesions as annotated_lesions
 from .map_scores import MAP_SCORES as MAP_SCORES
 from .map_scores import MapScore as MapScore
 from .map_scores import available_scores as available_scores
-from .map_scores import contrasted as contrasted
 from .map_scores import drawable_scores as drawable_scores
+from .map_scores import drawn_values as drawn_values
 from .map_scores import map_values as map_values
 from .metrics import best_threshold as best_threshold
 from .model_card import CardFacts as CardFacts

@@ -25,7 +25,7 @@ from ..core import (
     select_instances,
 )
 from ..errors import BagError
-from .map_scores import MapScore, available_scores, map_values
+from .map_scores import MapScore, available_scores, drawn_values
 from .prediction import Prediction
 from .predictor import Ensemble, Predictor
 from .scores import class_column
@@ -154,7 +154,7 @@ def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction, *, seed: int) 
     column = class_of(p)
     shuffled = torch.randperm(n, generator=random_stream(seed, "deletion", bag.name))
     ranked = {
-        name: torch.from_numpy(np.argsort(-class_column(p, map_values(p, name)), kind="stable"))
+        name: torch.from_numpy(np.argsort(-class_column(p, drawn_values(p, name)), kind="stable"))
         for name in available_scores(p)
     }
     ranked["random"] = shuffled

@@ -4,6 +4,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from ..core import CLASS_TASKS
 from ..errors import InputError
 from .prediction import Prediction
 
@@ -60,17 +61,22 @@ def map_values(p: Prediction, score: MapScore) -> np.ndarray:
     return values
 
 
-def contrasted(p: Prediction, values: np.ndarray) -> np.ndarray:
-    """Return scores of several classes minus their mean over the classes, for maps.
+def drawn_values(p: Prediction, score: MapScore) -> np.ndarray:
+    """Return a score of each instance as maps show it, see `map_values`.
 
-    A softmax ignores what is added to the logits of all classes, so that only this difference
-    speaks for a class. Its contributions sum to the logit minus the mean logit. Scores of one
-    column and of other tasks are returned as they are.
+    A softmax ignores what is added to the logits of all classes. Contributions and class scores of
+    three or more classes are therefore differences from their mean over the classes. Differences of
+    contributions sum over the bag to the logit, without its bias, minus the mean logit.
 
-    Args:
-        p: the prediction.
-        values: class scores or contributions of its instances.
+    Raises:
+        InputError: the prediction does not have this score.
     """
-    if p.task != "multiclass" or values.ndim == 1 or values.shape[1] != len(p.probability):
+    values = map_values(p, score)
+    if score not in ("contribution", "evidence") or score == available_scores(p)[0]:
+        return values
+    classes = values.shape[1] if values.ndim == 2 else 1
+    # independent classes, of a sigmoid each, do not sum to 1
+    is_softmax = classes == len(p.probability) and abs(float(p.probability.sum()) - 1) < 1e-3
+    if p.task not in CLASS_TASKS or classes < 3 or not is_softmax:
         return values
     return values - values.mean(1, keepdims=True)

@@ -4,17 +4,18 @@ The other slides keep their instances and their graph; no edge joins two slides.
 samples is that of the same patient, so that the difference is due to the slide.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from ..core import Bag, select_instances, write_csv
-from .faithfulness import class_of
+from ..core import CLASS_TASKS, Bag, select_instances, write_csv
+from .faithfulness import without_explanations
 from .prediction import Prediction
 from .predictor import Predictor
-from .verdicts import response
+from .verdicts import RESPONSES, response
 
 SLIDES = "slides.csv"
 """The table of the slides in a folder of predictions."""
@@ -30,7 +31,10 @@ class SlideEffect:
     share: float
     """Its share of the attention of the patient."""
     contribution: float | None
-    """What its instances add to the logit, which has no bias here; None without a closed form."""
+    """What its instances add to the logit, which has no bias here; None without a closed form, and
+    where the columns of the logits are no classes."""
+    of: str
+    """The called class or most probable finding; for other tasks, the value (`RESPONSES`)."""
     prediction: float
     """The patient's number: p of the class or finding, mean grade, mean, or risk."""
     prediction_without: float | None
@@ -48,29 +52,54 @@ def slide_effects(predictor: Predictor, bag: Bag, p: Prediction) -> list[SlideEf
         p: the prediction of the bag.
     """
     assert bag.slide is not None
-    column, whole = class_of(p), response(p, column=class_of(p))
-    rows = torch.arange(len(bag))
-    found = []
-    for name, share in p.slide_shares().items():
-        others = rows[bag.slide != bag.slides.index(name)]
+    column, of = _response(p, predictor.classes)
+    whole, rows, found = response(p, column=column), torch.arange(len(bag)), []
+    shares = p.slide_shares()
+    for k, name in enumerate(p.slides):
+        others = rows[bag.slide != k]
         without = None
         if len(others) >= predictor.model.min_instances:
-            rest = select_instances(bag, others)
-            (left,) = predictor.predict([rest], parts=True)
+            with without_explanations(predictor):
+                (left,) = predictor.predict([select_instances(bag, others)], parts=True)
             without = response(left, column=column)
         found.append(
             SlideEffect(
                 bag=p.name,
                 slide=name,
                 instances=len(bag) - len(others),
-                share=share.share,
-                contribution=share.contribution,
+                share=shares[name].share,
+                contribution=_contribution(p, k, column=column),
+                of=of,
                 prediction=whole,
                 prediction_without=without,
                 change=None if without is None else whole - without,
             )
         )
+    found.sort(key=lambda effect: -effect.share)
     return found
+
+
+def _response(p: Prediction, classes: Sequence[str]) -> tuple[int, str]:
+    """Return the column of `response`, and what it is the probability or value of."""
+    if p.task not in (*CLASS_TASKS, "multilabel"):
+        return 0, RESPONSES[p.task]
+    column = int(p.probability.argmax()) if len(p.probability) > 2 else len(p.probability) - 1
+    if p.task == "multilabel":
+        column = int(p.probability.argmax())
+    index = max(column, 1) if len(p.probability) == 1 and p.task != "multilabel" else column
+    return column, classes[index] if index < len(classes) else f"class {index}"
+
+
+def _contribution(p: Prediction, slide: int, *, column: int) -> float | None:
+    """Return the contribution of a slide to the logit of the column; None if it is not known."""
+    if p.contribution is None or p.slide is None:
+        return None
+    of_slide = p.contribution[p.slide == slide]
+    if of_slide.ndim == 2:
+        if of_slide.shape[1] != len(p.probability):
+            return None
+        of_slide = of_slide[:, column]
+    return float(of_slide.sum(dtype=np.float64))
 
 
 def with_slide_effects(
@@ -78,7 +107,7 @@ def with_slide_effects(
     bags: Iterable[Bag],
     *,
     predict: Callable[[Iterable[Bag]], Iterator[Prediction]],
-    into: list[SlideEffect],
+    into: list[SlideEffect] | None,
 ) -> Iterator[Prediction]:
     """Yield the predictions of `predict`, and append the slides of each patient with several.
 
@@ -86,8 +115,11 @@ def with_slide_effects(
         predictor: the model.
         bags: the bags.
         predict: yields the prediction of each bag, in order.
-        into: the rows so far.
+        into: the rows so far; None to leave them out.
     """
+    if into is None:
+        yield from predict(bags)
+        return
     several: dict[str, Bag] = {}
 
     def noted() -> Iterator[Bag]:

@@ -16,14 +16,11 @@ from ..evaluation import (
     Prediction,
     Predictions,
     available_scores,
-    contrasted,
     drawable_scores,
-    map_values,
+    drawn_values,
 )
 
 ScoreChoice = MapScore | Literal["auto"]
-DIFFERENCES = ("contribution", "evidence")
-"""Scores that maps of several classes show as differences from the mean over the classes."""
 SHOWN_KINDS: dict[str, MapScore] = {
     "share of the logit": "contribution",
     "class score, in logits": "evidence",
@@ -94,9 +91,7 @@ def showing(p: Prediction, score: MapScore | None) -> Prediction:
     """
     if score in (None, available_scores(p)[0]):
         return p
-    values = map_values(p, score)
-    if score in DIFFERENCES:
-        values = contrasted(p, values)
+    values = drawn_values(p, score)
     kind = next(kind for kind, name in SHOWN_KINDS.items() if name == score)
     return replace(
         p, attention_mean=values, attention_variance=np.zeros_like(values), score_kind=kind

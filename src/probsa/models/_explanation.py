@@ -33,8 +33,8 @@ class Explanation:
     probability: Float[Tensor, "n classes"] | None = None
     """P(f_n > 0), for models whose score is evidence (`score_kind`)."""
     at_least: Float[Tensor, "n steps"] | None = None
-    """P(Y ≥ k), k = 1 … K, of a bag that consists of the instance alone, for grades. None for a
-    model with covariates."""
+    """P(Y ≥ k), k = 1 … K, of a bag that consists of the instance alone, for grades. Where
+    instances read each other, it keeps what it has read. None for a model with covariates."""
 
 
 class Explainer:

@@ -5,6 +5,7 @@ from .batching import as_label as as_label
 from .batching import plan_epoch as plan_epoch
 from .checkpoints import Checkpoint as Checkpoint
 from .checkpoints import StoredPredictor as StoredPredictor
+from .checkpoints import damaged_state as damaged_state
 from .checkpoints import load_checkpoint as load_checkpoint
 from .checkpoints import restore_model as restore_model
 from .checkpoints import save_checkpoint as save_checkpoint

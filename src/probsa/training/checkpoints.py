@@ -67,6 +67,12 @@ class Checkpoint:
             cls, self.metadata, where=str(self.path), advice=ADVICE, error=CheckpointError
         )
 
+    @property
+    def groups(self) -> int:
+        """How many parameter groups the optimiser has; 0 without an optimiser."""
+        stored = self.metadata.get("groups")
+        return len(stored) if isinstance(stored, list) else 0
+
     def part(self, prefix: str) -> dict[str, Tensor]:
         """Return the tensors whose names begin with `prefix.`, without that prefix."""
         return {

@@ -5,6 +5,7 @@ losses so far, so that a resumed run continues as if it had not been interrupted
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from ..core import CLASS_TASKS
 from ..models import Model
 from ..variational import rate_factor
+from .checkpoints import Checkpoint
 from .config import TrainingConfig
 from .lookahead import Lookahead
 
@@ -40,6 +42,19 @@ def make_optimizer(model: Model, settings: TrainingConfig) -> torch.optim.Optimi
     return optimizer
 
 
+def resumed_optimizer(
+    model: Model, settings: TrainingConfig, checkpoint: Checkpoint
+) -> torch.optim.Optimizer:
+    """Return the optimiser that a run began with; `restore_optimizer` loads its state.
+
+    A run that began before `scalar_rate` existed keeps one rate for all numbers.
+    """
+    optimizer = make_optimizer(model, settings)
+    if settings.scalar_rate is None and checkpoint.groups < len(optimizer.param_groups):
+        return make_optimizer(model, replace(settings, scalar_rate=1.0))
+    return optimizer
+
+
 def _own_groups(model: Model, settings: TrainingConfig) -> list[dict]:
     """Return the parameters with a learning rate or a weight decay of their own.
 
@@ -53,7 +68,8 @@ def _own_groups(model: Model, settings: TrainingConfig) -> list[dict]:
     of_target = [p for p in model.likelihood.parameters() if p.requires_grad]
     groups = [{"params": of_target, "weight_decay": 0.0, **rate}] if of_target else []
     if rate and (pooling := list(model.pooling_scalars())):
-        groups.append({"params": pooling, **rate})
+        decay = {} if settings.decay_vectors else {"weight_decay": 0.0}
+        groups.append({"params": pooling, **rate, **decay})
     if model.covariates is not None:
         decay = settings.covariate_weight_decay
         groups.append({"params": list(model.covariates.parameters()), "weight_decay": decay})

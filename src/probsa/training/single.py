@@ -27,7 +27,7 @@ from .joint_rules import why_not_jointly
 from .keepers import EpochKeeper, Keeper, TrainingState, restore_run
 from .loop import TrainingLoop
 from .model_groups import SingleModel, build_model
-from .optimizers import make_optimizer
+from .optimizers import make_optimizer, resumed_optimizer
 from .preparation import PreparedData, prepare
 from .progress import Run, progress_of
 from .reporting import Reporter
@@ -248,7 +248,9 @@ def single_loop(
     group = SingleModel(run, model, rank=world.rank)
     state = TrainingState(
         groups=[group],
-        optimizer=make_optimizer(model, config.training),
+        optimizer=make_optimizer(model, config.training)
+        if checkpoint is None
+        else resumed_optimizer(model, config.training, checkpoint),
         prepared=prepared,
         standardizer=prepared.standardizer.to(device),
     )

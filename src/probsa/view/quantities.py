@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from ..core import Task
 from ..errors import InputError
-from ..evaluation import AIMS, Prediction, available_scores, contrasted, map_values, shown_column
+from ..evaluation import AIMS, Prediction, available_scores, drawn_values, shown_column
 from ..maps import flatness, score_name, unit_of, value_range
 from .colours import Colours
 from .scripts import packed
@@ -217,8 +217,7 @@ def chosen_column(p: Prediction) -> int:
 def _score(p: Prediction, score: Any, *, column: int) -> Float[np.ndarray, " n"] | None:
     if score not in available_scores(p):
         return None
-    values = map_values(p, score)
-    return column_of(contrasted(p, values) if score == "contribution" else values, column)
+    return column_of(drawn_values(p, score), column)
 
 
 def galleries(found: list[Quantity]) -> list[dict[str, Any]]:

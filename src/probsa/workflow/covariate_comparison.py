@@ -33,7 +33,7 @@ from ..training import (
     stack_targets,
     train,
 )
-from ..variational import Bernoulli, Categorical
+from ..variational import Bernoulli, Categorical, balanced_weights
 from .linear_fit import fit_linear
 
 IMAGES, COVARIATES, BOTH = "images alone", "covariates alone", "both"
@@ -208,6 +208,10 @@ def _covariates_alone(run: RunFolder, prepared: PreparedData, names: Sequence[st
     x = torch.stack([given[name] for name in train_names]).double()
     y = stack_targets(prepared.targets, train_names)
     decay = config.training.covariate_weight_decay
+    if config.training.sampling == "balanced" and isinstance(likelihood, Bernoulli | Categorical):
+        # as the run sees every class equally often; `prior` moves the probabilities back
+        weights = balanced_weights(y, columns)
+        likelihood.class_weights = torch.tensor(weights).double()
     linear = fit_linear(likelihood, x, y, columns=columns, decay=decay)
     with torch.no_grad():
         if prepared.prior is not None and isinstance(likelihood, Bernoulli | Categorical):

@@ -17,8 +17,15 @@ from torch import Tensor, nn
 from ..core import StoredBag, write_csv
 from ..datasets import Split
 from ..evaluation import MEAN_FEATURES, Predictor
-from ..training import RunFolder, Target, load_checkpoint, save_checkpoint, stack_targets
-from ..variational import Likelihood
+from ..training import (
+    RunFolder,
+    Target,
+    damaged_state,
+    load_checkpoint,
+    save_checkpoint,
+    stack_targets,
+)
+from ..variational import Categorical, Cox, Likelihood, balanced_weights
 from .linear_fit import fit_linear
 
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -60,13 +67,14 @@ class MeanFeatures:
             CheckpointError: the file is damaged.
         """
         stored = load_checkpoint(path)
-        weights = stored.part("linear")
-        columns, width = weights["weight"].shape
-        linear = nn.Linear(width, columns).double()
-        linear.load_state_dict(weights)
         own = _copy_of(likelihood)
-        own.load_state_dict(stored.part("likelihood"))
-        mean, std = stored.tensors["mean"], stored.tensors["std"]
+        with damaged_state(path):
+            weights = stored.part("linear")
+            columns, width = weights["weight"].shape
+            linear = nn.Linear(width, columns).double()
+            linear.load_state_dict(weights)
+            own.load_state_dict(stored.part("likelihood"))
+            mean, std = stored.tensors["mean"], stored.tensors["std"]
         return cls(mean=mean, std=std, linear=linear, likelihood=own)
 
 
@@ -85,6 +93,8 @@ def fit_mean_features(
         validation: those of the validation bags; None if there are none.
         columns: number of logits.
     """
+    if validation is not None and isinstance(likelihood, Cox) and not validation[1][:, 1].any():
+        validation = None  # without an event, every penalty has the same partial likelihood
     mean, std = train[0].mean(0), train[0].std(0, correction=0)
     std = torch.where(std > 0, std, torch.ones_like(std))
     best, least = None, torch.inf
@@ -125,9 +135,14 @@ def fit_run_means(
         return torch.from_numpy(np.stack(means)), stack_targets(targets, names)
 
     model = predictor.model
+    likelihood, train = _copy_of(model.likelihood), of(split.train)
+    if run.config().training.sampling == "balanced" and isinstance(likelihood, Categorical):
+        # the fit sees every class equally often too, and its probabilities are moved back alike
+        weights = balanced_weights(train[1], model.n_classes)
+        likelihood.class_weights = torch.tensor(weights).double()
     fitted = fit_mean_features(
-        model.likelihood,
-        train=of(split.train),
+        likelihood,
+        train=train,
         validation=of(split.val) if split.val else None,
         columns=model.n_classes,
     )

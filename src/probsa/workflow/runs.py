@@ -168,7 +168,7 @@ def predict_run(
     if extras:
         _choose_score(run, predictor, bags, names=split.val, threshold=threshold)
     rival = None
-    if extras and predictor.task != "binary":
+    if extras and table.task != "binary":
         rival = fit_run_means(run, predictor, read=bags.stored, split=split, targets=targets)
     predicted = predict_bags(
         predictor,
@@ -183,6 +183,7 @@ def predict_run(
         split=split,
         threshold=threshold,
         overwrite=True,
+        slides=extras,
         on_bag=on_bag,
     )
     if extras:

@@ -148,6 +148,7 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
     overwrite: bool,
     on_bag: OnBag | None,
     faithfulness: bool = False,
+    slides: bool = True,
 ) -> Predicted:
     """Predict bags, and write the predictions and the reasons why others have none.
 
@@ -157,12 +158,12 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
     """
     reading = _Reading(predictor, selection, targets=labels, on_bag=on_bag)
     curves: list[DeletionCurves] | None = [] if faithfulness else None
-    slides: list[SlideEffect] = []
+    effects: list[SlideEffect] | None = [] if slides else None
     predictions = with_slide_effects(
         predictor,
         reading.bags(),
         predict=partial(_predictions, predictor, curves=curves),
-        into=slides,
+        into=effects,
     )
     write_predictions(
         out,
@@ -178,8 +179,8 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
         write_curves(out, curves)
     if selection.rival is not None:
         write_mean_features(out, selection.rival, reading.means, classes=predictor.classes)
-    if slides:
-        write_slide_effects(out, slides)
+    if effects:
+        write_slide_effects(out, effects)
     failures = reading.failures
     if failures:
         rows = [{"bag": b, "reason": r} for b, r in failures]

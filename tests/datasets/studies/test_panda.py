@@ -250,3 +250,16 @@ def test_a_slide_without_a_grade_is_left_out_and_one_with_two_is_refused(
     path.write_text(f"slide_name,Partition,{columns}\na,train,1,0,0,1,0,0\n")
     with pytest.raises(TableError, match="line 2: slide 'a' has 2 grades"):
         read_partition(path, grades=True)
+    path.write_text("slide_name,Partition,isup_0\na,train,\nb,train,1\nc,test,0\n")
+    assert read_partition(path) == {"a": ("train", None), "b": ("train", 0), "c": ("test", 1)}
+    path.write_text("slide_name,Partition,isup_0\na,train,x\n")
+    with pytest.raises(TableError, match="line 2: slide 'a' has 'x' among the columns isup_0"):
+        read_partition(path)
+
+
+def test_grades_need_a_table_that_has_them(tmp_path: Path) -> None:
+    root = tmp_path / "authors"
+    write_processed(root / "patches_512", {k: (k == RADBOUD, np.zeros(2)) for k in NAMES})
+    write_splits(root / "splits.csv", dict.fromkeys(NAMES, "train") | {NAMES[6]: "test"})
+    with pytest.raises(InputError, match=r"no ISUP grade is known: --grades needs .*train\.csv"):
+        open_study("panda", root, out=tmp_path / "out", options=StudyOptions(grades=True))

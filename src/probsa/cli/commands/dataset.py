@@ -104,6 +104,8 @@ def run(arguments: Sequence[str]) -> int:
     from ...datasets import StudyOptions, open_study
     from ..terminal import OUT, counting
 
+    if args.grades and args.name != "panda":
+        raise InputError(f"--grades is for panda, whose slides have ISUP grades, not {args.name}")
     root = _root(args)
     options = StudyOptions(
         share=args.share,

@@ -82,6 +82,11 @@ def draft(source: StudySource) -> StudyDraft:
         parts = release.parts()
     if not parts:
         raise InputError(f"the parts are unknown: there is no {source.root}/{_PARTITION}")
+    if source.options.grades and not clinical:
+        raise InputError(
+            f"no ISUP grade is known: --grades needs {source.root / 'train.csv'} (or --labels), or "
+            "a partition with the columns isup_0 to isup_5"
+        )
     for bag in source.bags.names:
         label = clinical.get(bag)
         if bag not in parts:
@@ -150,13 +155,20 @@ def read_partition(path: Path, *, grades: bool = False) -> dict[str, tuple[str, 
                 f"{path}, line {line}: slide {row[name]!r} is in the part {row[part]!r}, expected "
                 "train, val or test"
             )
-        own = [k for k, column in enumerate(columns) if float(row[column] or 0) != 0]
+        cells = [row[column].strip() for column in columns]
+        unknown = [cell for cell in cells if cell not in ("", "0", "1", "0.0", "1.0")]
+        if unknown:
+            raise TableError(
+                f"{path}, line {line}: slide {row[name]!r} has {unknown[0]!r} among the columns "
+                "isup_0 to isup_5, expected 0 or 1"
+            )
+        own = [k for k, cell in enumerate(cells) if cell in ("1", "1.0")]
         if grades and columns and len(own) != 1:
             raise TableError(
                 f"{path}, line {line}: slide {row[name]!r} has {len(own)} grades among isup_0 to "
                 "isup_5, expected exactly one"
             )
-        label = None if not columns else own[0] if grades else int(not own)
+        label = None if "" in cells or not cells else own[0] if grades else int(not own)
         slides[row[name]] = (_PARTS[row[part].lower()], label)
     return slides
 
