@@ -5,18 +5,15 @@ Exit status: 0 success, 1 some of many items failed, 2 wrong usage or input, 70 
 """
 
 import json
-import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 
 from jsonargparse import ArgumentParser
 
 from ..errors import ProbSAError, UnknownName
+from ..jobs import sigterm_as_interrupt
 from .commands._shared import command_parser, parse_arguments, write
 from .unforeseen import STATUS, describe, show_traceback
 
@@ -72,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = DEBUG in arguments
     arguments = [a for a in arguments if a != DEBUG]
     try:
-        with _sigterm_as_interrupt():
+        with sigterm_as_interrupt():
             return _dispatch(arguments)
     except (ProbSAError, OSError) as e:
         if debug:
@@ -97,26 +94,6 @@ def _fail(message: str, error: Exception, arguments: Sequence[str], *, status: i
         write(json.dumps({"error": message, "kind": type(error).__name__}))
     sys.stderr.write(f"probsa: error: {message}\n")
     return status
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Treat SIGTERM like ctrl-C, so that nothing half-written and no lock is left."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    process = os.getpid()
-
-    def interrupt(number: int, frame: object) -> None:
-        if os.getpid() != process:  # a forked reader has nothing to clean up
-            os._exit(128 + number)
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _dispatch(arguments: Sequence[str]) -> int:

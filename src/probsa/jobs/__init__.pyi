@@ -1,5 +1,6 @@
 from .engines import Engine as Engine
 from .engines import run_tasks as run_tasks
+from .interrupts import sigterm_as_interrupt as sigterm_as_interrupt
 from .leftovers import remove_dead_locks as remove_dead_locks
 from .leftovers import remove_leftovers as remove_leftovers
 from .leftovers import sole_writer as sole_writer

@@ -5,15 +5,12 @@ divide the tasks among themselves by locks.
 """
 
 import errno
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from ..errors import InputError, ProbSAError
+from .interrupts import sigterm_as_interrupt
 from .processes import Processes, visible_devices
 from .scheduler import POLL, Scheduler
 from .tasks import Stage, Task, TaskOutcome
@@ -60,7 +57,7 @@ def run_tasks(
     try:
         remaining = scheduler.begin()
         if remaining and engine == "local" and workers == 1:
-            with _sigterm_as_interrupt():
+            with sigterm_as_interrupt():
                 serve(stage, lambda message: _wait_for_answer(scheduler, message))
         elif remaining:
             team = _team(stage, engine, gpus=gpus, workers=workers)
@@ -95,7 +92,7 @@ def _manage(scheduler: Scheduler, team: Team, workers: int) -> None:
     busy: set[int] = set()
     deaths_without_task = 0
     try:
-        with _sigterm_as_interrupt():
+        with sigterm_as_interrupt():
             for _ in range(workers):
                 team.add()
             while not scheduler.finished:
@@ -155,20 +152,3 @@ def _dismiss(team: Team, idle: set[int], busy: set[int]) -> None:
                 busy.discard(worker)
                 if message is Word.FIRST:
                     idle.add(worker)
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Treat SIGTERM like ctrl-C, so that workers are ended and locks released."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
