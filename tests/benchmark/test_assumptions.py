@@ -16,7 +16,7 @@ from probsa.benchmark.assumptions import (
 )
 from probsa.cli.entry import main
 from probsa.datasets import ASSUMPTION_TESTS
-from probsa.datasets.assumptions import AXIS, SHIFT, assumption_bags
+from probsa.datasets.assumptions import CONCEPTS, assumption_bags
 from probsa.errors import InputError, ProbSAError, TableError, UnknownName
 from probsa.training import TrainingConfig
 
@@ -31,50 +31,78 @@ def cohort(test, **sizes):
 
 
 def count(bag, concept):
-    return int((bag.concept == 1 + AXIS[concept]).sum())
+    return int((bag.concept == 1 + CONCEPTS.index(concept)).sum())
 
 
 @pytest.mark.parametrize("part", ["train", "val", "like", "reversed"])
 def test_labels_follow_the_assumption_and_shortcuts_do_not(part):
     turned = part == "reversed"
-    for bag in cohort("single-concept")[part]:
-        assert (count(bag, "A") > 0) == bag.label
-        assert (count(bag, "poison") > 0) == (bag.label == turned)
-        assert count(bag, "A") <= 4 and count(bag, "poison") <= 4 and not count(bag, "B")
-    for bag in cohort("multi-concept")[part]:
-        assert (count(bag, "A") > 0 and count(bag, "B") > 0) == bag.label
-        assert count(bag, "A") or count(bag, "B")
-        assert (count(bag, "poison") > 0) == (bag.label == turned)
-    for bag in cohort("false-frequency")[part]:
-        a, b = count(bag, "A"), count(bag, "B")
-        assert (a > 0 and b > 0) == bag.label and not count(bag, "poison")
-        if bag.label:
-            assert (a == b == 1) if turned else (6 <= a <= 10 and 1 <= b <= 2)
-        else:
-            assert 6 <= a + b <= 10 if turned else 1 <= a + b <= 2
+    for test in ASSUMPTION_TESTS:
+        for bag in cohort(test)[part]:
+            a, b, poison = (count(bag, concept) for concept in CONCEPTS)
+            assert 1 <= len(bag.features) - a - b - poison <= 10
+            assert (a > 0 and (b > 0 or test == "single-concept")) == bag.label
+            if test == "false-frequency":
+                assert poison == 0
+                if not bag.label and turned:
+                    assert 35 <= a + b <= 45
+                else:
+                    assert a <= 2 and b <= 2
+            else:
+                assert poison == (bag.label == turned)
+                assert a <= 4 and b in ((0,) if test == "single-concept" else (a, 1 - a))
+    counts = [count(bag, "A") for bag in cohort("single-concept")[part] if bag.label]
+    assert {min(counts), max(counts)} == {1, 4}
+
+
+def test_concepts_have_the_published_distributions():
+    bags = {test: list(assumption_bags(test, seed=0)) for test in ASSUMPTION_TESTS}
+
+    def drawn(test, concept):
+        code = concept and 1 + CONCEPTS.index(concept)
+        return np.concatenate([b.features[b.concept == (code or 0)] for b in bags[test]])
+
+    for test, concept, mean, std in (
+        ("single-concept", None, 0, 1),
+        ("single-concept", "poison", -10, 0.1),
+        ("multi-concept", "A", 2, 0.1),
+        ("false-frequency", "B", 3, 0.1),
+    ):
+        x = drawn(test, concept)
+        assert x.shape[1] == 16 and len(x) > 400
+        assert x.mean() == pytest.approx(mean, abs=0.02)
+        assert x.std() == pytest.approx(std, rel=0.02)
+    x = drawn("single-concept", "A")  # a mixture, so the squared length has two modes
+    wide = (x**2).sum(1) > 80
+    assert wide.mean() == pytest.approx(0.5, abs=0.05)
+    assert (x[wide].mean(), x[wide].std()) == (
+        pytest.approx(0, abs=0.1),
+        pytest.approx(3, rel=0.05),
+    )
+    assert x[~wide].mean() == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.parametrize("test", ASSUMPTION_TESTS)
 def test_a_respectful_rule_passes_and_the_shortcut_fails(test):
-    """Counts of instances beyond 3/4 of a concept's shift stand for what a model can see."""
+    """A rule that sees each instance by itself, and one that uses the shortcut."""
     bags = cohort(test)
 
-    def counts(bag):
-        return {k: int((bag.features[:, axis] > 0.75 * SHIFT[k]).sum()) for k, axis in AXIS.items()}
+    def respectful(x):
+        if test == "single-concept":
+            usual = x[x.mean(1) > -5]
+            return max(np.maximum((usual**2).sum(1) / 16, usual.sum(1) / 4))
+        return int((np.abs(x - 2) < 0.6).all(1).any()) + int((np.abs(x - 3) < 0.6).all(1).any())
 
-    def respectful(bag):
-        seen = counts(bag)
-        return min(seen["A"], 1) + min(seen["B"], 1)
-
-    def shortcut(bag):
-        seen = counts(bag)
-        return seen["A"] + seen["B"] if test == "false-frequency" else -seen["poison"]
+    def shortcut(x):
+        if test == "false-frequency":
+            return (np.abs(x - 2.5) < 1.1).all(1).sum()
+        return -(x.mean(1) < -5).sum()
 
     for part, wrong in (("like", 1.0), ("reversed", 0.0)):
         label = [b.label for b in bags[part]]
         assert np.mean(label) == 0.5
-        assert roc_auc_score(label, [respectful(b) for b in bags[part]]) > 0.75
-        assert roc_auc_score(label, [shortcut(b) for b in bags[part]]) == pytest.approx(
+        assert roc_auc_score(label, [respectful(b.features) for b in bags[part]]) > 0.95
+        assert roc_auc_score(label, [shortcut(b.features) for b in bags[part]]) == pytest.approx(
             wrong, abs=0.15
         )
 
@@ -88,8 +116,8 @@ def test_equal_arguments_give_equal_bags_and_parts_differ():
 
 
 def test_impossible_bags_are_refused():
-    for wrong in ({"train": 0}, {"tested": 3}, {"val": -1}, {"features": 2}):
-        with pytest.raises(InputError, match="expected at least 4 of each and 3 features"):
+    for wrong in ({"train": 0}, {"tested": 3}, {"val": -1}, {"features": 0}):
+        with pytest.raises(InputError, match="expected at least 4 of each and 1 feature"):
             list(assumption_bags("single-concept", seed=0, **{**SMALL, **wrong}))
 
 

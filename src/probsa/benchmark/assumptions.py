@@ -1,6 +1,6 @@
 """Train every model on the tests of the MIL assumption, and note which ones pass.
 
-The tests are those of `datasets.assumptions`, after Raff and Holt (NeurIPS 2023). The result of a
+The tests are those of Raff and Holt (NeurIPS 2023), made by `datasets.assumptions`. The result of a
 test with a seed is one row; rows that a table already has are not computed again.
 """
 
@@ -35,7 +35,7 @@ CRITERION = (
 )
 TRAINING = TrainingConfig(
     epochs=10,
-    batch_size=4,
+    batch_size=16,
     learning_rate=5e-4,
     warmup_epochs=0,
     kl_weight=0.1,

@@ -1,9 +1,9 @@
 """Bags that test whether a model respects the assumption of multiple instance learning.
 
-After Raff and Holt, Reproducibility in multiple instance learning: a case for algorithmic unit
-tests, NeurIPS 2023, arXiv:2310.17867. The ideas of the three tests are theirs; the sizes and
-strengths of these bags are ours. The training bags offer a shortcut that contradicts the
-assumption, and the reversed test bags punish it: a model that uses it has an AUROC below 1/2.
+The tests are those of Raff and Holt, Reproducibility in multiple instance learning: a case for
+algorithmic unit tests, NeurIPS 2023, arXiv:2310.17867, Algorithms 1 to 3. The training bags offer a
+shortcut that contradicts the assumption, and the reversed test bags punish it: a model that uses it
+has an AUROC below 1/2.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,35 +19,34 @@ from ..errors import InputError
 from .synthetic import STRIDE
 
 AssumptionTest = Literal["single-concept", "multi-concept", "false-frequency"]
-"""All instances are N(0, I), shifted along an axis of their own for the concepts A, B and poison.
+"""Every bag contains 1 to 10 instances of background, N(0, I).
 
-`single-concept`: a bag is positive if and only if it contains A (1 to 4 instances). In training,
-every negative bag contains 1 to 4 instances of poison and no positive bag does, so "positive unless
-poisoned" is a shortcut. Reversed: all positive bags contain poison, and no negative bag does.
-`multi-concept`: a bag is positive if and only if it contains both A and B (1 to 4 of each);
-negative bags contain one of them. Poison as above.
-`false-frequency`: as `multi-concept`, without poison. In training, positive bags contain A 6 to 10
-times and B once or twice, and negative bags one of them once or twice, so that the frequency of A
-is a shortcut. Reversed: positive bags contain A once and B once, negative bags A 6 to 10 times, or
-B 6 to 10 times.
+`single-concept` (Algorithm 1): a bag is positive if and only if it contains A (1 to 4 instances),
+which is N(0, 9 I) or N(1, I), at random. In training, every negative bag contains one instance of
+poison, N(−10, 0.01 I), and no positive bag does, so "positive unless poisoned" is a shortcut.
+Reversed: all positive bags contain poison, and no negative bag does.
+`multi-concept` (Algorithm 2): A is N(2, 0.01 I) and B is N(3, 0.01 I). A positive bag contains both
+equally often (1 to 4 times), a negative bag one instance of A or B. Poison as above.
+`false-frequency` (Algorithm 3): A and B as in `multi-concept`, without poison. A positive bag
+contains A and B, each once or twice. A negative bag contains A or B, once or twice in training and
+35 to 45 times where it is reversed, so that the number of their instances is a shortcut.
 """
 ASSUMPTION_TESTS: tuple[AssumptionTest, ...] = get_args(AssumptionTest)
 Bags = Literal["train", "val", "like", "reversed"]
 """`like` are test bags that are made as those of training, `reversed` those where the shortcut is
 wrong."""
 
-SIDE = 5
-"""A bag is a full square of SIDE × SIDE instances."""
-SHIFT = {"A": 4.0, "B": 4.0, "poison": 8.0}
-"""Shift of a concept along its axis, in standard deviations of the noise."""
-AXIS = {"A": 0, "B": 1, "poison": 2}
-FEWEST = (1, 4)
-RARE, OFTEN = (1, 2), (6, 10)
+CONCEPTS = ("A", "B", "poison")
+BACKGROUND = (1, 10)
+FEW, FEWER, MANY = (1, 4), (1, 2), (35, 45)
+"""Smallest and largest numbers of instances."""
+WIDTH = 8
+"""The instances of a bag fill rows of this length."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AssumptionBag:
-    """One bag of SIDE × SIDE instances."""
+    """One bag."""
 
     name: str
     part: Bags
@@ -55,16 +54,16 @@ class AssumptionBag:
     """float32."""
     label: int
     concept: Int[np.ndarray, " n"]
-    """0 for background, else 1 plus the axis of the concept."""
+    """0 for background, else 1 plus the position in `CONCEPTS`."""
 
 
 def assumption_bags(
     test: AssumptionTest,
     *,
     seed: int,
-    train: int = 100,
-    val: int = 30,
-    tested: int = 100,
+    train: int = 400,
+    val: int = 100,
+    tested: int = 200,
     features: int = 16,
 ) -> Iterator[AssumptionBag]:
     """Make the bags of a test; half of each part are positive, and equal arguments give equal bags.
@@ -80,17 +79,25 @@ def assumption_bags(
     Raises:
         InputError: A number is too small.
     """
-    if min(train, val, tested) < 4 or features < len(AXIS):
+    if min(train, val, tested) < 4 or features < 1:
         raise InputError(
             f"{train} training, {val} validation and {tested} test bags of {features} features: "
-            f"expected at least 4 of each and {len(AXIS)} features"
+            "expected at least 4 of each and 1 feature"
         )
     sizes: dict[Bags, int] = {"train": train, "val": val, "like": tested, "reversed": tested}
     for part, count in sizes.items():
         for k in range(count):
             rng = np.random.default_rng(seed_of(seed, test, part, k))
             counts = _counts(test, rng, positive=k % 2 == 1, turned=part == "reversed")
-            yield _bag(f"{part}_{k:03d}", rng, counts, part=part, label=k % 2, features=features)
+            concept = np.repeat([0, 1, 2, 3], [rng.integers(*BACKGROUND, endpoint=True), *counts])
+            rng.shuffle(concept)
+            yield AssumptionBag(
+                name=f"{part}_{k:03d}",
+                part=part,
+                features=_features(test, concept, rng, width=features),
+                label=k % 2,
+                concept=concept,
+            )
 
 
 def write_assumption_bags(
@@ -101,8 +108,8 @@ def write_assumption_bags(
     Arguments and errors are those of `assumption_bags`. Existing files are replaced.
     """
     bags = list(assumption_bags(test, seed=seed, **sizes))
-    y, x = np.divmod(np.arange(SIDE * SIDE), SIDE)
     for bag in bags:
+        y, x = np.divmod(np.arange(len(bag.concept)), WIDTH)
         write_bag(
             folder / "features" / f"{bag.name}.h5",
             features=bag.features,
@@ -118,44 +125,35 @@ def write_assumption_bags(
 
 def _counts(
     test: AssumptionTest, rng: np.random.Generator, *, positive: bool, turned: bool
-) -> dict[str, int]:
+) -> tuple[int, int, int]:
     """Draw how often a bag contains each concept."""
 
     def drawn(limits: tuple[int, int]) -> int:
-        return int(rng.integers(limits[0], limits[1] + 1))
+        return int(rng.integers(*limits, endpoint=True))
 
-    either = "A" if rng.random() < 0.5 else "B"
-    if test == "false-frequency":
-        if positive:
-            return {"A": 1, "B": 1} if turned else {"A": drawn(OFTEN), "B": drawn(RARE)}
-        return {either: drawn(OFTEN if turned else RARE)}
-    concepts = ("A",) if test == "single-concept" else ("A", "B")
-    counts = {concept: drawn(FEWEST) for concept in concepts} if positive else {}
-    if not positive and test == "multi-concept":
-        counts = {either: drawn(FEWEST)}
-    if positive == turned:
-        counts["poison"] = drawn(FEWEST)
-    return counts
+    poison = int(positive == turned)
+    if test == "single-concept":
+        return (drawn(FEW) if positive else 0), 0, poison
+    if test == "multi-concept" and positive:
+        return 2 * (drawn(FEW),) + (poison,)
+    if test == "false-frequency" and positive:
+        return drawn(FEWER), drawn(FEWER), 0
+    if test == "multi-concept":
+        count = 1
+    else:
+        count, poison = drawn(MANY if turned else FEWER), 0
+    return (count, 0, poison) if rng.random() < 0.5 else (0, count, poison)
 
 
-def _bag(
-    name: str,
-    rng: np.random.Generator,
-    counts: dict[str, int],
-    *,
-    part: Bags,
-    label: int,
-    features: int,
-) -> AssumptionBag:
-    x = rng.normal(size=(SIDE * SIDE, features))
-    places = rng.permutation(SIDE * SIDE)
-    concept = np.zeros(SIDE * SIDE, dtype=np.int64)
-    start = 0
-    for kind, count in counts.items():
-        rows = places[start : start + count]
-        x[rows, AXIS[kind]] += SHIFT[kind]
-        concept[rows] = 1 + AXIS[kind]
-        start += count
-    return AssumptionBag(
-        name=name, part=part, features=x.astype(np.float32), label=label, concept=concept
-    )
+def _features(
+    test: AssumptionTest, concept: Int[np.ndarray, " n"], rng: np.random.Generator, *, width: int
+) -> Float[np.ndarray, "n width"]:
+    """Draw the features of instances, float32."""
+    mean = np.array([0.0, 2.0, 3.0, -10.0])[concept]
+    std = np.array([1.0, 0.1, 0.1, 0.1])[concept]
+    if test == "single-concept":
+        shifted = rng.random(len(concept)) < 0.5
+        mean = np.where(concept == 1, np.where(shifted, 1.0, 0.0), mean)
+        std = np.where(concept == 1, np.where(shifted, 1.0, 3.0), std)
+    x = rng.normal(size=(len(concept), width))
+    return (mean[:, None] + std[:, None] * x).astype(np.float32)
