@@ -2,8 +2,10 @@ from .bag_measures import BagMeasures as BagMeasures
 from .bag_measures import bag_measures as bag_measures
 from .calibration_section import Calibration as Calibration
 from .calibration_section import CalibrationSection as CalibrationSection
+from .deletion import LEAVE_ONE_OUT_UP_TO as LEAVE_ONE_OUT_UP_TO
 from .deletion import DeletionCurves as DeletionCurves
 from .deletion import deletion_curves as deletion_curves
+from .deletion import left_out_correlation as left_out_correlation
 from .detections import Detections as Detections
 from .doubt_section import BAG_TITLES as BAG_TITLES
 from .doubt_section import INSTANCE_TITLES as INSTANCE_TITLES

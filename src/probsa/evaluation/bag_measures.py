@@ -28,7 +28,7 @@ class BagMeasures:
     or if all calls are right or all are wrong."""
     faithfulness: float | None
     """Spearman's correlation of the score with the exact change of the bag's probability when the
-    instance is left out; None where the model has no closed form for it."""
+    instance is left out; None where the model has no closed form (`left_out_correlation`)."""
 
     def to_dict(self) -> dict[str, float | None]:
         """Return plain values for JSON."""
@@ -51,7 +51,9 @@ def bag_measures(p: Prediction) -> BagMeasures:
         auroc=auroc,
         average_precision=average_precision,
         doubt_gain=_doubt_gain(p, y, known),
-        faithfulness=_faithfulness(p, score),
+        faithfulness=None
+        if p.leave_one_out is None
+        else rank_correlation(score, class_column(p, p.leave_one_out)),
     )
 
 
@@ -68,10 +70,10 @@ def _doubt_gain(
     return float(by_doubt - roc_auc_score(wrong, -np.abs(e)[known]))
 
 
-def _faithfulness(p: Prediction, score: Float[np.ndarray, " n"]) -> float | None:
-    if p.leave_one_out is None:
-        return None
-    change = class_column(p, p.leave_one_out)
+def rank_correlation(
+    score: Float[np.ndarray, " n"], change: Float[np.ndarray, " n"]
+) -> float | None:
+    """Return Spearman's correlation; None if all values of one of them are equal."""
     if np.ptp(change) == 0 or np.ptp(score) == 0:
         return None
     return float(np.corrcoef(rankdata(score), rankdata(change))[0, 1])

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from scipy.integrate import trapezoid
-from scipy.stats import rankdata
 
 from ..core import (
     CLASS_TASKS,
@@ -26,12 +25,13 @@ from ..core import (
 )
 from ..errors import InputError, UnknownName
 from ..layers import PoolingRecord, recorded_pooling
+from .bag_measures import rank_correlation
 from .faithfulness import class_of, without_explanations
 from .map_scores import MapScore, available_scores, map_values
 from .null_maps import centre
 from .prediction import Prediction
 from .predictor import Ensemble, Predictor
-from .scores import class_column
+from .scores import class_column, instance_scores
 from .temperature import scale_probabilities
 from .verdicts import response, shown_column
 
@@ -216,10 +216,8 @@ def _with_curves(
         orders = [*ranked, *(order[::-1] for order in ranked)]
         after = _by_prediction(predictor, bag, p, orders=orders, counts=empty.counts)
         most, least = np.split(after, 2)
-    correlation = None
-    if drops is not None and np.ptp(drops) > 0 and np.ptp(values) > 0:
-        correlation = float(np.corrcoef(rankdata(values), rankdata(drops))[0, 1])
-    elif drops is not None:
+    correlation = None if drops is None else rank_correlation(values, drops)
+    if drops is not None and correlation is None:
         missing["rank_correlation"] = "all instances have the same score, or the same drop"
     return replace(
         empty,
@@ -228,6 +226,28 @@ def _with_curves(
         rank_correlation=correlation,
         missing=missing,
     )
+
+
+def left_out_correlation(predictor: Predictor, bag: Bag) -> float | None:
+    """Return how the model's own score ranks the instances of a bag next to leaving each one out.
+
+    Args:
+        predictor: The trained model.
+        bag: The bag. Without a closed form, the model predicts it once for each instance.
+
+    Returns:
+        Spearman's correlation with the exact drop of the probability; None if the bag is too small
+        or too large for that, or if all scores or all drops are equal.
+
+    Raises:
+        BagError: The bag cannot be predicted.
+    """
+    if len(bag) <= max(1, predictor.model.min_instances):
+        return None
+    (p,) = predictor.predict([bag])
+    with without_explanations(predictor):
+        drops, _ = _leave_one_out(predictor, bag, p)
+    return None if drops is None else rank_correlation(instance_scores(p), drops)
 
 
 def _members(predictor: Predictor, bag: Bag) -> int:

@@ -18,6 +18,7 @@ from ..grid.checks import check_grid, store_checked
 from ..grid.grid import Grid, read_grid
 from ..grid.methods_and_cells import Cell
 from .cells import CellState, complete, forget_failures, is_done, state_of, write_states
+from .left_out import leave_out
 from .units import Training, Unit, Watch, remove_unit_leftovers, units_of
 
 Engine = Literal["local", "ray", "slurm"]
@@ -173,7 +174,19 @@ def _run_cells(
         gpus=workers > 1 and _use_gpus(cells),
         on_outcome=on_outcome,
     )
-    return _settle(out, cells)
+    settled = _settle(out, cells)
+    if grid.left_out_bags and grid.keep != "none":
+        outcomes = leave_out(
+            [s.cell for s in settled if s.status == "done"],
+            out,
+            bags=grid.left_out_bags,
+            engine=engine,
+            workers=workers,
+            threads=max(1, cores() // workers),
+        )
+        for outcome in (o for o in outcomes if o.status == "failed"):
+            watch.note(f"note: {outcome.name}: no instances were left out: {outcome.reason}")
+    return settled
 
 
 def _settle(out: Path, cells: Sequence[Cell]) -> list[CellState]:

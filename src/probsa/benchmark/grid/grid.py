@@ -47,6 +47,7 @@ GRID_KEYS = (
     "data_seed",
     "keep",
     "joint_runs",
+    "left_out_bags",
     "leaks",
     "exceptions",
     "slurm",
@@ -78,6 +79,8 @@ class Grid:
     """Checkpoints that remain when a cell is done."""
     joint_runs: int | None
     """Largest number of cells trained jointly; 1: each alone; None: the default of `units_of`."""
+    left_out_bags: int
+    """Number of test bags of a cell whose instances are left out; see `execution.left_out`."""
     leaks: Literal["refuse", "note"]
     """Whether to reject or only report a patient or a copied bag in two parts."""
     slurm: Mapping[str, Any]
@@ -329,6 +332,7 @@ def _grid(given: dict[str, Any], *, name: str, notes: Sequence[str], where: str)
         joint_runs=None
         if joint_runs is None
         else number(joint_runs, "joint_runs", where=where, least=1),
+        left_out_bags=number(given.get("left_out_bags", 0), "left_out_bags", where=where, least=0),
         leaks=choice(given, "leaks", ("refuse", "note"), where=where),
         slurm=given.get("slurm") or {},
         given={"name": name, **given},

@@ -1,7 +1,7 @@
 """What the leaderboard knows of one method on one data set, from runs, a submission or a null."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +9,9 @@ from jaxtyping import Bool, Float
 
 from ...core import read_csv
 from ...evaluation import BagMeasures, bag_measures
+from ..execution.left_out import read_left_out
 from ..results.null_maps import null_predictions
-from ..results.results import Scores, instances_of
+from ..results.results import Scores, instances_of, replicates_of
 
 VALUES = ("auroc", "average_precision", "doubt_gain", "faithfulness")
 """The fields of `BagMeasures`."""
@@ -54,6 +55,10 @@ def entry_of(scores: Scores) -> Entry | None:
     for predictions in instances_of(scores):
         labelled |= any(p.instance_labels is not None for p in predictions)
         measures.append({p.name: bag_measures(p) for p in predictions if p.name in positive})
+    for of_bags, runs in zip(measures, replicates_of(scores), strict=True):
+        for bag, value in _left_out(runs).items():
+            if bag in of_bags and of_bags[bag].faithfulness is None:
+                of_bags[bag] = replace(of_bags[bag], faithfulness=value)
     if not labelled:
         return None
     return Entry(
@@ -107,6 +112,15 @@ def values_of(
 def defined(values: Float[np.ndarray, "replicates bags"]) -> Bool[np.ndarray, " bags"]:
     """Return which bags have a value in every replicate."""
     return np.asarray(np.isfinite(values).all(0))
+
+
+def _left_out(runs: Sequence[Path]) -> dict[str, float | None]:
+    """Return the correlations of bags whose instances were left out one by one."""
+    found: dict[str, float | None] = {}
+    for run in runs:
+        if (of_run := read_left_out(run)) is not None:
+            found |= of_run.correlations
+    return found
 
 
 def _seconds(runs: Sequence[Path]) -> float | None:

@@ -42,6 +42,9 @@ GRID_KEYS = {
     "keep": "Checkpoints to keep of a finished cell: best, all or none. Default: best.",
     "joint_runs": "Maximum number of cells trained jointly; 1 trains each alone. Default: 48, "
     "fewer for large models.",
+    "left_out_bags": "Number of positive test bags of each run, of at most 100 instances, whose "
+    "instances are left out one by one, for the faithfulness of models without a closed form. "
+    "Default: 0.",
     "leaks": "refuse or note: what to do if a patient, a bag or its copy is in two parts. "
     "Default: refuse.",
 }

@@ -1,0 +1,135 @@
+"""Models without a closed form are asked for the same bags again, without each instance."""
+
+import json
+
+import pytest
+import torch
+import yaml
+from scipy.stats import spearmanr
+from support.stored import write_folder
+
+from probsa.benchmark.execution.left_out import FILE, read_left_out
+from probsa.benchmark.execution.running import run_grid
+from probsa.benchmark.execution.units import Watch
+from probsa.benchmark.grid.grid import read_grid
+from probsa.benchmark.leaderboard.entries import entry_of
+from probsa.benchmark.results.results import read_results
+from probsa.core import select_instances
+from probsa.errors import InputError
+from probsa.evaluation import load, read_predictions
+from probsa.training import open_units
+
+MODELS = [
+    {"name": "abmil", "embed": 4, "attention_dim": 4},
+    {"name": "camil", "embed": 16, "landmarks": 4},
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("left_out") / "toy"
+    write_folder(folder)
+    return folder
+
+
+def grid_of(folder, **keys):
+    given = {
+        "data": {"features": str(folder / "features"), "labels": str(folder / "labels.csv")},
+        "models": MODELS,
+        "epochs": 1,
+        "batch_size": 4,
+        "device": "cpu",
+        "threads": 1,
+        "left_out_bags": 1,
+    }
+    path = folder.parent / "grid.yaml"
+    path.write_text(yaml.safe_dump({**given, **keys}, sort_keys=False))
+    return read_grid(path)
+
+
+@pytest.fixture(scope="module")
+def grid(folder):
+    return grid_of(folder)
+
+
+@pytest.fixture(scope="module")
+def run(grid, folder):
+    out = folder.parent / "out"
+    return out, [s.cell for s in run_grid(grid, out)]
+
+
+def test_correlations_equal_predictions_of_the_shortened_bags(run):
+    out, cells = run
+    for cell in cells:
+        found = read_left_out(cell.folder(out)).correlations
+        if cell.config.model == "abmil":
+            assert found == {}
+            continue
+        table = read_predictions(cell.folder(out) / "predictions")
+        ((name, value),) = found.items()
+        row = table.bags.index(name)
+        assert (table.parts[row], table.labels[row]) == ("test", 1)
+        bags, _ = open_units(cell.config.data)
+        bag, rows = bags.bag(name), torch.arange(len(bags.bag(name)))
+        predictor = load(cell.folder(out), device="cpu")
+        after = [
+            float(next(predictor.predict([select_instances(bag, rows[rows != i])])).probability[-1])
+            for i in rows.tolist()
+        ]
+        drops = [float(table.probability[row, -1]) - p for p in after]
+        shown = table.instances(name).attention_mean
+        assert value == pytest.approx(spearmanr(shown, drops)[0], abs=1e-6)
+
+
+def test_the_leaderboard_has_them_beside_the_closed_form(run):
+    out, cells = run
+    entries = {e.name: e for s in read_results(out).scores if (e := entry_of(s)) is not None}
+    stored = {}
+    for cell in cells:
+        stored |= read_left_out(cell.folder(out)).correlations
+    values = dict(
+        zip(entries["camil"].bags, entries["camil"].values["faithfulness"][0], strict=True)
+    )
+    assert {b: v for b, v in values.items() if v == v} == pytest.approx(stored)
+    assert len(stored) == len({c.split for c in cells}) == 3
+    own = entries["abmil"].values["faithfulness"][0]
+    assert int((own == own).sum()) > len(stored)
+
+
+def test_what_is_known_is_kept_and_what_is_damaged_or_fewer_is_not(run, grid, folder):
+    out, cells = run
+    files = [c.folder(out) / FILE for c in cells if c.config.model == "camil"]
+    before = [f.read_bytes() for f in files]
+    files[0].write_text("{")
+    stamp = files[1].stat().st_mtime_ns
+    run_grid(grid, out)
+    assert [f.read_bytes() for f in files] == before
+    assert files[1].stat().st_mtime_ns == stamp
+    run_grid(grid_of(folder, left_out_bags=2), out)
+    assert json.loads(files[1].read_text())["asked"] == 2
+    assert len(read_left_out(files[1].parent).correlations) == 2
+
+
+def test_a_run_that_cannot_be_read_is_noted_and_tried_again(run, folder):
+    out, cells = run
+    cell = next(c for c in cells if c.config.model == "camil")
+    weights = cell.folder(out) / "checkpoints" / "best.safetensors"
+    stored = weights.read_bytes()
+    weights.write_bytes(b"x")
+    notes = []
+
+    class Noting(Watch):
+        def note(self, text):
+            notes.append(text)
+
+    changed = grid_of(folder, left_out_bags=3)
+    run_grid(changed, out, watch=Noting())
+    assert len(notes) == 1 and "no instances were left out" in notes[0] and cell.name in notes[0]
+    weights.write_bytes(stored)
+    run_grid(changed, out, watch=Noting())
+    assert len(notes) == 1 and read_left_out(cell.folder(out)).asked == 3
+
+
+def test_wrong_numbers_are_refused(folder):
+    with pytest.raises(InputError, match=r"left_out_bags in .* is -1: expected a whole number"):
+        grid_of(folder, left_out_bags=-1)
