@@ -61,8 +61,8 @@ def assumption_bags(
     test: AssumptionTest,
     *,
     seed: int,
-    train: int = 400,
-    val: int = 100,
+    train: int = 200,
+    val: int = 50,
     tested: int = 200,
     features: int = 16,
 ) -> Iterator[AssumptionBag]:
