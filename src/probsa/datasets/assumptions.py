@@ -89,7 +89,8 @@ def assumption_bags(
         for k in range(count):
             rng = np.random.default_rng(seed_of(seed, test, part, k))
             counts = _counts(test, rng, positive=k % 2 == 1, turned=part == "reversed")
-            concept = np.repeat([0, 1, 2, 3], [rng.integers(*BACKGROUND, endpoint=True), *counts])
+            background = int(rng.integers(*BACKGROUND, endpoint=True))
+            concept = np.repeat(np.arange(4), np.array([background, *counts]))
             rng.shuffle(concept)
             yield AssumptionBag(
                 name=f"{part}_{k:03d}",
@@ -135,7 +136,8 @@ def _counts(
     if test == "single-concept":
         return (drawn(FEW) if positive else 0), 0, poison
     if test == "multi-concept" and positive:
-        return 2 * (drawn(FEW),) + (poison,)
+        both = drawn(FEW)
+        return both, both, poison
     if test == "false-frequency" and positive:
         return drawn(FEWER), drawn(FEWER), 0
     if test == "multi-concept":
