@@ -1,9 +1,8 @@
 """Bags that test whether a model respects the assumption of multiple instance learning.
 
-The tests are those of Raff and Holt, Reproducibility in multiple instance learning: a case for
-algorithmic unit tests, NeurIPS 2023, arXiv:2310.17867, Algorithms 1 to 3. The training bags offer a
-shortcut that contradicts the assumption, and the reversed test bags punish it: a model that uses it
-has an AUROC below 1/2.
+The tests are those of Raff and Holt, NeurIPS 2023, arXiv:2310.17867, Algorithms 1 to 3, with the
+numbers of torchmil's data sets. The training bags offer a shortcut that contradicts the assumption,
+and the reversed test bags punish it: a model that uses the shortcut has an AUROC below 1/2.
 """
 
 from collections.abc import Iterator, Sequence

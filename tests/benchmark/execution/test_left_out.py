@@ -101,6 +101,8 @@ def test_what_is_known_is_kept_and_what_is_damaged_or_fewer_is_not(run, grid, fo
     files = [c.folder(out) / FILE for c in cells if c.config.model == "camil"]
     before = [f.read_bytes() for f in files]
     files[0].write_text("{")
+    with pytest.raises(InputError, match=FILE):
+        [entry_of(s) for s in read_results(out).scores]
     stamp = files[1].stat().st_mtime_ns
     run_grid(grid, out)
     assert [f.read_bytes() for f in files] == before
@@ -133,3 +135,5 @@ def test_a_run_that_cannot_be_read_is_noted_and_tried_again(run, folder):
 def test_wrong_numbers_are_refused(folder):
     with pytest.raises(InputError, match=r"left_out_bags in .* is -1: expected a whole number"):
         grid_of(folder, left_out_bags=-1)
+    with pytest.raises(InputError, match=r"left_out_bags in .* is 1 with keep: none"):
+        grid_of(folder, keep="none")

@@ -6,12 +6,12 @@ OUT/cells/DATA/METHOD/split0-seed0/left_out.json   the correlations of a finishe
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 
 from ...core import as_record, read_json, seed_of, write_json
-from ...errors import ProbSAError
+from ...errors import InputError, ProbSAError
 from ...evaluation import (
     LEAVE_ONE_OUT_UP_TO,
     Predictions,
@@ -40,14 +40,16 @@ class LeftOut:
 class LeavingOut(Stage):
     """Leaves out the instances of some positive test bags of finished cells."""
 
-    advice_on_death: ClassVar[str] = "Try again with fewer workers"
-
     bags: int
     """Largest number of bags of a cell."""
     threads: int
 
     def known(self, task: Task) -> TaskOutcome | None:
-        found = read_left_out(task.target.parent)
+        """Return that a cell is done; what is damaged, or was asked of other bags, is not."""
+        try:
+            found = read_left_out(task.target.parent)
+        except InputError:
+            return None
         if found is None or found.asked != self.bags:
             return None
         return TaskOutcome(name=task.name, status="done", kept=True)
@@ -95,14 +97,13 @@ def leave_out(
 
 
 def read_left_out(folder: Path) -> LeftOut | None:
-    """Return what was found for the run in a folder; None if there is nothing, or it is damaged."""
+    """Return what was found for the run in a folder; None if there is nothing.
+
+    Raises:
+        InputError: The file is damaged. The next run of the grid writes it again.
+    """
     path = folder / FILE
-    if not path.is_file():
-        return None
-    try:
-        return as_record(LeftOut, read_json(path), where=str(path))
-    except ProbSAError:
-        return None
+    return as_record(LeftOut, read_json(path), where=str(path)) if path.is_file() else None
 
 
 def _of_run(run: RunFolder, *, bags: int) -> dict[str, float | None]:
@@ -115,8 +116,10 @@ def _of_run(run: RunFolder, *, bags: int) -> dict[str, float | None]:
     features, _ = open_units(config.data)
     found: dict[str, float | None] = {}
     for name in chosen:
+        if len(found) == bags:
+            break
         bag = features.bag(name)
-        if len(bag) <= LEAVE_ONE_OUT_UP_TO and len(found) < bags:
+        if len(bag) <= LEAVE_ONE_OUT_UP_TO:
             found[name] = left_out_correlation(predictor, bag)
     return found
 

@@ -175,7 +175,7 @@ def _run_cells(
         on_outcome=on_outcome,
     )
     settled = _settle(out, cells)
-    if grid.left_out_bags and grid.keep != "none":
+    if grid.left_out_bags:
         outcomes = leave_out(
             [s.cell for s in settled if s.status == "done"],
             out,

@@ -324,15 +324,22 @@ def _grid(given: dict[str, Any], *, name: str, notes: Sequence[str], where: str)
             data_set = data_set or _data_set(data_name, keys, config, given, where=where)
             rows.append(Row(data=data_set, method=entry.method, config=config, seeds=seeds))
     order, joint_runs = given.get("data_seed", 0), given.get("joint_runs")
+    keep = choice(given, "keep", get_args(Keep), where=where)
+    left_out_bags = number(given.get("left_out_bags", 0), "left_out_bags", where=where, least=0)
+    if left_out_bags and keep == "none":
+        raise InputError(
+            f"left_out_bags in {where} is {left_out_bags} with keep: none: the models predict bags "
+            "again, so keep their best checkpoints, or give left_out_bags: 0"
+        )
     return Grid(
         name=name,
         rows=tuple(rows),
         data_seed=None if order is None else number(order, "data_seed", where=where),
-        keep=choice(given, "keep", get_args(Keep), where=where),
+        keep=keep,
         joint_runs=None
         if joint_runs is None
         else number(joint_runs, "joint_runs", where=where, least=1),
-        left_out_bags=number(given.get("left_out_bags", 0), "left_out_bags", where=where, least=0),
+        left_out_bags=left_out_bags,
         leaks=choice(given, "leaks", ("refuse", "note"), where=where),
         slurm=given.get("slurm") or {},
         given={"name": name, **given},

@@ -48,6 +48,7 @@ def entry_of(scores: Scores) -> Entry | None:
 
     Raises:
         BagError: a bag's file is missing or damaged, or its scores are not finite.
+        InputError: a run's file of left-out instances is damaged.
     """
     measures: list[dict[str, BagMeasures]] = []
     labelled = False
