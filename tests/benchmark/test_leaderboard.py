@@ -96,7 +96,7 @@ def test_a_better_map_wins_and_gains_over_the_null(tmp_path):
     gain = board.of("ap", "clam-sb").value - board.of("ap", "centre").value
     assert board.of("gain", "clam-sb").value == pytest.approx(gain, abs=1e-12)
     assert board.of("gain", "clam-sb").above_zero
-    assert board.of("gain", "centre").value is None
+    assert board.of("gain", "centre").value == 0
     assert board.of("auroc", "centre").value is None
 
 

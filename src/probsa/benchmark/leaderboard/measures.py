@@ -151,11 +151,11 @@ def _precisions(
 def _gains(
     entries: Sequence[Entry], best: Entry, both: Bool[np.ndarray, " bags"], resamples: int
 ) -> dict[str, Value]:
-    """Return the AP within bags minus that of the best null map."""
+    """Return the AP within bags minus that of the best null map, which has 0 itself."""
     if not both.any():
         return {}
     groups, null = _groups(best, both), best.values["average_precision"][:, both].mean(0)
-    found = {}
+    found = {best.name: Value(value=0.0)}
     for e in entries:
         if e is not best:
             difference = e.values["average_precision"][:, both] - null

@@ -27,9 +27,9 @@ EXPLAINED = (
     "positive test bags that have instances of both labels. Gain: the same minus that of the null "
     "map that is best on these test bags; null maps look at almost nothing. P(wrong) minus margin: "
     "AUROC for finding wrong calls of instances within bags. Faithfulness: Spearman's correlation "
-    "of the score with the change of the bag's probability when the instance is left out, where "
-    "the model has a closed form. Seconds: training of one run with its validation; runs that "
-    "trained together share their time."
+    "of the score with the change of the bag's probability when the instance is left out; for "
+    "models without a closed form, on some test bags only. Seconds: training of one run with its "
+    "validation; runs that trained together share their time."
 )
 
 
@@ -109,11 +109,7 @@ def _set_table(board: SetBoard) -> ResultTable:
             "other has a Holm-adjusted p of at most 0.05.",
             *(
                 detectable_from_intervals(
-                    [
-                        (v.low, v.high)
-                        for n in board.names
-                        if (v := board.of(k, n)).value is not None
-                    ],
+                    [(v.low, v.high) for n in board.names if (v := board.of(k, n)).low is not None],
                     what=title,
                 )
                 for k, title, _ in MEASURES
