@@ -8,6 +8,7 @@ import yaml
 from scipy.stats import spearmanr
 from support.stored import write_folder
 
+from probsa.benchmark.execution import left_out
 from probsa.benchmark.execution.left_out import FILE, read_left_out
 from probsa.benchmark.execution.running import run_grid
 from probsa.benchmark.execution.units import Watch
@@ -130,6 +131,23 @@ def test_a_run_that_cannot_be_read_is_noted_and_tried_again(run, folder):
     weights.write_bytes(stored)
     run_grid(changed, out, watch=Noting())
     assert len(notes) == 1 and read_left_out(cell.folder(out)).asked == 3
+
+
+def test_bags_above_the_limit_are_passed_over(run, folder, monkeypatch):
+    out, cells = run
+    camil = [c for c in cells if c.config.model == "camil"]
+    bags, _ = open_units(camil[0].config.data)
+    large: set[str] = set()
+    monkeypatch.setattr(left_out, "LEAVE_ONE_OUT_UP_TO", 6)
+    run_grid(grid_of(folder, left_out_bags=4), out)
+    for cell in camil:
+        table = read_predictions(cell.folder(out) / "predictions")
+        rows = zip(table.bags, table.parts, table.labels, strict=True)
+        positive = {b for b, part, y in rows if part == "test" and y}
+        small = {b for b in positive if len(bags.bag(b)) <= 6}
+        assert set(read_left_out(cell.folder(out)).correlations) == small
+        large |= positive - small
+    assert large
 
 
 def test_wrong_numbers_are_refused(folder):
