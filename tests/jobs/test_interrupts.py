@@ -1,6 +1,7 @@
 """An interrupt ends the work wherever it arrives."""
 
 import signal
+import subprocess
 import sys
 import time
 import weakref
@@ -52,3 +53,20 @@ def test_other_discarded_exceptions_are_shown_as_before(monkeypatch):
         del_me = Faulty()
         del del_me
     assert shown == [ValueError]
+
+
+def test_a_forked_process_ends_at_once():
+    script = """
+import os, signal, sys, time
+from probsa.jobs import sigterm_as_interrupt
+with sigterm_as_interrupt():
+    child = os.fork()
+    if not child:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:  # not reached: the child has nothing to clean up
+            os._exit(1)
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=False)
+    assert done.returncode == 128 + signal.SIGTERM
