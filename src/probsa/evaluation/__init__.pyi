@@ -46,6 +46,10 @@ from .metrics import best_threshold as best_threshold
 from .model_card import CardFacts as CardFacts
 from .new_sets import NewSets as NewSets
 from .new_sets import write_sets as write_sets
+from .new_to_runs import DistancesOfRuns as DistancesOfRuns
+from .new_to_runs import NullMapsOfRuns as NullMapsOfRuns
+from .new_to_runs import distances_of as distances_of
+from .new_to_runs import null_maps_of as null_maps_of
 from .null_comparison import NullComparison as NullComparison
 from .null_comparison import compare_to_null_maps as compare_to_null_maps
 from .null_files import about_null_maps as about_null_maps
@@ -53,7 +57,6 @@ from .null_files import apply_null_maps as apply_null_maps
 from .null_files import fit_for_run as fit_for_run
 from .null_files import labelled_bags as labelled_bags
 from .null_files import null_maps_file as null_maps_file
-from .null_files import null_maps_of as null_maps_of
 from .null_files import read_null_scores as read_null_scores
 from .null_files import store_null_maps as store_null_maps
 from .null_files import write_null_scores as write_null_scores

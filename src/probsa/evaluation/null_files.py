@@ -7,7 +7,7 @@ PREDICTIONS/null_maps/about.json   the fit, written last
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import h5py
 import numpy as np
@@ -34,6 +34,16 @@ NO_NULL_MAPS = (
     "no null maps were stored with these predictions: `probsa train` fits them if the held-out "
     "bags have instance labels"
 )
+
+
+@runtime_checkable
+class ScoresBags(Protocol):
+    """The null maps of one or of several runs."""
+
+    @property
+    def about(self) -> Mapping[str, Any]: ...
+
+    def scores(self, bag: StoredBag) -> dict[str, Float[np.ndarray, " n"] | str]: ...
 
 
 def null_maps_file(run: Path) -> Path:
@@ -77,19 +87,7 @@ def store_null_maps(
     return True
 
 
-def null_maps_of(runs: Sequence[Path]) -> NullMaps | None:
-    """Return the null maps of a run, or None if it has none.
-
-    Several runs that predict together have null maps of several training parts: none is used.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    file = null_maps_file(runs[0])
-    return None if len(runs) > 1 or not file.is_file() else NullMaps.load(file)
-
-
-def apply_null_maps(maps: NullMaps | None, predictions: Path, bags: BagSet) -> bool:
+def apply_null_maps(maps: ScoresBags | None, predictions: Path, bags: BagSet) -> bool:
     """Score newly predicted bags that have instance labels with the null maps of their run.
 
     Returns: whether the bags were scored.
@@ -101,7 +99,7 @@ def apply_null_maps(maps: NullMaps | None, predictions: Path, bags: BagSet) -> b
 
 
 def write_null_scores(
-    parent: Path, maps: NullMaps, *, names: Iterable[str], read: Callable[[str], StoredBag]
+    parent: Path, maps: ScoresBags, *, names: Iterable[str], read: Callable[[str], StoredBag]
 ) -> None:
     """Write the scores of the instances of some bags, one bag at a time.
 

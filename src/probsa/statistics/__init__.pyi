@@ -2,6 +2,8 @@ from .areas_by_class import class_areas as class_areas
 from .areas_by_class import mean_over_classes as mean_over_classes
 from .areas_by_class import micro_areas as micro_areas
 from .areas_by_class import one_vs_one_auroc as one_vs_one_auroc
+from .block_ranks import BlockTest as BlockTest
+from .block_ranks import block_test as block_test
 from .bootstrap import Draws as Draws
 from .calibration import ChanceError as ChanceError
 from .calibration import Reliability as Reliability

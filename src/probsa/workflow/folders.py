@@ -22,8 +22,8 @@ from ..evaluation import (
     NOTES,
     MapScoreChoice,
     Predictor,
-    TrainingDistance,
     apply_null_maps,
+    distances_of,
     load,
     load_several,
     null_maps_of,
@@ -148,7 +148,7 @@ def _selection(
         bags.names,
         compared=True,
         strict=strict,
-        distance=TrainingDistance.of_run(RunFolder(runs[0])) if len(runs) == 1 else None,
+        distance=distances_of(runs),
         rival=means_of_runs(runs, predictor),
     )
 

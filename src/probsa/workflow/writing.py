@@ -14,6 +14,7 @@ from ..errors import BagError, GraphError
 from ..evaluation import (
     SEEN_BY_ALL,
     DeletionCurves,
+    DistancesOfRuns,
     Ensemble,
     MapScoreChoice,
     Prediction,
@@ -63,7 +64,7 @@ class BagSelection:
     """Whether the bags' metadata are compared with those of the training bags."""
     strict: bool = True
     """Whether bags with other metadata are left out."""
-    distance: TrainingDistance | None = None
+    distance: TrainingDistance | DistancesOfRuns | None = None
     """What the bags' distances from training are computed with."""
     rival: MeanFeatures | None = None
     """What also predicts the bags, from the mean of their features."""

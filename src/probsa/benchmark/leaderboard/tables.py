@@ -63,7 +63,7 @@ def leaderboard_table(boards: Sequence[SetBoard], *, notes: Sequence[str] = ()) 
             "methods that predict bags and have a value in every column: bag AUROC, NLL and AP "
             "within bags of every data set.",
             EXPLAINED,
-            rank_note(ranks, dependent="AUROC, NLL and AP"),
+            rank_note(ranks, blocks=[board.data for board in boards for _ in RANKED]),
             *notes,
         ),
         follow=tuple(_set_table(board) for board in boards),

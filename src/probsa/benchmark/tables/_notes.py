@@ -2,7 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from ...statistics import Ranks, critical_difference, detectable_sentence, holm, signed_rank
+from ...statistics import (
+    ALPHA,
+    Ranks,
+    block_test,
+    critical_difference,
+    detectable_sentence,
+    holm,
+    signed_rank,
+)
 from ..results.outlier_folds import outlier_splits, outlier_test_part
 from ..results.pooled import Compared, Pooled
 from ..results.results import Scores
@@ -36,26 +44,36 @@ def bold_note(below: str) -> str:
     )
 
 
-def rank_note(ranks: Ranks | None, *, dependent: str = "AUROC and F1") -> str:
-    """Return how average ranks are computed, and the Friedman and Nemenyi tests.
+def rank_note(ranks: Ranks | None, *, blocks: Sequence[str]) -> str:
+    """Return how average ranks over pairs of data set and metric are computed, and their test.
 
-    dependent: the metrics of a data set that are columns, in words.
+    blocks: the data set of each column.
     """
     if ranks is None:
         return "Average rank: needs two methods that have a value in every column."
-    n = ranks.ranks.shape[1]
-    rule = (
-        f"Average rank: over {n} (data set, metric) columns, 1 is best, ties share a rank; ± s.d. "
-        "over columns (ddof = 1), as in the paper."
-    )
     return (
-        f"{rule} {_rank_tests(ranks)}. {dependent} of one data set are not independent, so the "
-        "test is lenient."
+        f"Average rank: over {len(blocks)} (data set, metric) columns, 1 is best, ties share a "
+        f"rank; ± s.d. over columns (ddof = 1), as in the paper. {_block_test(ranks, blocks)}."
     )
+
+
+def _block_test(ranks: Ranks, blocks: Sequence[str]) -> str:
+    """Return the test of ranks whose columns depend on each other, in words."""
+    tested = block_test(ranks, blocks=blocks)
+    p, sets = tested.any_difference.p, len(set(blocks))
+    if p is None:
+        return f"No test of the ranks: {tested.any_difference.reason}"
+    test = (
+        f"Permutation test of the ranks (methods are permuted within each of the {sets} data sets, "
+        f"whose columns depend on each other): p = {p:.2g}"
+    )
+    if p > ALPHA or tested.difference is None:
+        return f"{test}, so no two methods can be told apart by their ranks"
+    return f"{test}; ranks further apart than {tested.difference:.1f} differ (0.05, all pairs)"
 
 
 def _rank_tests(ranks: Ranks) -> str:
-    """Return the tests of Friedman and Nemenyi in words."""
+    """Return the tests of Friedman and Nemenyi in words, for independent columns."""
     values = {m: (-ranks.ranks[i]).tolist() for i, m in enumerate(ranks.methods)}
     critical = critical_difference(values)
     test = critical.friedman
@@ -99,7 +117,10 @@ def pairs_note(values: Mapping[str, Sequence[float]], baseline: str | None) -> l
         ]
     adjusted = holm([1.0 if t.p is None else t.p for t in tests.values()])
     named = ", ".join(f"{m} {p:.3g}" for m, p in zip(tests, adjusted, strict=True))
-    return [f"Wilcoxon's test against {baseline} over {n} columns, Holm-adjusted p: {named}."]
+    return [
+        f"Wilcoxon's test against {baseline} over {n} columns, Holm-adjusted p: {named}. AUROC and "
+        "F1 of one data set are not independent, so this test is lenient."
+    ]
 
 
 def detectable(compared: Compared) -> list[str]:

@@ -133,7 +133,9 @@ def _means_notes(scores: Sequence[AnyScores]) -> list[str]:
 
 def ranks_notes(ranks: Ranked) -> list[str]:
     """Return how ranks are computed, and their tests."""
-    return [primary_rank_note(ranks.ranks) if ranks.by_primary else rank_note(ranks.ranks)]
+    if ranks.by_primary:
+        return [primary_rank_note(ranks.ranks)]
+    return [rank_note(ranks.ranks, blocks=ranks.blocks)]
 
 
 def _pairs_notes(ranks: Ranked, baseline: str | None) -> list[str]:
