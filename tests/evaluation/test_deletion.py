@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from scipy import stats
 from support.made_predictions import made
 from support.random_bags import random_bag
 
@@ -16,7 +17,7 @@ from probsa.errors import InputError, UnknownName
 from probsa.evaluation import deletion as module
 from probsa.evaluation import evaluate, read_curves, write_curves
 from probsa.evaluation.deletion import DeletionCurves, deletion_curves
-from probsa.evaluation.faithfulness_section import predicted_with_curves
+from probsa.evaluation.faithfulness_section import mean_curves_metrics, predicted_with_curves
 from probsa.evaluation.predictor import Ensemble, Predictor
 from probsa.evaluation.tables import write_predictions
 from probsa.training import Standardizer
@@ -288,3 +289,17 @@ def test_predictions_with_curves_are_the_predictions():
         np.testing.assert_allclose(a.probability, b.probability, atol=1e-6)
     assert [c.name for c in found] == [b.name for b in bags]
     assert {c.shown for c in found} == {"contribution"}
+
+
+def test_intervals_over_few_groups_are_students():
+    """The percentiles of resamples are too narrow for few groups (benchmarks/null_tests.py)."""
+    areas = [0.02, 0.06, 0.1, 0.14, 0.03, 0.09]
+    curves = [stored(f"b{k}", area) for k, area in enumerate(areas)]
+    m = mean_curves_metrics(curves, groups=range(6), resamples=20_000, seed=0)["gain_over_random"]
+    gains = np.array(areas) - 0.05
+    low, high = stats.t.interval(0.95, 5, gains.mean(), gains.std(ddof=1) / 6**0.5)
+    assert (m.low, m.high) == (pytest.approx(low, abs=5e-4), pytest.approx(high, abs=5e-4))
+    pairs = mean_curves_metrics(curves, groups=[0, 0, 1, 1, 2, 2], resamples=20_000, seed=0)
+    of_groups = gains.reshape(3, 2).mean(1)
+    half = stats.t.ppf(0.975, 2) * of_groups.std(ddof=1) / 3**0.5
+    assert pairs["gain_over_random"].high == pytest.approx(gains.mean() + half, abs=3e-3)

@@ -5,7 +5,7 @@ model calls positive are summarised, because only their maps claim to show evide
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,10 @@ from rich.table import Table as Grid
 
 from ..core import CLASS_TASKS, Bag, counted, read_record, write_json
 from ..errors import InputError
-from ..statistics import Draws, Metric, SampledMetric, ratio_of_sums
+from ..statistics import Draws, Metric, ratio_of_sums, student_interval
 from .deletion import REMOVAL_ORDERS, RULE, SAMPLES, DeletionCurves, deletion_curves
 from .evaluated import Evaluated
 from .map_scores import MapScore
-from .pools import bag_draws
 from .prediction import Prediction
 from .predictor import Predictor
 from .tables import FAITHFULNESS
@@ -159,16 +158,13 @@ def faithfulness_section(evaluated: Evaluated) -> FaithfulnessSection | None:
     kept = [k for k, c in enumerate(of_rows) if c.most_first]
     curves = [of_rows[k] for k in kept]
     reasons = Counter(c.missing["shown"] for c in of_rows if not c.most_first)
-    rows = [rows[k] for k in kept]
-    draws = bag_draws(
-        [c.name for c in curves],
-        evaluated.y(rows) > 0,
-        groups=evaluated.group,
-        resamples=min(evaluated.bootstrap, RESAMPLES),
-        seed=evaluated.seed,
-    ).with_data()
     return FaithfulnessSection(
-        metrics={name: s.metric() for name, s in _samples(curves, draws).items()},
+        metrics=mean_curves_metrics(
+            curves,
+            groups=[evaluated.group.get(c.name, c.name) for c in curves],
+            resamples=min(evaluated.bootstrap, RESAMPLES),
+            seed=evaluated.seed,
+        ),
         bags=len(curves),
         removal=Counter(c.removal for c in curves),
         without=reasons,
@@ -189,31 +185,52 @@ def _called(evaluated: Evaluated) -> Bool[np.ndarray, " bags"]:
     return p[:, -1] >= evaluated.threshold
 
 
-def _samples(curves: Sequence[DeletionCurves], draws: Draws) -> dict[str, SampledMetric]:
+def mean_curves_metrics(
+    curves: Sequence[DeletionCurves], *, groups: Sequence[Hashable], resamples: int, seed: int
+) -> dict[str, Metric]:
+    """Return the means over bags of the areas, of their gains and of the rank correlation.
+
+    The intervals are Student's over the groups, because percentiles of resamples call a random
+    order more faithful than another one too often.
+
+    Args:
+        curves: The curves of each bag.
+        groups: The group (patient) of each bag.
+        resamples: Number of resamples of the groups.
+        seed: Seed of the resamples.
+    """
     if not curves:
-        return dict.fromkeys(TITLES, SampledMetric.undefined(NO_POSITIVE))
+        return dict.fromkeys(TITLES, Metric.undefined(NO_POSITIVE))
     areas = {name: np.array([c.areas.get(name, np.nan) for c in curves]) for name in REMOVAL_ORDERS}
-    samples = {
-        f"area_{name}": _mean(value, _reason(curves, name), draws) for name, value in areas.items()
-    }
-    for rival in REMOVAL_ORDERS[1:]:
-        both = areas["shown"] - areas[rival]  # over the bags that have both
-        samples[f"gain_over_{rival}"] = _mean(both, _reason(curves, rival), draws)
     ranks = np.array([np.nan if c.rank_correlation is None else c.rank_correlation for c in curves])
-    samples["rank_correlation"] = _mean(ranks, _reason(curves, "rank_correlation"), draws)
-    return samples
+    values = {f"area_{name}": (area, name) for name, area in areas.items()}
+    for rival in REMOVAL_ORDERS[1:]:  # over the bags that have both
+        values[f"gain_over_{rival}"] = (areas["shown"] - areas[rival], rival)
+    values["rank_correlation"] = (ranks, "rank_correlation")
+    draws = Draws.stratified(
+        np.ones(len(curves)), groups=groups, resamples=resamples, seed=seed
+    ).with_data()
+    return {
+        name: _mean(value, _reason(curves, order), groups=groups, draws=draws)
+        for name, (value, order) in values.items()
+    }
 
 
 def _reason(curves: Sequence[DeletionCurves], name: str) -> str:
     return next((c.missing[name] for c in curves if name in c.missing), "")
 
 
-def _mean(value: Float[np.ndarray, " bags"], reason: str, draws: Draws) -> SampledMetric:
+def _mean(
+    value: Float[np.ndarray, " bags"], reason: str, *, groups: Sequence[Hashable], draws: Draws
+) -> Metric:
     """Return the mean over the bags where the value is defined."""
     defined = np.isfinite(value)
     if not defined.any():
-        return SampledMetric.undefined(reason)
-    return ratio_of_sums(np.where(defined, value, 0.0), defined, draws=draws)
+        return Metric.undefined(reason)
+    mean = ratio_of_sums(np.where(defined, value, 0.0), defined, draws=draws)
+    return student_interval(
+        mean, groups=len({g for g, d in zip(groups, defined, strict=True) if d})
+    )
 
 
 def _mean_curves(curves: Sequence[DeletionCurves]) -> dict[str, dict[str, list[float]]]:

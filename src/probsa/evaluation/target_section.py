@@ -27,6 +27,7 @@ from ..statistics import (
     ordinal_metrics,
     regression_metrics,
     sampled_difference,
+    student_interval,
     survival_metrics,
 )
 from .tables import Predictions
@@ -167,7 +168,7 @@ def target_metrics(
         task=data.task,
         by_part=_metrics(of_model.by_part),
         rivals=_metrics({name: r.overall for name, r in rivals.items()}),
-        gain=_gain(data.task, of_model, rivals.get(MEAN_RIVAL)),
+        gain=_gain(data.task, of_model, rivals.get(MEAN_RIVAL), groups=len(set(groups))),
         notes=tuple(dict.fromkeys(of_model.notes)),
     )
     return {name: m.metric() for name, m in of_model.overall.items()}, section
@@ -212,14 +213,16 @@ def sampled_target_metrics(data: TargetData, draws: Draws) -> Found:
     return found, rivals
 
 
-def _gain(task: Task, of_model: TargetMetrics, of_means: TargetMetrics | None) -> Gain | None:
-    """Return by how much the model is better than the mean of the features."""
+def _gain(
+    task: Task, of_model: TargetMetrics, of_means: TargetMetrics | None, *, groups: int
+) -> Gain | None:
+    """Return by how much the model is better than the mean of the features, over these groups."""
     primary = PRIMARY[task]
     if of_means is None or primary.name not in of_model.overall:
         return None
     one, other = of_model.overall[primary.name], of_means.overall[primary.name]
     better = (one, other) if primary.higher_is_better else (other, one)
-    return primary.name, sampled_difference(*better).metric()
+    return primary.name, student_interval(sampled_difference(*better), groups=groups)
 
 
 def _of_means(
