@@ -6,7 +6,9 @@ The sets are run one after another (`probsa benchmark recipes/localmil.yaml --da
 leaves a `leaderboard_SET.csv`, which is kept here as `SET.csv`. This script reads these tables and
 writes the leaderboard over all of them by the package's own code: the page that one run of the
 recipe over all sets writes. Values are those of the tables, so nothing is computed again but
-means, ranks and Friedman's test.
+means, ranks and their test. Tables that were recorded before gains were adjusted for the number of
+methods have no column `gain_winner`: there, Holm's adjustment is applied to p computed from the
+intervals, which are taken as normal.
 """
 
 import argparse
@@ -14,12 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from scipy.stats import norm
+
 from probsa.benchmark.leaderboard.measures import SetBoard, Value
 from probsa.benchmark.leaderboard.page import to_html
 from probsa.benchmark.leaderboard.tables import MEASURES, leaderboard_table
 from probsa.benchmark.leaderboard.writing import TITLE
 from probsa.benchmark.tables.formats import to_markdown
 from probsa.core.files import read_csv, write_text
+from probsa.statistics import ALPHA, holm
 
 BAGS = {
     "ct_ich": (82, 36),
@@ -58,6 +63,10 @@ def board(path: Path, name: str) -> SetBoard:
         }
         for measure, _, unit in MEASURES
     }
+    for measure in ("gain", "doubt_gain"):
+        if not any(f"{measure}_winner" in row for row in rows.values()):
+            trained = {m: v for m, v in values[measure].items() if m not in nulls}
+            values[measure] = {**values[measure], **_adjusted(trained)}
     bags, positive = BAGS[name]
     return SetBoard(
         data=name,
@@ -68,6 +77,23 @@ def board(path: Path, name: str) -> SetBoard:
         bags=bags,
         positive=positive,
     )
+
+
+def _adjusted(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return which differences are above 0 by Holm's adjustment, with p from the intervals."""
+    known = {
+        name: (v.value, v.value - v.low)
+        for name, v in values.items()
+        if v.value is not None and v.low is not None
+    }
+    p = [
+        2 * norm.sf(norm.ppf(0.975) * abs(d) / half) if half else 1.0 for d, half in known.values()
+    ]
+    adjusted = dict(zip(known, holm(p), strict=True))
+    return {
+        name: replace(v, wins=adjusted.get(name, 1.0) <= ALPHA and (v.value or 0) > 0)
+        for name, v in values.items()
+    }
 
 
 def _value(row: Mapping[str, str], measure: str, *, scale: float) -> Value:

@@ -4,14 +4,15 @@ import csv
 import hashlib
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, log_loss
 from support.made_experiments import write_folds
 
-from probsa.benchmark.leaderboard.entries import Entry, entry_of
-from probsa.benchmark.leaderboard.measures import set_board
+from probsa.benchmark.leaderboard.entries import CHECKS, VALUES, Entry, entry_of
+from probsa.benchmark.leaderboard.measures import above_zero, set_board
 from probsa.benchmark.leaderboard.writing import write_leaderboard
 from probsa.benchmark.results.results import read_results
 from probsa.core import write_csv, write_json
@@ -19,6 +20,7 @@ from probsa.datasets import SetCard, fingerprint_line
 from probsa.datasets.localmil import SetDescription
 from probsa.errors import InputError
 from probsa.evaluation import read_submission, submit
+from probsa.statistics import Difference
 
 FOLDS = [[f"f{k}b{i}" for i in range(10)] for k in range(4)]
 BAGS = [b for fold in FOLDS for b in fold]
@@ -54,7 +56,7 @@ def _null(entry, labels, *, seed=0):
     ap = [average_precision_score(labels[b], rng.normal(size=N)) if Y[b] else np.nan for b in BAGS]
     nothing = np.full((1, len(BAGS)), np.nan)
     by_name = dict(zip(BAGS, ap, strict=True))
-    values = dict.fromkeys(("auroc", "doubt_gain", "faithfulness"), nothing)
+    values = dict.fromkeys((*VALUES, *CHECKS), nothing)
     values["average_precision"] = np.array([[by_name[b] for b in entry.bags]])
     return Entry(
         data=entry.data, name="centre", bags=entry.bags, groups=entry.groups, values=values
@@ -95,9 +97,23 @@ def test_a_better_map_wins_and_gains_over_the_null(tmp_path):
     assert board.of("ap", "clam-sb").wins and not board.of("ap", "abmil").wins
     gain = board.of("ap", "clam-sb").value - board.of("ap", "centre").value
     assert board.of("gain", "clam-sb").value == pytest.approx(gain, abs=1e-12)
-    assert board.of("gain", "clam-sb").above_zero
+    assert board.of("gain", "clam-sb").wins
     assert board.of("gain", "centre").value == 0
     assert board.of("auroc", "centre").value is None
+
+
+def test_gains_are_adjusted_for_the_number_of_methods():
+    """A gain of p = 0.01 is shown to be above 0 alone, and not among 30 others."""
+    one = Difference(difference=0.1, low=0.02, high=0.18, p=0.01, spread=None)
+    noise = {
+        f"noise{k}": Difference(difference=0.0, low=-0.1, high=0.1, p=0.9, spread=None)
+        for k in range(30)
+    }
+    worse = Difference(difference=-0.5, low=-0.6, high=-0.4, p=1e-9, spread=None)
+    assert above_zero({"one": one, "worse": worse}) == {"one"}
+    assert above_zero({"one": one, **noise}) == frozenset()
+    strong = replace(one, p=0.001)
+    assert above_zero({"strong": strong, **noise}) == {"strong"}
 
 
 def test_files_name_every_method_and_escape_markup(tmp_path):

@@ -20,6 +20,8 @@ from probsa.evaluation.deletion import DeletionCurves, deletion_curves
 from probsa.evaluation.faithfulness_section import mean_curves_metrics, predicted_with_curves
 from probsa.evaluation.predictor import Ensemble, Predictor
 from probsa.evaluation.tables import write_predictions
+from probsa.maps import write_report_figures
+from probsa.maps.report_figures import draw_deletion
 from probsa.training import Standardizer
 
 
@@ -239,6 +241,13 @@ def test_the_report_averages_the_bags_that_are_called_positive(tmp_path):
     written = json.loads(json.dumps(report.to_dict()))["faithfulness"]
     assert written["removal"] == {"bag": 4}
     assert written["curves"]["most_first"]["probability"][-1] == pytest.approx(0.5 - 0.08)
+    assert written["curves"]["most_first_random"]["probability"][-1] == pytest.approx(0.4)
+    figures = write_report_figures(report, tmp_path / "figures")
+    assert "deletion.png" in {path.name for path in figures}
+    ax = draw_deletion(section).axes[0]
+    lines = {line.get_label(): line.get_ydata() for line in ax.lines}
+    np.testing.assert_allclose(lines["most relevant first"][[0, -1]], [0.5, 0.42])
+    np.testing.assert_allclose(lines["least relevant first"][[0, -1]], [0.5, 0.58])
     console = Console(record=True, width=200)
     report.render(console)
     assert "faithfulness of 4 bags (shortened bags predicted)" in console.export_text()

@@ -1,11 +1,11 @@
 from .bag_measures import BagMeasures as BagMeasures
 from .bag_measures import bag_measures as bag_measures
+from .bag_measures import shown_precision as shown_precision
 from .calibration_section import Calibration as Calibration
 from .calibration_section import CalibrationSection as CalibrationSection
 from .deletion import LEAVE_ONE_OUT_UP_TO as LEAVE_ONE_OUT_UP_TO
 from .deletion import DeletionCurves as DeletionCurves
 from .deletion import deletion_curves as deletion_curves
-from .deletion import left_out_correlation as left_out_correlation
 from .detections import Detections as Detections
 from .doubt_section import BAG_TITLES as BAG_TITLES
 from .doubt_section import INSTANCE_TITLES as INSTANCE_TITLES
@@ -18,6 +18,7 @@ from .error_detectors import doubt_verdict as doubt_verdict
 from .error_detectors import error_verdict as error_verdict
 from .faithfulness import MapScoreChoice as MapScoreChoice
 from .faithfulness import choose_map_score as choose_map_score
+from .faithfulness_section import FaithfulnessSection as FaithfulnessSection
 from .faithfulness_section import predicted_with_curves as predicted_with_curves
 from .faithfulness_section import read_curves as read_curves
 from .faithfulness_section import write_curves as write_curves

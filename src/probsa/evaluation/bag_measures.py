@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.stats import rankdata
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import average_precision_score, roc_auc_score
 
+from .map_scores import MapScore, drawn_values
 from .prediction import Prediction
 from .scores import class_column, doubt, instance_evidence, instance_scores, instance_variances
 from .within_bags import is_mixed, within_bag
@@ -28,7 +29,7 @@ class BagMeasures:
     or if all calls are right or all are wrong."""
     faithfulness: float | None
     """Spearman's correlation of the score with the exact change of the bag's probability when the
-    instance is left out; None where the model has no closed form (`left_out_correlation`)."""
+    instance is left out; None where the model has no closed form (see `deletion_curves`)."""
 
     def to_dict(self) -> dict[str, float | None]:
         """Return plain values for JSON."""
@@ -55,6 +56,22 @@ def bag_measures(p: Prediction) -> BagMeasures:
         if p.leave_one_out is None
         else rank_correlation(score, class_column(p, p.leave_one_out)),
     )
+
+
+def shown_precision(p: Prediction, shown: MapScore | None) -> float | None:
+    """Return the AP of a score of the instances; None without one, or unless both labels occur.
+
+    Args:
+        p: the prediction of a bag with instance labels.
+        shown: the score, for example that of the run's maps.
+    """
+    if shown is None or p.instance_labels is None:
+        return None
+    known, y = p.instance_labels >= 0, p.instance_labels > 0
+    if not is_mixed(y[known]):
+        return None
+    score = class_column(p, drawn_values(p, shown))
+    return float(average_precision_score(y[known], score[known]))
 
 
 def _doubt_gain(

@@ -31,7 +31,7 @@ from .map_scores import MapScore, available_scores, map_values
 from .null_maps import centre
 from .prediction import Prediction
 from .predictor import Ensemble, Predictor
-from .scores import class_column, instance_scores
+from .scores import class_column
 from .temperature import scale_probabilities
 from .verdicts import response, shown_column
 
@@ -152,6 +152,7 @@ def deletion_curves(
     bag: Bag,
     *,
     shown: MapScore | None = None,
+    orders: Sequence[RemovalOrder] = REMOVAL_ORDERS,
     shares: Sequence[float] = SHARES,
     samples: int = SAMPLES,
     seed: int = 0,
@@ -162,6 +163,7 @@ def deletion_curves(
         predictor: The trained model.
         bag: The bag, which needs an instance more than the model's smallest bag.
         shown: The score of the map; None for the model's own.
+        orders: The orders in which instances are removed; `shown` is one of them.
         shares: Shares of the instances to remove.
         samples: Number of posterior samples of the closed form.
         seed: Seed of the random order.
@@ -189,7 +191,7 @@ def deletion_curves(
         names = (*REMOVAL_ORDERS, "rank_correlation")
         return p, replace(curves, missing=dict.fromkeys(names, reason))
     with without_explanations(predictor):
-        return p, _with_curves(curves, predictor, bag, p, records=records, seed=seed)
+        return p, _with_curves(curves, predictor, bag, p, orders=orders, records=records, seed=seed)
 
 
 def _with_curves(
@@ -198,6 +200,7 @@ def _with_curves(
     bag: Bag,
     p: Prediction,
     *,
+    orders: Sequence[RemovalOrder],
     records: Sequence[PoolingRecord],
     seed: int,
 ) -> DeletionCurves:
@@ -205,6 +208,7 @@ def _with_curves(
     drops, missing = _leave_one_out(predictor, bag, p)
     relevance, more = _relevance(bag, values, drops, seed=seed)
     missing |= more
+    relevance = {name: v for name, v in relevance.items() if name in orders}
     ranked = [np.argsort(-v, kind="stable") for v in relevance.values()]
     if empty.removal == "pooling":
         after = _from_records(records, np.stack(ranked), empty.counts)
@@ -213,8 +217,8 @@ def _with_curves(
         one = p.task in CLASS_TASKS
         most, least = after[..., class_of(p) if one else shown_column(p, after.shape[-1])]
     else:
-        orders = [*ranked, *(order[::-1] for order in ranked)]
-        after = _by_prediction(predictor, bag, p, orders=orders, counts=empty.counts)
+        both = [*ranked, *(order[::-1] for order in ranked)]
+        after = _by_prediction(predictor, bag, p, orders=both, counts=empty.counts)
         most, least = np.split(after, 2)
     correlation = None if drops is None else rank_correlation(values, drops)
     if drops is not None and correlation is None:
@@ -226,28 +230,6 @@ def _with_curves(
         rank_correlation=correlation,
         missing=missing,
     )
-
-
-def left_out_correlation(predictor: Predictor, bag: Bag) -> float | None:
-    """Return how the model's own score ranks the instances of a bag next to leaving each one out.
-
-    Args:
-        predictor: The trained model.
-        bag: The bag. Without a closed form, the model predicts it once for each instance.
-
-    Returns:
-        Spearman's correlation with the exact drop of the probability; None if the bag is too small
-        or too large for that, or if all scores or all drops are equal.
-
-    Raises:
-        BagError: The bag cannot be predicted.
-    """
-    if len(bag) <= max(1, predictor.model.min_instances):
-        return None
-    (p,) = predictor.predict([bag])
-    with without_explanations(predictor):
-        drops, _ = _leave_one_out(predictor, bag, p)
-    return None if drops is None else rank_correlation(instance_scores(p), drops)
 
 
 def _members(predictor: Predictor, bag: Bag) -> int:

@@ -54,8 +54,8 @@ class FaithfulnessSection:
     without: Mapping[str, int]
     """Reasons why bags have no curves, with their numbers."""
     curves: Mapping[str, Mapping[str, Sequence[float]]]
-    """Mean probability over the bags by removed share, for `most_first` and `least_first` of the
-    shown score."""
+    """Mean probability over the bags by removed share: `most_first` and `least_first` of the shown
+    score, and both with the ending `_random` of a random order."""
     rule: str = RULE
 
     @property
@@ -234,12 +234,18 @@ def _mean(
 
 
 def _mean_curves(curves: Sequence[DeletionCurves]) -> dict[str, dict[str, list[float]]]:
-    """Return the mean curves of the shown score at tenths of the removed instances."""
-    if not curves:
-        return {}
+    """Return the mean curves at tenths of the removed instances, of the shown and a random order.
+
+    Bags without a random order are left out of its curves.
+    """
     share = np.linspace(0, 0.9, 10)
     means = {}
-    for kind in ("most_first", "least_first"):
-        at = [np.interp(share, c.counts / c.instances, getattr(c, kind)["shown"]) for c in curves]
-        means[kind] = {"share": share.tolist(), "probability": np.mean(at, 0).tolist()}
+    for order, suffix in (("shown", ""), ("random", "_random")):
+        having = [c for c in curves if order in c.most_first]
+        for kind in ("most_first", "least_first") if having else ():
+            at = [np.interp(share, c.counts / c.instances, getattr(c, kind)[order]) for c in having]
+            means[kind + suffix] = {
+                "share": share.tolist(),
+                "probability": np.mean(at, 0).tolist(),
+            }
     return means

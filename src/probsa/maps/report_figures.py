@@ -1,7 +1,7 @@
-"""The figures of an evaluation report: reliability diagrams and retention curves, as PNG.
+"""The figures of an evaluation report: reliability, retention and deletion, as PNG.
 
-Panels are those of bags and, where instances have labels, of instances of positive bags. The JSON
-report has the numbers.
+Panels of the first two are those of bags and, where instances have labels, of instances of positive
+bags. The JSON report has the numbers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ from ..evaluation import (
     CalibrationSection,
     Detections,
     DoubtSection,
+    FaithfulnessSection,
     Report,
 )
 from ..statistics import SHARES
@@ -41,7 +42,7 @@ NULLS = ("margin", "entropy")
 
 
 def write_report_figures(report: Report, folder: Path) -> list[Path]:
-    """Write `reliability.png` and `retention.png` into a folder, and return their paths.
+    """Write `reliability.png`, `retention.png` and `deletion.png`, and return their paths.
 
     A figure without any panel is not written.
     """
@@ -52,6 +53,8 @@ def write_report_figures(report: Report, folder: Path) -> list[Path]:
             figure, path = draw_reliability(section), folder / "reliability.png"
         elif isinstance(section, DoubtSection):
             figure, path = draw_retention(section), folder / "retention.png"
+        elif isinstance(section, FaithfulnessSection):
+            figure, path = draw_deletion(section), folder / "deletion.png"
         else:
             continue
         if figure is not None:
@@ -81,6 +84,45 @@ def draw_retention(section: DoubtSection) -> Figure | None:
     figure = _sheet(len(panels), legend=LEGEND)
     for k, (detections, titles) in enumerate(panels):
         _retention(figure.add_subplot(1, len(panels), k + 1), detections, titles=titles)
+    return figure
+
+
+def draw_deletion(section: FaithfulnessSection) -> Figure | None:
+    """Return the curves of deletion beside those of a random order; None if there are none.
+
+    Read from right to left, the curve of least relevant first is that of inserting the most
+    relevant instances into an empty bag.
+    """
+    if not section.curves:
+        return None
+    figure = _sheet(1, legend=LEGEND)
+    ax = figure.add_subplot()
+    shown = {k: section.curves[k] for k in ("least_first", "most_first")}
+    share = 100 * np.array(shown["most_first"]["share"])
+    ax.fill_between(
+        share,
+        shown["most_first"]["probability"],
+        shown["least_first"]["probability"],
+        color=COLOURS["doubt"],
+        alpha=0.12,
+        lw=0,
+        label="area between the curves",
+    )
+    titles = {"least_first": "least relevant first", "most_first": "most relevant first"}
+    for kind, colour in (("least_first", COLOURS["doubt"]), ("most_first", COLOURS["ood"])):
+        ax.plot(share, shown[kind]["probability"], color=colour, lw=1.5, label=titles[kind])
+        if f"{kind}_random" in section.curves:
+            random = section.curves[f"{kind}_random"]["probability"]
+            label = "random orders (null)" if kind == "most_first" else None
+            ax.plot(share, random, color="#7a7a7a", lw=1, ls="--", label=label)
+    area = section.metrics["area_shown"].value
+    ax.set(xlim=(0, 90), ylim=(-0.02, 1.02))
+    ax.set_xlabel("removed instances (%)", fontsize=TEXT)
+    ax.set_ylabel("mean probability of the shown class", fontsize=TEXT)
+    number = "" if area is None else f"\narea between the curves {area:.3f}"
+    ax.set_title(f"{section.bags} bags that are called positive{number}", fontsize=TEXT, loc="left")
+    ax.legend(fontsize=TEXT - 2, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16))
+    _dress(ax)
     return figure
 
 

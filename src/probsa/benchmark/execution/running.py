@@ -18,7 +18,7 @@ from ..grid.checks import check_grid, store_checked
 from ..grid.grid import Grid, read_grid
 from ..grid.methods_and_cells import Cell
 from .cells import CellState, complete, forget_failures, is_done, state_of, write_states
-from .left_out import leave_out
+from .map_checks import check_maps
 from .units import Training, Unit, Watch, remove_unit_leftovers, units_of
 
 Engine = Literal["local", "ray", "slurm"]
@@ -176,7 +176,7 @@ def _run_cells(
     )
     settled = _settle(out, cells)
     if grid.left_out_bags:
-        outcomes = leave_out(
+        outcomes = check_maps(
             [s.cell for s in settled if s.status == "done"],
             out,
             bags=grid.left_out_bags,
@@ -185,7 +185,7 @@ def _run_cells(
             threads=max(1, cores() // workers),
         )
         for outcome in (o for o in outcomes if o.status == "failed"):
-            watch.note(f"note: {outcome.name}: no instances were left out: {outcome.reason}")
+            watch.note(f"note: {outcome.name}: its maps were not checked: {outcome.reason}")
     return settled
 
 

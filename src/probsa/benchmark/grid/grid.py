@@ -80,7 +80,8 @@ class Grid:
     joint_runs: int | None
     """Largest number of cells trained jointly; 1: each alone; None: the default of `units_of`."""
     left_out_bags: int
-    """Number of test bags of a cell whose instances are left out; see `execution.left_out`."""
+    """Number of test bags of a cell that models without a closed form predict again, without some
+    of their instances; 0 for no checks of maps. See `execution.map_checks`."""
     leaks: Literal["refuse", "note"]
     """Whether to reject or only report a patient or a copied bag in two parts."""
     slurm: Mapping[str, Any]

@@ -1,7 +1,7 @@
 """What the leaderboard knows of one method on one data set, from runs, a submission or a null."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +9,14 @@ from jaxtyping import Bool, Float
 
 from ...core import read_csv
 from ...evaluation import BagMeasures, bag_measures
-from ..execution.left_out import read_left_out
+from ..execution.map_checks import MapChecks, read_map_checks
 from ..results.null_maps import null_predictions
 from ..results.results import Scores, instances_of, replicates_of
 
 VALUES = ("auroc", "average_precision", "doubt_gain", "faithfulness")
 """The fields of `BagMeasures`."""
+CHECKS = ("area", "shown_precision")
+"""What only `execution.map_checks` knows; nan in rows that were made elsewhere."""
 LEAST = 1e-7
 """Probabilities are kept this far from 0, as float32 cannot be nearer to 1."""
 
@@ -28,7 +30,7 @@ class Entry:
     bags: tuple[str, ...]
     groups: tuple[str, ...]
     values: Mapping[str, Float[np.ndarray, "replicates bags"]]
-    """`VALUES` of the positive bags; nan for the others."""
+    """`VALUES` and `CHECKS` of the positive bags; nan for the others."""
     scores: Scores | None = None
     """The predictions of the bags; None for null maps, which make none."""
     seconds: float | None = None
@@ -56,18 +58,16 @@ def entry_of(scores: Scores) -> Entry | None:
     for predictions in instances_of(scores):
         labelled |= any(p.instance_labels is not None for p in predictions)
         measures.append({p.name: bag_measures(p) for p in predictions if p.name in positive})
-    for of_bags, runs in zip(measures, replicates_of(scores), strict=True):
-        for bag, value in _left_out(runs).items():
-            if bag in of_bags and of_bags[bag].faithfulness is None:
-                of_bags[bag] = replace(of_bags[bag], faithfulness=value)
     if not labelled:
         return None
+    checks = [_checks(runs) for runs in replicates_of(scores)]
+    values = values_of(measures, bags=scores.bags, checks=checks)
     return Entry(
         data=scores.data,
         name=scores.method.name,
         bags=scores.bags,
         groups=tuple(map(str, scores.groups.tolist())),
-        values=values_of(measures, bags=scores.bags),
+        values=values,
         scores=scores,
         seconds=_seconds(scores.runs),
     )
@@ -98,15 +98,30 @@ def null_entries(scores: Scores) -> tuple[list[Entry], list[str]]:
 
 
 def values_of(
-    replicates: Sequence[Mapping[str, BagMeasures]], *, bags: Sequence[str]
+    replicates: Sequence[Mapping[str, BagMeasures]],
+    *,
+    bags: Sequence[str],
+    checks: Sequence[Mapping[str, Mapping[str, float | None]]] = (),
 ) -> dict[str, Float[np.ndarray, "replicates bags"]]:
-    """Return the measures of all bags as arrays; nan for bags without."""
-    values = {name: np.full((len(replicates), len(bags)), np.nan) for name in VALUES}
+    """Return the measures of all bags as arrays; nan for bags without.
+
+    Args:
+        replicates: the measures of each replicate by bag.
+        bags: the bags, in the order of the columns.
+        checks: `CHECKS` of each replicate, and `faithfulness` of bags whose prediction has none.
+    """
+    values = {name: np.full((len(replicates), len(bags)), np.nan) for name in (*VALUES, *CHECKS)}
+
+    def fill(name: str, r: int, i: int, value: float | None) -> None:
+        if value is not None and np.isnan(values[name][r, i]):
+            values[name][r, i] = value
+
     for r, measures in enumerate(replicates):
         for i, bag in enumerate(bags):
             for name in VALUES if bag in measures else ():
-                value = getattr(measures[bag], name)
-                values[name][r, i] = np.nan if value is None else value
+                fill(name, r, i, getattr(measures[bag], name))
+            for name, of_bags in (checks[r] if checks else {}).items():
+                fill(name, r, i, of_bags.get(bag))
     return values
 
 
@@ -115,13 +130,18 @@ def defined(values: Float[np.ndarray, "replicates bags"]) -> Bool[np.ndarray, " 
     return np.asarray(np.isfinite(values).all(0))
 
 
-def _left_out(runs: Sequence[Path]) -> dict[str, float | None]:
-    """Return the correlations of bags whose instances were left out one by one."""
-    found: dict[str, float | None] = {}
-    for run in runs:
-        if (of_run := read_left_out(run)) is not None:
-            found |= of_run.correlations
-    return found
+def _checks(runs: Sequence[Path]) -> dict[str, dict[str, float | None]]:
+    """Return what the checks of a replicate's runs found, by measure and bag."""
+    known = [c for run in runs if (c := read_map_checks(run)) is not None]
+    fields: dict[str, Callable[[MapChecks], Mapping[str, float | None]]] = {
+        "area": lambda c: c.areas,
+        "shown_precision": lambda c: c.shown_precisions,
+        "faithfulness": lambda c: c.correlations,
+    }
+    return {
+        name: {bag: value for c in known for bag, value in of(c).items()}
+        for name, of in fields.items()
+    }
 
 
 def _seconds(runs: Sequence[Path]) -> float | None:

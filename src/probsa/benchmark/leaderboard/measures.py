@@ -11,27 +11,32 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ...statistics import Difference, compare_means, mean_interval
+from ...statistics import ALPHA, Difference, compare_means, holm, mean_interval
 from ..results.pooled import interval_of, pool
 from ..results.results import Scores
 from .entries import Entry, defined
 
 RESAMPLES = 1000
+OWN_MEANS = {
+    "ap_shown": "shown_precision",
+    "doubt_gain": "doubt_gain",
+    "area": "area",
+    "faithfulness": "faithfulness",
+}
+"""Measures that are means over the bags on which a method has them, by key."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Value:
-    """A value with its interval; undefined if it is None."""
+    """A value with its interval; undefined if it is None.
+
+    `wins`: it is shown to be the best of its column, or, of a gain, to be above 0.
+    """
 
     value: float | None
     low: float | None = None
     high: float | None = None
     wins: bool = False
-
-    @property
-    def above_zero(self) -> bool:
-        """Whether the whole interval lies above 0."""
-        return self.low is not None and self.low > 0
 
 
 NONE = Value(value=None)
@@ -45,8 +50,7 @@ class SetBoard:
     names: tuple[str, ...]
     nulls: frozenset[str]
     values: Mapping[str, Mapping[str, Value]]
-    """By measure (`auroc`, `nll`, `ap`, `gain`, `doubt_gain`, `faithfulness`, `seconds`) and
-    name."""
+    """By measure (a key of `tables.MEASURES`) and name."""
     best_null: str | None
     """The null map with the highest AP within bags on these test bags."""
     bags: int
@@ -76,8 +80,10 @@ def set_board(
         "nll": _nlls(with_bags, resamples),
         "ap": _precisions(entries, both, resamples),
         "gain": {} if best is None else _gains(entries, best, both, resamples),
-        "doubt_gain": {e.name: _own_mean(e, "doubt_gain", resamples) for e in entries},
-        "faithfulness": {e.name: _own_mean(e, "faithfulness", resamples) for e in entries},
+        **{
+            key: _own_means(entries, measure, resamples, test=key == "doubt_gain")
+            for key, measure in OWN_MEANS.items()
+        },
         "seconds": {e.name: Value(value=e.seconds) for e in entries},
     }
     return SetBoard(
@@ -151,29 +157,52 @@ def _precisions(
 def _gains(
     entries: Sequence[Entry], best: Entry, both: Bool[np.ndarray, " bags"], resamples: int
 ) -> dict[str, Value]:
-    """Return the AP within bags minus that of the best null map, which has 0 itself."""
+    """Return the AP within bags minus that of the best null map, which has 0 itself.
+
+    A gain wins if it is shown to be above 0, by Holm's adjustment over the trained methods.
+    """
     if not both.any():
         return {}
     groups, null = _groups(best, both), best.values["average_precision"][:, both].mean(0)
-    found = {best.name: Value(value=0.0)}
-    for e in entries:
-        if e is not best:
-            difference = e.values["average_precision"][:, both] - null
-            d = mean_interval(difference, groups=groups, resamples=resamples)
-            found[e.name] = Value(value=d.difference, low=d.low, high=d.high)
-    return found
+    gains = {
+        e.name: mean_interval(
+            e.values["average_precision"][:, both] - null, groups=groups, resamples=resamples
+        )
+        for e in entries
+        if e is not best
+    }
+    above = above_zero({e.name: gains[e.name] for e in entries if e.scores is not None})
+    return {best.name: Value(value=0.0)} | {
+        name: Value(value=d.difference, low=d.low, high=d.high, wins=name in above)
+        for name, d in gains.items()
+    }
 
 
-def _own_mean(entry: Entry, measure: str, resamples: int) -> Value:
-    """Return the mean over the bags where a measure is defined in any replicate."""
-    values = entry.values[measure]
-    known = np.asarray(np.isfinite(values).any(0))
-    if not known.any():
-        return NONE
-    by_bag = np.nanmean(values[:, known], axis=0, keepdims=True)
-    return _limited(
-        mean_interval(by_bag, groups=_groups(entry, known), resamples=resamples), -1.0, 1.0
+def above_zero(differences: Mapping[str, Difference]) -> frozenset[str]:
+    """Return whose difference is above 0 with p ≤ 0.05, by Holm's adjustment over all of them."""
+    adjusted = holm([1.0 if d.p is None else d.p for d in differences.values()])
+    return frozenset(
+        name
+        for (name, d), p in zip(differences.items(), adjusted, strict=True)
+        if p <= ALPHA and d.difference > 0
     )
+
+
+def _own_means(
+    entries: Sequence[Entry], measure: str, resamples: int, *, test: bool
+) -> dict[str, Value]:
+    """Return the mean over the bags where a measure is defined in any replicate.
+
+    test: whether the measure is a difference, which wins if it is shown to be above 0.
+    """
+    means: dict[str, Difference] = {}
+    for e in entries:
+        known = np.asarray(np.isfinite(e.values[measure]).any(0))
+        if known.any():
+            by_bag = np.nanmean(e.values[measure][:, known], axis=0, keepdims=True)
+            means[e.name] = mean_interval(by_bag, groups=_groups(e, known), resamples=resamples)
+    above = above_zero(means) if test else frozenset()
+    return {name: replace(_limited(d, -1.0, 1.0), wins=name in above) for name, d in means.items()}
 
 
 def _limited(d: Difference, lowest: float, highest: float) -> Value:

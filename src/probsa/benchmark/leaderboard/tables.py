@@ -14,8 +14,10 @@ MEASURES: tuple[tuple[str, str, Unit], ...] = (
     ("nll", "NLL", "number"),
     ("ap", "AP within bags", "percent"),
     ("gain", "gain over the best null", "points"),
+    ("ap_shown", "AP of the shown score", "percent"),
     ("doubt_gain", "P(wrong) minus margin", "points"),
-    ("faithfulness", "faithfulness", "number"),
+    ("area", "area of deletion", "number"),
+    ("faithfulness", "rank correlation", "number"),
     ("seconds", "seconds", "count"),
 )
 RANKED = (("auroc", 1.0), ("nll", -1.0), ("ap", 1.0))
@@ -25,10 +27,14 @@ DIFFERENCES = ("gain", "doubt_gain")
 EXPLAINED = (
     "AP within bags: average precision of the model's own score of the instances, averaged over "
     "positive test bags that have instances of both labels. Gain: the same minus that of the null "
-    "map that is best on these test bags; null maps look at almost nothing. P(wrong) minus margin: "
-    "AUROC for finding wrong calls of instances within bags. Faithfulness: Spearman's correlation "
-    "of the score with the change of the bag's probability when the instance is left out; for "
-    "models without a closed form, on some test bags only. Seconds: training of one run with its "
+    "map that is best on these test bags; null maps look at almost nothing. AP of the shown score: "
+    "the same of the score that the maps of each run would show, which its validation bags choose "
+    "by deletion. P(wrong) minus margin: AUROC for finding wrong calls of instances within bags. "
+    "Area of deletion: how much less the probability falls if instances are removed from the "
+    "lowest own score on than from the highest on; 0 for a random order. Rank correlation: "
+    "Spearman's, of the own score with the change of the bag's probability when the instance is "
+    "left out; 1 by construction for linear models. For models without a closed form, both are of "
+    "some test bags only, which are predicted again. Seconds: training of one run with its "
     "validation; runs that trained together share their time."
 )
 
@@ -42,7 +48,7 @@ def leaderboard_table(boards: Sequence[SetBoard], *, notes: Sequence[str] = ()) 
         Column(key="method", title="method"),
         Column(key="rank", title="average rank", unit="rank"),
         *(Column(key=k, title=title, unit=unit) for k, title, unit in MEASURES),
-        Column(key="better", title="sets with a gain above 0"),
+        Column(key="better", title="sets with a gain shown to be above 0"),
     ]
     rows = [
         (
@@ -106,7 +112,8 @@ def _set_table(board: SetBoard) -> ResultTable:
             f"{board.bags} test bags; {board.positive} positive ones with instances of both "
             f"labels. Best null map: {null}. [lo, hi] are 95 % intervals over groups and "
             "replicates. Bold: winners, that is, the best value whose paired difference to every "
-            "other has a Holm-adjusted p of at most 0.05.",
+            "other has a Holm-adjusted p of at most 0.05; of the two differences, all that are "
+            "above 0 with a p of at most 0.05 after Holm's adjustment over the methods.",
             *(
                 detectable_from_intervals(
                     [(v.low, v.high) for n in board.names if (v := board.of(k, n)).low is not None],
@@ -139,7 +146,7 @@ def _finite(value: float) -> float | None:
 
 def _better(boards: Sequence[SetBoard], name: str) -> str:
     known = [b.of("gain", name) for b in boards if b.of("gain", name).value is not None]
-    return f"{sum(v.above_zero for v in known)} of {len(known)}" if known else ""
+    return f"{sum(v.wins for v in known)} of {len(known)}" if known else ""
 
 
 def _rank(ranks: Ranks | None, name: str) -> float:

@@ -59,7 +59,7 @@ def parser() -> ArgumentParser:
     add("--seed", type=int, default=0, metavar="N", help="Seed of the resampling. Default: 0.")
     add(
         "--figures", type=Path, metavar="DIR",
-        help="Folder to write reliability diagrams and retention curves to, as PNG.",
+        help="Folder to write figures of reliability, retention and deletion to, as PNG.",
     )  # fmt: skip
     add_limit_flag(parser)
     add_json_flag(parser)

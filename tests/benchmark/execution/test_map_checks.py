@@ -1,4 +1,4 @@
-"""Models without a closed form are asked for the same bags again, without each instance."""
+"""Checks of maps equal predictions of shortened bags; models without a closed form use few bags."""
 
 import json
 
@@ -6,10 +6,11 @@ import pytest
 import torch
 import yaml
 from scipy.stats import spearmanr
+from sklearn.metrics import average_precision_score
 from support.stored import write_folder
 
-from probsa.benchmark.execution import left_out
-from probsa.benchmark.execution.left_out import FILE, read_left_out
+from probsa.benchmark.execution import map_checks
+from probsa.benchmark.execution.map_checks import FILE, read_map_checks
 from probsa.benchmark.execution.running import run_grid
 from probsa.benchmark.execution.units import Watch
 from probsa.benchmark.grid.grid import read_grid
@@ -17,7 +18,8 @@ from probsa.benchmark.leaderboard.entries import entry_of
 from probsa.benchmark.results.results import read_results
 from probsa.core import select_instances
 from probsa.errors import InputError
-from probsa.evaluation import load, read_predictions
+from probsa.evaluation import choose_map_score, deletion_curves, load, read_predictions
+from probsa.evaluation.map_scores import map_values
 from probsa.training import open_units
 
 MODELS = [
@@ -31,6 +33,11 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("left_out") / "toy"
     write_folder(folder)
     return folder
+
+
+def positive_test_bags(table):
+    rows = zip(table.bags, table.parts, table.labels, strict=True)
+    return {b for b, part, y in rows if part == "test" and y}
 
 
 def grid_of(folder, **keys):
@@ -62,12 +69,13 @@ def run(grid, folder):
 def test_correlations_equal_predictions_of_the_shortened_bags(run):
     out, cells = run
     for cell in cells:
-        found = read_left_out(cell.folder(out)).correlations
-        if cell.config.model == "abmil":
-            assert found == {}
-            continue
+        found = read_map_checks(cell.folder(out)).correlations
         table = read_predictions(cell.folder(out) / "predictions")
-        ((name, value),) = found.items()
+        if cell.config.model == "abmil":
+            assert set(found) == positive_test_bags(table)
+        else:
+            assert len(found) == 1
+        name, value = next(iter(found.items()))
         row = table.bags.index(name)
         assert (table.parts[row], table.labels[row]) == ("test", 1)
         bags, _ = open_units(cell.config.data)
@@ -79,15 +87,49 @@ def test_correlations_equal_predictions_of_the_shortened_bags(run):
         ]
         drops = [float(table.probability[row, -1]) - p for p in after]
         shown = table.instances(name).attention_mean
-        assert value == pytest.approx(spearmanr(shown, drops)[0], abs=1e-6)
+        assert value == pytest.approx(spearmanr(shown, drops)[0], abs=1e-5)
+
+
+def test_areas_are_those_of_the_own_score(run):
+    out, cells = run
+    for cell in cells:
+        found = read_map_checks(cell.folder(out))
+        assert found.removal == ("pooling" if cell.config.model == "abmil" else "bag")
+        predictor = load(cell.folder(out), device="cpu")
+        bags, _ = open_units(cell.config.data)
+        for name, area in found.areas.items():
+            curves = deletion_curves(predictor, bags.bag(name))[1]
+            assert area == pytest.approx(curves.areas["shown"], abs=1e-6)
+
+
+def test_the_shown_score_is_that_of_the_validation_bags(run):
+    out, cells = run
+    for cell in cells:
+        found = read_map_checks(cell.folder(out))
+        table = read_predictions(cell.folder(out) / "predictions")
+        bags, _ = open_units(cell.config.data)
+        val = [b for b, part in zip(table.bags, table.parts, strict=True) if part == "val"]
+        choice = choose_map_score(
+            load(cell.folder(out), device="cpu"), val, read=bags.bag, threshold=table.threshold
+        )
+        assert found.shown == choice.chosen
+        for name, value in found.shown_precisions.items():
+            p = table.instances(name)
+            y = p.instance_labels > 0
+            if y.all() or not y.any():
+                assert value is None
+            else:
+                score = map_values(p, found.shown)
+                score = score if score.ndim == 1 else score[:, -1]
+                assert value == pytest.approx(average_precision_score(y, score))
 
 
 def test_the_leaderboard_has_them_beside_the_closed_form(run):
     out, cells = run
     entries = {e.name: e for s in read_results(out).scores if (e := entry_of(s)) is not None}
-    stored = {}
-    for cell in cells:
-        stored |= read_left_out(cell.folder(out)).correlations
+    stored: dict[str, float | None] = {}
+    for cell in (c for c in cells if c.config.model == "camil"):
+        stored |= read_map_checks(cell.folder(out)).correlations
     values = dict(
         zip(entries["camil"].bags, entries["camil"].values["faithfulness"][0], strict=True)
     )
@@ -95,6 +137,16 @@ def test_the_leaderboard_has_them_beside_the_closed_form(run):
     assert len(stored) == len({c.split for c in cells}) == 3
     own = entries["abmil"].values["faithfulness"][0]
     assert int((own == own).sum()) > len(stored)
+    for cell in cells:
+        found = read_map_checks(cell.folder(out))
+        entry = entries[cell.config.model]
+        for measure, of_bags in (
+            ("area", found.areas),
+            ("shown_precision", found.shown_precisions),
+        ):
+            row = dict(zip(entry.bags, entry.values[measure][0], strict=True))
+            for bag, value in of_bags.items():
+                assert row[bag] == value or (value is None and row[bag] != row[bag])
 
 
 def test_what_is_known_is_kept_and_what_is_damaged_or_fewer_is_not(run, grid, folder):
@@ -110,7 +162,7 @@ def test_what_is_known_is_kept_and_what_is_damaged_or_fewer_is_not(run, grid, fo
     assert files[1].stat().st_mtime_ns == stamp
     run_grid(grid_of(folder, left_out_bags=2), out)
     assert json.loads(files[1].read_text())["asked"] == 2
-    assert len(read_left_out(files[1].parent).correlations) == 2
+    assert len(read_map_checks(files[1].parent).correlations) == 2
 
 
 def test_a_run_that_cannot_be_read_is_noted_and_tried_again(run, folder):
@@ -127,10 +179,10 @@ def test_a_run_that_cannot_be_read_is_noted_and_tried_again(run, folder):
 
     changed = grid_of(folder, left_out_bags=3)
     run_grid(changed, out, watch=Noting())
-    assert len(notes) == 1 and "no instances were left out" in notes[0] and cell.name in notes[0]
+    assert len(notes) == 1 and "its maps were not checked" in notes[0] and cell.name in notes[0]
     weights.write_bytes(stored)
     run_grid(changed, out, watch=Noting())
-    assert len(notes) == 1 and read_left_out(cell.folder(out)).asked == 3
+    assert len(notes) == 1 and read_map_checks(cell.folder(out)).asked == 3
 
 
 def test_bags_above_the_limit_are_passed_over(run, folder, monkeypatch):
@@ -138,14 +190,13 @@ def test_bags_above_the_limit_are_passed_over(run, folder, monkeypatch):
     camil = [c for c in cells if c.config.model == "camil"]
     bags, _ = open_units(camil[0].config.data)
     large: set[str] = set()
-    monkeypatch.setattr(left_out, "LEAVE_ONE_OUT_UP_TO", 6)
+    monkeypatch.setattr(map_checks, "LEAVE_ONE_OUT_UP_TO", 6)
     run_grid(grid_of(folder, left_out_bags=4), out)
     for cell in camil:
         table = read_predictions(cell.folder(out) / "predictions")
-        rows = zip(table.bags, table.parts, table.labels, strict=True)
-        positive = {b for b, part, y in rows if part == "test" and y}
+        positive = positive_test_bags(table)
         small = {b for b in positive if len(bags.bag(b)) <= 6}
-        assert set(read_left_out(cell.folder(out)).correlations) == small
+        assert set(read_map_checks(cell.folder(out)).correlations) == small
         large |= positive - small
     assert large
 

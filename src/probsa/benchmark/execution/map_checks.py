@@ -1,0 +1,171 @@
+"""Checks of the maps of finished cells that need the trained model.
+
+How faithful the model's own score is (the area between its curves of deletion, and the correlation
+with leaving instances out), and how well the score localises that its maps would show: the one that
+the validation bags chose (`choose_map_score`), which for attention models is often another one.
+
+OUT/cells/DATA/METHOD/split0-seed0/map_checks.json   the checks of a finished cell
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from ...core import as_record, read_json, seed_of, write_json
+from ...errors import InputError, ProbSAError
+from ...evaluation import (
+    LEAVE_ONE_OUT_UP_TO,
+    DeletionCurves,
+    MapScore,
+    Predictions,
+    Predictor,
+    choose_map_score,
+    deletion_curves,
+    load,
+    read_predictions,
+    shown_precision,
+)
+from ...jobs import Stage, Task, TaskOutcome, run_tasks
+from ...training import RunFolder, open_units
+from ..grid.methods_and_cells import Cell
+
+FILE = "map_checks.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MapChecks:
+    """What was found for a cell; the mappings are by positive test bag."""
+
+    asked: int
+    """Largest number of bags that a model without a closed form predicts again."""
+    removal: str | None
+    """`pooling` or `bag`, see `evaluation.Removal`; None if no bag was used."""
+    areas: Mapping[str, float | None]
+    """Area between the curves of deletion of the model's own score."""
+    correlations: Mapping[str, float | None]
+    """Spearman's correlation of that score with the drop of the probability without each one."""
+    shown: MapScore | None
+    """The score that the validation bags chose for the maps."""
+    shown_precisions: Mapping[str, float | None]
+    """AP of the shown score within the bag; None unless it has instances of both labels."""
+
+
+@dataclass(kw_only=True)
+class CheckingMaps(Stage):
+    """Checks the maps of finished cells."""
+
+    bags: int
+    """Largest number of bags that a model without a closed form predicts again."""
+    threads: int
+
+    def known(self, task: Task) -> TaskOutcome | None:
+        """Return that a cell is done; what is damaged, or was asked of other bags, is not."""
+        try:
+            found = read_map_checks(task.target.parent)
+        except InputError:
+            return None
+        if found is None or found.asked != self.bags:
+            return None
+        return TaskOutcome(name=task.name, status="done", kept=True)
+
+    def start(self) -> None:
+        torch.set_num_threads(self.threads)
+
+    def run(self, tasks: Iterator[Task]) -> Iterator[TaskOutcome]:
+        for task in tasks:
+            try:
+                found = _of_run(RunFolder(task.target.parent), bags=self.bags)
+            except ProbSAError as error:
+                yield TaskOutcome(name=task.name, status="failed", reason=str(error))
+                continue
+            write_json(task.target, asdict(found))
+            yield TaskOutcome(name=task.name, status="done", count=len(found.areas))
+
+    def record(self, task: Task, outcome: TaskOutcome) -> None:
+        """Nothing is kept of a failure: the next run of the grid tries again."""
+
+
+def check_maps(
+    cells: Sequence[Cell],
+    out: Path,
+    *,
+    bags: int,
+    engine: Literal["local", "ray"],
+    workers: int,
+    threads: int,
+) -> list[TaskOutcome]:
+    """Check the maps of all cells that have no checks yet; return the outcome of each cell.
+
+    Args:
+        cells: Finished cells.
+        out: Folder of the experiment.
+        bags: Largest number of positive test bags of a cell that a model without a closed form
+            predicts again. They are drawn by their names, so all methods have the same ones, from
+            those with at most `LEAVE_ONE_OUT_UP_TO` instances. Other models use all.
+        engine: See `run_tasks`.
+        workers: See `run_tasks`.
+        threads: Number of threads of a process.
+    """
+    tasks = [Task(name=c.name, target=c.folder(out) / FILE, noun="run") for c in cells]
+    stage = CheckingMaps(bags=bags, threads=threads)
+    return run_tasks(stage, tasks, engine=engine, workers=workers)
+
+
+def read_map_checks(folder: Path) -> MapChecks | None:
+    """Return what was found for the run in a folder; None if there is nothing.
+
+    Raises:
+        InputError: The file is damaged. The next run of the grid writes it again.
+    """
+    path = folder / FILE
+    return as_record(MapChecks, read_json(path), where=str(path)) if path.is_file() else None
+
+
+def _of_run(run: RunFolder, *, bags: int) -> MapChecks:
+    predictions = read_predictions(run.predictions)
+    positive = sorted(_positive(predictions), key=seed_of)
+    predictor = load(run.path, device=run.config().training.device)
+    features, _ = open_units(run.config().data)
+    names = [
+        b for b, part in zip(predictions.bags, predictions.parts, strict=True) if part == "val"
+    ]
+    choice = choose_map_score(predictor, names, read=features.bag, threshold=predictions.threshold)
+    shown = None if choice is None else choice.chosen
+    curves = list(_curves(run, predictor, predictions, names=positive, bags=bags))
+    return MapChecks(
+        asked=bags,
+        removal=curves[0].removal if curves else None,
+        areas={c.name: c.areas.get("shown") for c in curves},
+        correlations={c.name: c.rank_correlation for c in curves},
+        shown=shown,
+        shown_precisions={b: shown_precision(predictions.instances(b), shown) for b in positive},
+    )
+
+
+def _curves(
+    run: RunFolder,
+    predictor: Predictor,
+    predictions: Predictions,
+    *,
+    names: Sequence[str],
+    bags: int,
+) -> Iterator[DeletionCurves]:
+    """Yield the curves of all bags where they have a closed form, else of some."""
+    features, _ = open_units(run.config().data)
+    found = 0
+    for name in names:
+        closed = predictions.instances(name).leave_one_out is not None
+        if not closed and found == bags:
+            return
+        bag = features.bag(name)
+        if closed or len(bag) <= LEAVE_ONE_OUT_UP_TO:
+            found += 1
+            yield deletion_curves(predictor, bag, orders=("shown",))[1]
+
+
+def _positive(predictions: Predictions) -> Iterator[str]:
+    rows = zip(predictions.bags, predictions.parts, predictions.labels, strict=True)
+    return (b for b, part, y in rows if part == "test" and y)
