@@ -71,6 +71,20 @@ def test_a_better_map_wins_and_gains_over_the_null(tmp_path):
     assert board.of("auroc", "centre").value is None
 
 
+def test_a_null_map_without_values_on_some_bags_is_noted(tmp_path):
+    labels = write_experiment(tmp_path)
+    entries = _entries(tmp_path)
+    null = _null(entries["abmil"], labels)
+    assert set_board([*entries.values(), null], resamples=50).notes == ()
+    bags = [null.bags.index(b) for b in ("f1b1", "f1b3", "f2b5")]
+    null.values["average_precision"][0, bags] = np.nan
+    board = set_board([*entries.values(), null], resamples=50, notes=("first",))
+    assert board.positive == 17 and board.notes[0] == "first"
+    assert board.notes[1].startswith(
+        "centre on toy has no AP within 3 bags that others have one in ('f1b1' first)"
+    )
+
+
 def test_files_name_every_method_and_escape_markup(tmp_path):
     write_experiment(tmp_path)
     row = tmp_path / "submissions" / "row.json"

@@ -149,7 +149,7 @@ def _change(column, value, *, row=0):
         (
             {"description": {**DESCRIPTION, "name": "x"}},
             InputError,
-            "unknown key 'name'.* its heading is the key 'title'.*expected the keys title, source",
+            "unknown key 'name'.* its heading has the key 'title'.*Expected the keys title, source",
         ),
         (
             {"description": {**DESCRIPTION, "license": "x"}},

@@ -73,17 +73,17 @@ def _read_yaml(path: Path) -> Any:
 
 def _description(given: Any, *, where: str) -> SetDescription:
     names = [f.name for f in fields(SetDescription)]
-    expected = f"expected the keys {', '.join(names)}"
+    keys = f"the keys {', '.join(names)}"
     if not isinstance(given, dict):
-        raise InputError(f"{where} has {given!r}: {expected}")
+        raise InputError(f"{where} has {given!r}: expected {keys}")
     for key in given:
         if key not in names:
             raise InputError(
-                f"{where} has the unknown key {key!r}.{_advice(key, names)} {expected}"
+                f"{where} has the unknown key {key!r}.{_advice(key, names)} Expected {keys}"
             )
     for key in names:
         if key not in given and key not in OPTIONAL:
-            raise InputError(f"{where} lacks {key!r}: {expected}")
+            raise InputError(f"{where} lacks {key!r}: expected {keys}")
     choices = {"graph": get_args(LocalGraph), "splits": ("fold",)}
     for key, values in choices.items():
         if given.get(key, values[0]) not in values:
@@ -94,7 +94,7 @@ def _description(given: Any, *, where: str) -> SetDescription:
 
 def _advice(key: object, names: Sequence[str]) -> str:
     if key == "name":
-        return " The name of a set is that of its folder; its heading is the key 'title'."
+        return " The name of a set is that of its folder; its heading has the key 'title'."
     return hint(str(key), names)
 
 
