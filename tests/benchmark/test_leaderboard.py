@@ -1,49 +1,20 @@
-"""The leaderboard: measures, winners, nulls, submissions, and its files."""
+"""The leaderboard: measures, winners, nulls, and its files."""
 
 import csv
-import hashlib
-import json
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, log_loss
+from support.leaderboards import BAGS, FOLDS, N, Y, write_experiment, write_row
 from support.made_experiments import write_folds
 
 from probsa.benchmark.leaderboard.entries import CHECKS, VALUES, Entry, entry_of
 from probsa.benchmark.leaderboard.measures import above_zero, set_board
 from probsa.benchmark.leaderboard.writing import write_leaderboard
 from probsa.benchmark.results.results import read_results
-from probsa.core import write_csv, write_json
-from probsa.datasets import SetCard, fingerprint_line
-from probsa.datasets.localmil import SetDescription
-from probsa.errors import InputError
-from probsa.evaluation import read_submission, submit
 from probsa.statistics import Difference
-
-FOLDS = [[f"f{k}b{i}" for i in range(10)] for k in range(4)]
-BAGS = [b for fold in FOLDS for b in fold]
-Y = {b: i % 2 for i, b in enumerate(BAGS)}
-N = 12
-
-
-def _experiment(out, *, better=0.0, seeds=2):
-    """Two methods; the second one's scores of positive instances are higher by `better`."""
-    labels = {b: [int(Y[b] and 3 <= n < 6) for n in range(N)] for b in BAGS}
-    for seed in range(seeds):
-        for k, model in enumerate(("abmil", "clam-sb")):
-            rng = np.random.default_rng((seed, k))
-            p = {b: float(np.clip(0.25 + 0.5 * Y[b] + rng.normal(0, 0.2), 0.02, 0.98)) for b in Y}
-            means = {
-                b: (rng.normal(size=N) + (better * k + 0.5) * np.array(labels[b])).tolist()
-                for b in BAGS
-            }
-            write_folds(
-                out, Y, FOLDS, p, model=model, seed=seed, instances=labels, means=means,
-                groups={b: b[:3] + str(int(b[-1]) // 2) for b in BAGS},
-            )  # fmt: skip
-    return labels
 
 
 def _entries(out):
@@ -64,7 +35,7 @@ def _null(entry, labels, *, seed=0):
 
 
 def test_values_equal_those_computed_from_the_files(tmp_path):
-    labels = _experiment(tmp_path)
+    labels = write_experiment(tmp_path)
     entries = _entries(tmp_path)
     board = set_board(list(entries.values()), resamples=100)
     s = read_results(tmp_path).scores
@@ -89,7 +60,7 @@ def test_values_equal_those_computed_from_the_files(tmp_path):
 
 
 def test_a_better_map_wins_and_gains_over_the_null(tmp_path):
-    labels = _experiment(tmp_path, better=4.0)
+    labels = write_experiment(tmp_path, better=4.0)
     entries = _entries(tmp_path)
     null = _null(entries["abmil"], labels)
     board = set_board([*entries.values(), null], resamples=300)
@@ -116,10 +87,24 @@ def test_gains_are_adjusted_for_the_number_of_methods():
     assert above_zero({"strong": strong, **noise}) == {"strong"}
 
 
+def test_a_null_map_without_values_on_some_bags_is_noted(tmp_path):
+    labels = write_experiment(tmp_path)
+    entries = _entries(tmp_path)
+    null = _null(entries["abmil"], labels)
+    assert set_board([*entries.values(), null], resamples=50).notes == ()
+    bags = [null.bags.index(b) for b in ("f1b1", "f1b3", "f2b5")]
+    null.values["average_precision"][0, bags] = np.nan
+    board = set_board([*entries.values(), null], resamples=50, notes=("first",))
+    assert board.positive == 17 and board.notes[0] == "first"
+    assert board.notes[1].startswith(
+        "centre on toy has no AP within 3 bags that others have one in ('f1b1' first)"
+    )
+
+
 def test_files_name_every_method_and_escape_markup(tmp_path):
-    _experiment(tmp_path)
+    write_experiment(tmp_path)
     row = tmp_path / "submissions" / "row.json"
-    _submission(tmp_path, row, name="<b>theirs</b>")
+    write_row(tmp_path, row, name="<b>theirs</b>")
     files = write_leaderboard(tmp_path, read_results(tmp_path), resamples=50)
     names = {f.name for f in files}
     assert {"leaderboard.md", "leaderboard.html", "leaderboard_toy.csv"} <= names
@@ -135,96 +120,3 @@ def test_experiments_without_instance_labels_have_no_leaderboard(tmp_path):
     p = {b: 0.2 + 0.6 * Y[b] for b in BAGS}
     write_folds(tmp_path, Y, FOLDS, p, instances={})
     assert write_leaderboard(tmp_path, read_results(tmp_path)) == ()
-
-
-# --------------------------------------------------------------------------------- submissions
-
-
-def _card(folder, labels):
-    digest = hashlib.sha256()
-    for b in sorted(BAGS):
-        digest.update(fingerprint_line(b, y=Y[b], n=N, positive=sum(labels[b])))
-    folder.mkdir(parents=True, exist_ok=True)
-    description = SetDescription(title="toy", source="", licence="", commit="", graph="none")
-    card = SetCard(
-        name="toy", description=description, bags=40, positive_bags=20, groups=20, folds=4,
-        labelled_bags=40, instances=40 * N, positive_instances=60, features=2,
-        fingerprint=digest.hexdigest(),
-    )  # fmt: skip
-    write_json(folder / "card.json", card.to_dict())
-    rows = [{"bag": b, "label": Y[b], "fold": k} for k, f in enumerate(FOLDS) for b in f]
-    write_csv(folder / "labels.csv", ["bag", "label", "fold"], rows)
-    return folder
-
-
-def _submission(out, row, *, name="theirs", folds=4, replicate=0):
-    labels = {b: [int(Y[b] and 3 <= n < 6) for n in range(N)] for b in BAGS}
-    prepared = _card(out / "set", labels)
-    for split in range(folds):
-        predictions = out / "cells" / "toy" / "abmil" / f"split{split}-seed0" / "predictions"
-        submit(predictions, row, folder=prepared, method=name, replicate=replicate)
-    return prepared
-
-
-def test_a_submitted_row_equals_the_runs_it_was_made_from(tmp_path):
-    _experiment(tmp_path, seeds=1)
-    _submission(tmp_path, tmp_path / "submissions" / "row.json")
-    write_leaderboard(tmp_path, read_results(tmp_path), resamples=50)
-    with (tmp_path / "leaderboard" / "leaderboard_toy.csv").open() as f:
-        rows = {r["method"]: r for r in csv.DictReader(f)}
-    for key in ("auroc", "nll", "ap", "doubt_gain"):
-        assert rows["theirs (submitted)"][key] == rows["abmil"][key] != ""
-
-
-def test_a_row_that_lacks_a_fold_is_left_out_with_the_reason(tmp_path):
-    _experiment(tmp_path, seeds=1)
-    _submission(tmp_path, tmp_path / "submissions" / "row.json", folds=3)
-    write_leaderboard(tmp_path, read_results(tmp_path), resamples=50)
-    text = (tmp_path / "leaderboard" / "leaderboard.md").read_text()
-    assert "row.json on toy: left out, because in replicate 0 its 30 bags are not those" in text
-
-
-def test_an_edited_row_is_left_out(tmp_path):
-    _experiment(tmp_path, seeds=1)
-    path = tmp_path / "submissions" / "row.json"
-    _submission(tmp_path, path)
-    row = json.loads(path.read_text())
-    bag = row["sets"]["toy"]["replicates"]["0"]["f0b1"]
-    bag["y"] = 1 - bag["y"]
-    path.write_text(json.dumps(row))
-    (tmp_path / "submissions" / "other.json").write_text('{"format": "x"}')
-    write_leaderboard(tmp_path, read_results(tmp_path), resamples=50)
-    text = (tmp_path / "leaderboard" / "leaderboard.md").read_text()
-    assert "row.json on toy: left out" in text
-    assert "other.json is not a row of the leaderboard" in text
-    bag["y"], bag["measures"]["average_precision"] = 1 - bag["y"], 1.0000000000000002
-    path.write_text(json.dumps(row))
-    assert read_submission(path).method == "theirs"
-    bag["measures"]["average_precision"] = 1.1
-    path.write_text(json.dumps(row))
-    with pytest.raises(InputError, match="expected values from −1 to 1"):
-        read_submission(path)
-    bag["p"] = 1.5
-    path.write_text(json.dumps(row))
-    with pytest.raises(InputError, match=r"p is 1\.5, expected 0 to 1"):
-        read_submission(path)
-
-
-def test_wrong_submissions_are_refused(tmp_path):
-    _experiment(tmp_path, seeds=1)
-    row = tmp_path / "row.json"
-    prepared = _submission(tmp_path, row)
-    predictions = tmp_path / "cells" / "toy" / "abmil" / "split0-seed0" / "predictions"
-    with pytest.raises(InputError, match="already in replicate 0"):
-        submit(predictions, row, folder=prepared, method="theirs")
-    with pytest.raises(InputError, match="is the row of 'theirs', not of 'mine'"):
-        submit(predictions, row, folder=prepared, method="mine")
-    with pytest.raises(InputError, match="does not name its model"):
-        submit(predictions, tmp_path / "new.json", folder=prepared)
-    with pytest.raises(InputError, match="is not a set of LocalMIL"):
-        submit(predictions, tmp_path / "new.json", folder=tmp_path, method="a")
-    rows = [{"bag": b, "label": Y[b], "fold": 0} for b in BAGS if b != "f0b3"]
-    write_csv(prepared / "labels.csv", ["bag", "label", "fold"], rows)
-    with pytest.raises(InputError, match=r"bag 'f0b3' .* is not in"):
-        submit(predictions, tmp_path / "new.json", folder=prepared, method="a")
-    assert not (tmp_path / "new.json").exists()

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from probsa.benchmark.grid.grid import read_grid
+from probsa.cli.entry import main
 from probsa.datasets.localmil import describe, prepare_localmil, read_card
 from probsa.errors import InputError, TableError
 
@@ -64,6 +65,54 @@ def test_a_grid_builds_the_graph_that_the_card_states(tmp_path):
         assert row.config.data.graph.kind == kind
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("title: toy\nlicence: MIT: yes\n", ", line 2,", "mapping values are not allowed here"),
+        ("title: 'toy\n", ", line 2,", "unexpected end of stream"),
+        ("title: a\0b\n", "", "special characters are not allowed"),
+    ],
+)
+def test_a_syntax_error_is_one_message_with_file_and_line(tmp_path, text, line, problem):
+    (tmp_path / "set.yaml").write_text(text)
+    with pytest.raises(InputError) as raised:
+        describe("toy", tmp_path)
+    message = str(raised.value)
+    start = f"{tmp_path / 'set.yaml'}{line} cannot be read as YAML: "
+    assert message.startswith(start) and problem in message
+    assert "\n" not in message and "unicode string" not in message
+
+
+def test_a_date_that_does_not_exist_is_an_error_of_the_file(tmp_path):
+    (tmp_path / "set.yaml").write_text("commit: 2024-13-45\n")
+    with pytest.raises(InputError, match=r"set\.yaml cannot be read: month must be in"):
+        describe("toy", tmp_path)
+
+
+def test_optional_texts_may_be_empty_and_numbers_and_dates_are_texts(tmp_path):
+    (tmp_path / "set.yaml").write_text(
+        "title: 7\nsource: made\nlicence: none\ncommit: 2024-01-02\ngraph: none\nsplits: fold\n"
+        "note:\n"
+    )
+    found = describe("toy", tmp_path)
+    assert (found.title, found.commit, found.note, found.splits) == ("7", "2024-01-02", "", "fold")
+
+
+def test_without_a_column_of_groups_none_are_counted(tmp_path, capsys):
+    without = {"labels": lambda rows: [{k: r[k] for k in r if k != "group"} for r in rows]}
+    _set(tmp_path / "in", name="a", **without)
+    _set(tmp_path / "in", name="b")
+    a, b = prepare_localmil(tmp_path / "in", tmp_path / "out")
+    assert (a.groups, b.groups) == (None, 9)
+    assert read_card(tmp_path / "out" / "a") == a
+    assert (
+        main(["dataset", "localmil", "--data", str(tmp_path / "in"), "--out", str(tmp_path)]) == 0
+    )
+    shown = capsys.readouterr().out
+    assert "a: 18 bags (9 positive) in 3 folds, groups not known (labels.csv has no column" in shown
+    assert "b: 18 bags (9 positive) of 9 groups in 3 folds; 72 instances" in shown
+
+
 def test_a_damaged_card_is_named(tmp_path):
     (tmp_path / "card.json").write_text('{"name": "toy"}')
     with pytest.raises(InputError, match=r"card.json is not the card of a set of LocalMIL"):
@@ -97,7 +146,32 @@ def _change(column, value, *, row=0):
     [
         ({"description": None}, InputError, "'toy' has no description: write .*set.yaml"),
         ({"description": {**DESCRIPTION, "url": "x"}}, InputError, "unknown key 'url'"),
+        (
+            {"description": {**DESCRIPTION, "name": "x"}},
+            InputError,
+            "unknown key 'name'.* its heading has the key 'title'.*Expected the keys title, source",
+        ),
+        (
+            {"description": {**DESCRIPTION, "license": "x"}},
+            InputError,
+            r"unknown key 'license'\. Did you mean 'licence'\?",
+        ),
         ({"description": {"title": "toy"}}, InputError, "lacks 'source'"),
+        *(
+            (
+                {"description": {**DESCRIPTION, key: value}},
+                InputError,
+                f"{key} in .*set.yaml {says}",
+            )
+            for key in ("title", "source", "licence", "commit")
+            for value, says in (
+                (None, "is empty: expected a text, for example"),
+                ("", "is empty: expected a text, for example"),
+                (" ", "is empty: expected a text, for example"),
+                (False, "is False: expected a text; put it in quotes"),
+                (["a"], "is .'a'.: expected a text"),
+            )
+        ),
         ({"description": {**DESCRIPTION, "graph": "tree"}}, InputError, "graph in .* is 'tree'"),
         ({"description": {**DESCRIPTION, "graph": "chain"}}, InputError, "coordinates with 2 axes"),
         ({"truth": False}, InputError, "no bag of toy has a positive instance label"),

@@ -9,40 +9,20 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
-
-import yaml
+from typing import Any
 
 from ..core import write_csv, write_json
 from ..errors import InputError, TableError
 from .bag_set import BagSet
 from .labels import LabelTable, read_table
+from .localmil_description import SetDescription, describe
 from .opening import open_bags
 
-KNOWN = Path(__file__).with_suffix(".yaml")
-DESCRIPTION, CARD, LABELS, FEATURES = "set.yaml", "card.json", "labels.csv", "features"
-LocalGraph = Literal["chain", "grid", "knn", "none"]
-
+CARD, LABELS, FEATURES = "card.json", "labels.csv", "features"
 OnSet = Callable[[str], None]
 """Called with the name of a set before it is prepared."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SetDescription:
-    """Where a set comes from, and how its bags are used."""
-
-    title: str
-    source: str
-    licence: str
-    commit: str
-    """Version of the source: a commit, a release or a date."""
-    graph: LocalGraph
-    """`chain` needs coordinates with one axis, `grid` with two, `knn` any; see `GraphOptions`."""
-    splits: Literal["fold"] = "fold"
-    """The column of labels.csv with the parts; each fold is tested once."""
-    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +33,8 @@ class SetCard:
     description: SetDescription
     bags: int
     positive_bags: int
-    groups: int
+    groups: int | None
+    """Number of groups; None if labels.csv has no column `group`, so that each bag is its own."""
     folds: int
     labelled_bags: int
     """Number of bags with instance labels."""
@@ -124,47 +105,6 @@ def read_card(folder: Path) -> SetCard | None:
             f"{path} is not the card of a set of LocalMIL ({error}): prepare the set again with "
             "`probsa dataset localmil`"
         ) from error
-
-
-def describe(name: str, folder: Path) -> SetDescription:
-    """Return the description of a set, from its `set.yaml` or from the known sets.
-
-    Raises:
-        InputError: there is none, or it is invalid.
-    """
-    own = folder / DESCRIPTION
-    if own.is_file():
-        return _description(_read_yaml(own), where=str(own))
-    known = _read_yaml(KNOWN)
-    if name not in known:
-        raise InputError(
-            f"the set {name!r} has no description: write {own} with the keys "
-            f"{', '.join(f.name for f in fields(SetDescription))}"
-        )
-    return _description(known[name], where=f"{KNOWN.name}, {name}")
-
-
-def _read_yaml(path: Path) -> Any:
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-
-
-def _description(given: Any, *, where: str) -> SetDescription:
-    names = [f.name for f in fields(SetDescription)]
-    if not isinstance(given, dict):
-        raise InputError(f"{where} has {given!r}: expected the keys {', '.join(names)}")
-    unknown = [key for key in given if key not in names]
-    missing = [n for n in names if n not in given and n not in ("splits", "note")]
-    if unknown or missing:
-        problem = f"has the unknown key {unknown[0]!r}" if unknown else f"lacks {missing[0]!r}"
-        raise InputError(f"{where} {problem}: expected the keys {', '.join(names)}")
-    choices = {"graph": get_args(LocalGraph), "splits": ("fold",)}
-    for key, values in choices.items():
-        if given.get(key, values[0]) not in values:
-            raise InputError(f"{key} in {where} is {given[key]!r}: expected {', '.join(values)}")
-    return SetDescription(**{key: str(value).strip() for key, value in given.items()})  # pyright: ignore[reportArgumentType]
 
 
 def _prepare(name: str, source: Path, out: Path) -> SetCard:
@@ -263,7 +203,7 @@ def _card(name: str, description: SetDescription, bags: BagSet, table: LabelTabl
         description=description,
         bags=len(table.bags),
         positive_bags=sum(1 for y in table.labels if y),
-        groups=len({table.group(k) for k in range(len(table.bags))}),
+        groups=None if table.groups is None else len(set(table.groups)),
         folds=len(set(table.folds)),
         labelled_bags=counts["labelled"],
         instances=counts["n"],

@@ -1,14 +1,14 @@
 """What the leaderboard knows of one method on one data set, from runs, a submission or a null."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from ...core import read_csv
-from ...evaluation import BagMeasures, bag_measures
+from ...evaluation import BagMeasures, Prediction, bag_measures
 from ..execution.map_checks import MapChecks, read_map_checks
 from ..results.null_maps import null_predictions
 from ..results.results import Scores, instances_of, replicates_of
@@ -19,6 +19,15 @@ CHECKS = ("area", "shown_precision")
 """What only `execution.map_checks` knows; nan in rows that were made elsewhere."""
 LEAST = 1e-7
 """Probabilities are kept this far from 0, as float32 cannot be nearer to 1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InstanceCounts:
+    """How many instances of a bag there are, have a label, and are positive."""
+
+    n: int
+    labelled: int
+    positive: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +44,9 @@ class Entry:
     """The predictions of the bags; None for null maps, which make none."""
     seconds: float | None = None
     """Mean duration of the training of a run, with its validation."""
+    counts: Mapping[str, InstanceCounts] = field(default_factory=dict)
+    """The instances of each bag in the runs of the experiment, of the replicate with most labels;
+    empty for null maps and submitted rows."""
 
     @property
     def gains(self) -> Float[np.ndarray, "replicates bags"] | None:
@@ -53,12 +65,13 @@ def entry_of(scores: Scores) -> Entry | None:
         InputError: a run's file of left-out instances is damaged.
     """
     measures: list[dict[str, BagMeasures]] = []
-    labelled = False
+    counts: dict[str, InstanceCounts] = {}
     positive = {bag for bag, y in zip(scores.bags, scores.y, strict=True) if y}
     for predictions in instances_of(scores):
-        labelled |= any(p.instance_labels is not None for p in predictions)
+        for p in predictions:
+            counts[p.name] = most_labelled(counts.get(p.name), _counted(p))
         measures.append({p.name: bag_measures(p) for p in predictions if p.name in positive})
-    if not labelled:
+    if not any(c.labelled for c in counts.values()):
         return None
     checks = [_checks(runs) for runs in replicates_of(scores)]
     values = values_of(measures, bags=scores.bags, checks=checks)
@@ -70,6 +83,7 @@ def entry_of(scores: Scores) -> Entry | None:
         values=values,
         scores=scores,
         seconds=_seconds(scores.runs),
+        counts=counts,
     )
 
 
@@ -128,6 +142,20 @@ def values_of(
 def defined(values: Float[np.ndarray, "replicates bags"]) -> Bool[np.ndarray, " bags"]:
     """Return which bags have a value in every replicate."""
     return np.asarray(np.isfinite(values).all(0))
+
+
+def most_labelled(first: InstanceCounts | None, second: InstanceCounts) -> InstanceCounts:
+    """Return the counts with more labels; the first if both have as many."""
+    return second if first is None or second.labelled > first.labelled else first
+
+
+def _counted(p: Prediction) -> InstanceCounts:
+    labels = p.instance_labels
+    return InstanceCounts(
+        n=len(p.attention_mean),
+        labelled=0 if labels is None else int((labels >= 0).sum()),
+        positive=0 if labels is None else int((labels > 0).sum()),
+    )
 
 
 def _checks(runs: Sequence[Path]) -> dict[str, dict[str, float | None]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool, Float
 
+from ...core import counted
 from ...statistics import ALPHA, Difference, compare_means, holm, mean_interval
 from ..results.pooled import interval_of, pool
 from ..results.results import Scores
@@ -69,7 +70,7 @@ def set_board(
     with_bags = [e for e in entries if e.scores is not None]
     nulls = [e for e in entries if e.scores is None]
     first = (with_bags or list(entries))[0]
-    both = _evaluated(entries)
+    both, lacking = _evaluated(entries)
     best = max(
         nulls,
         key=lambda e: _mean(e.values["average_precision"][:, both]),
@@ -94,13 +95,28 @@ def set_board(
         best_null=None if best is None else best.name,
         bags=len(first.bags),
         positive=int(both.sum()),
-        notes=notes,
+        notes=(*notes, *lacking),
     )
 
 
-def _evaluated(entries: Sequence[Entry]) -> Bool[np.ndarray, " bags"]:
-    """Return the bags on which every entry has an AP: the positive ones with both labels."""
-    return np.asarray(np.stack([defined(e.values["average_precision"]) for e in entries]).all(0))
+def _evaluated(entries: Sequence[Entry]) -> tuple[Bool[np.ndarray, " bags"], list[str]]:
+    """Return the bags on which every entry has an AP, and which entries lack one that others have.
+
+    These are the positive bags with instances of both labels, unless labels or scores of some
+    entries are missing.
+    """
+    known = np.stack([defined(e.values["average_precision"]) for e in entries])
+    some = np.stack([np.isfinite(e.values["average_precision"]).any(0) for e in entries]).any(0)
+    notes = []
+    for entry, of_entry in zip(entries, known, strict=True):
+        lacking = np.flatnonzero(some & ~of_entry)
+        if len(lacking):
+            notes.append(
+                f"{entry.name} on {entry.data} has no AP within {counted(len(lacking), 'bag')} "
+                f"that others have one in ({entry.bags[lacking[0]]!r} first): AP within bags, the "
+                "gain and the choice of the best null leave out these bags for every method."
+            )
+    return np.asarray(known.all(0)), notes
 
 
 def _mean(values: np.ndarray) -> float:

@@ -33,12 +33,11 @@ def write_leaderboard(
     Returns: the files; none if no test bag has instance labels.
     """
     entries, notes = _own(chosen(results.scores))
-    scores = {e.data: e.scores for e in entries if e.scores is not None}
-    for own in list(scores.values()):
+    for own in list({e.data: e.scores for e in entries if e.scores is not None}.values()):
         nulls, missing = null_entries(own)
         entries += nulls
         notes += missing
-    others, left_out = submitted(out, scores)
+    others, left_out = submitted(out, entries)
     if not entries and not others:
         return ()
     boards = [

@@ -155,9 +155,13 @@ def _localmil(args: Namespace) -> int:
         write_json([card.to_dict() for card in cards])
         return 0
     for card in cards:
+        if card.groups is None:
+            groups = f"in {card.folds} folds, groups not known (labels.csv has no column 'group')"
+        else:
+            groups = f"of {counted(card.groups, 'group')} in {card.folds} folds"
         text = (
-            f"{card.name}: {card.bags} bags ({card.positive_bags} positive) of {card.groups} "
-            f"groups in {card.folds} folds; {card.instances:,} instances "
+            f"{card.name}: {card.bags} bags ({card.positive_bags} positive) {groups}; "
+            f"{card.instances:,} instances "
             f"({card.positive_instances:,} positive) of {card.features} features; "
             f"{counted(card.labelled_bags, 'bag')} with instance labels; graph: "
             f"{card.description.graph}"
