@@ -1,5 +1,6 @@
 from .bag_measures import BagMeasures as BagMeasures
 from .bag_measures import bag_measures as bag_measures
+from .beyond_validation import DISTANCE_VALIDATION_BAGS as DISTANCE_VALIDATION_BAGS
 from .calibration_section import Calibration as Calibration
 from .calibration_section import CalibrationSection as CalibrationSection
 from .deletion import LEAVE_ONE_OUT_UP_TO as LEAVE_ONE_OUT_UP_TO
