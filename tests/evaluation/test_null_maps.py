@@ -272,7 +272,8 @@ def test_a_null_map_that_a_bag_lacks_is_left_out_for_all(run, tmp_path):
 def test_dice_of_evidence_is_at_zero(run):
     report = evaluate(run.predictions, bootstrap=0)
     found = section(report)
-    assert "evidence above 0" in found.threshold
+    assert "evidence e above 0" in found.threshold
+    assert found.dice_title.split() == ["Dice", "at", "e", ">", "0"]
     values = []
     for name in _names(run):
         with h5py.File(run.predictions / "instances" / f"{name}.h5") as f:

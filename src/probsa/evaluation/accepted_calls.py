@@ -84,11 +84,12 @@ class AcceptedReport:
             f"of {1 - rule.delta:.3g}"
         )
         if rule.threshold is None:
-            seen = "none accepted" if rule.error is None else f"error rate {rule.error:.3f}"
+            accepts = "all" if rule.accepted == 1 else f"{rule.accepted:.1%}"
+            seen = "" if rule.error is None else f", of which {rule.error:.1%} are wrong"
             return [
                 f"{promise}: cannot be certified with {self.groups} calibration groups",
-                f"  at the strictest threshold {rule.accepted:.2f} of them are accepted, {seen} "
-                f"(p = {rule.p_value:.3g})",
+                f"  the strictest threshold that was tried accepts {accepts} of their calls{seen} "
+                f"(p-value {rule.p_value:.3g})",
             ]
         if rule.threshold == -np.inf:
             which = "every call is accepted"
@@ -99,8 +100,8 @@ class AcceptedReport:
             which = f"calls with p ≤ {low:.4g} or p ≥ {high:.4g} are accepted"
         return [
             f"{promise}: {which}",
-            f"  {self.groups} calibration groups: {rule.accepted:.2f} accepted, error rate "
-            f"{rule.error:.3f} (p = {rule.p_value:.2g})",
+            f"  {self.groups} calibration groups: {rule.accepted:.1%} of their calls are accepted, "
+            f"of which {rule.error:.1%} are wrong (p-value {rule.p_value:.2g})",
         ]
 
 

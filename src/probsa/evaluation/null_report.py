@@ -53,6 +53,8 @@ class WithinBags:
     """Number of evaluated bags without instance labels."""
     threshold: str
     """The threshold of Dice, in words."""
+    dice_title: str = "Dice"
+    """The title of the column, with the threshold."""
     about: Mapping[str, Any] = field(default_factory=dict)
 
     key = "within_bags"
@@ -77,7 +79,7 @@ class WithinBags:
         title = "maps within positive bags (below the line: null maps)"
         grid = Grid(title=title, title_justify="left")
         grid.add_column("map", no_wrap=True)
-        for column in (*WITHIN_TITLES.values(), "Dice"):
+        for column in (*WITHIN_TITLES.values(), self.dice_title):
             grid.add_column(column)
         for name, metrics in self.maps.items():
             grid.add_row(name, *(_cell(metrics[k]) for k in (*WITHIN_BAGS, DICE)))
@@ -140,6 +142,7 @@ def within_bags_section(e: Evaluated) -> WithinBags | None:
         positive=sum(e.label[name] > 0 for name in e.names),
         unlabelled=len(e.rows) - len(measured.names),
         threshold=measured.threshold,
+        dice_title=measured.dice_title,
         about=about_null_maps(e.predictions.folder) or {},
     )
 
@@ -154,6 +157,7 @@ class _Measured:
     nulls: dict[str, list[np.ndarray]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     threshold: str = ""
+    dice_title: str = "Dice"
     dice_reason: str | None = None
     dices: list[float] = field(default_factory=list)
     """NaN for a bag without a positive instance."""
@@ -218,7 +222,8 @@ class _Measured:
     def choose_threshold(self, e: Evaluated, first: Prediction) -> float | None:
         """Return the threshold of Dice; None if there is none."""
         if first.score_has_level:
-            self.threshold = "Dice: instances with evidence above 0 are called positive."
+            self.threshold = "Dice: instances with evidence e above 0 are called positive."
+            self.dice_title = "Dice\nat e > 0"
             return 0.0
         rows = [i for i in e.validation_rows if e.label[e.predictions.bags[i]] > 0]
         bags = threshold_bags(
@@ -232,6 +237,7 @@ class _Measured:
             self.threshold = f"Dice is undefined: {self.dice_reason}."
             return None
         self.threshold = "Dice: at the threshold with the best Dice on the validation bags."
+        self.dice_title = "Dice at the\nvalidation\nthreshold"
         return dice_threshold(pool.y, pool.decision)
 
     def _add_dice(self, p: Prediction, limit: float | None) -> None:
