@@ -133,7 +133,8 @@ def _detectors(data: str, summaries: Mapping[str, Summary]) -> ResultTable:
         footnotes=(
             "AUROC in percent for finding wrong calls among the instances of positive bags: σ² and "
             "P(wrong) first, then their null rivals, which cost nothing extra; a random order has "
-            "50. Methods without a variance have neither σ², nor P(wrong), nor a random map with the spectrum of σ².",
+            "50. Methods without a variance have neither σ², nor P(wrong), nor a random map with "
+            "the spectrum of σ².",
             *verdicts,
             detectable_from_intervals([(m.low, m.high) for m in gains], what="σ² minus best rival"),
         ),
