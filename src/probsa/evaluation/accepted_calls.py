@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import expit, logit
 
-from ..errors import InputError
+from ..errors import UnmetGuarantee
 from ..statistics import Metric, SelectiveRule, certified_threshold, least_accepted, median_call
 from .evaluated import Evaluated
 from .group_means import group_mean, rate_among
@@ -119,13 +119,13 @@ def selective_rule(
         max_error: the largest error rate of accepted calls.
 
     Raises:
-        InputError: there are too few groups even if all are accepted without an error.
+        UnmetGuarantee: there are too few groups even if all are accepted without an error.
     """
     rows = calibration.rows
     groups = calibration.groups(rows)
     count, least = len(set(groups)), least_accepted(max_error=max_error, delta=DELTA)
     if count < least:
-        raise InputError(
+        raise UnmetGuarantee(
             f"--max-error {max_error:g} needs at least {least} calibration groups (patients), all "
             f"accepted without an error, but there are {count}: add calibration bags or allow a "
             "larger error rate"
@@ -157,7 +157,7 @@ def accepted_report(
     """Choose the rule on the calibration bags, and apply it to the evaluated bags.
 
     Raises:
-        InputError: there are too few calibration groups; says how many are needed.
+        UnmetGuarantee: there are too few calibration groups; says how many are needed.
     """
     rows = evaluated.rows
     confidences = confidence(evaluated, rows)

@@ -18,6 +18,7 @@ from ..core import DataFrame, counted
 from ..errors import InputError
 from ..statistics import Metric
 from .guarantee_options import GuaranteeOptions
+from .guarantees import Guarantees
 from .instances import instance_metrics
 from .lesion_report import TITLES as LESION_TITLES
 from .lesion_report import LesionReport, footnotes, lesion_report
@@ -68,6 +69,12 @@ class Report:
     """None without annotations."""
     sections: tuple[Section, ...] = ()
     """Further parts of the report, in the order of `sections.SECTIONS`."""
+
+    @property
+    def unmet(self) -> tuple[str, ...]:
+        """Why requested guarantees are missing from the report."""
+        found = (s for s in self.sections if isinstance(s, Guarantees))
+        return tuple(reason for s in found for reason in s.unmet.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report for JSON."""
@@ -164,7 +171,9 @@ def evaluate(  # noqa: PLR0913 - the options are independent
 
     Raises:
         InputError: the folder does not exist, no evaluated bag has a label, a label is not one of
-            the classes, or the calibration bags cannot give a guarantee.
+            the classes, or the calibration bags cannot be used.
+        UnmetGuarantee: none of the requested guarantees can be given. If some can, `Report.unmet`
+            has the reasons for the others.
         TableError: one of the tables cannot be used.
         BagError: lesions are evaluated and a bag has no coordinates.
     """
