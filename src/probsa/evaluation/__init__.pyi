@@ -8,6 +8,7 @@ from .deletion import DeletionCurves as DeletionCurves
 from .deletion import deletion_curves as deletion_curves
 from .deletion import left_out_correlation as left_out_correlation
 from .detections import Detections as Detections
+from .dice import DICE_OF_MAP as DICE_OF_MAP
 from .doubt_section import BAG_TITLES as BAG_TITLES
 from .doubt_section import INSTANCE_TITLES as INSTANCE_TITLES
 from .doubt_section import DoubtSection as DoubtSection
@@ -29,7 +30,7 @@ from .guarantee_options import SetScore as SetScore
 from .instance_summaries import ValidationPredictions as ValidationPredictions
 from .instance_summaries import instance_samples as instance_samples
 from .instance_summaries import instance_summary as instance_summary
-from .instance_summaries import within_bag_samples as within_bag_samples
+from .instance_summaries import ranking_samples as ranking_samples
 from .instances import instance_metrics as instance_metrics
 from .lesion_detections import detect_lesions as detect_lesions
 from .lesion_hits import match_detections as match_detections

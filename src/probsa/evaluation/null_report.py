@@ -18,6 +18,7 @@ from .map_scores import available_scores, map_values
 from .null_comparison import NullComparison, compare_to_null_maps
 from .null_files import NO_NULL_MAPS, about_null_maps, read_null_scores
 from .null_maps import NULL_MAPS, centre
+from .pooled_nulls import PooledNulls
 from .pools import Pool, bag_draws, labelled, threshold_bags
 from .prediction import Prediction
 from .scores import class_column
@@ -33,6 +34,8 @@ from .within_bags import (
 )
 
 DICE = "dice"
+INSTANCE_RESAMPLES = 500
+"""Upper limit of the resamples of pooled instances."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +45,8 @@ class WithinBags:
     maps: Mapping[str, Mapping[str, Metric]]
     """The measures of each map of the model, its own score first."""
     nulls: Mapping[str, Mapping[str, Metric]]
+    pooled: Mapping[str, Mapping[str, Metric]]
+    """The measures of null maps over the instances of all positive bags together."""
     comparisons: Sequence[NullComparison]
     missing: Mapping[str, str]
     """The null maps that could not be computed, with the reason."""
@@ -64,6 +69,7 @@ class WithinBags:
         return {
             "maps": _plain(self.maps),
             "null_maps": _plain(self.nulls),
+            "null_maps_pooled": _plain(self.pooled),
             "comparisons": [c.to_dict() for c in self.comparisons],
             "missing": dict(self.missing),
             "counted_bags": self.counted,
@@ -112,9 +118,11 @@ def within_bags_section(e: Evaluated) -> WithinBags | None:
     if measured is None:
         return None
     flags = np.array([e.label[name] > 0 for name in measured.names], dtype=bool)
-    draws = bag_draws(
-        measured.names, flags, groups=e.group, resamples=e.bootstrap, seed=e.seed
-    ).with_data()
+
+    def drawn(resamples: int) -> Draws:
+        return bag_draws(measured.names, flags, groups=e.group, resamples=resamples, seed=e.seed)
+
+    draws = drawn(e.bootstrap).with_data()
     mixed = measured.mixed & flags
 
     def samples(values: Sequence[Float[np.ndarray, " measures"]]) -> dict[str, SampledMetric]:
@@ -136,6 +144,9 @@ def within_bags_section(e: Evaluated) -> WithinBags | None:
     return WithinBags(
         maps=maps,
         nulls={name: {k: m.metric() for k, m in s.items()} for name, s in nulls.items()},
+        pooled=measured.pooled.metrics(
+            list(nulls), draws=drawn(min(e.bootstrap, INSTANCE_RESAMPLES))
+        ),
         comparisons=comparisons,
         missing=measured.missing,
         counted=int(mixed.sum()),
@@ -155,6 +166,7 @@ class _Measured:
     mixed: Bool[np.ndarray, " bags"] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     maps: dict[str, list[np.ndarray]] = field(default_factory=dict)
     nulls: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    pooled: PooledNulls = field(default_factory=PooledNulls)
     missing: dict[str, str] = field(default_factory=dict)
     threshold: str = ""
     dice_title: str = "Dice"
@@ -175,6 +187,8 @@ class _Measured:
                 limit = found.choose_threshold(e, p)
             known = p.instance_labels >= 0
             y = p.instance_labels[known] > 0
+            if e.label[p.name] > 0:
+                found.pooled.add_bag(len(found.names), y)
             found.names.append(p.name)
             mixed.append(is_mixed(y))
             for name in _shown(p, e):
@@ -208,6 +222,8 @@ class _Measured:
                 self.missing.setdefault(name, score)
             else:
                 self.nulls.setdefault(name, []).append(_measures(y, score[known]))
+                if e.label[p.name] > 0:
+                    self.pooled.add_score(name, score[known])
 
     def _leave_out_incomplete(self) -> None:
         """Keep the null maps that every bag has, and in the usual order."""

@@ -12,6 +12,8 @@ from rich.table import Table as Grid
 from ..core import counted
 from ..statistics import Metric
 from .doubt_section import DoubtSection
+from .null_report import WithinBags
+from .pooled_nulls import POOLED_MEASURES, best_null
 from .sections import Section
 from .titles import INSTANCE_TITLES, POOLED, TARGET_TITLES
 
@@ -38,9 +40,17 @@ def print_instances(
         sections: the sections of the report.
     """
     has_doubt = any(isinstance(s, DoubtSection) and s.instances is not None for s in sections)
-    shown = _shown(metrics, repeated=has_doubt)
+    nulls = next((s.pooled for s in sections if isinstance(s, WithinBags)), {})
+    shown: dict[str, Metric] = {}
+    titles = dict(INSTANCE_TITLES)
+    for name, metric in _shown(metrics, repeated=has_doubt).items():
+        shown[name] = metric
+        best = best_null(nulls, name) if name in POOLED_MEASURES else None
+        if best is not None:
+            shown[f"null_{name}"] = best[1]
+            titles[f"null_{name}"] = f"… of the best null map ({best[0]})"
     title = f"instances of {counted(bags, 'bag')}"
-    console.print(metric_grid(title, shown, titles=INSTANCE_TITLES))
+    console.print(metric_grid(title, shown, titles=titles))
     console.print(POOLED, markup=False, soft_wrap=True)
 
 
