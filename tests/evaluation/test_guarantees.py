@@ -4,6 +4,7 @@ import io
 import json
 import re
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -169,7 +170,17 @@ def test_what_cannot_be_certified_is_said(tmp_path):
     found = section(folder, table, max_error=0.2)
     assert found.accepted.rule.threshold is None
     assert found.accepted.metrics["accepted"].value == 0
-    assert "cannot be certified with 40 calibration groups" in text(found)
+    shown, rule = text(found), found.accepted.rule
+    assert "cannot be certified with 40 calibration groups" in shown
+    assert (
+        f"the strictest threshold that was tried accepts {rule.accepted:.1%} of their calls, of "
+        f"which {rule.error:.1%} are wrong (p-value {rule.p_value:.3g})"
+    ) in shown
+    everything = replace(found.accepted, rule=replace(rule, accepted=1.0))
+    assert "tried accepts all of their calls, of which" in everything.lines()[1]
+    furthest = found.alarm.columns[int(np.argmax(found.alarm.test.distances))]
+    named = furthest.replace("p of class", "probability of class")
+    assert f"({named}), p-value {found.alarm.test.p_value:.3f}" in shown
     assert found.to_dict()["accepted"]["certified"] is False
 
 

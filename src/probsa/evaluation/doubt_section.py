@@ -105,7 +105,8 @@ class DoubtSection:
         """Print the metrics and the verdicts."""
         line = partial(console.print, markup=False, soft_wrap=True)
         self.bags.render(console, self.bag_titles)
-        line(SYMBOLS_OF_BAGS)
+        if self.bags.auroc["doubt"].reason != SEVERAL_CLASSES:
+            line(SYMBOLS_OF_BAGS)
         if self.beyond is not None:
             line(self.beyond.sentence)
         if self.instances is not None:
