@@ -8,7 +8,8 @@ ProbSAError
 │   ├── BagError        one bag or its file cannot be used; names the bag and the file
 │   │   └── EmptyBag    the bag has no instances, for example because no tissue was found
 │   ├── GraphError      the graph of neighbouring instances is implausible
-│   └── TableError      a table of labels or splits cannot be used
+│   ├── TableError      a table of labels or splits cannot be used
+│   └── UnmetGuarantee  the calibration bags are too few for a requested guarantee
 ├── UnknownName         a model, a key or an argument does not exist; suggests the nearest
 ├── OutputExists        an output folder would be overwritten
 ├── CheckpointError     a checkpoint is damaged, or belongs to another model or version
@@ -72,6 +73,13 @@ class MissingExtra(ProbSAError, ImportError):
 
 MOST = 60
 """Maximum number of names that an error lists; timm alone has more than a thousand models."""
+
+
+class UnmetGuarantee(InputError):
+    """The calibration bags are too few for a requested guarantee, or lack the labels that it needs.
+
+    Others may be possible.
+    """
 
 
 class UnknownName(ProbSAError, KeyError):

@@ -247,6 +247,20 @@ def test_the_training_part_holds_every_class() -> None:
         check_training_part(replace(t, labels=(0, 0, 2, 0, 1, 2)), split_of(t, "tttvve"))
 
 
+@pytest.mark.parametrize("task", ["binary", "ordinal"])
+def test_the_training_part_has_two_classes(task: Task) -> None:
+    labels = [1, 1, 0, 1]
+    t = made(task, [(float(y),) for y in labels], labels, classes=("none", "bleeding"))
+    with pytest.raises(
+        TableError,
+        match=r"all 2 training bags are of class bleeding \(by hand\), so no difference between "
+        r"classes can be learned. Give training bags of another class than 'bleeding'",
+    ):
+        check_training_part(t, split_of(t, "ttvv"))
+    check_training_part(t, split_of(t, "tvtv"))
+    check_training_part(t, split_of(t, "tvtt"))
+
+
 def test_the_training_part_can_train_the_other_targets() -> None:
     t = made("survival", [(1.0, 0.0), (2.0, 0.0), (3.0, 1.0)], [0, 0, 1])
     with pytest.raises(TableError, match=r"all 2 training bags are censored"):

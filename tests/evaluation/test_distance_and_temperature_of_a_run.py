@@ -86,6 +86,7 @@ def test_distances_are_stored_by_bag_and_instance(trained):
     split = json.loads(run.split_file.read_text())
     assert about["training_bags"] == len(split["train"])
     assert ((table.ood >= 0) & (table.ood <= 1)).all() and (table.ood_distance > 0).all()
+    assert table.metadata["distance_validation_bags"] == table.parts.count("val")
     with h5py.File(table.instance_path(table.bags[0])) as f:
         assert f["ood"].shape == f["ood_distance"].shape == f["degree"].shape
     # Validation bags are compared with themselves: their percentiles are spread evenly.

@@ -256,7 +256,7 @@ def test_an_informative_variance_beats_every_rival_and_noise_does_not():
     assert got["error_auroc_gain_positive_bags"].low > 0
     verdict = error_verdict(got)
     assert verdict.startswith("σ² finds wrong calls better than all null rivals: AUROC 1.000")
-    rest = "-w log w, its best null rival, on instances of positive bags; difference +0."
+    rest = "−w log w, its best null rival, on instances of positive bags; difference +0."
     assert rest in verdict
     noise, _ = cohort(20)
     got = detector_metrics(noise, positive, bootstrap=100)

@@ -2,16 +2,20 @@
 
 import io
 import json
+import re
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from rich.console import Console
 from support.made_guarantees import joined, write_cohort
 
+from probsa.cli.entry import main
 from probsa.core import read_csv
-from probsa.errors import InputError
-from probsa.evaluation import GuaranteeOptions, evaluate, read_predictions
+from probsa.errors import InputError, UnmetGuarantee
+from probsa.evaluation import GuaranteeOptions, evaluate, read_predictions, write_sets
+from probsa.evaluation.unmet_guarantees import check_groups
 from probsa.statistics import coverage_band
 
 
@@ -166,7 +170,17 @@ def test_what_cannot_be_certified_is_said(tmp_path):
     found = section(folder, table, max_error=0.2)
     assert found.accepted.rule.threshold is None
     assert found.accepted.metrics["accepted"].value == 0
-    assert "cannot be certified with 40 calibration groups" in text(found)
+    shown, rule = text(found), found.accepted.rule
+    assert "cannot be certified with 40 calibration groups" in shown
+    assert (
+        f"the strictest threshold that was tried accepts {rule.accepted:.1%} of their calls, of "
+        f"which {rule.error:.1%} are wrong (p-value {rule.p_value:.3g})"
+    ) in shown
+    everything = replace(found.accepted, rule=replace(rule, accepted=1.0))
+    assert "tried accepts all of their calls, of which" in everything.lines()[1]
+    furthest = found.alarm.columns[int(np.argmax(found.alarm.test.distances))]
+    named = furthest.replace("p of class", "probability of class")
+    assert f"({named}), p-value {found.alarm.test.p_value:.3f}" in shown
     assert found.to_dict()["accepted"]["certified"] is False
 
 
@@ -265,18 +279,69 @@ def test_groups_of_only_one_side_are_refused(cohort, tmp_path):
 
 def test_too_few_calibration_bags_are_refused_with_the_number_needed(tmp_path):
     folder, table = write_cohort(tmp_path / "p", parts=(("val", 15), ("test", 20)))
+    few = "bags of at least 19 groups (patients), but there are 15: add calibration bags, or give"
     for options, needed in (
-        ({"coverage": 0.95}, "at least 19 groups"),
-        ({"max_missed": 0.05}, "at least 19 groups"),
-        ({"max_error": 0.1}, "at least 22 calibration groups"),
+        ({"coverage": 0.95}, f"--coverage 0.95 needs calibration {few} --coverage 0.937"),
+        ({"max_error": 0.1}, "--max-error 0.1 needs at least 22 calibration groups"),
     ):
-        with pytest.raises(InputError, match=needed):
+        with pytest.raises(UnmetGuarantee, match=re.escape(needed)):
             section(folder, table, **options)
+    assert section(folder, table, coverage=0.937).sets.groups == {"all": 15}
+    with pytest.raises(UnmetGuarantee, match=r"^--max-missed 0\.05 .*, or give --max-missed 0\."):
+        section(folder, table, max_missed=0.05)
+    with pytest.raises(UnmetGuarantee, match=r"^--coverage 0\.95 .* bags of class 0 of at least"):
+        section(folder, table, coverage=0.95, per_class=True)
     none, none_table = write_cohort(tmp_path / "n", parts=(("test", 20),))
     with pytest.raises(InputError, match="no labelled validation bags"):
         section(none, none_table)
     with pytest.raises(InputError, match="no labelled validation bags besides those"):
         section(folder, table, part="val")
+
+
+def test_a_request_that_cannot_be_met_does_not_keep_others_from_the_report(tmp_path, capsys):
+    folder, table = write_cohort(tmp_path / "p", parts=(("val", 15), ("test", 20)))
+    found = section(folder, table, coverage=0.8, max_error=0.1)
+    assert found.sets.groups == {"all": 15} and found.accepted is None
+    assert list(found.unmet) == ["--max-error"]
+    reason = found.unmet["--max-error"]
+    assert text(found).rstrip().endswith(f"not guaranteed: {reason}")
+    given = ["evaluate", str(folder), "--labels", str(table), "--bootstrap", "0"]
+    status = main([*given, "--coverage", "0.8", "--max-error", "0.1", "--json"])
+    shown = capsys.readouterr()
+    report = json.loads(shown.out)
+    assert status == 2 and shown.err == f"probsa: error: {reason}\n"
+    assert report["metrics"]["auroc"]["value"] is not None
+    assert report["guarantees"]["unmet"] == {"--max-error": reason}
+    assert report["guarantees"]["sets"]["coverage"] == 0.8
+    assert main([*given, "--coverage", "0.8"]) == 0
+
+
+def test_all_unmet_requests_are_listed_at_once(tmp_path):
+    folder, table = write_cohort(tmp_path / "p", parts=(("val", 15), ("test", 20)))
+    options = GuaranteeOptions(coverage=0.95, max_error=0.1)
+    both = r"^2 guarantees cannot be given: --coverage 0\.95 .*; --max-error 0\.1 "
+    with pytest.raises(UnmetGuarantee, match=both):
+        evaluate(folder, labels=table, guarantees=options, bootstrap=0)
+    new, new_table = write_cohort(tmp_path / "n", parts=(("val", 15), ("new", 20)))
+    with pytest.raises(UnmetGuarantee, match=both):
+        write_sets(new, options, out=tmp_path / "sets.csv", labels=new_table)
+    one = GuaranteeOptions(coverage=0.8, max_error=0.1)
+    with pytest.raises(UnmetGuarantee, match=r"^--max-error 0\.1 needs"):
+        write_sets(new, one, out=tmp_path / "sets.csv", labels=new_table)
+    assert not (tmp_path / "sets.csv").exists()
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6, 8, 15, 20, 999])
+def test_the_suggested_level_is_possible(groups):
+    for flag, level in (("--coverage", 0.9999), ("--max-missed", 0.0001)):
+        with pytest.raises(UnmetGuarantee) as error:
+            check_groups(groups, flag=flag, level=level)
+        suggested = float(str(error.value).rsplit(" ", 1)[1])
+        check_groups(groups, flag=flag, level=suggested)
+        stricter = suggested + (0.002 if flag == "--coverage" else -0.002)
+        if 0 < stricter < 1:
+            with pytest.raises(UnmetGuarantee):
+                check_groups(groups, flag=flag, level=stricter)
 
 
 def test_levels_are_checked():

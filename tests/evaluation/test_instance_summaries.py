@@ -10,7 +10,11 @@ from support.made_predictions import cohort, made
 
 from probsa.errors import InputError
 from probsa.evaluation.dice import dice_threshold
-from probsa.evaluation.instance_summaries import instance_samples, instance_summary
+from probsa.evaluation.instance_summaries import (
+    instance_samples,
+    instance_summary,
+    ranking_samples,
+)
 from probsa.evaluation.instances import instance_metrics
 from probsa.evaluation.pools import Pool
 from probsa.evaluation.within_bags import WITHIN_BAGS
@@ -53,7 +57,7 @@ def test_the_metrics_of_one_replicate_are_those_of_one_run():
         | isolated_metrics(bags, positive, bootstrap=40, seed=3)
     )
     shared = set(got) & set(single)
-    assert set(got) - shared == set(WITHIN_BAGS)
+    assert set(got) - shared == {*WITHIN_BAGS, "dice_of_map"}
     for name in shared:
         assert got[name].reason == single[name].reason, name
         for end in ("value", "low", "high"):
@@ -236,6 +240,28 @@ def test_every_folds_run_has_its_own_threshold():
     )
     with pytest.raises(InputError, match="bag 'b11' has no fold"):
         _summary([bags], positive, folds={k: v for k, v in fold.items() if k != "b11"})
+
+
+def test_dice_of_a_map_is_at_evidence_zero_or_at_the_threshold():
+    (bags,), positive = _replicates(1)
+    validation = _validation(1)
+    got = _summary([bags], positive, validation=validation)
+    assert got["dice_of_map"] == got["dice"]  # logits of attention have no level
+    of_evidence = [replace(p, score_kind="evidence") for p in bags]
+    for given in (None, [[replace(p, score_kind="evidence") for p in validation[0]]]):
+        found = _summary([of_evidence], positive, validation=given)["dice_of_map"].value
+        each = [f1_score(p.instance_labels, p.attention_mean > 0) for p in bags if positive[p.name]]
+        assert found == pytest.approx(np.mean(each))
+
+
+def test_ranks_without_other_metrics_are_those_of_the_summary():
+    bags, positive, fold = _folded()
+    given = {"positive": positive, "groups": None, "folds": fold, "bootstrap": 20}
+    whole = instance_samples([bags], validation=None, **given)
+    found = ranking_samples([bags], **given)
+    assert set(found) == {*WITHIN_BAGS, *(k for k in whole if k.startswith(("auroc", "average")))}
+    for name, sample in found.items():
+        assert sample.rows == pytest.approx(whole[name].rows), name
 
 
 # Undefined metrics

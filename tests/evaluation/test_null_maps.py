@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from scipy.spatial.distance import mahalanobis
 from sklearn.covariance import ledoit_wolf
+from sklearn.metrics import average_precision_score, roc_auc_score
 from support.stored import WIDTH, write_folder
 
 from probsa import Bag, predict_folder
@@ -26,6 +27,7 @@ from probsa.evaluation.null_maps import (
     fit_null_maps,
     position_basis,
 )
+from probsa.evaluation.pooled_nulls import best_null
 from probsa.evaluation.within_bags import WITHIN
 from probsa.models import build
 from probsa.training import read_run, train
@@ -269,10 +271,45 @@ def test_a_null_map_that_a_bag_lacks_is_left_out_for_all(run, tmp_path):
     assert found.missing["norm"] == "some bags have no stored scores of it (1 of 12 bags)"
 
 
+def test_null_maps_have_the_pooled_measures_of_the_model(run):
+    report = evaluate(run.predictions, bootstrap=20)
+    found = section(report)
+    truth, scores, own = [], {name: [] for name in found.nulls}, []
+    for name in _names(run):
+        with h5py.File(run.predictions / "instances" / f"{name}.h5") as f:
+            if not int(name) % 2:
+                continue  # a negative bag
+            truth.append(f["instance_labels"][:] > 0)
+            own.append(f["attention_mean"][:])
+        with h5py.File(run.predictions / "null_maps" / f"{name}.h5") as f:
+            for null in scores:
+                scores[null].append(f[null][:])
+    y = np.concatenate(truth)
+    assert set(found.pooled) == set(found.nulls) != set()
+    for null, parts in scores.items():
+        auroc, ap = found.pooled[null].values()
+        assert auroc.value == pytest.approx(roc_auc_score(y, np.concatenate(parts)))
+        assert ap.value == pytest.approx(average_precision_score(y, np.concatenate(parts)))
+        assert auroc.low <= auroc.value <= auroc.high
+    expected = roc_auc_score(y, np.concatenate(own))
+    assert report.instances["auroc_positive_bags"].value == pytest.approx(expected)
+    best = max(found.pooled, key=lambda k: found.pooled[k]["auroc_positive_bags"].value)
+    assert best_null(found.pooled, "auroc_positive_bags") == (
+        best, found.pooled[best]["auroc_positive_bags"],
+    )  # fmt: skip
+    console = Console(width=200, file=io.StringIO())
+    report.render(console)
+    lines = console.file.getvalue().splitlines()
+    (row,) = [k for k, line in enumerate(lines) if "AUROC, positive bags pooled" in line]
+    assert f"… of the best null map ({best})" in lines[row + 1]
+    json.dumps(report.to_dict()["within_bags"]["null_maps_pooled"], allow_nan=False)
+
+
 def test_dice_of_evidence_is_at_zero(run):
     report = evaluate(run.predictions, bootstrap=0)
     found = section(report)
-    assert "evidence above 0" in found.threshold
+    assert "evidence e above 0" in found.threshold
+    assert found.dice_title.split() == ["Dice", "at", "e", ">", "0"]
     values = []
     for name in _names(run):
         with h5py.File(run.predictions / "instances" / f"{name}.h5") as f:

@@ -9,7 +9,7 @@ from support.stored import write_folder
 
 from probsa import models, pack
 from probsa.core.randomness import random_stream
-from probsa.errors import InputError
+from probsa.errors import InputError, TableError
 from probsa.evaluation.predictor import load
 from probsa.training import (
     JointTrainingFailed,
@@ -234,6 +234,16 @@ def test_a_run_that_cannot_train_jointly_is_refused(configs, tmp_path, change, w
         train_jointly([config], [tmp_path / "run"], state=tmp_path / "s")
     assert not (tmp_path / "run").exists()
     assert all(why_not_jointly(c) is None for c in configs)
+
+
+def test_one_class_in_training_is_refused_for_all_joint_runs(configs, tmp_path):
+    table = configs[0].data.labels
+    rows = [line.split(",") for line in table.read_text().splitlines()[1:]]
+    lines = [f"{bag},{int(fold != '1')},{fold}" for bag, _, fold in rows]
+    table.write_text("\n".join(["bag,label,fold", *lines]) + "\n")  # fold 1 validates
+    with pytest.raises(TableError, match=r"training bags are of class 1 .* another class"):
+        train_jointly(configs[:2], [tmp_path / "a", tmp_path / "b"], state=tmp_path / "s")
+    assert not (tmp_path / "a").exists()
 
 
 def test_runs_that_see_other_batches_do_not_train_jointly(configs, tmp_path):

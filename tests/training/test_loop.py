@@ -317,6 +317,17 @@ def test_one_class_in_validation_trains_to_the_end(config, tmp_path):
     assert run.best.is_file()
 
 
+@pytest.mark.parametrize("model", ["abmil", "evidence-field", "mean-pool", "instance-lr"])
+def test_one_class_in_training_is_refused_before_the_run_folder(config, tmp_path, model):
+    rows = [f"{k:03d},{int(k > 3)},{'train' if k > 3 else 'val'}" for k in range(12)]
+    config.data.labels.write_text("\n".join(["bag,label,split", *rows]) + "\n")
+    data = replace(config.data, test_fold=None)
+    config = replace(config, data=data, model=model, model_arguments={})
+    with pytest.raises(TableError, match=r"all 8 training bags are of class 1 .* another class"):
+        train(config, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
 def test_three_classes(config, tmp_path):
     rows = ["bag,label"] + [f"{k:03d},{k % 3}" for k in range(12)]
     config.data.labels.write_text("\n".join(rows) + "\n")

@@ -13,8 +13,9 @@ from .strata import needed_strata, stratum_names
 def check_training_part(table: LabelTable, split: Split) -> None:
     """Check that a model can learn every class, finding or event from the training part.
 
-    For tasks with classes, each class of a validation or test bag must occur in training, since
-    its probability would be untrained otherwise. For multilabel, each finding needs a bag with and
+    For tasks with classes or grades, training needs bags of two or more of them, and each one of a
+    validation or test bag must occur in training, since its probability would be untrained
+    otherwise. For multilabel, each finding needs a bag with and
     one without it in training, and one with it in the test part if that has labels. For regression,
     the training values must differ. For survival, training needs an event; how many the model
     needs is left to its likelihood.
@@ -52,13 +53,21 @@ def _value(table: LabelTable, row: int) -> tuple[float, ...]:
 
 
 def _check_strata(table: LabelTable, rows: dict[str, list[int]], *, origin: str) -> None:
-    """Check that every class, or an event, occurs in training."""
+    """Check that two classes, every needed class, or an event occurs in training."""
     trained = {table.labels[r] for r in rows["train"]}
     if table.task == "survival" and 1 not in trained:
         raise TableError(
             f"{table.where}: all {counted(len(rows['train']), 'training bag')} are censored "
             f"({origin}), so no hazard can be learned. Give bags with an event "
             f"({table.target[1]!r}), or check the column"
+        )
+    if table.task != "survival" and len(trained) == 1:
+        (only,) = trained
+        raise TableError(
+            f"{table.where}: all {counted(len(rows['train']), 'training bag')} are "
+            f"{stratum_names(table, trained)} ({origin}), so no difference between classes can be "
+            f"learned. Give training bags of another class than {table.classes[only]!r}, or check "
+            "the column of labels"
         )
     for part in ("val", "test"):
         of_class: dict[int, list[str]] = {}

@@ -1,12 +1,14 @@
 from .bag_measures import BagMeasures as BagMeasures
 from .bag_measures import bag_measures as bag_measures
 from .bag_measures import shown_precision as shown_precision
+from .beyond_validation import DISTANCE_VALIDATION_BAGS as DISTANCE_VALIDATION_BAGS
 from .calibration_section import Calibration as Calibration
 from .calibration_section import CalibrationSection as CalibrationSection
 from .deletion import LEAVE_ONE_OUT_UP_TO as LEAVE_ONE_OUT_UP_TO
 from .deletion import DeletionCurves as DeletionCurves
 from .deletion import deletion_curves as deletion_curves
 from .detections import Detections as Detections
+from .dice import DICE_OF_MAP as DICE_OF_MAP
 from .doubt_section import BAG_TITLES as BAG_TITLES
 from .doubt_section import INSTANCE_TITLES as INSTANCE_TITLES
 from .doubt_section import DoubtSection as DoubtSection
@@ -29,7 +31,7 @@ from .guarantee_options import SetScore as SetScore
 from .instance_summaries import ValidationPredictions as ValidationPredictions
 from .instance_summaries import instance_samples as instance_samples
 from .instance_summaries import instance_summary as instance_summary
-from .instance_summaries import within_bag_samples as within_bag_samples
+from .instance_summaries import ranking_samples as ranking_samples
 from .instances import instance_metrics as instance_metrics
 from .lesion_detections import detect_lesions as detect_lesions
 from .lesion_hits import match_detections as match_detections

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import expit, logit
 
-from ..errors import InputError
+from ..errors import UnmetGuarantee
 from ..statistics import Metric, SelectiveRule, certified_threshold, least_accepted, median_call
 from .evaluated import Evaluated
 from .group_means import group_mean, rate_among
@@ -84,11 +84,12 @@ class AcceptedReport:
             f"of {1 - rule.delta:.3g}"
         )
         if rule.threshold is None:
-            seen = "none accepted" if rule.error is None else f"error rate {rule.error:.3f}"
+            accepts = "all" if rule.accepted == 1 else f"{rule.accepted:.1%}"
+            seen = "" if rule.error is None else f", of which {rule.error:.1%} are wrong"
             return [
                 f"{promise}: cannot be certified with {self.groups} calibration groups",
-                f"  at the strictest threshold {rule.accepted:.2f} of them are accepted, {seen} "
-                f"(p = {rule.p_value:.3g})",
+                f"  the strictest threshold that was tried accepts {accepts} of their calls{seen} "
+                f"(p-value {rule.p_value:.3g})",
             ]
         if rule.threshold == -np.inf:
             which = "every call is accepted"
@@ -99,8 +100,8 @@ class AcceptedReport:
             which = f"calls with p ≤ {low:.4g} or p ≥ {high:.4g} are accepted"
         return [
             f"{promise}: {which}",
-            f"  {self.groups} calibration groups: {rule.accepted:.2f} accepted, error rate "
-            f"{rule.error:.3f} (p = {rule.p_value:.2g})",
+            f"  {self.groups} calibration groups: {rule.accepted:.1%} of their calls are accepted, "
+            f"of which {rule.error:.1%} are wrong (p-value {rule.p_value:.2g})",
         ]
 
 
@@ -118,13 +119,13 @@ def selective_rule(
         max_error: the largest error rate of accepted calls.
 
     Raises:
-        InputError: there are too few groups even if all are accepted without an error.
+        UnmetGuarantee: there are too few groups even if all are accepted without an error.
     """
     rows = calibration.rows
     groups = calibration.groups(rows)
     count, least = len(set(groups)), least_accepted(max_error=max_error, delta=DELTA)
     if count < least:
-        raise InputError(
+        raise UnmetGuarantee(
             f"--max-error {max_error:g} needs at least {least} calibration groups (patients), all "
             f"accepted without an error, but there are {count}: add calibration bags or allow a "
             "larger error rate"
@@ -156,7 +157,7 @@ def accepted_report(
     """Choose the rule on the calibration bags, and apply it to the evaluated bags.
 
     Raises:
-        InputError: there are too few calibration groups; says how many are needed.
+        UnmetGuarantee: there are too few calibration groups; says how many are needed.
     """
     rows = evaluated.rows
     confidences = confidence(evaluated, rows)

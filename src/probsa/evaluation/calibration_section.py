@@ -26,6 +26,7 @@ from ..statistics import (
     sampled_reliability,
 )
 from .evaluated import Evaluated
+from .metrics import ECE_BINS, NO_VARIANCE, equal_width_bins
 from .pools import NO_INSTANCE_LABELS, bag_draws, labelled
 from .prediction import Prediction
 from .scores import class_column, distance_ratio, instance_scores, instance_variances
@@ -68,8 +69,8 @@ class Calibration:
         span = "" if e.low is None or e.high is None else f" [{e.low:.3f}, {e.high:.3f}]"
         text = (
             f"calibration of {name}: adaptive ECE {e.value:.3f}{span} in {counted(bins, 'bin')} of "
+            f"equal mass, {counted(self.items, 'item')}"
         )
-        text += f"equal mass, {counted(self.items, 'item')}"
         if self.chance is None:
             return text
         is_high = e.value > self.chance.upper
@@ -92,6 +93,8 @@ class CalibrationSection:
     """Why there is nothing on instances."""
     temperature: float | None
     """The temperature that the probabilities are scaled by; None if they are not."""
+    filled_bins: int
+    """Number of the bins of equal width, of the ECE in the table of bags, that have a bag."""
 
     @property
     def key(self) -> str:
@@ -111,11 +114,13 @@ class CalibrationSection:
     def render(self, console: Console) -> None:
         """Print one sentence for bags and one for instances."""
         scaled = "" if self.temperature is None else f" (temperature {self.temperature:.3g})"
-        lines = [self.bags.sentence(f"bags{scaled}")]
+        lines = [self.bags.sentence(f"bags{scaled}"), _equal_width(self.filled_bins)]
         if self.class_wise is not None and self.class_wise.value is not None:
             lines.append(f"mean adaptive ECE of the classes: {self.class_wise.value:.3f}")
         if self.instances is not None:
             lines.append(self.instances.sentence("P(f > 0) in positive bags"))
+        elif self.reason in (NO_PROBABILITY, NO_VARIANCE):
+            lines.append(f"calibration of P(f > 0) is undefined: {self.reason}")
         for line in lines:
             console.print(line, markup=False, soft_wrap=True)
 
@@ -147,6 +152,16 @@ def calibration_section(evaluated: Evaluated) -> CalibrationSection:
         instances=None if isinstance(instances, str) else instances,
         reason=instances if isinstance(instances, str) else None,
         temperature=temperature if isinstance(temperature, float) else None,
+        filled_bins=len(np.unique(equal_width_bins(score))),
+    )
+
+
+def _equal_width(filled: int) -> str:
+    """Return how the ECE of the table of bags differs from the adaptive one."""
+    return (
+        f"The ECE in the table of bags has {ECE_BINS} bins of equal width, of which {filled} "
+        f"{'has' if filled == 1 else 'have'} a bag. It says little for few bags: errors cancel in "
+        "a bin that most bags share, and bins with a single bag look miscalibrated."
     )
 
 
@@ -162,7 +177,7 @@ def _instances(evaluated: Evaluated) -> Calibration | str:
     """Return the calibration of P(f > 0), or why it is unknown."""
     names: list[str] = []
     parts: list[tuple[Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]] = []
-    any_labels = False
+    any_labels = has_variance = False
     for p in evaluated.instances(evaluated.rows):
         if not labelled([p]):
             continue
@@ -172,6 +187,7 @@ def _instances(evaluated: Evaluated) -> Calibration | str:
         probability = positive_probability(p)
         if probability is None:
             return NO_PROBABILITY
+        has_variance = has_variance or bool(p.attention_variance.any())
         labels = np.asarray(p.instance_labels)
         names.append(p.name)
         parts.append((probability[labels >= 0], labels[labels >= 0] > 0))
@@ -181,6 +197,8 @@ def _instances(evaluated: Evaluated) -> Calibration | str:
         return "no labelled instances of positive bags"
     bag = np.repeat(np.arange(len(parts)), [len(probability) for probability, _ in parts])
     score, hit = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    if not has_variance and np.isin(score, (0, 0.5, 1)).all():
+        return NO_VARIANCE  # the probability of a point is 0 or 1: its error is that of the calls
     draws = bag_draws(
         names,
         np.ones(len(names), dtype=bool),

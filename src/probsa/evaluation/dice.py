@@ -13,6 +13,8 @@ from .pools import Pool
 
 DICE = ("dice", "dice_pooled")
 """The mean over bags with a positive instance, and the Dice of all instances of positive bags."""
+DICE_OF_MAP = "dice_of_map"
+"""The mean at evidence 0 for scores with a level, and at the chosen threshold for others."""
 
 NO_VALIDATION = "no validation predictions to choose a threshold on"
 NO_LABELS = "no positive validation bag has instance labels to choose a threshold on"

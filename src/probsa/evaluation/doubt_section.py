@@ -1,6 +1,8 @@
 """The section of a report on doubt: which scores find wrong calls of bags and of instances."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,34 +11,52 @@ from rich.console import Console
 from scipy.special import entr, ndtr
 
 from ..statistics import Draws
+from .beyond_validation import BeyondValidation, beyond_validation
 from .detections import Detections, detect
-from .detector_pool import ONE_MODEL, detector_pool, missing_detectors
-from .error_detectors import INSTANCES_OF
+from .detector_pool import ONE_MODEL, detector_pool, no_graph_reason
+from .error_detectors import INSTANCES_OF, detectors_of
 from .evaluated import Evaluated
 from .metrics import NO_VARIANCE, calls_and_margins, of_called_class
+from .neighbours import neighbours_or_reason
 from .pools import NO_CALLS, NO_INSTANCE_LABELS, bag_draws, labelled, score_kind_of
+from .prediction import Prediction
 from .scores import distance_ratio
 
 INSTANCE_RESAMPLES = 500
 """Upper limit of the resamples for instances."""
 BAG_TITLES = {
-    "doubt": "P(wrong) = Φ(-|p - threshold|/s)",
-    "spread": "s.d. of the probability, s",
-    "within": "… within members",
-    "between": "… between members",
-    "margin": "-|p - threshold| (null)",
-    "entropy": "entropy of the probability (null)",
+    "doubt": "P(wrong)",
+    "spread": "s, the standard deviation of p",
+    "within": "s within members",
+    "between": "s between members",
     "ood": "distance from training",
+    "margin": "−|p − t| (null)",
+    "entropy": "entropy of p (null)",
 }
+SYMBOLS_OF_BAGS = (
+    "P(wrong) = Φ(−|p − t|/s) with the probability p, the threshold t and the standard deviation s."
+)
+OF_SEVERAL_CLASSES = {
+    "spread": "s of the called class",
+    "margin": "margin of the call (null)",
+}
+"""The titles that differ with three classes or more."""
 INSTANCE_TITLES = {
-    "doubt": "P(wrong) = Φ(-|s|/σ)",
-    "doubt_within": "… with σ within members",
-    "doubt_between": "… with σ between members",
+    "doubt": "P(wrong)",
+    "doubt_within": "P(wrong) with σ within members",
+    "doubt_between": "P(wrong) with σ between members",
     "variance": "σ²",
-    "margin": "-|s| (null)",
-    "entropy": "-w log w (null)",
     "ood": "distance from training",
+    "margin": "−|e| (null)",
+    "entropy": "−w log w (null)",
+    "degree": "1/degree (null)",
+    "edge": "nearness to the edge of the tissue (null)",
+    "field": "random map with the spectrum of σ² (null)",
 }
+SYMBOLS_OF_INSTANCES = (
+    "P(wrong) = Φ(−|e|/σ) with the evidence e, which is the distance of the score from its "
+    "threshold, and its standard deviation σ; w is the weight in the bag."
+)
 SEVERAL_CLASSES = "it needs two classes"
 NO_DISTANCE = "the predictions have no distances from training"
 
@@ -49,6 +69,8 @@ class DoubtSection:
     instances: Detections | None
     reason: str | None = None
     """Why there is nothing on instances."""
+    beyond: BeyondValidation | None = None
+    """None without distances from training."""
 
     @property
     def key(self) -> str:
@@ -61,15 +83,35 @@ class DoubtSection:
             "bags": self.bags.to_dict(),
             "instances": None if self.instances is None else self.instances.to_dict(),
             "instances_reason": self.reason,
+            "beyond_validation": None if self.beyond is None else self.beyond.to_dict(),
         }
+
+    @property
+    def bag_titles(self) -> dict[str, str]:
+        """The titles of the detectors of bags that are shown."""
+        several = self.bags.auroc["doubt"].reason == SEVERAL_CLASSES
+        return {**BAG_TITLES, **OF_SEVERAL_CLASSES} if several else BAG_TITLES
+
+    @property
+    def instance_titles(self) -> dict[str, str]:
+        """The titles of the detectors of instances that are shown."""
+        found = self.instances
+        if found is None or found.auroc["doubt_between"].reason != ONE_MODEL:
+            return INSTANCE_TITLES
+        # of a single model, the part within members is the whole
+        return {k: v for k, v in INSTANCE_TITLES.items() if k != "doubt_within"}
 
     def render(self, console: Console) -> None:
         """Print the metrics and the verdicts."""
-        console.print(self.bags.grid(BAG_TITLES))
-        console.print(self.bags.verdict, markup=False, soft_wrap=True)
+        line = partial(console.print, markup=False, soft_wrap=True)
+        self.bags.render(console, self.bag_titles)
+        if self.bags.auroc["doubt"].reason != SEVERAL_CLASSES:
+            line(SYMBOLS_OF_BAGS)
+        if self.beyond is not None:
+            line(self.beyond.sentence)
         if self.instances is not None:
-            console.print(self.instances.grid(INSTANCE_TITLES))
-            console.print(self.instances.verdict, markup=False, soft_wrap=True)
+            self.instances.render(console, self.instance_titles)
+            line(SYMBOLS_OF_INSTANCES)
 
 
 def doubt_section(evaluated: Evaluated) -> DoubtSection:
@@ -79,6 +121,7 @@ def doubt_section(evaluated: Evaluated) -> DoubtSection:
         bags=_bags(evaluated),
         instances=None if isinstance(instances, str) else instances,
         reason=instances if isinstance(instances, str) else None,
+        beyond=beyond_validation(evaluated),
     )
 
 
@@ -143,25 +186,28 @@ def _instances(evaluated: Evaluated) -> Detections | str:
         resamples=min(evaluated.bootstrap, INSTANCE_RESAMPLES),
         seed=evaluated.seed,
     )
-    pool = detector_pool(bags, graphs={})
-    distances = [p.ood_distance for p in bags]
-    if all(d is not None for d in distances):
-        pool["ood"] = np.concatenate(
-            [np.asarray(p.ood_distance)[np.asarray(p.instance_labels) >= 0] for p in bags]
-        ).astype(np.float64)
-    inside = flags[pool["bag"]]
-    what = INSTANCES_OF["positive_bags"]
-    if not inside.any():
+    rows, what = np.flatnonzero(flags), INSTANCES_OF["positive_bags"]
+    inside = [bags[b] for b in rows]
+    if not any((np.asarray(p.instance_labels) >= 0).any() for p in inside):
         return f"no {what}"
-    pool = {name: value[inside] for name, value in pool.items()}
-    missing = missing_detectors(pool, no_graph="") | {"ood": NO_DISTANCE}
-    if not pool["variance"].any():
-        missing["variance"] = NO_VARIANCE
-    detectors = {
-        name: missing[name] if name not in pool or (name in missing and name != "ood")
-        else pool[name].astype(np.float64)
-        for name in INSTANCE_TITLES
-    }  # fmt: skip
+    graphs = {p.name: neighbours_or_reason(p) for p in inside}
+    pool = detector_pool(inside, graphs=graphs, seed=evaluated.seed)
+    everything = np.ones(len(pool["bag"]), dtype=bool)
+    found = dict(detectors_of(pool, everything, no_graph=no_graph_reason(graphs) or ""))
+    detectors = {**found, "ood": _distances(inside)}
     return detect(
-        pool["wrong"], detectors, draws=draws.with_data().for_items(pool["bag"]), what=what
+        pool["wrong"],
+        {name: detectors[name] for name in INSTANCE_TITLES},
+        draws=draws.with_data().for_items(rows[pool["bag"]]),
+        what=what,
     )
+
+
+def _distances(bags: Sequence[Prediction]) -> Float[np.ndarray, " n"] | str:
+    """Return the distances from training of the labelled instances, or why there are none."""
+    parts: list[np.ndarray] = []
+    for p in bags:
+        if p.ood_distance is None:
+            return NO_DISTANCE
+        parts.append(p.ood_distance[np.asarray(p.instance_labels) >= 0].astype(np.float64))
+    return np.concatenate(parts)

@@ -6,7 +6,7 @@ spectrum of σ². Detectors are measured by AUROC for finding wrong calls, and b
 lower is better).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -44,13 +44,13 @@ RIVALS: tuple[ErrorDetector, ...] = ("degree", "edge", "margin", "entropy", "see
 
 DETECTOR_TITLES = {
     "variance": "σ²",
-    "doubt": "P(wrong) = Φ(-|s|/σ)",
-    "doubt_within": "P(wrong), σ within members",
-    "doubt_between": "P(wrong), σ between members",
+    "doubt": "P(wrong) = Φ(−|e|/σ)",
+    "doubt_within": "P(wrong) with σ within members",
+    "doubt_between": "P(wrong) with σ between members",
     "degree": "1/degree",
     "edge": "nearness to the edge of the tissue",
-    "margin": "-|s - threshold|",
-    "entropy": "-w log w",
+    "margin": "−|e|",
+    "entropy": "−w log w",
     "seeds": "s.d. over replicates",
     "field": "a random map with the spectrum of σ²",
 }
@@ -210,7 +210,6 @@ def detector_samples(
         return _all_undefined(NO_CALLS)
     no_graph = no_graph_reason(graphs)
     pool = detector_pool(predictions, graphs=graphs, stds=stds, seed=seed)
-    missing = missing_detectors(pool, no_graph=no_graph or "")
     areas = {
         "all": np.ones(len(pool["bag"]), dtype=bool),
         "positive_bags": positive[pool["bag"]],
@@ -222,7 +221,7 @@ def detector_samples(
         if inside is None:
             samples |= _all_undefined(no_graph or "", areas=(area,))
         else:
-            samples |= _area_samples(pool, inside, draws=draws, area=area, missing=missing)
+            samples |= _area_samples(pool, inside, draws=draws, area=area, no_graph=no_graph or "")
     return samples
 
 
@@ -232,7 +231,7 @@ def _area_samples(
     *,
     draws: Draws,
     area: InstanceArea,
-    missing: Mapping[str, str],
+    no_graph: str,
 ) -> dict[str, SampledMetric]:
     what = INSTANCES_OF[area]
     within, wrong = draws.for_items(pool["bag"][inside]), pool["wrong"][inside]
@@ -241,18 +240,13 @@ def _area_samples(
     rate = ratio_of_sums(wrong, np.ones_like(wrong), draws=within)
     samples = {f"error_rate_{area}": rate}
     all_same = all_same_reason(wrong, what=what)
-    for detector in ERROR_DETECTORS:
-        score = pool.get(detector)
-        if score is None or detector in missing:
-            auroc = SampledMetric.undefined(missing[detector])
+    for detector, score in detectors_of(pool, inside, no_graph=no_graph):
+        if isinstance(score, str):
+            auroc = SampledMetric.undefined(score)
         elif all_same:
             auroc = SampledMetric.undefined(all_same)
-        elif detector in CONSTANT and not _varies(
-            pool["variance" if detector == "field" else detector][inside]
-        ):
-            auroc = SampledMetric.undefined(CONSTANT[detector])
         else:
-            auroc = sampled_auroc(wrong, score[inside].astype(np.float64), draws=within, what=what)
+            auroc = sampled_auroc(wrong, score, draws=within, what=what)
         samples[f"error_auroc_{detector}_{area}"] = auroc
         samples[f"augrc_{detector}_{area}"] = (
             auroc
@@ -260,6 +254,27 @@ def _area_samples(
             else SampledMetric(rows=augrc(rate.rows, auroc.rows))
         )
     return samples
+
+
+def detectors_of(
+    pool: Mapping[str, np.ndarray], inside: Bool[np.ndarray, " n"], *, no_graph: str
+) -> Iterator[tuple[ErrorDetector, Float[np.ndarray, " m"] | str]]:
+    """Yield every detector of some instances, or the reason why it is undefined.
+
+    Args:
+        pool: the result of `detector_pool`.
+        inside: which of its instances to use; at least one.
+        no_graph: the reason why bags have no graph.
+    """
+    missing = missing_detectors(pool, no_graph=no_graph)
+    for detector in ERROR_DETECTORS:
+        varying = "variance" if detector == "field" else detector
+        if detector not in pool or detector in missing:
+            yield detector, missing[detector]
+        elif detector in CONSTANT and not _varies(pool[varying][inside]):
+            yield detector, CONSTANT[detector]
+        else:
+            yield detector, pool[detector][inside].astype(np.float64)
 
 
 def _varies(value: np.ndarray) -> bool:

@@ -1,6 +1,7 @@
 """The section `guarantees` of a report: promises from calibration bags, and whether they held."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from .prediction_sets import SetsReport, requested_sets, sets_report
 from .shift_alarm import ShiftAlarm, shift_alarm
 from .table_rows import has_classes
 from .target_guarantees import TargetCoverage, check_target_options, target_coverage
+from .unmet_guarantees import noted, refusal
 
 TITLES = {
     "coverage": "realised coverage (groups count once)",
@@ -58,6 +60,8 @@ class Guarantees:
     missed: MissedReport | None
     accepted: AcceptedReport | None
     alarm: ShiftAlarm
+    unmet: Mapping[str, str] = field(default_factory=dict)
+    """Why requests cannot be met, by their flag."""
 
     key = "guarantees"
 
@@ -79,6 +83,7 @@ class Guarantees:
             "caution": self.caution,
             **{name: part.to_dict() for name, part in parts.items() if part is not None},
             "shift": self.alarm.to_dict(),
+            "unmet": dict(self.unmet),
         }
 
     def render(self, console: Console) -> None:
@@ -95,13 +100,16 @@ class Guarantees:
             line(text)
         if self.caution is not None:
             line(f"caution: {self.caution}")
+        for reason in self.unmet.values():
+            line(f"not guaranteed: {reason}")
 
 
 def guarantees_section(evaluated: Evaluated) -> Guarantees | None:
     """Return the section, or None if no guarantee is requested.
 
     Raises:
-        InputError: the calibration bags cannot be used, or are too few for a level.
+        InputError: the calibration bags cannot be used.
+        UnmetGuarantee: none of the requests can be met; gives every reason.
     """
     options = evaluated.guarantees
     if options is None:
@@ -111,15 +119,21 @@ def guarantees_section(evaluated: Evaluated) -> Guarantees | None:
         check_target_options(task, options)
     calibration = calibration_bags(evaluated, options)
     sets = intervals = missed = accepted = None
-    if options.coverage is not None and not has_classes(task):
-        intervals = target_coverage(evaluated, calibration, options, coverage=options.coverage)
-    elif options.coverage is not None:
-        made = requested_sets(calibration, options, coverage=options.coverage)
-        sets = sets_report(evaluated, made, coverage=options.coverage, score=options.score)
-    if options.max_missed is not None:
-        missed = missed_report(evaluated, calibration, max_missed=options.max_missed)
-    if options.max_error is not None:
-        accepted = accepted_report(evaluated, calibration, max_error=options.max_error)
+    unmet: dict[str, str] = {}
+    with noted(unmet, "--coverage"):
+        if options.coverage is not None and not has_classes(task):
+            intervals = target_coverage(evaluated, calibration, options, coverage=options.coverage)
+        elif options.coverage is not None:
+            made = requested_sets(calibration, options, coverage=options.coverage)
+            sets = sets_report(evaluated, made, coverage=options.coverage, score=options.score)
+    with noted(unmet, "--max-missed"):
+        if options.max_missed is not None:
+            missed = missed_report(evaluated, calibration, max_missed=options.max_missed)
+    with noted(unmet, "--max-error"):
+        if options.max_error is not None:
+            accepted = accepted_report(evaluated, calibration, max_error=options.max_error)
+    if len(unmet) == sum(level is not None for level in options.levels):
+        raise refusal(unmet)
     return Guarantees(
         origin=origin(calibration, options),
         caution=caution(evaluated, calibration),
@@ -130,6 +144,7 @@ def guarantees_section(evaluated: Evaluated) -> Guarantees | None:
         missed=missed,
         accepted=accepted,
         alarm=shift_alarm(evaluated, calibration),
+        unmet=unmet,
     )
 
 

@@ -21,7 +21,14 @@ from ..statistics import (
     sampled_auroc,
     student_interval,
 )
-from .dice import DICE, NO_VALIDATION, dice_samples, dice_threshold, no_threshold_reason
+from .dice import (
+    DICE,
+    DICE_OF_MAP,
+    NO_VALIDATION,
+    dice_samples,
+    dice_threshold,
+    no_threshold_reason,
+)
 from .error_detectors import AREAS, detector_samples, doubt_gain, gain, std_over_replicates
 from .isolated import isolated_samples
 from .neighbours import Neighbours, neighbours_or_reason
@@ -48,7 +55,7 @@ def instance_summary(
 
     The metrics are `auroc` and `average_precision` of μ (over all labelled instances; with the
     suffix `_positive_bags`, over those of positive bags), those of `WITHIN_BAGS` (means over
-    positive bags), `dice`, `dice_pooled`, those of `detector_samples` with
+    positive bags), `dice`, `dice_pooled`, `dice_of_map`, those of `detector_samples` with
     `error_auroc_gain_<area>` (σ² minus its best rival), `error_auroc_doubt_gain_<area>` (P(wrong)
     minus the margin), and those of `isolated_samples`. With folds, metrics that rank μ or σ² across
     bags are averaged over the folds, because two runs have no common scale, and each run has its
@@ -120,19 +127,21 @@ def instance_samples(
         rows = np.flatnonzero([p.instance_labels is not None for p in predictions])
         judged, inside, within = labelled(predictions), flags[rows], draws.for_items(rows)
         runs = _rows_by_run(judged, folds=folds)
+        dice = _dice(
+            judged,
+            inside,
+            runs=runs,
+            validation=None if validation is None else validation[r],
+            positive=positive,
+            draws=within,
+        )
         by_replicate.append(
             _mean_over_runs(
                 judged, inside, runs=runs, graphs=graphs, stds=stds, draws=within, seed=seed
             )
             | _within_bags(judged, inside, draws=within)
-            | _dice(
-                judged,
-                inside,
-                runs=runs,
-                validation=None if validation is None else validation[r],
-                positive=positive,
-                draws=within,
-            )
+            | dice
+            | {DICE_OF_MAP: _dice_of_map(judged, inside, chosen=dice["dice"], draws=within)}
             | isolated_samples(predictions, positive=flags, graphs=graphs, draws=draws)
         )
     weights = replicate_weights(
@@ -144,16 +153,17 @@ def instance_samples(
     return mean | gains
 
 
-def within_bag_samples(
+def ranking_samples(
     predictions_by_replicate: Sequence[Sequence[Prediction]],
     *,
     positive: Mapping[str, bool],
     groups: Mapping[str, Hashable] | None,
+    folds: Mapping[str, Hashable] | None = None,
     blocks: Sequence[Hashable] | None = None,
     bootstrap: int = 200,
     seed: int = 0,
 ) -> dict[str, SampledMetric]:
-    """Return the metrics of `WITHIN_BAGS`, equal to those of `instance_samples`, without others."""
+    """Return the metrics that rank scores, pooled and within bags, as `instance_samples` does."""
     replicates = _align(predictions_by_replicate)
     bags = [p.name for p in replicates[0]]
     flags = np.array([bool(positive.get(b, False)) for b in bags], dtype=bool)
@@ -161,8 +171,15 @@ def within_bag_samples(
     by_replicate = []
     for predictions in replicates:
         rows = np.flatnonzero([p.instance_labels is not None for p in predictions])
+        judged, inside, within = labelled(predictions), flags[rows], draws.for_items(rows)
+        by_run = []
+        for of_run in _rows_by_run(judged, folds=folds).values():
+            index = np.array(of_run, dtype=np.int64)
+            bags_of_run = [judged[i] for i in of_run]
+            by_run.append(_rank_samples(bags_of_run, inside[index], draws=within.for_items(index)))
         by_replicate.append(
-            _within_bags(labelled(predictions), flags[rows], draws=draws.for_items(rows))
+            _mean(by_run, weights=np.ones((len(draws.counts), len(by_run))))
+            | _within_bags(judged, inside, draws=within)
         )
     weights = replicate_weights(len(replicates), resamples=bootstrap, seed=seed, blocks=blocks)
     return _mean(by_replicate, weights=weights[: len(draws.counts)])
@@ -306,3 +323,17 @@ def _dice(
         of_run = np.isin(pool.bag, rows)
         called[of_run] = pool.decision[of_run] >= threshold
     return dice_samples(pool, called, draws=draws)
+
+
+def _dice_of_map(
+    predictions: Sequence[Prediction],
+    inside: Bool[np.ndarray, " bags"],
+    *,
+    chosen: SampledMetric,
+    draws: Draws,
+) -> SampledMetric:
+    """Return the Dice at evidence 0 of scores with a level, otherwise the one that is given."""
+    if not predictions or not all(p.score_has_level for p in predictions):
+        return chosen
+    pool = Pool.of(predictions).within(inside.tolist())
+    return dice_samples(pool, pool.evidence > 0, draws=draws)["dice"]

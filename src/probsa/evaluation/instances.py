@@ -2,7 +2,7 @@
 
 The score of an instance is the attention of its model (μ). The variance as a detector of wrong
 calls is compared with two cheap scores: how close the score is to the threshold, and 1/degree.
-The doubt P(wrong) = Φ(-|e|/σ) combines σ with that closeness.
+The doubt P(wrong) = Φ(−|e|/σ) combines σ with that closeness.
 `authors_*` follows the protocol of the paper's code, for comparison with its tables.
 """
 

@@ -356,12 +356,16 @@ def _mean(value: Float[np.ndarray, " bags"], *, draws: Draws) -> Metric:
     return Metric.from_resamples(float(value.mean()), means)
 
 
+def equal_width_bins(probability: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    """Return the bin of each probability, of `ECE_BINS` bins of equal width."""
+    return np.minimum((probability * ECE_BINS).astype(np.int64), ECE_BINS - 1)
+
+
 def _ece(
     confidence: Float[np.ndarray, " bags"], hit: Bool[np.ndarray, " bags"], *, draws: Draws
 ) -> Metric:
     """Return Σ over bins of |Σ (confidence - hit)| / bags, the gaps of the reliability diagram."""
-    bins = np.minimum((confidence * ECE_BINS).astype(np.int64), ECE_BINS - 1)
-    gaps = np.eye(ECE_BINS)[bins] * (confidence - hit)[:, None]
+    gaps = np.eye(ECE_BINS)[equal_width_bins(confidence)] * (confidence - hit)[:, None]
     value = np.abs(gaps.sum(0)).sum() / len(hit)
     sums = draws.totals(np.concatenate([gaps, np.ones((len(hit), 1))], axis=1))
     return Metric.from_resamples(float(value), np.abs(sums[:, :-1]).sum(1) / sums[:, -1])

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..errors import InputError
-from ..statistics import Metric, group_shares, require_groups, risk_threshold
+from ..errors import UnmetGuarantee
+from ..statistics import Metric, group_shares, risk_threshold
 from .evaluated import Evaluated
 from .group_means import share_ratio
 from .pools import Pool, labelled, score_kind_of
 from .prediction import Prediction
+from .unmet_guarantees import check_groups
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,22 +63,24 @@ def missed_report(
     equally in their group, and groups equally.
 
     Raises:
-        InputError: no calibration bag has positive instance labels, there are too few groups of
-            such bags, or the two sides have different kinds of scores.
+        UnmetGuarantee: no calibration bag has positive instance labels, or there are too few groups
+            of such bags.
+        InputError: the two sides have different kinds of scores.
     """
     known = labelled(list(calibration.instances(calibration.rows)))
     known = [p for p in known if p.instance_labels is not None and (p.instance_labels > 0).any()]
     if not known:
-        raise InputError(
-            "--max-missed needs calibration bags with labels of positive instances, and none of "
-            f"the {len(calibration.rows)} calibration bags has any"
+        raise UnmetGuarantee(
+            f"--max-missed {max_missed:g} needs calibration bags with labels of positive "
+            f"instances, and none of the {len(calibration.rows)} calibration bags has any"
         )
     tested = labelled(list(evaluated.instances(evaluated.rows)))
     score_kind_of([*known, *tested])
     rows = dict(zip(calibration.names, calibration.rows, strict=True))
     groups = calibration.groups([rows[p.name] for p in known])
     count = len(set(groups))
-    require_groups(count, alpha=max_missed, what="calibration bags with positive instances")
+    what = "calibration bags with positive instances"
+    check_groups(count, flag="--max-missed", level=max_missed, what=what)
     pool = Pool.of(known)
     share = (group_shares(groups)[0][pool.bag] * _share_in_bag(pool))[pool.y]
     threshold = -risk_threshold(-pool.decision[pool.y], share, groups=count, alpha=max_missed)

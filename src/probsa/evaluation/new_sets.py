@@ -24,6 +24,7 @@ from .tables import Predictions, read_predictions
 from .target_guarantees import calibrated_rule, check_target_options
 from .true_targets import read_true_targets
 from .truth import Truth, class_names, read_truth
+from .unmet_guarantees import noted, refusal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,6 +122,7 @@ def write_sets(
     Raises:
         OutputExists: the table exists and `overwrite` is not set.
         InputError: the calibration bags cannot be used, or there are no new bags.
+        UnmetGuarantee: they are too few for a request; gives every reason.
     """
     if out.exists() and not overwrite:
         raise OutputExists(f"{out} exists: give another --out, or --overwrite")
@@ -128,29 +130,48 @@ def write_sets(
     if not has_classes(new.predictions.task):
         return _write_limits(new, options, out)
     calibration = calibration_bags(new, options)
+    sets, rule = _requested(new, calibration, options)
     columns: dict[str, Sequence[object]] = {"bag": new.names}
-    sets = rule = accepted = None
-    if options.coverage is not None:
-        sets = requested_sets(calibration, options, coverage=options.coverage)
+    if sets is not None:
         columns |= _set_columns(new, sets, score=options.score)
-    if options.max_error is not None:
-        level = confidence(new, new.rows)
-        rule = selective_rule(calibration, level, max_error=options.max_error)
-        passing = rule.accepts(level)
-        accepted = int(passing.sum())
-        columns["accepted"] = ["yes" if a else "no" for a in passing]
+    if rule is not None:
+        accepts = rule.accepts(confidence(new, new.rows))
+        columns["accepted"] = ["yes" if a else "no" for a in accepts]
     _write_columns(out, columns)
     return NewSets(
         table=out,
         bags=len(new.rows),
         sizes={} if sets is None else _sizes(new, sets, score=options.score),
-        accepted=accepted,
+        accepted=None if rule is None else list(columns["accepted"]).count("yes"),
         rule=rule,
         undecided=None if rule is None else undecided_range(new, rule),
         coverage=options.coverage,
         bands={} if sets is None else _bands(new, sets),
         **_circumstances(new, calibration, options),
     )
+
+
+def _requested(
+    new: Evaluated, calibration: Evaluated, options: GuaranteeOptions
+) -> tuple[ConformalSets | None, SelectiveRule | None]:
+    """Return the sets and the rule of accepted calls, as far as they are requested.
+
+    Raises:
+        UnmetGuarantee: one of them cannot be given; gives every reason, as a table without a column
+            that was requested would be mistaken for a whole one.
+    """
+    sets = rule = None
+    unmet: dict[str, str] = {}
+    with noted(unmet, "--coverage"):
+        if options.coverage is not None:
+            sets = requested_sets(calibration, options, coverage=options.coverage)
+    with noted(unmet, "--max-error"):
+        if options.max_error is not None:
+            level = confidence(new, new.rows)
+            rule = selective_rule(calibration, level, max_error=options.max_error)
+    if unmet:
+        raise refusal(unmet)
+    return sets, rule
 
 
 def _write_limits(new: Evaluated, options: GuaranteeOptions, out: Path) -> NewSets:

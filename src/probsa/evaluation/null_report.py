@@ -18,6 +18,7 @@ from .map_scores import available_scores, map_values
 from .null_comparison import NullComparison, compare_to_null_maps
 from .null_files import NO_NULL_MAPS, about_null_maps, read_null_scores
 from .null_maps import NULL_MAPS, centre
+from .pooled_nulls import PooledNulls
 from .pools import Pool, bag_draws, labelled, threshold_bags
 from .prediction import Prediction
 from .scores import class_column
@@ -33,6 +34,8 @@ from .within_bags import (
 )
 
 DICE = "dice"
+INSTANCE_RESAMPLES = 500
+"""Upper limit of the resamples of pooled instances."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +45,8 @@ class WithinBags:
     maps: Mapping[str, Mapping[str, Metric]]
     """The measures of each map of the model, its own score first."""
     nulls: Mapping[str, Mapping[str, Metric]]
+    pooled: Mapping[str, Mapping[str, Metric]]
+    """The measures of null maps over the instances of all positive bags together."""
     comparisons: Sequence[NullComparison]
     missing: Mapping[str, str]
     """The null maps that could not be computed, with the reason."""
@@ -53,6 +58,8 @@ class WithinBags:
     """Number of evaluated bags without instance labels."""
     threshold: str
     """The threshold of Dice, in words."""
+    dice_title: str = "Dice"
+    """The title of the column, with the threshold."""
     about: Mapping[str, Any] = field(default_factory=dict)
 
     key = "within_bags"
@@ -62,6 +69,7 @@ class WithinBags:
         return {
             "maps": _plain(self.maps),
             "null_maps": _plain(self.nulls),
+            "null_maps_pooled": _plain(self.pooled),
             "comparisons": [c.to_dict() for c in self.comparisons],
             "missing": dict(self.missing),
             "counted_bags": self.counted,
@@ -77,7 +85,7 @@ class WithinBags:
         title = "maps within positive bags (below the line: null maps)"
         grid = Grid(title=title, title_justify="left")
         grid.add_column("map", no_wrap=True)
-        for column in (*WITHIN_TITLES.values(), "Dice"):
+        for column in (*WITHIN_TITLES.values(), self.dice_title):
             grid.add_column(column)
         for name, metrics in self.maps.items():
             grid.add_row(name, *(_cell(metrics[k]) for k in (*WITHIN_BAGS, DICE)))
@@ -110,9 +118,11 @@ def within_bags_section(e: Evaluated) -> WithinBags | None:
     if measured is None:
         return None
     flags = np.array([e.label[name] > 0 for name in measured.names], dtype=bool)
-    draws = bag_draws(
-        measured.names, flags, groups=e.group, resamples=e.bootstrap, seed=e.seed
-    ).with_data()
+
+    def drawn(resamples: int) -> Draws:
+        return bag_draws(measured.names, flags, groups=e.group, resamples=resamples, seed=e.seed)
+
+    draws = drawn(e.bootstrap).with_data()
     mixed = measured.mixed & flags
 
     def samples(values: Sequence[Float[np.ndarray, " measures"]]) -> dict[str, SampledMetric]:
@@ -134,12 +144,16 @@ def within_bags_section(e: Evaluated) -> WithinBags | None:
     return WithinBags(
         maps=maps,
         nulls={name: {k: m.metric() for k, m in s.items()} for name, s in nulls.items()},
+        pooled=measured.pooled.metrics(
+            list(nulls), draws=drawn(min(e.bootstrap, INSTANCE_RESAMPLES))
+        ),
         comparisons=comparisons,
         missing=measured.missing,
         counted=int(mixed.sum()),
         positive=sum(e.label[name] > 0 for name in e.names),
         unlabelled=len(e.rows) - len(measured.names),
         threshold=measured.threshold,
+        dice_title=measured.dice_title,
         about=about_null_maps(e.predictions.folder) or {},
     )
 
@@ -152,8 +166,10 @@ class _Measured:
     mixed: Bool[np.ndarray, " bags"] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     maps: dict[str, list[np.ndarray]] = field(default_factory=dict)
     nulls: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    pooled: PooledNulls = field(default_factory=PooledNulls)
     missing: dict[str, str] = field(default_factory=dict)
     threshold: str = ""
+    dice_title: str = "Dice"
     dice_reason: str | None = None
     dices: list[float] = field(default_factory=list)
     """NaN for a bag without a positive instance."""
@@ -171,6 +187,8 @@ class _Measured:
                 limit = found.choose_threshold(e, p)
             known = p.instance_labels >= 0
             y = p.instance_labels[known] > 0
+            if e.label[p.name] > 0:
+                found.pooled.add_bag(len(found.names), y)
             found.names.append(p.name)
             mixed.append(is_mixed(y))
             for name in _shown(p, e):
@@ -204,6 +222,8 @@ class _Measured:
                 self.missing.setdefault(name, score)
             else:
                 self.nulls.setdefault(name, []).append(_measures(y, score[known]))
+                if e.label[p.name] > 0:
+                    self.pooled.add_score(name, score[known])
 
     def _leave_out_incomplete(self) -> None:
         """Keep the null maps that every bag has, and in the usual order."""
@@ -218,7 +238,8 @@ class _Measured:
     def choose_threshold(self, e: Evaluated, first: Prediction) -> float | None:
         """Return the threshold of Dice; None if there is none."""
         if first.score_has_level:
-            self.threshold = "Dice: instances with evidence above 0 are called positive."
+            self.threshold = "Dice: instances with evidence e above 0 are called positive."
+            self.dice_title = "Dice\nat e > 0"
             return 0.0
         rows = [i for i in e.validation_rows if e.label[e.predictions.bags[i]] > 0]
         bags = threshold_bags(
@@ -232,6 +253,7 @@ class _Measured:
             self.threshold = f"Dice is undefined: {self.dice_reason}."
             return None
         self.threshold = "Dice: at the threshold with the best Dice on the validation bags."
+        self.dice_title = "Dice at the\nvalidation\nthreshold"
         return dice_threshold(pool.y, pool.decision)
 
     def _add_dice(self, p: Prediction, limit: float | None) -> None:

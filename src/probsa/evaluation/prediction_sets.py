@@ -20,6 +20,7 @@ from .evaluated import Evaluated
 from .group_means import group_mean, rate_among
 from .guarantee_options import GuaranteeOptions, SetScore
 from .truth import class_names
+from .unmet_guarantees import check_groups
 
 
 def set_scores(
@@ -44,9 +45,17 @@ def requested_sets(
     """Return the sets that the calibration bags give.
 
     Raises:
-        InputError: there are too few groups for the coverage; says how many are needed.
+        UnmetGuarantee: there are too few groups for the coverage; says how many are needed.
     """
     rows = calibration.rows
+    y, groups = calibration.y(rows).tolist(), calibration.groups(rows)
+    if options.per_class:
+        for c, name in enumerate(class_names(calibration.predictions)):
+            count = len({g for g, label in zip(groups, y, strict=True) if label == c})
+            what = f"calibration bags of class {name}"
+            check_groups(count, flag="--coverage", level=coverage, what=what)
+    else:
+        check_groups(len(set(groups)), flag="--coverage", level=coverage)
     return ConformalSets.calibrated(
         set_scores(calibration, rows, score=options.score),
         calibration.y(rows),

@@ -13,24 +13,24 @@ from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table as Grid
 
 from ..core import DataFrame, counted
 from ..errors import InputError
 from ..statistics import Metric
 from .guarantee_options import GuaranteeOptions
+from .guarantees import Guarantees
 from .instances import instance_metrics
 from .lesion_report import TITLES as LESION_TITLES
 from .lesion_report import LesionReport, footnotes, lesion_report
 from .metrics import bag_metrics, choose_threshold, error_metrics
 from .patients_section import patients_section
 from .pools import labelled
+from .report_text import metric_grid, print_bags, print_instances
 from .sections import SECTIONS, Evaluated, Section
 from .smoothness import smoothness_sentence
 from .table_rows import has_classes
 from .tables import Predictions, read_predictions
 from .target_section import TargetData, target_metrics
-from .titles import INSTANCE_TITLES, TARGET_TITLES
 from .truth import Truth, class_names, listed, read_truth
 
 Part = Literal["auto", "test", "val", "train", "all"]
@@ -69,6 +69,12 @@ class Report:
     """None without annotations."""
     sections: tuple[Section, ...] = ()
     """Further parts of the report, in the order of `sections.SECTIONS`."""
+
+    @property
+    def unmet(self) -> tuple[str, ...]:
+        """Why requested guarantees are missing from the report."""
+        found = (s for s in self.sections if isinstance(s, Guarantees))
+        return tuple(reason for s in found for reason in s.unmet.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report for JSON."""
@@ -116,16 +122,14 @@ class Report:
             line(f"classes: {self.metadata['prior']}")
         if "kappa" in self.metadata:
             line(smoothness_sentence(self.metadata))
-        console.print(_grid("bags", self.metrics, titles=TARGET_TITLES))
+        print_bags(console, self.metrics, sections=self.sections)
         if self.instances is not None:
-            title = f"instances of {counted(self.instance_bags, 'bag')}"
-            console.print(_grid(title, self.instances, titles=INSTANCE_TITLES))
-        if self.lesions is not None:
-            title, metrics = (
-                f"lesions of {counted(self.lesions.slides, 'slide')}",
-                self.lesions.metrics,
+            print_instances(
+                console, self.instances, bags=self.instance_bags, sections=self.sections
             )
-            console.print(_grid(title, metrics, titles=LESION_TITLES))
+        if self.lesions is not None:
+            title = f"lesions of {counted(self.lesions.slides, 'slide')}"
+            console.print(metric_grid(title, self.lesions.metrics, titles=LESION_TITLES))
             for footnote in footnotes(self.lesions, listed=listed):
                 line(footnote)
         for section in self.sections:
@@ -167,7 +171,9 @@ def evaluate(  # noqa: PLR0913 - the options are independent
 
     Raises:
         InputError: the folder does not exist, no evaluated bag has a label, a label is not one of
-            the classes, or the calibration bags cannot give a guarantee.
+            the classes, or the calibration bags cannot be used.
+        UnmetGuarantee: none of the requested guarantees can be given. If some can, `Report.unmet`
+            has the reasons for the others.
         TableError: one of the tables cannot be used.
         BagError: lesions are evaluated and a bag has no coordinates.
     """
@@ -370,18 +376,3 @@ def instances_of_rows(
         seed=seed,
     )
     return metrics, len(bags), missing
-
-
-def _grid(title: str, metrics: Mapping[str, Metric], *, titles: Mapping[str, str]) -> Grid:
-    grid = Grid(title=title, title_justify="left")
-    grid.add_column("metric")
-    grid.add_column("value", justify="right")
-    grid.add_column("95 % interval")
-    for name, m in metrics.items():
-        if m.value is None:
-            grid.add_row(titles.get(name, name), "-", m.reason)
-            continue
-        span = "" if m.low is None or m.high is None else f"[{m.low:.3f}, {m.high:.3f}]"
-        left = f" ({m.left_out} resamples undefined)" if m.left_out else ""
-        grid.add_row(titles.get(name, name), f"{m.value:.3f}", span + left)
-    return grid

@@ -64,7 +64,7 @@ def instance_variances(p: Prediction, *, part: VariancePart = "total") -> Float[
 
 
 def doubt(p: Prediction, *, part: VariancePart = "total") -> Float[np.ndarray, " n"]:
-    """Return P(wrong) = Φ(-|e|/σ) of each instance's call, with e its `evidence`.
+    """Return P(wrong) = Φ(−|e|/σ) of each instance's call, with e its `evidence`.
 
     It is the posterior probability that the score lies on the other side of the threshold, and 0.5
     at the threshold. By default, σ is the whole standard deviation: of an ensemble, within its

@@ -46,7 +46,7 @@ class ShiftAlarm:
         furthest = int(np.argmax(self.test.distances))
         values = (
             f"the largest distance of distributions is {self.test.distances[furthest]:.2f} "
-            f"({self.columns[furthest]}), p = {self.test.p_value:.3f}"
+            f"({_in_words(self.columns[furthest])}), p-value {self.test.p_value:.3f}"
         )
         if self.rings:
             return [
@@ -54,6 +54,11 @@ class ShiftAlarm:
                 f"not hold: {values}; false alarms: {LEVEL:.0%}"
             ]
         return [f"no sign of a shift between calibration bags and these: {values}"]
+
+
+def _in_words(column: str) -> str:
+    """Return the name of a column for a sentence with a p-value."""
+    return column.replace("p of class", "probability of class", 1)
 
 
 def shift_alarm(evaluated: Evaluated, calibration: Evaluated) -> ShiftAlarm:

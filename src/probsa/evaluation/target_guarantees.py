@@ -19,6 +19,7 @@ from ..statistics import (
 from .evaluated import Evaluated
 from .group_means import group_mean
 from .guarantee_options import GuaranteeOptions
+from .unmet_guarantees import check_groups
 
 GRID = 128
 """Number of times among which a bound of survival is chosen."""
@@ -98,7 +99,7 @@ def target_coverage(
     """Compute intervals or bounds from the calibration bags, and compare them with the truth.
 
     Raises:
-        InputError: there are too few calibration groups for the coverage; says how many are needed.
+        UnmetGuarantee: there are too few calibration groups; says how many are needed.
     """
     rule = calibrated_rule(calibration, options, coverage=coverage)
     tested = len(set(evaluated.groups(evaluated.rows)))
@@ -123,8 +124,10 @@ def calibrated_rule(
     """Return the rule that the calibration bags give, which can be applied to other bags.
 
     Raises:
-        InputError: there are too few calibration groups for the coverage; says how many are needed.
+        UnmetGuarantee: there are too few calibration groups; says how many are needed.
     """
+    count = len(set(calibration.groups(calibration.rows)))
+    check_groups(count, flag="--coverage", level=coverage)
     kind = IntervalRule if calibration.predictions.task == "regression" else BoundRule
     return kind.calibrated(calibration, options, alpha=1 - coverage)
 

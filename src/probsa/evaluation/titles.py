@@ -8,24 +8,34 @@ TITLES = {
     "balanced_accuracy": "balanced accuracy",
     "accuracy": "accuracy",
     "brier": "Brier score",
-    "ece": "ECE (15 bins; its interval is biased upwards)",
+    "ece": "ECE, 15 bins of equal width (interval biased upwards)",
     "nll": "negative log-likelihood",
-    "error_auroc_spread": "wrong bags found by the spread (AUROC)",
+    "error_auroc_spread": "wrong bags found by s, the s.d. of p (AUROC)",
     "error_auroc_margin": "… by the margin of the call (null)",
-    "auroc_positive_bags": "AUROC within positive bags",
-    "average_precision_positive_bags": "average precision within positive bags",
-    "error_rate": "wrong calls within positive bags",
+    "auroc_positive_bags": "AUROC, positive bags pooled",
+    "average_precision_positive_bags": "average precision, positive bags pooled",
+    "error_rate": "wrong calls, positive bags pooled",
     "error_auroc_variance": "wrong calls found by σ² (AUROC)",
-    "error_auroc_doubt": "… by P(wrong) = Φ(-|e|/σ)",
+    "error_auroc_doubt": "… by P(wrong) = Φ(−|e|/σ)",
     "error_auroc_degree": "… by 1/degree (null)",
-    "dice": "Dice, mean over positive bags",
-    "dice_pooled": "Dice of all their instances",
+    "dice": "Dice at the validation threshold, mean over positive bags",
+    "dice_pooled": "Dice at the validation threshold, positive bags pooled",
     "authors_auroc": "authors' protocol: AUROC",
     "authors_average_precision": "authors' protocol: average precision",
     "authors_f1": "authors' protocol: F1",
     "authors_accuracy": "authors' protocol: accuracy",
 }
-INSTANCE_TITLES = {**TITLES, "error_auroc_margin": "… by -|s| (null)"}
+INSTANCE_TITLES = {
+    **TITLES,
+    "auroc": "AUROC, all bags pooled",
+    "average_precision": "average precision, all bags pooled",
+    "error_auroc_margin": "… by −|e| (null)",
+}
+POOLED = (
+    "Pooled: the instances of these bags are ranked together, so that telling bags apart counts as "
+    "well as telling the instances of a bag apart."
+)
+"""The sentence below the table of instances."""
 
 TARGET_TITLES = {
     **TITLES,

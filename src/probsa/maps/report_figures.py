@@ -14,8 +14,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ..evaluation import (
-    BAG_TITLES,
-    INSTANCE_TITLES,
     Calibration,
     CalibrationSection,
     Detections,
@@ -35,10 +33,15 @@ TEXT = 7.5
 COLOURS = {
     "doubt": "#0072B2", "spread": "#56B4E9", "variance": "#56B4E9", "within": "#009E73",
     "between": "#CC79A7", "doubt_within": "#009E73", "doubt_between": "#CC79A7",
-    "ood": "#E69F00", "margin": "#000000", "entropy": "#7a7a7a",
+    "ood": "#E69F00", "margin": "#000000", "entropy": "#7a7a7a", "degree": "#999999",
+    "edge": "#b0b0b0", "field": "#c8c8c8",
 }  # fmt: skip
 """Colours of Okabe and Ito by detector; null rivals are black and grey."""
-NULLS = ("margin", "entropy")
+NULLS = {
+    "margin": "--", "entropy": "--", "degree": "-.", "edge": (0, (5, 1, 1, 1, 1, 1)),
+    "field": (0, (1, 1)),
+}  # fmt: skip
+"""Line styles of the null rivals."""
 
 
 def write_report_figures(report: Report, folder: Path) -> list[Path]:
@@ -76,7 +79,10 @@ def draw_retention(section: DoubtSection) -> Figure | None:
     """Return the retention curves of bags and instances; None if neither has any."""
     panels = [
         (d, titles)
-        for d, titles in ((section.bags, BAG_TITLES), (section.instances, INSTANCE_TITLES))
+        for d, titles in (
+            (section.bags, section.bag_titles),
+            (section.instances, section.instance_titles),
+        )
         if d is not None and d.curves
     ]
     if not panels:
@@ -160,8 +166,8 @@ def _reliability(ax: Axes, calibration: Calibration) -> None:
 def _retention(ax: Axes, detections: Detections, *, titles: Mapping[str, str]) -> None:
     shares = np.array(SHARES) * 100
     highest = 0.0
-    for name, curve in detections.curves.items():
-        is_null = name in NULLS
+    for name in (n for n in titles if n in detections.curves):
+        curve, is_null = detections.curves[name], name in NULLS
         rate = np.array(curve.error_rate) * 100
         highest = max(highest, float(rate[1:].max()))
         if name == "doubt":
@@ -172,11 +178,11 @@ def _retention(ax: Axes, detections: Detections, *, titles: Mapping[str, str]) -
             rate,
             color=COLOURS[name],
             lw=1.5 if name == "doubt" else 1,
-            ls="--" if is_null else "-",
+            ls=NULLS[name] if is_null else "-",
             label=titles[name] + (" and its 95 % interval" if name == "doubt" else ""),
         )
     rate = 100 * (detections.error_rate.value or 0.0)
-    ax.axhline(rate, color="#b0b0b0", lw=1, ls=":", label="random (null)")
+    ax.axhline(rate, color="#b0b0b0", lw=1, label="random order (null)")
     ax.set(xlim=(0, 100), ylim=(0, 1.15 * max(highest, rate)))
     ax.set_xlabel("calls kept, least doubtful first (%)", fontsize=TEXT)
     ax.set_ylabel("wrong among the kept calls (%)", fontsize=TEXT)

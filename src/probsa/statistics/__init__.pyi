@@ -35,7 +35,7 @@ from .conformal import aps_scores as aps_scores
 from .conformal import coverage_band as coverage_band
 from .conformal import coverage_band_in_test as coverage_band_in_test
 from .conformal import lac_scores as lac_scores
-from .conformal import require_groups as require_groups
+from .conformal import smallest_alpha as smallest_alpha
 from .conformal_intervals import ConformalIntervals as ConformalIntervals
 from .confusion_matrix import cohen_kappa as cohen_kappa
 from .confusion_matrix import confusion as confusion

@@ -87,15 +87,19 @@ def require_groups(groups: int, *, alpha: float, what: str) -> None:
     least = least_groups(alpha)
     if groups >= least:
         return
-    best = (
-        ""
-        if groups == 0
-        else f", or allow at least {1 / (groups + 1):.3g} (coverage {groups / (groups + 1):.3g})"
-    )
+    best = ""
+    if groups:
+        possible = smallest_alpha(groups)
+        best = f", or allow at least {possible:.3g} (coverage {1 - possible:.3g})"
     raise InputError(
         f"an error of at most {alpha:.3g} needs {what} of at least {least} groups (patients), "
         f"but there are {groups}: add calibration bags{best}"
     )
+
+
+def smallest_alpha(groups: int) -> float:
+    """Return the smallest level that so many groups suffice for, rounded up to thousandths."""
+    return math.ceil(1000 / (groups + 1)) / 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

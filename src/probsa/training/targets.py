@@ -35,15 +35,13 @@ def fit_likelihood(config: RunConfig, table: LabelTable, split: Split) -> Likeli
     Raises:
         InputError: the model cannot learn the task, an option does not suit it, or the training
             bags do not determine the likelihood.
-        TableError: a class, finding or event of other parts does not occur in training.
+        TableError: training has a single class, or lacks a class, finding or event of other parts.
     """
     task = table.task
     check_task(config.model, task)
     _check_options(config, table)
-    if task == "binary":
-        return None
     check_training_part(table, split)
-    if task == "multiclass":
+    if task in CLASS_TASKS:
         return None
     train = split.train
     y = stack_targets(targets_of(table), train)

@@ -12,6 +12,7 @@ from ..core import Bag, write_csv
 from ..datasets import BagSet, PatientBags, Split
 from ..errors import BagError, GraphError
 from ..evaluation import (
+    DISTANCE_VALIDATION_BAGS,
     SEEN_BY_ALL,
     DeletionCurves,
     DistancesOfRuns,
@@ -173,7 +174,7 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
         parts=_parts(predictor, selection.names, split),
         classes=predictor.classes,
         threshold=threshold,
-        metadata=predictor.metadata,
+        metadata=predictor.metadata | _compared(selection.distance),
         overwrite=overwrite,
     )
     if curves is not None:
@@ -188,6 +189,13 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
         write_csv(out / "failed.csv", ["bag", "reason"], rows)
     predicted = len(selection.names) - len(failures)
     return Predicted(folder=out, bags=predicted, failures=failures, other=reading.other)
+
+
+def _compared(distance: TrainingDistance | DistancesOfRuns | None) -> dict[str, int]:
+    """Return the number of validation bags that distances of one run are compared with."""
+    if not isinstance(distance, TrainingDistance):
+        return {}
+    return {DISTANCE_VALIDATION_BAGS: len(distance.bags.reference)}
 
 
 def _parts(predictor: Predictor, names: Sequence[str], split: Split | None) -> dict[str, str]:

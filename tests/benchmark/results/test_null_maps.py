@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 from support.stored import write_folder
 
@@ -11,7 +12,7 @@ from probsa.benchmark.results import null_maps
 from probsa.benchmark.results.null_maps import null_results
 from probsa.benchmark.results.results import read_scores
 from probsa.benchmark.tables.instances import instances_table
-from probsa.evaluation import NULL_MAPS, WITHIN
+from probsa.evaluation import NULL_MAPS, WITHIN, evaluate
 
 GRID = """\
 data: {{features: {features}, labels: {labels}}}
@@ -51,11 +52,41 @@ def test_the_null_maps_that_are_models_equal_them(experiment, tmp_path):
     out = shutil.copytree(experiment, tmp_path / "out")
     table = instances_table(read_scores(out), bootstrap=20).follow[-1]
     rows = {row[0].text: [cell.value for cell in row[1:]] for row in table.rows}
-    assert rows["null: mean_features"] == pytest.approx(rows["mean-pool"], abs=1e-6)
-    assert rows["null: single_instance"] == pytest.approx(rows["instance-lr"], abs=1e-6)
+    dice = table.columns.index(next(c for c in table.columns if c.key == "dice_of_map")) - 1
+    for null, model in (("mean_features", "mean-pool"), ("single_instance", "instance-lr")):
+        assert rows[f"null: {null}"][:dice] == pytest.approx(rows[model][:dice], abs=1e-6)
+        assert rows[f"null: {null}"][dice] is None and 0 < rows[model][dice] <= 1
     assert {r.removeprefix("null: ") for r in rows if r.startswith("null")} < set(NULL_MAPS)
     sentences = [note for note in table.footnotes if "mean-pool map" in note]
     assert len(sentences) == 1 and "AUROC within bags" in sentences[0]
+
+
+def test_the_pooled_table_has_the_null_maps(experiment, tmp_path):
+    out = shutil.copytree(experiment, tmp_path / "out")
+    table = instances_table(read_scores(out), bootstrap=20)
+    keys = [c.key for c in table.columns[1:]]
+    rows = {
+        r[0].text: {k: cell.value for k, cell in zip(keys, r[1:], strict=True)} for r in table.rows
+    }
+    for null, model in (("mean_features", "mean-pool"), ("single_instance", "instance-lr")):
+        for measure in ("auroc", "average_precision", "auroc_within_bags"):
+            expected = pytest.approx(rows[model][measure], abs=1e-6)
+            assert rows[f"null: {null}"][measure] == expected, measure
+        assert rows[f"null: {null}"]["dice"] is None
+
+
+def test_dice_of_the_maps_is_that_of_a_report(experiment, tmp_path):
+    """Over folds, it is the mean of the reports of all runs, weighted by their positive bags."""
+    out = shutil.copytree(experiment, tmp_path / "out")
+    table = instances_table(read_scores(out), bootstrap=20).follow[-1]
+    (row,) = [r for r in table.rows if r[0].text == "mean-pool"]
+    values, counts = [], []
+    for run in out.glob("cells/*/mean-pool/*"):
+        report = evaluate(run / "predictions", bootstrap=0).to_dict()
+        values.append(report["within_bags"]["maps"]["evidence"]["dice"]["value"])
+        counts.append(report["within_bags"]["counted_bags"])
+    assert len(values) == 3
+    assert row[-1].value == pytest.approx(np.average(values, weights=counts))
 
 
 def test_without_the_features_the_reason_is_given(experiment, tmp_path):

@@ -22,7 +22,7 @@ SHORT: dict[ErrorDetector, str] = {
     "variance": "σ²",
     "degree": "1/degree",
     "edge": "nearness to the edge",
-    "margin": "−|s − threshold|",
+    "margin": "−|e|",
     "entropy": "−w log w",
     "seeds": "s.d. over replicates",
     "field": "random map",

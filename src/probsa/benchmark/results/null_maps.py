@@ -19,8 +19,8 @@ from ...evaluation import (
     is_mixed,
     labelled_bags,
     null_maps_file,
+    ranking_samples,
     read_null_scores,
-    within_bag_samples,
     write_null_scores,
 )
 from ...statistics import SampledMetric
@@ -32,7 +32,7 @@ from .results import Scores, instances_of, replicates_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NullResults:
-    """Measures of null maps within the positive test bags of a data set."""
+    """Measures of null maps on the test bags of a data set, pooled and within positive bags."""
 
     samples: Mapping[str, Mapping[str, SampledMetric]]
     """By null map and measure; paired with those of the methods."""
@@ -40,6 +40,14 @@ class NullResults:
     """The null maps that could not be computed, with the reason."""
     groups: int
     """Number of patients with a positive bag that has instances of both labels."""
+
+
+def nulls_or_reason(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> NullResults:
+    """Return `null_results`, or no measures with the reason if they cannot be computed."""
+    try:
+        return null_results(scores, bootstrap=bootstrap)
+    except ProbSAError as error:
+        return NullResults(samples={}, missing={"all": str(error)}, groups=0)
 
 
 def null_results(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> NullResults:
@@ -54,8 +62,11 @@ def null_results(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> NullResults:
     replaced, missing, predictions = null_predictions(scores)
     positive = {b: bool(y) for b, y in zip(scores.bags, scores.y, strict=True)}
     groups = dict(zip(scores.bags, scores.groups.tolist(), strict=True))
+    folds = dict(zip(scores.bags, scores.split[0].tolist(), strict=True)) if scores.folds else None
     samples = {
-        name: within_bag_samples(of_map, positive=positive, groups=groups, bootstrap=bootstrap)
+        name: ranking_samples(
+            of_map, positive=positive, groups=groups, folds=folds, bootstrap=bootstrap
+        )
         for name, of_map in replaced.items()
     }
     counted = {

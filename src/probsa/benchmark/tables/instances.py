@@ -12,6 +12,7 @@ from ...evaluation import (
 from ...statistics import Metric, detectable_from_intervals
 from ..results.cache import ResultCache
 from ..results.instances import AREA, BOOTSTRAP
+from ..results.null_maps import nulls_or_reason
 from ..results.results import Scores
 from ._shared import key, metadata
 from .lesions import lesion_tables
@@ -62,6 +63,8 @@ def instances_table(
         (text_cell(name), *(_cell(summary[k]) for k, _, _ in METRIC_COLUMNS))
         for name, summary in summaries.items()
     ]
+    nulls = nulls_or_reason(with_labels[0], bootstrap=bootstrap)
+    rows += [_null_row(name, of_map) for name, of_map in nulls.samples.items()]
     return ResultTable(
         name=f"instances_{key(data)}",
         title=f"Instances of {data}",
@@ -70,7 +73,8 @@ def instances_table(
         footnotes=(
             metadata(scores),
             "Values are in percent, means over replicates; [lo, hi] are 95 % intervals over "
-            "patients and replicates. With folds, AUROC and AP are means over folds. Dice is "
+            "patients and replicates. AUROC and AP rank the instances of all test bags together; "
+            "with folds, they are means over folds. Null maps have no calls. Dice is "
             "computed on the instances of positive bags, at the threshold chosen on each run's "
             "validation bags. "
             "Isolated false positives: of the tenth of each bag's healthy instances with the "
@@ -83,9 +87,17 @@ def instances_table(
         follow=(
             _detectors(data, summaries),
             *tables,
-            within_bags_table(with_labels, samples, bootstrap=bootstrap),
+            within_bags_table(data, samples, nulls=nulls),
         ),
     )
+
+
+def _null_row(name: str, samples: Samples) -> tuple[TableCell, ...]:
+    """Return the row of a null map, which has only the metrics that rank instances."""
+    cells = [
+        _cell(samples[k].metric()) if k in samples else TableCell() for k, _, _ in METRIC_COLUMNS
+    ]
+    return (text_cell(f"null: {name}"), *cells)
 
 
 def _cell(m: Metric) -> TableCell:
@@ -132,8 +144,9 @@ def _detectors(data: str, summaries: Mapping[str, Summary]) -> ResultTable:
         rows=tuple(rows),
         footnotes=(
             "AUROC in percent for finding wrong calls among the instances of positive bags: σ² and "
-            "P(wrong) first, then their null rivals, which cost nothing extra. Methods without a "
-            "variance have neither σ², nor P(wrong), nor a random map with the spectrum of σ².",
+            "P(wrong) first, then their null rivals, which cost nothing extra; a random order has "
+            "50. Methods without a variance have neither σ², nor P(wrong), nor a random map with "
+            "the spectrum of σ².",
             *verdicts,
             detectable_from_intervals([(m.low, m.high) for m in gains], what="σ² minus best rival"),
         ),

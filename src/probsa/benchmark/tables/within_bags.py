@@ -1,13 +1,16 @@
 """Where in the positive bags each method finds evidence, beside null maps, on one data set."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from ...errors import ProbSAError
-from ...evaluation import WITHIN, WITHIN_BAGS, WITHIN_TITLES, compare_to_null_maps
+from ...evaluation import (
+    DICE_OF_MAP,
+    WITHIN,
+    WITHIN_BAGS,
+    WITHIN_TITLES,
+    compare_to_null_maps,
+)
 from ...statistics import SampledMetric, detectable_from_intervals
-from ..results.instances import BOOTSTRAP
-from ..results.null_maps import NullResults, null_results
-from ..results.results import Scores
+from ..results.null_maps import NullResults
 from ._shared import key
 from .table import Column, ResultTable, TableCell, text_cell
 
@@ -15,22 +18,18 @@ Samples = Mapping[str, SampledMetric]
 
 
 def within_bags_table(
-    scores: Sequence[Scores], samples: Mapping[str, Samples], *, bootstrap: int = BOOTSTRAP
+    data: str, samples: Mapping[str, Samples], *, nulls: NullResults
 ) -> ResultTable:
     """Return the measures within positive bags of every method and of every null map.
 
     Args:
-        scores: The scores of the methods on one data set.
+        data: The name of the data set.
         samples: The instance metrics of the methods, by name.
-        bootstrap: Number of resamples, as those of `samples`.
+        nulls: Those of the null maps, with as many resamples.
     """
-    data = scores[0].data
-    try:
-        nulls = null_results(scores[0], bootstrap=bootstrap)
-    except ProbSAError as error:
-        nulls = NullResults(samples={}, missing={"all": str(error)}, groups=0)
     columns = [Column(key="method", title="method")]
     columns += [Column(key=k, title=WITHIN_TITLES[k], unit="percent") for k in WITHIN_BAGS]
+    columns.append(Column(key=DICE_OF_MAP, title="Dice", unit="percent"))
     rows = [_row(name, s) for name, s in samples.items()]
     rows += [_row(f"null: {name}", s) for name, s in nulls.samples.items()]
     return ResultTable(
@@ -41,8 +40,10 @@ def within_bags_table(
         footnotes=(
             "Means over the positive test bags that have instances of both labels; [lo, hi] are "
             "95 % intervals over patients and replicates. Top instance and top 1 % (at least one "
-            "instance): the share that is positive. Null maps hardly look at the image; those that "
-            "learn have seen the same training bags (docs/null-maps.md).",
+            "instance): the share that is positive. Dice: at e > 0 for models of evidence e, "
+            "otherwise at the threshold with the best Dice on the validation bags. Null maps "
+            "hardly look at the image; those that learn have seen the same training bags "
+            "(docs/null-maps.md).",
             *(f"null: {name} is missing: {reason}." for name, reason in nulls.missing.items()),
             *_verdicts(samples, nulls),
         ),
@@ -68,5 +69,7 @@ def _verdicts(samples: Mapping[str, Samples], nulls: NullResults) -> list[str]:
 
 
 def _row(name: str, samples: Samples) -> tuple[TableCell, ...]:
-    metrics = [samples[k].metric() for k in WITHIN_BAGS]
-    return (text_cell(name), *(TableCell(value=m.value, low=m.low, high=m.high) for m in metrics))
+    metrics = [samples[k].metric() for k in (*WITHIN_BAGS, DICE_OF_MAP) if k in samples]
+    cells = [TableCell(value=m.value, low=m.low, high=m.high) for m in metrics]
+    no_dice = [TableCell()] * (DICE_OF_MAP not in samples)
+    return (text_cell(name), *cells, *no_dice)

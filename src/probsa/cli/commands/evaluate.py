@@ -85,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run `probsa evaluate`."""
     args = parse_arguments(parser(), arguments)
     from ...evaluation import evaluate
-    from ..terminal import OUT
+    from ..terminal import ERR, OUT
 
     if args.bootstrap < 0 or 0 < args.bootstrap < 20:
         raise InputError(
@@ -117,7 +117,9 @@ def run(arguments: Sequence[str]) -> int:
         write_json(report.to_dict())
     else:
         report.render(OUT)
-    return 0
+    for reason in report.unmet:
+        ERR.print(f"probsa: error: {reason}", markup=False, soft_wrap=True, highlight=False)
+    return 2 if report.unmet else 0
 
 
 def _submit(args: Namespace) -> None:
