@@ -54,7 +54,7 @@ def _value(table: LabelTable, row: int) -> tuple[float, ...]:
 
 def _check_strata(table: LabelTable, rows: dict[str, list[int]], *, origin: str) -> None:
     """Check that two classes, every needed class, or an event occurs in training."""
-    trained = {table.labels[r] for r in rows["train"]}
+    trained = {y for r in rows["train"] if (y := table.labels[r]) is not None}
     if table.task == "survival" and 1 not in trained:
         raise TableError(
             f"{table.where}: all {counted(len(rows['train']), 'training bag')} are censored "
