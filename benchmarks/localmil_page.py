@@ -8,7 +8,9 @@ writes the leaderboard over all of them by the package's own code: the page that
 recipe over all sets writes. Values are those of the tables, so nothing is computed again but
 means, ranks and their test. Tables that were recorded before gains were adjusted for the number of
 methods have no column `gain_winner`: there, Holm's adjustment is applied to p computed from the
-intervals, which are taken as normal.
+intervals, which are taken as normal. They also lack what was measured later: `one_seed/SET.csv` is
+the table of a later run of some methods with one seed, whose area of deletion and AP of the shown
+score are shown in their rows, and whose other methods are added.
 """
 
 import argparse
@@ -33,6 +35,8 @@ BAGS = {
     "magnetic_tiles": (499, 242),
 }
 """By set: the test bags, and the positive ones with instances of both labels."""
+LATER = ("ap_shown", "area")
+"""Measures that the first tables lack."""
 NULL = " (null)"
 PERCENT = ("percent", "points")
 
@@ -55,6 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def board(path: Path, name: str) -> SetBoard:
     """Return what the table of a data set says."""
     rows = {row["method"].removesuffix(NULL): row for row in read_csv(path)}
+    known = set(next(iter(rows.values())))
+    later = path.parent / "one_seed" / path.name
+    for row in read_csv(later) if later.is_file() else []:
+        own = rows.setdefault(row["method"].removesuffix(NULL), row)
+        for key in (f"{measure}{end}" for measure in LATER for end in ("", "_low", "_high")):
+            own.setdefault(key, row.get(key) or "")
     nulls = frozenset(n for n, row in rows.items() if row["method"].endswith(NULL))
     values = {
         measure: {
@@ -64,7 +74,7 @@ def board(path: Path, name: str) -> SetBoard:
         for measure, _, unit in MEASURES
     }
     for measure in ("gain", "doubt_gain"):
-        if not any(f"{measure}_winner" in row for row in rows.values()):
+        if f"{measure}_winner" not in known:
             trained = {m: v for m, v in values[measure].items() if m not in nulls}
             values[measure] = {**values[measure], **_adjusted(trained)}
     bags, positive = BAGS[name]
