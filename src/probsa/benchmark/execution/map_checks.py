@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 
 from ...core import as_record, read_json, seed_of, write_json
+from ...datasets import BagSet
 from ...errors import InputError, ProbSAError
 from ...evaluation import (
     LEAVE_ONE_OUT_UP_TO,
@@ -72,9 +73,11 @@ class CheckingMaps(Stage):
         return TaskOutcome(name=task.name, status="done", kept=True)
 
     def start(self) -> None:
+        """Set the number of threads of this process."""
         torch.set_num_threads(self.threads)
 
     def run(self, tasks: Iterator[Task]) -> Iterator[TaskOutcome]:
+        """Check the maps of each cell and write its file; a cell that fails has its reason."""
         for task in tasks:
             try:
                 found = _of_run(RunFolder(task.target.parent), bags=self.bags)
@@ -134,7 +137,7 @@ def _of_run(run: RunFolder, *, bags: int) -> MapChecks:
     ]
     choice = choose_map_score(predictor, names, read=features.bag, threshold=predictions.threshold)
     shown = None if choice is None else choice.chosen
-    curves = list(_curves(run, predictor, predictions, names=positive, bags=bags))
+    curves = list(_curves(features, predictor, predictions, names=positive, bags=bags))
     return MapChecks(
         asked=bags,
         removal=curves[0].removal if curves else None,
@@ -146,7 +149,7 @@ def _of_run(run: RunFolder, *, bags: int) -> MapChecks:
 
 
 def _curves(
-    run: RunFolder,
+    features: BagSet,
     predictor: Predictor,
     predictions: Predictions,
     *,
@@ -154,7 +157,6 @@ def _curves(
     bags: int,
 ) -> Iterator[DeletionCurves]:
     """Yield the curves of all bags where they have a closed form, else of some."""
-    features, _ = open_units(run.config().data)
     found = 0
     for name in names:
         closed = predictions.instances(name).leave_one_out is not None

@@ -54,7 +54,7 @@ def leaderboard_table(boards: Sequence[SetBoard], *, notes: Sequence[str] = ()) 
         (
             text_cell(_shown(boards, name)),
             _rank_cell(ranks, name),
-            *(TableCell(value=_finite(_mean(boards, k, name))) for k, _, _ in MEASURES),
+            *(TableCell(value=_whole_mean(boards, k, name)) for k, _, _ in MEASURES),
             text_cell(_better(boards, name)),
         )
         for name in order
@@ -65,7 +65,8 @@ def leaderboard_table(boards: Sequence[SetBoard], *, notes: Sequence[str] = ()) 
         columns=tuple(columns),
         rows=tuple(rows),
         footnotes=(
-            "Means over the data sets that a method has; null maps are marked as such. Ranked are "
+            "Means over the data sets that a method has, of measures that it has on all of them; null "
+            "maps are marked as such. Ranked are "
             "methods that predict bags and have a value in every column: bag AUROC, NLL and AP "
             "within bags of every data set.",
             EXPLAINED,
@@ -140,8 +141,12 @@ def _mean(boards: Sequence[SetBoard], measure: str, name: str) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
+def _whole_mean(boards: Sequence[SetBoard], measure: str, name: str) -> float | None:
+    """Return the mean over a method's data sets; None if one of them lacks the measure."""
+    own = [b for b in boards if name in b.names]
+    if any(b.of(measure, name).value is None for b in own):
+        return None
+    return _mean(own, measure, name)
 
 
 def _better(boards: Sequence[SetBoard], name: str) -> str:
