@@ -65,10 +65,9 @@ def leaderboard_table(boards: Sequence[SetBoard], *, notes: Sequence[str] = ()) 
         columns=tuple(columns),
         rows=tuple(rows),
         footnotes=(
-            "Means over the data sets that a method has, of measures that it has on all of them; null "
-            "maps are marked as such. Ranked are "
-            "methods that predict bags and have a value in every column: bag AUROC, NLL and AP "
-            "within bags of every data set.",
+            "Means over the data sets that a method has, of measures that it has on all of them. "
+            "Null maps are marked as such. Ranked are methods that predict bags and have a value "
+            "in every column: bag AUROC, NLL and AP within bags of every data set.",
             EXPLAINED,
             rank_note(ranks, blocks=[board.data for board in boards for _ in RANKED]),
             *notes,
