@@ -36,7 +36,7 @@ def verdict(case: str, *, groups: int, seed: int, resamples: int = 500) -> str:
     names = [f"b{i}" for i in range(len(group))]
     flags = np.ones(len(names), dtype=bool)
     by_name = {name: int(g) for name, g in zip(names, group, strict=True)}
-    draws = bag_draws(names, flags, groups=by_name, resamples=resamples, seed=seed).with_data()
+    draws = bag_draws(names, flags, groups=by_name, resamples=resamples, seed=seed)
     samples = []
     for signal in signals:
         score = rng.normal(size=(len(names), INSTANCES))

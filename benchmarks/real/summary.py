@@ -65,7 +65,7 @@ class Resampler:
             groups=[r.get("group") or r["bag"] for r in rows],
             resamples=resamples,
             seed=0,
-        ).with_data()
+        )
 
     def of(self, names: Sequence[str]) -> Draws:
         """Return the draws of some bags, which may repeat."""

@@ -37,7 +37,7 @@ from probsa.datasets import TargetOptions, open_bags
 from probsa.evaluation import load
 from probsa.statistics import (
     Draws,
-    SampledMetric,
+    Metric,
     multiclass_metrics,
     ordinal_metrics,
     regression_metrics,
@@ -162,12 +162,12 @@ def run_of(case: Case, table: Path, *, model: str, fold: int, seed: int) -> RunC
     )
 
 
-def sampled(case: Case, columns: Columns, picked: np.ndarray) -> dict[str, SampledMetric]:
+def sampled(case: Case, columns: Columns, picked: np.ndarray) -> dict[str, Metric]:
     """Return the metrics of some bags with their resamples, which are the same for all methods."""
     y = case.y[picked, 0]
     strata = y if case.task in ("ordinal", "multiclass", "binary") else np.zeros(len(y))
     groups = [case.groups[i] for i in picked]
-    draws = Draws.stratified(strata, groups=groups, resamples=RESAMPLES, seed=0).with_data()
+    draws = Draws.stratified(strata, groups=groups, resamples=RESAMPLES, seed=0)
     values = columns.values[picked]
     if case.task == "ordinal":
         return dict(ordinal_metrics(y.astype(int), values, draws=draws).overall)
@@ -246,7 +246,7 @@ def results(
     for name, own in metrics.items():
         row: dict[str, object] = {"set": case.data.name, "task": case.task, "method": name}
         for metric in _shown(case.task):
-            found = own[metric].metric()
+            found = own[metric]
             row[metric] = _text(found.value, found.low, found.high)
         for rival in ("constant", "mean features"):
             if name not in ("constant", rival):
@@ -281,7 +281,7 @@ def _text(value: float | None, low: float | None, high: float | None) -> str:
     return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def _difference(one: SampledMetric, other: SampledMetric) -> str:
+def _difference(one: Metric, other: Metric) -> str:
     """Return the difference with its percentile interval over the same resamples."""
     if one.rows is None or other.rows is None:
         return "-"

@@ -42,8 +42,8 @@ def test_means_by_hand():
     c = made("c", [0.7, 0.3], [0, 0], score_kind="probability")
     pool = Pool.of([a, b, c])
     draws = Draws.stratified(np.ones(3), groups=None, resamples=50, seed=1)
-    samples = dice_samples(pool, pool.score >= 0.5, draws=draws.with_data())
-    got = {name: sample.metric() for name, sample in samples.items()}
+    samples = dice_samples(pool, pool.score >= 0.5, draws=draws)
+    got = {name: sample for name, sample in samples.items()}
     assert got["dice"].value == pytest.approx((0.5 + 1) / 2)
     assert got["dice_pooled"].value == pytest.approx(2 * 4 / (6 + 5))
     mean, pooled = [], []

@@ -432,7 +432,7 @@ def test_p_wrong_beats_the_margin_by_chance_about_as_often_as_it_should():
         bag, n = np.repeat(np.arange(30), 8), 240
         draws = Draws.stratified(
             np.zeros(30, dtype=np.int64), groups=None, resamples=200, seed=table
-        ).with_data()
+        )
         wrong = rng.random(n) < 0.3
         common = rng.normal(size=30)[bag] - wrong
         margin, ratio = common + rng.normal(size=n), common + rng.normal(size=n)

@@ -20,7 +20,7 @@ from probsa.evaluation.pools import Pool
 from probsa.evaluation.within_bags import WITHIN_BAGS
 from probsa.statistics.bootstrap import Draws
 from probsa.statistics.sampled import (
-    SampledMetric,
+    Metric,
     mean_over_replicates,
     replicate_weights,
     sampled_difference,
@@ -168,11 +168,11 @@ def test_two_methods_are_paired():
         instance_samples(better, **given)["auroc"],
         instance_samples(replicates, **given)["auroc"],
     )
-    gain = sampled_difference(a, b).metric()
+    gain = (a - b)
     assert gain.value == pytest.approx(a.value - b.value)
     assert gain.low > 0
     width = gain.high - gain.low
-    assert width < a.metric().high - b.metric().low
+    assert width < a.high - b.low
     # All replicates are put into the order of the first one's bags.
     mixed = [replicates[0], replicates[1][::-1]]
     assert _summary(mixed, positive) == _summary(replicates, positive)
@@ -295,21 +295,21 @@ def test_bags_without_instance_labels_count_for_isolated_false_alarms():
 
 
 def test_a_replicate_without_a_value_is_left_out_of_the_mean():
-    rows = SampledMetric(rows=np.array([1.0, 2.0, np.nan]))
-    other = SampledMetric(rows=np.array([3.0, 4.0, 7.0]))
+    rows = Metric.of(np.array([1.0, 2.0, np.nan]))
+    other = Metric.of(np.array([3.0, 4.0, 7.0]))
     weights = np.array([[1, 1, 1], [2, 0, 1], [1, 1, 1]], dtype=float)
-    got = mean_over_replicates([rows, SampledMetric.undefined("why"), other], weights=weights)
+    got = mean_over_replicates([rows, Metric.undefined("why"), other], weights=weights)
     np.testing.assert_allclose(got.rows, [2, (2 * 2 + 4) / 3, 7])
     lost = mean_over_replicates([rows, other], weights=np.array([[1.0, 1], [0, 1], [1, 0]]))
     assert np.isnan(lost.rows[2]) and lost.rows[1] == 4
     assert (
         mean_over_replicates(
-            [SampledMetric.undefined("why"), SampledMetric.undefined("also")],
+            [Metric.undefined("why"), Metric.undefined("also")],
             weights=np.ones((3, 2)),
         ).reason
         == "why"
     )
-    assert sampled_difference(rows, SampledMetric.undefined("why")).metric().reason == "why"
+    assert sampled_difference(rows, Metric.undefined("why")).reason == "why"
 
 
 def test_bad_input():

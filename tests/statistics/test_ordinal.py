@@ -95,7 +95,7 @@ def test_resamples_are_those_of_repeated_rows():
     y, p = _random(18, seed=4, grades=4)
     draws = Draws.stratified(
         np.zeros(18), groups=[i // 2 for i in range(18)], resamples=10, seed=1
-    ).with_data()
+    )
     assert_resamples_are_repeated_rows(
         lambda rows, d: ordinal_metrics(y[rows], p[rows], draws=d), draws
     )

@@ -23,18 +23,18 @@ def detector_metrics(bags, positive, *, others=(), groups=None, bootstrap=0, see
     samples |= {f"error_auroc_gain_{area}": gain(samples, area=area) for area in AREAS}
     units = {(groups or {}).get(b.name, b.name) for b in bags if positive.get(b.name, False)}
     gains = {
-        f"error_auroc_doubt_gain_{area}": student_interval(
-            doubt_gain(samples, area=area), groups=len(units)
+        f"error_auroc_doubt_gain_{area}": 
+            doubt_gain(samples, area=area).student(groups=len(units)
         )
         for area in AREAS
     }
-    return {name: sample.metric() for name, sample in samples.items()} | gains
+    return {name: sample for name, sample in samples.items()} | gains
 
 
 def isolated_metrics(bags, positive, *, bootstrap=0, seed=0):
     """Return the metrics of `isolated_samples`."""
     inputs = _inputs(bags, positive, groups=None, bootstrap=bootstrap, seed=seed)
-    return {name: s.metric() for name, s in isolated_samples(bags, **inputs).items()}
+    return {name: s for name, s in isolated_samples(bags, **inputs).items()}
 
 
 def _inputs(bags, positive, *, groups, bootstrap, seed):
@@ -42,4 +42,4 @@ def _inputs(bags, positive, *, groups, bootstrap, seed):
     names = [p.name for p in bags]
     draws = bag_draws(names, flags, groups=groups, resamples=bootstrap, seed=seed)
     graphs = {p.name: neighbours_or_reason(p) for p in bags}
-    return {"positive": flags, "graphs": graphs, "draws": draws.with_data()}
+    return {"positive": flags, "graphs": graphs, "draws": draws}

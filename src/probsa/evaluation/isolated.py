@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import gammaln
 
 from ..core import seed_of
-from ..statistics import Draws, SampledMetric, ratio_of_sums, sampled_difference
+from ..statistics import Draws, Metric, ratio_of_sums
 from .neighbours import Neighbours
 from .prediction import Prediction
 from .scores import instance_scores
@@ -31,7 +31,7 @@ def isolated_samples(
     positive: Bool[np.ndarray, " bags"],
     graphs: Mapping[str, Neighbours | str],
     draws: Draws,
-) -> dict[str, SampledMetric]:
+) -> dict[str, Metric]:
     """Return the metrics of `ISOLATED`.
 
     All instances of negative bags are healthy, and those of positive bags that are labelled 0.
@@ -49,19 +49,17 @@ def isolated_samples(
     for b, p in enumerate(predictions):
         graph = graphs[p.name]
         if isinstance(graph, str):
-            return dict.fromkeys(ISOLATED, SampledMetric.undefined(graph))
+            return dict.fromkeys(ISOLATED, Metric.undefined(graph))
         healthy = _healthy(p, positive=bool(positive[b]))
         if healthy.any():
             counts[b] = _count_in_bag(p, healthy, edges=graph.edges)
     isolated, expected, calls = counts.T
     if calls.sum() == 0:
         reason = "no healthy instance is known"
-        return dict.fromkeys(ISOLATED, SampledMetric.undefined(reason))
+        return dict.fromkeys(ISOLATED, Metric.undefined(reason))
     observed = ratio_of_sums(isolated, calls, draws=draws)
     chance = ratio_of_sums(expected, calls, draws=draws)
-    return dict(
-        zip(ISOLATED, (observed, chance, sampled_difference(observed, chance)), strict=True)
-    )
+    return dict(zip(ISOLATED, (observed, chance, observed - chance), strict=True))
 
 
 def isolation_probability(

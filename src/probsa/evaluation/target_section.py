@@ -26,8 +26,6 @@ from ..statistics import (
     multilabel_metrics,
     ordinal_metrics,
     regression_metrics,
-    sampled_difference,
-    student_interval,
     survival_metrics,
 )
 from .tables import Predictions
@@ -160,9 +158,7 @@ def target_metrics(
     Raises:
         InputError: the targets cannot be compared with the predictions.
     """
-    draws = Draws.stratified(
-        data.strata(), groups=groups, resamples=bootstrap, seed=seed
-    ).with_data()
+    draws = Draws.stratified(data.strata(), groups=groups, resamples=bootstrap, seed=seed)
     of_model, rivals = sampled_target_metrics(data, draws)
     section = TargetSection(
         task=data.task,
@@ -171,7 +167,7 @@ def target_metrics(
         gain=_gain(data.task, of_model, rivals.get(MEAN_RIVAL), groups=len(set(groups))),
         notes=tuple(dict.fromkeys(of_model.notes)),
     )
-    return {name: m.metric() for name, m in of_model.overall.items()}, section
+    return dict(of_model.overall), section
 
 
 def resampled_metrics(data: TargetData, draws: Draws) -> TargetMetrics:
@@ -221,8 +217,8 @@ def _gain(
     if of_means is None or primary.name not in of_model.overall:
         return None
     one, other = of_model.overall[primary.name], of_means.overall[primary.name]
-    better = (one, other) if primary.higher_is_better else (other, one)
-    return primary.name, student_interval(sampled_difference(*better), groups=groups)
+    gain = one - other if primary.higher_is_better else other - one
+    return primary.name, gain.student(groups=groups)
 
 
 def _of_means(
@@ -313,7 +309,7 @@ _METRICS = {
 
 
 def _metrics(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Metric]]:
-    return {part: {k: m.metric() for k, m in metrics.items()} for part, metrics in parts.items()}
+    return {part: dict(metrics) for part, metrics in parts.items()}
 
 
 def _plain(parts: Mapping[str, Mapping[str, Metric]]) -> dict[str, dict[str, Any]]:

@@ -44,7 +44,6 @@ from .delong_test import delong as delong
 from .detectable_difference import detectable_from_intervals as detectable_from_intervals
 from .detectable_difference import detectable_sentence as detectable_sentence
 from .detectable_difference import minimum_detectable as minimum_detectable
-from .few_groups import student_interval as student_interval
 from .free_response import RATES as RATES
 from .free_response import SlideHits as SlideHits
 from .free_response import froc as froc
@@ -94,13 +93,11 @@ from .retention import SHARES as SHARES
 from .retention import RetentionCurve as RetentionCurve
 from .retention import retention_curve as retention_curve
 from .risk import augrc as augrc
-from .sampled import SampledMetric as SampledMetric
 from .sampled import mean_of_items as mean_of_items
 from .sampled import mean_over_replicates as mean_over_replicates
 from .sampled import ratio_of_sums as ratio_of_sums
 from .sampled import replicate_weights as replicate_weights
 from .sampled import sampled_auroc as sampled_auroc
-from .sampled import sampled_difference as sampled_difference
 from .selective import SelectiveRule as SelectiveRule
 from .selective import certified_threshold as certified_threshold
 from .selective import least_accepted as least_accepted

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .bootstrap import Draws
-from .sampled import SampledMetric
+from .metric import Metric
 
 
 def binary_areas(
@@ -21,15 +21,15 @@ def binary_areas(
     *,
     draws: Draws,
     reason: str | None,
-) -> tuple[SampledMetric, SampledMetric]:
+) -> tuple[Metric, Metric]:
     """Return AUROC and average precision in the rows of `draws`.
 
     reason: the reason why both are undefined, or None if both labels occur.
     """
     if reason is not None:
-        return SampledMetric.undefined(reason), SampledMetric.undefined(reason)
+        return Metric.undefined(reason), Metric.undefined(reason)
     auroc, average_precision = draws.ranks(y, score)
-    return SampledMetric(rows=auroc), SampledMetric(rows=average_precision)
+    return Metric.of(auroc), Metric.of(average_precision)
 
 
 def class_areas(
@@ -38,7 +38,7 @@ def class_areas(
     *,
     names: Sequence[str],
     draws: Draws,
-) -> tuple[list[SampledMetric], list[SampledMetric]]:
+) -> tuple[list[Metric], list[Metric]]:
     """Return the AUROC and the average precision of each class against the rest.
 
     Both are undefined for a class without bags, and if all bags are of one class.
@@ -64,8 +64,8 @@ def _absent(y: Int[np.ndarray, " bags"], c: int, *, name: str) -> str | None:
 
 
 def mean_over_classes(
-    per_class: Sequence[SampledMetric], *, weights: Float[np.ndarray, "rows classes"] | None = None
-) -> SampledMetric:
+    per_class: Sequence[Metric], *, weights: Float[np.ndarray, "rows classes"] | None = None
+) -> Metric:
     """Return the mean over all classes, undefined if it is undefined for one of them.
 
     A resample in which a class has no value is nan.
@@ -76,10 +76,10 @@ def mean_over_classes(
     """
     for metric in per_class:
         if metric.rows is None:
-            return SampledMetric.undefined(f"{metric.reason}: the mean over classes is undefined")
+            return Metric.undefined(f"{metric.reason}: the mean over classes is undefined")
     rows = np.stack([m.rows for m in per_class if m.rows is not None], axis=1)
     weight = np.ones_like(rows) if weights is None else weights
-    return SampledMetric(rows=(rows * weight).sum(1) / weight.sum(1))
+    return Metric.of((rows * weight).sum(1) / weight.sum(1))
 
 
 def class_weights(
@@ -91,7 +91,7 @@ def class_weights(
 
 def micro_areas(
     y: Int[np.ndarray, " bags"], p: Float[np.ndarray, "bags classes"], *, draws: Draws
-) -> tuple[SampledMetric, SampledMetric]:
+) -> tuple[Metric, Metric]:
     """Return AUROC and average precision of all pairs of a bag and a class, pooled."""
     n, classes = p.shape
     cells = draws.for_items(np.repeat(np.arange(n), classes))
@@ -105,7 +105,7 @@ def one_vs_one_auroc(
     *,
     names: Sequence[str],
     draws: Draws,
-) -> SampledMetric:
+) -> Metric:
     """Return Hand and Till's M, the mean over pairs of classes a, b of (A(a|b) + A(b|a)) / 2.
 
     A(a|b) is the AUROC of p_a for telling bags of class a from bags of class b. It does not depend
@@ -114,11 +114,11 @@ def one_vs_one_auroc(
     for c, name in enumerate(names):
         if not (y == c).any():
             reason = f"no bag of class {name} among {len(y)}: the mean over classes is undefined"
-            return SampledMetric.undefined(reason)
+            return Metric.undefined(reason)
     rows = []
     for a, b in combinations(range(p.shape[1]), 2):
         of_pair = np.flatnonzero((y == a) | (y == b))
         pair = draws.for_items(of_pair)
         labels, scores = y[of_pair], p[of_pair]
         rows += [pair.ranks(labels == c, scores[:, c])[0] for c in (a, b)]
-    return SampledMetric(rows=np.mean(rows, axis=0))
+    return Metric.of(np.mean(rows, axis=0))

@@ -12,9 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int, Real, Shaped
 
-COVERAGE = 0.95
-"""Coverage of every interval: from the 2.5th to the 97.5th percentile of the resamples."""
-
 CELLS = 250_000
 """Number of weights per block while ranks are resampled, so that an array (2 MB) fits the cache."""
 
@@ -24,7 +21,7 @@ NO_WEIGHT = 1e-12
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draws:
-    """The number of times each group was drawn in each resample, and the group of each item."""
+    """The number of times each group counts in the data (row 0) and in each resample."""
 
     counts: Real[np.ndarray, "resamples groups"]
     """Whole numbers, or weights with the same meaning."""
@@ -51,10 +48,10 @@ class Draws:
         if group_count < 2:
             resamples = 0
         rng = np.random.default_rng(seed)
-        counts = np.zeros((resamples, group_count), dtype=np.int64)
+        counts = np.ones((resamples + 1, group_count), dtype=np.int64)
         for part in parts:
             k = len(part)
-            counts[:, part] = rng.multinomial(k, np.full(k, 1 / k), size=resamples)
+            counts[1:, part] = rng.multinomial(k, np.full(k, 1 / k), size=resamples)
         return cls(counts=counts, member=member)
 
     @classmethod
@@ -69,11 +66,6 @@ class Draws:
     def for_items(self, unit: Int[np.ndarray, " items"]) -> "Draws":
         """Return the same draws for items that each belong to a unit, as instances to bags."""
         return Draws(counts=self.counts, member=self.member[unit])
-
-    def with_data(self) -> "Draws":
-        """Return the same draws preceded by row 0, the data, in which each group counts once."""
-        data = np.ones_like(self.counts[:1], shape=(1, self.counts.shape[1]))
-        return Draws(counts=np.concatenate([data, self.counts]), member=self.member)
 
     def totals(self, columns: Shaped[np.ndarray, "items k"]) -> Float[np.ndarray, "resamples k"]:
         """Sum each column over the items of each resample."""
@@ -155,17 +147,3 @@ class Ranking:
             average_precision = (positives * precision).sum(1) / p
         auroc[n == 0] = average_precision[n == 0] = np.nan
         return np.stack([auroc, average_precision])
-
-
-def interval(values: Float[np.ndarray, " resamples"]) -> tuple[float | None, float | None, int]:
-    """Return the lower and upper limit, and the number of undefined (nan) resamples left out.
-
-    There is no interval without resamples, or if more than half of them are undefined.
-    """
-    defined = values[np.isfinite(values)]
-    left_out = len(values) - len(defined)
-    if len(defined) == 0 or left_out > len(defined):
-        return None, None, left_out
-    tail = (1 - COVERAGE) / 2
-    low, high = np.quantile(defined, [tail, 1 - tail])
-    return float(low), float(high), left_out

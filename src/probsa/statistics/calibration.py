@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .bootstrap import COVERAGE, Draws, interval
-from .sampled import SampledMetric
+from .bootstrap import Draws
+from .metric import COVERAGE, Metric, interval
 
 MOST_BINS, FEWEST_BINS, ITEMS_PER_BIN = 15, 2, 10
 SIMULATIONS = 1000
@@ -75,17 +75,17 @@ def calibration_error(
     *,
     bins: Int[np.ndarray, " n"],
     draws: Draws,
-) -> SampledMetric:
+) -> Metric:
     """Return Σ over bins of |Σ (p - y)| / n, in the rows of `draws`.
 
     The bins are those of the data in every resample.
     """
     if len(p) == 0:
-        return SampledMetric.undefined("no items")
+        return Metric.undefined("no items")
     gaps = np.eye(bins.max() + 1)[bins] * (p - y)[:, None]
     sums = draws.totals(np.concatenate([gaps, np.ones((len(p), 1))], axis=1))
     with np.errstate(invalid="ignore"):
-        return SampledMetric(rows=np.abs(sums[:, :-1]).sum(1) / sums[:, -1])
+        return Metric.of(np.abs(sums[:, :-1]).sum(1) / sums[:, -1])
 
 
 def simulated_frequencies(

@@ -12,7 +12,7 @@ from ..errors import InputError
 from .bootstrap import CELLS, Draws
 from .censoring import CensoringCurve
 from .kaplan_meier import check_times
-from .sampled import SampledMetric, rows_or_reason
+from .metric import Metric
 
 
 def harrell_c(
@@ -21,7 +21,7 @@ def harrell_c(
     *,
     risk: Float[np.ndarray, " bags"],
     draws: Draws | None = None,
-) -> SampledMetric:
+) -> Metric:
     """Return the share of comparable pairs in which the bag with the earlier event has more risk.
 
     Undefined without a comparable pair. It depends on the censoring of these bags.
@@ -46,7 +46,7 @@ def uno_c(
     censoring: CensoringCurve,
     horizon: float | None = None,
     draws: Draws | None = None,
-) -> SampledMetric:
+) -> Metric:
     """Return c with each pair weighted by Ĝ(t_i)⁻², so that it does not depend on the censoring.
 
     Pairs with Ĝ(t_i) = 0 or with t_i beyond the training times have no weight and are left out:
@@ -78,13 +78,13 @@ def _concordance(
     risk: Float[np.ndarray, " bags"],
     pair_weight: Float[np.ndarray, " bags"],
     draws: Draws | None,
-) -> SampledMetric:
+) -> Metric:
     """Return Σ_ij v_i comparable_ij concordant_ij / Σ_ij v_i comparable_ij, with v 0 if unused."""
     check_risk(time, event, risk)
     draws = Draws.of_data(len(time)) if draws is None else draws
     first = np.flatnonzero(pair_weight > 0)
     if len(first) == 0:
-        return SampledMetric.undefined(_no_pair(time, event))
+        return Metric.undefined(_no_pair(time, event))
     above, below = np.zeros(len(draws.counts)), np.zeros(len(draws.counts))
     # Blocks of pairs, so that memory does not grow with the square of the bags.
     block = max(1, CELLS // len(time))
@@ -96,7 +96,7 @@ def _concordance(
         above += (draws.totals(concordant.T) * weight).sum(1)
         below += (draws.totals(comparable.T) * weight).sum(1)
     rows = np.divide(above, below, out=np.full(len(below), np.nan), where=below > 0)
-    return rows_or_reason(rows, reason=_no_pair(time, event))
+    return Metric.of(rows, reason=_no_pair(time, event))
 
 
 def _no_pair(time: Float[np.ndarray, " bags"], event: Bool[np.ndarray, " bags"]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .bootstrap import Draws
-from .sampled import SampledMetric, rows_or_reason
+from .metric import Metric
 
 Weighting = Literal["none", "linear", "quadratic"]
 
@@ -29,7 +29,7 @@ def confusion(
 
 def cohen_kappa(
     matrix: Float[np.ndarray, "rows classes classes"], *, weighting: Weighting = "none"
-) -> SampledMetric:
+) -> Metric:
     """Return κ = 1 - Σ w_ij O_ij / Σ w_ij E_ij, with E the product of the two margins over n.
 
     w_ij is 1 off the diagonal (`none`), |i - j| or (i - j)². κ is undefined (0/0) if truth and
@@ -43,13 +43,13 @@ def cohen_kappa(
     expected = np.einsum("ri,ij,rj->r", truth, weight.astype(np.float64), call)
     with np.errstate(invalid="ignore", divide="ignore"):
         kappa = 1 - observed / expected
-    return rows_or_reason(
+    return Metric.of(
         np.where(expected > 0, kappa, np.nan),
         reason=f"{_bags(matrix)}: truth and calls are one and the same class, so kappa is 0/0",
     )
 
 
-def matthews(matrix: Float[np.ndarray, "rows classes classes"]) -> SampledMetric:
+def matthews(matrix: Float[np.ndarray, "rows classes classes"]) -> Metric:
     """Return Matthews' correlation of truth and calls; undefined if either is a single class."""
     truth, call, n = matrix.sum(2), matrix.sum(1), matrix.sum((1, 2))
     covariance = np.trace(matrix, axis1=1, axis2=2) * n - (truth * call).sum(1)
@@ -58,19 +58,19 @@ def matthews(matrix: Float[np.ndarray, "rows classes classes"]) -> SampledMetric
     with np.errstate(invalid="ignore", divide="ignore"):
         rows = np.where(spread > 0, covariance / np.sqrt(spread), np.nan)
     reason = f"{_bags(matrix)}: truth or calls are a single class, so the correlation is 0/0"
-    return rows_or_reason(rows, reason=reason)
+    return Metric.of(rows, reason=reason)
 
 
-def accuracy(matrix: Float[np.ndarray, "rows classes classes"]) -> SampledMetric:
+def accuracy(matrix: Float[np.ndarray, "rows classes classes"]) -> Metric:
     """Return the share of bags with the right call."""
     with np.errstate(invalid="ignore"):
         rows = np.trace(matrix, axis1=1, axis2=2) / matrix.sum((1, 2))
-    return rows_or_reason(rows, reason="no bags")
+    return Metric.of(rows, reason="no bags")
 
 
 def class_recalls(
     matrix: Float[np.ndarray, "rows classes classes"], *, names: Sequence[str]
-) -> list[SampledMetric]:
+) -> list[Metric]:
     """Return the share of right calls among the bags of each class; their mean is macro recall."""
     right = np.diagonal(matrix, axis1=1, axis2=2)
     return _of_classes(right, matrix.sum(2), matrix=matrix, names=names)
@@ -78,7 +78,7 @@ def class_recalls(
 
 def class_f1s(
     matrix: Float[np.ndarray, "rows classes classes"], *, names: Sequence[str]
-) -> list[SampledMetric]:
+) -> list[Metric]:
     """Return F1 of each class against the rest; undefined for a class without bags."""
     right = np.diagonal(matrix, axis1=1, axis2=2)
     return _of_classes(2 * right, matrix.sum(2) + matrix.sum(1), matrix=matrix, names=names)
@@ -90,11 +90,11 @@ def _of_classes(
     *,
     matrix: Float[np.ndarray, "rows classes classes"],
     names: Sequence[str],
-) -> list[SampledMetric]:
+) -> list[Metric]:
     with np.errstate(invalid="ignore", divide="ignore"):
         rows = np.where(matrix.sum(2) > 0, above / below, np.nan)
     return [
-        rows_or_reason(rows[:, c], reason=f"no bag of class {name} among {_bags(matrix)}")
+        Metric.of(rows[:, c], reason=f"no bag of class {name} among {_bags(matrix)}")
         for c, name in enumerate(names)
     ]
 

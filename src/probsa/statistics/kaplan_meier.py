@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from scipy.stats import norm
 
 from ..errors import InputError
-from .bootstrap import COVERAGE
+from .metric import COVERAGE
 
 IntervalKind = Literal["log-log", "greenwood"]
 

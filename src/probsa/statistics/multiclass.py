@@ -20,7 +20,8 @@ from .areas_by_class import (
 from .bootstrap import Draws
 from .calibration import calibration_error, equal_width_bins
 from .confusion_matrix import accuracy, class_f1s, class_recalls, cohen_kappa, confusion, matthews
-from .sampled import SampledMetric, mean_of_items
+from .metric import Metric
+from .sampled import mean_of_items
 from .target_metrics import TargetMetrics
 
 SMALLEST = float(np.finfo(np.float32).eps)
@@ -75,7 +76,7 @@ def multiclass_metrics(
         "ece": calibration_error(top, p.argmax(1) == y, bins=equal_width_bins(top), draws=draws),
         "classwise_ece": mean_over_classes(errors),
     }
-    by_part: dict[str, dict[str, SampledMetric]] = {
+    by_part: dict[str, dict[str, Metric]] = {
         name: {
             "auroc": aurocs[c],
             "average_precision": precisions[c],
@@ -90,7 +91,7 @@ def multiclass_metrics(
 
 def class_nll(
     y: Int[np.ndarray, " bags"], p: Float[np.ndarray, "bags classes"], *, draws: Draws
-) -> SampledMetric:
+) -> Metric:
     """Return the mean of -log p_y."""
     of_label = np.take_along_axis(p, y[:, None], axis=1)[:, 0]
     return mean_of_items(-np.log(np.maximum(of_label, SMALLEST)), draws=draws)
@@ -98,14 +99,14 @@ def class_nll(
 
 def class_brier(
     y: Int[np.ndarray, " bags"], p: Float[np.ndarray, "bags classes"], *, draws: Draws
-) -> SampledMetric:
+) -> Metric:
     """Return the mean of Σ_c (p_c - y_c)², between 0 and 2."""
     return mean_of_items(((p - np.eye(p.shape[1])[y]) ** 2).sum(1), draws=draws)
 
 
 def class_calibration_errors(
     y: Int[np.ndarray, " bags"], p: Float[np.ndarray, "bags classes"], *, draws: Draws
-) -> list[SampledMetric]:
+) -> list[Metric]:
     """Return the ECE of each class, p_c against the frequency of y = c, in bins of equal width."""
     return [
         calibration_error(p[:, c], y == c, bins=equal_width_bins(p[:, c]), draws=draws)

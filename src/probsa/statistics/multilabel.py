@@ -15,10 +15,10 @@ from ..errors import InputError
 from .areas_by_class import binary_areas
 from .bootstrap import Draws
 from .calibration import calibration_error, equal_width_bins
-from .metric import one_class_reason
+from .metric import Metric, one_class_reason
 from .multiclass import SMALLEST
 from .replicates import f1_and_accuracy
-from .sampled import SampledMetric, mean_of_items
+from .sampled import mean_of_items
 from .target_metrics import TargetMetrics
 
 NO_THRESHOLDS = "no thresholds were given: choose them on validation bags"
@@ -28,15 +28,15 @@ NO_THRESHOLDS = "no thresholds were given: choose them on validation bags"
 class FindingMean:
     """The mean of a metric over findings, and which findings it leaves out."""
 
-    of_all: SampledMetric
+    of_all: Metric
     """Undefined as soon as one finding is left out."""
-    of_defined: SampledMetric
+    of_defined: Metric
     """The mean over the findings that have a value."""
     findings: int
     left_out: tuple[str, ...]
     """Names of the findings without a value."""
 
-    def by_name(self, name: str) -> dict[str, SampledMetric]:
+    def by_name(self, name: str) -> dict[str, Metric]:
         """Return the mean over all, and if it is undefined also that over fewer, as `x_3_of_5`."""
         metrics = {name: self.of_all}
         if self.left_out:
@@ -45,13 +45,13 @@ class FindingMean:
         return metrics
 
 
-def mean_over_findings(per_finding: Mapping[str, SampledMetric]) -> FindingMean:
+def mean_over_findings(per_finding: Mapping[str, Metric]) -> FindingMean:
     """Return the mean over findings; a resample in which one of them has no value is nan."""
     rows = [m.rows for m in per_finding.values() if m.rows is not None]
     reasons = {name: m.reason for name, m in per_finding.items() if m.rows is None}
     detail = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-    left_out = SampledMetric.undefined(f"{len(reasons)} of {len(per_finding)} findings ({detail})")
-    defined = SampledMetric(rows=np.mean(rows, axis=0)) if rows else left_out
+    left_out = Metric.undefined(f"{len(reasons)} of {len(per_finding)} findings ({detail})")
+    defined = Metric.of(np.mean(rows, axis=0)) if rows else left_out
     return FindingMean(
         of_all=left_out if reasons else defined,
         of_defined=defined,
@@ -113,13 +113,13 @@ def multilabel_metrics(
         name: _finding(y[:, c], p[:, c], None if called is None else called[:, c], draws=draws)
         for c, name in enumerate(names)
     }
-    overall: dict[str, SampledMetric] = {}
+    overall: dict[str, Metric] = {}
     notes = []
     for key in ("auroc", "average_precision", "f1", "ece"):
         mean = mean_over_findings({name: metrics[key] for name, metrics in by_part.items()})
         # Without thresholds, no finding has F1: that is no matter of fewer findings.
         no_calls = key == "f1" and called is None
-        named = {"f1": SampledMetric.undefined(NO_THRESHOLDS)} if no_calls else mean.by_name(key)
+        named = {"f1": Metric.undefined(NO_THRESHOLDS)} if no_calls else mean.by_name(key)
         overall |= {f"macro_{k}": metric for k, metric in named.items()}
         if mean.left_out and not no_calls:
             notes.append(f"macro {key} over all findings leaves out {', '.join(mean.left_out)}")
@@ -137,7 +137,7 @@ def _finding(
     called: Bool[np.ndarray, " bags"] | None,
     *,
     draws: Draws,
-) -> dict[str, SampledMetric]:
+) -> dict[str, Metric]:
     rows = np.flatnonzero(~np.isnan(y))
     of_finding, present, score = draws.for_items(rows), y[rows] == 1, p[rows]
     reason = one_class_reason(present, what="observed bags")
@@ -153,12 +153,12 @@ def _finding(
 
 def _f1(
     y: Bool[np.ndarray, " cells"], called: Bool[np.ndarray, " cells"] | None, *, draws: Draws
-) -> SampledMetric:
+) -> Metric:
     if called is None:
-        return SampledMetric.undefined(NO_THRESHOLDS)
+        return Metric.undefined(NO_THRESHOLDS)
     if not y.any():
-        return SampledMetric.undefined(f"no positive among {len(y)}: F1 is undefined")
-    return SampledMetric(rows=f1_and_accuracy(y, called, draws=draws)[0])
+        return Metric.undefined(f"no positive among {len(y)}: F1 is undefined")
+    return Metric.of(f1_and_accuracy(y, called, draws=draws)[0])
 
 
 def _micro(
@@ -167,7 +167,7 @@ def _micro(
     called: Bool[np.ndarray, "bags findings"] | None,
     *,
     draws: Draws,
-) -> dict[str, SampledMetric]:
+) -> dict[str, Metric]:
     """Return the metrics of all observed pairs of a bag and a finding, pooled."""
     bag, finding = np.nonzero(~np.isnan(y))
     cells, present = draws.for_items(bag), y[bag, finding] == 1
@@ -183,15 +183,15 @@ def _whole_rows(
     called: Bool[np.ndarray, "bags findings"] | None,
     *,
     draws: Draws,
-) -> dict[str, SampledMetric]:
+) -> dict[str, Metric]:
     """Return the metrics of bags in which every finding was observed."""
     rows = np.flatnonzero(~np.isnan(y).any(1))
     keys: tuple[str, ...] = ("subset_accuracy", "hamming_loss", "label_ranking_precision")
     if len(rows) == 0:
         reason = f"no bag among {len(y)} has all {y.shape[1]} findings observed"
-        return {key: SampledMetric.undefined(reason) for key in keys}
+        return {key: Metric.undefined(reason) for key in keys}
     complete, present = draws.for_items(rows), y[rows] == 1
-    metrics = {key: SampledMetric.undefined(NO_THRESHOLDS) for key in keys}
+    metrics = {key: Metric.undefined(NO_THRESHOLDS) for key in keys}
     if called is not None:
         wrong = called[rows] != present
         right = (~wrong.any(1)).astype(np.float64)

@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 from .areas_by_class import binary_areas
 from .bootstrap import Draws
 from .confusion_matrix import accuracy, cohen_kappa, confusion
-from .metric import one_class_reason
+from .metric import Metric, one_class_reason
 from .multiclass import check_classes, class_nll
-from .sampled import SampledMetric, mean_of_items
+from .sampled import mean_of_items
 from .target_metrics import TargetMetrics
 
 ROUNDING = 1e-9
@@ -43,7 +43,7 @@ def ranked_probability_scores(
 
 def cut_aurocs(
     y: Int[np.ndarray, " bags"], p: Float[np.ndarray, "bags grades"], *, draws: Draws
-) -> dict[int, SampledMetric]:
+) -> dict[int, Metric]:
     """Return for each cut k from 1 to K the AUROC of P(Y ≥ k) for finding y ≥ k."""
     at_least = np.cumsum(p[:, ::-1], axis=1)[:, ::-1].round(DIGITS)
     metrics = {}

@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float
 
 from ..errors import InputError
 from .bootstrap import Draws
-from .sampled import SampledMetric, mean_of_items, rows_or_reason
+from .metric import Metric
+from .sampled import mean_of_items
 from .target_metrics import TargetMetrics
 
 
@@ -30,10 +31,10 @@ class PitHistogram:
 
 def r_squared(
     y: Float[np.ndarray, " bags"], predicted: Float[np.ndarray, " bags"], *, draws: Draws
-) -> SampledMetric:
+) -> Metric:
     """Return 1 - Σ (y - ŷ)² / Σ (y - ȳ)², with ȳ the mean of each row; undefined for constant y."""
     if len(y) == 0:
-        return SampledMetric.undefined("no bags")
+        return Metric.undefined("no bags")
     centred = y - y.mean()  # for precision; the sums below do not depend on it
     columns = np.stack([(y - predicted) ** 2, centred**2, centred, np.ones_like(y)], axis=1)
     residual, square, total, n = draws.totals(columns).T
@@ -41,15 +42,15 @@ def r_squared(
         rows = 1 - residual / (square - total**2 / n)
     varies = _varies(y, draws.weights())
     reason = f"all {len(y)} values are {y[0]:g}: R² is undefined"
-    return rows_or_reason(np.where(varies, rows, np.nan), reason=reason)
+    return Metric.of(np.where(varies, rows, np.nan), reason=reason)
 
 
 def spearman(
     y: Float[np.ndarray, " bags"], predicted: Float[np.ndarray, " bags"], *, draws: Draws
-) -> SampledMetric:
+) -> Metric:
     """Return the correlation of midranks, with ranks taken anew in each row."""
     if len(y) == 0:
-        return SampledMetric.undefined("no bags")
+        return Metric.undefined("no bags")
     weight = draws.weights()
     a, b = _midranks(y, weight), _midranks(predicted, weight)
     n = weight.sum(1, keepdims=True)
@@ -61,7 +62,7 @@ def spearman(
         rows = (weight * a * b).sum(1) / np.sqrt((weight * a * a).sum(1) * (weight * b * b).sum(1))
     defined = _varies(y, weight) & _varies(predicted, weight)
     reason = f"truth or prediction is the same for all {len(y)} bags: the correlation is undefined"
-    return rows_or_reason(np.where(defined, rows, np.nan), reason=reason)
+    return Metric.of(np.where(defined, rows, np.nan), reason=reason)
 
 
 def _midranks(
@@ -89,7 +90,7 @@ def interval_metrics(
     high: Float[np.ndarray, " bags"],
     *,
     draws: Draws,
-) -> dict[str, SampledMetric]:
+) -> dict[str, Metric]:
     """Return the share of bags inside their interval (`coverage`), and the mean `width`."""
     inside = ((low <= y) & (y <= high)).astype(np.float64)
     return {
@@ -160,7 +161,7 @@ def regression_metrics(
     squares = mean_of_items(error**2, draws=draws)
     overall = {
         "mae": mean_of_items(np.abs(error), draws=draws),
-        "rmse": squares if squares.rows is None else SampledMetric(rows=np.sqrt(squares.rows)),
+        "rmse": squares if squares.rows is None else Metric.of(np.sqrt(squares.rows)),
         "r_squared": r_squared(y, predicted, draws=draws),
         "spearman": spearman(y, predicted, draws=draws),
     }

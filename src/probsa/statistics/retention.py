@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from .bootstrap import Draws, interval
+from .bootstrap import Draws
+from .metric import interval
 
 SHARES: tuple[float, ...] = tuple(k / 20 for k in range(1, 21))
 """The shares of the items that are kept: 5, 10, …, 100 %."""

@@ -12,7 +12,7 @@ from .bootstrap import Draws
 from .censoring import CensoringCurve
 from .concordance import harrell_c, uno_c
 from .kaplan_meier import check_times
-from .sampled import SampledMetric
+from .metric import Metric
 from .survival_areas import mean_survival_auroc, survival_aurocs
 from .survival_errors import check_survival, integrated_brier, survival_brier
 from .target_metrics import TargetMetrics
@@ -82,7 +82,7 @@ def _over_time(
     times: Float[np.ndarray, " t"],
     censoring: CensoringCurve,
     draws: Draws,
-) -> tuple[dict[str, SampledMetric], dict[str, dict[str, SampledMetric]]]:
+) -> tuple[dict[str, Metric], dict[str, dict[str, Metric]]]:
     """Return means over time, and the metrics of each time."""
     aurocs = survival_aurocs(time, event, risk=risk, times=times, censoring=censoring, draws=draws)
     by_part = {f"{t:g}": {"auroc": metric} for t, metric in zip(times, aurocs, strict=True)}

@@ -11,7 +11,7 @@ from .bootstrap import Draws
 from .censoring import CensoringCurve
 from .concordance import check_risk
 from .kaplan_meier import resampled_survival
-from .sampled import SampledMetric, rows_or_reason
+from .metric import Metric
 from .survival_errors import check_grid
 
 
@@ -23,7 +23,7 @@ def survival_aurocs(
     times: Float[np.ndarray, " t"],
     censoring: CensoringCurve,
     draws: Draws | None = None,
-) -> list[SampledMetric]:
+) -> list[Metric]:
     """Return the cumulative/dynamic AUROC at each time; undefined without a case or a control.
 
     Args:
@@ -50,7 +50,7 @@ def survival_aurocs(
         rows = _weighted_auroc(by_time[:, k], weights * ipcw, weights * (time > t))
         missing = "event until" if not case.any() else "bag without an event until"
         reason = f"no {missing} time {t:g} among {len(time)} bags: AUROC is undefined"
-        metrics.append(rows_or_reason(rows, reason=reason))
+        metrics.append(Metric.of(rows, reason=reason))
     return metrics
 
 
@@ -72,19 +72,19 @@ def _weighted_auroc(
 
 
 def mean_survival_auroc(
-    aurocs: list[SampledMetric],
+    aurocs: list[Metric],
     *,
     time: Float[np.ndarray, " bags"],
     event: Bool[np.ndarray, " bags"],
     times: Float[np.ndarray, " t"],
     draws: Draws | None = None,
-) -> SampledMetric:
+) -> Metric:
     """Return the mean over `times`, weighted by the share of events between neighbouring times.
 
     The shares are falls of the Kaplan-Meier curve of these bags, taken anew in each row.
     """
     if not aurocs:
-        return SampledMetric.undefined("no times: the mean AUROC is undefined")
+        return Metric.undefined("no times: the mean AUROC is undefined")
     draws = Draws.of_data(len(time)) if draws is None else draws
     curve = resampled_survival(time, event, times, weights=draws.weights())
     mass = -np.diff(curve, axis=1, prepend=1.0)
@@ -92,10 +92,10 @@ def mean_survival_auroc(
     rows = np.stack([undefined if m.rows is None else m.rows for m in aurocs], axis=1)
     for k, metric in enumerate(aurocs):
         if metric.rows is None and mass[0, k] > 0:
-            return SampledMetric.undefined(metric.reason or "")
+            return Metric.undefined(metric.reason or "")
     # A time before the first event has no AUROC and no mass.
     weighted = np.where(mass > 0, rows * mass, 0.0).sum(1)
     total = mass.sum(1)
     mean = np.divide(weighted, total, out=undefined.copy(), where=total > 0)
     reason = f"no event until time {times[-1]:g} among {len(time)} bags: the mean is undefined"
-    return rows_or_reason(mean, reason=reason)
+    return Metric.of(mean, reason=reason)

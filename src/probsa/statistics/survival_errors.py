@@ -11,7 +11,7 @@ from ..errors import InputError
 from .bootstrap import Draws
 from .censoring import CensoringCurve
 from .kaplan_meier import check_times
-from .sampled import SampledMetric
+from .metric import Metric
 
 
 def survival_brier(
@@ -22,7 +22,7 @@ def survival_brier(
     times: Float[np.ndarray, " t"],
     censoring: CensoringCurve,
     draws: Draws | None = None,
-) -> list[SampledMetric]:
+) -> list[Metric]:
     """Return the Brier score at each time; lower is better.
 
     It is the mean of S(t)² 1[t_i ≤ t, event] / Ĝ(t_i) + (1 - S(t))² 1[t_i > t] / Ĝ(t).
@@ -48,18 +48,16 @@ def survival_brier(
     loss = cases + (time[:, None] > times) * (1 - survival) ** 2 / g
     totals = draws.totals(np.concatenate([loss, np.ones((len(time), 1))], axis=1))
     with np.errstate(invalid="ignore"):
-        return [SampledMetric(rows=column / totals[:, -1]) for column in totals[:, :-1].T]
+        return [Metric.of(column / totals[:, -1]) for column in totals[:, :-1].T]
 
 
-def integrated_brier(
-    brier: list[SampledMetric], *, times: Float[np.ndarray, " t"]
-) -> SampledMetric:
+def integrated_brier(brier: list[Metric], *, times: Float[np.ndarray, " t"]) -> Metric:
     """Return the Brier score integrated over `times` by trapezoids, divided by their length."""
     if len(brier) < 2:
-        return SampledMetric.undefined(f"{len(brier)} times: an integral needs at least two")
+        return Metric.undefined(f"{len(brier)} times: an integral needs at least two")
     rows = np.stack([metric.rows for metric in brier if metric.rows is not None], axis=1)
     area = ((rows[:, 1:] + rows[:, :-1]) / 2 * np.diff(times)).sum(1)
-    return SampledMetric(rows=area / (times[-1] - times[0]))
+    return Metric.of(area / (times[-1] - times[0]))
 
 
 def check_survival(
