@@ -1,0 +1,221 @@
+"""What is evaluated: predictions of some bags, what is true of them, and resamples of their groups.
+
+A predictions folder is read once; all parts of a report are computed from the same `Context`.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ..datasets import TargetOptions, patient_table, read_table
+from ..errors import InputError
+from ..statistics import Draws
+from ..tasks import TASKS, Task, TargetData
+from .guarantees.options import GuaranteeOptions
+from .prediction import Prediction
+from .storage import Predictions, listed
+
+SEEN = ("train", "val")
+"""Parts of a run whose bags the run has seen."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Truth:
+    """Targets and groups by bag, and warnings about them."""
+
+    targets: Mapping[str, tuple[float, ...]]
+    """The class index of a bag, or a value for each column of the target, nan if not known."""
+    group: Mapping[str, str] = field(default_factory=dict)
+    """Groups (patients); a bag that is missing is its own group."""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """The evaluated bags of a predictions folder, with their targets and groups."""
+
+    predictions: Predictions
+    truth: Truth
+    part: str
+    """test, val, train, all, or new (bags whose targets are not used)."""
+    rows: tuple[int, ...]
+    """The rows of the evaluated bags in `predictions`."""
+    threshold: float | None
+    """p(Y = 1) from which a bag is called positive; None where another rule decides calls."""
+    bootstrap: int
+    """Number of resamples of intervals; 0 for none."""
+    seed: int
+    guarantees: GuaranteeOptions | None = None
+    """The requested guarantees; None for none."""
+
+    @property
+    def task(self) -> Task:
+        """What is predicted."""
+        return TASKS[self.predictions.task]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the evaluated bags."""
+        return [self.predictions.bags[i] for i in self.rows]
+
+    @cached_property
+    def groups(self) -> list[str]:
+        """The group of each evaluated bag."""
+        return [self.truth.group.get(name, name) for name in self.names]
+
+    @cached_property
+    def targets(self) -> Float[np.ndarray, "bags targets"]:
+        """The targets of the evaluated bags; see `Truth.targets`."""
+        found = [self.truth.targets[name] for name in self.names]
+        return np.array(found, dtype=np.float64).reshape(len(found), -1)
+
+    @cached_property
+    def y(self) -> Int[np.ndarray, " bags"]:
+        """The class index of the evaluated bags, for tasks with classes."""
+        return self.targets[:, 0].astype(np.int64)
+
+    @cached_property
+    def p(self) -> Float[np.ndarray, "bags classes"]:
+        """The probabilities of all classes, with two columns for a single logit."""
+        p = self.predictions.probability[list(self.rows)].astype(np.float64)
+        return np.hstack([1 - p, p]) if p.shape[1] == 1 and self.task.has_classes else p
+
+    def output(self, name: str) -> Float[np.ndarray, " bags"]:
+        """Return a predicted column by its name, for tasks without classes."""
+        column = self.predictions.outputs.index(name)
+        return self.predictions.probability[list(self.rows), column].astype(np.float64)
+
+    @cached_property
+    def data(self) -> TargetData:
+        """The evaluated bags as their task sees them."""
+        return TargetData.of(self.predictions, self.rows, self.targets, threshold=self.threshold)
+
+    @cached_property
+    def draws(self) -> Draws:
+        """The resamples of the evaluated bags' groups, stratified by target."""
+        return Draws.stratified(
+            self.task.strata(self.targets),
+            groups=self.groups,
+            resamples=self.bootstrap,
+            seed=self.seed,
+        )
+
+    def resamples(
+        self, names: Sequence[str], positive: np.ndarray, *, at_most: int | None = None
+    ) -> Draws:
+        """Return resamples of the groups of some bags, stratified by whether a bag is positive."""
+        count = self.bootstrap if at_most is None else min(self.bootstrap, at_most)
+        groups = [self.truth.group.get(name, name) for name in names]
+        return Draws.stratified(positive, groups=groups, resamples=count, seed=self.seed)
+
+    @cached_property
+    def validation(self) -> "Context":
+        """The labelled validation bags of the same predictions, unless they are evaluated."""
+        rows = range(len(self.predictions.bags)) if self.part not in ("val", "all") else ()
+        p = self.predictions
+        own = tuple(i for i in rows if p.parts[i] == "val" and p.bags[i] in self.truth.targets)
+        return replace(self, part="val", rows=own)
+
+    def instances(self) -> Iterator[Prediction]:
+        """Read the instances of the bags, one bag at a time; bags without any are left out."""
+        for name in self.names:
+            if self.predictions.instance_path(name).is_file():
+                yield self.predictions.instances(name)
+
+    def is_positive(self, p: Prediction) -> bool:
+        """Return whether a bag is positive: any class but the first, else a positive instance."""
+        if self.task.has_classes:
+            return self.truth.targets.get(p.name, (0.0,))[0] > 0
+        return p.instance_labels is not None and bool((p.instance_labels > 0).any())
+
+
+def stored_targets(predictions: Predictions) -> dict[str, tuple[float, ...]]:
+    """Return the targets that are stored with predictions, of the bags that have some."""
+    if predictions.targets is None:
+        labels = zip(predictions.bags, predictions.labels, strict=True)
+        return {bag: (float(y),) for bag, y in labels if y is not None}
+    rows = zip(predictions.bags, predictions.targets.tolist(), strict=True)
+    return {bag: tuple(row) for bag, row in rows if any(map(math.isfinite, row))}
+
+
+def read_truth(
+    predictions: Predictions, path: Path | None, *, classes: Sequence[str] | None = None
+) -> Truth:
+    """Read the targets of a table, or those stored with the predictions.
+
+    Args:
+        predictions: the predictions.
+        path: table with the columns of the run's target, and perhaps `group`; None for the stored
+            targets, without groups.
+        classes: names of the classes in the order of their index, if the labels are names.
+
+    Raises:
+        InputError: a label is not one of the classes of the model.
+        TableError: the table cannot be used.
+    """
+    stored = stored_targets(predictions)
+    if path is None:
+        return _checked(Truth(targets=stored), predictions, where="predictions.csv")
+    task = TASKS[predictions.task]
+    if task.has_classes:
+        classes = _known_classes(predictions, classes)
+    columns = predictions.metadata.get("target") or task.default_target(predictions.classes)
+    options = TargetOptions(
+        task=task.table_task, target=None if columns is None else tuple(columns)
+    )
+    table = read_table(
+        path,
+        classes=classes if task.has_classes else None,
+        labels_required=False,
+        target=options,
+        covariates=predictions.metadata.get("covariates", ()),
+    )
+    if predictions.metadata.get("unit") == "patient":
+        table = patient_table(table)
+    given = {b: v for b, v in zip(table.bags, table.values, strict=True) if v is not None}
+    group = {} if table.groups is None else dict(zip(table.bags, table.groups, strict=True))
+    changed = [b for b, y in stored.items() if b in given and given[b] != y]
+    warnings: tuple[str, ...] = ()
+    if changed and task.has_classes:
+        warnings = (f"{path} replaces different labels in predictions.csv for {listed(changed)}",)
+    truth = Truth(targets=given, group=group, warnings=warnings)
+    return _checked(truth, predictions, where=str(path))
+
+
+def _known_classes(
+    predictions: Predictions, classes: Sequence[str] | None
+) -> Sequence[str] | None:
+    """Return the names that labels of a table may have."""
+    names = predictions.class_names
+    if names != tuple(str(i) for i in range(len(names))):
+        if classes is not None and tuple(classes) != names:
+            raise InputError(
+                f"the classes are {', '.join(classes)}, but those of the model of "
+                f"{predictions.folder} are {', '.join(names)}, in this order: leave classes out"
+            )
+        return names
+    if classes is not None and len(classes) != len(names):
+        raise InputError(
+            f"{len(classes)} classes are named ({', '.join(classes)}), but the model of "
+            f"{predictions.folder} has {len(names)}: name each, in the order of their indices"
+        )
+    return classes
+
+
+def _checked(truth: Truth, predictions: Predictions, *, where: str) -> Truth:
+    """Refuse classes that the model does not have."""
+    if not TASKS[predictions.task].has_classes:
+        return truth
+    top = len(predictions.class_names) - 1
+    for bag in predictions.bags:
+        if truth.targets.get(bag, (0.0,))[0] > top:
+            raise InputError(
+                f"{where} gives bag {bag!r} class {truth.targets[bag][0]:g}, but the model of "
+                f"{predictions.folder} has classes 0 to {top}"
+            )
+    return truth

@@ -1,0 +1,120 @@
+"""A part of an evaluation report: its values for JSON, its text, and its figures."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table as Grid
+
+from ..statistics import Metric
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """A line of a panel: its points, and the limits of its band or intervals."""
+
+    name: str
+    """What it is of; figures give the same name the same colour."""
+    x: Sequence[float]
+    y: Sequence[float]
+    label: str | None = None
+    low: Sequence[float | None] | None = None
+    high: Sequence[float | None] | None = None
+    style: Literal["main", "plain", "null", "points"] = "plain"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Panel:
+    """A diagram of lines, with the words around it."""
+
+    title: str
+    x: str
+    y: str
+    lines: Sequence[Line]
+    xlim: tuple[float, float] = (0.0, 1.0)
+    ylim: tuple[float, float] | None = None
+    """None: from 0 to somewhat above the highest line."""
+    diagonal: bool = False
+    level: tuple[float, str] | None = None
+    """The height and the label of a horizontal line."""
+    between: tuple[str, str, str] | None = None
+    """The names of two lines, and the label of the area between them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """A part of a report. Everything that a report knows of it are these fields."""
+
+    key: str
+    """Its key in the JSON report."""
+    values: Mapping[str, Any]
+    text: Sequence[Grid | str] = ()
+    """Tables and sentences, in order."""
+    figure: tuple[str, Sequence[Panel]] | None = None
+    """The name of its file, and its panels from left to right."""
+    metrics: Mapping[str, Mapping[str, Metric]] = field(default_factory=dict)
+    """Metrics by what they are of, for data frames."""
+    unmet: tuple[str, ...] = ()
+    """Why requested guarantees are missing."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return plain(self.values)
+
+    def render(self, console: Console) -> None:
+        """Print it as text."""
+        print_parts(console, self.text)
+
+
+def print_parts(console: Console, parts: Iterable[Grid | str]) -> None:
+    """Print tables as they are, and sentences without markup."""
+    for part in parts:
+        if isinstance(part, str):
+            console.print(part, markup=False, soft_wrap=True, highlight=False)
+        else:
+            console.print(part)
+
+
+def plain(value: Any) -> Any:
+    """Return a value with its metrics, mappings, sequences and arrays as plain values for JSON."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return value
+
+
+def metric_grid(title: str, metrics: Mapping[str, Metric], *, titles: Mapping[str, str]) -> Grid:
+    """Return a table with a row for each metric: value and interval, or why it is undefined."""
+    grid = Grid(title=title, title_justify="left")
+    grid.add_column("metric")
+    grid.add_column("value", justify="right")
+    grid.add_column("95 % interval")
+    for name, m in metrics.items():
+        if m.value is None:
+            grid.add_row(titles.get(name, name), "-", m.reason)
+            continue
+        left = f" ({m.left_out} resamples undefined)" if m.left_out else ""
+        grid.add_row(titles.get(name, name), m.text().partition(" ")[0], m.span(before="") + left)
+    return grid
+
+
+def metric_columns(
+    title: str, rows: Mapping[str, Mapping[str, Metric]], *, titles: Mapping[str, str]
+) -> Grid:
+    """Return a table with a row for each part and a column for each metric that has a value."""
+    known = dict.fromkeys(k for metrics in rows.values() for k in metrics)
+    columns = [k for k in known if any(m[k].value is not None for m in rows.values() if k in m)]
+    grid = Grid()
+    grid.add_column(title)
+    for column in columns:
+        grid.add_column(titles.get(column, column), justify="right")
+    for part, metrics in rows.items():
+        grid.add_row(part, *(str(metrics[c]) if c in metrics else "-" for c in columns))
+    return grid
