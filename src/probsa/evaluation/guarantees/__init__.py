@@ -1,0 +1,1 @@
+"""Guarantees from calibration bags: prediction sets, intervals, accepted calls, and their alarm."""
