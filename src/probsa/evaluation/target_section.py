@@ -30,7 +30,7 @@ from ..statistics import (
     student_interval,
     survival_metrics,
 )
-from .tables import Predictions
+from .storage import Predictions
 from .titles import TARGET_TITLES
 
 MEAN_FEATURES = "mean_features.csv"
