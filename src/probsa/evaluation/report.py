@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
 
-from ..core import DataFrame, counted
+from ..core import counted
 from ..errors import InputError
 from ..statistics import Metric
 from .guarantee_options import GuaranteeOptions
@@ -28,8 +29,7 @@ from .pools import labelled
 from .report_text import metric_grid, print_bags, print_instances
 from .sections import SECTIONS, Evaluated, Section
 from .smoothness import smoothness_sentence
-from .table_rows import has_classes
-from .tables import Predictions, read_predictions
+from .storage import Predictions, has_classes, read_predictions
 from .target_section import TargetData, target_metrics
 from .truth import Truth, class_names, listed, read_truth
 
@@ -98,15 +98,15 @@ class Report:
             **{section.key: section.to_dict() for section in self.sections},
         }
 
-    def to_frame(self) -> DataFrame:
-        """Return a data frame with one row per metric: value, 95 % interval, or the reason.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        from .frames import report_frame
-
-        return report_frame(self)
+    def to_frame(self) -> pd.DataFrame:
+        """Return a data frame with one row per metric: value, 95 % interval, or the reason."""
+        groups = {"bags": self.metrics, "instances": self.instances or {}}
+        groups["lesions"] = {} if self.lesions is None else self.lesions.metrics
+        rows = [(of, name, m) for of, metrics in groups.items() for name, m in metrics.items()]
+        columns: dict[str, Any] = {"of": [r[0] for r in rows], "metric": [r[1] for r in rows]}
+        for bound in ("value", "low", "high"):
+            columns[bound] = np.array([getattr(m, bound) for *_, m in rows], dtype=np.float64)
+        return pd.DataFrame(columns | {"reason": [m.reason for *_, m in rows]})
 
     def render(self, console: Console) -> None:
         """Print the report as text."""

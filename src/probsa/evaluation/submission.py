@@ -14,8 +14,8 @@ from ..datasets import BagSet, LabelTable, open_bags, read_card, read_table
 from ..errors import InputError
 from .bag_measures import BagMeasures, bag_measures
 from .prediction import Prediction
+from .storage import Predictions, read_predictions
 from .submitted_rows import FORMAT, Submission, SubmittedBag, SubmittedSet, read_submission
-from .tables import Predictions, read_predictions
 
 NO_MEASURES = BagMeasures(auroc=None, average_precision=None, doubt_gain=None, faithfulness=None)
 
