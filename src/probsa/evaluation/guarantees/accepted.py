@@ -22,7 +22,7 @@ SMALLEST = 1e-12
 
 
 def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOptions) -> Guarantee:
-    """Accept calls from the lowest threshold of the confidence on that the calibration bags certify.
+    """Accept calls from the lowest confidence on that the calibration bags certify.
 
     The candidates are thresholds that accept stated shares of `bags`, so that the calibration bags
     only decide between them.

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ...core import counted
 from ...errors import InputError
 from ...statistics import shift_test
 from ..context import SEEN, Context, stored_targets
@@ -19,7 +18,6 @@ from .accepted import confidence
 
 OF_MODEL = ("model", "epoch", "members", "kappa", "runs")
 """Entries of predictions.json that differ between models."""
-SHOWN = 3
 FALSE_ALARMS = 0.05
 """Rate of false alarms of the test for shift."""
 PERMUTATIONS = 999
@@ -41,18 +39,13 @@ def calibration_bags(bags: Context, folder: Path | None) -> Context:
             f"{found.predictions.folder} has no labelled validation bags besides those evaluated: "
             "name a predictions folder of other bags, with labels, with --calibration"
         )
-    for what, one, other in (
-        ("bag", bags.names, found.names),
-        ("group", bags.groups, found.groups),
-    ):
+    both = {"bag": (bags.names, found.names), "group": (bags.groups, found.groups)}
+    for what, (one, other) in both.items():
         names = [name for name in dict.fromkeys(one) if name in set(other)]
         if names:
-            shown = ", ".join(repr(name) for name in names[:SHOWN])
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             raise InputError(
-                f"{counted(len(names), what)} ({shown}{more}) are among both the calibration bags "
-                "and the bags that the guarantees are for, which makes guarantees void: keep "
-                "patients on one side"
+                f"{listed(names, what=what)} are among both the calibration bags and the bags that "
+                "the guarantees are for, which makes guarantees void: keep patients on one side"
             )
     return found
 
@@ -65,20 +58,18 @@ def _of_folder(bags: Context, predictions: Predictions) -> Context:
             f"{bags.predictions.folder} and {predictions.folder} are of different models: {key} is "
             f"{one[key]} and {other[key]}. Calibrate with predictions of the same model"
         )
-    targets = {**stored_targets(predictions), **bags.truth.targets}
-    with_label = [i for i, b in enumerate(predictions.bags) if b in targets]
-    rows = [i for i in with_label if predictions.parts[i] not in SEEN]
-    part = "test" if rows else "val"
-    rows = rows or [i for i in with_label if predictions.parts[i] == "val"]
-    group = bags.truth.group
-    unknown = [predictions.bags[i] for i in rows if predictions.bags[i] not in group]
-    if group and unknown:
+    truth = replace(bags.truth, targets={**stored_targets(predictions), **bags.truth.targets})
+    labelled = [i for i, name in enumerate(predictions.bags) if name in truth.targets]
+    rows = tuple(i for i in labelled if predictions.parts[i] not in SEEN)
+    found = replace(bags, predictions=predictions, truth=truth, part="test", rows=rows)
+    found = found if rows else found.validation
+    unknown = [name for name in found.names if name not in truth.group]
+    if truth.group and unknown:
         raise InputError(
             f"--labels gives the groups of bags, but lacks {listed(unknown)} of "
             f"{predictions.folder}: list the calibration bags in the same table"
         )
-    truth = replace(bags.truth, targets=targets)
-    return replace(bags, predictions=predictions, truth=truth, part=part, rows=tuple(rows))
+    return found
 
 
 def _of_model(predictions: Predictions) -> dict[str, Any]:
@@ -115,15 +106,12 @@ def shift_alarm(bags: Context, calibration: Context) -> tuple[dict[str, Any], st
         "distances": dict(zip(names, test.distances, strict=True)),
     }
     furthest = names[int(np.argmax(test.distances))].replace("p of class", "probability of class")
-    result = (
-        f"the largest distance of distributions is {max(test.distances):.2f} ({furthest}), "
-        f"p-value {test.p_value:.3f}"
-    )
-    if not values["alarm"]:
-        return values, f"no sign of a shift between calibration bags and these: {result}"
+    verdict = "no sign of a shift between calibration bags and these"
+    if values["alarm"]:
+        verdict = "ALARM: these bags differ from the calibration bags; guarantees may not hold"
     return values, (
-        "ALARM: these bags differ from the calibration bags, so that the guarantees may not hold: "
-        f"{result}; false alarms: {FALSE_ALARMS:.0%}"
+        f"{verdict}: the largest distance of distributions is {max(test.distances):.2f} "
+        f"({furthest}), p-value {test.p_value:.3f}; false alarms: {FALSE_ALARMS:.0%}"
     )
 
 
@@ -147,18 +135,12 @@ def _watched(bags: Context) -> dict[str, Float[np.ndarray, " bags"]]:
 
 def caution(bags: Context, calibration: Context) -> str | None:
     """Return why the guarantees hold only approximately, or None."""
-    reasons = []
-    if calibration.part == "val":
-        reasons.append(
-            "the weights and the threshold of the model were chosen on the calibration bags, which "
-            "may therefore look better than new bags; name bags that the run has not seen with "
-            "--calibration"
-        )
-    if not bags.truth.group:
-        reasons.append(
-            "no groups are known, so that every bag counts as a patient of its own; if patients "
-            "have several bags, give --labels with a column group"
-        )
-    if bags.part in ("train", "all"):
-        reasons.append("training bags are evaluated, for which nothing is promised")
-    return "; ".join(reasons) or None
+    reasons = {
+        "the weights and the threshold of the model were chosen on the calibration bags, which may "
+        "therefore look better than new bags; name bags that the run has not seen with "
+        "--calibration": calibration.part == "val",
+        "no groups are known, so that every bag counts as a patient of its own; if patients have "
+        "several bags, give --labels with a column group": not bags.truth.group,
+        "training bags are evaluated, for which nothing is promised": bags.part in ("train", "all"),
+    }
+    return "; ".join(reason for reason, holds in reasons.items() if holds) or None

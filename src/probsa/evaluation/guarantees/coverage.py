@@ -174,14 +174,9 @@ def _bands(
 ) -> tuple[Bands, Bands, list[str]]:
     """Return where the realised coverage lies for 9 of 10 calibration sets of this size.
 
-    Args:
-        groups: number of calibration groups; of all, or by class.
-        bags: the bags of the test.
-        coverage: the level.
-
-    Returns:
-        The interval of each part; the same for the coverage of as many groups as are evaluated,
-        which is wider and not known for new bags; and both as sentences.
+    It is given for each part of `groups`, the calibration groups of all bags or by class. The
+    second value is the same for the coverage of as many groups as are evaluated, which is wider,
+    and not known for new bags; the third has both as sentences.
     """
     names, bands, in_test, lines = bags.predictions.class_names, {}, {}, []
     for part, count in groups.items():

@@ -1,9 +1,8 @@
 """The guarantees of a report, and the table of new bags that `probsa sets` writes."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...core import counted, write_csv
 from ...errors import InputError, OutputExists, UnmetGuarantee
@@ -18,17 +17,54 @@ from .coverage import intervals, prediction_sets
 from .options import GuaranteeOptions
 
 COVERAGE = {"sets": prediction_sets, "intervals": intervals}
-"""The kind of guarantee of each `Task.coverage_by`."""
-NOT_REQUESTED = {
-    "coverage": None,
-    "bands": {},
-    "sizes": {},
-    "accepted": None,
-    "max_error": None,
-    "certified": None,
-    "undecided": None,
-}
-"""Values of `probsa sets --json` without the guarantee that they belong to."""
+"""The guarantee of each `Task.coverage_by`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requested:
+    """The requested guarantees of some bags."""
+
+    calibration: Context
+    origin: str
+    """Which bags calibrate, in words."""
+    guarantees: Sequence[Guarantee]
+    unmet: Mapping[str, str]
+    """Why others cannot be given, by their flag."""
+
+    def refusal(self) -> UnmetGuarantee:
+        """Return the error that states why guarantees cannot be given."""
+        many = f"{len(self.unmet)} guarantees cannot be given: " if len(self.unmet) > 1 else ""
+        return UnmetGuarantee(many + "; ".join(self.unmet.values()))
+
+
+def requested_guarantees(bags: Context, options: GuaranteeOptions) -> Requested:
+    """Compute the requested guarantees from calibration bags.
+
+    Raises:
+        InputError: the calibration bags cannot be used, or the task cannot have a guarantee.
+    """
+    task, kinds = bags.task, {}
+    if options.coverage is not None:
+        if task.coverage_by is None:
+            raise InputError(
+                "--coverage makes sets of classes or intervals of numbers, and the task is "
+                f"{task.name}: leave it out"
+            )
+        kinds["--coverage"] = COVERAGE[task.coverage_by]
+    if options.max_error is not None:
+        if not task.has_classes:
+            raise InputError(f"--max-error accepts calls of classes, and the task is {task.name}")
+        kinds["--max-error"] = accepted_calls
+    calibration = calibration_bags(bags, options.calibration)
+    found, unmet = [], {}
+    for flag, calibrated in kinds.items():
+        try:
+            found.append(calibrated(calibration, bags, options))
+        except UnmetGuarantee as error:
+            unmet[flag] = str(error)
+    where = f"{calibration.part} bags of {options.calibration}"
+    where = "validation bags of these predictions" if options.calibration is None else where
+    return Requested(calibration=calibration, origin=where, guarantees=found, unmet=unmet)
 
 
 def guarantees_section(context: Context) -> Section | None:
@@ -38,34 +74,33 @@ def guarantees_section(context: Context) -> Section | None:
         InputError: the calibration bags cannot be used, or the task cannot have a guarantee.
         UnmetGuarantee: none of the requests can be met; gives every reason.
     """
-    options = context.guarantees
-    if options is None:
+    if context.guarantees is None:
         return None
-    calibration, found, unmet = requested_guarantees(context, options)
-    if not found:
-        raise _refusal(unmet)
-    bags, groups = len(calibration.rows), len(set(calibration.groups))
-    origin = _origin(calibration, options)
-    shift, warnings = _shift_and_caution(context, calibration)
-    metrics = {g.key: g.metrics() for g in found}
-    lines = [(*g.lines, *(metric_line(k, m) for k, m in metrics[g.key].items())) for g in found]
+    made = requested_guarantees(context, context.guarantees)
+    if not made.guarantees:
+        raise made.refusal()
+    bags, groups = len(made.calibration.rows), len(set(made.calibration.groups))
+    shift, lines = _reservations(context, made.calibration)
+    values, text = (
+        {},
+        [f"guarantees, from {bags} calibration bags of {groups} groups (the {made.origin})"],
+    )
+    for guarantee in made.guarantees:
+        metrics = guarantee.metrics()
+        values[guarantee.key] = {**guarantee.values, "metrics": metrics}
+        text += [*guarantee.lines, *(metric_line(k, m) for k, m in metrics.items())]
     return Section(
         key="guarantees",
         values={
-            "calibration": origin,
+            "calibration": f"(the {made.origin})",
             "calibration_bags": bags,
             "calibration_groups": groups,
-            **{g.key: {**g.values, "metrics": metrics[g.key]} for g in found},
+            **values,
             **shift,
-            "unmet": unmet,
+            "unmet": made.unmet,
         },
-        text=[
-            f"guarantees, from {bags} calibration bags of {groups} groups {origin}",
-            *chain.from_iterable(lines),
-            *warnings,
-            *(f"not guaranteed: {reason}" for reason in unmet.values()),
-        ],
-        unmet=tuple(unmet.values()),
+        text=[*text, *lines, *(f"not guaranteed: {reason}" for reason in made.unmet.values())],
+        unmet=tuple(made.unmet.values()),
     )
 
 
@@ -98,95 +133,11 @@ def write_sets(
         OutputExists: the table exists and `overwrite` is not set.
         InputError: the calibration bags cannot be used, there are no new bags, or the task cannot
             have a guarantee.
-        UnmetGuarantee: a request cannot be met; gives every reason. A table without a requested
-            column would be mistaken for a whole one.
+        UnmetGuarantee: a request cannot be met, so that the table would lack columns; gives every
+            reason.
     """
     if out.exists() and not overwrite:
         raise OutputExists(f"{out} exists: give another --out, or --overwrite")
-    new = _new_bags(folder, labels=labels, classes=classes, seed=seed)
-    calibration, found, unmet = requested_guarantees(new, options)
-    if unmet:
-        raise _refusal(unmet)
-    columns: dict[str, Sequence[str]] = {"bag": new.names}
-    values: dict[str, Any] = dict(NOT_REQUESTED)
-    for guarantee in found:
-        columns |= guarantee.columns
-        values |= {k: v for k, v in guarantee.values.items() if k in values} | guarantee.summary
-    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-    write_csv(out, list(columns), rows)
-    groups = counted(len(set(calibration.groups)), "group")
-    origin = f"{counted(len(calibration.rows), 'bag')} of {groups} {_origin(calibration, options)}"
-    shift, warnings = _shift_and_caution(new, calibration)
-    sizes = ", ".join(f"{n} of size {k}" for k, n in values["sizes"].items())
-    accepted = values["accepted"]
-    return Section(
-        key="sets",
-        values={"table": str(out), "bags": len(rows), "calibration": origin, **values, **shift},
-        text=[
-            f"{out}: {counted(len(rows), 'bag')}, calibrated with {origin}",
-            *(line for guarantee in found for line in guarantee.lines),
-            *([f"sets: {sizes}"] if sizes else []),
-            *([] if accepted is None else [f"{accepted} of {len(rows)} calls are accepted"]),
-            *warnings,
-        ],
-    )
-
-
-def requested_guarantees(
-    bags: Context, options: GuaranteeOptions
-) -> tuple[Context, list[Guarantee], dict[str, str]]:
-    """Return the calibration bags, the guarantees, and why others cannot be given, by flag.
-
-    Raises:
-        InputError: the calibration bags cannot be used, or the task cannot have a guarantee.
-    """
-    made = {}
-    if options.coverage is not None:
-        if bags.task.coverage_by is None:
-            raise InputError(
-                "--coverage makes sets of classes or intervals of numbers, and the task is "
-                f"{bags.task.name}: leave it out"
-            )
-        made["--coverage"] = COVERAGE[bags.task.coverage_by]
-    if options.max_error is not None:
-        if not bags.task.has_classes:
-            raise InputError(f"--max-error accepts calls of classes, not of {bags.task.name}")
-        made["--max-error"] = accepted_calls
-    calibration = calibration_bags(bags, options.calibration)
-    found: list[Guarantee] = []
-    unmet: dict[str, str] = {}
-    for flag, calibrated in made.items():
-        try:
-            found.append(calibrated(calibration, bags, options))
-        except UnmetGuarantee as error:
-            unmet[flag] = str(error)
-    return calibration, found, unmet
-
-
-def _refusal(unmet: Mapping[str, str]) -> UnmetGuarantee:
-    """Return the error that states all reasons."""
-    many = f"{len(unmet)} guarantees cannot be given: " if len(unmet) > 1 else ""
-    return UnmetGuarantee(many + "; ".join(unmet.values()))
-
-
-def _origin(calibration: Context, options: GuaranteeOptions) -> str:
-    """Return which bags calibrate, in words."""
-    if options.calibration is None:
-        return "(the validation bags of these predictions)"
-    return f"(the {calibration.part} bags of {options.calibration})"
-
-
-def _shift_and_caution(bags: Context, calibration: Context) -> tuple[dict[str, Any], list[str]]:
-    """Return why the promises may not hold, for JSON and as sentences."""
-    (shift, line), why = shift_alarm(bags, calibration), caution(bags, calibration)
-    lines = [line] if why is None else [line, f"caution: {why}"]
-    return {"shift": shift, "caution": why}, lines
-
-
-def _new_bags(
-    folder: Path, *, labels: Path | None, classes: Sequence[str] | None, seed: int
-) -> Context:
-    """Return the bags of a predictions folder that the run has not seen."""
     predictions = read_predictions(folder)
     rows = tuple(i for i, part in enumerate(predictions.parts) if part not in SEEN)
     if not rows:
@@ -195,7 +146,7 @@ def _new_bags(
             "guaranteed: predict new bags with `probsa predict`"
         )
     threshold = HALF if predictions.threshold is None else predictions.threshold
-    return Context(
+    new = Context(
         predictions=predictions,
         truth=read_truth(predictions, labels, classes=classes),
         part="new",
@@ -204,3 +155,38 @@ def _new_bags(
         bootstrap=0,
         seed=seed,
     )
+    made = requested_guarantees(new, options)
+    if made.unmet:
+        raise made.refusal()
+    columns = {"bag": new.names}
+    values = dict.fromkeys(
+        ("coverage", "bands", "sizes", "accepted", "max_error", "certified", "undecided")
+    )
+    values |= {"bands": {}, "sizes": {}}
+    for guarantee in made.guarantees:
+        columns |= guarantee.columns
+        values |= {k: v for k, v in guarantee.values.items() if k in values} | guarantee.summary
+    cells = zip(*columns.values(), strict=True)
+    write_csv(out, list(columns), [dict(zip(columns, row, strict=True)) for row in cells])
+    groups = counted(len(set(made.calibration.groups)), "group")
+    origin = f"{counted(len(made.calibration.rows), 'bag')} of {groups} (the {made.origin})"
+    shift, lines = _reservations(new, made.calibration)
+    sizes = ", ".join(f"{n} of size {k}" for k, n in values["sizes"].items())
+    calls = f"{values['accepted']} of {len(rows)} calls are accepted"
+    return Section(
+        key="sets",
+        values={"table": str(out), "bags": len(rows), "calibration": origin, **values, **shift},
+        text=[
+            f"{out}: {counted(len(rows), 'bag')}, calibrated with {origin}",
+            *(line for guarantee in made.guarantees for line in guarantee.lines),
+            *([f"sets: {sizes}"] if sizes else []),
+            *([] if values["accepted"] is None else [calls]),
+            *lines,
+        ],
+    )
+
+
+def _reservations(bags: Context, calibration: Context) -> tuple[dict[str, object], list[str]]:
+    """Return why the promises may not hold, for JSON and as sentences."""
+    (shift, line), why = shift_alarm(bags, calibration), caution(bags, calibration)
+    return {"shift": shift, "caution": why}, [line, *([f"caution: {why}"] if why else [])]
