@@ -26,8 +26,9 @@ from .faithfulness_section import read_curves as read_curves
 from .faithfulness_section import write_curves as write_curves
 from .froc_summaries import FROC_METRICS as FROC_METRICS
 from .froc_summaries import froc_summary as froc_summary
-from .guarantee_options import GuaranteeOptions as GuaranteeOptions
-from .guarantee_options import SetScore as SetScore
+from .guarantees.options import GuaranteeOptions as GuaranteeOptions
+from .guarantees.options import SetScore as SetScore
+from .guarantees.section import write_sets as write_sets
 from .instance_summaries import ValidationPredictions as ValidationPredictions
 from .instance_summaries import instance_samples as instance_samples
 from .instance_summaries import instance_summary as instance_summary
@@ -47,8 +48,6 @@ from .map_scores import drawn_values as drawn_values
 from .map_scores import map_values as map_values
 from .metrics import best_threshold as best_threshold
 from .model_card import CardFacts as CardFacts
-from .new_sets import NewSets as NewSets
-from .new_sets import write_sets as write_sets
 from .new_to_runs import DistancesOfRuns as DistancesOfRuns
 from .new_to_runs import NullMapsOfRuns as NullMapsOfRuns
 from .new_to_runs import distances_of as distances_of

@@ -31,6 +31,7 @@ from ..core import (
     UnitInterval,
     as_record,
     attributes_of,
+    counted,
     dataset_of,
     numeric_attribute,
     open_hdf5,
@@ -60,6 +61,8 @@ OWN = {PREDICTIONS_TABLE, METADATA, INSTANCES, FAILED, NOTES, FAITHFULNESS, NULL
 WINDOWS = os.name == "nt"
 NOT_ON_WINDOWS = re.compile(r'[<>:"|?*\\]')
 AGAIN = "predict this bag again"
+SHOWN = 5
+"""Number of names listed in texts; JSON reports have all of them."""
 SCORES = ("nll", "crps")
 """Columns with the scores of labelled bags, for tasks without classes."""
 Kind = Literal["share", "number", "distance"]
@@ -225,6 +228,14 @@ class Predictions:
     scores: Mapping[str, Float[np.ndarray, " bags"]] = field(default_factory=dict)
     """Scores of the labelled bags that need the whole predictive distribution, such as `nll`."""
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One name for each class; a single logit has two classes."""
+        if self.probability.shape[1] > 1 or len(self.classes) == 2:
+            return self.classes
+        positive = self.classes[-1]
+        return ("0", "1") if positive == "1" else (f"not {positive}", positive)
+
     def instance_path(self, bag: str) -> Path:
         """Return the path of a bag's per-instance outputs, which need not exist."""
         return self.folder / INSTANCES / f"{bag}.h5"
@@ -260,6 +271,13 @@ class Predictions:
                 rows = values.reshape(len(self.bags), len(c.names))
                 columns |= dict(zip(c.names, rows.T, strict=True))
         return pd.DataFrame(columns)
+
+
+def listed(names: Sequence[str], *, what: str = "bag") -> str:
+    """Return how many bags (or groups) there are, and the names of the first ones."""
+    shown = ", ".join(repr(n) for n in names[:SHOWN])
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{counted(len(names), what)} ({shown}{more})"
 
 
 # Reading
