@@ -237,8 +237,8 @@ def bag_detectors(context: Context) -> tuple[Bool[np.ndarray, " bags"], Scores]:
     """Return whether the call of each bag is wrong, and the scores that should find out."""
     p, table, rows = context.p, context.predictions, list(context.rows)
     two_classes = p.shape[1] == 2
-    called = context.task.calls(p, threshold=context.threshold)
-    margin = context.task.margins(p, threshold=context.threshold)
+    called = context.task.calls(p, context.threshold)
+    margin = context.task.margins(p, context.threshold)
 
     def deviation(value: np.ndarray | None, *, missing: str) -> Float[np.ndarray, " bags"] | str:
         if value is None:

@@ -220,7 +220,7 @@ def evaluate(
         parts=counts,
         bags=len(rows),
         classes=predictions.class_names if task.has_classes else (),
-        per_class=task.counts(context.targets, names=predictions.class_names),
+        per_class=task.counts(context.targets, predictions.class_names),
         threshold=threshold,
         threshold_source=source,
         metrics=metrics,
@@ -265,8 +265,8 @@ def _select_part(
 def _threshold(predictions: Predictions, truth: Truth, *, part: str) -> tuple[float | None, str]:
     """Return the threshold of p(Y = 1) for positive calls, and a text on its origin."""
     task = TASKS[predictions.task]
-    if not task.has_threshold:
-        return None, task.call_rule
+    if not task.two_classes:
+        return None, task.words.call_rule
     if predictions.threshold is not None:
         t = predictions.threshold
         return t, f"{t:.4g}, stored with the predictions (chosen on validation bags)"

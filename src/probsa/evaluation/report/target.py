@@ -14,36 +14,10 @@ from rich.table import Table as Grid
 from ...core import counted
 from ...errors import InputError
 from ...statistics import Draws, Metric, TargetMetrics
-from ...tasks import TargetData, Task
+from ...tasks import MEAN_RIVAL
 from ..context import Context
 from ..section import Section, metric_columns
 from ..words import METRIC_TITLES
-
-MEAN_RIVAL = "mean of the features"
-
-
-def metrics_and_rivals(
-    task: Task, data: TargetData, draws: Draws
-) -> tuple[TargetMetrics, dict[str, TargetMetrics]]:
-    """Return the metrics of the model in every resample, and those of its rivals by their name.
-
-    Rivals that look at no bag need the targets of the training bags, and the mean of the features
-    the predictions that are stored with those of a run.
-
-    Args:
-        task: what is predicted.
-        data: the bags, each with a target.
-        draws: resamples of the bags.
-
-    Raises:
-        InputError: the targets cannot be compared with the predictions.
-    """
-    rivals = dict(task.rivals(data, draws))
-    if data.of_means is not None:
-        other = replace(data, predicted=data.of_means, scores={}, thresholds=None, of_means=None)
-        rivals[MEAN_RIVAL] = task.metrics(other, draws)
-    return task.metrics(data, draws), rivals
-
 
 def target_section(context: Context) -> tuple[dict[str, Metric], Section | None]:
     """Return the metrics over all bags, and the section with the others, if there are any.
@@ -51,7 +25,8 @@ def target_section(context: Context) -> tuple[dict[str, Metric], Section | None]
     Raises:
         InputError: the targets cannot be compared with the predictions.
     """
-    found, rivals = metrics_and_rivals(context.task, context.data, context.draws)
+    found = context.task.metrics(context.data, context.draws)
+    rivals = context.task.rivals(context.data, context.draws)
     gain = _gain(context, found, rivals.get(MEAN_RIVAL))
     overall = dict(found.overall)
     if not (found.by_part or rivals or found.notes):
@@ -108,7 +83,7 @@ def patients_section(context: Context) -> Section | None:
     differ = [
         names[m] for k, m in enumerate(member) if not np.array_equal(data.y[k], y[m], equal_nan=True)
     ]
-    if differ and not context.task.takes_highest:
+    if differ and not context.task.patient_has_highest:
         reason = f"no metrics, as the bags of {differ[0]!r} differ in their targets"
         values |= {"metrics": {}, "reason": reason}
         return Section(key="patients", values=values, text=[f"{counts}: {reason}"])
