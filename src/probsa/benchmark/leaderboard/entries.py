@@ -8,9 +8,16 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ...core import read_csv
-from ...evaluation import BagMeasures, bag_measures
+from ...evaluation import (
+    NULL_MAPS,
+    BagMeasures,
+    InstanceTable,
+    bag_measures,
+    bag_rows,
+    within_bag,
+)
 from ..execution.map_checks import MapChecks, read_map_checks
-from ..results.null_maps import null_predictions
+from ..results.null_maps import null_tables
 from ..results.results import Scores, instances_of, replicates_of
 
 VALUES = ("auroc", "average_precision", "doubt_gain", "faithfulness")
@@ -80,22 +87,29 @@ def null_entries(scores: Scores) -> tuple[list[Entry], list[str]]:
     Raises:
         BagError: a bag's file is missing or damaged.
     """
-    maps, missing, _ = null_predictions(scores)
-    positive = {bag for bag, y in zip(scores.bags, scores.y, strict=True) if y}
+    tables, missing = null_tables(scores)
     entries = [
         Entry(
             data=scores.data,
             name=name,
             bags=scores.bags,
             groups=tuple(map(str, scores.groups.tolist())),
-            values=values_of(
-                [{p.name: bag_measures(p) for p in r if p.name in positive} for r in replicates],
-                bags=scores.bags,
-            ),
+            values=values_of([_ranked(table, name) for table in tables], bags=scores.bags),
         )
-        for name, replicates in maps.items()
+        for name in NULL_MAPS
+        if all(name in table.columns for table in tables)
     ]
     return entries, [f"Null map {name} on {scores.data}: {why}." for name, why in missing.items()]
+
+
+def _ranked(table: InstanceTable, column: str) -> dict[str, BagMeasures]:
+    """Return the measures within each positive bag that has instances of both labels."""
+    found = {}
+    for b, rows in enumerate(bag_rows(table)):
+        if table.mixed[b]:
+            area, precision, *_ = within_bag(table.y[rows], table[column][rows]).tolist()
+            found[table.names[b]] = BagMeasures(auroc=area, average_precision=precision)
+    return found
 
 
 def values_of(
