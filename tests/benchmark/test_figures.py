@@ -366,30 +366,25 @@ def test_only_a_winner_is_marked(tmp_path):
     assert [r["winner"] for r in table(tmp_path / "f.csv")].count("True") == 2
 
 
-def test_odd_splits_are_marked(tmp_path):
+def test_splits_have_a_point_each(tmp_path):
     scores = [
         FoldScores(data=d, method=name, model=model, auroc={k: 0.9 - k / 10 for k in range(5)})
         for d in ("one", "two")
         for name, model in twenty()
     ]
-    figure = draw_folds(scores, outliers={"one": [4]})
+    figure = draw_folds(scores)
     refuse_collisions(figure)
-    squares = [line for line in panel(figure, "one").lines if line.get_marker() == "s"]
-    squares = [line for line in squares if to_hex(line.get_markeredgecolor()) == "#d55e00"]
-    odd = [line for line in squares if line.get_markerfacecolor() == "white"]
-    assert [line.get_xdata()[0] for line in odd] == [0.5] * 20
-    assert {t.get_text() for t in panel(figure, "one").texts} == {"4"}
-    assert not panel(figure, "two").texts
-    write_folds(tmp_path / "f.png", scores, outliers={"one": [4]})
-    marked = [(r["data"], r["split"]) for r in table(tmp_path / "f.csv") if r["odd"] == "True"]
-    assert marked == [("one", "4")] * 20
+    points = [line for line in panel(figure, "one").lines if line.get_marker() == "o"]
+    assert [len(line.get_xdata()) for line in points] == [5] * 20
+    write_folds(tmp_path / "f.png", scores)
+    assert len(table(tmp_path / "f.csv")) == 2 * 20 * 5
 
 
 def test_uncertainty_has_a_bar_each_and_reasons_where_there_is_none():
     rivals = {
         "σ²": Metric(0.61, low=0.5, high=0.7),
-        "1/degree": Metric(0.72, low=0.6, high=0.8),
-        "random map": Metric.undefined("every instance has the same number of neighbours"),
+        "−|e|": Metric(0.72, low=0.6, high=0.8),
+        "−w log w": Metric.undefined("every instance has the same weight"),
     }
     result = [
         ErrorDetection(data=d, method=name, model=model, metrics=rivals)
@@ -433,7 +428,7 @@ def test_all_figures_of_an_experiment(experiment, tmp_path):
     gains_ = table(out / "figures" / "improvement.csv")
     assert {r["data"] for r in gains_} == {"one", "two", MEAN}
     detected = table(out / "figures" / "uncertainty.csv")
-    assert {r["score"] for r in detected} >= {"σ²", "1/degree", "s.d. over replicates"}
+    assert {r["score"] for r in detected} >= {"σ²", "−|e|", "−w log w"}
     assert {r["method"] for r in detected} == {
         "abmil-probsa-diag λ=cyclical", "abmil-probsa-dirac λ=cyclical"
     }  # fmt: skip

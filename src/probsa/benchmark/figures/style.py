@@ -27,7 +27,6 @@ TEXT, TITLE = 7.5, 9.0
 ROW = 0.19
 """Height in inches of a line in a list of methods."""
 GREY = "#7a7a7a"
-OUTLIER = "#D55E00"
 NAME = 34
 """Largest number of characters of a method's name."""
 
