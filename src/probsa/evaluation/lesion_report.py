@@ -21,7 +21,7 @@ from .lesion_detections import Detections, detect_lesions, places
 from .lesion_hits import match_detections
 from .lesion_masks import DOWNSAMPLE, LEVEL0_UM, Lesions, find_lesions
 from .prediction import Prediction
-from .tables import Predictions
+from .storage import Predictions
 
 NO_ANNOTATION = "tumour, but no annotation"
 NO_TUMOUR = "tumour, but its annotation marks none"

@@ -16,7 +16,7 @@ from probsa.evaluation.instance_summaries import instance_samples
 from probsa.evaluation.lesion_detections import detect_lesions
 from probsa.evaluation.lesion_hits import match_detections
 from probsa.evaluation.lesion_masks import find_lesions, patch_mask
-from probsa.evaluation.tables import write_predictions
+from probsa.evaluation.storage import write_predictions
 
 KEYS = [(split, seed) for split in (0, 1) for seed in (0, 1)]
 
