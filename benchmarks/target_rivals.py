@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from probsa.core import Task
+from probsa.core import TaskName
 from probsa.evaluation.target_section import TargetData, target_metrics
 from probsa.statistics import KaplanMeier, Metric
 from probsa.variational import (
@@ -41,7 +41,7 @@ class Columns:
 
 
 def linear_columns(
-    task: Task,
+    task: TaskName,
     *,
     train: tuple[np.ndarray, np.ndarray],
     validation: tuple[np.ndarray, np.ndarray],
@@ -112,13 +112,13 @@ def linear_columns(
     return best
 
 
-def _targets(y: np.ndarray, task: Task) -> torch.Tensor:
+def _targets(y: np.ndarray, task: TaskName) -> torch.Tensor:
     one_column = y[:, 0] if task not in ("multilabel", "survival") else y
     value = torch.from_numpy(np.ascontiguousarray(one_column, dtype=np.float64))
     return value.long() if task in ("binary", "multiclass", "ordinal") else value
 
 
-def constant_columns(task: Task, y: np.ndarray, *, bags: int, classes: Sequence[str]) -> Columns:
+def constant_columns(task: TaskName, y: np.ndarray, *, bags: int, classes: Sequence[str]) -> Columns:
     """Return the same prediction for each bag, from the training targets alone."""
     if task == "survival":
         times = event_grid(y)
@@ -162,7 +162,7 @@ def on_grid(columns: Columns, times: np.ndarray, *, steps: bool) -> Columns:
 
 
 def metrics_of(
-    task: Task,
+    task: TaskName,
     columns: Columns,
     *,
     y: np.ndarray,

@@ -18,6 +18,7 @@ ROOMS = [
     "core",
     "statistics",
     "variational",
+    "tasks",
     "slides",
     "patches",
     "features",
@@ -43,7 +44,7 @@ LINES_OF_A_MODULE = 400
 LINES_OF_A_FUNCTION = 60
 LINES_OF_A_HEADER = 6
 # Exceptions from the budgets ("file.py" or "file.py:Class.method"), each with its reason.
-LONGER: dict[str, str] = {}
+LONGER: dict[str, str] = {"tasks/base.py": "the members of a task, each with its docstring"}
 LONGER_HEADER = {"__init__.py": "it draws the flow", "errors.py": "it draws the tree of errors"}
 PUBLIC = [
     "Bag",
@@ -178,7 +179,7 @@ def test_statistics_needs_neither_torch_nor_bags():
         rooms = {module.split(".")[1] for module, _ in imports(path) if module != "probsa"}
         assert rooms <= {"errors", "statistics", "core"}, label(path)
         names = {name for module, name in imports(path) if module.split(".")[1:2] == ["core"]}
-        assert names <= {"CLASS_TASKS", "TASKS", "Task"}, label(path)
+        assert names <= {"CLASS_TASKS", "TASKS", "TaskName", "counted"}, label(path)
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"^\s*(import|from) torch\b", text, re.MULTILINE), label(path)
 

@@ -32,7 +32,7 @@ import h5py
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from probsa.core import GraphOptions, Task, write_csv
+from probsa.core import GraphOptions, TaskName, write_csv
 from probsa.datasets import TargetOptions, open_bags
 from probsa.evaluation import load
 from probsa.statistics import (
@@ -78,7 +78,7 @@ class Case:
     """A set with one target."""
 
     data: Path
-    task: Task
+    task: TaskName
     rows: list[dict[str, str]]
     y: np.ndarray
     """(bags, 1)"""
@@ -100,11 +100,11 @@ class Case:
         return [r.get("group") or r["bag"] for r in self.rows]
 
 
-def _classes(task: Task) -> int:
+def _classes(task: TaskName) -> int:
     return 0 if task == "regression" else 2
 
 
-def read_case(data: Path, task: Task) -> Case:
+def read_case(data: Path, task: TaskName) -> Case:
     """Read a set and make its target."""
     with (data / "labels.csv").open(encoding="utf-8", newline="") as f:
         rows = list(csv.DictReader(f))
@@ -266,7 +266,7 @@ def _cell(case: Case, y: float) -> str:
     return f"{y:.6g}" if case.task == "regression" else str(int(y))
 
 
-def _shown(task: Task) -> tuple[str, ...]:
+def _shown(task: TaskName) -> tuple[str, ...]:
     return {
         "ordinal": ("quadratic_kappa", "mae", "rps"),
         "regression": ("mae", "r_squared", "spearman", "coverage"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from ..core import DataFrame, Task
+from ..core import DataFrame, TaskName
 from ..errors import UnknownName
 
 EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive", "at_least")
@@ -90,7 +90,7 @@ class Prediction:
     slides_expected: int | None = None
     """How many slides the table names for the patient; in the table of predictions only."""
 
-    task: Task = "binary"
+    task: TaskName = "binary"
     """What is predicted; for a task without classes, `outputs` names what `probability` holds."""
     outputs: tuple[str, ...] = ()
     scores: Mapping[str, float] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..core import CLASS_TASKS, Task
+from ..core import CLASS_TASKS, TaskName
 from ..errors import BagError, InputError
 from ..statistics import median_call
 from .prediction import Prediction
@@ -18,19 +18,19 @@ SCORES = ("nll", "crps")
 """Columns with the scores of labelled bags."""
 
 
-def has_classes(task: Task) -> bool:
+def has_classes(task: TaskName) -> bool:
     """Return whether each bag has one of several classes or grades."""
     return task in CLASS_TASKS or task == "ordinal"
 
 
-def label_columns(task: Task, classes: Sequence[str]) -> tuple[str, ...]:
+def label_columns(task: TaskName, classes: Sequence[str]) -> tuple[str, ...]:
     """Return the columns of predictions.csv that hold what a bag is labelled with."""
     if task == "multilabel":
         return tuple(f"label_{c}" for c in classes)
     return ("label_time", "label_event") if task == "survival" else ("label",)
 
 
-def value_columns(task: Task, outputs: Sequence[str]) -> tuple[str, ...]:
+def value_columns(task: TaskName, outputs: Sequence[str]) -> tuple[str, ...]:
     """Return the columns of predictions.csv that hold the prediction of a task without classes."""
     return tuple(f"p_{name}" for name in outputs) if task == "multilabel" else tuple(outputs)
 

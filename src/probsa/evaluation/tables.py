@@ -25,7 +25,7 @@ from ..core import (
     CLASS_TASKS,
     DataFrame,
     PositiveFloat,
-    Task,
+    TaskName,
     UnitInterval,
     as_record,
     read_csv,
@@ -84,7 +84,7 @@ class Predictions:
     ood: Float[np.ndarray, " bags"] | None = None
     """How far each bag is from training, as in `Prediction.bag_ood`; None if it is not known."""
     ood_distance: Float[np.ndarray, " bags"] | None = None
-    task: Task = "binary"
+    task: TaskName = "binary"
     outputs: tuple[str, ...] = ()
     """Names of the columns of `probability`, for tasks without classes."""
     targets: Float[np.ndarray, "bags targets"] | None = None
@@ -216,7 +216,7 @@ def read_predictions(folder: Path) -> Predictions:
     if not rows:
         raise TableError(f"{path} has no rows")
     _check_names(rows, path)
-    task: Task = metadata.pop("task", None) or "binary"
+    task: TaskName = metadata.pop("task", None) or "binary"
     if not has_classes(task):
         return _of_targets(folder, rows, metadata, task=task)
     columns = [c.removeprefix("p_") for c in rows[0] if c.startswith("p_")]
@@ -259,7 +259,7 @@ def _check_names(rows: Sequence[Mapping[str, str]], path: Path) -> None:
 
 
 def _of_targets(
-    folder: Path, rows: list[dict[str, str]], metadata: dict[str, Any], *, task: Task
+    folder: Path, rows: list[dict[str, str]], metadata: dict[str, Any], *, task: TaskName
 ) -> Predictions:
     """Return the predictions of a task without classes."""
     path = folder / PREDICTIONS_TABLE
@@ -395,5 +395,5 @@ class _StoredMetadata:
     temperature: PositiveFloat | None = None
     kappa: float | tuple[float, ...] | None = None
     neighbour_share: float | None = None
-    task: Task | None = None
+    task: TaskName | None = None
     outputs: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from rich.console import Console
 from rich.table import Table as Grid
 
-from ..core import Task, read_csv
+from ..core import TaskName, read_csv
 from ..errors import InputError
 from ..statistics import (
     PRIMARY,
@@ -50,7 +50,7 @@ PARTS = {
 class TargetSection:
     """The metrics of a target beyond those of the table of bags."""
 
-    task: Task
+    task: TaskName
     by_part: Mapping[str, Mapping[str, Metric]]
     """Metrics of each class, cut, finding, interval or time."""
     rivals: Mapping[str, Mapping[str, Metric]] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class TargetSection:
 class TargetData:
     """The evaluated bags of a target: what is true and what is predicted."""
 
-    task: Task
+    task: TaskName
     y: Float[np.ndarray, "bags targets"]
     predicted: Float[np.ndarray, "bags outputs"]
     outputs: tuple[str, ...]
@@ -214,7 +214,7 @@ def sampled_target_metrics(data: TargetData, draws: Draws) -> Found:
 
 
 def _gain(
-    task: Task, of_model: TargetMetrics, of_means: TargetMetrics | None, *, groups: int
+    task: TaskName, of_model: TargetMetrics, of_means: TargetMetrics | None, *, groups: int
 ) -> Gain | None:
     """Return by how much the model is better than the mean of the features, over these groups."""
     primary = PRIMARY[task]

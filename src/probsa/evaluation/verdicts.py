@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..core import CLASS_TASKS, Task
+from ..core import CLASS_TASKS, TaskName
 from ..statistics import median_call
 from .prediction import Prediction
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HALF = 0.5
 """From which probability a finding is called, unless thresholds are stored."""
-TOWARDS: Mapping[Task, tuple[str, str]] = {
+TOWARDS: Mapping[TaskName, tuple[str, str]] = {
     "binary": ("speaks for the class", "against it"),
     "multiclass": ("speaks for the class", "against it"),
     "ordinal": ("speaks for a higher grade", "for a lower one"),
@@ -25,7 +25,7 @@ TOWARDS: Mapping[Task, tuple[str, str]] = {
     "survival": ("raises the risk", "lowers it"),
 }
 """What positive and negative evidence of an instance does, by task."""
-AIMS: Mapping[Task, str] = {
+AIMS: Mapping[TaskName, str] = {
     "binary": "the class",
     "multiclass": "the class",
     "ordinal": "a higher grade",
@@ -36,7 +36,7 @@ AIMS: Mapping[Task, str] = {
 """What positive evidence speaks for."""
 
 
-RESPONSES: Mapping[Task, str] = {
+RESPONSES: Mapping[TaskName, str] = {
     "binary": "probability",
     "multiclass": "probability",
     "ordinal": "mean grade",
@@ -194,7 +194,7 @@ def _risk(p: Prediction) -> Verdict:
     )
 
 
-def truth_text(task: Task, target: Sequence[float], *, classes: Sequence[str] = ()) -> str:
+def truth_text(task: TaskName, target: Sequence[float], *, classes: Sequence[str] = ()) -> str:
     """Return what a bag is labelled with, in words; empty if nothing is known.
 
     Args:

@@ -2,6 +2,7 @@ from .areas_by_class import class_areas as class_areas
 from .areas_by_class import mean_over_classes as mean_over_classes
 from .areas_by_class import micro_areas as micro_areas
 from .areas_by_class import one_vs_one_auroc as one_vs_one_auroc
+from .binary import binary_metrics as binary_metrics
 from .block_ranks import BlockTest as BlockTest
 from .block_ranks import block_test as block_test
 from .bootstrap import Draws as Draws
@@ -75,7 +76,7 @@ from .patient_predictions import SlideRule as SlideRule
 from .patient_predictions import combine_slides as combine_slides
 from .primary import PRIMARY as PRIMARY
 from .primary import Primary as Primary
-from .primary import Task as Task
+from .primary import TaskName as TaskName
 from .ranking import CriticalDifference as CriticalDifference
 from .ranking import Ranks as Ranks
 from .ranking import average_ranks as average_ranks
