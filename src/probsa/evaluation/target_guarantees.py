@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..core import Task
+from ..core import TaskName
 from ..errors import InputError
 from ..statistics import (
     ConformalIntervals,
@@ -24,6 +24,7 @@ from .unmet_guarantees import check_groups
 class TargetCoverage:
     """Intervals of numbers: what is promised, and what happened."""
 
+    task: TaskName
     coverage: float
     """The level that was requested."""
     rule: str
@@ -64,7 +65,7 @@ class TargetCoverage:
         ]
 
 
-def check_target_options(task: Task, options: GuaranteeOptions) -> None:
+def check_target_options(task: TaskName, options: GuaranteeOptions) -> None:
     """Refuse guarantees that a task without classes cannot have.
 
     Raises:

@@ -2,6 +2,7 @@ from .areas_by_class import class_areas as class_areas
 from .areas_by_class import mean_over_classes as mean_over_classes
 from .areas_by_class import micro_areas as micro_areas
 from .areas_by_class import one_vs_one_auroc as one_vs_one_auroc
+from .binary import binary_metrics as binary_metrics
 from .bootstrap import Draws as Draws
 from .calibration import ChanceError as ChanceError
 from .calibration import Reliability as Reliability
@@ -60,7 +61,7 @@ from .paired_difference import PairedData as PairedData
 from .paired_difference import compare_pair as compare_pair
 from .primary import PRIMARY as PRIMARY
 from .primary import Primary as Primary
-from .primary import Task as Task
+from .primary import TaskName as TaskName
 from .ranking import CriticalDifference as CriticalDifference
 from .ranking import Ranks as Ranks
 from .ranking import average_ranks as average_ranks
