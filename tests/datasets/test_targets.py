@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.random_bags import types_not_executed
 
-from probsa.core import Task
+from probsa.core import TaskName
 from probsa.datasets import (
     LabelTable,
     Split,
@@ -33,7 +33,7 @@ def table(
     return read_table(path, target=TargetOptions(task=task, target=target), **options)
 
 
-def made(task: Task, values: list[tuple[float, ...]], labels: list[int], **more) -> LabelTable:
+def made(task: TaskName, values: list[tuple[float, ...]], labels: list[int], **more) -> LabelTable:
     columns = {"survival": ("time", "event"), "multilabel": ("x", "y")}.get(task, ("label",))
     return LabelTable(
         bags=tuple(f"b{i:02}" for i in range(len(labels))),
@@ -248,7 +248,7 @@ def test_the_training_part_holds_every_class() -> None:
 
 
 @pytest.mark.parametrize("task", ["binary", "ordinal"])
-def test_the_training_part_has_two_classes(task: Task) -> None:
+def test_the_training_part_has_two_classes(task: TaskName) -> None:
     labels = [1, 1, 0, 1]
     t = made(task, [(float(y),) for y in labels], labels, classes=("none", "bleeding"))
     with pytest.raises(

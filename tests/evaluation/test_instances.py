@@ -1,39 +1,48 @@
-"""Instance metrics: evidence, null rivals, the authors' protocol, and undefined cases."""
+"""Measures of labelled instances: by hand, against scikit-learn, over replicates and folds."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import norm, rankdata
 from sklearn import metrics as sk
+from support.made_predictions import cohort, made
 
 from probsa.errors import BagError, InputError
-from probsa.evaluation.ensemble import combine
-from probsa.evaluation.instances import NAMES, balanced_threshold, instance_metrics
-from probsa.evaluation.prediction import Prediction
-from probsa.evaluation.scores import doubt, evidence
-from probsa.statistics.bootstrap import Draws
+from probsa.evaluation import (
+    WITHIN_BAGS,
+    InstanceTable,
+    doubt,
+    doubt_verdict,
+    instance_metrics,
+    variance_verdict,
+)
+from probsa.evaluation.instances.measures import (
+    balanced_threshold,
+    dice_threshold,
+    precision_of_top,
+    within_bag,
+)
+from probsa.evaluation.scores import evidence
+from probsa.statistics import Draws, replicate_weights
 
 
-def _bag(name, mu, labels, *, variance=None, degree=None, kind="logit", probability=(0.5,)):
-    mu = np.asarray(mu, dtype=np.float32)
-    zero = np.zeros_like(mu)
-    return Prediction(
-        name=name,
-        probability=np.asarray(probability, dtype=np.float32),
-        std=np.zeros(len(probability), dtype=np.float32),
-        coords=None,
-        attention_mean=mu,
-        attention_variance=zero if variance is None else np.asarray(variance, dtype=np.float32),
-        weight_mean=zero,
-        weight_variance=zero,
-        degree=np.full(len(mu), 2.0, np.float32) if degree is None else np.float32(degree),
-        score_kind=kind,
-        instance_labels=None if labels is None else np.asarray(labels, dtype=np.int8),
-    )
+def table(bags, positive=None, **options):
+    """Return the table of some bags; all are positive unless `positive` says otherwise."""
+    flags = dict.fromkeys((p.name for p in bags), True) if positive is None else positive
+    return InstanceTable.of(bags, positive=lambda p: flags.get(p.name, False), **options)
 
 
-def _bags(count: int = 12, *, seed: int = 0, kind: str = "logit"):
+def measured(bags, positive=None, *, validation=None, **options):
+    """Return the metrics of one replicate."""
+    flags = dict.fromkeys((p.name for p in bags), True) if positive is None else positive
+    if validation is not None:
+        inside = [p for p in validation if flags.get(p.name, True)]
+        options["validation"] = [InstanceTable.of(inside, positive=lambda _: True)]
+    return instance_metrics([table(bags, flags)], **{"bootstrap": 0, **options})
+
+
+def mixed(count=12, *, seed=0, kind="logit"):
     """Bags of different sizes; odd ones are positive, and some instances are unlabelled."""
     rng = np.random.default_rng(seed)
     bags, positive = [], {}
@@ -41,121 +50,92 @@ def _bags(count: int = 12, *, seed: int = 0, kind: str = "logit"):
         n = 20 + b
         y = ((rng.random(n) < 0.4) & bool(b % 2)).astype(int)
         mu = rng.normal(size=n) + y
+        score = mu if kind == "logit" else 1 / (1 + np.exp(-mu))
+        labels = np.where(rng.random(n) < 0.1, -1, y)
         bags.append(
-            _bag(
-                f"b{b}",
-                mu if kind == "logit" else 1 / (1 + np.exp(-mu)),
-                np.where(rng.random(n) < 0.1, -1, y),
-                variance=rng.random(n),
-                degree=rng.integers(0, 9, size=n),
-                kind=kind,
-            )
+            made(f"b{b}", score, labels, attention_variance=rng.random(n), score_kind=kind)
         )
         positive[f"b{b}"] = bool(b % 2)
     return bags, positive
 
 
-def _pooled(bags, field):
-    return np.concatenate([getattr(p, field)[p.instance_labels >= 0] for p in bags])
+def pooled(bags, name):
+    return np.concatenate([getattr(p, name)[p.instance_labels >= 0] for p in bags])
 
 
 def test_evidence_is_the_log_ratio_to_uniform_attention():
     # The weights are 5/8, 1/8, 1/8, 1/8; uniform weights are 1/4.
     s = evidence(np.log([5.0, 1.0, 1.0, 1.0]) + 7, kind="logit")
     np.testing.assert_allclose(s, np.log([2.5, 0.5, 0.5, 0.5]), atol=1e-12)
-    w = evidence(np.array([5, 1, 1, 1]) / 8, kind="weight")
-    np.testing.assert_allclose(w, s, atol=1e-12)
+    np.testing.assert_allclose(evidence(np.array([5, 1, 1, 1]) / 8, kind="weight"), s, atol=1e-12)
     np.testing.assert_allclose(evidence(np.array([0.7, 0.5]), kind="probability"), [0.2, 0.0])
     assert np.isnan(evidence(np.zeros(2), kind="relevance")).all()
-    assert evidence(np.array([3.0]), kind="logit")[0] == pytest.approx(0.0)
 
 
-def test_ranks_are_sklearns_over_all_and_within_positive_bags():
-    bags, positive = _bags()
-    got = instance_metrics(bags, positive=positive, bootstrap=0)
-    assert tuple(got) == NAMES
+def test_pooled_ranks_are_sklearns_over_all_and_over_positive_bags():
+    bags, positive = mixed()
+    got = measured(bags, positive)
     inside = [p for p in bags if positive[p.name]]
     for suffix, subset in (("", bags), ("_positive_bags", inside)):
-        y, mu = _pooled(subset, "instance_labels"), _pooled(subset, "attention_mean")
+        y, mu = pooled(subset, "instance_labels"), pooled(subset, "attention_mean")
         assert got[f"auroc{suffix}"].value == pytest.approx(sk.roc_auc_score(y, mu), abs=1e-12)
         expected = sk.average_precision_score(y, mu)
         assert got[f"average_precision{suffix}"].value == pytest.approx(expected, abs=1e-12)
     assert got["auroc"].value != pytest.approx(got["auroc_positive_bags"].value, abs=1e-3)
 
 
-def test_errors_by_hand_with_an_unlabelled_instance():
-    # Weights (8, 4, 1, 1, 1, 1)/16, N = 6: s > 0 where the weight exceeds 1/6: the first two.
+def test_wrong_calls_by_hand_with_an_unlabelled_instance():
+    # Weights (8, 4, 1, 1, 1, 1)/16, N = 6: e > 0 where the weight exceeds 1/6: the first two.
     mu = np.log([8.0, 4.0, 1.0, 1.0, 1.0, 1.0])
     labels = [1, 0, 1, 0, 0, -1]  # wrong calls: 1 (called) and 2 (missed); 5 is unlabelled
-    variance = [0.1, 0.9, 0.4, 0.5, 0.2, 5.0]
-    bag = _bag("a", mu, labels, variance=variance, degree=[2, 1, 4, 2, 1, 1])
-    negative = _bag("n", [0.0, 9.0], [0, 0], variance=[9, 9], degree=[1, 1])
-    got = instance_metrics([bag, negative], positive={"a": True, "n": False}, bootstrap=0)
+    bag = made("a", mu, labels, attention_variance=[0.1, 0.9, 0.4, 0.5, 0.2, 5.0])
+    negative = made("n", [0.0, 9.0], [0, 0], attention_variance=[9, 9])
+    got = measured([bag, negative], {"a": True})
     assert got["error_rate"].value == pytest.approx(2 / 5)
     # σ²: .9 is above three correct calls (.1, .5, .2), and .4 above two of them.
-    assert got["error_auroc_variance"].value == pytest.approx((3 + 2) / 6)
-    # |s|: log 3, log 1.5 (wrong), and three times log(6/16), of which the first is wrong.
-    s = np.log(6 * np.exp(mu) / 16)
-    wrong = [0, 1, 1, 0, 0]
+    area = (3 + 2) / 6
+    assert got["error_auroc_variance"].value == pytest.approx(area)
+    assert got["augrc_variance"].value == pytest.approx((1 - area) * 0.6 * 0.4 + 0.4**2 / 2)
+    # |e|: log 3, log 1.5 (wrong), and three times log(6/16), of which the first is wrong.
     assert got["error_auroc_margin"].value == pytest.approx((3 + 1 + 0.5 + 0.5) / 6)
-    expected = sk.roc_auc_score(wrong, -np.abs(np.round(s[:5], 6)))
-    assert got["error_auroc_margin"].value == pytest.approx(expected)
-    expected = sk.roc_auc_score(wrong, 1 / np.array([2, 1, 4, 2, 1]))
-    assert got["error_auroc_degree"].value == pytest.approx(expected)
+    # −w log w needs the weights, which are all 0 here: no order at all
+    assert got["error_auroc_entropy"].value == 0.5
+    assert got["error_auroc_gain"].value == pytest.approx(area - 5 / 6)
 
 
-def test_unlabelled_instances_move_the_uniform_weight():
-    labels = [1, 0, -1, -1, -1, -1]
-    mu = np.log([3.0, 2.0, 5.0, 5.0, 5.0, 5.0])
-    # Among the labelled two, the first would be above uniform; among all six, neither is.
-    bag = _bag("a", mu, labels, variance=[0.1, 0.2, 0, 0, 0, 0])
-    got = instance_metrics([bag], positive={"a": True}, bootstrap=0)
-    assert got["error_rate"].value == pytest.approx(1 / 2)
+@pytest.mark.parametrize(
+    ("kind", "score", "rate"),
+    [
+        ("weight", [0.7, 0.2, 0.1, 0.0], 1 / 4),  # .2 is below 1/4
+        ("probability", [0.9, 0.45, 0.3, 0.6], 2 / 4),  # .45 and .6
+        ("evidence", [1.0, -0.1, 0.2, -3.0], 2 / 4),
+    ],
+)
+def test_calls_of_other_scores(kind, score, rate):
+    bag = made("a", score, [1, 1, 0, 0], attention_variance=[0, 1, 0, 0], score_kind=kind)
+    assert measured([bag])["error_rate"].value == pytest.approx(rate)
 
 
-def test_an_isolated_instance_has_the_greatest_inverse_degree():
-    bag = _bag("a", [2.0, 0.0, 0.0], [1, 1, 0], variance=[0, 1, 0], degree=[3, 0, 1])
-    got = instance_metrics([bag], positive={"a": True}, bootstrap=0)
-    assert got["error_auroc_degree"].value == 1.0  # the wrong call has no neighbours
-
-
-@pytest.mark.parametrize("kind", ["probability", "weight"])
-def test_calls_of_other_scores(kind):
-    score = [0.7, 0.2, 0.1, 0.0] if kind == "weight" else [0.9, 0.45, 0.3, 0.6]
-    bag = _bag("a", score, [1, 1, 0, 0], variance=[0, 1, 0, 0], kind=kind)
-    got = instance_metrics([bag], positive={"a": True}, bootstrap=0)
-    expected = {"weight": 1 / 4, "probability": 2 / 4}[kind]  # .45 and .6 are wrong
-    assert got["error_rate"].value == pytest.approx(expected)
-    assert got["error_auroc_margin"].value == 1.0
-
-
-def test_relevance_has_ranks_and_no_calls():
-    bag = _bag("a", [0.9, 0.1, 0.2], [1, 0, 0], variance=[0, 1, 0], kind="relevance")
-    got = instance_metrics([bag], positive={"a": True}, bootstrap=10)
+def test_scores_without_calls_and_without_variance_have_reasons():
+    bag = made("a", [0.9, 0.1, 0.2], [1, 0, 0], score_kind="relevance")
+    got = measured([bag], bootstrap=10)
     assert got["auroc"].value == 1.0
-    names = [name for name in NAMES if name.startswith("error_")]
-    assert len(names) == 5
-    for name in names:
-        assert got[name].reason == "relevance has no threshold for calls"
-
-
-def test_a_posterior_without_variance_finds_no_errors():
-    bag = _bag("a", [2.0, 0.0, 0.0], [1, 1, 0], degree=[1, 2, 1])
-    got = instance_metrics([bag], positive={"a": True}, bootstrap=10)
-    assert got["error_auroc_variance"].reason == "this posterior has no variance"
-    assert got["error_auroc_doubt"].reason == "this posterior has no variance"
-    # |s| is log 3.1 for the wrong call, and log 2.4 and log 3.1 for the correct ones.
-    assert got["error_auroc_margin"].value == pytest.approx(0.25)
-    flat = replace(bag, degree=np.full(3, 2, np.float32))
-    flat = instance_metrics([flat], positive={"a": True}, bootstrap=10)
-    assert flat["error_auroc_degree"].reason == "every instance has the same number of neighbours"
+    errors = [m for name, m in got.items() if name.startswith(("error_", "augrc"))]
+    assert {m.reason for m in errors} == {"relevance has no threshold for calls"}
+    assert "cannot be evaluated" in variance_verdict(got) and "no threshold" in doubt_verdict(got)
+    flat = measured([made("a", [2.0, 0.0, 0.0], [1, 1, 0])], bootstrap=10)
+    for name in ("variance", "doubt", "doubt_within"):
+        assert flat[f"error_auroc_{name}"].reason == "this posterior has no variance"
+    reason = "one model has no variance between members"
+    assert flat["error_auroc_doubt_between"].reason == reason
+    # |e| is log 3.1 for the wrong call, and log 2.4 and log 3.1 for the correct ones.
+    assert flat["error_auroc_margin"].value == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("kind", ["logit", "probability", "evidence"])
 def test_doubt_is_the_posterior_probability_of_the_other_side(kind):
-    bags, positive = _bags(kind="logit" if kind == "evidence" else kind)
+    bags, positive = mixed(kind="logit" if kind == "evidence" else kind)
     bags = [replace(p, score_kind=kind) for p in bags]
-    got = instance_metrics(bags, positive=positive, bootstrap=0)
     wrong, probability = [], []
     for p in (p for p in bags if positive[p.name]):
         e = p.attention_mean.astype(np.float64)
@@ -169,187 +149,288 @@ def test_doubt_is_the_posterior_probability_of_the_other_side(kind):
         probability.extend(other_side[known])
         wrong.extend(((e > 0) != (p.instance_labels > 0))[known])
         np.testing.assert_allclose(doubt(p), other_side, atol=1e-12)
-    expected = sk.roc_auc_score(wrong, probability)
+    got, expected = measured(bags, positive), sk.roc_auc_score(wrong, probability)
     assert got["error_auroc_doubt"].value == pytest.approx(expected, abs=1e-12)
     for rival in ("error_auroc_margin", "error_auroc_variance"):
         assert got[rival].value != pytest.approx(expected, abs=1e-3)
 
 
-def test_doubt_of_an_ensemble_has_the_variance_between_its_members():
-    members = [
-        _bag("a", mu, [1, 0, 1, 0], variance=variance, kind="evidence")
-        for mu, variance in (
-            ([2.0, 1, -1, -3], [1.0, 1, 4, 1]),
-            ([4.0, -0.5, -2, -3], [3, 1, 0, 0]),
-        )
-    ]
-    p = combine(members, align=False)
-    mean, within = np.array([3, 0.25, -1.5, -3]), np.array([2, 1, 2, 0.5])
-    between = np.array([1, 0.5625, 0.25, 0])
-    expected = norm.cdf(-np.abs(mean) / np.sqrt(within + between))
-    np.testing.assert_allclose(doubt(p), expected, atol=1e-7)
-    got = instance_metrics([p], positive={"a": True}, bootstrap=0)
-    assert got["error_auroc_doubt"].value == sk.roc_auc_score([0, 1, 1, 0], expected)
-    # members without a variance of their own differ from one another
-    dirac = combine([replace(m, attention_variance=np.zeros(4)) for m in members], align=False)
-    expected = norm.cdf(-np.abs(mean[:3]) / np.sqrt(between[:3]))
-    np.testing.assert_allclose(doubt(dirac)[:3], expected, atol=1e-7)
-
-
 def test_doubt_where_nothing_is_uncertain():
-    p = _bag("a", [0.0, 2.0, 0.0], None, variance=[0, 0, 1], kind="evidence")
+    p = made("a", [0.0, 2.0, 0.0], attention_variance=[0, 0, 1], score_kind="evidence")
     np.testing.assert_array_equal(doubt(p), [0.5, 0, 0.5])
     # a weight's variance is that of the weight: the threshold is 1/N
-    w = _bag("a", [0.75, 0.25, 0, 0], None, variance=[0.25, 0.01, 0.25, 0], kind="weight")
+    variance = [0.25, 0.01, 0.25, 0]
+    w = made("a", [0.75, 0.25, 0, 0], attention_variance=variance, score_kind="weight")
     np.testing.assert_allclose(doubt(w), norm.cdf([-1, 0, -0.5, -np.inf]), atol=1e-7)
-    assert np.isnan(doubt(replace(p, score_kind="relevance"))).all()
 
 
 def test_one_class_and_no_labels_are_undefined():
-    ones = _bag("a", [1.0, 0.0], [1, 1], variance=[1, 2])
-    got = instance_metrics([ones], positive={"a": True}, validation=[ones])
+    ones = made("a", [1.0, 0.0], [1, 1], attention_variance=[1, 2])
+    got = measured([ones], validation=[ones])
     assert got["auroc"].reason == "only one class among 2 instances: AUROC is undefined"
-    assert got["average_precision_positive_bags"].reason == (
-        "only one class among 2 instances of positive bags: average precision is undefined"
-    )
-    assert got["authors_f1"].reason == (
-        "only one class among 2 instances of positive validation bags"
-    )
-    assert got["error_rate"].value == pytest.approx(1 / 2)
-    negative = _bag("n", [1.0, 0.0], [0, 1], variance=[1, 2])
-    got = instance_metrics([negative], positive={}, validation=[ones])
+    assert got["authors_f1"].reason == "only one class among 2 instances of positive validation bags"
+    assert got["auroc_within_bags"].reason == "no positive bag has instances of both labels"
+    negative = made("n", [1.0, 0.0], [0, 1], attention_variance=[1, 2])
+    got = measured([negative], {})
     assert got["auroc"].value == 0.0
-    assert got["auroc_positive_bags"].reason == (
-        "no instances of positive bags: AUROC is undefined"
-    )
     assert got["error_rate"].reason == "no instances of positive bags"
-    unlabelled = _bag("u", [1.0, 0.0], None)
-    got = instance_metrics([unlabelled], positive={"u": True})
-    assert tuple(got) == NAMES
+    got = measured([made("u", [1.0, 0.0])])
     assert {m.reason for m in got.values()} == {"no bag has instance labels"}
-    dropped = _bag("d", [1.0, 0.0], [-1, -1])
-    got = instance_metrics([dropped], positive={"d": True}, bootstrap=5)
+    got = measured([made("d", [1.0, 0.0], [-1, -1])], bootstrap=5)
     assert got["auroc"].reason == "no instances: AUROC is undefined"
 
 
-# The authors' protocol
-
-
-def test_balanced_threshold_maximises_tpr_times_tnr():
+def test_thresholds_by_hand():
     y = np.array([False, False, True, False, True, True])
     score = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     # .5 gives TPR 2/3 and FPR 0, .3 gives TPR 1 and FPR 1/3: both 2/3. The higher one is chosen.
-    assert balanced_threshold(y, score) == 0.5
-    assert balanced_threshold(y[1:], score[1:]) == 0.5
+    assert balanced_threshold(y, score) == balanced_threshold(y[1:], score[1:]) == 0.5
+    # Dice is 2·2/(2+3) at .5 and 2·3/(4+3) at .3
+    assert dice_threshold(y, score) == 0.3
 
 
-def test_authors_protocol_uses_positive_bags_and_validations_threshold():
-    bags, positive = _bags()
-    validation, _ = _bags(6, seed=1)
-    got = instance_metrics(bags, positive=positive, validation=validation, bootstrap=0)
+def test_calls_at_the_thresholds_of_validation_bags():
+    bags, positive = mixed()
+    validation, _ = mixed(6, seed=1)
+    got = measured(bags, positive, validation=validation)
     inside = [p for p in bags if positive[p.name]]
     chosen_on = [p for p in validation if positive[p.name]]
-    y, mu = _pooled(inside, "instance_labels"), _pooled(inside, "attention_mean")
-    y_val, mu_val = _pooled(chosen_on, "instance_labels"), _pooled(chosen_on, "attention_mean")
+    y, mu = pooled(inside, "instance_labels"), pooled(inside, "attention_mean")
+    y_val, mu_val = pooled(chosen_on, "instance_labels"), pooled(chosen_on, "attention_mean")
     products = {
         t: (mu_val[y_val == 1] >= t).mean() * (mu_val[y_val == 0] < t).mean() for t in mu_val
     }
-    threshold = max(products, key=lambda t: (products[t], t))
-    assert got["authors_auroc"].value == pytest.approx(sk.roc_auc_score(y, mu))
-    assert got["authors_average_precision"].value == pytest.approx(
-        sk.average_precision_score(y, mu)
-    )
-    assert got["authors_f1"].value == pytest.approx(sk.f1_score(y, mu >= threshold))
-    assert got["authors_accuracy"].value == pytest.approx(sk.accuracy_score(y, mu >= threshold))
-
-
-def test_authors_protocol_without_validation_has_a_reason():
-    bags, positive = _bags(4)
-    got = instance_metrics(bags, positive=positive, bootstrap=0)
-    assert got["authors_f1"].reason == "no validation predictions to choose a threshold on"
-    assert got["authors_auroc"].value is not None
-    got = instance_metrics(bags, positive=positive, validation=bags[:1], bootstrap=0)
-    assert got["authors_accuracy"].reason == (
+    limit = max(products, key=lambda t: (products[t], t))
+    assert got["authors_f1"].value == pytest.approx(sk.f1_score(y, mu >= limit))
+    assert got["authors_accuracy"].value == pytest.approx(sk.accuracy_score(y, mu >= limit))
+    e_val = np.concatenate([evidence(p.attention_mean, kind="logit") for p in chosen_on])
+    e_val = e_val[np.concatenate([p.instance_labels >= 0 for p in chosen_on])]
+    best = max(sk.f1_score(y_val, e_val >= t) for t in e_val)
+    limit = max(t for t in e_val if sk.f1_score(y_val, e_val >= t) == best)
+    each, called = [], []
+    for p in inside:
+        known = p.instance_labels >= 0
+        called.append((evidence(p.attention_mean, kind="logit") >= limit)[known])
+        each.append(sk.f1_score(p.instance_labels[known], called[-1]))
+    assert got["dice"].value == pytest.approx(np.mean(each))
+    assert got["dice_pooled"].value == pytest.approx(sk.f1_score(y, np.concatenate(called)))
+    assert got["dice_of_map"] == got["dice"]  # logits of attention have no level
+    level = [replace(p, score_kind="evidence") for p in inside]
+    expected = [
+        sk.f1_score(p.instance_labels[k], p.attention_mean[k] > 0)
+        for p in inside
+        for k in [p.instance_labels >= 0]
+    ]
+    assert measured(level)["dice_of_map"].value == pytest.approx(np.mean(expected))
+    none = measured(bags, positive)
+    assert none["dice"].reason == "no validation predictions to choose a threshold on"
+    none = measured(bags, positive, validation=bags[:1])
+    assert none["authors_accuracy"].reason == (
         "no positive validation bag has instance labels to choose a threshold on"
     )
 
 
-# Intervals
+# Within bags
 
 
-def test_intervals_are_sklearns_on_the_resampled_bags():
-    bags, positive = _bags(8)
-    got = instance_metrics(bags, positive=positive, validation=bags, bootstrap=30, seed=4)
-    flags = np.array([positive[p.name] for p in bags])
-    draws = Draws.stratified(flags, groups=None, resamples=30, seed=4)
-    whole, inside = [], []
-    for counts in draws.counts:
-        resample = [p for p, c in zip(bags, counts, strict=True) for _ in range(c)]
-        whole.append(
-            sk.roc_auc_score(
-                _pooled(resample, "instance_labels"), _pooled(resample, "attention_mean")
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_top_breaks_ties_at_random(count):
+    y = np.array([1, 0, 0, 1, 0, 1], dtype=bool)
+    score = np.array([2.0, 2.0, 2.0, 1.0, 3.0, 1.0])
+    g, hits = np.random.default_rng(0), 0.0
+    for _ in range(20_000):
+        shuffled = g.permutation(len(y))
+        hits += y[shuffled[np.argsort(-score[shuffled], kind="stable")[:count]]].mean()
+    assert precision_of_top(y, score, count=count) == pytest.approx(hits / 20_000, abs=0.015)
+
+
+def test_the_measures_of_one_bag():
+    g = np.random.default_rng(1)
+    y, score = g.random(250) < 0.3, g.normal(size=250).round(1)
+    area, precision, top, share = within_bag(y, score)
+    u = rankdata(score)[y].sum() - y.sum() * (y.sum() + 1) / 2
+    assert area == pytest.approx(u / (y.sum() * (~y).sum()), abs=1e-12)
+    assert precision == pytest.approx(sk.average_precision_score(y, score), abs=1e-12)
+    assert top == precision_of_top(y, score, count=1)
+    assert share == precision_of_top(y, score, count=2)  # 1 % of 250, rounded to even
+    # a constant map finds what chance finds
+    assert within_bag(y, np.zeros(250)) == pytest.approx([0.5, *[y.mean()] * 3])
+
+
+def test_within_bags_is_the_mean_over_mixed_positive_bags_whatever_their_level():
+    bags, positive = cohort(8)
+    got = measured(bags, positive)
+    each = [
+        sk.roc_auc_score(p.instance_labels, p.attention_mean) for p in bags if positive[p.name]
+    ]
+    assert got["auroc_within_bags"].value == pytest.approx(np.mean(each))
+    shifted = [replace(p, attention_mean=p.attention_mean + i) for i, p in enumerate(bags)]
+    moved = measured(shifted, positive)
+    assert moved["auroc_within_bags"].value == pytest.approx(np.mean(each))
+    assert abs(moved["auroc"].value - got["auroc"].value) > 0.02
+
+
+# Intervals, replicates and folds
+
+
+def replicates(count=3, *, bags=8, first=0):
+    """Replicates with the same bags and labels, but different scores."""
+    base, positive = cohort(bags, seed=first)
+    found = [base]
+    for r in range(1, count):
+        pairs = zip(base, cohort(bags, seed=first + r)[0], strict=True)
+        found.append([replace(q, instance_labels=p.instance_labels) for p, q in pairs])
+    return found, positive
+
+
+def test_intervals_resample_bags_and_replicates_together():
+    runs, positive = replicates()
+    tables = [table(r, positive) for r in runs]
+    got = instance_metrics(tables, bootstrap=50, seed=6)["auroc"]
+    flags = np.array([positive[p.name] for p in runs[0]])
+    draws = Draws.stratified(flags, groups=None, resamples=50, seed=6)
+    weights = replicate_weights(3, resamples=50, seed=6)
+    values = []
+    for counts, weight in zip(draws.counts, weights, strict=True):
+        areas = []
+        for r in runs:
+            resample = [p for p, c in zip(r, counts, strict=True) for _ in range(c)]
+            y, mu = (
+                np.concatenate([getattr(p, k) for p in resample])
+                for k in ("instance_labels", "attention_mean")
             )
-        )
-        resample = [p for p in resample if positive[p.name]]
-        inside.append(instance_metrics(resample, positive=positive, validation=bags, bootstrap=0))
-    low, high = np.quantile(whole, [0.025, 0.975])
-    assert (got["auroc"].low, got["auroc"].high) == (pytest.approx(low), pytest.approx(high))
-    for name in NAMES[2:]:
-        low, high = np.quantile([m[name].value for m in inside], [0.025, 0.975])
-        assert got[name].low == pytest.approx(low, abs=1e-9), name
-        assert got[name].high == pytest.approx(high, abs=1e-9), name
+            areas.append(sk.roc_auc_score(y, mu))
+        values.append(np.average(areas, weights=weight))
+    assert got.rows == pytest.approx(values)
+    assert (got.low, got.high) == pytest.approx(np.quantile(values[1:], [0.025, 0.975]))
 
 
-def test_bootstrap_off_seeds_and_groups():
-    bags, positive = _bags()
-    off = instance_metrics(bags, positive=positive, bootstrap=0)
-    assert all(m.low is None and m.high is None for m in off.values())
-    one = instance_metrics(bags, positive=positive, bootstrap=100, seed=1)
-    assert one == instance_metrics(bags, positive=positive, bootstrap=100, seed=1)
-    assert one["auroc"] != instance_metrics(bags, positive=positive, bootstrap=100, seed=2)["auroc"]
-    assert one["auroc"].value == off["auroc"].value
+def test_values_are_means_over_replicates_and_gains_are_of_the_means():
+    runs, positive = replicates()
+    validation = replicates(bags=6, first=50)[0]
+    inside = [[p for p in v if positive[p.name]] for v in validation]
+    chosen_on = [InstanceTable.of(v, positive=lambda _: True) for v in inside]
+    got = instance_metrics([table(r, positive) for r in runs], validation=chosen_on, bootstrap=0)
+    each = [
+        measured(r, positive, validation=v) for r, v in zip(runs, validation, strict=True)
+    ]
+    for name in ("auroc", "average_precision_positive_bags", "dice", "error_auroc_variance"):
+        assert got[name].value == pytest.approx(np.mean([e[name].value for e in each])), name
+    best = max(got[f"error_auroc_{k}"].value for k in ("margin", "entropy"))
+    variance = got["error_auroc_variance"].value
+    assert got["error_auroc_gain"].value == pytest.approx(variance - best)
+    words = variance_verdict(got)
+    assert f"AUROC {variance:.3f} against {best:.3f}" in words and "No interval" in words
+
+
+def test_groups_are_resampled_and_one_group_has_no_interval():
+    bags, positive = mixed()
+    one = measured(bags, positive, bootstrap=100, seed=1)
+    assert one == measured(bags, positive, bootstrap=100, seed=1)
+    assert one["auroc"] != measured(bags, positive, bootstrap=100, seed=2)["auroc"]
     pairs = {p.name: f"patient{i // 2}" for i, p in enumerate(bags)}
-    grouped = instance_metrics(bags, positive=positive, bootstrap=100, seed=1, groups=pairs)
-    assert grouped["auroc"].value == off["auroc"].value
+    grouped = measured(bags, positive, bootstrap=100, seed=1, groups=pairs)
+    assert grouped["auroc"].value == one["auroc"].value
     assert grouped["auroc"].low != one["auroc"].low
-    together = dict.fromkeys(pairs, "one patient")
-    alone = instance_metrics(bags, positive=positive, bootstrap=100, groups=together)
+    alone = measured(bags, positive, bootstrap=100, groups=dict.fromkeys(pairs, "one patient"))
     assert alone["auroc"].low is None
 
 
-# One attention per class
+def folded():
+    """Bags whose μ and σ² have a different scale in fold 1 than in fold 0."""
+    bags, positive = cohort(12)
+    fold = {p.name: i // 6 for i, p in enumerate(bags)}
+    scaled = [
+        replace(
+            p,
+            attention_mean=p.attention_mean + np.float32(9 * fold[p.name]),
+            attention_variance=p.attention_variance * np.float32(1 + 50 * fold[p.name]),
+        )
+        for p in bags
+    ]
+    return scaled, positive, fold
+
+
+def test_folds_are_ranked_separately():
+    bags, positive, fold = folded()
+    got, whole = measured(bags, positive, folds=fold), measured(bags, positive)
+    parts = [measured([p for p in bags if fold[p.name] == f], positive) for f in (0, 1)]
+    for name in ("auroc", "average_precision", "error_auroc_variance"):
+        assert got[name].value == pytest.approx(np.mean([m[name].value for m in parts])), name
+        assert whole[name].value != pytest.approx(got[name].value, abs=0.005)
+    assert whole["auroc_within_bags"].value == got["auroc_within_bags"].value
+    ranks = measured(bags, positive, folds=fold, ranks_only=True, bootstrap=20)
+    full = measured(bags, positive, folds=fold, bootstrap=20)
+    assert set(ranks) == {*WITHIN_BAGS, *(k for k in full if k.startswith(("auroc", "average")))}
+    for name, metric in ranks.items():
+        assert metric.rows == pytest.approx(full[name].rows), name
+
+
+def test_the_run_of_each_fold_has_its_own_threshold():
+    bags, positive, fold = folded()
+    of_fold = dict(enumerate(replicates(2, bags=6, first=50)[0]))
+    # In the second run, fewer validation instances are positive, so fewer are called.
+    of_fold[1] = [
+        replace(p, instance_labels=np.int8(p.instance_labels * (p.attention_mean > 3)))
+        for p in of_fold[1]
+    ]
+    chosen_on = {
+        f: table([p for p in v if positive[p.name]]) for f, v in of_fold.items()
+    }
+    test = table(bags, positive)
+    got = instance_metrics([test], validation=[chosen_on], folds=fold, bootstrap=0)
+    limits = {f: dice_threshold(v.y, v["evidence"]) for f, v in chosen_on.items()}
+    assert limits[0] < limits[1] - 0.2
+    each = [
+        sk.f1_score(p.instance_labels, table([p])["evidence"] >= limits[fold[p.name]])
+        for p in bags
+        if positive[p.name]
+    ]
+    assert got["dice"].value == pytest.approx(np.mean(each))
+    lacking = instance_metrics([test], validation=[{0: chosen_on[0]}], folds=fold, bootstrap=0)
+    assert lacking["dice"].reason.startswith("fold 1: no validation predictions")
+    with pytest.raises(InputError, match="bag 'b11' has no fold"):
+        instance_metrics([test], folds={k: v for k, v in fold.items() if k != "b11"})
+
+
+# Several classes, further columns, invalid input
 
 
 def test_columns_of_several_classes():
-    mu = np.array([[9.0, 1.0, 0.0], [8.0, 0.0, 1.0], [7.0, 0.5, 2.0]], dtype=np.float32)
-    variance = np.array([[0, 1, 2], [0, 3, 4], [0, 5, 6]])
-    labels = [1, 0, 0]
-    first = _bag("a", mu, labels, variance=variance, probability=(0.5, 0.4, 0.1), degree=[1, 2, 3])
-    got = instance_metrics([first], positive={"a": True}, bootstrap=0)
-    assert got["auroc"].value == 1.0  # class 1 is the most probable above 0
+    mu = np.array([[9.0, 1.0, 0.0], [8.0, 0.0, 1.0], [7.0, 0.5, 2.0]])
+    first = made(
+        "a", mu, [1, 0, 0], attention_variance=np.ones((3, 3)), degree=[1, 2, 3],
+        weight_mean=np.zeros((3, 3)), probability=(0.5, 0.4, 0.1), task="multiclass",
+    )  # fmt: skip
+    assert measured([first])["auroc"].value == 1.0  # class 1 is the most probable above 0
     second = replace(first, probability=np.float32([0.5, 0.1, 0.4]))
-    got = instance_metrics([second], positive={"a": True}, bootstrap=0)
-    assert got["auroc"].value == 0.0
-    two = replace(
-        first,
-        attention_mean=mu[:, :2],
-        attention_variance=first.attention_variance[:, :2],
-        probability=np.float32([0.9, 0.1]),
-    )
-    assert instance_metrics([two], positive={"a": True}, bootstrap=0)["auroc"].value == 1.0
+    assert measured([second])["auroc"].value == 0.0
 
 
-# Invalid input
+def test_a_further_column_that_a_bag_lacks_is_left_out_with_its_reason():
+    bags, _ = mixed(4)
+
+    def more(p):
+        values = np.arange(len(p.attention_mean), dtype=np.float64)
+        return {"null:a": values, "null:b": "no pixels" if p.name == "b2" else values}
+
+    got = table(bags, more=more)
+    assert "null:a" in got.columns and got.missing["null:b"] == "no pixels (1 of 4 bags)"
+    assert len(got["null:a"]) == len(got.y) == sum((p.instance_labels >= 0).sum() for p in bags)
 
 
 def test_bad_input():
-    bags, positive = _bags(4)
-    mixed = [*bags, replace(bags[1], score_kind="weight")]
+    bags, positive = mixed(4)
     with pytest.raises(InputError, match=r"several kinds \(logit, weight\)"):
-        instance_metrics(mixed, positive=positive)
-    other, _ = _bags(4, kind="probability")
+        table([*bags, replace(bags[1], score_kind="weight")])
+    other, _ = mixed(4, kind="probability")
     with pytest.raises(InputError, match="test scores are of kind 'logit', validation's 'prob"):
-        instance_metrics(bags, positive=positive, validation=other)
+        measured(bags, positive, validation=other)
+    one, less = table(bags), table(bags[:-1])
+    with pytest.raises(InputError, match=r"replicates 0 and 1 have different bags \('b3'\)"):
+        instance_metrics([one, less])
+    with pytest.raises(InputError, match="1 replicates, but validation predictions of 2"):
+        instance_metrics([one], validation=[one, one])
     bags[2].attention_mean[3] = np.nan
     with pytest.raises(BagError, match="bag 'b2' has attention that is nan"):
-        instance_metrics(bags, positive=positive)
+        table(bags)

@@ -1,21 +1,26 @@
-"""The report: selection of bags, threshold, labels, warnings and contents."""
+"""The report: which bags, threshold, labels, sections by hand, reasons, figures and text."""
 
 import io
 import json
-from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy.stats import norm
 from sklearn import metrics as sk
+from support.made_predictions import cohort
+from support.stored import write_folder
 
-from probsa.errors import InputError, TableError
-from probsa.evaluation.instances import NAMES
-from probsa.evaluation.prediction import Prediction
-from probsa.evaluation.report import Report, evaluate
-from probsa.evaluation.storage import write_predictions
-from probsa.evaluation.titles import INSTANCE_TITLES, TITLES
-from probsa.statistics import Metric
+from probsa import predict_folder
+from probsa.errors import BagError, InputError, TableError
+from probsa.evaluation import WITHIN, Prediction, evaluate, read_predictions, write_predictions
+from probsa.evaluation.baselines.null_maps import NO_INTENSITY
+from probsa.evaluation.baselines.null_scores import NO_NULL_MAPS, null_maps_file
+from probsa.evaluation.words import INSTANCE_TITLES, METRIC_TITLES
+from probsa.maps import write_report_figures
+from probsa.training import read_run, train
+from probsa.workflow import finish_run
 
 PARTS = {"train": 6, "val": 8, "test": 12, "new": 4}
 LABELS = {f"{part}{i}": i % 2 for part, count in PARTS.items() for i in range(count)}
@@ -68,10 +73,15 @@ def _table(path, labels, *, header="bag,label", extra=None):
     return path
 
 
-def _text(report):
-    console = Console(width=200, file=io.StringIO())
+def _text(report, width=200):
+    console = Console(width=width, file=io.StringIO())
     report.render(console)
     return console.file.getvalue()
+
+
+def _values(report, key):
+    (found,) = [s for s in report.sections if s.key == key]
+    return found.values
 
 
 # Which bags
@@ -84,7 +94,6 @@ def _text(report):
         (("train", "val", "new"), "auto", "test", {"new": 4}),
         (("train", "val"), "auto", "val", {"val": 8}),
         (("train",), "auto", "all", {"train": 6}),
-        (("train", "val", "test"), "test", "test", {"test": 12}),
         (("train", "val", "test"), "val", "val", {"val": 8}),
         (("train", "val", "test"), "train", "train", {"train": 6}),
         (("train", "val", "test"), "all", "all", {"train": 6, "val": 8, "test": 12}),
@@ -92,33 +101,26 @@ def _text(report):
 )
 def test_the_requested_part_is_evaluated(tmp_path, predicted, part, evaluated, parts):
     folder = _folder(tmp_path / "p", parts=predicted)
-    report = evaluate(folder, labels=None, part=part, bootstrap=0)
+    report = evaluate(folder, part=part, bootstrap=0)
     assert (report.part, report.parts, report.bags) == (evaluated, parts, sum(parts.values()))
     y, p = _scores(folder, *parts)
     assert report.metrics["auroc"].value == pytest.approx(sk.roc_auc_score(y, p), abs=1e-9)
     assert report.per_class == {"0": int((y == 0).sum()), "1": int((y == 1).sum())}
 
 
-def test_there_is_a_warning_for_training_bags(tmp_path):
-    folder = _folder(tmp_path / "p", parts=("train", "test"))
-    mixed = evaluate(folder, labels=None, part="all", bootstrap=0)
-    assert "6 of the evaluated bags are training bags" in mixed.warnings
-    only = evaluate(folder, labels=None, part="train", bootstrap=0)
-    assert any(w.startswith("all evaluated bags are training bags") for w in only.warnings)
-    test_only = evaluate(folder, labels=None, bootstrap=0)
-    assert not any("training" in w for w in test_only.warnings)
-
-
-def test_validation_metrics_are_called_optimistic(tmp_path):
-    folder = _folder(tmp_path / "p", parts=("val",), threshold=0.4)
-    report = evaluate(folder, labels=None, bootstrap=0)
-    assert any("chosen on these validation bags" in w for w in report.warnings)
-
-
-def test_a_part_without_bags(tmp_path):
-    folder = _folder(tmp_path / "p", parts=("train", "test"))
+def test_warnings_on_parts(tmp_path):
+    folder = _folder(tmp_path / "p", parts=("train", "val", "test"), threshold=0.4)
+    warnings = {
+        part: " ".join(evaluate(folder, part=part, bootstrap=0).warnings)
+        for part in ("train", "val", "test", "all")
+    }
+    assert "all evaluated bags are training bags" in warnings["train"]
+    assert "6 of the evaluated bags are training bags" in warnings["all"]
+    assert "chosen on these validation bags" in warnings["val"]
+    assert warnings["test"] == ""
+    other = _folder(tmp_path / "o", parts=("train", "test"))
     with pytest.raises(InputError, match="no labelled val bags; it has 6 train, 12 test"):
-        evaluate(folder, labels=None, part="val")
+        evaluate(other, part="val")
 
 
 # The threshold
@@ -126,10 +128,9 @@ def test_a_part_without_bags(tmp_path):
 
 def test_the_stored_threshold_is_used(tmp_path):
     folder = _folder(tmp_path / "p", threshold=0.8)
-    report = evaluate(folder, labels=None, bootstrap=0)
+    report = evaluate(folder, bootstrap=0)
     y, p = _scores(folder, "test", "new")
-    assert report.threshold == 0.8
-    assert "stored with the predictions" in report.threshold_source
+    assert report.threshold == 0.8 and "stored with the predictions" in report.threshold_source
     assert report.metrics["f1"].value == pytest.approx(sk.f1_score(y, p >= 0.8))
     assert report.metrics["f1_at_0.5"].value == pytest.approx(sk.f1_score(y, p >= 0.5))
     assert report.metrics["f1"] != report.metrics["f1_at_0.5"]
@@ -137,28 +138,19 @@ def test_the_stored_threshold_is_used(tmp_path):
 
 def test_without_a_threshold_it_is_chosen_on_the_validation_bags(tmp_path):
     folder = _folder(tmp_path / "p")
-    report = evaluate(folder, labels=None, bootstrap=0)
+    report = evaluate(folder, bootstrap=0)
     y, p = _scores(folder, "val")
     best = max(sk.f1_score(y, p >= t) for t in p)
     assert sk.f1_score(y, p >= report.threshold) == pytest.approx(best)
     assert report.threshold not in p
     assert report.threshold_source.endswith("the best F1 on 8 validation bags")
-
-
-def test_without_validation_bags_the_threshold_is_a_half_with_a_warning(tmp_path):
-    report = evaluate(_folder(tmp_path / "p", parts=("test",)), labels=None, bootstrap=0)
+    report = evaluate(_folder(tmp_path / "q", parts=("test",)), bootstrap=0)
     assert report.threshold == 0.5
-    assert report.threshold_source.startswith(
-        "0.5: no threshold is stored, and no labelled validation bag"
-    )
+    assert report.threshold_source.startswith("0.5: no threshold is stored, and no labelled")
     assert any("which was not chosen" in w for w in report.warnings)
-    assert report.metrics["f1"] == report.metrics["f1_at_0.5"]
-
-
-def test_validation_without_positives_gives_a_half_with_the_reason(tmp_path):
     labels = {b: 0 if b.startswith("val") else y for b, y in LABELS.items()}
-    report = evaluate(_folder(tmp_path / "p", labels=labels), labels=None, bootstrap=0)
-    assert report.threshold_source == ("0.5: no positive bag among 8: F1 is undefined")
+    report = evaluate(_folder(tmp_path / "r", labels=labels), bootstrap=0)
+    assert report.threshold_source == "0.5: no positive bag among 8: F1 is undefined"
 
 
 # Labels
@@ -167,50 +159,44 @@ def test_validation_without_positives_gives_a_half_with_the_reason(tmp_path):
 def test_labels_of_a_table_replace_the_stored_ones(tmp_path):
     folder = _folder(tmp_path / "p", parts=("test",))
     flipped = {b: 1 - y for b, y in LABELS.items() if b.startswith("test")}
-    stored = evaluate(folder, labels=None, bootstrap=0)
+    stored = evaluate(folder, bootstrap=0)
     given = evaluate(folder, labels=_table(tmp_path / "l.csv", flipped), bootstrap=0)
     assert given.metrics["auroc"].value == pytest.approx(1 - stored.metrics["auroc"].value)
-    assert any(
-        "replaces different labels" in w and "12 bags ('test0'," in w for w in given.warnings
-    )
-    assert not any("different labels" in w for w in stored.warnings)
+    assert any("replaces different labels" in w and "12 bags ('test0'," in w for w in given.warnings)
 
 
 def test_unmatched_bags_are_counted_and_named(tmp_path):
     folder = _folder(tmp_path / "p", parts=("test",), labels={})
     labels = {f"test{i}": i % 2 for i in range(10)} | {"elsewhere": 1}
     report = evaluate(folder, labels=_table(tmp_path / "l.csv", labels), bootstrap=0)
-    assert report.bags == 10
-    assert report.without_label == ("test10", "test11")
-    assert report.without_prediction == ("elsewhere",)
+    assert report.bags == 10 and report.without_prediction == ("elsewhere",)
     text = _text(report)
     assert "predicted without a label: 2 bags ('test10', 'test11')" in text
     assert "labels without a prediction: 1 bag ('elsewhere')" in text
 
 
-def test_no_labels_at_all(tmp_path):
+def test_labels_that_cannot_be_used(tmp_path):
     folder = _folder(tmp_path / "p", parts=("test",), labels={})
     with pytest.raises(InputError, match=r"none of the 12 bags .* and 7 more\)\): give --labels"):
-        evaluate(folder, labels=None)
+        evaluate(folder)
     with pytest.raises(TableError, match=r"there is no table .*gone\.csv"):
         evaluate(folder, labels=tmp_path / "gone.csv")
-
-
-def test_a_class_that_the_model_does_not_know(tmp_path):
-    folder = _folder(tmp_path / "p", parts=("test",))
-    labels = {f"test{i}": i % 3 for i in range(12)}
+    labels = _table(tmp_path / "l.csv", {f"test{i}": i % 3 for i in range(12)})
     with pytest.raises(InputError, match=r"bag 'test2' class 2, but .* has classes 0 to 1"):
-        evaluate(folder, labels=_table(tmp_path / "l.csv", labels))
+        evaluate(folder, labels=labels)
 
 
 def test_names_of_classes_come_from_the_predictions(tmp_path):
     folder = _folder(tmp_path / "p", parts=("test",), classes=("normal", "tumour"))
     names = {b: ("normal", "tumour")[y] for b, y in LABELS.items() if b.startswith("test")}
-    report = evaluate(folder, labels=_table(tmp_path / "l.csv", names), bootstrap=0)
-    assert report.classes == ("normal", "tumour")
-    assert report.per_class == {"normal": 6, "tumour": 6}
-    stored = evaluate(folder, labels=None, bootstrap=0)
-    assert report.metrics == stored.metrics
+    table = _table(tmp_path / "l.csv", names)
+    report = evaluate(folder, labels=table, bootstrap=0)
+    assert report.per_class == {"normal": 6, "tumour": 6} and report.classes == tuple(
+        report.per_class
+    )
+    assert report.metrics == evaluate(folder, bootstrap=0).metrics
+    with pytest.raises(InputError, match="leave classes out"):
+        evaluate(folder, labels=table, classes=["tumour", "normal"])
 
 
 def test_the_groups_of_the_table_are_resampled(tmp_path):
@@ -220,107 +206,407 @@ def test_the_groups_of_the_table_are_resampled(tmp_path):
     patients = {b: f"patient{i // 3}" for i, b in enumerate(labels)}
     table = _table(tmp_path / "g.csv", labels, header="bag,label,group", extra=patients)
     grouped = evaluate(folder, labels=table, bootstrap=300)
-    assert grouped.metrics["auroc"].value == alone.metrics["auroc"].value
-    assert grouped.metrics["auroc"].low != alone.metrics["auroc"].low
-    assert grouped.metrics["error_auroc_margin"] != alone.metrics["error_auroc_margin"]
-    assert grouped.instances["auroc"].value == alone.instances["auroc"].value
-    assert grouped.instances["auroc"].low != alone.instances["auroc"].low
+    for one, other in (
+        (grouped.metrics["auroc"], alone.metrics["auroc"]),
+        (grouped.instances["auroc"], alone.instances["auroc"]),
+    ):
+        assert one.value == other.value and one.low != other.low
+    of_patients = _values(grouped, "patients")
+    p = np.array(_scores(folder, "test")[1]).reshape(4, 3).mean(1)
+    y = np.array(list(labels.values())).reshape(4, 3).max(1)
+    assert of_patients["patients"] == 4
+    brier = of_patients["metrics"]["brier"].value
+    assert brier == pytest.approx(np.mean((p - y) ** 2), abs=1e-6)
 
 
-# Contents
+# Metrics of bags and instances
 
 
 def test_errors_are_those_at_the_threshold(tmp_path):
     folder = _folder(tmp_path / "p", threshold=0.3)
-    report = evaluate(folder, labels=None, bootstrap=0)
+    report = evaluate(folder, bootstrap=0)
     y, p = _scores(folder, "test", "new")
-    wrong = (p >= 0.3) != y
-    expected = sk.roc_auc_score(wrong, -np.abs(p - 0.3))
+    expected = sk.roc_auc_score((p >= 0.3) != y, -np.abs(p - 0.3))
     assert report.metrics["error_auroc_margin"].value == pytest.approx(expected)
-    flat = evaluate(_folder(tmp_path / "flat", std=0.0), labels=None, bootstrap=0)
+    flat = evaluate(_folder(tmp_path / "flat", std=0.0), bootstrap=0)
     assert flat.metrics["error_auroc_spread"].reason == "this posterior has no variance"
 
 
 def test_instance_metrics_need_instance_labels(tmp_path):
-    without = evaluate(_folder(tmp_path / "p"), labels=None, bootstrap=20)
+    without = evaluate(_folder(tmp_path / "p"), bootstrap=20)
     assert without.instances is None and without.instance_bags == 0
-    report = evaluate(_folder(tmp_path / "m", masks=True), labels=None, bootstrap=20)
-    assert report.instance_bags == 16
-    assert tuple(report.instances) == NAMES
+    report = evaluate(_folder(tmp_path / "m", masks=True), bootstrap=20)
+    assert report.instance_bags == 16 and tuple(report.instances) == tuple(INSTANCE_TITLES)
     assert all(m.value is not None for m in report.instances.values())
-    assert 0 < report.instances["auroc"].low < report.instances["auroc"].high
-    test_only = evaluate(_folder(tmp_path / "t", masks=True, parts=("test",)), labels=None)
-    assert test_only.instances["authors_f1"].reason == (
-        "no positive validation bag has instance labels to choose a threshold on"
-    )
-    val = evaluate(tmp_path / "m", labels=None, part="val", bootstrap=0)
+    only = evaluate(_folder(tmp_path / "t", masks=True, parts=("test",)), bootstrap=0)
+    assert "no positive validation bag" in only.instances["authors_f1"].reason
+    val = evaluate(tmp_path / "m", part="val", bootstrap=0)
     assert val.instances["authors_f1"].value is None
-
-
-def test_missing_instance_files_are_named(tmp_path):
-    folder = _folder(tmp_path / "p", masks=True, parts=("test",))
-    (folder / "instances" / "test3.h5").unlink()
-    report = evaluate(folder, labels=None, bootstrap=0)
+    (tmp_path / "t" / "instances" / "test3.h5").unlink()
+    report = evaluate(tmp_path / "t", bootstrap=0)
     assert report.instance_bags == 11 and report.bags == 12
     assert "no per-instance outputs of 1 bag ('test3')" in report.warnings
 
 
-def test_three_classes(tmp_path):
-    folder = _folder(tmp_path / "p", classes=("a", "b", "c"), columns=3)
-    names = {b: "abc"[i % 3] for i, b in enumerate(LABELS)}
-    report = evaluate(folder, labels=_table(tmp_path / "l.csv", names), bootstrap=10)
-    assert report.threshold is None
-    assert report.threshold_source == "none: the most probable class is called"
-    assert "f1_at_0.5" not in report.metrics and report.metrics["f1"].value is not None
-    assert sum(report.per_class.values()) == 16
-
-
-def test_the_report_is_json_and_the_same_each_time(tmp_path):
+def test_the_report_is_json_a_frame_and_the_same_each_time(tmp_path):
     labels = dict.fromkeys(LABELS, 1)
     folder = _folder(tmp_path / "p", masks=True, labels=labels, parts=("test",))
-    report = evaluate(folder, labels=None, bootstrap=30, seed=3)
-    assert report == evaluate(folder, labels=None, bootstrap=30, seed=3)
+    report = evaluate(folder, bootstrap=30, seed=3)
+    again = evaluate(folder, bootstrap=30, seed=3)
     stored = json.loads(json.dumps(report.to_dict(), allow_nan=False))
-    assert stored["metrics"]["auroc"] == {
-        "value": None,
-        "low": None,
-        "high": None,
-        "reason": "only one class among 12 bags: AUROC is undefined",
-        "left_out": 0,
-    }
-    assert stored["metrics"]["brier"]["value"] == report.metrics["brier"].value
+    assert stored == json.loads(json.dumps(again.to_dict()))
+    reason = "only one class among 12 bags: AUROC is undefined"
+    undefined = {"value": None, "low": None, "high": None, "reason": reason, "left_out": 0}
+    assert stored["metrics"]["auroc"] == undefined
     assert (stored["bags"], stored["part"], stored["about"]) == (12, "test", {"model": "abmil"})
-    assert stored["instances"]["auroc"]["value"] == report.instances["auroc"].value
+    frame = report.to_frame().set_index(["of", "metric"])
+    assert np.isnan(frame.loc[("bags", "auroc"), "value"])
+    assert frame.loc[("bags", "auroc"), "reason"] == reason
+    value = report.instances["auroc"].value
+    assert frame.loc[("instances", "auroc"), "value"] == value
 
 
 def test_the_text_has_values_intervals_reasons_and_warnings(tmp_path):
     folder = _folder(tmp_path / "p", masks=True, parts=("test",), std=0.0)
-    report = evaluate(folder, labels=None, bootstrap=200)
-    text = _text(report)
-    m = report.metrics["auroc"]
+    report = evaluate(folder, bootstrap=200)
+    text, m = _text(report), report.metrics["auroc"]
     assert "12 bags (12 test; 6 of class 0, 6 of class 1)" in text
     assert f"{m.value:.3f} │ [{m.low:.3f}, {m.high:.3f}]" in text
-    assert "this posterior has no variance" in text
-    assert "instances of 12 bags" in text
+    assert "instances of 12 bags" in text and "this posterior has no variance" in text
     for name in report.metrics:
-        assert (TITLES[name] in text) == (not name.startswith("error_auroc_"))
+        assert (METRIC_TITLES[name] in text) == (not name.startswith("error_auroc_"))
     for name in report.instances:
         assert (INSTANCE_TITLES[name] in text) == (not name.startswith("error_auroc_"))
     for warning in report.warnings:
         assert f"warning: {warning}" in text
 
 
-def test_a_report_has_one_row_per_metric():
-    report = Report(
-        folder=Path("p"), part="test", parts={}, bags=3, classes=("0", "1"), per_class={},
-        threshold=0.5, threshold_source="", instance_bags=1, without_label=(),
-        without_prediction=(), warnings=(),
-        metrics={"auroc": Metric(0.75, low=0.5, high=1.0), "f1": Metric.undefined("one class")},
-        instances={"auroc": Metric(0.25)},
-    )  # fmt: skip
-    frame = report.to_frame()
-    assert frame["of"].tolist() == ["bags", "bags", "instances"]
-    assert frame["metric"].tolist() == ["auroc", "f1", "auroc"]
-    np.testing.assert_array_equal(frame["value"], [0.75, np.nan, 0.25])
-    np.testing.assert_array_equal(frame["low"], [0.5, np.nan, np.nan])
-    assert frame["reason"].tolist() == [None, "one class", None]
+# Doubt and calibration
+
+
+def _predictions(n=40, *, members=False, labels=True, kind="evidence", classes=2, variance=True):
+    bags = []
+    for k in range(n):
+        rng = np.random.default_rng((3, k))
+        y, size = k % classes, 15
+        truth = (rng.random(size) < 0.4) & (y > 0)
+        f = rng.normal(size=size) + truth
+        s = 0.2 * rng.random(1 if classes == 2 else classes) * variance
+        p = [1 / (1 + np.exp(-rng.normal(2 * y - 1, 2)))]
+        values = {"attention_variance": rng.random(size) * variance, "std": s}
+        if members:
+            values |= {"variance_within": rng.random(size), "variance_between": rng.random(size)}
+            values["attention_variance"] = values["variance_within"] + values["variance_between"]
+            values |= {"std_within": 0.6 * s, "std_between": 0.8 * s}
+        bags.append(
+            Prediction(
+                name=f"b{k}",
+                probability=np.float32(p if classes == 2 else rng.dirichlet(np.ones(classes))),
+                coords=None,
+                attention_mean=np.float32(f),
+                weight_mean=np.full(size, 1 / size, np.float32),
+                weight_variance=np.zeros(size, np.float32),
+                degree=np.ones(size, np.float32),
+                score_kind=kind,
+                instance_labels=truth.astype(np.int8) if labels else None,
+                task="binary" if classes == 2 else "multiclass",
+                **{name: np.float32(v) for name, v in values.items()},
+            )
+        )
+    return bags
+
+
+def _report(path, bags, *, labels=None, classes=2, bootstrap=0, parts=None, metadata=None):
+    write_predictions(
+        path,
+        bags,
+        labels=labels or {p.name: k % classes for k, p in enumerate(bags)},
+        parts=parts or {p.name: "test" for p in bags},
+        classes=[str(c) for c in range(classes)],
+        threshold=0.4 if classes == 2 else None,
+        metadata=metadata or {},
+        overwrite=True,
+    )
+    return evaluate(path, bootstrap=bootstrap)
+
+
+def test_detectors_of_wrong_bags_by_hand(tmp_path):
+    bags = _predictions(members=True)
+    report = _report(tmp_path / "p", bags)
+    got = report.to_dict()["doubt"]["bags"]
+    p = np.array([b.probability[0] for b in bags], np.float64)
+    names = ("std", "std_within", "std_between")
+    s = {name: np.array([getattr(b, name)[0] for b in bags]) for name in names}
+    wrong = (p >= 0.4) != np.arange(40) % 2
+    expected = {
+        "doubt": norm.cdf(-np.abs(p - 0.4) / s["std"]),
+        "spread": s["std"],
+        "within": s["std_within"],
+        "between": s["std_between"],
+        "margin": -np.abs(p - 0.4),
+        "entropy": -np.abs(p - 0.5),  # the same order
+    }
+    for name, score in expected.items():
+        auroc = sk.roc_auc_score(wrong, score)
+        assert got["error_auroc"][name]["value"] == pytest.approx(auroc), name
+        kept = np.argsort(score, kind="stable")[:20]
+        half = got["retention"]["curves"][name]["error_rate"][9]
+        assert half == pytest.approx(wrong[kept].mean()), name
+    rate = wrong.mean()
+    assert got["retention"]["shares"][9] == 0.5
+    assert got["retention"]["random"] == pytest.approx(rate)
+    assert got["random_order"] == {"error_auroc": 0.5, "augrc": pytest.approx(rate / 2)}
+    assert got["error_auroc"]["ood"]["reason"] == "the predictions have no distances from training"
+    rows = [line for line in _text(report).splitlines() if "random order (null)" in line]
+    assert len(rows) == 2 and all("0.500" in row and "exact" in row for row in rows)
+
+
+def test_instances_of_positive_bags_by_hand(tmp_path):
+    bags = _predictions(members=True)
+    report = _report(tmp_path / "p", bags, bootstrap=20).to_dict()
+    got = report["doubt"]["instances"]
+    inside = [b for k, b in enumerate(bags) if k % 2]
+    f = np.concatenate([b.attention_mean for b in inside]).astype(np.float64)
+    truth = np.concatenate([b.instance_labels for b in inside]) > 0
+    between = np.concatenate([b.variance_between for b in inside])
+    auroc = sk.roc_auc_score((f > 0) != truth, norm.cdf(-np.abs(f) / np.sqrt(between)))
+    assert got["error_auroc"]["doubt_between"]["value"] == pytest.approx(auroc)
+    assert got["items"] == 300 and got["verdict"].startswith("P(wrong)")
+    calibration = report["calibration"]["instances"]
+    total = np.concatenate([b.attention_variance for b in inside]).astype(np.float64)
+    p = norm.cdf(f / np.sqrt(total))
+    order, parts = np.argsort(p), np.arange(300) // 20
+    ece = sum(abs(np.sum(p[order][parts == b] - truth[order][parts == b])) for b in range(15)) / 300
+    assert calibration["ece_adaptive"]["value"] == pytest.approx(ece)
+    assert calibration["bins"]["low"][3] is not None
+
+
+def test_calibration_of_bags_and_of_several_classes_by_hand(tmp_path):
+    bags = _predictions()
+    report = _report(tmp_path / "p", bags)
+    got = report.to_dict()["calibration"]
+    p, y = np.array([b.probability[0] for b in bags], np.float64), np.arange(40) % 2
+    gaps = (p - y)[np.argsort(p)].reshape(4, 10).sum(1)
+    assert got["bags"]["ece_adaptive"]["value"] == pytest.approx(np.abs(gaps).sum() / 40)
+    assert got["bags"]["bins"]["count"] == [10] * 4
+    assert got["ece_class_wise"] is None and got["temperature"] is None
+    filled = len(set((p * 15).astype(int)))
+    assert f"15 bins of equal width, of which {filled} have a bag" in _text(report)
+    bags = _predictions(60, classes=3)
+    got = _report(tmp_path / "q", bags, classes=3).to_dict()
+    p, y = np.stack([b.probability for b in bags]).astype(np.float64), np.arange(60) % 3
+    errors = []
+    for c in range(3):
+        order = np.argsort(p[:, c])
+        errors.append(np.abs((p[:, c] - (y == c))[order].reshape(6, 10).sum(1)).sum() / 60)
+    assert got["calibration"]["ece_class_wise"]["value"] == pytest.approx(np.mean(errors))
+    of_bags = got["doubt"]["bags"]["error_auroc"]
+    assert of_bags["doubt"]["reason"] == "it needs two classes"
+    assert of_bags["spread"]["value"] is not None
+    assert got["threshold_source"] == "none: the most probable class is called"
+    assert "f1_at_0.5" not in got["metrics"] and got["metrics"]["f1"]["value"] is not None
+    assert set(got["target"]["by_part"]) == {"0", "1", "2"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"labels": False}, "no bag has instance labels"),
+        ({"kind": "relevance"}, "relevance has no threshold for calls"),
+    ],
+)
+def test_without_instances_there_is_a_reason(tmp_path, changes, reason):
+    report = _report(tmp_path / "p", _predictions(**changes))
+    got = report.to_dict()
+    assert got["doubt"]["instances"] is None and got["doubt"]["instances_reason"] == reason
+    assert got["calibration"]["instances"] is None and got["calibration"]["instances_reason"]
+    _text(report)
+
+
+def test_nothing_to_detect_has_a_reason(tmp_path):
+    bags = _predictions()
+    labels = {b.name: int(b.probability[0] >= 0.4) for b in bags}
+    got = _report(tmp_path / "right", bags, labels=labels).to_dict()["doubt"]["bags"]
+    reason = "no wrong call among 40 bags: errors cannot be ranked"
+    assert {m["reason"] for m in got["error_auroc"].values()} == {reason}
+    assert got["verdict"] == f"P(wrong) cannot be evaluated on bags: {reason}."
+    assert got["retention"]["curves"] == {} and got["random_order"] is None
+    report = _report(tmp_path / "negative", bags, labels=dict.fromkeys(labels, 0))
+    got = report.to_dict()
+    assert got["doubt"]["instances_reason"] == "no instances of positive bags"
+    assert got["calibration"]["instances_reason"] == "no labelled instances of positive bags"
+    _text(report)
+
+
+def test_without_a_variance_there_is_a_sentence_and_no_row(tmp_path):
+    report = _report(tmp_path / "flat", _predictions(variance=False))
+    text, doubt = _text(report), report.to_dict()["doubt"]
+    for level, name in (("bags", "doubt"), ("bags", "spread"), ("instances", "variance")):
+        assert doubt[level]["error_auroc"][name]["reason"] == "this posterior has no variance"
+    rows = [line for line in text.splitlines() if line.startswith("│")]
+    assert not any("σ²" in row or "P(wrong)" in row for row in rows)
+    assert "P(wrong), σ² (this posterior has no variance)" in text
+    assert "P(wrong) with σ within members" not in text  # of a single model it is the whole
+    assert "calibration of P(f > 0) is undefined: this posterior has no variance" in text
+
+
+@pytest.mark.parametrize(
+    ("part", "metadata", "validation"),
+    [
+        ("val", {}, 12),
+        ("new", {"distance_validation_bags": 11}, 11),
+        ("new", {}, None),
+        ("new", {"runs": ["a", "b"]}, None),
+    ],
+)
+def test_bags_beyond_all_validation_bags_are_counted(tmp_path, part, metadata, validation):
+    bags = [
+        _moved(p, bag_ood=float(k % 2), bag_ood_distance=2.0)
+        for k, p in enumerate(_predictions(24))
+    ]
+    parts = {p.name: part if k < 12 else "test" for k, p in enumerate(bags)}
+    report = _report(tmp_path / "p", bags, parts=parts, metadata=metadata)
+    found = report.to_dict()["doubt"]["beyond_validation"]
+    count = 12 if part == "val" else 24
+    expected = None if validation is None else count / (validation + 1)
+    assert found == {
+        "bags": count, "beyond": count // 2, "validation_bags": validation, "expected": expected
+    }  # fmt: skip
+    assert ("are expected by chance" in _text(report)) == (expected is not None)
+
+
+def _moved(p, **values):
+    return type(p)(**{name: getattr(p, name) for name in p.__dataclass_fields__} | values)
+
+
+def test_figures(tmp_path):
+    report = _report(tmp_path / "p", _predictions(), bootstrap=20)
+    written = write_report_figures(report, tmp_path / "figures")
+    assert {p.name for p in written} == {"reliability.png", "retention.png"}
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in written)
+    report = _report(tmp_path / "few", cohort(2)[0], labels={"b0": 1, "b1": 1})
+    assert write_report_figures(report, tmp_path / "few-figures")
+
+
+# Maps beside null maps, of a trained run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("null maps")
+    features, labels = write_folder(folder / "data", bags=36)
+    file = folder / "run.yaml"
+    file.write_text(
+        f"data: {{features: {features}, labels: {labels}, test_fold: 0}}\n"
+        "model: {name: mean-pool}\ntraining: {device: cpu}\n"
+    )
+    trained = train(read_run(file, {}), folder / "run")
+    finish_run(trained, bootstrap=0, maps="none")
+    return trained
+
+
+@pytest.fixture
+def new(run, tmp_path):
+    """Predictions of twelve new bags."""
+    features, labels = write_folder(tmp_path / "new", bags=12, seed=7)
+    predict_folder(run.path, features, out=tmp_path / "out", labels=labels, device="cpu")
+    return tmp_path / "out"
+
+
+def _test_bags(run):
+    table = read_predictions(run.predictions)
+    return [b for b, part in zip(table.bags, table.parts, strict=True) if part == "test"]
+
+
+def test_a_run_stores_its_null_maps_and_a_report_needs_no_fit(run, monkeypatch):
+    monkeypatch.setattr("probsa.evaluation.baselines.null_maps.fit_logistic", None)
+    report = evaluate(run.predictions, bootstrap=100)
+    found = _values(report, "within_bags")
+    assert list(found["null_maps"]) == [
+        "centre", "position", "norm", "mahalanobis", "mean_features", "single_instance"
+    ]  # fmt: skip
+    # the model is this null map: equal measures, and no difference
+    own = found["maps"]["evidence"][WITHIN].value
+    assert own == pytest.approx(found["null_maps"]["mean_features"][WITHIN].value, abs=1e-6)
+    (compared,) = found["comparisons"]
+    assert compared.verdict != "better"
+    assert compared.differences["mean_features"].value == pytest.approx(0, abs=1e-6)
+    text = _text(report)
+    assert compared.sentence in text and NO_INTENSITY in text
+    means = f"Means over {found['counted_bags']} of {found['positive_bags']} positive bags"
+    assert means in text
+
+
+def test_null_maps_have_the_pooled_measures_of_the_model(run):
+    report = evaluate(run.predictions, bootstrap=20)
+    found = _values(report, "within_bags")["null_maps_pooled"]
+    truth, scores = [], {name: [] for name in found}
+    for name in _test_bags(run):
+        with h5py.File(run.predictions / "instances" / f"{name}.h5") as f:
+            if not int(name) % 2:
+                continue  # a negative bag
+            truth.append(f["instance_labels"][:] > 0)
+        with h5py.File(run.predictions / "null_maps" / f"{name}.h5") as f:
+            for null in scores:
+                scores[null].append(f[null][:])
+    y = np.concatenate(truth)
+    for null, parts in scores.items():
+        auroc, ap = found[null].values()
+        assert auroc.value == pytest.approx(sk.roc_auc_score(y, np.concatenate(parts)))
+        assert ap.value == pytest.approx(sk.average_precision_score(y, np.concatenate(parts)))
+        assert auroc.low <= auroc.value <= auroc.high
+    best = max(found, key=lambda k: found[k]["auroc_positive_bags"].value)
+    lines = _text(report).splitlines()
+    (row,) = [k for k, line in enumerate(lines) if "AUROC, positive bags pooled" in line]
+    assert f"… of the best null map ({best})" in lines[row + 1]
+
+
+def test_dice_of_evidence_is_at_zero(run):
+    found = _values(evaluate(run.predictions, bootstrap=0), "within_bags")
+    assert "evidence e above 0" in found["dice_threshold"]
+    values = []
+    for name in _test_bags(run):
+        with h5py.File(run.predictions / "instances" / f"{name}.h5") as f:
+            truth, called = f["instance_labels"][:] > 0, f["attention_mean"][:] > 0
+        if truth.any():
+            values.append(2 * (truth & called).sum() / (truth.sum() + called.sum()))
+    assert found["maps"]["evidence"]["dice"].value == pytest.approx(np.mean(values), abs=1e-12)
+
+
+def test_predictions_of_new_bags_get_the_stored_null_maps(run, new, tmp_path):
+    found = _values(evaluate(new, part="all", bootstrap=0), "within_bags")
+    assert "single_instance" in found["null_maps"] and found["counted_bags"] > 3
+    null_maps_file(run.path).rename(tmp_path / "kept")
+    features, labels = tmp_path / "new" / "features", tmp_path / "new" / "labels.csv"
+    try:
+        predict_folder(run.path, features, out=tmp_path / "plain", labels=labels, device="cpu")
+    finally:
+        (tmp_path / "kept").rename(null_maps_file(run.path))
+    found = _values(evaluate(tmp_path / "plain", part="all", bootstrap=0), "within_bags")
+    assert list(found["null_maps"]) == ["centre"] and found["missing"] == {"others": NO_NULL_MAPS}
+
+
+def test_what_a_bag_lacks_is_left_out_for_all_and_damage_is_named(new):
+    file = new / "null_maps" / "001.h5"
+    with h5py.File(file, "a") as f:
+        del f["norm"]
+    found = _values(evaluate(new, part="all", bootstrap=0), "within_bags")
+    assert "norm" not in found["null_maps"] and "mahalanobis" in found["null_maps"]
+    assert found["missing"]["norm"] == "some bags do not have it (1 of 12 bags)"
+    with h5py.File(file, "a") as f:
+        f["norm"] = np.zeros(99)
+    with pytest.raises(BagError, match=r"001.h5: norm is float64 of shape \(99,\)"):
+        evaluate(new, part="all", bootstrap=0)
+    file.write_bytes(b"no file")
+    with pytest.raises(BagError, match=r"001.h5 is not an HDF5 file"):
+        evaluate(new, part="all", bootstrap=0)
+
+
+def test_bags_without_instance_labels_are_counted(new):
+    for name in ("001", "003", "004"):
+        with h5py.File(new / "instances" / f"{name}.h5", "a") as f:
+            del f["instance_labels"]
+    report = evaluate(new, part="all", bootstrap=0)
+    found = _values(report, "within_bags")
+    assert (found["bags_without_instance_labels"], found["positive_bags"]) == (3, 6)
+    assert "3 evaluated bags have no instance labels" in _text(report)

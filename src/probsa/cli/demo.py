@@ -8,7 +8,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from rich.table import Table
 from ..core import GraphOptions, write_json, write_text
 from ..datasets import write_digit_slides
 from ..errors import OutputExists
-from ..evaluation import Prediction, Report, instance_metrics, read_predictions
+from ..evaluation import InstanceTable, Report, centre, instance_metrics, read_predictions
 from ..maps import render_doubt
 from ..statistics import Metric
 from ..training import DataConfig, Reporter, RunConfig, TrainingConfig, read_run
@@ -241,13 +241,10 @@ def _null(out: Path) -> dict[str, Metric]:
     """Return the rank metrics of a map that knows nothing: nearness to the slide's centre."""
     table = read_predictions(out / "runs" / DEFAULT / "predictions")
     positive = {b: y == 1 for b, y in zip(table.bags, table.labels, strict=True)}
-    maps = [_nearness_to_centre(table.instances(bag)) for bag in _test_bags(out)]
-    metrics = instance_metrics(maps, positive=positive)
+    instances = InstanceTable.of(
+        (table.instances(bag) for bag in _test_bags(out)),
+        positive=lambda p: positive[p.name],
+        more=lambda p: {"centre": centre(p.coords)},
+    )
+    metrics = instance_metrics([instances], column="centre", ranks_only=True, bootstrap=500)
     return {k: metrics[k] for k in ("auroc_positive_bags", "average_precision_positive_bags")}
-
-
-def _nearness_to_centre(p: Prediction) -> Prediction:
-    assert p.coords is not None
-    distance = np.linalg.norm(p.coords - p.coords.mean(0), axis=1).astype(np.float32)
-    zero = np.zeros_like(distance)
-    return replace(p, attention_mean=-distance, attention_variance=zero, score_kind="relevance")

@@ -2,8 +2,8 @@
 
 from typing import Literal, get_args
 
-Task = Literal["binary", "multiclass", "ordinal", "multilabel", "regression", "survival"]
+TaskName = Literal["binary", "multiclass", "ordinal", "multilabel", "regression", "survival"]
 """What the label of a bag is, and hence which likelihood and metrics apply."""
-TASKS: tuple[Task, ...] = get_args(Task)
-CLASS_TASKS: tuple[Task, ...] = ("binary", "multiclass")
+TASKS: tuple[TaskName, ...] = get_args(TaskName)
+CLASS_TASKS: tuple[TaskName, ...] = ("binary", "multiclass")
 """Tasks with unordered classes, whose likelihood follows from the number of classes alone."""

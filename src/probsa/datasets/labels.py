@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core import Task
+from ..core import TaskName
 from ..errors import TableError, hint
 from .target_cells import SHOWN as SHOWN
 from .targets import (
@@ -55,7 +55,7 @@ class LabelTable:
     splits: tuple[str | None, ...] | None = None
     classes: tuple[str, ...]
     """Names of the classes, or of the findings; empty for regression and survival."""
-    task: Task = "binary"
+    task: TaskName = "binary"
     """A table that is made without a task is multiclass if it has more than two classes."""
     target: tuple[str, ...] = ("label",)
     """The columns of the target."""

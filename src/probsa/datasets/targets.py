@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from ..core import Task, check_options
+from ..core import TaskName, check_options
 from ..errors import TableError, hint
 from .target_cells import (
     MOST_CLASSES,
@@ -42,7 +42,7 @@ class TargetOptions:
         InputError: an option has another value.
     """
 
-    task: Literal["auto"] | Task = "auto"
+    task: Literal["auto"] | TaskName = "auto"
     target: str | tuple[str, ...] | None = None
     unit: Literal["bag", "slide", "patient"] = "bag"
     missing: Literal["refuse", "leave_out"] = "refuse"
@@ -64,7 +64,7 @@ class TargetOptions:
 class Targets:
     """The targets of a table, in the order of its rows; the fields are those of `LabelTable`."""
 
-    task: Task
+    task: TaskName
     target: tuple[str, ...]
     labels: tuple[int | None, ...]
     values: tuple[tuple[float, ...] | None, ...]

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 from sklearn.base import ClassifierMixin
 
-from ..core import GraphChoice, Task
+from ..core import GraphChoice, TaskName
 from ..statistics import median_call
 from .base import MILEstimator
 from .targets import EncodedTargets, encoded_classes
@@ -149,7 +149,7 @@ class MILClassifier(ClassifierMixin, MILEstimator):
         return np.log(p[:, 1] / p[:, 0]) if p.shape[1] == 2 else np.log(p)
 
     @property
-    def task_(self) -> Task:
+    def task_(self) -> TaskName:
         """`binary`, `multiclass`, `ordinal` or `multilabel`."""
         return self.predictor_.task
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from sklearn.utils.multiclass import check_classification_targets
 
-from ..core import Task
+from ..core import TaskName
 from ..datasets import quintiles
 from ..errors import InputError
 
@@ -22,7 +22,7 @@ TIMES = (
 class EncodedTargets:
     """Targets as the table of labels holds them; the fields are those of `LabelTable`."""
 
-    task: Task
+    task: TaskName
     labels: tuple[int | None, ...]
     values: tuple[tuple[float, ...] | None, ...] = ()
     classes: np.ndarray

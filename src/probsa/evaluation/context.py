@@ -22,6 +22,8 @@ from .storage import Predictions, listed
 
 SEEN = ("train", "val")
 """Parts of a run whose bags the run has seen."""
+INSTANCE_RESAMPLES = 500
+"""Upper limit of the resamples for instances, which are many and slow to rank."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,10 +108,10 @@ class Context:
         )
 
     def resamples(
-        self, names: Sequence[str], positive: np.ndarray, *, at_most: int | None = None
+        self, names: Sequence[str], positive: np.ndarray, *, at_most: int = INSTANCE_RESAMPLES
     ) -> Draws:
         """Return resamples of the groups of some bags, stratified by whether a bag is positive."""
-        count = self.bootstrap if at_most is None else min(self.bootstrap, at_most)
+        count = min(self.bootstrap, at_most)
         groups = [self.truth.group.get(name, name) for name in names]
         return Draws.stratified(positive, groups=groups, resamples=count, seed=self.seed)
 

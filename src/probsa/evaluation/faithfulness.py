@@ -18,7 +18,7 @@ import torch
 from ..core import (
     CLASS_TASKS,
     Bag,
-    Task,
+    TaskName,
     as_record,
     counted,
     random_stream,
@@ -102,7 +102,7 @@ def choose_map_score(
     order = torch.randperm(len(names), generator=random_stream(seed, "map score")).tolist()
     found: list[dict[str, float]] = []
     scores: tuple[MapScore, ...] = ()
-    task: Task = "binary"
+    task: TaskName = "binary"
     for k in order:
         try:
             bag = read(sorted(names)[k])
@@ -122,7 +122,7 @@ def choose_map_score(
 
 
 def _chosen(
-    scores: Sequence[MapScore], found: Sequence[dict[str, float]], *, task: Task = "binary"
+    scores: Sequence[MapScore], found: Sequence[dict[str, float]], *, task: TaskName = "binary"
 ) -> MapScoreChoice:
     own = scores[0]
     rule = RULE if task in CLASS_TASKS else RULE_OF_OTHERS.format(response=RESPONSES[task])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..core import CLASS_TASKS, Task
+from ..core import TaskName
 from ..errors import UnknownName
 
 EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive", "at_least")
@@ -67,7 +67,7 @@ class Prediction:
     weight_mean: np.ndarray
     weight_variance: np.ndarray
     degree: np.ndarray
-    """(n,): D_n of the bag's graph; 1/degree is a null rival of a variance map."""
+    """(n,): D_n of the bag's graph."""
     score_kind: str = "logit"
     """`logit`, `weight`, `probability` or `relevance`; see `scores.evidence`."""
     kind: str = "slide"
@@ -110,7 +110,7 @@ class Prediction:
     slides_expected: int | None = None
     """How many slides the table names for the patient; in the table of predictions only."""
 
-    task: Task = "binary"
+    task: TaskName = "binary"
     """What is predicted; for a task without classes, `outputs` names what `probability` holds."""
     outputs: tuple[str, ...] = ()
     scores: Mapping[str, float] = field(default_factory=dict)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import CLASS_TASKS, Bag, Bags, Task, pack, read_record, segment_softmax
+from ..core import CLASS_TASKS, Bag, Bags, TaskName, pack, read_record, segment_softmax
 from ..datasets import FeatureMetadata, Metadata
 from ..errors import BagError, CheckpointError, InputError
 from ..models import Model, Output, bag_rows
@@ -70,7 +70,7 @@ class Predictor:
         """Temperature of the probabilities of bags, see `temperature`; 1 changes nothing."""
 
     @property
-    def task(self) -> Task:
+    def task(self) -> TaskName:
         """What the model was trained to predict."""
         return self.model.likelihood.task
 

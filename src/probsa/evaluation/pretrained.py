@@ -15,7 +15,7 @@ import torch
 from ..core import (
     PositiveFloat,
     PositiveInt,
-    Task,
+    TaskName,
     UnitInterval,
     as_record,
     read_json,
@@ -72,7 +72,7 @@ class PretrainedConfig:
     format: PositiveInt
     members: tuple[PretrainedMember, ...]
     classes: tuple[str, ...]
-    task: Task = "binary"
+    task: TaskName = "binary"
     outputs: tuple[str, ...] = ()
     """What is predicted, and the names of the predicted columns; the arguments determine both."""
     features: FeatureMetadata | None = None

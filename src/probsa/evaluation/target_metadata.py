@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from ..core import CLASS_TASKS, Task, read_record
+from ..core import CLASS_TASKS, TaskName, read_record
 from ..training import RunConfig, RunFolder, StoredTargets
 
 
-def target_metadata(run: RunFolder, config: RunConfig, *, task: Task) -> dict[str, Any]:
+def target_metadata(run: RunFolder, config: RunConfig, *, task: TaskName) -> dict[str, Any]:
     """Return the columns of the target, the unit and the covariates, where they are not the usual.
 
     For tasks without classes also the training targets, with which null rivals and weights of

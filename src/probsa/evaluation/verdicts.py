@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core import CLASS_TASKS, Task
+from ..core import CLASS_TASKS, TaskName
 from ..statistics import median_call
 from .prediction import Prediction
 from .storage import Predictions
 
 HALF = 0.5
 """From which probability a finding is called, unless thresholds are stored."""
-TOWARDS: Mapping[Task, tuple[str, str]] = {
+TOWARDS: Mapping[TaskName, tuple[str, str]] = {
     "binary": ("speaks for the class", "against it"),
     "multiclass": ("speaks for the class", "against it"),
     "ordinal": ("speaks for a higher grade", "for a lower one"),
@@ -22,7 +22,7 @@ TOWARDS: Mapping[Task, tuple[str, str]] = {
     "survival": ("raises the risk", "lowers it"),
 }
 """What positive and negative evidence of an instance does, by task."""
-AIMS: Mapping[Task, str] = {
+AIMS: Mapping[TaskName, str] = {
     "binary": "the class",
     "multiclass": "the class",
     "ordinal": "a higher grade",
@@ -33,7 +33,7 @@ AIMS: Mapping[Task, str] = {
 """What positive evidence speaks for."""
 
 
-RESPONSES: Mapping[Task, str] = {
+RESPONSES: Mapping[TaskName, str] = {
     "binary": "probability",
     "multiclass": "probability",
     "ordinal": "mean grade",
@@ -191,7 +191,7 @@ def _risk(p: Prediction) -> Verdict:
     )
 
 
-def truth_text(task: Task, target: Sequence[float], *, classes: Sequence[str] = ()) -> str:
+def truth_text(task: TaskName, target: Sequence[float], *, classes: Sequence[str] = ()) -> str:
     """Return what a bag is labelled with, in words; empty if nothing is known.
 
     Args:

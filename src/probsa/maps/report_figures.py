@@ -1,10 +1,9 @@
-"""The figures of an evaluation report: reliability, retention and deletion, as PNG.
+"""The figures of an evaluation report (reliability, retention and deletion), as PNG.
 
-Panels of the first two are those of bags and, where instances have labels, of instances of positive
-bags. The JSON report has the numbers.
+The panels say what they show; the JSON report has the numbers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ..evaluation import (
-    Calibration,
-    CalibrationSection,
-    Detections,
-    DoubtSection,
-    FaithfulnessSection,
-    Report,
-)
-from ..statistics import SHARES
+from ..evaluation import Line, Panel, Report
 from .panels import save_figure
 
 PANEL = 3.6
@@ -30,174 +21,91 @@ LEGEND = 1.2
 """Height of a legend below a panel."""
 DPI = 200
 TEXT = 7.5
+MAIN = "#0072B2"
 COLOURS = {
-    "doubt": "#0072B2", "spread": "#56B4E9", "variance": "#56B4E9", "within": "#009E73",
+    "doubt": MAIN, "spread": "#56B4E9", "variance": "#56B4E9", "within": "#009E73",
     "between": "#CC79A7", "doubt_within": "#009E73", "doubt_between": "#CC79A7",
-    "ood": "#E69F00", "margin": "#000000", "entropy": "#7a7a7a", "degree": "#999999",
-    "edge": "#b0b0b0", "field": "#c8c8c8",
+    "ood": "#E69F00", "margin": "#000000", "entropy": "#7a7a7a",
+    "least_first": MAIN, "most_first": "#E69F00",
 }  # fmt: skip
-"""Colours of Okabe and Ito by detector; null rivals are black and grey."""
-NULLS = {
-    "margin": "--", "entropy": "--", "degree": "-.", "edge": (0, (5, 1, 1, 1, 1, 1)),
-    "field": (0, (1, 1)),
-}  # fmt: skip
-"""Line styles of the null rivals."""
+"""Colours of Okabe and Ito by what a line is of; null rivals are black and grey."""
 
 
 def write_report_figures(report: Report, folder: Path) -> list[Path]:
-    """Write `reliability.png`, `retention.png` and `deletion.png`, and return their paths.
-
-    A figure without any panel is not written.
-    """
+    """Write the figures of the sections that have one, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for section in report.sections:
-        if isinstance(section, CalibrationSection):
-            figure, path = draw_reliability(section), folder / "reliability.png"
-        elif isinstance(section, DoubtSection):
-            figure, path = draw_retention(section), folder / "retention.png"
-        elif isinstance(section, FaithfulnessSection):
-            figure, path = draw_deletion(section), folder / "deletion.png"
-        else:
-            continue
-        if figure is not None:
-            save_figure(figure, path)
+        if section.figure is not None:
+            name, panels = section.figure
+            path = folder / f"{name}.png"
+            save_figure(draw_panels(panels), path)
             written.append(path)
     return written
 
 
-def draw_reliability(section: CalibrationSection) -> Figure:
-    """Return the reliability diagrams of bags and instances."""
-    panels = [c for c in (section.bags, section.instances) if c is not None]
-    figure = _sheet(len(panels))
-    for k, calibration in enumerate(panels):
-        _reliability(figure.add_subplot(1, len(panels), k + 1), calibration)
-    return figure
-
-
-def draw_retention(section: DoubtSection) -> Figure | None:
-    """Return the retention curves of bags and instances; None if neither has any."""
-    panels = [
-        (d, titles)
-        for d, titles in (
-            (section.bags, section.bag_titles),
-            (section.instances, section.instance_titles),
-        )
-        if d is not None and d.curves
-    ]
-    if not panels:
-        return None
-    figure = _sheet(len(panels), legend=LEGEND)
-    for k, (detections, titles) in enumerate(panels):
-        _retention(figure.add_subplot(1, len(panels), k + 1), detections, titles=titles)
-    return figure
-
-
-def draw_deletion(section: FaithfulnessSection) -> Figure | None:
-    """Return the curves of deletion beside those of a random order; None if there are none.
-
-    Read from right to left, the curve of least relevant first is that of inserting the most
-    relevant instances into an empty bag.
-    """
-    if not section.curves:
-        return None
-    figure = _sheet(1, legend=LEGEND)
-    ax = figure.add_subplot()
-    shown = {k: section.curves[k] for k in ("least_first", "most_first")}
-    share = 100 * np.array(shown["most_first"]["share"])
-    ax.fill_between(
-        share,
-        shown["most_first"]["probability"],
-        shown["least_first"]["probability"],
-        color=COLOURS["doubt"],
-        alpha=0.12,
-        lw=0,
-        label="area between the curves",
-    )
-    titles = {"least_first": "least relevant first", "most_first": "most relevant first"}
-    for kind, colour in (("least_first", COLOURS["doubt"]), ("most_first", COLOURS["ood"])):
-        ax.plot(share, shown[kind]["probability"], color=colour, lw=1.5, label=titles[kind])
-        if f"{kind}_random" in section.curves:
-            random = section.curves[f"{kind}_random"]["probability"]
-            label = "random orders (null)" if kind == "most_first" else None
-            ax.plot(share, random, color="#7a7a7a", lw=1, ls="--", label=label)
-    area = section.metrics["area_shown"].value
-    ax.set(xlim=(0, 90), ylim=(-0.02, 1.02))
-    ax.set_xlabel("removed instances (%)", fontsize=TEXT)
-    ax.set_ylabel("mean probability of the shown class", fontsize=TEXT)
-    number = "" if area is None else f"\narea between the curves {area:.3f}"
-    ax.set_title(f"{section.bags} bags that are called positive{number}", fontsize=TEXT, loc="left")
-    ax.legend(fontsize=TEXT - 2, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16))
-    _dress(ax)
-    return figure
-
-
-def _sheet(panels: int, *, legend: float = 0.0) -> Figure:
-    figure = Figure(figsize=(PANEL * panels, PANEL + legend), dpi=DPI, layout="constrained")
+def draw_panels(panels: Sequence[Panel]) -> Figure:
+    """Return a figure with the panels from left to right."""
+    legend = LEGEND if any(line.label for panel in panels for line in panel.lines) else 0.0
+    size = (PANEL * len(panels), PANEL + legend)
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
+    for k, panel in enumerate(panels):
+        _draw(figure.add_subplot(1, len(panels), k + 1), panel)
     return figure
 
 
-def _reliability(ax: Axes, calibration: Calibration) -> None:
-    diagram = calibration.diagram
-    p, frequency = diagram.probability, diagram.frequency
-    low, high = _limits(diagram.low), _limits(diagram.high)
-    ax.plot([0, 1], [0, 1], color="#b0b0b0", lw=0.8, zorder=1)
-    if calibration.chance is not None:
-        ax.vlines(p, low, high, color="#d0d0d0", lw=5, zorder=0)
-        note = "grey: 95 % of calibrated frequencies"
+def _draw(ax: Axes, panel: Panel) -> None:
+    lines = {line.name: line for line in panel.lines}
+    if panel.diagonal:
+        ax.plot(panel.xlim, panel.xlim, color="#b0b0b0", lw=0.8, zorder=1)
+        ax.set_aspect("equal")
+    if panel.between is not None:
+        one, other, label = panel.between
+        low, high = lines[one].y, lines[other].y
+        ax.fill_between(lines[one].x, low, high, color=MAIN, alpha=0.12, lw=0, label=label)
+    for line in panel.lines:
+        _line(ax, line)
+    if panel.level is not None:
+        height, label = panel.level
+        ax.axhline(height, color="#b0b0b0", lw=1, label=label)
+    if panel.ylim is None:
+        heights = [float(np.max(line.y[1:])) for line in panel.lines]
+        heights += [panel.level[0]] if panel.level is not None else []
+        ax.set_ylim(0, 1.15 * max(heights))
     else:
-        ax.vlines(p, low, high, color=COLOURS["doubt"], lw=1)
-        note = "lines: 95 % intervals over groups"
-    ax.plot(p, frequency, color=COLOURS["doubt"], marker="o", ms=3.5, lw=0.8)
-    ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal")
-    is_bags = calibration.chance is not None
-    ax.set_xlabel("mean probability of the bin", fontsize=TEXT)
-    ax.set_ylabel("frequency in the bin", fontsize=TEXT)
-    what = "bags" if is_bags else "P(f > 0), instances of positive bags"
-    ax.set_title(
-        f"{what}, n = {calibration.items}\nadaptive ECE {calibration.ece.value:.3f}\n{note}",
-        fontsize=TEXT,
-        loc="left",
-    )
-    _dress(ax)
+        margin = 0.03 * (panel.ylim[1] - panel.ylim[0])
+        ax.set_ylim(panel.ylim[0] - margin, panel.ylim[1] + margin)
+    margin = 0.03 if panel.diagonal else 0.0
+    ax.set_xlim(panel.xlim[0] - margin, panel.xlim[1] + margin)
+    ax.set_xlabel(panel.x, fontsize=TEXT)
+    ax.set_ylabel(panel.y, fontsize=TEXT)
+    ax.set_title(panel.title, fontsize=TEXT, loc="left")
+    if any(line.label for line in panel.lines):
+        ax.legend(fontsize=TEXT - 2, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16))
+    ax.tick_params(labelsize=TEXT, length=2.5, width=0.6)
+    for side, spine in ax.spines.items():
+        spine.set_linewidth(0.6)
+        spine.set_visible(side in ("left", "bottom"))
 
 
-def _retention(ax: Axes, detections: Detections, *, titles: Mapping[str, str]) -> None:
-    shares = np.array(SHARES) * 100
-    highest = 0.0
-    for name in (n for n in titles if n in detections.curves):
-        curve, is_null = detections.curves[name], name in NULLS
-        rate = np.array(curve.error_rate) * 100
-        highest = max(highest, float(rate[1:].max()))
-        if name == "doubt":
-            low, high = 100 * _limits(curve.low), 100 * _limits(curve.high)
-            ax.fill_between(shares, low, high, color=COLOURS[name], alpha=0.12, lw=0)
-        ax.plot(
-            shares,
-            rate,
-            color=COLOURS[name],
-            lw=1.5 if name == "doubt" else 1,
-            ls=NULLS[name] if is_null else "-",
-            label=titles[name] + (" and its 95 % interval" if name == "doubt" else ""),
-        )
-    rate = 100 * (detections.error_rate.value or 0.0)
-    ax.axhline(rate, color="#b0b0b0", lw=1, label="random order (null)")
-    ax.set(xlim=(0, 100), ylim=(0, 1.15 * max(highest, rate)))
-    ax.set_xlabel("calls kept, least doubtful first (%)", fontsize=TEXT)
-    ax.set_ylabel("wrong among the kept calls (%)", fontsize=TEXT)
-    ax.set_title(f"{detections.items} {detections.what}", fontsize=TEXT, loc="left")
-    ax.legend(fontsize=TEXT - 2, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16))
-    _dress(ax)
+def _line(ax: Axes, line: Line) -> None:
+    is_null = line.style == "null"
+    colour = COLOURS.get(line.name, "#7a7a7a" if is_null else MAIN)
+    if line.style == "points":
+        band = line.name == "band"
+        if line.low is not None and line.high is not None:
+            style = {"color": "#d0d0d0", "lw": 5, "zorder": 0} if band else {"color": MAIN, "lw": 1}
+            ax.vlines(line.x, _limits(line.low), _limits(line.high), **style)
+        ax.plot(line.x, line.y, color=MAIN, marker="o", ms=3.5, lw=0.8)
+        return
+    if line.low is not None and line.high is not None:
+        low, high = _limits(line.low), _limits(line.high)
+        ax.fill_between(line.x, low, high, color=colour, alpha=0.12, lw=0)
+    width = 1.5 if line.style == "main" else 1
+    ax.plot(line.x, line.y, color=colour, lw=width, ls="--" if is_null else "-", label=line.label)
 
 
 def _limits(values: Sequence[float | None]) -> Float[np.ndarray, " n"]:
     """Return the limits of intervals; nan where there is none."""
     return np.array(values, dtype=np.float64)
-
-
-def _dress(ax: Axes) -> None:
-    ax.tick_params(labelsize=TEXT, length=2.5, width=0.6)
-    for side, spine in ax.spines.items():
-        spine.set_linewidth(0.6)
-        spine.set_visible(side in ("left", "bottom"))

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..core import CLASS_TASKS, Task
+from ..core import CLASS_TASKS, TaskName
 from ..errors import BagError, InputError
 from ..evaluation import (
     AIMS,
@@ -30,7 +30,7 @@ SHOWN_KINDS: dict[str, MapScore] = {
 """`score_kind` of a prediction made by `showing`, which the maps print as the unit."""
 
 
-def meaning(score: MapScore, *, task: Task = "binary", own: bool = False) -> str:
+def meaning(score: MapScore, *, task: TaskName = "binary", own: bool = False) -> str:
     """Return what a score says about an instance, in a sentence; empty for attention.
 
     Args:
@@ -58,13 +58,13 @@ def meaning(score: MapScore, *, task: Task = "binary", own: bool = False) -> str
     return ""
 
 
-def _relative(task: Task) -> str:
+def _relative(task: TaskName) -> str:
     if task != "multiclass":
         return ""
     return " It is relative to the mean over the classes."
 
 
-AFFECTED: dict[Task, str] = {
+AFFECTED: dict[TaskName, str] = {
     "ordinal": "the grade",
     "multilabel": "the logit of the finding",
     "regression": "the value",

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import CLASS_TASKS, TASKS, Bag, Bags, Task, draw_key, random_stream
+from ..core import CLASS_TASKS, TASKS, Bag, Bags, TaskName, draw_key, random_stream
 from ..errors import BagError, InputError
 from ..variational import Likelihood, Posterior, Predictive, likelihood_of
 from ._explanation import Explanation
@@ -105,7 +105,7 @@ class Model(nn.Module, ABC):
     """
     binary: ClassVar[bool] = False
     """Whether the method handles two classes only, with one logit (`n_classes=1`)."""
-    tasks: ClassVar[tuple[Task, ...]] = TASKS
+    tasks: ClassVar[tuple[TaskName, ...]] = TASKS
     """The kinds of targets that the method can learn; `CLASS_TASKS` where its own losses need the
     class of a bag."""
     one_field: ClassVar[bool] = False

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Literal, TypeVar
 
-from ..core import Task, check_value, load_plugins
+from ..core import TaskName, check_value, load_plugins
 from ..errors import InputError, UnknownName
 from ..variational import LikelihoodSpec, build_likelihood, logits_of
 from ._base import Family, Model
@@ -272,7 +272,7 @@ def build(
     return model
 
 
-def check_task(name: str, task: Task) -> None:
+def check_task(name: str, task: TaskName) -> None:
     """Refuse a target that a model cannot learn.
 
     Raises:

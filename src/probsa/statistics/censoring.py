@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from .kaplan_meier import check_times, counts_by_time, first_at_most_half
+from .kaplan_meier import check_times, counts_by_time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,22 +50,6 @@ class CensoringCurve:
         """
         return float(self.time[-1])
 
-    @property
-    def median(self) -> float | None:
-        """The smallest time with Ĝ ≤ ½, the median follow-up by reverse Kaplan-Meier, or None."""
-        return first_at_most_half(self.time, self.value)
-
     def truncated(self, times: Float[np.ndarray, " t"]) -> int:
         """Return the number of times at which Ĝ is 0 or unknown."""
         return int((self.at(times) == 0).sum())
-
-
-def median_follow_up(
-    time: Float[np.ndarray, " bags"], event: Bool[np.ndarray, " bags"]
-) -> float | None:
-    """Return the median follow-up of these bags by reverse Kaplan-Meier, or None if not reached.
-
-    Schemper and Smith, Controlled Clinical Trials 1996: the median of the censoring times, with
-    events as what hides them.
-    """
-    return CensoringCurve.fit(time, event).median

@@ -28,11 +28,6 @@ def median_call(p: Float[np.ndarray, "bags grades"]) -> Int[np.ndarray, " bags"]
     return np.argmax(np.cumsum(p, axis=1) >= 0.5 - ROUNDING, axis=1)
 
 
-def mean_grade(p: Float[np.ndarray, "bags grades"]) -> Float[np.ndarray, " bags"]:
-    """Return the expected grade Σ_k k P(Y = k)."""
-    return p @ np.arange(p.shape[1], dtype=p.dtype)
-
-
 def ranked_probability_scores(
     y: Int[np.ndarray, " bags"], p: Float[np.ndarray, "bags grades"]
 ) -> Float[np.ndarray, " bags"]:

@@ -18,10 +18,12 @@ from scipy.special import stdtr, stdtrit
 from scipy.stats import rankdata
 
 from .bootstrap import Draws
-from .delong_test import ROUNDING
 from .replicates import MetricName, resampled_metric
 
 ALPHA = 0.05
+
+ROUNDING = 1e-20
+"""A variance below this is a rounding error: true standard errors are far above 1e-10."""
 
 QUANTILES = 4000
 """Number of points at which the replicates' part of the error is evaluated."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..core import Task
+from ..core import TaskName
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class Primary:
     higher_is_better: bool
 
 
-PRIMARY: dict[Task, Primary] = {
+PRIMARY: dict[TaskName, Primary] = {
     "binary": Primary("auroc", higher_is_better=True),
     "multiclass": Primary("macro_auroc", higher_is_better=True),
     "ordinal": Primary("quadratic_kappa", higher_is_better=True),

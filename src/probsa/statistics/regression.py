@@ -1,12 +1,10 @@
 """Metrics of a number per bag, in the user's unit.
 
 Of the proper scores, NLL and CRPS, the means over bags are taken here; the likelihood gives them
-for each bag. From quantiles of the prediction, the probability integral transform (PIT) is only
-known up to the two levels between which the truth lies, so its histogram has the levels as edges.
+for each bag.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -16,17 +14,6 @@ from .bootstrap import Draws
 from .metric import Metric
 from .sampled import mean_of_items
 from .target_metrics import TargetMetrics
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PitHistogram:
-    """How often the truth lies between neighbouring quantiles of the prediction."""
-
-    edges: tuple[float, ...]
-    """The levels from 0 to 1 that bound the bins."""
-    share: tuple[float, ...]
-    expected: tuple[float, ...]
-    """The width of each bin: its share if predictions are calibrated."""
 
 
 def r_squared(
@@ -97,38 +84,6 @@ def interval_metrics(
         "coverage": mean_of_items(inside, draws=draws),
         "width": mean_of_items(high - low, draws=draws),
     }
-
-
-def pit_histogram(
-    y: Float[np.ndarray, " bags"],
-    quantiles: Float[np.ndarray, "bags levels"],
-    *,
-    levels: Sequence[float],
-) -> PitHistogram:
-    """Return the shares of bags between neighbouring quantiles.
-
-    A value equal to a quantile counts as below it. Finer bins than these need the predicted
-    distribution itself.
-
-    Args:
-        y: the true values, at least one.
-        quantiles: the quantiles of each prediction, in the order of `levels`.
-        levels: rising numbers between 0 and 1.
-    """
-    edges = np.concatenate([[0.0], levels, [1.0]])
-    share = np.bincount((y[:, None] > quantiles).sum(1), minlength=len(levels) + 1) / len(y)
-    return PitHistogram(
-        edges=tuple(edges.tolist()),
-        share=tuple(share.tolist()),
-        expected=tuple(np.diff(edges).tolist()),
-    )
-
-
-def outside_range(
-    predicted: Float[np.ndarray, " bags"], *, training: Float[np.ndarray, " training"]
-) -> int:
-    """Return the number of predictions below the least or above the largest training value."""
-    return int(((predicted < training.min()) | (predicted > training.max())).sum())
 
 
 def regression_metrics(

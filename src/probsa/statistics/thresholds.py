@@ -1,4 +1,4 @@
-"""Thresholds of positive calls (p ≥ t) by rules other than F1, and predictive values elsewhere.
+"""Thresholds of positive calls (p ≥ t) by rules other than F1.
 
 `youden` maximises sensitivity + specificity (Youden, Cancer 1950), `sensitivity=.95` finds nearly
 all positives, and `cost=c_fn:c_fp` weighs the two errors. The data are validation bags.
@@ -108,31 +108,3 @@ def cost_threshold(*, false_negative: float, false_positive: float) -> float:
             f"the costs are {false_negative} and {false_positive}, but expected numbers above 0"
         )
     return false_positive / (false_positive + false_negative)
-
-
-def predictive_values(
-    *, sensitivity: float, specificity: float, prevalence: float
-) -> tuple[float | None, float | None]:
-    """Return the positive and the negative predictive value at a prevalence, by Bayes.
-
-    A value is None if no bag would be called so. Sensitivity and specificity are assumed to be the
-    same at the other prevalence.
-
-    Raises:
-        InputError: a number is not in [0, 1].
-    """
-    for name, share in (
-        ("sensitivity", sensitivity),
-        ("specificity", specificity),
-        ("prevalence", prevalence),
-    ):
-        if not 0 <= share <= 1:
-            raise InputError(f"the {name} is {share}, but expected a number from 0 to 1")
-    true_positive, false_negative = sensitivity * prevalence, (1 - sensitivity) * prevalence
-    true_negative = specificity * (1 - prevalence)
-    false_positive = (1 - specificity) * (1 - prevalence)
-    positive, negative = true_positive + false_positive, true_negative + false_negative
-    return (
-        true_positive / positive if positive > 0 else None,
-        true_negative / negative if negative > 0 else None,
-    )

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import torch
 import yaml
 
-from ..core import Limits, Task, read_record, write_csv, write_json, write_text
+from ..core import Limits, TaskName, read_record, write_csv, write_json, write_text
 from ..errors import InputError, OutputExists, UnknownName
 from ..models import arguments, names, original
 from .config import RunConfig, plain
@@ -40,7 +40,7 @@ class StoredThreshold:
 class StoredTargets:
     """The content of targets.json."""
 
-    task: Task
+    task: TaskName
     train: list[float] | list[list[float | None]]
     """The targets of the training bags, a number or a list each."""
 

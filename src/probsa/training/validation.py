@@ -7,7 +7,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from ..core import CLASS_TASKS, Bags, Task
+from ..core import CLASS_TASKS, Bags, TaskName
 from ..models import Output
 from ..statistics import Draws, cohen_kappa, confusion, harrell_c, median_call
 from ..variational import Likelihood
@@ -29,7 +29,7 @@ def with_nll(out: Output, likelihood: Likelihood, bags: Bags) -> Tensor:
 
 
 def validation_scores(
-    targets: Sequence[Target], predicted: Sequence[Sequence[float]], *, task: Task = "binary"
+    targets: Sequence[Target], predicted: Sequence[Sequence[float]], *, task: TaskName = "binary"
 ) -> Scores:
     """Return the main metric of a task and the NLL of the validation bags; None where undefined.
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import CLASS_TASKS, Task, as_record
+from ..core import CLASS_TASKS, TaskName, as_record
 from ..errors import InputError
 from .cox import Cox, breslow_hazard
 from .findings import Findings
@@ -30,7 +30,7 @@ MOST_TIMES = 16
 class LikelihoodSpec:
     """Everything that is needed to build a likelihood again."""
 
-    task: Task
+    task: TaskName
     n_classes: int = 0
     """Number of classes, grades or findings."""
     one_logit: bool = False
@@ -103,7 +103,12 @@ def logits_of(spec: LikelihoodSpec) -> int:
 
 
 def fit_spec(
-    task: Task, y: Tensor, *, n_classes: int, options: LikelihoodOptions, one_logit: bool = False
+    task: TaskName,
+    y: Tensor,
+    *,
+    n_classes: int,
+    options: LikelihoodOptions,
+    one_logit: bool = False,
 ) -> LikelihoodSpec:
     """Return the likelihood of a task, with the constants that follow from training targets.
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..core import Task
+from ..core import TaskName
 from ..errors import InputError
 
 
@@ -36,7 +36,7 @@ class Likelihood(nn.Module, ABC):
             `balanced_weights`); None for no weights.
     """
 
-    task: Task
+    task: TaskName
     """What is predicted."""
     couples_bags: ClassVar[bool] = False
     """Whether the loss of a bag depends on the other bags of its batch."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..core import Task
+from ..core import TaskName
 from ..errors import InputError
 from ..evaluation import AIMS, Prediction, available_scores, drawn_values, shown_column
 from ..maps import flatness, score_name, unit_of, value_range
@@ -16,7 +16,7 @@ from .scripts import packed
 
 GALLERY = 10
 """Number of patches in each list of pictures."""
-CONTRIBUTES_TO: dict[Task, str] = {
+CONTRIBUTES_TO: dict[TaskName, str] = {
     "binary": "the class",
     "multiclass": "the class",
     "ordinal": "the grade",

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..core import Task
+from ..core import TaskName
 from ..evaluation import TOWARDS, Predictions, middle_time
 
 UNSURE = "The call changes within one standard deviation of the probability."
@@ -36,7 +36,7 @@ class Words:
 
 
 CLASSES = Words()
-BY_TASK: dict[Task, Words] = {
+BY_TASK: dict[TaskName, Words] = {
     "ordinal": Words(
         said="grade",
         call="Grade",

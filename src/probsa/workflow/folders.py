@@ -22,11 +22,11 @@ from ..evaluation import (
     NOTES,
     MapScoreChoice,
     Predictor,
-    apply_null_maps,
     distances_of,
     load,
     load_several,
     null_maps_of,
+    write_null_scores,
 )
 from ..training import (
     RunFolder,
@@ -99,7 +99,8 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         overwrite=overwrite,
         on_bag=on_bag,
     )
-    apply_null_maps(null_maps, out, bags)
+    if null_maps is not None:
+        write_null_scores(out, null_maps, read=bags.stored)
     return replace(predicted, **_remarks(table, bags, out), new_missing=unknown)
 
 

@@ -11,16 +11,19 @@ import numpy as np
 from ..core import CLASS_TASKS, write_json
 from ..datasets import BagSet
 from ..evaluation import (
-    Prediction,
-    Predictor,
-    Report,
     best_threshold,
     choose_map_score,
     evaluate,
+    fit_null_maps,
     fit_run_distance,
+    labelled_bags,
     load,
+    null_maps_file,
     scale_run,
-    store_null_maps,
+    write_null_scores,
+    Prediction,
+    Predictor,
+    Report,
 )
 from ..maps import render_folder
 from ..statistics import threshold_by_rule
@@ -188,7 +191,11 @@ def predict_run(
     )
     if extras:
         classes = as_two_classes(table, split.train)
-        store_null_maps(run, bags, train=split.train, validation=split.val, labels=classes)
+        parts = {"train": split.train, "validation": split.val}
+        if any(True for _ in labelled_bags(run.predictions)):
+            maps = fit_null_maps(bags.stored, labels=classes, **parts)
+            maps.save(null_maps_file(run.path))
+            write_null_scores(run.predictions, maps, read=bags.stored)
     return predicted
 
 

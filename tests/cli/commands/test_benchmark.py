@@ -35,7 +35,6 @@ def reported(monkeypatch):
         return ReportFiles(
             files=(out / "tables" / "x.md",),
             missing=(("a map", "no coordinates"),),
-            odd=("own, fold 1: labels flipped?",),
         )
 
     monkeypatch.setattr("probsa.benchmark.write_report", written)
@@ -75,7 +74,6 @@ def test_a_grid_is_run_and_reported(grid, capsys, reported):
         "2 of 2 cells are done",
         "small/tables/x.md",
         "not made: a map: no coordinates",
-        "outlier fold: own, fold 1: labels flipped?",
     ]
     assert "cells 1/2" in err and "cells 2/2" in err and "making tables" in err
     assert reported == [("small", ["000", "001"], ["dsmil"], ["own"])]
@@ -89,7 +87,6 @@ def test_a_grid_is_run_and_reported(grid, capsys, reported):
         "failed": [],
         "files": ["small/tables/x.md"],
         "missing": [{"figure": "a map", "reason": "no coordinates"}],
-        "odd": ["own, fold 1: labels flipped?"],
     }
     assert "2 of 2 cells are done already" in err
     assert run("--tables-only") == 0
@@ -176,12 +173,3 @@ def test_help_names_every_key_of_a_grid(capsys):
     text = capsys.readouterr().out
     for key in set(GRID_KEYS) - {"name"}:
         assert f"  {key}: " in text or f"--{key.replace('_', '-')}" in text
-
-
-def test_steps_are_timed_where_that_is_asked_for(grid, reported):
-    assert run("--data", "toy") == 0
-    assert not (grid / "small" / "timing.csv").exists()
-    assert run("--data", "toy", "--timing") == 0
-    rows = read_csv(grid / "small" / "timing.csv")
-    assert [r["method"] for r in rows] == ["abmil", "dsmil"]
-    assert all(float(r["milliseconds"]) > 0 for r in rows)

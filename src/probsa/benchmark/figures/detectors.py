@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from ...errors import ProbSAError
 from ..results.cache import ResultCache
-from ..results.instances import AREA
 from ..results.results import Scores, instances_of
 from .uncertainty import SHORT, ErrorDetection
 
@@ -29,7 +28,7 @@ def error_detections(
                 continue
             if not any(p.attention_variance.any() for p in first):
                 continue  # Dirac
-            metrics = cache.summary(s)
+            metrics = cache.metrics(s)
         except (ProbSAError, OSError) as error:
             reasons.append(f"{s.method.name} on {s.data}: {error}")
             continue
@@ -39,7 +38,7 @@ def error_detections(
                 data=s.data,
                 method=s.method.name,
                 model=s.method.model,
-                metrics={name: metrics[f"error_auroc_{d}_{AREA}"] for d, name in SHORT.items()},
+                metrics={name: metrics[f"error_auroc_{d}"] for d, name in SHORT.items()},
             )
         )
     return methods, list(dict.fromkeys(reasons))

@@ -11,23 +11,14 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...evaluation import ErrorDetector
 from ...statistics import Metric
 from .style import GREY, TEXT, WIDTH, dress, note, sheet, shortened, style_of, write
 
 LINE = 0.165
 """Height of a bar in inches."""
 GREYS = ("#9a9a9a", "#b4b4b4", "#cbcbcb")
-SHORT: dict[ErrorDetector, str] = {
-    "variance": "σ²",
-    "degree": "1/degree",
-    "edge": "nearness to the edge",
-    "margin": "−|e|",
-    "entropy": "−w log w",
-    "seeds": "s.d. over replicates",
-    "field": "random map",
-}
-"""Short names of σ² and its rivals; see error_detectors.py."""
+SHORT = {"variance": "σ²", "margin": "−|e|", "entropy": "−w log w"}
+"""Short names of σ² and its null rivals."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,8 +23,6 @@ from .figure_data import (
     family_ranks,
     folds,
     gains,
-    outliers,
-    paper_gains,
 )
 from .figure_files import FigureFiles
 from .folds import write_folds
@@ -76,7 +74,7 @@ def write_figures(
     files = others + _comparisons(folder, scores, rule=rule, cache=cache)
     splits = [s for s in folds(scores) if s.auroc]
     files += _one(
-        path("splits"), splits, [], lambda p, r: write_folds(p, r, outliers=outliers(scores)),
+        path("splits"), splits, [], write_folds,
         none="no split has test bags of both classes",
     )  # fmt: skip
     files += _critical(folder, scores)
@@ -95,7 +93,7 @@ def _comparisons(
     ours, missing = gains(scores, cache=cache)
     files = _one(
         folder / "improvement.png", ours, missing,
-        lambda p, r: write_improvement(p, [*r, *paper_gains()]),
+        write_improvement,
         none="no ProbSA method with λ > 0 has its baseline (λ = 0)",
     )  # fmt: skip
     ranks, lost_ranks = family_ranks(scores)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...statistics import Metric
-from .instances import BOOTSTRAP, samples_of
+from .instances import BOOTSTRAP, metrics_of
 from .pooled import Compared, compare_methods
 from .results import AnyScores, Scores
 from .target_comparison import TargetCompared, compare_targets
@@ -20,7 +20,7 @@ class ResultCache:
     """Computes each result once for the same runs."""
 
     _compared: dict[tuple[Key, str | None], Compared] = field(default_factory=dict)
-    _samples: dict[tuple[Key, int], Mapping[str, Metric] | None] = field(default_factory=dict)
+    _metrics: dict[tuple[Key, int], Mapping[str, Metric] | None] = field(default_factory=dict)
     _targets: dict[tuple[Key, str | None], TargetCompared] = field(default_factory=dict)
     _target_samples: dict[Key, TargetSamples] = field(default_factory=dict)
 
@@ -48,25 +48,16 @@ class ResultCache:
             self._target_samples[key] = sample_targets(scores)
         return self._target_samples[key]
 
-    def summary(self, scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
-        """Return all instance metrics of the scores.
+    def metrics(self, scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
+        """Return `metrics_of` the scores.
 
         Raises:
-            BagError, InputError: As `samples_of` does.
-        """
-        samples = self.samples(scores, bootstrap=bootstrap)
-        return None if samples is None else dict(samples)
-
-    def samples(self, scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
-        """Return `samples_of` the scores.
-
-        Raises:
-            BagError, InputError: As `samples_of` does.
+            BagError, InputError: As `metrics_of` does.
         """
         key = (_key([scores]), bootstrap)
-        if key not in self._samples:
-            self._samples[key] = samples_of(scores, bootstrap=bootstrap)
-        return self._samples[key]
+        if key not in self._metrics:
+            self._metrics[key] = metrics_of(scores, bootstrap=bootstrap)
+        return self._metrics[key]
 
 
 def _key(scores: Sequence[AnyScores]) -> Key:

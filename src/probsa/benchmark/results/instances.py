@@ -1,59 +1,52 @@
 """Instance metrics of one method over its replicates, for both tables and figures."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 
-from ...evaluation import InstanceArea, Prediction, ValidationPredictions, instance_samples
+from ...evaluation import InstanceTable, Prediction, instance_metrics
 from ...statistics import Metric
 from .pooled import blocks
 from .results import Scores, instances_of, validation_of
 
-AREA: InstanceArea = "positive_bags"
-"""The instances among which wrong calls are counted."""
 BOOTSTRAP = 200
 
 
-def summary_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
-    """Return all instance metrics of one method, as `samples_of` does."""
-    samples = samples_of(scores, bootstrap=bootstrap)
-    return None if samples is None else dict(samples)
-
-
-def samples_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
+def metrics_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
     """Return all instance metrics of one method with their resamples, or None without labels.
 
     Raises:
         BagError: A bag's file is missing or damaged, or its attention is not finite.
         InputError: The replicates do not match.
     """
-    replicates = list(instances_of(scores))
-    if all(p.instance_labels is None for p in replicates[0]):
+    labels = dict(zip(scores.bags, scores.y.tolist(), strict=True))
+
+    def positive(p: Prediction) -> bool:
+        """Return the label of a test bag; of a validation bag, whether an instance is positive."""
+        if p.name in labels:
+            return bool(labels[p.name])
+        return p.instance_labels is not None and bool((p.instance_labels > 0).any())
+
+    tables = [InstanceTable.of(r, positive=positive) for r in instances_of(scores)]
+    if not tables[0].names:
         return None
-    by_run = list(validation_of(scores))
-    validation: list[ValidationPredictions] = []
-    for runs in by_run:
-        by_split: dict[Hashable, Sequence[Prediction]] = {**runs}
-        validation.append(by_split if scores.folds else next(iter(runs.values())))
-    by_fold = dict(zip(scores.bags, scores.split[0].tolist(), strict=True))
-    return instance_samples(
-        replicates,
-        positive=_positive(scores, by_run),
+    validation: list[InstanceTable | Mapping[Hashable, InstanceTable]] = []
+    for runs in validation_of(scores):
+        of_split = {
+            split: InstanceTable.of((p for p in run if positive(p)), positive=positive)
+            for split, run in runs.items()
+        }
+        validation.append(of_split if scores.folds else next(iter(of_split.values())))
+    return instance_metrics(
+        tables,
         validation=validation,
         groups=dict(zip(scores.bags, scores.groups.tolist(), strict=True)),
-        folds=by_fold if scores.folds else None,
+        folds=folds_of(scores),
         blocks=blocks(scores),
         bootstrap=bootstrap,
     )
 
 
-def _positive(
-    scores: Scores, by_run: Sequence[Mapping[int, Sequence[Prediction]]]
-) -> dict[str, bool]:
-    """Return which bags are positive: test bags by their label, others by their instances."""
-    from_instances = {
-        p.name: bool((p.instance_labels > 0).any())
-        for runs in by_run
-        for run in runs.values()
-        for p in run
-        if p.instance_labels is not None
-    }
-    return from_instances | {b: bool(y) for b, y in zip(scores.bags, scores.y, strict=True)}
+def folds_of(scores: Scores) -> dict[str, int] | None:
+    """Return the fold of each test bag; None if one run predicts all of them."""
+    if not scores.folds:
+        return None
+    return dict(zip(scores.bags, scores.split[0].tolist(), strict=True))

@@ -4,37 +4,35 @@ OUT/null_maps/<data>/split<k>/null_maps.safetensors    the maps fitted on the sp
 OUT/null_maps/<data>/split<k>/null_maps/<bag>.h5       their scores of the held-out bags
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from ...errors import ProbSAError
 from ...evaluation import (
     NULL_MAPS,
+    InstanceTable,
     Prediction,
     about_null_maps,
-    fit_for_run,
-    is_mixed,
+    fit_null_maps,
+    instance_metrics,
     labelled_bags,
     null_maps_file,
-    ranking_samples,
     read_null_scores,
     write_null_scores,
 )
 from ...statistics import Metric
 from ...training import RunFolder, as_two_classes, open_units, read_split
-from .instances import BOOTSTRAP
+from .instances import BOOTSTRAP, folds_of
 from .pooled import replicate_keys
 from .results import Scores, instances_of, replicates_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NullResults:
-    """Measures of null maps on the test bags of a data set, pooled and within positive bags."""
+    """Metrics of null maps on the test bags of a data set, pooled and within positive bags."""
 
-    samples: Mapping[str, Mapping[str, Metric]]
+    metrics: Mapping[str, Mapping[str, Metric]]
     """By null map and measure; paired with those of the methods."""
     missing: Mapping[str, str]
     """The null maps that could not be computed, with the reason."""
@@ -43,15 +41,15 @@ class NullResults:
 
 
 def nulls_or_reason(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> NullResults:
-    """Return `null_results`, or no measures with the reason if they cannot be computed."""
+    """Return `null_results`, or no metrics with the reason if they cannot be computed."""
     try:
         return null_results(scores, bootstrap=bootstrap)
     except ProbSAError as error:
-        return NullResults(samples={}, missing={"all": str(error)}, groups=0)
+        return NullResults(metrics={}, missing={"all": str(error)}, groups=0)
 
 
 def null_results(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> NullResults:
-    """Return the measures of every null map on the test bags of a method's replicates.
+    """Return the metrics of every null map on the test bags of a method's replicates.
 
     Null maps depend on the split only, so that one seed of each split is used. Scores that are
     stored in the experiment's folder are used again.
@@ -59,62 +57,57 @@ def null_results(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> NullResults:
     Raises:
         BagError: A bag's file is missing or damaged.
     """
-    replaced, missing, predictions = null_predictions(scores)
-    positive = {b: bool(y) for b, y in zip(scores.bags, scores.y, strict=True)}
+    tables, missing = null_tables(scores)
     groups = dict(zip(scores.bags, scores.groups.tolist(), strict=True))
-    folds = dict(zip(scores.bags, scores.split[0].tolist(), strict=True)) if scores.folds else None
-    samples = {
-        name: ranking_samples(
-            of_map, positive=positive, groups=groups, folds=folds, bootstrap=bootstrap
-        )
-        for name, of_map in replaced.items()
-    }
-    counted = {
-        groups[p.name]
-        for p in predictions[0]
-        if positive[p.name]
-        and p.instance_labels is not None
-        and is_mixed(p.instance_labels[p.instance_labels >= 0] > 0)
-    }
-    return NullResults(samples=samples, missing=missing, groups=len(counted))
+    mixed = zip(tables[0].names, tables[0].mixed, strict=True)
+    return NullResults(
+        metrics={
+            name: instance_metrics(
+                tables,
+                column=name,
+                groups=groups,
+                folds=folds_of(scores),
+                ranks_only=True,
+                bootstrap=bootstrap,
+            )
+            for name in NULL_MAPS
+            if all(name in table.columns for table in tables)
+        },
+        missing=missing,
+        groups=len({groups[name] for name, counts in mixed if counts}),
+    )
 
 
-def null_predictions(
-    scores: Scores,
-) -> tuple[dict[str, list[list[Prediction]]], dict[str, str], list[list[Prediction]]]:
-    """Return predictions of the test bags in which the scores are those of null maps.
+def null_tables(scores: Scores) -> tuple[list[InstanceTable], dict[str, str]]:
+    """Return the labelled instances of the test bags with a column for each null map.
 
-    Returns: the predictions by null map and replicate (one for each split), the reasons why maps
-        are missing, and the predictions of the method itself.
+    Returns: a table for each split, and the reasons why maps are missing.
 
     Raises:
         BagError: A bag's file is missing or damaged.
     """
     rows = _one_per_split(scores)
     runs = [replicates_of(scores)[r] for r in rows]
-    predictions = [next(instances_of(_replicate(scores, r))) for r in rows]
-    folders, missing = _stored_scores(runs, names=scores.bags)
-    found: dict[str, list[list[Prediction]]] = {}
-    for name in NULL_MAPS if folders else ():
-        replaced, reason = _replaced(name, predictions, folders)
-        if reason is not None:
-            missing[name] = reason
-        elif replaced:
-            found[name] = replaced
-    return found, missing, predictions
+    folders, missing = _folders(runs, names=scores.bags)
+    labels = dict(zip(scores.bags, scores.y.tolist(), strict=True))
+    tables = []
+    for k, r in enumerate(rows):
+        predictions = next(instances_of(_replicate(scores, r)))
+
+        def more(p: Prediction, k: int = k) -> Mapping[str, object]:
+            if not folders:
+                return {}
+            return read_null_scores(folders[p.name][k], p.name, instances=len(p.attention_mean))
+
+        table = InstanceTable.of(predictions, positive=lambda p: bool(labels[p.name]), more=more)
+        tables.append(table)
+        missing |= {k: v for k, v in table.missing.items() if k in NULL_MAPS}
+    return tables, missing
 
 
 def _replicate(scores: Scores, row: int) -> Scores:
     """Return a single replicate."""
-    one = slice(row, row + 1)
-    return replace(
-        scores,
-        p=scores.p[one],
-        calls=scores.calls[one],
-        split=scores.split[one],
-        seed=scores.seed[one],
-        runs=replicates_of(scores)[row],
-    )
+    return replace(scores.take([row]), runs=replicates_of(scores)[row])
 
 
 def _one_per_split(scores: Scores) -> list[int]:
@@ -125,7 +118,7 @@ def _one_per_split(scores: Scores) -> list[int]:
     return list(first.values())
 
 
-def _stored_scores(
+def _folders(
     replicates: Sequence[Sequence[Path]], *, names: Sequence[str]
 ) -> tuple[dict[str, list[Path]], dict[str, str]]:
     """Return the folder with the scores of each bag, by replicate; fit maps that are not there.
@@ -159,50 +152,12 @@ def _fitted(run: Path) -> Path:
     config, split = of_run.config(), read_split(of_run)
     bags, table = open_units(config.data)
     labels = as_two_classes(table, split.train)
-    maps = fit_for_run(bags, train=split.train, validation=split.val, labels=labels)
+    parts = {"train": split.train, "validation": split.val}
+    maps = fit_null_maps(bags.stored, labels=labels, **parts)
     maps.save(null_maps_file(folder))
-    tested = set(split.test)
-    names = (name for name in labelled_bags(of_run.predictions) if name in tested)
-    write_null_scores(folder, maps, names=names, read=bags.stored)
+
+    def tested() -> Iterator[str]:
+        return (name for name in labelled_bags(of_run.predictions) if name in set(split.test))
+
+    write_null_scores(of_run.predictions, maps, read=bags.stored, names=tested(), out=folder)
     return folder
-
-
-def _replaced(
-    name: str, replicates: Sequence[Sequence[Prediction]], folders: Mapping[str, Sequence[Path]]
-) -> tuple[list[list[Prediction]], str | None]:
-    """Return predictions whose scores are those of a null map, or why a bag has none.
-
-    Both are empty for a map that no bag has.
-    """
-    result: list[list[Prediction]] = []
-    reasons: list[str] = []
-    found = 0
-    for r, predictions in enumerate(replicates):
-        result.append([])
-        for p in predictions:
-            if p.instance_labels is None:
-                result[-1].append(p)
-                continue
-            n = len(p.instance_labels)
-            score = read_null_scores(folders[p.name][r], p.name, instances=n).get(name)
-            if isinstance(score, np.ndarray):
-                found += 1
-                result[-1].append(_with_score(p, score))
-            elif score is not None:
-                reasons.append(score)
-    if reasons:
-        return [], f"{reasons[0]} ({len(reasons)} of {len(reasons) + found} bags)"
-    return (result if found else []), None
-
-
-def _with_score(p: Prediction, score: np.ndarray) -> Prediction:
-    values = score.astype(np.float32)
-    return replace(
-        p,
-        attention_mean=values,
-        attention_variance=np.zeros_like(values),
-        score_kind="relevance",
-        class_score=None,
-        contribution=None,
-        leave_one_out=None,
-    )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core import Task, read_json
+from ...core import TaskName, read_json
 from ...errors import InputError
 from ...evaluation import PREDICTIONS_TABLE, Predictions, TargetData, read_predictions
 from ...training import RunFolder, read_split
@@ -133,7 +133,7 @@ class Tested:
         return tuple(sorted(self.y))
 
     @property
-    def task(self) -> Task:
+    def task(self) -> TaskName:
         return "binary" if self.target is None else self.target.task
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from ...core import Task
+from ...core import TaskName
 from ...evaluation import TargetData
 from ..grid.methods_and_cells import Method
 
@@ -39,7 +39,7 @@ class TargetScores:
     """Whether each bag is tested by the run of its own fold."""
 
     @property
-    def task(self) -> Task:
+    def task(self) -> TaskName:
         """The task of the data set."""
         return self.replicates[0][0].data.task
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...core import Task
+from ...core import TaskName
 from ...statistics import PRIMARY
 
 
@@ -65,7 +65,7 @@ BRIER = TableMetric(
     by_fold=True,
     low=0.0,
 )
-MEASURES: dict[Task, tuple[TableMetric, ...]] = {
+MEASURES: dict[TaskName, tuple[TableMetric, ...]] = {
     "multiclass": (
         _area("macro_auroc", "macro AUROC"),
         _share("accuracy", "accuracy"),
@@ -98,7 +98,7 @@ MEASURES: dict[Task, tuple[TableMetric, ...]] = {
 """By task, for all but two classes; the first has the name of `PRIMARY`."""
 
 
-def primary_of(task: Task) -> TableMetric:
+def primary_of(task: TaskName) -> TableMetric:
     """Return the metric that decides ranks."""
     metric = MEASURES[task][0]
     assert metric.name == PRIMARY[task].name

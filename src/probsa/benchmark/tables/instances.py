@@ -3,33 +3,25 @@
 from collections.abc import Mapping, Sequence
 
 from ...errors import ProbSAError
-from ...evaluation import (
-    DETECTOR_TITLES,
-    ERROR_DETECTORS,
-    doubt_verdict,
-    error_verdict,
-)
+from ...evaluation import INSTANCE_DETECTORS, doubt_verdict, variance_verdict
 from ...statistics import Metric, detectable_from_intervals
 from ..results.cache import ResultCache
-from ..results.instances import AREA, BOOTSTRAP
+from ..results.instances import BOOTSTRAP
 from ..results.null_maps import nulls_or_reason
 from ..results.results import Scores
 from ._shared import key, metadata
 from .lesions import lesion_tables
 from .table import Column, ResultTable, TableCell, Unit, text_cell
-from .within_bags import Samples, within_bags_table
+from .within_bags import Metrics, within_bags_table
 
-Summary = Mapping[str, Metric]
 METRIC_COLUMNS: tuple[tuple[str, str, Unit], ...] = (
     ("auroc", "AUROC", "percent"),
     ("average_precision", "AP", "percent"),
     ("auroc_within_bags", "AUROC within bags", "percent"),
     ("dice", "Dice", "percent"),
     ("dice_pooled", "Dice, pooled", "percent"),
-    ("isolated_fp", "isolated false positives", "percent"),
-    ("isolated_fp_excess", "beyond chance", "points"),
 )
-SHOWN_DETECTORS = tuple(d for d in ERROR_DETECTORS if d not in ("doubt_within", "doubt_between"))
+SHOWN_DETECTORS = ("variance", "doubt", "margin", "entropy")
 """Without the parts of P(wrong), which only an ensemble has."""
 
 
@@ -41,21 +33,19 @@ def instances_table(
     Returns: None if no test bag has instance labels.
     """
     cache = cache or ResultCache()
-    summaries: dict[str, Summary] = {}
-    samples: dict[str, Samples] = {}
+    summaries: dict[str, Metrics] = {}
     failures: list[str] = []
     for s in scores:
         try:
-            sampled = cache.samples(s, bootstrap=bootstrap)
+            sampled = cache.metrics(s, bootstrap=bootstrap)
         except ProbSAError as error:
             failures.append(f"{s.method.name} has no instance metrics: {error}.")
             continue
         if sampled is not None:
-            samples[s.method.name] = sampled
-            summaries[s.method.name] = dict(sampled)
+            summaries[s.method.name] = sampled
     if not summaries:
         return None
-    data, with_labels = scores[0].data, [s for s in scores if s.method.name in samples]
+    data, with_labels = scores[0].data, [s for s in scores if s.method.name in summaries]
     tables, lesion_notes = lesion_tables(scores, bootstrap=bootstrap)
     columns = [Column(key="method", title="method")]
     columns += [Column(key=k, title=title, unit=unit) for k, title, unit in METRIC_COLUMNS]
@@ -64,7 +54,7 @@ def instances_table(
         for name, summary in summaries.items()
     ]
     nulls = nulls_or_reason(with_labels[0], bootstrap=bootstrap)
-    rows += [_null_row(name, of_map) for name, of_map in nulls.samples.items()]
+    rows += [_null_row(name, of_map) for name, of_map in nulls.metrics.items()]
     return ResultTable(
         name=f"instances_{key(data)}",
         title=f"Instances of {data}",
@@ -76,10 +66,7 @@ def instances_table(
             "patients and replicates. AUROC and AP rank the instances of all test bags together; "
             "with folds, they are means over folds. Null maps have no calls. Dice is "
             "computed on the instances of positive bags, at the threshold chosen on each run's "
-            "validation bags. "
-            "Isolated false positives: of the tenth of each bag's healthy instances with the "
-            "highest scores, the fraction without a neighbour that is also among them; beyond "
-            "chance subtracts the value for randomly placed calls.",
+            "validation bags.",
             *_reasons(summaries),
             *failures,
             *lesion_notes,
@@ -87,14 +74,14 @@ def instances_table(
         follow=(
             _detectors(data, summaries),
             *tables,
-            within_bags_table(data, samples, nulls=nulls),
+            within_bags_table(data, summaries, nulls=nulls),
         ),
     )
 
 
-def _null_row(name: str, samples: Samples) -> tuple[TableCell, ...]:
+def _null_row(name: str, metrics: Metrics) -> tuple[TableCell, ...]:
     """Return the row of a null map, which has only the metrics that rank instances."""
-    cells = [_cell(samples[k]) if k in samples else TableCell() for k, _, _ in METRIC_COLUMNS]
+    cells = [_cell(metrics[k]) if k in metrics else TableCell() for k, _, _ in METRIC_COLUMNS]
     return (text_cell(f"null: {name}"), *cells)
 
 
@@ -102,7 +89,7 @@ def _cell(m: Metric) -> TableCell:
     return TableCell(value=m.value, low=m.low, high=m.high)
 
 
-def _reasons(summaries: Mapping[str, Summary]) -> list[str]:
+def _reasons(summaries: Mapping[str, Metrics]) -> list[str]:
     """Return why metrics are undefined, each reason once."""
     methods_by_reason: dict[str, list[str]] = {}
     for name, summary in summaries.items():
@@ -114,27 +101,27 @@ def _reasons(summaries: Mapping[str, Summary]) -> list[str]:
     return [f"{reason} ({', '.join(names)})." for reason, names in methods_by_reason.items()]
 
 
-def _detectors(data: str, summaries: Mapping[str, Summary]) -> ResultTable:
+def _detectors(data: str, summaries: Mapping[str, Metrics]) -> ResultTable:
     """Return the AUROC with which σ² and its null rivals find wrong instance calls."""
     columns = [
         Column(key="method", title="method"),
         Column(key="error_rate", title="wrong calls", unit="percent"),
     ]
-    columns += [Column(key=d, title=DETECTOR_TITLES[d], unit="percent") for d in SHOWN_DETECTORS]
+    columns += [Column(key=d, title=INSTANCE_DETECTORS[d], unit="percent") for d in SHOWN_DETECTORS]
     columns.append(Column(key="gain", title="σ² minus best rival", unit="points"))
     rows = []
     for name, summary in summaries.items():
-        metrics = [summary[f"error_rate_{AREA}"]]
-        metrics += [summary[f"error_auroc_{d}_{AREA}"] for d in SHOWN_DETECTORS]
-        metrics.append(summary[f"error_auroc_gain_{AREA}"])
+        metrics = [summary[f"error_rate"]]
+        metrics += [summary[f"error_auroc_{d}"] for d in SHOWN_DETECTORS]
+        metrics.append(summary[f"error_auroc_gain"])
         rows.append((text_cell(name), *(_cell(m) for m in metrics)))
-    variance_key = f"error_auroc_variance_{AREA}"
+    variance_key = f"error_auroc_variance"
     verdicts = [
-        f"{n}: {error_verdict(s)} {doubt_verdict(s)}"
+        f"{n}: {variance_verdict(s)} {doubt_verdict(s)}"
         for n, s in summaries.items()
         if s[variance_key].value is not None
     ]
-    gains = [s[f"error_auroc_gain_{AREA}"] for s in summaries.values()]
+    gains = [s[f"error_auroc_gain"] for s in summaries.values()]
     return ResultTable(
         name=f"errors_{key(data)}",
         title=f"Detection of wrong instance calls on {data}",
@@ -143,8 +130,7 @@ def _detectors(data: str, summaries: Mapping[str, Summary]) -> ResultTable:
         footnotes=(
             "AUROC in percent for finding wrong calls among the instances of positive bags: σ² and "
             "P(wrong) first, then their null rivals, which cost nothing extra; a random order has "
-            "50. Methods without a variance have neither σ², nor P(wrong), nor a random map with "
-            "the spectrum of σ².",
+            "50. Methods without a variance have neither σ² nor P(wrong).",
             *verdicts,
             detectable_from_intervals([(m.low, m.high) for m in gains], what="σ² minus best rival"),
         ),

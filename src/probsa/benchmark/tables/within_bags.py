@@ -14,24 +14,24 @@ from ..results.null_maps import NullResults
 from ._shared import key
 from .table import Column, ResultTable, TableCell, text_cell
 
-Samples = Mapping[str, Metric]
+Metrics = Mapping[str, Metric]
 
 
 def within_bags_table(
-    data: str, samples: Mapping[str, Samples], *, nulls: NullResults
+    data: str, metrics: Mapping[str, Metrics], *, nulls: NullResults
 ) -> ResultTable:
     """Return the measures within positive bags of every method and of every null map.
 
     Args:
         data: The name of the data set.
-        samples: The instance metrics of the methods, by name.
+        metrics: The instance metrics of the methods, by name.
         nulls: Those of the null maps, with as many resamples.
     """
     columns = [Column(key="method", title="method")]
     columns += [Column(key=k, title=WITHIN_TITLES[k], unit="percent") for k in WITHIN_BAGS]
     columns.append(Column(key=DICE_OF_MAP, title="Dice", unit="percent"))
-    rows = [_row(name, s) for name, s in samples.items()]
-    rows += [_row(f"null: {name}", s) for name, s in nulls.samples.items()]
+    rows = [_row(name, s) for name, s in metrics.items()]
+    rows += [_row(f"null: {name}", s) for name, s in nulls.metrics.items()]
     return ResultTable(
         name=f"within_bags_{key(data)}",
         title=f"Maps within positive bags of {data}",
@@ -45,19 +45,19 @@ def within_bags_table(
             "hardly look at the image; those that learn have seen the same training bags "
             "(docs/null-maps.md).",
             *(f"null: {name} is missing: {reason}." for name, reason in nulls.missing.items()),
-            *_verdicts(samples, nulls),
+            *_verdicts(metrics, nulls),
         ),
     )
 
 
-def _verdicts(samples: Mapping[str, Samples], nulls: NullResults) -> list[str]:
+def _verdicts(metrics: Mapping[str, Metrics], nulls: NullResults) -> list[str]:
     """Return, for each method, whether its map finds evidence better than every null map."""
-    of_nulls = {name: s[WITHIN] for name, s in nulls.samples.items()}
+    of_nulls = {name: s[WITHIN] for name, s in nulls.metrics.items()}
     if not of_nulls:
         return []
     compared = [
         compare_to_null_maps(name, s[WITHIN], of_nulls, groups=nulls.groups)
-        for name, s in samples.items()
+        for name, s in metrics.items()
     ]
     gains = [c.differences[c.null] for c in compared if c.null is not None]
     return [
@@ -68,8 +68,8 @@ def _verdicts(samples: Mapping[str, Samples], nulls: NullResults) -> list[str]:
     ]
 
 
-def _row(name: str, samples: Samples) -> tuple[TableCell, ...]:
-    metrics = [samples[k] for k in (*WITHIN_BAGS, DICE_OF_MAP) if k in samples]
-    cells = [TableCell(value=m.value, low=m.low, high=m.high) for m in metrics]
-    no_dice = [TableCell()] * (DICE_OF_MAP not in samples)
+def _row(name: str, metrics: Metrics) -> tuple[TableCell, ...]:
+    known = [metrics[k] for k in (*WITHIN_BAGS, DICE_OF_MAP) if k in metrics]
+    cells = [TableCell(value=m.value, low=m.low, high=m.high) for m in known]
+    no_dice = [TableCell()] * (DICE_OF_MAP not in metrics)
     return (text_cell(name), *cells, *no_dice)

@@ -1,0 +1,233 @@
+"""How far the features of bags and instances are from those of training.
+
+The distance is Mahalanobis' with a shrunk covariance (Ledoit and Wolf, J. Multivar. Anal. 2004) of
+standardised features: for a bag, that of its mean features; for an instance, that of its own. A
+percentile among the validation bags, which the fit does not use, makes it readable. Labels are not
+used.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from ...core import Bag, load_arrays, random_stream, replacing, write_json
+from ...datasets import Split
+from ...errors import BagError, InputError
+from ...training import RunFolder
+from .whitening import whitening
+
+MOST_INSTANCES = 10_000
+"""Largest number of instances that a fit uses, and to which an instance is compared."""
+FEWEST_BAGS = 2
+BLOCK = 8192
+"""Number of instances measured at once, so that a slide needs no float64 copy."""
+LEVELS = ("bags", "instances")
+ARRAYS = ("scale_mean", "scale_deviation", "mean", "whitening", "reference")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gaussian:
+    """The standardised features of training, as a normal distribution, and validation distances."""
+
+    scale_mean: Float[np.ndarray, " d"]
+    scale_deviation: Float[np.ndarray, " d"]
+    mean: Float[np.ndarray, " d"]
+    whitening: Float[np.ndarray, "d d"]
+    """W with W Wᵀ = Σ⁻¹, so that the distance is ‖(x - mean) W‖."""
+    reference: Float[np.ndarray, " validation"] = field(default_factory=lambda: np.zeros(0))
+    """Distances of validation items, ascending."""
+
+    @classmethod
+    def fit(
+        cls, x: Float[np.ndarray, "n d"], *, validation: Float[np.ndarray, "m d"]
+    ) -> "Gaussian":
+        """Fit the features of training items; `validation` gives the distances to compare with."""
+        scale_mean, scale_deviation = x.mean(0), x.std(0)
+        constant = scale_deviation <= 1e-6 * np.maximum(np.abs(scale_mean), 1e-6)
+        scale_deviation = np.where(constant, 1.0, scale_deviation)
+        z = (x - scale_mean) / scale_deviation
+        values = {
+            "scale_mean": scale_mean,
+            "scale_deviation": scale_deviation,
+            "mean": z.mean(0),
+            "whitening": whitening(z)[0],
+        }
+        return cls(**values, reference=np.sort(cls(**values).distance(validation)))
+
+    def distance(self, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
+        """Return the distance of each item."""
+        distance = np.zeros(len(x))
+        for start in range(0, len(x), BLOCK):
+            block = x[start : start + BLOCK].astype(np.float64)
+            z = (block - self.scale_mean) / self.scale_deviation - self.mean
+            distance[start : start + BLOCK] = np.linalg.norm(z @ self.whitening, axis=1)
+        return distance
+
+    def percentile(self, distance: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """Return the share of the validation items that are nearer, half of those as near.
+
+        1 is beyond all.
+        """
+        below = np.searchsorted(self.reference, distance, side="left")
+        until = np.searchsorted(self.reference, distance, side="right")
+        return (below + until) / (2 * len(self.reference))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingDistance:
+    """The distances of bags and of their instances from the training part of a run."""
+
+    bags: Gaussian
+    instances: Gaussian
+    about: dict[str, Any]
+    """How many bags and instances were used."""
+
+    @classmethod
+    def fit(
+        cls,
+        read: Callable[[str], Bag],
+        *,
+        training: Sequence[str],
+        validation: Sequence[str],
+        seed: int = 0,
+    ) -> "TrainingDistance | None":
+        """Fit the features of a training part; None with fewer than two bags in a part.
+
+        Bags are read one at a time, and of each at most 10,000 / (number of bags) instances are
+        kept, at random by seed and name.
+
+        Args:
+            read: reads a bag; bags that cannot be read are passed over.
+            training: names of the training bags.
+            validation: names of the validation bags.
+            seed: seed of the choice of instances.
+        """
+        train = _features(read, training, seed=seed)
+        val = _features(read, validation, seed=seed)
+        if len(train[0]) < FEWEST_BAGS or len(val[0]) < FEWEST_BAGS:
+            return None
+        about = {
+            "training_bags": len(train[0]),
+            "training_instances": len(train[1]),
+            "validation_bags": len(val[0]),
+            "validation_instances": len(val[1]),
+            "features": train[0].shape[1],
+            "seed": seed,
+        }
+        levels = {k: Gaussian.fit(train[i], validation=val[i]) for i, k in enumerate(LEVELS)}
+        return cls(**levels, about=about)
+
+    @classmethod
+    def of_run(cls, run: RunFolder) -> "TrainingDistance | None":
+        """Read the distances of a run; None if it has none."""
+        return cls.read(run.distance_file) if run.distance_file.is_file() else None
+
+    def of(self, bag: Bag) -> dict[str, Any]:
+        """Return the distances of a bag and its instances, by field of `Prediction`.
+
+        Raises:
+            BagError: the bag has another number of features than those of training.
+        """
+        x, width = bag.x.numpy(), len(self.bags.scale_mean)
+        if x.shape[1] != width:
+            raise BagError(
+                f"bag {bag.name!r} has {x.shape[1]} features per instance, those of training "
+                f"{width}: extract them with the encoder that the run was trained on"
+            )
+        of_bag, of_instances = self.bags.distance(_mean(x)), self.instances.distance(x)
+        return {
+            "bag_ood": float(self.bags.percentile(of_bag)[0]),
+            "bag_ood_distance": float(of_bag[0]),
+            "ood": self.instances.percentile(of_instances).astype(np.float32),
+            "ood_distance": of_instances.astype(np.float32),
+        }
+
+    def write(self, path: Path) -> None:
+        """Write the arrays as .npz, and what they were fitted on as .json beside it."""
+        arrays = {
+            f"{level}_{name}": getattr(getattr(self, level), name).astype(np.float32)
+            for level in LEVELS
+            for name in ARRAYS
+        }
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+        write_json(path.with_suffix(".json"), self.about)
+
+    @classmethod
+    def read(cls, path: Path) -> "TrainingDistance":
+        """Read what `write` wrote.
+
+        Raises:
+            InputError: the file is damaged or has other contents.
+        """
+        advice = "delete it to predict without them"
+        try:
+            stored = dict(load_arrays(path))
+            levels = {level: {n: stored[f"{level}_{n}"] for n in ARRAYS} for level in LEVELS}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise InputError(
+                f"{path} does not hold the distances of a run ({error}): {advice}"
+            ) from error
+        width = levels["bags"]["scale_mean"].size
+        for level, arrays in levels.items():
+            for name, array in arrays.items():
+                special = {"reference": (array.size,), "whitening": (width, width)}
+                shape = special.get(name, (width,))
+                finite = array.dtype.kind == "f" and np.isfinite(array).all()
+                if not finite or not array.size or array.shape != shape:
+                    raise InputError(
+                        f"{path}: {level}_{name} is {array.dtype} of shape {array.shape}, expected "
+                        f"finite numbers of shape {shape}: {advice}"
+                    )
+        made = {
+            level: Gaussian(**{n: v.astype(np.float64) for n, v in arrays.items()})
+            for level, arrays in levels.items()
+        }
+        return cls(**made, about={})
+
+
+def fit_run_distance(
+    run: RunFolder, read: Callable[[str], Bag], *, split: Split
+) -> TrainingDistance | None:
+    """Fit and store the distances from the training features of a run; None if it has too few bags.
+
+    They are read back, so that they are the same as in later predictions.
+    """
+    fitted = TrainingDistance.fit(
+        read, training=split.train, validation=split.val, seed=run.config().seed
+    )
+    if fitted is None:
+        run.distance_file.unlink(missing_ok=True)
+        return None
+    fitted.write(run.distance_file)
+    return TrainingDistance.of_run(run)
+
+
+def _features(
+    read: Callable[[str], Bag], names: Sequence[str], *, seed: int
+) -> tuple[Float[np.ndarray, "bags d"], Float[np.ndarray, "instances d"]]:
+    """Return the mean features of each bag, and a sample of the instances of all."""
+    share = max(1, MOST_INSTANCES // max(len(names), 1))
+    means: list[np.ndarray] = []
+    samples: list[np.ndarray] = []
+    for name in names:
+        try:
+            bag = read(name)
+        except BagError:  # the prediction of the bag reports the problem
+            continue
+        x, generator = bag.x.numpy(), random_stream(seed, "training distance", bag.name)
+        chosen = torch.randperm(len(x), generator=generator)[:share].numpy()
+        means.append(_mean(x))
+        samples.append(x[np.sort(chosen)].astype(np.float64))
+    if not means:
+        return np.zeros((0, 0)), np.zeros((0, 0))
+    return np.concatenate(means), np.concatenate(samples)
+
+
+def _mean(x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "1 d"]:
+    return x.mean(0, keepdims=True, dtype=np.float64)

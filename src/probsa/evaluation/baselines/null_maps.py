@@ -1,0 +1,271 @@
+"""Maps that hardly look at the image, which the map of a model has to beat. See docs/null-maps.md.
+
+`centre` and `norm` need no training, and neither do `darkness` and `brightness`; `mahalanobis` uses
+the training instances, and `position`, `mean_features` and `single_instance` are logistic
+regressions that are trained on the labels of bags, as the models are.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Shaped
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from sklearn.preprocessing import SplineTransformer
+
+from ...core import StoredBag, as_record, parse_json, replacing
+from ...errors import BagError, CheckpointError, InputError
+from ...models import BagFeatures, FeatureSums, fit_logistic, sample_size
+from .whitening import whitening
+
+NULL_MAPS = (
+    "centre",
+    "position",
+    "norm",
+    "mahalanobis",
+    "mean_features",
+    "single_instance",
+    "darkness",
+    "brightness",
+)
+"""Every null map, in the order of tables.
+
+`centre`: minus the distance from the middle of the bag's coordinates. `position`: a smooth function
+of the place within the bag. `norm`: the length of the standardised features. `mahalanobis`: the
+distance from the mean training instance, with a shrunk covariance. `mean_features`: a regression on
+the bags' mean features, applied to instances. `single_instance`: a regression of instances on their
+bag's label. `darkness`: minus the mean grey level of a patch. `brightness`: the mean of a slice.
+"""
+NO_COORDINATES = "no coordinates"
+NO_INTENSITY = (
+    "the feature files have no dataset 'intensity', which `probsa extract` computes from the pixels"
+)
+FORMAT = 1
+ADVICE = "remove it, and evaluate the run again"
+KNOTS = 5
+"""Number of knots of the cubic splines of `position`, on each axis."""
+
+Scores = dict[str, "Float[np.ndarray, ' n'] | str"]
+"""A score of each instance by null map, or the reason why there is none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NullMaps:
+    """Fitted null maps, which score the instances of any bag with the same features."""
+
+    arrays: Mapping[str, Float[np.ndarray, "..."]]
+    """mean, deviation, whitening, and `<map>.weight` and `<map>.bias` of the regressions."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """The maps that could not be fitted, with the reason."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Numbers of bags and instances of the fit, and the C of each regression."""
+
+    def scores(self, bag: StoredBag) -> Scores:
+        """Return the scores of a bag's instances.
+
+        Raises:
+            BagError: the bag has another number of features than those of the fit.
+        """
+        width = len(self.arrays["mean"])
+        if bag.features.shape[1] != width:
+            raise BagError(
+                f"bag {bag.name!r} has {bag.features.shape[1]} features per instance, but the null "
+                f"maps were fitted on {width}: extract them with the same encoder"
+            )
+        x = (bag.features.astype(np.float64) - self.arrays["mean"]) / self.arrays["deviation"]
+        place = None if bag.coords is None else position_basis(bag.coords)
+        grey = None if bag.intensity is None else bag.intensity.astype(np.float64)
+        name, sign = ("brightness", 1) if bag.inferred_kind == "ct" else ("darkness", -1)
+        return {
+            "centre": centre(bag.coords),
+            "position": NO_COORDINATES if place is None else self._linear("position", place),
+            "norm": np.linalg.norm(x, axis=1),
+            "mahalanobis": np.linalg.norm(x @ self.arrays["whitening"], axis=1),
+            "mean_features": self._linear("mean_features", x),
+            "single_instance": self._linear("single_instance", x),
+            name: NO_INTENSITY if grey is None else sign * grey,
+        }
+
+    def _linear(self, name: str, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"] | str:
+        if name in self.missing:
+            return self.missing[name]
+        weight = self.arrays[f"{name}.weight"]
+        if len(weight) != x.shape[1]:
+            return "the training bags' coordinates have another number of axes"
+        return x @ weight + self.arrays[f"{name}.bias"]
+
+    def save(self, path: Path) -> None:
+        """Write the maps to a safetensors file, atomically."""
+        header = {"format": FORMAT, "missing": dict(self.missing), "about": dict(self.about)}
+        with replacing(path) as temporary:
+            arrays = {k: np.ascontiguousarray(v, np.float64) for k, v in self.arrays.items()}
+            save_file(arrays, temporary, metadata={"probsa_null_maps": json.dumps(header)})
+
+    @classmethod
+    def load(cls, path: Path) -> "NullMaps":
+        """Read the maps that `save` wrote.
+
+        Raises:
+            CheckpointError: the file is damaged or is something else.
+        """
+        try:
+            with safe_open(path, framework="np") as f:
+                header = (f.metadata() or {}).get("probsa_null_maps")
+                arrays = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - not a dict
+        except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as e:
+            raise CheckpointError(f"{path} is damaged or not a safetensors file ({e})") from e
+        values = parse_json(header or "{}", where=str(path), advice=ADVICE, error=CheckpointError)
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            raise CheckpointError(f"{path} does not hold null maps of format {FORMAT}: {ADVICE}")
+        stored = as_record(_Header, values, where=str(path), advice=ADVICE, error=CheckpointError)
+        problem = _misshapen(arrays, stored.missing)
+        if problem is not None:
+            raise CheckpointError(f"{path} is damaged: {problem}. {ADVICE.capitalize()}")
+        return cls(arrays=arrays, missing=stored.missing, about=stored.about)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Header:
+    """What the file of null maps states."""
+
+    missing: dict[str, str]
+    about: dict[str, Any]
+
+
+def _misshapen(arrays: Mapping[str, np.ndarray], missing: Mapping[str, str]) -> str | None:
+    """Say which array of a file does not fit the others; None if all do."""
+    width = arrays["mean"].size if "mean" in arrays else 0
+    shapes: dict[str, tuple[int, ...] | None] = {
+        "mean": (width,),
+        "deviation": (width,),
+        "whitening": (width, width),
+    }
+    for name in ("mean_features", "single_instance", "position"):
+        if name not in missing:
+            # the number of splines depends on the number of axes
+            shapes[f"{name}.weight"] = None if name == "position" else (width,)
+            shapes[f"{name}.bias"] = (1,)
+    for name, shape in shapes.items():
+        if name not in arrays:
+            return f"it has no array {name!r}"
+        found = arrays[name]
+        if found.dtype.kind != "f" or not np.isfinite(found).all():
+            return f"{name} is not of finite numbers"
+        if found.shape != shape and (shape is not None or found.ndim != 1):
+            return f"{name} has the shape {found.shape}"
+    return None
+
+
+def centre(coords: Shaped[np.ndarray, "n axes"] | None) -> Float[np.ndarray, " n"] | str:
+    """Return minus the distance of each instance from the middle of the coordinates' range."""
+    if coords is None:
+        return NO_COORDINATES
+    place = coords.astype(np.float64)
+    return -np.linalg.norm(place - (place.min(0) + place.max(0)) / 2, axis=1)
+
+
+def position_basis(coords: Shaped[np.ndarray, "n axes"]) -> Float[np.ndarray, "n columns"]:
+    """Return cubic B-splines of the coordinates, scaled to [0, 1] within the bag.
+
+    With two axes, the columns are the products of the splines of both.
+    """
+    place = coords.astype(np.float64)
+    low, high = place.min(0), place.max(0)
+    extent = np.where(high > low, high - low, 1.0)
+    unit = np.where(high > low, (place - low) / extent, 0.5)
+    splines = SplineTransformer(n_knots=KNOTS, degree=3).fit(np.array([[0.0], [1.0]]))
+    columns = splines.transform(unit[:, :1])
+    for axis in range(1, unit.shape[1]):
+        other = splines.transform(unit[:, axis : axis + 1])
+        columns = (columns[:, :, None] * other[:, None, :]).reshape(len(unit), -1)
+    return columns
+
+
+def fit_null_maps(
+    read: Callable[[str], StoredBag],
+    *,
+    train: Sequence[str],
+    validation: Sequence[str],
+    labels: Mapping[str, int],
+    seed: int = 0,
+) -> NullMaps:
+    """Fit the null maps on training bags, which are read once, one at a time.
+
+    At most `sample_size` instances of each bag are kept (all bags together: 20,000), a random
+    sample that depends on the seed and the bag's name.
+
+    Args:
+        read: reads a bag.
+        train: the training bags.
+        validation: the validation bags, on which the regressions choose C; C is 1 without any.
+        labels: the class of each bag; class 0 is negative, any other positive.
+        seed: seed of the samples.
+
+    Raises:
+        InputError: there are no training bags.
+        BagError: the features of a bag are not finite.
+    """
+    if not train:
+        raise InputError("there are no training bags to fit null maps on")
+    per_bag = sample_size(len(train))
+    known, places = _gathered(map(read, train), labels, per_bag=per_bag, seed=seed)
+    validated, validated_places = _gathered(map(read, validation), labels, per_bag=0, seed=seed)
+    assert known is not None, "there are training bags"
+    whitener, shrinkage = whitening((known.rows - known.mean) / known.deviation)
+    arrays: dict[str, np.ndarray] = {
+        "mean": known.mean,
+        "deviation": known.deviation,
+        "whitening": whitener,
+    }
+    about: dict[str, Any] = {
+        "training_bags": len(train),
+        "validation_bags": len(validation),
+        "instances": len(known.rows),
+        "instances_per_bag": per_bag,
+        "shrinkage": shrinkage,
+        "seed": seed,
+    }
+    missing: dict[str, str] = {}
+    for name, part, other in (
+        ("mean_features", known, validated),
+        ("single_instance", known, validated),
+        ("position", places, validated_places),
+    ):
+        if part is None:
+            missing[name] = f"{NO_COORDINATES} in the training bags"
+            continue
+        if len(set(part.y.tolist())) == 1:
+            label = "positive" if part.y.all() else "negative"
+            missing[name] = (
+                f"cannot be fitted: all {len(part.y)} training bags are {label}, and a regression "
+                "needs both labels"
+            )
+            continue
+        fit = fit_logistic(part, other, on="means" if name == "mean_features" else "instances")
+        weight, bias = fit.weight[0], fit.bias
+        if name == "position":  # its columns are not standardised
+            weight = weight / part.deviation
+            bias = bias - part.mean @ weight
+        arrays |= {f"{name}.weight": weight, f"{name}.bias": bias}
+        about[f"{name}_C"] = fit.c
+    return NullMaps(arrays=arrays, missing=missing, about=about)
+
+
+def _gathered(
+    bags: Iterable[StoredBag], labels: Mapping[str, int], *, per_bag: int, seed: int
+) -> tuple[BagFeatures | None, BagFeatures | None]:
+    """Return the features of the bags, and the spline bases of those that have coordinates."""
+    features = FeatureSums(per_bag=per_bag, seed=seed)
+    places, axes = FeatureSums(per_bag=per_bag, seed=seed), 0
+    for bag in bags:
+        positive = int(labels[bag.name] > 0)
+        features.add(bag.name, bag.features, y=positive)
+        if bag.coords is not None and (axes or bag.coords.shape[1]) == bag.coords.shape[1]:
+            axes = bag.coords.shape[1]
+            places.add(bag.name, position_basis(bag.coords), y=positive)
+    found = [sums.result() if len(sums) else None for sums in (features, places)]
+    return found[0], found[1]

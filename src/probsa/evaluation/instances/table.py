@@ -1,0 +1,190 @@
+"""The labelled instances of many bags as rows of one table: the input of every instance metric.
+
+Instances without a label are left out, but count in the size N of their bag. A column that a bag
+does not have is left out for all, and `missing` says why.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.special import ndtr
+
+from ...errors import InputError
+from ..prediction import Prediction
+from ..scores import (
+    class_column,
+    distance_ratio,
+    doubt,
+    instance_evidence,
+    instance_scores,
+    instance_variances,
+)
+
+NO_INSTANCE_LABELS = "no bag has instance labels"
+NO_CALLS = "relevance has no threshold for calls"
+"""The reason why scores of the kind `relevance` have no wrong calls."""
+NO_VARIANCE = "this posterior has no variance"
+NO_DISTANCE = "the predictions have no distances from training"
+NO_PROBABILITY = "the model gives instances no probability of being positive"
+ONE_MODEL = "one model has no variance between members"
+
+Values = Float[np.ndarray, " n"]
+More = Callable[[Prediction], Mapping[str, "Values | str"]]
+"""Further columns of a bag's instances, or the reasons why it does not have them."""
+
+
+def _weight_term(p: Prediction) -> Values:
+    weight = class_column(p, p.weight_mean)
+    return -weight * np.log(np.maximum(weight, np.finfo(np.float64).tiny))
+
+
+def _between(p: Prediction) -> Values | str:
+    return ONE_MODEL if p.variance_between is None else doubt(p, part="between")
+
+
+def _distance(p: Prediction) -> Values | str:
+    return NO_DISTANCE if p.ood_distance is None else p.ood_distance.astype(np.float64)
+
+
+def positive_probability(p: Prediction) -> Values | str:
+    """Return the probability that each instance is positive, or why the model gives none.
+
+    That is P(f > 0), stored or from the mean and variance of evidence, or the model's probability
+    of the instance.
+    """
+    if p.probability_positive is not None:
+        return class_column(p, p.probability_positive)
+    score = instance_scores(p)
+    if p.score_kind == "probability":
+        return np.clip(score, 0, 1)
+    if p.score_kind != "evidence":
+        return NO_PROBABILITY
+    ratio = distance_ratio(np.abs(score), np.sqrt(instance_variances(p)))
+    return ndtr(np.sign(score) * ratio)
+
+
+COLUMNS: dict[str, Callable[[Prediction], Values | str]] = {
+    "score": instance_scores,
+    "evidence": instance_evidence,
+    "variance": instance_variances,
+    "doubt": doubt,
+    "doubt_within": lambda p: doubt(p, part="within"),
+    "doubt_between": _between,
+    "margin": lambda p: -np.abs(instance_evidence(p)),
+    "entropy": _weight_term,
+    "ood": _distance,
+    "probability": positive_probability,
+}
+"""What is known of each instance: μ as the model gives it; evidence, positive where the instance is
+called positive; σ²; P(wrong), from the whole variance or a part of it; nearness to the threshold;
+the weight's term of the entropy; distance from training; P(positive)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InstanceTable:
+    """Labelled instances of the bags `names`, which are the bags with instance labels."""
+
+    names: tuple[str, ...] = ()
+    positive: Bool[np.ndarray, " bags"]
+    """Whether each bag is positive."""
+    kind: str = ""
+    """The kind of the model's score."""
+    bag: Int[np.ndarray, " n"]
+    """The index of each instance's bag."""
+    y: Bool[np.ndarray, " n"]
+    columns: Mapping[str, Values] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Why a column is not there."""
+
+    @classmethod
+    def of(
+        cls,
+        predictions: Iterable[Prediction],
+        *,
+        positive: Callable[[Prediction], bool],
+        more: More | None = None,
+    ) -> "InstanceTable":
+        """Read the labelled instances of predictions, one bag at a time.
+
+        Args:
+            predictions: the predictions; bags without instance labels are passed over.
+            positive: whether a bag is positive.
+            more: further columns, such as null maps.
+
+        Raises:
+            InputError: the predictions have several score kinds.
+            BagError: the attention of a bag is not finite.
+        """
+        names: list[str] = []
+        flags: list[bool] = []
+        kinds: set[str] = set()
+        y: list[np.ndarray] = []
+        parts: dict[str, list[np.ndarray]] = {}
+        missing: dict[str, list[str]] = {}
+        for p in predictions:
+            if p.instance_labels is None:
+                continue
+            known = p.instance_labels >= 0
+            names.append(p.name)
+            flags.append(positive(p))
+            kinds.add(p.score_kind)
+            y.append(p.instance_labels[known] > 0)
+            found = {name: column(p) for name, column in COLUMNS.items()}
+            for name, values in {**found, **({} if more is None else more(p))}.items():
+                if isinstance(values, str):
+                    missing.setdefault(name, []).append(values)
+                else:
+                    parts.setdefault(name, []).append(values[known])
+        if len(kinds) > 1:
+            raise InputError(
+                f"scores of several kinds ({', '.join(sorted(kinds))}) cannot be evaluated "
+                "together: predict all bags with one model"
+            )
+        reasons: dict[str, str] = {}
+        for name in dict.fromkeys([*parts, *missing]):
+            lacking = len(names) - len(parts.get(name, ()))
+            if lacking:
+                some = f" ({lacking} of {len(names)} bags)" if name in parts else ""
+                reasons[name] = missing.get(name, ["some bags do not have it"])[0] + some
+        return cls(
+            names=tuple(names),
+            positive=np.array(flags, dtype=bool),
+            kind=min(kinds, default=""),
+            bag=np.repeat(np.arange(len(names)), [len(part) for part in y]),
+            y=np.concatenate(y) if y else np.zeros(0, dtype=bool),
+            columns={k: np.concatenate(v) for k, v in parts.items() if k not in reasons},
+            missing=reasons,
+        )
+
+    def __getitem__(self, column: str) -> Values:
+        return self.columns[column]
+
+    def where(self, keep: Bool[np.ndarray, " n"]) -> "InstanceTable":
+        """Return the rows that are True; the bags stay as they are."""
+        columns = {k: v[keep] for k, v in self.columns.items()}
+        return replace(self, bag=self.bag[keep], y=self.y[keep], columns=columns)
+
+    def inside(self, bags: Bool[np.ndarray, " bags"] | None = None) -> "InstanceTable":
+        """Return the instances of some bags, by default of the positive ones."""
+        return self.where((self.positive if bags is None else bags)[self.bag])
+
+    @property
+    def called(self) -> Bool[np.ndarray, " n"] | None:
+        """Whether each instance is called positive; None if the scores have no threshold."""
+        return None if self.kind == "relevance" else self["evidence"] > 0
+
+    @property
+    def decision(self) -> Values:
+        """The quantity to threshold: evidence, which bags share a scale for, or else μ itself."""
+        return self["score"] if self.kind == "relevance" else self["evidence"]
+
+    def share(self, value: Float[np.ndarray, " n"] | Bool[np.ndarray, " n"]) -> Values:
+        """Return the sum of a value over the instances of each bag."""
+        return np.bincount(self.bag, weights=value, minlength=len(self.names))
+
+    @property
+    def mixed(self) -> Bool[np.ndarray, " bags"]:
+        """Whether each bag is positive and has labelled instances of both labels."""
+        return self.positive & (self.share(self.y) > 0) & (self.share(~self.y) > 0)

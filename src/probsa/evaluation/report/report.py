@@ -1,0 +1,352 @@
+"""Evaluate a predictions folder: select the bags and the threshold, and compute all sections.
+
+The report names the part of the run (train, val, test) that it evaluates, so that training bags are
+never included unnoticed. Tasks of all kinds go through the same steps.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.table import Table as Grid
+
+from ...core import counted
+from ...errors import InputError
+from ...statistics import Metric, choose_threshold
+from ...tasks import TASKS
+from ..context import INSTANCE_RESAMPLES, Context, Truth, read_truth
+from ..faithfulness.section import faithfulness_section
+from ..guarantees.options import GuaranteeOptions
+from ..guarantees.section import guarantees_section
+from ..instances.measures import detection
+from ..instances.summary import instance_metrics
+from ..instances.table import InstanceTable
+from ..lesions import lesion_report
+from ..section import Section, metric_grid, print_parts
+from ..storage import Predictions, listed, read_predictions
+from ..words import INSTANCE_TITLES, METRIC_TITLES, POOLED
+from .calibration import calibration_section
+from .doubt import bag_detectors, doubt_section
+from .target import patients_section, target_section
+from .within import best_null, instance_table, pooled_nulls, validation_table, within_section
+
+Part = Literal["auto", "test", "val", "train", "all"]
+DETECTOR = "error_auroc_"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """The metrics of one part of a predictions folder, with counts, threshold and warnings."""
+
+    folder: Path
+    part: str
+    """test (which includes new bags), val, train or all."""
+    parts: Mapping[str, int]
+    """Number of evaluated bags by their part of the run."""
+    bags: int
+    classes: tuple[str, ...]
+    per_class: Mapping[str, int]
+    """Number of bags of each class; for other tasks, of events, findings or values."""
+    threshold: float | None
+    """None where the most probable class is called, and for tasks without calls."""
+    threshold_source: str
+    metrics: Mapping[str, Metric]
+    instances: Mapping[str, Metric] | None
+    """None if no evaluated bag has instance labels."""
+    instance_bags: int
+    without_label: tuple[str, ...]
+    without_prediction: tuple[str, ...]
+    warnings: tuple[str, ...]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    sections: tuple[Section, ...] = ()
+    text: tuple[Grid | str, ...] = ()
+    """The tables of bags and instances."""
+
+    @property
+    def unmet(self) -> tuple[str, ...]:
+        """Why requested guarantees are missing from the report."""
+        return tuple(reason for section in self.sections for reason in section.unmet)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report for JSON."""
+        return {
+            "folder": str(self.folder),
+            "part": self.part,
+            "parts": dict(self.parts),
+            "bags": self.bags,
+            "classes": list(self.classes),
+            "per_class": dict(self.per_class),
+            "threshold": self.threshold,
+            "threshold_source": self.threshold_source,
+            "metrics": {k: m.to_dict() for k, m in self.metrics.items()},
+            "instances": self.instances and {k: m.to_dict() for k, m in self.instances.items()},
+            "instance_bags": self.instance_bags,
+            "without_label": list(self.without_label),
+            "without_prediction": list(self.without_prediction),
+            "warnings": list(self.warnings),
+            "about": dict(self.metadata),
+            **{section.key: section.to_dict() for section in self.sections},
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per metric: what it is of, its name, value and interval, or the reason."""
+        groups = {"bags": self.metrics, "instances": self.instances or {}}
+        for section in self.sections:
+            groups |= section.metrics
+        rows = [
+            {"of": of, "metric": name, "value": m.value, "low": m.low, "high": m.high,
+             "reason": m.reason}
+            for of, metrics in groups.items() for name, m in metrics.items()
+        ]  # fmt: skip
+        frame = pd.DataFrame(rows, columns=["of", "metric", "value", "low", "high", "reason"])
+        return frame.astype(dict.fromkeys(("value", "low", "high"), np.float64))
+
+    def render(self, console: Console) -> None:
+        """Print the report as text."""
+        parts = ", ".join(f"{n} {part}" for part, n in self.parts.items())
+        of_class = "{} of class {}" if self.classes else "{} {}"
+        classes = ", ".join(of_class.format(n, c) for c, n in self.per_class.items())
+        lines = [f"{self.folder}: {counted(self.bags, 'bag')} ({parts}; {classes})"]
+        if self.threshold_source:
+            lines.append(f"threshold: {self.threshold_source}")
+        if "prior" in self.metadata:
+            lines.append(f"classes: {self.metadata['prior']}")
+        if "kappa" in self.metadata:
+            lines.append(smoothness_sentence(self.metadata))
+        print_parts(console, (*lines, *self.text))
+        for section in self.sections:
+            section.render(console)
+        lines = []
+        if self.without_label:
+            lines.append(f"predicted without a label: {listed(self.without_label)}")
+        if self.without_prediction:
+            lines.append(f"labels without a prediction: {listed(self.without_prediction)}")
+        print_parts(console, (*lines, *(f"warning: {warning}" for warning in self.warnings)))
+
+
+def smoothness_sentence(metadata: Mapping[str, Any]) -> str:
+    """Return what the learned κ of a field posterior became, in words."""
+    values = ", ".join(f"{k:.3g}" for k in np.atleast_1d(metadata["kappa"]))
+    share = metadata.get("neighbour_share")
+    if share is None:
+        return f"smoothness: κ = {values}"
+    return (
+        f"smoothness: κ = {values}; in the value of an instance, its neighbours have a share of "
+        f"{share:.0%} and the instance itself {1 - share:.0%}"
+    )
+
+
+def evaluate(
+    folder: Path,
+    *,
+    labels: Path | None = None,
+    classes: Sequence[str] | None = None,
+    part: Part = "auto",
+    lesions: Path | None = None,
+    mpp: float | None = None,
+    guarantees: GuaranteeOptions | None = None,
+    bootstrap: int = 2000,
+    seed: int = 0,
+) -> Report:
+    """Evaluate a predictions folder.
+
+    Args:
+        folder: predictions folder that `probsa predict` or a training run wrote.
+        labels: table with the columns of the target, and perhaps `group`; None for the targets
+            stored with the predictions. The intervals resample its groups (patients).
+        classes: class names in the order of their index, if the labels of the table are names.
+        part: the part of the run; `auto` selects the test bags (and new bags) if there are any,
+            otherwise the validation bags, otherwise all bags.
+        lesions: folder of tumour annotations of the slides; None for no lesion metrics.
+        mpp: micrometres per level-0 pixel, for `lesions`; None for 0.243, as in CAMELYON16.
+        guarantees: the guarantees to compute from calibration bags; None for none.
+        bootstrap: number of resamples; 0 for no intervals.
+        seed: seed of the resamples.
+
+    Raises:
+        InputError: the folder does not exist, no evaluated bag has a label, a label is not one of
+            the classes, lesions are asked for in a task without classes, or the calibration bags
+            cannot be used.
+        UnmetGuarantee: none of the requested guarantees can be given. If some can, `Report.unmet`
+            has the reasons for the others.
+        TableError: one of the tables cannot be used.
+        BagError: lesions are evaluated and a bag has no coordinates.
+    """
+    predictions = read_predictions(folder)
+    task = TASKS[predictions.task]
+    if lesions is not None and not task.has_classes:
+        raise InputError(f"scores of lesions need two classes, but the task is {task.name}")
+    truth = read_truth(predictions, labels, classes=classes)
+    selected, rows = _select_part(predictions, truth, part=part)
+    threshold, source = _threshold(predictions, truth, part=selected)
+    context = Context(
+        predictions=predictions,
+        truth=truth,
+        part=selected,
+        rows=rows,
+        threshold=threshold,
+        bootstrap=bootstrap,
+        seed=seed,
+        guarantees=guarantees,
+    )
+    table = instance_table(context)
+    metrics, of_target = target_section(context)
+    if task.has_classes:
+        wrong, scores = bag_detectors(context)
+        metrics |= {
+            DETECTOR + k: detection(wrong, scores[k], draws=context.draws, what="bags")
+            for k in ("spread", "margin")
+        }
+    instances = None if table is None else _instances(context, table)
+    nulls = {} if table is None else pooled_nulls(context, table)
+    sections = [of_target, patients_section(context)]
+    if lesions is not None:
+        sections.append(lesion_report(context, lesions, mpp=mpp))
+    if table is not None:
+        sections.append(within_section(context, table, nulls))
+    if task.has_classes:
+        sections += [doubt_section(context, table), calibration_section(context, table)]
+    sections += [faithfulness_section(context), guarantees_section(context)]
+    counts = Counter(predictions.parts[i] for i in rows)
+    known = set(predictions.bags)
+    return Report(
+        folder=predictions.folder,
+        part=selected,
+        parts=counts,
+        bags=len(rows),
+        classes=predictions.class_names if task.has_classes else (),
+        per_class=task.counts(context.targets, predictions.class_names),
+        threshold=threshold,
+        threshold_source=source,
+        metrics=metrics,
+        instances=instances,
+        instance_bags=0 if table is None else len(table.names),
+        without_label=tuple(b for b in predictions.bags if b not in truth.targets),
+        without_prediction=tuple(b for b in truth.targets if b not in known),
+        warnings=(*truth.warnings, *_warnings(counts, source, context)),
+        metadata=predictions.metadata,
+        sections=tuple(s for s in sections if s is not None),
+        text=_tables(metrics, instances, table=table, nulls=nulls, calls=task.has_classes),
+    )
+
+
+def _select_part(
+    predictions: Predictions, truth: Truth, *, part: Part
+) -> tuple[str, tuple[int, ...]]:
+    """Return the evaluated part and its labelled rows."""
+    with_label = [i for i, b in enumerate(predictions.bags) if b in truth.targets]
+    if not with_label:
+        raise InputError(
+            f"none of the {len(predictions.bags)} bags predicted in {predictions.folder} has a "
+            f"label ({listed(predictions.bags)}): give --labels with these names in column 'bag'"
+        )
+    rows = {
+        "test": [i for i in with_label if predictions.parts[i] not in ("train", "val")],
+        "val": [i for i in with_label if predictions.parts[i] == "val"],
+        "train": [i for i in with_label if predictions.parts[i] == "train"],
+        "all": with_label,
+    }
+    if part == "auto":
+        part = "test" if rows["test"] else "val" if rows["val"] else "all"
+    if not rows[part]:
+        counts = Counter(predictions.parts[i] for i in with_label)
+        raise InputError(
+            f"{predictions.folder} has no labelled {part} bags; it has "
+            + ", ".join(f"{n} {name}" for name, n in counts.items())
+        )
+    return part, tuple(rows[part])
+
+
+def _threshold(predictions: Predictions, truth: Truth, *, part: str) -> tuple[float | None, str]:
+    """Return the threshold of p(Y = 1) for positive calls, and a text on its origin."""
+    task = TASKS[predictions.task]
+    if not task.two_classes:
+        return None, task.words.call_rule
+    if predictions.threshold is not None:
+        t = predictions.threshold
+        return t, f"{t:.4g}, stored with the predictions (chosen on validation bags)"
+    rows = [
+        i
+        for i, b in enumerate(predictions.bags)
+        if predictions.parts[i] == "val" and b in truth.targets
+    ]
+    if not rows:
+        return 0.5, "0.5: no threshold is stored, and no labelled validation bag was predicted"
+    y = np.array([truth.targets[predictions.bags[i]][0] > 0 for i in rows])
+    chosen = choose_threshold(y, predictions.probability[rows, -1])
+    if chosen.reason is not None:
+        return chosen.value, f"{chosen.value:.4g}: {chosen.reason}"
+    same = ", which are the evaluated bags" if part == "val" else ""
+    return chosen.value, f"{chosen.value:.4g}, the best F1 on {len(rows)} validation bags{same}"
+
+
+def _warnings(counts: Mapping[str, int], source: str, context: Context) -> list[str]:
+    """Return warnings on the parts of the bags, the threshold, and missing outputs of instances."""
+    warnings = []
+    if counts["train"] == sum(counts.values()):
+        warnings.append("all evaluated bags are training bags: the metrics are optimistic")
+    elif counts["train"]:
+        warnings.append(f"{counts['train']} of the evaluated bags are training bags")
+    if context.part == "val":
+        warnings.append(
+            "model and threshold were chosen on these validation bags: the metrics are optimistic"
+        )
+    if source.startswith("0.5: "):
+        warnings.append("F1 and accuracies are at 0.5, which was not chosen for these predictions")
+    names = context.names + (context.validation.names if context.part != "train" else [])
+    stored = context.predictions.instance_path
+    missing = [b for b in names if not stored(b).is_file()]
+    return [*warnings, *([f"no per-instance outputs of {listed(missing)}"] if missing else [])]
+
+
+def _instances(context: Context, table: InstanceTable) -> dict[str, Metric]:
+    """Return the metrics of the model's own score that a report shows."""
+    validation = validation_table(context)
+    found = instance_metrics(
+        [table],
+        validation=None if validation is None else [validation],
+        groups=context.truth.group,
+        bootstrap=min(context.bootstrap, INSTANCE_RESAMPLES),
+        seed=context.seed,
+    )
+    for name in ("auroc", "average_precision"):  # the paper's protocol pools positive bags
+        found[f"authors_{name}"] = found[f"{name}_positive_bags"]
+    return {name: found[name] for name in INSTANCE_TITLES}
+
+
+def _tables(
+    metrics: Mapping[str, Metric],
+    instances: Mapping[str, Metric] | None,
+    *,
+    table: InstanceTable | None,
+    nulls: Mapping[str, Mapping[str, Metric]],
+    calls: bool,
+) -> tuple[Grid | str, ...]:
+    """Return the tables of bags and of instances.
+
+    Detectors of wrong calls are left out where the section on doubt shows them. Pooled measures of
+    the best null map stand below those of the model.
+    """
+
+    def shown(found: Mapping[str, Metric], *, repeated: bool) -> dict[str, Metric]:
+        return {k: m for k, m in found.items() if not (repeated and k.startswith(DETECTOR))}
+
+    bags = metric_grid("bags", shown(metrics, repeated=calls), titles=METRIC_TITLES)
+    if instances is None or table is None:
+        return (bags,)
+    rows: dict[str, Metric] = {}
+    titles = dict(INSTANCE_TITLES)
+    in_doubt = calls and table.called is not None and bool(table.positive.any())
+    for name, metric in shown(instances, repeated=in_doubt).items():
+        rows[name] = metric
+        best = best_null(nulls, name)
+        if best is not None:
+            rows[f"null_{name}"] = best[1]
+            titles[f"null_{name}"] = f"… of the best null map ({best[0]})"
+    title = f"instances of {counted(len(table.names), 'bag')}"
+    return bags, metric_grid(title, rows, titles=titles), POOLED

@@ -1,0 +1,110 @@
+"""The titles of metrics, detectors and null maps in the text of reports, tables and figures."""
+
+METRIC_TITLES = {
+    "auroc": "AUROC",
+    "average_precision": "average precision",
+    "f1": "F1",
+    "f1_at_0.5": "F1 at 0.5",
+    "balanced_accuracy": "balanced accuracy",
+    "accuracy": "accuracy",
+    "brier": "Brier score",
+    "ece": "ECE, 15 bins of equal width (interval biased upwards)",
+    "nll": "negative log-likelihood",
+    "error_auroc_spread": "wrong bags found by s, the s.d. of p (AUROC)",
+    "error_auroc_margin": "… by the margin of the call (null)",
+    "macro_auroc": "AUROC, mean over classes",
+    "weighted_auroc": "AUROC, weighted by class shares",
+    "micro_auroc": "AUROC of all pairs of bag and class",
+    "one_vs_one_auroc": "AUROC, mean over pairs of classes",
+    "macro_average_precision": "average precision, mean over classes",
+    "micro_average_precision": "average precision of all pairs",
+    "macro_f1": "F1, mean over classes",
+    "kappa": "Cohen's kappa",
+    "linear_kappa": "kappa with linear weights",
+    "quadratic_kappa": "kappa with quadratic weights",
+    "matthews": "Matthews correlation",
+    "classwise_ece": "ECE, mean over classes",
+    "mae": "mean absolute error",
+    "within_one": "calls within one grade",
+    "rps": "ranked probability score",
+    "rmse": "root mean squared error",
+    "r_squared": "R²",
+    "spearman": "Spearman correlation",
+    "crps": "CRPS",
+    "coverage": "coverage",
+    "width": "mean width",
+    "uno_c": "Uno's c",
+    "harrell_c": "Harrell's c",
+    "mean_auroc": "AUROC, mean over times",
+    "integrated_brier": "integrated Brier score",
+}
+"""Metrics of bags, of every task."""
+
+INSTANCE_TITLES = {
+    "auroc": "AUROC, all bags pooled",
+    "average_precision": "average precision, all bags pooled",
+    "auroc_positive_bags": "AUROC, positive bags pooled",
+    "average_precision_positive_bags": "average precision, positive bags pooled",
+    "error_rate": "wrong calls, positive bags pooled",
+    "error_auroc_variance": "wrong calls found by σ² (AUROC)",
+    "error_auroc_doubt": "… by P(wrong) = Φ(−|e|/σ)",
+    "error_auroc_margin": "… by −|e| (null)",
+    "dice": "Dice at the validation threshold, mean over positive bags",
+    "dice_pooled": "Dice at the validation threshold, positive bags pooled",
+    "authors_auroc": "authors' protocol: AUROC",
+    "authors_average_precision": "authors' protocol: average precision",
+    "authors_f1": "authors' protocol: F1",
+    "authors_accuracy": "authors' protocol: accuracy",
+}
+"""Metrics of instances that a report shows, in order."""
+POOLED = (
+    "Pooled: the instances of these bags are ranked together, so that telling bags apart counts as "
+    "well as telling the instances of a bag apart."
+)
+"""The sentence below the table of instances."""
+
+WITHIN_TITLES = {
+    "auroc_within_bags": "AUROC",
+    "average_precision_within_bags": "AP",
+    "pointing_game": "top instance",
+    "top_share": "top 1 %",
+}
+
+NULL_TITLES = {
+    "centre": "the distance from the centre",
+    "position": "the place within the bag",
+    "norm": "the length of the features",
+    "mahalanobis": "the distance from the mean instance",
+    "mean_features": "the regression on mean features",
+    "single_instance": "the regression on single instances",
+    "darkness": "darkness",
+    "brightness": "brightness",
+}
+
+BAG_DETECTORS = {
+    "doubt": "P(wrong)",
+    "spread": "s, the standard deviation of p",
+    "within": "s within members",
+    "between": "s between members",
+    "ood": "distance from training",
+    "margin": "−|p − t| (null)",
+    "entropy": "entropy of p (null)",
+}
+OF_SEVERAL_CLASSES = {"spread": "s of the called class", "margin": "margin of the call (null)"}
+"""The titles that differ with three classes or more."""
+INSTANCE_DETECTORS = {
+    "doubt": "P(wrong)",
+    "doubt_within": "P(wrong) with σ within members",
+    "doubt_between": "P(wrong) with σ between members",
+    "variance": "σ²",
+    "ood": "distance from training",
+    "margin": "−|e| (null)",
+    "entropy": "−w log w (null)",
+}
+NULL_DETECTORS = ("margin", "entropy")
+
+
+def shortened(value: float, *, sign: bool = False) -> str:
+    """Return a number without the zero before its point and with a minus sign: `.812`, `−.05`."""
+    text = f"{value:+.3f}" if sign else f"{value:.3f}"
+    return text.replace("0.", ".", 1).replace("-", "−")

@@ -1,0 +1,149 @@
+"""The words for each kind of target: in titles, captions, tables, maps and pages."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+UNSURE = "The call changes within one standard deviation of the probability."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageWords:
+    """Titles and explanations of the columns of the page's list of bags, and of its flags."""
+
+    said: str = "call"
+    """What the heading of a bag says before the prediction, and before its number."""
+    measure: str = "p"
+    call: str = "Call"
+    call_hint: str = "The predicted class"
+    number: str = "p"
+    number_hint: str = "Probability of the last of two classes, or of the predicted one of several"
+    spread_hint: str = "Standard deviation of the probability: the model’s doubt about the bag"
+    wrong: str = "wrong"
+    """Empty if no label can contradict a prediction."""
+    wrong_hint: str = ""
+    unsure_hint: str = UNSURE
+    """Empty if no bag can be unsure."""
+    column: str = "Class"
+    """What several columns of values are of."""
+    is_probability: bool = True
+    """Whether the number is one, which is shown with a fixed number of digits."""
+    up: str = ""
+    """What positive evidence does; empty for classes, which are named."""
+    down: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Words:
+    """The words of a task."""
+
+    towards: tuple[str, str] = ("speaks for the class", "against it")
+    """What positive and negative evidence of an instance does."""
+    aim: str = "the class"
+    """What positive evidence speaks for."""
+    response: str = "probability"
+    """What `Task.response` returns."""
+    contributes_to: str = "the class"
+    """What the contribution of an instance is part of."""
+    raised: str = "the logit of the class"
+    """What positive contributions raise."""
+    part: str = "class against the others"
+    """What the metrics by part are of."""
+    remedy: str = ""
+    """What else can be done about a test part on which the primary metric is undefined."""
+    page: PageWords = PageWords()
+
+
+CLASSES = Words()
+SEVERAL_CLASSES = Words(remedy=", or merge the class with another")
+GRADES = Words(
+    towards=("speaks for a higher grade", "for a lower one"),
+    aim="a higher grade",
+    response="mean grade",
+    contributes_to="the grade",
+    raised="the grade",
+    part="grade and above, against those below",
+    page=PageWords(
+        said="grade",
+        call="Grade",
+        call_hint="The predicted grade: the median of its distribution",
+        number_hint="Probability of the predicted grade",
+        column="Grade",
+        unsure_hint="The grade changes within one standard deviation of its probability.",
+    ),
+)
+FINDINGS = Words(
+    towards=("speaks for the finding", "against it"),
+    aim="the finding",
+    contributes_to="the finding",
+    raised="the logit of the finding",
+    part="finding",
+    remedy=", or leave the finding out of the target",
+    page=PageWords(
+        said="findings",
+        measure="largest p",
+        call="Found",
+        call_hint="The findings that are predicted to be present",
+        number_hint="Probability of the most probable finding",
+        spread_hint="Standard deviation of this probability",
+        column="Finding",
+        wrong_hint="A known finding is called although it is absent, or the reverse.",
+        unsure_hint="The call of a finding changes within one standard deviation.",
+    ),
+)
+NUMBERS = Words(
+    towards=("raises the value", "lowers it"),
+    aim="a higher value",
+    response="predicted value",
+    contributes_to="the value",
+    raised="the value",
+    part="interval",
+    page=PageWords(
+        said="90 % interval",
+        measure="mean",
+        call="90 %",
+        call_hint="The predicted 90 % interval, in the unit of the target",
+        number="Mean",
+        number_hint="The predicted mean, in the unit of the target",
+        spread_hint="The whole standard deviation, of noise and attention, in the same unit",
+        wrong="outside",
+        wrong_hint="The true value is outside the predicted 90 % interval.",
+        unsure_hint="",
+        column="Part",
+        is_probability=False,
+    ),
+)
+TIMES = Words(
+    towards=("raises the risk", "lowers it"),
+    aim="a higher risk",
+    response="risk",
+    contributes_to="the risk",
+    raised="the risk",
+    part="time",
+    page=PageWords(
+        measure="risk",
+        call_hint="S(t): the predicted probability to be without the event at the time t",
+        wrong="",
+        number="Risk",
+        number_hint="Expected time that is lost before the last training event; higher is worse",
+        spread_hint="Standard deviation of the risk over samples: the doubt of the attention alone",
+        unsure_hint="",
+        column="Time",
+        is_probability=False,
+    ),
+)
+
+
+def plus_minus(spread: float, *, digits: str = ".2f") -> str:
+    """Return ` ± 0.08` for a standard deviation, or nothing if it is 0."""
+    return f" ± {spread:{digits}}" if spread > 0 else ""
+
+
+def class_name(classes: Sequence[str], k: int) -> str:
+    """Return the name of a class; its number, if there are no names."""
+    return classes[k] if k < len(classes) and len(classes) > 1 else str(k)
+
+
+def quoted(names: Sequence[str], word: str) -> str:
+    """Return names in backticks with a word before the last one, as "`a`, `b` or `c`"."""
+    *others, last = [f"`{name}`" for name in names]
+    return f"{', '.join(others)} {word} {last}" if others else last

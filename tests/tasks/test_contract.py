@@ -1,0 +1,223 @@
+"""Every task keeps the same contract; values are compared with scikit-learn's and by hand."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from sklearn.metrics import (
+    average_precision_score,
+    balanced_accuracy_score,
+    brier_score_loss,
+    cohen_kappa_score,
+    f1_score,
+    log_loss,
+    mean_absolute_error,
+    roc_auc_score,
+)
+
+from probsa.statistics import Draws
+from probsa.tasks import TASKS, TargetData, task_of, task_of_classes
+
+N, GRADES = 40, ("low", "mid", "high")
+RISK = ("risk", "s_2", "s_5", "s_9")
+QUANTILES = ("mean", "sd", "q05", "q25", "q50", "q75", "q95")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    probability: np.ndarray
+    std: np.ndarray
+    outputs: tuple[str, ...]
+
+
+def data(name: str, seed: int = 0) -> TargetData:
+    rng = np.random.default_rng(seed)
+    of_classes = rng.dirichlet(np.ones(3), N)
+    y, predicted, outputs, names = {
+        "binary": (rng.integers(0, 2, (N, 1)), rng.random((N, 1)), (), ("benign", "tumour")),
+        "multiclass": (rng.integers(0, 3, (N, 1)), of_classes, (), GRADES),
+        "ordinal": (rng.integers(0, 3, (N, 1)), of_classes, GRADES, GRADES),
+        "multilabel": (rng.integers(0, 2, (N, 3)), rng.random((N, 3)), GRADES, GRADES),
+        "regression": (
+            rng.normal(size=(N, 1)),
+            np.sort(rng.normal(size=(N, 7)), axis=1),
+            QUANTILES,
+            (),
+        ),
+        "survival": (
+            np.column_stack([rng.uniform(1, 12, N), rng.integers(0, 2, N)]),
+            np.column_stack([rng.random(N), -np.sort(-rng.random((N, 3)), axis=1)]),
+            RISK,
+            (),
+        ),
+    }[name]
+    y = y.astype(np.float64)
+    return TargetData(
+        task=name,
+        y=y,
+        predicted=predicted,
+        outputs=outputs,
+        names=names,
+        training=y[::2],
+        threshold=0.4,
+        of_means=predicted[::-1],
+    )
+
+
+def values(found) -> dict[str, float | None]:
+    return {name: metric.value for name, metric in found.overall.items()}
+
+
+def first(d: TargetData) -> Predicted:
+    return Predicted(
+        d.predicted[0].astype(np.float32), np.full(d.predicted.shape[1], 0.1), d.outputs
+    )
+
+
+@pytest.fixture(params=list(TASKS))
+def name(request) -> str:
+    return request.param
+
+
+def test_metrics_rivals_and_counts(name):
+    d, task = data(name), task_of(name)
+    draws = Draws.stratified(task.strata(d.y), groups=None, resamples=20, seed=0).with_data()
+    found, rivals = task.metrics(d, draws), task.rivals(d, draws)
+    assert all(m.rows is None or len(m.rows) == 21 for m in found.overall.values())
+    assert "mean of the features" in rivals
+    missing = {m.name for m in task.measures} - {*found.overall}
+    assert missing <= {"nll", "crps"}  # the scores of samples, which were not given
+    assert all(task.primary.name in rival.overall for rival in rivals.values())
+    assert sum(task.counts(d.y, d.names).values()) >= N // 2
+    assert task.unjudgeable(d.y, d.y, d.names) is None
+
+
+def test_a_bag_in_words(name):
+    d, task = data(name), task_of(name)
+    p, of_bag = first(d), d.y[0].tolist()
+    said = task.verdict(p, threshold=0.4, classes=d.names, target=("age",))
+    assert said.call and said.text and np.isfinite([said.value, said.spread]).all()
+    assert task.truth_text(of_bag, classes=d.names)
+    assert task.truth_text([np.nan] * len(of_bag), classes=d.names) == ""
+    assert task.contradicts(p, said.call, of_bag) in (True, False, None)
+    assert np.isfinite(task.response(p, task.explained_column(p)))
+    assert task.words.towards and task.words.aim and task.words.response
+    assert task.page_words(d.outputs, ("age",)).said
+
+
+def test_columns_of_tables_and_of_maps(name):
+    d, task = data(name), task_of(name)
+    p, width = first(d), d.predicted.shape[1]
+    assert len(task.label_columns(d.names)) == d.y.shape[1]
+    assert len(task.value_columns(d.outputs or d.names[-width:])) == width
+    for columns in (1, 2, 3, 5):
+        assert 0 <= task.shown_column(p, columns) < columns
+        assert 0 <= task.opened_column(p, columns) < columns
+        named = task.column_names(p, columns)
+        assert named is None or len(named) == min(columns, 2 if name == "regression" else 5)
+    assert task.called_positive(d.predicted, 0.4).shape == (N,)
+    assert {*task.watched(d.outputs)} <= {*d.outputs}
+
+
+def test_strata_of_splits(name):
+    d, task = data(name), task_of(name)
+    strata = task.bag_strata([*map(tuple, d.y.tolist()), None])
+    assert strata[-1] is None
+    assert len(task.balanced_strata(np.array(strata[:-1]), 3)) == N
+    assert task.stratum_names([0, 1], classes=("a", "b"), target=("t",))
+    assert task.stratified_by(("t",)) and task.content(d.y, d.names)
+    assert task.untrained({"train": d.y, "val": d.y, "test": d.y}, d.names) is None
+    constant = np.repeat(d.y[:1] * 0, 4, axis=0)
+    assert task.untrained({"train": constant, "val": d.y, "test": d.y}, d.names)
+    assert set(task.as_two_classes(d.y, d.y).tolist()) <= {0, 1, 2}
+
+
+def test_two_classes_are_scored_as_by_scikit_learn():
+    d = data("binary")
+    y, p = d.y[:, 0], d.predicted[:, 0]
+    called, bins = p >= 0.4, np.minimum((p * 15).astype(int), 14)
+    gaps = np.bincount(bins, weights=p - y, minlength=15)
+    expected = {
+        "auroc": roc_auc_score(y, p),
+        "average_precision": average_precision_score(y, p),
+        "f1": f1_score(y, called),
+        "f1_at_0.5": f1_score(y, p >= 0.5),
+        "balanced_accuracy": balanced_accuracy_score(y, called),
+        "accuracy": np.mean(called == y),
+        "brier": brier_score_loss(y, p),
+        "ece": np.abs(gaps).sum() / N,
+        "nll": log_loss(y, p),
+    }
+    draws = Draws.of_data(N)
+    found = values(task_of("binary").metrics(d, draws))
+    assert [*found] == [*expected] and found == pytest.approx(expected)
+    both = replace(d, predicted=np.hstack([1 - d.predicted, d.predicted]), of_means=None)
+    assert values(task_of("binary").metrics(both, draws)) == pytest.approx(expected)
+    without = task_of("binary").metrics(replace(d, threshold=None), draws).overall
+    assert without["f1"].reason == "no threshold was given: choose one on validation bags"
+    one_class = task_of("binary").metrics(replace(d, y=d.y * 0), draws).overall
+    assert one_class["auroc"].reason == f"only one class among {N} bags"
+    assert one_class["f1"].reason == f"no positive bag among {N}: F1 is undefined"
+
+
+def test_several_classes_have_the_names_of_two():
+    d = data("multiclass")
+    y, p, draws = d.y[:, 0].astype(int), d.predicted, Draws.of_data(N)
+    found = values(task_of("multiclass").metrics(d, draws))
+    shared = {
+        "auroc": roc_auc_score(y, p, multi_class="ovr"),
+        "f1": f1_score(y, p.argmax(1), average="macro"),
+        "balanced_accuracy": balanced_accuracy_score(y, p.argmax(1)),
+        "quadratic_kappa": cohen_kappa_score(y, p.argmax(1), weights="quadratic"),
+        "nll": log_loss(y, p),
+    }
+    assert {k: found[k] for k in shared} == pytest.approx(shared)
+    assert not any(name.startswith("macro_") for name in found)
+    rivals = task_of("multiclass").rivals(d, draws)["mean of the features"]
+    assert rivals.overall["macro_auroc"].value == rivals.overall["auroc"].value
+
+
+def test_numbers_grades_and_findings_against_scikit_learn():
+    draws = Draws.of_data(N)
+    d = data("regression")
+    assert values(task_of("regression").metrics(d, draws))["mae"] == pytest.approx(
+        mean_absolute_error(d.y[:, 0], d.predicted[:, 0])
+    )
+    d = data("multilabel")
+    macro = roc_auc_score(d.y, d.predicted)
+    assert values(task_of("multilabel").metrics(d, draws))["macro_auroc"] == pytest.approx(macro)
+    assert task_of("multilabel").validation_score(d.y, d.predicted) == pytest.approx(macro)
+    d = data("ordinal")
+    median = (np.cumsum(d.predicted, 1) >= 0.5).argmax(1)
+    kappa = cohen_kappa_score(d.y[:, 0], median, weights="quadratic")
+    assert task_of("ordinal").validation_score(d.y, d.predicted) == pytest.approx(kappa)
+    assert (task_of("ordinal").calls(d.predicted) == median).all()
+
+
+def test_calls_and_margins_of_classes():
+    task = task_of("binary")
+    one, two = np.array([[0.3], [0.6]]), np.array([[0.7, 0.3], [0.4, 0.6]])
+    for p in (one, two):
+        assert task.calls(p).tolist() == [0, 1] and task.calls(p, 0.2).tolist() == [1, 1]
+        assert task.margins(p, 0.2) == pytest.approx([0.1, 0.4])
+        assert task.called_positive(p, 0.7).tolist() == [False, False]
+    p = np.array([[0.2, 0.5, 0.3]])
+    assert task_of("multiclass").margins(p) == pytest.approx([0.2])
+    assert task_of("ordinal").margins(p) == pytest.approx([0.2])  # P(Y ≤ 1) = 0.7, P(Y ≤ 0) = 0.2
+    with pytest.raises(NotImplementedError, match="survival calls no class"):
+        task_of("survival").calls(p)
+    assert [task_of_classes(k) for k in (1, 2, 3)] == ["binary", "binary", "multiclass"]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "expected"),
+    [("survival", 3, 0), ("regression", 2, 0), ("multilabel", 3, 1)],
+)
+def test_the_column_that_is_shown_first(name, columns, expected):
+    values = {
+        "survival": (9, 0.5, 0.02, 0.01),
+        "regression": (3, 1, 1, 2, 3, 4, 5),
+        "multilabel": (0.1, 0.9, 0.2),
+    }[name]
+    p = Predicted(np.array(values), np.zeros(len(values)), data(name).outputs)
+    assert task_of(name).shown_column(p, columns) == expected
