@@ -1,6 +1,6 @@
 """What a guarantee is, and means over bags in which each group (patient) counts once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,13 +33,13 @@ class Guarantee:
 
     key: str
     """Its key in the JSON report."""
-    values: Mapping[str, Any]
+    values: dict[str, Any]
     """What is promised, for JSON."""
     lines: Sequence[str]
     """What is promised, as sentences."""
-    columns: Mapping[str, Sequence[str]]
+    columns: dict[str, Sequence[str]]
     """The columns of a table of the bags."""
-    summary: Mapping[str, Any]
+    summary: dict[str, Any]
     """What the JSON of `probsa sets` has besides `values`, such as numbers of bags."""
     metrics: Callable[[], dict[str, Metric]]
     """Compares the promise with the labels of the bags, which nothing else uses."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ...core import counted, write_csv
 from ...errors import InputError, OutputExists, UnmetGuarantee
@@ -18,6 +19,12 @@ from .options import GuaranteeOptions
 
 COVERAGE = {"sets": prediction_sets, "intervals": intervals}
 """The guarantee of each `Task.coverage_by`."""
+NOT_REQUESTED = {
+    **dict.fromkeys(("coverage", "accepted", "max_error", "certified", "undecided")),
+    "bands": {},
+    "sizes": {},
+}
+"""Values of `probsa sets --json` without the guarantee that they belong to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,14 +165,12 @@ def write_sets(
     made = requested_guarantees(new, options)
     if made.unmet:
         raise made.refusal()
-    columns = {"bag": new.names}
-    values = dict.fromkeys(
-        ("coverage", "bands", "sizes", "accepted", "max_error", "certified", "undecided")
-    )
-    values |= {"bands": {}, "sizes": {}}
+    columns: dict[str, Sequence[str]] = {"bag": new.names}
+    values: dict[str, Any] = dict(NOT_REQUESTED)
     for guarantee in made.guarantees:
         columns |= guarantee.columns
-        values |= {k: v for k, v in guarantee.values.items() if k in values} | guarantee.summary
+        values |= {k: guarantee.values[k] for k in values if k in guarantee.values}
+        values |= guarantee.summary
     cells = zip(*columns.values(), strict=True)
     write_csv(out, list(columns), [dict(zip(columns, row, strict=True)) for row in cells])
     groups = counted(len(set(made.calibration.groups)), "group")
