@@ -1,0 +1,594 @@
+"""Guarantees: their promise on simulated patients, their definition, and what they refuse."""
+
+import io
+import json
+import re
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+from support.made_guarantees import joined, write_cohort
+from support.made_predictions import made
+
+from probsa.cli.entry import main
+from probsa.core import read_csv
+from probsa.errors import InputError, OutputExists, UnmetGuarantee
+from probsa.evaluation import GuaranteeOptions, Predictions, read_predictions, write_predictions
+from probsa.evaluation.context import Context, Truth, read_truth
+from probsa.evaluation.guarantees.accepted import accepted_calls
+from probsa.evaluation.guarantees.calibration import shift_alarm
+from probsa.evaluation.guarantees.coverage import check_groups, intervals, prediction_sets
+from probsa.evaluation.guarantees.section import guarantees_section, write_sets
+from probsa.statistics import coverage_band
+
+NEW = (("val", 40), ("new", 30))
+FEW = (("val", 15), ("test", 20))
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory):
+    """A folder of predictions and its table; tests do not change them."""
+    return write_cohort(tmp_path_factory.mktemp("cohort") / "p", seed=1)
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    return write_targets(tmp_path_factory.mktemp("numbers") / "p", "regression")
+
+
+def evaluated(folder, table, *, part="test", bootstrap=0, **options):
+    """Return the context of the evaluated bags."""
+    predictions = read_predictions(folder)
+    seen = ("train", "val") if part == "test" else ()
+    rows = enumerate(predictions.parts)
+    return Context(
+        predictions=predictions,
+        truth=read_truth(predictions, table),
+        part=part,
+        rows=tuple(i for i, of in rows if (of not in seen if seen else of == part)),
+        threshold=predictions.threshold,
+        bootstrap=bootstrap,
+        seed=0,
+        guarantees=GuaranteeOptions(**options) if options else None,
+    )
+
+
+def section(folder, table, **options):
+    return guarantees_section(evaluated(folder, table, **options))
+
+
+def value(metric):
+    return metric["value"]
+
+
+def text(part):
+    console = Console(width=200, file=io.StringIO())
+    part.render(console)
+    return console.file.getvalue()
+
+
+def rows_of(folder, table, part):
+    """Return (y, p) of the bags of a part, by group, without the tested code."""
+    group = {row["bag"]: row["group"] for row in read_csv(table)}
+    by_group = defaultdict(list)
+    for row in read_csv(folder / "predictions.csv"):
+        if row["part"] == part:
+            by_group[group[row["bag"]]].append((int(row["label"]), float(row["p_1"])))
+    return by_group
+
+
+OUTPUTS = {
+    "regression": ("mean", "sd", "q05", "q25", "q50", "q75", "q95"),
+    "survival": ("risk", "s_4", "s_10"),
+    "multilabel": ("a", "b"),
+}
+
+
+def write_targets(folder, task, *, count=60, seed=0, parts=("val", "test")):
+    """Write predictions of patients with two bags each, and their table."""
+    g = np.random.default_rng(seed)
+    predictions, targets, part_of, rows = [], {}, {}, []
+    for k in range(count):
+        name, amount, sd = f"{folder.name}{k:03d}", g.normal(), float(g.uniform(0.5, 2))
+        values, target = {
+            "regression": (
+                (amount, sd, *(amount + sd * np.arange(-2, 3))),
+                (amount + sd * g.normal(),),
+            ),
+            "survival": ((5.0, 0.8, 0.4), (3.0, 1.0)),
+            "multilabel": ((0.2, 0.7), (0.0, 1.0)),
+        }[task]
+        p = made(name, g.normal(size=4), np.zeros(4, int))
+        values = np.array(values, np.float32)
+        predictions.append(
+            replace(
+                p, probability=values, std=0.1 * np.abs(values), task=task, outputs=OUTPUTS[task]
+            )
+        )
+        targets[name], part_of[name] = target, parts[k // 2 % len(parts)]
+        rows.append(",".join([name, f"p{k // 2}", *map(str, target)]))
+    write_predictions(
+        folder, predictions, labels=targets, parts=part_of,
+        classes=("a", "b") if task == "multilabel" else (), threshold=None,
+        metadata={"model": "abmil", "training_targets": [list(t) for t in targets.values()]},
+    )  # fmt: skip
+    columns = {"regression": "label", "survival": "time,event", "multilabel": "a,b"}[task]
+    table = folder.with_suffix(".csv")
+    table.write_text("\n".join([f"bag,group,{columns}", *rows]) + "\n")
+    return folder, table
+
+
+# The promise, on simulated patients with one to four bags
+
+
+def simulated(rng, *, task="binary", groups=40, shift=0.0, skill=1.0):
+    """Return the contexts of calibration and new bags of the same patients' distribution."""
+    of_group = np.repeat(np.arange(2 * groups), rng.integers(1, 5, 2 * groups))
+    n, patient = len(of_group), rng.normal(size=2 * groups)[of_group]
+    new = of_group >= groups
+    y = (rng.random(n) < 0.5).astype(float)
+    log_odds = skill * (2 * y - 1) + patient + 0.5 * rng.normal(size=n) + shift * new
+    p, classes, outputs = (1 / (1 + np.exp(-log_odds)))[:, None], ("1",), ()
+    if task == "regression":
+        sd = rng.uniform(0.5, 2, n)
+        p, classes, outputs = np.stack([patient, sd], axis=1), (), ("mean", "sd")
+        y = patient + sd * (0.7 * rng.normal(size=2 * groups)[of_group] + 0.7 * rng.normal(size=n))
+    names = tuple(f"b{i}" for i in range(n))
+    context = Context(
+        predictions=Predictions(
+            folder="simulated", bags=names, parts=("test",) * n, labels=(None,) * n, probability=p,
+            std=0.1 * np.abs(p), classes=classes, threshold=None, metadata={}, task=task,
+            outputs=outputs,
+        ),
+        truth=Truth(
+            targets={b: (v,) for b, v in zip(names, y, strict=True)},
+            group={b: f"g{k}" for b, k in zip(names, of_group, strict=True)},
+        ),
+        part="test", rows=tuple(np.flatnonzero(new)), threshold=None, bootstrap=0, seed=0,
+    )  # fmt: skip
+    return replace(context, rows=tuple(np.flatnonzero(~new))), context
+
+
+@pytest.mark.parametrize(
+    ("task", "score", "metric"),
+    [
+        ("binary", "lac", "coverage"),
+        ("binary", "aps", "coverage"),
+        ("regression", "lac", "coverage"),
+        ("regression", "aps", "coverage"),
+    ],
+)
+def test_new_patients_are_covered(task, score, metric):
+    rng, options = np.random.default_rng(4), GuaranteeOptions(coverage=0.8, score=score)
+    calibrated = prediction_sets if task == "binary" else intervals
+    found = []
+    for _ in range(80):
+        calibration, new = simulated(rng, task=task)
+        found.append(calibrated(calibration, new, options).metrics()[metric].value)
+    error = np.std(found) / len(found) ** 0.5
+    assert 0.8 - 3 * error < np.mean(found) < 0.8 + 1 / 41 + 3 * error
+
+
+def test_both_classes_are_covered_per_class():
+    rng, options = np.random.default_rng(5), GuaranteeOptions(coverage=0.8, per_class=True)
+    found = []
+    for _ in range(80):
+        calibration, new = simulated(rng)
+        metrics = prediction_sets(calibration, new, options).metrics()
+        found.append([metrics[f"coverage_{c}"].value for c in (0, 1)])
+    assert (np.mean(found, axis=0) > 0.8 - 3 * np.std(found, axis=0) / 80**0.5).all()
+
+
+def test_certified_error_rates_are_rarely_exceeded():
+    rng, options = np.random.default_rng(6), GuaranteeOptions(max_error=0.2)
+    exceeded = certified = 0
+    for _ in range(80):
+        calibration, new = simulated(rng, groups=60, skill=2.5)
+        found = accepted_calls(calibration, new, options)
+        certified += found.values["certified"]
+        error = found.metrics()["error_of_accepted"].value
+        exceeded += error is not None and error > 0.2 + 0.1  # of a finite test
+    assert certified > 40 and exceeded / 80 < 0.1
+
+
+def test_the_alarm_rings_for_a_shift_and_seldom_without_one():
+    rng = np.random.default_rng(7)
+    false = [shift_alarm(new, old)[0]["alarm"] for old, new in (simulated(rng) for _ in range(60))]
+    assert np.mean(false) < 0.05 + 3 * (0.05 * 0.95 / 60) ** 0.5
+    old, new = simulated(rng, shift=3.0)
+    values, line = shift_alarm(new, old)
+    assert values["alarm"] and line.startswith("ALARM")
+
+
+# The definition
+
+
+def test_without_a_request_there_is_no_section(cohort):
+    assert guarantees_section(evaluated(*cohort)) is None
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+def test_sets_are_those_of_the_definition(cohort, per_class):
+    folder, table = cohort
+    found = section(folder, table, coverage=0.8, per_class=per_class).to_dict()["sets"]
+    val, test = rows_of(folder, table, "val"), rows_of(folder, table, "test")
+    threshold = {}
+    for c in (0, 1):
+        losses = [
+            [1 - (p if y else 1 - p) for y, p in bags if not per_class or y == c]
+            for bags in val.values()
+        ]
+        losses = [np.array(s) for s in losses if s]
+        k = len(losses)
+        threshold[c] = next(
+            t
+            for t in sorted(np.concatenate(losses))
+            if (sum((s > t).mean() for s in losses) + 1) / (k + 1) <= 0.2 + 1e-12
+        )
+        assert found["calibration_groups"][str(c) if per_class else "all"] == k
+    covered, sizes = [], []
+    for bags in test.values():
+        inside = [[1 - (p if c else 1 - p) <= threshold[c] for c in (0, 1)] for _, p in bags]
+        covered.append(np.mean([i[y] for i, (y, _) in zip(inside, bags, strict=True)]))
+        sizes.append(np.mean([sum(i) for i in inside]))
+    metrics = found["metrics"]
+    assert found["thresholds"] == pytest.approx({"0": threshold[0], "1": threshold[1]})
+    assert value(metrics["coverage"]) == pytest.approx(np.mean(covered))
+    assert value(metrics["set_size"]) == pytest.approx(np.mean(sizes))
+    shares = [value(metrics[f"{k}_sets"]) for k in ("empty", "single", "larger")]
+    assert sum(shares) == pytest.approx(1)
+
+
+def test_confidence_intervals_resample_groups(cohort):
+    found = section(*cohort, coverage=0.8, bootstrap=400).to_dict()["sets"]["metrics"]["coverage"]
+    per_group = [
+        np.mean([max(p, 1 - p) if y == (p >= 0.5) else 0 for y, p in bags])
+        for bags in rows_of(*cohort, "test").values()
+    ]
+    assert found["low"] < value(found) < found["high"]
+    assert found["high"] - found["low"] == pytest.approx(4 * np.std(per_group) / 40**0.5, rel=0.6)
+
+
+@pytest.mark.parametrize("score", ["lac", "aps"])
+def test_intervals_are_those_of_the_definition(score, numbers):
+    folder, table = numbers
+    found = section(folder, table, coverage=0.8, score=score).to_dict()["intervals"]
+    rows = read_csv(folder / "predictions.csv")
+    val, test = ([r for r in rows if r["part"] == part] for part in ("val", "test"))
+
+    def of_patients(values):  # two bags of a patient follow one another
+        return np.asarray(values, float).reshape(-1, 2).mean(1)
+
+    def scores(part):
+        y, mean, sd = (np.array([float(r[c]) for r in part]) for c in ("label", "mean", "sd"))
+        return np.abs(y - mean) / (sd if score == "aps" else 1)
+
+    def risk(q):  # the share of a patient's bags outside; a new patient adds 1 at most
+        return (of_patients(scores(val) > q).sum() + 1) / (len(val) // 2 + 1)
+
+    q = found["half_width"]
+    assert risk(q * (1 + 1e-6)) <= 0.2 < risk(q * (1 - 1e-6)) and found["calibration_groups"] == 15
+    covered = of_patients(scores(test) <= q * (1 + 1e-6)).mean()
+    sd = np.array([float(r["sd"]) for r in test]) if score == "aps" else np.ones(len(test))
+    metrics = found["metrics"]
+    assert value(metrics["coverage"]) == pytest.approx(covered)
+    assert value(metrics["width"]) == pytest.approx(of_patients(2 * q * sd).mean())
+    assert sum(value(metrics[k]) for k in ("coverage", "below", "above")) == pytest.approx(1)
+    assert found["adapts"] is (score == "aps") and "the predicted mean ±" in found["rule"]
+
+
+def test_accepted_calls_are_those_outside_the_undecided_range(tmp_path):
+    folder, table = write_cohort(tmp_path / "p", seed=3, skill=2.0)
+    found = section(folder, table, max_error=0.2).to_dict()["accepted"]
+    low, high = found["undecided"]
+    assert low < 0.4 < high  # the threshold of the calls
+    groups = rows_of(folder, table, "test").values()
+    accepted = [[not low < p < high for _, p in bags] for bags in groups]
+    wrong = [[(p >= 0.4) != y for y, p in bags] for bags in groups]
+    both = [np.mean(np.array(a) & w) for a, w in zip(accepted, wrong, strict=True)]
+    share, metrics = [np.mean(a) for a in accepted], found["metrics"]
+    assert 0 < value(metrics["accepted"]) == pytest.approx(np.mean(share)) < 1
+    assert value(metrics["error_of_accepted"]) == pytest.approx(np.sum(both) / np.sum(share))
+    assert value(metrics["error_of_all"]) == pytest.approx(np.mean([np.mean(w) for w in wrong]))
+    assert found["calibration_error"] <= 0.2
+
+
+def test_nothing_or_everything_may_be_accepted(tmp_path):
+    poor = section(*write_cohort(tmp_path / "p", seed=4, skill=0.0), max_error=0.2)
+    found = poor.to_dict()["accepted"]
+    assert found["certified"] is False and value(found["metrics"]["accepted"]) == 0
+    assert found["metrics"]["error_of_accepted"]["reason"] == "no such bags"
+    assert "none can be certified" in text(poor) and "40 calibration groups" in text(poor)
+    good = section(*write_cohort(tmp_path / "q", skill=30), max_error=0.2)
+    assert value(good.to_dict()["accepted"]["metrics"]["accepted"]) == 1
+    assert "every call is accepted" in text(good)
+
+
+def test_the_report_says_what_is_promised(cohort):
+    found = section(*cohort, coverage=0.9, max_error=0.25)
+    low, high = coverage_band(40, alpha=0.1)
+    for words in (
+        f"40 calibration groups: the realised coverage is between {low:.3f} and {high:.3f} for 9",
+        "chosen on the calibration bags",
+        "realised coverage (groups count once): 0.",
+        "coverage of class 1: ",
+        "error rate of all calls: ",
+        "no sign of a shift",
+    ):
+        assert words in text(found)
+    assert "no groups are known" not in text(found)
+    assert "no groups are known" in text(section(cohort[0], None, coverage=0.9))
+    values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert list(values) == [
+        "calibration", "calibration_bags", "calibration_groups", "sets", "accepted", "shift",
+        "caution", "unmet",
+    ]  # fmt: skip
+
+
+def test_the_alarm_watches_what_a_task_predicts(cohort, numbers, tmp_path):
+    of_classes = section(*cohort, coverage=0.9).to_dict()["shift"]["distances"]
+    assert list(of_classes) == ["p of class 1", "confidence", "standard deviation"]
+    of_numbers = section(*numbers, coverage=0.8).to_dict()["shift"]["distances"]
+    assert list(of_numbers) == ["mean", "sd", "standard deviation of the attention"]
+    folder, table = write_cohort(tmp_path / "p")
+    path = folder / "predictions.csv"
+    header, *lines = path.read_text().splitlines()
+    far = [i / 1000 + 5 * (",test," in line) for i, line in enumerate(lines)]
+    lines = [f"{line},0.5,{d:g}" for line, d in zip(lines, far, strict=True)]
+    path.write_text("\n".join([f"{header},ood,ood_distance", *lines]) + "\n")
+    found = section(folder, table, coverage=0.9).to_dict()["shift"]
+    assert found["alarm"] and found["distances"]["distance from training"] == pytest.approx(1)
+
+
+def test_other_bags_can_calibrate(cohort, numbers, tmp_path):
+    folder, table = cohort
+    other, other_table = write_cohort(tmp_path / "q", parts=(("val", 30), ("new", 50)), seed=5)
+    both = joined(tmp_path, table, other_table)
+    found = section(folder, both, coverage=0.9, calibration=other).to_dict()
+    assert (found["calibration_groups"], found["caution"]) == (50, None)
+    stored = section(folder, None, coverage=0.9, calibration=other).to_dict()
+    assert stored["calibration_groups"] == stored["calibration_bags"] > 50  # bags are groups
+    unseen, _ = write_targets(tmp_path / "other", "regression", seed=5, parts=("test",))
+    found = section(numbers[0], None, coverage=0.8, calibration=unseen).to_dict()
+    assert found["calibration_bags"] == 60 and "intervals" in found
+    only_validation, _ = write_cohort(tmp_path / "v", parts=(("val", 30),), seed=6)
+    found = section(folder, None, coverage=0.9, calibration=only_validation).to_dict()
+    assert found["calibration"].startswith("(the val bags of ") and found["caution"]
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"coverage": 1.0}, "--coverage is 1; expected a number between 0 and 1"),
+        ({"max_error": 90.0}, "--max-error is 90; expected a number between 0 and 1"),
+        ({}, "no guarantee is requested"),
+    ],
+)
+def test_levels_are_checked(options, words):
+    with pytest.raises(InputError, match=words):
+        GuaranteeOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "words"),
+    [
+        ("multilabel", {"coverage": 0.8}, "--coverage makes .* the task is multilabel"),
+        ("survival", {"coverage": 0.8}, "--coverage makes .* the task is survival"),
+        ("regression", {"max_error": 0.1}, "--max-error accepts calls of classes"),
+        ("regression", {"coverage": 0.8, "per_class": True}, "--per-class is for classes"),
+    ],
+)
+def test_what_a_task_cannot_have_is_refused(task, options, words, tmp_path):
+    with pytest.raises(InputError, match=words):
+        section(*write_targets(tmp_path / "p", task), **options)
+
+
+def without_groups_of_others(tmp_path, folder, table):
+    return table, {"calibration": write_cohort(tmp_path / "q", seed=5)[0]}
+
+
+def a_group_on_both_sides(tmp_path, folder, table):
+    leaked = tmp_path / "leaked.csv"
+    leaked.write_text(table.read_text().replace("p-val3\n", "p-test5\n"))
+    return leaked, {}
+
+
+def its_own_bags(tmp_path, folder, table):
+    return table, {"calibration": folder}
+
+
+def another_epoch(tmp_path, folder, table):
+    other, other_table = write_cohort(tmp_path / "q", epoch=4)
+    return joined(tmp_path, table, other_table), {"calibration": other}
+
+
+def other_classes(tmp_path, folder, table):
+    other, other_table = write_cohort(tmp_path / "q", classes=("a", "b"))
+    return joined(tmp_path, table, other_table), {"calibration": other}
+
+
+def another_task(tmp_path, folder, table):
+    return None, {"calibration": write_targets(tmp_path / "q", "regression")[0]}
+
+
+def the_validation_bags(tmp_path, folder, table):
+    return table, {"part": "val"}
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (without_groups_of_others, "list the calibration bags in the same table"),
+        (a_group_on_both_sides, r"1 group \('p-test5'\) are among both"),
+        (its_own_bags, r"bags \('p-test0-0', .* and \d+ more\) are among both"),
+        (another_epoch, "different models: epoch is 3 and 4"),
+        (other_classes, "different models: classes is 0, 1 and a, b"),
+        (another_task, "different models: task is binary and regression"),
+        (the_validation_bags, "no labelled validation bags besides those evaluated"),
+    ],
+)
+def test_calibration_bags_that_void_guarantees_are_refused(cohort, tmp_path, case, words):
+    folder, table = cohort
+    table, options = case(tmp_path, folder, table)
+    with pytest.raises(InputError, match=words):
+        section(folder, table, coverage=0.9, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"coverage": 0.95},
+            "--coverage 0.95 needs calibration bags of at least 19 groups (patients), but there "
+            "are 15: add calibration bags, or give --coverage 0.937",
+        ),
+        ({"coverage": 0.95, "per_class": True}, "calibration bags of class 0 of at least 19"),
+        ({"max_error": 0.1}, "--max-error 0.1 needs at least 22 calibration groups"),
+        ({"coverage": 0.95, "max_error": 0.1}, "2 guarantees cannot be given: --coverage 0.95"),
+    ],
+)
+def test_too_few_calibration_bags_are_refused(tmp_path, options, words):
+    with pytest.raises(UnmetGuarantee, match=re.escape(words)):
+        section(*write_cohort(tmp_path / "p", parts=FEW), **options)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6, 8, 15, 20, 999])
+def test_the_suggested_level_is_possible(groups):
+    with pytest.raises(UnmetGuarantee) as error:
+        check_groups(groups, coverage=0.9999)
+    suggested = float(str(error.value).rsplit(" ", 1)[1])
+    check_groups(groups, coverage=suggested)
+    with pytest.raises(UnmetGuarantee):
+        check_groups(groups, coverage=suggested + 0.002)
+
+
+def test_a_request_that_cannot_be_met_does_not_keep_others_from_the_report(tmp_path, capsys):
+    folder, table = write_cohort(tmp_path / "p", parts=FEW)
+    found = section(folder, table, coverage=0.8, max_error=0.1)
+    assert "sets" in found.values and "accepted" not in found.values
+    (reason,) = found.unmet
+    assert text(found).rstrip().endswith(f"not guaranteed: {reason}")
+    given = ["evaluate", str(folder), "--labels", str(table), "--bootstrap", "0", "--json"]
+    status = main([*given, "--coverage", "0.8", "--max-error", "0.1"])
+    shown = capsys.readouterr()
+    report = json.loads(shown.out)
+    assert status == 2 and shown.err == f"probsa: error: {reason}\n"
+    assert report["metrics"]["auroc"]["value"] is not None
+    assert report["guarantees"]["unmet"] == {"--max-error": reason}
+    assert main([*given, "--coverage", "0.8", "--per-class", "--set-score", "aps"]) == 0
+    sets = json.loads(capsys.readouterr().out)["guarantees"]["sets"]
+    assert (sets["method"], sets["per_class"]) == ("aps", True)
+
+
+# The table of new bags
+
+
+@pytest.mark.parametrize("score", ["lac", "aps"])
+@pytest.mark.parametrize("per_class", [False, True])
+def test_sets_hold_the_classes_with_high_p_values(tmp_path, score, per_class):
+    names = ("benign", "tumour")
+    folder, table = write_cohort(tmp_path / "p", parts=NEW, classes=names)
+    options = GuaranteeOptions(coverage=0.9, score=score, per_class=per_class)
+    out = tmp_path / "sets.csv"
+    written = write_sets(folder, options, out=out, labels=table, classes=names).values
+    rows = read_csv(out)
+    assert all(row["bag"].startswith("p-new") for row in rows) and len(rows) == written["bags"]
+    for row in rows:
+        inside = [c for c in names if float(row[f"p_value_{c}"]) > 0.1 + 1e-6]
+        assert row["set"] == "|".join(inside)
+    assert sum(written["sizes"].values()) == len(rows)
+    assert set(written["bands"]) == (set(names) if per_class else {"all"})
+
+
+def test_the_table_agrees_with_the_evaluation_of_the_same_bags(tmp_path):
+    folder, table = write_cohort(tmp_path / "p", parts=NEW, skill=2.5)
+    options, out = {"coverage": 0.9, "max_error": 0.2}, tmp_path / "sets.csv"
+    written = write_sets(folder, GuaranteeOptions(**options), out=out, labels=table).to_dict()
+    report, rows = section(folder, table, **options).to_dict(), read_csv(out)
+    assert (written["shift"], written["caution"]) == (report["shift"], report["caution"])
+    for key in ("certified", "undecided", "max_error"):
+        assert written[key] == report["accepted"][key]
+    assert written["accepted"] == sum(row["accepted"] == "yes" for row in rows) > 0
+    group, sizes = {row["bag"]: row["group"] for row in read_csv(table)}, defaultdict(list)
+    for row in rows:
+        sizes[group[row["bag"]]].append(len(row["set"].split("|")) if row["set"] else 0)
+    mean = np.mean([np.mean(s) for s in sizes.values()])
+    assert value(report["sets"]["metrics"]["set_size"]) == pytest.approx(mean)
+
+
+def test_limits_of_numbers_are_written(numbers, tmp_path):
+    out = tmp_path / "limits.csv"
+    options = GuaranteeOptions(coverage=0.8)
+    written = write_sets(numbers[0], options, out=out, labels=numbers[1]).to_dict()
+    rows = read_csv(out)
+    assert list(rows[0]) == ["bag", "low", "high"] and len(rows) == written["bags"] == 30
+    assert "the predicted mean ±" in written["limits"] and list(written["bands"]) == ["all"]
+    assert (written["sizes"], written["accepted"], written["certified"]) == ({}, None, None)
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+def test_labels_of_new_bags_are_not_needed(tmp_path, per_class):
+    folder, table = write_cohort(tmp_path / "p", parts=NEW)
+    options = GuaranteeOptions(coverage=0.9, max_error=0.25, per_class=per_class)
+    write_sets(folder, options, out=tmp_path / "a.csv", labels=table)
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join(line for line in lines if "-new" not in line) + "\n")
+    path = folder / "predictions.csv"
+    header, *rows = path.read_text().splitlines()
+    cells = [row.split(",") for row in rows]
+    stripped = [",".join(c[:2] + ([""] if c[1] == "new" else c[2:3]) + c[3:]) for c in cells]
+    path.write_text("\n".join([header, *stripped]) + "\n")
+    write_sets(folder, options, out=tmp_path / "b.csv", labels=table)
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+
+
+def test_no_table_is_written_that_would_lack_a_column(tmp_path):
+    folder, table = write_cohort(tmp_path / "p", parts=(("val", 15), ("new", 20)))
+    options, out = GuaranteeOptions(coverage=0.8, max_error=0.1), tmp_path / "sets.csv"
+    with pytest.raises(UnmetGuarantee, match=r"^--max-error 0\.1 needs"):
+        write_sets(folder, options, out=out, labels=table)
+    assert not out.exists()
+
+
+def test_seen_bags_have_no_sets(tmp_path):
+    folder, table = write_cohort(tmp_path / "p", parts=(("train", 5), ("val", 60)))
+    with pytest.raises(InputError, match="only training and validation bags"):
+        write_sets(folder, GuaranteeOptions(coverage=0.9), out=tmp_path / "s.csv", labels=table)
+
+
+def test_the_command_writes_sets_and_keeps_tables(tmp_path, capsys):
+    folder, table = write_cohort(tmp_path / "p", parts=NEW)
+    out = tmp_path / "sets.csv"
+    arguments = ["sets", str(folder), "--labels", str(table), "--out", str(out)]
+    arguments += ["--coverage", "0.9", "--max-error", "0.25"]
+    assert main(arguments) == 0
+    low, high = coverage_band(40, alpha=0.1)
+    shown = capsys.readouterr().out
+    assert f"between {low:.3f} and {high:.3f} for 9 of 10 calibration sets" in shown
+    assert re.search(r"sets: \d+ of size 0, \d+ of size 1", shown) and "calls are accepted" in shown
+    assert main([*arguments, "--overwrite", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["bags"] == len(read_csv(out)) and document["coverage"] == 0.9
+    with pytest.raises(OutputExists, match="--overwrite"):
+        write_sets(folder, GuaranteeOptions(coverage=0.9), out=out, labels=table)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--per-class"], "--per-class alone guarantees nothing"),
+        (["--calibration", "x"], "--calibration alone guarantees nothing"),
+        (["--max-error", "0.2", "--per-class"], "--per-class needs --coverage"),
+        (["--coverage", "90"], "--coverage is 90; expected a number between 0 and 1"),
+        ([], "needs a level"),
+    ],
+)
+def test_flags_without_effect_are_refused(tmp_path, capsys, flags, words):
+    folder, _ = write_cohort(tmp_path / "p")
+    assert main(["sets", str(folder), "--out", str(tmp_path / "s.csv"), *flags]) == 2
+    assert words in capsys.readouterr().err
