@@ -12,11 +12,9 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.stats import friedmanchisquare, rankdata, studentized_range, wilcoxon
-from scipy.stats import t as student
 
 from ..errors import InputError
-
-ALPHA = 0.05
+from .paired import ALPHA
 
 EXACT = 200
 """Up to this number of pairs the signed-rank test is exact."""
@@ -165,38 +163,6 @@ def critical_difference(values: Mapping[str, ArrayLike]) -> CriticalDifference:
         cliques=_cliques(ranks.mean, least),
         reason=reason,
     )
-
-
-def corrected_t(a: ArrayLike, b: ArrayLike, *, test_share: float) -> HypothesisTest:
-    """Apply Student's t test over cross-validation splits, with Nadeau and Bengio's variance.
-
-    t = mean(d) / √((1 / n + test / train) · var(d)) with n - 1 degrees of freedom. The correction
-    is needed because the training parts of the splits overlap. Machine Learning 2003.
-
-    Args:
-        a: one value per split.
-        b: the values of the other method.
-        test_share: the fraction of all bags that each split tests on: 0.2 with five folds.
-
-    Raises:
-        InputError: the values are not paired, or the fraction lies outside (0, 1).
-    """
-    if not 0 < test_share < 1:
-        raise InputError(f"test_share is {test_share}: expected a fraction of the bags in (0, 1)")
-    d = _paired_differences(a, b)
-    n = len(d)
-    if n < 2:
-        return HypothesisTest(
-            statistic=None, p=None, reason="one split: nothing varies between splits"
-        )
-    if np.ptp(d) == 0:
-        if d[0] == 0:
-            return HypothesisTest(statistic=0.0, p=1.0, reason=f"all {n} splits are equal")
-        return HypothesisTest(
-            statistic=None, p=None, reason=f"all {n} splits differ by the same amount"
-        )
-    t = d.mean() / np.sqrt((1 / n + test_share / (1 - test_share)) * d.var(ddof=1))
-    return HypothesisTest(statistic=float(t), p=float(2 * student.sf(abs(t), n - 1)))
 
 
 def _signed_rank_sum(d: Float[np.ndarray, " pairs"]) -> tuple[float, float]:
