@@ -8,11 +8,10 @@ on null maps, tests/statistics/test_comparing_means.py for winners, benchmarks/r
 for conformal sets, bounds and the alarm.
 
 ranks           29 equally good methods on four data sets, whose three columns depend on each other:
-                the permutation test, its critical difference, and the tests that it replaces
+                Friedman's test and Nemenyi's critical difference
 gain            a map that is as good as the best of six null maps: its gain lies above 0
 faithfulness    the shown order is random as well: its gain over the random order lies above 0
 calibration     calibrated probabilities: their adaptive ECE is above what the report calls chance
-assumptions     a model whose scores are noise: it passes a test of the MIL assumption
 distance        new bags like those of training: the share of them beyond 95 % of validation bags
 doubt           P(wrong) is the margin with noise of the same kind: one is called better
 
@@ -23,14 +22,13 @@ import argparse
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from scipy.stats import norm
+from probsa.statistics.ranking import friedman, nemenyi
 
 from probsa.evaluation.deletion import DeletionCurves
 from probsa.evaluation.faithfulness_section import mean_curves_metrics
 from probsa.evaluation.training_distance import Gaussian
-from probsa.statistics import average_ranks, block_test, delong, mean_interval
+from probsa.statistics import average_ranks, mean_interval
 from probsa.statistics.calibration import bin_count, equal_mass_bins, reliability
-from probsa.statistics.ranking import friedman, nemenyi
 
 Found = dict[str, float]
 """Share of the tables (or whether in this one) by test."""
@@ -43,15 +41,12 @@ def ranks(seed: int, dependence: float) -> Found:
     shared = rng.normal(size=(methods, sets, 1)) * np.sqrt(dependence)
     values = shared + rng.normal(size=(methods, sets, 3)) * np.sqrt(1 - dependence)
     table = average_ranks({f"m{i}": v for i, v in enumerate(values.reshape(methods, -1))})
-    test = block_test(table, blocks=np.repeat(list("abcd"), 3).tolist(), permutations=499)
     gap = float(np.ptp(list(table.mean.values())))
-    p, other = test.any_difference.p, friedman(table).p
-    assert p is not None and other is not None and test.difference is not None
+    p = friedman(table).p
+    assert p is not None
     return {
-        "permutation test (5 %)": p <= 0.05,
-        "its critical difference, any pair (5 %)": gap > test.difference,
-        "replaced: Friedman's test": other <= 0.05,
-        "replaced: Nemenyi's difference": gap > nemenyi(methods, 3 * sets),
+        "Friedman's test (5 %)": p <= 0.05,
+        "Nemenyi's difference, any pair (5 %)": gap > nemenyi(methods, 3 * sets),
     }
 
 
@@ -106,15 +101,6 @@ def calibration(seed: int, bags: int) -> Found:
     return {"ECE above chance (5 %)": ece > chance.upper}
 
 
-def assumptions(seed: int, bags: int) -> Found:
-    """Return whether noise passes: the limit of the reversed AUROC, and both conditions."""
-    rng = np.random.default_rng((seed, bags))
-    y = np.arange(bags) % 2
-    like, reversed_ = (delong(y, rng.normal(size=bags)) for _ in range(2))
-    above = bool(reversed_.auc[0] - norm.ppf(0.975) * reversed_.se[0] > 0.5)
-    return {"limit above 0.5 (2.5 %)": above, "passes": above and bool(like.auc[0] > 0.5)}
-
-
 def distance(seed: int, bags: int) -> Found:
     """Return the share of new bags that are further than 95 % of the validation bags."""
     rng = np.random.default_rng((seed, bags))
@@ -144,7 +130,6 @@ CASES: dict[str, tuple[Callable[..., Found], tuple[float, ...], str]] = {
     "gain": (gain, (10, 40, 100), "groups"),
     "faithfulness": (faithfulness, (10, 20, 50), "groups"),
     "calibration": (calibration, (20, 100, 500), "bags"),
-    "assumptions": (assumptions, (400,), "bags"),
     "distance": (distance, (17, 100), "validation bags"),
     "doubt": (doubt, (10, 40, 100), "groups"),
 }

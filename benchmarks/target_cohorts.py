@@ -27,7 +27,7 @@ Criteria, written before the first run; each is about means over seeds.
 import argparse
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +58,6 @@ from target_simulation import (
 from probsa.core import GraphOptions, write_csv
 from probsa.datasets import PatientBags, TargetOptions, open_bags, read_table
 from probsa.evaluation import load
-from probsa.statistics import combine_slides
 from probsa.training import DataConfig, RunConfig, TrainingConfig, train
 from probsa.variational import LikelihoodOptions
 
@@ -83,7 +82,7 @@ SHOWN = {
     "ordinal": ("quadratic_kappa", "nll"),
     "regression": ("r_squared", "mae", "coverage"),
     "multilabel": ("macro_auroc", "nll"),
-    "multiclass": ("macro_auroc", "nll"),
+    "multiclass": ("auroc", "nll"),
     "patients": ("auroc",),
 }
 """The metrics of each table; a map's AUROC within bags and seconds follow."""
@@ -286,6 +285,14 @@ def model_columns(
     return columns, extra
 
 
+def combine_slides(
+    p: np.ndarray, patients: list[str], *, rule: Callable[[np.ndarray], float]
+) -> tuple[list[str], np.ndarray]:
+    """Return the patients, and the rule's value of the probabilities of each one's slides."""
+    names, owner = list(dict.fromkeys(patients)), np.array(patients)
+    return names, np.array([rule(p[owner == name]) for name in names])
+
+
 def patient_rows(*, seed: int, bags: int, folder: Path, models: list[str]) -> Iterator[Row]:
     """Train on slides with copied labels and on patients, and judge patients."""
     made = cohort("patients", bags=bags, fresh=2 * bags, seed=seed)
@@ -295,7 +302,7 @@ def patient_rows(*, seed: int, bags: int, folder: Path, models: list[str]) -> It
     label = {b.patient: int(b.y["label"]) for b in test}  # type: ignore[call-overload]
     where = {b.patient: b.name for b in test if (b.tissue == LESION_A).any()}
     own = known_densities(test)[:, 0]
-    names, best = combine_slides(own, [b.patient for b in test], rule="max")
+    names, best = combine_slides(own, [b.patient for b in test], rule=np.max)
 
     def auroc(names: list, p: np.ndarray) -> float:
         return float(roc_auc_score([label[str(n)] for n in names], p))
@@ -338,9 +345,9 @@ def patient_rows(*, seed: int, bags: int, folder: Path, models: list[str]) -> It
                     for patient, name in where.items()
                 ]
                 rows = {}
-                for rule in ("mean", "max"):
+                for rule in (np.mean, np.max):
                     names, combined = combine_slides(p, [b.patient for b in test], rule=rule)
-                    rows[f", {rule}"] = {
+                    rows[f", {rule.__name__}"] = {
                         "auroc": auroc(names, combined),
                         "right slide": float(np.mean(right)),
                     }

@@ -16,7 +16,7 @@ from torch import nn
 
 from probsa.core import Task
 from probsa.evaluation.target_section import TargetData, target_metrics
-from probsa.statistics import KaplanMeier, Metric
+from probsa.statistics import Metric, kaplan_meier
 from probsa.variational import (
     Cox,
     LikelihoodOptions,
@@ -122,7 +122,7 @@ def constant_columns(task: Task, y: np.ndarray, *, bags: int, classes: Sequence[
     """Return the same prediction for each bag, from the training targets alone."""
     if task == "survival":
         times = event_grid(y)
-        curve = KaplanMeier.fit(y[:, 0], y[:, 1] > 0).at(times)[0]
+        curve = kaplan_meier(y[:, 0], y[:, 1] > 0, times)
         row, names = [0.0, *curve], ("risk", *(f"s_{t:g}" for t in times))
     elif task == "regression":
         mean, sd = float(y.mean()), float(y.std())

@@ -38,10 +38,10 @@ from probsa.evaluation import load
 from probsa.statistics import (
     Draws,
     Metric,
+    auroc,
     multiclass_metrics,
     ordinal_metrics,
     regression_metrics,
-    sampled_auroc,
 )
 from probsa.training import DataConfig, RunConfig, TrainingConfig, train
 
@@ -67,7 +67,7 @@ KINDS = ("free", "blowhole", "break", "crack")
 PRIMARY = {
     "ordinal": "quadratic_kappa",
     "regression": "mae",
-    "multiclass": "macro_auroc",
+    "multiclass": "auroc",
     "binary": "auroc",
 }
 RESAMPLES = 1000
@@ -174,7 +174,7 @@ def sampled(case: Case, columns: Columns, picked: np.ndarray) -> dict[str, Metri
     if case.task == "multiclass":
         return dict(multiclass_metrics(y.astype(int), values, names=KINDS, draws=draws).overall)
     if case.task == "binary":
-        return {"auroc": sampled_auroc(y > 0, values[:, -1], draws=draws, what="bags")}
+        return {"auroc": auroc(y > 0, values[:, -1], draws=draws)}
     mean = values[:, columns.names.index("mean")]
     levels = {0.05: "q05", 0.95: "q95"}
     quantiles = {a: values[:, columns.names.index(n)] for a, n in levels.items()}
@@ -270,7 +270,7 @@ def _shown(task: Task) -> tuple[str, ...]:
     return {
         "ordinal": ("quadratic_kappa", "mae", "rps"),
         "regression": ("mae", "r_squared", "spearman", "coverage"),
-        "multiclass": ("macro_auroc", "macro_f1", "nll"),
+        "multiclass": ("auroc", "f1", "nll"),
         "binary": ("auroc",),
     }[task]
 

@@ -46,8 +46,7 @@ from probsa.benchmark.results.results import read_scores
 from probsa.benchmark.tables.instances import instances_table
 from probsa.errors import InputError, UnknownName
 from probsa.models import names
-from probsa.statistics import comparison
-from probsa.statistics.metric import Metric
+from probsa.statistics import Metric, comparison
 
 BAGS = [["a", "b", "c", "d"], ["e", "f", "g", "h"], ["i", "j", "k", "l"]]
 Y = dict(zip("abcdefghijkl", [0, 0, 1, 1] * 3, strict=True))
@@ -402,30 +401,25 @@ def test_only_a_winner_is_marked(tmp_path):
     assert [r["winner"] for r in table(tmp_path / "f.csv")].count("True") == 2
 
 
-def test_odd_splits_are_marked(tmp_path):
+def test_splits_have_a_point_each(tmp_path):
     scores = [
         FoldScores(data=d, method=name, model=model, auroc={k: 0.9 - k / 10 for k in range(5)})
         for d in ("one", "two")
         for name, model in twenty()
     ]
-    figure = draw_folds(scores, outliers={"one": [4]})
+    figure = draw_folds(scores)
     refuse_collisions(figure)
-    squares = [line for line in panel(figure, "one").lines if line.get_marker() == "s"]
-    squares = [line for line in squares if to_hex(line.get_markeredgecolor()) == "#d55e00"]
-    odd = [line for line in squares if line.get_markerfacecolor() == "white"]
-    assert [line.get_xdata()[0] for line in odd] == [0.5] * 20
-    assert {t.get_text() for t in panel(figure, "one").texts} == {"4"}
-    assert not panel(figure, "two").texts
-    write_folds(tmp_path / "f.png", scores, outliers={"one": [4]})
-    marked = [(r["data"], r["split"]) for r in table(tmp_path / "f.csv") if r["odd"] == "True"]
-    assert marked == [("one", "4")] * 20
+    points = [line for line in panel(figure, "one").lines if line.get_marker() == "o"]
+    assert [len(line.get_xdata()) for line in points] == [5] * 20
+    write_folds(tmp_path / "f.png", scores)
+    assert len(table(tmp_path / "f.csv")) == 2 * 20 * 5
 
 
 def test_uncertainty_has_a_bar_each_and_reasons_where_there_is_none():
     rivals = {
         "σ²": Metric(0.61, low=0.5, high=0.7),
-        "1/degree": Metric(0.72, low=0.6, high=0.8),
-        "random map": Metric.undefined("every instance has the same number of neighbours"),
+        "−|e|": Metric(0.72, low=0.6, high=0.8),
+        "−w log w": Metric.undefined("every instance has the same weight"),
     }
     result = [
         ErrorDetection(data=d, method=name, model=model, metrics=rivals)
@@ -469,7 +463,7 @@ def test_all_figures_of_an_experiment(experiment, tmp_path):
     gains_ = table(out / "figures" / "improvement.csv")
     assert {r["data"] for r in gains_ if r["source"] == "ours"} == {"one", "two", MEAN}
     detected = table(out / "figures" / "uncertainty.csv")
-    assert {r["score"] for r in detected} >= {"σ²", "1/degree", "s.d. over replicates"}
+    assert {r["score"] for r in detected} >= {"σ²", "−|e|", "−w log w"}
     assert {r["method"] for r in detected} == {
         "abmil-probsa-diag λ=cyclical", "abmil-probsa-dirac λ=cyclical"
     }  # fmt: skip

@@ -101,7 +101,7 @@ def test_every_pooling_with_an_explanation_has_the_closed_form(name):
     p, curves = deletion_curves(predictor(name, **extra), bag())
     assert curves.removal == "pooling"
     for of_order in (curves.most_first, curves.least_first):
-        assert set(of_order) == {"shown", "leave_one_out", "centre", "random"}
+        assert set(of_order) == {"shown", "leave_one_out", "random"}
         for curve in of_order.values():  # nothing is removed at the first step
             np.testing.assert_allclose(curve[0], p.probability[0], atol=1e-6)
 
@@ -143,11 +143,6 @@ def test_curves_are_of_scaled_probabilities():
 def test_orders_are_what_they_say():
     p, whole = predictor(), bag()
     _, curves = deletion_curves(p, whole, shares=(0.2,), seed=3)
-    at = whole.coords.numpy()
-    distance = np.linalg.norm(at - (at.min(0) + at.max(0)) / 2, axis=1)
-    nearest = np.argsort(distance, kind="stable")
-    want = again(p, whole, nearest, [0, 6])
-    np.testing.assert_allclose(curves.most_first["centre"], want, atol=1e-6)
     _, other = deletion_curves(p, whole, shares=(0.2,), seed=4)
     assert other.most_first["random"][1] != curves.most_first["random"][1]
     assert other.most_first["shown"][1] == curves.most_first["shown"][1]
@@ -187,8 +182,6 @@ def test_what_cannot_be_removed_or_ranked_has_a_reason():
     _, few = deletion_curves(p, bag(5))
     assert few.counts.tolist() == [0, 1]
     assert not deletion_curves(p, bag(4))[1].most_first
-    _, placeless = deletion_curves(predictor(), replace(bag(), coords=None))
-    assert placeless.missing == {"centre": "no coordinates"}
     _, large = deletion_curves(predictor(classifier_hidden=4), bag(101), shares=(0.5,))
     assert set(large.missing) == {"leave_one_out", "rank_correlation"}
     assert "leave_one_out" not in large.most_first and "more than 100" in str(large.missing)
@@ -216,7 +209,7 @@ def stored(name, area, *, rank=0.5, **fields):
     values = {
         "most_first": {"shown": np.array([0.5, 0.5 - area]), "random": np.array([0.5, 0.4])},
         "least_first": {"shown": np.array([0.5, 0.5 + area]), "random": np.array([0.5, 0.5])},
-        "missing": {"centre": "no places", "leave_one_out": "too large"},
+        "missing": {"leave_one_out": "too large"},
         **fields,
     }
     return DeletionCurves(
@@ -237,7 +230,7 @@ def test_the_report_averages_the_bags_that_are_called_positive(tmp_path):
     assert m["gain_over_random"].value == pytest.approx(0.08 - 0.05)
     assert m["gain_over_random"].low < 0.03 < m["gain_over_random"].high
     assert m["rank_correlation"].value == pytest.approx(0.4)
-    assert m["area_centre"].reason == m["gain_over_centre"].reason == "no places"
+    assert m["area_leave_one_out"].reason == m["gain_over_leave_one_out"].reason == "too large"
     written = json.loads(json.dumps(report.to_dict()))["faithfulness"]
     assert written["removal"] == {"bag": 4}
     assert written["curves"]["most_first"]["probability"][-1] == pytest.approx(0.5 - 0.08)

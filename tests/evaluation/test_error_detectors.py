@@ -1,4 +1,4 @@
-"""σ² and its null rivals as detectors of wrong calls: by hand; AUGRC and fields by definition."""
+"""σ² and its null rivals as detectors of wrong calls: by hand; AUGRC by definition."""
 
 from dataclasses import replace
 
@@ -7,25 +7,17 @@ import pytest
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 from support.instance_metrics import detector_metrics
-from support.made_predictions import cohort, lattice, made, scan, slide
+from support.made_predictions import cohort, scan
 
-from probsa.errors import BagError, InputError
 from probsa.evaluation.error_detectors import (
     AREAS,
-    DOUBTS,
     ERROR_DETECTORS,
     RIVALS,
     doubt_verdict,
     error_verdict,
-    std_over_replicates,
 )
-from probsa.evaluation.neighbours import Neighbours, near_boundary, neighbours_or_reason
-from probsa.evaluation.random_field import field_on, random_field
 from probsa.evaluation.scores import doubt, instance_evidence
-from probsa.statistics import student_interval
-from probsa.statistics.bootstrap import Draws
-from probsa.statistics.risk import augrc
-from probsa.statistics.sampled import sampled_auroc, sampled_difference
+from probsa.statistics import Draws, augrc, auroc
 
 # AUGRC
 
@@ -65,90 +57,6 @@ def test_augrc_is_the_area_under_its_curve_also_with_ties():
         assert error < 1e-3
 
 
-# Graphs from coordinates
-
-
-def test_steps_to_the_edge_of_a_lattice_and_of_a_chain():
-    g = Neighbours.of(slide("a", np.zeros((5, 6))))
-    expected = [[0] * 6, [0, 1, 1, 1, 1, 0], [0, 1, 2, 2, 1, 0], [0, 1, 1, 1, 1, 0], [0] * 6]
-    np.testing.assert_array_equal(g.to_edge.reshape(5, 6), expected)
-    np.testing.assert_array_equal(g.cells, np.argwhere(np.ones((5, 6))))
-    c = Neighbours.of(scan("c", np.zeros(5)))
-    np.testing.assert_array_equal(c.to_edge, [0, 1, 2, 1, 0])
-    np.testing.assert_array_equal(c.edges, [[0, 1, 2, 3], [1, 2, 3, 4]])
-    without = Neighbours.of(made("c", np.zeros(5), kind="ct"))
-    np.testing.assert_array_equal(without.edges, c.edges)
-    assert Neighbours.of(scan("one", [0.0])).to_edge.tolist() == [0]
-
-
-def test_a_hole_in_the_tissue_is_an_edge():
-    keep = np.ones((7, 7), dtype=bool)
-    keep[3, 3] = False
-    p = made("h", np.zeros(48), coords=lattice(7, 7)[keep.ravel()], stride=10.0)
-    steps = np.full((7, 7), -1.0)
-    steps[keep] = Neighbours.of(p).to_edge
-    assert steps[1, 1] == 1 and steps[2, 2] == steps[3, 2] == 0 and steps[1, 3] == 1
-
-
-def test_slides_without_coordinates_have_no_known_neighbours():
-    p = made("x", np.zeros(4))
-    with pytest.raises(BagError, match="bag 'x' has no coordinates, so its neighbours"):
-        Neighbours.of(p)
-    assert str(neighbours_or_reason(p)).startswith("bag 'x' has no coordinates")
-
-
-def test_the_boundary_area_extends_two_steps_to_either_side():
-    labels = np.zeros((9, 9), dtype=int)
-    labels[2:7, 2:7] = 1
-    g = Neighbours.of(slide("a", np.zeros((9, 9))))
-    ring = near_boundary(labels.ravel(), edges=g.edges).reshape(9, 9)
-    expected = np.ones((9, 9), dtype=bool)
-    expected[4, 4] = False  # three steps inside; outside the lesion there are only two rows
-    np.testing.assert_array_equal(ring, expected)
-    narrow = near_boundary(labels.ravel(), edges=g.edges, steps=1).reshape(9, 9)
-    expected = np.zeros((9, 9), dtype=bool)
-    expected[1:8, 1:8] = True
-    expected[3:6, 3:6] = False
-    np.testing.assert_array_equal(narrow, expected)
-    # Unlabelled instances are not near a boundary, and do not form one.
-    labels[labels == 1] = -1
-    assert not near_boundary(labels.ravel(), edges=g.edges).any()
-
-
-# Random fields
-
-
-@pytest.mark.parametrize("shape", [(8, 8), (7, 10), (1, 9), (1, 6), (5, 1)])
-def test_a_random_field_has_the_spectrum_and_the_mean_of_its_map(shape):
-    rng = np.random.default_rng(1)
-    image = rng.gamma(2, size=shape).cumsum(axis=-1)
-    field = random_field(image, rng=rng)
-    np.testing.assert_allclose(np.abs(np.fft.fft2(field)), np.abs(np.fft.fft2(image)), atol=1e-8)
-    assert field.mean() == pytest.approx(image.mean())
-    assert np.abs(field - image).max() > 0.1
-    again = random_field(image, rng=np.random.default_rng(2))
-    assert np.abs(field - again).max() > 0.1
-
-
-def test_outside_the_tissue_the_map_is_its_mean():
-    image = np.array([[1.0, np.nan, 3.0], [5.0, 3.0, np.nan]])
-    field = random_field(image, rng=np.random.default_rng(0))
-    filled = np.array([[1.0, 3, 3], [5, 3, 3]])
-    np.testing.assert_allclose(np.abs(np.fft.fft2(field)), np.abs(np.fft.fft2(filled)), atol=1e-9)
-    cells = np.array([[0, 0], [0, 2], [1, 0], [1, 1], [1, 1]])
-    on = field_on(cells, np.array([1.0, 3, 5, 2, 4]), seed=7)  # two share a cell, with mean 3
-    expected = random_field(image, rng=np.random.default_rng(7))
-    np.testing.assert_allclose(on, expected[cells[:, 0], cells[:, 1]], atol=1e-12)
-
-
-def test_the_field_of_a_smooth_map_is_smooth():
-    y, x = np.mgrid[:16, :16]
-    image = np.sin(2 * np.pi * x / 16) + np.cos(2 * np.pi * y / 16)
-    field = random_field(image, rng=np.random.default_rng(3))
-    rough = np.random.default_rng(3).permutation(image.ravel()).reshape(16, 16)
-    assert np.abs(np.diff(field)).mean() < 0.3 * np.abs(np.diff(rough)).mean()
-
-
 # Detectors
 
 
@@ -160,26 +68,20 @@ def _by_hand():
         np.log(weight),
         [1, 0, 0, 1, 0, 0],
         weight_mean=weight,
-        degree=[1, 2, 2, 2, 2, 1],
         attention_variance=[0.1, 0.9, 0.2, 0.3, 0.4, 0.1],
     )
 
 
 def test_every_detector_by_hand():
     a = _by_hand()
-    seed = replace(a, attention_mean=a.attention_mean + np.float32([0, 1, 0.1, 0.2, 0.3, 0.5]))
-    got = detector_metrics([a], {"a": True}, others=[[seed]], bootstrap=0)
+    got = detector_metrics([a], {"a": True})
     wrong = np.array([0, 1, 0, 1, 0, 0])
     assert got["error_rate_all"].value == pytest.approx(2 / 6)
     entropy = -np.asarray(a.weight_mean) * np.log(a.weight_mean)
-    both = np.stack([instance_evidence(a), instance_evidence(seed)])
     expected = {
         "variance": (4 + 3) / 8,  # .9 is above all correct calls; .3 is above .1, .2, .1 but not .4
-        "degree": roc_auc_score(wrong, 1 / np.array([1, 2, 2, 2, 2, 1])),
-        "edge": roc_auc_score(wrong, -np.array([0, 1, 2, 2, 1, 0])),
         "margin": roc_auc_score(wrong, -np.abs(np.round(instance_evidence(a), 5))),
         "entropy": roc_auc_score(wrong, np.round(entropy, 6)),
-        "seeds": roc_auc_score(wrong, both.std(0, ddof=1)),
     }
     for name, value in expected.items():
         assert got[f"error_auroc_{name}_all"].value == pytest.approx(value), name
@@ -197,21 +99,19 @@ def test_every_detector_by_hand():
     assert gain == pytest.approx(expected["variance"] - best)
 
 
-def test_areas_are_all_positive_bags_and_the_ring():
+def test_areas_are_all_and_positive_bags():
     bags, positive = cohort(6, size=9)
     got = detector_metrics(bags, positive, bootstrap=0)
-    wrong, variance, ring, inside = [], [], [], []
+    wrong, variance, inside = [], [], []
     for p in bags:
         wrong.append((instance_evidence(p) > 0) != (p.instance_labels > 0))
         variance.append(p.attention_variance)
-        ring.append(near_boundary(p.instance_labels, edges=Neighbours.of(p).edges))
         inside.append(np.full(81, positive[p.name]))
-    wrong, variance, ring, inside = map(np.concatenate, (wrong, variance, ring, inside))
-    for area, kept in (("all", ring >= 0), ("positive_bags", inside), ("boundary", ring)):
+    wrong, variance, inside = map(np.concatenate, (wrong, variance, inside))
+    for area, kept in (("all", np.ones_like(inside)), ("positive_bags", inside)):
         assert got[f"error_rate_{area}"].value == pytest.approx(wrong[kept].mean())
         expected = roc_auc_score(wrong[kept], variance[kept])
         assert got[f"error_auroc_variance_{area}"].value == pytest.approx(expected)
-    assert 0 < ring.sum() < inside.sum() < len(ring)
 
 
 def test_unlabelled_instances_are_left_out():
@@ -224,13 +124,13 @@ def test_unlabelled_instances_are_left_out():
 def test_gains_are_paired_over_resampled_bags():
     bags, positive = cohort(8)
     got = detector_metrics(bags, positive, bootstrap=25, seed=2)
-    rivals = {d: got[f"error_auroc_{d}_positive_bags"].value for d in RIVALS if d != "seeds"}
+    rivals = {d: got[f"error_auroc_{d}_positive_bags"].value for d in RIVALS}
     best = max(rivals, key=rivals.get)
     assert best == "margin"
     flags = np.array([positive[p.name] for p in bags])
     draws = Draws.stratified(flags, groups=None, resamples=25, seed=2)
     gains = []
-    for counts in draws.counts:
+    for counts in draws.counts[1:]:
         resample = [p for p, c in zip(bags, counts, strict=True) for _ in range(c)]
         resample = [p for p in resample if positive[p.name]]
         wrong = np.concatenate(
@@ -273,16 +173,6 @@ def test_an_informative_variance_beats_every_rival_and_noise_does_not():
     )
 
 
-def test_the_random_map_is_uninformative_and_follows_its_seed():
-    bags, positive = cohort(30, variance=lambda rng, wrong: wrong + 0.1 * rng.random(len(wrong)))
-    got = detector_metrics(bags, positive, bootstrap=0, seed=1)
-    assert abs(got["error_auroc_field_all"].value - 0.5) < 0.06
-    again = detector_metrics(bags, positive, bootstrap=0, seed=1)
-    other = detector_metrics(bags, positive, bootstrap=0, seed=2)
-    assert again == got
-    assert other["error_auroc_field_all"] != got["error_auroc_field_all"]
-
-
 # Undefined metrics
 
 
@@ -290,20 +180,12 @@ def test_undefined_with_its_reason():
     bags, positive = cohort(4)
     flat = [replace(p, attention_variance=np.zeros(64, np.float32)) for p in bags]
     got = detector_metrics(flat, positive, bootstrap=3)
-    for name in ("variance", "field"):
-        assert got[f"error_auroc_{name}_all"].reason == "this posterior has no variance"
-    assert got["error_auroc_seeds_all"].reason == "one replicate has no s.d. over replicates"
+    assert got["error_auroc_variance_all"].reason == "this posterior has no variance"
     assert error_verdict(got) == (
         "σ² cannot be evaluated on instances of positive bags: this posterior has no variance."
     )
-    bare = [replace(p, coords=None) for p in bags]
-    got = detector_metrics(bare, positive, bootstrap=0)
-    for name in ("error_auroc_edge_all", "augrc_field_positive_bags", "error_rate_boundary"):
-        assert got[name].reason.startswith("bag 'b0' has no coordinates"), name
-    assert got["error_auroc_degree_all"].value is not None
     negative = detector_metrics(bags[::2], positive, bootstrap=0)
     assert negative["error_rate_positive_bags"].reason == "no instances of positive bags"
-    assert negative["error_rate_boundary"].reason == "no instances near a lesion's boundary"
     relevance = [replace(p, score_kind="relevance") for p in bags]
     got = detector_metrics(relevance, positive)
     assert {m.reason for m in got.values()} == {"relevance has no threshold for calls"}
@@ -317,15 +199,6 @@ def test_undefined_with_its_reason():
     assert got["augrc_margin_all"].reason == (
         "no wrong call among 64 instances: errors cannot be ranked"
     )
-
-
-def test_replicates_must_have_the_same_bags():
-    bags, _ = cohort(4)
-    with pytest.raises(InputError, match="bag 'b3' has 64 instances in one replicate, but is miss"):
-        std_over_replicates([bags, bags[:3]])
-    short = scan("b3", np.zeros(5))
-    with pytest.raises(InputError, match="has another number in another"):
-        std_over_replicates([bags, [*bags[:3], short]])
 
 
 # P(wrong)
@@ -377,7 +250,7 @@ def test_p_wrong_as_a_detector_by_hand():
     ):
         expected = roc_auc_score(wrong, doubt(p, part=part))
         assert got[f"error_auroc_{name}_all"].value == pytest.approx(expected), name
-    values = [got[f"error_auroc_{d}_all"].value for d in DOUBTS]
+    values = [got[f"error_auroc_{d}_all"].value for d in ("doubt", "doubt_within", "doubt_between")]
     assert len(set(values)) == 3, "the parts order the instances differently"
     gain = got["error_auroc_doubt_gain_all"].value
     assert gain == pytest.approx(values[0] - got["error_auroc_margin_all"].value)
@@ -437,13 +310,8 @@ def test_p_wrong_beats_the_margin_by_chance_about_as_often_as_it_should():
         common = rng.normal(size=30)[bag] - wrong
         margin, ratio = common + rng.normal(size=n), common + rng.normal(size=n)
         within = draws.for_items(bag)
-        difference = student_interval(
-            sampled_difference(
-                sampled_auroc(wrong, -ratio, draws=within, what="instances"),
-                sampled_auroc(wrong, -margin, draws=within, what="instances"),
-            ),
-            groups=30,
-        )
+        difference = auroc(wrong, -ratio, draws=within) - auroc(wrong, -margin, draws=within)
+        difference = difference.student(groups=30)
         better += difference.low > 0
         worse += difference.high < 0
     # 25 are expected on each side: the 0.1 % and 99.9 % points of the binomial distribution

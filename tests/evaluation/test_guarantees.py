@@ -14,7 +14,7 @@ from support.made_guarantees import joined, write_cohort
 from probsa.cli.entry import main
 from probsa.core import read_csv
 from probsa.errors import InputError, UnmetGuarantee
-from probsa.evaluation import GuaranteeOptions, evaluate, read_predictions, write_sets
+from probsa.evaluation import GuaranteeOptions, evaluate, write_sets
 from probsa.evaluation.unmet_guarantees import check_groups
 from probsa.statistics import coverage_band
 
@@ -26,7 +26,7 @@ def cohort(tmp_path_factory):
 
 
 def section(folder, table, *, part="auto", bootstrap=0, **options):
-    options.setdefault("coverage", None if {"max_missed", "max_error"} & set(options) else 0.9)
+    options.setdefault("coverage", None if "max_error" in options else 0.9)
     report = evaluate(
         folder,
         labels=table,
@@ -115,38 +115,6 @@ def test_aps_draws_the_same_random_part_for_the_same_bag(cohort):
     assert once.thresholds != section(folder, table, coverage=0.9, score="lac").sets.thresholds
 
 
-def test_missed_instances_are_those_of_the_definition(cohort):
-    folder, table = cohort
-    found = section(folder, table, max_missed=0.2).missed
-    predictions = read_predictions(folder)
-
-    def positives(bags):
-        read = [predictions.instances(bag) for _, _, bag in bags]
-        return [
-            p.attention_mean[p.instance_labels > 0].astype(float)
-            for p in read
-            if (p.instance_labels > 0).any()
-        ]
-
-    def risk(groups, t):
-        return [np.mean([(s < t).mean() for s in bags]) for bags in groups]
-
-    val = [s for b in rows_of(folder, table, "val").values() if (s := positives(b))]
-    test = [s for b in rows_of(folder, table, "test").values() if (s := positives(b))]
-    candidates = np.concatenate([np.concatenate(bags) for bags in val])
-    fitting = [t for t in candidates if (sum(risk(val, t)) + 1) / (len(val) + 1) <= 0.2 + 1e-12]
-    assert (found.groups, found.bags) == (len(val), sum(map(len, val)))
-    assert found.threshold == pytest.approx(max(fitting))
-    assert found.metrics["missed"].value == pytest.approx(np.mean(risk(test, found.threshold)))
-    flagged = [
-        np.mean([(predictions.instances(bag).attention_mean >= found.threshold).mean()])
-        for bags in rows_of(folder, table, "test").values()
-        for _, _, bag in bags
-    ]
-    low, high = (found.metrics[f"flagged_{k}_bags"].value for k in ("negative", "positive"))
-    assert low < np.mean(flagged) < high
-
-
 def test_accepted_calls_are_those_outside_the_undecided_range(tmp_path):
     folder, table = write_cohort(tmp_path / "p", seed=3, skill=2.0)
     found = section(folder, table, max_error=0.2).accepted
@@ -193,7 +161,7 @@ def test_everything_is_accepted_where_nothing_is_wrong(tmp_path):
 
 def test_the_report_says_what_is_promised(cohort):
     folder, table = cohort
-    found = section(folder, table, coverage=0.9, max_missed=0.2, max_error=0.25)
+    found = section(folder, table, coverage=0.9, max_error=0.25)
     shown = text(found)
     low, high = coverage_band(40, alpha=0.1)
     assert (
@@ -287,8 +255,6 @@ def test_too_few_calibration_bags_are_refused_with_the_number_needed(tmp_path):
         with pytest.raises(UnmetGuarantee, match=re.escape(needed)):
             section(folder, table, **options)
     assert section(folder, table, coverage=0.937).sets.groups == {"all": 15}
-    with pytest.raises(UnmetGuarantee, match=r"^--max-missed 0\.05 .*, or give --max-missed 0\."):
-        section(folder, table, max_missed=0.05)
     with pytest.raises(UnmetGuarantee, match=r"^--coverage 0\.95 .* bags of class 0 of at least"):
         section(folder, table, coverage=0.95, per_class=True)
     none, none_table = write_cohort(tmp_path / "n", parts=(("test", 20),))
@@ -333,26 +299,18 @@ def test_all_unmet_requests_are_listed_at_once(tmp_path):
 
 @pytest.mark.parametrize("groups", [1, 2, 6, 8, 15, 20, 999])
 def test_the_suggested_level_is_possible(groups):
-    for flag, level in (("--coverage", 0.9999), ("--max-missed", 0.0001)):
-        with pytest.raises(UnmetGuarantee) as error:
-            check_groups(groups, flag=flag, level=level)
-        suggested = float(str(error.value).rsplit(" ", 1)[1])
-        check_groups(groups, flag=flag, level=suggested)
-        stricter = suggested + (0.002 if flag == "--coverage" else -0.002)
-        if 0 < stricter < 1:
-            with pytest.raises(UnmetGuarantee):
-                check_groups(groups, flag=flag, level=stricter)
+    with pytest.raises(UnmetGuarantee) as error:
+        check_groups(groups, coverage=0.9999)
+    suggested = float(str(error.value).rsplit(" ", 1)[1])
+    check_groups(groups, coverage=suggested)
+    if suggested + 0.002 < 1:
+        with pytest.raises(UnmetGuarantee):
+            check_groups(groups, coverage=suggested + 0.002)
 
 
 def test_levels_are_checked():
-    for options in ({"coverage": 1.0}, {"max_missed": 0.0}, {"max_error": 90.0}):
+    for options in ({"coverage": 1.0}, {"max_error": 90.0}):
         with pytest.raises(InputError, match="expected a number between 0 and 1"):
             GuaranteeOptions(**options)
     with pytest.raises(InputError, match="no guarantee is requested"):
         GuaranteeOptions()
-
-
-def test_missed_instances_need_instance_labels(tmp_path):
-    folder, table = write_cohort(tmp_path / "p", positives=False)
-    with pytest.raises(InputError, match="needs calibration bags with labels of positive"):
-        section(folder, table, max_missed=0.2)

@@ -12,10 +12,10 @@ from probsa.evaluation.ensemble import combine
 from probsa.evaluation.instances import NAMES, balanced_threshold, instance_metrics
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.scores import doubt, evidence
-from probsa.statistics.bootstrap import Draws
+from probsa.statistics import Draws
 
 
-def _bag(name, mu, labels, *, variance=None, degree=None, kind="logit", probability=(0.5,)):
+def _bag(name, mu, labels, *, variance=None, kind="logit", probability=(0.5,)):
     mu = np.asarray(mu, dtype=np.float32)
     zero = np.zeros_like(mu)
     return Prediction(
@@ -27,7 +27,7 @@ def _bag(name, mu, labels, *, variance=None, degree=None, kind="logit", probabil
         attention_variance=zero if variance is None else np.asarray(variance, dtype=np.float32),
         weight_mean=zero,
         weight_variance=zero,
-        degree=np.full(len(mu), 2.0, np.float32) if degree is None else np.float32(degree),
+        degree=np.full(len(mu), 2.0, np.float32),
         score_kind=kind,
         instance_labels=None if labels is None else np.asarray(labels, dtype=np.int8),
     )
@@ -47,7 +47,6 @@ def _bags(count: int = 12, *, seed: int = 0, kind: str = "logit"):
                 mu if kind == "logit" else 1 / (1 + np.exp(-mu)),
                 np.where(rng.random(n) < 0.1, -1, y),
                 variance=rng.random(n),
-                degree=rng.integers(0, 9, size=n),
                 kind=kind,
             )
         )
@@ -88,8 +87,8 @@ def test_errors_by_hand_with_an_unlabelled_instance():
     mu = np.log([8.0, 4.0, 1.0, 1.0, 1.0, 1.0])
     labels = [1, 0, 1, 0, 0, -1]  # wrong calls: 1 (called) and 2 (missed); 5 is unlabelled
     variance = [0.1, 0.9, 0.4, 0.5, 0.2, 5.0]
-    bag = _bag("a", mu, labels, variance=variance, degree=[2, 1, 4, 2, 1, 1])
-    negative = _bag("n", [0.0, 9.0], [0, 0], variance=[9, 9], degree=[1, 1])
+    bag = _bag("a", mu, labels, variance=variance)
+    negative = _bag("n", [0.0, 9.0], [0, 0], variance=[9, 9])
     got = instance_metrics([bag, negative], positive={"a": True, "n": False}, bootstrap=0)
     assert got["error_rate"].value == pytest.approx(2 / 5)
     # σ²: .9 is above three correct calls (.1, .5, .2), and .4 above two of them.
@@ -100,8 +99,6 @@ def test_errors_by_hand_with_an_unlabelled_instance():
     assert got["error_auroc_margin"].value == pytest.approx((3 + 1 + 0.5 + 0.5) / 6)
     expected = sk.roc_auc_score(wrong, -np.abs(np.round(s[:5], 6)))
     assert got["error_auroc_margin"].value == pytest.approx(expected)
-    expected = sk.roc_auc_score(wrong, 1 / np.array([2, 1, 4, 2, 1]))
-    assert got["error_auroc_degree"].value == pytest.approx(expected)
 
 
 def test_unlabelled_instances_move_the_uniform_weight():
@@ -111,12 +108,6 @@ def test_unlabelled_instances_move_the_uniform_weight():
     bag = _bag("a", mu, labels, variance=[0.1, 0.2, 0, 0, 0, 0])
     got = instance_metrics([bag], positive={"a": True}, bootstrap=0)
     assert got["error_rate"].value == pytest.approx(1 / 2)
-
-
-def test_an_isolated_instance_has_the_greatest_inverse_degree():
-    bag = _bag("a", [2.0, 0.0, 0.0], [1, 1, 0], variance=[0, 1, 0], degree=[3, 0, 1])
-    got = instance_metrics([bag], positive={"a": True}, bootstrap=0)
-    assert got["error_auroc_degree"].value == 1.0  # the wrong call has no neighbours
 
 
 @pytest.mark.parametrize("kind", ["probability", "weight"])
@@ -134,21 +125,18 @@ def test_relevance_has_ranks_and_no_calls():
     got = instance_metrics([bag], positive={"a": True}, bootstrap=10)
     assert got["auroc"].value == 1.0
     names = [name for name in NAMES if name.startswith("error_")]
-    assert len(names) == 5
+    assert len(names) == 4
     for name in names:
         assert got[name].reason == "relevance has no threshold for calls"
 
 
 def test_a_posterior_without_variance_finds_no_errors():
-    bag = _bag("a", [2.0, 0.0, 0.0], [1, 1, 0], degree=[1, 2, 1])
+    bag = _bag("a", [2.0, 0.0, 0.0], [1, 1, 0])
     got = instance_metrics([bag], positive={"a": True}, bootstrap=10)
     assert got["error_auroc_variance"].reason == "this posterior has no variance"
     assert got["error_auroc_doubt"].reason == "this posterior has no variance"
     # |s| is log 3.1 for the wrong call, and log 2.4 and log 3.1 for the correct ones.
     assert got["error_auroc_margin"].value == pytest.approx(0.25)
-    flat = replace(bag, degree=np.full(3, 2, np.float32))
-    flat = instance_metrics([flat], positive={"a": True}, bootstrap=10)
-    assert flat["error_auroc_degree"].reason == "every instance has the same number of neighbours"
 
 
 @pytest.mark.parametrize("kind", ["logit", "probability", "evidence"])
@@ -283,7 +271,7 @@ def test_intervals_are_sklearns_on_the_resampled_bags():
     flags = np.array([positive[p.name] for p in bags])
     draws = Draws.stratified(flags, groups=None, resamples=30, seed=4)
     whole, inside = [], []
-    for counts in draws.counts:
+    for counts in draws.counts[1:]:
         resample = [p for p, c in zip(bags, counts, strict=True) for _ in range(c)]
         whole.append(
             sk.roc_auc_score(
@@ -324,7 +312,7 @@ def test_columns_of_several_classes():
     mu = np.array([[9.0, 1.0, 0.0], [8.0, 0.0, 1.0], [7.0, 0.5, 2.0]], dtype=np.float32)
     variance = np.array([[0, 1, 2], [0, 3, 4], [0, 5, 6]])
     labels = [1, 0, 0]
-    first = _bag("a", mu, labels, variance=variance, probability=(0.5, 0.4, 0.1), degree=[1, 2, 3])
+    first = _bag("a", mu, labels, variance=variance, probability=(0.5, 0.4, 0.1))
     got = instance_metrics([first], positive={"a": True}, bootstrap=0)
     assert got["auroc"].value == 1.0  # class 1 is the most probable above 0
     second = replace(first, probability=np.float32([0.5, 0.1, 0.4]))

@@ -106,10 +106,10 @@ def test_the_command_writes_sets(tmp_path, capsys):
 def test_evaluate_has_the_section(tmp_path, capsys):
     folder, table = write_cohort(tmp_path / "p")
     arguments = ["evaluate", str(folder), "--labels", str(table), "--bootstrap", "0", "--json"]
-    options = ["--coverage", "0.9", "--max-missed", "0.2", "--max-error", "0.25", "--per-class"]
+    options = ["--coverage", "0.9", "--max-error", "0.25", "--per-class"]
     assert main([*arguments, *options, "--set-score", "aps"]) == 0
     found = json.loads(capsys.readouterr().out)["guarantees"]
-    assert {"sets", "missed", "accepted", "shift"} <= set(found)
+    assert {"sets", "accepted", "shift"} <= set(found)
     assert (found["sets"]["method"], found["sets"]["per_class"]) == ("aps", True)
 
 

@@ -8,7 +8,7 @@ from scipy.stats import binom
 from support.paths import ROOT
 
 from probsa.evaluation.null_comparison import compare_to_null_maps
-from probsa.statistics.sampled import Metric
+from probsa.statistics import Metric
 
 RESAMPLES = 2000
 

@@ -10,10 +10,9 @@ from support.made_predictions import cohort
 from probsa.evaluation import read_predictions
 from probsa.evaluation.beyond_validation import DISTANCE_VALIDATION_BAGS
 from probsa.evaluation.detector_pool import detector_pool
-from probsa.evaluation.neighbours import Neighbours
 from probsa.evaluation.report import evaluate
 from probsa.evaluation.tables import write_predictions
-from probsa.statistics import Draws, sampled_auroc
+from probsa.statistics import Draws, auroc
 
 
 def _folder(path, *, variance=True, parts=("val", "test"), metadata=None, **fields):
@@ -52,8 +51,8 @@ def test_detectors_stand_in_one_table(tmp_path):
     report = evaluate(_folder(tmp_path / "p"), bootstrap=0)
     text = _text(report)
     assert "wrong bags found by" not in text and "wrong calls found by σ²" not in text
-    assert text.count("1/degree (null)") == text.count("−|e| (null)") == 1
-    assert "error_auroc_degree" in report.to_dict()["instances"]
+    assert text.count("−w log w (null)") == text.count("−|e| (null)") == 1
+    assert "error_auroc_margin" in report.to_dict()["instances"]
     assert "error_auroc_spread" in report.to_dict()["metrics"]
 
 
@@ -73,10 +72,10 @@ def test_the_null_rivals_of_the_benchmark_are_those_of_the_report(tmp_path):
     table = read_predictions(folder)
     bags = [table.instances(b) for b in table.bags if b.startswith("test")]
     positive = [p for p in bags if (p.instance_labels > 0).any()]
-    pool = detector_pool(positive, graphs={p.name: Neighbours.of(p) for p in positive}, seed=0)
+    pool = detector_pool(positive)
     draws = Draws(counts=np.ones((1, 12)), member=pool["bag"])
-    for name in ("degree", "edge", "field"):
-        expected = sampled_auroc(pool["wrong"], pool[name], draws=draws, what="instances").value
+    for name in ("margin", "entropy"):
+        expected = auroc(pool["wrong"], pool[name], draws=draws, what="instances").value
         assert found[name]["value"] == pytest.approx(expected), name
 
 

@@ -1,4 +1,4 @@
-"""Intervals of numbers and bounds of survival times: against the tables, and what is refused."""
+"""Intervals of numbers: against the tables, and what is refused."""
 
 import io
 from dataclasses import replace
@@ -105,39 +105,11 @@ def test_intervals_are_those_of_the_calibration_bags(score, folders):
     assert sum(sides) == pytest.approx(1)
 
 
-def test_bounds_of_survival_times_hold_for_the_observed_times(folders):
-    folder, table = folders["survival"]
-    found = section(folder, table, coverage=0.8).to_dict()["bounds"]
-    val, test = parts_of(folder)
-
-    def bounds(rows, level):
-        grid = np.linspace(0, 10, 129)[1:]
-        s = np.array([[1, float(r["s_4"]), float(r["s_10"])] for r in rows])
-        curves = np.exp([np.interp(grid, [0, 4, 10], np.log(row)) for row in s])
-        reached = curves <= level
-        return np.where(reached.any(1), grid[reached.argmax(1)], 10)
-
-    def late(rows, level):
-        times = np.array([float(r["label_time"]) for r in rows])
-        return means_of_pairs(times < bounds(rows, level))
-
-    level = found["survival_level"]
-    assert (late(val, level).sum() + 1) / 16 <= 0.2 < (late(val, level - 0.02).sum() + 1) / 16
-    value = found["metrics"]["observed_after_bound"]["value"]
-    assert value == pytest.approx(1 - late(test, level).mean())
-    mean = means_of_pairs(bounds(test, level)).mean()
-    assert found["metrics"]["mean_bound"]["value"] == pytest.approx(mean)
-
-
 def test_the_text_says_what_is_promised(folders):
-    for task, words in (
-        ("regression", "the predicted mean ±"),
-        ("survival", "first time at which"),
-    ):
-        file = io.StringIO()
-        section(*folders[task], coverage=0.8).render(Console(width=200, file=file))
-        text = file.getvalue()
-        assert words in text and "15 calibration groups" in text and "shift" in text
+    file = io.StringIO()
+    section(*folders["regression"], coverage=0.8).render(Console(width=200, file=file))
+    text = file.getvalue()
+    assert "the predicted mean ±" in text and "15 calibration groups" in text and "shift" in text
 
 
 def test_calibration_may_come_from_another_folder_of_the_same_task(folders, tmp_path):
@@ -154,9 +126,8 @@ def test_calibration_may_come_from_another_folder_of_the_same_task(folders, tmp_
 
 
 def test_too_few_patients_say_how_many_are_needed(folders):
-    for task in ("regression", "survival"):
-        with pytest.raises(InputError, match=r"at least 19 groups .* but there are 15"):
-            section(*folders[task], coverage=0.95)
+    with pytest.raises(InputError, match=r"at least 19 groups .* but there are 15"):
+        section(*folders["regression"], coverage=0.95)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +136,7 @@ def test_too_few_patients_say_how_many_are_needed(folders):
         ("multilabel", {"coverage": 0.8}, "the task is multilabel"),
         ("regression", {"max_error": 0.1}, "--max-error accepts calls of classes"),
         ("regression", {"coverage": 0.8, "per_class": True}, "--per-class is for classes"),
-        ("survival", {"coverage": 0.8, "score": "aps"}, "--set-score"),
+        ("survival", {"coverage": 0.8}, "the task is survival"),
     ],
 )
 def test_what_a_task_cannot_have_is_refused(task, options, message, folders):
@@ -175,9 +146,8 @@ def test_what_a_task_cannot_have_is_refused(task, options, message, folders):
 
 def test_limits_of_new_bags_are_written(folders, tmp_path):
     options = GuaranteeOptions(coverage=0.8)
-    for task, columns in (("regression", ["low", "high"]), ("survival", ["lower_bound"])):
-        folder, table = folders[task]
-        written = write_sets(folder, options, out=tmp_path / f"{task}.csv", labels=table)
-        rows = read_csv(written.table)
-        assert list(rows[0]) == ["bag", *columns] and len(rows) == written.bags == 30
-        assert written.limits and "limits" in written.to_dict()
+    folder, table = folders["regression"]
+    written = write_sets(folder, options, out=tmp_path / "limits.csv", labels=table)
+    rows = read_csv(written.table)
+    assert list(rows[0]) == ["bag", "low", "high"] and len(rows) == written.bags == 30
+    assert written.limits and "limits" in written.to_dict()

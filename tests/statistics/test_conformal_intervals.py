@@ -1,10 +1,10 @@
-"""Conformal intervals of numbers and bounds of survival times: their rank, and their coverage."""
+"""Conformal intervals of numbers: their rank, and their coverage."""
 
 import numpy as np
 import pytest
 
 from probsa.errors import InputError
-from probsa.statistics import ConformalIntervals, SurvivalBound
+from probsa.statistics import ConformalIntervals
 
 
 def test_the_half_width_is_the_finite_sample_quantile():
@@ -65,45 +65,3 @@ def _covered(rng, *, normalised):
 def test_new_patients_are_covered(normalised):
     covered = _covered(np.random.default_rng(7), normalised=normalised)
     assert 0.8 - 0.075 < covered < 0.8 + 0.1  # three standard errors, and 1 / 40 of slack
-
-
-GRID = np.array([1.0, 2, 4, 8])
-
-
-def test_a_bound_is_the_first_time_at_most_the_level():
-    # Every curve is 1 - t/10 at the grid: .9, .8, .6, .2.
-    survival = np.tile(1 - GRID / 10, (9, 1))
-    time = np.array([0.5, 1.5, 2.5, 3, 5, 6, 7, 9, 9])
-    got = SurvivalBound.calibrated(time, survival, times=GRID, groups=range(9), alpha=0.2)
-    # One of nine may be lost: level .9 loses the bag at .5, and bounds at 1.
-    assert got.level == pytest.approx(0.9)
-    np.testing.assert_array_equal(got.bounds(survival[:1]), [1])
-    got = SurvivalBound.calibrated(time, survival, times=GRID, groups=range(9), alpha=0.1)
-    np.testing.assert_array_equal(got.bounds(survival[:1]), [0])
-    late = SurvivalBound.calibrated(time + 9, survival, times=GRID, groups=range(9), alpha=0.1)
-    np.testing.assert_array_equal(late.bounds(survival[:1]), [8])
-    with pytest.raises(InputError, match="never rise"):
-        got.bounds(survival[:1, ::-1])
-    with pytest.raises(InputError, match="at least 19 groups"):
-        SurvivalBound.calibrated(time, survival, times=GRID, groups=range(9), alpha=0.05)
-
-
-def test_bounds_hold_for_observed_times_and_for_events():
-    rng = np.random.default_rng(3)
-    grid = np.linspace(0.05, 6, 120)
-    observed, true, bounds = [], [], []
-    for _ in range(250):
-        rate = np.exp(rng.normal(size=50) / 2)
-        event, limit = rng.exponential(1 / rate), rng.exponential(4, 50)
-        time = np.minimum(event, limit)
-        survival = np.exp(-1.7 * rate[:, None] * grid)  # wrong curves
-        got = SurvivalBound.calibrated(
-            time[:49], survival[:49], times=grid, groups=range(49), alpha=0.2
-        )
-        bound = got.bounds(survival[49:])[0]
-        observed.append(time[49] >= bound)
-        true.append(event[49] >= bound)
-        bounds.append(bound)
-    assert 0.8 - 0.075 < np.mean(observed) < 0.8 + 0.1
-    assert np.mean(true) >= np.mean(observed)
-    assert len(set(bounds)) > 8 and np.mean(bounds) > 0.1  # not trivial

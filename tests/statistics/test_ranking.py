@@ -5,18 +5,17 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import stats
-
-from probsa.errors import InputError
-from probsa.statistics import ranking
 from probsa.statistics.ranking import (
     average_ranks,
-    corrected_t,
     critical_difference,
     friedman,
     nemenyi,
     signed_rank,
 )
+from scipy import stats
+
+from probsa.errors import InputError
+from probsa.statistics import ranking
 
 
 @pytest.fixture(scope="module")
@@ -200,23 +199,6 @@ def test_too_few_columns_are_the_reason():
     assert "Friedman's test finds no difference" in null.reason
 
 
-def test_corrected_t_by_hand():
-    d = np.array([0.02, 0.01, 0.03, 0.00, 0.04])
-    got = corrected_t(d + 0.8, np.full(5, 0.8), test_share=0.2)
-    # var = 0.00025; (1/5 + 1/4) var = 0.0001125; t = 0.02 / 0.010607
-    assert got.statistic == pytest.approx(0.02 / np.sqrt(0.0001125), rel=1e-9)
-    assert got.p == pytest.approx(2 * stats.t.sf(got.statistic, 4), rel=1e-12)
-    plain = stats.ttest_1samp(d, 0)
-    assert got.statistic == pytest.approx(plain.statistic * np.sqrt(0.2 / 0.45), rel=1e-9)
-
-
-def test_corrected_t_without_variance():
-    assert corrected_t([0.5, 0.6], [0.5, 0.6], test_share=0.5).p == 1.0
-    same = corrected_t([0.5, 0.6], [0.4, 0.5], test_share=0.5)
-    assert (same.p, same.reason) == (None, "all 2 splits differ by the same amount")
-    assert corrected_t([0.5], [0.4], test_share=0.5).reason.startswith("one split")
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -225,7 +207,6 @@ def test_corrected_t_without_variance():
         (lambda: average_ranks({"a": [1.0, float("nan")]}), "a has no value in column 1"),
         (lambda: signed_rank([1, 2], [1, 2, 3]), r"shapes \(2,\) and \(3,\)"),
         (lambda: signed_rank([1, float("nan")], [1, 2]), "nan or infinite"),
-        (lambda: corrected_t([1, 2], [1, 2], test_share=1.0), "test_share is 1.0"),
         (lambda: nemenyi(1, 3), "1 methods in 3 columns"),
     ],
 )

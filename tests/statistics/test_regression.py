@@ -8,7 +8,7 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from support.target_metrics import assert_resamples_are_repeated_rows, values
 
 from probsa.errors import InputError
-from probsa.statistics import Draws, outside_range, pit_histogram, regression_metrics
+from probsa.statistics import Draws, regression_metrics
 
 Y = np.array([1.2, -0.4, 0.3, 2.1])
 SD = np.array([0.5, 0.4, 0.3, 0.8])
@@ -54,20 +54,6 @@ def test_intervals_are_named_after_their_coverage():
     assert 0 < wide["50 %: coverage"] < wide["90 %: coverage"]
 
 
-def test_the_pit_histogram_has_the_levels_as_edges():
-    rng = np.random.default_rng(0)
-    levels = [0.05, 0.25, 0.5, 0.75, 0.95]
-    mean = rng.normal(size=20_000)
-    quantiles = mean[:, None] + norm.ppf(levels)
-    calibrated = pit_histogram(mean + rng.normal(size=20_000), quantiles, levels=levels)
-    assert calibrated.edges == (0, *levels, 1)
-    np.testing.assert_allclose(calibrated.share, calibrated.expected, atol=0.02)
-    narrow = pit_histogram(mean + 3 * rng.normal(size=20_000), quantiles, levels=levels)
-    assert narrow.share[0] > 0.25 and sum(narrow.share) == pytest.approx(1)
-    on_edge = pit_histogram(np.array([2.0]), np.array([[1.0, 2.0, 3.0]]), levels=[0.1, 0.5, 0.9])
-    assert on_edge.share == (0, 1, 0, 0)
-
-
 def test_undefined_metrics_have_reasons():
     metrics = regression_metrics(np.full(3, 0.1), np.array([0.0, 0.1, 0.2]))
     assert metrics.overall["r_squared"].reason == "all 3 values are 0.1: R² is undefined"
@@ -78,10 +64,6 @@ def test_undefined_metrics_have_reasons():
     assert all(v is None for v in values(regression_metrics(Y[:0], Y[:0])).values())
     with pytest.raises(InputError, match="finite"):
         regression_metrics(Y, np.array([1, 2, np.nan, 3]))
-
-
-def test_predictions_outside_the_training_range_are_counted():
-    assert outside_range(np.array([-0.5, -0.4, 0, 2.1, 2.2]), training=Y) == 2
 
 
 def test_resamples_are_those_of_repeated_rows():

@@ -7,7 +7,6 @@ from sklearn.metrics import roc_curve
 from probsa.errors import InputError
 from probsa.statistics import (
     cost_threshold,
-    predictive_values,
     sensitivity_threshold,
     threshold_by_rule,
     youden_threshold,
@@ -83,13 +82,3 @@ def test_without_positives_the_default_has_a_reason():
 def test_rules_that_do_not_exist_are_refused(rule):
     with pytest.raises(InputError):
         threshold_by_rule(rule, np.array([True, False]), np.array([0.7, 0.1]))
-
-
-def test_predictive_values_are_shares_of_calls():
-    # 90 of 100 positives are called, and 80 of 900 negatives.
-    got = predictive_values(sensitivity=0.9, specificity=1 - 80 / 900, prevalence=0.1)
-    assert got == (pytest.approx(90 / 170), pytest.approx(820 / 830))
-    assert predictive_values(sensitivity=0.0, specificity=1.0, prevalence=0.3)[0] is None
-    assert predictive_values(sensitivity=0.5, specificity=0.5, prevalence=0.0) == (0, 1)
-    with pytest.raises(InputError, match=r"prevalence is 1\.5"):
-        predictive_values(sensitivity=0.5, specificity=0.5, prevalence=1.5)

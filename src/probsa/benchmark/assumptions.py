@@ -11,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.stats import norm
 
 from ..core import read_csv, write_csv
 from ..datasets import ASSUMPTION_TESTS, AssumptionTest, write_assumption_bags
 from ..errors import InputError, ProbSAError, TableError, UnknownName
 from ..evaluation import load
 from ..models import arguments, names
-from ..statistics import delong
+from ..statistics import Draws, auroc
 from ..training import (
     DataConfig,
     RunConfig,
@@ -31,7 +30,7 @@ from ..training import (
 
 CRITERION = (
     "A model passes a test if its AUROC on reversed test bags is above 0.5 with the lower limit of "
-    "its 95 % interval (DeLong), and its AUROC on test bags like those of training is above 0.5."
+    "its 95 % interval (bootstrap), and its AUROC on test bags like those of training is above 0.5."
 )
 TRAINING = TrainingConfig(
     epochs=10,
@@ -47,6 +46,7 @@ TRAINING = TrainingConfig(
 ARGUMENTS = {"predict_samples": 100}
 """Arguments of the models that have them; the others are their defaults."""
 TABLE = "assumptions.csv"
+RESAMPLES = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,10 +250,12 @@ def _aurocs(folder: Path, config: RunConfig) -> dict[str, float | None]:
         with torch.random.fork_rng(devices=[]):
             p = np.array([q.probability[-1] for q in predictor.predict(map(bags.bag, own))])
         # bag k of a part is positive if k is odd
-        areas = delong([int(name.rpartition("_")[2]) % 2 for name in own], p)
-        values[part] = float(areas.auc[0])
+        y = np.array([int(name.rpartition("_")[2]) % 2 == 1 for name in own])
+        draws = Draws.stratified(y, groups=None, resamples=RESAMPLES, seed=0)
+        area = auroc(y, p, draws=draws)
+        values[part] = area.value
         if part == "reversed":
-            values["reversed_low"] = float(areas.auc[0] - norm.ppf(0.975) * areas.se[0])
+            values["reversed_low"] = area.low
     return values
 
 

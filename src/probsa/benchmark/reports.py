@@ -11,8 +11,7 @@ from .figures.write import write_figures
 from .leaderboard.writing import FOLDER as LEADERBOARD
 from .leaderboard.writing import write_leaderboard
 from .results.cache import ResultCache
-from .results.outlier_folds import outlier_notes
-from .results.results import read_results, read_scores
+from .results.results import read_results
 from .tables.writing import FOLDER, write_tables
 
 
@@ -23,8 +22,6 @@ class ReportFiles:
     files: tuple[Path, ...]
     missing: tuple[tuple[str, str], ...]
     """(figure, why it is missing or incomplete)."""
-    odd: tuple[str, ...] = ()
-    """Outlier folds and test parts below chance, in words; their labels may be flipped."""
 
 
 def write_report(
@@ -65,5 +62,4 @@ def write_report(
     return ReportFiles(
         files=(*files, *figures.written),
         missing=figures.missing,
-        odd=outlier_notes(read_scores(out)),
     )

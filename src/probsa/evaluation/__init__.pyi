@@ -30,7 +30,6 @@ from .guarantee_options import GuaranteeOptions as GuaranteeOptions
 from .guarantee_options import SetScore as SetScore
 from .instance_summaries import ValidationPredictions as ValidationPredictions
 from .instance_summaries import instance_samples as instance_samples
-from .instance_summaries import instance_summary as instance_summary
 from .instance_summaries import ranking_samples as ranking_samples
 from .instances import instance_metrics as instance_metrics
 from .lesion_detections import detect_lesions as detect_lesions

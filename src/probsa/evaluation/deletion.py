@@ -28,16 +28,15 @@ from ..layers import PoolingRecord, recorded_pooling
 from .bag_measures import rank_correlation
 from .faithfulness import class_of, without_explanations
 from .map_scores import MapScore, available_scores, map_values
-from .null_maps import centre
 from .prediction import Prediction
 from .predictor import Ensemble, Predictor
 from .scores import class_column
 from .temperature import scale_probabilities
 from .verdicts import response, shown_column
 
-RemovalOrder = Literal["shown", "leave_one_out", "centre", "random"]
-"""The shown score, and three rivals: the drop of the probability without the single instance,
-the null map `centre`, and chance."""
+RemovalOrder = Literal["shown", "leave_one_out", "random"]
+"""The shown score, and two rivals: the drop of the probability without the single instance, and
+chance."""
 REMOVAL_ORDERS: tuple[RemovalOrder, ...] = get_args(RemovalOrder)
 Removal = Literal["pooling", "bag"]
 """`pooling`: instances are removed from the attention pooling, and the others keep their vectors
@@ -52,9 +51,9 @@ LEAVE_ONE_OUT_UP_TO = 100
 """Largest bag whose instances are left out one by one if there is no closed form."""
 RULE = (
     "probability of the shown class after a share of the instances is removed, most and least "
-    "relevant first, by the shown score and by rivals (leave-one-out, nearness to the centre, "
-    "random). area: mean over the shares of the curve of least relevant first minus that of most "
-    "relevant first. No instance labels are used"
+    "relevant first, by the shown score and by rivals (leave-one-out, random). area: mean over "
+    "the shares of the curve of least relevant first minus that of most relevant first. No "
+    "instance labels are used"
 )
 
 
@@ -119,7 +118,9 @@ class DeletionCurves:
             raise InputError(f"{where}: most_first and least_first have other orders")
         if any(len(v) != steps for curves in both for v in curves.values()):
             raise InputError(f"{where}: expected {steps} probabilities in each curve")
-        most, least = ({k: np.array(v, np.float64) for k, v in c.items()} for c in both)
+        most, least = (
+            {k: np.array(v, np.float64) for k, v in c.items() if k in REMOVAL_ORDERS} for c in both
+        )
         return cls(
             name=name,
             shown=stored.shown,
@@ -141,8 +142,8 @@ class _StoredCurves:
     removal: Removal
     instances: PositiveInt
     counts: tuple[NonNegativeInt, ...]
-    most_first: dict[RemovalOrder, tuple[float, ...]]
-    least_first: dict[RemovalOrder, tuple[float, ...]]
+    most_first: dict[str, tuple[float, ...]]
+    least_first: dict[str, tuple[float, ...]]
     rank_correlation: float | None
     missing: dict[str, str]
 
@@ -206,8 +207,7 @@ def _with_curves(
 ) -> DeletionCurves:
     values = class_column(p, map_values(p, empty.shown))
     drops, missing = _leave_one_out(predictor, bag, p)
-    relevance, more = _relevance(bag, values, drops, seed=seed)
-    missing |= more
+    relevance = _relevance(bag, values, drops, seed=seed)
     relevance = {name: v for name, v in relevance.items() if name in orders}
     ranked = [np.argsort(-v, kind="stable") for v in relevance.values()]
     if empty.removal == "pooling":
@@ -267,20 +267,14 @@ def _relevance(
     drops: Float[np.ndarray, " n"] | None,
     *,
     seed: int,
-) -> tuple[dict[RemovalOrder, Float[np.ndarray, " n"]], dict[str, str]]:
-    """Return the scores that the orders follow, and why one is missing."""
+) -> dict[RemovalOrder, Float[np.ndarray, " n"]]:
+    """Return the scores that the orders follow."""
     chance = torch.randperm(len(bag), generator=random_stream(seed, "deletion", bag.name))
     relevance: dict[RemovalOrder, np.ndarray] = {"shown": values}
-    missing: dict[str, str] = {}
     if drops is not None:
         relevance["leave_one_out"] = drops
-    nearness = centre(None if bag.coords is None else bag.coords.numpy())
-    if isinstance(nearness, str):
-        missing["centre"] = nearness
-    else:
-        relevance["centre"] = nearness
     relevance["random"] = chance.double().numpy()
-    return relevance, missing
+    return relevance
 
 
 def _from_records(

@@ -18,7 +18,9 @@ from ..statistics import (
     augrc,
     ratio_of_sums,
     retention_curve,
-    sampled_auroc,
+)
+from ..statistics import (
+    auroc as auroc_of,
 )
 from .error_detectors import margin_verdict
 from .metrics import all_same_reason
@@ -162,7 +164,7 @@ def detect(
             reason = all_same or str(score)
             auroc[name] = areas[name] = Metric.undefined(reason)
             continue
-        auroc[name] = sampled_auroc(wrong, score, draws=draws, what=what)
+        auroc[name] = auroc_of(wrong, score, draws=draws, what=what)
         aurocs, rates = auroc[name].rows, rate.rows
         assert aurocs is not None and rates is not None, "calls are right and wrong"
         areas[name] = Metric.of(augrc(rates, aurocs))

@@ -13,11 +13,10 @@ from scipy.special import entr, ndtr
 from ..statistics import Draws
 from .beyond_validation import BeyondValidation, beyond_validation
 from .detections import Detections, detect
-from .detector_pool import ONE_MODEL, detector_pool, no_graph_reason
+from .detector_pool import ONE_MODEL, detector_pool
 from .error_detectors import INSTANCES_OF, detectors_of
 from .evaluated import Evaluated
 from .metrics import NO_VARIANCE, calls_and_margins, of_called_class
-from .neighbours import neighbours_or_reason
 from .pools import NO_CALLS, NO_INSTANCE_LABELS, bag_draws, labelled, score_kind_of
 from .prediction import Prediction
 from .scores import distance_ratio
@@ -49,9 +48,6 @@ INSTANCE_TITLES = {
     "ood": "distance from training",
     "margin": "−|e| (null)",
     "entropy": "−w log w (null)",
-    "degree": "1/degree (null)",
-    "edge": "nearness to the edge of the tissue (null)",
-    "field": "random map with the spectrum of σ² (null)",
 }
 SYMBOLS_OF_INSTANCES = (
     "P(wrong) = Φ(−|e|/σ) with the evidence e, which is the distance of the score from its "
@@ -190,10 +186,9 @@ def _instances(evaluated: Evaluated) -> Detections | str:
     inside = [bags[b] for b in rows]
     if not any((np.asarray(p.instance_labels) >= 0).any() for p in inside):
         return f"no {what}"
-    graphs = {p.name: neighbours_or_reason(p) for p in inside}
-    pool = detector_pool(inside, graphs=graphs, seed=evaluated.seed)
+    pool = detector_pool(inside)
     everything = np.ones(len(pool["bag"]), dtype=bool)
-    found = dict(detectors_of(pool, everything, no_graph=no_graph_reason(graphs) or ""))
+    found = dict(detectors_of(pool, everything))
     detectors = {**found, "ood": _distances(inside)}
     return detect(
         pool["wrong"],

@@ -1,9 +1,7 @@
 """Compare σ² and P(wrong) with null rivals, cheap scores, as detectors of wrong calls.
 
-The null rivals are 1/degree, nearness to the edge of the tissue, nearness of the score to the
-threshold, the weight's term of the entropy, the s.d. over replicates, and a random map with the
-spectrum of σ². Detectors are measured by AUROC for finding wrong calls, and by AUGRC (risk.py;
-lower is better).
+The null rivals are nearness of the score to the threshold, and the weight's term of the entropy.
+Detectors are measured by AUROC for finding wrong calls, and by AUGRC (risk.py; lower is better).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,32 +10,27 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ..errors import InputError
 from ..statistics import (
     Draws,
     Metric,
     augrc,
     ratio_of_sums,
-    sampled_auroc,
 )
-from .detector_pool import detector_pool, missing_detectors, no_graph_reason
-from .metrics import NO_VARIANCE, ONE_DEGREE, all_same_reason
-from .neighbours import Neighbours
+from ..statistics import (
+    auroc as auroc_of,
+)
+from .detector_pool import detector_pool, missing_detectors
+from .metrics import NO_VARIANCE, all_same_reason
 from .pools import NO_CALLS, NO_INSTANCE_LABELS, score_kind_of
 from .prediction import Prediction
-from .scores import instance_evidence
 
-InstanceArea = Literal["all", "positive_bags", "boundary"]
-"""All labelled instances; those of positive bags; those within two steps of the other label."""
-ErrorDetector = Literal[
-    "variance", "doubt", "doubt_within", "doubt_between",
-    "degree", "edge", "margin", "entropy", "seeds", "field",
-]  # fmt: skip
+InstanceArea = Literal["all", "positive_bags"]
+"""All labelled instances, or those of positive bags."""
+ErrorDetector = Literal["variance", "doubt", "doubt_within", "doubt_between", "margin", "entropy"]
 """`doubt` is P(wrong) from the whole variance, or from its part within or between members."""
 AREAS: tuple[InstanceArea, ...] = get_args(InstanceArea)
 ERROR_DETECTORS: tuple[ErrorDetector, ...] = get_args(ErrorDetector)
-DOUBTS: tuple[ErrorDetector, ...] = ("doubt", "doubt_within", "doubt_between")
-RIVALS: tuple[ErrorDetector, ...] = ("degree", "edge", "margin", "entropy", "seeds", "field")
+RIVALS: tuple[ErrorDetector, ...] = ("margin", "entropy")
 """The null rivals."""
 
 DETECTOR_TITLES = {
@@ -45,24 +38,12 @@ DETECTOR_TITLES = {
     "doubt": "P(wrong) = Φ(−|e|/σ)",
     "doubt_within": "P(wrong) with σ within members",
     "doubt_between": "P(wrong) with σ between members",
-    "degree": "1/degree",
-    "edge": "nearness to the edge of the tissue",
     "margin": "−|e|",
     "entropy": "−w log w",
-    "seeds": "s.d. over replicates",
-    "field": "a random map with the spectrum of σ²",
 }
-CONSTANT = {
-    "variance": NO_VARIANCE,
-    "degree": ONE_DEGREE,
-    "edge": "every instance is as near to the edge",
-    "field": NO_VARIANCE,
-}
-"""The reason why a detector is undefined if it (for `field`: σ²) is constant."""
 INSTANCES_OF: dict[InstanceArea, str] = {
     "all": "instances",
     "positive_bags": "instances of positive bags",
-    "boundary": "instances near a lesion's boundary",
 }
 
 
@@ -151,38 +132,11 @@ def doubt_gain(samples: Mapping[str, Metric], *, area: InstanceArea) -> Metric:
     return samples[f"error_auroc_doubt_{area}"] - samples[f"error_auroc_margin_{area}"]
 
 
-def std_over_replicates(
-    replicates: Sequence[Sequence[Prediction]],
-) -> dict[str, Float[np.ndarray, " n"]]:
-    """Return, by bag, the standard deviation of each instance's evidence over replicates.
-
-    Raises:
-        InputError: a replicate lacks a bag, or has it with another number of instances.
-    """
-    by_name = [{p.name: p for p in r} for r in replicates]
-    stds = {}
-    for name, first in by_name[0].items():
-        same_bag = [r.get(name) for r in by_name]
-        sizes = {None if p is None else len(p.degree) for p in same_bag}
-        if sizes != {len(first.degree)}:
-            raise InputError(
-                f"bag {name!r} has {len(first.degree)} instances in one replicate, but is missing "
-                "or has another number in another: predict the same bags with each"
-            )
-        evidence = np.stack([instance_evidence(p) for p in same_bag if p is not None])
-        several = len(evidence) > 1
-        stds[name] = evidence.std(axis=0, ddof=1) if several else np.zeros(evidence.shape[1])
-    return stds
-
-
 def detector_samples(
     predictions: Sequence[Prediction],
     *,
     positive: Bool[np.ndarray, " bags"],
-    graphs: Mapping[str, Neighbours | str],
-    stds: Mapping[str, Float[np.ndarray, " n"]] | None,
     draws: Draws,
-    seed: int = 0,
 ) -> dict[str, Metric]:
     """Return `error_rate_<area>`, `error_auroc_<detector>_<area>` and `augrc_<detector>_<area>`.
 
@@ -191,10 +145,7 @@ def detector_samples(
     Args:
         predictions: bags with instance labels.
         positive: whether each bag is positive.
-        graphs: the graph of each bag, or the reason why it is unknown.
-        stds: the result of `std_over_replicates`; None with a single replicate.
         draws: draws of these bags with the data as row 0.
-        seed: seed of the random map.
 
     Raises:
         InputError: the predictions have several score kinds.
@@ -204,21 +155,11 @@ def detector_samples(
         return _all_undefined(NO_INSTANCE_LABELS)
     if score_kind_of(predictions) == "relevance":
         return _all_undefined(NO_CALLS)
-    no_graph = no_graph_reason(graphs)
-    pool = detector_pool(predictions, graphs=graphs, stds=stds, seed=seed)
-    areas = {
-        "all": np.ones(len(pool["bag"]), dtype=bool),
-        "positive_bags": positive[pool["bag"]],
-        "boundary": pool.get("boundary"),
-    }
-    samples: dict[str, Metric] = {}
-    for area in AREAS:
-        inside = areas[area]
-        if inside is None:
-            samples |= _all_undefined(no_graph or "", areas=(area,))
-        else:
-            samples |= _area_samples(pool, inside, draws=draws, area=area, no_graph=no_graph or "")
-    return samples
+    pool = detector_pool(predictions)
+    everything = np.ones(len(pool["bag"]), dtype=bool)
+    return _area_samples(pool, everything, draws=draws, area="all") | _area_samples(
+        pool, positive[pool["bag"]], draws=draws, area="positive_bags"
+    )
 
 
 def _area_samples(
@@ -227,7 +168,6 @@ def _area_samples(
     *,
     draws: Draws,
     area: InstanceArea,
-    no_graph: str,
 ) -> dict[str, Metric]:
     what = INSTANCES_OF[area]
     within, wrong = draws.for_items(pool["bag"][inside]), pool["wrong"][inside]
@@ -236,13 +176,13 @@ def _area_samples(
     rate = ratio_of_sums(wrong, np.ones_like(wrong), draws=within)
     samples = {f"error_rate_{area}": rate}
     all_same = all_same_reason(wrong, what=what)
-    for detector, score in detectors_of(pool, inside, no_graph=no_graph):
+    for detector, score in detectors_of(pool, inside):
         if isinstance(score, str):
             auroc = Metric.undefined(score)
         elif all_same:
             auroc = Metric.undefined(all_same)
         else:
-            auroc = sampled_auroc(wrong, score, draws=within, what=what)
+            auroc = auroc_of(wrong, score, draws=within, what=what)
         samples[f"error_auroc_{detector}_{area}"] = auroc
         samples[f"augrc_{detector}_{area}"] = (
             auroc
@@ -253,22 +193,20 @@ def _area_samples(
 
 
 def detectors_of(
-    pool: Mapping[str, np.ndarray], inside: Bool[np.ndarray, " n"], *, no_graph: str
+    pool: Mapping[str, np.ndarray], inside: Bool[np.ndarray, " n"]
 ) -> Iterator[tuple[ErrorDetector, Float[np.ndarray, " m"] | str]]:
     """Yield every detector of some instances, or the reason why it is undefined.
 
     Args:
         pool: the result of `detector_pool`.
         inside: which of its instances to use; at least one.
-        no_graph: the reason why bags have no graph.
     """
-    missing = missing_detectors(pool, no_graph=no_graph)
+    missing = missing_detectors(pool)
     for detector in ERROR_DETECTORS:
-        varying = "variance" if detector == "field" else detector
-        if detector not in pool or detector in missing:
+        if detector in missing:
             yield detector, missing[detector]
-        elif detector in CONSTANT and not _varies(pool[varying][inside]):
-            yield detector, CONSTANT[detector]
+        elif detector == "variance" and not _varies(pool[detector][inside]):
+            yield detector, NO_VARIANCE
         else:
             yield detector, pool[detector][inside].astype(np.float64)
 

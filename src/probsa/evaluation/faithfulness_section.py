@@ -29,7 +29,6 @@ from .verdicts import HALF
 ORDER_TITLES = {
     "shown": "the shown score",
     "leave_one_out": "the drop without the single instance",
-    "centre": "nearness to the centre (null)",
     "random": "random order (null)",
 }
 TITLES = {

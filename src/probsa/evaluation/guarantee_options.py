@@ -21,10 +21,7 @@ class GuaranteeOptions:
     """
 
     coverage: float | None = None
-    """Probability that the set of a bag contains its class, the interval its number, or that the
-    time of its event is not before the bound."""
-    max_missed: float | None = None
-    """Largest expected share of the positive instances of a bag that are not flagged."""
+    """Probability that the set of a bag contains its class, or the interval its number."""
     max_error: float | None = None
     """Largest error rate of the calls that are accepted."""
     calibration: Path | None = None
@@ -34,17 +31,15 @@ class GuaranteeOptions:
     score: SetScore = "lac"
 
     def __post_init__(self) -> None:
-        for name in ("coverage", "max_missed", "max_error"):
+        for name in ("coverage", "max_error"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1:
                 flag = f"--{name.replace('_', '-')}"
                 raise InputError(f"{flag} is {value:g}; expected a number between 0 and 1")
-        if self.levels == (None, None, None):
-            raise InputError(
-                "no guarantee is requested: give --coverage, --max-missed or --max-error"
-            )
+        if self.levels == (None, None):
+            raise InputError("no guarantee is requested: give --coverage or --max-error")
 
     @property
-    def levels(self) -> tuple[float | None, float | None, float | None]:
-        """The three levels."""
-        return self.coverage, self.max_missed, self.max_error
+    def levels(self) -> tuple[float | None, float | None]:
+        """Both levels."""
+        return self.coverage, self.max_error

@@ -12,7 +12,6 @@ from .accepted_calls import AcceptedReport, accepted_report
 from .calibration import calibration_bags
 from .evaluated import Evaluated
 from .guarantee_options import GuaranteeOptions
-from .missed_instances import MissedReport, missed_report
 from .prediction_sets import SetsReport, requested_sets, sets_report
 from .shift_alarm import ShiftAlarm, shift_alarm
 from .table_rows import has_classes
@@ -27,16 +26,9 @@ TITLES = {
     "single_sets": "share of sets of one class",
     "larger_sets": "share of sets of several classes",
     "error_of_single_sets": "error rate of sets of one class (not promised)",
-    "missed": "missed share of positive instances",
-    "flagged_positive_bags": "flagged share of bags with positive instances",
-    "flagged_negative_bags": "flagged share of bags without",
     "width": "mean width, in the unit of the target",
     "below": "share of values below their interval",
     "above": "share of values above their interval",
-    "observed_after_bound": "share with an event or censoring not before the bound",
-    "events_before_bound": "share with an event before the bound",
-    "censored_before_bound": "share censored before the bound, of whom nothing is known",
-    "mean_bound": "mean bound, in the unit of the times",
     "accepted": "share of accepted calls",
     "error_of_accepted": "their error rate",
     "error_of_all": "error rate of all calls",
@@ -56,8 +48,7 @@ class Guarantees:
     """Number of calibration bags and of their groups."""
     sets: SetsReport | None
     intervals: TargetCoverage | None
-    """Intervals of numbers, or bounds of survival times."""
-    missed: MissedReport | None
+    """Intervals of numbers."""
     accepted: AcceptedReport | None
     alarm: ShiftAlarm
     unmet: Mapping[str, str] = field(default_factory=dict)
@@ -67,15 +58,7 @@ class Guarantees:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        of_target = (
-            "bounds" if self.intervals and self.intervals.task == "survival" else "intervals"
-        )
-        parts = {
-            "sets": self.sets,
-            of_target: self.intervals,
-            "missed": self.missed,
-            "accepted": self.accepted,
-        }
+        parts = {"sets": self.sets, "intervals": self.intervals, "accepted": self.accepted}
         return {
             "calibration": self.origin,
             "calibration_bags": self.bags,
@@ -90,7 +73,7 @@ class Guarantees:
         """Print the section as text."""
         line = partial(console.print, markup=False, soft_wrap=True, highlight=False)
         line(f"guarantees, from {self.bags} calibration bags of {self.groups} groups {self.origin}")
-        for part in (self.sets, self.intervals, self.missed, self.accepted):
+        for part in (self.sets, self.intervals, self.accepted):
             if part is not None:
                 for text in part.lines():
                     line(text)
@@ -118,7 +101,7 @@ def guarantees_section(evaluated: Evaluated) -> Guarantees | None:
     if not has_classes(task):
         check_target_options(task, options)
     calibration = calibration_bags(evaluated, options)
-    sets = intervals = missed = accepted = None
+    sets = intervals = accepted = None
     unmet: dict[str, str] = {}
     with noted(unmet, "--coverage"):
         if options.coverage is not None and not has_classes(task):
@@ -126,9 +109,6 @@ def guarantees_section(evaluated: Evaluated) -> Guarantees | None:
         elif options.coverage is not None:
             made = requested_sets(calibration, options, coverage=options.coverage)
             sets = sets_report(evaluated, made, coverage=options.coverage, score=options.score)
-    with noted(unmet, "--max-missed"):
-        if options.max_missed is not None:
-            missed = missed_report(evaluated, calibration, max_missed=options.max_missed)
     with noted(unmet, "--max-error"):
         if options.max_error is not None:
             accepted = accepted_report(evaluated, calibration, max_error=options.max_error)
@@ -141,7 +121,6 @@ def guarantees_section(evaluated: Evaluated) -> Guarantees | None:
         groups=len(set(calibration.groups(calibration.rows))),
         sets=sets,
         intervals=intervals,
-        missed=missed,
         accepted=accepted,
         alarm=shift_alarm(evaluated, calibration),
         unmet=unmet,

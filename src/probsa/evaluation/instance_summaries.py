@@ -17,7 +17,9 @@ from ..statistics import (
     mean_over_replicates,
     one_class_reason,
     replicate_weights,
-    sampled_auroc,
+)
+from ..statistics import (
+    auroc as auroc_of,
 )
 from .dice import (
     DICE,
@@ -27,73 +29,13 @@ from .dice import (
     dice_threshold,
     no_threshold_reason,
 )
-from .error_detectors import AREAS, detector_samples, doubt_gain, gain, std_over_replicates
-from .isolated import isolated_samples
-from .neighbours import Neighbours, neighbours_or_reason
+from .error_detectors import AREAS, detector_samples, doubt_gain, gain
 from .pools import NO_INSTANCE_LABELS, Pool, bag_draws, labelled, score_kind_of, threshold_bags
 from .prediction import Prediction
 from .within_bags import WITHIN_BAGS, is_mixed, within_bag, within_samples
 
 ValidationPredictions = Sequence[Prediction] | Mapping[Hashable, Sequence[Prediction]]
 """Predictions of the validation bags of one replicate; by fold if each fold has its own run."""
-
-
-def instance_summary(
-    predictions_by_replicate: Sequence[Sequence[Prediction]],
-    *,
-    positive: Mapping[str, bool],
-    validation: Sequence[ValidationPredictions] | None,
-    groups: Mapping[str, Hashable] | None,
-    folds: Mapping[str, Hashable] | None = None,
-    blocks: Sequence[Hashable] | None = None,
-    bootstrap: int = 200,
-    seed: int = 0,
-) -> dict[str, Metric]:
-    """Return every instance metric, averaged over the replicates, with its interval.
-
-    The metrics are `auroc` and `average_precision` of μ (over all labelled instances; with the
-    suffix `_positive_bags`, over those of positive bags), those of `WITHIN_BAGS` (means over
-    positive bags), `dice`, `dice_pooled`, `dice_of_map`, those of `detector_samples` with
-    `error_auroc_gain_<area>` (σ² minus its best rival), `error_auroc_doubt_gain_<area>` (P(wrong)
-    minus the margin), and those of `isolated_samples`. With folds, metrics that rank μ or σ² across
-    bags are averaged over the folds, because two runs have no common scale, and each run has its
-    own threshold for Dice.
-
-    Args:
-        predictions_by_replicate: predictions of the same test bags, one sequence per replicate.
-        positive: whether each bag is positive; a bag that is missing here is negative.
-        validation: for each replicate, the bags on which the threshold of Dice is chosen; None for
-            no Dice.
-        groups: the patient of each bag; a bag that is missing here is its own patient.
-        folds: the fold of each bag, if a replicate has one run per fold; None for a single run.
-        blocks: the block of each replicate, for example its split; see `replicate_weights`.
-        bootstrap: number of resamples; 0 for no intervals.
-        seed: seed of the resamples and of the random maps.
-
-    Raises:
-        InputError: the replicates have different bags or score kinds, or the validation bags do
-            not fit the replicates.
-        BagError: the attention of a bag is not finite.
-    """
-    samples = instance_samples(
-        predictions_by_replicate,
-        positive=positive,
-        validation=validation,
-        groups=groups,
-        folds=folds,
-        blocks=blocks,
-        bootstrap=bootstrap,
-        seed=seed,
-    )
-    bags = predictions_by_replicate[0]
-    units = {(groups or {}).get(p.name, p.name) for p in bags if positive.get(p.name, False)}
-    # percentiles are too narrow for few groups, and this difference has a verdict
-    return {
-        name: sample.student(groups=len(units))
-        if name.startswith("error_auroc_doubt_gain_")
-        else sample
-        for name, sample in samples.items()
-    }
 
 
 def instance_samples(
@@ -107,7 +49,31 @@ def instance_samples(
     bootstrap: int = 200,
     seed: int = 0,
 ) -> dict[str, Metric]:
-    """Return the metrics of `instance_summary` with all resamples, for paired differences."""
+    """Return every instance metric, averaged over the replicates, with all resamples.
+
+    The metrics are `auroc` and `average_precision` of μ (over all labelled instances; with the
+    suffix `_positive_bags`, over those of positive bags), those of `WITHIN_BAGS` (means over
+    positive bags), `dice`, `dice_pooled`, `dice_of_map`, and those of `detector_samples` with
+    `error_auroc_gain_<area>` (σ² minus its best rival) and `error_auroc_doubt_gain_<area>`
+    (P(wrong) minus the margin). With folds, metrics that rank μ or σ² across bags are averaged over
+    the folds, because two runs have no common scale, and each run has its own threshold for Dice.
+
+    Args:
+        predictions_by_replicate: predictions of the same test bags, one sequence per replicate.
+        positive: whether each bag is positive; a bag that is missing here is negative.
+        validation: for each replicate, the bags on which the threshold of Dice is chosen; None for
+            no Dice.
+        groups: the patient of each bag; a bag that is missing here is its own patient.
+        folds: the fold of each bag, if a replicate has one run per fold; None for a single run.
+        blocks: the block of each replicate, for example its split; see `replicate_weights`.
+        bootstrap: number of resamples; 0 for no intervals.
+        seed: seed of the resamples.
+
+    Raises:
+        InputError: the replicates have different bags or score kinds, or the validation bags do
+            not fit the replicates.
+        BagError: the attention of a bag is not finite.
+    """
     replicates = _align(predictions_by_replicate)
     if validation is not None and len(validation) != len(replicates):
         raise InputError(
@@ -117,9 +83,6 @@ def instance_samples(
     bags = [p.name for p in replicates[0]]
     flags = np.array([bool(positive.get(b, False)) for b in bags], dtype=bool)
     draws = bag_draws(bags, flags, groups=groups, resamples=bootstrap, seed=seed)
-    # Replicates share the coordinates of a bag, and with them its graph.
-    graphs = {p.name: neighbours_or_reason(p) for p in replicates[0]}
-    stds = std_over_replicates(replicates) if len(replicates) > 1 else None
     by_replicate: list[dict[str, Metric]] = []
     for r, predictions in enumerate(replicates):
         rows = np.flatnonzero([p.instance_labels is not None for p in predictions])
@@ -134,13 +97,10 @@ def instance_samples(
             draws=within,
         )
         by_replicate.append(
-            _mean_over_runs(
-                judged, inside, runs=runs, graphs=graphs, stds=stds, draws=within, seed=seed
-            )
+            _mean_over_runs(judged, inside, runs=runs, draws=within)
             | _within_bags(judged, inside, draws=within)
             | dice
             | {DICE_OF_MAP: _dice_of_map(judged, inside, chosen=dice["dice"], draws=within)}
-            | isolated_samples(predictions, positive=flags, graphs=graphs, draws=draws)
         )
     weights = replicate_weights(
         len(replicates), resamples=len(draws.counts) - 1, seed=seed, blocks=blocks
@@ -233,10 +193,7 @@ def _mean_over_runs(
     inside: Bool[np.ndarray, " bags"],
     *,
     runs: Mapping[Hashable, list[int]],
-    graphs: Mapping[str, Neighbours | str],
-    stds: Mapping[str, Float[np.ndarray, " n"]] | None,
     draws: Draws,
-    seed: int,
 ) -> dict[str, Metric]:
     """Return the metrics that rank across bags, computed for each run and averaged."""
     by_run = []
@@ -245,9 +202,7 @@ def _mean_over_runs(
         bags, flags, within = [predictions[i] for i in rows], inside[index], draws.for_items(index)
         by_run.append(
             _rank_samples(bags, flags, draws=within)
-            | detector_samples(
-                bags, positive=flags, graphs=graphs, stds=stds, draws=within, seed=seed
-            )
+            | detector_samples(bags, positive=flags, draws=within)
         )
     return _mean(by_run, weights=np.ones((len(draws.counts), len(by_run))))
 
@@ -275,7 +230,7 @@ def _auroc_and_precision(pool: Pool, *, draws: Draws, what: str) -> tuple[Metric
         if reason
         else Metric.of(within.ranks(pool.y, pool.score)[1])
     )
-    return sampled_auroc(pool.y, pool.score, draws=within, what=what), average_precision
+    return auroc_of(pool.y, pool.score, draws=within, what=what), average_precision
 
 
 def _within_bags(

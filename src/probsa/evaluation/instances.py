@@ -1,7 +1,7 @@
 """Instance-level metrics of one run, where instance labels exist (training never uses them).
 
 The score of an instance is the attention of its model (μ). The variance as a detector of wrong
-calls is compared with two cheap scores: how close the score is to the threshold, and 1/degree.
+calls is compared with how close the score is to the threshold.
 The doubt P(wrong) = Φ(−|e|/σ) combines σ with that closeness.
 `authors_*` follows the protocol of the paper's code, for comparison with its tables.
 """
@@ -14,7 +14,7 @@ from sklearn.metrics import roc_curve
 
 from ..statistics import Draws, Metric, f1_and_accuracy, ratio_of_sums
 from .dice import DICE, dice_samples, dice_threshold, no_positive_reason, no_threshold_reason
-from .metrics import NO_VARIANCE, ONE_DEGREE, error_auroc, rank_metrics
+from .metrics import NO_VARIANCE, error_auroc, rank_metrics
 from .pools import (
     NO_CALLS,
     NO_INSTANCE_LABELS,
@@ -35,7 +35,6 @@ NAMES = (
     "error_auroc_variance",
     "error_auroc_doubt",
     "error_auroc_margin",
-    "error_auroc_degree",
     *DICE,
     "authors_auroc",
     "authors_average_precision",
@@ -135,8 +134,6 @@ def _error_metrics(pool: Pool, *, kind: str, draws: Draws) -> dict[str, Metric]:
         else no_variance,
         "error_auroc_doubt": auroc(pool.doubt, constant=None) if has_variance else no_variance,
         "error_auroc_margin": auroc(-np.abs(pool.evidence), constant=None),
-        # The same order as 1/degree, but finite for an instance without neighbours.
-        "error_auroc_degree": auroc(-pool.degree, constant=ONE_DEGREE),
     }
 
 

@@ -30,7 +30,6 @@ SMALLEST = float(np.finfo(np.float32).eps)
 """Lower limit of the probabilities in the NLL, because they are stored as float32."""
 
 NO_VARIANCE = "this posterior has no variance"
-ONE_DEGREE = "every instance has the same number of neighbours"
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class NewSets:
     caution: str | None
     alarm: ShiftAlarm
     limits: str = ""
-    """How the limits of numbers or survival times follow from a prediction; empty for classes."""
+    """How the limits of numbers follow from a prediction; empty for classes."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -106,8 +106,7 @@ def write_sets(
     """Write prediction sets of the test and new bags of a predictions folder, without labels.
 
     The table has the columns bag, set (class names joined by `|`), p_value_<class>, and with
-    `options.max_error`, accepted. For numbers it has the columns bag, low and high, for survival
-    times bag and lower_bound.
+    `options.max_error`, accepted. For numbers it has the columns bag, low and high.
 
     Args:
         folder: predictions folder of the new bags.
@@ -175,7 +174,7 @@ def _requested(
 
 
 def _write_limits(new: Evaluated, options: GuaranteeOptions, out: Path) -> NewSets:
-    """Write the intervals of numbers, or the bounds of survival times."""
+    """Write the intervals of numbers."""
     check_target_options(new.predictions.task, options)
     calibration = calibration_bags(new, options)
     assert options.coverage is not None, "nothing else can be asked for"

@@ -30,7 +30,6 @@ class Pool:
     variance: Float[np.ndarray, " n"]
     doubt: Float[np.ndarray, " n"]
     """P(wrong) of the call; see `scores.doubt`."""
-    degree: Float[np.ndarray, " n"]
 
     @classmethod
     def of(cls, predictions: Sequence[Prediction]) -> "Pool":
@@ -51,7 +50,6 @@ class Pool:
             columns["evidence"].append(evidence(score, kind=p.score_kind)[known])
             columns["variance"].append(instance_variances(p)[known])
             columns["doubt"].append(doubt(p)[known])
-            columns["degree"].append(p.degree.astype(np.float64)[known])
         return cls(**{name: np.concatenate(parts) for name, parts in columns.items()})
 
     @property

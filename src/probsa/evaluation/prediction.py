@@ -47,7 +47,7 @@ class Prediction:
     weight_mean: np.ndarray
     weight_variance: np.ndarray
     degree: np.ndarray
-    """(n,): D_n of the bag's graph; 1/degree is a null rival of a variance map."""
+    """(n,): D_n of the bag's graph."""
     score_kind: str = "logit"
     """`logit`, `weight`, `probability` or `relevance`; see `scores.evidence`."""
     kind: str = "slide"

@@ -53,9 +53,9 @@ def requested_sets(
         for c, name in enumerate(class_names(calibration.predictions)):
             count = len({g for g, label in zip(groups, y, strict=True) if label == c})
             what = f"calibration bags of class {name}"
-            check_groups(count, flag="--coverage", level=coverage, what=what)
+            check_groups(count, coverage=coverage, what=what)
     else:
-        check_groups(len(set(groups)), flag="--coverage", level=coverage)
+        check_groups(len(set(groups)), coverage=coverage)
     return ConformalSets.calibrated(
         set_scores(calibration, rows, score=options.score),
         calibration.y(rows),

@@ -1,4 +1,4 @@
-"""Guarantees for numbers and survival times: intervals, and bounds from below."""
+"""Guarantees for numbers: intervals."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,31 +11,25 @@ from ..errors import InputError
 from ..statistics import (
     ConformalIntervals,
     Metric,
-    SurvivalBound,
     coverage_band,
     coverage_band_in_test,
-    survival_between,
 )
 from .evaluated import Evaluated
 from .group_means import group_mean
 from .guarantee_options import GuaranteeOptions
 from .unmet_guarantees import check_groups
 
-GRID = 128
-"""Number of times among which a bound of survival is chosen."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetCoverage:
-    """Intervals of numbers, or bounds of survival times: what is promised, and what happened."""
+    """Intervals of numbers: what is promised, and what happened."""
 
-    task: Task
     coverage: float
     """The level that was requested."""
     rule: str
     """How the limits follow from a prediction, in a sentence."""
     value: float
-    """q of an interval, or the level of survival of a bound."""
+    """Half of the width of an interval, or its multiple of the standard deviation."""
     adapts: bool
     """Whether intervals are proportional to the predicted standard deviation."""
     groups: int
@@ -48,11 +42,10 @@ class TargetCoverage:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        kind = "half_width" if self.task == "regression" else "survival_level"
         return {
             "coverage": self.coverage,
             "rule": self.rule,
-            kind: self.value,
+            "half_width": self.value,
             "adapts": self.adapts,
             "calibration_groups": self.groups,
             "band": list(self.band),
@@ -62,10 +55,9 @@ class TargetCoverage:
 
     def lines(self) -> list[str]:
         """Return the report as sentences."""
-        what = "intervals" if self.task == "regression" else "bounds of survival times from below"
         (low, high), (near, far) = self.band, self.test_band
         return [
-            f"{what} at a coverage of {self.coverage:.3g}: {self.rule}",
+            f"intervals at a coverage of {self.coverage:.3g}: {self.rule}",
             f"  {self.groups} calibration groups: the realised coverage is between {low:.3f} and "
             f"{high:.3f} for 9 of 10 calibration sets of this size, and between {near:.3f} and "
             f"{far:.3f} in a test of this size",
@@ -82,21 +74,19 @@ def check_target_options(task: Task, options: GuaranteeOptions) -> None:
         raise InputError(f"--max-error accepts calls of classes, and the task is {task}")
     if options.coverage is None:
         return
-    if task == "multilabel":
+    if task != "regression":
         raise InputError(
-            "--coverage makes sets of classes, intervals of numbers or bounds of survival times, "
-            "and the task is multilabel: leave it out"
+            f"--coverage makes sets of classes or intervals of numbers, and the task is {task}: "
+            "leave it out"
         )
     if options.per_class:
         raise InputError(f"--per-class is for classes, and the task is {task}: leave it out")
-    if options.score == "aps" and task == "survival":
-        raise InputError("--set-score is for classes and numbers, and the task is survival")
 
 
 def target_coverage(
     evaluated: Evaluated, calibration: Evaluated, options: GuaranteeOptions, *, coverage: float
 ) -> TargetCoverage:
-    """Compute intervals or bounds from the calibration bags, and compare them with the truth.
+    """Compute intervals from the calibration bags, and compare them with the truth.
 
     Raises:
         UnmetGuarantee: there are too few calibration groups; says how many are needed.
@@ -106,11 +96,10 @@ def target_coverage(
     alpha = 1 - coverage
     made = rule.made
     return TargetCoverage(
-        task=evaluated.predictions.task,
         coverage=coverage,
         rule=rule.text,
-        value=made.half_width if isinstance(made, ConformalIntervals) else made.level,
-        adapts=isinstance(made, ConformalIntervals) and made.normalised,
+        value=made.half_width,
+        adapts=made.normalised,
         groups=made.groups,
         band=coverage_band(made.groups, alpha=alpha),
         test_band=coverage_band_in_test(made.groups, test_groups=tested, alpha=alpha),
@@ -120,16 +109,15 @@ def target_coverage(
 
 def calibrated_rule(
     calibration: Evaluated, options: GuaranteeOptions, *, coverage: float
-) -> "IntervalRule | BoundRule":
+) -> "IntervalRule":
     """Return the rule that the calibration bags give, which can be applied to other bags.
 
     Raises:
         UnmetGuarantee: there are too few calibration groups; says how many are needed.
     """
     count = len(set(calibration.groups(calibration.rows)))
-    check_groups(count, flag="--coverage", level=coverage)
-    kind = IntervalRule if calibration.predictions.task == "regression" else BoundRule
-    return kind.calibrated(calibration, options, alpha=1 - coverage)
+    check_groups(count, coverage=coverage)
+    return IntervalRule.calibrated(calibration, options, alpha=1 - coverage)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,63 +166,3 @@ class IntervalRule:
             "below": group_mean(bags, y < low),
             "above": group_mean(bags, y > high),
         }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BoundRule:
-    """The first time at which predicted survival falls to a level."""
-
-    made: SurvivalBound
-
-    @classmethod
-    def calibrated(
-        cls, calibration: Evaluated, options: GuaranteeOptions, *, alpha: float
-    ) -> "BoundRule":
-        """Return the rule of the calibration bags."""
-        del options
-        grid = np.linspace(0, _times(calibration)[-1], GRID + 1)[1:]
-        made = SurvivalBound.calibrated(
-            calibration.values(calibration.rows)[:, 0],
-            _survival(calibration, grid),
-            times=grid,
-            groups=calibration.groups(calibration.rows),
-            alpha=alpha,
-        )
-        return cls(made=made)
-
-    @property
-    def text(self) -> str:
-        """The rule in words."""
-        if self.made.level >= 1:
-            return "0 for every bag, as the calibration bags allow no later bound"
-        return (
-            f"the first time at which predicted survival is at most {self.made.level:.3g}, at the "
-            f"latest {self.made.times[-1]:g}"
-        )
-
-    def columns(self, bags: Evaluated) -> dict[str, Float[np.ndarray, " bags"]]:
-        """Return the bound of each bag."""
-        return {"lower_bound": self.made.bounds(_survival(bags, self.made.times))}
-
-    def metrics(self, bags: Evaluated) -> dict[str, Metric]:
-        """Return what happened with labelled bags."""
-        bound = self.columns(bags)["lower_bound"]
-        time, event = bags.values(bags.rows).T
-        return {
-            "observed_after_bound": group_mean(bags, time >= bound),
-            "coverage_of_bags": group_mean(bags, time >= bound, weighted=False),
-            "events_before_bound": group_mean(bags, (time < bound) & (event > 0)),
-            "censored_before_bound": group_mean(bags, (time < bound) & (event == 0)),
-            "mean_bound": group_mean(bags, bound),
-        }
-
-
-def _times(bags: Evaluated) -> Float[np.ndarray, " t"]:
-    names = [n for n in bags.predictions.outputs if n.startswith("s_")]
-    return np.array([float(n[2:]) for n in names])
-
-
-def _survival(bags: Evaluated, grid: Float[np.ndarray, " w"]) -> Float[np.ndarray, "bags w"]:
-    names = [n for n in bags.predictions.outputs if n.startswith("s_")]
-    curve = np.stack([bags.output(n, bags.rows) for n in names], axis=1)
-    return survival_between(curve, times=_times(bags), wanted=grid)

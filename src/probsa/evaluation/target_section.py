@@ -19,9 +19,10 @@ from ..statistics import (
     PRIMARY,
     CensoringCurve,
     Draws,
-    KaplanMeier,
     Metric,
     TargetMetrics,
+    binary_metrics,
+    kaplan_meier,
     multiclass_metrics,
     multilabel_metrics,
     ordinal_metrics,
@@ -171,18 +172,15 @@ def target_metrics(
 
 
 def resampled_metrics(data: TargetData, draws: Draws) -> TargetMetrics:
-    """Return the metrics of any task with their resamples; two classes count as a multiclass task.
+    """Return the metrics of any task with their resamples.
 
     Args:
         data: the evaluated bags, each with a target.
-        draws: the data and its resamples, from `Draws.with_data`.
+        draws: the data and its resamples.
     """
-    if data.task != "binary":
-        return _METRICS[data.task](data, draws)[0]
-    p = data.predicted[:, -1]
-    return multiclass_metrics(
-        data.y[:, 0].astype(np.int64), np.stack([1 - p, p], 1), names=("0", "1"), draws=draws
-    )
+    if data.task == "binary":
+        return binary_metrics(data.y[:, 0] == 1, data.predicted[:, -1], draws=draws)
+    return _METRICS[data.task](data, draws)[0]
 
 
 Found = tuple[TargetMetrics, dict[str, TargetMetrics]]
@@ -294,7 +292,7 @@ def _survival(data: TargetData, draws: Draws) -> Found:
             time, event, risk=risk, censoring=censoring, survival=survival, times=times, draws=draws
         )
 
-    curve = KaplanMeier.fit(training_time, training_event).at(times)[0]
+    curve = kaplan_meier(training_time, training_event, times)
     null = of(np.tile(curve, (len(time), 1)), np.zeros(len(time)))
     return of(survival, data.column("risk")), {"Kaplan–Meier of the training bags": null}
 

@@ -17,7 +17,6 @@ TITLES = {
     "error_rate": "wrong calls, positive bags pooled",
     "error_auroc_variance": "wrong calls found by σ² (AUROC)",
     "error_auroc_doubt": "… by P(wrong) = Φ(−|e|/σ)",
-    "error_auroc_degree": "… by 1/degree (null)",
     "dice": "Dice at the validation threshold, mean over positive bags",
     "dice_pooled": "Dice at the validation threshold, positive bags pooled",
     "authors_auroc": "authors' protocol: AUROC",

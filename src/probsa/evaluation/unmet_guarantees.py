@@ -2,41 +2,31 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
 
 from ..errors import UnmetGuarantee
 from ..statistics import least_groups, smallest_alpha
 
 
-def check_groups(
-    count: int,
-    *,
-    flag: Literal["--coverage", "--max-missed"],
-    level: float,
-    what: str = "calibration bags",
-) -> None:
-    """Check that there are enough calibration groups for a requested level.
+def check_groups(count: int, *, coverage: float, what: str = "calibration bags") -> None:
+    """Check that there are enough calibration groups for a requested coverage.
 
     Args:
         count: number of groups.
-        flag: what is requested.
-        level: its value.
+        coverage: the requested coverage.
         what: the bags of these groups, in the plural.
 
     Raises:
         UnmetGuarantee: there are fewer; says how many are needed, and which level is possible.
     """
-    is_coverage = flag == "--coverage"
-    least = least_groups(1 - level if is_coverage else level)
+    least = least_groups(1 - coverage)
     if count >= least:
         return
     advice = "add calibration bags"
     if count:
-        alpha = smallest_alpha(count)
-        advice += f", or give {flag} {1 - alpha if is_coverage else alpha:.3g}"
+        advice += f", or give --coverage {1 - smallest_alpha(count):.3g}"
     raise UnmetGuarantee(
-        f"{flag} {level:g} needs {what} of at least {least} groups (patients), but there are "
-        f"{count}: {advice}"
+        f"--coverage {coverage:g} needs {what} of at least {least} groups (patients), but there "
+        f"are {count}: {advice}"
     )
 
 

@@ -33,14 +33,10 @@ TEXT = 7.5
 COLOURS = {
     "doubt": "#0072B2", "spread": "#56B4E9", "variance": "#56B4E9", "within": "#009E73",
     "between": "#CC79A7", "doubt_within": "#009E73", "doubt_between": "#CC79A7",
-    "ood": "#E69F00", "margin": "#000000", "entropy": "#7a7a7a", "degree": "#999999",
-    "edge": "#b0b0b0", "field": "#c8c8c8",
+    "ood": "#E69F00", "margin": "#000000", "entropy": "#7a7a7a",
 }  # fmt: skip
 """Colours of Okabe and Ito by detector; null rivals are black and grey."""
-NULLS = {
-    "margin": "--", "entropy": "--", "degree": "-.", "edge": (0, (5, 1, 1, 1, 1, 1)),
-    "field": (0, (1, 1)),
-}  # fmt: skip
+NULLS = {"margin": "--", "entropy": "--"}
 """Line styles of the null rivals."""
 
 

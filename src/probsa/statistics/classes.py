@@ -306,7 +306,7 @@ def _findings(
     p: Probabilities,
     called: Bool[np.ndarray, "items classes"] | None,
     *,
-    cells: tuple[np.ndarray, np.ndarray],
+    cells: tuple[np.ndarray, ...],
     draws: Draws,
     what: str,
 ) -> dict[str, Metric]:

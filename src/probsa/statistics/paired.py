@@ -194,7 +194,7 @@ def compare_pair(a: MethodSample, b: MethodSample, *, data: PairedData) -> Diffe
         blocks.setdefault(block, []).append(i)
     values = np.stack([(a.values - b.values)[i].mean(0) for i in blocks.values()])
     d = float(values[:, 0].mean())
-    finite = np.isfinite(values[:, 1:]).all(0)
+    finite = np.asarray(np.isfinite(values[:, 1:]).all(0))
     resamples, left_out = len(finite), int((~finite).sum())
     identical = np.array_equal(a.scores, b.scores)
 

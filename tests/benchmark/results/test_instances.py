@@ -12,7 +12,7 @@ from probsa.benchmark.results.lesions import LesionTruth, lesions_found
 from probsa.benchmark.results.pooled import blocks
 from probsa.benchmark.results.results import read_results
 from probsa.evaluation.froc_summaries import froc_summary
-from probsa.evaluation.instance_summaries import instance_summary
+from probsa.evaluation.instance_summaries import instance_samples
 from probsa.evaluation.lesion_detections import detect_lesions
 from probsa.evaluation.lesion_hits import match_detections
 from probsa.evaluation.lesion_masks import find_lesions, patch_mask
@@ -63,10 +63,10 @@ def test_instances_of_a_method(scores):
     replicates = [slides_of(split)[0] for split, _ in KEYS]
     positive = slides_of(0)[1]
     options = {"positive": positive, "validation": None, "groups": None, "bootstrap": 50}
-    by_split = instance_summary(replicates, blocks=[0, 0, 1, 1], **options)
-    apart = instance_summary(replicates, **options)
+    by_split = instance_samples(replicates, blocks=[0, 0, 1, 1], **options)["auroc"].metric()
+    apart = instance_samples(replicates, **options)["auroc"].metric()
     result = summary_of(scores, bootstrap=50)
-    assert interval(result["auroc"]) == interval(by_split["auroc"]) != interval(apart["auroc"])
+    assert interval(result["auroc"]) == interval(by_split) != interval(apart)
 
 
 def test_lesions_of_a_method(scores):

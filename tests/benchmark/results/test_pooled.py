@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 from sklearn.metrics import roc_auc_score
+from support.delong import delong
 
 from probsa.benchmark.grid.methods_and_cells import Method
 from probsa.benchmark.results.pooled import (
@@ -18,8 +19,7 @@ from probsa.benchmark.results.pooled import (
     replicate_keys,
 )
 from probsa.benchmark.results.results import Scores
-from probsa.statistics.comparison import ONE_REPLICATE, compare, holm
-from probsa.statistics.delong_test import delong
+from probsa.statistics import ONE_REPLICATE, compare, holm
 
 N = 60
 Y = np.arange(N) % 2
@@ -73,8 +73,8 @@ def test_an_interval_of_one_replicate_is_delongs():
     """Resampling patients and DeLong's placements give the same standard error."""
     s = scores(skill=0.7)
     result = interval_of(s, "auroc", resamples=4000)
-    exact = delong(s.y, s.p)
-    value, se = float(exact.auc[0]), float(np.sqrt(exact.covariance[0, 0]))
+    areas, covariance = delong(s.y, s.p)
+    value, se = float(areas[0]), float(np.sqrt(covariance[0, 0]))
     assert result.value == pytest.approx(roc_auc_score(s.y, s.p[0]))
     assert result.value == pytest.approx(value)
     half = se * student.ppf(0.975, N - 2)

@@ -449,28 +449,6 @@ def test_folds_are_side_by_side(small):
     assert row[4].value == pytest.approx(expected.mean(), abs=1e-9)
 
 
-def test_a_fold_with_flipped_labels_stands_out(tmp_path):
-    bags = [f"b{i:03d}" for i in range(90)]
-    y = {b: i % 2 for i, b in enumerate(bags)}
-    folds = [bags[30 * k : 30 * k + 30] for k in range(3)]
-    told = {b: 1 - v if b in folds[1] else v for b, v in y.items()}
-    for model in ("abmil", "dsmil"):
-        write_folds(tmp_path, told, folds, guesses(model, 1.5, y=y), model=model)
-    scores = read_results(tmp_path).scores
-    table = folds_table(scores)
-    assert [c.title for c in table.columns][1:4] == ["fold 0", "fold 1*", "fold 2"]
-    assert all([e.mark for e in row[1:4]] == [False, True, False] for row in table.rows)
-    assert any(n.startswith("* fold 1: labels flipped? AUROC") for n in table.footnotes)
-    below = comparison_table(read_results(tmp_path), "local").follow[0]
-    assert any(n.startswith("Outlier: fold 1: labels flipped?") for n in below.footnotes)
-
-
-def test_folds_that_are_alike_are_not_odd(small):
-    assert not any(
-        note.startswith("*") for note in folds_table(read_results(small).scores).footnotes
-    )
-
-
 def test_without_instance_labels_there_is_no_table_of_instances(small):
     assert instances_table(read_results(small).scores) is None
 

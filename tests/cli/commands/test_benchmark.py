@@ -35,7 +35,6 @@ def reported(monkeypatch):
         return ReportFiles(
             files=(out / "tables" / "x.md",),
             missing=(("a map", "no coordinates"),),
-            odd=("own, fold 1: labels flipped?",),
         )
 
     monkeypatch.setattr("probsa.benchmark.write_report", written)
@@ -75,7 +74,6 @@ def test_a_grid_is_run_and_reported(grid, capsys, reported):
         "2 of 2 cells are done",
         "small/tables/x.md",
         "not made: a map: no coordinates",
-        "outlier fold: own, fold 1: labels flipped?",
     ]
     assert "cells 1/2" in err and "cells 2/2" in err and "making tables" in err
     assert reported == [("small", ["000", "001"], ["dsmil"], ["own"])]
@@ -89,7 +87,6 @@ def test_a_grid_is_run_and_reported(grid, capsys, reported):
         "failed": [],
         "files": ["small/tables/x.md"],
         "missing": [{"figure": "a map", "reason": "no coordinates"}],
-        "odd": ["own, fold 1: labels flipped?"],
     }
     assert "2 of 2 cells are done already" in err
     assert run("--tables-only") == 0

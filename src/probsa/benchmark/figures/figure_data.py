@@ -14,7 +14,6 @@ from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, family_baseline, variants_of
 from ..results.cache import ResultCache
 from ..results.means import SplitMetric, split_values
-from ..results.outlier_folds import outlier_splits
 from ..results.paper import BASELINES, LABELS, STUDIES, paper_rows, title_of
 from ..results.pooled import Pooled
 from ..results.ranked import Columns, columns_of
@@ -226,15 +225,6 @@ def folds(scores: Sequence[Scores]) -> list[FoldScores]:
         )
         for s in chosen(scores)
     ]
-
-
-def outliers(scores: Sequence[Scores]) -> dict[str, list[int]]:
-    """Return the outlier splits of each data set."""
-    shown = chosen(scores)
-    return {
-        data: list(outlier_splits([s for s in shown if s.data == data]))
-        for data in dict.fromkeys(s.data for s in shown)
-    }
 
 
 def _families(scores: Sequence[Scores]) -> Iterator[tuple[str, Family, list[Scores]]]:

@@ -29,7 +29,6 @@ ROW = 0.19
 PAPER = "#000000"
 """Colour of the paper's results, which are dashed or hollow."""
 GREY = "#7a7a7a"
-OUTLIER = "#D55E00"
 NAME = 34
 """Largest number of characters of a method's name."""
 

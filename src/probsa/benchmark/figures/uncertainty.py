@@ -20,12 +20,8 @@ LINE = 0.165
 GREYS = ("#9a9a9a", "#b4b4b4", "#cbcbcb")
 SHORT: dict[ErrorDetector, str] = {
     "variance": "σ²",
-    "degree": "1/degree",
-    "edge": "nearness to the edge",
     "margin": "−|e|",
     "entropy": "−w log w",
-    "seeds": "s.d. over replicates",
-    "field": "random map",
 }
 """Short names of σ² and its rivals; see error_detectors.py."""
 

@@ -23,7 +23,6 @@ from .figure_data import (
     family_ranks,
     folds,
     gains,
-    outliers,
     paper_gains,
 )
 from .figure_files import FigureFiles
@@ -76,7 +75,7 @@ def write_figures(
     files = others + _comparisons(folder, scores, rule=rule, cache=cache)
     splits = [s for s in folds(scores) if s.auroc]
     files += _one(
-        path("splits"), splits, [], lambda p, r: write_folds(p, r, outliers=outliers(scores)),
+        path("splits"), splits, [], write_folds,
         none="no split has test bags of both classes",
     )  # fmt: skip
     files += _critical(folder, scores)

@@ -69,7 +69,7 @@ def leaderboard_table(boards: Sequence[SetBoard], *, notes: Sequence[str] = ()) 
             "Null maps are marked as such. Ranked are methods that predict bags and have a value "
             "in every column: bag AUROC, NLL and AP within bags of every data set.",
             EXPLAINED,
-            rank_note(ranks, blocks=[board.data for board in boards for _ in RANKED]),
+            rank_note(ranks),
             *notes,
         ),
         follow=tuple(_set_table(board) for board in boards),

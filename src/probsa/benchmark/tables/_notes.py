@@ -3,15 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from ...statistics import (
-    ALPHA,
     Ranks,
-    block_test,
     critical_difference,
     detectable_sentence,
     holm,
     signed_rank,
 )
-from ..results.outlier_folds import outlier_splits, outlier_test_part
 from ..results.pooled import Compared, Pooled
 from ..results.results import Scores
 from ._shared import METRICS
@@ -44,32 +41,17 @@ def bold_note(below: str) -> str:
     )
 
 
-def rank_note(ranks: Ranks | None, *, blocks: Sequence[str]) -> str:
-    """Return how average ranks over pairs of data set and metric are computed, and their test.
+def rank_note(ranks: Ranks | None) -> str:
+    """Return how average ranks over pairs of data set and metric are computed.
 
-    blocks: the data set of each column.
+    They have no test: the metrics of a data set depend on each other.
     """
     if ranks is None:
         return "Average rank: needs two methods that have a value in every column."
     return (
-        f"Average rank: over {len(blocks)} (data set, metric) columns, 1 is best, ties share a "
-        f"rank; ± s.d. over columns (ddof = 1), as in the paper. {_block_test(ranks, blocks)}."
+        f"Average rank: over {ranks.ranks.shape[1]} (data set, metric) columns, 1 is best, ties "
+        "share a rank; ± s.d. over columns (ddof = 1), as in the paper."
     )
-
-
-def _block_test(ranks: Ranks, blocks: Sequence[str]) -> str:
-    """Return the test of ranks whose columns depend on each other, in words."""
-    tested = block_test(ranks, blocks=blocks)
-    p, sets = tested.any_difference.p, len(set(blocks))
-    if p is None:
-        return f"No test of the ranks: {tested.any_difference.reason}"
-    test = (
-        f"Permutation test of the ranks (methods are permuted within each of the {sets} data sets, "
-        f"whose columns depend on each other): p = {p:.2g}"
-    )
-    if p > ALPHA or tested.difference is None:
-        return f"{test}, so no two methods can be told apart by their ranks"
-    return f"{test}; ranks further apart than {tested.difference:.1f} differ (0.05, all pairs)"
 
 
 def _rank_tests(ranks: Ranks) -> str:
@@ -135,13 +117,6 @@ def detectable(compared: Compared) -> list[str]:
         for p in deciding
         if p is not None
     ]
-
-
-def outlier_notes(scores: Sequence[Scores]) -> list[str]:
-    """Return the outlier folds, or the outlier test part, of one data set."""
-    part = outlier_test_part(scores)
-    folds = [f"Outlier: fold {k}: {why}." for k, why in outlier_splits(scores).items()]
-    return folds + ([] if part is None else [f"Outlier: the test part: {part}."])
 
 
 def replicates_note(compared: Compared) -> list[str]:

@@ -18,8 +18,6 @@ class Ranked:
     """None with fewer than two methods."""
     values: dict[str, list[float]]
     """Each method's value in each column."""
-    blocks: tuple[str, ...]
-    """The data set of each column."""
     notes: tuple[str, ...]
     by_primary: bool = False
     """Whether each data set is one column, its primary metric."""
@@ -39,7 +37,6 @@ def ranked(scores: Sequence[AnyScores]) -> Ranked:
     return Ranked(
         ranks=ranks,
         values=columns.values,
-        blocks=tuple(data for data, _ in columns.columns),
         notes=(columns.note(),) if columns.unranked else (),
         by_primary=columns.by_primary,
     )

@@ -9,7 +9,6 @@ from ..results.pooled import Compared
 from ..results.results import AnyScores, Results, Scores
 from ..results.target_comparison import TargetCompared
 from ..results.target_scores import TargetScores
-from ._classic import classic_tests
 from ._notes import bold_note, detectable, folds_note, replicates_note, verdicts
 from ._ranks import Ranked, ranked
 from ._sets import (
@@ -155,7 +154,6 @@ def _differences(
             rows.append((text_cell(label), text_cell(spelled(s.method)), *entries))
         level_notes = folds_note(data_scores, compared)
         variant_notes = replicates_note(compared) + verdicts(compared) + detectable(compared)
-        variant_notes += classic_tests(data_scores, compared)
         if _baseline(data_scores) is None:
             variant_notes.append("the plain model was not run, so Δ refers to the best λ.")
         notes += [f"{label}: {note}" for note in variant_notes]

@@ -10,12 +10,10 @@ from ..results.pooled import Compared, Pooled
 from ..results.results import AnyScores, Results, Scores
 from ..results.target_comparison import TargetCompared
 from ..results.task_metrics import primary_of
-from ._classic import classic_tests
 from ._notes import (
     bold_note,
     detectable,
     folds_note,
-    outlier_notes,
     pairs_note,
     primary_rank_note,
     rank_note,
@@ -135,7 +133,7 @@ def ranks_notes(ranks: Ranked) -> list[str]:
     """Return how ranks are computed, and their tests."""
     if ranks.by_primary:
         return [primary_rank_note(ranks.ranks)]
-    return [rank_note(ranks.ranks, blocks=ranks.blocks)]
+    return [rank_note(ranks.ranks)]
 
 
 def _pairs_notes(ranks: Ranked, baseline: str | None) -> list[str]:
@@ -229,8 +227,6 @@ def _pooled_table(scores: Sequence[Scores], compared: Compared, family: Family) 
             *folds_note(scores, compared),
             *verdicts(compared),
             *detectable(compared),
-            *classic_tests(scores, compared),
-            *outlier_notes(scores),
         ),
     )
 

@@ -1,9 +1,8 @@
-"""AUROC of each fold or split by method; the data of outlier folds should be checked."""
+"""AUROC of each fold or split by method."""
 
 from collections.abc import Sequence
 
 from ..results.means import mean_over_splits, split_values
-from ..results.outlier_folds import outlier_splits
 from ..results.results import Scores
 from ._shared import key, metadata
 from .table import Column, ResultTable, TableCell, text_cell
@@ -15,12 +14,11 @@ def folds_table(scores: Sequence[Scores]) -> ResultTable:
     part_name = "fold" if first.folds else "split"
     values = [split_values(s, "auroc") for s in scores]
     splits = sorted({int(k) for s in scores for k in s.split.ravel()})
-    outliers = outlier_splits(scores)
     columns = [Column(key="method", title="method")]
     columns += [
         Column(
             key=key(part_name, str(k)),
-            title=f"{part_name} {k}{'*' if k in outliers else ''}",
+            title=f"{part_name} {k}",
             unit="percent",
         )
         for k in splits
@@ -32,7 +30,7 @@ def folds_table(scores: Sequence[Scores]) -> ResultTable:
         rows.append(
             (
                 text_cell(s.method.name),
-                *(TableCell(value=by_split.get(k), mark=k in outliers) for k in splits),
+                *(TableCell(value=by_split.get(k)) for k in splits),
                 TableCell(value=mean.mean, sd=mean.sd),
             )
         )
@@ -40,7 +38,6 @@ def folds_table(scores: Sequence[Scores]) -> ResultTable:
         metadata(scores),
         "AUROC in percent, averaged over seeds; mean ± s.d. over the columns.",
     ]
-    notes += [f"* {part_name} {k}: {why}." for k, why in outliers.items()]
     without = [str(k) for k in splits if all(k not in by_split for by_split in values)]
     if without:
         notes.append(

@@ -26,8 +26,6 @@ METRIC_COLUMNS: tuple[tuple[str, str, Unit], ...] = (
     ("auroc_within_bags", "AUROC within bags", "percent"),
     ("dice", "Dice", "percent"),
     ("dice_pooled", "Dice, pooled", "percent"),
-    ("isolated_fp", "isolated false positives", "percent"),
-    ("isolated_fp_excess", "beyond chance", "points"),
 )
 SHOWN_DETECTORS = tuple(d for d in ERROR_DETECTORS if d not in ("doubt_within", "doubt_between"))
 """Without the parts of P(wrong), which only an ensemble has."""
@@ -76,10 +74,7 @@ def instances_table(
             "patients and replicates. AUROC and AP rank the instances of all test bags together; "
             "with folds, they are means over folds. Null maps have no calls. Dice is "
             "computed on the instances of positive bags, at the threshold chosen on each run's "
-            "validation bags. "
-            "Isolated false positives: of the tenth of each bag's healthy instances with the "
-            "highest scores, the fraction without a neighbour that is also among them; beyond "
-            "chance subtracts the value for randomly placed calls.",
+            "validation bags.",
             *_reasons(summaries),
             *failures,
             *lesion_notes,
@@ -143,8 +138,7 @@ def _detectors(data: str, summaries: Mapping[str, Summary]) -> ResultTable:
         footnotes=(
             "AUROC in percent for finding wrong calls among the instances of positive bags: σ² and "
             "P(wrong) first, then their null rivals, which cost nothing extra; a random order has "
-            "50. Methods without a variance have neither σ², nor P(wrong), nor a random map with "
-            "the spectrum of σ².",
+            "50. Methods without a variance have neither σ² nor P(wrong).",
             *verdicts,
             detectable_from_intervals([(m.low, m.high) for m in gains], what="σ² minus best rival"),
         ),

@@ -17,7 +17,7 @@ def add_guarantee_flags(parser: ArgumentParser) -> None:
     add(
         "--coverage", type=float, metavar="SHARE",
         help="Make prediction sets that contain the class of a bag with this probability, for "
-        "example 0.9; of numbers, intervals, and of survival times, bounds from below.",
+        "example 0.9; of numbers, intervals.",
     )  # fmt: skip
     add(
         "--max-error", type=float, metavar="RATE",
@@ -49,8 +49,7 @@ def guarantee_options(args: Namespace) -> "GuaranteeOptions | None":
     """
     from ...evaluation import GuaranteeOptions
 
-    max_missed = args.get("max_missed")
-    if (args.coverage, args.max_error, max_missed) == (None, None, None):
+    if (args.coverage, args.max_error) == (None, None):
         flags = {"--calibration": args.calibration != "val", "--per-class": args.per_class}
         given = [flag for flag, is_given in flags.items() if is_given]
         if given:
@@ -62,7 +61,6 @@ def guarantee_options(args: Namespace) -> "GuaranteeOptions | None":
         raise InputError("--per-class needs --coverage, for example --coverage 0.9")
     return GuaranteeOptions(
         coverage=args.coverage,
-        max_missed=max_missed,
         max_error=args.max_error,
         calibration=None if args.calibration == "val" else Path(args.calibration),
         per_class=args.per_class,

@@ -303,11 +303,11 @@ def _tables(out: Path, own: Namespace) -> int:
     return 0
 
 
-_NO_REPORT: dict[str, Any] = {"files": [], "missing": [], "odd": []}
+_NO_REPORT: dict[str, Any] = {"files": [], "missing": []}
 
 
 def _report(out: Path, own: Namespace) -> dict[str, Any]:
-    """Write tables and figures; return their files, what is missing and why, and outlier folds."""
+    """Write tables and figures; return their files, and what is missing and why."""
     from ...benchmark import write_report
     from ..terminal import ERR
 
@@ -320,7 +320,7 @@ def _report(out: Path, own: Namespace) -> dict[str, Any]:
         told=lambda part: ERR.print(f"making {part}", markup=False),
     )
     missing = [{"figure": figure, "reason": reason} for figure, reason in written.missing]
-    return {"files": [str(f) for f in written.files], "missing": missing, "odd": list(written.odd)}
+    return {"files": [str(f) for f in written.files], "missing": missing}
 
 
 def _write_report(report: Mapping[str, Any]) -> None:
@@ -328,5 +328,3 @@ def _write_report(report: Mapping[str, Any]) -> None:
         write(file)
     for missing in report["missing"]:
         write(f"not made: {missing['figure']}: {missing['reason']}")
-    for fold in report["odd"]:
-        write(f"outlier fold: {fold}")

@@ -48,11 +48,6 @@ def parser() -> ArgumentParser:
     )  # fmt: skip
     add_guarantee_flags(parser)
     add(
-        "--max-missed", type=float, metavar="SHARE",
-        help="Flag instances so that at most this share of a bag's positive ones is missed on "
-        "average; needs instance labels of calibration bags.",
-    )  # fmt: skip
-    add(
         "--bootstrap", type=int, default=2000, metavar="N",
         help="Number of resamples for the confidence intervals; 0 for none. Default: 2000.",
     )  # fmt: skip
