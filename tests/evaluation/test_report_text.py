@@ -98,8 +98,8 @@ def test_without_a_variance_there_is_a_sentence_and_no_row(tmp_path):
     rows = [line for line in text.splitlines() if line.startswith("│")]
     assert not any("variance" in row or "P(wrong)" in row for row in rows)
     assert (
-        "Undefined: P(wrong), σ², random map with the spectrum of σ² (this posterior has no "
-        "variance); P(wrong) with σ between members (one model has no variance between members)"
+        "Undefined: P(wrong), σ² (this posterior has no variance); P(wrong) with σ between "
+        "members (one model has no variance between members)"
     ) in text
     calibration = report.to_dict()["calibration"]
     assert calibration["instances"] is None
