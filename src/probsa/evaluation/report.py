@@ -21,12 +21,11 @@ from ..statistics import Metric
 from .guarantee_options import GuaranteeOptions
 from .guarantees import Guarantees
 from .instances import instance_metrics
-from .lesion_report import TITLES as LESION_TITLES
-from .lesion_report import LesionReport, footnotes, lesion_report
+from .lesions import LesionReport, lesion_report
 from .metrics import bag_metrics, choose_threshold, error_metrics
 from .patients_section import patients_section
 from .pools import labelled
-from .report_text import metric_grid, print_bags, print_instances
+from .report_text import print_bags, print_instances
 from .sections import SECTIONS, Evaluated, Section
 from .smoothness import smoothness_sentence
 from .storage import Predictions, has_classes, read_predictions
@@ -128,10 +127,7 @@ class Report:
                 console, self.instances, bags=self.instance_bags, sections=self.sections
             )
         if self.lesions is not None:
-            title = f"lesions of {counted(self.lesions.slides, 'slide')}"
-            console.print(metric_grid(title, self.lesions.metrics, titles=LESION_TITLES))
-            for footnote in footnotes(self.lesions, listed=listed):
-                line(footnote)
+            self.lesions.render(console)
         for section in self.sections:
             section.render(console)
         if self.without_label:
