@@ -25,7 +25,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from probsa.core import GraphOptions
 from probsa.core.files import read_csv
 from probsa.datasets.simulated import Layout, write_simulated
-from probsa.evaluation.predictor import load
+from probsa.evaluation.loading import load
 from probsa.statistics.comparison import compare
 from probsa.training import train, train_jointly
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig

@@ -39,6 +39,14 @@ from .lesions import find_lesions as find_lesions
 from .lesions import froc_summary as froc_summary
 from .lesions import match_detections as match_detections
 from .lesions import patch_mask as patch_mask
+from .loading import DistancesOfRuns as DistancesOfRuns
+from .loading import NullMapsOfRuns as NullMapsOfRuns
+from .loading import distances_of as distances_of
+from .loading import from_pretrained as from_pretrained
+from .loading import load as load
+from .loading import load_several as load_several
+from .loading import null_maps_of as null_maps_of
+from .loading import scale_run as scale_run
 from .map_scores import MAP_SCORES as MAP_SCORES
 from .map_scores import MapScore as MapScore
 from .map_scores import available_scores as available_scores
@@ -49,10 +57,6 @@ from .metrics import best_threshold as best_threshold
 from .model_card import CardFacts as CardFacts
 from .new_sets import NewSets as NewSets
 from .new_sets import write_sets as write_sets
-from .new_to_runs import DistancesOfRuns as DistancesOfRuns
-from .new_to_runs import NullMapsOfRuns as NullMapsOfRuns
-from .new_to_runs import distances_of as distances_of
-from .new_to_runs import null_maps_of as null_maps_of
 from .null_comparison import NullComparison as NullComparison
 from .null_comparison import compare_to_null_maps as compare_to_null_maps
 from .null_files import about_null_maps as about_null_maps
@@ -71,11 +75,9 @@ from .prediction import column_names as column_names
 from .predictor import SEEN_BY_ALL as SEEN_BY_ALL
 from .predictor import Ensemble as Ensemble
 from .predictor import Predictor as Predictor
-from .predictor import load as load
+from .predictor import write_pretrained as write_pretrained
 from .pretrained import CONFIG as CONFIG
-from .pretrained import from_pretrained as from_pretrained
 from .pretrained import local_folder as local_folder
-from .pretrained import write_pretrained as write_pretrained
 from .report import Report as Report
 from .report import evaluate as evaluate
 from .scores import doubt as doubt
@@ -83,7 +85,6 @@ from .scores import instance_evidence as instance_evidence
 from .scores import instance_scores as instance_scores
 from .scores import instance_variances as instance_variances
 from .sections import Section as Section
-from .several_runs import load_several as load_several
 from .slide_effects import SlideEffect as SlideEffect
 from .slide_effects import slide_effects as slide_effects
 from .slide_effects import with_slide_effects as with_slide_effects
@@ -104,7 +105,6 @@ from .target_section import TargetData as TargetData
 from .target_section import metric_cell as metric_cell
 from .target_section import resampled_metrics as resampled_metrics
 from .target_section import sampled_target_metrics as sampled_target_metrics
-from .temperature import scale_run as scale_run
 from .training_distance import TrainingDistance as TrainingDistance
 from .training_distance import fit_run_distance as fit_run_distance
 from .verdicts import AIMS as AIMS
