@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 
 from probsa.errors import BagError, InputError
-from probsa.evaluation.froc_summaries import froc_summary
-from probsa.evaluation.lesion_detections import Detections, detect_lesions
-from probsa.evaluation.lesion_hits import match_detections
-from probsa.evaluation.lesion_masks import find_lesions, major_axes, patch_mask
+from probsa.evaluation.lesions import (
+    Detections,
+    _major_axes,
+    detect_lesions,
+    find_lesions,
+    froc_summary,
+    match_detections,
+    patch_mask,
+)
 from probsa.evaluation.pools import bag_draws
 from probsa.evaluation.prediction import Prediction
 from probsa.statistics import RATES, froc
@@ -166,7 +171,7 @@ def test_major_axes_by_hand():
     labels[5:7, 5:7] = 3  # variance 1/4 both ways
     labels[8, 8] = labels[9, 9] = labels[10, 10] = 4  # diagonal: 4/3 along it
     np.testing.assert_allclose(
-        major_axes(labels), [0, 4 * np.sqrt(2 / 3), 2, 4 * np.sqrt(4 / 3)], atol=1e-12
+        _major_axes(labels), [0, 4 * np.sqrt(2 / 3), 2, 4 * np.sqrt(4 / 3)], atol=1e-12
     )
 
 

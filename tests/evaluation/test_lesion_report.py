@@ -20,10 +20,7 @@ from probsa.cli.entry import main
 from probsa.datasets.studies.annotated import annotation_files, recorded_files, tumour_mask
 from probsa.datasets.studies.opening import open_study
 from probsa.errors import BagError, InputError, SlideError
-from probsa.evaluation.froc_summaries import froc_summary
-from probsa.evaluation.lesion_detections import Detections
-from probsa.evaluation.lesion_hits import match_detections
-from probsa.evaluation.lesion_masks import find_lesions
+from probsa.evaluation.lesions import Detections, find_lesions, froc_summary, match_detections
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.report import evaluate
 from probsa.evaluation.storage import write_predictions
@@ -201,7 +198,7 @@ def test_the_report_by_hand(cohort, capsys):
         2,
         2,
     )
-    assert got.files == {"polygons": 2} and got.isolated == 0
+    assert got.annotations == {"polygons": 2} and got.isolated == 0
     assert set(got.left_out) == {"test_004", "test_114"}
     assert got.left_out["test_004"] == "tumour, but no annotation"
     assert "not annotated exhaustively" in got.left_out["test_114"]

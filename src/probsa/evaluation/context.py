@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from ..datasets import TargetOptions, patient_table, read_table
 from ..errors import InputError
 from ..statistics import Draws
-from ..tasks import TASKS, Task, TargetData
+from ..tasks import TASKS, TargetData, Task
 from .guarantees.options import GuaranteeOptions
 from .prediction import Prediction
 from .storage import Predictions, listed
@@ -189,9 +189,7 @@ def read_truth(
     return _checked(truth, predictions, where=str(path))
 
 
-def _known_classes(
-    predictions: Predictions, classes: Sequence[str] | None
-) -> Sequence[str] | None:
+def _known_classes(predictions: Predictions, classes: Sequence[str] | None) -> Sequence[str] | None:
     """Return the names that labels of a table may have."""
     names = predictions.class_names
     if names != tuple(str(i) for i in range(len(names))):

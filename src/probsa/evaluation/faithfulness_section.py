@@ -5,26 +5,24 @@ model calls positive are summarised, because only their maps claim to show evide
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
-from rich.console import Console
-from rich.table import Table as Grid
+from jaxtyping import Float
 
-from ..core import CLASS_TASKS, Bag, counted, read_record, write_json
+from ..core import Bag, counted, read_record, write_json
 from ..errors import InputError
 from ..statistics import Draws, Metric, ratio_of_sums
+from .context import INSTANCE_RESAMPLES, Context
 from .deletion import REMOVAL_ORDERS, RULE, SAMPLES, DeletionCurves, deletion_curves
-from .evaluated import Evaluated
 from .map_scores import MapScore
 from .prediction import Prediction
 from .predictor import Predictor
+from .section import Section, metric_grid
 from .storage import FAITHFULNESS
-from .verdicts import HALF
 
 ORDER_TITLES = {
     "shown": "the shown score",
@@ -36,67 +34,9 @@ TITLES = {
     **{f"gain_over_{k}": f"… minus that of: {ORDER_TITLES[k]}" for k in REMOVAL_ORDERS[1:]},
     "rank_correlation": "rank correlation with the drop without the single instance",
 }
-RESAMPLES = 500
-"""Upper limit of the resamples."""
+REMOVALS = {"pooling": "instances removed from the pooling", "bag": "shortened bags predicted"}
+"""How instances are removed, in words."""
 NO_POSITIVE = "no evaluated bag that the model calls positive has curves"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FaithfulnessSection:
-    """How far the prediction follows the order of the map."""
-
-    metrics: Mapping[str, Metric]
-    bags: int
-    """Number of bags that are called positive and have curves."""
-    removal: Mapping[str, int]
-    """How the instances were removed, and from how many bags."""
-    without: Mapping[str, int]
-    """Reasons why bags have no curves, with their numbers."""
-    curves: Mapping[str, Mapping[str, Sequence[float]]]
-    """Mean probability over the bags by removed share: `most_first` and `least_first` of the shown
-    score, and both with the ending `_random` of a random order."""
-    rule: str = RULE
-
-    @property
-    def key(self) -> str:
-        """Its key in the JSON report."""
-        return "faithfulness"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "rule": self.rule,
-            "bags": self.bags,
-            "removal": dict(self.removal),
-            "without": dict(self.without),
-            "metrics": {name: m.to_dict() for name, m in self.metrics.items()},
-            "curves": {name: dict(curve) for name, curve in self.curves.items()},
-        }
-
-    def render(self, console: Console) -> None:
-        """Print it as text."""
-        how = " and ".join(
-            {"pooling": "instances removed from the pooling", "bag": "shortened bags predicted"}[k]
-            for k in self.removal
-        )
-        grid = Grid(
-            title=f"faithfulness of {counted(self.bags, 'bag')} ({how or '-'})",
-            title_justify="left",
-        )
-        grid.add_column("metric")
-        grid.add_column("value", justify="right")
-        grid.add_column("95 % interval")
-        for name, m in self.metrics.items():
-            if m.value is None:
-                grid.add_row(TITLES[name], "-", m.reason)
-                continue
-            span = "" if m.low is None or m.high is None else f"[{m.low:.3f}, {m.high:.3f}]"
-            grid.add_row(TITLES[name], f"{m.value:.3f}", span)
-        console.print(grid)
-        for reason, count in self.without.items():
-            console.print(
-                f"{counted(count, 'bag')} without curves: {reason}", markup=False, soft_wrap=True
-            )
 
 
 def predicted_with_curves(
@@ -143,45 +83,42 @@ class _StoredCurves:
     bags: dict[str, dict[str, Any]]
 
 
-def faithfulness_section(evaluated: Evaluated) -> FaithfulnessSection | None:
+def faithfulness_section(context: Context) -> Section | None:
     """Summarise the stored curves; None if the predictions have none."""
-    stored = read_curves(evaluated.predictions.folder)
+    stored = read_curves(context.predictions.folder)
     if stored is None:
         return None
-    rows = [
-        row
-        for row, called in zip(evaluated.rows, _called(evaluated), strict=True)
-        if called and evaluated.predictions.bags[row] in stored
-    ]
-    of_rows = [stored[evaluated.predictions.bags[row]] for row in rows]
-    kept = [k for k, c in enumerate(of_rows) if c.most_first]
-    curves = [of_rows[k] for k in kept]
-    reasons = Counter(c.missing["shown"] for c in of_rows if not c.most_first)
-    return FaithfulnessSection(
-        metrics=mean_curves_metrics(
-            curves,
-            groups=[evaluated.group.get(c.name, c.name) for c in curves],
-            resamples=min(evaluated.bootstrap, RESAMPLES),
-            seed=evaluated.seed,
-        ),
-        bags=len(curves),
-        removal=Counter(c.removal for c in curves),
-        without=reasons,
-        curves=_mean_curves(curves),
+    p = context.predictions.probability[list(context.rows)].astype(np.float64)
+    called = context.task.called_positive(p, context.threshold)
+    having = zip(context.names, called, strict=True)
+    of_bags = [stored[name] for name, positive in having if positive and name in stored]
+    curves = [c for c in of_bags if c.most_first]
+    removal = Counter(c.removal for c in curves)
+    without = Counter(c.missing["shown"] for c in of_bags if not c.most_first)
+    metrics = mean_curves_metrics(
+        curves,
+        groups=[context.truth.group.get(c.name, c.name) for c in curves],
+        resamples=min(context.bootstrap, INSTANCE_RESAMPLES),
+        seed=context.seed,
     )
-
-
-def _called(evaluated: Evaluated) -> Bool[np.ndarray, " bags"]:
-    """Return whether each evaluated bag is called positive, see `called_positive`."""
-    p, task = evaluated.p(evaluated.rows), evaluated.predictions.task
-    if task == "ordinal":
-        return p[:, 0] < HALF
-    if task not in CLASS_TASKS:  # numbers and risks have no such call
-        found = evaluated.predictions.probability[list(evaluated.rows)] >= HALF
-        return np.any(found, axis=1) | (task != "multilabel")
-    if evaluated.threshold is None:
-        return p.argmax(1) > 0
-    return p[:, -1] >= evaluated.threshold
+    how = " and ".join(REMOVALS[k] for k in removal) or "-"
+    title = f"faithfulness of {counted(len(curves), 'bag')} ({how})"
+    return Section(
+        key="faithfulness",
+        values={
+            "rule": RULE,
+            "bags": len(curves),
+            "removal": removal,
+            "without": without,
+            "metrics": metrics,
+            "curves": _mean_curves(curves),
+        },
+        text=[
+            metric_grid(title, metrics, titles=TITLES),
+            *(f"{counted(n, 'bag')} without curves: {why}" for why, n in without.items()),
+        ],
+        metrics={"faithfulness": metrics},
+    )
 
 
 def mean_curves_metrics(

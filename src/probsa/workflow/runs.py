@@ -11,6 +11,9 @@ import numpy as np
 from ..core import CLASS_TASKS, write_json
 from ..datasets import BagSet
 from ..evaluation import (
+    Prediction,
+    Predictor,
+    Report,
     best_threshold,
     choose_map_score,
     evaluate,
@@ -21,9 +24,6 @@ from ..evaluation import (
     null_maps_file,
     scale_run,
     write_null_scores,
-    Prediction,
-    Predictor,
-    Report,
 )
 from ..maps import render_folder
 from ..statistics import threshold_by_rule

@@ -111,17 +111,17 @@ def _detectors(data: str, summaries: Mapping[str, Metrics]) -> ResultTable:
     columns.append(Column(key="gain", title="σ² minus best rival", unit="points"))
     rows = []
     for name, summary in summaries.items():
-        metrics = [summary[f"error_rate"]]
+        metrics = [summary["error_rate"]]
         metrics += [summary[f"error_auroc_{d}"] for d in SHOWN_DETECTORS]
-        metrics.append(summary[f"error_auroc_gain"])
+        metrics.append(summary["error_auroc_gain"])
         rows.append((text_cell(name), *(_cell(m) for m in metrics)))
-    variance_key = f"error_auroc_variance"
+    variance_key = "error_auroc_variance"
     verdicts = [
         f"{n}: {variance_verdict(s)} {doubt_verdict(s)}"
         for n, s in summaries.items()
         if s[variance_key].value is not None
     ]
-    gains = [s[f"error_auroc_gain"] for s in summaries.values()]
+    gains = [s["error_auroc_gain"] for s in summaries.values()]
     return ResultTable(
         name=f"errors_{key(data)}",
         title=f"Detection of wrong instance calls on {data}",

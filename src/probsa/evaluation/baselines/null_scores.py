@@ -130,5 +130,3 @@ def labelled_bags(predictions: Path) -> Iterator[str]:
         with open_hdf5(path, again=AGAIN) as f:
             if "instance_labels" in f:
                 yield path.stem
-
-

@@ -16,8 +16,8 @@ from ...core import counted
 from ...statistics import (
     Draws,
     Metric,
-    auroc,
     augrc,
+    auroc,
     average_precision,
     f1_and_accuracy,
     ratio_of_sums,

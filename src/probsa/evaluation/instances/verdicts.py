@@ -50,6 +50,4 @@ def _sentence(score: str, rivals: str, best: str, gain: Metric, values: str) -> 
         return f"{score} finds wrong calls better than {rivals}: {difference}."
     if gain.high < 0:
         return f"{score} finds wrong calls worse than {best}: {difference}."
-    return (
-        f"{score} does not find wrong calls significantly better than {rivals}: {difference}."
-    )
+    return f"{score} does not find wrong calls significantly better than {rivals}: {difference}."

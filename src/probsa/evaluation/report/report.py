@@ -20,13 +20,13 @@ from ...errors import InputError
 from ...statistics import Metric, choose_threshold
 from ...tasks import TASKS
 from ..context import INSTANCE_RESAMPLES, Context, Truth, read_truth
-from ..faithfulness.section import faithfulness_section
+from ..faithfulness_section import faithfulness_section
 from ..guarantees.options import GuaranteeOptions
 from ..guarantees.section import guarantees_section
 from ..instances.measures import detection
 from ..instances.summary import instance_metrics
 from ..instances.table import InstanceTable
-from ..lesions import lesion_report
+from ..lesions import lesion_section
 from ..section import Section, metric_grid, print_parts
 from ..storage import Predictions, listed, read_predictions
 from ..words import INSTANCE_TITLES, METRIC_TITLES, POOLED
@@ -206,7 +206,7 @@ def evaluate(
     nulls = {} if table is None else pooled_nulls(context, table)
     sections = [of_target, patients_section(context)]
     if lesions is not None:
-        sections.append(lesion_report(context, lesions, mpp=mpp))
+        sections.append(lesion_section(context, lesions, mpp=mpp))
     if table is not None:
         sections.append(within_section(context, table, nulls))
     if task.has_classes:

@@ -19,6 +19,7 @@ from ..context import Context
 from ..section import Section, metric_columns
 from ..words import METRIC_TITLES
 
+
 def target_section(context: Context) -> tuple[dict[str, Metric], Section | None]:
     """Return the metrics over all bags, and the section with the others, if there are any.
 
@@ -81,7 +82,9 @@ def patients_section(context: Context) -> Section | None:
     counts = f"{counted(len(names), 'patient')} with {counted(len(groups), 'bag')}"
     values = {"patients": len(names), "slides": len(groups), "rule": "mean"}
     differ = [
-        names[m] for k, m in enumerate(member) if not np.array_equal(data.y[k], y[m], equal_nan=True)
+        names[m]
+        for k, m in enumerate(member)
+        if not np.array_equal(data.y[k], y[m], equal_nan=True)
     ]
     if differ and not context.task.patient_has_highest:
         reason = f"no metrics, as the bags of {differ[0]!r} differ in their targets"
