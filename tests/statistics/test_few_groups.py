@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy import stats
-
 from probsa.statistics.bootstrap import Draws
 from probsa.statistics.few_groups import student_interval
 from probsa.statistics.sampled import Metric, ratio_of_sums
+from scipy import stats
 
 
 def test_of_a_mean_over_groups_it_is_the_interval_of_the_t_test():

@@ -1,15 +1,17 @@
 """The value of a metric with all its resamples and its interval, or the reason why it is undefined.
 
-Row 0 is the data, the other rows are resamples. Metrics whose rows come from the same draws are
-paired: their difference is taken row by row.
+A metric is a function of labels, scores and draws. Row 0 is the data, the other rows are resamples.
+Metrics whose rows come from the same draws are paired: their difference is taken row by row.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Shaped
 from scipy.special import stdtrit
+
+from .resample import Draws, Flags, Rows, Values
 
 COVERAGE = 0.95
 """Coverage of every interval: from the 2.5th to the 97.5th percentile of the resamples."""
@@ -36,7 +38,7 @@ class Metric:
         return cls(None, reason=reason)
 
     @classmethod
-    def of(cls, rows: Float[np.ndarray, " rows"], *, reason: str | None = None) -> "Metric":
+    def of(cls, rows: Rows, *, reason: str | None = None) -> "Metric":
         """Return the value in the data with the percentile interval of the resamples.
 
         Args:
@@ -104,7 +106,7 @@ class Metric:
         return {name: getattr(self, name) for name in names}
 
 
-def interval(values: Float[np.ndarray, " resamples"]) -> tuple[float | None, float | None, int]:
+def interval(values: Rows) -> tuple[float | None, float | None, int]:
     """Return the lower and upper limit, and the number of undefined (nan) resamples left out.
 
     There is no interval without resamples, or if more than half of them are undefined.
@@ -118,7 +120,7 @@ def interval(values: Float[np.ndarray, " resamples"]) -> tuple[float | None, flo
     return float(low), float(high), left_out
 
 
-def one_class_reason(y: Bool[np.ndarray, " items"], *, what: str) -> str | None:
+def one_class_reason(y: Flags, *, what: str) -> str | None:
     """Return the reason why the items cannot be ranked, or None if both classes are present.
 
     `what` names the items in the reason, for example "bags".
@@ -128,3 +130,108 @@ def one_class_reason(y: Bool[np.ndarray, " items"], *, what: str) -> str | None:
     if y.all() or not y.any():
         return f"only one class among {len(y)} {what}"
     return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetMetrics:
+    """The metrics of one target: over all bags, and of each class, cut or time."""
+
+    overall: Mapping[str, Metric]
+    by_part: Mapping[str, Mapping[str, Metric]]
+    """Metrics of each class, cut between grades, finding, interval or time, by its name."""
+    notes: tuple[str, ...] = ()
+    """Sentences that a report must show beside the metrics, such as bags that are left out."""
+
+
+def auroc(y: Flags, score: Values, *, draws: Draws, what: str = "bags") -> Metric:
+    """Return the AUROC of a score for finding the positive items; `what` names the items."""
+    reason = one_class_reason(y, what=what)
+    if reason:
+        return Metric.undefined(f"{reason}: AUROC is undefined")
+    return Metric.of(draws.auroc(y, score))
+
+
+def average_precision(y: Flags, score: Values, *, draws: Draws, what: str = "bags") -> Metric:
+    """Return the average precision of a score for finding the positive items."""
+    return areas(y, score, draws=draws, what=what)[1]
+
+
+def areas(y: Flags, score: Values, *, draws: Draws, what: str = "bags") -> tuple[Metric, Metric]:
+    """Return AUROC and average precision, which share one pass over the resamples."""
+    names, reason = ("AUROC", "average precision"), one_class_reason(y, what=what)
+    if reason:
+        first, second = (Metric.undefined(f"{reason}: {name} is undefined") for name in names)
+        return first, second
+    ranks = draws.ranks(y, score)
+    return Metric.of(ranks[0]), Metric.of(ranks[1])
+
+
+def f1_and_accuracy(y: Flags, called: Flags, *, draws: Draws) -> Float[np.ndarray, "2 rows"]:
+    """Return F1 (row 0; nan without a positive item) and accuracy (row 1) of positive calls."""
+    columns = np.stack([y & called, y, called, y == called, np.ones_like(y)], axis=1)
+    true_positives, positives, calls, correct, n = draws.totals(columns).T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        f1 = np.where(positives > 0, 2 * true_positives / (positives + calls), np.nan)
+        return np.stack([f1, correct / n])
+
+
+def f1(y: Flags, called: Flags, *, draws: Draws, what: str = "bags") -> Metric:
+    """Return the F1 of positive calls; undefined without a positive item."""
+    if not y.any():
+        return Metric.undefined(f"no positive among {len(y)} {what}: F1 is undefined")
+    return Metric.of(f1_and_accuracy(y, called, draws=draws)[0])
+
+
+def ratio_of_sums(
+    numerator: Shaped[np.ndarray, " items"],
+    denominator: Shaped[np.ndarray, " items"],
+    *,
+    draws: Draws,
+) -> Metric:
+    """Return Σ numerator / Σ denominator over the items of each row."""
+    return Metric.of(draws.ratio(numerator, denominator))
+
+
+def mean_of_items(
+    values: Shaped[np.ndarray, " items"], *, draws: Draws, what: str = "bags"
+) -> Metric:
+    """Return the weighted mean of a value per item in each row."""
+    if len(values) == 0:
+        return Metric.undefined(f"no {what}")
+    return ratio_of_sums(values, np.ones_like(values), draws=draws)
+
+
+def mean_over_classes(
+    per_class: Sequence[Metric], *, weights: Float[np.ndarray, "rows classes"] | None = None
+) -> Metric:
+    """Return the mean over all classes, undefined if it is undefined for one of them.
+
+    A resample in which a class has no value is nan.
+
+    Args:
+        per_class: the metric of each class.
+        weights: the weight of each class in each row; None for equal weights (macro).
+    """
+    for metric in per_class:
+        if metric.rows is None:
+            return Metric.undefined(f"{metric.reason}: the mean over classes is undefined")
+    rows = np.stack([m.rows for m in per_class if m.rows is not None], axis=1)
+    weight = np.ones_like(rows) if weights is None else weights
+    return Metric.of((rows * weight).sum(1) / weight.sum(1))
+
+
+def mean_over_replicates(
+    replicates: Sequence[Metric], *, weights: Float[np.ndarray, "rows replicates"]
+) -> Metric:
+    """Return the weighted mean over the replicates in which the metric is defined.
+
+    weights: the number of times each replicate was drawn in each row.
+    """
+    pairs = zip(replicates, weights.T, strict=True)
+    defined = [(metric.rows, column) for metric, column in pairs if metric.rows is not None]
+    if not defined:
+        return Metric.undefined(replicates[0].reason or "")
+    value, weight = (np.stack(part) for part in zip(*defined, strict=True))
+    weight = np.where(np.isfinite(value), weight, 0.0)
+    with np.errstate(invalid="ignore"):
+        return Metric.of((np.where(weight > 0, value, 0.0) * weight).sum(0) / weight.sum(0))

@@ -140,7 +140,7 @@ def _section(
     run: RunFolder, prepared: PreparedData, sampled: Mapping[str, TargetMetrics]
 ) -> CovariateSection:
     task = prepared.table.task
-    primary = PRIMARY["multiclass" if task == "binary" else task]
+    primary = PRIMARY[task]
     of_fit = {name: metrics.overall[primary.name] for name, metrics in sampled.items()}
     alone = of_fit[COVARIATES].value
     warnings = []
@@ -155,7 +155,7 @@ def _section(
     effects = torch.stack(found).mean(0).T.tolist()
     both, higher = of_fit[BOTH], primary.higher_is_better
     return CovariateSection(
-        metric="auroc" if task == "binary" else primary.name,
+        metric=primary.name,
         values=dict(of_fit),
         gain_over_covariates=_gain(both, of_fit[COVARIATES], higher=higher),
         gain_over_images=_gain(both, of_fit[IMAGES], higher=higher),
