@@ -139,9 +139,9 @@ def simulated(rng, *, task="binary", groups=40, shift=0.0, skill=1.0):
     names = tuple(f"b{i}" for i in range(n))
     context = Context(
         predictions=Predictions(
-            folder=Path("simulated"), bags=names, parts=("test",) * n, labels=(None,) * n, probability=p,
-            std=0.1 * np.abs(p), classes=classes, threshold=None, metadata={}, task=task,
-            outputs=outputs,
+            folder=Path("simulated"), bags=names, parts=("test",) * n, labels=(None,) * n,
+            probability=p, std=0.1 * np.abs(p), classes=classes, threshold=None, metadata={},
+            task=task, outputs=outputs,
         ),
         truth=Truth(
             targets={b: (v,) for b, v in zip(names, y, strict=True)},
