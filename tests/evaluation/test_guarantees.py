@@ -5,6 +5,7 @@ import json
 import re
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -138,35 +139,30 @@ def simulated(rng, *, task="binary", groups=40, shift=0.0, skill=1.0):
     names = tuple(f"b{i}" for i in range(n))
     context = Context(
         predictions=Predictions(
-            folder="simulated", bags=names, parts=("test",) * n, labels=(None,) * n, probability=p,
-            std=0.1 * np.abs(p), classes=classes, threshold=None, metadata={}, task=task,
-            outputs=outputs,
+            folder=Path("simulated"), bags=names, parts=("test",) * n, labels=(None,) * n,
+            probability=p, std=0.1 * np.abs(p), classes=classes, threshold=None, metadata={},
+            task=task, outputs=outputs,
         ),
         truth=Truth(
             targets={b: (v,) for b, v in zip(names, y, strict=True)},
             group={b: f"g{k}" for b, k in zip(names, of_group, strict=True)},
         ),
-        part="test", rows=tuple(np.flatnonzero(new)), threshold=None, bootstrap=0, seed=0,
+        part="test", rows=tuple(np.flatnonzero(new).tolist()), threshold=None, bootstrap=0, seed=0,
     )  # fmt: skip
-    return replace(context, rows=tuple(np.flatnonzero(~new))), context
+    return replace(context, rows=tuple(np.flatnonzero(~new).tolist())), context
 
 
 @pytest.mark.parametrize(
-    ("task", "score", "metric"),
-    [
-        ("binary", "lac", "coverage"),
-        ("binary", "aps", "coverage"),
-        ("regression", "lac", "coverage"),
-        ("regression", "aps", "coverage"),
-    ],
+    ("task", "score"),
+    [("binary", "lac"), ("binary", "aps"), ("regression", "lac"), ("regression", "aps")],
 )
-def test_new_patients_are_covered(task, score, metric):
+def test_new_patients_are_covered(task, score):
     rng, options = np.random.default_rng(4), GuaranteeOptions(coverage=0.8, score=score)
     calibrated = prediction_sets if task == "binary" else intervals
     found = []
     for _ in range(80):
         calibration, new = simulated(rng, task=task)
-        found.append(calibrated(calibration, new, options).metrics()[metric].value)
+        found.append(calibrated(calibration, new, options).metrics()["coverage"].value)
     error = np.std(found) / len(found) ** 0.5
     assert 0.8 - 3 * error < np.mean(found) < 0.8 + 1 / 41 + 3 * error
 
@@ -289,7 +285,7 @@ def test_accepted_calls_are_those_outside_the_undecided_range(tmp_path):
     wrong = [[(p >= 0.4) != y for y, p in bags] for bags in groups]
     both = [np.mean(np.array(a) & w) for a, w in zip(accepted, wrong, strict=True)]
     share, metrics = [np.mean(a) for a in accepted], found["metrics"]
-    assert 0 < value(metrics["accepted"]) == pytest.approx(np.mean(share)) < 1
+    assert value(metrics["accepted"]) == pytest.approx(np.mean(share)) and 0 < np.mean(share) < 1
     assert value(metrics["error_of_accepted"]) == pytest.approx(np.sum(both) / np.sum(share))
     assert value(metrics["error_of_all"]) == pytest.approx(np.mean([np.mean(w) for w in wrong]))
     assert found["calibration_error"] <= 0.2
@@ -463,8 +459,9 @@ def test_the_suggested_level_is_possible(groups):
         check_groups(groups, coverage=0.9999)
     suggested = float(str(error.value).rsplit(" ", 1)[1])
     check_groups(groups, coverage=suggested)
-    with pytest.raises(UnmetGuarantee):
-        check_groups(groups, coverage=suggested + 0.002)
+    if suggested < 0.998:
+        with pytest.raises(UnmetGuarantee):
+            check_groups(groups, coverage=suggested + 0.002)
 
 
 def test_a_request_that_cannot_be_met_does_not_keep_others_from_the_report(tmp_path, capsys):

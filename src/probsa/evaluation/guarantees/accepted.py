@@ -89,6 +89,7 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
             f"of {1 - DELTA:.3g}: {which}",
             f"  {groups} calibration groups: {tried} accepts {rule.accepted:.1%} of their calls"
             f"{seen} (p-value {rule.p_value:.2g})",
+            f"  {accepted.sum()} of these {len(accepted)} calls are accepted",
         ],
         columns={"accepted": np.where(accepted, "yes", "no").tolist()},
         summary={"accepted": int(accepted.sum())},

@@ -47,7 +47,8 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
     bands, in_test, lines = _bands(counts, bags, coverage=options.coverage)
     scores = set_scores(bags, options.score)
     inside, p_values = rule.sets(scores), zip(names, rule.p_values(scores).T, strict=True)
-    sizes = np.bincount(inside.sum(1), minlength=len(names) + 1)
+    sizes = dict(enumerate(np.bincount(inside.sum(1), minlength=len(names) + 1).tolist()))
+    counted = f"  sets: {', '.join(f'{n} of size {k}' for k, n in sizes.items())}"
     return Guarantee(
         key="sets",
         values={
@@ -59,12 +60,12 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
             "bands": bands,
             "bands_of_this_test": in_test,
         },
-        lines=[first, *lines],
+        lines=[first, *lines, counted],
         columns={
             "set": ["|".join(np.array(names)[row]) for row in inside],
             **{f"p_value_{name}": [f"{v:.6g}" for v in column] for name, column in p_values},
         },
-        summary={"sizes": dict(enumerate(sizes.tolist()))},
+        summary={"sizes": sizes},
         metrics=lambda: _metrics_of_sets(bags, inside),
     )
 

@@ -29,14 +29,20 @@ NOT_REQUESTED = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Requested:
-    """The requested guarantees of some bags."""
+    """The requested guarantees of some bags, and why they may not hold."""
 
-    calibration: Context
+    bags: int
+    groups: int
+    """Number of calibration bags and of their groups."""
     origin: str
     """Which bags calibrate, in words."""
     guarantees: Sequence[Guarantee]
     unmet: Mapping[str, str]
     """Why others cannot be given, by their flag."""
+    doubts: Mapping[str, Any]
+    """The test for shift and the caution, for JSON."""
+    lines: Sequence[str]
+    """The same as sentences."""
 
     def refusal(self) -> UnmetGuarantee:
         """Return the error that states why guarantees cannot be given."""
@@ -70,8 +76,16 @@ def requested_guarantees(bags: Context, options: GuaranteeOptions) -> Requested:
         except UnmetGuarantee as error:
             unmet[flag] = str(error)
     where = f"{calibration.part} bags of {options.calibration}"
-    where = "validation bags of these predictions" if options.calibration is None else where
-    return Requested(calibration=calibration, origin=where, guarantees=found, unmet=unmet)
+    (shift, line), why = shift_alarm(bags, calibration), caution(bags, calibration)
+    return Requested(
+        bags=len(calibration.rows),
+        groups=len(set(calibration.groups)),
+        origin=f"(the {where if options.calibration else 'validation bags of these predictions'})",
+        guarantees=found,
+        unmet=unmet,
+        doubts={"shift": shift, "caution": why},
+        lines=[line, *([f"caution: {why}"] if why else [])],
+    )
 
 
 def guarantees_section(context: Context) -> Section | None:
@@ -86,12 +100,8 @@ def guarantees_section(context: Context) -> Section | None:
     made = requested_guarantees(context, context.guarantees)
     if not made.guarantees:
         raise made.refusal()
-    bags, groups = len(made.calibration.rows), len(set(made.calibration.groups))
-    shift, lines = _reservations(context, made.calibration)
-    values, text = (
-        {},
-        [f"guarantees, from {bags} calibration bags of {groups} groups (the {made.origin})"],
-    )
+    first = f"{made.bags} calibration bags of {made.groups} groups {made.origin}"
+    values, text = {}, [f"guarantees, from {first}"]
     for guarantee in made.guarantees:
         metrics = guarantee.metrics()
         values[guarantee.key] = {**guarantee.values, "metrics": metrics}
@@ -99,14 +109,14 @@ def guarantees_section(context: Context) -> Section | None:
     return Section(
         key="guarantees",
         values={
-            "calibration": f"(the {made.origin})",
-            "calibration_bags": bags,
-            "calibration_groups": groups,
+            "calibration": made.origin,
+            "calibration_bags": made.bags,
+            "calibration_groups": made.groups,
             **values,
-            **shift,
+            **made.doubts,
             "unmet": made.unmet,
         },
-        text=[*text, *lines, *(f"not guaranteed: {reason}" for reason in made.unmet.values())],
+        text=[*text, *made.lines, *(f"not guaranteed: {why}" for why in made.unmet.values())],
         unmet=tuple(made.unmet.values()),
     )
 
@@ -173,25 +183,12 @@ def write_sets(
         values |= guarantee.summary
     cells = zip(*columns.values(), strict=True)
     write_csv(out, list(columns), [dict(zip(columns, row, strict=True)) for row in cells])
-    groups = counted(len(set(made.calibration.groups)), "group")
-    origin = f"{counted(len(made.calibration.rows), 'bag')} of {groups} (the {made.origin})"
-    shift, lines = _reservations(new, made.calibration)
-    sizes = ", ".join(f"{n} of size {k}" for k, n in values["sizes"].items())
-    calls = f"{values['accepted']} of {len(rows)} calls are accepted"
+    bags = counted(len(rows), "bag")
+    origin = f"{counted(made.bags, 'bag')} of {counted(made.groups, 'group')} {made.origin}"
+    about = {"table": str(out), "bags": len(rows), "calibration": origin}
+    lines = [line for guarantee in made.guarantees for line in guarantee.lines]
     return Section(
         key="sets",
-        values={"table": str(out), "bags": len(rows), "calibration": origin, **values, **shift},
-        text=[
-            f"{out}: {counted(len(rows), 'bag')}, calibrated with {origin}",
-            *(line for guarantee in made.guarantees for line in guarantee.lines),
-            *([f"sets: {sizes}"] if sizes else []),
-            *([] if values["accepted"] is None else [calls]),
-            *lines,
-        ],
+        values={**about, **values, **made.doubts},
+        text=[f"{out}: {bags}, calibrated with {origin}", *lines, *made.lines],
     )
-
-
-def _reservations(bags: Context, calibration: Context) -> tuple[dict[str, object], list[str]]:
-    """Return why the promises may not hold, for JSON and as sentences."""
-    (shift, line), why = shift_alarm(bags, calibration), caution(bags, calibration)
-    return {"shift": shift, "caution": why}, [line, *([f"caution: {why}"] if why else [])]
