@@ -23,8 +23,6 @@ from probsa.benchmark.figures.figure_data import (
     differences,
     family_ranks,
     gains,
-    paper_gains,
-    paper_ranks,
 )
 from probsa.benchmark.figures.folds import FoldScores, draw_folds, write_folds
 from probsa.benchmark.figures.forest import BaselineDifference, draw_forest, write_forest
@@ -148,19 +146,6 @@ def test_what_lambda_brings_is_the_mean_difference_on_the_same_seeds(experiment)
         assert g.pooling == ("within" if g.metric == "AUROC" else "pooled")
 
 
-def test_the_papers_gains_are_its_table_over_its_own_baseline():
-    result = {(g.variant, g.kl_weight, g.data, g.metric): g.points for g in paper_gains()}
-    assert len(result) == 4 * 4 * 3 * 2
-    # 88.631 - 87.924
-    assert result["abmil-probsa-dirac", "0.1", "RSNA", "AUROC"] == pytest.approx(0.707)
-    # table 5's own T-ABMIL, not table 3's: 98.418 - 97.673
-    key = ("tabmil-probsa-dirac", "cyclical", "CAMELYON16", "AUROC")
-    assert result[key] == pytest.approx(0.745)
-    mean = {(g.variant, g.kl_weight, g.metric): g.points for g in means(paper_gains())}
-    by_hand = (90.231 - 87.924 + 98.094 - 97.843 + 97.885 - 97.454) / 3
-    assert mean["abmil-probsa-diag", "cyclical", "AUROC"] == pytest.approx(by_hand)
-
-
 def test_a_mean_is_over_all_data_sets_or_there_is_none():
     def gain(data: str, kl: str, points: float) -> Gain:
         return Gain(
@@ -171,19 +156,10 @@ def test_a_mean_is_over_all_data_sets_or_there_is_none():
     assert [(g.kl_weight, g.points, g.data, g.low) for g in result] == [("0.1", 2.5, MEAN, None)]
 
 
-def test_the_papers_average_ranks():
-    # AUROC among seven: PatchGCN is 3rd on RSNA, 1st on PANDA, 4th on CAMELYON16
-    assert paper_ranks("local", "AUROC")["patchgcn"] == pytest.approx(8 / 3)
-    # its README: plain T-ABMIL ties the best AUROC rank of its family
-    ranks = paper_ranks("global", "AUROC")
-    assert ranks["tabmil"] == min(ranks.values()) == pytest.approx(5 / 3)
-    assert len(ranks) == 9
-
-
 def test_ranks_are_taken_within_a_data_set_and_a_family(experiment):
     result, missing = family_ranks(read_scores(experiment))
     assert missing == []
-    ours = {r.method: r.ours for r in result if r.metric == "AUROC"}
+    ours = {r.method: r.rank for r in result if r.metric == "AUROC"}
     # one λ per method: cyclical
     assert "abmil-probsa-diag λ=0.1" not in ours
     folds = [[list("abcdefghijkl").index(b) for b in own] for own in BAGS]
@@ -243,28 +219,24 @@ def many_gains() -> list[Gain]:
     ]
 
 
-def test_improvement_draws_data_sets_their_mean_and_the_paper():
-    figure = draw_improvement([*many_gains(), *paper_gains()])
+def test_improvement_draws_data_sets_and_their_mean():
+    figure = draw_improvement(many_gains())
     assert len(figure.axes) == 4
     ax = panel(figure, "AUROC abmil-probsa-dirac")
     thin = [line for line in ax.lines if line.get_linewidth() == 0.8 and len(line.get_xdata()) > 2]
     thick = [line for line in ax.lines if line.get_linewidth() > 2]
-    dashed = [line for line in ax.lines if line.is_dashed()]
     below = panel(figure, "F1 abmil-probsa-dirac")
     assert [t.get_text() for t in below.get_xticklabels()] == ["0.1", "0.5", "1", "cyclical"]
     assert [list(line.get_ydata()) for line in thin] == [[3, 2, 1, 0], [7, 6, 5, 4]]
     assert [list(line.get_ydata()) for line in thick] == [[5, 4, 3, 2]]
     assert to_hex(thick[0].get_color()).upper() == style_of("abmil-probsa-dirac").colour
-    (theirs,) = dashed
-    by_hand = (90.189 - 87.924 + 97.896 - 97.843 + 97.633 - 97.454) / 3
-    assert theirs.get_ydata()[3] == pytest.approx(by_hand)
     (ends,) = [c.get_segments() for c in ax.collections][:1]
     assert [s[:, 1].tolist() for s in ends] == [[2, 4], [1, 3], [0, 2], [-1, 1]]
     refuse_collisions(figure)
 
 
 def test_notes_say_what_is_compared_and_leave_room_for_all_else():
-    within = [replace(g, pooling="within" if g.source == "ours" else "") for g in many_gains()]
+    within = [replace(g, pooling="within") for g in many_gains()]
     few = [
         BaselineDifference(
             data="toy", metric=m, method=n, model=n, baseline="abmil", points=1.0, pooling="within"
@@ -322,7 +294,7 @@ def test_ranks_are_where_they_should_be():
     ranks = [
         AverageRank(
             family="local" if i < 10 else "global", metric=metric, method=name, model=model,
-            ours=None if i == 3 else i / 2 + 1, paper=10 - i / 2 if i % 2 else None, data_sets=2,
+            rank=i / 2 + 1, data_sets=2,
         )
         for metric in ("AUROC", "F1")
         for i, (name, model) in enumerate(twenty())
@@ -330,17 +302,9 @@ def test_ranks_are_where_they_should_be():
     figure = draw_ranks(ranks)
     ax = panel(figure, "local AUROC")
     shown = [t.get_text() for t in ax.get_yticklabels()]
-    # best first, methods that were not run last
-    order = [n for n, _ in twenty()[:10]]
-    assert shown == [shortened(n) for n in [*order[:3], *order[4:], order[3]]]
-    filled = {
-        (line.get_xdata()[0], line.get_ydata()[0])
-        for line in ax.lines
-        if line.get_markerfacecolor() != "none"
-    }
-    assert filled == {(i / 2 + 1, i if i < 3 else i - 1) for i in range(10) if i != 3}
-    rings = [line for line in ax.lines if line.get_markerfacecolor() == "none"]
-    assert len(rings) == 5
+    assert shown == [shortened(n) for n, _ in twenty()[:10]]
+    drawn = {(line.get_xdata()[0], line.get_ydata()[0]) for line in ax.lines}
+    assert drawn == {(i / 2 + 1, i) for i in range(10)}
     refuse_collisions(figure)
 
 
@@ -462,7 +426,7 @@ def test_all_figures_of_an_experiment(experiment, tmp_path):
     assert {name for name, _ in made.missing} == {"critical-local-auroc", "critical-local-f1"}
     assert all("too few columns" in why for _, why in made.missing)
     gains_ = table(out / "figures" / "improvement.csv")
-    assert {r["data"] for r in gains_ if r["source"] == "ours"} == {"one", "two", MEAN}
+    assert {r["data"] for r in gains_} == {"one", "two", MEAN}
     detected = table(out / "figures" / "uncertainty.csv")
     assert {r["score"] for r in detected} >= {"σ²", "−|e|", "−w log w"}
     assert {r["method"] for r in detected} == {
@@ -579,7 +543,7 @@ def test_unknown_bags_and_methods_are_refused(experiment):
 
 def test_names_that_hold_dollars_are_names(tmp_path):
     ranks = [
-        AverageRank(family="local", metric="F1", method=f"a$_{k}$^", model="dsmil", ours=float(k))
+        AverageRank(family="local", metric="F1", method=f"a$_{k}$^", model="dsmil", rank=float(k))
         for k in (1, 2)
     ]
     write_ranks(tmp_path / "r.png", ranks)

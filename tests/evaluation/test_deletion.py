@@ -294,7 +294,7 @@ def test_predictions_with_curves_are_the_predictions():
 
 
 def test_intervals_over_few_groups_are_students():
-    """The percentiles of resamples are too narrow for few groups (benchmarks/null_tests.py)."""
+    """The percentiles of resamples are too narrow for few groups (benchmarks/RESULTS.md)."""
     areas = [0.02, 0.06, 0.1, 0.14, 0.03, 0.09]
     curves = [stored(f"b{k}", area) for k, area in enumerate(areas)]
     m = mean_curves_metrics(curves, groups=range(6), resamples=20_000, seed=0)["gain_over_random"]

@@ -52,7 +52,7 @@ def test_a_map_that_loses_and_one_that_cannot_be_compared():
 
 @pytest.mark.parametrize(("case", "groups"), [("equal", 5), ("equal", 20), ("random", 10)])
 def test_a_map_that_is_no_better_seldom_wins(case, groups, monkeypatch):
-    """In at most 2.5 % of tables; 1,000 tables and more cases: benchmarks/null_tables.py."""
+    """In at most 2.5 % of tables; 1,000 tables and more cases are in benchmarks/RESULTS.md."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from null_tables import verdict
 

@@ -395,7 +395,7 @@ def test_among_equal_methods_there_is_a_winner_in_at_most_one_of_twenty_cohorts(
 
 @pytest.mark.slow
 def test_the_type_i_error_of_the_winner_rule():
-    """`benchmarks/real/simulated.py winner` measures it in many more settings."""
+    """benchmarks/RESULTS.md has many more settings."""
     winners = wins(cohorts=600, seed=0, n=80, seeds=1, seed_sd=0.0)
     assert stats.binomtest(winners, 600, 0.05, alternative="greater").pvalue > 0.001
 

@@ -1,15 +1,10 @@
-"""A small experiment with instance labels, its prepared set, and rows of the leaderboard."""
-
-import hashlib
+"""A small experiment with instance labels, and its prepared set."""
 
 import h5py
 import numpy as np
 from support.made_experiments import write_folds
 
-from probsa.core import write_csv, write_json
-from probsa.datasets import SetCard, fingerprint_line
-from probsa.datasets.localmil import SetDescription
-from probsa.evaluation import submit
+from probsa.core import write_csv
 
 FOLDS = [[f"f{k}b{i}" for i in range(10)] for k in range(4)]
 BAGS = [b for fold in FOLDS for b in fold]
@@ -17,8 +12,6 @@ Y = {b: i % 2 for i, b in enumerate(BAGS)}
 GROUPS = {b: b[:3] + str(int(b[-1]) // 2) for b in BAGS}
 N = 12
 LABELS = {b: [int(Y[b] and 3 <= n < 6) for n in range(N)] for b in BAGS}
-SOME_LABELS = {b: v for b, v in LABELS.items() if b not in ("f0b0", "f0b1", "f3b3")}
-SOME_LABELS["f1b1"] = [v if n < 8 else -1 for n, v in enumerate(LABELS["f1b1"])]
 
 
 def write_experiment(out, *, better=0.0, seeds=2, labels=None):
@@ -39,26 +32,14 @@ def write_experiment(out, *, better=0.0, seeds=2, labels=None):
     return labels
 
 
-def write_set(folder, *, labels=LABELS):
-    """Write the set as `probsa dataset localmil` does; bags that `labels` lacks have none."""
-    digest = hashlib.sha256()
-    for b in sorted(BAGS):
-        positive = sum(v > 0 for v in labels.get(b, []))
-        digest.update(fingerprint_line(b, y=Y[b], n=N, positive=positive))
+def write_set(folder, *, n=N):
+    """Write the set as `probsa dataset localmil` does, with `n` instances in each bag."""
     (folder / "features").mkdir(parents=True, exist_ok=True)
     for b in BAGS:
         with h5py.File(folder / "features" / f"{b}.h5", "w") as f:
-            f["features"] = np.zeros((N, 2), np.float32)
-            f["coords"] = np.stack([np.arange(N), np.zeros(N)], 1).astype(np.int64)
-            if b in labels:
-                f["instance_labels"] = np.array(labels[b], np.int8)
-    description = SetDescription(title="toy", source="a", licence="b", commit="c", graph="grid")
-    card = SetCard(
-        name="toy", description=description, bags=40, positive_bags=20, groups=20, folds=4,
-        labelled_bags=len(labels), instances=40 * N, positive_instances=60, features=2,
-        fingerprint=digest.hexdigest(),
-    )  # fmt: skip
-    write_json(folder / "card.json", card.to_dict())
+            f["features"] = np.zeros((n, 2), np.float32)
+            f["coords"] = np.stack([np.arange(n), np.zeros(n)], 1).astype(np.int64)
+            f["instance_labels"] = np.array([*LABELS[b], *[0] * (n - N)], np.int8)
     rows = [
         {"bag": b, "label": Y[b], "group": GROUPS[b], "fold": k}
         for k, fold in enumerate(FOLDS)
@@ -68,14 +49,6 @@ def write_set(folder, *, labels=LABELS):
     return folder
 
 
-def run_of(out, split):
+def run_of(out, split, *, seed=0):
     """Return the predictions folder of a run of the first method."""
-    return out / "cells" / "toy" / "abmil" / f"split{split}-seed0" / "predictions"
-
-
-def write_row(out, row, *, name="theirs", folds=4, replicate=0, labels=LABELS):
-    """Make a row of the first method's runs, and return the prepared set."""
-    prepared = write_set(out / "set", labels=labels)
-    for split in range(folds):
-        submit(run_of(out, split), row, folder=prepared, method=name, replicate=replicate)
-    return prepared
+    return out / "cells" / "toy" / "abmil" / f"split{split}-seed{seed}" / "predictions"

@@ -1,10 +1,7 @@
-from .assumptions import assumptions_page as assumptions_page
-from .assumptions import run_assumptions as run_assumptions
 from .execution.running import Plan as Plan
 from .execution.running import count_states as count_states
 from .execution.running import plan as plan
 from .execution.running import run_grid as run_grid
-from .execution.timing import write_timing as write_timing
 from .execution.units import Unit as Unit
 from .execution.units import Watch as Watch
 from .grid.grid import Grid as Grid

@@ -29,7 +29,6 @@ from .labels import read_table as read_table
 from .leaks import find_leaks as find_leaks
 from .leaks import refuse_leaks as refuse_leaks
 from .localmil import SetCard as SetCard
-from .localmil import fingerprint_line as fingerprint_line
 from .localmil import prepare_localmil as prepare_localmil
 from .localmil import read_card as read_card
 from .metadata import Metadata as Metadata

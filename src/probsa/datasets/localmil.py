@@ -181,8 +181,7 @@ def _card(name: str, description: SetDescription, bags: BagSet, table: LabelTabl
         _check_coords(bag.name, None if bag.coords is None else bag.coords.shape[1], description)
         labels = bag.instance_labels
         positive = 0 if labels is None else int((labels > 0).sum())
-        line = fingerprint_line(bag.name, y=y or 0, n=len(bag), positive=positive)
-        digest.update(line)
+        digest.update(f"{bag.name},{y or 0},{len(bag)},{positive}\n".encode())
         counts["n"] += len(bag)
         if labels is None:
             continue
@@ -211,18 +210,6 @@ def _card(name: str, description: SetDescription, bags: BagSet, table: LabelTabl
         features=bags.in_dim,
         fingerprint=digest.hexdigest(),
     )
-
-
-def fingerprint_line(name: str, *, y: int, n: int, positive: int) -> bytes:
-    """Return what the fingerprint of a set hashes of a bag; bags follow in the order of names.
-
-    Args:
-        name: the bag.
-        y: its label.
-        n: number of its instances.
-        positive: number of its positive instances.
-    """
-    return f"{name},{y},{n},{positive}\n".encode()
 
 
 def _check_coords(bag: str, axes: int | None, description: SetDescription) -> None:

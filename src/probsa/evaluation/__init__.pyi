@@ -86,11 +86,6 @@ from .slide_effects import SlideEffect as SlideEffect
 from .slide_effects import slide_effects as slide_effects
 from .slide_effects import with_slide_effects as with_slide_effects
 from .slide_effects import write_slide_effects as write_slide_effects
-from .submission import submit as submit
-from .submitted_rows import Submission as Submission
-from .submitted_rows import SubmittedBag as SubmittedBag
-from .submitted_rows import SubmittedSet as SubmittedSet
-from .submitted_rows import read_submission as read_submission
 from .tables import FAILED as FAILED
 from .tables import NOTES as NOTES
 from .tables import PREDICTIONS_TABLE as PREDICTIONS_TABLE

@@ -7,16 +7,13 @@ import pytest
 from sklearn.metrics import f1_score, roc_auc_score
 from support.made_experiments import write_folds, write_run
 
-from probsa.benchmark.execution.timing import StepTime
 from probsa.benchmark.figures.figure_data import differences, gains
 from probsa.benchmark.results.results import read_results
-from probsa.benchmark.tables._shared import paper_table
 from probsa.benchmark.tables.ablation import ablation_table
 from probsa.benchmark.tables.comparison import comparison_table
 from probsa.benchmark.tables.folds import folds_table
 from probsa.benchmark.tables.instances import instances_table
 from probsa.benchmark.tables.table import ResultTable
-from probsa.benchmark.tables.timing import paper_times, timing_table
 from probsa.benchmark.tables.writing import write_tables
 from probsa.errors import InputError
 
@@ -104,7 +101,7 @@ def test_average_ranks_are_over_data_sets_and_metrics_within_the_family(small):
 
 def test_pooled_values_are_over_all_bags_and_differences_to_the_plain_model(small):
     table = comparison_table(read_results(small), "local")
-    (pooled, paper) = table.follow
+    (pooled,) = table.follow
     labels = [Y[b] for b in BAGS]
     mean = {
         m: np.mean([roc_auc_score(labels, list(guesses(f"{m}{s}", k).values())) for s in (0, 1)])
@@ -117,7 +114,6 @@ def test_pooled_values_are_over_all_bags_and_differences_to_the_plain_model(smal
     assert difference["dsmil"].value == pytest.approx(mean["dsmil"] - mean["abmil"], abs=1e-6)
     assert difference["dsmil"].low < difference["dsmil"].value < difference["dsmil"].high
     assert difference["abmil"].value is None
-    assert paper.name == "paper_table2"
     text = "\n".join(pooled.footnotes)
     assert (
         "toy: 30 test bags (15 positive); 3 folds, each bag tested once per seed; 2 seeds (0, 1)."
@@ -239,26 +235,6 @@ def test_nobody_is_bold_among_equals(small):
     table = comparison_table(read_results(small), "local")
     for one in (table, *table.follow):
         assert not any(e.bold for row in one.rows for e in row)
-
-
-@pytest.mark.parametrize("data", ["rsna", "toy"])
-def test_the_papers_figures_stand_beside_its_own_data_sets_or_below(tmp_path, data):
-    for model, skill in [("abmil", 0.5), ("clam-sb", 0.5), ("smabmil", 0.4)]:
-        write_folds(tmp_path, Y, FOLDS, guesses(model, skill), model=model, data=data)
-    table = comparison_table(read_results(tmp_path), "local")
-    keys = [c.key for c in table.columns]
-    if data == "toy":
-        assert keys == ["method", "toy_auroc", "toy_f1", "rank"]
-        assert [t.name for t in table.follow] == ["pooled_local_toy", "paper_table2"]
-        return
-    assert keys[3:5] == ["rsna_paper_auroc", "rsna_paper_f1"]
-    assert {c.group for c in table.columns[3:5]} == {"rsna, paper's table 2"}
-    entry = column(table, "rsna_paper_auroc")["clam-sb"]
-    assert (entry.value, entry.sd) == (82.764, 6.162)
-    assert column(table, "paper_rank")["abmil"].value == 5.667
-    # a method that the paper does not have
-    assert column(table, "rsna_paper_f1")["smabmil"].value is None
-    assert [t.name for t in table.follow] == ["pooled_local_rsna"]
 
 
 def test_of_several_kl_weights_the_comparison_has_the_cyclical_one(tmp_path):
@@ -415,25 +391,6 @@ def test_differences_are_to_kl_weight_0(ablation):
     )
 
 
-def test_the_papers_ablation_stands_beside_its_data_sets(tmp_path):
-    write_folds(tmp_path, Y, FOLDS, guesses("plain", 0.3), model="tabmil", data="panda")
-    for kl in (0.1, 1.0):
-        write_folds(
-            tmp_path,
-            Y,
-            FOLDS,
-            guesses(str(kl), 0.6),
-            model="tabmil-probsa-diag",
-            kl_weight=kl,
-            data="panda",
-        )
-    table = ablation_table(read_results(tmp_path))
-    i = [c.key for c in table.columns].index("panda_paper_auroc")
-    assert [row[i].value for row in table.rows] == [98.014, 97.928, 97.929]
-    assert [row[-1].value for row in table.rows] == [2.5, 3.833, 3.833]
-    assert [t.name for t in table.follow] == ["ablation_panda"]
-
-
 def test_one_kl_weight_is_no_ablation(small):
     assert ablation_table(read_results(small)) is None
 
@@ -476,68 +433,12 @@ def test_instances_by_hand(tmp_path):
     assert column(errors, "error_rate")["abmil"].value == pytest.approx(1 / 3)
 
 
-def timed(data, model, ms, *, overhead, torchmil=None):
-    return StepTime(
-        data=data,
-        method=model,
-        model=model,
-        bags=4,
-        instances=120.0,
-        milliseconds=ms,
-        lower=ms - 0.5,
-        upper=ms + 0.5,
-        overhead=overhead,
-        torchmil=torchmil,
-        torchmil_ratio=None if torchmil is None else torchmil / ms,
-        threads=1,
-        device="cpu",
-        torch="2",
-    )
-
-
-def test_times_stand_beside_the_papers_and_torchmils():
-    table = timing_table(
-        [
-            timed("rsna", "abmil-probsa-diag", 3.0, overhead=1.5, torchmil=6.0),
-            timed("rsna", "abmil", 2.0, overhead=1.0),
-            timed("rsna", "tabmil", 4.0, overhead=1.0, torchmil=8.0),
-        ]
-    )
-    assert column(table, "rsna_paper_ms")["abmil-probsa-diag"].value == 3.776
-    overhead = column(table, "rsna_paper_overhead")
-    assert overhead["abmil-probsa-diag"].value == pytest.approx(3.776 / 0.997)
-    assert overhead["tabmil"].value == 1.0
-    assert column(table, "rsna_torchmil")["abmil"].value is None
-    assert column(table, "rsna_torchmil_ratio")["abmil-probsa-diag"].value == 2.0
-    # torchmil's transformer has no linear map after its attention heads
-    assert column(table, "rsna_torchmil")["tabmil"].mark
-    assert table.rules == {2} and table.follow == ()
-
-
-def test_without_torchmil_and_the_papers_data_its_table_stands_below():
-    table = timing_table([timed("toy", "abmil", 2.0, overhead=1.0)])
-    assert [c.key for c in table.columns] == ["method", "toy_ms", "toy_overhead"]
-    (paper,) = table.follow
-    assert paper == paper_times() and len(paper.rows) == 16
-    # as its README computes them
-    overhead = column(paper, "camelyon16_overhead")
-    assert round(overhead["ABMIL+ProbSA Dirac"].value, 1) == 7.3
-    assert round(overhead["T-ABMIL+ProbSA Diag"].value, 1) == 13.5
-
-
-@pytest.mark.parametrize(("table", "rows"), [("2", 7), ("3", 9), ("5", 20)])
-def test_the_papers_tables_are_whole(table, rows):
-    made = paper_table(table, subject="x")
-    assert len(made.rows) == rows
-    assert all(e.value is not None or e.text for row in made.rows for e in row)
-
-
 def test_tables_are_written_and_the_same_every_time(ablation):
     told = []
     made = write_tables(ablation, told=told.append)
     names = {p.name for p in made}
     assert {f"comparison_local.{e}" for e in ("md", "tex", "csv")} <= names
-    assert {"ablation.md", "ablation_toy.csv", "folds_toy.md", "paper_table5.csv"} <= names
+    assert {"ablation.md", "ablation_toy.csv", "folds_toy.md"} <= names
     assert not any("global" in n for n in names)
     assert set((ablation / "tables").iterdir()) == set(made)
     assert told[:3] == ["comparison, local", "comparison, global", "ablation"]

@@ -173,12 +173,3 @@ def test_help_names_every_key_of_a_grid(capsys):
     text = capsys.readouterr().out
     for key in set(GRID_KEYS) - {"name"}:
         assert f"  {key}: " in text or f"--{key.replace('_', '-')}" in text
-
-
-def test_steps_are_timed_where_that_is_asked_for(grid, reported):
-    assert run("--data", "toy") == 0
-    assert not (grid / "small" / "timing.csv").exists()
-    assert run("--data", "toy", "--timing") == 0
-    rows = read_csv(grid / "small" / "timing.csv")
-    assert [r["method"] for r in rows] == ["abmil", "dsmil"]
-    assert all(float(r["milliseconds"]) > 0 for r in rows)

@@ -14,7 +14,7 @@ from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, family_baseline, variants_of
 from ..results.cache import ResultCache
 from ..results.means import SplitMetric, split_values
-from ..results.paper import BASELINES, LABELS, STUDIES, paper_rows, title_of
+from ..results.method_order import BASELINES
 from ..results.pooled import Pooled
 from ..results.ranked import Columns, columns_of
 from ..results.results import AnyScores, Scores
@@ -81,24 +81,6 @@ def _gain(s: Scores, compared: Pooled | None) -> Gain | None:
     )
 
 
-def paper_gains() -> list[Gain]:
-    """Return the gains in the paper's table 5 over its own rows with λ = 0."""
-    rows = [r for r in paper_rows("5") if r.metric != "rank"]
-    base = {(r.label, r.study, r.metric): r.mean for r in rows if r.kl_weight == "0.0"}
-    return [
-        Gain(
-            source="paper",
-            data=title_of(r.study),
-            variant=r.label,
-            kl_weight=r.kl_weight if r.kl_weight == "cyclical" else f"{float(r.kl_weight):g}",
-            metric=r.metric,
-            points=r.mean - base[r.label, r.study, r.metric],
-        )
-        for r in rows
-        if r.kl_weight != "0.0"
-    ]
-
-
 def differences(
     scores: Sequence[Scores], *, cache: ResultCache | None = None
 ) -> tuple[list[BaselineDifference], list[str]]:
@@ -152,8 +134,8 @@ def _difference(s: Scores, compared: Pooled | None) -> BaselineDifference | None
 
 
 def family_ranks(scores: Sequence[Scores]) -> tuple[list[AverageRank], list[str]]:
-    """Return our ranks and the paper's within families, and notes on methods without a value, which
-    are left out as in the tables."""
+    """Return ranks within families, and notes on methods without a value, which are left out as in
+    the tables."""
     result: list[AverageRank] = []
     notes: list[str] = []
     for family in get_args(Family):
@@ -162,20 +144,18 @@ def family_ranks(scores: Sequence[Scores]) -> tuple[list[AverageRank], list[str]
         notes += [columns.note()] if columns.unranked else []
         methods = {s.method.name: s.method for s in family_scores}
         for metric, title in TITLES.items():
-            printed = paper_ranks(family, title)
             values = columns.of(metric)
-            ours = average_ranks(values).mean if values else {}
+            means = average_ranks(values).mean if values else {}
             result += [
                 AverageRank(
                     family=family,
                     metric=title,
                     method=name,
                     model=methods[name].model,
-                    ours=rank,
-                    paper=printed.get(methods[name].label),
+                    rank=rank,
                     data_sets=len(values[name]),
                 )
-                for name, rank in ours.items()
+                for name, rank in means.items()
             ]
     return result, notes
 
@@ -202,16 +182,6 @@ def _critical(columns: Columns, values: dict[str, list[float]]) -> CriticalDiffe
         return f"{counts}. {columns.note()}".removesuffix(". ")
     result = critical_difference(values)
     return result.reason or result
-
-
-def paper_ranks(family: Family, metric: str) -> dict[str, float]:
-    """Return the average ranks over the paper's data sets by our label, as in its figure 4."""
-    rows = [r for r in paper_rows("2" if family == "local" else "3") if r.metric == metric]
-    labels = [label for label in LABELS.values() if any(r.label == label for r in rows)]
-    mean = {(r.label, r.study): r.mean for r in rows}
-    return average_ranks(
-        {label: [mean[label, study] for study in STUDIES.values()] for label in labels}
-    ).mean
 
 
 def folds(scores: Sequence[Scores]) -> list[FoldScores]:

@@ -1,7 +1,6 @@
 """The paper's figure 3: the gain of λ over the plain baseline per variant, in points.
 
-Thin lines are data sets with their intervals, the thick line is their mean, and the dashed line is
-the mean of the paper's table 5.
+Thin lines are data sets with their intervals, the thick line is their mean.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -17,7 +16,6 @@ from matplotlib.lines import Line2D
 from .style import (
     BEYOND,
     GREY,
-    PAPER,
     TEXT,
     WITHIN,
     dress,
@@ -29,7 +27,6 @@ from .style import (
     write,
 )
 
-GainSource = Literal["ours", "paper"]
 Key = TypeVar("Key", bound=Hashable)
 MARKERS = "osD^vP<ph"
 """Markers of the data sets."""
@@ -40,7 +37,6 @@ MEAN = "mean over data sets"
 class Gain:
     """The gain of one λ of one variant on one data set."""
 
-    source: GainSource = "ours"
     data: str
     variant: str
     """`abmil-probsa-diag`."""
@@ -50,16 +46,15 @@ class Gain:
     points: float
     """In hundredths: an AUROC of 0.91 against 0.90 is one point."""
     pooling: Literal["pooled", "within", ""] = ""
-    """For our results: whether bags of all folds are pooled, or the metric is averaged over
-    folds."""
+    """Whether bags of all folds are pooled, or the metric is averaged over folds; empty for a mean
+    of both kinds."""
     low: float | None = None
     high: float | None = None
 
 
 def write_improvement(path: Path, gains: Sequence[Gain]) -> list[Path]:
     """Write the figure and its numbers, including the means."""
-    columns = ("source", "metric", "variant", "kl_weight", "data", "points", "low", "high")
-    columns += ("pooling",)
+    columns = ("metric", "variant", "kl_weight", "data", "points", "low", "high", "pooling")
     all_gains = [*gains, *means(gains)]
     return write(
         draw_improvement(gains), path, [{c: getattr(g, c) for c in columns} for g in all_gains]
@@ -67,11 +62,10 @@ def write_improvement(path: Path, gains: Sequence[Gain]) -> list[Path]:
 
 
 def means(gains: Sequence[Gain]) -> list[Gain]:
-    """Return the mean over data sets of each λ that all data sets of its source and variant
-    have."""
+    """Return the mean over data sets of each λ that all data sets of its variant have."""
     mean_gains: list[Gain] = []
-    for key in _distinct((g.source, g.metric, g.variant) for g in gains):
-        group = [g for g in gains if (g.source, g.metric, g.variant) == key]
+    for key in _distinct((g.metric, g.variant) for g in gains):
+        group = [g for g in gains if (g.metric, g.variant) == key]
         sets = {g.data for g in group}
         for kl in kl_order(group):
             at_kl = [g for g in group if g.kl_weight == kl]
@@ -95,18 +89,16 @@ def kl_order(gains: Sequence[Gain]) -> list[str]:
 
 def draw_improvement(gains: Sequence[Gain]) -> Figure:
     """Draw a panel for each metric (rows) and variant (columns), labelled `<metric> <variant>`."""
-    ours = [g for g in gains if g.source == "ours"]
-    variants = [v for (v,) in _distinct((g.variant,) for g in ours)]
-    metrics = [m for (m,) in _distinct((g.metric,) for g in ours)]
-    sets = [d for (d,) in _distinct((g.data,) for g in ours)]
-    shown = [g for g in gains if g.variant in variants and g.metric in metrics]
-    order = kl_order(shown)
+    variants = _distinct(g.variant for g in gains)
+    metrics = _distinct(g.metric for g in gains)
+    sets = _distinct(g.data for g in gains)
+    order = kl_order(gains)
     notes: list[str] = []
     figure = sheet(1.2 + 1.5 * max(2, len(variants)), 0.75 + 1.75 * len(metrics))
     grid = figure.subplots(len(metrics), len(variants), squeeze=False, sharey="row", sharex=True)
     for row, metric in zip(grid, metrics, strict=True):
         for ax, variant in zip(row, variants, strict=True):
-            panel_gains = [g for g in shown if g.metric == metric and g.variant == variant]
+            panel_gains = [g for g in gains if g.metric == metric and g.variant == variant]
             ax.set_label(f"{metric} {variant}")
             _panel(ax, panel_gains, order=order, sets=sets)
             dress(ax)
@@ -114,14 +106,14 @@ def draw_improvement(gains: Sequence[Gain]) -> Figure:
                 ax.set_title(shortened(variant, 24), fontsize=TEXT + 0.5)
             if metric == metrics[-1]:
                 ax.set_xlabel("λ", fontsize=TEXT)
-        metric_gains = [g for g in shown if g.metric == metric]
+        metric_gains = [g for g in gains if g.metric == metric]
         limit = reach([g.points for g in metric_gains], [(g.low, g.high) for g in metric_gains])
         if limit is not None:
             row[0].set_ylim(-limit, limit)
             notes.append(BEYOND)
         row[0].set_ylabel(f"{metric}: points over\nthe baseline (λ = 0)", fontsize=TEXT)
-    _legend(figure, sets, paper=any(g.source == "paper" for g in shown), many=len(sets) > 1)
-    if any(g.pooling == "within" for g in ours):
+    _legend(figure, sets)
+    if any(g.pooling == "within" for g in gains):
         notes.append(WITHIN)
     if notes:
         note(figure, " ".join(dict.fromkeys(notes)))
@@ -129,10 +121,9 @@ def draw_improvement(gains: Sequence[Gain]) -> Figure:
 
 
 def _panel(ax: Axes, gains: Sequence[Gain], *, order: list[str], sets: list[str]) -> None:
-    ours = [g for g in gains if g.source == "ours"]
     ax.axhline(0, color=GREY, lw=0.8)
     for k, data in enumerate(sets):
-        line = sorted((g for g in ours if g.data == data), key=lambda g: order.index(g.kl_weight))
+        line = sorted((g for g in gains if g.data == data), key=lambda g: order.index(g.kl_weight))
         if not line:
             continue
         # shift data sets sideways so that intervals do not overlap
@@ -142,21 +133,16 @@ def _panel(ax: Axes, gains: Sequence[Gain], *, order: list[str], sets: list[str]
         colour = style_of(line[0].variant).colour
         ax.vlines(x, [e[0] for e in ends], [e[1] for e in ends], color=colour, lw=0.7, alpha=0.75)
         ax.plot(x, y, color=colour, lw=0.8, marker=MARKERS[k % len(MARKERS)], ms=3, alpha=0.75)
-    for source in ("paper", "ours"):
-        line = [g for g in means(gains) if g.source == source]
-        if source == "ours" and len(sets) < 2:
-            continue
+    line = means(gains) if len(sets) > 1 else []
+    if line:
         x, y = [order.index(g.kl_weight) for g in line], [g.points for g in line]
-        if source == "paper":
-            ax.plot(x, y, color=PAPER, lw=1.1, dashes=(3, 1.5), marker="_", ms=5)
-        elif line:
-            ax.plot(x, y, color=style_of(line[0].variant).colour, lw=2.4, solid_capstyle="round")
+        ax.plot(x, y, color=style_of(line[0].variant).colour, lw=2.4, solid_capstyle="round")
     turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if len(order) > 4 else {}
     ax.set_xticks(range(len(order)), order, **turned)
     ax.set_xlim(-0.4, len(order) - 0.6)
 
 
-def _legend(figure: Figure, sets: list[str], *, paper: bool, many: bool) -> None:
+def _legend(figure: Figure, sets: list[str]) -> None:
     handles = [
         Line2D(
             [],
@@ -169,12 +155,8 @@ def _legend(figure: Figure, sets: list[str], *, paper: bool, many: bool) -> None
         )
         for k, data in enumerate(sets)
     ]
-    if many:
+    if len(sets) > 1:
         handles.append(Line2D([], [], color="0.35", lw=2.4, label=MEAN))
-    if paper:
-        line = Line2D([], [], color=PAPER, lw=1.1, label="paper: mean of its three data sets")
-        line.set_dashes((3, 1.5))
-        handles.append(line)
     columns = 3 if figure.get_figwidth() > 6 else 1 if figure.get_figwidth() < 5 else 2
     figure.legend(
         handles=handles, loc="outside upper center", ncols=columns, fontsize=TEXT, frameon=False

@@ -26,8 +26,6 @@ TEXT, TITLE = 7.5, 9.0
 """Font sizes in points."""
 ROW = 0.19
 """Height in inches of a line in a list of methods."""
-PAPER = "#000000"
-"""Colour of the paper's results, which are dashed or hollow."""
 GREY = "#7a7a7a"
 NAME = 34
 """Largest number of characters of a method's name."""

@@ -23,7 +23,6 @@ from .figure_data import (
     family_ranks,
     folds,
     gains,
-    paper_gains,
 )
 from .figure_files import FigureFiles
 from .folds import write_folds
@@ -94,7 +93,7 @@ def _comparisons(
     ours, missing = gains(scores, cache=cache)
     files = _one(
         folder / "improvement.png", ours, missing,
-        lambda p, r: write_improvement(p, [*r, *paper_gains()]),
+        write_improvement,
         none="no ProbSA method with λ > 0 has its baseline (λ = 0)",
     )  # fmt: skip
     ranks, lost_ranks = family_ranks(scores)

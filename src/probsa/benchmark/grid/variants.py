@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from ...models import arguments
 from ...variational import KLWeight
-from ..results.paper import BASELINES
+from ..results.method_order import BASELINES
 from ..results.results import AnyScores, Scores
 from ..results.target_scores import TargetScores
 from .methods_and_cells import Family, Method

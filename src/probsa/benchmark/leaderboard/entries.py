@@ -1,14 +1,14 @@
-"""What the leaderboard knows of one method on one data set, from runs, a submission or a null."""
+"""What the leaderboard knows of one method on one data set, from runs or a null map."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from ...core import read_csv
-from ...evaluation import BagMeasures, Prediction, bag_measures
+from ...evaluation import BagMeasures, bag_measures
 from ..execution.map_checks import MapChecks, read_map_checks
 from ..results.null_maps import null_predictions
 from ..results.results import Scores, instances_of, replicates_of
@@ -16,18 +16,9 @@ from ..results.results import Scores, instances_of, replicates_of
 VALUES = ("auroc", "average_precision", "doubt_gain", "faithfulness")
 """The fields of `BagMeasures`."""
 CHECKS = ("area", "shown_precision")
-"""What only `execution.map_checks` knows; nan in rows that were made elsewhere."""
+"""What only `execution.map_checks` knows."""
 LEAST = 1e-7
 """Probabilities are kept this far from 0, as float32 cannot be nearer to 1."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InstanceCounts:
-    """How many instances of a bag there are, have a label, and are positive."""
-
-    n: int
-    labelled: int
-    positive: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,9 +35,6 @@ class Entry:
     """The predictions of the bags; None for null maps, which make none."""
     seconds: float | None = None
     """Mean duration of the training of a run, with its validation."""
-    counts: Mapping[str, InstanceCounts] = field(default_factory=dict)
-    """The instances of each bag in the runs of the experiment, of the replicate with most labels;
-    empty for null maps and submitted rows."""
 
     @property
     def gains(self) -> Float[np.ndarray, "replicates bags"] | None:
@@ -65,13 +53,13 @@ def entry_of(scores: Scores) -> Entry | None:
         InputError: a run's file of left-out instances is damaged.
     """
     measures: list[dict[str, BagMeasures]] = []
-    counts: dict[str, InstanceCounts] = {}
+    labelled = False
     positive = {bag for bag, y in zip(scores.bags, scores.y, strict=True) if y}
     for predictions in instances_of(scores):
         for p in predictions:
-            counts[p.name] = most_labelled(counts.get(p.name), _counted(p))
+            labelled |= p.instance_labels is not None and bool((p.instance_labels >= 0).any())
         measures.append({p.name: bag_measures(p) for p in predictions if p.name in positive})
-    if not any(c.labelled for c in counts.values()):
+    if not labelled:
         return None
     checks = [_checks(runs) for runs in replicates_of(scores)]
     values = values_of(measures, bags=scores.bags, checks=checks)
@@ -83,7 +71,6 @@ def entry_of(scores: Scores) -> Entry | None:
         values=values,
         scores=scores,
         seconds=_seconds(scores.runs),
-        counts=counts,
     )
 
 
@@ -142,20 +129,6 @@ def values_of(
 def defined(values: Float[np.ndarray, "replicates bags"]) -> Bool[np.ndarray, " bags"]:
     """Return which bags have a value in every replicate."""
     return np.asarray(np.isfinite(values).all(0))
-
-
-def most_labelled(first: InstanceCounts | None, second: InstanceCounts) -> InstanceCounts:
-    """Return the counts with more labels; the first if both have as many."""
-    return second if first is None or second.labelled > first.labelled else first
-
-
-def _counted(p: Prediction) -> InstanceCounts:
-    labels = p.instance_labels
-    return InstanceCounts(
-        n=len(p.attention_mean),
-        labelled=0 if labels is None else int((labels >= 0).sum()),
-        positive=0 if labels is None else int((labels > 0).sum()),
-    )
 
 
 def _checks(runs: Sequence[Path]) -> dict[str, dict[str, float | None]]:

@@ -1,29 +1,23 @@
-"""Write the leaderboard of an experiment: Markdown, HTML, CSV and LaTeX."""
+"""Write the leaderboard of an experiment: Markdown, CSV and LaTeX."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...core import write_text
 from ...errors import ProbSAError
 from ..grid.variants import chosen
 from ..results.results import Results, Scores
 from ..tables.formats import write_table
 from .entries import Entry, entry_of, null_entries
 from .measures import RESAMPLES, set_board
-from .page import to_html
-from .submissions import submitted
 from .tables import leaderboard_table
 
 FOLDER = "leaderboard"
-TITLE = "LocalMIL leaderboard"
 
 
 def write_leaderboard(
     out: Path, results: Results, *, resamples: int = RESAMPLES
 ) -> tuple[Path, ...]:
-    """Write `out`/leaderboard/leaderboard.{md,html,tex,csv} and a CSV file for each data set.
-
-    Rows in `out`/submissions are added after a check.
+    """Write `out`/leaderboard/leaderboard.{md,tex,csv} and a CSV file for each data set.
 
     Args:
         out: the experiment's folder.
@@ -37,22 +31,18 @@ def write_leaderboard(
         nulls, missing = null_entries(own)
         entries += nulls
         notes += missing
-    others, left_out = submitted(out, entries)
-    if not entries and not others:
+    if not entries:
         return ()
     boards = [
         set_board(
-            [e for e in (*entries, *others) if e.data == data],
+            [e for e in entries if e.data == data],
             resamples=resamples,
             notes=tuple(n for n in notes if f" on {data}" in n),
         )
-        for data in dict.fromkeys(e.data for e in (*entries, *others))
+        for data in dict.fromkeys(e.data for e in entries)
     ]
-    table = leaderboard_table(boards, notes=(*left_out, *results.left_out()))
-    page = out / FOLDER / "leaderboard.html"
-    files = write_table(table, out / FOLDER)
-    write_text(page, to_html(table, title=TITLE))
-    return (*files, page)
+    table = leaderboard_table(boards, notes=results.left_out())
+    return tuple(write_table(table, out / FOLDER))
 
 
 def _own(scores: Sequence[Scores]) -> tuple[list[Entry], list[str]]:

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from ...errors import InputError, ProbSAError
 from ...evaluation import Prediction, read_predictions
 from ..grid.methods_and_cells import Method
-from .paper import position
+from .method_order import position
 from .run_folders import CELL, Run, Runs, Tested, Truth, read_object, read_tested
 from .run_folders import read_cells as read_cells
 from .target_scores import RunPart, TargetScores

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 from ..results.cache import ResultCache
-from ..results.paper import PaperTable, study_of
 from ..results.pooled import Compared
 from ..results.results import AnyScores, Scores
 from ..results.target_comparison import TargetCompared
 from ..results.target_scores import TargetScores
-from ._shared import METRICS, data_columns, mean_cells, paper_cells
+from ._shared import METRICS, data_columns, mean_cells
 from ._targets import target_cells, target_columns
 from .table import Column, TableCell
 
@@ -34,38 +33,19 @@ def compare_set(
     return cache.compared(of_classes(scores), baseline=baseline)
 
 
-def set_columns(scores: Sequence[AnyScores], table: PaperTable) -> list[Column]:
+def set_columns(scores: Sequence[AnyScores]) -> list[Column]:
     """Return the columns of one data set."""
     targets = of_targets(scores)
-    return target_columns(targets[0]) if targets else data_columns(scores[0].data, table)
+    return target_columns(targets[0]) if targets else data_columns(scores[0].data)
 
 
-def set_cells(
-    name: str,
-    scores: Sequence[AnyScores],
-    compared: SetCompared,
-    *,
-    table: PaperTable,
-    label: str,
-    kl_weight: str = "",
-) -> list[TableCell]:
-    """Return a method's cells in these columns; `label` identifies the paper's result."""
+def set_cells(name: str, scores: Sequence[AnyScores], compared: SetCompared) -> list[TableCell]:
+    """Return a method's cells in these columns."""
     if isinstance(compared, TargetCompared):
         return target_cells(name, of_targets(scores), compared)
-    paper = paper_cells(scores[0].data, table, label=label, kl_weight=kl_weight)
-    return mean_cells(name, of_classes(scores), compared) + paper
+    return mean_cells(name, of_classes(scores), compared)
 
 
-def empty_cells(
-    scores: Sequence[AnyScores], *, table: PaperTable, label: str, kl_weight: str = ""
-) -> list[TableCell]:
+def empty_cells(scores: Sequence[AnyScores]) -> list[TableCell]:
     """Return the cells of a method that was not run on a data set."""
-    if of_targets(scores):
-        return [TableCell()]
-    paper = paper_cells(scores[0].data, table, label=label, kl_weight=kl_weight)
-    return [TableCell()] * len(METRICS) + paper
-
-
-def in_paper(scores: Sequence[AnyScores]) -> bool:
-    """Return whether the paper has results of one of these data sets, all of two classes."""
-    return any(study_of(s.data) is not None for s in of_classes(scores))
+    return [TableCell()] * (1 if of_targets(scores) else len(METRICS))

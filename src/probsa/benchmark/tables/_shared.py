@@ -1,24 +1,15 @@
-"""Parts that several tables share: data sets, means and the paper's results."""
+"""Parts that several tables share: data sets and means."""
 
 from collections.abc import Sequence
 from typing import TypeVar
 
 from ..results.means import SplitMetric, mean_over_splits
-from ..results.paper import (
-    PaperMetric,
-    PaperRow,
-    PaperTable,
-    paper_rows,
-    paper_value,
-    study_of,
-    title_of,
-)
 from ..results.pooled import ROUNDING, Compared, Interval
 from ..results.results import AnyScores, Scores
 from ..results.target_scores import TargetScores
-from .table import Column, ResultTable, TableCell, key, text_cell
+from .table import Column, TableCell, key
 
-METRICS: tuple[tuple[SplitMetric, PaperMetric], ...] = (("auroc", "AUROC"), ("f1", "F1"))
+METRICS: tuple[tuple[SplitMetric, str], ...] = (("auroc", "AUROC"), ("f1", "F1"))
 """Our names, and the names in tables."""
 
 
@@ -71,11 +62,6 @@ def interval_cell(value: Interval | None, *, bold: bool = False) -> TableCell:
     return TableCell(value=value.value, low=value.low, high=value.high, bold=bold)
 
 
-def paper_cell(row: PaperRow | None) -> TableCell:
-    """Return one of the paper's results."""
-    return TableCell() if row is None else TableCell(value=row.mean, sd=row.sd)
-
-
 def metadata(scores: Sequence[AnyScores]) -> str:
     """Return a sentence on the data behind one table: bags, patients, splits, seeds."""
     s = scores[0]
@@ -119,59 +105,6 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"{len(seeds)} seed{'' if len(seeds) == 1 else 's'} ({', '.join(map(str, seeds))})"
 
 
-def data_columns(data: str, table: PaperTable) -> list[Column]:
-    """Return AUROC and F1 of a data set, beside the paper's if the paper uses it."""
-    ours = [Column(key=key(data, m), title=t, group=data, unit="percent") for m, t in METRICS]
-    if study_of(data) is None:
-        return ours
-    group = f"{data}, paper's table {table}"
-    return ours + [
-        Column(key=key(data, "paper", m), title=t, group=group, unit="printed") for m, t in METRICS
-    ]
-
-
-def paper_cells(
-    data: str, table: PaperTable, *, label: str, kl_weight: str = ""
-) -> list[TableCell]:
-    """Return the paper's AUROC and F1; empty for a data set that it does not use."""
-    study = study_of(data)
-    if study is None:
-        return []
-    return [
-        paper_cell(paper_value(table, label, study=study, metric=t, kl_weight=kl_weight))
-        for _, t in METRICS
-    ]
-
-
-def paper_table(table: PaperTable, *, subject: str) -> ResultTable:
-    """Return one of the paper's result tables (2, 3, 5) as printed."""
-    rows = paper_rows(table)
-    studies = [s for s in dict.fromkeys(r.study for r in rows) if s != "rank"]
-    pairs: list[tuple[str, PaperMetric]] = [(s, t) for s in studies for _, t in METRICS]
-    columns = [Column(key="method", title="method")]
-    with_kl = any(r.kl_weight for r in rows)
-    columns += [Column(key="kl_weight", title="λ")] if with_kl else []
-    columns += [Column(key=key(s, t), title=t, group=title_of(s), unit="printed") for s, t in pairs]
-    columns.append(Column(key="rank", title="average rank", unit="rank"))
-    body, rules, last = [], set(), None
-    for method, label, kl in dict.fromkeys((r.method, r.label, r.kl_weight) for r in rows):
-        if with_kl and method != last:
-            rules.add(len(body))
-        last = method
-        entries = [text_cell(method)] + ([text_cell(kl)] if with_kl else [])
-        wanted: list[tuple[str, PaperMetric]] = [*pairs, ("rank", "rank")]
-        entries += [
-            paper_cell(paper_value(table, label, study=s, metric=t, kl_weight=kl))
-            for s, t in wanted
-        ]
-        body.append(tuple(entries))
-    return ResultTable(
-        name=f"paper_table{table}",
-        title=f"The paper's table {table}: {subject}",
-        columns=tuple(columns),
-        rows=tuple(body),
-        rules=frozenset(rules),
-        footnotes=(
-            "As printed in the paper: percent, mean ± s.d. over five splits, on its own data sets.",
-        ),
-    )
+def data_columns(data: str) -> list[Column]:
+    """Return AUROC and F1 of a data set."""
+    return [Column(key=key(data, m), title=t, group=data, unit="percent") for m, t in METRICS]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from ..grid.variants import variants_of
 from ..results.cache import ResultCache
-from ..results.paper import paper_value, spelled
+from ..results.method_order import kl_text
 from ..results.pooled import Compared
 from ..results.results import AnyScores, Results, Scores
 from ..results.target_comparison import TargetCompared
@@ -15,7 +15,6 @@ from ._sets import (
     SetCompared,
     compare_set,
     empty_cells,
-    in_paper,
     of_classes,
     of_targets,
     set_cells,
@@ -26,8 +25,6 @@ from ._shared import (
     key,
     metadata,
     method_names,
-    paper_cell,
-    paper_table,
 )
 from ._targets import metric_cells, metric_columns, primary_notes
 from .comparison import pooled_cells, pooled_columns, ranks_notes
@@ -45,11 +42,8 @@ def ablation_table(results: Results, *, cache: ResultCache | None = None) -> Res
     data = by_data(results.all)
     columns = [Column(key="variant", title="variant"), Column(key="kl_weight", title="λ")]
     for data_scores in data.values():
-        columns += set_columns(data_scores, "5")
+        columns += set_columns(data_scores)
     columns.append(Column(key="rank", title="average rank", unit="rank"))
-    paper = in_paper(results.all)
-    if paper:
-        columns.append(Column(key="paper_rank", title="average rank", group="paper", unit="rank"))
     rows: list[tuple[TableCell, ...]] = []
     rules: set[int] = set()
     notes: list[str] = []
@@ -67,8 +61,6 @@ def ablation_table(results: Results, *, cache: ResultCache | None = None) -> Res
         notes += [f"{label}: {note}" for note in (*ranks.notes, *ranks_notes(ranks))]
     following = [_differences(d, variants, cache) for d in by_data(results.scores)]
     following += [_target_differences(d, variants, cache) for d in by_data(results.targets)]
-    if not paper and results.scores:
-        following.append(paper_table("5", subject="variants by λ"))
     return ResultTable(
         name="ablation",
         title="Ablation: the posterior and λ",
@@ -120,19 +112,15 @@ def _row(
     ranks: Ranked,
 ) -> tuple[TableCell, ...]:
     method = next(s.method for s in variant_scores if s.method.name == name)
-    model = next(s.method.model for s in variant_scores if s.method.label == label)
-    kl = spelled(method)
-    row = [text_cell(label), text_cell(kl)]
+    row = [text_cell(label), text_cell(kl_text(method))]
     scores_by_data = by_data(variant_scores)
     for d, data_scores in data.items():
         row += (
-            set_cells(name, scores_by_data[d], compared[d], table="5", label=model, kl_weight=kl)
+            set_cells(name, scores_by_data[d], compared[d])
             if d in scores_by_data
-            else empty_cells(data_scores, table="5", label=model, kl_weight=kl)
+            else empty_cells(data_scores)
         )
     row.append(ranks.cell(name))
-    if in_paper([s for data_scores in data.values() for s in data_scores]):
-        row.append(paper_cell(paper_value("5", model, study="rank", metric="rank", kl_weight=kl)))
     return tuple(row)
 
 
@@ -151,7 +139,7 @@ def _differences(
         compared = _compared(data_scores, cache)
         for s in data_scores:
             entries = pooled_cells(s.method.name, compared, folds=s.folds)
-            rows.append((text_cell(label), text_cell(spelled(s.method)), *entries))
+            rows.append((text_cell(label), text_cell(kl_text(s.method)), *entries))
         level_notes = folds_note(data_scores, compared)
         variant_notes = replicates_note(compared) + verdicts(compared) + detectable(compared)
         if _baseline(data_scores) is None:
@@ -198,7 +186,7 @@ def _target_differences(
         rows += [
             (
                 text_cell(label),
-                text_cell(spelled(s.method)),
+                text_cell(kl_text(s.method)),
                 *metric_cells(s.method.name, s, compared),
             )
             for s in scores

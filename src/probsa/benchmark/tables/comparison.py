@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, chosen_note, family_baseline
 from ..results.cache import ResultCache
-from ..results.paper import PaperTable, paper_value
 from ..results.pooled import Compared, Pooled
 from ..results.results import AnyScores, Results, Scores
 from ..results.target_comparison import TargetCompared
@@ -24,7 +23,6 @@ from ._ranks import Ranked, ranked
 from ._sets import (
     SetCompared,
     compare_set,
-    in_paper,
     of_classes,
     of_targets,
     set_cells,
@@ -37,14 +35,11 @@ from ._shared import (
     key,
     metadata,
     method_names,
-    paper_cell,
-    paper_table,
 )
 from ._targets import primary_notes
 from .table import Column, ResultTable, TableCell, text_cell
 from .target_tables import target_pooled_table
 
-TABLES: dict[Family, PaperTable] = {"local": "2", "global": "3"}
 TITLES: dict[Family, str] = {
     "local": "methods without interactions over the whole bag",
     "global": "methods with interactions over the whole bag",
@@ -66,28 +61,19 @@ def comparison_table(
         d: compare_set(data_scores, cache, baseline=baseline_of(data_scores, family))
         for d, data_scores in data.items()
     }
-    table, names = TABLES[family], method_names(scores)
     ranks = ranked(scores)
     columns = [Column(key="method", title="method")]
     for data_scores in data.values():
-        columns += set_columns(data_scores, table)
+        columns += set_columns(data_scores)
     columns.append(Column(key="rank", title="average rank", unit="rank"))
-    paper = in_paper(scores)
-    if paper:
-        columns.append(Column(key="paper_rank", title="average rank", group="paper", unit="rank"))
     rows = []
-    for name in names:
+    for name in method_names(scores):
         row = [text_cell(name)]
-        label = _label(scores, name)
         for d, data_scores in data.items():
-            row += set_cells(name, data_scores, compared[d], table=table, label=label)
+            row += set_cells(name, data_scores, compared[d])
         row.append(ranks.cell(name))
-        if paper:
-            row.append(paper_cell(paper_value(table, label, study="rank", metric="rank")))
         rows.append(tuple(row))
     following = [_following(data_scores, compared[d], family) for d, data_scores in data.items()]
-    if not paper and of_classes(scores):
-        following.append(paper_table(table, subject=TITLES[family]))
     return ResultTable(
         name=f"comparison_{family}",
         title=_title(scores, family),
@@ -156,11 +142,6 @@ def _following(scores: Sequence[AnyScores], compared: SetCompared, family: Famil
             targets, compared, family=family, baseline=baseline_of(targets, family)
         )
     return _pooled_table(of_classes(scores), compared, family)
-
-
-def _label(scores: Sequence[AnyScores], name: str) -> str:
-    """Return the registered model, which identifies the paper's results."""
-    return next(s.method.model for s in scores if s.method.name == name)
 
 
 def baseline_of(scores: Sequence[AnyScores], family: Family) -> str | None:

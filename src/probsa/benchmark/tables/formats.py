@@ -18,10 +18,7 @@ SCALE: dict[Unit, float] = {"percent": 100.0, "points": 100.0}
 DIGITS: dict[Unit, int] = {
     "percent": 1,
     "points": 1,
-    "printed": 3,
     "rank": 3,
-    "milliseconds": 2,
-    "ratio": 2,
     "p": 3,
     "number": 3,
     "count": 0,

@@ -7,11 +7,10 @@ from typing import Literal
 from ...core import DataFrame, frame_of_csv
 
 Unit = Literal[
-    "text", "percent", "points", "printed", "rank", "milliseconds", "ratio", "p", "number", "count",
-    "difference",
+    "text", "percent", "points", "rank", "p", "number", "count", "difference"
 ]  # fmt: skip
 """`percent`: a fraction, shown times 100; `points`: a signed difference of fractions, times 100;
-`difference`: one of numbers; `printed`: a number as printed in the paper."""
+`difference`: one of numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +55,7 @@ class ResultTable:
     rules: frozenset[int] = frozenset()
     """Rows above which a line starts a new group."""
     follow: tuple["ResultTable", ...] = field(default=())
-    """Tables below it, such as intervals or the paper's own table."""
+    """Tables below it, such as intervals."""
 
     def __post_init__(self) -> None:
         wrong = [i for i, row in enumerate(self.rows) if len(row) != len(self.columns)]

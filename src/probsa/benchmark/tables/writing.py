@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ..execution.timing import read_timing
 from ..results.cache import ResultCache
 from ..results.results import Results, read_results
 from ._shared import by_data
@@ -14,7 +13,6 @@ from .formats import write_table
 from .instances import instances_table
 from .table import ResultTable
 from .target_tables import target_folds_table
-from .timing import timing_table
 
 FOLDER = "tables"
 
@@ -32,10 +30,9 @@ def write_tables(
         cache: Stores results for figures of the same runs.
 
     Raises:
-        InputError: There is no finished run below `out`, or timing.csv is damaged.
+        InputError: There is no finished run below `out`.
     """
     results = read_results(out)
-    times = read_timing(out)
     files: list[Path] = []
 
     def add(name: str, make: Callable[[], ResultTable | None]) -> None:
@@ -47,8 +44,6 @@ def write_tables(
 
     for name, make in _tables(results, cache or ResultCache()):
         add(name, make)
-    if times:
-        add("timing", lambda: timing_table(times))
     return list(dict.fromkeys(files))
 
 

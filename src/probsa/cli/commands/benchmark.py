@@ -88,17 +88,6 @@ def own_parser() -> ArgumentParser:
         help="Write tables and figures of the finished cells in --out without running any.",
     )  # fmt: skip
     add(
-        "--timing", action="store_true",
-        help="Also measure the time of a training step of every method, on one thread, next to "
-        "torchmil's if it is installed.",
-    )  # fmt: skip
-    add(
-        "--assumptions", action="store_true",
-        help="Instead of a grid, train each model (--models NAME,NAME, or all) on the tests of the "
-        "assumption of multiple instance learning, print a Markdown table, and write "
-        "assumptions.csv to --out. Rows that it already has are kept. --seeds N repeats the tests.",
-    )  # fmt: skip
-    add(
         "--bags", metavar="NAME,NAME",
         help="Test bags whose attention maps are shown side by side. Default: chosen by a rule.",
     )  # fmt: skip
@@ -138,8 +127,6 @@ def run(arguments: Sequence[str]) -> int:
         write(parser().format_help())
         return 0
     own, overrides = parse_with_run_flags(own_parser(), arguments)
-    if own.assumptions:
-        return _assumptions(own, overrides)
     if own.tables_only and own.out is not None:
         return _tables(own.out, own)
     if own.grid is None:
@@ -162,32 +149,6 @@ def run(arguments: Sequence[str]) -> int:
         if bag not in test_bags:  # refused now, not after hours of training
             raise UnknownName("test bag (of --bags)", bag, test_bags)
     return _dry_run(grid, out, own) if own.dry_run else _run(grid, out, own)
-
-
-def _assumptions(own: Namespace, overrides: Mapping[str, Any]) -> int:
-    from dataclasses import asdict
-
-    from ...benchmark import assumptions_page, run_assumptions
-    from ..terminal import ERR
-
-    others = sorted(set(overrides) - {"models", "seeds"})
-    if own.grid is not None or others:
-        given = "a grid" if own.grid is not None else f"--{others[0]}"
-        raise InputError(f"--assumptions takes --models, --seeds, --out and --json, not {given}")
-    models, seeds = overrides.get("models", "all"), overrides.get("seeds", "1")
-    if not str(seeds).isdigit():
-        raise InputError(f"--seeds is {seeds!r}: expected a number of seeds")
-    results = run_assumptions(
-        own.out or Path("assumptions"),
-        models=None if models == "all" else models.split(","),
-        seeds=int(seeds),
-        told=lambda step: ERR.print(step, markup=False, soft_wrap=True),
-    )
-    if own.json:
-        write_json([{**asdict(r), "passed": r.passed} for r in results])
-    else:
-        write(assumptions_page(results))
-    return 1 if any(r.reason for r in results) else 0
 
 
 def _listed(names: str | None) -> list[str] | None:
@@ -262,12 +223,6 @@ def _run(grid: "Grid", out: Path, own: Namespace) -> int:
             watch=bar,
         )
     failed = [s for s in states if s.status != "done"]
-    if own.timing:
-        from ...benchmark import write_timing
-        from ..terminal import ERR
-
-        ERR.print("timing the training steps")
-        write_timing(grid.cells(out), out)
     report = _report(out, own) if len(failed) < len(states) else _NO_REPORT
     if own.json:
         write_json(

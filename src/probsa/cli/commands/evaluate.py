@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser
 
 from ...errors import InputError
 from ._guarantee_flags import add_guarantee_flags, guarantee_options
@@ -58,21 +58,6 @@ def parser() -> ArgumentParser:
     )  # fmt: skip
     add_limit_flag(parser)
     add_json_flag(parser)
-    row = parser.add_argument_group("row of the LocalMIL leaderboard").add_argument
-    row(
-        "--submit", type=Path, metavar="FILE",
-        help="Add the test bags to this row, a JSON file for the folder submissions of a "
-        "benchmark; call it once for each fold.",
-    )  # fmt: skip
-    row(
-        "--set", type=Path, metavar="DIR",
-        help="The set that probsa dataset localmil prepared; needed by --submit.",
-    )  # fmt: skip
-    row("--method", metavar="NAME", help="Name of the row. Default: that of the model.")
-    row(
-        "--replicate", type=int, default=0, metavar="N",
-        help="Number of the replicate, for example the seed. Default: 0.",
-    )  # fmt: skip
     return parser
 
 
@@ -88,10 +73,6 @@ def run(arguments: Sequence[str]) -> int:
         )
     if args.mpp is not None and args.lesions is None:
         raise InputError(f"--mpp is {args.mpp:g}, which only lesions need: add --lesions DIR")
-    if (args.submit is None) != (args.set is None):
-        raise InputError("--submit FILE and --set DIR are needed together")
-    if args.submit is not None:
-        _submit(args)
     with stated_limit(args):
         report = evaluate(
             args.predictions,
@@ -115,18 +96,3 @@ def run(arguments: Sequence[str]) -> int:
     for reason in report.unmet:
         ERR.print(f"probsa: error: {reason}", markup=False, soft_wrap=True, highlight=False)
     return 2 if report.unmet else 0
-
-
-def _submit(args: Namespace) -> None:
-    from ...evaluation import submit
-    from ..terminal import ERR
-
-    row = submit(
-        args.predictions, args.submit, folder=args.set, method=args.method,
-        replicate=args.replicate,
-    )  # fmt: skip
-    for name, results in row.sets.items():
-        for replicate in results.replicates:
-            state = results.missing(replicate) or "complete"
-            text = f"{args.submit}: {row.method} on {name}, replicate {replicate}: {state}"
-            ERR.print(text, markup=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core import Bags
+from probsa.core import Bags
 
 WIDTH = 512
 """Width of the first layer of every method."""

@@ -1,6 +1,6 @@
 """Kill -9 patch and extract at many moments, resume, and compare with an uninterrupted run.
 
-    python benchmarks/real/kills.py --log LOG.csv [--moments 50] [--seed 0] [--disk 0.05]
+    python benchmarks/kills.py --log LOG.csv [--moments 50] [--seed 0] [--disk 0.05]
 
 Moments are drawn over the measured duration of each command; every fifth run is killed instead when
 a temporary file appears. Flushing a file is slowed down by `--disk` seconds, so that some moments

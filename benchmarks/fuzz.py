@@ -1,6 +1,6 @@
 """Alter inputs of every kind by seed, and count what the commands do with them.
 
-    python benchmarks/real/fuzz.py --cases 10000 --out fuzz
+    python benchmarks/fuzz.py --cases 10000 --out fuzz
 
 The mutations and verdicts are those of `tests/fuzz`. Every 250 cases run in a process of their own,
 so that a crash costs one case; it counts as a traceback. `cases.csv` has a row per case, and
@@ -18,7 +18,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 # in place of this folder, in which `fuzz` would be this file
-sys.path[0] = str(Path(__file__).resolve().parents[2] / "tests")
+sys.path[0] = str(Path(__file__).resolve().parents[1] / "tests")
 
 from fuzz.subjects import SUBJECTS  # noqa: E402
 from fuzz.verdicts import SECONDS, VERDICTS, Bench, Case  # noqa: E402

@@ -1,0 +1,190 @@
+"""Write the leaderboard of LocalMIL as one HTML page; a click on a heading sorts.
+
+    python benchmarks/localmil/page.py benchmarks/localmil/*.csv [mine/*.csv] [--out FILE.html]
+
+A table is `leaderboard_SET.csv` of `probsa benchmark recipes/localmil.yaml`, or a file of
+`submit.py` named after the set. Files of one set (of the same name in other folders) are one table.
+The page computes means over the sets, average ranks, and gains over the best null map for rows that
+have none; all other values, intervals and winners are those of the tables.
+"""
+
+import argparse
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from probsa.core import read_csv, write_text
+from probsa.statistics import average_ranks
+
+MEASURES = {
+    "auroc": ("bag AUROC", ".1f"),
+    "nll": ("NLL", ".3f"),
+    "ap": ("AP within bags", ".1f"),
+    "gain": ("gain over the best null", "+.1f"),
+    "ap_shown": ("AP of the shown score", ".1f"),
+    "doubt_gain": ("P(wrong) minus margin", "+.1f"),
+    "area": ("area of deletion", ".3f"),
+    "faithfulness": ("rank correlation", ".3f"),
+    "seconds": ("seconds", ".0f"),
+}
+"""Columns of the tables: their titles and how their values are written."""
+RANKED = {"auroc": 1.0, "nll": -1.0, "ap": 1.0}
+"""The measures that methods are ranked by, with −1 where less is better."""
+NULL = "(null)"
+TITLE = "LocalMIL leaderboard"
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1200px;
+  padding: 0 1rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; }
+th, td { padding: .3rem .6rem; text-align: right; white-space: nowrap;
+  border-bottom: 1px solid color-mix(in srgb, currentColor 18%, transparent); }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
+  background: Canvas; }
+th { cursor: pointer; white-space: normal; vertical-align: bottom; }
+th:focus-visible { outline: 2px solid Highlight; }
+th[aria-sort=ascending]::after { content: " ▲"; }
+th[aria-sort=descending]::after { content: " ▼"; }
+tr.null td { font-style: italic; opacity: .8; }
+td small { opacity: .7; }
+.scroll { overflow-x: auto; }
+"""
+SCRIPT = """
+for (const table of document.querySelectorAll("table")) {
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => {
+    const sort = () => {
+      const up = head.getAttribute("aria-sort") === "descending";
+      heads.forEach((h) => h.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", up ? "ascending" : "descending");
+      const value = (row) => row.cells[column].dataset.value ?? "";
+      const compare = (a, b) => {
+        const [x, y] = [value(a), value(b)];
+        if (x === "" || y === "") return (x === "") - (y === "");
+        const order = column === 0 ? x.localeCompare(y) : Number(x) - Number(y);
+        return up ? order : -order;
+      };
+      table.tBodies[0].append(...[...table.tBodies[0].rows].sort(compare));
+    };
+    head.addEventListener("click", sort);
+    head.addEventListener("keydown", (e) => { if (e.key === "Enter") sort(); });
+  });
+}
+"""
+
+Row = dict[str, str]
+Board = dict[str, Row]
+"""The rows of one set by method."""
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=TITLE)
+    parser.add_argument("tables", type=Path, nargs="+", help="CSV files of the sets")
+    parser.add_argument("--out", type=Path, default=Path("leaderboard.html"), help="HTML file")
+    given = parser.parse_args()
+    boards: dict[str, Board] = {}
+    for path in given.tables:
+        board = boards.setdefault(path.stem.removeprefix("leaderboard_"), {})
+        board |= {row["method"]: row for row in read_csv(path)}
+    for name, board in boards.items():
+        nulls = [v for m, r in board.items() if NULL in m and (v := number(r, "ap")) is not None]
+        if not nulls:
+            raise SystemExit(f"no table of {name} has a null map: give leaderboard_{name}.csv too")
+        for row in board.values():
+            if row.get("gain") is None and (ap := number(row, "ap")) is not None:
+                row["gain"] = str(ap - max(nulls))
+    write_text(given.out, page(boards))
+    print(given.out)
+
+
+def number(row: Row, column: str) -> float | None:
+    """Return a value of a row, or None."""
+    return float(text) if (text := row.get(column)) else None
+
+
+def page(boards: dict[str, Board]) -> str:
+    """Return the page: a table over all sets, followed by one of each."""
+    links = "".join(f'<a href="#{escape(name)}">{escape(name)}</a> ' for name in boards)
+    titles = [title for title, _ in MEASURES.values()]
+    body = section("all", "all sets", ["average rank", *titles, "gains shown"], overall(boards))
+    for name, board in boards.items():
+        order = sorted(board, key=lambda m: -(number(board[m], "ap") or 0))
+        rows = [(m, [cell(board[m], c) for c in MEASURES]) for m in order]
+        body += section(name, name, titles, rows)
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{TITLE}</title>\n<style>{STYLE}</style></head><body>\n<h1>{TITLE}</h1>\n"
+        "<p>Means over the sets that a method has, of measures that it has on all of them. [lo, hi]"
+        " are 95 % intervals over groups. Bold: winners, and differences shown to be above 0, as"
+        f" stated in the tables (docs/localmil.md).</p>\n<nav>{links}</nav>\n{body}"
+        f"<script>{SCRIPT}</script>\n</body></html>\n"
+    )
+
+
+def overall(boards: dict[str, Board]) -> list[tuple[str, list[str]]]:
+    """Return the cells over all sets by method, in the order of their ranks."""
+    methods = list(dict.fromkeys(method for board in boards.values() for method in board))
+    values = {m: _ranked(boards, m) for m in methods}
+    ranked = {m: v for m, v in values.items() if len(v) == len(RANKED) * len(boards)}
+    ranks = average_ranks(ranked).mean if len(ranked) > 1 else {}
+    rows = []
+    for method in methods:
+        own = [board[method] for board in boards.values() if method in board]
+        means: dict[str, float | None] = {}
+        for column in MEASURES:
+            known = [v for row in own if (v := number(row, column)) is not None]
+            means[column] = float(np.mean(known)) if len(known) == len(own) else None
+        gains = sum(row.get("gain_winner") == "1" for row in own)
+        cells = [written(ranks.get(method), ".1f")]
+        cells += [written(means[c], how) for c, (_, how) in MEASURES.items()]
+        cells.append(written(float(gains), ".0f"))
+        rows.append(((ranks.get(method, np.inf), -(means["ap"] or 0)), (method, cells)))
+    return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
+
+
+def _ranked(boards: dict[str, Board], method: str) -> list[float]:
+    """Return the ranked measures that a method has, more being better."""
+    return [
+        sign * value
+        for board in boards.values()
+        for column, sign in RANKED.items()
+        if (value := number(board.get(method, {}), column)) is not None
+    ]
+
+
+def section(name: str, title: str, heads: Sequence[str], rows: Sequence) -> str:
+    """Return a table with its heading; cells are HTML."""
+    head = "".join(f'<th tabindex="0">{escape(h)}</th>' for h in ("method", *heads))
+    body = ""
+    for method, cells in rows:
+        kind = ' class="null"' if method.endswith(NULL) else ""
+        first = f'<td data-value="{escape(method)}">{escape(method)}</td>'
+        body += f"<tr{kind}>{first}{''.join(cells)}</tr>\n"
+    return (
+        f'<section id="{escape(name)}"><h2>{escape(title)}</h2>\n<div class="scroll"><table>'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div></section>\n"
+    )
+
+
+def cell(row: Row, column: str) -> str:
+    """Return a value of a table with its interval; a winner is bold."""
+    how = MEASURES[column][1]
+    low, high = number(row, f"{column}_low"), number(row, f"{column}_high")
+    ends = "" if low is None or high is None else f" <small>[{low:{how}}, {high:{how}}]</small>"
+    return written(number(row, column), how, ends=ends, bold=row.get(f"{column}_winner") == "1")
+
+
+def written(value: float | None, how: str, *, ends: str = "", bold: bool = False) -> str:
+    """Return a cell of a table."""
+    if value is None:
+        return '<td data-value="">-</td>'
+    text = f"{value:{how}}{ends}"
+    return f'<td data-value="{value!r}">{f"<strong>{text}</strong>" if bold else text}</td>'
+
+
+if __name__ == "__main__":
+    main()
