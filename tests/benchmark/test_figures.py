@@ -44,8 +44,7 @@ from probsa.benchmark.results.results import read_scores
 from probsa.benchmark.tables.instances import instances_table
 from probsa.errors import InputError, UnknownName
 from probsa.models import names
-from probsa.statistics import comparison
-from probsa.statistics.metric import Metric
+from probsa.statistics import Metric, comparison
 
 BAGS = [["a", "b", "c", "d"], ["e", "f", "g", "h"], ["i", "j", "k", "l"]]
 Y = dict(zip("abcdefghijkl", [0, 0, 1, 1] * 3, strict=True))

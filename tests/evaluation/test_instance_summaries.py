@@ -14,13 +14,7 @@ from probsa.evaluation.instance_summaries import instance_samples, ranking_sampl
 from probsa.evaluation.instances import instance_metrics
 from probsa.evaluation.pools import Pool
 from probsa.evaluation.within_bags import WITHIN_BAGS
-from probsa.statistics.bootstrap import Draws
-from probsa.statistics.sampled import (
-    SampledMetric,
-    mean_over_replicates,
-    replicate_weights,
-    sampled_difference,
-)
+from probsa.statistics import Draws, Metric, mean_over_replicates, replicate_weights
 
 
 def _replicates(count=3, *, bags=8, first=0):
@@ -41,7 +35,7 @@ def _validation(count=3):
 def _summary(replicates, positive, **options):
     given = {"validation": None, "groups": None, "bootstrap": 0, **options}
     samples = instance_samples(replicates, positive=positive, **given)
-    return {name: sample.metric() for name, sample in samples.items()}
+    return {name: sample for name, sample in samples.items()}
 
 
 def test_the_metrics_of_one_replicate_are_those_of_one_run():
@@ -107,7 +101,7 @@ def test_intervals_resample_bags_and_replicates_together():
     draws = Draws.stratified(flags, groups=None, resamples=50, seed=6)
     weights = replicate_weights(3, resamples=50, seed=6)[1:]
     values = []
-    for counts, weight in zip(draws.counts, weights, strict=True):
+    for counts, weight in zip(draws.counts[1:], weights, strict=True):
         aurocs = []
         for r in replicates:
             resample = [p for p, c in zip(r, counts, strict=True) for _ in range(c)]
@@ -157,11 +151,11 @@ def test_two_methods_are_paired():
         instance_samples(better, **given)["auroc"],
         instance_samples(replicates, **given)["auroc"],
     )
-    gain = sampled_difference(a, b).metric()
+    gain = a - b
     assert gain.value == pytest.approx(a.value - b.value)
     assert gain.low > 0
     width = gain.high - gain.low
-    assert width < a.metric().high - b.metric().low
+    assert width < a.high - b.low
     # All replicates are put into the order of the first one's bags.
     mixed = [replicates[0], replicates[1][::-1]]
     assert _summary(mixed, positive) == _summary(replicates, positive)
@@ -281,21 +275,21 @@ def test_bags_without_instance_labels_are_left_out():
 
 
 def test_a_replicate_without_a_value_is_left_out_of_the_mean():
-    rows = SampledMetric(rows=np.array([1.0, 2.0, np.nan]))
-    other = SampledMetric(rows=np.array([3.0, 4.0, 7.0]))
+    rows = Metric.of(np.array([1.0, 2.0, np.nan]))
+    other = Metric.of(np.array([3.0, 4.0, 7.0]))
     weights = np.array([[1, 1, 1], [2, 0, 1], [1, 1, 1]], dtype=float)
-    got = mean_over_replicates([rows, SampledMetric.undefined("why"), other], weights=weights)
+    got = mean_over_replicates([rows, Metric.undefined("why"), other], weights=weights)
     np.testing.assert_allclose(got.rows, [2, (2 * 2 + 4) / 3, 7])
     lost = mean_over_replicates([rows, other], weights=np.array([[1.0, 1], [0, 1], [1, 0]]))
     assert np.isnan(lost.rows[2]) and lost.rows[1] == 4
     assert (
         mean_over_replicates(
-            [SampledMetric.undefined("why"), SampledMetric.undefined("also")],
+            [Metric.undefined("why"), Metric.undefined("also")],
             weights=np.ones((3, 2)),
         ).reason
         == "why"
     )
-    assert sampled_difference(rows, SampledMetric.undefined("why")).metric().reason == "why"
+    assert (rows - Metric.undefined("why")).reason == "why"
 
 
 def test_bad_input():

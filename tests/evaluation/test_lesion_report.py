@@ -27,7 +27,7 @@ from probsa.evaluation.lesion_masks import find_lesions
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.report import evaluate
 from probsa.evaluation.tables import write_predictions
-from probsa.statistics.free_response import froc
+from probsa.statistics import froc
 
 ALL6 = ("Tumor_001", "Tumor_002", "Tumor_003", "Tumor_004", "Normal_001", "Normal_002")
 

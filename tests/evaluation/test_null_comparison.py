@@ -8,14 +8,14 @@ from scipy.stats import binom
 from support.paths import ROOT
 
 from probsa.evaluation.null_comparison import compare_to_null_maps
-from probsa.statistics.sampled import SampledMetric
+from probsa.statistics import Metric
 
 RESAMPLES = 2000
 
 
 def sample(value, *, deviation=0.02, seed=0):
     noise = np.random.default_rng(seed).normal(scale=deviation, size=RESAMPLES)
-    return SampledMetric(rows=np.array([value, *(value + noise)]))
+    return Metric.of(np.array([value, *(value + noise)]))
 
 
 def test_a_map_must_beat_every_null_map():
@@ -45,7 +45,7 @@ def test_a_map_that_loses_and_one_that_cannot_be_compared():
     nothing = compare_to_null_maps("attention", sample(0.6), {}, groups=9)
     assert nothing.verdict == "undefined" and "no null map" in nothing.sentence
     undefined = compare_to_null_maps(
-        "attention", SampledMetric.undefined("no positive bag"), nulls, groups=9
+        "attention", Metric.undefined("no positive bag"), nulls, groups=9
     )
     assert "no positive bag" in undefined.sentence and undefined.to_dict()["null"] is None
 

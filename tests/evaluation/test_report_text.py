@@ -12,7 +12,7 @@ from probsa.evaluation.beyond_validation import DISTANCE_VALIDATION_BAGS
 from probsa.evaluation.detector_pool import detector_pool
 from probsa.evaluation.report import evaluate
 from probsa.evaluation.tables import write_predictions
-from probsa.statistics import Draws, sampled_auroc
+from probsa.statistics import Draws, auroc
 
 
 def _folder(path, *, variance=True, parts=("val", "test"), metadata=None, **fields):
@@ -75,7 +75,7 @@ def test_the_null_rivals_of_the_benchmark_are_those_of_the_report(tmp_path):
     pool = detector_pool(positive)
     draws = Draws(counts=np.ones((1, 12)), member=pool["bag"])
     for name in ("margin", "entropy"):
-        expected = sampled_auroc(pool["wrong"], pool[name], draws=draws, what="instances").value
+        expected = auroc(pool["wrong"], pool[name], draws=draws, what="instances").value
         assert found[name]["value"] == pytest.approx(expected), name
 
 

@@ -54,9 +54,7 @@ def test_the_measures_of_one_bag():
 def test_means_are_over_mixed_positive_bags_and_intervals_over_groups():
     values = np.arange(12.0).reshape(3, 4)
     mixed = np.array([True, False, True])
-    draws = bag_draws(
-        ["a", "b", "c"], np.ones(3, bool), groups=None, resamples=50, seed=0
-    ).with_data()
+    draws = bag_draws(["a", "b", "c"], np.ones(3, bool), groups=None, resamples=50, seed=0)
     got = within_samples(values, mixed, draws=draws)
     assert [got[k].value for k in WITHIN_BAGS] == pytest.approx(list(values[[0, 2]].mean(0)))
     assert set(np.unique(got[WITHIN].rows[np.isfinite(got[WITHIN].rows)])) > {0.0, 4.0, 8.0}

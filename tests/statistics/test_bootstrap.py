@@ -90,7 +90,7 @@ def test_the_std_of_a_resampled_mean_is_its_standard_error():
 
 def test_items_follow_their_bags():
     draws = Draws.stratified(np.array([0, 1, 1]), groups=["p", "q", "q"], resamples=3, seed=0)
-    data = draws.with_data()
+    data = draws
     np.testing.assert_array_equal(data.counts, [[1, 1], *draws.counts])
     assert draws.for_items(np.array([2, 0, 0, 1])).member.tolist() == [1, 0, 0, 1]
 

@@ -17,7 +17,7 @@ from probsa.statistics.calibration import (
 
 def _draws(items, *, resamples=0, groups=None):
     strata = np.zeros(items, dtype=np.int64)
-    return Draws.stratified(strata, groups=groups, resamples=resamples, seed=0).with_data()
+    return Draws.stratified(strata, groups=groups, resamples=resamples, seed=0)
 
 
 def _items(n, *, seed=0, digits=2):

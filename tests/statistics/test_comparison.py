@@ -4,6 +4,9 @@ import re
 
 import numpy as np
 import pytest
+from probsa.statistics.comparison import compare, holm
+from probsa.statistics.paired_difference import StandardError, _standard_error
+from probsa.statistics.replicates import draw_patients, resampled_metric
 from scipy import stats
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 from support.delong import delong
@@ -11,9 +14,6 @@ from support.equal_methods import cohort
 
 from probsa.errors import InputError
 from probsa.statistics import paired_difference, replicates
-from probsa.statistics.comparison import compare, holm
-from probsa.statistics.paired_difference import StandardError, _standard_error
-from probsa.statistics.replicates import draw_patients, resampled_metric
 
 SKLEARN = {
     "auroc": roc_auc_score,

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from lifelines import KaplanMeierFitter
+from probsa.statistics.kaplan_meier import resampled_survival
 
 from probsa.errors import InputError
 from probsa.statistics import CensoringCurve, KaplanMeier
-from probsa.statistics.kaplan_meier import resampled_survival
 
 
 def _cohort(n, *, seed, ties=True):

@@ -115,12 +115,12 @@ def test_metrics_are_those_of_scikit_learn(seed):
 def test_resamples_are_those_of_repeated_rows():
     y, p = _data(24, 3, seed=1)
     groups = [i // 2 for i in range(24)]
-    draws = Draws.stratified(np.zeros(24), groups=groups, resamples=5, seed=3).with_data()
+    draws = Draws.stratified(np.zeros(24), groups=groups, resamples=5, seed=3)
     undefined = assert_resamples_are_repeated_rows(
         lambda rows, d: multiclass_metrics(y[rows], p[rows], draws=d), draws
     )
     assert undefined == 0
-    few = Draws.stratified(np.zeros(8), groups=None, resamples=10, seed=0).with_data()
+    few = Draws.stratified(np.zeros(8), groups=None, resamples=10, seed=0)
     undefined = assert_resamples_are_repeated_rows(
         lambda rows, d: multiclass_metrics(Y[rows], P[rows], draws=d), few
     )

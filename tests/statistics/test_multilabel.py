@@ -100,7 +100,7 @@ def test_without_thresholds_there_are_no_calls():
 
 def test_resamples_are_those_of_repeated_rows():
     y, p = _random(16, seed=3)
-    draws = Draws.stratified(np.zeros(16), groups=None, resamples=15, seed=2).with_data()
+    draws = Draws.stratified(np.zeros(16), groups=None, resamples=15, seed=2)
     undefined = assert_resamples_are_repeated_rows(
         lambda rows, d: _metrics(y[rows], p[rows], draws=d), draws
     )

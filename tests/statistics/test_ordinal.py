@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import scoringrules
+from probsa.statistics.ordinal import ranked_probability_scores
 from scipy.special import expit
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, roc_auc_score
 from support.target_metrics import assert_resamples_are_repeated_rows, values
 
 from probsa.statistics import Draws, median_call, ordinal_metrics
-from probsa.statistics.ordinal import ranked_probability_scores
 
 THETA = np.array([-1.5, -0.5, 0.5, 1, 2])
 ETA = np.array([-2, -0.5, 0.8, 2.5, 0.1])
@@ -91,9 +91,7 @@ def test_undefined_metrics_have_reasons():
 
 def test_resamples_are_those_of_repeated_rows():
     y, p = _random(18, seed=4, grades=4)
-    draws = Draws.stratified(
-        np.zeros(18), groups=[i // 2 for i in range(18)], resamples=10, seed=1
-    ).with_data()
+    draws = Draws.stratified(np.zeros(18), groups=[i // 2 for i in range(18)], resamples=10, seed=1)
     assert_resamples_are_repeated_rows(
         lambda rows, d: ordinal_metrics(y[rows], p[rows], draws=d), draws
     )

@@ -5,10 +5,6 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import stats
-
-from probsa.errors import InputError
-from probsa.statistics import ranking
 from probsa.statistics.ranking import (
     average_ranks,
     critical_difference,
@@ -16,6 +12,10 @@ from probsa.statistics.ranking import (
     nemenyi,
     signed_rank,
 )
+from scipy import stats
+
+from probsa.errors import InputError
+from probsa.statistics import ranking
 
 
 @pytest.fixture(scope="module")

@@ -77,4 +77,4 @@ def test_resamples_are_those_of_repeated_rows():
         of_rows = {level: column[rows] for level, column in quantiles.items()}
         return regression_metrics(y[rows], predicted[rows], quantiles=of_rows, draws=d)
 
-    assert_resamples_are_repeated_rows(metrics, draws.with_data())
+    assert_resamples_are_repeated_rows(metrics, draws)

@@ -11,7 +11,7 @@ from probsa.statistics.risk import augrc
 
 def _draws(items, *, resamples=0, groups=None):
     strata = np.zeros(items, dtype=np.int64)
-    return Draws.stratified(strata, groups=groups, resamples=resamples, seed=0).with_data()
+    return Draws.stratified(strata, groups=groups, resamples=resamples, seed=0)
 
 
 def _by_hand(wrong, doubt, share):

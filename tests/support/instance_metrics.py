@@ -4,7 +4,6 @@ import numpy as np
 
 from probsa.evaluation.error_detectors import AREAS, detector_samples, doubt_gain, gain
 from probsa.evaluation.pools import bag_draws
-from probsa.statistics import student_interval
 
 
 def detector_metrics(bags, positive, *, groups=None, bootstrap=0, seed=0):
@@ -12,13 +11,11 @@ def detector_metrics(bags, positive, *, groups=None, bootstrap=0, seed=0):
     flags = np.array([positive.get(p.name, False) for p in bags], dtype=bool)
     names = [p.name for p in bags]
     draws = bag_draws(names, flags, groups=groups, resamples=bootstrap, seed=seed)
-    samples = detector_samples(bags, positive=flags, draws=draws.with_data())
+    samples = detector_samples(bags, positive=flags, draws=draws)
     samples |= {f"error_auroc_gain_{area}": gain(samples, area=area) for area in AREAS}
     units = {(groups or {}).get(b.name, b.name) for b in bags if positive.get(b.name, False)}
     gains = {
-        f"error_auroc_doubt_gain_{area}": student_interval(
-            doubt_gain(samples, area=area), groups=len(units)
-        )
+        f"error_auroc_doubt_gain_{area}": doubt_gain(samples, area=area).student(groups=len(units))
         for area in AREAS
     }
-    return {name: sample.metric() for name, sample in samples.items()} | gains
+    return {name: sample for name, sample in samples.items()} | gains

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from probsa.errors import InputError
-from probsa.statistics import Draws, SampledMetric, TargetMetrics
+from probsa.statistics import Draws, Metric, TargetMetrics
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def refused(message: str) -> Iterator[None]:
         jaxtyping.config.update("jaxtyping_disable", value=before)
 
 
-def flat(metrics: TargetMetrics) -> dict[str, SampledMetric]:
+def flat(metrics: TargetMetrics) -> dict[str, Metric]:
     """Every metric by its name, those of parts as `part: name`."""
     parts = {f"{p}: {k}": m for p, of_part in metrics.by_part.items() for k, m in of_part.items()}
     return {**metrics.overall, **parts}

@@ -18,7 +18,6 @@ from ..statistics import (
     Draws,
     Metric,
     Reliability,
-    SampledMetric,
     bin_count,
     calibration_error,
     equal_mass_bins,
@@ -131,7 +130,7 @@ def calibration_section(evaluated: Evaluated) -> CalibrationSection:
     y, p = evaluated.y(rows), evaluated.p(rows)
     draws = Draws.stratified(
         y, groups=evaluated.groups(rows), resamples=evaluated.bootstrap, seed=evaluated.seed
-    ).with_data()
+    )
     if p.shape[1] == 2:
         quantity, score, hit = "p(Y = 1) and the frequency of Y = 1", p[:, 1], y == 1
     else:
@@ -144,7 +143,7 @@ def calibration_section(evaluated: Evaluated) -> CalibrationSection:
         bags=Calibration(
             quantity=quantity,
             items=len(score),
-            ece=calibration_error(score, hit, bins=bins, draws=draws).metric(),
+            ece=calibration_error(score, hit, bins=bins, draws=draws),
             diagram=diagram,
             chance=chance,
         ),
@@ -170,7 +169,7 @@ def _class_wise(y: np.ndarray, p: Float[np.ndarray, "bags classes"], *, draws: D
     for c in range(p.shape[1]):
         bins = equal_mass_bins(p[:, c], bins=bin_count(len(y)))
         rows.append(calibration_error(p[:, c], y == c, bins=bins, draws=draws).rows)
-    return SampledMetric(rows=np.mean(rows, axis=0)).metric()
+    return Metric.of(np.mean(rows, axis=0))
 
 
 def _instances(evaluated: Evaluated) -> Calibration | str:
@@ -206,12 +205,12 @@ def _instances(evaluated: Evaluated) -> Calibration | str:
         resamples=min(evaluated.bootstrap, INSTANCE_RESAMPLES),
         seed=evaluated.seed,
     )
-    within = draws.with_data().for_items(bag)
+    within = draws.for_items(bag)
     bins = equal_mass_bins(score, bins=bin_count(len(score)))
     return Calibration(
         quantity="P(f > 0) and the share of positive instances, in positive bags",
         items=len(score),
-        ece=calibration_error(score, hit, bins=bins, draws=within).metric(),
+        ece=calibration_error(score, hit, bins=bins, draws=within),
         diagram=sampled_reliability(score, hit, bins=bins, draws=within),
     )
 

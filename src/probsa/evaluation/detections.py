@@ -15,13 +15,12 @@ from ..statistics import (
     Draws,
     Metric,
     RetentionCurve,
-    SampledMetric,
     augrc,
     ratio_of_sums,
     retention_curve,
-    sampled_auroc,
-    sampled_difference,
-    student_interval,
+)
+from ..statistics import (
+    auroc as auroc_of,
 )
 from .error_detectors import margin_verdict
 from .metrics import all_same_reason
@@ -157,28 +156,25 @@ def detect(
     rate = ratio_of_sums(wrong, np.ones_like(wrong), draws=draws)
     all_same = all_same_reason(wrong, what=what)
     fewer = Draws(counts=draws.counts[: CURVE_RESAMPLES + 1], member=draws.member)
-    auroc: dict[str, SampledMetric] = {}
-    areas: dict[str, SampledMetric] = {}
+    auroc: dict[str, Metric] = {}
+    areas: dict[str, Metric] = {}
     curves: dict[str, RetentionCurve] = {}
     for name, score in detectors.items():
         if all_same or isinstance(score, str):
             reason = all_same or str(score)
-            auroc[name] = areas[name] = SampledMetric.undefined(reason)
+            auroc[name] = areas[name] = Metric.undefined(reason)
             continue
-        auroc[name] = sampled_auroc(wrong, score, draws=draws, what=what)
+        auroc[name] = auroc_of(wrong, score, draws=draws, what=what)
         aurocs, rates = auroc[name].rows, rate.rows
         assert aurocs is not None and rates is not None, "calls are right and wrong"
-        areas[name] = SampledMetric(rows=augrc(rates, aurocs))
+        areas[name] = Metric.of(augrc(rates, aurocs))
         curves[name] = retention_curve(wrong, score, draws=fewer)
     return Detections(
         what=what,
         items=len(wrong),
-        error_rate=rate.metric(),
-        auroc={name: m.metric() for name, m in auroc.items()},
-        augrc={name: m.metric() for name, m in areas.items()},
-        gain=student_interval(
-            sampled_difference(auroc["doubt"], auroc["margin"]),
-            groups=len(np.unique(draws.member)),
-        ),
+        error_rate=rate,
+        auroc=dict(auroc),
+        augrc=dict(areas),
+        gain=(auroc["doubt"] - auroc["margin"]).student(groups=len(np.unique(draws.member))),
         curves=curves,
     )

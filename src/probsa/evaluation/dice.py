@@ -8,7 +8,7 @@ attention is undefined are thresholded themselves.
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ..statistics import Draws, SampledMetric, ratio_of_sums
+from ..statistics import Draws, Metric, ratio_of_sums
 from .pools import Pool
 
 DICE = ("dice", "dice_pooled")
@@ -51,9 +51,7 @@ def no_positive_reason(pool: Pool) -> str | None:
     return None if pool.y.any() else f"no positive instance among {len(pool.y)} of positive bags"
 
 
-def dice_samples(
-    pool: Pool, called: Bool[np.ndarray, " n"], *, draws: Draws
-) -> dict[str, SampledMetric]:
+def dice_samples(pool: Pool, called: Bool[np.ndarray, " n"], *, draws: Draws) -> dict[str, Metric]:
     """Return the metrics of `DICE`.
 
     Args:
@@ -63,7 +61,7 @@ def dice_samples(
     """
     reason = no_positive_reason(pool)
     if reason:
-        return dict.fromkeys(DICE, SampledMetric.undefined(reason))
+        return dict.fromkeys(DICE, Metric.undefined(reason))
     bags = len(draws.member)
 
     def per_bag(value: Bool[np.ndarray, " n"]) -> Float[np.ndarray, " bags"]:
@@ -78,5 +76,5 @@ def dice_samples(
     assert pooled.rows is not None
     return {
         "dice": ratio_of_sums(dice, defined, draws=draws),
-        "dice_pooled": SampledMetric(rows=np.where(count > 0, pooled.rows, np.nan)),
+        "dice_pooled": Metric.of(np.where(count > 0, pooled.rows, np.nan)),
     }

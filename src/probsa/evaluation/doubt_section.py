@@ -162,7 +162,7 @@ def _bags(evaluated: Evaluated) -> Detections:
             "entropy": entr(p).sum(1),
             "ood": NO_DISTANCE if table.ood_distance is None else table.ood_distance[rows],
         },
-        draws=draws.with_data(),
+        draws=draws,
         what="bags",
     )
 
@@ -193,7 +193,7 @@ def _instances(evaluated: Evaluated) -> Detections | str:
     return detect(
         pool["wrong"],
         {name: detectors[name] for name in INSTANCE_TITLES},
-        draws=draws.with_data().for_items(rows[pool["bag"]]),
+        draws=draws.for_items(rows[pool["bag"]]),
         what=what,
     )
 

@@ -13,11 +13,11 @@ from jaxtyping import Bool, Float
 from ..statistics import (
     Draws,
     Metric,
-    SampledMetric,
     augrc,
     ratio_of_sums,
-    sampled_auroc,
-    sampled_difference,
+)
+from ..statistics import (
+    auroc as auroc_of,
 )
 from .detector_pool import detector_pool, missing_detectors
 from .metrics import NO_VARIANCE, all_same_reason
@@ -118,20 +118,18 @@ def best_rival(values: Mapping[str, float | None], *, area: InstanceArea) -> Err
     return best
 
 
-def gain(samples: Mapping[str, SampledMetric], *, area: InstanceArea) -> SampledMetric:
+def gain(samples: Mapping[str, Metric], *, area: InstanceArea) -> Metric:
     """Return the AUROC of σ² minus that of the rival that is best in the data, row by row."""
     variance = samples[f"error_auroc_variance_{area}"]
     best = best_rival({name: s.value for name, s in samples.items()}, area=area)
     if variance.rows is None or best is None:
-        return SampledMetric.undefined(variance.reason or "no rival is defined")
-    return sampled_difference(variance, samples[f"error_auroc_{best}_{area}"])
+        return Metric.undefined(variance.reason or "no rival is defined")
+    return variance - samples[f"error_auroc_{best}_{area}"]
 
 
-def doubt_gain(samples: Mapping[str, SampledMetric], *, area: InstanceArea) -> SampledMetric:
+def doubt_gain(samples: Mapping[str, Metric], *, area: InstanceArea) -> Metric:
     """Return the AUROC of P(wrong) minus that of the margin, row by row."""
-    return sampled_difference(
-        samples[f"error_auroc_doubt_{area}"], samples[f"error_auroc_margin_{area}"]
-    )
+    return samples[f"error_auroc_doubt_{area}"] - samples[f"error_auroc_margin_{area}"]
 
 
 def detector_samples(
@@ -139,7 +137,7 @@ def detector_samples(
     *,
     positive: Bool[np.ndarray, " bags"],
     draws: Draws,
-) -> dict[str, SampledMetric]:
+) -> dict[str, Metric]:
     """Return `error_rate_<area>`, `error_auroc_<detector>_<area>` and `augrc_<detector>_<area>`.
 
     An instance is called positive if its evidence (scores.py) is above 0.
@@ -170,7 +168,7 @@ def _area_samples(
     *,
     draws: Draws,
     area: InstanceArea,
-) -> dict[str, SampledMetric]:
+) -> dict[str, Metric]:
     what = INSTANCES_OF[area]
     within, wrong = draws.for_items(pool["bag"][inside]), pool["wrong"][inside]
     if len(wrong) == 0:
@@ -180,16 +178,16 @@ def _area_samples(
     all_same = all_same_reason(wrong, what=what)
     for detector, score in detectors_of(pool, inside):
         if isinstance(score, str):
-            auroc = SampledMetric.undefined(score)
+            auroc = Metric.undefined(score)
         elif all_same:
-            auroc = SampledMetric.undefined(all_same)
+            auroc = Metric.undefined(all_same)
         else:
-            auroc = sampled_auroc(wrong, score, draws=within, what=what)
+            auroc = auroc_of(wrong, score, draws=within, what=what)
         samples[f"error_auroc_{detector}_{area}"] = auroc
         samples[f"augrc_{detector}_{area}"] = (
             auroc
             if auroc.rows is None or rate.rows is None
-            else SampledMetric(rows=augrc(rate.rows, auroc.rows))
+            else Metric.of(augrc(rate.rows, auroc.rows))
         )
     return samples
 
@@ -217,9 +215,7 @@ def _varies(value: np.ndarray) -> bool:
     return bool((value != value[0]).any())
 
 
-def _all_undefined(
-    reason: str, *, areas: Sequence[InstanceArea] = AREAS
-) -> dict[str, SampledMetric]:
+def _all_undefined(reason: str, *, areas: Sequence[InstanceArea] = AREAS) -> dict[str, Metric]:
     names = [
         name
         for area in areas
@@ -232,4 +228,4 @@ def _all_undefined(
             ),
         )
     ]
-    return dict.fromkeys(names, SampledMetric.undefined(reason))
+    return dict.fromkeys(names, Metric.undefined(reason))

@@ -17,7 +17,7 @@ from rich.table import Table as Grid
 
 from ..core import CLASS_TASKS, Bag, counted, read_record, write_json
 from ..errors import InputError
-from ..statistics import Draws, Metric, ratio_of_sums, student_interval
+from ..statistics import Draws, Metric, ratio_of_sums
 from .deletion import REMOVAL_ORDERS, RULE, SAMPLES, DeletionCurves, deletion_curves
 from .evaluated import Evaluated
 from .map_scores import MapScore
@@ -206,9 +206,7 @@ def mean_curves_metrics(
     for rival in REMOVAL_ORDERS[1:]:  # over the bags that have both
         values[f"gain_over_{rival}"] = (areas["shown"] - areas[rival], rival)
     values["rank_correlation"] = (ranks, "rank_correlation")
-    draws = Draws.stratified(
-        np.ones(len(curves)), groups=groups, resamples=resamples, seed=seed
-    ).with_data()
+    draws = Draws.stratified(np.ones(len(curves)), groups=groups, resamples=resamples, seed=seed)
     return {
         name: _mean(value, _reason(curves, order), groups=groups, draws=draws)
         for name, (value, order) in values.items()
@@ -227,9 +225,7 @@ def _mean(
     if not defined.any():
         return Metric.undefined(reason)
     mean = ratio_of_sums(np.where(defined, value, 0.0), defined, draws=draws)
-    return student_interval(
-        mean, groups=len({g for g, d in zip(groups, defined, strict=True) if d})
-    )
+    return mean.student(groups=len({g for g, d in zip(groups, defined, strict=True) if d}))
 
 
 def _mean_curves(curves: Sequence[DeletionCurves]) -> dict[str, dict[str, list[float]]]:

@@ -13,7 +13,6 @@ from ..statistics import (
     RATES,
     Draws,
     Metric,
-    SampledMetric,
     SlideHits,
     froc,
     mean_over_replicates,
@@ -61,18 +60,16 @@ def froc_summary(
         groups=groups,
         resamples=bootstrap,
         seed=seed,
-    ).with_data()
+    )
     by_replicate = [_rows(slides, draws) for slides in replicates]
     weights = replicate_weights(
         len(replicates), resamples=len(draws.counts) - 1, seed=seed, blocks=blocks
     )
     means = [
-        mean_over_replicates(
-            [SampledMetric(rows=rows[:, k]) for rows in by_replicate], weights=weights
-        )
+        mean_over_replicates([Metric.of(rows[:, k]) for rows in by_replicate], weights=weights)
         for k in range(len(FROC_METRICS))
     ]
-    return {name: mean.metric() for name, mean in zip(FROC_METRICS, means, strict=True)}
+    return dict(zip(FROC_METRICS, means, strict=True))
 
 
 def _rows(slides: Sequence[SlideHits], draws: Draws) -> np.ndarray:

@@ -57,5 +57,5 @@ def share_ratio(
         groups=evaluated.group,
         resamples=evaluated.bootstrap,
         seed=evaluated.seed,
-    ).with_data()
-    return ratio_of_sums(numerator, denominator, draws=draws.for_items(rows)).metric()
+    )
+    return ratio_of_sums(numerator, denominator, draws=draws.for_items(rows))

@@ -13,11 +13,13 @@ from jaxtyping import Bool, Float
 from ..errors import InputError
 from ..statistics import (
     Draws,
-    SampledMetric,
+    Metric,
     mean_over_replicates,
     one_class_reason,
     replicate_weights,
-    sampled_auroc,
+)
+from ..statistics import (
+    auroc as auroc_of,
 )
 from .dice import (
     DICE,
@@ -46,7 +48,7 @@ def instance_samples(
     blocks: Sequence[Hashable] | None = None,
     bootstrap: int = 200,
     seed: int = 0,
-) -> dict[str, SampledMetric]:
+) -> dict[str, Metric]:
     """Return every instance metric, averaged over the replicates, with all resamples.
 
     The metrics are `auroc` and `average_precision` of μ (over all labelled instances; with the
@@ -80,8 +82,8 @@ def instance_samples(
         )
     bags = [p.name for p in replicates[0]]
     flags = np.array([bool(positive.get(b, False)) for b in bags], dtype=bool)
-    draws = bag_draws(bags, flags, groups=groups, resamples=bootstrap, seed=seed).with_data()
-    by_replicate: list[dict[str, SampledMetric]] = []
+    draws = bag_draws(bags, flags, groups=groups, resamples=bootstrap, seed=seed)
+    by_replicate: list[dict[str, Metric]] = []
     for r, predictions in enumerate(replicates):
         rows = np.flatnonzero([p.instance_labels is not None for p in predictions])
         judged, inside, within = labelled(predictions), flags[rows], draws.for_items(rows)
@@ -118,12 +120,12 @@ def ranking_samples(
     blocks: Sequence[Hashable] | None = None,
     bootstrap: int = 200,
     seed: int = 0,
-) -> dict[str, SampledMetric]:
+) -> dict[str, Metric]:
     """Return the metrics that rank scores, pooled and within bags, as `instance_samples` does."""
     replicates = _align(predictions_by_replicate)
     bags = [p.name for p in replicates[0]]
     flags = np.array([bool(positive.get(b, False)) for b in bags], dtype=bool)
-    draws = bag_draws(bags, flags, groups=groups, resamples=bootstrap, seed=seed).with_data()
+    draws = bag_draws(bags, flags, groups=groups, resamples=bootstrap, seed=seed)
     by_replicate = []
     for predictions in replicates:
         rows = np.flatnonzero([p.instance_labels is not None for p in predictions])
@@ -178,8 +180,8 @@ def _rows_by_run(
 
 
 def _mean(
-    samples: Sequence[Mapping[str, SampledMetric]], *, weights: Float[np.ndarray, "rows samples"]
-) -> dict[str, SampledMetric]:
+    samples: Sequence[Mapping[str, Metric]], *, weights: Float[np.ndarray, "rows samples"]
+) -> dict[str, Metric]:
     return {
         name: mean_over_replicates([s[name] for s in samples], weights=weights)
         for name in samples[0]
@@ -192,7 +194,7 @@ def _mean_over_runs(
     *,
     runs: Mapping[Hashable, list[int]],
     draws: Draws,
-) -> dict[str, SampledMetric]:
+) -> dict[str, Metric]:
     """Return the metrics that rank across bags, computed for each run and averaged."""
     by_run = []
     for rows in runs.values():
@@ -207,10 +209,10 @@ def _mean_over_runs(
 
 def _rank_samples(
     predictions: Sequence[Prediction], positive: Bool[np.ndarray, " bags"], *, draws: Draws
-) -> dict[str, SampledMetric]:
+) -> dict[str, Metric]:
     names = ("auroc", "average_precision", "auroc_positive_bags", "average_precision_positive_bags")
     if not predictions:
-        return dict.fromkeys(names, SampledMetric.undefined(NO_INSTANCE_LABELS))
+        return dict.fromkeys(names, Metric.undefined(NO_INSTANCE_LABELS))
     pool = Pool.of(predictions)
     inside = pool.within(positive.tolist())
     samples = [
@@ -220,22 +222,20 @@ def _rank_samples(
     return dict(zip(names, samples, strict=True))
 
 
-def _auroc_and_precision(
-    pool: Pool, *, draws: Draws, what: str
-) -> tuple[SampledMetric, SampledMetric]:
+def _auroc_and_precision(pool: Pool, *, draws: Draws, what: str) -> tuple[Metric, Metric]:
     within = draws.for_items(pool.bag)
     reason = one_class_reason(pool.y, what=what)
     average_precision = (
-        SampledMetric.undefined(f"{reason}: average precision is undefined")
+        Metric.undefined(f"{reason}: average precision is undefined")
         if reason
-        else SampledMetric(rows=within.ranks(pool.y, pool.score)[1])
+        else Metric.of(within.ranks(pool.y, pool.score)[1])
     )
-    return sampled_auroc(pool.y, pool.score, draws=within, what=what), average_precision
+    return auroc_of(pool.y, pool.score, draws=within, what=what), average_precision
 
 
 def _within_bags(
     predictions: Sequence[Prediction], positive: Bool[np.ndarray, " bags"], *, draws: Draws
-) -> dict[str, SampledMetric]:
+) -> dict[str, Metric]:
     """Return the means over the positive bags that have instances of both labels."""
     values = np.zeros((len(predictions), len(WITHIN_BAGS)))
     mixed = np.zeros(len(predictions), dtype=bool)
@@ -255,11 +255,11 @@ def _dice(
     validation: ValidationPredictions | None,
     positive: Mapping[str, bool],
     draws: Draws,
-) -> dict[str, SampledMetric]:
+) -> dict[str, Metric]:
     if validation is None:
-        return dict.fromkeys(DICE, SampledMetric.undefined(NO_VALIDATION))
+        return dict.fromkeys(DICE, Metric.undefined(NO_VALIDATION))
     if not predictions:
-        return dict.fromkeys(DICE, SampledMetric.undefined(NO_INSTANCE_LABELS))
+        return dict.fromkeys(DICE, Metric.undefined(NO_INSTANCE_LABELS))
     kind = score_kind_of(predictions)
     pool = Pool.of(predictions).within(inside.tolist())
     called = np.zeros(len(pool.y), dtype=bool)
@@ -269,7 +269,7 @@ def _dice(
         reason = no_threshold_reason(validation_pool)
         if reason:
             prefix = "" if fold is None else f"fold {fold}: "
-            return dict.fromkeys(DICE, SampledMetric.undefined(prefix + reason))
+            return dict.fromkeys(DICE, Metric.undefined(prefix + reason))
         threshold = dice_threshold(validation_pool.y, validation_pool.decision)
         of_run = np.isin(pool.bag, rows)
         called[of_run] = pool.decision[of_run] >= threshold
@@ -280,9 +280,9 @@ def _dice_of_map(
     predictions: Sequence[Prediction],
     inside: Bool[np.ndarray, " bags"],
     *,
-    chosen: SampledMetric,
+    chosen: Metric,
     draws: Draws,
-) -> SampledMetric:
+) -> Metric:
     """Return the Dice at evidence 0 of scores with a level, otherwise the one that is given."""
     if not predictions or not all(p.score_has_level for p in predictions):
         return chosen

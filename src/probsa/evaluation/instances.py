@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float
-from sklearn.metrics import accuracy_score, f1_score, roc_curve
+from sklearn.metrics import roc_curve
 
 from ..statistics import Draws, Metric, f1_and_accuracy, ratio_of_sums
 from .dice import DICE, dice_samples, dice_threshold, no_positive_reason, no_threshold_reason
@@ -121,8 +121,6 @@ def _error_metrics(pool: Pool, *, kind: str, draws: Draws) -> dict[str, Metric]:
     if len(pool.y) == 0:
         return dict.fromkeys(names, Metric.undefined(f"no {POSITIVE_BAGS}"))
     wrong = (pool.evidence > 0) != pool.y
-    rates = ratio_of_sums(wrong, np.ones_like(wrong), draws=draws).rows
-    assert rates is not None
 
     def auroc(score: Float[np.ndarray, " n"], *, constant: str | None) -> Metric:
         return error_auroc(wrong, score, draws=draws, constant=constant, what=POSITIVE_BAGS)
@@ -130,7 +128,7 @@ def _error_metrics(pool: Pool, *, kind: str, draws: Draws) -> dict[str, Metric]:
     no_variance = Metric.undefined(NO_VARIANCE)
     has_variance = pool.variance.any()
     return {
-        "error_rate": Metric.from_resamples(float(wrong.mean()), rates),
+        "error_rate": ratio_of_sums(wrong, np.ones_like(wrong), draws=draws),
         "error_auroc_variance": auroc(pool.variance, constant=NO_VARIANCE)
         if has_variance
         else no_variance,
@@ -144,8 +142,8 @@ def _dice_metrics(pool: Pool, validation: Pool | None, *, draws: Draws) -> dict[
     if reason or validation is None:
         return dict.fromkeys(DICE, Metric.undefined(reason or ""))
     called = pool.decision >= dice_threshold(validation.y, validation.decision)
-    samples = dice_samples(pool, called, draws=draws.with_data())
-    return {name: sample.metric() for name, sample in samples.items()}
+    samples = dice_samples(pool, called, draws=draws)
+    return dict(samples)
 
 
 def _authors_metrics(pool: Pool, validation: Pool | None, *, draws: Draws) -> dict[str, Metric]:
@@ -156,6 +154,6 @@ def _authors_metrics(pool: Pool, validation: Pool | None, *, draws: Draws) -> di
     y, called = pool.y, pool.score >= balanced_threshold(validation.y, validation.score)
     f1, accuracy = f1_and_accuracy(y, called, draws=draws)
     return {
-        "authors_f1": Metric.from_resamples(f1_score(y, called), f1),
-        "authors_accuracy": Metric.from_resamples(accuracy_score(y, called), accuracy),
+        "authors_f1": Metric.of(f1),
+        "authors_accuracy": Metric.of(accuracy),
     }

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
-from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from ..core import counted
 from ..errors import InputError
@@ -91,8 +90,8 @@ def rank_metrics(
         )
     auroc, average_precision = draws.ranks(y, score)
     return (
-        Metric.from_resamples(roc_auc_score(y, score), auroc),
-        Metric.from_resamples(average_precision_score(y, score), average_precision),
+        Metric.of(auroc),
+        Metric.of(average_precision),
     )
 
 
@@ -208,7 +207,7 @@ def error_auroc(
         reason = constant
     if reason is not None:
         return Metric.undefined(reason)
-    return Metric.from_resamples(roc_auc_score(wrong, score), draws.ranks(wrong, score)[0])
+    return Metric.of(draws.ranks(wrong, score)[0])
 
 
 def all_same_reason(wrong: Bool[np.ndarray, " items"], *, what: str) -> str | None:
@@ -308,16 +307,10 @@ def _macro(
     f1 = [f1_and_accuracy(y == c, called == c, draws=draws)[0] for c in classes]
     recall = [_recall(y == c, called == c, draws=draws) for c in classes]
     return {
-        "auroc": Metric.from_resamples(
-            np.mean([roc_auc_score(y == c, p[:, c]) for c in classes]), ranks[0]
-        ),
-        "average_precision": Metric.from_resamples(
-            np.mean([average_precision_score(y == c, p[:, c]) for c in classes]), ranks[1]
-        ),
-        "f1": Metric.from_resamples(f1_score(y, called, average="macro"), np.mean(f1, axis=0)),
-        "balanced_accuracy": Metric.from_resamples(
-            np.mean([np.mean(called[y == c] == c) for c in classes]), np.mean(recall, axis=0)
-        ),
+        "auroc": Metric.of(ranks[0]),
+        "average_precision": Metric.of(ranks[1]),
+        "f1": Metric.of(np.mean(f1, axis=0)),
+        "balanced_accuracy": Metric.of(np.mean(recall, axis=0)),
     }
 
 
@@ -329,15 +322,14 @@ def _call_metrics(
         metrics["f1"] = Metric.undefined(f"no positive bag among {len(y)}: F1 is undefined")
     else:
         f1, _ = f1_and_accuracy(y, called, draws=draws)
-        metrics["f1"] = Metric.from_resamples(f1_score(y, called), f1)
+        metrics["f1"] = Metric.of(f1)
     reason = one_class_reason(y, what="bags")
     if reason:
         undefined = Metric.undefined(f"{reason}: balanced accuracy is undefined")
         metrics["balanced_accuracy"] = undefined
     else:
-        value = (np.mean(called[y]) + np.mean(~called[~y])) / 2
         recalls = _recall(y, called, draws=draws) + _recall(~y, ~called, draws=draws)
-        metrics["balanced_accuracy"] = Metric.from_resamples(float(value), recalls / 2)
+        metrics["balanced_accuracy"] = Metric.of(recalls / 2)
     return metrics
 
 
@@ -350,9 +342,7 @@ def _recall(
 
 
 def _mean(value: Float[np.ndarray, " bags"], *, draws: Draws) -> Metric:
-    means = ratio_of_sums(value, np.ones_like(value), draws=draws).rows
-    assert means is not None
-    return Metric.from_resamples(float(value.mean()), means)
+    return ratio_of_sums(value, np.ones_like(value), draws=draws)
 
 
 def equal_width_bins(probability: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
@@ -365,6 +355,5 @@ def _ece(
 ) -> Metric:
     """Return Σ over bins of |Σ (confidence - hit)| / bags, the gaps of the reliability diagram."""
     gaps = np.eye(ECE_BINS)[equal_width_bins(confidence)] * (confidence - hit)[:, None]
-    value = np.abs(gaps.sum(0)).sum() / len(hit)
     sums = draws.totals(np.concatenate([gaps, np.ones((len(hit), 1))], axis=1))
-    return Metric.from_resamples(float(value), np.abs(sums[:, :-1]).sum(1) / sums[:, -1])
+    return Metric.of(np.abs(sums[:, :-1]).sum(1) / sums[:, -1])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..statistics import Metric, SampledMetric, sampled_difference, student_interval
+from ..statistics import Metric
 
 Verdict = Literal["better", "not better", "undecided", "undefined"]
 NULL_TITLES = {
@@ -47,7 +47,7 @@ class NullComparison:
 
 
 def compare_to_null_maps(
-    name: str, value: SampledMetric, nulls: Mapping[str, SampledMetric], *, groups: int
+    name: str, value: Metric, nulls: Mapping[str, Metric], *, groups: int
 ) -> NullComparison:
     """Compare the AUROC within bags of a map with that of every null map.
 
@@ -71,13 +71,11 @@ def compare_to_null_maps(
             map=name,
             verdict="undefined",
             sentence=f"The {name} map cannot be compared with null maps: {reason}.",
-            value=value.metric(),
+            value=value,
             differences={},
         )
     best = max(defined, key=lambda k: defined[k].value or 0.0)
-    differences = {
-        k: student_interval(sampled_difference(value, s), groups=groups) for k, s in defined.items()
-    }
+    differences = {k: (value - s).student(groups=groups) for k, s in defined.items()}
     verdict = _verdict(differences, best=best)
     return NullComparison(
         map=name,
@@ -89,9 +87,9 @@ def compare_to_null_maps(
             differences=differences,
             best=best,
         ),
-        value=value.metric(),
+        value=value,
         null=best,
-        null_value=defined[best].metric(),
+        null_value=defined[best],
         differences=differences,
     )
 

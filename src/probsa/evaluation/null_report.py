@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from rich.console import Console
 from rich.table import Table as Grid
 
-from ..statistics import Draws, Metric, SampledMetric, ratio_of_sums
+from ..statistics import Draws, Metric, ratio_of_sums
 from .dice import dice_threshold, no_threshold_reason
 from .evaluated import Evaluated
 from .faithfulness import MapScoreChoice
@@ -122,10 +122,10 @@ def within_bags_section(e: Evaluated) -> WithinBags | None:
     def drawn(resamples: int) -> Draws:
         return bag_draws(measured.names, flags, groups=e.group, resamples=resamples, seed=e.seed)
 
-    draws = drawn(e.bootstrap).with_data()
+    draws = drawn(e.bootstrap)
     mixed = measured.mixed & flags
 
-    def samples(values: Sequence[Float[np.ndarray, " measures"]]) -> dict[str, SampledMetric]:
+    def samples(values: Sequence[Float[np.ndarray, " measures"]]) -> dict[str, Metric]:
         return within_samples(np.stack(values), mixed, draws=draws)
 
     own = {name: samples(values) for name, values in measured.maps.items()}
@@ -137,13 +137,13 @@ def within_bags_section(e: Evaluated) -> WithinBags | None:
         )
         for name, s in own.items()
     ]
-    maps = {name: {k: m.metric() for k, m in s.items()} for name, s in own.items()}
+    maps = {name: dict(s) for name, s in own.items()}
     undefined = Metric.undefined("only the model's own score has a threshold")
     for place, metrics in enumerate(maps.values()):
         metrics[DICE] = measured.dice(flags, draws=draws) if place == 0 else undefined
     return WithinBags(
         maps=maps,
-        nulls={name: {k: m.metric() for k, m in s.items()} for name, s in nulls.items()},
+        nulls={name: dict(s) for name, s in nulls.items()},
         pooled=measured.pooled.metrics(
             list(nulls), draws=drawn(min(e.bootstrap, INSTANCE_RESAMPLES))
         ),
@@ -271,7 +271,7 @@ class _Measured:
         counts = positive & np.isfinite(self.dices)
         if not counts.any():
             return Metric.undefined(NO_MIXED_BAG)
-        return ratio_of_sums(np.where(counts, self.dices, 0.0), counts, draws=draws).metric()
+        return ratio_of_sums(np.where(counts, self.dices, 0.0), counts, draws=draws)
 
 
 def _measures(

@@ -35,8 +35,6 @@ from .truth import Truth, class_names, listed, read_truth
 
 Part = Literal["auto", "test", "val", "train", "all"]
 
-SAME = ("macro_auroc", "macro_average_precision", "macro_f1")
-"""Metrics of classes that `bag_metrics` gives under the names without `macro_`."""
 INSTANCE_RESAMPLES = 500
 """Upper limit of the resamples for instances, which are many and slow to rank."""
 
@@ -274,7 +272,7 @@ def _of_classes(
     """Return the metrics of more than two classes, each under one name."""
     if ordinal:
         return dict(overall)
-    return {**bag, **{k: m for k, m in overall.items() if k not in bag and k not in SAME}}
+    return {**bag, **{k: m for k, m in overall.items() if k not in bag}}
 
 
 def select_part(predictions: Predictions, truth: Truth, *, part: Part) -> tuple[str, list[int]]:

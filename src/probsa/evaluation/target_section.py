@@ -19,15 +19,14 @@ from ..statistics import (
     PRIMARY,
     CensoringCurve,
     Draws,
-    KaplanMeier,
     Metric,
     TargetMetrics,
+    binary_metrics,
+    kaplan_meier,
     multiclass_metrics,
     multilabel_metrics,
     ordinal_metrics,
     regression_metrics,
-    sampled_difference,
-    student_interval,
     survival_metrics,
 )
 from .tables import Predictions
@@ -160,9 +159,7 @@ def target_metrics(
     Raises:
         InputError: the targets cannot be compared with the predictions.
     """
-    draws = Draws.stratified(
-        data.strata(), groups=groups, resamples=bootstrap, seed=seed
-    ).with_data()
+    draws = Draws.stratified(data.strata(), groups=groups, resamples=bootstrap, seed=seed)
     of_model, rivals = sampled_target_metrics(data, draws)
     section = TargetSection(
         task=data.task,
@@ -171,22 +168,19 @@ def target_metrics(
         gain=_gain(data.task, of_model, rivals.get(MEAN_RIVAL), groups=len(set(groups))),
         notes=tuple(dict.fromkeys(of_model.notes)),
     )
-    return {name: m.metric() for name, m in of_model.overall.items()}, section
+    return dict(of_model.overall), section
 
 
 def resampled_metrics(data: TargetData, draws: Draws) -> TargetMetrics:
-    """Return the metrics of any task with their resamples; two classes count as a multiclass task.
+    """Return the metrics of any task with their resamples.
 
     Args:
         data: the evaluated bags, each with a target.
-        draws: the data and its resamples, from `Draws.with_data`.
+        draws: the data and its resamples.
     """
-    if data.task != "binary":
-        return _METRICS[data.task](data, draws)[0]
-    p = data.predicted[:, -1]
-    return multiclass_metrics(
-        data.y[:, 0].astype(np.int64), np.stack([1 - p, p], 1), names=("0", "1"), draws=draws
-    )
+    if data.task == "binary":
+        return binary_metrics(data.y[:, 0] == 1, data.predicted[:, -1], draws=draws)
+    return _METRICS[data.task](data, draws)[0]
 
 
 Found = tuple[TargetMetrics, dict[str, TargetMetrics]]
@@ -221,8 +215,8 @@ def _gain(
     if of_means is None or primary.name not in of_model.overall:
         return None
     one, other = of_model.overall[primary.name], of_means.overall[primary.name]
-    better = (one, other) if primary.higher_is_better else (other, one)
-    return primary.name, student_interval(sampled_difference(*better), groups=groups)
+    gain = one - other if primary.higher_is_better else other - one
+    return primary.name, gain.student(groups=groups)
 
 
 def _of_means(
@@ -298,7 +292,7 @@ def _survival(data: TargetData, draws: Draws) -> Found:
             time, event, risk=risk, censoring=censoring, survival=survival, times=times, draws=draws
         )
 
-    curve = KaplanMeier.fit(training_time, training_event).at(times)[0]
+    curve = kaplan_meier(training_time, training_event, times)
     null = of(np.tile(curve, (len(time), 1)), np.zeros(len(time)))
     return of(survival, data.column("risk")), {"Kaplan–Meier of the training bags": null}
 
@@ -313,7 +307,7 @@ _METRICS = {
 
 
 def _metrics(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Metric]]:
-    return {part: {k: m.metric() for k, m in metrics.items()} for part, metrics in parts.items()}
+    return {part: dict(metrics) for part, metrics in parts.items()}
 
 
 def _plain(parts: Mapping[str, Mapping[str, Metric]]) -> dict[str, dict[str, Any]]:

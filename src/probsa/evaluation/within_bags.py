@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Num
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from ..statistics import Draws, SampledMetric, ratio_of_sums
+from ..statistics import Draws, Metric, ratio_of_sums
 from .pools import NO_INSTANCE_LABELS
 
 WITHIN = "auroc_within_bags"
@@ -58,7 +58,7 @@ def is_mixed(y: Bool[np.ndarray, " n"]) -> bool:
 
 def within_samples(
     values: Float[np.ndarray, "bags measures"], mixed: Bool[np.ndarray, " bags"], *, draws: Draws
-) -> dict[str, SampledMetric]:
+) -> dict[str, Metric]:
     """Return the means of the measures over the mixed bags.
 
     Args:
@@ -67,9 +67,9 @@ def within_samples(
         draws: draws of the bags, with the data as row 0.
     """
     if not len(values):
-        return dict.fromkeys(WITHIN_BAGS, SampledMetric.undefined(NO_INSTANCE_LABELS))
+        return dict.fromkeys(WITHIN_BAGS, Metric.undefined(NO_INSTANCE_LABELS))
     if not mixed.any():
-        return dict.fromkeys(WITHIN_BAGS, SampledMetric.undefined(NO_MIXED_BAG))
+        return dict.fromkeys(WITHIN_BAGS, Metric.undefined(NO_MIXED_BAG))
     return {
         name: ratio_of_sums(np.where(mixed, values[:, k], 0.0), mixed, draws=draws)
         for k, name in enumerate(WITHIN_BAGS)

@@ -1,4 +1,4 @@
-"""Calibration of probabilities: bins of a reliability diagram and the expected calibration error.
+"""Calibration of probabilities, and the error rate of calls if the most doubtful are withheld.
 
 Bins of equal mass hold about the same number of items each (Nixon et al., CVPR Workshops 2019). A
 consistency band shows how far observed frequencies stray from calibrated probabilities by chance
@@ -6,17 +6,21 @@ alone (Bröcker and Smith, Weather and Forecasting 2007).
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 
-from .bootstrap import COVERAGE, Draws, interval
-from .sampled import SampledMetric
+from .metric import COVERAGE, Metric, interval
+from .resample import Draws, Flags, Labels, Values
 
 MOST_BINS, FEWEST_BINS, ITEMS_PER_BIN = 15, 2, 10
 SIMULATIONS = 1000
 """Number of simulated label sets for consistency bands."""
+SHARES: tuple[float, ...] = tuple(k / 20 for k in range(1, 21))
+"""The shares of the items that are kept in a retention curve: 5, 10, …, 100 %."""
+
+Numbers = TypeVar("Numbers", float, np.ndarray)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +55,7 @@ def bin_count(items: int) -> int:
     return int(np.clip(items // ITEMS_PER_BIN, FEWEST_BINS, MOST_BINS))
 
 
-def equal_mass_bins(p: Float[np.ndarray, " n"], *, bins: int) -> Int[np.ndarray, " n"]:
+def equal_mass_bins(p: Values, *, bins: int) -> Labels:
     """Return the bin of each item; bins are numbered without gaps from the lowest probability.
 
     Items are sorted and divided into `bins` parts whose sizes differ by at most one. Items with
@@ -64,41 +68,34 @@ def equal_mass_bins(p: Float[np.ndarray, " n"], *, bins: int) -> Int[np.ndarray,
     return np.unique(part, return_inverse=True)[1][inverse]
 
 
-def equal_width_bins(p: Float[np.ndarray, " n"], *, bins: int = MOST_BINS) -> Int[np.ndarray, " n"]:
+def equal_width_bins(p: Values, *, bins: int = MOST_BINS) -> Labels:
     """Return the bin of each item, of `bins` bins of equal width between 0 and 1."""
     return np.minimum((p * bins).astype(np.int64), bins - 1)
 
 
-def calibration_error(
-    p: Float[np.ndarray, " n"],
-    y: Bool[np.ndarray, " n"],
-    *,
-    bins: Int[np.ndarray, " n"],
-    draws: Draws,
-) -> SampledMetric:
+def calibration_error(p: Values, y: Flags, *, bins: Labels, draws: Draws) -> Metric:
     """Return Σ over bins of |Σ (p - y)| / n, in the rows of `draws`.
 
     The bins are those of the data in every resample.
     """
     if len(p) == 0:
-        return SampledMetric.undefined("no items")
+        return Metric.undefined("no items")
     gaps = np.eye(bins.max() + 1)[bins] * (p - y)[:, None]
     sums = draws.totals(np.concatenate([gaps, np.ones((len(p), 1))], axis=1))
     with np.errstate(invalid="ignore"):
-        return SampledMetric(rows=np.abs(sums[:, :-1]).sum(1) / sums[:, -1])
+        return Metric.of(np.abs(sums[:, :-1]).sum(1) / sums[:, -1])
 
 
 def simulated_frequencies(
-    p: Float[np.ndarray, " n"], *, bins: Int[np.ndarray, " n"], seed: int
+    p: Values, *, bins: Labels, seed: int
 ) -> Float[np.ndarray, "simulations bins"]:
     """Return the share of positive items by bin if each item is positive with probability p.
 
     Items are independent of each other.
     """
     rng = np.random.default_rng(seed)
-    order = np.argsort(bins, kind="stable")
-    starts = np.searchsorted(bins[order], np.arange(bins.max() + 1))
-    ascending, count = p[order], np.bincount(bins)
+    order, count = np.argsort(bins, kind="stable"), np.bincount(bins)
+    starts, ascending = np.cumsum(count) - count, p[order]
     rows = [
         np.add.reduceat((rng.random(len(p)) < ascending).astype(np.float64), starts) / count
         for _ in range(SIMULATIONS)
@@ -106,64 +103,105 @@ def simulated_frequencies(
     return np.stack(rows)
 
 
-def reliability(
-    p: Float[np.ndarray, " n"],
-    y: Bool[np.ndarray, " n"],
-    *,
-    bins: Int[np.ndarray, " n"],
-    seed: int,
-) -> tuple[Reliability, ChanceError]:
+def reliability(p: Values, y: Flags, *, bins: Labels, seed: int) -> tuple[Reliability, ChanceError]:
     """Return the bins with their consistency band, and the error expected by chance.
 
     Bins without items are not allowed. The band contains the frequency of a bin in 95 % of
     simulated label sets in which the probabilities are calibrated and items independent.
     """
-    count, mean, frequency = _bins(p, y, bins=bins)
     simulated = simulated_frequencies(p, bins=bins, seed=seed)
-    tail = 100 * (1 - COVERAGE) / 2
-    low, high = np.percentile(simulated, [tail, 100 - tail], axis=0)
-    errors = (np.abs(simulated - mean) * count).sum(1) / len(p)
-    chance = ChanceError(mean=float(errors.mean()), upper=float(np.quantile(errors, COVERAGE)))
-    diagram = Reliability(
-        count=tuple(count.tolist()),
-        probability=tuple(mean.tolist()),
-        frequency=tuple(frequency.tolist()),
-        low=tuple(low.tolist()),
-        high=tuple(high.tolist()),
-    )
-    return diagram, chance
+    diagram = _diagram(p, y, bins=bins, limits=[interval(column)[:2] for column in simulated.T])
+    errors = (np.abs(simulated - diagram.probability) * diagram.count).sum(1) / len(p)
+    upper = float(np.quantile(errors, COVERAGE))
+    return diagram, ChanceError(mean=float(errors.mean()), upper=upper)
 
 
-def sampled_reliability(
-    p: Float[np.ndarray, " n"],
-    y: Bool[np.ndarray, " n"],
-    *,
-    bins: Int[np.ndarray, " n"],
-    draws: Draws,
-) -> Reliability:
+def sampled_reliability(p: Values, y: Flags, *, bins: Labels, draws: Draws) -> Reliability:
     """Return the bins with an interval of each frequency over the resamples of `draws`.
 
-    For items that are not independent, such as instances of a bag. `draws` has the data as row 0. A
-    limit is None without resamples, or if most of them have no item in the bin.
+    For items that are not independent, such as instances of a bag. A limit is None without
+    resamples, or if most of them have no item in the bin.
     """
-    count, mean, frequency = _bins(p, y, bins=bins)
-    one_hot = np.eye(len(count))[bins]
-    sums = draws.totals(np.concatenate([one_hot * y[:, None], one_hot], axis=1))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        rows = sums[:, : len(count)] / sums[:, len(count) :]
-    limits = [interval(column)[:2] for column in rows[1:].T]
+    inside = [bins == b for b in range(bins.max() + 1)]
+    limits = [interval(draws.ratio(rows & y, rows)[1:])[:2] for rows in inside]
+    return _diagram(p, y, bins=bins, limits=limits)
+
+
+def _diagram(
+    p: Values, y: Flags, *, bins: Labels, limits: list[tuple[float | None, float | None]]
+) -> Reliability:
+    count = np.bincount(bins)
+    assert count.all(), "every bin has an item"
     return Reliability(
         count=tuple(count.tolist()),
-        probability=tuple(mean.tolist()),
-        frequency=tuple(frequency.tolist()),
+        probability=tuple((np.bincount(bins, weights=p) / count).tolist()),
+        frequency=tuple((np.bincount(bins, weights=y) / count).tolist()),
         low=tuple(low for low, _ in limits),
         high=tuple(high for _, high in limits),
     )
 
 
-def _bins(
-    p: Float[np.ndarray, " n"], y: Bool[np.ndarray, " n"], *, bins: Int[np.ndarray, " n"]
-) -> tuple[Int[np.ndarray, " b"], Float[np.ndarray, " b"], Float[np.ndarray, " b"]]:
-    count = np.bincount(bins)
-    assert count.all(), "every bin has an item"
-    return count, np.bincount(bins, weights=p) / count, np.bincount(bins, weights=y) / count
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetentionCurve:
+    """Error rates of the kept items at `SHARES`, with 95 % intervals (None where there is none)."""
+
+    error_rate: tuple[float, ...]
+    low: tuple[float | None, ...]
+    high: tuple[float | None, ...]
+
+    def to_dict(self) -> dict[str, list[float | None]]:
+        """Return lists for JSON."""
+        return {name: list(values) for name, values in asdict(self).items()}
+
+
+def retained_error_rates(
+    wrong: Flags, doubt: Values, *, draws: Draws
+) -> Float[np.ndarray, "rows shares"]:
+    """Return the error rate among the least doubtful items, by row of `draws` and share kept.
+
+    A share may cut through items with equal doubt; the same fraction of each of them is kept, which
+    is the mean over their orders. nan in a row without items.
+    """
+    order = np.argsort(doubt, kind="stable")
+    ascending, member = doubt[order], draws.member[order]
+    last = np.append(np.flatnonzero(ascending[1:] != ascending[:-1]), len(order) - 1)
+    mistakes = wrong[order].astype(np.float64)
+    shares = np.array(SHARES)
+    rows = np.full((len(draws.counts), len(shares)), np.nan)
+    for r, counts in enumerate(draws.counts):
+        weight = counts[member].astype(np.float64)
+        kept = np.append(0.0, np.cumsum(weight)[last])
+        errors = np.append(0.0, np.cumsum(weight * mistakes)[last])
+        if kept[-1] > 0:
+            wanted = shares * kept[-1]
+            rows[r] = np.interp(wanted, kept, errors) / wanted
+    return rows
+
+
+def retention_curve(wrong: Flags, doubt: Values, *, draws: Draws) -> RetentionCurve:
+    """Return the error rate of the kept items, with intervals over the resamples.
+
+    Malinin et al., Ensemble distribution distillation, ICLR 2020, appendix.
+
+    Args:
+        wrong: whether each call is wrong; at least one item.
+        doubt: high for the calls to withhold first.
+        draws: draws of these items.
+    """
+    rows = retained_error_rates(wrong, doubt, draws=draws)
+    limits = [interval(column)[:2] for column in rows[1:].T]
+    return RetentionCurve(
+        error_rate=tuple(rows[0].tolist()),
+        low=tuple(low for low, _ in limits),
+        high=tuple(high for _, high in limits),
+    )
+
+
+def augrc(error_rate: Numbers, auroc: Numbers) -> Numbers:
+    """Return the area under the generalised risk-coverage curve; lower is better.
+
+    AUGRC = (1 - AUROC) · (1 - e) · e + e² / 2, where e is the error rate and AUROC is that of the
+    uncertainty for finding errors (ties count half). The generalised risk at a coverage is the
+    share of all items that are accepted and wrong (Traub et al., NeurIPS 2024).
+    """
+    return (1 - auroc) * (1 - error_rate) * error_rate + error_rate**2 / 2

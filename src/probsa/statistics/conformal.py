@@ -1,44 +1,78 @@
-"""Conformal prediction sets of classes, for items that come in groups (patients).
+"""Guarantees from calibration items that come in groups (patients); each group counts once.
 
-Scores: LAC (Sadinle, Lei and Wasserman, JASA 2019) and APS (Romano, Sesia and Candès, NeurIPS
-2020). The threshold is that of `group_risk`: each group counts once, however many items it has.
+Conformal risk control (Angelopoulos et al., ICLR 2024) with whole groups as the exchangeable units.
+With one item per group and the loss 1{s > λ} it is split conformal prediction; with several items
+and the mean loss of each group, it is hierarchical conformal prediction (Lee, Barber and Willett,
+2023, arXiv:2306.06342).
 """
 
 import math
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
-from scipy.stats import beta, betabinom
+from jaxtyping import Bool, Float
+from scipy.stats import beta, betabinom, binom
 
 from ..errors import InputError
-from .group_risk import ROUNDING, group_shares, least_groups, risk_threshold, tail_p_values
+from .resample import CELLS, Flags, Groups, Labels, Values, group_strata
 
+Scores = Float[np.ndarray, "items classes"]
+
+ROUNDING = 1e-9
+"""Sums of shares and levels such as 1 - 0.9 are compared up to this rounding error."""
 BAND = 0.9
 """Mass of the bands of realised coverage: from the 5th to the 95th percentile."""
+STAKES = np.array([0.25, 0.5, 0.75, 1.0])
+"""The stakes over which a bet is averaged, as shares of the largest one; 1 - e/r is best if the
+error rate is e."""
 
 
-def lac_scores(p: Float[np.ndarray, "items classes"]) -> Float[np.ndarray, "items classes"]:
-    """Return the score of each class, s(x, y) = 1 - p_y."""
-    return 1 - p
+def group_shares(groups: Groups) -> tuple[Values, Labels]:
+    """Return the share of each item in its group, which add up to 1, and the group's index."""
+    member, _ = group_strata(groups, [0] * len(groups))
+    return 1 / np.bincount(member)[member] if len(member) else np.zeros(0), member
 
 
-def aps_scores(
-    p: Float[np.ndarray, "items classes"], *, u: Float[np.ndarray, " items"] | None = None
-) -> Float[np.ndarray, "items classes"]:
-    """Return the score of each class, the probability of the more probable classes plus u · p_y.
+def least_groups(alpha: float) -> int:
+    """Return the smallest number K of calibration groups with a finite threshold: K ≥ 1/α - 1."""
+    return math.ceil(1 / alpha - 1 - ROUNDING)
 
-    u: uniform random numbers, one per item, with which coverage is exact; None for u = 1, with
-        which no set is empty and the sets are larger than necessary.
+
+def smallest_alpha(groups: int) -> float:
+    """Return the smallest level that so many groups suffice for, rounded up to thousandths."""
+    return math.ceil(1000 / (groups + 1)) / 1000
+
+
+def risk_threshold(score: Values, share: Values, *, groups: int, alpha: float) -> float:
+    """Return the smallest λ whose expected loss in a new group is at most α, or infinity.
+
+    The loss of a group is L_k(λ) = Σ_i share_i 1{s_i > λ}, which lies in [0, 1] and falls with λ.
+    If the K calibration groups and the new one are exchangeable,
+
+        λ̂ = inf{λ: (Σ_k L_k(λ) + 1) / (K + 1) ≤ α}   gives   E[L_new(λ̂)] ≤ α.
+
+    Args:
+        score: the scores of all items; items above the threshold are lost.
+        share: the share of each item in its group; those of a group add up to 1.
+        groups: the number K of groups.
+        alpha: the largest expected loss.
     """
-    order = np.argsort(-p, axis=1, kind="stable")
-    ranked = np.take_along_axis(p, order, axis=1)
-    before = np.cumsum(ranked, axis=1) - ranked
-    part = np.ones(len(p)) if u is None else u
-    scores = np.empty_like(p)
-    np.put_along_axis(scores, order, before + part[:, None] * ranked, axis=1)
-    return scores
+    # The loss that the groups may have in total; one unit is reserved for the new group.
+    allowed = alpha * (groups + 1) - 1 + ROUNDING
+    if allowed < 0:
+        return math.inf
+    ascending, tail = _tails(score, share)
+    above = tail[np.searchsorted(ascending, ascending, side="right")]
+    return float(ascending[np.argmax(above <= allowed)])
+
+
+def _tails(score: Values, share: Values) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted scores, and the total share of the items from each position on.
+
+    The sum runs from the highest score down, so that the small sums that matter are exact.
+    """
+    order = np.argsort(score, kind="stable")
+    return score[order], np.append(np.cumsum(share[order][::-1])[::-1], 0.0)
 
 
 def coverage_band(groups: int, *, alpha: float, mass: float = BAND) -> tuple[float, float]:
@@ -51,8 +85,7 @@ def coverage_band(groups: int, *, alpha: float, mass: float = BAND) -> tuple[flo
     Raises:
         InputError: there are too few groups for α.
     """
-    first, second = _beta_parameters(groups, alpha)
-    low, high = beta.ppf([(1 - mass) / 2, (1 + mass) / 2], first, second)
+    low, high = beta.ppf([(1 - mass) / 2, (1 + mass) / 2], *_beta_parameters(groups, alpha))
     return float(low), float(high)
 
 
@@ -66,40 +99,48 @@ def coverage_band_in_test(
     Raises:
         InputError: there are too few groups for α.
     """
-    first, second = _beta_parameters(groups, alpha)
     tails = [(1 - mass) / 2, (1 + mass) / 2]
-    low, high = betabinom.ppf(tails, test_groups, first, second) / test_groups
+    low, high = betabinom.ppf(tails, test_groups, *_beta_parameters(groups, alpha)) / test_groups
     return float(low), float(high)
 
 
 def _beta_parameters(groups: int, alpha: float) -> tuple[int, int]:
-    require_groups(groups, alpha=alpha, what="calibration bags")
+    _require_groups(groups, alpha=alpha)
     k = math.ceil((groups + 1) * (1 - alpha) - ROUNDING)
     return k, groups + 1 - k
 
 
-def require_groups(groups: int, *, alpha: float, what: str) -> None:
-    """Check that there are enough calibration groups for a level.
-
-    Raises:
-        InputError: there are fewer; says how many are needed, and which level is possible.
-    """
-    least = least_groups(alpha)
-    if groups >= least:
+def _require_groups(groups: int, *, alpha: float, what: str = "calibration bags") -> None:
+    if groups >= least_groups(alpha):
         return
-    best = ""
-    if groups:
-        possible = smallest_alpha(groups)
-        best = f", or allow at least {possible:.3g} (coverage {1 - possible:.3g})"
+    possible = smallest_alpha(groups)
+    best = f", or allow at least {possible:.3g} (coverage {1 - possible:.3g})" if groups else ""
     raise InputError(
-        f"an error of at most {alpha:.3g} needs {what} of at least {least} groups (patients), "
-        f"but there are {groups}: add calibration bags{best}"
+        f"an error of at most {alpha:.3g} needs {what} of at least {least_groups(alpha)} groups "
+        f"(patients), but there are {groups}: add calibration bags{best}"
     )
 
 
-def smallest_alpha(groups: int) -> float:
-    """Return the smallest level that so many groups suffice for, rounded up to thousandths."""
-    return math.ceil(1000 / (groups + 1)) / 1000
+def lac_scores(p: Scores) -> Scores:
+    """Return the score of each class, s(x, y) = 1 - p_y (Sadinle, Lei and Wasserman, JASA 2019)."""
+    return 1 - p
+
+
+def aps_scores(p: Scores, *, u: Values | None = None) -> Scores:
+    """Return the score of each class, the probability of the more probable classes plus u · p_y.
+
+    Romano, Sesia and Candès, NeurIPS 2020.
+
+    u: uniform random numbers, one per item, with which coverage is exact; None for u = 1, with
+        which no set is empty and the sets are larger than necessary.
+    """
+    order = np.argsort(-p, axis=1, kind="stable")
+    ranked = np.take_along_axis(p, order, axis=1)
+    before = np.cumsum(ranked, axis=1) - ranked
+    part = np.ones(len(p)) if u is None else u
+    scores = np.empty_like(p)
+    np.put_along_axis(scores, order, before + part[:, None] * ranked, axis=1)
+    return scores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,20 +153,12 @@ class ConformalSets:
     thresholds: Float[np.ndarray, " classes"]
     groups: tuple[int, ...]
     """Number of calibration groups behind the threshold of each class."""
-    scores: tuple[Float[np.ndarray, " _"], ...]
-    """Calibration scores behind the threshold of each class."""
-    shares: tuple[Float[np.ndarray, " _"], ...]
-    """The share of each of them in its group."""
+    calibration: tuple[tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]], ...]
+    """Scores behind the threshold of each class, and the share of each in its group."""
 
     @classmethod
     def calibrated(
-        cls,
-        scores: Float[np.ndarray, "items classes"],
-        y: Int[np.ndarray, " items"],
-        *,
-        groups: Sequence[Hashable],
-        alpha: float,
-        per_class: bool = False,
+        cls, scores: Scores, y: Labels, *, groups: Groups, alpha: float, per_class: bool = False
     ) -> "ConformalSets":
         """Compute the thresholds for coverage 1 - α.
 
@@ -144,36 +177,271 @@ class ConformalSets:
             InputError: there are too few groups for α; says how many are needed.
         """
         of_label = np.take_along_axis(scores, y[:, None], axis=1)[:, 0]
-        classes = range(scores.shape[1])
-        parts = [y == c for c in classes] if per_class else [np.ones(len(y), dtype=bool)]
-        fitted: list[tuple[float, int, np.ndarray, np.ndarray]] = []
+        classes = scores.shape[1]
+        parts = [y == c for c in range(classes)] if per_class else [np.ones(len(y), dtype=bool)]
+        thresholds, counts, calibration = [], [], []
         for c, part in enumerate(parts):
             share, member = group_shares([groups[int(i)] for i in np.flatnonzero(part)])
             count = len(np.unique(member))
             what = f"calibration bags of class {c}" if per_class else "calibration bags"
-            require_groups(count, alpha=alpha, what=what)
-            threshold = risk_threshold(of_label[part], share, groups=count, alpha=alpha)
-            fitted.append((threshold, count, of_label[part], share))
-        fitted = fitted if per_class else fitted * len(classes)
+            _require_groups(count, alpha=alpha, what=what)
+            thresholds.append(risk_threshold(of_label[part], share, groups=count, alpha=alpha))
+            counts.append(count)
+            calibration.append((of_label[part], share))
+        repeats = 1 if per_class else classes
         return cls(
             alpha=alpha,
             per_class=per_class,
-            thresholds=np.array([f[0] for f in fitted], dtype=np.float64),
-            groups=tuple(f[1] for f in fitted),
-            scores=tuple(f[2] for f in fitted),
-            shares=tuple(f[3] for f in fitted),
+            thresholds=np.array(thresholds * repeats, dtype=np.float64),
+            groups=tuple(counts * repeats),
+            calibration=tuple(calibration * repeats),
         )
 
-    def sets(self, scores: Float[np.ndarray, "items classes"]) -> Bool[np.ndarray, "items classes"]:
+    def sets(self, scores: Scores) -> Bool[np.ndarray, "items classes"]:
         """Return which classes are in the set of each item."""
         return scores <= self.thresholds
 
-    def p_values(
-        self, scores: Float[np.ndarray, "items classes"]
-    ) -> Float[np.ndarray, "items classes"]:
-        """Return the conformal p-value of each class; the set holds those above α."""
-        columns = [
-            tail_p_values(scores[:, c], score=self.scores[c], share=self.shares[c], groups=k)
-            for c, k in enumerate(self.groups)
-        ]
+    def p_values(self, scores: Scores) -> Scores:
+        """Return the conformal p-value of each class; the set holds those above α.
+
+        p = (Σ_k Σ_i share_i 1{s_i ≥ s} + 1) / (K + 1) for the score s of an item. If it is of a
+        new group that is exchangeable with the calibration groups, P(p ≤ α) ≤ α.
+        """
+        columns = []
+        for new, groups, known in zip(scores.T, self.groups, self.calibration, strict=True):
+            ascending, tail = _tails(*known)
+            columns.append((tail[np.searchsorted(ascending, new)] + 1) / (groups + 1))
         return np.stack(columns, axis=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConformalIntervals:
+    """Intervals ŷ ± q, or ŷ ± q s, that contain the truth with a probability of 1 - α.
+
+    s is the predicted spread of an item (Lei et al., JASA 2018).
+    """
+
+    alpha: float
+    half_width: float
+    """q: in the unit of the number, or in multiples of the predicted spread."""
+    normalised: bool
+    """Whether the intervals are proportional to a predicted spread."""
+    groups: int
+    """Number of calibration groups."""
+
+    @classmethod
+    def calibrated(
+        cls,
+        y: Values,
+        predicted: Values,
+        *,
+        groups: Groups,
+        alpha: float,
+        spread: Values | None = None,
+    ) -> "ConformalIntervals":
+        """Compute q from calibration items.
+
+        A random item of a new group is then inside its interval with a probability of at least
+        1 - α, if the groups are exchangeable. With one item per group, q is the ⌈(K + 1)(1 - α)⌉-th
+        smallest of K scores.
+
+        Args:
+            y: the true values.
+            predicted: the predictions.
+            groups: the group of each item.
+            alpha: 1 - coverage.
+            spread: the predicted standard deviation of each item, above 0; None for intervals of
+                the same width.
+
+        Raises:
+            InputError: there are too few groups for α, or a spread is not above 0.
+        """
+        share, member = group_shares(groups)
+        count = len(np.unique(member))
+        _require_groups(count, alpha=alpha)
+        score = np.abs(y - predicted) / _scale(spread, len(y))
+        return cls(
+            alpha=alpha,
+            half_width=risk_threshold(score, share, groups=count, alpha=alpha),
+            normalised=spread is not None,
+            groups=count,
+        )
+
+    def intervals(
+        self, predicted: Values, *, spread: Values | None = None
+    ) -> Float[np.ndarray, "items 2"]:
+        """Return the lower and the upper limit of each item; both belong to the interval.
+
+        Raises:
+            InputError: the spread is missing, or given although it was not calibrated.
+        """
+        if (spread is not None) != self.normalised:
+            wanted = "need" if self.normalised else "were calibrated without"
+            raise InputError(f"these intervals {wanted} a predicted spread")
+        half = self.half_width * _scale(spread, len(predicted))
+        return np.stack([predicted - half, predicted + half], axis=1)
+
+
+def _scale(spread: Values | None, items: int) -> np.ndarray:
+    if spread is not None and not bool((np.isfinite(spread) & (spread > 0)).all()):
+        raise InputError("predicted spreads must be above 0 and finite; some are not")
+    return np.ones(items) if spread is None else spread
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SelectiveRule:
+    """The lowest certified threshold of the confidence, from which calls are accepted."""
+
+    threshold: float | None
+    """None if no threshold is certified; -infinity to accept every call."""
+    max_error: float
+    delta: float
+    """Probability that the error rate is above `max_error` although it is certified."""
+    accepted: float
+    """Share of the calibration items that are accepted; groups count once."""
+    error: float | None
+    """Error rate of the accepted calibration items."""
+    p_value: float
+    """Of the chosen threshold, or of the first one if none is certified."""
+
+    def accepts(self, confidence: Values) -> Flags:
+        """Return which calls are accepted; none if no threshold is certified."""
+        return confidence >= (math.inf if self.threshold is None else self.threshold)
+
+
+def least_accepted(*, max_error: float, delta: float) -> int:
+    """Return how many accepted groups without an error certify `max_error`: (1 - r)ᵏ ≤ δ."""
+    return math.ceil(math.log(delta) / math.log1p(-max_error) - ROUNDING)
+
+
+def certified_threshold(
+    thresholds: Float[np.ndarray, " thresholds"],
+    *,
+    confidence: Values,
+    wrong: Flags,
+    groups: Groups,
+    max_error: float,
+    delta: float,
+) -> SelectiveRule:
+    """Test thresholds from the strictest one on, and return the last before the first failure.
+
+    The error rate at a threshold is P(wrong | accepted) of a random item of a random group:
+    E[W_k] / E[A_k], where W_k and A_k are the shares of the items of group k that are accepted and
+    wrong, and accepted. If the groups are independent and identically distributed, and the
+    thresholds do not depend on them, P(error rate ≤ r) ≥ 1 - δ (fixed-sequence testing as in Learn
+    then Test, Angelopoulos et al., 2021).
+
+    Args:
+        thresholds: in descending order; they must not depend on the calibration items.
+        confidence: confidence of each call; it is accepted at or above the threshold.
+        wrong: whether each call is wrong.
+        groups: the group of each item.
+        max_error: r, the largest error rate of accepted calls.
+        delta: δ, the probability of a wrong certificate.
+    """
+    share, member = group_shares(groups)
+    one_each = len(set(groups)) == len(groups)
+    rule = None
+    for threshold in thresholds:
+        accepted = confidence >= threshold
+        among = np.bincount(member, weights=share * accepted)
+        failed = np.bincount(member, weights=share * (accepted & wrong))
+        p = error_p_value(failed, among, max_error=max_error, one_each=one_each)
+        if p > delta and rule is not None:
+            break
+        total = float(among.sum())
+        rule = SelectiveRule(
+            threshold=float(threshold) if p <= delta else None,
+            max_error=max_error,
+            delta=delta,
+            accepted=float(among.mean()),
+            error=float(failed.sum() / total) if total > 0 else None,
+            p_value=p,
+        )
+        if p > delta:
+            break
+    assert rule is not None, "there must be a threshold"
+    return rule
+
+
+def error_p_value(wrong: Values, accepted: Values, *, max_error: float, one_each: bool) -> float:
+    """Return a p-value of the hypothesis E[W] ≥ r E[A], that the error rate is r or higher.
+
+    With one item per group it is the binomial P(Bin(ΣA, r) ≤ ΣW). Otherwise it is one over the
+    mean of the wealth Π_k (1 - λ (W_k - r A_k)) over stakes 0 < λ ≤ 1 / (1 - r): the expectation of
+    each factor is at most 1 under the hypothesis, and Markov's inequality gives P(p ≤ δ) ≤ δ
+    (Waudby-Smith and Ramdas, JRSS B 2024).
+
+    Args:
+        wrong: W, the share of each group that is accepted and wrong.
+        accepted: A, the share of each group that is accepted.
+        max_error: r.
+        one_each: whether each group has one item.
+    """
+    if one_each:
+        return float(binom.cdf(wrong.sum(), accepted.sum(), max_error))
+    gain = wrong - max_error * accepted
+    stakes = STAKES / (1 - max_error)
+    with np.errstate(divide="ignore"):
+        wealth = np.log(np.maximum(1 - stakes[:, None] * gain, 0)).sum(1)
+    log_p = math.log(len(STAKES)) - float(np.logaddexp.reduce(wealth))
+    return math.exp(min(0.0, log_p))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShiftTest:
+    """The distances between the distributions of old and new items, and the p-value."""
+
+    distances: tuple[float, ...]
+    """Kolmogorov-Smirnov distance of each column, in which each group counts once."""
+    p_value: float
+    permutations: int
+
+
+def shift_test(
+    values: Float[np.ndarray, "items columns"],
+    *,
+    new: Flags,
+    groups: Groups,
+    permutations: int = 999,
+    seed: int = 0,
+) -> ShiftTest:
+    """Test whether new groups have the same distribution as the others.
+
+    A permutation test of the largest Kolmogorov-Smirnov distance over the columns, in which whole
+    groups are permuted: p = (1 + number of permutations with at least the observed distance) / (1 +
+    permutations) obeys P(p ≤ α) ≤ α if all groups are exchangeable.
+
+    Args:
+        values: one or more scores of each item; only their order matters.
+        new: whether each item is new; a group must be new as a whole or not at all.
+        groups: the group of each item.
+        permutations: number of random permutations.
+        seed: seed of the permutations.
+    """
+    share, member = group_shares(groups)
+    is_new = np.zeros(member.max() + 1, dtype=bool)
+    is_new[member[new]] = True
+
+    def distances(is_new: Bool[np.ndarray, "rows groups"]) -> Float[np.ndarray, "rows columns"]:
+        """Return max |F_new - F_old| of each column for each assignment of the groups."""
+        count = is_new.sum(1, keepdims=True)
+        sign = np.where(is_new, 1 / count, -1 / (is_new.shape[1] - count))
+        weight, found = sign[:, member] * share, []
+        for column in values.T:
+            order = np.argsort(column, kind="stable")
+            last = np.append(column[order][1:] != column[order][:-1], True)
+            found.append(np.abs(np.cumsum(weight[:, order], axis=1)[:, last]).max(1))
+        return np.stack(found, axis=1)
+
+    rng, observed = np.random.default_rng(seed), distances(is_new[None])[0]
+    rows, as_far = max(1, CELLS // len(values)), 0
+    for first in range(0, permutations, rows):
+        count = min(rows, permutations - first)
+        drawn = rng.permuted(np.repeat(is_new[None], count, axis=0), axis=1)
+        as_far += int((distances(drawn).max(1) >= observed.max() - ROUNDING).sum())
+    return ShiftTest(
+        distances=tuple(observed.tolist()),
+        p_value=(1 + as_far) / (1 + permutations),
+        permutations=permutations,
+    )

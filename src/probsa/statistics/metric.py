@@ -1,11 +1,21 @@
-"""The value of a metric with its interval, or the reason why it is undefined."""
+"""The value of a metric with all its resamples and its interval, or the reason why it is undefined.
 
-from dataclasses import asdict, dataclass
+A metric is a function of labels, scores and draws. Row 0 is the data, the other rows are resamples.
+Metrics whose rows come from the same draws are paired: their difference is taken row by row.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Shaped
+from scipy.special import stdtrit
 
-from .bootstrap import interval
+from .resample import Draws, Flags, Rows, Values
+
+COVERAGE = 0.95
+"""Coverage of every interval: from the 2.5th to the 97.5th percentile of the resamples."""
+UNDEFINED = "it is undefined in the data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +28,9 @@ class Metric:
     reason: str | None = None
     left_out: int = 0
     """Number of resamples in which the metric is undefined; the interval leaves them out."""
+    rows: np.ndarray | None = field(default=None, repr=False, compare=False)
+    """The value in the data (row 0) and in every resample, nan where it is undefined; None for an
+    undefined metric, and for one that was read from a file."""
 
     @classmethod
     def undefined(cls, reason: str) -> "Metric":
@@ -25,19 +38,89 @@ class Metric:
         return cls(None, reason=reason)
 
     @classmethod
-    def from_resamples(
-        cls, value: float | np.floating, resamples: Float[np.ndarray, " resamples"]
-    ) -> "Metric":
-        """Return a value with the percentile interval of its resamples."""
-        low, high, left_out = interval(resamples)
-        return cls(float(value), low=low, high=high, left_out=left_out)
+    def of(cls, rows: Rows, *, reason: str | None = None) -> "Metric":
+        """Return the value in the data with the percentile interval of the resamples.
+
+        Args:
+            rows: the value in the data, and in every resample.
+            reason: why the metric is undefined if its value in the data is nan.
+        """
+        if not np.isfinite(rows[0]):
+            return cls.undefined(reason or UNDEFINED)
+        low, high, left_out = interval(rows[1:])
+        return cls(float(rows[0]), low=low, high=high, left_out=left_out, rows=rows)
+
+    def student(self, *, groups: int) -> "Metric":
+        """Return the metric with the interval value ± t · s · √(G / (G − 1)), t of G − 1 degrees.
+
+        s is the standard deviation of the resamples. The percentiles of a bootstrap over G groups
+        are too narrow if G is small, because they estimate the variance with G instead of G − 1 and
+        know no t distribution. If the metric is a mean over groups of one item each, this is the
+        interval of the t-test, up to the Monte Carlo error of s. There is no interval with fewer
+        than two groups.
+
+        Args:
+            groups: number of groups that contribute to the metric.
+        """
+        if self.rows is None or self.value is None:
+            return self
+        defined = self.rows[1:][np.isfinite(self.rows[1:])]
+        left_out = len(self.rows) - 1 - len(defined)
+        if groups < 2 or len(defined) < 2 or left_out > len(defined):
+            return Metric(self.value, left_out=left_out, rows=self.rows)
+        error = float(defined.std(ddof=1)) * (groups / (groups - 1)) ** 0.5
+        half = error * float(stdtrit(groups - 1, (1 + COVERAGE) / 2))
+        low, high = self.value - half, self.value + half
+        return Metric(self.value, low=low, high=high, left_out=left_out, rows=self.rows)
+
+    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "Metric":
+        """Return the metric with a function applied to every row."""
+        return self if self.rows is None else Metric.of(function(self.rows))
+
+    def __sub__(self, other: "Metric") -> "Metric":
+        """Return the paired difference; both must come from the same draws."""
+        if self.rows is None or other.rows is None:
+            return Metric.undefined((self.reason if self.rows is None else other.reason) or "")
+        return Metric.of(self.rows - other.rows)
+
+    def text(self, digits: int = 3, *, sign: bool = False) -> str:
+        """Return the value and its interval, as `0.812 [0.701, 0.900]`; a dash if undefined."""
+        if self.value is None:
+            return "-"
+        form = f"{'+' if sign else ''}.{digits}f"
+        return f"{self.value:{form}}{self.span(digits, sign=sign)}"
+
+    def span(self, digits: int = 3, *, sign: bool = False, before: str = " ") -> str:
+        """Return the interval in brackets after `before`; an empty string if there is none."""
+        if self.low is None or self.high is None:
+            return ""
+        form = f"{'+' if sign else ''}.{digits}f"
+        return f"{before}[{self.low:{form}}, {self.high:{form}}]"
+
+    def __str__(self) -> str:
+        return self.text()
 
     def to_dict(self) -> dict[str, float | int | str | None]:
-        """Return the fields for JSON."""
-        return asdict(self)
+        """Return value, interval, reason and number of undefined resamples for JSON."""
+        names = ("value", "low", "high", "reason", "left_out")
+        return {name: getattr(self, name) for name in names}
 
 
-def one_class_reason(y: Bool[np.ndarray, " items"], *, what: str) -> str | None:
+def interval(values: Rows) -> tuple[float | None, float | None, int]:
+    """Return the lower and upper limit, and the number of undefined (nan) resamples left out.
+
+    There is no interval without resamples, or if more than half of them are undefined.
+    """
+    defined = values[np.isfinite(values)]
+    left_out = len(values) - len(defined)
+    if len(defined) == 0 or left_out > len(defined):
+        return None, None, left_out
+    tail = (1 - COVERAGE) / 2
+    low, high = np.quantile(defined, [tail, 1 - tail])
+    return float(low), float(high), left_out
+
+
+def one_class_reason(y: Flags, *, what: str) -> str | None:
     """Return the reason why the items cannot be ranked, or None if both classes are present.
 
     `what` names the items in the reason, for example "bags".
@@ -47,3 +130,108 @@ def one_class_reason(y: Bool[np.ndarray, " items"], *, what: str) -> str | None:
     if y.all() or not y.any():
         return f"only one class among {len(y)} {what}"
     return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetMetrics:
+    """The metrics of one target: over all bags, and of each class, cut or time."""
+
+    overall: Mapping[str, Metric]
+    by_part: Mapping[str, Mapping[str, Metric]]
+    """Metrics of each class, cut between grades, finding, interval or time, by its name."""
+    notes: tuple[str, ...] = ()
+    """Sentences that a report must show beside the metrics, such as bags that are left out."""
+
+
+def auroc(y: Flags, score: Values, *, draws: Draws, what: str = "bags") -> Metric:
+    """Return the AUROC of a score for finding the positive items; `what` names the items."""
+    reason = one_class_reason(y, what=what)
+    if reason:
+        return Metric.undefined(f"{reason}: AUROC is undefined")
+    return Metric.of(draws.auroc(y, score))
+
+
+def average_precision(y: Flags, score: Values, *, draws: Draws, what: str = "bags") -> Metric:
+    """Return the average precision of a score for finding the positive items."""
+    return areas(y, score, draws=draws, what=what)[1]
+
+
+def areas(y: Flags, score: Values, *, draws: Draws, what: str = "bags") -> tuple[Metric, Metric]:
+    """Return AUROC and average precision, which share one pass over the resamples."""
+    names, reason = ("AUROC", "average precision"), one_class_reason(y, what=what)
+    if reason:
+        first, second = (Metric.undefined(f"{reason}: {name} is undefined") for name in names)
+        return first, second
+    ranks = draws.ranks(y, score)
+    return Metric.of(ranks[0]), Metric.of(ranks[1])
+
+
+def f1_and_accuracy(y: Flags, called: Flags, *, draws: Draws) -> Float[np.ndarray, "2 rows"]:
+    """Return F1 (row 0; nan without a positive item) and accuracy (row 1) of positive calls."""
+    columns = np.stack([y & called, y, called, y == called, np.ones_like(y)], axis=1)
+    true_positives, positives, calls, correct, n = draws.totals(columns).T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        f1 = np.where(positives > 0, 2 * true_positives / (positives + calls), np.nan)
+        return np.stack([f1, correct / n])
+
+
+def f1(y: Flags, called: Flags, *, draws: Draws, what: str = "bags") -> Metric:
+    """Return the F1 of positive calls; undefined without a positive item."""
+    if not y.any():
+        return Metric.undefined(f"no positive among {len(y)} {what}: F1 is undefined")
+    return Metric.of(f1_and_accuracy(y, called, draws=draws)[0])
+
+
+def ratio_of_sums(
+    numerator: Shaped[np.ndarray, " items"],
+    denominator: Shaped[np.ndarray, " items"],
+    *,
+    draws: Draws,
+) -> Metric:
+    """Return Σ numerator / Σ denominator over the items of each row."""
+    return Metric.of(draws.ratio(numerator, denominator))
+
+
+def mean_of_items(
+    values: Shaped[np.ndarray, " items"], *, draws: Draws, what: str = "bags"
+) -> Metric:
+    """Return the weighted mean of a value per item in each row."""
+    if len(values) == 0:
+        return Metric.undefined(f"no {what}")
+    return ratio_of_sums(values, np.ones_like(values), draws=draws)
+
+
+def mean_over_classes(
+    per_class: Sequence[Metric], *, weights: Float[np.ndarray, "rows classes"] | None = None
+) -> Metric:
+    """Return the mean over all classes, undefined if it is undefined for one of them.
+
+    A resample in which a class has no value is nan.
+
+    Args:
+        per_class: the metric of each class.
+        weights: the weight of each class in each row; None for equal weights (macro).
+    """
+    for metric in per_class:
+        if metric.rows is None:
+            return Metric.undefined(f"{metric.reason}: the mean over classes is undefined")
+    rows = np.stack([m.rows for m in per_class if m.rows is not None], axis=1)
+    weight = np.ones_like(rows) if weights is None else weights
+    return Metric.of((rows * weight).sum(1) / weight.sum(1))
+
+
+def mean_over_replicates(
+    replicates: Sequence[Metric], *, weights: Float[np.ndarray, "rows replicates"]
+) -> Metric:
+    """Return the weighted mean over the replicates in which the metric is defined.
+
+    weights: the number of times each replicate was drawn in each row.
+    """
+    pairs = zip(replicates, weights.T, strict=True)
+    defined = [(metric.rows, column) for metric, column in pairs if metric.rows is not None]
+    if not defined:
+        return Metric.undefined(replicates[0].reason or "")
+    value, weight = (np.stack(part) for part in zip(*defined, strict=True))
+    weight = np.where(np.isfinite(value), weight, 0.0)
+    with np.errstate(invalid="ignore"):
+        return Metric.of((np.where(weight > 0, value, 0.0) * weight).sum(0) / weight.sum(0))

@@ -15,7 +15,7 @@ class Primary:
 
 PRIMARY: dict[Task, Primary] = {
     "binary": Primary("auroc", higher_is_better=True),
-    "multiclass": Primary("macro_auroc", higher_is_better=True),
+    "multiclass": Primary("auroc", higher_is_better=True),
     "ordinal": Primary("quadratic_kappa", higher_is_better=True),
     "multilabel": Primary("macro_auroc", higher_is_better=True),
     "regression": Primary("mae", higher_is_better=False),

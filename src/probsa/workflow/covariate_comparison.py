@@ -22,7 +22,7 @@ from ..evaluation import (
     read_predictions,
     resampled_metrics,
 )
-from ..statistics import PRIMARY, Draws, Metric, SampledMetric, TargetMetrics, sampled_difference
+from ..statistics import PRIMARY, Draws, Metric, TargetMetrics
 from ..training import (
     PreparedData,
     Reporter,
@@ -131,7 +131,7 @@ def compare_covariates(
     }
     draws = Draws.stratified(
         both.strata(), groups=_groups(table, names), resamples=bootstrap, seed=0
-    ).with_data()
+    )
     sampled = {name: resampled_metrics(data, draws) for name, data in fits.items()}
     return _section(run, prepared, sampled)
 
@@ -140,7 +140,7 @@ def _section(
     run: RunFolder, prepared: PreparedData, sampled: Mapping[str, TargetMetrics]
 ) -> CovariateSection:
     task = prepared.table.task
-    primary = PRIMARY["multiclass" if task == "binary" else task]
+    primary = PRIMARY[task]
     of_fit = {name: metrics.overall[primary.name] for name, metrics in sampled.items()}
     alone = of_fit[COVARIATES].value
     warnings = []
@@ -155,18 +155,18 @@ def _section(
     effects = torch.stack(found).mean(0).T.tolist()
     both, higher = of_fit[BOTH], primary.higher_is_better
     return CovariateSection(
-        metric="auroc" if task == "binary" else primary.name,
-        values={name: metric.metric() for name, metric in of_fit.items()},
-        gain_over_covariates=_gain(both, of_fit[COVARIATES], higher=higher).metric(),
-        gain_over_images=_gain(both, of_fit[IMAGES], higher=higher).metric(),
+        metric=primary.name,
+        values=dict(of_fit),
+        gain_over_covariates=_gain(both, of_fit[COVARIATES], higher=higher),
+        gain_over_images=_gain(both, of_fit[IMAGES], higher=higher),
         coefficients=dict(zip(prepared.encoder.names, effects, strict=True)),
         warnings=tuple(warnings),
     )
 
 
-def _gain(both: SampledMetric, alone: SampledMetric, *, higher: bool) -> SampledMetric:
+def _gain(both: Metric, alone: Metric, *, higher: bool) -> Metric:
     """Return the paired gain of both, which is above 0 where they are better."""
-    return sampled_difference(both, alone) if higher else sampled_difference(alone, both)
+    return both - alone if higher else alone - both
 
 
 def _images_alone(

@@ -19,7 +19,7 @@ from probsa.benchmark.results.pooled import (
     replicate_keys,
 )
 from probsa.benchmark.results.results import Scores
-from probsa.statistics.comparison import ONE_REPLICATE, compare, holm
+from probsa.statistics import ONE_REPLICATE, compare, holm
 
 N = 60
 Y = np.arange(N) % 2

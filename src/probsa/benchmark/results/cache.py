@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...statistics import Metric, SampledMetric
+from ...statistics import Metric
 from .instances import BOOTSTRAP, samples_of
 from .pooled import Compared, compare_methods
 from .results import AnyScores, Scores
@@ -20,9 +20,7 @@ class ResultCache:
     """Computes each result once for the same runs."""
 
     _compared: dict[tuple[Key, str | None], Compared] = field(default_factory=dict)
-    _samples: dict[tuple[Key, int], Mapping[str, SampledMetric] | None] = field(
-        default_factory=dict
-    )
+    _samples: dict[tuple[Key, int], Mapping[str, Metric] | None] = field(default_factory=dict)
     _targets: dict[tuple[Key, str | None], TargetCompared] = field(default_factory=dict)
     _target_samples: dict[Key, TargetSamples] = field(default_factory=dict)
 
@@ -57,11 +55,9 @@ class ResultCache:
             BagError, InputError: As `samples_of` does.
         """
         samples = self.samples(scores, bootstrap=bootstrap)
-        return None if samples is None else {name: s.metric() for name, s in samples.items()}
+        return None if samples is None else dict(samples)
 
-    def samples(
-        self, scores: Scores, *, bootstrap: int = BOOTSTRAP
-    ) -> Mapping[str, SampledMetric] | None:
+    def samples(self, scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
         """Return `samples_of` the scores.
 
         Raises:

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 
 from ...evaluation import InstanceArea, Prediction, ValidationPredictions, instance_samples
-from ...statistics import Metric, SampledMetric
+from ...statistics import Metric
 from .pooled import blocks
 from .results import Scores, instances_of, validation_of
 
@@ -15,10 +15,10 @@ BOOTSTRAP = 200
 def summary_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
     """Return all instance metrics of one method, as `samples_of` does."""
     samples = samples_of(scores, bootstrap=bootstrap)
-    return None if samples is None else {name: s.metric() for name, s in samples.items()}
+    return None if samples is None else dict(samples)
 
 
-def samples_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, SampledMetric] | None:
+def samples_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
     """Return all instance metrics of one method with their resamples, or None without labels.
 
     Raises:

@@ -23,7 +23,7 @@ from ...evaluation import (
     read_null_scores,
     write_null_scores,
 )
-from ...statistics import SampledMetric
+from ...statistics import Metric
 from ...training import RunFolder, as_two_classes, open_units, read_split
 from .instances import BOOTSTRAP
 from .pooled import replicate_keys
@@ -34,7 +34,7 @@ from .results import Scores, instances_of, replicates_of
 class NullResults:
     """Measures of null maps on the test bags of a data set, pooled and within positive bags."""
 
-    samples: Mapping[str, Mapping[str, SampledMetric]]
+    samples: Mapping[str, Mapping[str, Metric]]
     """By null map and measure; paired with those of the methods."""
     missing: Mapping[str, str]
     """The null maps that could not be computed, with the reason."""

@@ -15,7 +15,7 @@ from .target_samples import TargetSamples, values_by_split
 from .target_scores import TargetScores
 from .task_metrics import MEASURES, TableMetric
 
-OF_POSITIVES = ("macro_f1", "macro_average_precision")
+OF_POSITIVES = ("f1", "macro_average_precision")
 """Metrics whose variance is that of the rarest class or finding, as in `statistics.compare`."""
 
 

@@ -67,9 +67,9 @@ BRIER = TableMetric(
 )
 MEASURES: dict[Task, tuple[TableMetric, ...]] = {
     "multiclass": (
-        _area("macro_auroc", "macro AUROC"),
+        _area("auroc", "macro AUROC"),
         _share("accuracy", "accuracy"),
-        _share("macro_f1", "macro F1"),
+        _share("f1", "macro F1"),
         KAPPA,
     ),
     "ordinal": (

@@ -50,7 +50,7 @@ def instances_table(
             continue
         if sampled is not None:
             samples[s.method.name] = sampled
-            summaries[s.method.name] = {k: m.metric() for k, m in sampled.items()}
+            summaries[s.method.name] = dict(sampled)
     if not summaries:
         return None
     data, with_labels = scores[0].data, [s for s in scores if s.method.name in samples]
@@ -89,9 +89,7 @@ def instances_table(
 
 def _null_row(name: str, samples: Samples) -> tuple[TableCell, ...]:
     """Return the row of a null map, which has only the metrics that rank instances."""
-    cells = [
-        _cell(samples[k].metric()) if k in samples else TableCell() for k, _, _ in METRIC_COLUMNS
-    ]
+    cells = [_cell(samples[k]) if k in samples else TableCell() for k, _, _ in METRIC_COLUMNS]
     return (text_cell(f"null: {name}"), *cells)
 
 

@@ -9,12 +9,12 @@ from ...evaluation import (
     WITHIN_TITLES,
     compare_to_null_maps,
 )
-from ...statistics import SampledMetric, detectable_from_intervals
+from ...statistics import Metric, detectable_from_intervals
 from ..results.null_maps import NullResults
 from ._shared import key
 from .table import Column, ResultTable, TableCell, text_cell
 
-Samples = Mapping[str, SampledMetric]
+Samples = Mapping[str, Metric]
 
 
 def within_bags_table(
@@ -69,7 +69,7 @@ def _verdicts(samples: Mapping[str, Samples], nulls: NullResults) -> list[str]:
 
 
 def _row(name: str, samples: Samples) -> tuple[TableCell, ...]:
-    metrics = [samples[k].metric() for k in (*WITHIN_BAGS, DICE_OF_MAP) if k in samples]
+    metrics = [samples[k] for k in (*WITHIN_BAGS, DICE_OF_MAP) if k in samples]
     cells = [TableCell(value=m.value, low=m.low, high=m.high) for m in metrics]
     no_dice = [TableCell()] * (DICE_OF_MAP not in samples)
     return (text_cell(name), *cells, *no_dice)

@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import friedmanchisquare, rankdata, studentized_range, wilcoxon
 
 from ..errors import InputError
-
-ALPHA = 0.05
+from .paired import ALPHA
 
 EXACT = 200
 """Up to this number of pairs the signed-rank test is exact."""
