@@ -75,7 +75,6 @@ from .prediction import column_names as column_names
 from .predictor import SEEN_BY_ALL as SEEN_BY_ALL
 from .predictor import Ensemble as Ensemble
 from .predictor import Predictor as Predictor
-from .predictor import write_pretrained as write_pretrained
 from .pretrained import CONFIG as CONFIG
 from .pretrained import local_folder as local_folder
 from .report import Report as Report
