@@ -7,8 +7,8 @@ from .estimators import MILClassifier as MILClassifier
 from .estimators import MILRegressor as MILRegressor
 from .estimators import MILSurvival as MILSurvival
 from .estimators import PerInstance as PerInstance
-from .evaluation.predictor import load as load
-from .evaluation.pretrained import from_pretrained as from_pretrained
+from .evaluation.loading import from_pretrained as from_pretrained
+from .evaluation.loading import load as load
 from .workflow import predict_folder as predict_folder
 from .workflow import train_and_report as train_and_report
 

@@ -17,7 +17,7 @@ from probsa.cli.demo import DEFAULT, MARK, MODELS, DemoResult, default_config, r
 from probsa.cli.demo_page import DefaultRun, figure_sentence
 from probsa.errors import OutputExists
 from probsa.evaluation.report import evaluate
-from probsa.evaluation.tables import read_predictions
+from probsa.evaluation.storage import read_predictions
 from probsa.training import default_recipe
 
 

@@ -7,7 +7,6 @@ import json
 import shutil
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -16,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from support.stored import write_folder
 
 from probsa.cli import main
-from probsa.errors import CheckpointError, InputError, ProbSAError, TableError
-from probsa.evaluation import evaluate, load, read_predictions
+from probsa.errors import CheckpointError, InputError
+from probsa.evaluation import load
 from probsa.models import build, names
 from probsa.training import RunFolder, load_checkpoint, read_split, restore_model
 from probsa.training.checkpoints import save_checkpoint
@@ -271,78 +270,3 @@ def test_the_sizes_of_every_model_are_compared_without_memory(tmp_path, allocate
     save_checkpoint(path, dropped, metadata={"model": name, "arguments": model.arguments})
     with pytest.raises(CheckpointError, match="does not fit the model"):
         restore_model(load_checkpoint(path), path=path)
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_metadata_of_predictions(run, damage):
-    if damage == "nothing known":
-        return
-    (run.predictions / "predictions.json").write_bytes(DAMAGE[damage])
-    with pytest.raises(InputError, match=r"predictions\.json"):
-        read_predictions(run.predictions)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("threshold", "x"),
-        ("classes", 3),
-        ("classes", [1, 2]),
-        ("temperature", "hot"),
-        ("kappa", {}),
-    ],
-)
-def test_wrong_types_in_metadata_of_predictions(run, key, value):
-    file = run.predictions / "predictions.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
-    with pytest.raises(InputError, match=rf"predictions\.json is damaged: {key}"):
-        read_predictions(run.predictions)
-
-
-@pytest.mark.parametrize(
-    "content", [b"\xff\xfe", b"bag,p_1,sd_1\n" + b"x" * 200_000 + b",0.5,0.1\n"]
-)
-def test_a_table_of_predictions_that_is_no_table(run, content):
-    (run.predictions / "predictions.csv").write_bytes(content)
-    with pytest.raises(TableError, match=r"predictions\.csv"):
-        read_predictions(run.predictions)
-
-
-def test_a_name_that_leads_out_of_the_folder_is_refused(run):
-    file = run.predictions / "predictions.csv"
-    header, first, *_ = file.read_text().splitlines()
-    file.write_text("\n".join([header, f"../../x,{first.partition(',')[2]}"]))
-    with pytest.raises(ProbSAError, match="cannot be a file name"):
-        read_predictions(run.predictions)
-
-
-def alter(f, name, data):
-    del f[name]
-    f[name] = data
-
-
-INSTANCES = {
-    "text": lambda f: alter(f, "attention_mean", np.array([b"a", b"b"])),
-    "a scalar": lambda f: alter(f, "degree", 3.0),
-    "other name": lambda f: f.attrs.update({"name": "../../x"}),
-    "name is an array": lambda f: f.attrs.update({"name": np.arange(3)}),
-    "unknown score": lambda f: f.attrs.update({"score_kind": "beauty"}),
-    "kind is a number": lambda f: f.attrs.update({"kind": 3}),
-    "nothing stored": lambda f: [
-        (f.pop(k), f.create_dataset(k, (10**9,), "f4", chunks=(10**6,)))
-        for k in list(f)
-        if k != "coords"
-    ],
-}
-
-
-@pytest.mark.parametrize("change", INSTANCES)
-def test_damaged_outputs_of_instances(trained, run, change):
-    table = read_predictions(run.predictions)
-    path = table.instance_path(table.bags[0])
-    with h5py.File(path, "a") as f:
-        INSTANCES[change](f)
-    with pytest.raises(ProbSAError, match=path.name):
-        table.instances(table.bags[0])
-    with pytest.raises(ProbSAError, match=path.name):
-        evaluate(run.predictions, labels=trained[1], part="all", bootstrap=0)

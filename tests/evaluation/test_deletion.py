@@ -19,7 +19,7 @@ from probsa.evaluation import evaluate, read_curves, write_curves
 from probsa.evaluation.deletion import DeletionCurves, deletion_curves
 from probsa.evaluation.faithfulness_section import mean_curves_metrics, predicted_with_curves
 from probsa.evaluation.predictor import Ensemble, Predictor
-from probsa.evaluation.tables import write_predictions
+from probsa.evaluation.storage import write_predictions
 from probsa.maps import write_report_figures
 from probsa.maps.report_figures import draw_deletion
 from probsa.training import Standardizer

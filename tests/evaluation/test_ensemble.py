@@ -10,7 +10,7 @@ from probsa.errors import InputError
 from probsa.evaluation.ensemble import aligned, combine
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.scores import evidence
-from probsa.evaluation.tables import read_predictions, write_predictions
+from probsa.evaluation.storage import read_predictions, write_predictions
 from probsa.maps.panels import panels_of
 from probsa.maps.render import draw_map
 from probsa.maps.scale import bag_limits

@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from sklearn import metrics as sk
 from probsa.errors import InputError, TableError
 from probsa.evaluation.instances import NAMES
 from probsa.evaluation.prediction import Prediction
-from probsa.evaluation.report import evaluate
-from probsa.evaluation.tables import write_predictions
+from probsa.evaluation.report import Report, evaluate
+from probsa.evaluation.storage import write_predictions
 from probsa.evaluation.titles import INSTANCE_TITLES, TITLES
+from probsa.statistics import Metric
 
 PARTS = {"train": 6, "val": 8, "test": 12, "new": 4}
 LABELS = {f"{part}{i}": i % 2 for part, count in PARTS.items() for i in range(count)}
@@ -306,3 +308,19 @@ def test_the_text_has_values_intervals_reasons_and_warnings(tmp_path):
         assert (INSTANCE_TITLES[name] in text) == (not name.startswith("error_auroc_"))
     for warning in report.warnings:
         assert f"warning: {warning}" in text
+
+
+def test_a_report_has_one_row_per_metric():
+    report = Report(
+        folder=Path("p"), part="test", parts={}, bags=3, classes=("0", "1"), per_class={},
+        threshold=0.5, threshold_source="", instance_bags=1, without_label=(),
+        without_prediction=(), warnings=(),
+        metrics={"auroc": Metric(0.75, low=0.5, high=1.0), "f1": Metric.undefined("one class")},
+        instances={"auroc": Metric(0.25)},
+    )  # fmt: skip
+    frame = report.to_frame()
+    assert frame["of"].tolist() == ["bags", "bags", "instances"]
+    assert frame["metric"].tolist() == ["auroc", "f1", "auroc"]
+    np.testing.assert_array_equal(frame["value"], [0.75, np.nan, 0.25])
+    np.testing.assert_array_equal(frame["low"], [0.5, np.nan, np.nan])
+    assert frame["reason"].tolist() == [None, "one class", None]

@@ -11,7 +11,7 @@ from probsa.evaluation import read_predictions
 from probsa.evaluation.beyond_validation import DISTANCE_VALIDATION_BAGS
 from probsa.evaluation.detector_pool import detector_pool
 from probsa.evaluation.report import evaluate
-from probsa.evaluation.tables import write_predictions
+from probsa.evaluation.storage import write_predictions
 from probsa.statistics import Draws, auroc
 
 

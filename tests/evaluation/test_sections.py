@@ -12,7 +12,7 @@ from support.made_predictions import cohort
 
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.report import evaluate
-from probsa.evaluation.tables import write_predictions
+from probsa.evaluation.storage import write_predictions
 from probsa.maps import write_report_figures
 
 

@@ -11,7 +11,6 @@ from support.made_predictions import made
 
 from probsa.evaluation.temperature import (
     fit_temperature,
-    mean_temperature,
     scale_prediction,
     scale_probabilities,
 )
@@ -105,7 +104,3 @@ def test_a_scaled_prediction_is_consistent():
     wide = replace(p, std=np.float32([0.4]))
     sharp = scale_prediction(wide, temperature=0.05)
     assert 0 < sharp.std[0] <= np.sqrt(sharp.probability[0] * (1 - sharp.probability[0])) + 1e-7
-
-
-def test_several_runs_share_the_geometric_mean():
-    assert mean_temperature([4.0, 1.0]) == pytest.approx(2)

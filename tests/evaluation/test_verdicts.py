@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from support.made_predictions import made
 
-from probsa.evaluation.verdicts import column_names, shown_column, truth_text, verdict
+from probsa.evaluation.prediction import column_names
+from probsa.evaluation.verdicts import shown_column, truth_text, verdict
 
 
 def predicted(task, values, outputs, std=None):

@@ -21,7 +21,7 @@ from support.made_maps import (
 )
 
 from probsa.errors import BagError, InputError, UnknownName
-from probsa.evaluation.tables import write_predictions
+from probsa.evaluation.storage import write_predictions
 from probsa.maps import draw_map, map_limits, render_folder, render_map, to_raster
 from probsa.maps.layout import place
 from probsa.maps.scale import common_limits

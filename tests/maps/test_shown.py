@@ -23,7 +23,7 @@ from support.made_maps import (
 )  # fmt: skip
 
 from probsa.errors import InputError
-from probsa.evaluation.tables import read_predictions, write_predictions
+from probsa.evaluation.storage import read_predictions, write_predictions
 from probsa.maps import draw_map, map_limits, render_folder
 from probsa.maps.blending import owners, squares
 from probsa.maps.captions import caption_lines

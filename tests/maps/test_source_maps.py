@@ -15,7 +15,7 @@ from probsa.cohorts.coordinates import Coordinates, write_coordinates
 from probsa.cohorts.records import Record
 from probsa.cohorts.work import PatchSet
 from probsa.errors import InputError
-from probsa.evaluation.tables import write_predictions
+from probsa.evaluation.storage import write_predictions
 from probsa.maps import map_limits, render_folder, render_map
 from probsa.maps.blending import blend, owners, squares
 from probsa.maps.panels import panels_of

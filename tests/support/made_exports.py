@@ -8,7 +8,7 @@ import numpy as np
 from support.made_maps import bag, lattice
 
 from probsa.evaluation.prediction import Prediction
-from probsa.evaluation.tables import write_predictions
+from probsa.evaluation.storage import write_predictions
 from probsa.exports.provenance import Provenance
 
 MODEL = "evidence-field"

@@ -14,7 +14,7 @@ from probsa import pack
 from probsa.cli.entry import main
 from probsa.datasets import open_bags
 from probsa.evaluation.predictor import Predictor
-from probsa.evaluation.tables import read_predictions
+from probsa.evaluation.storage import read_predictions
 from probsa.maps import draw_map, map_limits
 from probsa.models import build
 from probsa.training.preparation import Standardizer

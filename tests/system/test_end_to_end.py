@@ -9,7 +9,7 @@ from PIL import Image
 
 import probsa
 from probsa.cli.entry import main
-from probsa.evaluation.tables import read_instances
+from probsa.evaluation.storage import read_instances
 
 
 @pytest.mark.slow

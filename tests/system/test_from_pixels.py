@@ -11,7 +11,7 @@ from support.made_slides import tissue, write_slide
 from probsa.cli.entry import main
 from probsa.core.files import read_csv
 from probsa.core.store import read_bag
-from probsa.evaluation.tables import read_predictions
+from probsa.evaluation.storage import read_predictions
 
 ALONE = ("--readers", "0", "--threads", "1")
 CUT = ("--patch-size", "256", "--mpp", "0.5", "--workers", "1")

@@ -10,7 +10,7 @@ from support.stored import write_folder
 from probsa import models, pack
 from probsa.core.randomness import random_stream
 from probsa.errors import InputError, TableError
-from probsa.evaluation.predictor import load
+from probsa.evaluation.loading import load
 from probsa.training import (
     JointTrainingFailed,
     Reporter,

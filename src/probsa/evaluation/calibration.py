@@ -6,7 +6,7 @@ from dataclasses import replace
 from ..errors import InputError
 from .evaluated import Evaluated
 from .guarantee_options import GuaranteeOptions
-from .tables import Predictions, read_predictions
+from .storage import Predictions, read_predictions
 from .true_targets import stored_targets
 from .truth import class_names, listed
 

@@ -29,7 +29,7 @@ from .bag_measures import rank_correlation
 from .faithfulness import class_of, without_explanations
 from .map_scores import MapScore, available_scores, map_values
 from .prediction import Prediction
-from .predictor import Ensemble, Predictor
+from .predictor import Predictor
 from .scores import class_column
 from .temperature import scale_probabilities
 from .verdicts import response, shown_column
@@ -181,7 +181,7 @@ def deletion_curves(
     known = available_scores(p)
     if shown is not None and shown not in known:
         raise UnknownName("score", shown, known)
-    removal: Removal = "pooling" if len(records) == _members(predictor, bag) else "bag"
+    removal: Removal = "pooling" if len(records) == len(predictor.new_to(bag.name)) else "bag"
     counts = _counts(len(bag), shares, least=max(1, predictor.model.min_instances))
     curves = DeletionCurves(
         name=p.name, shown=shown or known[0], removal=removal, counts=counts, instances=len(bag)
@@ -230,13 +230,6 @@ def _with_curves(
         rank_correlation=correlation,
         missing=missing,
     )
-
-
-def _members(predictor: Predictor, bag: Bag) -> int:
-    """Return how many models predict the bag."""
-    if not isinstance(predictor, Ensemble):
-        return 1
-    return sum(bag.name not in seen for seen in predictor.seen)
 
 
 def _counts(n: int, shares: Sequence[float], *, least: int) -> Int[np.ndarray, " steps"]:

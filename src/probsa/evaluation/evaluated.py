@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 
 from .guarantee_options import GuaranteeOptions
 from .prediction import Prediction
-from .tables import Predictions
+from .storage import Predictions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

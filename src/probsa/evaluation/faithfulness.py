@@ -27,7 +27,7 @@ from ..core import (
 from ..errors import BagError
 from .map_scores import MapScore, available_scores, drawn_values
 from .prediction import Prediction
-from .predictor import Ensemble, Predictor
+from .predictor import Predictor
 from .scores import class_column
 from .verdicts import HALF, RESPONSES, response
 
@@ -210,11 +210,10 @@ def _counts(bag: Bag, predictor: Predictor) -> list[int]:
 @contextmanager
 def without_explanations(predictor: Predictor) -> Iterator[None]:
     """Predict meanwhile without explaining, which shortened bags do not need."""
-    members = predictor.members if isinstance(predictor, Ensemble) else (predictor,)
-    for member in members:
+    for member in predictor.members:
         member.model.explains = False
     try:
         yield
     finally:
-        for member in members:
+        for member in predictor.members:
             member.model.explains = True

@@ -23,7 +23,7 @@ from .evaluated import Evaluated
 from .map_scores import MapScore
 from .prediction import Prediction
 from .predictor import Predictor
-from .tables import FAITHFULNESS
+from .storage import FAITHFULNESS
 from .verdicts import HALF
 
 ORDER_TITLES = {

@@ -14,7 +14,7 @@ from .evaluated import Evaluated
 from .guarantee_options import GuaranteeOptions
 from .prediction_sets import SetsReport, requested_sets, sets_report
 from .shift_alarm import ShiftAlarm, shift_alarm
-from .table_rows import has_classes
+from .storage import has_classes
 from .target_guarantees import TargetCoverage, check_target_options, target_coverage
 from .unmet_guarantees import noted, refusal
 

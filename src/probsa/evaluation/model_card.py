@@ -3,7 +3,7 @@
 Every figure comes from the run's own files; a figure that is not known is said to be missing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
-from ..core import as_record, counted, read_json
+from ..core import counted, read_record
 from ..datasets import SPLIT_PARTS
 from ..errors import UnknownName
 from ..features import describe
 from ..statistics import Metric
 from ..training import RunFolder, read_split
-from .predictor import Predictor
+from .pretrained import PretrainedConfig
 from .titles import TARGET_TITLES
 
 SHOWN = (
@@ -26,6 +26,7 @@ SHOWN = (
     "uno_c", "harrell_c", "mean_auroc", "integrated_brier", "nll",
 )  # fmt: skip
 """The metrics of a report that a card lists, as far as a task has them."""
+KINDS = {"slide": "patches of slides", "ct": "slices of CT scans"}
 PARTS = {"train": "training", "val": "validation", "test": "test"}
 SCORES = {
     "logit": "attention logits f. They say what the model pooled, not what is diseased; only "
@@ -65,71 +66,55 @@ class _StoredReport:
     metrics: dict[str, Metric]
 
 
-def facts_of(predictor: Predictor, *, data: str = "") -> CardFacts:
-    """Collect what the run folder of a predictor states.
+def facts_of(run: RunFolder | None, *, data: str = "") -> CardFacts:
+    """Collect what a run folder states.
 
     Raises:
         InputError: a file of the run is damaged.
     """
-    run = predictor.run
     if run is None:
         return CardFacts(data=data)
     parts = {}
     if run.split_file.is_file():
         split = read_split(run)
         parts = {part: len(getattr(split, part)) for part in SPLIT_PARTS}
-    report = _report(run)
-    if report is None:
+    path = run.path / "evaluation.json"
+    if not path.is_file():
         return CardFacts(data=data, parts=parts)
+    report = read_record(_StoredReport, path, advice="evaluate the run again")
     metrics = {k: m for k, m in report.metrics.items() if k in SHOWN and m.value is not None}
     return CardFacts(data=data, parts=parts, part=report.part, bags=report.bags, metrics=metrics)
 
 
-def model_card(predictor: Predictor, facts: CardFacts) -> str:
+def model_card(config: PretrainedConfig, facts: CardFacts, *, score_kind: str) -> str:
     """Return the card, Markdown with metadata in YAML, which the Hugging Face Hub shows.
 
     Args:
-        predictor: the model.
+        config: what config.json states of the model.
         facts: what is known of its data and results.
+        score_kind: what the scores of its instances are, see `Prediction.score_kind`.
     """
-    from .. import __version__
-
-    model, stated, config = predictor.model, predictor.stated, predictor.config
-    members = getattr(predictor, "members", (predictor,))
-    stated = stated or members[0].stated
-    tags = ["multiple-instance-learning", "weakly-supervised", "uncertainty", model.name]
-    metadata = {"library_name": "probsa", "tags": tags}
-    kinds = {"slide": "patches of slides", "ct": "slices of CT scans"}
-    run: dict[str, Any] = {} if config is None else config.to_dict()
+    first, stated, members = config.members[0], config.features, len(config.members)
+    tags = ["multiple-instance-learning", "weakly-supervised", "uncertainty", first.model]
+    run: dict[str, Any] = {"model": {"name": first.model, **dict(first.arguments)}}
+    if config.run is not None:
+        run = {key: config.run.get(key) for key in ("model", "training", "seed")}
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        metadata=yaml.safe_dump(metadata, sort_keys=False),
-        model=model.name,
-        predicts=_predicts(predictor),
-        version=__version__,
+        metadata=yaml.safe_dump({"library_name": "probsa", "tags": tags}, sort_keys=False),
+        model=first.model,
+        predicts=_predicts(config),
+        version=config.probsa_version,
         data=facts.data or "No description of the data was given.",
-        parts=", ".join(f"{n:,} {PARTS.get(p, p)}" for p, n in facts.parts.items()) or "not stated",
-        kinds=_listed(kinds[k] for k in (stated.kinds if stated else ())),
+        parts=_listed(f"{n:,} {PARTS.get(p, p)}" for p, n in facts.parts.items()),
+        kinds=_listed(KINDS[k] for k in (stated.kinds if stated else ())),
         encoders=_listed(map(_with_licence, stated.encoders if stated else ())),
         mpp=_listed(f"{v:g} µm per pixel" for v in (stated.mpps if stated else ())),
         patch_size=_listed(f"{v:g} pixels" for v in (stated.patch_sizes if stated else ())),
         results=_results(facts),
-        score_kind=SCORES[model.score_kind],
-        members=f" and of {len(members)} members" if len(members) > 1 else "",
-        run=yaml.safe_dump(
-            {"model": run.get("model"), "training": run.get("training"), "seed": run.get("seed")}
-            if run
-            else {"model": {"name": model.name, **dict(model.arguments)}},
-            sort_keys=False,
-        ),
+        score_kind=SCORES[score_kind],
+        members=f" and of {members} members" if members > 1 else "",
+        run=yaml.safe_dump(run, sort_keys=False),
     )
-
-
-def _report(run: RunFolder) -> _StoredReport | None:
-    path = run.path / "evaluation.json"
-    if not path.is_file():
-        return None
-    advice = "evaluate the run again"
-    return as_record(_StoredReport, read_json(path, advice=advice), where=str(path), advice=advice)
 
 
 def _results(facts: CardFacts) -> str:
@@ -160,36 +145,30 @@ def _listed(values: Any) -> str:
     return ", ".join(values) or "not stated"
 
 
-def _predicts(predictor: Predictor) -> str:
+def _predicts(config: PretrainedConfig) -> str:
     """Return what the model predicts of a bag, in words, with the names of its outputs."""
-    task, names = predictor.task, predictor.classes
+    task, names, outputs = config.task, config.classes, config.outputs
     if task == "ordinal":
-        return f"the probability of the grade: one of {_either(names)}, in rising order"
+        return f"the probability of the grade: one of {_quoted(names, 'or')}, in rising order"
     if task == "multilabel":
-        return f"the probability of each of the findings {_all(names)}"
-    outputs = predictor.model.likelihood.outputs(names)
+        return f"the probability of each of the findings {_quoted(names, 'and')}"
     if task == "regression":
-        column = predictor.metadata.get("target") or []
-        of = "" if not column else f", `{column[0]}`"
+        column = (config.about or {}).get("target") or []
+        of = f", `{column[0]}`" if column else ""
         return (
-            f"a number{of}, with its distribution ({_all(outputs)}: mean, standard deviation and "
-            "quantiles)"
+            f"a number{of}, with its distribution ({_quoted(outputs, 'and')}: mean, standard "
+            "deviation and quantiles)"
         )
     if task == "survival":
         last = outputs[-1].removeprefix("s_")
         return (
-            f"the time to an event ({_all(outputs)}: the risk, higher is worse, and the "
+            f"the time to an event ({_quoted(outputs, 'and')}: the risk, higher is worse, and the "
             "probability to be without the event at each time). Nothing is predicted beyond the "
             f"time {last}"
         )
-    return f"the probability of {_either(names)}"
+    return f"the probability of {_quoted(names, 'or')}"
 
 
-def _all(names: Any) -> str:
+def _quoted(names: Sequence[str], word: str) -> str:
     quoted = [f"`{name}`" for name in names]
-    return " and ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]
-
-
-def _either(names: Any) -> str:
-    quoted = [f"`{name}`" for name in names]
-    return " or ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]
+    return f" {word} ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]

@@ -19,8 +19,7 @@ from .guarantee_options import GuaranteeOptions, SetScore
 from .guarantees import caution, origin
 from .prediction_sets import requested_sets, set_scores
 from .shift_alarm import ShiftAlarm, shift_alarm
-from .table_rows import has_classes
-from .tables import Predictions, read_predictions
+from .storage import Predictions, has_classes, read_predictions
 from .target_guarantees import calibrated_rule, check_target_options
 from .true_targets import read_true_targets
 from .truth import Truth, class_names, read_truth

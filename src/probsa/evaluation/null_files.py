@@ -26,7 +26,7 @@ from ..datasets import BagSet
 from ..errors import BagError
 from ..training import RunFolder
 from .null_maps import NULL_MAPS, NullMaps, fit_null_maps
-from .tables import INSTANCES, NULL_SCORES
+from .storage import INSTANCES, NULL_SCORES
 
 ABOUT = "about.json"
 AGAIN = "predict again"

@@ -22,7 +22,7 @@ from .pooled_nulls import PooledNulls
 from .pools import Pool, bag_draws, labelled, threshold_bags
 from .prediction import Prediction
 from .scores import class_column
-from .tables import METADATA
+from .storage import METADATA
 from .within_bags import (
     NO_MIXED_BAG,
     WITHIN,

@@ -1,19 +1,39 @@
 """The prediction of one bag."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from ..core import DataFrame, Task
+from ..core import CLASS_TASKS, Task
 from ..errors import UnknownName
 
 EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive", "at_least")
 """The fields of `Prediction` that explain it, which only models with a closed form have."""
-
-
-_OF_THE_BAG = ("probability", "std", "std_within", "std_between")
-"""Arrays of `Prediction` that have no value for each instance."""
+OF_EVERY_INSTANCE = (
+    "attention_mean",
+    "attention_variance",
+    "weight_mean",
+    "weight_variance",
+    "degree",
+)
+"""The fields of `Prediction` with a value per instance that every prediction has."""
+PER_INSTANCE = (
+    "coords",
+    *OF_EVERY_INSTANCE,
+    "variance_within",
+    "variance_between",
+    "instance_labels",
+    *EXPLANATIONS,
+    "ood",
+    "ood_distance",
+    "slide",
+)
+"""All fields of `Prediction` with a value per instance, which a file of predictions stores."""
+AXES = {1: ("position",), 2: ("x", "y")}
+"""Names of the columns of coordinates in a data frame, by their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,19 +158,37 @@ class Prediction:
             raise UnknownName("slide", name, self.slides)
         assert self.slide is not None
         rows = self.slide == self.slides.index(name)
-        arrays = {
-            f.name: value[rows]
-            for f in fields(self)
-            if f.name not in _OF_THE_BAG and isinstance(value := getattr(self, f.name), np.ndarray)
-        }
-        return replace(self, **{**arrays, "name": name, "slide": None, "slides": ()})
+        arrays = {k: getattr(self, k) for k in PER_INSTANCE}
+        arrays = {k: None if v is None else v[rows] for k, v in arrays.items()}
+        return replace(self, **arrays | {"name": name, "slide": None, "slides": ()})
 
-    def to_frame(self) -> DataFrame:
-        """Return a data frame with one row per instance: coordinates, scores, variances, weights.
+    def to_frame(self) -> pd.DataFrame:
+        """Return a data frame with one row per instance: its bag, coordinates and all arrays."""
+        columns: dict[str, Any] = {"bag": [self.name] * len(self.attention_mean)}
+        for key in PER_INSTANCE:
+            values = getattr(self, key)
+            if values is None:
+                continue
+            width = 1 if values.ndim == 1 else values.shape[1]
+            if key == "coords":
+                names = AXES.get(width) or [f"axis_{k}" for k in range(width)]
+            elif values.ndim == 1:
+                names = [key]
+            else:
+                names = [f"{key}_{k}" for k in column_names(self, width) or range(width)]
+            rows = values.reshape(len(values), width)
+            columns |= dict(zip(names, rows.T, strict=True))
+        return pd.DataFrame(columns)
 
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        from .frames import instances_frame
 
-        return instances_frame(self)
+def column_names(p: Prediction, columns: int) -> tuple[str, ...] | None:
+    """Return what the columns of per-instance values are of; None for one, or for classes."""
+    if columns == 1 or p.task in CLASS_TASKS:
+        return None
+    if p.task == "regression":
+        return ("mean", "variance")[:columns]
+    if p.task == "ordinal" and len(p.outputs) == columns + 1:
+        return tuple(f"at least {name}" for name in p.outputs[1:])
+    if p.task == "survival" and len(p.outputs) == columns + 1:
+        return tuple(f"until {name.removeprefix('s_')}" for name in p.outputs[1:])
+    return p.outputs if len(p.outputs) == columns else None

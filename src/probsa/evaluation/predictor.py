@@ -1,7 +1,7 @@
-"""Stage 9: apply a trained model to bags."""
+"""Stage 9: apply a trained model, or several together, to bags."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,27 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import CLASS_TASKS, Bag, Bags, Task, pack, read_record, segment_softmax
+from ..core import CLASS_TASKS, Bag, Bags, Task, pack, segment_softmax
 from ..datasets import FeatureMetadata, Metadata
-from ..errors import BagError, CheckpointError, InputError
+from ..errors import BagError, InputError
 from ..models import Model, Output, bag_rows
-from ..training import (
-    RunConfig,
-    RunFolder,
-    Standardizer,
-    StoredPredictor,
-    choose_device,
-    load_checkpoint,
-    precision_context,
-    progress_of,
-    restore_model,
-)
+from ..training import RunConfig, RunFolder, Standardizer, choose_device, precision_context
 from ..variational import Field, PerClass
-from .ensemble import combine
+from .ensemble import combine, new_to
+from .model_card import CardFacts, facts_of, model_card
 from .prediction import Prediction
-from .prior_shift import move_prior
-from .target_metadata import target_metadata
-from .temperature import Temperature, scale_prediction
+from .pretrained import (
+    FORMAT,
+    PARTS,
+    PRIVATE,
+    PretrainedConfig,
+    PretrainedMember,
+    run_without_paths,
+    write_model,
+)
+from .temperature import scale_prediction
 
 MAX_INSTANCES = 8192
 """Maximum number of instances per step; a larger bag has a step of its own."""
@@ -42,6 +40,9 @@ class Predictor:
 
     A prediction depends only on the run and the bag, whose name seeds the noise.
     """
+
+    seen: tuple[frozenset[str], ...] = ()
+    """Of several runs, for each member the bags that it does not predict."""
 
     def __init__(
         self,
@@ -74,27 +75,48 @@ class Predictor:
         """What the model was trained to predict."""
         return self.model.likelihood.task
 
+    @property
+    def members(self) -> tuple["Predictor", ...]:
+        """The predictors whose predictions are combined; only this one if it is one model."""
+        return (self,)
+
+    def new_to(self, name: str) -> list["Predictor"]:
+        """Return the members that predict a bag of this name, because they have not seen it."""
+        return new_to(name, self.members, self.seen)
+
     def difference(self, name: str, metadata: Metadata) -> str | None:
-        """Return how a bag's metadata differ from those of all training bags; None if not known."""
-        del name
-        return None if self.stated is None else self.stated.difference(metadata)
+        """Return how a bag's metadata differ from the training bags of a member that predicts it.
+
+        None if they do not, or if the metadata of the training bags are not known.
+        """
+        stated = [member.stated for member in self.new_to(name)]
+        found = [s.difference(metadata) for s in stated if s is not None]
+        return next((difference for difference in found if difference is not None), None)
 
     def check(self, bag: Bag) -> None:
-        """Refuse a bag that training would refuse.
+        """Refuse a bag that the training of a member that predicts it would refuse.
 
         Raises:
             BagError: the bag has another number of features than the model was trained on, or
                 lacks what the model needs, such as a graph.
         """
-        wanted = self.model.arguments.get("in_dim")
-        if wanted is not None and bag.x.shape[1] != wanted:
-            raise BagError(
-                f"bag {bag.name!r} has {bag.x.shape[1]} features per instance, but the model "
-                f"was trained on {wanted}: extract them with the encoder it was trained on"
-            )
-        self.model.check_bag(bag, name=self.model.name)
+        for member in self.new_to(bag.name):
+            wanted = member.model.arguments.get("in_dim")
+            if wanted is not None and bag.x.shape[1] != wanted:
+                raise BagError(
+                    f"bag {bag.name!r} has {bag.x.shape[1]} features per instance, but the model "
+                    f"was trained on {wanted}: extract them with the encoder it was trained on"
+                )
+            member.model.check_bag(bag, name=member.model.name)
 
-    def save_pretrained(self, folder: Path | str, *, data: str = "") -> Path:
+    def save_pretrained(
+        self,
+        folder: Path | str,
+        *,
+        data: str = "",
+        facts: CardFacts | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> Path:
         """Write the model into a folder: `config.json`, `model.safetensors` and a model card.
 
         `probsa.from_pretrained` reads it. The folder can be uploaded to the Hugging Face Hub as it
@@ -103,14 +125,48 @@ class Predictor:
         Args:
             folder: new folder, or one that holds a model that was written before.
             data: a sentence on the data for the card.
+            facts: all that the card says of data and results; None for what the run states.
+            more: further entries of config.json.
 
         Raises:
             OutputExists: the folder holds other files.
+            InputError: the model has clinical covariates.
         """
-        from .model_card import facts_of
-        from .pretrained import write_pretrained
+        from .. import __version__
 
-        return write_pretrained(self, Path(folder), facts=facts_of(self, data=data))
+        if self.model.covariates is not None:
+            raise InputError(
+                "a model with clinical covariates cannot be saved without the encoder of its run: "
+                "give the run folder instead"
+            )
+        members, run, threshold = self.members, self.run, self.threshold
+        if run is not None and run.threshold_file.is_file():
+            threshold = run.threshold()
+        config = PretrainedConfig(
+            library_name="probsa",
+            format=FORMAT,
+            members=tuple(PretrainedMember.of(m.model) for m in members),
+            classes=self.classes,
+            task=self.task,
+            outputs=self.model.likelihood.outputs(self.classes),
+            features=members[0].stated,
+            run=run_without_paths(self.config),
+            precision=self.precision,
+            temperature=float(self.temperature),
+            threshold=threshold,
+            about={k: v for k, v in self.metadata.items() if k not in PRIVATE},
+            probsa_version=__version__,
+        )
+        tensors = {
+            f"members.{k}.{part}{name}": tensor
+            for k, member in enumerate(members)
+            for part, module in zip(PARTS, (member.model, member.standardizer), strict=True)
+            for name, tensor in module.state_dict().items()
+        }
+        card = model_card(
+            config, facts or facts_of(run, data=data), score_kind=self.model.score_kind
+        )
+        return write_model(Path(folder), {**asdict(config), **(more or {})}, tensors, card=card)
 
     def predict(self, bags: Iterable[Bag], *, parts: bool = False) -> Iterator[Prediction]:
         """Yield one `Prediction` per bag, in order.
@@ -153,16 +209,23 @@ class Predictor:
             packed = self.standardizer(packed.to(self.device, torch.float32))
             with precision_context(self.precision, self.device):
                 out = self.model(packed)
-                scores = self.model.instance_scores(packed, out)
-                if scores is not out.attention:  # the weights of `out` belong to its attention
-                    out = replace(out, attention=scores, extras={})
-            scored = _scores(out, bags, model=self.model)
-        for p, of_bag in zip(_unpack(out, packed, bags, model=self.model), scored, strict=True):
-            if self.task in CLASS_TASKS:
-                yield p
-            else:
-                outputs = self.model.likelihood.outputs(self.classes)
-                yield replace(p, task=self.task, outputs=outputs, scores=of_bag)
+                shown = self.model.instance_scores(packed, out)
+                if shown is not out.attention:  # the weights of `out` belong to its attention
+                    out = replace(out, attention=shown, extras={})
+        unpacked = _unpack(out, packed, bags, kind=self.model.score_kind)
+        if self.task in CLASS_TASKS:
+            yield from unpacked
+            return
+        likelihood = self.model.likelihood
+        for b, (p, bag) in enumerate(zip(unpacked, bags, strict=True)):
+            scores: dict[str, float] = {}
+            if bag.y is not None:
+                y = torch.as_tensor(bag.y, device=out.logits.device)[None]
+                of_bag = likelihood.score(out.logits[b : b + 1], y)
+                scores = {name: float(value[0]) for name, value in of_bag.items()}
+            yield replace(
+                p, task=self.task, outputs=likelihood.outputs(self.classes), scores=scores
+            )
 
 
 class Ensemble(Predictor):
@@ -184,40 +247,26 @@ class Ensemble(Predictor):
         metadata: dict[str, Any] | None = None,
     ) -> None:
         first = members[0]
-        self.members, self.seen = tuple(members), tuple(seen or [frozenset()] * len(members))
-        self.device, self.model, self.standardizer = first.device, first.model, first.standardizer
-        self.classes, self.precision = first.classes, first.precision
-        self.config, self.metadata = config, metadata or {}
-        self.stated = None  # each member has its own
-        self.run = None
-        self.threshold = None
-        self.temperature = 1.0
+        super().__init__(
+            first.model,
+            first.standardizer,
+            classes=first.classes,
+            device=first.device.type,
+            precision=first.precision,
+            config=config,
+            metadata=metadata,
+        )
+        self._members, self.seen = tuple(members), tuple(seen or ())
 
-    def may_predict(self, name: str) -> bool:
-        """Return whether any member predicts a bag of this name."""
-        return any(name not in seen for seen in self.seen)
-
-    def difference(self, name: str, metadata: Metadata) -> str | None:
-        """Return how a bag's metadata differ from the training bags of a run that predicts it."""
-        for member, seen in zip(self.members, self.seen, strict=True):
-            if name not in seen and (found := member.difference(name, metadata)) is not None:
-                return found
-        return None
-
-    def check(self, bag: Bag) -> None:
-        """Refuse a bag that the training of any member that predicts it would refuse.
-
-        Raises:
-            BagError: as for one model.
-        """
-        for member, seen in zip(self.members, self.seen, strict=True):
-            if bag.name not in seen:
-                member.check(bag)
+    @property
+    def members(self) -> tuple[Predictor, ...]:
+        """The predictors whose predictions are combined."""
+        return self._members
 
     def _predict_batch(self, bags: list[Bag]) -> Iterator[Prediction]:
         predictions: list[list[Prediction]] = [[] for _ in bags]
-        for member, seen in zip(self.members, self.seen, strict=True):
-            mine = [k for k, bag in enumerate(bags) if bag.name not in seen]
+        for member in self.members:
+            mine = [k for k, bag in enumerate(bags) if member in self.new_to(bag.name)]
             if mine:
                 of_member = member._predict_batch([bags[k] for k in mine])
                 for k, prediction in zip(mine, of_member, strict=True):
@@ -229,111 +278,39 @@ class Ensemble(Predictor):
             yield combine(of_bag, align=align)
 
 
-def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") -> Predictor:
-    """Load the predictor of a run folder (an `Ensemble` of its members), or of a converted model.
-
-    Args:
-        folder: folder of a training run, one that `save_pretrained` wrote, or a file that `probsa
-            convert-checkpoint` wrote.
-        checkpoint: the checkpoint of a run: `best` (chosen by `select`) or `last`.
-        device: auto, cpu, cuda or mps.
-
-    Raises:
-        InputError: the folder is not a run folder.
-        CheckpointError: the checkpoint is missing, damaged or not one of this package.
-    """
-    if Path(folder).is_file():
-        return _load_file(Path(folder), device=device)
-    run = RunFolder(Path(folder))
-    if not run.config_file.is_file() and (run.path / "config.json").is_file():
-        from .pretrained import from_pretrained
-
-        return from_pretrained(run.path, device=device)
-    config = run.config()
-    if checkpoint not in ("best", "last"):
-        raise CheckpointError(f"checkpoint is {checkpoint!r}: expected 'best' or 'last'")
-    if config.training.members > 1:
-        members = [load(m.path, checkpoint=checkpoint, device=device) for m in run.members()]
-        epochs = [member.metadata["epoch"] for member in members]
-        metadata = {"model": config.model, "epoch": epochs, "members": len(members)}
-        if "kappa" in members[0].metadata:
-            metadata["kappa"] = [member.metadata["kappa"] for member in members]
-        return _with_temperature(Ensemble(members, config=config, metadata=metadata), run)
-    path = run.best if checkpoint == "best" else run.last
-    stored = load_checkpoint(path)
-    model = restore_model(stored, path=path, expect=config.model)
-    predictor = Predictor(
-        model,
-        Standardizer.restored(stored, in_dim=model.arguments.get("in_dim")),
-        classes=stored.stated(StoredPredictor).classes,
-        device=device,
-        precision=config.training.precision,
-        config=config,
-        metadata={
-            "model": config.model,
-            "epoch": progress_of(stored).epoch,
-            **{name: v.tolist()[0] for name, v in model.monitored().items()},
-        },
-        stated=FeatureMetadata.read(run.features_file),
-    )
-    return _with_temperature(predictor, run)
-
-
-def _with_temperature(predictor: Predictor, run: RunFolder) -> Predictor:
-    """Set the run of a predictor and its temperature, if it has one."""
-    predictor.run = run
-    members = predictor.members if isinstance(predictor, Ensemble) else (predictor,)
-    for member in members:
-        predictor.metadata |= move_prior(member.model.likelihood, run)
-    if predictor.config is not None:
-        predictor.metadata |= target_metadata(run, predictor.config, task=predictor.task)
-    if run.temperature_file.is_file():
-        advice = "remove it to predict without it, or copy the run again"
-        stored = read_record(Temperature, run.temperature_file, advice=advice)
-        predictor.temperature = float(stored.temperature)
-        predictor.metadata["temperature"] = predictor.temperature
-    return predictor
-
-
-def _load_file(path: Path, *, device: str) -> Predictor:
-    checkpoint = load_checkpoint(path)
-    stored = checkpoint.stated(StoredPredictor)
-    return Predictor(
-        restore_model(checkpoint, path=path),
-        Standardizer(),
-        classes=stored.classes,
-        device=device,
-        metadata={"model": stored.model, "from": stored.reference},
-    )
-
-
-def _unpack(out: Output, packed: Bags, bags: list[Bag], *, model: Model) -> Iterator[Prediction]:
-    q, kind = out.attention, model.score_kind
+def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterator[Prediction]:
+    """Yield the prediction of each bag of a batch."""
+    q, found = out.attention, dict[str, Tensor]()
     weight = out.extras.get("weight_mean")
     if weight is None:
         weight = _weights(q.mean, packed.sizes, kind=kind)
-    weight_variance = out.extras.get("weight_variance")
-    if weight_variance is None:
-        weight_variance = torch.zeros_like(weight)
-    columns = [_numpy(v) for v in (q.mean, q.variance, weight, weight_variance, packed.degrees)]
-    explained = _explained(out)
-    field = q.joint if isinstance(q, PerClass) else q
-    share = None
+    weight_variance = out.extras.get("weight_variance", torch.zeros_like(weight))
+    explanation = out.explanation
+    if explanation is not None:
+        explained = {
+            "class_score": explanation.scores,
+            "contribution": explanation.contributions,
+            "leave_one_out": explanation.leave_one_out,
+            "probability_positive": explanation.probability,
+            "at_least": explanation.at_least,
+        }
+        # (n,) for a single logit
+        found = {
+            k: v[:, 0] if v.shape[1] == 1 else v for k, v in explained.items() if v is not None
+        }
+    found |= {"attention_mean": q.mean, "attention_variance": q.variance}
+    found |= {"weight_mean": weight, "weight_variance": weight_variance, "degree": packed.degrees}
+    columns: dict[str, Any] = {name: _numpy(v) for name, v in found.items()}
+    field, share = q.joint if isinstance(q, PerClass) else q, None
     if isinstance(field, Field):  # of several classes, the mean
         share = _numpy(field.neighbour_share.view(-1, len(packed.x)).mean(0))
     probability, std = _numpy(out.probability), _numpy(out.std)
     for b, (bag, rows) in enumerate(zip(bags, bag_rows(packed), strict=True)):
-        mean, variance, w_mean, w_variance, degree = (c[rows] for c in columns)
-        p = Prediction(
+        yield Prediction(
             name=bag.name,
             probability=probability[b],
             std=std[b],
             coords=None if bag.coords is None else bag.coords.numpy(),
-            attention_mean=mean,
-            attention_variance=variance,
-            weight_mean=w_mean,
-            weight_variance=w_variance,
-            degree=degree,
             score_kind=kind,
             kind="ct" if bag.coords is not None and bag.coords.shape[1] == 1 else "slide",
             stride=bag.stride,
@@ -341,40 +318,8 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, model: Model) -> Iter
             slide=None if bag.slide is None else bag.slide.numpy(),
             slides=bag.slides,
             neighbour_share=None if share is None else float(share[rows].mean()),
+            **{name: values[rows] for name, values in columns.items()},
         )
-        yield replace(p, **{name: values[rows] for name, values in explained.items()})
-
-
-def _scores(out: Output, bags: list[Bag], *, model: Model) -> list[dict[str, float]]:
-    """Return the scores of the bags that have targets, for tasks without classes."""
-    if model.likelihood.task in CLASS_TASKS:
-        return [{} for _ in bags]
-    scored: list[dict[str, float]] = []
-    for b, bag in enumerate(bags):
-        of_bag: dict[str, Tensor] = {}
-        if bag.y is not None:
-            y = torch.as_tensor(bag.y, device=out.logits.device)[None]
-            of_bag = model.likelihood.score(out.logits[b : b + 1], y)
-        scored.append({name: float(value[0]) for name, value in of_bag.items()})
-    return scored
-
-
-def _explained(out: Output) -> dict[str, np.ndarray]:
-    """Return the arrays of the explanation by field of `Prediction`; (n,) for a single logit."""
-    if out.explanation is None:
-        return {}
-    tensors = {
-        "class_score": out.explanation.scores,
-        "contribution": out.explanation.contributions,
-        "leave_one_out": out.explanation.leave_one_out,
-        "probability_positive": out.explanation.probability,
-        "at_least": out.explanation.at_least,
-    }
-    return {
-        name: _numpy(v[:, 0] if v.shape[1] == 1 else v)
-        for name, v in tensors.items()
-        if v is not None
-    }
 
 
 def _weights(score: Tensor, sizes: Sequence[int], *, kind: str) -> Tensor:

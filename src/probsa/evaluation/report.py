@@ -12,24 +12,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
 
-from ..core import DataFrame, counted
+from ..core import counted
 from ..errors import InputError
 from ..statistics import Metric
 from .guarantee_options import GuaranteeOptions
 from .guarantees import Guarantees
 from .instances import instance_metrics
-from .lesion_report import TITLES as LESION_TITLES
-from .lesion_report import LesionReport, footnotes, lesion_report
+from .lesions import LesionReport, lesion_report
 from .metrics import bag_metrics, choose_threshold, error_metrics
 from .patients_section import patients_section
 from .pools import labelled
-from .report_text import metric_grid, print_bags, print_instances
+from .report_text import print_bags, print_instances
 from .sections import SECTIONS, Evaluated, Section
 from .smoothness import smoothness_sentence
-from .table_rows import has_classes
-from .tables import Predictions, read_predictions
+from .storage import Predictions, has_classes, read_predictions
 from .target_section import TargetData, target_metrics
 from .truth import Truth, class_names, listed, read_truth
 
@@ -96,15 +95,15 @@ class Report:
             **{section.key: section.to_dict() for section in self.sections},
         }
 
-    def to_frame(self) -> DataFrame:
-        """Return a data frame with one row per metric: value, 95 % interval, or the reason.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        from .frames import report_frame
-
-        return report_frame(self)
+    def to_frame(self) -> pd.DataFrame:
+        """Return a data frame with one row per metric: value, 95 % interval, or the reason."""
+        groups = {"bags": self.metrics, "instances": self.instances or {}}
+        groups["lesions"] = {} if self.lesions is None else self.lesions.metrics
+        rows = [(of, name, m) for of, metrics in groups.items() for name, m in metrics.items()]
+        columns: dict[str, Any] = {"of": [r[0] for r in rows], "metric": [r[1] for r in rows]}
+        for bound in ("value", "low", "high"):
+            columns[bound] = np.array([getattr(m, bound) for *_, m in rows], dtype=np.float64)
+        return pd.DataFrame(columns | {"reason": [m.reason for *_, m in rows]})
 
     def render(self, console: Console) -> None:
         """Print the report as text."""
@@ -126,10 +125,7 @@ class Report:
                 console, self.instances, bags=self.instance_bags, sections=self.sections
             )
         if self.lesions is not None:
-            title = f"lesions of {counted(self.lesions.slides, 'slide')}"
-            console.print(metric_grid(title, self.lesions.metrics, titles=LESION_TITLES))
-            for footnote in footnotes(self.lesions, listed=listed):
-                line(footnote)
+            self.lesions.render(console)
         for section in self.sections:
             section.render(console)
         if self.without_label:

@@ -10,8 +10,7 @@ from jaxtyping import Float
 from ..statistics import ShiftTest, shift_test
 from .accepted_calls import confidence
 from .evaluated import Evaluated
-from .table_rows import has_classes
-from .tables import Predictions
+from .storage import Predictions, has_classes
 from .truth import class_names
 
 LEVEL = 0.05

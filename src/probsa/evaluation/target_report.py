@@ -22,7 +22,7 @@ from .report import (
     without_instances,
 )
 from .sections import Section
-from .tables import Predictions
+from .storage import Predictions
 from .target_section import TargetData, target_metrics
 from .true_targets import read_true_targets
 from .truth import Truth

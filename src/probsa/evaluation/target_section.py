@@ -29,7 +29,7 @@ from ..statistics import (
     regression_metrics,
     survival_metrics,
 )
-from .tables import Predictions
+from .storage import Predictions
 from .titles import TARGET_TITLES
 
 MEAN_FEATURES = "mean_features.csv"

@@ -5,22 +5,16 @@ logit of the predicted probability, which may be a mean over posterior samples a
 it is fitted to the probability that users see. It leaves the order of bags of two classes as it is.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from ..core import PositiveFloat, write_json
-from ..training import RunFolder
+from ..core import PositiveFloat
 from .metrics import SMALLEST
 from .prediction import Prediction
-
-if TYPE_CHECKING:
-    from .predictor import Predictor
 
 LOWEST, HIGHEST = 0.05, 20.0
 """Limits of the search. A minimum at a limit means that the bags do not determine it."""
@@ -37,10 +31,6 @@ class Temperature:
     nll_after: float | None
     reason: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
-
 
 def fit_temperature(
     y: Int[np.ndarray, " bags"], p: Float[np.ndarray, "bags columns"]
@@ -51,28 +41,24 @@ def fit_temperature(
         y: class index of each bag.
         p: probabilities; one column, p(Y = 1), or one per class.
     """
+    n, none = len(y), {"temperature": 1.0, "bags": len(y)}
     if len(set(y.tolist())) < 2:
-        reason = f"{len(y)} validation bags of a single class"
-        return Temperature(
-            temperature=1.0, bags=len(y), nll_before=None, nll_after=None, reason=reason
-        )
+        reason = f"{n} validation bags of a single class"
+        return Temperature(**none, nll_before=None, nll_after=None, reason=reason)
     logits = _logits(p)
-    before = _nll(logits, y, temperature=1.0)
+
+    def nll(log_temperature: float) -> float:
+        of_class = log_softmax(logits / np.exp(log_temperature), axis=1)
+        return float(-of_class[np.arange(n), y].mean())
+
     limits = (np.log(LOWEST), np.log(HIGHEST))
-    found = minimize_scalar(
-        lambda log: _nll(logits, y, temperature=float(np.exp(log))),
-        bounds=limits,
-        method="bounded",
-        options={"xatol": 1e-7},
-    )
-    temperature = float(np.exp(found.x))
-    reason = None
+    found = minimize_scalar(nll, bounds=limits, method="bounded", options={"xatol": 1e-7})
+    before = nll(0.0)
     if min(abs(found.x - limit) for limit in limits) < 1e-3:
-        temperature = 1.0
-        reason = f"the likelihood of {len(y)} validation bags has no minimum over temperatures"
-    after = _nll(logits, y, temperature=temperature)
+        reason = f"the likelihood of {n} validation bags has no minimum over temperatures"
+        return Temperature(**none, nll_before=before, nll_after=before, reason=reason)
     return Temperature(
-        temperature=temperature, bags=len(y), nll_before=before, nll_after=after, reason=reason
+        temperature=float(np.exp(found.x)), bags=n, nll_before=before, nll_after=float(found.fun)
     )
 
 
@@ -122,47 +108,9 @@ def scale_prediction(p: Prediction, *, temperature: float) -> Prediction:
     )
 
 
-def scale_run(
-    run: RunFolder,
-    predictor: "Predictor",
-    validation: Sequence[Prediction],
-    *,
-    y: Int[np.ndarray, " bags"],
-) -> list[Prediction]:
-    """Fit and store the temperature of a run that asks for one; return scaled predictions.
-
-    Args:
-        run: the run, whose earlier temperature is replaced or removed.
-        predictor: its predictor, which scales its predictions from now on.
-        validation: unscaled predictions of the validation bags.
-        y: their class indices.
-    """
-    predictor.metadata.pop("temperature", None)
-    if not run.config().training.temperature_scaling or not validation:
-        run.temperature_file.unlink(missing_ok=True)
-        return list(validation)
-    p = np.stack([p.probability for p in validation]).astype(np.float64)
-    fitted = fit_temperature(y, p)
-    write_json(run.temperature_file, fitted.to_dict())
-    predictor.temperature = predictor.metadata["temperature"] = fitted.temperature
-    return [scale_prediction(p, temperature=fitted.temperature) for p in validation]
-
-
-def mean_temperature(temperatures: Sequence[float]) -> float:
-    """Return the geometric mean, the temperature of several runs that predict together."""
-    return float(np.exp(np.mean(np.log(temperatures))))
-
-
 def _logits(p: Float[np.ndarray, "*bags columns"]) -> Float[np.ndarray, "*bags classes"]:
     """Return log p of every class, whose softmax is p."""
     inner = np.clip(p.astype(np.float64), SMALLEST, 1 - SMALLEST)
     if p.shape[-1] == 1:
         inner = np.concatenate([1 - inner, inner], axis=-1)
     return np.log(inner)
-
-
-def _nll(
-    logits: Float[np.ndarray, "bags classes"], y: Int[np.ndarray, " bags"], *, temperature: float
-) -> float:
-    of_label = log_softmax(logits / temperature, axis=1)[np.arange(len(y)), y]
-    return float(-of_label.mean())

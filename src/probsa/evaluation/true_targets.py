@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 from ..datasets import TargetOptions, patient_table, read_table
-from .tables import Predictions
+from .storage import Predictions
 
 
 def read_true_targets(

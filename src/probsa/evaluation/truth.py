@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..datasets import TargetOptions, patient_table, read_table
 from ..errors import InputError
-from .tables import Predictions
+from .storage import Predictions
 
 SHOWN = 5
 """Number of names listed in texts; JSON reports have all of them."""

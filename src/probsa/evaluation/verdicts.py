@@ -3,16 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..core import CLASS_TASKS, Task
 from ..statistics import median_call
 from .prediction import Prediction
-
-if TYPE_CHECKING:
-    from .tables import Predictions
+from .storage import Predictions
 
 HALF = 0.5
 """From which probability a finding is called, unless thresholds are stored."""
@@ -92,7 +89,7 @@ def verdict(
     return _class(p, threshold, classes)
 
 
-def verdict_of(table: "Predictions", p: Prediction) -> Verdict:
+def verdict_of(table: Predictions, p: Prediction) -> Verdict:
     """Return what is predicted of a bag of a table, with its names and thresholds."""
     return verdict(
         p,
@@ -103,7 +100,7 @@ def verdict_of(table: "Predictions", p: Prediction) -> Verdict:
     )
 
 
-def truth_of(table: "Predictions", row: int) -> str:
+def truth_of(table: Predictions, row: int) -> str:
     """Return what a bag of a table is labelled with, in words; empty if it is not known."""
     if table.targets is not None:
         return truth_text(table.task, table.targets[row].tolist(), classes=table.classes)
@@ -270,19 +267,6 @@ def _interval_of_risk(p: Prediction) -> int:
     hazards = 1 - survival[1:] / np.maximum(survival[:-1], np.finfo(np.float64).tiny)
     after = areas[::-1].cumsum()[::-1] - areas / 2
     return int(np.argmax(hazards * after))
-
-
-def column_names(p: Prediction, columns: int) -> tuple[str, ...] | None:
-    """Return what the columns of per-instance values are of; None for one, or for classes."""
-    if columns == 1 or p.task in CLASS_TASKS:
-        return None
-    if p.task == "regression":
-        return ("mean", "variance")[:columns]
-    if p.task == "ordinal" and len(p.outputs) == columns + 1:
-        return tuple(f"at least {name}" for name in p.outputs[1:])
-    if p.task == "survival" and len(p.outputs) == columns + 1:
-        return tuple(f"until {name.removeprefix('s_')}" for name in p.outputs[1:])
-    return p.outputs if len(p.outputs) == columns else None
 
 
 def response(p: Prediction, *, column: int) -> float:

@@ -15,7 +15,6 @@ from rich.table import Table as Grid
 
 from ..datasets import BagSet, LabelTable
 from ..evaluation import (
-    Ensemble,
     TargetData,
     load,
     metric_cell,
@@ -148,8 +147,7 @@ def _section(
         warnings.append(
             f"covariates alone reach {alone:.3f}: one of them may be a function of the target"
         )
-    loaded = load(run.path, device="cpu")
-    members = loaded.members if isinstance(loaded, Ensemble) else (loaded,)
+    members = load(run.path, device="cpu").members
     found = [m.model.covariates.weight for m in members if m.model.covariates is not None]
     assert prepared.encoder is not None
     effects = torch.stack(found).mean(0).T.tolist()

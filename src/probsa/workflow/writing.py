@@ -16,7 +16,6 @@ from ..evaluation import (
     SEEN_BY_ALL,
     DeletionCurves,
     DistancesOfRuns,
-    Ensemble,
     MapScoreChoice,
     Prediction,
     Predictor,
@@ -123,7 +122,7 @@ class _Reading:
         difference = self.selection.difference(name, self.predictor)
         if difference is not None and self.selection.strict:
             raise BagError(difference)
-        if isinstance(self.predictor, Ensemble) and not self.predictor.may_predict(name):
+        if not self.predictor.new_to(name):
             raise BagError(SEEN_BY_ALL)
         bag = self.selection.bags.bag(name)
         self.predictor.check(bag)
@@ -201,7 +200,7 @@ def _compared(distance: TrainingDistance | DistancesOfRuns | None) -> dict[str, 
 def _parts(predictor: Predictor, names: Sequence[str], split: Split | None) -> dict[str, str]:
     """Return the part of the run's split that each bag belongs to."""
     parts = {n: "new" if split is None else split.part_of(n) for n in names}
-    if isinstance(predictor, Ensemble) and any(predictor.seen):  # runs that are combined
+    if any(predictor.seen):  # runs that are combined
         return {n: "test" if part == "test" else "new" for n, part in parts.items()}
     return parts
 

@@ -25,7 +25,7 @@ from probsa.benchmark.grid.grid import read_grid
 from probsa.benchmark.reports import write_report
 from probsa.core.files import read_csv
 from probsa.errors import BagError, InputError, OutputExists
-from probsa.evaluation.tables import read_predictions
+from probsa.evaluation.storage import read_predictions
 from probsa.jobs import locks
 from probsa.jobs.locks import claim
 from probsa.training import train, train_jointly

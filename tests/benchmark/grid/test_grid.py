@@ -14,7 +14,7 @@ from probsa.benchmark.grid.checks import check_grid, store_checked
 from probsa.benchmark.grid.entries import kl_weights, methods_of
 from probsa.benchmark.grid.grid import read_grid
 from probsa.errors import GraphError, InputError, TableError, UnknownName
-from probsa.evaluation.tables import read_predictions
+from probsa.evaluation.storage import read_predictions
 from probsa.models import names
 
 RECIPES = ROOT / "recipes"

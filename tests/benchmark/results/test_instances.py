@@ -11,12 +11,15 @@ from probsa.benchmark.results.instances import summary_of
 from probsa.benchmark.results.lesions import LesionTruth, lesions_found
 from probsa.benchmark.results.pooled import blocks
 from probsa.benchmark.results.results import read_results
-from probsa.evaluation.froc_summaries import froc_summary
 from probsa.evaluation.instance_summaries import instance_samples
-from probsa.evaluation.lesion_detections import detect_lesions
-from probsa.evaluation.lesion_hits import match_detections
-from probsa.evaluation.lesion_masks import find_lesions, patch_mask
-from probsa.evaluation.tables import write_predictions
+from probsa.evaluation.lesions import (
+    detect_lesions,
+    find_lesions,
+    froc_summary,
+    match_detections,
+    patch_mask,
+)
+from probsa.evaluation.storage import write_predictions
 
 KEYS = [(split, seed) for split in (0, 1) for seed in (0, 1)]
 

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 
+import pandas as pd
 import pytest
 
 from probsa.benchmark.tables.formats import LATEX, shown, to_csv, to_latex, to_markdown, write_table
@@ -178,3 +179,17 @@ def test_files_are_written_whole_with_those_that_follow(tmp_path):
     before = {p: p.read_bytes() for p in made}
     write_table(TABLE, tmp_path / "tables")
     assert {p: p.read_bytes() for p in made} == before
+
+
+def test_a_table_has_the_numbers_of_its_csv(tmp_path):
+    table = ResultTable(
+        name="t", title="T",
+        columns=(Column(key="method", title="m"), Column(key="a", title="A", unit="percent")),
+        rows=(
+            (TableCell(text="abmil"), TableCell(value=0.5, low=0.25, high=0.75)),
+            (TableCell(text="clam"), TableCell()),
+        ),
+    )  # fmt: skip
+    (tmp_path / "t.csv").write_text(to_csv(table))
+    pd.testing.assert_frame_equal(table.to_frame(), pd.read_csv(tmp_path / "t.csv"))
+    assert table.to_frame()["a"][0] == 50

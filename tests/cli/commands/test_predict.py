@@ -11,7 +11,7 @@ from support.stored import write_folder
 from probsa.cli.entry import main
 from probsa.errors import InputError
 from probsa.evaluation import load
-from probsa.evaluation.several_runs import load_several
+from probsa.evaluation.loading import load_several
 from probsa.training import open_data, read_split, train
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.run_folder import RunFolder

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 
 import probsa
 from probsa.errors import BagError, InputError, OutputExists, TableError, UnknownName
-from probsa.evaluation import tables
+from probsa.evaluation import storage
 from probsa.evaluation.prediction import Prediction
-from probsa.evaluation.tables import (
+from probsa.evaluation.storage import (
     read_instances,
     read_predictions,
     write_instances,
@@ -148,10 +149,17 @@ def test_contents_of_instance_files(tmp_path):
     _same(read_instances(tmp_path / "a.h5"), replace(p, probability=empty, std=empty))
 
 
-def test_a_round_trip_preserves_one_attention_per_class(tmp_path):
-    mean = np.arange(10, dtype=np.float32).reshape(5, 2)
-    write_instances(tmp_path / "a.h5", _prediction("a", attention_mean=mean))
-    np.testing.assert_array_equal(read_instances(tmp_path / "a.h5").attention_mean, mean)
+@pytest.mark.parametrize("kind", ["logit", "evidence"])
+def test_arrays_of_each_class_and_explanations_are_stored(tmp_path, kind):
+    def draw(*shape):
+        return np.random.default_rng(0).random(shape).astype(np.float32)
+
+    keys = ("attention_mean", "class_score", "contribution", "leave_one_out")
+    more = {k: draw(5, 3) for k in keys} | {"probability_positive": draw(5), "ood": draw(5)}
+    p = _prediction(score_kind=kind, **more)
+    write_instances(tmp_path / "a.h5", p)
+    read = read_instances(tmp_path / "a.h5")
+    _same(replace(read, probability=p.probability, std=p.std), p)
 
 
 # Atomic writing
@@ -232,27 +240,26 @@ def test_a_folder_in_use_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("bags", "error", "message"),
+    ("predictions", "error", "message"),
     [
-        (["a", "a"], BagError, "two bags are named 'a'"),
-        (["../a"], BagError, "bag '../a' cannot be a file name"),
-        ([".."], BagError, "cannot be a file name"),
+        ([_prediction("a"), _prediction("a")], BagError, "two bags are named 'a'"),
+        ([_prediction("../a")], BagError, "bag '../a' cannot be a file name"),
+        ([_prediction("..")], BagError, "cannot be a file name"),
         ([], InputError, "there are no predictions to write"),
+        ([_prediction(probability=(np.nan,))], BagError, "bag 'a': p_1 is nan, expected 0 to 1"),
+        ([_prediction(bag_ood=2.0)], BagError, "bag 'a': ood is 2.0, expected 0 to 1"),
+        ([_prediction(probability=(0.2, 0.3, 0.5))], InputError, "3 probabilities, but .* 2 class"),
+        (
+            [_prediction(task="regression", probability=(np.inf,), outputs=("mean",))],
+            BagError,
+            "bag 'a': mean is inf, expected a number: its features are far",
+        ),
     ],
 )
-def test_bags_that_cannot_be_written(tmp_path, bags, error, message):
+def test_predictions_that_cannot_be_written(tmp_path, predictions, error, message):
     with pytest.raises(error, match=message):
-        _write(tmp_path / "p", [_prediction(b) for b in bags])
+        _write(tmp_path / "p", predictions)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_probabilities_that_cannot_be_written(tmp_path):
-    with pytest.raises(BagError, match="bag 'a' has the probability nan, expected 0 to 1"):
-        _write(tmp_path / "p", [_prediction("a", probability=(np.nan,))])
-    with pytest.raises(InputError, match="'a' has 3 probabilities, but there are 2 classes"):
-        _write(tmp_path / "p", [_prediction("a", probability=(0.2, 0.3, 0.5))])
-    with pytest.raises(InputError, match="'a' has 1 probabilities, but there are 3 classes"):
-        _write(tmp_path / "p", [_prediction("a")], classes=("x", "y", "z"))
 
 
 # Files that cannot be read
@@ -272,6 +279,7 @@ def test_no_folder_and_no_table(tmp_path):
 
 
 WHOLE = "bag,part,label,prediction,p_1,sd_1\n"
+FAR = "bag,part,label,prediction,p_1,sd_1,ood,ood_distance\n"
 
 
 @pytest.mark.parametrize(
@@ -290,6 +298,8 @@ WHOLE = "bag,part,label,prediction,p_1,sd_1\n"
         (WHOLE + "a,test,yes,1,.5,0\n", "bag 'a': label 'yes' is not a class number"),
         (WHOLE + "a,test,1,1,nan,0\n", "bag 'a': p_1 is 'nan', expected 0 to 1"),
         (WHOLE + "a,test,1,1,.5,\n", "bag 'a': sd_1 is '', expected 0 to 1"),
+        (FAR + "a,test,1,1,.5,0,1.5,2\n", "bag 'a': ood is '1.5', expected 0 to 1"),
+        (FAR + "a,test,1,1,.5,0,.5,far\n", "bag 'a': ood_distance is 'far', expected a distance"),
         (WHOLE.replace("_1", "_x") + "a,test,1,1,.5,0\n", "probabilities of x, but predictions"),
     ],
 )
@@ -299,13 +309,51 @@ def test_tables_that_cannot_be_used(folder, text, message):
         read_predictions(folder)
 
 
-@pytest.mark.parametrize("key", ["threshold", "classes"])
-def test_metadata_without_a_key_are_refused(folder, key):
+def _restate(folder, change):
     file = folder / "predictions.json"
     stored = json.loads(file.read_text())
-    del stored[key]
-    file.write_text(json.dumps(stored))
-    with pytest.raises(InputError, match=rf"predictions\.json has no key '{key}'"):
+    file.write_text(json.dumps(change(stored)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda stored: {"classes": ["0", "1"]}, "has no key 'threshold'"),
+        (lambda stored: {"threshold": None}, "has no key 'classes'"),
+        (lambda stored: stored | {"task": "regression"}, "has no key 'outputs'"),
+        (lambda stored: stored | {"threshold": "x"}, "is damaged: threshold"),
+        (lambda stored: stored | {"classes": 3}, "is damaged: classes"),
+        (lambda stored: stored | {"classes": [1, 2]}, "is damaged: classes"),
+        (lambda stored: stored | {"temperature": "hot"}, "is damaged: temperature"),
+        (lambda stored: stored | {"kappa": {}}, "is damaged: kappa"),
+        (lambda stored: [1], "is a list"),
+        (lambda stored: None, "predictions"),
+    ],
+)
+def test_metadata_that_cannot_be_used(folder, change, message):
+    _restate(folder, change)
+    with pytest.raises(InputError, match=rf"predictions\.json.*{message}|{message}"):
+        read_predictions(folder)
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe\x00", b"[" * 50_000, b'{"threshold": 0.'])
+def test_metadata_that_are_no_json(folder, content):
+    (folder / "predictions.json").write_bytes(content)
+    with pytest.raises(InputError, match=r"predictions\.json"):
+        read_predictions(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff\xfe",
+        b"bag,p_1,sd_1\n" + b"x" * 200_000 + b",0.5,0.1\n",
+        WHOLE.encode() + b"../x,a,,1,1,1",
+    ],
+)
+def test_tables_that_are_damaged(folder, content):
+    (folder / "predictions.csv").write_bytes(content)
+    with pytest.raises(InputError, match=r"predictions\.csv|cannot be a file name"):
         read_predictions(folder)
 
 
@@ -317,16 +365,50 @@ def test_a_bare_table_is_enough(folder):
     assert read.threshold is None
 
 
-def test_damaged_json(folder):
-    (folder / "predictions.json").write_text('{"threshold": 0.')
-    with pytest.raises(InputError, match=r"predictions\.json is damaged: it is not JSON"):
-        read_predictions(folder)
-    (folder / "predictions.json").write_text(json.dumps([1]))
-    with pytest.raises(InputError, match="is a list"):
-        read_predictions(folder)
+def _alter(f, name, data):
+    del f[name]
+    f[name] = data
 
 
-def test_instances_that_cannot_be_read(folder):
+def _only_features(f):
+    for k in list(f):
+        del f[k]
+    f["features"] = np.zeros((3, 2))
+
+
+def _nothing_stored(f):
+    for k in [k for k in f if k != "coords"]:
+        del f[k]
+        f.create_dataset(k, (10**9,), "f4", chunks=(10**6,))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_only_features, "is not a file of predictions: it lacks attention_mean, .* has features"),
+        (lambda f: f.pop("degree"), "it lacks degree"),
+        (lambda f: _alter(f, "degree", np.zeros(4)), r"degree has shape \(4,\), but .* 5 rows"),
+        (lambda f: _alter(f, "degree", 3.0), r"degree has shape \(\)"),
+        (lambda f: _alter(f, "degree", np.full(5, np.nan)), "degree has values that are not fini"),
+        (lambda f: _alter(f, "attention_mean", np.array([b"a"] * 5)), "expected numbers"),
+        (lambda f: _alter(f, "coords", np.zeros((5, 3))), r"coords have shape \(5, 3\)"),
+        (lambda f: f.attrs.update({"name": "../../x"}), "name is '../../x', expected a"),
+        (lambda f: f.attrs.update({"name": np.arange(3)}), "name"),
+        (lambda f: f.attrs.update({"score_kind": "beauty"}), "score_kind is 'beauty', expected lo"),
+        (lambda f: f.attrs.update({"kind": 3}), "kind"),
+        (lambda f: f.attrs.update({"slides": ["x"]}), "the slides .* do not fit"),
+        (_nothing_stored, "nothing is stored|would take"),
+    ],
+)
+def test_instances_that_cannot_be_read(folder, change, message):
+    read = read_predictions(folder)
+    with h5py.File(read.instance_path("a"), "a") as f:
+        change(f)
+    with pytest.raises(BagError, match=rf"a\.h5.*{message}"):
+        read.instances("a")
+
+
+def test_instances_that_are_no_file_of_instances(folder):
     read = read_predictions(folder)
     with pytest.raises(UnknownName, match=r"no predicted bag named 'aa'\. Did you mean 'a'"):
         read.instances("aa")
@@ -337,46 +419,60 @@ def test_instances_that_cannot_be_read(folder):
     path.unlink()
     with pytest.raises(BagError, match=r"no per-instance outputs at .*a\.h5"):
         read.instances("a")
-    with h5py.File(path, "w") as f:
-        f["features"] = np.zeros((3, 2))
-    with pytest.raises(
-        BagError, match=r"is not a file of predictions: it lacks attention_mean, .* it has features"
-    ):
-        read.instances("a")
-    with h5py.File(read.instance_path("b"), "a") as f:
-        del f["degree"]
-        f["degree"] = np.zeros(4)
-    with pytest.raises(BagError, match=r"degree has shape \(4,\), but attention_mean has 5 rows"):
-        read.instances("b")
-
-
-def test_scores_of_maps_are_stored_where_a_model_has_them(tmp_path):
-    rng = np.random.default_rng(0)
-    columns = {
-        "class_score": rng.random((5, 3)).astype(np.float32),
-        "contribution": rng.random((5, 3)).astype(np.float32),
-        "leave_one_out": rng.random((5, 3)).astype(np.float32),
-        "probability_positive": rng.random(5).astype(np.float32),
-    }
-    for p in (_prediction(), _prediction(score_kind="evidence", **columns)):
-        write_instances(tmp_path / "a.h5", p)
-        read = read_instances(tmp_path / "a.h5")
-        _same(replace(read, probability=p.probability, std=p.std), p)
-    with h5py.File(tmp_path / "a.h5") as f:
-        assert set(columns) <= set(f)
 
 
 @pytest.mark.parametrize("name", ["a:b", "why?", "end.", "end "])
 def test_a_name_that_windows_cannot_store_is_refused_there(tmp_path, monkeypatch, name):
     _write(tmp_path / "here", [_prediction(name)])
-    monkeypatch.setattr(tables, "WINDOWS", True)
+    monkeypatch.setattr(storage, "WINDOWS", True)
     with pytest.raises(BagError, match="on Windows"):
         _write(tmp_path / "there", [_prediction(name)])
 
 
 def test_two_names_that_a_disk_takes_for_one_are_refused(tmp_path, monkeypatch):
     """As on macOS and Windows, where `A.h5` and `a.h5` are one file."""
-    monkeypatch.setattr(tables, "_file_name", str.lower)
+    monkeypatch.setattr(storage, "_file_name", str.lower)
     with pytest.raises(BagError, match="'A' has the file name of another bag"):
         _write(tmp_path / "p", [_prediction("a"), _prediction("A", seed=1)])
     assert not (tmp_path / "p").exists()
+
+
+# Data frames
+
+
+@pytest.mark.parametrize(
+    ("classes", "task", "outputs"),
+    [
+        (("0", "1"), "binary", ()),
+        (("a", "b", "c"), "multiclass", ()),
+        (("a", "b", "c"), "multilabel", ("a", "b", "c")),
+        ((), "regression", ("mean", "sd")),
+    ],
+)
+def test_bags_have_the_columns_of_predictions_csv(tmp_path, classes, task, outputs):
+    width = len(outputs) or (1 if len(classes) == 2 else 3)
+    given = {"task": task, "outputs": outputs, "bag_ood": 0.5, "bag_ood_distance": 2.0}
+    p = [_prediction(f"b{k}", probability=np.full(width, (4 + k) / 16), **given) for k in range(3)]
+    labels = {"multilabel": (1.0, 0.0, np.nan), "regression": 2.5}.get(task, 1)
+    _write(
+        tmp_path / "p", p, classes=classes, labels={"b0": labels, "b2": labels}, parts={"b1": "val"}
+    )
+    read = read_predictions(tmp_path / "p")
+    frame, columns = read.to_frame(), {"label": "Int64"} if task != "regression" else {}
+    table = pd.read_csv(tmp_path / "p" / "predictions.csv", dtype=columns)
+    table = table.drop(columns="prediction", errors="ignore")
+    assert [*table.columns] == [*frame.columns]
+    pd.testing.assert_frame_equal(frame, table)
+    assert frame.filter(like="label").isna().all(axis=1).tolist() == [False, True, False]
+    assert read.task == task and read.outputs == outputs
+
+
+def test_instances_have_every_array():
+    p = _prediction("b", n=3, class_score=np.eye(3, 2, dtype=np.float32), ood=np.zeros(3))
+    frame = p.to_frame()
+    assert frame["bag"].tolist() == ["b"] * 3
+    assert frame[["x", "y"]].to_numpy().tolist() == p.coords.tolist()
+    assert (frame[["class_score_0", "class_score_1"]].to_numpy() == p.class_score).all()
+    assert (frame["attention_variance"] == p.attention_variance).all() and "ood" in frame
+    slices = replace(p, coords=np.arange(3)[:, None])
+    assert slices.to_frame()["position"].tolist() == [0, 1, 2]

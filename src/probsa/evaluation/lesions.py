@@ -1,0 +1,469 @@
+"""Lesions of slides: found in masks, detected from scores of patches, and compared by FROC.
+
+The rules are those of the CAMELYON16 organisers; annotations are polygons or masks at level 5.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Num, Shaped, UInt8
+from rich.console import Console
+from scipy import ndimage
+from scipy.spatial import KDTree
+
+from ..core import check_stride, counted
+from ..datasets import (
+    annotation_files,
+    count_annotation_kinds,
+    excluded_from_lesion_task,
+    tumour_mask,
+)
+from ..errors import BagError, InputError
+from ..slides import check_mpp
+from ..statistics import (
+    RATES,
+    Metric,
+    SlideHits,
+    froc,
+    mean_over_replicates,
+    replicate_weights,
+)
+from .pools import bag_draws
+from .prediction import Prediction
+from .report_text import metric_grid
+from .scores import instance_evidence, instance_scores
+from .storage import Predictions
+from .truth import listed
+
+LEVEL0_UM = 0.243
+"""Micrometres per level-0 pixel, which the organisers' script uses for every slide."""
+DOWNSAMPLE = 32
+"""Level-0 pixels per side of a mask pixel (level 5)."""
+MERGE_UM = 75.0
+ITC_UM = 275.0
+TITLES = {
+    "froc": "FROC score",
+    "sensitivity_at_0.25": "sensitivity at 1/4 false positives per slide",
+    "sensitivity_at_0.5": "… at 1/2",
+    **{f"sensitivity_at_{k}": f"… at {k}" for k in (1, 2, 4, 8)},
+}
+FROC_METRICS = ("froc", *(f"sensitivity_at_{r:g}" for r in RATES))
+NO_SCALE = "relevance has no common scale across slides, so detections have no confidence"
+
+
+# Detections
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Detections:
+    """Points in the unit of the coordinates (level-0 pixels), the most confident first."""
+
+    x: Num[np.ndarray, " detections"]
+    y: Num[np.ndarray, " detections"]
+    confidence: Num[np.ndarray, " detections"]
+
+
+def detect_lesions(
+    prediction: Prediction, *, smoothing: float = 1.0, radius: float = 2.0
+) -> Detections:
+    """Return the detections of one slide: centres of patches, with the smoothed confidence.
+
+    The highest patch of the smoothed map is a detection and suppresses its neighbourhood, and so on
+    in descending order. The confidence lies between 0 and 1 and is comparable between slides. It is
+    p(Y = 1) times the instance's score if scores are probabilities. Otherwise, it is p(Y = 1)
+    N w / (1 + N w) for an attention weight w among N instances; the fraction is 1/2 for uniform
+    attention.
+
+    Args:
+        prediction: prediction of a slide with coordinates (top-left corners).
+        smoothing: standard deviation in patches of the Gaussian, truncated at three; 0 for none.
+        radius: distance in patches up to which (inclusive) a detection suppresses others.
+
+    Raises:
+        InputError: an argument is negative, or the scores are relevances.
+        BagError: the prediction has no 2-D coordinates, or its attention is nan.
+        GraphError: the stride contradicts the coordinates.
+    """
+    if smoothing < 0 or radius < 0:
+        raise InputError(f"smoothing is {smoothing} and radius {radius}: expected 0 or more")
+    p, (corners, stride) = prediction, _corners(prediction)
+    if p.score_kind == "relevance":
+        raise InputError(f"bag {p.name!r}: {NO_SCALE}")
+    if p.score_kind == "probability":
+        of_instances = instance_scores(p)
+    else:
+        of_instances = 1 / (1 + np.exp(-instance_evidence(p)))
+    # With several classes, the probability of any class but the first.
+    positive = float(p.probability[0] if len(p.probability) == 1 else 1 - p.probability[0])
+    value = _smooth(positive * of_instances, corners / stride, std=smoothing)
+    tree = KDTree(corners / stride)
+    free = np.ones(len(value), dtype=bool)
+    chosen: list[int] = []
+    for i in np.argsort(-value, kind="stable").tolist():
+        if free[i]:
+            chosen.append(i)
+            # The tolerance covers rounding; distances on a lattice are exact otherwise.
+            free[tree.query_ball_point(corners[i] / stride, radius + 1e-6)] = False
+    centres = corners[chosen] + stride / 2
+    return Detections(x=centres[:, 0], y=centres[:, 1], confidence=value[chosen])
+
+
+def _corners(p: Prediction) -> tuple[Float[np.ndarray, "n 2"], float]:
+    """Return the top-left corners of the patches, and their stride."""
+    if p.coords is None or p.coords.ndim != 2 or p.coords.shape[1] != 2:
+        raise BagError(
+            f"bag {p.name!r} has no 2-D coordinates, but detections are points on a slide"
+        )
+    coords = p.coords.astype(np.float64)
+    return coords, check_stride(torch.from_numpy(coords), stride=p.stride, name=p.name)
+
+
+def _smooth(
+    value: Float[np.ndarray, " n"], positions: Float[np.ndarray, "n 2"], *, std: float
+) -> Float[np.ndarray, " n"]:
+    """Average each patch with the existing patches around it, weighted by a Gaussian."""
+    if std == 0:
+        return value
+    pairs = KDTree(positions).query_pairs(3 * std + 1e-6, output_type="ndarray")
+    squared = ((positions[pairs[:, 0]] - positions[pairs[:, 1]]) ** 2).sum(1)
+    weight = np.exp(-squared / (2 * std**2))
+    total, sums = np.ones(len(value)), value.copy()
+    for a, b in (pairs.T, pairs.T[::-1]):
+        total += np.bincount(a, weights=weight, minlength=len(value))
+        sums += np.bincount(a, weights=weight * value[b], minlength=len(value))
+    return sums / total
+
+
+# Lesions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lesions:
+    """The lesions of one slide; a normal slide has none."""
+
+    labels: Int[np.ndarray, "rows columns"]
+    """0 outside lesions, otherwise the number of the lesion, from 1."""
+    axes: Float[np.ndarray, " lesions"]
+    """Major axes of lesions 1, 2, … in mask pixels."""
+    isolated: Bool[np.ndarray, " lesions"]
+    """Whether each lesion is only isolated tumour cells (ITC)."""
+
+    @property
+    def count(self) -> int:
+        """Number of lesions to be found, without ITC."""
+        return int((~self.isolated).sum())
+
+
+def find_lesions(
+    mask: Shaped[np.ndarray, "rows columns"], *, pixel_um: float = LEVEL0_UM * DOWNSAMPLE
+) -> Lesions:
+    """Return the lesions of a tumour mask.
+
+    Annotations are dilated by 37.5 µm, so that areas within 75 µm of each other form one lesion,
+    and holes are filled. Lesions are 8-connected regions. Those with a major axis below 275 µm are
+    isolated tumour cells, on which detections count neither as hits nor as false positives.
+
+    Args:
+        mask: nonzero where there is tumour; at level 5 for the official metrics.
+        pixel_um: micrometres per mask pixel.
+
+    Raises:
+        InputError: the mask has no pixels, or `pixel_um` is not positive.
+    """
+    if mask.size == 0 or not pixel_um > 0:
+        raise InputError(
+            f"a mask of shape {mask.shape} with pixels of {pixel_um} µm: expected some pixels "
+            "(level 5 of the slide) of positive size"
+        )
+    tumour, labels = mask != 0, np.zeros(mask.shape, dtype=np.int64)
+    if tumour.any():  # the distance to tumour would be undefined otherwise
+        reach = MERGE_UM / (pixel_um * 2)
+        # Most of a slide is far from all tumour and need not be searched.
+        spans = [np.flatnonzero(tumour.any(axis=k)) for k in (1, 0)]
+        margin = int(reach) + 2
+        window = tuple(slice(max(int(s[0]) - margin, 0), int(s[-1]) + margin + 1) for s in spans)
+        near = np.asarray(ndimage.distance_transform_edt(~tumour[window])) < reach
+        filled = ndimage.binary_fill_holes(near)
+        ndimage.label(filled, structure=np.ones((3, 3)), output=labels[window])
+    axes = _major_axes(labels)
+    return Lesions(labels=labels, axes=axes, isolated=axes < ITC_UM / pixel_um)
+
+
+def _major_axes(labels: Int[np.ndarray, "rows columns"]) -> Float[np.ndarray, " regions"]:
+    """Return the major axes of regions 1, 2, … in pixels, from their second central moments.
+
+    The axis is that of the ellipse with the same moments, 4 √λ, where λ is the larger eigenvalue of
+    the covariance of the region's pixel centres. A single pixel has 0, as in scikit-image.
+    """
+    y, x = np.nonzero(labels)
+    region = labels[y, x]
+    count = np.bincount(region, minlength=1)[1:].astype(np.float64)
+
+    def mean(value: np.ndarray) -> np.ndarray:
+        return np.bincount(region, weights=value, minlength=1)[1:] / count
+
+    # Centred before squaring, because squares of coordinates would lose digits.
+    dy, dx = y - mean(y)[region - 1], x - mean(x)[region - 1]
+    yy, xx, xy = mean(dy * dy), mean(dx * dx), mean(dx * dy)
+    return 4 * np.sqrt((yy + xx) / 2 + np.sqrt(((yy - xx) / 2) ** 2 + xy**2))
+
+
+def patch_mask(prediction: Prediction) -> UInt8[np.ndarray, "rows columns"]:
+    """Return a level-5 mask on which each positive patch is a square.
+
+    It approximates a tumour mask for slides that have only instance labels.
+
+    Raises:
+        BagError: the slide has no instance labels, or no 2-D coordinates.
+    """
+    if prediction.instance_labels is None:
+        raise BagError(
+            f"slide {prediction.name!r} has tumour but neither mask nor instance labels: "
+            "give its mask, or leave it out"
+        )
+    corners, stride = _corners(prediction)
+    first = np.rint(corners / DOWNSAMPLE).astype(np.int64)
+    last = np.maximum(np.rint((corners + stride) / DOWNSAMPLE).astype(np.int64), first + 1)
+    mask = np.zeros(last.max(0)[::-1], dtype=np.uint8)
+    tumour = prediction.instance_labels > 0
+    for (x0, y0), (x1, y1) in zip(first[tumour], last[tumour], strict=True):
+        mask[y0:y1, x0:x1] = 1
+    return mask
+
+
+def annotated_lesions(
+    p: Prediction, path: Path | None, *, tumour: bool, mpp: float = LEVEL0_UM
+) -> Lesions | str | None:
+    """Return the lesions of a slide from its annotation.
+
+    The result is None for a normal slide, and a string with the reason for one that is left out.
+
+    Raises:
+        InputError: the annotation is damaged, or belongs to another slide or level.
+        BagError: the slide has no coordinates.
+    """
+    if path is None:
+        return "tumour, but no annotation" if tumour else None
+    corners, stride = _corners(p)
+    x, y = (corners.max(0) + stride).tolist()
+    mask = tumour_mask(path, cover=(x, y), downsample=DOWNSAMPLE)
+    if not tumour:
+        return "annotated, but labelled as without tumour" if mask.any() else None
+    if not mask.any():
+        return "tumour, but its annotation marks none"
+    return find_lesions(mask, pixel_um=mpp * DOWNSAMPLE)
+
+
+# Hits and FROC
+
+
+def match_detections(name: str, detections: Detections, *, lesions: Lesions | None) -> SlideHits:
+    """Return the hits and false positives of one slide.
+
+    `lesions` is None for a normal slide, on which all detections are false positives.
+
+    Raises:
+        InputError: a detection lies outside the mask, or its confidence is nan or below 0.
+    """
+    confidence = detections.confidence.astype(np.float64)
+    if not bool((confidence >= 0).all()):
+        raise InputError(
+            f"slide {name!r}: a detection has confidence {confidence[~(confidence >= 0)][0]:g}, "
+            "but a lesion without a detection counts as 0: give confidences from 0 to 1"
+        )
+    if lesions is None:
+        label, isolated = np.zeros(len(confidence), dtype=np.int64), np.zeros(0, dtype=bool)
+    else:
+        isolated, (rows, columns) = lesions.isolated, lesions.labels.shape
+        row = np.floor(detections.y / DOWNSAMPLE).astype(np.int64)
+        column = np.floor(detections.x / DOWNSAMPLE).astype(np.int64)
+        # Masks are rounded down to whole pixels; a detection on the rest is on the last pixel.
+        inside = (row >= 0) & (row <= rows) & (column >= 0) & (column <= columns)
+        for x, y in zip(detections.x[~inside], detections.y[~inside], strict=True):
+            raise InputError(
+                f"slide {name!r}: the detection at ({x:g}, {y:g}) lies outside the mask of "
+                f"{columns} × {rows} pixels of {DOWNSAMPLE} level-0 pixels: give coordinates at "
+                "level 0, and the mask of level 5"
+            )
+        label = lesions.labels[np.minimum(row, rows - 1), np.minimum(column, columns - 1)]
+    best = np.zeros(len(isolated))
+    which = np.full(len(isolated), -1, dtype=np.int64)
+    for i in np.argsort(-confidence, kind="stable"):
+        lesion = label[i] - 1
+        if lesion >= 0 and which[lesion] < 0 and not isolated[lesion]:
+            best[lesion], which[lesion] = confidence[i], i
+    return SlideHits(
+        name=name,
+        best=best,
+        which=which,
+        isolated=isolated,
+        false=confidence[label == 0],
+        tumour=lesions is not None,
+    )
+
+
+def froc_summary(
+    replicates: Sequence[Sequence[SlideHits]],
+    *,
+    groups: Mapping[str, Hashable] | None = None,
+    blocks: Sequence[Hashable] | None = None,
+    bootstrap: int = 200,
+    seed: int = 0,
+) -> dict[str, Metric]:
+    """Return `froc` (the score) and `sensitivity_at_<rate>`, the means over the replicates.
+
+    Intervals resample the replicates (seeds, splits) and the slides or patients; all replicates
+    share the resamples of the slides. Without a lesion to find, all are undefined with the reason.
+
+    Args:
+        replicates: for each replicate, the same slides in the same order, with its detections.
+        groups: the patient of each slide; a slide that is missing here is its own patient.
+        blocks: the block of each replicate, for example its split; see `replicate_weights`.
+        bootstrap: number of resamples; 0 for no intervals.
+        seed: seed of the resamples.
+
+    Raises:
+        InputError: there are no replicates, or their slides differ.
+    """
+    names = [[s.name for s in slides] for slides in replicates]
+    if not names or names.count(names[0]) < len(names):
+        raise InputError("expected one or more replicates of the same slides in the same order")
+    try:
+        froc(replicates[0])
+    except InputError as error:
+        return dict.fromkeys(FROC_METRICS, Metric.undefined(str(error)))
+    tumour = np.array([s.tumour for s in replicates[0]])
+    draws = bag_draws(names[0], tumour, groups=groups, resamples=bootstrap, seed=seed)
+    rows = np.full((len(replicates), len(draws.counts), len(FROC_METRICS)), np.nan)
+    for slides, of_replicate in zip(replicates, rows, strict=True):
+        for counts, row in zip(draws.counts[:, draws.member], of_replicate, strict=True):
+            drawn = [s for s, n in zip(slides, counts, strict=True) for _ in range(int(n))]
+            if any(s.lesions for s in drawn):
+                curve = froc(drawn)
+                row[:] = [curve.score, *curve.at.values()]
+    weights = replicate_weights(len(rows), resamples=rows.shape[1] - 1, seed=seed, blocks=blocks)
+    return {
+        name: mean_over_replicates([Metric.of(v) for v in rows[..., k]], weights=weights)
+        for k, name in enumerate(FROC_METRICS)
+    }
+
+
+# The report
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LesionReport:
+    """FROC metrics of the evaluated slides, with counts of slides and lesions."""
+
+    folder: Path
+    """The folder of the annotations."""
+    metrics: dict[str, Metric]
+    mpp: float
+    """Micrometres per level-0 pixel."""
+    slides: int
+    tumour_slides: int
+    lesions: int
+    """Number of lesions to be found."""
+    isolated: int
+    """Number of isolated tumour cells, which count neither as hits nor as false positives."""
+    annotations: dict[str, int]
+    """Number of annotations by their kind: polygons, masks."""
+    left_out: dict[str, str]
+    """The reason for each slide that is left out."""
+    key: ClassVar[str] = "lesions"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report for JSON."""
+        metrics = {k: m.to_dict() for k, m in self.metrics.items()}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values |= {"isolated_tumour_cells": values.pop("isolated"), "rules": "official CAMELYON16"}
+        return values | {"folder": str(self.folder), "metrics": metrics}
+
+    def render(self, console: Console) -> None:
+        """Print the metrics, the counts, and the slides that are left out."""
+        title = f"lesions of {counted(self.slides, 'slide')}"
+        console.print(metric_grid(title, self.metrics, titles=TITLES))
+        kinds = " and ".join(f"{n} {kind}" for kind, n in self.annotations.items())
+        lines = [
+            f"official rules on {kinds}: {self.lesions} lesions on {self.tumour_slides} of "
+            f"{self.slides} slides ({self.isolated} isolated tumour cells do not count), "
+            f"{self.mpp:g} µm per level-0 pixel"
+        ]
+        for reason in dict.fromkeys(self.left_out.values()):
+            names = [name for name, why in self.left_out.items() if why == reason]
+            lines.append(f"left out: {listed(names)}: {reason}")
+        for line in lines:
+            console.print(line, markup=False, soft_wrap=True)
+
+
+def lesion_report(
+    predictions: Predictions,
+    folder: Path,
+    *,
+    bags: Sequence[str],
+    positive: Mapping[str, bool],
+    groups: Mapping[str, Hashable] | None = None,
+    mpp: float | None = None,
+    bootstrap: int = 500,
+    seed: int = 0,
+) -> LesionReport:
+    """Compare the detections of every slide with its annotated lesions.
+
+    Args:
+        predictions: the predictions, whose per-instance outputs are read slide by slide.
+        folder: annotations named after bags: polygons (.xml, .json), or masks at 1/32 of level 0.
+        bags: the slides to evaluate.
+        positive: whether each slide has tumour; a slide that is missing here has none.
+        groups: the patient of each slide; a slide that is missing here is its own patient.
+        mpp: micrometres per level-0 pixel; None for 0.243, which the organisers use.
+        bootstrap: number of resamples of slides; 0 for no intervals.
+        seed: seed of the resamples.
+
+    Raises:
+        InputError: there are no annotations, or one of them or `mpp` cannot be used.
+        BagError: a slide has no coordinates.
+    """
+    mpp = LEVEL0_UM if mpp is None else mpp
+    check_mpp(mpp)
+    files = annotation_files(folder, bags)
+    left_out = excluded_from_lesion_task(bags)
+    slides: list[SlideHits] = []
+    calibrated = True
+    for name in (b for b in bags if b not in left_out):
+        if not predictions.instance_path(name).is_file():
+            left_out[name] = "no per-instance outputs"
+            continue
+        p = predictions.instances(name)
+        found = annotated_lesions(p, files.get(name), tumour=positive.get(name, False), mpp=mpp)
+        if isinstance(found, str):
+            left_out[name] = found
+            continue
+        calibrated &= p.score_kind != "relevance"
+        none = np.zeros(0)
+        points = detect_lesions(p) if calibrated else Detections(x=none, y=none, confidence=none)
+        slides.append(match_detections(name, points, lesions=found))
+    if not slides:
+        name, reason = next(iter(left_out.items()))
+        raise InputError(
+            f"all {len(left_out)} slides are left out of the search for lesions; the first is "
+            f"{name!r}: {reason}"
+        )
+    metrics = dict.fromkeys(FROC_METRICS, Metric.undefined(NO_SCALE))
+    if calibrated:
+        metrics = froc_summary([slides], groups=groups, bootstrap=bootstrap, seed=seed)
+    used = {s.name: files[s.name] for s in slides if s.tumour}
+    return LesionReport(
+        folder=folder,
+        metrics=metrics,
+        mpp=mpp,
+        slides=len(slides),
+        tumour_slides=len(used),
+        lesions=sum(s.lesions for s in slides),
+        isolated=sum(int(s.isolated.sum()) for s in slides),
+        annotations=count_annotation_kinds(used),
+        left_out=dict(sorted(left_out.items())),
+    )

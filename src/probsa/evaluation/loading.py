@@ -1,0 +1,360 @@
+"""Load what runs have fitted: predictors, null maps, and distances; of several runs their means."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from ..core import CLASS_TASKS, Bag, StoredBag, read_record, write_json
+from ..datasets import FeatureMetadata
+from ..errors import CheckpointError, InputError
+from ..training import (
+    Checkpoint,
+    RunConfig,
+    RunFolder,
+    Standardizer,
+    StoredPredictor,
+    StoredTargets,
+    load_checkpoint,
+    progress_of,
+    read_split,
+    restore_model,
+    stored_prior,
+)
+from ..variational import Bernoulli, Categorical, Findings, Likelihood
+from .ensemble import OfRuns
+from .null_files import null_maps_file
+from .null_maps import NullMaps
+from .prediction import Prediction
+from .predictor import Ensemble, Predictor
+from .pretrained import CONFIG, local_folder, read_model
+from .temperature import Temperature, fit_temperature, scale_prediction
+from .training_distance import TrainingDistance
+
+SHARED = ("target", "unit", "covariates", "prior")
+"""Entries of the origin of predictions that several runs have in common."""
+
+
+def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") -> Predictor:
+    """Load the predictor of a run folder (an `Ensemble` of its members), or of a converted model.
+
+    Args:
+        folder: folder of a training run, one that `save_pretrained` wrote, or a file that `probsa
+            convert-checkpoint` wrote.
+        checkpoint: the checkpoint of a run: `best` (chosen by `select`) or `last`.
+        device: auto, cpu, cuda or mps.
+
+    Raises:
+        InputError: the folder is not a run folder.
+        CheckpointError: the checkpoint is missing, damaged or not one of this package.
+    """
+    path = Path(folder)
+    if path.is_file():
+        return _converted(path, device=device)
+    run = RunFolder(path)
+    if not run.config_file.is_file() and (path / CONFIG).is_file():
+        return from_pretrained(path, device=device)
+    config = run.config()
+    if checkpoint not in ("best", "last"):
+        raise CheckpointError(f"checkpoint is {checkpoint!r}: expected 'best' or 'last'")
+    if config.training.members > 1:
+        members = [load(m.path, checkpoint=checkpoint, device=device) for m in run.members()]
+        about: dict[str, Any] = {"model": config.model, "members": len(members)}
+        shared = [k for k in ("epoch", "kappa") if k in members[0].metadata]
+        about |= {k: [member.metadata[k] for member in members] for k in shared}
+        predictor = Ensemble(members, config=config, metadata=about)
+    else:
+        file = run.best if checkpoint == "best" else run.last
+        stored = load_checkpoint(file)
+        model = restore_model(stored, path=file, expect=config.model)
+        predictor = Predictor(
+            model,
+            Standardizer.restored(stored, in_dim=model.arguments.get("in_dim")),
+            classes=stored.stated(StoredPredictor).classes,
+            device=device,
+            precision=config.training.precision,
+            config=config,
+            metadata={
+                "model": config.model,
+                "epoch": progress_of(stored).epoch,
+                **{name: v.tolist()[0] for name, v in model.monitored().items()},
+            },
+            stated=FeatureMetadata.read(run.features_file),
+        )
+    predictor.run = run
+    for member in predictor.members:
+        predictor.metadata |= _move_prior(member.model.likelihood, run, config)
+    predictor.metadata |= _target_metadata(predictor, run, config)
+    if run.temperature_file.is_file():
+        advice = "remove it to predict without it, or copy the run again"
+        fitted = read_record(Temperature, run.temperature_file, advice=advice)
+        predictor.temperature = predictor.metadata["temperature"] = float(fitted.temperature)
+    return predictor
+
+
+def _converted(path: Path, *, device: str) -> Predictor:
+    checkpoint = load_checkpoint(path)
+    stored = checkpoint.stated(StoredPredictor)
+    return Predictor(
+        restore_model(checkpoint, path=path),
+        Standardizer(),
+        classes=stored.classes,
+        device=device,
+        metadata={"model": stored.model, "from": stored.reference},
+    )
+
+
+def _move_prior(likelihood: Likelihood, run: RunFolder, config: RunConfig) -> dict[str, str]:
+    """Move probabilities from the shares of classes in the training loss to those of the run.
+
+    Returns:
+        A sentence under `prior` for the metadata; empty if nothing is said of the shares.
+    """
+    prior = stored_prior(run)
+    if prior is not None:
+        if not isinstance(likelihood, Bernoulli | Categorical):
+            return {"prior": "probabilities stay as the loss, no likelihood of classes, left them"}
+        likelihood.prior_shift = prior.shift(one_logit=isinstance(likelihood, Bernoulli))
+        return {"prior": prior.sentence()}
+    if not isinstance(likelihood, Findings) or likelihood.positive_weights is None:
+        return {}
+    if not config.training.prior_correction:
+        return {"prior": "the probabilities of rare findings are those of their weighted loss"}
+    likelihood.prior_shift = -torch.log(likelihood.positive_weights)
+    return {"prior": "the probabilities of weighted findings are moved back to training shares"}
+
+
+def _target_metadata(predictor: Predictor, run: RunFolder, config: RunConfig) -> dict[str, Any]:
+    """Return what predictions state of their target, with which they can be evaluated alone.
+
+    These are the columns of the target, the unit and the covariates, where they are not the usual;
+    for tasks without classes also the training targets, with which null rivals and weights of
+    censoring are computed, and for findings the threshold of each.
+    """
+    data, stated = config.data, dict[str, Any]()
+    if data.targets.columns is not None:
+        stated["target"] = list(data.targets.columns)
+    if data.targets.unit == "patient":
+        stated["unit"] = "patient"
+    if data.covariates.columns:
+        stated["covariates"] = list(data.covariates.columns)
+    if predictor.task not in CLASS_TASKS:
+        stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
+        stated["training_targets"] = stored.train
+    if predictor.task == "multilabel" and (thresholds := run.finding_thresholds()) is not None:
+        stated["thresholds"] = thresholds
+    return stated
+
+
+def from_pretrained(
+    source: Path | str, *, revision: str | None = None, device: str = "auto"
+) -> Predictor:
+    """Load the predictor that `save_pretrained` wrote.
+
+    Args:
+        source: the folder, or the name `owner/name` of a repository on the Hugging Face Hub.
+        revision: commit of the repository; name one, so that results can be repeated.
+        device: auto, cpu, cuda or mps.
+
+    Raises:
+        InputError: there is no such folder or repository, or config.json is damaged.
+        CheckpointError: the weights are damaged, or a tensor is missing or not expected.
+        MissingExtra: a repository is named, and huggingface_hub is not installed.
+    """
+    config, checkpoints = read_model(local_folder(source, revision=revision))
+    run = None if config.run is None else RunConfig.from_dict(config.run)
+
+    def member(stored: Checkpoint, shift: tuple[float, ...] | None) -> Predictor:
+        model = restore_model(stored, path=stored.path)
+        model.likelihood.prior_shift = None if shift is None else torch.tensor(shift)
+        return Predictor(
+            model,
+            Standardizer.restored(stored, in_dim=model.arguments.get("in_dim")),
+            classes=config.classes,
+            device=device,
+            precision=config.precision,
+            config=run,
+            metadata=config.about,
+            stated=config.features,
+        )
+
+    members = [
+        member(stored, about.prior_shift)
+        for stored, about in zip(checkpoints, config.members, strict=True)
+    ]
+    predictor = members[0]
+    if len(members) > 1:
+        predictor = Ensemble(members, config=run, metadata=config.about)
+    predictor.temperature = float(config.temperature)
+    predictor.threshold = config.threshold
+    return predictor
+
+
+def scale_run(
+    run: RunFolder,
+    predictor: Predictor,
+    validation: Sequence[Prediction],
+    *,
+    y: Int[np.ndarray, " bags"],
+) -> list[Prediction]:
+    """Fit and store the temperature of a run that asks for one; return scaled predictions.
+
+    Args:
+        run: the run, whose earlier temperature is replaced or removed.
+        predictor: its predictor, which scales its predictions from now on.
+        validation: unscaled predictions of the validation bags.
+        y: their class indices.
+    """
+    predictor.metadata.pop("temperature", None)
+    if not run.config().training.temperature_scaling or not validation:
+        run.temperature_file.unlink(missing_ok=True)
+        return list(validation)
+    p = np.stack([p.probability for p in validation]).astype(np.float64)
+    fitted = fit_temperature(y, p)
+    write_json(run.temperature_file, asdict(fitted))
+    predictor.temperature = predictor.metadata["temperature"] = fitted.temperature
+    return [scale_prediction(p, temperature=fitted.temperature) for p in validation]
+
+
+# Several runs
+
+
+def load_several(
+    folders: Sequence[Path], *, checkpoint: str = "best", device: str = "auto"
+) -> Ensemble:
+    """Load runs as one ensemble, in which no bag is predicted by a run that has seen it.
+
+    A run has seen the bags of its training and validation parts. Bags that its split does not list
+    are new to it. The temperature of the ensemble is the geometric mean of those of the runs.
+
+    Args:
+        folders: run folders, or files of converted models.
+        checkpoint: `best` or `last`, as for `load`.
+        device: auto, cpu, cuda or mps.
+
+    Raises:
+        InputError: the runs differ in classes, features, graph or the kind of their scores, or a
+            run is given twice.
+    """
+    resolved = [Path(folder).resolve() for folder in folders]
+    for k, folder in enumerate(resolved):
+        if folder in resolved[:k]:
+            raise InputError(f"the run {folder} is given twice")
+        if whole := set(folder.parents) & set(resolved):
+            raise InputError(
+                f"{folder} is a member of the run {whole.pop()}, which is also given: give one of "
+                "them"
+            )
+    runs = [load(folder, checkpoint=checkpoint, device=device) for folder in folders]
+    first, traits = runs[0], _traits(runs[0])
+    for folder, run in zip(folders[1:], runs[1:], strict=True):
+        for trait, value in _traits(run).items():
+            if traits.get(trait, value) != value:
+                raise InputError(
+                    f"{folders[0]} and {folder} cannot be combined: their {trait} differ "
+                    f"({traits[trait]} and {value})"
+                )
+    if first.task in ("regression", "survival"):
+        raise InputError(
+            f"runs of the task {first.task} cannot be combined: quantiles, and survival at times "
+            "that each run chose on its own training bags, have no common mean. Predict with each"
+        )
+    members = [
+        (m, seen) for run, seen in zip(runs, _seen(folders), strict=True) for m in run.members
+    ]
+    about = {"runs": [str(f) for f in folders], "members": len(members)}
+    about |= {k: first.metadata[k] for k in SHARED if k in first.metadata}
+    ensemble = Ensemble(
+        [member for member, _ in members],
+        seen=[seen for _, seen in members],
+        config=next((run.config for run in runs if run.config is not None), None),
+        metadata=about,
+    )
+    ensemble.temperature = float(np.exp(np.mean(np.log([run.temperature for run in runs]))))
+    if ensemble.temperature != 1:
+        ensemble.metadata["temperature"] = ensemble.temperature
+    return ensemble
+
+
+def _seen(folders: Sequence[Path]) -> tuple[frozenset[str], ...]:
+    """Return the bags that each run was trained or validated on; none for a converted model."""
+    runs = map(RunFolder, map(Path, folders))
+    splits = [read_split(run) if run.split_file.is_file() else None for run in runs]
+    return tuple(frozenset(() if s is None else (*s.train, *s.val)) for s in splits)
+
+
+def _traits(run: Predictor) -> dict[str, Any]:
+    """Return what runs must have in common, by the name that a message gives it."""
+    model = run.model
+    traits: dict[str, Any] = {
+        "tasks": run.task,
+        "classes": ", ".join(run.classes),
+        "numbers of features per instance": model.arguments.get("in_dim"),
+        "numbers of outputs": model.n_classes,
+        "kinds of instance scores": model.score_kind,
+    }
+    if run.config is not None:
+        data = run.config.data
+        traits |= {"graphs": data.graph, "feature sets": data.feature_set}
+        traits |= {"targets": data.targets, "covariates": data.covariates}
+    return traits
+
+
+class NullMapsOfRuns(OfRuns[NullMaps]):
+    """The null maps of several runs."""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What is known of the fits."""
+        return {"runs": [dict(m.about) for m in self.runs]}
+
+    def scores(self, bag: StoredBag) -> dict[str, Float[np.ndarray, " n"] | str]:
+        """Return the mean scores by map; a map that some runs lack is that of the others.
+
+        Raises:
+            BagError: the bag has another number of features than those of the fits.
+        """
+        return self.mean(bag.name, lambda maps: maps.scores(bag))
+
+
+class DistancesOfRuns(OfRuns[TrainingDistance]):
+    """The distances from the training bags of several runs."""
+
+    def of(self, bag: Bag) -> dict[str, Any]:
+        """Return the mean distances of a bag and its instances, by field of `Prediction`.
+
+        Raises:
+            BagError: the bag has another number of features than those of training.
+        """
+        means = self.mean(bag.name, lambda distance: distance.of(bag))
+        return {k: float(v) if v.ndim == 0 else v.astype(np.float32) for k, v in means.items()}
+
+
+def null_maps_of(runs: Sequence[Path]) -> NullMaps | NullMapsOfRuns | None:
+    """Return the null maps of a run or of several runs; None if a run has none.
+
+    Raises:
+        CheckpointError: a file is damaged.
+    """
+    files = [null_maps_file(run) for run in runs]
+    if not all(file.is_file() for file in files):
+        return None
+    maps = tuple(NullMaps.load(file) for file in files)
+    return maps[0] if len(maps) == 1 else NullMapsOfRuns(runs=maps, seen=_seen(runs))
+
+
+def distances_of(runs: Sequence[Path]) -> TrainingDistance | DistancesOfRuns | None:
+    """Return the distances from training of a run or of several runs; None if a run has none.
+
+    Raises:
+        InputError: a file is damaged.
+    """
+    found = [TrainingDistance.of_run(RunFolder(run)) for run in runs]
+    distances = tuple(d for d in found if d is not None)
+    if len(distances) < len(runs):
+        return None
+    return distances[0] if len(runs) == 1 else DistancesOfRuns(runs=distances, seen=_seen(runs))

@@ -1,0 +1,607 @@
+"""Predictions on disk: one table of bags, and one HDF5 file of per-instance outputs per bag.
+
+predictions.csv     bag,part,label,prediction,p_<class>…,sd_<class>… (a single logit: one class);
+                    other tasks: see `columns_of`; slides (used/expected) of patients
+predictions.json    threshold, classes, and the origin of the predictions
+instances/<bag>.h5  the arrays `PER_INSTANCE` of `Prediction`, as far as the model has them
+"""
+
+import math
+import os
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import h5py
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from ..core import (
+    CLASS_TASKS,
+    BagKind,
+    PositiveFloat,
+    Task,
+    UnitInterval,
+    as_record,
+    attributes_of,
+    dataset_of,
+    numeric_attribute,
+    open_hdf5,
+    read_csv,
+    read_json,
+    replacing_hdf5,
+    write_csv,
+    write_json,
+)
+from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
+from ..jobs import sole_writer
+from ..models import ScoreKind
+from ..statistics import median_call
+from ..training import Target
+from .prediction import OF_EVERY_INSTANCE, PER_INSTANCE, Prediction
+
+PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
+NULL_SCORES = "null_maps"
+"""Folder of the scores of null maps, see `null_files`."""
+FAILED = "failed.csv"
+"""Table of the bags that could not be predicted, which `probsa predict` writes."""
+NOTES = "notes.json"
+"""Remarks on the bags, such as an estimated stride, which `probsa predict` writes."""
+FAITHFULNESS = "faithfulness.json"
+"""Curves of deletion of each bag, which `probsa predict --faithfulness` writes."""
+OWN = {PREDICTIONS_TABLE, METADATA, INSTANCES, FAILED, NOTES, FAITHFULNESS, NULL_SCORES}
+WINDOWS = os.name == "nt"
+NOT_ON_WINDOWS = re.compile(r'[<>:"|?*\\]')
+AGAIN = "predict this bag again"
+SCORES = ("nll", "crps")
+"""Columns with the scores of labelled bags, for tasks without classes."""
+Kind = Literal["share", "number", "distance"]
+KINDS: Mapping[Kind, tuple[float, float, str]] = {
+    "share": (0, 1, "0 to 1"),
+    "number": (-math.inf, math.inf, "a number"),
+    "distance": (0, math.inf, "a distance, 0 or more"),
+}
+"""Limits of the finite numbers of a column, and their wording in errors."""
+
+
+# The task
+
+
+def has_classes(task: Task) -> bool:
+    """Return whether each bag has one of several classes or grades."""
+    return task in CLASS_TASKS or task == "ordinal"
+
+
+def label_columns(task: Task, classes: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of predictions.csv that hold what a bag is labelled with."""
+    if task == "multilabel":
+        return tuple(f"label_{c}" for c in classes)
+    return ("label_time", "label_event") if task == "survival" else ("label",)
+
+
+def value_columns(task: Task, outputs: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of predictions.csv that hold the predicted values."""
+    by_name = has_classes(task) or task == "multilabel"
+    return tuple(f"p_{name}" for name in outputs) if by_name else tuple(outputs)
+
+
+def _called(p: Float[np.ndarray, " columns"], task: Task, *, threshold: float | None) -> int:
+    """Return the class or grade that is called."""
+    if task == "ordinal":
+        return int(median_call(p[None])[0])
+    if len(p) == 1 or (len(p) == 2 and threshold is not None):
+        return int(p[-1] >= (0.5 if threshold is None else threshold))
+    return int(p.argmax())
+
+
+# The schema of the table
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns of numbers in predictions.csv, which hold one field of `Predictions`."""
+
+    field: str
+    """The field of `Predictions`, or the name of a score."""
+    names: tuple[str, ...]
+    kind: Kind = "number"
+    optional: bool = False
+    """Whether a table may lack these columns."""
+    blank: bool = False
+    """Whether cells may be empty."""
+
+    def read(self, rows: Sequence[Mapping[str, str]], path: Path) -> Float[np.ndarray, "bags _"]:
+        """Return the numbers of all rows; an empty cell is nan.
+
+        Raises:
+            TableError: a cell is no number of this kind.
+        """
+        low, high, expected = KINDS[self.kind]
+        values = np.full((len(rows), len(self.names)), np.nan)
+        for i, row in enumerate(rows):
+            for k, name in enumerate(self.names):
+                if self.blank and not row[name]:
+                    continue
+                try:
+                    values[i, k] = float(row[name])
+                except ValueError:
+                    values[i, k] = math.nan
+                if not (math.isfinite(values[i, k]) and low <= values[i, k] <= high):
+                    raise TableError(
+                        f"{path}, bag {row['bag']!r}: {name} is {row[name]!r}, expected {expected}"
+                    )
+        return values
+
+    def cells(self, p: Prediction) -> dict[str, str]:
+        """Return the cells of one bag: the shortest text of each float32; none without a value.
+
+        Raises:
+            BagError: a value is no number of this kind.
+        """
+        of_bag = {"ood": p.bag_ood, "ood_distance": p.bag_ood_distance}
+        of_bag |= {name: np.float32(score) for name, score in p.scores.items()}
+        value = of_bag.get(self.field, getattr(p, self.field, None))
+        if value is None:
+            return {}
+        low, high, expected = KINDS[self.kind]
+        cells = {n: str(v) for n, v in zip(self.names, np.atleast_1d(value), strict=True)}
+        for name, text in cells.items():
+            if not self.blank and not (math.isfinite(float(text)) and low <= float(text) <= high):
+                raise BagError(
+                    f"bag {p.name!r}: {name} is {text}, expected {expected}: its features are far "
+                    "from those of training, or the training diverged"
+                )
+        return cells
+
+
+def columns_of(task: Task, *, names: Sequence[str], classes: Sequence[str]) -> tuple[Columns, ...]:
+    """Return the columns of numbers of a task, in their order.
+
+    Args:
+        task: the task.
+        names: the classes or outputs that have columns.
+        classes: the classes, grades or findings.
+    """
+
+    def each(start: str) -> tuple[str, ...]:
+        return tuple(f"{start}_{name}" for name in names)
+
+    values = value_columns(task, names)
+    if has_classes(task):
+        columns = (
+            Columns("probability", values, "share"),
+            Columns("std", each("sd"), "share"),
+            Columns("std_within", each("sd_within"), "share", optional=True),
+            Columns("std_between", each("sd_between"), "share", optional=True),
+        )
+    else:
+        columns = (
+            Columns("targets", label_columns(task, classes), blank=True),
+            Columns("probability", values, "share" if task == "multilabel" else "number"),
+            Columns("std", each("spread")),
+            *(Columns(score, (score,), optional=True, blank=True) for score in SCORES),
+        )
+    return (
+        *columns,
+        Columns("ood", ("ood",), "share", optional=True),
+        Columns("ood_distance", ("ood_distance",), "distance", optional=True),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Predictions:
+    """The table of bags; every tuple and array has the order of its rows."""
+
+    folder: Path
+    bags: tuple[str, ...]
+    parts: tuple[str, ...]
+    labels: tuple[int | None, ...]
+    """Class indices stored with the predictions; None for a bag without a label."""
+    probability: Float[np.ndarray, "bags columns"]
+    """float64; one column, p(Y = 1), for a single logit, otherwise one per class. For tasks without
+    classes, one column for each of `outputs`."""
+    std: Float[np.ndarray, "bags columns"]
+    classes: tuple[str, ...]
+    threshold: float | None
+    metadata: dict[str, Any]
+    std_within: Float[np.ndarray, "bags columns"] | None = None
+    """None for predictions of one model, as `std_between`."""
+    std_between: Float[np.ndarray, "bags columns"] | None = None
+    ood: Float[np.ndarray, " bags"] | None = None
+    """How far each bag is from training, as in `Prediction.bag_ood`; None if it is not known."""
+    ood_distance: Float[np.ndarray, " bags"] | None = None
+    task: Task = "binary"
+    outputs: tuple[str, ...] = ()
+    """Names of the columns of `probability`, for tasks without classes."""
+    targets: Float[np.ndarray, "bags targets"] | None = None
+    """What each bag is labelled with, for tasks without classes; nan where it is not known."""
+    scores: Mapping[str, Float[np.ndarray, " bags"]] = field(default_factory=dict)
+    """Scores of the labelled bags that need the whole predictive distribution, such as `nll`."""
+
+    def instance_path(self, bag: str) -> Path:
+        """Return the path of a bag's per-instance outputs, which need not exist."""
+        return self.folder / INSTANCES / f"{bag}.h5"
+
+    def instances(self, bag: str) -> Prediction:
+        """Read the per-instance outputs of a bag and join them with its row of the table.
+
+        Raises:
+            UnknownName: the bag is not in the table.
+            BagError: the file of its outputs is missing or damaged.
+        """
+        if bag not in self.bags:
+            raise UnknownName("predicted bag", bag, self.bags)
+        row = self.bags.index(bag)
+        tables = {k: getattr(self, k) for k in ("probability", "std", "std_within", "std_between")}
+        return replace(
+            read_instances(self.instance_path(bag)),
+            **{k: None if v is None else v[row].astype(np.float32) for k, v in tables.items()},
+            task=self.task,
+            outputs=self.classes if self.task == "ordinal" else self.outputs,
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the columns of predictions.csv as a data frame; see also `instances`."""
+        columns: dict[str, Any] = {"bag": self.bags, "part": self.parts}
+        names = self.outputs
+        if has_classes(self.task):
+            columns["label"] = pd.array(list(self.labels), dtype="Int64")
+            names = self.classes[-self.probability.shape[1] :]
+        for c in columns_of(self.task, names=names, classes=self.classes):
+            values = self.scores.get(c.field, getattr(self, c.field, None))
+            if values is not None:
+                rows = values.reshape(len(self.bags), len(c.names))
+                columns |= dict(zip(c.names, rows.T, strict=True))
+        return pd.DataFrame(columns)
+
+
+# Reading
+
+
+def read_predictions(folder: Path) -> Predictions:
+    """Read the table of a predictions folder; per-instance files are read on demand.
+
+    Raises:
+        InputError: the folder does not exist, or its predictions.json is damaged.
+        TableError: predictions.csv is missing, or a column or cell cannot be used.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}: create it with `probsa predict RUN --out`")
+    path = folder / PREDICTIONS_TABLE
+    if not path.is_file():
+        raise TableError(
+            f"{folder} has no {PREDICTIONS_TABLE}: give a folder that `probsa predict` wrote"
+        )
+    metadata = _read_metadata(folder / METADATA)
+    rows = read_csv(path)
+    if not rows:
+        raise TableError(f"{path} has no rows")
+    written = bool(metadata)  # by the package; a bare table is enough otherwise
+    task: Task = metadata.pop("task", None) or "binary"
+    names = tuple(c.removeprefix("p_") for c in rows[0] if c.startswith("p_"))
+    stored = metadata.pop("classes", None)
+    classes = names if stored is None else tuple(map(str, stored))
+    outputs = () if has_classes(task) else tuple(map(str, metadata.pop("outputs", ())))
+    schema = columns_of(task, names=outputs or names or ["<class>"], classes=classes)
+    wanted = [
+        "bag",
+        *(c for columns in schema if not columns.optional for c in columns.names),
+        *(("part", "label", "prediction") if has_classes(task) else ("part",)) * written,
+    ]
+    missing = [c for c in wanted if c not in rows[0]]
+    if missing:
+        raise TableError(f"{path} has no column {missing[0]!r}: it has {', '.join(rows[0])}")
+    _check_bags(rows, path)
+    if has_classes(task) and names not in (classes, classes[-1:] if len(classes) == 2 else classes):
+        raise TableError(
+            f"{path} has probabilities of {', '.join(names)}, but {METADATA} states the classes "
+            f"{', '.join(classes) or '(none)'}: predict again"
+        )
+    values: dict[str, Any] = {
+        c.field: c.read(rows, path)
+        for c in schema
+        if not c.optional or all(n in rows[0] for n in c.names)
+    }
+    values |= {k: v[:, 0] for k, v in values.items() if k in (*SCORES, "ood", "ood_distance")}
+    scores = {k: values.pop(k) for k in SCORES if k in values}
+    threshold = metadata.pop("threshold", None)
+    labels: tuple[int | None, ...] = (None,) * len(rows)
+    if has_classes(task):
+        labels = tuple(_label(row.get("label", ""), path, bag=row["bag"]) for row in rows)
+    return Predictions(
+        folder=folder,
+        bags=tuple(row["bag"] for row in rows),
+        parts=tuple(row.get("part") or "new" for row in rows),
+        labels=labels,
+        classes=classes,
+        threshold=None if threshold is None or not has_classes(task) else float(threshold),
+        metadata=metadata,
+        task="multiclass" if task == "binary" and len(names) > 2 else task,
+        outputs=outputs,
+        scores=scores,
+        **values,
+    )
+
+
+def _label(text: str, path: Path, *, bag: str) -> int | None:
+    if text and not text.isdigit():
+        raise TableError(f"{path}, bag {bag!r}: label {text!r} is not a class number (0, 1, …)")
+    return int(text) if text else None
+
+
+def _check_bags(rows: Sequence[Mapping[str, str]], path: Path) -> None:
+    for bag, times in Counter(row["bag"] for row in rows).items():
+        if times > 1 or not bag:
+            raise TableError(f"{path}: bag {bag!r} has an empty name, or more than one row")
+        _file_name(bag)  # its maps and instances are files of this name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StoredMetadata:
+    """The keys of predictions.json that are used again; a model may add others."""
+
+    threshold: UnitInterval | None = None
+    classes: tuple[str, ...] | None = None
+    model: str = ""
+    temperature: PositiveFloat | None = None
+    kappa: float | tuple[float, ...] | None = None
+    neighbour_share: float | None = None
+    task: Task | None = None
+    outputs: tuple[str, ...] = ()
+
+
+def _read_metadata(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    metadata = read_json(path, advice="predict again")
+    stated = as_record(_StoredMetadata, metadata, where=str(path), advice="predict again")
+    needed = ("threshold", "classes", *(("outputs",) if stated.task is not None else ()))
+    missing = [key for key in needed if key not in metadata]
+    if missing:
+        raise InputError(f"{path} has no key {missing[0]!r}: predict again")
+    return metadata
+
+
+# Writing
+
+
+def write_predictions(
+    folder: Path,
+    predictions: Iterable[Prediction],
+    *,
+    labels: Mapping[str, Target | None],
+    parts: Mapping[str, str],
+    classes: Sequence[str],
+    threshold: float | None,
+    metadata: Mapping[str, object],
+    overwrite: bool = False,
+) -> None:
+    """Write predictions one by one; `folder` appears once all are written, or not at all.
+
+    Args:
+        folder: new or empty folder, or with `overwrite` one that this function wrote.
+        predictions: the predictions; only one at a time is kept in memory.
+        labels: class index of each bag, or its targets; a bag that is missing here has none.
+        parts: part of each bag in the run (train, val, test or new); new if it is missing here.
+        classes: class names in the order of their index; a single logit is that of the last one.
+        threshold: p(Y = 1) from which a bag is called positive; None for 0.5.
+        metadata: further entries for predictions.json.
+        overwrite: whether to replace existing predictions.
+
+    Raises:
+        OutputExists: the folder exists and is not empty.
+        BagError: two bags have the same name, a name cannot be a file name, or a predicted number
+            is not finite, or no probability.
+        InputError: there are no predictions, or they do not fit the classes.
+    """
+    folder = Path(folder)
+    _check_output(folder, overwrite=overwrite)
+    with _new_folder(folder, overwrite=overwrite) as new:
+        rows: dict[str, dict[str, object]] = {}
+        of_task: dict[str, object] = {}
+        for p in predictions:
+            if p.name in rows:
+                raise BagError(f"two bags are named {p.name!r}: their predictions need two names")
+            path = new / INSTANCES / f"{_file_name(p.name)}.h5"
+            if path.exists():
+                raise BagError(
+                    f"bag {p.name!r} has the file name of another bag, because this disk ignores "
+                    "case: rename one of them"
+                )
+            write_instances(path, p)
+            row = {"bag": p.name, "part": parts.get(p.name, "new")}
+            rows[p.name] = row | _cells(p, labels.get(p.name), classes, threshold=threshold)
+            if p.task not in CLASS_TASKS:
+                of_task = {"task": p.task, "outputs": list(p.outputs)}
+        if not rows:
+            raise InputError(f"there are no predictions to write to {folder}")
+        header = list(dict.fromkeys(column for row in rows.values() for column in row))
+        write_csv(new / PREDICTIONS_TABLE, header, list(rows.values()))
+        known = {"threshold": threshold, "classes": list(classes), **of_task}
+        write_json(new / METADATA, {**known, **metadata})
+
+
+def _cells(
+    p: Prediction, target: Target | None, classes: Sequence[str], *, threshold: float | None
+) -> dict[str, object]:
+    """Return the cells of a bag's row after its name and part, in the order of the columns."""
+    width, names = len(p.probability), p.outputs
+    cells: dict[str, Any] = dict.fromkeys(label_columns(p.task, classes))
+    if has_classes(p.task):
+        if width != len(classes) and not (width == 1 and len(classes) == 2):
+            raise InputError(
+                f"bag {p.name!r} has {width} probabilities, but there are {len(classes)} classes "
+                f"({', '.join(classes)})"
+            )
+        names = classes[-width:]
+        cells |= {"label": target, "prediction": None}
+    elif target is not None:
+        texts = [None if np.isnan(v) else f"{v:.9g}" for v in np.atleast_1d(target)]
+        cells |= zip(tuple(cells), texts, strict=True)
+    for columns in columns_of(p.task, names=names, classes=classes):
+        cells |= columns.cells(p)
+    if has_classes(p.task):
+        # The call is made on the numbers of the table, so that its readers find the same calls.
+        stored = np.array([float(str(v)) for v in p.probability])
+        cells["prediction"] = _called(stored, p.task, threshold=threshold)
+    if p.slides:
+        cells["slides"] = f"{len(p.slides)}/{p.slides_expected or len(p.slides)}"
+    return cells
+
+
+def _file_name(bag: str) -> str:
+    if not bag or bag in (".", "..") or "/" in bag or os.sep in bag or "\0" in bag:
+        raise BagError(f"bag {bag!r} cannot be a file name: rename it without '/'")
+    if WINDOWS and (NOT_ON_WINDOWS.search(bag) or bag[-1] in ". "):
+        # 'a:b' would silently become a hidden stream of the file 'a'
+        raise BagError(
+            f'bag {bag!r} cannot be a file name on Windows: rename it without <>:"|?*\\ and '
+            "without a dot or space at the end"
+        )
+    return bag
+
+
+def _check_output(folder: Path, *, overwrite: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise OutputExists(f"{folder} is a file: give a new folder")
+    existing = {p.name for p in folder.iterdir()} if folder.is_dir() else set()
+    if existing and not overwrite:
+        raise OutputExists(f"{folder} exists and is not empty: give a new folder or --overwrite")
+    if foreign := existing - OWN:
+        raise OutputExists(
+            f"{folder} contains {min(foreign)!r}, which does not belong to predictions and "
+            "would be deleted: give another folder"
+        )
+
+
+@contextmanager
+def _new_folder(folder: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Create a temporary folder that replaces `folder` on success and is removed on failure."""
+    with sole_writer(folder):
+        _recover(folder)
+        _check_output(folder, overwrite=overwrite)
+        new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+        try:
+            new.chmod(0o755)
+            (new / INSTANCES).mkdir()
+            yield new
+            old = new.with_suffix(".old")
+            if folder.exists():
+                folder.replace(old)
+            try:
+                new.replace(folder)
+            except OSError:
+                if old.exists():
+                    old.replace(folder)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+
+
+def _recover(folder: Path) -> None:
+    """Put back, or remove, earlier predictions that a killed process had put aside."""
+    name = re.compile(re.escape(f".{folder.name}.") + r"[a-z0-9_]{8}\.old")
+    for old in [p for p in folder.parent.iterdir() if name.fullmatch(p.name)]:
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.replace(folder)
+
+
+# The files of instances
+
+
+def write_instances(path: Path, p: Prediction) -> None:
+    """Write the per-instance outputs of one bag atomically."""
+    from .. import __version__
+
+    with replacing_hdf5(path) as f:
+        for name in PER_INSTANCE:
+            value = getattr(p, name)
+            if value is not None:
+                f.create_dataset(name, data=value)
+        f.attrs.update({"name": p.name, "score_kind": p.score_kind, "kind": p.kind})
+        f.attrs["probsa_version"] = __version__
+        if p.stride is not None:
+            f.attrs["pitch"] = p.stride
+        if p.slides:
+            f.attrs["slides"] = list(p.slides)
+
+
+def read_instances(path: Path) -> Prediction:
+    """Read the per-instance outputs of one bag; `probability` and `std` are empty arrays.
+
+    Raises:
+        BagError: the file is missing, damaged, or does not contain predictions.
+    """
+    if not path.is_file():
+        raise BagError(f"there are no per-instance outputs at {path}: run `probsa predict` again")
+    with open_hdf5(path, again=AGAIN) as f:
+        given = {k: dataset_of(f, k, again=AGAIN) for k in PER_INSTANCE}
+        stored = {k: v for k, v in given.items() if v is not None}
+        attributes: dict[str, Any] = attributes_of(f)
+        _check_instances(stored, attributes, path, held=list(f))
+        arrays = {k: np.asarray(v[()]) for k, v in stored.items()}
+    for k, v in arrays.items():
+        if not np.isfinite(v).all():
+            raise BagError(f"{path}: {k} has values that are not finite: {AGAIN}")
+    stride = numeric_attribute(attributes, "pitch")
+    slides = tuple(str(s) for s in np.atleast_1d(attributes.get("slides", [])))
+    used = set(np.unique(arrays["slide"])) if "slide" in arrays else set()
+    if bool(used) != bool(slides) or not used <= set(range(len(slides))):
+        raise BagError(f"{path}: its instances and the slides {slides} do not fit: {AGAIN}")
+    empty = np.empty(0, dtype=np.float32)
+    return Prediction(
+        name=str(attributes["name"]),
+        probability=empty,
+        std=empty,
+        score_kind=str(attributes["score_kind"]),
+        kind=str(attributes["kind"]),
+        stride=None if stride is None else float(stride),
+        slides=slides,
+        **{"coords": None, **arrays},
+    )
+
+
+def _check_instances(
+    arrays: Mapping[str, h5py.Dataset],
+    attributes: Mapping[str, Any],
+    path: Path,
+    *,
+    held: list[str],
+) -> None:
+    """Check names, types and stated sizes before anything is read."""
+    missing = [k for k in OF_EVERY_INSTANCE if k not in arrays]
+    missing += [k for k in ("name", "score_kind", "kind") if k not in attributes]
+    if missing:
+        raise BagError(
+            f"{path} is not a file of predictions: it lacks {', '.join(missing)}; it has "
+            f"{', '.join(held) or 'nothing'}"
+        )
+    # Pictures are named after the bag.
+    choices = {"score_kind": get_args(ScoreKind), "kind": get_args(BagKind), "name": (path.stem,)}
+    for key, known in choices.items():
+        if not isinstance(attributes[key], str) or attributes[key] not in known:
+            raise BagError(
+                f"{path}: {key} is {attributes[key]!r:.60}, expected {' or '.join(known)}: {AGAIN}"
+            )
+    rows = arrays["attention_mean"].shape[:1]
+    for k, v in arrays.items():
+        if v.dtype.kind not in ("fiu" if k == "coords" else "fiub"):
+            raise BagError(f"{path}: {k} is {v.dtype}, expected numbers: {AGAIN}")
+        if v.ndim == 0 or v.shape[:1] != rows or v.ndim > 2 or 0 in v.shape:
+            raise BagError(
+                f"{path}: {k} has shape {v.shape}, but attention_mean has {(rows or (0,))[0]} rows"
+            )
+        if k == "coords" and (v.ndim != 2 or v.shape[1] > 2):
+            raise BagError(f"{path}: coords have shape {v.shape}, expected (n, 1) or (n, 2)")
